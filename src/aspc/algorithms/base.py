@@ -1,0 +1,182 @@
+"""What every algorithm is: a frozen dataclass of hyper-parameters with pure functions on an explicit state.
+
+An algorithm never reads data, environments or the clock, and never draws a random number by itself: the loop hands
+it a batch and the named noise it asked for. That is what lets a reference trace be replayed exactly.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
+
+import jax
+from jaxtyping import Array, Float, PRNGKeyArray
+
+Metrics = dict[str, Array]
+Noise = dict[str, Array]
+
+# The parts an update can have. INNER is the step that the scale governs: the actor's (for CQL, the critic's).
+CRITIC, INNER, SCALE = "critic", "inner", "scale"
+Parts = frozenset[str]
+
+
+class Spec(NamedTuple):
+    """Sizes of the problem. Actions lie in ±max_action (datasets are rescaled to ±1; traces may have others)."""
+
+    obs_dim: int
+    act_dim: int
+    max_action: float = 1.0
+
+
+class Batch(NamedTuple):
+    """A minibatch of transitions. `masks` is 0 where bootstrapping stops: 1 − terminal (n-step: times γ^(k−1))."""
+
+    observations: Float[Array, "batch obs"]
+    actions: Float[Array, "batch act"]
+    rewards: Float[Array, "batch"]
+    next_observations: Float[Array, "batch obs"]
+    masks: Float[Array, "batch"]
+    next_actions: Float[Array, "batch act"] | None = None
+
+
+class Draw(NamedTuple):
+    """One named random draw of a step: its distribution and its shape.
+
+    "normal" is N(0, 1), "uniform" U(low, high), "integers" uniform on low, …, high − 1.
+    """
+
+    kind: Literal["normal", "uniform", "integers"]
+    shape: tuple[int, ...]
+    low: float = 0.0
+    high: float = 1.0
+
+    def sample(self, key: PRNGKeyArray, steps: int) -> Array:
+        """The draws of `steps` consecutive steps in one call, [steps, *shape]."""
+        shape = (steps, *self.shape)
+        if self.kind == "normal":
+            return jax.random.normal(key, shape)
+        if self.kind == "uniform":
+            return jax.random.uniform(key, shape, minval=self.low, maxval=self.high)
+        return jax.random.randint(key, shape, int(self.low), int(self.high))
+
+
+class Segment(NamedTuple):
+    """`steps` consecutive updates (the parts of each), repeated `repeats` times."""
+
+    steps: tuple[Parts, ...]
+    repeats: int
+
+
+Schedule = tuple[Segment, ...]
+
+
+def schedule_length(schedule: Schedule) -> int:
+    return sum(len(segment.steps) * segment.repeats for segment in schedule)
+
+
+class PolicyExport(NamedTuple):
+    """The acting part of a state, as plain arrays: what `aspc.policy` needs to act without JAX."""
+
+    kind: str
+    arrays: dict[str, Array]
+    settings: dict[str, Any]
+
+
+class Inner(NamedTuple):
+    """What one inner step gives: updated parameters, and per-sample Q and constraint *before* the step."""
+
+    params: Any
+    opt_state: Any
+    q: Float[Array, "batch"]
+    constraint: Float[Array, "batch"]
+    metrics: Metrics
+
+
+class OuterTerms(NamedTuple):
+    """Per-sample Q and constraint under some parameters, and the weights that the scale gives them in L1.
+
+    The weights carry no gradient: equation (10) differentiates through the updated parameters only.
+    """
+
+    q: Float[Array, "batch"]
+    constraint: Float[Array, "batch"]
+    q_weight: Float[Array, ""] | float
+    constraint_weight: Float[Array, "*batch"] | float
+
+
+class Algorithm(Protocol):
+    """The interface the training loop sees."""
+
+    batch_size: int
+    normalize_observations: bool
+
+    def init(self, key: PRNGKeyArray, spec: Spec) -> Any:
+        """The state before the first step; its leaves are all arrays."""
+        ...
+
+    def noise(self, spec: Spec, batch_size: int) -> dict[str, Draw]:
+        """The random draws that one step consumes."""
+        ...
+
+    def schedule(self) -> Schedule:
+        """The static cycle of updates, repeated for the whole run."""
+        ...
+
+    def update(self, state: Any, batch: Batch, noise: Noise, parts: Parts) -> tuple[Any, Metrics]:
+        """One step."""
+        ...
+
+    def policy(self, state: Any) -> PolicyExport:
+        """What acts."""
+        ...
+
+
+@dataclass(frozen=True)
+class Scalable:
+    """An algorithm whose constraint has a scale, in the four pieces that `adaptive_scale` wraps.
+
+    Here they are run at a fixed scale, which is the plain algorithm.
+    """
+
+    scale_name: ClassVar[str] = "alpha"  # what the base's own paper calls the scale
+    uses_next_actions: ClassVar[bool] = False
+
+    # -- the four pieces ---------------------------------------------------------------------------------------
+    def prepare(self, state: Any, batch: Batch, noise: Noise, parts: Parts) -> Any:
+        """All that precedes the inner step (e.g. the critic's update). Returns a context with `.state`."""
+        raise NotImplementedError
+
+    def inner_step(self, ctx: Any, scale: Array | float) -> Inner:
+        """One differentiable optimiser step on the parameters that the scale governs."""
+        raise NotImplementedError
+
+    def outer_terms(self, ctx: Any, params: Any, scale: Array | float) -> OuterTerms:
+        """Q and constraint under `params`, with the noise of the inner step."""
+        raise NotImplementedError
+
+    def commit(self, ctx: Any, inner: Inner) -> Any:
+        """The new state: updated parameters, targets and averages, in the base's order."""
+        raise NotImplementedError
+
+    # -- the plain algorithm -----------------------------------------------------------------------------------
+    @property
+    def scale(self) -> float:
+        """The fixed scale of the plain algorithm; the initial one when it is learned."""
+        return getattr(self, self.scale_name)
+
+    def update(self, state: Any, batch: Batch, noise: Noise, parts: Parts) -> tuple[Any, Metrics]:
+        ctx = self.prepare(state, batch, noise, parts)
+        if INNER not in parts:
+            return ctx.state, ctx.metrics
+        inner = self.inner_step(ctx, self.scale)
+        return self.commit(ctx, inner), {**ctx.metrics, **inner.metrics}
+
+
+class Context(NamedTuple):
+    """What `prepare` hands to the other pieces: the state so far, the batch, the noise, and anything else needed."""
+
+    state: Any
+    batch: Batch
+    noise: Noise
+    metrics: Metrics
+    extra: Any = None

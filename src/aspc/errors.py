@@ -1,0 +1,27 @@
+"""The one exception that is the user's to read."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class AspcError(Exception):
+    """Something the user can mend: its text is one sentence that says what to do.
+
+    The command line prints it on stderr and leaves with exit code 2, without a traceback.
+    """
+
+
+class MissingExtra(AspcError):
+    """An optional dependency is not installed."""
+
+    def __init__(self, what: str, extra: str) -> None:
+        super().__init__(f"{what} needs an extra: pip install 'aspc[{extra}]'.")
+
+
+def unknown_name(kind: str, name: str, known: Iterable[str]) -> AspcError:
+    """An error for a name that does not exist, with the nearest ones that do."""
+    known = sorted(known)
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5) or known[:8]
+    return AspcError(f"Unknown {kind} {name!r}; did you mean {', '.join(near)}?")

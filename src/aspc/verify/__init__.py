@@ -1,0 +1,147 @@
+"""Replay of reference traces in float64: the proof that an algorithm is the one its authors run.
+
+A trace holds batches, noise, initial weights and, step by step, what the reference trainer computed. It is fed to
+the very `update` that training uses; nothing is re-implemented here. `adapters` knows the names that each trainer
+gave its arrays.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from aspc.algorithms.base import Batch, Parts, Schedule
+from aspc.errors import AspcError
+
+TOLERANCE = 1e-6
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A trace file: `meta` is what the trainer was set to, `arrays` everything else, by its name in the file."""
+
+    path: Path
+    meta: dict[str, Any]
+    arrays: Mapping[str, np.ndarray]
+
+    def group(self, prefix: str) -> dict[str, np.ndarray]:
+        """The arrays below `prefix/`, with the prefix removed."""
+        return {k[len(prefix) + 1 :]: v for k, v in self.arrays.items() if k.startswith(prefix + "/")}
+
+    @property
+    def steps(self) -> int:
+        return len(self.arrays["batch/rewards"])
+
+
+def read_trace(path: str | Path) -> Trace:
+    path = Path(path)
+    if not path.is_file():
+        raise AspcError(f"There is no trace file at {path}; give the path of an .npz trace.")
+    try:
+        with np.load(path, allow_pickle=False) as z:
+            arrays = {k: z[k] for k in z.files if k != "meta"}
+            meta = ast.literal_eval(str(z["meta"]))
+        if not isinstance(meta, dict) or "algo" not in meta or "batch/rewards" not in arrays:
+            raise ValueError
+    except (OSError, ValueError, KeyError, SyntaxError, EOFError, RuntimeError) as error:
+        raise AspcError(f"{path} is not a reference trace: it needs `meta` with `algo`, batches and `out/`.") from error
+    except Exception as error:  # zipfile raises its own kinds on a damaged archive
+        raise AspcError(f"{path} could not be read as an .npz file; it may be damaged.") from error
+    return Trace(path, meta, arrays)
+
+
+@dataclass(frozen=True)
+class Check:
+    """One compared quantity: the largest difference relative to its largest value."""
+
+    quantity: str
+    error: float
+
+    @property
+    def ok(self) -> bool:
+        return self.error <= TOLERANCE
+
+
+def relative_error(ours: Any, theirs: Any, origin: float = 0.0) -> float:
+    """max|ours − theirs| / max|theirs − origin|; infinite where the shapes or the NaN positions differ.
+
+    With an origin it is the displacement that is compared: a scale that hardly moves would otherwise hide an error.
+    """
+    ours, theirs = np.asarray(ours, np.float64), np.asarray(theirs, np.float64)
+    if ours.shape != theirs.shape or not np.array_equal(np.isnan(ours), np.isnan(theirs)):
+        return float("inf")
+    known = ~np.isnan(theirs)
+    if not known.any():
+        return 0.0
+    largest = np.abs(theirs[known] - origin).max()
+    difference = np.abs(ours[known] - theirs[known]).max()
+    return float(difference / largest) if largest > 0 else float(difference)
+
+
+def parts_of_steps(schedule: Schedule, steps: int) -> list[Parts]:
+    """The schedule written out: the parts of each of the first `steps` steps."""
+    cycle = [parts for segment in schedule for parts in segment.steps * segment.repeats]
+    return [cycle[i % len(cycle)] for i in range(steps)]
+
+
+def step_inputs(trace: Trace, i: int, noise_names: Iterable[str]) -> tuple[Batch, dict[str, Any]]:
+    """Batch and noise of step i in float64."""
+    get = lambda name: jnp.asarray(trace.arrays[f"batch/{name}"][i], jnp.float64)  # noqa: E731
+    next_actions = get("next_actions") if "batch/next_actions" in trace.arrays else None
+    batch = Batch(
+        get("observations"),
+        get("actions"),
+        get("rewards"),
+        get("next_observations"),
+        1.0 - get("terminals"),
+        next_actions,
+    )
+    noise = {}
+    for name in noise_names:
+        draws = trace.arrays[f"noise/{name}"][i]
+        # Integers (a diffusion step) stay integers.
+        noise[name] = jnp.asarray(draws, jnp.float64 if draws.dtype.kind == "f" else jnp.int32)
+    return batch, noise
+
+
+def replay(algorithm: Any, state: Any, trace: Trace, observe: Any) -> tuple[Any, list[tuple[int, dict]]]:
+    """Run every step of the trace. Returns the final state and, per step, metrics with what `observe` adds.
+
+    `observe(state)` is called after each step, e.g. for the norms of the parameters.
+    """
+    noise_names = [k.split("/", 1)[1] for k in trace.arrays if k.startswith("noise/")]
+    updates: dict[Parts, Any] = {}
+    rows: list[tuple[int, dict]] = []
+    inner_steps = 0
+    for i, parts in enumerate(parts_of_steps(algorithm.schedule(), trace.steps)):
+        if parts not in updates:
+            updates[parts] = jax.jit(lambda s, b, n, parts=parts: algorithm.update(s, b, n, parts))
+        batch, noise = step_inputs(trace, i, [n for n in noise_names if len(trace.arrays[f"noise/{n}"]) == trace.steps])
+        # Some trainers draw only on inner steps: row j of such noise belongs to the j-th of them.
+        for name in noise_names:
+            draws = trace.arrays[f"noise/{name}"]
+            if len(draws) != trace.steps and "inner" in parts:
+                noise[name] = jnp.asarray(draws[inner_steps], jnp.float64)
+        inner_steps += "inner" in parts
+        state, metrics = updates[parts](state, batch, noise)
+        rows.append((i, {**{k: np.asarray(v) for k, v in metrics.items()}, **observe(state)}))
+    return state, rows
+
+
+def verify(path: str | Path) -> list[Check]:
+    """Replay one trace file in float64 and compare every quantity it holds."""
+    from aspc.verify.adapters import check_for
+
+    trace = read_trace(path)
+    with jax.enable_x64(True):
+        try:
+            return check_for(trace)(trace)
+        except KeyError as missing:
+            raise AspcError(f"{path} lacks {missing}, which a {trace.meta['algo']} trace has.") from missing
