@@ -1,0 +1,61 @@
+"""Datasets: one call gives any of them, `aspc.data.load(name_or_path)`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl
+
+from aspc.data.dataset import Dataset, Transitions
+from aspc.errors import AspcError, unknown_name
+
+__all__ = ["Dataset", "Transitions", "known_names", "load"]
+
+
+def known_names() -> list[str]:
+    """The names of generated mazes, of D4RL's and of OGBench's single-task datasets."""
+    from aspc.data import d4rl, maze2d, ogbench
+
+    return [*maze2d.NAMES, *d4rl.datasets(), *ogbench.known_names()]
+
+
+def load(name_or_path: str | os.PathLike[str], **options: Any) -> Dataset:
+    """A dataset by its name or path.
+
+    Names: a generated maze (`maze2d-umaze`, `maze2d-umaze-noisy`, ..., with `?steps=1000000&seed=1` if wished), a
+    D4RL dataset (`hopper-medium-v2`), an OGBench single task, a Minari id (`D4RL/pen/human-v2`).
+    Paths: HDF5, NPZ, Parquet, Arrow, CSV, or a folder of episodes. Options are those of the kind's own loader
+    (`aspc.data.files.load` for paths); one that the kind does not know is an error.
+    """
+    text = os.fspath(name_or_path)
+    name, _, query = text.partition("?")
+    loader = _loader(text, name)
+    try:
+        return loader(**{**_parsed(query), **options})
+    except TypeError as error:
+        if "unexpected keyword argument" in str(error):
+            raise AspcError(
+                f"{name}: {error.args[0].split('() ')[-1]} (an option that this dataset does not have)."
+            ) from error
+        raise
+
+
+def _parsed(query: str) -> dict[str, Any]:
+    options = dict(parse_qsl(query))
+    try:
+        return {key: float(value) if key == "noise" else int(value) for key, value in options.items()}
+    except ValueError as error:
+        raise AspcError(f"In {query!r} each option is name=number, as in ?steps=1000000&seed=1.") from error
+
+
+def _loader(text: str, name: str) -> Callable[..., Dataset]:
+    from aspc.data import d4rl, files, maze2d, ogbench
+
+    if name in maze2d.NAMES:
+        return lambda **options: maze2d.load(name, **options)
+    path = Path(text)
+    if path.exists() or text.lower().endswith(files.SUFFIXES):
+        return lambda **options: files.load(path, **options)
+    raise unknown_name("dataset", name, [*maze2d.NAMES, *d4rl.datasets(), *ogbench.known_names()])

@@ -1,0 +1,93 @@
+"""Where data is kept between runs, and how a file gets there whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+from filelock import FileLock
+
+from aspc.errors import AspcError
+
+SHOW_AFTER = 2.0  # seconds until a progress bar appears
+
+
+def root() -> Path:
+    """The cache folder: the environment variable ASPC_DATA, else the platform's cache folder."""
+    chosen = os.environ.get("ASPC_DATA")
+    return Path(chosen).expanduser() if chosen else Path(platformdirs.user_cache_dir("aspc")) / "data"
+
+
+def folder(name: str) -> Path:
+    """A folder inside the cache, made if it is missing."""
+    path = root() / name
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise AspcError(
+            f"The cache folder {path} cannot be made ({error.strerror}); set ASPC_DATA to a folder that can."
+        ) from error
+    return path
+
+
+@contextlib.contextmanager
+def lock(path: Path) -> Iterator[None]:
+    """Only one process at a time makes or downloads a file."""
+    with FileLock(f"{path}.lock"):
+        yield
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A temporary name beside `path` to write to; moved onto it when the block ends well, else removed."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield temporary
+        with open(temporary, "rb+") as file:
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        raise AspcError(f"{path} could not be written: {error.strerror or error}; nothing was changed.") from error
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+
+
+@contextlib.contextmanager
+def progress(title: str, total: int | None, *, unit: str = "steps") -> Iterator[Callable[[int], None]]:
+    """Gives a function to call with the amount done; shows a bar on a terminal once it has taken two seconds."""
+    started, bar, task = time.monotonic(), None, None
+
+    def show(done: int) -> None:
+        nonlocal bar, task
+        if bar is None:
+            if time.monotonic() - started < SHOW_AFTER or not sys.stderr.isatty():
+                return
+            bar = _progress_bar(unit)
+            bar.start()
+            task = bar.add_task(title, total=total)
+        bar.update(task, completed=done)
+
+    try:
+        yield show
+    finally:
+        if bar is not None:
+            bar.stop()
+
+
+def _progress_bar(unit: str) -> Any:
+    from rich import progress as rich_progress
+    from rich.console import Console
+
+    columns = [rich_progress.TextColumn("{task.description}"), rich_progress.BarColumn()]
+    if unit == "bytes":
+        columns += [rich_progress.DownloadColumn(), rich_progress.TransferSpeedColumn()]
+    columns += [rich_progress.TaskProgressColumn(), rich_progress.TimeRemainingColumn()]
+    return rich_progress.Progress(*columns, console=Console(stderr=True), transient=True)

@@ -1,0 +1,442 @@
+"""Reading and writing datasets as files: HDF5 (D4RL's layout or a key map), NPZ, Parquet, Arrow, CSV, folders.
+
+Nothing is unpickled, sizes that a header claims are checked before memory is taken, and formats that C libraries
+parse (HDF5, Parquet, Arrow) are read in a child process, so that a damaged file ends in a sentence, not a crash.
+"""
+
+from __future__ import annotations
+
+import csv
+import fnmatch
+import gzip
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from aspc.data import cache, d4rl
+from aspc.data.dataset import Dataset
+from aspc.errors import AspcError, MissingExtra
+
+Arrays = dict[str, Any]  # NumPy arrays by name
+
+REQUIRED = ("observations", "actions", "rewards", "terminals")
+# Names that other libraries give to the same things; the first is D4RL's, and what we write.
+ALIASES: dict[str, tuple[str, ...]] = {
+    "observations": ("observations", "observation", "obs", "states", "state"),
+    "actions": ("actions", "action", "acts", "act"),
+    "rewards": ("rewards", "reward", "rews", "rew"),
+    "terminals": ("terminals", "terminal", "terminated", "terminations", "dones", "done"),
+    "timeouts": ("timeouts", "timeout", "truncated", "truncations", "truncateds"),
+    "next_observations": ("next_observations", "next_observation", "next_obs", "new_obs", "next_states", "next_state"),
+    "episodes": ("episodes", "episode", "episode_id", "episode_ids", "eps_id"),
+}
+# Columns of tables: one pattern for each vector, one name for each number.
+COLUMNS = {
+    "observations": ("obs_*", "observation_*"),
+    "actions": ("action_*", "act_*"),
+    "next_observations": ("next_obs_*", "next_observation_*"),
+    **{key: ALIASES[key] for key in ("rewards", "terminals", "timeouts", "episodes")},
+}
+HDF5_SUFFIXES = (".hdf5", ".h5")
+TABLE_SUFFIXES = (".parquet", ".arrow", ".feather")
+CSV_SUFFIXES = (".csv", ".csv.gz")
+SUFFIXES = (*HDF5_SUFFIXES, ".npz", *TABLE_SUFFIXES, *CSV_SUFFIXES)
+
+MOST_COMPRESSED = 1100  # deflate's best ratio is 1032 : 1
+SLOWEST_READ = 10e6  # bytes a second: a child that takes longer than a file of this rate is given up
+PATIENCE = 60.0  # seconds that any file may take
+
+
+# ── sizes that a header claims ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def available_memory() -> int:
+    """Bytes of host memory that can still be taken."""
+    try:
+        with open("/proc/meminfo", encoding="ascii") as file:
+            for line in file:
+                if line.startswith("MemAvailable:"):
+                    return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def refuse_too_large(claimed: int, name: str) -> None:
+    """An error where a file claims more bytes than there is memory for."""
+    if claimed > available_memory():
+        raise AspcError(
+            f"{name}: it claims {claimed / 1e9:,.1f} GB of arrays, more than this machine's free memory; "
+            "if that is right, turn it into a packed folder with `aspc data convert` and stream it."
+        )
+
+
+# ── which stored name is which array ────────────────────────────────────────────────────────────────────────────────
+
+
+def resolve_keys(stored: Sequence[str], key_map: Mapping[str, str], name: str) -> tuple[dict[str, str], list[str]]:
+    """Which stored name holds each array, by the key map first and then by known names; and notes."""
+    unknown = [key for key in key_map if key not in ALIASES]
+    if unknown:
+        raise AspcError(f"The key map names {unknown[0]!r}; it can name {', '.join(ALIASES)}.")
+    found, notes = {}, []
+    for key, aliases in ALIASES.items():
+        if key in key_map:
+            if key_map[key] not in stored:
+                raise AspcError(f"{name}: the key map says {key_map[key]!r}, but there are {_listed(stored)}.")
+            found[key] = key_map[key]
+        else:
+            match = next((alias for alias in aliases if alias in stored), None)
+            if match is not None:
+                found[key] = match
+                if match in ("dones", "done"):
+                    notes.append(
+                        f"{match!r} was read as terminals: if it also marks time limits, map those to timeouts."
+                    )
+    _need_all(found, stored, name)
+    return found, notes
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(map(repr, names[:20])) or "none"
+    return f"{shown} and {len(names) - 20} more" if len(names) > 20 else shown
+
+
+def _need_all(found: Mapping[str, Any], stored: Sequence[str], name: str) -> None:
+    for key in REQUIRED:
+        if key not in found and not (key == "terminals" and ("timeouts" in found or "episodes" in found)):
+            raise AspcError(
+                f"{name}: {key!r} is missing; there are {_listed(stored)} (a key map can say which one it is)."
+            )
+
+
+def _finish(arrays: Arrays, notes: list[str], name: str) -> tuple[Arrays, list[str]]:
+    """Terminals where none were logged, and timeouts from episode numbers."""
+    length = len(arrays["observations"])
+    if "terminals" not in arrays:
+        arrays["terminals"] = np.zeros(length, dtype=bool)
+    numbers = arrays.pop("episodes", None)
+    if numbers is not None:
+        if numbers.shape != (length,):
+            raise AspcError(f"{name}: episode numbers must be one a row, but their shape is {numbers.shape}.")
+        ends = np.append(numbers[1:] != numbers[:-1], True) if length else np.zeros(0, dtype=bool)
+        if "timeouts" in arrays:
+            ends = ends | (np.asarray(arrays["timeouts"]).reshape(-1) != 0)
+        terminals = np.asarray(arrays["terminals"]).reshape(-1) != 0
+        if len(terminals) == len(ends):
+            arrays["timeouts"] = ends & ~terminals
+    return arrays, notes
+
+
+# ── readers, one a format: path and key map in, arrays and notes out ────────────────────────────────────────────────
+
+
+def _read_hdf5(path: Path, key_map: Mapping[str, str]) -> tuple[Arrays, list[str]]:
+    import h5py
+
+    with h5py.File(path, "r") as file:
+        stored: list[str] = []
+        file.visititems(lambda key, item: stored.append(key) if isinstance(item, h5py.Dataset) else None)
+        found, notes = resolve_keys(stored, key_map, path.name)
+        total = 0
+        for source in found.values():
+            total += _check_hdf5_dataset(file[source], f"{path.name}: {source!r}")
+        refuse_too_large(total, path.name)
+        arrays = {key: np.asarray(file[source][()]) for key, source in found.items()}
+    return _finish(arrays, notes, path.name)
+
+
+def _check_hdf5_dataset(dataset: Any, name: str) -> int:
+    """The bytes of a dataset, once it is known to be numbers that the file really holds."""
+    if dataset.dtype.kind not in "fiub":
+        raise AspcError(f"{name} must hold numbers, not {dataset.dtype}.")
+    if dataset.shape is None or len(dataset.shape) not in (1, 2):
+        raise AspcError(f"{name} must have one or two axes, but its shape is {dataset.shape}.")
+    if dataset.external or dataset.is_virtual:
+        raise AspcError(f"{name} lies in another file; copy the data into this one.")
+    claimed = int(np.prod(dataset.shape, dtype=object)) * dataset.dtype.itemsize
+    held = int(dataset.id.get_storage_size())
+    if claimed > MOST_COMPRESSED * held + 4096:
+        raise AspcError(f"{name} claims {dataset.shape[0]:,} rows, but the file holds {held:,} bytes of them.")
+    return claimed
+
+
+def _read_npz(path: Path, key_map: Mapping[str, str]) -> tuple[Arrays, list[str]]:
+    with zipfile.ZipFile(path) as archive:
+        members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+        found, notes = resolve_keys(list(members), key_map, path.name)
+        total = 0
+        for source in found.values():
+            with archive.open(members[source]) as file:
+                total += _check_npy_header(file, members[source].file_size, f"{path.name}: {source!r}")
+        refuse_too_large(total, path.name)
+    with np.load(path, allow_pickle=False) as data:
+        return _finish({key: data[source] for key, source in found.items()}, notes, path.name)
+
+
+def _check_npy_header(file: Any, size: int, name: str) -> int:
+    """The bytes of an array, once its header is known to claim numbers that the file really holds."""
+    version = np.lib.format.read_magic(file)
+    read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, _, dtype = read_header(file)
+    if dtype.hasobject:
+        raise AspcError(
+            f"{name} holds pickled Python objects, which are never loaded; save plain number arrays instead."
+        )
+    if dtype.kind not in "fiub":
+        raise AspcError(f"{name} must hold numbers, not {dtype}.")
+    claimed = int(np.prod(shape, dtype=object)) * dtype.itemsize
+    if claimed > size:
+        raise AspcError(f"{name} claims shape {shape}, but the file holds {size:,} bytes of it.")
+    return claimed
+
+
+def _natural(text: str) -> list[Any]:
+    """A sort key by which obs_2 comes before obs_10."""
+    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", text)]
+
+
+def resolve_columns(columns: Sequence[str], key_map: Mapping[str, str], name: str) -> dict[str, list[str]]:
+    """Which columns make each array; a key map's value is names and patterns with commas between."""
+    unknown = [key for key in key_map if key not in COLUMNS]
+    if unknown:
+        raise AspcError(f"The key map names {unknown[0]!r}; it can name {', '.join(COLUMNS)}.")
+    found: dict[str, list[str]] = {}
+    for key, patterns in COLUMNS.items():
+        given = [part.strip() for part in key_map[key].split(",")] if key in key_map else None
+        for pattern in given if given is not None else patterns:
+            # next_obs_3 also ends in obs_3, so patterns are anchored by fnmatch itself
+            matches = sorted((c for c in columns if fnmatch.fnmatchcase(c, pattern)), key=_natural)
+            if matches:
+                found.setdefault(key, []).extend(matches)
+                if given is None:
+                    break
+            elif given is not None:
+                raise AspcError(f"{name}: the key map says {pattern!r}, but there are {_listed(columns)}.")
+    _need_all(found, columns, name)
+    return found
+
+
+def _table_arrays(found: Mapping[str, list[str]], column: Callable[[str], np.ndarray], name: str) -> Arrays:
+    """Columns stacked into arrays: vectors as matrices, the rest as they are."""
+    arrays = {}
+    for key, names in found.items():
+        parts = [column(source) for source in names]
+        is_vector = key in ("observations", "actions", "next_observations")
+        arrays[key] = np.stack(parts, axis=1) if is_vector else parts[0]
+        if not is_vector and len(parts) > 1:
+            raise AspcError(f"{name}: {key!r} is one column, but {len(parts)} match: {', '.join(names)}.")
+    return arrays
+
+
+def _read_arrow(path: Path, key_map: Mapping[str, str]) -> tuple[Arrays, list[str]]:
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError as error:
+        raise MissingExtra(f"Reading {path.name}", "tables") from error
+    if path.suffix == ".parquet":
+        with pq.ParquetFile(path) as file:
+            found = resolve_columns(file.schema_arrow.names, key_map, path.name)
+            wanted = [column for names in found.values() for column in names]
+            refuse_too_large(file.metadata.num_rows * len(wanted) * 16, path.name)
+            table = file.read(columns=wanted, use_threads=False)
+    else:
+        with pa.memory_map(str(path)) as source:
+            table = pa.ipc.open_file(source).read_all()
+            found = resolve_columns(table.column_names, key_map, path.name)
+
+    def column(source: str) -> np.ndarray:
+        values = table.column(source)
+        if values.null_count:
+            raise AspcError(f"{path.name}: column {source!r} has {values.null_count:,} empty cells; fill or drop them.")
+        if not (
+            pa.types.is_integer(values.type) or pa.types.is_floating(values.type) or pa.types.is_boolean(values.type)
+        ):
+            raise AspcError(f"{path.name}: column {source!r} must hold numbers, not {values.type}.")
+        return values.to_numpy()
+
+    return _finish(_table_arrays(found, column, path.name), [], path.name)
+
+
+def _flag(text: str) -> float:
+    """A number or a truth value, as spreadsheets write it."""
+    word = text.strip().strip('"').lower()
+    return float(word == "true") if word in ("true", "false") else float(word)
+
+
+def _read_csv(path: Path, key_map: Mapping[str, str]) -> tuple[Arrays, list[str]]:
+    opener: Any = gzip.open if path.name.endswith(".gz") else open
+    with opener(path, "rt", encoding="utf-8-sig", newline="") as file:
+        header = next(csv.reader(file), [])
+    columns = [column.strip() for column in header]
+    found = resolve_columns(columns, key_map, path.name)
+    wanted = sorted({columns.index(source) for names in found.values() for source in names})
+    flags = [columns.index(n) for key in ("terminals", "timeouts") for n in found.get(key, ())]
+    with opener(path, "rt", encoding="utf-8-sig", newline="") as file:
+        table = np.loadtxt(
+            file,
+            delimiter=",",
+            skiprows=1,
+            usecols=wanted,
+            ndmin=2,
+            dtype=np.float64,
+            quotechar='"',
+            comments=None,
+            converters=dict.fromkeys(flags, _flag),
+        )
+    position = {columns[index]: i for i, index in enumerate(wanted)}
+    arrays = _table_arrays(found, lambda source: table[:, position[source]], path.name)
+    return _finish(arrays, [], path.name)
+
+
+def extract(path: Path, key_map: Mapping[str, str]) -> tuple[Arrays, list[str]]:
+    """Read one file in this process; whatever a format's library raises becomes one sentence."""
+    name = path.name.lower()
+    readers = {HDF5_SUFFIXES: _read_hdf5, (".npz",): _read_npz, TABLE_SUFFIXES: _read_arrow, CSV_SUFFIXES: _read_csv}
+    reader = next((read for suffixes, read in readers.items() if name.endswith(suffixes)), None)
+    if reader is None:
+        raise AspcError(
+            f"{path}: files of this kind are not read; known are {', '.join(SUFFIXES)} and folders of them."
+        )
+    try:
+        if path.stat().st_size == 0:
+            raise AspcError(f"{path}: the file is empty.")
+        return reader(path, key_map)
+    except AspcError:
+        raise
+    except Exception as error:  # a boundary: damaged files raise whatever their library feels like
+        detail = " ".join(str(error).split())[:200] or type(error).__name__
+        raise AspcError(f"{path}: the file is damaged, cut short or not what its name says ({detail}).") from error
+
+
+def extract_in_child(path: Path, key_map: Mapping[str, str], patience: float = PATIENCE) -> tuple[Arrays, list[str]]:
+    """`extract` in another process: a crash or a hang inside a C library becomes the same clean error."""
+    with tempfile.TemporaryDirectory(prefix="aspc-read-") as folder:
+        command = [sys.executable, "-m", "aspc.data._reader", os.fspath(path), folder, json.dumps(dict(key_map))]
+        try:
+            size = path.stat().st_size
+            done = subprocess.run(command, capture_output=True, timeout=patience + size / SLOWEST_READ, check=False)
+        except subprocess.TimeoutExpired as error:
+            raise AspcError(f"{path}: reading it did not end; the file is probably damaged.") from error
+        except OSError as error:
+            raise AspcError(f"{path} could not be read: {error.strerror or error}.") from error
+        if done.returncode != 0:
+            raise AspcError(f"{path}: the file is damaged (its reader stopped with status {done.returncode}).")
+        report = json.loads(done.stdout)
+        if "error" in report:
+            raise AspcError(report["error"])
+        arrays = {key: np.load(Path(folder) / f"{key}.npy", allow_pickle=False) for key in report["keys"]}
+    return arrays, report["notes"]
+
+
+def read_arrays(path: Path, key_map: Mapping[str, str] | None = None) -> tuple[Arrays, list[str]]:
+    """The arrays of a file or of a folder of episodes, by D4RL's names; and notes."""
+    key_map = key_map or {}
+    if not path.exists():
+        raise AspcError(f"There is no file {path}.")
+    if path.is_dir():
+        return _read_folder(path, key_map)
+    if path.name.lower().endswith((*HDF5_SUFFIXES, *TABLE_SUFFIXES)):
+        return extract_in_child(path, key_map)
+    return extract(path, key_map)
+
+
+def _read_folder(path: Path, key_map: Mapping[str, str]) -> tuple[Arrays, list[str]]:
+    """A folder of files, each an episode, in the order of their names."""
+    files = sorted((p for p in path.iterdir() if p.name.lower().endswith(SUFFIXES)), key=lambda p: _natural(p.name))
+    if not files:
+        raise AspcError(f"{path} holds no episodes; it needs files that end in {', '.join(SUFFIXES)}.")
+    parts, notes = [], []
+    with cache.progress(f"Reading {path.name}", len(files), unit="files") as advance:
+        for i, file in enumerate(files):
+            arrays, found = _read_episode(file, key_map)
+            parts.append(arrays)
+            notes += [note for note in found if note not in notes]
+            advance(i + 1)
+    common = set.intersection(*(set(part) for part in parts))
+    try:
+        return {key: np.concatenate([part[key] for part in parts]) for key in parts[0] if key in common}, notes
+    except ValueError as error:
+        raise AspcError(f"{path}: its files differ in observation or action size.") from error
+
+
+def _read_episode(path: Path, key_map: Mapping[str, str]) -> tuple[Arrays, list[str]]:
+    """One file of a folder; its last row ends the episode, by timeout unless it is terminal."""
+    arrays, notes = read_arrays(path, key_map)
+    length = len(arrays["rewards"])
+    timeouts = np.array(arrays.get("timeouts", np.zeros(length)), dtype=bool).reshape(-1)
+    if length == 0 or len(timeouts) != length or len(arrays["terminals"]) != length:
+        raise AspcError(f"{path}: the episode is empty or its arrays differ in length.")
+    timeouts[-1] = not np.asarray(arrays["terminals"]).reshape(-1)[-1]
+    return {**arrays, "timeouts": timeouts}, notes
+
+
+# ── from a path to a dataset ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def load(
+    path: str | os.PathLike[str],
+    *,
+    key_map: Mapping[str, str] | None = None,
+    env: str | None = None,
+    name: str | None = None,
+    **options: Any,
+) -> Dataset:
+    """A dataset from a file or a folder of episodes.
+
+    `key_map` says which stored name holds which array, e.g. `{"observations": "obs"}`. A file whose name and sizes
+    are a D4RL dataset's gets that dataset's environment and scores; `env="none"` turns that off and another `env`
+    overrides it. Further options are those of `Dataset.from_arrays`.
+    """
+    path = Path(path)
+    stem = path.name
+    for suffix in SUFFIXES:
+        stem = stem.removesuffix(suffix)
+    arrays, notes = read_arrays(path, key_map)
+    if env is None:
+        shapes = np.shape(arrays["observations"]), np.shape(arrays["actions"])
+        if len(shapes[0]) == 2 and len(shapes[1]) == 2:
+            env = d4rl.name_from_stem(stem, shapes[0][1], shapes[1][1])
+    elif env == "none":
+        env = None
+    dataset = Dataset.from_arrays(**arrays, name=name or stem, env=env, **options)
+    return dataset.with_notes(notes)
+
+
+# ── writing ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def write_hdf5(path: Path, arrays: Mapping[str, np.ndarray], *, compress: bool = False) -> None:
+    """Write arrays in D4RL's layout, whole or not at all."""
+    import h5py
+
+    with cache.replacing(path) as temporary, h5py.File(temporary, "w") as file:
+        for key, array in arrays.items():
+            file.create_dataset(key, data=array, compression="gzip" if compress else None)
+
+
+def read_trusted_hdf5(path: Path) -> Arrays:
+    """Read a file that this library wrote itself, in this process."""
+    import h5py
+
+    try:
+        with h5py.File(path, "r") as file:
+            return {key: np.asarray(item[()]) for key, item in file.items()}
+    except (OSError, KeyError, ValueError) as error:
+        raise AspcError(f"The cached file {path} is damaged; delete it and it will be made again.") from error
+
+
+def dataset_arrays(dataset: Dataset) -> Arrays:
+    """A dataset's arrays by D4RL's names."""
+    keys: Iterable[str] = ("observations", "actions", "rewards", "terminals", "timeouts", "next_observations")
+    return {key: getattr(dataset, key) for key in keys if getattr(dataset, key) is not None}

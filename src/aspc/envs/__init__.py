@@ -1,0 +1,177 @@
+"""The environment and the reference scores of each benchmark dataset.
+
+`make_env` takes a dataset's name (D4RL, generated mazes, OGBench single-task, Minari) or any Gymnasium id, and
+gives an environment with a flat Box observation and D4RL's semantics where the name is D4RL's. Optional packages
+are imported only when an environment that needs them is made.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import warnings
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from aspc.data import d4rl, ogbench
+from aspc.errors import AspcError, MissingExtra, unknown_name
+
+__all__ = [
+    "action_bounds",
+    "horizon",
+    "is_continuing",
+    "make_env",
+    "normalised_score",
+    "reference_scores",
+    "success_is_reported",
+]
+
+LOCOMOTION = {"halfcheetah": "HalfCheetah-v4", "hopper": "Hopper-v4", "walker2d": "Walker2d-v4"}
+DEFAULT_HORIZON = 1000  # where an environment has no step limit of its own
+
+
+def make_env(name: str) -> gym.Env[Any, Any]:
+    """Make the environment of a dataset or of a Gymnasium id, with a flat Box observation."""
+    name = name.split("?")[0]
+    family = d4rl.family_of(name)
+    if family is not None:
+        return _make_d4rl(family)
+    if ogbench.is_single_task(name):
+        return _make_ogbench(name)
+    return _flat(_make_gymnasium(name), name)
+
+
+def _make_d4rl(family: str) -> gym.Env[Any, Any]:
+    if family.startswith("maze2d-"):
+        from aspc.envs.maze2d import Maze2dEnv
+
+        return Maze2dEnv(family.removeprefix("maze2d-"))
+    if family.startswith("antmaze-"):
+        from aspc.envs.antmaze import AntMazeEnv
+
+        return AntMazeEnv(family.removeprefix("antmaze-"))
+    if family in LOCOMOTION:
+        return _make_gymnasium(LOCOMOTION[family])
+    from aspc.envs.adroit import make_adroit
+
+    return make_adroit(family)
+
+
+@contextlib.contextmanager
+def quiet_packages() -> Iterator[None]:
+    """Silence what the simulation packages say of their own age while they are imported or asked for old versions."""
+    with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
+        warnings.filterwarnings("ignore", message=".*is out of date.*", category=DeprecationWarning)
+        warnings.filterwarnings("ignore", message=".*(precision lowered|lowered by casting).*", category=UserWarning)
+        warnings.filterwarnings("ignore", message=".*Overriding environment .* already in registry.*")
+        yield
+
+
+def _make_gymnasium(name: str) -> gym.Env[Any, Any]:
+    with quiet_packages():
+        if name not in gym.registry:
+            with contextlib.suppress(ImportError):
+                import gymnasium_robotics  # noqa: F401  (registers its environments)
+        try:
+            return gym.make(name, disable_env_checker=True)
+        except (gym.error.DependencyNotInstalled, ModuleNotFoundError) as error:
+            raise MissingExtra(f"The environment {name}", "mujoco") from error
+        except (gym.error.Error, ImportError) as error:
+            raise unknown_name("environment", name, _known_names()) from error
+
+
+def _make_ogbench(name: str) -> gym.Env[Any, Any]:
+    with quiet_packages():
+        try:
+            import ogbench as package  # noqa: F401  (registers its environments)
+        except ImportError as error:
+            raise MissingExtra(f"The environment of {name}", "ogbench") from error
+        try:
+            return gym.make(ogbench.environment_id(name), disable_env_checker=True)
+        except gym.error.Error as error:
+            raise unknown_name("OGBench dataset", name, ogbench.known_names()) from error
+
+
+def _flat(env: gym.Env[Any, Any], name: str) -> gym.Env[Any, Any]:
+    """The environment with one flat vector as its observation, or an error where there is none."""
+    if not isinstance(env.action_space, gym.spaces.Box):
+        raise AspcError(f"{name} takes discrete or structured actions; this library is for continuous (Box) ones.")
+    space = env.observation_space
+    if not isinstance(space, gym.spaces.Box | gym.spaces.Dict | gym.spaces.Tuple):
+        raise AspcError(f"{name} has observations of type {type(space).__name__}; only Box, Dict and Tuple work.")
+    if isinstance(space, gym.spaces.Box) and space.shape is not None and len(space.shape) == 1:
+        return env
+    return gym.wrappers.FlattenObservation(env)
+
+
+def _known_names() -> list[str]:
+    return [*d4rl.datasets(), *gym.registry]
+
+
+@cache
+def _probe(name: str) -> tuple[np.ndarray, np.ndarray, int | None]:
+    """Action bounds and step limit of an environment that is not described by a table."""
+    env = make_env(name)
+    space, spec = env.action_space, env.spec
+    env.close()
+    assert isinstance(space, gym.spaces.Box)
+    limit = None if spec is None else spec.max_episode_steps
+    return space.low.astype(np.float32).ravel(), space.high.astype(np.float32).ravel(), limit
+
+
+def action_bounds(name: str) -> tuple[np.ndarray, np.ndarray] | None:
+    """Lowest and highest action of an environment, or None where it states none."""
+    family = d4rl.family_of(name.split("?")[0])
+    if family is not None:
+        ones = np.ones(d4rl.FAMILIES[family].action_size, dtype=np.float32)
+        return -ones, ones
+    low, high, _ = _probe(name)
+    return (low, high) if np.isfinite(low).all() and np.isfinite(high).all() else None
+
+
+def horizon(name: str) -> int:
+    """The step limit of an environment (1,000 where it has none)."""
+    family = d4rl.family_of(name.split("?")[0])
+    if family is not None:
+        return d4rl.FAMILIES[family].horizon
+    return _probe(name)[2] or DEFAULT_HORIZON
+
+
+def is_continuing(name: str) -> bool:
+    """Whether the datasets of this environment walk on without its episodes (Maze2d)."""
+    family = d4rl.family_of(name.split("?")[0])
+    return family is not None and d4rl.FAMILIES[family].continuing
+
+
+def success_is_reported(name: str) -> bool:
+    """Whether `info["success"]` tells a solved task (mazes, Adroit, OGBench)."""
+    name = name.split("?")[0]
+    return ogbench.is_single_task(name) or d4rl.family_of(name) not in (None, *LOCOMOTION)
+
+
+def reference_scores(name: str) -> tuple[float, float] | None:
+    """The returns that score 0 and 100, or None where the benchmark has none.
+
+    Where several D4RL datasets share an environment they share its scores, so a generated maze has them too.
+    """
+    name = name.split("?")[0]
+    family = d4rl.family_of(name)
+    for dataset in d4rl.datasets().values():
+        if dataset.family_name == family:
+            return dataset.ref_min, dataset.ref_max
+    for key, env_id in LOCOMOTION.items():
+        if name == env_id:
+            return reference_scores(f"{key}-medium-v2")
+    return ogbench.reference_scores(name)
+
+
+def normalised_score(name: str, value: float) -> float:
+    """A return as a score: 0 for the reference minimum, 100 for the maximum."""
+    scores = reference_scores(name)
+    if scores is None:
+        raise AspcError(f"No reference scores are known for {name}; report plain returns instead.")
+    return 100.0 * (value - scores[0]) / (scores[1] - scores[0])
