@@ -6,13 +6,15 @@ batches. Layers are Linear → activation → LayerNorm (the norm, where there i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PRNGKeyArray
+import numpy as np
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 Activation = Callable[[Array], Array]
 
@@ -73,6 +75,28 @@ def small_last_init(last_bound: float) -> Init:
 robust_critic_init = small_last_init(3e-3)
 
 
+def glorot_uniform(key: PRNGKeyArray, fan_in: int, fan_out: int, gain: float = 1.0) -> Array:
+    return uniform(key, (fan_in, fan_out), gain * (6 / (fan_in + fan_out)) ** 0.5)
+
+
+def glorot_init(key: PRNGKeyArray, fan_in: int, fan_out: int, last: bool) -> tuple[Array, Array]:
+    """Flax's habit in FQL: weights U(±√(6/(fan_in + fan_out))), biases 0."""
+    return glorot_uniform(key, fan_in, fan_out), jnp.zeros(fan_out)
+
+
+def small_glorot_last_init(key: PRNGKeyArray, fan_in: int, fan_out: int, last: bool) -> tuple[Array, Array]:
+    """PyTorch's default, but a last layer 100 times smaller than Glorot's: a Gaussian actor that starts near 0."""
+    if last:
+        return glorot_uniform(key, fan_in, fan_out, gain=0.01), jnp.zeros(fan_out)
+    return fan_in_init(key, fan_in, fan_out, last)
+
+
+def orthogonal_init(key: PRNGKeyArray, fan_in: int, fan_out: int, last: bool) -> tuple[Array, Array]:
+    """Orthogonal weights with gain √2 (the last layer: 0.01), biases 0."""
+    gain = 0.01 if last else 2**0.5
+    return jax.nn.initializers.orthogonal(gain)(key, (fan_in, fan_out)), jnp.zeros(fan_out)
+
+
 # ---------------------------------------------------------------------------------------------------------------
 # The MLP and what is built from it
 # ---------------------------------------------------------------------------------------------------------------
@@ -85,11 +109,16 @@ class MLP(eqx.Module):
     norms: tuple[LayerNorm, ...]
     activation: Activation = eqx.field(static=True)
 
-    def __call__(self, x: Float[Array, "*batch in"]) -> Float[Array, "*batch out"]:
+    def __call__(
+        self, x: Float[Array, "*batch in"], dropout: Float[Array, "layers *batch hidden"] | None = None
+    ) -> Float[Array, "*batch out"]:
+        """`dropout` multiplies the hidden layers: 0 where a unit is dropped, 1/(1 − p) where it is kept."""
         for i, layer in enumerate(self.layers[:-1]):
             x = self.activation(layer(x))
             if self.norms:
                 x = self.norms[i](x)
+            if dropout is not None:
+                x = x * dropout[i]
         return self.layers[-1](x)
 
 
@@ -116,10 +145,55 @@ class DeterministicActor(eqx.Module):
     """π(s) = max_action · tanh(MLP(s))."""
 
     net: MLP
-    max_action: float = eqx.field(static=True)
+    max_action: float = eqx.field(static=True, default=1.0)
 
-    def __call__(self, observations: Float[Array, "*batch obs"]) -> Float[Array, "*batch act"]:
-        return self.max_action * jnp.tanh(self.net(observations))
+    def __call__(
+        self, observations: Float[Array, "*batch obs"], dropout: Float[Array, "layers *batch hidden"] | None = None
+    ) -> Float[Array, "*batch act"]:
+        return self.max_action * jnp.tanh(self.net(observations, dropout))
+
+
+LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
+
+
+class GaussianActor(eqx.Module):
+    """N(mean(s), σ²) with one σ for all states; calling it gives the mean."""
+
+    mean: DeterministicActor
+    log_std: Float[Array, "act"]
+
+    def __call__(
+        self, observations: Float[Array, "*batch obs"], dropout: Float[Array, "layers *batch hidden"] | None = None
+    ) -> Float[Array, "*batch act"]:
+        return self.mean(observations, dropout)
+
+    def log_prob(self, mean: Float[Array, "*batch act"], actions: Float[Array, "*batch act"]) -> Float[Array, "*batch"]:
+        """log N(a; mean, σ²), summed over action dimensions."""
+        log_std = jnp.clip(self.log_std, -20.0, 2.0)
+        z = (actions - mean) * jnp.exp(-log_std)
+        return (-0.5 * jnp.square(z) - log_std - LOG_SQRT_2PI).sum(-1)
+
+
+class SquashedGaussianActor(eqx.Module):
+    """max_action · tanh(x), x ~ N(mean(s), σ(s)²): SAC's policy, with a trained multiplier and offset of log σ."""
+
+    net: MLP
+    log_std_multiplier: Float[Array, ""]
+    log_std_offset: Float[Array, ""]
+    max_action: float = eqx.field(static=True, default=1.0)
+
+    def sample(
+        self, observations: Float[Array, "batch obs"], epsilon: Float[Array, "batch *samples act"]
+    ) -> tuple[Float[Array, "batch *samples act"], Float[Array, "batch *samples"]]:
+        """Actions from standard normal draws (several for each state, if `epsilon` has them) and their log π."""
+        mean, log_std = jnp.split(self.net(observations), 2, axis=-1)
+        log_std = jnp.clip(self.log_std_multiplier * log_std + self.log_std_offset, -20.0, 2.0)
+        if epsilon.ndim > mean.ndim:
+            mean, log_std = mean[:, None], log_std[:, None]
+        x = mean + jnp.exp(log_std) * epsilon
+        log_normal = -0.5 * jnp.square(epsilon) - log_std - LOG_SQRT_2PI
+        log_tanh_slope = 2 * (math.log(2) - x - jax.nn.softplus(-2 * x))  # log(1 − tanh²x), stable for large |x|
+        return self.max_action * jnp.tanh(x), (log_normal - log_tanh_slope).sum(-1)
 
 
 class Critic(eqx.Module):
@@ -140,6 +214,56 @@ class Value(eqx.Module):
 
     def __call__(self, observations: Float[Array, "*batch obs"]) -> Float[Array, "*batch"]:
         return self.net(observations)[..., 0]
+
+
+class Flow(eqx.Module):
+    """A vector for each row of several inputs side by side: a velocity v(s, x, t), a one-step policy μ(s, z)."""
+
+    net: MLP
+
+    def __call__(self, *inputs: Float[Array, "*batch _"]) -> Float[Array, "*batch out"]:
+        return self.net(jnp.concatenate(inputs, -1))
+
+
+class NoiseModel(eqx.Module):
+    """ε(x, t, s): the noise in a noisy action x at diffusion step t, with a sinusoidal embedding of t."""
+
+    time_net: MLP
+    net: MLP
+
+    def embed(self, t: Int[Array, "*batch"]) -> Float[Array, "*batch time"]:
+        half = self.time_net.layers[0].weight.shape[0] // 2
+        frequencies = np.exp(-np.arange(half) * math.log(10_000) / (half - 1))
+        angles = t[..., None] * jnp.asarray(frequencies, dtype=self.time_net.layers[0].weight.dtype)
+        return self.time_net(jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], -1))
+
+    def __call__(
+        self, x: Float[Array, "batch act"], t: Int[Array, "*batch"], observations: Float[Array, "batch obs"]
+    ) -> Float[Array, "batch act"]:
+        """`t` is one step for each row, or one for all."""
+        time = self.embed(t)
+        time = jnp.broadcast_to(time, (*x.shape[:-1], time.shape[-1]))
+        return self.net(jnp.concatenate([x, time, observations], -1))
+
+
+class VAE(eqx.Module):
+    """A conditional variational autoencoder of actions."""
+
+    encoder: MLP
+    decoder: MLP
+    max_action: float = eqx.field(static=True, default=1.0)
+
+    def encode(
+        self, observations: Float[Array, "batch obs"], actions: Float[Array, "batch act"]
+    ) -> tuple[Float[Array, "batch latent"], Float[Array, "batch latent"]]:
+        """Mean and log σ of the latent."""
+        mean, log_std = jnp.split(self.encoder(jnp.concatenate([observations, actions], -1)), 2, axis=-1)
+        return mean, jnp.clip(log_std, -4.0, 15.0)
+
+    def decode(
+        self, observations: Float[Array, "batch obs"], latent: Float[Array, "batch latent"]
+    ) -> Float[Array, "batch act"]:
+        return self.max_action * jnp.tanh(self.decoder(jnp.concatenate([observations, latent], -1)))
 
 
 class Ensemble(eqx.Module):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from aspc.errors import AspcError, unknown_name
@@ -33,11 +35,31 @@ def default(name: str) -> Any:
     return _REGISTRY[name]()
 
 
-@register("td3_bc")
-def _td3_bc() -> Any:
-    from aspc.algorithms.td3_bc import TD3BC
+# Each is imported when it is asked for, so that a look at the names needs no JAX.
+_OWN = {
+    "bc": "BC",
+    "td3_bc": "TD3BC",
+    "wpc": "WPC",
+    "iql": "IQL",
+    "rebrac": "ReBRAC",
+}
 
-    return TD3BC()
+
+def _own(name: str, **settings: Any) -> Any:
+    return getattr(importlib.import_module(f"aspc.algorithms.{name}"), _OWN[name])(**settings)
+
+
+def _adaptive(name: str, **settings: Any) -> Any:
+    """Appendix D's integrations use L1 and L2 alone."""
+    from aspc.adaptive_scale import AdaptiveScale
+
+    return AdaptiveScale(base=_own(name, **settings), outer_loss="L1+L2")
+
+
+for _name in _OWN:
+    register(_name)(partial(_own, _name))
+for _name in ("wpc", "iql", "rebrac"):
+    register(f"{_name}+aspc")(partial(_adaptive, _name))
 
 
 @register("aspc")

@@ -6,7 +6,7 @@ it a batch and the named noise it asked for. That is what lets a reference trace
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import jax
@@ -132,7 +132,31 @@ class Algorithm(Protocol):
 
 
 @dataclass(frozen=True)
-class Scalable:
+class Preprocessing:
+    """What an algorithm's specification does to the data before training (it travels with the policy).
+
+    Rewards become `reward_scale · transform(r) + reward_shift`.
+    """
+
+    normalize_observations: bool = True
+    """Standardise observations with the dataset's mean and standard deviation (+ 1e-3)."""
+    reward_transform: Literal["none", "return_range", "standardize"] = "none"
+    """First of all: nothing, or 1000·r/(highest − lowest return of an episode), or (r − mean)/(std + 1e-6)."""
+    reward_scale: float = 1.0
+    """Then rewards are multiplied by this."""
+    reward_shift: float = 0.0
+    """And this is added."""
+
+
+def with_horizon(algorithm: Any, steps: int) -> Any:
+    """The algorithm with every `horizon` (of a learning rate's decay) set to the length of the run."""
+    if isinstance(getattr(algorithm, "base", None), Preprocessing):
+        algorithm = replace(algorithm, base=with_horizon(algorithm.base, steps))
+    return replace(algorithm, horizon=steps) if hasattr(algorithm, "horizon") else algorithm
+
+
+@dataclass(frozen=True)
+class Scalable(Preprocessing):
     """An algorithm whose constraint has a scale, in the four pieces that `adaptive_scale` wraps.
 
     Here they are run at a fixed scale, which is the plain algorithm.

@@ -33,16 +33,8 @@ from aspc.algorithms.base import (
     Segment,
     Spec,
 )
-from aspc.networks import (
-    Critic,
-    DeterministicActor,
-    Ensemble,
-    ensemble,
-    fan_in_init,
-    mlp,
-    polyak,
-    robust_critic_init,
-)
+from aspc.algorithms.common import bootstrap, deterministic_policy, fit_critics, make_critics, mean_abs, smoothed
+from aspc.networks import DeterministicActor, Ensemble, fan_in_init, mlp, polyak, robust_critic_init
 from aspc.optim import Adam
 
 
@@ -53,6 +45,16 @@ class TD3State(NamedTuple):
     critics: Ensemble
     critics_target: Ensemble
     critics_opt: Any
+
+    @classmethod
+    def of(cls, actor: DeterministicActor, actor_adam: Adam, critics: Ensemble, critic_adam: Adam) -> TD3State:
+        """Before the first step: targets are copies, optimisers are empty."""
+        return cls(actor, actor, actor_adam.init(actor), critics, critics, critic_adam.init(critics))
+
+
+class TDTarget(NamedTuple):
+    y: Float[Array, "batch"]
+    next_actions: Float[Array, "batch act"]
 
 
 @dataclass(frozen=True)
@@ -87,34 +89,27 @@ class TD3BC(Scalable):
     """Number of the critics' hidden layers: 3 in the robust critic, 2 in the original."""
     critic_layer_norm: bool = True
     """LayerNorm after each hidden layer of the critics: the robust critic has it, the original does not."""
-    normalize_observations: bool = True
-    """Standardise observations with the dataset's mean and standard deviation (+ 1e-3)."""
 
-    # -- networks and schedule ---------------------------------------------------------------------------------
-    def make_actor(self, key: PRNGKeyArray, spec: Spec) -> DeterministicActor:
-        hidden = [self.actor_hidden_dim] * self.actor_hidden_layers
-        return DeterministicActor(mlp(key, spec.obs_dim, hidden, spec.act_dim), spec.max_action)
-
-    def make_critics(self, key: PRNGKeyArray, spec: Spec) -> Ensemble:
-        hidden = [self.critic_hidden_dim] * self.critic_hidden_layers
-        init = robust_critic_init if self.critic_layer_norm else fan_in_init
-        in_dim = spec.obs_dim + spec.act_dim
-        return ensemble(lambda k: Critic(mlp(k, in_dim, hidden, 1, init=init, layer_norm=self.critic_layer_norm)), key)
-
-    def init(self, key: PRNGKeyArray, spec: Spec) -> TD3State:
+    # -- networks, state and schedule ---------------------------------------------------------------------------------
+    def make_networks(self, key: PRNGKeyArray, spec: Spec) -> tuple[Any, ...]:
+        """The arguments of `start`."""
         key_actor, key_critics = jax.random.split(key)
-        return self.start(self.make_actor(key_actor, spec), self.make_critics(key_critics, spec))
+        actor = mlp(key_actor, spec.obs_dim, [self.actor_hidden_dim] * self.actor_hidden_layers, spec.act_dim)
+        critics = make_critics(
+            key_critics,
+            spec,
+            [self.critic_hidden_dim] * self.critic_hidden_layers,
+            init=robust_critic_init if self.critic_layer_norm else fan_in_init,
+            layer_norm=self.critic_layer_norm,
+        )
+        return DeterministicActor(actor, spec.max_action), critics
+
+    def init(self, key: PRNGKeyArray, spec: Spec) -> Any:
+        return self.start(*self.make_networks(key, spec))
 
     def start(self, actor: DeterministicActor, critics: Ensemble) -> TD3State:
-        """The state before the first step for given networks: targets are copies, optimisers are empty."""
-        return TD3State(
-            actor,
-            actor,
-            Adam(self.actor_lr).init(actor),
-            critics,
-            critics,
-            Adam(self.critic_lr).init(critics),
-        )
+        """The state before the first step for given networks."""
+        return TD3State.of(actor, Adam(self.actor_lr), critics, Adam(self.critic_lr))
 
     def noise(self, spec: Spec, batch_size: int) -> dict[str, Draw]:
         return {"target_policy": Draw("normal", (batch_size, spec.act_dim))}
@@ -124,28 +119,20 @@ class TD3BC(Scalable):
         return (Segment((*waiting, frozenset({CRITIC, INNER})), 1),)
 
     # -- critic ------------------------------------------------------------------------------------------------
-    def td_target(self, state: TD3State, batch: Batch, noise: Noise) -> Float[Array, "batch"]:
+    def td_target(self, state: TD3State, batch: Batch, noise: Noise) -> TDTarget:
         """y = r + γ·min_k Q'_k(s', a'), a' = clip(π'(s') + clip(ε, ±c), ±max_action)."""
-        high = state.actor.max_action
-        epsilon = jnp.clip(
-            self.policy_noise * high * noise["target_policy"], -self.noise_clip * high, self.noise_clip * high
+        next_actions = smoothed(
+            state.actor_target, batch.next_observations, noise["target_policy"], self.policy_noise, self.noise_clip
         )
-        next_actions = jnp.clip(state.actor_target(batch.next_observations) + epsilon, -high, high)
         next_q = state.critics_target(batch.next_observations, next_actions).min(0)
-        return batch.rewards + self.discount * batch.masks * next_q
+        return TDTarget(bootstrap(batch, self.discount, next_q), next_actions)
 
-    def prepare(self, state: TD3State, batch: Batch, noise: Noise, parts: Parts) -> Context:
+    def prepare(self, state: Any, batch: Batch, noise: Noise, parts: Parts) -> Context:
         """The critics' step: Σ_k mean (Q_k(s, a) − y)²."""
-        y = self.td_target(state, batch, noise)
-
-        def critic_loss(critics: Ensemble) -> tuple[Array, Array]:
-            q = critics(batch.observations, batch.actions)
-            return jnp.square(q - y).mean(1).sum(), q[0].mean()
-
-        (loss, q_mean), grads = jax.value_and_grad(critic_loss, has_aux=True)(state.critics)
-        critics, critics_opt = Adam(self.critic_lr).step(state.critics, grads, state.critics_opt)
-        state = state._replace(critics=critics, critics_opt=critics_opt)
-        return Context(state, batch, noise, {"critic_loss": loss, "q_mean": q_mean})
+        target = self.td_target(state, batch, noise)
+        fit = fit_critics(Adam(self.critic_lr), state.critics, state.critics_opt, batch, target.y)
+        state = state._replace(critics=fit.params, critics_opt=fit.opt_state)
+        return Context(state, batch, noise, {"critic_loss": fit.loss, "q_mean": fit.aux[0].mean()}, target)
 
     # -- actor: the inner step ---------------------------------------------------------------------------------
     def q_and_constraint(self, ctx: Context, actor: DeterministicActor) -> tuple[Array, Array]:
@@ -159,19 +146,19 @@ class TD3BC(Scalable):
 
         def inner_loss(actor: DeterministicActor) -> tuple[Array, tuple[Array, Array, Array]]:
             q, bc = self.q_and_constraint(ctx, actor)
-            lmbda = scale / sg(jnp.abs(q).mean())
+            lmbda = scale / mean_abs(q)
             return -lmbda * q.mean() + bc.mean(), (q, bc, lmbda)
 
-        (loss, (q, bc, lmbda)), grads = jax.value_and_grad(inner_loss, has_aux=True)(ctx.state.actor)
-        params, opt_state = Adam(self.actor_lr).step(ctx.state.actor, grads, ctx.state.actor_opt)
-        metrics = {"actor_loss": loss, "actor_q_mean": q.mean(), "lmbda": lmbda, "bc_loss": bc.mean()}
-        return Inner(params, opt_state, q, bc, metrics)
+        step = Adam(self.actor_lr).minimize(inner_loss, ctx.state.actor, ctx.state.actor_opt)
+        q, bc, lmbda = step.aux
+        metrics = {"actor_loss": step.loss, "actor_q_mean": q.mean(), "lmbda": lmbda, "bc_loss": bc.mean()}
+        return Inner(step.params, step.opt_state, q, bc, metrics)
 
     def outer_terms(self, ctx: Context, params: DeterministicActor, scale: Array | float) -> OuterTerms:
         q, bc = self.q_and_constraint(ctx, params)
         return OuterTerms(q, bc, sg(scale), 1.0)
 
-    def commit(self, ctx: Context, inner: Inner) -> TD3State:
+    def commit(self, ctx: Context, inner: Inner) -> Any:
         """The targets of actor and critics move on actor steps only, towards the updated networks."""
         state = ctx.state
         return state._replace(
@@ -182,8 +169,5 @@ class TD3BC(Scalable):
         )
 
     # -- acting ------------------------------------------------------------------------------------------------
-    def policy(self, state: TD3State) -> PolicyExport:
-        layers = state.actor.net.layers
-        arrays = {f"layers.{i}.weight": layer.weight for i, layer in enumerate(layers)}
-        arrays |= {f"layers.{i}.bias": layer.bias for i, layer in enumerate(layers)}
-        return PolicyExport("deterministic", arrays, {"activation": "relu", "output": "tanh"})
+    def policy(self, state: Any) -> PolicyExport:
+        return deterministic_policy(state.actor.net)

@@ -8,7 +8,7 @@ gave its arrays.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from aspc.algorithms.base import Batch, Parts, Schedule
+from aspc.algorithms.base import INNER, Batch, Noise, Parts, Schedule
 from aspc.errors import AspcError
 
 TOLERANCE = 1e-6
@@ -91,48 +91,53 @@ def parts_of_steps(schedule: Schedule, steps: int) -> list[Parts]:
     return [cycle[i % len(cycle)] for i in range(steps)]
 
 
-def step_inputs(trace: Trace, i: int, noise_names: Iterable[str]) -> tuple[Batch, dict[str, Any]]:
-    """Batch and noise of step i in float64."""
-    get = lambda name: jnp.asarray(trace.arrays[f"batch/{name}"][i], jnp.float64)  # noqa: E731
-    next_actions = get("next_actions") if "batch/next_actions" in trace.arrays else None
-    batch = Batch(
-        get("observations"),
-        get("actions"),
-        get("rewards"),
-        get("next_observations"),
-        1.0 - get("terminals"),
-        next_actions,
-    )
-    noise = {}
-    for name in noise_names:
-        draws = trace.arrays[f"noise/{name}"][i]
-        # Integers (a diffusion step) stay integers.
-        noise[name] = jnp.asarray(draws, jnp.float64 if draws.dtype.kind == "f" else jnp.int32)
-    return batch, noise
+def as_float64(array: np.ndarray) -> Any:
+    """An array of a trace on the device; integers (a diffusion step) stay integers."""
+    return jnp.asarray(array, jnp.float64 if array.dtype.kind == "f" else jnp.int32)
 
 
-def replay(algorithm: Any, state: Any, trace: Trace, observe: Any) -> tuple[Any, list[tuple[int, dict]]]:
-    """Run every step of the trace. Returns the final state and, per step, metrics with what `observe` adds.
+def batch_of_step(trace: Trace, i: int) -> Batch:
+    arrays = {name: as_float64(rows[i]) for name, rows in trace.group("batch").items()}
+    return Batch(masks=1.0 - arrays.pop("terminals"), **arrays)
 
-    `observe(state)` is called after each step, e.g. for the norms of the parameters.
+
+Row = dict[str, Any]  # what one step left: metrics, probes and norms by name
+Compiled = dict[Any, Any]  # updates that are compiled already, by their parts
+
+
+def replay(
+    algorithm: Any,
+    state: Any,
+    trace: Trace,
+    probe: Callable[[Any, Any, Batch, Noise, Parts], Row],
+    observe: Callable[[Any], Row],
+    compiled: Compiled | None = None,
+) -> tuple[Any, list[Row]]:
+    """Run every step of the trace through `algorithm.update`. Returns the final state and a row for each step.
+
+    `probe` looks at what an update computes on the way (it may call the algorithm's pieces on the state before the
+    step), `observe` at the state after it. `compiled` shares programs between replays that differ elsewhere only.
     """
-    noise_names = [k.split("/", 1)[1] for k in trace.arrays if k.startswith("noise/")]
-    updates: dict[Parts, Any] = {}
-    rows: list[tuple[int, dict]] = []
+    compiled = {} if compiled is None else compiled
+    all_noise = trace.group("noise")
+    rows: list[Row] = []
     inner_steps = 0
     for i, parts in enumerate(parts_of_steps(algorithm.schedule(), trace.steps)):
-        if parts not in updates:
-            updates[parts] = jax.jit(lambda s, b, n, parts=parts: algorithm.update(s, b, n, parts))
-        batch, noise = step_inputs(trace, i, [n for n in noise_names if len(trace.arrays[f"noise/{n}"]) == trace.steps])
-        # Some trainers draw only on inner steps: row j of such noise belongs to the j-th of them.
-        for name in noise_names:
-            draws = trace.arrays[f"noise/{name}"]
-            if len(draws) != trace.steps and "inner" in parts:
-                noise[name] = jnp.asarray(draws[inner_steps], jnp.float64)
-        inner_steps += "inner" in parts
-        state, metrics = updates[parts](state, batch, noise)
-        rows.append((i, {**{k: np.asarray(v) for k, v in metrics.items()}, **observe(state)}))
-    return state, rows
+        if parts not in compiled:
+
+            def step(state: Any, batch: Batch, noise: Noise, parts: Parts = parts) -> tuple[Any, Row]:
+                new, metrics = algorithm.update(state, batch, noise, parts)
+                return new, {**metrics, **probe(algorithm, state, batch, noise, parts), **observe(new)}
+
+            compiled[parts] = jax.jit(step)
+        noise = {name: as_float64(draws[i]) for name, draws in all_noise.items() if len(draws) == trace.steps}
+        if INNER in parts:
+            # Some trainers draw only on inner steps: row j of such noise belongs to the j-th of them.
+            noise |= {n: as_float64(draws[inner_steps]) for n, draws in all_noise.items() if n not in noise}
+            inner_steps += 1
+        state, row = compiled[parts](state, batch_of_step(trace, i), noise)
+        rows.append({**row, "step": i})
+    return state, jax.device_get(rows)
 
 
 def verify(path: str | Path) -> list[Check]:

@@ -1,0 +1,201 @@
+"""IQL (Kostrikov et al., 2022): no action outside the data is ever evaluated; the policy imitates by advantage.
+
+    value:   V(s)      expectile τ of min_k Q'_k(s, a):   E[|τ − 1(A < 0)|·A²],   A = min_k Q'_k(s, a) − V(s)
+    critics: Q_k(s, a) → r + γ·V(s')
+    actor:   min_π  E[w·ℓ(π(s), a)],   w = min(exp(β·A), 100),   ℓ = −log π(a|s), or ‖π(s) − a‖² if deterministic
+
+Its scale β sits in the exponent. Appendix D's outer objective takes Q(s, π(s)) at the policy's mean; which critic is
+left open there: here it is the smaller of the two, as in A.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.lax import stop_gradient as sg
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from aspc.algorithms.base import (
+    CRITIC,
+    INNER,
+    Batch,
+    Context,
+    Draw,
+    Inner,
+    Noise,
+    OuterTerms,
+    Parts,
+    PolicyExport,
+    Scalable,
+    Schedule,
+    Segment,
+    Spec,
+)
+from aspc.algorithms.common import bootstrap, deterministic_policy, make_critics
+from aspc.networks import DeterministicActor, Ensemble, GaussianActor, Value, mlp, polyak
+from aspc.optim import Adam, cosine_decay
+
+Actor = GaussianActor | DeterministicActor
+
+
+class IQLState(NamedTuple):
+    actor: Actor
+    actor_opt: Any
+    critics: Ensemble
+    critics_target: Ensemble
+    critics_opt: Any
+    value: Value
+    value_opt: Any
+
+
+@dataclass(frozen=True)
+class IQL(Scalable):
+    """IQL with a fixed inverse temperature β."""
+
+    scale_name: ClassVar[str] = "beta"
+
+    beta: float = 3.0
+    """Inverse temperature of the advantage weights: 0 is plain imitation."""
+    expectile: float = 0.7
+    """Expectile τ of the value: 0.5 is the mean, 1 the maximum over the data's actions."""
+    deterministic: bool = False
+    """A deterministic policy with a squared error, instead of a Gaussian one."""
+    max_weight: float = 100.0
+    """Largest weight of a sample; a weight at this bound has no gradient in β."""
+    actor_dropout: float = 0.0
+    """Share of the actor's hidden units that is dropped in training."""
+    batch_size: int = 256
+    """Transitions in a minibatch."""
+    discount: float = 0.99
+    """Discount factor γ."""
+    tau: float = 5e-3
+    """Target update rate."""
+    actor_lr: float = 3e-4
+    """Learning rate of the actor (Adam); it decays to 0 by a cosine over the horizon."""
+    critic_lr: float = 3e-4
+    """Learning rate of the critics (Adam)."""
+    value_lr: float = 3e-4
+    """Learning rate of the value network (Adam)."""
+    hidden_dim: int = 256
+    """Width of all hidden layers (ReLU)."""
+    hidden_layers: int = 2
+    """Number of hidden layers of every network."""
+    horizon: int = 1_000_000
+    """Steps over which the actor's learning rate decays; `train` sets it to the length of the run."""
+
+    # -- networks, state and schedule --------------------------------------------------------------------------
+    def init(self, key: PRNGKeyArray, spec: Spec) -> IQLState:
+        key_actor, key_critics, key_value = jax.random.split(key, 3)
+        hidden = [self.hidden_dim] * self.hidden_layers
+        # The mean lies in ±1 whatever the largest action: its authors' trainer does the same.
+        mean = DeterministicActor(mlp(key_actor, spec.obs_dim, hidden, spec.act_dim))
+        actor = mean if self.deterministic else GaussianActor(mean, jnp.zeros(spec.act_dim))
+        value = Value(mlp(key_value, spec.obs_dim, hidden, 1))
+        return self.start(actor, make_critics(key_critics, spec, hidden), value)
+
+    def start(self, actor: Actor, critics: Ensemble, value: Value) -> IQLState:
+        """The state before the first step for given networks."""
+        return IQLState(
+            actor,
+            self.actor_adam().init(actor),
+            critics,
+            critics,
+            Adam(self.critic_lr).init(critics),
+            value,
+            Adam(self.value_lr).init(value),
+        )
+
+    def actor_adam(self) -> Adam:
+        return Adam(cosine_decay(self.actor_lr, self.horizon))
+
+    def noise(self, spec: Spec, batch_size: int) -> dict[str, Draw]:
+        if not self.actor_dropout:
+            return {}
+        return {"dropout": Draw("uniform", (self.hidden_layers, batch_size, self.hidden_dim))}
+
+    def schedule(self) -> Schedule:
+        return (Segment((frozenset({CRITIC, INNER}),), 1),)
+
+    # -- value and critics -------------------------------------------------------------------------------------
+    def prepare(self, state: IQLState, batch: Batch, noise: Noise, parts: Parts) -> Context:
+        """V's step, then the critics' on ½·Σ_k mean (Q_k(s, a) − y)², with the V from before its step."""
+        s, a = batch.observations, batch.actions
+        target_q = state.critics_target(s, a).min(0)
+
+        def value_loss(value: Value) -> tuple[Array, tuple[Array, Array]]:
+            v = value(s)
+            advantage = target_q - v
+            weight = jnp.abs(self.expectile - (advantage < 0))
+            return (weight * jnp.square(advantage)).mean(), (advantage, v)
+
+        y = bootstrap(batch, self.discount, state.value(batch.next_observations))
+
+        def critic_loss(critics: Ensemble) -> tuple[Array, Array]:
+            q = critics(s, a)
+            return jnp.square(q - y).mean(), q
+
+        value = Adam(self.value_lr).minimize(value_loss, state.value, state.value_opt)
+        critics = Adam(self.critic_lr).minimize(critic_loss, state.critics, state.critics_opt)
+        state = state._replace(
+            value=value.params,
+            value_opt=value.opt_state,
+            critics=critics.params,
+            critics_opt=critics.opt_state,
+            critics_target=polyak(state.critics_target, critics.params, self.tau),
+        )
+        advantage, v = value.aux
+        metrics = {
+            "value_loss": value.loss,
+            "critic_loss": critics.loss,
+            "v_mean": v.mean(),
+            "q_mean": critics.aux[0].mean(),
+            "advantage": advantage.mean(),
+        }
+        return Context(state, batch, noise, metrics, advantage)
+
+    # -- actor: the inner step ---------------------------------------------------------------------------------
+    def weights(self, ctx: Context, beta: Array | float) -> Float[Array, "batch"]:
+        """w = min(exp(β·A), 100). The exponent is bounded, not its result, which could overflow."""
+        return jnp.exp(jnp.minimum(beta * ctx.extra, math.log(self.max_weight)))
+
+    def bc_loss(self, ctx: Context, actor: Actor) -> tuple[Float[Array, "batch act"], Float[Array, "batch"]]:
+        """The policy's mean, and ℓ(π(s), a) per sample."""
+        dropout = None
+        if self.actor_dropout:
+            dropout = (ctx.noise["dropout"] >= self.actor_dropout) / (1 - self.actor_dropout)
+        mean = actor(ctx.batch.observations, dropout)
+        if isinstance(actor, GaussianActor):
+            return mean, -actor.log_prob(mean, ctx.batch.actions)
+        return mean, jnp.square(mean - ctx.batch.actions).sum(-1)
+
+    def inner_step(self, ctx: Context, scale: Array | float) -> Inner:
+        weights = self.weights(ctx, scale)
+
+        def inner_loss(actor: Actor) -> tuple[Array, tuple[Array, Array]]:
+            mean, bc = self.bc_loss(ctx, actor)
+            return (weights * bc).mean(), (mean, bc)
+
+        step = self.actor_adam().minimize(inner_loss, ctx.state.actor, ctx.state.actor_opt)
+        mean, bc = step.aux
+        q = ctx.state.critics(ctx.batch.observations, mean).min(0)
+        metrics = {"actor_loss": step.loss, "bc_loss": bc.mean(), "weight_mean": weights.mean()}
+        return Inner(step.params, step.opt_state, q, bc, metrics)
+
+    def outer_terms(self, ctx: Context, params: Actor, scale: Array | float) -> OuterTerms:
+        """Appendix D: L1 = −E[Q(s, π̃(s))]/E|Q(s, π̃(s))| + E[w·ℓ(π̃(s), a)]."""
+        mean, bc = self.bc_loss(ctx, params)
+        q = ctx.state.critics(ctx.batch.observations, mean).min(0)
+        return OuterTerms(q, bc, 1.0, sg(self.weights(ctx, scale)))
+
+    def commit(self, ctx: Context, inner: Inner) -> IQLState:
+        return ctx.state._replace(actor=inner.params, actor_opt=inner.opt_state)
+
+    # -- acting ------------------------------------------------------------------------------------------------
+    def policy(self, state: IQLState) -> PolicyExport:
+        """The mean acts."""
+        actor = state.actor.mean if isinstance(state.actor, GaussianActor) else state.actor
+        return deterministic_policy(actor.net)

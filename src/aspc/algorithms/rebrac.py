@@ -1,0 +1,164 @@
+"""ReBRAC (Tarasov et al., 2023): TD3+BC with decoupled penalties on the actor and on the critic's target.
+
+    actor:   max_π  λ·min_k Q_k(s, π(s)) − β₁·‖π(s) − a‖²,      λ = 1 / mean|Q|
+    critics: Q_k(s, a) → r + γ·(min_k Q'_k(s', a') − β₂·‖a' − ã'‖²),      ã' the action logged after s'
+
+Norms are sums over action dimensions. The scale that can be learned is β₁, which weighs the penalty.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+from jax.lax import stop_gradient as sg
+from jaxtyping import Array, PRNGKeyArray
+
+from aspc.algorithms.base import (
+    CRITIC,
+    INNER,
+    Batch,
+    Context,
+    Draw,
+    Inner,
+    Noise,
+    OuterTerms,
+    Parts,
+    PolicyExport,
+    Scalable,
+    Schedule,
+    Segment,
+    Spec,
+)
+from aspc.algorithms.common import bootstrap, deterministic_policy, fit_critics, make_critics, mean_abs, smoothed
+from aspc.algorithms.td3_bc import TD3State
+from aspc.networks import DeterministicActor, Ensemble, mlp, polyak, robust_critic_init, small_last_init
+from aspc.optim import Adam
+
+
+@dataclass(frozen=True)
+class ReBRAC(Scalable):
+    """ReBRAC with a fixed actor penalty β₁."""
+
+    scale_name: ClassVar[str] = "beta1"
+    uses_next_actions: ClassVar[bool] = True
+
+    beta1: float = 0.001
+    """Weight of the actor's penalty."""
+    beta2: float = 0.001
+    """Weight of the penalty in the critics' target."""
+    batch_size: int = 256
+    """Transitions in a minibatch."""
+    discount: float = 0.99
+    """Discount factor γ."""
+    tau: float = 5e-3
+    """Target update rate."""
+    policy_noise: float = 0.2
+    """Standard deviation of the target policy's noise, in units of the largest action."""
+    noise_clip: float = 0.5
+    """Bound of that noise, in the same units."""
+    policy_freq: int = 2
+    """Critic updates for each actor update; the first step of a run has one."""
+    normalize_q: bool = True
+    """Divide Q by mean|Q| in the actor's loss."""
+    actor_lr: float = 1e-3
+    """Learning rate of the actor (Adam)."""
+    critic_lr: float = 1e-3
+    """Learning rate of the critics (Adam)."""
+    hidden_dim: int = 256
+    """Width of all hidden layers (ReLU)."""
+    actor_hidden_layers: int = 3
+    """Number of the actor's hidden layers."""
+    critic_hidden_layers: int = 3
+    """Number of the critics' hidden layers."""
+    actor_layer_norm: bool = False
+    """LayerNorm after each hidden layer of the actor."""
+    critic_layer_norm: bool = True
+    """LayerNorm after each hidden layer of the critics."""
+    normalize_observations: bool = False
+    """Standardise observations with the dataset's mean and standard deviation (+ 1e-3)."""
+
+    # -- networks, state and schedule --------------------------------------------------------------------------
+    def init(self, key: PRNGKeyArray, spec: Spec) -> TD3State:
+        key_actor, key_critics = jax.random.split(key)
+        actor = mlp(
+            key_actor,
+            spec.obs_dim,
+            [self.hidden_dim] * self.actor_hidden_layers,
+            spec.act_dim,
+            init=small_last_init(1e-3),
+            layer_norm=self.actor_layer_norm,
+            layer_norm_eps=1e-6,
+        )
+        critics = make_critics(
+            key_critics,
+            spec,
+            [self.hidden_dim] * self.critic_hidden_layers,
+            init=robust_critic_init,
+            layer_norm=self.critic_layer_norm,
+            layer_norm_eps=1e-6,
+        )
+        return self.start(DeterministicActor(actor, spec.max_action), critics)
+
+    def start(self, actor: DeterministicActor, critics: Ensemble) -> TD3State:
+        """The state before the first step for given networks."""
+        return TD3State.of(actor, Adam(self.actor_lr), critics, Adam(self.critic_lr))
+
+    def noise(self, spec: Spec, batch_size: int) -> dict[str, Draw]:
+        return {"target_policy": Draw("normal", (batch_size, spec.act_dim))}
+
+    def schedule(self) -> Schedule:
+        waiting = (frozenset({CRITIC}),) * (self.policy_freq - 1)
+        return (Segment((frozenset({CRITIC, INNER}), *waiting), 1),)
+
+    # -- critics -----------------------------------------------------------------------------------------------
+    def prepare(self, state: TD3State, batch: Batch, noise: Noise, parts: Parts) -> Context:
+        """The critics' step. The penalty is inside the mask: a terminal transition has none."""
+        s_next = batch.next_observations
+        next_actions = smoothed(state.actor_target, s_next, noise["target_policy"], self.policy_noise, self.noise_clip)
+        assert batch.next_actions is not None, "ReBRAC needs the action logged after each transition"
+        penalty = jnp.square(next_actions - batch.next_actions).sum(-1)
+        next_q = state.critics_target(s_next, next_actions).min(0) - self.beta2 * penalty
+        y = bootstrap(batch, self.discount, next_q)
+        fit = fit_critics(Adam(self.critic_lr), state.critics, state.critics_opt, batch, y)
+        state = state._replace(critics=fit.params, critics_opt=fit.opt_state)
+        return Context(state, batch, noise, {"critic_loss": fit.loss, "q_min": fit.aux.min(0).mean()})
+
+    # -- actor: the inner step ---------------------------------------------------------------------------------
+    def q_and_penalty(self, ctx: Context, actor: DeterministicActor) -> tuple[Array, Array, Array]:
+        """Per sample min_k Q_k(s, π(s)) and ‖π(s) − a‖²; and 1/λ, which divides Q."""
+        actions = actor(ctx.batch.observations)
+        q = ctx.state.critics(ctx.batch.observations, actions).min(0)
+        penalty = jnp.square(actions - ctx.batch.actions).sum(-1)
+        return q, penalty, mean_abs(q) if self.normalize_q else jnp.ones_like(mean_abs(q))
+
+    def inner_step(self, ctx: Context, scale: Array | float) -> Inner:
+        def inner_loss(actor: DeterministicActor) -> tuple[Array, tuple[Array, Array]]:
+            q, penalty, normaliser = self.q_and_penalty(ctx, actor)
+            return (scale * penalty - q / normaliser).mean(), (q, penalty)
+
+        step = Adam(self.actor_lr).minimize(inner_loss, ctx.state.actor, ctx.state.actor_opt)
+        q, penalty = step.aux
+        metrics = {"actor_loss": step.loss, "actor_q_mean": q.mean(), "bc_loss": penalty.mean()}
+        return Inner(step.params, step.opt_state, q, penalty, metrics)
+
+    def outer_terms(self, ctx: Context, params: DeterministicActor, scale: Array | float) -> OuterTerms:
+        """L1 is the actor's loss under the updated actor: the wrapper divides Q by mean|Q|, undone if λ is 1."""
+        q, penalty, normaliser = self.q_and_penalty(ctx, params)
+        return OuterTerms(q, penalty, mean_abs(q) / normaliser, sg(scale))
+
+    def commit(self, ctx: Context, inner: Inner) -> TD3State:
+        """Targets move on actor steps only; the actor's follows the actor from *before* this step."""
+        state = ctx.state
+        return state._replace(
+            actor=inner.params,
+            actor_opt=inner.opt_state,
+            actor_target=polyak(state.actor_target, state.actor, self.tau),
+            critics_target=polyak(state.critics_target, state.critics, self.tau),
+        )
+
+    # -- acting ------------------------------------------------------------------------------------------------
+    def policy(self, state: TD3State) -> PolicyExport:
+        return deterministic_policy(state.actor.net)

@@ -1,0 +1,78 @@
+"""wPC (Peng et al., 2023): TD3+BC that imitates only the actions that look better than average.
+
+    actor:  max_π  λ·Q(s, π(s)) − w(s, a)·(π(s) − a)²,      w = 1 if Q(s, a) > V(s) else 0
+    value:  V(s) → y, the critics' TD target
+
+Critics, λ and targets are TD3+BC's. The authors' own critics are `critic_hidden_layers=2, critic_layer_norm=False`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, PRNGKeyArray
+
+from aspc.algorithms.base import Batch, Context, Noise, Parts, Spec
+from aspc.algorithms.td3_bc import TD3BC
+from aspc.networks import DeterministicActor, Ensemble, Value, mlp
+from aspc.optim import Adam
+
+
+class WPCState(NamedTuple):
+    actor: DeterministicActor
+    actor_target: DeterministicActor
+    actor_opt: Any
+    critics: Ensemble
+    critics_target: Ensemble
+    critics_opt: Any
+    value: Value
+    value_opt: Any
+
+
+@dataclass(frozen=True)
+class WPC(TD3BC):
+    """wPC with a fixed scale α: TD3+BC with a 0/1 weight on the BC term."""
+
+    policy_noise: float = 0.1
+    """Standard deviation of the target policy's noise, in units of the largest action."""
+    value_lr: float = 3e-4
+    """Learning rate of the value network (Adam)."""
+    value_hidden_dim: int = 256
+    """Width of the value network's hidden layers (ReLU)."""
+    value_hidden_layers: int = 2
+    """Number of the value network's hidden layers."""
+
+    def make_networks(self, key: PRNGKeyArray, spec: Spec) -> tuple[Any, ...]:
+        key, key_value = jax.random.split(key)
+        value = Value(mlp(key_value, spec.obs_dim, [self.value_hidden_dim] * self.value_hidden_layers, 1))
+        return *super().make_networks(key, spec), value
+
+    def start(self, actor: DeterministicActor, critics: Ensemble, value: Value) -> WPCState:  # type: ignore[override]
+        return WPCState(*super().start(actor, critics), value, Adam(self.value_lr).init(value))
+
+    def prepare(self, state: WPCState, batch: Batch, noise: Noise, parts: Parts) -> Context:
+        """The critics' step, then V's on mean (V(s) − y)². The advantage takes the new critic and the old V."""
+        ctx = super().prepare(state, batch, noise, parts)
+
+        def value_loss(value: Value) -> tuple[Array, Array]:
+            v = value(batch.observations)
+            return jnp.square(v - ctx.extra.y).mean(), v
+
+        fit = Adam(self.value_lr).minimize(value_loss, state.value, state.value_opt)
+        advantage = ctx.state.critics[0](batch.observations, batch.actions) - fit.aux
+        return ctx._replace(
+            state=ctx.state._replace(value=fit.params, value_opt=fit.opt_state),
+            metrics={**ctx.metrics, "value_loss": fit.loss, "v_mean": fit.aux.mean()},
+            extra=advantage,
+        )
+
+    def q_and_constraint(self, ctx: Context, actor: DeterministicActor) -> tuple[Array, Array]:
+        q, bc = super().q_and_constraint(ctx, actor)
+        return q, self.bc_weight(ctx) * bc
+
+    def bc_weight(self, ctx: Context) -> Array:
+        """w(s, a) = 1 where the advantage is positive."""
+        return (ctx.extra > 0).astype(ctx.extra.dtype)
