@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
@@ -51,11 +53,17 @@ def _parsed(query: str) -> dict[str, Any]:
 
 
 def _loader(text: str, name: str) -> Callable[..., Dataset]:
-    from aspc.data import d4rl, files, maze2d, ogbench
+    from aspc.data import d4rl, d4rl_files, files, maze2d, minari, ogbench
 
     if name in maze2d.NAMES:
-        return lambda **options: maze2d.load(name, **options)
+        return partial(maze2d.load, name)
+    if name in d4rl.datasets():
+        return partial(d4rl_files.load, name)
     path = Path(text)
     if path.exists() or text.lower().endswith(files.SUFFIXES):
-        return lambda **options: files.load(path, **options)
-    raise unknown_name("dataset", name, [*maze2d.NAMES, *d4rl.datasets(), *ogbench.known_names()])
+        return partial(files.load, path)
+    if ogbench.is_single_task(name):
+        return partial(ogbench.load, name)
+    if name.startswith(minari.PREFIX) or ("/" in name and re.search(r"-v\d+$", name)):
+        return partial(minari.load, name)
+    raise unknown_name("dataset", name, known_names())

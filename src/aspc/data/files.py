@@ -171,16 +171,36 @@ def _check_hdf5_dataset(dataset: Any, name: str) -> int:
 
 
 def _read_npz(path: Path, key_map: Mapping[str, str]) -> tuple[Arrays, list[str]]:
+    arrays, notes = _npz_members(path, lambda stored: resolve_keys(stored, key_map, path.name))
+    return _finish(arrays, notes, path.name)
+
+
+def _npz_members(
+    path: Path, choose: Callable[[list[str]], tuple[dict[str, str], list[str]]]
+) -> tuple[Arrays, list[str]]:
+    """The arrays that `choose` picks of the stored names, once their headers are known to be honest."""
     with zipfile.ZipFile(path) as archive:
         members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-        found, notes = resolve_keys(list(members), key_map, path.name)
+        found, notes = choose(list(members))
         total = 0
         for source in found.values():
             with archive.open(members[source]) as file:
                 total += _check_npy_header(file, members[source].file_size, f"{path.name}: {source!r}")
         refuse_too_large(total, path.name)
     with np.load(path, allow_pickle=False) as data:
-        return _finish({key: data[source] for key, source in found.items()}, notes, path.name)
+        return {key: data[source] for key, source in found.items()}, notes
+
+
+def read_npz(path: Path, *, required: Sequence[str], optional: Sequence[str] = ()) -> tuple[Arrays, list[str]]:
+    """Named arrays of an NPZ file, with the same checks as a dataset's."""
+
+    def choose(stored: list[str]) -> tuple[dict[str, str], list[str]]:
+        missing = [key for key in required if key not in stored]
+        if missing:
+            raise AspcError(f"{path.name}: {missing[0]!r} is missing; there are {_listed(stored)}.")
+        return {key: key for key in (*required, *optional) if key in stored}, []
+
+    return _one_sentence(path, lambda: _npz_members(path, choose))
 
 
 def _check_npy_header(file: Any, size: int, name: str) -> int:
@@ -308,13 +328,18 @@ def extract(path: Path, key_map: Mapping[str, str]) -> tuple[Arrays, list[str]]:
         raise AspcError(
             f"{path}: files of this kind are not read; known are {', '.join(SUFFIXES)} and folders of them."
         )
+    return _one_sentence(path, lambda: reader(path, key_map))
+
+
+def _one_sentence(path: Path, read: Callable[[], tuple[Arrays, list[str]]]) -> tuple[Arrays, list[str]]:
+    """Call a reader; whatever a damaged file makes its library raise becomes an `AspcError`."""
     try:
         if path.stat().st_size == 0:
             raise AspcError(f"{path}: the file is empty.")
-        return reader(path, key_map)
+        return read()
     except AspcError:
         raise
-    except Exception as error:  # a boundary: damaged files raise whatever their library feels like
+    except Exception as error:  # a boundary: each library has errors of its own, and of Python's
         detail = " ".join(str(error).split())[:200] or type(error).__name__
         raise AspcError(f"{path}: the file is damaged, cut short or not what its name says ({detail}).") from error
 

@@ -17,7 +17,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from aspc.data import d4rl, ogbench
+from aspc.data import d4rl, minari, ogbench
 from aspc.errors import AspcError, MissingExtra, unknown_name
 
 __all__ = [
@@ -42,6 +42,8 @@ def make_env(name: str) -> gym.Env[Any, Any]:
         return _make_d4rl(family)
     if ogbench.is_single_task(name):
         return _make_ogbench(name)
+    if name.startswith(minari.PREFIX):
+        return _flat(minari.recover_environment(name), name)
     return _flat(_make_gymnasium(name), name)
 
 
@@ -78,7 +80,7 @@ def _make_gymnasium(name: str) -> gym.Env[Any, Any]:
                 import gymnasium_robotics  # noqa: F401  (registers its environments)
         try:
             return gym.make(name, disable_env_checker=True)
-        except (gym.error.DependencyNotInstalled, ModuleNotFoundError) as error:
+        except gym.error.DependencyNotInstalled as error:
             raise MissingExtra(f"The environment {name}", "mujoco") from error
         except (gym.error.Error, ImportError) as error:
             raise unknown_name("environment", name, _known_names()) from error
@@ -91,9 +93,38 @@ def _make_ogbench(name: str) -> gym.Env[Any, Any]:
         except ImportError as error:
             raise MissingExtra(f"The environment of {name}", "ogbench") from error
         try:
-            return gym.make(ogbench.environment_id(name), disable_env_checker=True)
+            return SeededGlobally(gym.make(ogbench.environment_id(name), disable_env_checker=True))
         except gym.error.Error as error:
             raise unknown_name("OGBench dataset", name, ogbench.known_names()) from error
+
+
+class SeededGlobally(gym.Wrapper[Any, Any, Any, Any]):
+    """Makes an environment that draws from NumPy's global generator repeat itself when it is reset with a seed."""
+
+    def __init__(self, env: gym.Env[Any, Any]) -> None:
+        super().__init__(env)
+        self._state = np.random.RandomState().get_state()
+
+    @contextlib.contextmanager
+    def _own_generator(self) -> Iterator[None]:
+        theirs = np.random.get_state()  # noqa: NPY002
+        np.random.set_state(self._state)  # noqa: NPY002
+        try:
+            yield
+        finally:
+            self._state = np.random.get_state()  # noqa: NPY002
+            np.random.set_state(theirs)  # noqa: NPY002
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        if seed is not None:
+            self._state = np.random.RandomState(seed).get_state()
+            self.env.action_space.seed(seed)
+        with self._own_generator():
+            return self.env.reset(seed=seed, options=options)
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        with self._own_generator():  # teleporting mazes draw while they step
+            return self.env.step(action)
 
 
 def _flat(env: gym.Env[Any, Any], name: str) -> gym.Env[Any, Any]:
@@ -166,7 +197,7 @@ def reference_scores(name: str) -> tuple[float, float] | None:
     for key, env_id in LOCOMOTION.items():
         if name == env_id:
             return reference_scores(f"{key}-medium-v2")
-    return ogbench.reference_scores(name)
+    return minari.reference_scores(name) if name.startswith(minari.PREFIX) else None
 
 
 def normalised_score(name: str, value: float) -> float:

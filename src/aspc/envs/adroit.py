@@ -67,7 +67,8 @@ def make_adroit(task: str) -> gym.Env[Any, Any]:
     with quiet_packages():
         try:
             import gymnasium_robotics  # noqa: F401  (registers its environments)
-        except ImportError as error:
+
+            inner = gym.make(f"AdroitHand{task.capitalize()}-v1", disable_env_checker=True, max_episode_steps=-1)
+        except (ImportError, gym.error.DependencyNotInstalled) as error:
             raise MissingExtra(f"The environment of {task}", "robotics") from error
-        inner = gym.make(f"AdroitHand{task.capitalize()}-v1", disable_env_checker=True, max_episode_steps=-1)
     return AdroitD4RL(inner, task)

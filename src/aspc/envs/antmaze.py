@@ -58,9 +58,10 @@ class AntMazeEnv(gym.Env[np.ndarray, np.ndarray]):
         with quiet_packages():
             try:
                 from ogbench.locomaze.ant import AntEnv
-            except ImportError as error:
+
+                self._ant = _ant_among_walls(AntEnv, MAZES[maze].rows)
+            except (ImportError, gym.error.DependencyNotInstalled) as error:
                 raise MissingExtra(f"The environment of antmaze-{maze}", "ogbench") from error
-            self._ant = _ant_among_walls(AntEnv, MAZES[maze].rows)
         self._goal_cell = GOALS[maze]
         self._limit = FAMILIES[f"antmaze-{maze}"].horizon
         self._steps = 0

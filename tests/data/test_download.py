@@ -1,0 +1,240 @@
+"""Downloads from a local server: cut, resumed, wrong, gone, no room; never half a file under the final name."""
+
+from __future__ import annotations
+
+import hashlib
+import http.server
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+from small_logs import make_log
+
+from aspc import data
+from aspc.data import cache, d4rl_files, download
+from aspc.errors import AspcError
+
+NAME = "hopper-medium-v2"
+TAIL = "offline_rl/gym_mujoco_v2/hopper_medium-v2.hdf5"
+
+
+class Server(http.server.ThreadingHTTPServer):
+    """Serves one body; can cut answers short, ignore ranges or pretend to be gone."""
+
+    body = b""
+    cut_after: int | None = None
+    ranges = True
+    status: int | None = None
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.requests: list[tuple[str, str | None]] = []
+
+    @property
+    def base(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    server: Server
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        server, wanted = self.server, self.headers.get("Range")
+        server.requests.append((self.path, wanted))
+        tag = f'"{hashlib.md5(server.body).hexdigest()}"'
+        if server.status is not None:
+            self.send_error(server.status)
+            return
+        start = 0
+        if wanted and server.ranges and self.headers.get("If-Range", tag) == tag:
+            start = int(wanted.removeprefix("bytes=").split("-")[0])
+            if start >= len(server.body):
+                self.send_error(416)
+                return
+        self.send_response(206 if start else 200)
+        self.send_header("Content-Length", str(len(server.body) - start))
+        self.send_header("ETag", tag)
+        self.end_headers()
+        stop = len(server.body) if server.cut_after is None else start + server.cut_after
+        self.wfile.write(server.body[start:stop])
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    monkeypatch.setenv("no_proxy", "*")
+    monkeypatch.setattr(download, "CHUNK", 4096)
+    # the published address must never be asked in a test
+    monkeypatch.setattr(download, "mirror_addresses", lambda url: REAL_MIRRORS(url)[:-1])
+    with h5py.File(tmp_path / "body.hdf5", "w") as file:
+        for key, array in make_log(rows=2000, observation=11, action=3).items():
+            file[key] = array
+    made = Server()
+    made.body = (tmp_path / "body.hdf5").read_bytes()
+    monkeypatch.setenv("ASPC_MIRRORS", f"{made.base}/mirror/")
+    thread = threading.Thread(target=lambda: made.serve_forever(poll_interval=0.02), daemon=True)
+    thread.start()
+    yield made
+    made.shutdown()
+    made.server_close()
+    thread.join()
+
+
+REAL_MIRRORS = download.mirror_addresses
+
+
+def cached() -> list[str]:
+    return sorted(p.name for p in cache.folder("d4rl").iterdir() if not p.name.endswith(".lock"))
+
+
+def test_a_dataset_is_downloaded_once_and_loaded(server: Server) -> None:
+    first = data.load(NAME)
+    assert (first.name, first.env, first.ref_max) == (NAME, NAME, 3234.3)
+    assert (len(first), first.next_observations) == (2000, None)
+    assert server.requests == [(f"/mirror/{TAIL}", None)]
+    data.load(NAME)
+    assert len(server.requests) == 1
+    record = json.loads((d4rl_files.file_path(NAME).parent / "hopper_medium-v2.hdf5.json").read_text())
+    assert record["size"] == len(server.body)
+    assert record["sha256"] == hashlib.sha256(server.body).hexdigest()
+    assert cached() == ["hopper_medium-v2.hdf5", "hopper_medium-v2.hdf5.json"]
+
+
+def test_d4rls_own_view_drops_timeout_rows_even_with_next_observations(server: Server, tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "body.hdf5", "a") as file:
+        file["next_observations"] = np.zeros((2000, 11), dtype=np.float32)
+    server.body = (tmp_path / "body.hdf5").read_bytes()
+    dataset = data.load(NAME)
+    assert len(dataset.transitions().rewards) == 2000 - 100
+
+
+def test_a_cut_download_is_resumed(server: Server) -> None:
+    server.cut_after = len(server.body) // 2
+    with pytest.raises(AspcError, match=r"cut at .* bytes"):
+        data.load(NAME)
+    assert "hopper_medium-v2.hdf5" not in cached()
+    server.cut_after = None
+    data.load(NAME)
+    assert server.requests[1] == (f"/mirror/{TAIL}", f"bytes={len(server.body) // 2}-")
+    assert d4rl_files.file_path(NAME).read_bytes() == server.body
+
+
+@pytest.mark.parametrize("ranges", [True, False])
+def test_a_part_of_another_file_is_not_glued(server: Server, ranges: bool) -> None:
+    server.cut_after = 1000
+    with pytest.raises(AspcError, match="cut"):
+        data.load(NAME)
+    server.cut_after, server.ranges = None, ranges
+    server.body = server.body + b"more"  # the published file has changed since
+    download.fetch(f"{server.base}/datasets/{TAIL}", d4rl_files.file_path(NAME))
+    assert d4rl_files.file_path(NAME).read_bytes() == server.body
+
+
+def test_a_part_longer_than_the_file_starts_anew(server: Server) -> None:
+    part = d4rl_files.file_path(NAME).with_name("hopper_medium-v2.hdf5.part")
+    part.write_bytes(server.body + b"too much")
+    data.load(NAME)
+    assert d4rl_files.file_path(NAME).read_bytes() == server.body
+
+
+def test_a_wrong_checksum_is_refused(server: Server) -> None:
+    data.load(NAME)
+    path = d4rl_files.file_path(NAME)
+    path.write_bytes(server.body[:-1] + b"!")
+    with pytest.raises(AspcError, match="is not the file that was downloaded first"):
+        data.load(NAME)
+    path.unlink()
+    server.body = server.body[:-1] + b"!"  # the server has another file than the record says
+    with pytest.raises(AspcError, match="checksum is not the one recorded"):
+        data.load(NAME)
+    assert cached() == ["hopper_medium-v2.hdf5.json"]
+
+
+def test_a_page_instead_of_the_file_is_refused(server: Server) -> None:
+    server.body = b"<html>Log in to this network</html>"
+    with pytest.raises(AspcError, match=r"not a \.hdf5 file"):
+        data.load(NAME)
+    assert cached() == []
+
+
+def test_a_server_that_is_gone(server: Server) -> None:
+    server.status = 404
+    with pytest.raises(AspcError, match="Not Found") as error:
+        data.load(NAME)
+    assert "http://rail.eecs.berkeley.edu/datasets/offline_rl/gym_mujoco_v2/hopper_medium-v2.hdf5" in str(error.value)
+    assert f"put it at {d4rl_files.file_path(NAME)}" in str(error.value)
+
+
+def test_no_network_is_said_at_once_with_address_and_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    import socket
+    import time
+
+    def nowhere(*_: object, **__: object) -> None:
+        raise socket.gaierror(-3, "Temporary failure in name resolution")
+
+    monkeypatch.setattr(socket, "getaddrinfo", nowhere)
+    monkeypatch.setenv("no_proxy", "*")
+    started = time.monotonic()
+    with pytest.raises(AspcError, match=r"name resolution.*get http://rail.* and put it at .*hopper_medium-v2\.hdf5"):
+        data.load(NAME)
+    assert time.monotonic() - started < 2
+    with pytest.raises(AspcError, match=r"get https://rail.*antmaze-large-navigate-v0-val\.npz"):
+        data.load("antmaze-large-navigate-singletask-task1-v0", split="val")
+    with pytest.raises(AspcError, match="no network; run `minari download"):
+        data.load("D4RL/pen/human-v2")
+
+
+def test_a_file_put_there_by_hand_is_taken(server: Server) -> None:
+    d4rl_files.file_path(NAME).write_bytes(server.body)
+    assert len(data.load(NAME)) == 2000
+    assert server.requests == []
+
+
+def test_another_file_under_the_name_is_refused(server: Server, tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "small.hdf5", "w") as file:
+        for key, array in make_log(observation=4, action=3).items():
+            file[key] = array
+    server.body = (tmp_path / "small.hdf5").read_bytes()
+    with pytest.raises(AspcError, match="it is another file"):
+        data.load(NAME)
+
+
+FETCH = """
+import resource, sys
+from pathlib import Path
+from aspc.data import download
+from aspc.errors import AspcError
+resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+try:
+    download.fetch(sys.argv[1], Path(sys.argv[2]))
+except AspcError as error:
+    print(error)
+"""
+
+
+def test_no_room_on_the_disk(server: Server, tmp_path: Path) -> None:
+    path = tmp_path / "room" / "hopper_medium-v2.hdf5"
+    environment = {**os.environ, "ASPC_MIRRORS": ""}
+    done = subprocess.run(
+        [sys.executable, "-c", FETCH, f"{server.base}/datasets/{TAIL}", str(path)],
+        capture_output=True, text=True, env=environment, timeout=60, check=True,
+    )  # fmt: skip
+    assert "There is no room" in done.stdout
+    assert not path.exists()
+    assert download.fetch(f"{server.base}/datasets/{TAIL}", path).read_bytes() == server.body  # and resumes
+
+
+def test_mirrors_come_first_and_keep_the_tree(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ASPC_MIRRORS", "http://a.example/x/, http://b.example")
+    url = f"http://rail.eecs.berkeley.edu/datasets/{TAIL}"
+    assert download.mirror_addresses(url) == [f"http://a.example/x/{TAIL}", f"http://b.example/{TAIL}", url]

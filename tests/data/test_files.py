@@ -1,0 +1,334 @@
+"""Files of each layout, made here and read back; and what is said of those that cannot be read."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import zipfile
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+from small_logs import make_log, shared_folder
+
+from aspc import data
+from aspc.data import files
+from aspc.data.dataset import Dataset
+from aspc.errors import AspcError
+
+
+def write_hdf5(path: Path, arrays: dict[str, np.ndarray], **options: object) -> Path:
+    with h5py.File(path, "w") as file:
+        for key, array in arrays.items():
+            file.create_dataset(key, data=array, **options)
+    return path
+
+
+def columns(log: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {
+        **{f"obs_{i}": log["observations"][:, i] for i in range(log["observations"].shape[1])},
+        **{f"action_{i}": log["actions"][:, i] for i in range(log["actions"].shape[1])},
+        "reward": log["rewards"],
+        "terminal": log["terminals"],
+        "timeout": log["timeouts"],
+    }
+
+
+def write_csv(path: Path, table: dict[str, np.ndarray]) -> Path:
+    opener = gzip.open if path.name.endswith(".gz") else open
+    with opener(path, "wt") as file:
+        file.write(",".join(table) + "\n")
+        for row in zip(*table.values(), strict=True):
+            file.write(",".join(str(value) for value in row) + "\n")
+    return path
+
+
+def write_table(path: Path, table: dict[str, np.ndarray]) -> Path:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    arrow = pa.table(table)
+    if path.suffix == ".parquet":
+        pq.write_table(arrow, path)
+    else:
+        with pa.ipc.new_file(path, arrow.schema) as writer:
+            writer.write_table(arrow)
+    return path
+
+
+def write_as(path: Path, log: dict[str, np.ndarray]) -> Path:
+    if path.suffix in (".hdf5", ".h5"):
+        return write_hdf5(path, log)
+    if path.suffix == ".npz":
+        np.savez(path, **log)
+        return path
+    return write_csv(path, columns(log)) if ".csv" in path.name else write_table(path, columns(log))
+
+
+def same(dataset: Dataset, log: dict[str, np.ndarray], atol: float = 0.0) -> None:
+    for key, array in log.items():
+        np.testing.assert_allclose(getattr(dataset, key), array, rtol=0, atol=atol, err_msg=key)
+
+
+@pytest.mark.parametrize("suffix", files.SUFFIXES)
+def test_every_format_gives_the_same_log(tmp_path: Path, log: dict[str, np.ndarray], suffix: str) -> None:
+    dataset = data.load(write_as(tmp_path / f"mine{suffix}", log))
+    same(dataset, log, atol=1e-6 if "csv" in suffix else 0.0)
+    assert dataset.name == "mine"
+    assert dataset.env is None
+    assert len(dataset.transitions().rewards) == 57  # less the three rows that timeouts cut
+
+
+def test_a_key_map_and_other_libraries_names(tmp_path: Path, log: dict[str, np.ndarray]) -> None:
+    mine = {
+        "robot/state": log["observations"],
+        "robot/cmd": log["actions"],
+        "rew": log["rewards"],
+        "ended": log["terminals"],
+    }
+    path = write_hdf5(tmp_path / "robot.h5", mine)
+    key_map = {"observations": "robot/state", "actions": "robot/cmd", "terminals": "ended"}
+    dataset = data.load(path, key_map=key_map)
+    same(dataset, {key: log[key] for key in ("observations", "actions", "rewards", "terminals")})
+    assert any("no timeouts" in note for note in dataset.notes)
+    with pytest.raises(AspcError, match=r"'observations' is missing; there are .*'robot/state'"):
+        data.load(path)
+    with pytest.raises(AspcError, match=r"the key map says 'robot/stat'.*'robot/state'"):
+        data.load(path, key_map={**key_map, "observations": "robot/stat"})
+    with pytest.raises(AspcError, match="The key map names 'observation'; it can name observations"):
+        data.load(path, key_map={"observation": "robot/state"})
+
+    numbers = np.repeat(np.arange(6), 10)
+    np.savez(tmp_path / "other.npz", obs=log["observations"], act=log["actions"], rew=log["rewards"],
+             done=log["terminals"], eps_id=numbers)  # fmt: skip
+    other = data.load(tmp_path / "other.npz")
+    same(other, log)
+    assert any("'done' was read as terminals" in note for note in other.notes)
+
+
+def test_columns_can_be_mapped_and_are_ordered_by_number(tmp_path: Path, log: dict[str, np.ndarray]) -> None:
+    wide = {f"obs_{i}": np.full(60, float(i)) for i in (10, 2, 1, 0)} | {
+        "u": log["actions"][:, 0], "gain": log["rewards"], "terminal": np.where(log["terminals"], "True", "false")
+    }  # fmt: skip
+    path = write_csv(tmp_path / "plant.csv", wide)
+    dataset = data.load(path, key_map={"actions": "u", "rewards": "gain"})
+    np.testing.assert_array_equal(dataset.observations[0], [0, 1, 2, 10])
+    np.testing.assert_array_equal(dataset.terminals, log["terminals"])
+    with pytest.raises(AspcError, match="'actions' is missing; there are 'obs_10'"):
+        data.load(path)
+
+
+def test_a_folder_is_a_dataset_of_episodes(tmp_path: Path, log: dict[str, np.ndarray]) -> None:
+    folder = tmp_path / "episodes"
+    folder.mkdir()
+    for i in range(6):
+        part = {key: array[10 * i : 10 * i + 10] for key, array in log.items() if key != "timeouts"}
+        np.savez(folder / f"run{i + 8}.npz", **part)  # run10 must come after run9
+    same(data.load(folder), log)
+    (folder / "run9.npz").write_bytes(b"")
+    with pytest.raises(AspcError, match=r"run9\.npz: the file is empty"):
+        data.load(folder)
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    with pytest.raises(AspcError, match="holds no episodes"):
+        data.load(empty)
+
+
+def test_a_d4rl_name_brings_environment_and_scores_if_sizes_match(tmp_path: Path) -> None:
+    log = make_log(observation=11, action=3)
+    for stem in ("hopper_medium_replay", "hopper-medium-v2", "hopper_expert-v2"):
+        dataset = data.load(write_hdf5(tmp_path / f"{stem}.hdf5", log))
+        assert dataset.env in ("hopper-medium-replay-v2", "hopper-medium-v2", "hopper-expert-v2")
+        assert (dataset.ref_min, dataset.ref_max) == (-20.272305, 3234.3)
+        np.testing.assert_array_equal(dataset.action_high, 1.0)
+    path = tmp_path / "hopper_medium_replay.hdf5"
+    assert data.load(path, env="none").env is None
+    assert data.load(path, env="hopper-expert-v2").env == "hopper-expert-v2"
+    assert data.load(write_hdf5(tmp_path / "walker2d_medium.hdf5", log)).env is None  # Walker2d has other sizes
+
+
+def test_next_observations_in_a_file_keep_the_timeout_rows(tmp_path: Path, log: dict[str, np.ndarray]) -> None:
+    path = write_hdf5(tmp_path / "x.hdf5", {**log, "next_observations": log["observations"] + 1})
+    assert len(data.load(path).transitions().rewards) == 60
+
+
+# ── bad files ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def refuse(path: Path, says: str, **options: object) -> None:
+    with pytest.raises(AspcError, match=says) as error:
+        data.load(path, **options)
+    assert "\n" not in str(error.value)
+
+
+def test_files_that_are_not_what_their_name_says(tmp_path: Path, log: dict[str, np.ndarray]) -> None:
+    for suffix in files.SUFFIXES:
+        path = tmp_path / f"junk{suffix}"
+        path.write_bytes(b"this is not a dataset\n" * 10)
+        refuse(path, "damaged, cut short or not|is missing")
+        whole = write_as(tmp_path / f"whole{suffix}", log)
+        if "csv" not in suffix:  # half a CSV is a CSV
+            whole.write_bytes(whole.read_bytes()[: whole.stat().st_size // 2])
+            refuse(whole, "damaged, cut short or not")
+        whole.write_bytes(b"")
+        refuse(whole, "empty")
+    refuse(tmp_path / "absent.hdf5", "There is no file")
+    (tmp_path / "x.pkl").write_bytes(b"")
+    refuse(tmp_path / "x.pkl", "files of this kind are not read")
+
+
+def test_pickled_objects_are_refused(tmp_path: Path, log: dict[str, np.ndarray]) -> None:
+    touched = tmp_path / "touched"
+
+    class Bomb:
+        def __reduce__(self) -> tuple[object, ...]:
+            return os.system, (f"touch {touched}",)
+
+    np.savez(tmp_path / "bomb.npz", **{**log, "rewards": np.array([Bomb()] * 60, dtype=object)})
+    refuse(tmp_path / "bomb.npz", "pickled Python objects, which are never loaded")
+    assert not touched.exists()
+
+
+def test_claims_of_too_many_rows_are_refused_at_once(tmp_path: Path, log: dict[str, np.ndarray]) -> None:
+    path = tmp_path / "claims.hdf5"
+    with h5py.File(path, "w") as file:
+        for key, array in log.items():
+            file.create_dataset(
+                key, shape=(10**12, *array.shape[1:]), dtype=array.dtype, chunks=(1000, *array.shape[1:])
+            )
+    refuse(path, "claims 1,000,000,000,000 rows, but the file holds 0 bytes")
+
+    path = tmp_path / "claims.npz"
+    with zipfile.ZipFile(path, "w") as archive:
+        for key, array in log.items():
+            buffer = io.BytesIO()
+            header = {"descr": array.dtype.str, "fortran_order": False, "shape": (10**12, *array.shape[1:])}
+            np.lib.format.write_array_header_1_0(buffer, header)
+            archive.writestr(f"{key}.npy", buffer.getvalue())
+    refuse(path, r"claims shape \(1000000000000, 3\), but the file holds")
+
+
+def test_sizes_beyond_the_memory_are_refused(tmp_path: Path, log: dict[str, np.ndarray], monkeypatch) -> None:
+    monkeypatch.setattr(files, "available_memory", lambda: 100)
+    np.savez(tmp_path / "x.npz", **log)
+    refuse(tmp_path / "x.npz", "more than this machine's free memory.*convert")
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"observations": np.zeros((60, 2, 2))}, "must have one or two axes"),
+        ({"rewards": np.array([b"a"] * 60)}, "must hold numbers"),
+        ({"actions": np.zeros((60, 1), dtype=np.int32)}, "discrete"),
+        ({"rewards": np.full(60, np.nan, dtype=np.float32)}, "'rewards' has a NaN.*row 0"),
+        ({"rewards": np.zeros(59)}, "has 59"),
+    ],
+)
+def test_bad_arrays_in_an_hdf5_file(tmp_path: Path, log, change: dict[str, np.ndarray], says: str) -> None:
+    refuse(write_hdf5(tmp_path / "bad.hdf5", {**log, **change}), says)
+
+
+def test_hdf5_data_in_another_file_is_refused(tmp_path: Path, log: dict[str, np.ndarray]) -> None:
+    path = tmp_path / "external.hdf5"
+    (tmp_path / "raw").write_bytes(log["rewards"].tobytes())
+    with h5py.File(path, "w") as file:
+        for key in ("observations", "actions", "terminals"):
+            file[key] = log[key]
+        file.create_dataset("rewards", shape=(60,), dtype="f4", external=[(str(tmp_path / "raw"), 0, 240)])
+    refuse(path, "lies in another file")
+
+
+def test_bad_tables(tmp_path: Path, log: dict[str, np.ndarray]) -> None:
+    path = write_csv(tmp_path / "words.csv", {**columns(log), "reward": np.array(["1.0", "high"] * 30)})
+    refuse(path, r"could not convert string 'high'.*row 1")
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.table({**columns(log), "reward": pa.array([None] + [1.0] * 59)}), tmp_path / "holes.parquet")
+    refuse(tmp_path / "holes.parquet", "column 'reward' has 1 empty cells")
+    pq.write_table(pa.table({**columns(log), "reward": pa.array(["x"] * 60)}), tmp_path / "text.parquet")
+    refuse(tmp_path / "text.parquet", "column 'reward' must hold numbers")
+
+
+def test_a_crash_of_the_reader_becomes_a_sentence(tmp_path: Path, log: dict[str, np.ndarray], monkeypatch) -> None:
+    """A reader that kills its own process, as a C library does on a bad day."""
+    path = write_hdf5(tmp_path / "x.hdf5", log)
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "h5py.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)\n")
+    monkeypatch.setenv("PYTHONPATH", str(site))
+    refuse(path, "the file is damaged .its reader stopped with status -11.")
+    (site / "h5py.py").write_text("import time\ntime.sleep(60)\n")
+    with pytest.raises(AspcError, match="did not end"):
+        files.extract_in_child(path, {}, patience=1.0)
+
+
+def test_a_missing_extra_is_named(tmp_path: Path, log: dict[str, np.ndarray], monkeypatch) -> None:
+    path = write_table(tmp_path / "x.parquet", columns(log))
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "pyarrow.py").write_text("raise ImportError\n")
+    monkeypatch.setenv("PYTHONPATH", str(site))
+    refuse(path, r"pip install 'aspc\[tables\]'")
+
+
+def test_writing_is_whole_or_not_at_all(tmp_path: Path, log: dict[str, np.ndarray], monkeypatch) -> None:
+    path = tmp_path / "out.hdf5"
+    files.write_hdf5(path, log)
+    before = path.read_bytes()
+    monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    with pytest.raises(AspcError, match="could not be written: No space left"):
+        files.write_hdf5(path, {**log, "rewards": log["rewards"] * 2})
+    assert path.read_bytes() == before
+    assert os.listdir(tmp_path) == ["out.hdf5"]
+
+
+def test_unknown_names_and_options_say_what_there_is() -> None:
+    with pytest.raises(AspcError, match="did you mean hopper-medium-v2"):
+        data.load("hopper-meduim-v2")
+    with pytest.raises(AspcError, match="unexpected keyword argument 'stepps'"):
+        data.load("maze2d-umaze", stepps=5)
+    with pytest.raises(AspcError, match="name=number"):
+        data.load("maze2d-umaze?steps=many")
+
+
+# ── generated mazes and real files ──────────────────────────────────────────────────────────────────────────────────
+
+
+def test_generated_mazes_are_cached(tmp_path: Path, monkeypatch) -> None:
+    from aspc.data import maze2d
+
+    first = data.load("maze2d-medium-noisy?steps=2000&seed=4")
+    monkeypatch.setattr(maze2d, "generate", None)  # not called again
+    again = data.load("maze2d-medium-noisy", steps=2000, seed=4)
+    np.testing.assert_array_equal(first.observations, again.observations)
+    assert (first.env, len(first), first.never_ends) == ("maze2d-medium-noisy", 2000, True)
+    assert (first.ref_min, first.ref_max) == (13.13, 277.39)
+    (cached,) = (tmp_path / "cache" / "generated").glob("*.hdf5")
+    cached.write_bytes(b"broken")
+    with pytest.raises(AspcError, match="damaged; delete it"):
+        data.load("maze2d-medium-noisy?steps=2000&seed=4")
+
+
+def test_real_files() -> None:
+    shared = shared_folder()
+    if shared is None:
+        pytest.skip("the real files are not here (set ASPC_SHARED to their folder)")
+    kitchen = data.load(shared / "real" / "kitchen-complete-v0.hdf5")
+    assert (len(kitchen), kitchen.observation_size, kitchen.action_size) == (3680, 60, 9)
+    assert kitchen.terminals.sum() == len(kitchen.episode_lengths) == 19
+
+    door = data.load(shared / "real" / "door_human_demos.hdf5", env="door-human-v1")
+    assert (len(door), len(door.episode_lengths)) == (6729, 25)
+    assert any("actions reach beyond the bounds" in note for note in door.notes)
+    assert np.abs(door.actions).max() == 1.0
+    with pytest.raises(AspcError, match="actions reach beyond"):
+        data.load(shared / "real" / "door_human_demos.hdf5", env="door-human-v1", strict=True)
+
+    pendulum = data.load(shared / "real" / "pendulum_expert.npz", action_low=-1, action_high=1)
+    np.testing.assert_array_equal(pendulum.episode_lengths, 200)
+    assert len(pendulum.transitions().rewards) == 10_000
+    assert json.dumps(pendulum.notes)

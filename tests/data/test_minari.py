@@ -1,0 +1,128 @@
+"""Minari: datasets of its own collector and of ours, in and out."""
+
+from __future__ import annotations
+
+import gc
+import warnings
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from aspc import data, envs
+from aspc.data import minari as ours
+from aspc.data.dataset import Dataset
+from aspc.errors import AspcError
+
+minari = pytest.importorskip("minari")
+
+
+class GoalEnv(gym.Env):
+    """Two numbers to reach two others; a dict observation, as goal-conditioned environments have."""
+
+    def __init__(self) -> None:
+        box = gym.spaces.Box(-10.0, 10.0, (2,), np.float64)
+        self.observation_space = gym.spaces.Dict({"observation": box, "desired_goal": box, "achieved_goal": box})
+        self.action_space = gym.spaces.Box(-2.0, 2.0, (2,), np.float32)
+
+    def _observe(self) -> dict[str, np.ndarray]:
+        return {"observation": self.x.copy(), "desired_goal": self.goal.copy(), "achieved_goal": self.x + 0.5}
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.x, self.goal = self.np_random.normal(size=2), np.ones(2)
+        return self._observe(), {}
+
+    def step(self, action):
+        self.x = self.x + 0.1 * action
+        return self._observe(), float(-np.abs(self.x - self.goal).sum()), bool(self.x[0] > 1.5), False, {}
+
+
+gym.register("AspcTestGoal-v0", entry_point="test_minari:GoalEnv", max_episode_steps=20)
+
+
+def collect(env_id: str, dataset_id: str, episodes: int = 4) -> None:
+    env = minari.DataCollector(gym.make(env_id))
+    env.action_space.seed(0)
+    for seed in range(episodes):
+        env.reset(seed=seed)
+        over = False
+        while not over:
+            _, _, terminated, truncated, _ = env.step(env.action_space.sample())
+            over = terminated or truncated
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", category=UserWarning, module="minari.*")  # no author, no licence, ...
+        warnings.filterwarnings("ignore", "Implicitly cleaning up", ResourceWarning)  # the collector's own folders
+        env.create_dataset(dataset_id)
+        env.close()
+        del env
+        gc.collect()
+
+
+def test_a_dataset_of_minaris_own_collector() -> None:
+    collect("Pendulum-v1", "mine/pendulum-v0", episodes=2)
+    dataset = data.load("mine/pendulum-v0")
+    assert (len(dataset), dataset.observation_size, dataset.env) == (400, 3, "minari:mine/pendulum-v0")
+    np.testing.assert_array_equal(dataset.action_high, [2.0])
+    assert dataset.timeouts.sum() == 2
+    transitions = dataset.transitions()
+    assert len(transitions.rewards) == 400  # Minari has the real next observations
+    np.testing.assert_array_equal(transitions.next_observations[:199], dataset.observations[1:200])
+    assert envs.make_env(dataset.env).spec.id == "Pendulum-v1"
+    assert envs.horizon(dataset.env) == 200
+    same = data.load("minari:mine/pendulum-v0")
+    np.testing.assert_array_equal(same.observations, dataset.observations)
+
+
+def test_dict_observations_are_flattened_in_a_stated_order_as_the_environment_does() -> None:
+    collect("AspcTestGoal-v0", "goal-v0")
+    dataset = data.load("minari:goal-v0")
+    assert dataset.observation_size == 6
+    (note,) = [note for note in dataset.notes if "flattened" in note]
+    order = [part.split()[0] for part in note.split(": ")[1].split(", ")]
+    start = 2 * order.index("desired_goal")
+    np.testing.assert_array_equal(dataset.observations[:, start : start + 2], 1.0)
+    env = envs.make_env(dataset.env)
+    observation, _ = env.reset(seed=0)
+    np.testing.assert_allclose(observation, dataset.observations[0], rtol=1e-6)
+
+
+@pytest.mark.parametrize("with_next", [False, True])
+def test_what_convert_writes_is_read_by_minari_and_by_us(log: dict[str, np.ndarray], with_next: bool) -> None:
+    more = {"next_observations": log["observations"] + 1} if with_next else {}
+    dataset = Dataset.from_arrays(**log, **more, action_low=-1, action_high=1, name="mine", ref_min=0.0, ref_max=5.0)
+    ours.write(dataset, "mine/converted-v0")
+    theirs = minari.load_dataset("mine/converted-v0")
+    assert theirs.total_episodes == 6
+    assert theirs.total_steps == (60 if with_next else 57)
+    back = data.load("mine/converted-v0")
+    assert (back.ref_min, back.ref_max, back.env) == (0.0, 5.0, None)
+    np.testing.assert_array_equal(back.action_low, dataset.action_low)
+    before, after = dataset.transitions(), back.transitions()
+    for key in ("observations", "actions", "rewards", "terminals"):
+        np.testing.assert_array_equal(getattr(before, key), getattr(after, key))
+    alive = before.terminals == 0
+    np.testing.assert_array_equal(before.next_observations[alive], after.next_observations[alive])
+    with pytest.raises(AspcError, match="has a dataset mine/converted-v0 already"):
+        ours.write(dataset, "mine/converted-v0")
+
+
+def test_environments_travel_with_the_data(log: dict[str, np.ndarray]) -> None:
+    values = {**log, "observations": log["observations"], "actions": log["actions"][:, :1]}
+    dataset = Dataset.from_arrays(**values, env="Pendulum-v1", name="p")
+    ours.write(dataset, "p-v0")
+    assert envs.make_env("minari:p-v0").spec.id == "Pendulum-v1"
+
+
+def test_discrete_actions_are_refused() -> None:
+    collect("CartPole-v1", "cart-v0", episodes=1)
+    with pytest.raises(AspcError, match="continuous"):
+        data.load("minari:cart-v0")
+
+
+def test_a_damaged_dataset_gives_a_sentence(tmp_path) -> None:
+    collect("Pendulum-v1", "broken-v0", episodes=1)
+    (file,) = (tmp_path / "minari" / "broken-v0").rglob("main_data.hdf5")
+    file.write_bytes(b"junk")
+    with pytest.raises(AspcError, match="cannot be read"):
+        data.load("minari:broken-v0")

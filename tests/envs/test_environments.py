@@ -1,0 +1,192 @@
+"""Every environment of the paper's 39 + 10 datasets: sizes, limits, rewards, seeds, D4RL's random scores."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from aspc import envs
+from aspc.data import d4rl, ogbench
+from aspc.errors import AspcError
+
+OGBENCH = [f"antmaze-{size}-navigate-singletask-task{task}-v0" for size in ("large", "giant") for task in range(1, 6)]
+
+
+def test_there_are_39_names() -> None:
+    assert len(d4rl.datasets()) == 39
+
+
+@pytest.mark.parametrize("name", [*d4rl.datasets(), *OGBENCH])
+def test_every_environment_steps(name: str) -> None:
+    env = envs.make_env(name)
+    rng = np.random.default_rng(0)
+    first, _ = env.reset(seed=7)
+    assert first.ndim == 1
+    assert first.dtype.kind == "f"
+    low, high = envs.action_bounds(name)
+    np.testing.assert_array_equal(env.action_space.low, low)
+    np.testing.assert_array_equal(env.action_space.high, high)
+    if name in d4rl.datasets():
+        family = d4rl.datasets()[name].family
+        assert first.shape == (family.observation_size,)
+        assert low.shape == (family.action_size,)
+        assert envs.reference_scores(name) == (d4rl.datasets()[name].ref_min, d4rl.datasets()[name].ref_max)
+        assert envs.normalised_score(name, d4rl.datasets()[name].ref_max) == pytest.approx(100.0)
+    for _ in range(5):
+        action = rng.uniform(low, high)
+        observation, reward, terminated, truncated, info = env.step(action)
+        assert observation.shape == first.shape
+        assert np.isfinite(observation).all()
+        assert np.isfinite(float(reward))
+        assert not truncated
+        assert ("success" in info) == envs.success_is_reported(name)
+        if terminated:
+            break
+    again, _ = env.reset(seed=7)
+    np.testing.assert_array_equal(first, again)
+    other, _ = env.reset(seed=8)
+    assert not np.array_equal(first, other)
+    env.close()
+
+
+@pytest.mark.parametrize("family", ["antmaze-umaze", "pen", "door", "maze2d-umaze", "hopper"])
+def test_the_step_limit_is_d4rls(family: str) -> None:
+    name = next(n for n, dataset in d4rl.datasets().items() if dataset.family_name == family)
+    env = envs.make_env(name)
+    assert envs.horizon(name) == d4rl.FAMILIES[family].horizon
+    env.reset(seed=0)
+    rest = np.zeros(env.action_space.shape)
+    for t in range(envs.horizon(name)):
+        _, _, terminated, truncated, _ = env.step(rest)
+        if terminated:
+            assert family in ("hopper", "pen")  # falls, drops
+            break
+        assert truncated == (t == envs.horizon(name) - 1)
+    env.close()
+
+
+def random_returns(name: str, episodes: int) -> np.ndarray:
+    env, rng = envs.make_env(name), np.random.default_rng(0)
+    returns = []
+    for seed in range(episodes):
+        env.reset(seed=seed)
+        total, over = 0.0, False
+        while not over:
+            _, reward, terminated, truncated, _ = env.step(rng.uniform(-1, 1, env.action_space.shape))
+            total, over = total + reward, terminated or truncated
+        returns.append(total)
+    env.close()
+    return np.array(returns)
+
+
+# Allowed: what the task's own spread makes likely for D4RL's figure and ours (see docs/data.md).
+@pytest.mark.parametrize(
+    ("name", "episodes", "allowed"),
+    [
+        ("door-human-v1", 12, 0.6),
+        ("hammer-human-v1", 12, 5.0),
+        ("relocate-human-v1", 30, 3.5),
+        ("pen-human-v1", 150, 45.0),
+    ],
+)
+def test_a_random_hand_scores_the_reference_minimum(name: str, episodes: int, allowed: float) -> None:
+    assert abs(random_returns(name, episodes).mean() - envs.reference_scores(name)[0]) < allowed
+
+
+def test_a_random_ant_never_arrives() -> None:
+    assert random_returns("antmaze-umaze-v2", 2).max() == envs.reference_scores("antmaze-umaze-v2")[0] == 0.0
+
+
+@pytest.mark.parametrize("maze", ["umaze", "medium", "large"])
+def test_antmaze_draws_its_goal_and_ends_there(maze: str) -> None:
+    from aspc.envs.antmaze import GOALS, AntMazeEnv
+
+    env = AntMazeEnv(maze)
+    row, column = GOALS[maze]
+    goals = []
+    for seed in range(30):
+        observation, _ = env.reset(seed=seed)
+        assert np.abs(observation[:2]).max() <= 0.1
+        goals.append(env.goal)
+    offset = np.array(goals) - (4 * (column - 1), 4 * (row - 1))
+    assert offset.min() >= 0
+    assert offset.max() <= 1.5
+    assert offset.std() > 0.2
+    env.goal = observation[:2] + 0.3
+    _, reward, terminated, truncated, info = env.step(np.zeros(8))
+    assert (reward, terminated, truncated, info["success"]) == (1.0, True, False, True)
+    env.close()
+
+
+@pytest.mark.parametrize("maze", ["medium", "large"])
+def test_antmaze_walls_are_ogbenchs(maze: str) -> None:
+    from aspc.envs.antmaze import AntMazeEnv
+
+    ours, theirs = AntMazeEnv(maze), envs.make_env(f"antmaze-{maze}-navigate-singletask-task1-v0")
+
+    def boxes(env) -> np.ndarray:
+        model = env.unwrapped._ant.model if hasattr(env.unwrapped, "_ant") else env.unwrapped.model
+        walls = model.geom_type == 6
+        return np.round(np.concatenate([model.geom_pos[walls], model.geom_size[walls]], axis=1), 9)
+
+    np.testing.assert_array_equal(np.sort(boxes(ours), axis=0), np.sort(boxes(theirs), axis=0))
+    ours.close()
+    theirs.close()
+
+
+def test_a_dropped_pen_ends_the_episode() -> None:
+    env = envs.make_env("pen-human-v1")
+    env.reset(seed=0)
+    ends = []
+    rng = np.random.default_rng(0)
+    for _ in range(300):
+        _, _, terminated, truncated, _ = env.step(rng.uniform(-1, 1, 24))
+        base = env.unwrapped
+        assert terminated == (base.data.xpos[base.obj_body_id][2] < 0.075)
+        if terminated or truncated:
+            ends.append(terminated)
+            env.reset()
+    assert any(ends)
+    env.close()
+
+
+def test_locomotion_is_the_v4_environment_and_other_gymnasium_ids_work() -> None:
+    assert envs.make_env("walker2d-medium-replay-v2").spec.id == "Walker2d-v4"
+    pendulum = envs.make_env("Pendulum-v1")
+    assert pendulum.observation_space.shape == (3,)
+    assert envs.horizon("Pendulum-v1") == 200
+    assert envs.reference_scores("Pendulum-v1") is None
+    assert envs.reference_scores("Hopper-v4") == envs.reference_scores("hopper-expert-v2")
+    with pytest.raises(AspcError, match="No reference scores"):
+        envs.normalised_score("Pendulum-v1", 0.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("hopper-meduim-v2", "Unknown environment.*hopper-medium-v2"),
+        ("CartPole-v1", "continuous"),
+        ("antmaze-colossal-navigate-singletask-v0", "Unknown OGBench dataset"),
+        ("NoSuchModule:Env-v0", "Unknown environment"),
+    ],
+)
+def test_wrong_environments_give_a_sentence(name: str, says: str) -> None:
+    with pytest.raises(AspcError, match=says):
+        envs.make_env(name)
+
+
+def test_ogbench_names() -> None:
+    name = "antmaze-large-navigate-singletask-task3-v0"
+    assert name in ogbench.known_names()
+    assert ogbench.environment_id(name) == "antmaze-large-singletask-task3-v0"
+    assert ogbench.environment_id("cube-double-play-singletask-v0") == "cube-double-singletask-v0"
+    assert ogbench.file_stem(name) == "antmaze-large-navigate-v0"
+    assert not ogbench.is_single_task("antmaze-large-navigate-v0")
+    env = envs.make_env(name)
+    env.reset(seed=0)
+    _, reward, _, _, info = env.step(np.zeros(8))
+    assert (reward, info["success"]) == (-1.0, 0.0)  # OGBench's single-task reward: success - 1
+    env.unwrapped.set_xy(env.unwrapped.cur_goal_xy)
+    _, reward, terminated, _, info = env.step(np.zeros(8))
+    assert (reward, terminated, info["success"]) == (0.0, True, 1.0)
+    env.close()
