@@ -89,7 +89,9 @@ def test_dict_observations_are_flattened_in_a_stated_order_as_the_environment_do
 
 @pytest.mark.parametrize("with_next", [False, True])
 def test_what_convert_writes_is_read_by_minari_and_by_us(log: dict[str, np.ndarray], with_next: bool) -> None:
-    more = {"next_observations": log["observations"] + 1} if with_next else {}
+    following = np.roll(log["observations"], -1, axis=0)
+    following[9::10] += 100.0  # after the end of an episode comes something else
+    more = {"next_observations": following} if with_next else {}
     dataset = Dataset.from_arrays(**log, **more, action_low=-1, action_high=1, name="mine", ref_min=0.0, ref_max=5.0)
     ours.write(dataset, "mine/converted-v0")
     theirs = minari.load_dataset("mine/converted-v0")
@@ -105,6 +107,13 @@ def test_what_convert_writes_is_read_by_minari_and_by_us(log: dict[str, np.ndarr
     np.testing.assert_array_equal(before.next_observations[alive], after.next_observations[alive])
     with pytest.raises(AspcError, match="has a dataset mine/converted-v0 already"):
         ours.write(dataset, "mine/converted-v0")
+
+
+def test_rows_that_do_not_follow_each_other_are_not_written(log: dict[str, np.ndarray]) -> None:
+    shuffled = Dataset.from_arrays(**log, next_observations=log["observations"] + 1, name="mine")
+    with pytest.raises(AspcError, match="the next observation of row 0 is not"):
+        ours.write(shuffled, "mine/shuffled-v0")
+    assert "mine/shuffled-v0" not in minari.list_local_datasets()
 
 
 def test_environments_travel_with_the_data(log: dict[str, np.ndarray]) -> None:

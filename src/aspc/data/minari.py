@@ -185,6 +185,14 @@ def _minari_environment(env: str | None) -> Any:
 def episodes_with_last(dataset: Dataset) -> Any:
     """Each episode's arrays and the observation after its last row."""
     starts, stops = dataset.episode_bounds
+    if dataset.next_observations is not None:
+        inside = np.setdiff1d(np.arange(len(dataset)), stops - 1)
+        apart = (dataset.next_observations[inside] != dataset.observations[inside + 1]).any(axis=1)
+        if apart.any():
+            raise AspcError(
+                f"{dataset.name}: the next observation of row {inside[apart.argmax()]} is not the observation of the "
+                "row after it, so the rows are no trajectory; mark where episodes end and try again."
+            )
     for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
         if dataset.next_observations is not None:
             last = dataset.next_observations[stop - 1]
