@@ -8,7 +8,7 @@ q and c the per-sample Q(s, π_θ(s)) and BC loss ‖π_θ(s) − a‖², q̃ an
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +26,6 @@ from aspc.algorithms.base import (
     OuterTerms,
     Parts,
     PolicyExport,
-    Scalable,
     Schedule,
     Segment,
     Spec,
@@ -35,6 +34,7 @@ from aspc.algorithms.base import (
 from aspc.algorithms.td3_bc import TD3BC
 from aspc.optim import Adam, exponential_decay
 
+Base = TypeVar("Base", bound=Any)  # an Algorithm that is Scalable
 OuterLoss = Literal["L1", "L1+L2", "L1+L3", "L1+L2+L3"]
 
 
@@ -103,10 +103,10 @@ def l3(
 
 
 @dataclass(frozen=True)
-class AdaptiveScale:
+class AdaptiveScale(Generic[Base]):
     """A base algorithm whose scale is learned (ASPC when the base is TD3+BC)."""
 
-    base: Scalable = field(default_factory=TD3BC)
+    base: Base = field(default_factory=TD3BC)  # type: ignore[assignment]
     """The algorithm whose scale is learned; its own scale is the initial one."""
     scale_lr: float = 2e-3
     """Learning rate η_α of the scale (Adam) at an update interval of 10; it is multiplied by k_alpha/10."""
@@ -174,7 +174,7 @@ class AdaptiveScale:
     # -- one step ----------------------------------------------------------------------------------------------
     def update(self, state: AdaptiveState, batch: Batch, noise: Noise, parts: Parts) -> tuple[AdaptiveState, Metrics]:
         ctx = self.base.prepare(state.base, batch, noise, parts)
-        scale_state, metrics = state.scale, {}
+        scale_state, metrics = state.scale, Metrics()
         if INNER not in parts:
             return AdaptiveState(ctx.state, scale_state), ctx.metrics
         if SCALE in parts:

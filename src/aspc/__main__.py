@@ -1,0 +1,66 @@
+"""The `aspc` command: finds the subcommand and loads only what it needs, so that help is there at once."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+
+# name → (module, function, what it does)
+COMMANDS: dict[str, tuple[str, str, str]] = {
+    "train": ("aspc.cli", "train", "Train a policy on a dataset; leaves a run folder behind."),
+    "eval": ("aspc.cli", "evaluate", "Roll the policies of a run out again, in many episodes."),
+    "data": ("aspc.data.commands", "main", "List, inspect, download, make, convert and collect datasets."),
+    "verify": ("aspc.cli", "verify", "Replay reference traces in float64: is this the authors' algorithm?"),
+    "speed": ("aspc.cli", "speed", "Measure steps per second on this machine, and the share of its limit."),
+}
+
+USAGE = """usage: aspc COMMAND [OPTIONS]     (aspc COMMAND --help says more)
+
+Offline reinforcement learning with no per-dataset tuning: a logged dataset in, a policy out.
+
+commands:
+{commands}
+
+first steps:
+  aspc train                                    a policy for the embedded maze, in minutes
+  aspc data info mylogs.csv                     what is in my data?
+  aspc train mylogs.csv --steps 200000          a policy from my own logs, no simulator needed
+  aspc train hopper-medium-v2 --seeds 0 1 2 3   a D4RL benchmark, four seeds at once
+"""
+
+
+def usage() -> str:
+    return USAGE.format(commands="\n".join(f"  {name:8s} {what}" for name, (_, _, what) in COMMANDS.items()))
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run a command. Returns the exit code: 0, 2 for what the user can mend, or the command's own."""
+    from aspc.errors import AspcError, unknown_name
+
+    argv = sys.argv[1:] if argv is None else argv
+    if not argv or argv[0] in ("-h", "--help", "help"):
+        print(usage())
+        return 0
+    if argv[0] in ("--version", "-V"):
+        from importlib.metadata import version
+
+        print(f"aspc {version('aspc')}")
+        return 0
+    try:
+        if argv[0] not in COMMANDS:
+            raise unknown_name("command", argv[0], COMMANDS)
+        module, function, _ = COMMANDS[argv[0]]
+        return getattr(import_module(module), function)(argv[1:]) or 0
+    except AspcError as error:
+        print(f"aspc: {error}", file=sys.stderr)
+        return getattr(error, "exit_code", 2)
+    except KeyboardInterrupt:
+        print("aspc: interrupted.", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader of our output (head, less) has seen enough
+        sys.stderr.close()
+        return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

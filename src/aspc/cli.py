@@ -1,0 +1,299 @@
+"""The commands `train`, `eval`, `verify` and `speed`: their options, and what they print.
+
+Options come from the same dataclasses that the library uses (tyro), so a hyper-parameter's sentence is written once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import tyro
+
+from aspc import algorithms
+from aspc.errors import AspcError
+from aspc.training.config import TrainOptions
+
+if TYPE_CHECKING:
+    from aspc.training.folder import Run
+
+
+def parse(kind: Any, argv: list[str], prog: str, description: str = "") -> Any:
+    """Options from the command line; bad ones end in a sentence and exit code 2, as everywhere."""
+    return tyro.cli(
+        kind,
+        args=argv,
+        prog=f"aspc {prog}",
+        description=description,
+    )
+
+
+def option(argv: list[str], name: str) -> str | None:
+    """The value of `--name VALUE` or `--name=VALUE`, looked up before the options are parsed."""
+    for i, word in enumerate(argv):
+        if word == f"--{name}" and i + 1 < len(argv):
+            return argv[i + 1]
+        if word.startswith(f"--{name}="):
+            return word.partition("=")[2]
+    return None
+
+
+def load_plugin(path: str) -> None:
+    """Run a Python file of the user's own, which registers algorithms."""
+    import runpy
+
+    if not Path(path).is_file():
+        raise AspcError(f"There is no plugin at {path}; give the path of a Python file.")
+    runpy.run_path(path)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# train
+# ---------------------------------------------------------------------------------------------------------------
+
+
+TRAIN_HELP = f"""Train a policy on a dataset; without one, on the embedded maze, which is generated here.
+
+Algorithms (--algo): {", ".join(algorithms.names())}. The last group of options are the hyper-parameters of the
+algorithm that is named; their defaults are the paper's, the same for every dataset."""
+
+
+@dataclass(frozen=True)
+class Train:
+    """What `aspc train` takes besides the hyper-parameters of the algorithm."""
+
+    dataset: tyro.conf.Positional[str] = "maze2d-umaze"
+    """A name (`aspc data list` shows them) or the path of a file with your own logs."""
+    algo: str = "aspc"
+    """The algorithm, by its name."""
+    out: Path | None = None
+    """Folder for the run; made anew. Default: runs/DATASET_ALGO_TIME."""
+    env: str = "auto"
+    """Environment to evaluate in: a name, "auto" for the dataset's own, or "none"."""
+    resume: Path | None = None
+    """Continue the run in this folder, from its last checkpoint. Only --steps can be changed."""
+    strict: bool = False
+    """Actions beyond the stated bounds are an error, not clipped with a warning."""
+    plugin: Path | None = None
+    """A Python file that registers an algorithm of your own."""
+    quiet: bool = False
+    """Show no progress."""
+    training: tyro.conf.OmitArgPrefixes[TrainOptions] = field(default_factory=TrainOptions)
+
+
+def train(argv: list[str]) -> int:
+    if plugin := option(argv, "plugin"):
+        load_plugin(plugin)
+    if resume := option(argv, "resume"):
+        return _resume(Path(resume), argv)
+    name = option(argv, "algo") or "aspc"
+    asked = parse(_with_algorithm(algorithms.default(name)), argv, "train", TRAIN_HELP)
+
+    from aspc.data import load
+    from aspc.training.run import start_run
+
+    source_options = {"strict": True} if asked.strict else {}
+    run = start_run(
+        name,
+        asked.algorithm,
+        load(asked.dataset, **source_options),
+        asked.training,
+        source=asked.dataset,
+        source_options=source_options,
+        out=asked.out,
+        env=None if asked.env == "none" else asked.env,
+        quiet=asked.quiet,
+    )
+    print_result(run)
+    return 0
+
+
+def _with_algorithm(algorithm: Any) -> Any:
+    """`Train` with the hyper-parameters of one algorithm as further options."""
+    kind: Any = type(algorithm)
+    if hasattr(algorithm, "base"):  # a wrapper: the options of what it wraps are options too
+        kind = kind[type(algorithm.base)]
+    flat: Any = tyro.conf.OmitArgPrefixes
+    return dataclasses.make_dataclass(
+        "Train", [("algorithm", flat[kind], field(default=algorithm))], bases=(Train,), frozen=True
+    )
+
+
+def _resume(path: Path, argv: list[str]) -> int:
+    from aspc.training.run import resume_run
+
+    allowed = {"--resume", "--steps", "--quiet", "--plugin"}
+    others = [w for w in argv if w.startswith("--") and w.split("=")[0] not in allowed]
+    if others:
+        raise AspcError(f"A resumed run keeps its settings; only --steps can be given, not {', '.join(others)}.")
+    steps = option(argv, "steps")
+    if steps is not None and not steps.isdigit():
+        raise AspcError(f"--steps must be a whole number, not {steps!r}.")
+    run = resume_run(path, None, "", "auto", int(steps) if steps else None, "--quiet" in argv)
+    print_result(run)
+    return 0
+
+
+def print_result(run: Run) -> None:
+    """The last lines of a training: what the data scored, what the policy scores, where things are."""
+    result, data = run.result or {}, run.config["dataset"]
+    rows = _last_evaluation(run)
+    unit = "score" if "last_score" in result else "return"
+    print(f"{run.config['algo']} on {data['name']}: {result['steps']:,} steps, {len(run.seeds)} seed(s)")
+    behaviour = data[f"behaviour_{unit}"]
+    if behaviour is not None:
+        print(f"  behaviour data {unit:7s} {behaviour:8.1f}")
+    if rows:
+        spread = _spread(rows, unit)
+        episodes = int(sum(r["episodes"] for r in rows))
+        print(f"  policy {unit:15s} {result[f'last_{unit}']:8.1f} ± {spread:.1f} over {episodes} episodes (last)")
+        print(f"  best evaluation        {result[f'best_{unit}']:8.1f}")
+    if run.config["scale_name"] and "scale" in run.metrics:
+        print(f"  final {run.config['scale_name']:16s} {run.metrics['scale'][-len(run.seeds) :].mean():8.3g}")
+    print(f"  figure  {run.path / 'curves.png'}")
+    print(f"  policy  {run.path / 'policy' / f'seed{run.seeds[0]}'}")
+
+
+def _last_evaluation(run: Run) -> list[dict[str, float]]:
+    table = run.evaluations
+    if not table:
+        return []
+    last = table["step"] == table["step"].max()
+    return [{name: column[i] for name, column in table.items()} for i in last.nonzero()[0]]
+
+
+def _spread(rows: list[dict[str, float]], unit: str) -> float:
+    """Standard deviation over all episodes of all seeds: within seeds and between them."""
+    means = [r[f"{unit}_mean"] for r in rows]
+    centre = sum(means) / len(means)
+    return (sum(r[f"{unit}_std"] ** 2 + (r[f"{unit}_mean"] - centre) ** 2 for r in rows) / len(rows)) ** 0.5
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# eval
+# ---------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """Roll the policies of a run out again, in episodes that training did not use."""
+
+    run: tyro.conf.Positional[Path]
+    """The run's folder."""
+    episodes: int = 100
+    """Episodes for each seed."""
+    env: str | None = None
+    """Another environment than the run's own."""
+    json: bool = False
+    """Print one JSON object instead of a table."""
+
+
+def evaluate(argv: list[str]) -> int:
+    asked = parse(Evaluate, argv, "eval")
+
+    from aspc.training.folder import Run
+    from aspc.training.run import evaluate as evaluate_run
+
+    if asked.episodes < 1:
+        raise AspcError("--episodes must be at least 1.")
+    rows = evaluate_run(Run(asked.run), asked.episodes, env=asked.env)
+    if asked.json:
+        print(json.dumps(rows))
+        return 0
+    for row in rows:
+        line = f"seed {row['seed']}: return {row['return_mean']:.1f} ± {row['return_std']:.1f}"
+        if row["score_mean"] == row["score_mean"]:
+            line += f", score {row['score_mean']:.1f} ± {row['score_std']:.1f}"
+        if row["success_rate"] == row["success_rate"]:
+            line += f", success {100 * row['success_rate']:.0f} %"
+        print(f"{line} ({row['episodes']} episodes)")
+    return 0
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# verify
+# ---------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Verify:
+    """Replay reference traces in float64 through the very code that trains.
+
+    Prints, for each quantity, the largest difference relative to the quantity's largest value (the scale by its
+    displacement from the start). Exit code 1 if any is above 1e-6.
+    """
+
+    traces: tyro.conf.Positional[tuple[Path, ...]]
+    """Trace files (.npz)."""
+    all: bool = False
+    """Print every quantity, not only the worst ones."""
+
+
+def verify(argv: list[str]) -> int:
+    asked = parse(Verify, argv, "verify")
+    if not asked.traces:
+        raise AspcError("Give the trace files to replay, for example: aspc verify tests/golden/*.npz.")
+
+    from aspc.verify import TOLERANCE
+    from aspc.verify import verify as replay
+
+    good = True
+    for path in asked.traces:
+        checks = sorted(replay(path), key=lambda check: -check.error)
+        failed = [check for check in checks if not check.ok]
+        good = good and not failed
+        verdict = "FAILS" if failed else "passes"
+        print(f"{path.name}: {verdict}; {len(checks)} quantities, largest difference {checks[0].error:.1e}")
+        for check in checks if asked.all else failed[:10] or checks[:3]:
+            print(f"    {check.error:9.2e}  {check.quantity}")
+    if not good:
+        print(f"At least one quantity differs by more than {TOLERANCE:.0e}.", file=sys.stderr)
+    return 0 if good else 1
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# speed
+# ---------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Measure training on synthetic data, on the default device.
+
+    Prints compile seconds, steps per second, floating-point operations a step, the machine's measured float32 rate
+    at the step's own matrix shapes, and the share of it that training reaches.
+    """
+
+    algo: str = "aspc"
+    """The algorithm."""
+    obs_dim: int = 17
+    """Size of an observation."""
+    act_dim: int = 6
+    """Size of an action."""
+    batch: int = 256
+    """Size of a minibatch."""
+    seeds: int = 1
+    """Runs to train together."""
+    steps: int = 2_000
+    """Steps to time, after compilation."""
+    json: bool = False
+    """Print one JSON object instead of a table."""
+
+
+def speed(argv: list[str]) -> int:
+    asked = parse(Speed, argv, "speed")
+
+    from aspc.training.speed import measure
+
+    result = measure(asked.algo, asked.obs_dim, asked.act_dim, asked.batch, asked.seeds, asked.steps)
+    if asked.json:
+        print(json.dumps(result))
+        return 0
+    for name, value in result.items():
+        shown = f"{value:,.4g}" if isinstance(value, float) else str(value)
+        print(f"{name.replace('_', ' '):40s} {shown}")
+    return 0

@@ -1,0 +1,1 @@
+"""Training: the compiled loop, run folders, checkpoints, evaluation. Knows no algorithm by name."""

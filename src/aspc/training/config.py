@@ -1,0 +1,143 @@
+"""What is run, as data: options of a run, and algorithms to and from plain dictionaries."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import platform
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Literal
+
+import numpy as np
+
+from aspc.errors import AspcError, unknown_name
+
+MatmulPrecision = Literal["default", "high", "highest"]
+
+
+@dataclass(frozen=True)
+class TrainOptions:
+    """Everything about a run that is not the algorithm's."""
+
+    steps: int = 1_000_000
+    """Steps to train: one is one update of the critic."""
+    seeds: tuple[int, ...] = (0,)
+    """Seeds to train together, each a run of its own."""
+    eval_every: int = 5_000
+    """Steps between evaluations in the environment."""
+    eval_episodes: int = 10
+    """Episodes of each evaluation."""
+    final_episodes: int | None = None
+    """Episodes of the last evaluation, if not the same."""
+    log_every: int = 1_000
+    """Steps of a chunk: metrics are averaged over it. Must divide eval_every."""
+    checkpoint_every: int = 0
+    """Steps between checkpoints; 0 means about once a minute."""
+    holdout: float = 0.0
+    """Share of the episodes to hold out; the losses on them are logged as valid_*."""
+    n_step: int = 1
+    """Steps of the n-step returns that the critic learns from."""
+    matmul_precision: MatmulPrecision = "default"
+    """Precision of matrix products: JAX's default for the device (TF32 on recent GPUs), or "highest" for float32."""
+    tensorboard: bool = True
+    """Also write the metrics as TensorBoard events."""
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "eval_every", "eval_episodes", "log_every", "n_step"):
+            if getattr(self, name) < 1:
+                raise AspcError(f"--{name.replace('_', '-')} must be at least 1, not {getattr(self, name)}.")
+        if not self.seeds or len(set(self.seeds)) < len(self.seeds) or min(self.seeds) < 0:
+            raise AspcError("--seeds must be different whole numbers, 0 or more, for example --seeds 0 1 2 3.")
+        if not 0 <= self.holdout < 1:
+            raise AspcError(f"--holdout is a share of the episodes, 0 to below 1, not {self.holdout}.")
+
+    @property
+    def chunk_steps(self) -> int:
+        """The steps of a chunk: log_every, or eval_every where that is shorter or no multiple of it."""
+        return self.log_every if self.eval_every % self.log_every == 0 else self.eval_every
+
+
+def to_plain(algorithm: Any) -> dict[str, Any]:
+    """All hyper-parameters, those of a wrapped algorithm below its field's name."""
+    return dataclasses.asdict(algorithm)
+
+
+def replace_fields(algorithm: Any, values: Mapping[str, Any]) -> Any:
+    """The algorithm with hyper-parameters replaced. A name may be nested, dotted (`base.alpha`), or, where only the
+    wrapped algorithm has it, plain (`alpha`)."""
+    for name, value in values.items():
+        head, _, rest = name.partition(".")
+        fields = {f.name for f in dataclasses.fields(algorithm)}
+        if head not in fields and "base" in fields:
+            head, rest = "base", name
+        if head not in fields:
+            raise unknown_name("hyper-parameter", name, all_field_names(algorithm))
+        if rest:
+            value = replace_fields(getattr(algorithm, head), {rest: value})
+        elif isinstance(value, Mapping):
+            value = replace_fields(getattr(algorithm, head), value)
+        else:
+            value = _like(getattr(algorithm, head), value, head)
+        algorithm = dataclasses.replace(algorithm, **{head: value})
+    return algorithm
+
+
+def _like(old: Any, new: Any, name: str) -> Any:
+    """A number where a number is expected, as JSON and people write them (3 for 3.0, lists for tuples)."""
+    if isinstance(old, bool) or old is None or isinstance(old, str):
+        ok = isinstance(new, type(old)) or old is None
+    elif isinstance(old, float):
+        ok = isinstance(new, int | float | np.number) and not isinstance(new, bool)
+        new = float(new) if ok else new
+    elif isinstance(old, int):
+        ok = isinstance(new, int | np.integer) and not isinstance(new, bool)
+        new = int(new) if ok else new
+    elif isinstance(old, tuple):
+        ok = isinstance(new, list | tuple)
+        new = tuple(new) if ok else new
+    else:
+        ok = isinstance(new, type(old))
+    if not ok:
+        raise AspcError(f"The hyper-parameter {name} is a {type(old).__name__}, so it cannot be {new!r}.")
+    return new
+
+
+def all_field_names(algorithm: Any) -> list[str]:
+    names = []
+    for field in dataclasses.fields(algorithm):
+        value = getattr(algorithm, field.name)
+        names += all_field_names(value) if dataclasses.is_dataclass(value) else [field.name]
+    return names
+
+
+def fingerprint(*arrays: np.ndarray) -> str:
+    """A short hash of arrays: says whether a dataset is the one that a run began with."""
+    digest = hashlib.sha256()
+    for array in arrays:
+        digest.update(str((array.shape, array.dtype)).encode())
+        digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()[:16]
+
+
+def environment_facts() -> dict[str, Any]:
+    """Versions and machine, for whoever wants to repeat the run."""
+    import jax
+
+    packages = ("aspc", "jax", "jaxlib", "equinox", "optax", "numpy", "gymnasium", "mujoco")
+    versions: dict[str, str | None] = {}
+    for package in packages:
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            versions[package] = None
+    device = jax.devices()[0]
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "device": f"{device.platform}: {device.device_kind}",
+        "versions": versions,
+        "command": " ".join(sys.argv),
+    }

@@ -1,0 +1,180 @@
+"""Rollouts of policies in worker processes, while training goes on."""
+
+from __future__ import annotations
+
+import os
+import queue
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from aspc.errors import AspcError
+from aspc.policy import Policy
+from aspc.training.worker import receive, rollouts, send
+
+EnvFactory = Callable[[], Any]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Episodes of one policy."""
+
+    returns: np.ndarray
+    lengths: np.ndarray
+    successes: np.ndarray  # NaN where the environment does not say
+
+    @classmethod
+    def of(cls, episodes: Sequence[dict[str, float]]) -> Evaluation:
+        return cls(*(np.asarray([e[k] for e in episodes], float) for k in ("return", "length", "success")))
+
+    def row(self, normalise: Callable[[float], float | None]) -> dict[str, float]:
+        """The columns of `evaluations.csv`. Scores are NaN where no reference scores are known."""
+        scores = np.asarray([s if (s := normalise(r)) is not None else np.nan for r in self.returns])
+        known = not np.isnan(self.successes).all()
+        return {
+            "return_mean": self.returns.mean(),
+            "return_std": self.returns.std(),
+            "score_mean": scores.mean(),
+            "score_std": scores.std(),
+            "success_rate": float(np.nanmean(self.successes)) if known else np.nan,
+            "length_mean": self.lengths.mean(),
+            "episodes": len(self.returns),
+        }
+
+
+def episode_seeds(run_seed: int, step: int, episodes: int) -> list[int]:
+    """Seeds of the episodes of one evaluation: others at every step, the same in every repetition of the run."""
+    return np.random.SeedSequence((run_seed, step)).generate_state(episodes).tolist()
+
+
+@dataclass(frozen=True)
+class PendingEvaluation:
+    """An evaluation under way, in parts."""
+
+    parts: list[Future]
+
+    def done(self) -> bool:
+        return all(part.done() for part in self.parts)
+
+    def result(self) -> Evaluation:
+        """Waits for it. Raises WorkerFailed, or AspcError where the environment cannot be made."""
+        return Evaluation.of([episode for part in self.parts for episode in part.result()])
+
+
+class WorkerFailed(Exception):
+    """A worker died, hung, or met an error of the environment."""
+
+
+class _Worker:
+    """One child process, started again when it fails."""
+
+    def __init__(self) -> None:
+        self._start()
+
+    def _start(self) -> None:
+        self.log = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the worker)
+        one_thread = {f"{lib}_NUM_THREADS": "1" for lib in ("OMP", "OPENBLAS", "MKL")}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "aspc.training.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.log,
+            env={**os.environ, **one_thread},
+            start_new_session=True,  # Ctrl-C is the parent's to handle
+        )
+
+    def stop(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        for stream in (self.process.stdin, self.process.stdout, self.log):
+            if stream is not None:
+                stream.close()
+
+    def call(self, job: tuple[str, Policy, list[int]], timeout: float) -> list[dict[str, float]]:
+        """Run one job; a worker that dies or takes longer than `timeout` seconds is replaced."""
+        alarm = threading.Timer(timeout, self.process.kill)
+        alarm.start()
+        try:
+            assert self.process.stdin is not None
+            assert self.process.stdout is not None
+            send(self.process.stdin, job)
+            kind, answer = receive(self.process.stdout)
+        except (EOFError, OSError) as error:
+            late = not alarm.is_alive()
+            said = self._last_words()
+            self.stop()
+            self._start()
+            what = f"took longer than {timeout:.0f} s" if late else "died"
+            raise WorkerFailed(f"an evaluation worker {what}{said}") from error
+        finally:
+            alarm.cancel()
+        if kind == "user error":
+            raise AspcError(answer)
+        if kind == "error":
+            raise WorkerFailed(answer)
+        return answer
+
+    def _last_words(self) -> str:
+        self.log.seek(0)
+        lines = self.log.read().decode(errors="replace").strip().splitlines()
+        return f" ({lines[-1]})" if lines else ""
+
+
+def available_cores() -> int:
+    """The cores this process may use (fewer than the machine's, in a container or under taskset)."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class Evaluator:
+    """A pool of rollout workers. `evaluate` returns at once with a future."""
+
+    def __init__(self, env: str | EnvFactory, workers: int | None = None, timeout: float = 600.0) -> None:
+        self.env, self.timeout = env, timeout
+        self.size = workers or available_cores()
+        self._idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
+        self._workers: list[_Worker] = []
+        self._threads = ThreadPoolExecutor(self.size, thread_name_prefix="evaluation")
+        if isinstance(env, str):
+            self._workers = [_Worker() for _ in range(self.size)]
+            for worker in self._workers:
+                self._idle.put(worker)
+
+    def __enter__(self) -> Evaluator:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        # Kill first: a thread that waits for a worker then ends at once.
+        for worker in self._workers:
+            worker.process.kill()
+        self._threads.shutdown(cancel_futures=True)
+        for worker in self._workers:
+            worker.stop()
+
+    def evaluate(self, policy: Policy, seeds: Sequence[int]) -> PendingEvaluation:
+        """Roll the policy out once for each seed, spread over the workers; returns at once."""
+        if not isinstance(self.env, str):
+            return PendingEvaluation([self._threads.submit(self._share_here, policy, list(seeds))])
+        shares = [list(seeds[i :: self.size]) for i in range(self.size)]
+        return PendingEvaluation([self._threads.submit(self._share, policy, share) for share in shares if share])
+
+    def _share(self, policy: Policy, seeds: list[int]) -> list[dict[str, float]]:
+        worker = self._idle.get()
+        try:
+            try:
+                return worker.call((str(self.env), policy, seeds), self.timeout)
+            except WorkerFailed:
+                # Once more on a fresh process: a passing fault should not cost a run.
+                return worker.call((str(self.env), policy, seeds), self.timeout)
+        finally:
+            self._idle.put(worker)
+
+    def _share_here(self, policy: Policy, seeds: list[int]) -> list[dict[str, float]]:
+        """A Python function that makes the environment cannot be sent to another process: roll out in a thread."""
+        return rollouts("", policy, seeds, {"": [self.env() for _ in seeds]})  # type: ignore[operator]

@@ -1,0 +1,285 @@
+"""The training loop as one compiled program: schedule → nested scans → jit, with runs as a leading axis.
+
+A *block* is the algorithm's schedule repeated to at least `MIN_BLOCK` steps. All minibatch indices and noise of a
+block are drawn in one call each and its rows are gathered in one go, on the device. A *chunk* is a number of blocks;
+the host sees the device once a chunk. The draws of step t depend on (run key, t) alone, so a run that is cut and
+resumed, or whose chunks end elsewhere, sees the same ones.
+
+Where a chunk is no multiple of the block, a second, small program runs the odd steps one by one: it branches on the
+step counter, which is shared by all runs and so stays a real branch. There are never more than these two programs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from aspc.algorithms.base import SCALE, Batch, Metrics, Noise, Parts, Spec, schedule_length
+from aspc.training.table import Layout
+
+MIN_BLOCK = 20
+LARGEST_VALIDATION = 4096  # rows of held-out data that are looked at
+
+
+class Source(NamedTuple):
+    """Where a run's transitions lie in the table: `size` rows from `offset` on. Several datasets can share a table."""
+
+    offset: Int[Array, "*runs"]
+    size: Int[Array, "*runs"]
+
+
+class Runs(NamedTuple):
+    """Everything that differs between the runs of one program; every leaf has a leading axis of runs."""
+
+    state: Any
+    key: PRNGKeyArray
+    source: Source
+    overrides: Mapping[str, Array]  # hyper-parameters that differ only in number, by dotted field name
+
+
+def with_overrides(algorithm: Any, overrides: Mapping[str, Any]) -> Any:
+    """The algorithm with fields replaced; `base.alpha` reaches into a wrapped algorithm."""
+    for name, value in overrides.items():
+        head, _, rest = name.partition(".")
+        if rest:
+            value = with_overrides(getattr(algorithm, head), {rest: value})
+        algorithm = dataclasses.replace(algorithm, **{head: value})
+    return algorithm
+
+
+def start_runs(
+    algorithm: Any,
+    spec: Spec,
+    seeds: Int[Array, "runs"],
+    source: Source,
+    overrides: Mapping[str, Array] | None = None,
+) -> Runs:
+    """Fresh runs, one for each seed."""
+    overrides = dict(overrides or {})
+
+    def start(seed: Array, run_overrides: Mapping[str, Array]) -> tuple[Any, PRNGKeyArray]:
+        key_init, key_run = jax.random.split(jax.random.key(seed))
+        return with_overrides(algorithm, run_overrides).init(key_init, spec), key_run
+
+    state, keys = jax.jit(jax.vmap(start))(jnp.asarray(seeds), overrides)
+    # A weak type (a Python number that became an array) would come back strong after one chunk and recompile.
+    state = jax.tree.map(lambda leaf: jax.lax.convert_element_type(leaf, leaf.dtype), state)
+    return Runs(state, keys, source, overrides)
+
+
+@dataclasses.dataclass(frozen=True)
+class Loop:
+    """The compiled training loop of one algorithm on tables of one layout."""
+
+    algorithm: Any
+    spec: Spec
+    layout: Layout
+    vectorise: bool
+    """Runs side by side (`vmap`: best on an accelerator) or one after the other (best on a CPU)."""
+
+    # -- block -------------------------------------------------------------------------------------------------
+    @property
+    def repeats(self) -> int:
+        return -(-MIN_BLOCK // schedule_length(self.algorithm.schedule()))
+
+    @property
+    def block_steps(self) -> int:
+        return self.repeats * schedule_length(self.algorithm.schedule())
+
+    def draw_block(
+        self, algorithm: Any, table: Float[Array, "rows width"], run: Runs, block: Int[Array, ""]
+    ) -> tuple[Batch, Noise]:
+        """Batches and noise of all steps of a block, with a leading axis of steps."""
+        steps, batch_size = self.block_steps, algorithm.batch_size
+        key_rows, key_noise = jax.random.split(jax.random.fold_in(run.key, block))
+        rows = run.source.offset + jax.random.randint(key_rows, (steps, batch_size), 0, run.source.size)
+        draws = algorithm.noise(self.spec, batch_size)
+        keys = jax.random.split(key_noise, max(len(draws), 1))
+        noise = {name: draw.sample(key, steps) for key, (name, draw) in zip(keys, draws.items(), strict=False)}
+        # The indices are in range by construction: "promise_in_bounds" spares the gather its checks.
+        return self.layout.unpack(table.at[rows].get(mode="promise_in_bounds")), noise
+
+    def run_block(self, algorithm: Any, state: Any, batches: Batch, noise: Noise) -> tuple[Any, Metrics]:
+        """All steps of a block. Returns each metric as it was the last time it was computed."""
+        names = {parts: metric_names(algorithm, state, batches, noise, parts) for parts in all_parts(algorithm)}
+
+        def one_step(state: Any, inputs: tuple[Batch, Noise], parts: Parts) -> tuple[Any, Metrics]:
+            return algorithm.update(state, *inputs, parts)
+
+        def one_schedule(state: Any, inputs: Any) -> tuple[Any, Metrics]:
+            metrics: Metrics = {}
+            first = 0
+            schedule = algorithm.schedule()
+            for i, segment in enumerate(schedule):
+                here = {n for parts in segment.steps for n in names[parts]}
+                later = {n for s in schedule[i + 1 :] for parts in s.steps for n in names[parts]}
+
+                def one_segment(
+                    state: Any, inputs: Any, segment: Any = segment, wanted: set[str] = here - later
+                ) -> tuple[Any, Metrics]:
+                    metrics: Metrics = {}
+                    for j, parts in enumerate(segment.steps):
+                        state, seen = one_step(state, at(inputs, j), parts)
+                        metrics |= {n: v for n, v in seen.items() if n in wanted}
+                    return state, metrics
+
+                length = len(segment.steps)
+                rows = part_of(inputs, first, first + length * segment.repeats)
+                state, seen = repeat(one_segment, segment.repeats, state, rows)
+                metrics |= seen
+                first += length * segment.repeats
+            return state, metrics
+
+        return repeat(one_schedule, self.repeats, state, (batches, noise))
+
+    # -- the two programs --------------------------------------------------------------------------------------
+    def over_runs(self, one_run: Callable[[Runs], Any], runs: Runs) -> Any:
+        return jax.vmap(one_run)(runs) if self.vectorise else jax.lax.map(one_run, runs)
+
+    @partial(jax.jit, static_argnames=("self", "blocks"), donate_argnames=("state",))
+    def run_blocks(
+        self, state: Any, runs: Runs, table: Float[Array, "rows width"], first_block: Int[Array, ""], *, blocks: int
+    ) -> tuple[Any, Metrics]:
+        """`blocks` whole blocks of every run. Metrics are [runs, blocks]: sampled once a block."""
+
+        def one_run(run: Runs) -> tuple[Any, Metrics]:
+            algorithm = with_overrides(self.algorithm, run.overrides)
+
+            def one_block(state: Any, block: Int[Array, ""]) -> tuple[Any, Metrics]:
+                return self.run_block(algorithm, state, *self.draw_block(algorithm, table, run, block))
+
+            return jax.lax.scan(one_block, run.state, first_block + jnp.arange(blocks))
+
+        return self.over_runs(one_run, runs._replace(state=state))
+
+    @partial(jax.jit, static_argnames=("self",), donate_argnames=("state",))
+    def run_steps(
+        self,
+        state: Any,
+        runs: Runs,
+        table: Float[Array, "rows width"],
+        first_step: Int[Array, ""],
+        steps: Int[Array, ""],
+    ) -> tuple[Any, Metrics, dict[str, Array]]:
+        """`steps` single steps from anywhere in a block.
+
+        Returns the state, each metric as it was last [runs], and whether any of these steps computed it [runs].
+        """
+        kinds = all_parts(self.algorithm)
+        cycle = [parts for s in self.algorithm.schedule() for parts in s.steps * s.repeats]
+        kind_of_step = jnp.asarray([kinds.index(parts) for parts in cycle])
+
+        def one_run(run: Runs) -> tuple[Any, Metrics, dict[str, Array]]:
+            algorithm = with_overrides(self.algorithm, run.overrides)
+
+            def branch(parts: Parts, carry: Any, inputs: Any) -> Any:
+                state, metrics, seen = carry
+                state, new = algorithm.update(state, *inputs, parts)
+                return state, metrics | new, seen | dict.fromkeys(new, jnp.array(True))
+
+            def one_step(i: Int[Array, ""], carry: Any) -> Any:
+                step = first_step + i
+                inputs = at(self.draw_block(algorithm, table, run, step // self.block_steps), step % self.block_steps)
+                branches = [partial(branch, parts) for parts in kinds]
+                return jax.lax.switch(kind_of_step[step % len(cycle)], branches, carry, inputs)
+
+            batches, noise = jax.eval_shape(lambda: self.draw_block(algorithm, table, run, first_step))
+            names = {n for parts in kinds for n in metric_names(algorithm, run.state, batches, noise, parts)}
+            nothing_yet = {name: jnp.zeros(()) for name in names}, {name: jnp.array(False) for name in names}
+            return jax.lax.fori_loop(0, steps, one_step, (run.state, *nothing_yet))
+
+        return self.over_runs(one_run, runs._replace(state=state))
+
+    @partial(jax.jit, static_argnames=("self",))
+    def losses_on(self, state: Any, runs: Runs, table: Float[Array, "rows width"]) -> Metrics:
+        """Losses of every run on rows it was not trained on: one update whose result is thrown away."""
+        everything = max(all_parts(self.algorithm), key=lambda parts: len(parts - {SCALE})) - {SCALE}
+        rows = min(len(table), LARGEST_VALIDATION)
+
+        def one_run(run: Runs) -> Metrics:
+            algorithm = with_overrides(self.algorithm, run.overrides)
+            keys = jax.random.split(jax.random.key(0), 2)
+            batch = self.layout.unpack(table[jax.random.permutation(keys[0], len(table))[:rows]])
+            draws = algorithm.noise(self.spec, rows)
+            noise_keys = jax.random.split(keys[1], max(len(draws), 1))
+            noise = {n: d.sample(k, 1)[0] for k, (n, d) in zip(noise_keys, draws.items(), strict=False)}
+            return algorithm.update(run.state, batch, noise, everything)[1]
+
+        return self.over_runs(one_run, runs._replace(state=state))
+
+
+class Piece(NamedTuple):
+    """A stretch of a chunk that one call runs: `blocks` whole blocks, or (blocks = 0) `steps` single steps."""
+
+    first_step: int
+    steps: int
+    blocks: int
+
+
+def plan_chunk(first_step: int, last_step: int, block_steps: int, usual_blocks: int) -> list[Piece]:
+    """Cut [first_step, last_step) into single steps, `usual_blocks` whole blocks, and single steps again.
+
+    The number of blocks is part of the compiled program, so every chunk uses the same number or none at all.
+    """
+    head_end = min(-(-first_step // block_steps) * block_steps, last_step)
+    whole = (last_step - head_end) // block_steps
+    if usual_blocks == 0 or whole < usual_blocks:
+        return [Piece(first_step, last_step - first_step, 0)]
+    body_end = head_end + usual_blocks * block_steps
+    pieces = [
+        Piece(first_step, head_end - first_step, 0),
+        Piece(head_end, usual_blocks * block_steps, usual_blocks),
+        Piece(body_end, last_step - body_end, 0),
+    ]
+    return [piece for piece in pieces if piece.steps]
+
+
+def usual_blocks(chunk_steps: int, block_steps: int) -> int:
+    """How many whole blocks every chunk of that length holds, wherever it starts."""
+    whole, odd = divmod(chunk_steps, block_steps)
+    # A chunk that does not start on a block's edge loses up to one block to the odd steps at its two ends.
+    return whole if odd == 0 else max(whole - 1, 0)
+
+
+# -- small pieces ----------------------------------------------------------------------------------------------
+
+
+def all_parts(algorithm: Any) -> list[Parts]:
+    """The distinct kinds of update in the schedule, in order of appearance."""
+    return list(dict.fromkeys(parts for segment in algorithm.schedule() for parts in segment.steps))
+
+
+def metric_names(algorithm: Any, state: Any, batches: Any, noise: Any, parts: Parts) -> list[str]:
+    """The metrics that an update with these parts gives; nothing is computed."""
+    _, metrics = jax.eval_shape(lambda s, x: algorithm.update(s, *at(x, 0), parts), state, (batches, noise))
+    return list(metrics)
+
+
+def at(tree: Any, index: int | Array) -> Any:
+    """Row `index` of every array."""
+    return jax.tree.map(lambda x: x[index], tree)
+
+
+def part_of(tree: Any, first: int, last: int) -> Any:
+    """Rows first, …, last − 1 of every array."""
+    return jax.tree.map(lambda x: x[first:last], tree)
+
+
+def repeat(body: Callable[[Any, Any], tuple[Any, Metrics]], times: int, state: Any, inputs: Any) -> tuple[Any, Metrics]:
+    """Run `body` `times` times, each on its share of the inputs' rows; keep the last metrics.
+
+    Metrics travel in the carry: stacked outputs would cost a write for each of them at every step.
+    """
+    if times == 1:
+        return body(state, inputs)
+    shares = jax.tree.map(lambda x: x.reshape(times, -1, *x.shape[1:]), inputs)
+    shapes = jax.eval_shape(lambda: body(state, at(shares, 0))[1])
+    metrics = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
+    (state, metrics), _ = jax.lax.scan(lambda c, x: (body(c[0], x), None), (state, metrics), shares)
+    return state, metrics

@@ -1,0 +1,67 @@
+"""What is seen of a run while it goes on: a live line on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+QUIET_SECONDS = 10.0  # between plain lines
+
+
+def seconds_text(seconds: float) -> str:
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"
+
+
+class Progress:
+    """Steps per second, time left, and whatever `fields` were told last."""
+
+    def __init__(self, total: int, done: int = 0, quiet: bool = False) -> None:
+        self.total, self.first, self.quiet = total, done, quiet
+        self.start = self.last_line = time.monotonic()
+        self.fields: dict[str, str] = {}
+        self._bar: Any = None
+        if not quiet and sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, TextColumn
+            from rich.progress import Progress as Bar
+
+            self._bar = Bar(
+                TextColumn("[bold]{task.percentage:3.0f}%"),
+                BarColumn(),
+                TextColumn("{task.completed:,}/{task.total:,} steps  {task.fields[text]}"),
+                console=Console(stderr=True),
+                transient=True,
+            )
+            self._task = self._bar.add_task("", total=total, completed=done, text="compiling")
+            self._bar.start()
+
+    def show(self, step: int, **fields: str) -> None:
+        self.fields |= fields
+        if self.quiet:
+            return
+        now = time.monotonic()
+        rate = (step - self.first) / max(now - self.start, 1e-9)
+        left = (self.total - step) / rate if rate else 0.0
+        text = f"{rate:,.0f} steps/s  {seconds_text(left)} left"
+        text += "".join(f"  {name} {value}" for name, value in self.fields.items())
+        if self._bar is not None:
+            self._bar.update(self._task, completed=step, text=text)
+        elif now - self.last_line >= QUIET_SECONDS or step == self.total:
+            self.last_line = now
+            print(f"{step:,}/{self.total:,} steps  {text}", file=sys.stderr, flush=True)
+
+    def say(self, text: str) -> None:
+        """A line that stays."""
+        if self.quiet:
+            return
+        if self._bar is not None:
+            self._bar.console.print(text, highlight=False, markup=False)
+        else:
+            print(text, file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        if self._bar is not None:
+            self._bar.stop()

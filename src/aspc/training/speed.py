@@ -1,0 +1,168 @@
+"""How fast training is on this machine, and how fast matrix products alone would let it be.
+
+The limit: the matrix products of a step are read off its program (shapes and how often), each is timed by itself in
+the same process, and their sum is the time that a step takes if all else were free.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from aspc import algorithms
+from aspc.algorithms.base import Spec
+from aspc.errors import AspcError
+from aspc.training.config import replace_fields
+from aspc.training.loop import Loop, Runs, Source, at, start_runs
+from aspc.training.table import Layout
+
+ROWS = 100_000  # of the synthetic dataset
+REPEATS = 3  # timings of which the median counts
+
+
+class Product(NamedTuple):
+    """A matrix product: shapes of its operands and the axes that are contracted and batched."""
+
+    left: tuple[int, ...]
+    right: tuple[int, ...]
+    dimension_numbers: Any
+
+    @property
+    def flops(self) -> float:
+        """Two for each multiply-and-add."""
+        (_, contracted), (_, batched) = self.dimension_numbers
+        free_right = [n for axis, n in enumerate(self.right) if axis not in (*contracted, *batched)]
+        return 2.0 * float(np.prod(self.left)) * float(np.prod(free_right))
+
+
+def products_of(jaxpr: Any, times: float = 1.0) -> Counter[Product]:
+    """All matrix products of a program, those inside loops as often as they run."""
+    found: Counter[Product] = Counter()
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "dot_general":
+            left, right = (variable.aval.shape for variable in equation.invars)
+            found[Product(left, right, equation.params["dimension_numbers"])] += times  # type: ignore[assignment]
+        inner_times = times * (equation.params.get("length") or 1) if equation.primitive.name == "scan" else times
+        for value in equation.params.values():
+            for inner in value if isinstance(value, list | tuple) else [value]:
+                inner = getattr(inner, "jaxpr", inner)
+                if hasattr(inner, "eqns"):
+                    found.update(products_of(inner, inner_times))
+    return found
+
+
+def step_products(loop: Loop, state: Any, inputs: Any) -> dict[Product, float]:
+    """The matrix products of an average step of the schedule."""
+    schedule = loop.algorithm.schedule()
+    steps = [parts for segment in schedule for parts in segment.steps * segment.repeats]
+    total: Counter[Product] = Counter()
+    for parts, count in Counter(steps).items():
+        jaxpr = jax.make_jaxpr(lambda s, x, parts=parts: loop.algorithm.update(s, *x, parts))(state, inputs).jaxpr
+        total.update({p: n * count for p, n in products_of(dead_code_removed(jaxpr)).items()})
+    return {product: n / len(steps) for product, n in total.items()}
+
+
+def dead_code_removed(jaxpr: Any) -> Any:
+    """What is computed for nothing does not count: the compiler leaves it out too."""
+    from jax.interpreters import partial_eval
+
+    return partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))[0]
+
+
+def seconds_of(product: Product, runs: int, at_least: float = 0.05) -> float:
+    """Time of one such product (of `runs` at once where runs are vectorised), alone and in a compiled loop."""
+    dims = product.dimension_numbers
+    left = jnp.asarray(np.random.default_rng(0).normal(size=(runs, *product.left)), jnp.float32)
+    right = jnp.asarray(np.random.default_rng(1).normal(size=(runs, *product.right)), jnp.float32)
+    if runs == 1:
+        left, right = left[0], right[0]
+        multiply: Callable = lambda a, b: jax.lax.dot_general(a, b, dims)  # noqa: E731
+    else:
+        multiply = jax.vmap(lambda a, b: jax.lax.dot_general(a, b, dims))
+
+    def body(_: Any, left: jax.Array) -> jax.Array:
+        # One number of the result goes back in, so that no product can be left out or moved out of the loop.
+        result = jax.lax.optimization_barrier(multiply(left, right))
+        return left.at[(0,) * left.ndim].set(result.ravel()[0] * 1e-30)
+
+    @jax.jit
+    def repeated(left: jax.Array, times: jax.Array) -> jax.Array:
+        return jax.lax.fori_loop(0, times, body, left)
+
+    repeated(left, 1).block_until_ready()
+    times = 8
+    while True:
+        begin = time.perf_counter()
+        repeated(left, times).block_until_ready()
+        spent = time.perf_counter() - begin
+        if spent >= at_least:
+            return spent / times
+        times *= 4
+
+
+def measure(algo: str, obs_dim: int, act_dim: int, batch: int, seeds: int, steps: int, **hyper: Any) -> dict[str, Any]:
+    """Train on synthetic data and time it; see `aspc speed --help`."""
+    for name, value in (("obs-dim", obs_dim), ("act-dim", act_dim), ("batch", batch), ("seeds", seeds)):
+        if value < 1:
+            raise AspcError(f"--{name} must be at least 1.")
+    algorithm = replace_fields(algorithms.default(algo), {"batch_size": batch, **hyper})
+    device = jax.devices()[0]
+    spec = Spec(obs_dim, act_dim)
+    layout = Layout(obs_dim, act_dim, bool(getattr(algorithm, "uses_next_actions", False)))
+    loop = Loop(algorithm, spec, layout, vectorise=device.platform != "cpu")
+    if steps < loop.block_steps:
+        raise AspcError(f"--steps must be at least {loop.block_steps} for {algo}.")
+    blocks = steps // loop.block_steps
+    table = synthetic_table(layout)
+    source = Source(jnp.zeros(seeds, jnp.int32), jnp.full(seeds, ROWS, jnp.int32))
+    runs = start_runs(algorithm, spec, jnp.arange(seeds), source)
+    state, runs = runs.state, runs._replace(state=None)
+    inputs = at(loop.draw_block(algorithm, table, Runs(None, *at(tuple(runs)[1:], 0)), jnp.asarray(0)), 0)
+    products = step_products(loop, at(state, 0), inputs)
+
+    begin = time.perf_counter()
+    program = loop.run_blocks.lower(loop, state, runs, table, jnp.asarray(0), blocks=blocks).compile()
+    compile_seconds = time.perf_counter() - begin
+    state, _ = jax.block_until_ready(program(state, runs, table, jnp.asarray(0)))  # warm up
+    timings = []
+    for i in range(REPEATS):
+        begin = time.perf_counter()
+        state, _ = jax.block_until_ready(program(state, runs, table, jnp.asarray((i + 1) * blocks)))
+        timings.append(time.perf_counter() - begin)
+    rate = blocks * loop.block_steps * seeds / statistics.median(timings)
+
+    together = seeds if loop.vectorise else 1
+    bound_seconds = sum(n * seconds_of(product, together) for product, n in products.items()) / together
+    flops = sum(n * product.flops for product, n in products.items())
+    return {
+        "algo": algo,
+        "device": f"{device.platform}: {device.device_kind}",
+        "matmul_precision": str(jax.config.values["jax_default_matmul_precision"] or "default"),
+        "obs_dim": obs_dim,
+        "act_dim": act_dim,
+        "batch": batch,
+        "seeds": seeds,
+        "steps": blocks * loop.block_steps,
+        "compile_seconds": compile_seconds,
+        "steps_per_second": rate,
+        "flops_per_step": flops,
+        "matmul_flops_per_second": flops / bound_seconds,
+        "matmul_bound_steps_per_second": 1 / bound_seconds,
+        "share_of_matmul_bound": rate * bound_seconds,
+    }
+
+
+def synthetic_table(layout: Layout) -> jax.Array:
+    """Random rows with actions in ±1 and nobody ending."""
+    rows = np.random.default_rng(0).normal(size=(ROWS, layout.width)).astype(np.float32)
+    obs, act = layout.obs_dim, layout.act_dim
+    rows[:, obs : obs + act] = np.tanh(rows[:, obs : obs + act])
+    rows[:, obs + act + 1] = 1.0
+    return jnp.asarray(rows)

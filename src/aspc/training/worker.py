@@ -1,0 +1,84 @@
+"""A rollout worker: `python -m aspc.training.worker`, spoken to over its standard input and output.
+
+It is a program of its own, not a forked child: JAX does not survive a fork, and a spawned child would import the
+user's script again. It never imports JAX. It ends when its parent does (its input closes).
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+import traceback
+from typing import IO, Any
+
+import numpy as np
+
+from aspc.envs import make_env
+from aspc.errors import AspcError
+from aspc.policy import Policy
+
+
+def rollouts(env_name: str, policy: Policy, seeds: list[int], envs: dict[str, list[Any]]) -> list[dict[str, float]]:
+    """One episode for each seed, stepped side by side so that the policy acts on all of them at once."""
+    pool = envs.setdefault(env_name, [])
+    while len(pool) < len(seeds):
+        pool.append(make_env(env_name))
+    rngs = np.random.default_rng(seeds)
+    observations = [env.reset(seed=seed)[0] for env, seed in zip(pool, seeds, strict=False)]
+    episodes = [{"return": 0.0, "length": 0, "success": np.nan} for _ in seeds]
+    running = list(range(len(seeds)))
+    while running:
+        actions = policy.act(np.stack([observations[i] for i in running]), rngs)
+        still_running = []
+        for i, action in zip(running, actions, strict=True):
+            observation, reward, terminated, truncated, info = pool[i].step(action)
+            observations[i], episode = observation, episodes[i]
+            episode["return"] += float(reward)
+            episode["length"] += 1
+            if "success" in info:
+                episode["success"] = np.fmax(episode["success"], float(info["success"]))
+            if not (terminated or truncated):
+                still_running.append(i)
+        running = still_running
+    return episodes
+
+
+def send(stream: IO[bytes], message: Any) -> None:
+    # Pickle between a parent and the child it has just started itself; nothing here comes from a file.
+    data = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
+    stream.write(len(data).to_bytes(8, "little") + data)
+    stream.flush()
+
+
+def receive(stream: IO[bytes]) -> Any:
+    """The next message; EOFError where the other side is gone."""
+    head = stream.read(8)
+    data = stream.read(int.from_bytes(head, "little")) if len(head) == 8 else b""
+    if not data:
+        raise EOFError
+    return pickle.loads(data)
+
+
+def main() -> None:
+    # Whatever an environment prints must not get between the messages.
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    envs: dict[str, list[Any]] = {}
+    while True:
+        try:
+            env_name, policy, seeds = receive(sys.stdin.buffer)
+        except EOFError:
+            return
+        try:
+            answer: tuple[str, Any] = ("episodes", rollouts(env_name, policy, seeds, envs))
+        except AspcError as error:
+            answer = ("user error", str(error))
+        except Exception as error:
+            traceback.print_exc()
+            answer = ("error", f"{type(error).__name__}: {error}")
+        send(answers, answer)
+
+
+if __name__ == "__main__":
+    main()
