@@ -230,6 +230,7 @@ class NoiseModel(eqx.Module):
 
     time_net: MLP
     net: MLP
+    max_action: float = eqx.field(static=True, default=1.0)
 
     def embed(self, t: Int[Array, "*batch"]) -> Float[Array, "*batch time"]:
         half = self.time_net.layers[0].weight.shape[0] // 2

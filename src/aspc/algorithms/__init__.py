@@ -40,8 +40,12 @@ _OWN = {
     "bc": "BC",
     "td3_bc": "TD3BC",
     "wpc": "WPC",
+    "a2pr": "A2PR",
     "iql": "IQL",
     "rebrac": "ReBRAC",
+    "cql": "CQL",
+    "diffusion_ql": "DiffusionQL",
+    "fql": "FQL",
 }
 
 
@@ -58,8 +62,10 @@ def _adaptive(name: str, **settings: Any) -> Any:
 
 for _name in _OWN:
     register(_name)(partial(_own, _name))
-for _name in ("wpc", "iql", "rebrac"):
+for _name in ("wpc", "iql", "rebrac", "cql", "diffusion_ql"):
     register(f"{_name}+aspc")(partial(_adaptive, _name))
+# Appendix D's objective for FQL weighs the normalised Q, its authors' own the distillation.
+register("fql+aspc")(partial(_adaptive, "fql", scale_on="q", normalize_q=True))
 
 
 @register("aspc")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from aspc.algorithms.base import INNER, Batch, Noise, Parts, Schedule
+from aspc.algorithms.base import INNER, SCALE, Batch, Noise, Parts, Schedule
 from aspc.errors import AspcError
 
 TOLERANCE = 1e-6
@@ -45,7 +45,7 @@ def read_trace(path: str | Path) -> Trace:
     if not path.is_file():
         raise AspcError(f"There is no trace file at {path}; give the path of an .npz trace.")
     try:
-        with np.load(path, allow_pickle=False) as z:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as z:
             arrays = {k: z[k] for k in z.files if k != "meta"}
             meta = ast.literal_eval(str(z["meta"]))
         if not isinstance(meta, dict) or "algo" not in meta or "batch/rewards" not in arrays:
@@ -102,7 +102,7 @@ def batch_of_step(trace: Trace, i: int) -> Batch:
 
 
 Row = dict[str, Any]  # what one step left: metrics, probes and norms by name
-Compiled = dict[Any, Any]  # updates that are compiled already, by their parts
+Compiled = dict[Any, Any]  # updates that are compiled already, by algorithm and parts
 
 
 def replay(
@@ -116,26 +116,29 @@ def replay(
     """Run every step of the trace through `algorithm.update`. Returns the final state and a row for each step.
 
     `probe` looks at what an update computes on the way (it may call the algorithm's pieces on the state before the
-    step), `observe` at the state after it. `compiled` shares programs between replays that differ elsewhere only.
+    step), `observe` at the state after it. `compiled` shares programs between replays.
     """
     compiled = {} if compiled is None else compiled
+    # The outer loss of ASPC matters only to the steps that update the scale; all others are common to its settings.
+    common = replace(algorithm, outer_loss="L1") if hasattr(algorithm, "outer_loss") else algorithm
     all_noise = trace.group("noise")
     rows: list[Row] = []
     inner_steps = 0
     for i, parts in enumerate(parts_of_steps(algorithm.schedule(), trace.steps)):
-        if parts not in compiled:
+        program = (algorithm if SCALE in parts else common, parts)
+        if program not in compiled:
 
             def step(state: Any, batch: Batch, noise: Noise, parts: Parts = parts) -> tuple[Any, Row]:
                 new, metrics = algorithm.update(state, batch, noise, parts)
                 return new, {**metrics, **probe(algorithm, state, batch, noise, parts), **observe(new)}
 
-            compiled[parts] = jax.jit(step)
+            compiled[program] = jax.jit(step)
         noise = {name: as_float64(draws[i]) for name, draws in all_noise.items() if len(draws) == trace.steps}
         if INNER in parts:
             # Some trainers draw only on inner steps: row j of such noise belongs to the j-th of them.
             noise |= {n: as_float64(draws[inner_steps]) for n, draws in all_noise.items() if n not in noise}
             inner_steps += 1
-        state, row = compiled[parts](state, batch_of_step(trace, i), noise)
+        state, row = compiled[program](state, batch_of_step(trace, i), noise)
         rows.append({**row, "step": i})
     return state, jax.device_get(rows)
 

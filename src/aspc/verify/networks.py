@@ -31,10 +31,14 @@ def _natural(name: str) -> list:
     return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
 
 
+def layer_names(arrays: Arrays) -> list[str]:
+    return sorted({name.rpartition(".")[0] for name in arrays}, key=_natural)
+
+
 def torch_mlp(arrays: Arrays, activation: Callable = jax.nn.relu) -> MLP:
     """A PyTorch network whose layers are numbered in order. A matrix [out, in] is a Linear layer, a vector a norm."""
     layers, norms = [], []
-    for layer in sorted({name.rpartition(".")[0] for name in arrays}, key=_natural):
+    for layer in layer_names(arrays):
         weight, bias = float64(arrays[f"{layer}.weight"]), float64(arrays[f"{layer}.bias"])
         if weight.ndim == 2:
             layers.append(Linear(weight.T, bias))
@@ -43,14 +47,17 @@ def torch_mlp(arrays: Arrays, activation: Callable = jax.nn.relu) -> MLP:
     return MLP(tuple(layers), tuple(norms), activation)
 
 
-def torch_sequence(arrays: Arrays, names: Sequence[str]) -> MLP:
+def torch_sequence(arrays: Arrays, layers: Sequence[str], activation: Callable = jax.nn.relu) -> MLP:
     """A PyTorch network from layers in the given order, where their names do not tell it."""
-    return torch_mlp({f"{i}.{part}": arrays[f"{n}.{part}"] for i, n in enumerate(names) for part in ("weight", "bias")})
+    ordered = {
+        f"{i}.{part}": arrays[f"{layer}.{part}"] for i, layer in enumerate(layers) for part in ("weight", "bias")
+    }
+    return torch_mlp(ordered, activation)
 
 
 def torch_halves(arrays: Arrays) -> tuple[Arrays, Arrays]:
     """Two equal networks in one module, `l1` … `l3` and `l4` … `l6`: the first and the second half of its layers."""
-    layers = sorted({name.rpartition(".")[0] for name in arrays}, key=_natural)
+    layers = layer_names(arrays)
     first = {f"{layer}." for layer in layers[: len(layers) // 2]}
     halves: tuple[dict, dict] = ({}, {})
     for name, array in arrays.items():

@@ -1,0 +1,153 @@
+"""A2PR (Liu et al., 2024): TD3+BC towards the better of the logged action and one that a VAE proposes.
+
+    VAE:    reconstructs the logged actions whose advantage Q(s, a) − V(s) is positive
+    actor:  max_π  λ·Q(s, π(s)) − w₂·g·(π(s) − ā)²
+            ā = the proposal â where Q(s, â) ≥ Q(s, a), else a;      g = 1 if Q(s, â) ≥ V(s) or Q(s, a) > V(s), else 0
+    value:  V(s) → min(y, y₂): the critics' TD target with the target critics, and with the updated ones
+
+Critics, λ and targets are TD3+BC's. The proposal is the VAE's reconstruction of π(s), and is not detached: the
+gradient of the constraint reaches the actor through it too, as in its authors' code. Their code has critics with 4
+hidden layers and an actor with 3; the defaults here are the sizes of the paper's table.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
+
+from aspc.algorithms.base import Batch, Context, Draw, Noise, Parts, Spec
+from aspc.algorithms.common import bootstrap
+from aspc.algorithms.td3_bc import TD3BC
+from aspc.networks import VAE, DeterministicActor, Ensemble, Value, mlp
+from aspc.optim import Adam
+
+
+class A2PRState(NamedTuple):
+    actor: DeterministicActor
+    actor_target: DeterministicActor
+    actor_opt: Any
+    critics: Ensemble
+    critics_target: Ensemble
+    critics_opt: Any
+    value: Value
+    value_opt: Any
+    vae: VAE
+    vae_opt: Any
+
+
+class Judgement(NamedTuple):
+    """What the logged action and the state are worth: Q(s, a) by the updated critic, V(s) before its update."""
+
+    q_data: Float[Array, "batch"]
+    v: Float[Array, "batch"]
+
+
+class Proposal(NamedTuple):
+    """The VAE's action, what it is worth, and what the actor is drawn to."""
+
+    actions: Float[Array, "batch act"]
+    q: Float[Array, "batch"]
+    chosen: Bool[Array, "batch"]
+    gate: Bool[Array, "batch"]
+
+
+@dataclass(frozen=True)
+class A2PR(TD3BC):
+    """A2PR with a fixed scale α."""
+
+    critic_layer_norm: bool = False
+    """LayerNorm after each hidden layer of the critics."""
+    value_lr: float = 3e-4
+    """Learning rate of the value network (Adam)."""
+    value_hidden_dim: int = 256
+    """Width of the value network's hidden layers (ReLU)."""
+    value_hidden_layers: int = 3
+    """Number of the value network's hidden layers."""
+    vae_weight: float = 1.0
+    """Weight w₁ of the VAE's reconstruction against its KL term (whose own weight is 0.5)."""
+    bc_weight: float = 1.0
+    """Weight w₂ of the actor's constraint ("mask" in its authors' code)."""
+    vae_lr: float = 1e-3
+    """Learning rate of the VAE (Adam)."""
+    vae_hidden_dim: int = 750
+    """Width of the VAE's two hidden layers (ReLU)."""
+
+    # -- networks and state ------------------------------------------------------------------------------------
+    def make_networks(self, key: PRNGKeyArray, spec: Spec) -> tuple[Any, ...]:
+        key, key_value, key_encoder, key_decoder = jax.random.split(key, 4)
+        value = Value(mlp(key_value, spec.obs_dim, [self.value_hidden_dim] * self.value_hidden_layers, 1))
+        hidden, latent = [self.vae_hidden_dim] * 2, 2 * spec.act_dim
+        vae = VAE(
+            mlp(key_encoder, spec.obs_dim + spec.act_dim, hidden, 2 * latent),
+            mlp(key_decoder, spec.obs_dim + latent, hidden, spec.act_dim),
+            spec.max_action,
+        )
+        return *super().make_networks(key, spec), value, vae
+
+    def start(self, actor: DeterministicActor, critics: Ensemble, value: Value, vae: VAE) -> A2PRState:  # type: ignore[override]
+        td3 = super().start(actor, critics)
+        return A2PRState(*td3, value, Adam(self.value_lr).init(value), vae, Adam(self.vae_lr).init(vae))
+
+    def noise(self, spec: Spec, batch_size: int) -> dict[str, Draw]:
+        latent = Draw("normal", (batch_size, 2 * spec.act_dim))
+        return {**super().noise(spec, batch_size), "vae_train": latent, "vae_actor": latent}
+
+    # -- critics, value and VAE --------------------------------------------------------------------------------
+    def prepare(self, state: A2PRState, batch: Batch, noise: Noise, parts: Parts) -> Context:
+        ctx = super().prepare(state, batch, noise, parts)
+        s, a, critics = batch.observations, batch.actions, ctx.state.critics
+        y, next_actions = ctx.extra
+        y2 = bootstrap(batch, self.discount, critics(batch.next_observations, next_actions).min(0))
+
+        def value_loss(value: Value) -> tuple[Array, Array]:
+            v = value(s)
+            return jnp.square(v - jnp.minimum(y, y2)).mean(), v
+
+        value = Adam(self.value_lr).minimize(value_loss, state.value, state.value_opt)
+        judgement = Judgement(critics[0](s, a), value.aux)
+        good = judgement.q_data > judgement.v
+
+        def vae_loss(vae: VAE) -> tuple[Array, tuple[Array, Array]]:
+            mean, log_std = vae.encode(s, a)
+            reconstruction = vae.decode(s, mean + jnp.exp(log_std) * noise["vae_train"])
+            error = (self.vae_weight * good[:, None] * jnp.square(reconstruction - a)).mean()
+            kl = -0.5 * (1 + 2 * log_std - jnp.square(mean) - jnp.exp(2 * log_std)).mean()
+            return error + 0.5 * kl, (error, kl)
+
+        vae = Adam(self.vae_lr).minimize(vae_loss, state.vae, state.vae_opt)
+        metrics = {
+            "value_loss": value.loss,
+            "v_mean": value.aux.mean(),
+            "vae_loss": vae.loss,
+            "vae_reconstruction": vae.aux[0],
+            "vae_kl": vae.aux[1],
+            "td_target": y.mean(),
+            "td_target_online": y2.mean(),
+        }
+        return ctx._replace(
+            state=ctx.state._replace(
+                value=value.params, value_opt=value.opt_state, vae=vae.params, vae_opt=vae.opt_state
+            ),
+            metrics={**ctx.metrics, **metrics},
+            extra=judgement,
+        )
+
+    # -- actor -------------------------------------------------------------------------------------------------
+    def propose(self, ctx: Context, policy_actions: Float[Array, "batch act"]) -> Proposal:
+        """â, the VAE's reconstruction of π(s); whether it beats a; whether either beats V(s)."""
+        s, vae, (q_data, v) = ctx.batch.observations, ctx.state.vae, ctx.extra
+        mean, log_std = vae.encode(s, policy_actions)
+        actions = vae.decode(s, mean + jnp.exp(log_std) * ctx.noise["vae_actor"])
+        q = ctx.state.critics[0](s, actions)
+        return Proposal(actions, q, q >= q_data, (q >= v) | (q_data > v))
+
+    def q_and_constraint(self, ctx: Context, actor: DeterministicActor) -> tuple[Array, Array]:
+        policy_actions = actor(ctx.batch.observations)
+        proposal = self.propose(ctx, policy_actions)
+        target = jnp.where(proposal.chosen[:, None], proposal.actions, ctx.batch.actions)
+        q = ctx.state.critics[0](ctx.batch.observations, policy_actions)
+        return q, self.bc_weight * proposal.gate * jnp.square(policy_actions - target).mean(-1)

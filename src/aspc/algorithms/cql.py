@@ -1,0 +1,295 @@
+"""CQL (Kumar et al., 2020) on SAC: critics that are pushed down on actions outside the data.
+
+    critics: min_Q  Σ_k E(Q_k(s, a) − y)² + α_cql·Σ_k E[P_k],   y = r + γ·min_k Q'_k(s', a'),   a' ~ π(s')
+             P_k = logsumexp over sampled actions of (Q_k − log density) − Q_k(s, a)         ("importance")
+             P_k = logsumexp over sampled and logged actions of Q_k − Q_k(s, a)              ("logsumexp")
+             P_k = mean over actions of π(s) of Q_k − Q_k(s, a)                              ("policy", appendix D)
+    actor:   min_π  E[α·log π(u|s) − min_k Q_k(s, u)],   u ~ π(s)
+    α:       so that π keeps the entropy −dim(a)
+
+Sampled are n uniform actions, n of π(s) and n of π(s'), all judged at s. All losses are taken at the parameters from
+the start of the step. The scale is α_cql, so here the inner step is the critics'. Appendix D leaves open what
+Q(s, π(s)) is with two critics and a stochastic policy: here min_k Q_k(s, u), with u as in the actor's loss.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.lax import stop_gradient as sg
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from aspc.algorithms.base import (
+    CRITIC,
+    INNER,
+    Batch,
+    Context,
+    Draw,
+    Inner,
+    Noise,
+    OuterTerms,
+    Parts,
+    PolicyExport,
+    Scalable,
+    Schedule,
+    Segment,
+    Spec,
+)
+from aspc.algorithms.common import bootstrap, deterministic_policy, make_critics
+from aspc.networks import MLP, Ensemble, Linear, SquashedGaussianActor, mlp, orthogonal_init, polyak
+from aspc.networks import small_glorot_last_init as actor_init
+from aspc.optim import Adam
+
+
+class CQLState(NamedTuple):
+    actor: SquashedGaussianActor
+    actor_opt: Any
+    log_alpha: Float[Array, ""]
+    log_alpha_opt: Any
+    critics: Ensemble
+    critics_target: Ensemble
+    critics_opt: Any
+    log_alpha_prime: Float[Array, ""]
+    log_alpha_prime_opt: Any
+
+
+class Samples(NamedTuple):
+    """What the critics' step needs, all without gradient."""
+
+    y: Float[Array, "batch"]
+    policy_actions: Float[Array, "batch act"]
+    policy_q: Float[Array, "batch"]
+    actions: Float[Array, "batch samples act"]
+    """n uniform, n of π(s'), n of π(s), and last the logged action."""
+    log_density: Float[Array, "batch samples-1"]
+
+
+class Penalty(NamedTuple):
+    q: Float[Array, "critics batch samples"]
+    gap: Float[Array, "critics batch"]
+    """P_k per sample, after its bounds."""
+
+
+@dataclass(frozen=True)
+class CQL(Scalable):
+    """CQL with a fixed weight of the penalty."""
+
+    scale_name: ClassVar[str] = "cql_alpha"
+
+    cql_alpha: float = 10.0
+    """Weight of the penalty."""
+    penalty: Literal["importance", "logsumexp", "policy"] = "importance"
+    """Which penalty: importance-weighted log-sum-exp (public CQL), without weights, or appendix D's mean under π."""
+    n_actions: int = 10
+    """Sampled actions n of each of the three kinds."""
+    temperature: float = 1.0
+    """Temperature of the log-sum-exp."""
+    penalty_min: float = -math.inf
+    """Lower bound of a sample's penalty."""
+    penalty_max: float = math.inf
+    """Upper bound of a sample's penalty."""
+    lagrange: bool = False
+    """Multiply the penalty by a learned α' that keeps it at `target_gap`."""
+    target_gap: float = -1.0
+    """The penalty that α' aims at."""
+    max_target_backup: bool = False
+    """The critics' target takes the best of n next actions."""
+    backup_entropy: bool = False
+    """The critics' target has SAC's entropy term."""
+    alpha_multiplier: float = 1.0
+    """Factor of the entropy's weight α."""
+    batch_size: int = 256
+    """Transitions in a minibatch."""
+    discount: float = 0.99
+    """Discount factor γ."""
+    tau: float = 5e-3
+    """Target update rate."""
+    actor_lr: float = 3e-5
+    """Learning rate of the actor and of α (Adam)."""
+    critic_lr: float = 3e-4
+    """Learning rate of the critics and of α' (Adam)."""
+    hidden_dim: int = 256
+    """Width of all hidden layers (ReLU)."""
+    actor_hidden_layers: int = 3
+    """Number of the actor's hidden layers."""
+    critic_hidden_layers: int = 3
+    """Number of the critics' hidden layers."""
+
+    # -- networks, state and schedule --------------------------------------------------------------------------
+    def init(self, key: PRNGKeyArray, spec: Spec) -> CQLState:
+        key_actor, key_critics = jax.random.split(key)
+        hidden = [self.hidden_dim] * self.actor_hidden_layers
+        net = mlp(key_actor, spec.obs_dim, hidden, 2 * spec.act_dim, init=actor_init)
+        actor = SquashedGaussianActor(net, jnp.ones(()), -jnp.ones(()), spec.max_action)
+        hidden = [self.hidden_dim] * self.critic_hidden_layers
+        return self.start(actor, make_critics(key_critics, spec, hidden, init=orthogonal_init))
+
+    def start(self, actor: SquashedGaussianActor, critics: Ensemble) -> CQLState:
+        """The state before the first step for given networks."""
+        log_alpha, log_alpha_prime = jnp.zeros(()), jnp.ones(())
+        slow, fast = Adam(self.actor_lr), Adam(self.critic_lr)
+        return CQLState(
+            actor,
+            slow.init(actor),
+            log_alpha,
+            slow.init(log_alpha),
+            critics,
+            critics,
+            fast.init(critics),
+            log_alpha_prime,
+            fast.init(log_alpha_prime),
+        )
+
+    def noise(self, spec: Spec, batch_size: int) -> dict[str, Draw]:
+        one = Draw("normal", (batch_size, spec.act_dim))
+        many = Draw("normal", (batch_size, self.n_actions, spec.act_dim))
+        return {
+            "pi_obs": one,
+            "pi_next": many if self.max_target_backup else one,
+            "random_actions": Draw("uniform", many.shape, -1.0, 1.0),
+            "cql_current": many,
+            "cql_next": many,
+        }
+
+    def schedule(self) -> Schedule:
+        return (Segment((frozenset({CRITIC, INNER}),), 1),)
+
+    # -- actor, entropy, and what the critics need -------------------------------------------------------------
+    def prepare(self, state: CQLState, batch: Batch, noise: Noise, parts: Parts) -> Context:
+        alpha = jnp.exp(state.log_alpha) * self.alpha_multiplier
+
+        def actor_loss(actor: SquashedGaussianActor) -> tuple[Array, tuple[Array, Array, Array]]:
+            actions, log_pi = actor.sample(batch.observations, noise["pi_obs"])
+            q = state.critics(batch.observations, actions).min(0)
+            return (alpha * log_pi - q).mean(), (actions, q, log_pi)
+
+        slow = Adam(self.actor_lr)
+        actor = slow.minimize(actor_loss, state.actor, state.actor_opt)
+        actions, q, log_pi = actor.aux
+        target_entropy = -batch.actions.shape[-1]
+
+        def alpha_loss(log_alpha: Array) -> tuple[Array, None]:
+            return -(log_alpha * (log_pi + target_entropy)).mean(), None
+
+        entropy = slow.minimize(alpha_loss, state.log_alpha, state.log_alpha_opt)
+        target_q = self.target_q(state, batch, noise, alpha)
+        samples = Samples(
+            bootstrap(batch, self.discount, target_q), actions, q, *self.sampled_actions(state.actor, batch, noise)
+        )
+        metrics = {
+            "actor_loss": actor.loss,
+            "log_pi": log_pi.mean(),
+            "alpha": alpha,
+            "alpha_loss": entropy.loss,
+            "target_q": target_q.mean(),
+        }
+        state = state._replace(
+            actor=actor.params,
+            actor_opt=actor.opt_state,
+            log_alpha=entropy.params,
+            log_alpha_opt=entropy.opt_state,
+        )
+        return Context(state, batch, noise, metrics, sg(samples))
+
+    def target_q(self, state: CQLState, batch: Batch, noise: Noise, alpha: Array) -> Float[Array, "batch"]:
+        """min_k Q'_k(s', a'), perhaps of the best of several a', perhaps with their entropy."""
+        actions, log_pi = state.actor.sample(batch.next_observations, noise["pi_next"])
+        q = state.critics_target(beside(batch.next_observations, actions), actions).min(0)
+        if self.max_target_backup:
+            best = q.argmax(1)[:, None]
+            q, log_pi = (jnp.take_along_axis(x, best, 1)[:, 0] for x in (q, log_pi))
+        return q - alpha * log_pi if self.backup_entropy else q
+
+    def sampled_actions(self, actor: SquashedGaussianActor, batch: Batch, noise: Noise) -> tuple[Array, Array]:
+        """`Samples.actions` and the log density of all but the logged one."""
+        uniform = noise["random_actions"]
+        log_uniform = jnp.full(uniform.shape[:2], uniform.shape[-1] * math.log(0.5), uniform.dtype)
+        following, log_following = actor.sample(batch.next_observations, noise["cql_next"])
+        current, log_current = actor.sample(batch.observations, noise["cql_current"])
+        actions = jnp.concatenate([uniform, following, current, batch.actions[:, None]], 1)
+        return actions, jnp.concatenate([log_uniform, log_following, log_current], 1)
+
+    # -- critics: the inner step -------------------------------------------------------------------------------
+    def penalise(self, ctx: Context, critics: Ensemble) -> Penalty:
+        actions = ctx.extra.actions
+        q = critics(beside(ctx.batch.observations, actions), actions)
+        sampled, logged = q[..., :-1], q[..., -1]
+        if self.penalty == "policy":
+            high = sampled[..., -self.n_actions :].mean(-1)
+        else:
+            weighed = sampled - ctx.extra.log_density if self.penalty == "importance" else q
+            high = self.temperature * jax.nn.logsumexp(weighed / self.temperature, -1)
+        return Penalty(q, jnp.clip(high - logged, self.penalty_min, self.penalty_max))
+
+    def alpha_prime(self, log_alpha_prime: Array) -> Array:
+        return jnp.clip(jnp.exp(log_alpha_prime), 0.0, 1e6)
+
+    def penalty_weight(self, ctx: Context, scale: Array | float) -> Array | float:
+        return self.alpha_prime(ctx.state.log_alpha_prime) * scale if self.lagrange else scale
+
+    def inner_step(self, ctx: Context, scale: Array | float) -> Inner:
+        """One step on Σ_k [Bellman error + weight · P_k]; with `lagrange`, also one of α' to keep P at its target."""
+        state, fast = ctx.state, Adam(self.critic_lr)
+        weight = self.penalty_weight(ctx, scale)
+        offset = self.target_gap if self.lagrange else 0.0
+
+        def inner_loss(critics: Ensemble) -> tuple[Array, Penalty]:
+            penalty = self.penalise(ctx, critics)
+            bellman = jnp.square(penalty.q[..., -1] - ctx.extra.y).mean(1)
+            return (bellman + weight * (penalty.gap.mean(1) - offset)).sum(), penalty
+
+        step = fast.minimize(inner_loss, state.critics, state.critics_opt)
+        gap = step.aux.gap
+        metrics = {"critic_loss": step.loss, "q_mean": step.aux.q[0, :, -1].mean(), "penalty": gap.mean()}
+        log_alpha_prime, log_alpha_prime_opt = state.log_alpha_prime, state.log_alpha_prime_opt
+        if self.lagrange:
+
+            def alpha_prime_loss(log_alpha_prime: Array) -> tuple[Array, None]:
+                return -self.alpha_prime(log_alpha_prime) * scale * (gap.mean() - offset), None
+
+            dual = fast.minimize(alpha_prime_loss, log_alpha_prime, log_alpha_prime_opt)
+            log_alpha_prime, log_alpha_prime_opt = dual.params, dual.opt_state
+            metrics |= {"alpha_prime": self.alpha_prime(state.log_alpha_prime), "alpha_prime_loss": dual.loss}
+        return Inner(
+            (step.params, log_alpha_prime),
+            (step.opt_state, log_alpha_prime_opt),
+            ctx.extra.policy_q,
+            gap.mean(0),
+            metrics,
+        )
+
+    def outer_terms(self, ctx: Context, params: tuple[Ensemble, Array], scale: Array | float) -> OuterTerms:
+        """Appendix D: L1 = −E[Q̃(s, π(s))]/E|Q̃(s, π(s))| + α_cql·P̃, with P̃ averaged over the two critics."""
+        critics, _ = params
+        q = critics(ctx.batch.observations, ctx.extra.policy_actions).min(0)
+        return OuterTerms(q, self.penalise(ctx, critics).gap.mean(0), 1.0, sg(self.penalty_weight(ctx, scale)))
+
+    def commit(self, ctx: Context, inner: Inner) -> CQLState:
+        critics, log_alpha_prime = inner.params
+        critics_opt, log_alpha_prime_opt = inner.opt_state
+        return ctx.state._replace(
+            critics=critics,
+            critics_opt=critics_opt,
+            critics_target=polyak(ctx.state.critics_target, critics, self.tau),
+            log_alpha_prime=log_alpha_prime,
+            log_alpha_prime_opt=log_alpha_prime_opt,
+        )
+
+    # -- acting ------------------------------------------------------------------------------------------------
+    def policy(self, state: CQLState) -> PolicyExport:
+        """tanh(mean): the first half of the last layer."""
+        *hidden, last = state.actor.net.layers
+        act_dim = last.bias.shape[-1] // 2
+        mean = Linear(last.weight[..., :act_dim], last.bias[..., :act_dim])
+        return deterministic_policy(MLP((*hidden, mean), (), state.actor.net.activation))
+
+
+def beside(observations: Float[Array, "batch obs"], actions: Float[Array, "batch *samples act"]) -> Array:
+    """Each observation, repeated for each of its actions."""
+    if actions.ndim == observations.ndim:
+        return observations
+    return jnp.broadcast_to(observations[:, None], (*actions.shape[:-1], observations.shape[-1]))

@@ -1,0 +1,274 @@
+"""Diffusion-QL (Wang et al., 2023): a diffusion policy that imitates and, through its whole chain, maximises Q.
+
+    actor:   min_ε  ‖ε(√ā_t·a + √(1 − ā_t)·e, t, s) − e‖² − η·E[Q_i(s, a₀)] / E|Q_j(s, a₀)|
+             e ~ N(0, 1), t one of N diffusion steps, a₀ a sample of the policy, {i, j} = {1, 2} in random order
+    critics: Q_k(s, a) → r + γ·min_k Q'_k(s', a₀'),   a₀' a sample of the averaged policy
+
+Appendix D divides Q_i by its own mean (`normalize_by="same"`). The gradients of actor and critics are clipped by
+their norm. The average of the actor starts at its initial weights and waits `ema_start` steps, as in its authors'
+code; acting takes the actor itself, 50 candidates, and draws one of them with the softmax of min_k Q'_k.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.lax import stop_gradient as sg
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from aspc.algorithms.base import (
+    CRITIC,
+    INNER,
+    Batch,
+    Context,
+    Draw,
+    Inner,
+    Noise,
+    OuterTerms,
+    Parts,
+    PolicyExport,
+    Scalable,
+    Schedule,
+    Segment,
+    Spec,
+)
+from aspc.algorithms.common import bootstrap, fit_critics, make_critics, mean_abs, mlp_arrays
+from aspc.networks import Ensemble, NoiseModel, mlp, polyak
+from aspc.optim import Adam, global_norm
+
+BACKUP_SAMPLES = 10  # next actions a state with `max_q_backup`
+CANDIDATES = 50  # actions among which the critics choose when the policy acts
+
+
+class DiffusionSchedule(NamedTuple):
+    """The variance-preserving noise schedule of N steps; index 0 is the first diffusion step."""
+
+    alphas_cumprod: np.ndarray
+    """ā_t: the share of the action's variance that is left after step t."""
+    posterior_std: np.ndarray
+    """Standard deviation of x_{t−1} given x_t and x₀; 0 at the last denoising step."""
+    posterior_mean_coef1: np.ndarray
+    """Weight of x₀ in the mean of x_{t−1}."""
+    posterior_mean_coef2: np.ndarray
+    """Weight of x_t in it."""
+
+    @classmethod
+    def vp(cls, n: int, beta_min: float = 0.1, beta_max: float = 10.0) -> DiffusionSchedule:
+        t = np.arange(1, n + 1)
+        alphas = np.exp(-beta_min / n - 0.5 * (beta_max - beta_min) * (2 * t - 1) / n**2)
+        betas, cumprod = 1 - alphas, np.cumprod(alphas)
+        before = np.append(1.0, cumprod[:-1])
+        std = np.sqrt(np.maximum(betas * (1 - before) / (1 - cumprod), 1e-20))
+        std[0] = 0.0
+        return cls(
+            cumprod,
+            std,
+            betas * np.sqrt(before) / (1 - cumprod),
+            (1 - before) * np.sqrt(alphas) / (1 - cumprod),
+        )
+
+
+class DiffusionQLState(NamedTuple):
+    actor: NoiseModel
+    actor_ema: NoiseModel
+    actor_opt: Any
+    critics: Ensemble
+    critics_target: Ensemble
+    critics_opt: Any
+    step: Int[Array, ""]
+
+
+@dataclass(frozen=True)
+class DiffusionQL(Scalable):
+    """Diffusion-QL with a fixed weight η of Q."""
+
+    scale_name: ClassVar[str] = "eta"
+
+    eta: float = 1.0
+    """Weight η of the normalised Q against imitation."""
+    normalize_by: Literal["other", "same"] = "other"
+    """Whose mean|Q| divides Q: the other critic's, as its authors have it, or its own, as appendix D writes."""
+    max_q_backup: bool = False
+    """The critics' target takes the best of 10 next actions."""
+    max_grad_norm: float = 1.0
+    """Gradients of actor and critics are shortened to this norm."""
+    diffusion_steps: int = 5
+    """Diffusion steps N."""
+    batch_size: int = 256
+    """Transitions in a minibatch."""
+    discount: float = 0.99
+    """Discount factor γ."""
+    tau: float = 5e-3
+    """Target update rate of the critics."""
+    ema_rate: float = 5e-3
+    """Rate of the actor's average, one minus its decay."""
+    ema_every: int = 5
+    """Steps between its updates."""
+    ema_start: int = 1000
+    """Step of its first update."""
+    actor_lr: float = 3e-4
+    """Learning rate of the actor (Adam)."""
+    critic_lr: float = 3e-4
+    """Learning rate of the critics (Adam)."""
+    hidden_dim: int = 256
+    """Width of all hidden layers (Mish)."""
+    hidden_layers: int = 3
+    """Number of hidden layers of actor and critics."""
+    time_dim: int = 16
+    """Size of the embedding of the diffusion step."""
+    normalize_observations: bool = False
+    """Standardise observations with the dataset's mean and standard deviation (+ 1e-3)."""
+
+    # -- networks, state and schedule --------------------------------------------------------------------------
+    def init(self, key: PRNGKeyArray, spec: Spec) -> DiffusionQLState:
+        key_time, key_actor, key_critics = jax.random.split(key, 3)
+        hidden, mish = [self.hidden_dim] * self.hidden_layers, jax.nn.mish
+        in_dim = spec.act_dim + self.time_dim + spec.obs_dim
+        actor = NoiseModel(
+            mlp(key_time, self.time_dim, [2 * self.time_dim], self.time_dim, activation=mish),
+            mlp(key_actor, in_dim, hidden, spec.act_dim, activation=mish),
+            spec.max_action,
+        )
+        return self.start(actor, make_critics(key_critics, spec, hidden, activation=mish))
+
+    def start(self, actor: NoiseModel, critics: Ensemble) -> DiffusionQLState:
+        """The state before the first step for given networks."""
+        return DiffusionQLState(
+            actor,
+            actor,
+            self.actor_adam().init(actor),
+            critics,
+            critics,
+            self.critic_adam().init(critics),
+            jnp.zeros((), jnp.int32),
+        )
+
+    def actor_adam(self) -> Adam:
+        return Adam(self.actor_lr, self.max_grad_norm)
+
+    def critic_adam(self) -> Adam:
+        return Adam(self.critic_lr, self.max_grad_norm)
+
+    def noise(self, spec: Spec, batch_size: int) -> dict[str, Draw]:
+        n, act = self.diffusion_steps, spec.act_dim
+        targets = batch_size * (BACKUP_SAMPLES if self.max_q_backup else 1)
+        return {
+            "target_xT": Draw("normal", (targets, act)),
+            "target_steps": Draw("normal", (n, targets, act)),
+            "bc_t": Draw("integers", (batch_size,), 0, n),
+            "bc_eps": Draw("normal", (batch_size, act)),
+            "actor_xT": Draw("normal", (batch_size, act)),
+            "actor_steps": Draw("normal", (n, batch_size, act)),
+            "choose_u": Draw("uniform", ()),
+        }
+
+    def schedule(self) -> Schedule:
+        return (Segment((frozenset({CRITIC, INNER}),), 1),)
+
+    # -- diffusion ---------------------------------------------------------------------------------------------
+    def sample(
+        self,
+        actor: NoiseModel,
+        observations: Float[Array, "batch obs"],
+        x_start: Float[Array, "batch act"],
+        steps: Float[Array, "n batch act"],
+    ) -> Float[Array, "batch act"]:
+        """Actions from pure noise: predict x₀, bound it, take a step of the posterior towards it; N times."""
+        diffusion, high = DiffusionSchedule.vp(self.diffusion_steps), actor.max_action
+        x = x_start
+        for t, epsilon in zip(reversed(range(self.diffusion_steps)), steps, strict=True):
+            kept = diffusion.alphas_cumprod[t]
+            x0 = (1 / kept) ** 0.5 * x - (1 / kept - 1) ** 0.5 * actor(x, jnp.asarray(t), observations)
+            x0 = jnp.clip(x0, -high, high)
+            x = float(diffusion.posterior_mean_coef1[t]) * x0 + float(diffusion.posterior_mean_coef2[t]) * x
+            x = x + float(diffusion.posterior_std[t]) * epsilon
+        return jnp.clip(x, -high, high)
+
+    def imitation(self, ctx: Context, actor: NoiseModel) -> Float[Array, "batch"]:
+        """‖ε(noisy action, t, s) − e‖² per sample, averaged over action dimensions."""
+        t, e = ctx.noise["bc_t"], ctx.noise["bc_eps"]
+        kept = jnp.asarray(DiffusionSchedule.vp(self.diffusion_steps).alphas_cumprod, e.dtype)[t][:, None]
+        noisy = jnp.sqrt(kept) * ctx.batch.actions + jnp.sqrt(1 - kept) * e
+        return jnp.square(actor(noisy, t, ctx.batch.observations) - e).mean(-1)
+
+    # -- critics -----------------------------------------------------------------------------------------------
+    def prepare(self, state: DiffusionQLState, batch: Batch, noise: Noise, parts: Parts) -> Context:
+        """The critics' step: Σ_k mean (Q_k(s, a) − y)²."""
+        s_next = batch.next_observations
+        if self.max_q_backup:
+            s_next = jnp.repeat(s_next, BACKUP_SAMPLES, axis=0)
+        next_actions = self.sample(state.actor_ema, s_next, noise["target_xT"], noise["target_steps"])
+        next_q = state.critics_target(s_next, next_actions)
+        if self.max_q_backup:
+            next_q = next_q.reshape(len(next_q), -1, BACKUP_SAMPLES).max(-1)
+        y = bootstrap(batch, self.discount, next_q.min(0))
+        fit = fit_critics(self.critic_adam(), state.critics, state.critics_opt, batch, y)
+        state = state._replace(critics=fit.params, critics_opt=fit.opt_state)
+        metrics = {
+            "critic_loss": fit.loss,
+            "critic_grad_norm": global_norm(fit.grads),
+            **{f"q{k + 1}_mean": fit.aux[k].mean() for k in range(2)},
+        }
+        return Context(state, batch, noise, metrics)
+
+    # -- actor: the inner step ---------------------------------------------------------------------------------
+    def q_of_policy(self, ctx: Context, actor: NoiseModel) -> tuple[Float[Array, "2 batch"], Array, Array]:
+        """Q_k(s, a₀) of both critics; of the one drawn to be maximised; and what divides it."""
+        actions = self.sample(actor, ctx.batch.observations, ctx.noise["actor_xT"], ctx.noise["actor_steps"])
+        q = ctx.state.critics(ctx.batch.observations, actions)
+        first = ctx.noise["choose_u"] > 0.5
+        chosen, other = jnp.where(first, q[0], q[1]), jnp.where(first, q[1], q[0])
+        return q, chosen, mean_abs(other if self.normalize_by == "other" else chosen)
+
+    def inner_step(self, ctx: Context, scale: Array | float) -> Inner:
+        def inner_loss(actor: NoiseModel) -> tuple[Array, tuple[Array, Array, Array, Array]]:
+            imitation = self.imitation(ctx, actor)
+            both, q, normaliser = self.q_of_policy(ctx, actor)
+            q_loss = -q.mean() / normaliser
+            return imitation.mean() + scale * q_loss, (imitation, both, q, q_loss)
+
+        step = self.actor_adam().minimize(inner_loss, ctx.state.actor, ctx.state.actor_opt)
+        imitation, both, q, q_loss = step.aux
+        metrics = {
+            "actor_loss": step.loss,
+            "bc_loss": imitation.mean(),
+            "q_loss": q_loss,
+            "actor_grad_norm": global_norm(step.grads),
+            **{f"actor_q{k + 1}_mean": both[k].mean() for k in range(2)},
+        }
+        return Inner(step.params, step.opt_state, q, imitation, metrics)
+
+    def outer_terms(self, ctx: Context, params: NoiseModel, scale: Array | float) -> OuterTerms:
+        """L1 is the inner loss under the updated actor. The wrapper divides Q by its own mean|Q|: replace that."""
+        _, q, normaliser = self.q_of_policy(ctx, params)
+        return OuterTerms(q, self.imitation(ctx, params), sg(scale) * mean_abs(q) / normaliser, 1.0)
+
+    def commit(self, ctx: Context, inner: Inner) -> DiffusionQLState:
+        state = ctx.state
+        due = (state.step % self.ema_every == 0) & (state.step >= self.ema_start)
+        return state._replace(
+            actor=inner.params,
+            actor_opt=inner.opt_state,
+            actor_ema=polyak(state.actor_ema, inner.params, jnp.where(due, self.ema_rate, 0.0)),
+            critics_target=polyak(state.critics_target, state.critics, self.tau),
+            step=state.step + 1,
+        )
+
+    # -- acting ------------------------------------------------------------------------------------------------
+    def policy(self, state: DiffusionQLState) -> PolicyExport:
+        arrays = {
+            **mlp_arrays(state.actor.time_net, "time."),
+            **mlp_arrays(state.actor.net, "noise."),
+            **mlp_arrays(state.critics_target.members.net, "critics."),
+        }
+        diffusion = DiffusionSchedule.vp(self.diffusion_steps)
+        settings = {
+            "activation": "mish",
+            "candidates": CANDIDATES,
+            **{name: values.tolist() for name, values in diffusion._asdict().items()},
+        }
+        return PolicyExport("diffusion", arrays, settings)

@@ -1,0 +1,212 @@
+"""FQL (Park et al., 2025): a flow policy imitates, a one-step policy distils it and maximises Q.
+
+    flow:     v(s, x_t, t) → a − x₀,   x_t = (1 − t)·x₀ + t·a,   x₀ ~ N(0, 1), t ~ U(0, 1)
+    one step: min_μ  α·‖μ(s, z) − flow(s, z)‖² − Q(s, μ(s, z)),   flow(s, z) = z integrated along v in F Euler steps
+    critics:  Q_k(s, a) → r + γ·mean_k Q'_k(s', μ(s', z'))
+
+Appendix D weighs the other term, and normalises Q: ‖μ(s, z) − flow(s, z)‖² − α·Q/mean|Q|. That is
+`scale_on="q", normalize_q=True`, at a fixed scale or (`fql+aspc`) a learned one. All losses are taken at the
+parameters from the start of the step; norms are means over action dimensions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.lax import stop_gradient as sg
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from aspc.algorithms.base import (
+    CRITIC,
+    INNER,
+    Batch,
+    Context,
+    Draw,
+    Inner,
+    Noise,
+    OuterTerms,
+    Parts,
+    PolicyExport,
+    Scalable,
+    Schedule,
+    Segment,
+    Spec,
+)
+from aspc.algorithms.common import bootstrap, make_critics, mean_abs, mlp_arrays
+from aspc.networks import Ensemble, Flow, glorot_init, mlp, polyak
+from aspc.optim import Adam
+
+
+class FQLState(NamedTuple):
+    flow: Flow
+    flow_opt: Any
+    one_step: Flow
+    one_step_opt: Any
+    critics: Ensemble
+    critics_target: Ensemble
+    critics_opt: Any
+
+
+class Distillation(NamedTuple):
+    """What the one-step policy's update needs from the start of the step."""
+
+    critics: Ensemble
+    flow_actions: Float[Array, "batch act"]
+
+
+@dataclass(frozen=True)
+class FQL(Scalable):
+    """FQL with a fixed distillation weight α."""
+
+    alpha: float = 10.0
+    """The scale between distillation and Q."""
+    scale_on: Literal["distillation", "q"] = "distillation"
+    """Which term α multiplies: its authors' choice, or appendix D's (which also normalises Q)."""
+    normalize_q: bool = False
+    """Divide Q by mean|Q| in the one-step policy's loss."""
+    flow_steps: int = 10
+    """Euler steps F along the flow."""
+    q_agg: Literal["mean", "min"] = "mean"
+    """How the two target critics are combined."""
+    batch_size: int = 256
+    """Transitions in a minibatch."""
+    discount: float = 0.99
+    """Discount factor γ."""
+    tau: float = 5e-3
+    """Target update rate."""
+    lr: float = 3e-4
+    """Learning rate of all networks (Adam)."""
+    hidden_dim: int = 512
+    """Width of all hidden layers (GELU)."""
+    hidden_layers: int = 4
+    """Number of hidden layers of every network."""
+    critic_layer_norm: bool = True
+    """LayerNorm after each hidden layer of the critics."""
+    actor_layer_norm: bool = False
+    """LayerNorm after each hidden layer of the two policies."""
+    normalize_observations: bool = False
+    """Standardise observations with the dataset's mean and standard deviation (+ 1e-3)."""
+
+    # -- networks, state and schedule --------------------------------------------------------------------------
+    def init(self, key: PRNGKeyArray, spec: Spec) -> FQLState:
+        key_flow, key_one_step, key_critics = jax.random.split(key, 3)
+        hidden = [self.hidden_dim] * self.hidden_layers
+        options: dict[str, Any] = {"init": glorot_init, "activation": jax.nn.gelu, "layer_norm_eps": 1e-6}
+        norm = self.actor_layer_norm
+        in_dim = spec.obs_dim + spec.act_dim
+        return self.start(
+            Flow(mlp(key_flow, in_dim + 1, hidden, spec.act_dim, layer_norm=norm, **options)),
+            Flow(mlp(key_one_step, in_dim, hidden, spec.act_dim, layer_norm=norm, **options)),
+            make_critics(key_critics, spec, hidden, layer_norm=self.critic_layer_norm, **options),
+        )
+
+    def start(self, flow: Flow, one_step: Flow, critics: Ensemble) -> FQLState:
+        """The state before the first step for given networks."""
+        adam = Adam(self.lr)
+        return FQLState(flow, adam.init(flow), one_step, adam.init(one_step), critics, critics, adam.init(critics))
+
+    def noise(self, spec: Spec, batch_size: int) -> dict[str, Draw]:
+        normal = Draw("normal", (batch_size, spec.act_dim))
+        return {
+            "critic_next_action": normal,
+            "flow_x0": normal,
+            "flow_t": Draw("uniform", (batch_size, 1)),
+            "distill": normal,
+        }
+
+    def schedule(self) -> Schedule:
+        return (Segment((frozenset({CRITIC, INNER}),), 1),)
+
+    # -- critics and flow --------------------------------------------------------------------------------------
+    def flow_actions(self, flow: Flow, observations: Float[Array, "batch obs"], z: Float[Array, "batch act"]) -> Array:
+        """z carried along the velocity field by Euler's method, clipped to ±1."""
+
+        def euler(x: Array, k: Array) -> tuple[Array, None]:
+            t = jnp.full((*x.shape[:-1], 1), k, x.dtype) / self.flow_steps
+            return x + flow(observations, x, t) / self.flow_steps, None
+
+        x, _ = jax.lax.scan(euler, z, jnp.arange(self.flow_steps))
+        return jnp.clip(x, -1.0, 1.0)
+
+    def prepare(self, state: FQLState, batch: Batch, noise: Noise, parts: Parts) -> Context:
+        """The steps of critics, mean_k (Q_k(s, a) − y)², and flow; all from the parameters before them."""
+        s, a = batch.observations, batch.actions
+        next_actions = jnp.clip(state.one_step(batch.next_observations, noise["critic_next_action"]), -1.0, 1.0)
+        next_q = state.critics_target(batch.next_observations, next_actions)
+        y = bootstrap(batch, self.discount, next_q.mean(0) if self.q_agg == "mean" else next_q.min(0))
+
+        def critic_loss(critics: Ensemble) -> tuple[Array, Array]:
+            q = critics(s, a)
+            return jnp.square(q - y).mean(), q
+
+        x0, t = noise["flow_x0"], noise["flow_t"]
+
+        def flow_loss(flow: Flow) -> tuple[Array, None]:
+            return jnp.square(flow(s, (1 - t) * x0 + t * a, t) - (a - x0)).mean(), None
+
+        adam = Adam(self.lr)
+        critics = adam.minimize(critic_loss, state.critics, state.critics_opt)
+        flow = adam.minimize(flow_loss, state.flow, state.flow_opt)
+        q = critics.aux
+        metrics = {
+            "critic_loss": critics.loss,
+            "q_mean": q.mean(),
+            "q_max": q.max(),
+            "q_min": q.min(),
+            "flow_loss": flow.loss,
+        }
+        distillation = Distillation(state.critics, self.flow_actions(state.flow, s, noise["distill"]))
+        state = state._replace(
+            critics=critics.params, critics_opt=critics.opt_state, flow=flow.params, flow_opt=flow.opt_state
+        )
+        return Context(state, batch, noise, metrics, distillation)
+
+    # -- the one-step policy: the inner step -------------------------------------------------------------------
+    def terms(self, ctx: Context, one_step: Flow, scale: Array | float) -> tuple[Array, Array, Any, Any, Any]:
+        """Per sample Q(s, μ(s, z)) and distillation error; what divides Q; the weights of Q and of distillation."""
+        actions = one_step(ctx.batch.observations, ctx.noise["distill"])
+        q = ctx.extra.critics(ctx.batch.observations, jnp.clip(actions, -1.0, 1.0)).mean(0)
+        distillation = jnp.square(actions - ctx.extra.flow_actions).mean(-1)
+        normaliser = mean_abs(q) if self.normalize_q else jnp.ones_like(mean_abs(q))
+        q_weight, weight = (1.0, scale) if self.scale_on == "distillation" else (scale, 1.0)
+        return q, distillation, normaliser, q_weight, weight
+
+    def inner_step(self, ctx: Context, scale: Array | float) -> Inner:
+        def inner_loss(one_step: Flow) -> tuple[Array, tuple[Array, Array, Array]]:
+            q, distillation, normaliser, q_weight, weight = self.terms(ctx, one_step, scale)
+            q_loss = -q.mean() / normaliser
+            return weight * distillation.mean() + q_weight * q_loss, (q, distillation, q_loss)
+
+        step = Adam(self.lr).minimize(inner_loss, ctx.state.one_step, ctx.state.one_step_opt)
+        q, distillation, q_loss = step.aux
+        metrics = {
+            "actor_loss": step.loss,
+            "distillation_loss": distillation.mean(),
+            "q_loss": q_loss,
+            "actor_q_mean": q.mean(),
+        }
+        return Inner(step.params, step.opt_state, q, distillation, metrics)
+
+    def outer_terms(self, ctx: Context, params: Flow, scale: Array | float) -> OuterTerms:
+        """L1 is the inner loss under the updated policy: the wrapper divides Q by mean|Q|, undone if it is not to."""
+        q, distillation, normaliser, q_weight, weight = self.terms(ctx, params, sg(scale))
+        return OuterTerms(q, distillation, q_weight * mean_abs(q) / normaliser, weight)
+
+    def commit(self, ctx: Context, inner: Inner) -> FQLState:
+        """The target follows the critics from *before* this step."""
+        return ctx.state._replace(
+            one_step=inner.params,
+            one_step_opt=inner.opt_state,
+            critics_target=polyak(ctx.state.critics_target, ctx.extra.critics, self.tau),
+        )
+
+    # -- acting ------------------------------------------------------------------------------------------------
+    def policy(self, state: FQLState) -> PolicyExport:
+        """One step, clip(μ(s, z), ±1), with a fresh z for each state."""
+        settings: dict[str, Any] = {"activation": "gelu", "latent_size": state.one_step.net.layers[-1].bias.shape[-1]}
+        if state.one_step.net.norms:
+            settings["layer_norm_eps"] = state.one_step.net.norms[0].eps
+        return PolicyExport("flow", mlp_arrays(state.one_step.net), settings)
