@@ -368,13 +368,11 @@ class Dataset:
             raise AspcError(f"n_step must be at least 1, not {n_step}.")
         starts, stops = self.episode_bounds
         last = np.repeat(stops - 1, stops - starts)  # of each row's episode
-        usable_last = last if self.next_observations is not None else last - ~self.terminals[last]
-        rows = np.flatnonzero(np.arange(len(self)) <= usable_last)
+        rows, final = self.transition_rows(n_step)
         if len(rows) == 0:
             raise AspcError(
                 f"{self.name}: no transition is left; episodes need at least two rows or next observations."
             )
-        final = np.minimum(rows + (n_step - 1), usable_last[rows])  # the last row that each return sums
         rewards = self.rewards.astype(np.float64) * reward_scale + reward_shift
         summed = rewards[rows]
         for k in range(1, n_step):
@@ -396,6 +394,14 @@ class Dataset:
             next_actions=scaled[np.where(final < last[rows], following, final)],
             discounts=(discount ** (final - rows + 1).astype(np.float64)).astype(np.float32),
         )
+
+    def transition_rows(self, n_step: int = 1) -> tuple[np.ndarray, np.ndarray]:
+        """The row where each transition begins, and the last row that its n-step return sums."""
+        starts, stops = self.episode_bounds
+        last = np.repeat(stops - 1, stops - starts)
+        usable_last = last if self.next_observations is not None else last - ~self.terminals[last]
+        rows = np.flatnonzero(np.arange(len(self)) <= usable_last)
+        return rows, np.minimum(rows + (n_step - 1), usable_last[rows])
 
     def with_notes(self, notes: Iterable[str]) -> Dataset:
         """The same dataset with more notes."""

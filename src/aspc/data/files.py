@@ -119,9 +119,8 @@ def _need_all(found: Mapping[str, Any], stored: Sequence[str], name: str) -> Non
             )
 
 
-def _finish(arrays: Arrays, notes: list[str], name: str) -> tuple[Arrays, list[str]]:
+def complete_flags(arrays: Arrays, length: int, name: str) -> Arrays:
     """Terminals where none were logged, and timeouts from episode numbers."""
-    length = len(arrays["observations"])
     if "terminals" not in arrays:
         arrays["terminals"] = np.zeros(length, dtype=bool)
     numbers = arrays.pop("episodes", None)
@@ -134,7 +133,7 @@ def _finish(arrays: Arrays, notes: list[str], name: str) -> tuple[Arrays, list[s
         terminals = np.asarray(arrays["terminals"]).reshape(-1) != 0
         if len(terminals) == len(ends):
             arrays["timeouts"] = ends & ~terminals
-    return arrays, notes
+    return arrays
 
 
 # ── readers, one a format: path and key map in, arrays and notes out ────────────────────────────────────────────────
@@ -149,13 +148,13 @@ def _read_hdf5(path: Path, key_map: Mapping[str, str]) -> tuple[Arrays, list[str
         found, notes = resolve_keys(stored, key_map, path.name)
         total = 0
         for source in found.values():
-            total += _check_hdf5_dataset(file[source], f"{path.name}: {source!r}")
+            total += check_hdf5_dataset(file[source], f"{path.name}: {source!r}")
         refuse_too_large(total, path.name)
         arrays = {key: np.asarray(file[source][()]) for key, source in found.items()}
-    return _finish(arrays, notes, path.name)
+    return complete_flags(arrays, len(arrays["observations"]), path.name), notes
 
 
-def _check_hdf5_dataset(dataset: Any, name: str) -> int:
+def check_hdf5_dataset(dataset: Any, name: str) -> int:
     """The bytes of a dataset, once it is known to be numbers that the file really holds."""
     if dataset.dtype.kind not in "fiub":
         raise AspcError(f"{name} must hold numbers, not {dataset.dtype}.")
@@ -172,7 +171,7 @@ def _check_hdf5_dataset(dataset: Any, name: str) -> int:
 
 def _read_npz(path: Path, key_map: Mapping[str, str]) -> tuple[Arrays, list[str]]:
     arrays, notes = _npz_members(path, lambda stored: resolve_keys(stored, key_map, path.name))
-    return _finish(arrays, notes, path.name)
+    return complete_flags(arrays, len(arrays["observations"]), path.name), notes
 
 
 def _npz_members(
@@ -285,7 +284,8 @@ def _read_arrow(path: Path, key_map: Mapping[str, str]) -> tuple[Arrays, list[st
             raise AspcError(f"{path.name}: column {source!r} must hold numbers, not {values.type}.")
         return values.to_numpy()
 
-    return _finish(_table_arrays(found, column, path.name), [], path.name)
+    arrays = _table_arrays(found, column, path.name)
+    return complete_flags(arrays, len(arrays["observations"]), path.name), []
 
 
 def _flag(text: str) -> float:
@@ -316,7 +316,7 @@ def _read_csv(path: Path, key_map: Mapping[str, str]) -> tuple[Arrays, list[str]
         )
     position = {columns[index]: i for i, index in enumerate(wanted)}
     arrays = _table_arrays(found, lambda source: table[:, position[source]], path.name)
-    return _finish(arrays, [], path.name)
+    return complete_flags(arrays, len(arrays["observations"]), path.name), []
 
 
 def extract(path: Path, key_map: Mapping[str, str]) -> tuple[Arrays, list[str]]:

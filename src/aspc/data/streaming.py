@@ -1,0 +1,487 @@
+"""Data larger than memory: a packed folder on disk, read through a shuffled window of blocks.
+
+`pack` writes transitions as fixed-width rows into one file. `StreamingDataset.windows` gives tables of a fixed number
+of rows, each made of many small blocks from all over the file, so that training draws its minibatches from a window as
+it would from the whole, with the same compiled program; the next window is read by a thread meanwhile. Window k
+depends on (seed, k) alone, so a resumed run sees the same ones.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import shutil
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from aspc.data import cache
+from aspc.data.dataset import Dataset, Transitions, action_bounds, timeouts_from_limit
+from aspc.errors import AspcError
+
+META, ROWS = "packed.json", "rows.f32"
+FORMAT = 1
+BLOCK_ROWS = 32  # consecutive transitions that are read together: fewer mix better, more read faster
+SLAB_ROWS = 65_536  # rows that packing and preparing hold at once
+COPIES = 4  # tables alive at the worst moment: in use, on its way to the device, waiting, and being filled
+
+Prepare = Callable[[Transitions], np.ndarray]
+
+
+def is_packed(path: str | os.PathLike[str]) -> bool:
+    """Whether a path is a folder that `pack` wrote."""
+    return (Path(path) / META).is_file()
+
+
+def _columns(observation: int, action: int) -> dict[str, slice]:
+    """Where each field of `Transitions` lies in a packed row."""
+    widths = {
+        "observations": observation,
+        "actions": action,
+        "rewards": 1,
+        "next_observations": observation,
+        "terminals": 1,
+        "next_actions": action,
+        "discounts": 1,
+    }
+    ends = np.cumsum(list(widths.values())).tolist()
+    return {key: slice(end - width, end) for (key, width), end in zip(widths.items(), ends, strict=True)}
+
+
+def _as_table(transitions: Transitions) -> np.ndarray:
+    parts = [field if field.ndim == 2 else field[:, None] for field in transitions]
+    return np.concatenate(parts, axis=1).astype("<f4", copy=False)
+
+
+# ── packing ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass
+class _Moments:
+    """Running facts of what is packed."""
+
+    rows: int = 0
+    total: Any = 0.0
+    squares: Any = 0.0
+
+    def add(self, observations: np.ndarray) -> None:
+        wide = observations.astype(np.float64)
+        self.rows += len(wide)
+        self.total = self.total + wide.sum(axis=0)
+        self.squares = self.squares + np.square(wide).sum(axis=0)
+
+    @property
+    def mean(self) -> np.ndarray:
+        return self.total / self.rows
+
+    @property
+    def std(self) -> np.ndarray:
+        return np.sqrt(np.maximum(self.squares / self.rows - np.square(self.mean), 0.0))
+
+
+def pack(
+    source: Dataset | str | os.PathLike[str],
+    folder: str | os.PathLike[str],
+    *,
+    n_step: int = 1,
+    discount: float = 0.99,
+    key_map: Mapping[str, str] | None = None,
+    env: str | None = None,
+    action_low: Any = None,
+    action_high: Any = None,
+    max_episode_steps: int | None = None,
+    strict: bool = False,
+) -> StreamingDataset:
+    """Write a packed folder from a dataset, or from an HDF5 file of any size (only its flags must fit in memory)."""
+    folder = Path(folder)
+    if folder.exists():
+        raise AspcError(f"{folder} is there already; choose another folder or remove that one.")
+    if isinstance(source, Dataset):
+        return _write_packed(folder, _Reader.of_dataset(source), n_step, discount, strict)
+    options = {"action_low": action_low, "action_high": action_high, "max_episode_steps": max_episode_steps}
+    with _open_hdf5(Path(source), key_map or {}, env, **options) as reader:
+        return _write_packed(folder, reader, n_step, discount, strict)
+
+
+@dataclass
+class _Reader:
+    """Rows of a log, a slab at a time, with what is known of the whole."""
+
+    name: str
+    env: str | None
+    flags: tuple[np.ndarray, np.ndarray]  # terminals and timeouts of all rows
+    read: Callable[[str, slice], np.ndarray]
+    has_next: bool
+    bounds: tuple[np.ndarray, np.ndarray]
+    notes: tuple[str, ...]
+    close: Callable[[], None] = lambda: None
+
+    def __enter__(self) -> _Reader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @classmethod
+    def of_dataset(cls, dataset: Dataset) -> _Reader:
+        return cls(
+            name=dataset.name,
+            env=dataset.env,
+            flags=(dataset.terminals, dataset.timeouts),
+            read=lambda key, rows: getattr(dataset, key)[rows],
+            has_next=dataset.next_observations is not None,
+            bounds=(dataset.action_low, dataset.action_high),
+            notes=dataset.notes,
+        )
+
+    def slab(self, rows: slice, strict: bool) -> Dataset:
+        keys = ("observations", "actions", "rewards", *(("next_observations",) if self.has_next else ()))
+        arrays: dict[str, Any] = {key: self.read(key, rows) for key in keys}
+        return Dataset.from_arrays(
+            **arrays,
+            terminals=self.flags[0][rows],
+            timeouts=self.flags[1][rows],
+            action_low=self.bounds[0],
+            action_high=self.bounds[1],
+            name=f"{self.name}, rows from {rows.start:,}",
+            strict=strict,
+        )
+
+
+def _open_hdf5(
+    path: Path,
+    key_map: Mapping[str, str],
+    env: str | None,
+    *,
+    action_low: Any,
+    action_high: Any,
+    max_episode_steps: int | None,
+) -> _Reader:
+    """An HDF5 file, its claims checked, its flags read, its bounds known."""
+    import h5py
+
+    from aspc import envs
+    from aspc.data import d4rl, files
+
+    try:
+        file = h5py.File(path, "r")
+    except OSError as error:
+        raise AspcError(f"{path}: the file is absent, damaged or not HDF5 ({error}).") from error
+    try:
+        stored: list[str] = []
+        file.visititems(lambda key, item: stored.append(key) if isinstance(item, h5py.Dataset) else None)
+        found, notes = files.resolve_keys(stored, key_map, path.name)
+        sizes = {key: len(file[source]) for key, source in found.items()}
+        for source in found.values():
+            files.check_hdf5_dataset(file[source], f"{path.name}: {source!r}")
+        if len(set(sizes.values())) != 1:
+            raise AspcError(f"{path.name}: its arrays differ in length: {sizes}.")
+        if file[found["observations"]].ndim != 2 or file[found["actions"]].ndim != 2:
+            raise AspcError(f"{path.name}: observations and actions must have two axes (rows, features).")
+        flags: dict[str, Any] = {
+            key: file[found[key]][()] for key in ("terminals", "timeouts", "episodes") if key in found
+        }
+        flags = files.complete_flags(flags, sizes["observations"], path.name)
+        name = path.stem
+        if env is None:
+            env = d4rl.name_from_stem(name, file[found["observations"]].shape[1], file[found["actions"]].shape[1])
+        elif env == "none":
+            env = None
+        terminals = np.asarray(flags["terminals"]).reshape(-1) != 0
+        if "timeouts" in flags:
+            timeouts = (np.asarray(flags["timeouts"]).reshape(-1) != 0) & ~terminals
+        else:
+            limit = max_episode_steps or (
+                envs.horizon(env) if env is not None and not envs.is_continuing(env) else None
+            )
+            timeouts = np.zeros_like(terminals) if limit is None else timeouts_from_limit(terminals, limit)
+        extremes = _extremes(file[found["actions"]])
+        low, high, more = action_bounds(extremes, action_low, action_high, env, path.name)
+    except BaseException:
+        file.close()
+        raise
+    return _Reader(
+        name=name,
+        env=env,
+        flags=(terminals, timeouts),
+        read=lambda key, rows: file[found[key]][rows],
+        has_next="next_observations" in found,
+        bounds=(low, high),
+        notes=(*notes, *more),
+        close=file.close,
+    )
+
+
+def _extremes(actions: Any) -> np.ndarray:
+    """Two rows, the smallest and the largest value of each action dimension."""
+    low, high = np.inf, -np.inf
+    for start in range(0, len(actions), SLAB_ROWS):
+        part = actions[start : start + SLAB_ROWS]
+        low, high = np.minimum(low, part.min(axis=0)), np.maximum(high, part.max(axis=0))
+    return np.stack([low, high]).astype(np.float32)
+
+
+def _write_packed(folder: Path, reader: _Reader, n_step: int, discount: float, strict: bool) -> StreamingDataset:
+    """Write slab by slab beside the folder, then move it there whole."""
+    temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
+    length = len(reader.flags[0])
+    moments, clipped, reward_sum, sizes = _Moments(), 0, 0.0, (0, 0)
+    try:
+        temporary.mkdir(parents=True)
+        with open(temporary / ROWS, "wb") as file, cache.progress(f"Packing {reader.name}", length) as advance:
+            for start in range(0, length, SLAB_ROWS):
+                stop = min(start + SLAB_ROWS, length)
+                # n_step rows more, so that no return is cut at the slab's edge; they belong to the next slab
+                slab = reader.slab(slice(start, min(stop + n_step, length)), strict)
+                rows, _ = slab.transition_rows(n_step)
+                if len(rows):
+                    transitions = slab.transitions(n_step=n_step, discount=discount)
+                    own = int(np.searchsorted(rows, stop - start))
+                    table = _as_table(Transitions(*(field[:own] for field in transitions)))
+                    file.write(np.ascontiguousarray(table).tobytes())
+                    moments.add(transitions.observations[:own])
+                reward_sum += float(slab.rewards[: stop - start].sum(dtype=np.float64))
+                raw = np.asarray(reader.read("actions", slice(start, stop)))
+                clipped += int(((raw < reader.bounds[0]) | (raw > reader.bounds[1])).any(axis=1).sum())
+                sizes = (slab.observation_size, slab.action_size)
+                advance(stop)
+            file.flush()
+            os.fsync(file.fileno())
+        if moments.rows == 0:
+            raise AspcError(f"{reader.name}: no transition is left; episodes need at least two rows.")
+        notes = list(reader.notes)
+        if clipped:
+            notes.append(f"{clipped:,} of {length:,} actions reach beyond the bounds and were clipped.")
+        meta = {
+            "format": FORMAT,
+            "name": reader.name,
+            "env": reader.env,
+            "rows": moments.rows,
+            "logged_rows": length,
+            "episodes": int((reader.flags[0] | reader.flags[1]).sum()),
+            "mean_reward": reward_sum / length,
+            "observation_size": sizes[0],
+            "action_size": sizes[1],
+            "n_step": n_step,
+            "discount": discount,
+            "action_low": reader.bounds[0].tolist(),
+            "action_high": reader.bounds[1].tolist(),
+            "observation_mean": moments.mean.tolist(),
+            "observation_std": moments.std.tolist(),
+            "notes": notes,
+        }
+        (temporary / META).write_text(json.dumps(meta, indent=1), "utf-8")
+        os.replace(temporary, folder)
+    except OSError as error:
+        raise AspcError(f"{folder} could not be written: {error.strerror or error}.") from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return StreamingDataset.open(folder)
+
+
+# ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, eq=False)
+class StreamingDataset:
+    """Transitions in a packed folder; like a `Dataset`, it knows its sizes, bounds, environment and statistics."""
+
+    folder: Path
+    name: str
+    env: str | None
+    rows: int
+    observation_size: int
+    action_size: int
+    n_step: int
+    discount: float  # of the n-step sums; of no meaning where n_step is 1
+    action_low: np.ndarray
+    action_high: np.ndarray
+    observation_mean: np.ndarray  # float64, of the transitions' observations
+    observation_std: np.ndarray
+    mean_reward: float
+    notes: tuple[str, ...]
+
+    @classmethod
+    def open(cls, folder: str | os.PathLike[str]) -> StreamingDataset:
+        """Open a folder that `pack` wrote."""
+        folder = Path(folder)
+        try:
+            meta = json.loads((folder / META).read_text("utf-8"))
+            if meta["format"] != FORMAT:
+                raise AspcError(f"{folder} is packed in format {meta['format']}, but this version reads {FORMAT}.")
+            width = _columns(meta["observation_size"], meta["action_size"])["discounts"].stop
+            size = (folder / ROWS).stat().st_size
+            dataset = cls(
+                folder=folder,
+                name=str(meta["name"]),
+                env=meta["env"],
+                rows=int(meta["rows"]),
+                observation_size=int(meta["observation_size"]),
+                action_size=int(meta["action_size"]),
+                n_step=int(meta["n_step"]),
+                discount=float(meta["discount"]),
+                action_low=np.asarray(meta["action_low"], dtype=np.float32),
+                action_high=np.asarray(meta["action_high"], dtype=np.float32),
+                observation_mean=np.asarray(meta["observation_mean"], dtype=np.float64),
+                observation_std=np.asarray(meta["observation_std"], dtype=np.float64),
+                mean_reward=float(meta["mean_reward"]),
+                notes=tuple(map(str, meta["notes"])),
+            )
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise AspcError(f"{folder} is not a whole packed folder; pack the data again.") from error
+        if dataset.rows < 1 or size != dataset.rows * width * 4:
+            raise AspcError(f"{folder / ROWS} has {size:,} bytes, not the {dataset.rows * width * 4:,} that it should.")
+        return dataset
+
+    def __len__(self) -> int:
+        return self.rows
+
+    @property
+    def width(self) -> int:
+        """Numbers in a packed row."""
+        return _columns(self.observation_size, self.action_size)["discounts"].stop
+
+    @property
+    def row_bytes(self) -> int:
+        return 4 * self.width
+
+    def window_rows(self, budget: int) -> int:
+        """How many rows a window may have so that all its copies stay within a budget of bytes."""
+        rows = min(budget // (COPIES * self.row_bytes), self.rows)
+        if rows < BLOCK_ROWS:
+            raise AspcError(
+                f"A budget of {budget:,} bytes is too small for {self.name}; "
+                f"{COPIES * BLOCK_ROWS * self.row_bytes:,} is the least."
+            )
+        return int(rows)
+
+    def split(self, table: np.ndarray) -> Transitions:
+        """Packed rows as named arrays (views, no copies)."""
+        fields = {key: table[:, part] for key, part in _columns(self.observation_size, self.action_size).items()}
+        return Transitions(
+            **{k: v[:, 0] if k in ("rewards", "terminals", "discounts") else v for k, v in fields.items()}
+        )
+
+    def blocks_of_window(self, k: int, blocks: int, block_rows: int, seed: int) -> np.ndarray:
+        """First rows of the blocks that window k is made of.
+
+        Blocks come in the order of one shuffle of the file after another; each shuffle cuts the file into blocks at
+        another offset (and round the end), so that in the long run every row comes equally often.
+        """
+        in_file = -(-self.rows // block_rows)
+        first, starts = k * blocks, list[int]()
+        while len(starts) < blocks:
+            shuffle, position = divmod(first + len(starts), in_file)
+            rng = np.random.default_rng((seed, shuffle))
+            offset = int(rng.integers(self.rows))
+            order = rng.permutation(in_file)[position : position + blocks - len(starts)]
+            starts.extend(((offset + order * block_rows) % self.rows).tolist())
+        return np.array(starts)
+
+    def windows(
+        self,
+        rows: int,
+        *,
+        seed: int = 0,
+        start: int = 0,
+        prepare: Prepare | None = None,
+        block_rows: int = BLOCK_ROWS,
+    ) -> Windows:
+        """Windows `start`, `start` + 1, ... without end: tables of `rows` rows (less the remainder of a block).
+
+        `prepare` turns transitions into the rows that training wants (normalised, packed its way); it runs in the
+        reading thread. Without it rows are as packed; `split` names their columns.
+        """
+        block_rows = min(block_rows, self.rows)
+        blocks = max(1, min(rows, self.rows) // block_rows)
+        return Windows(self, blocks, block_rows, seed, start, prepare)
+
+
+class Windows(Iterator[np.ndarray]):
+    """An endless iterator over windows that reads one ahead; use it in a `with` block, or `close` it."""
+
+    def __init__(
+        self, data: StreamingDataset, blocks: int, block_rows: int, seed: int, start: int, prepare: Prepare | None
+    ) -> None:
+        self._data, self._blocks, self._block_rows, self._seed = data, blocks, block_rows, seed
+        self._prepare = prepare
+        self._ready: queue.Queue[np.ndarray | BaseException] = queue.Queue(maxsize=1)
+        self._stop = threading.Event()
+        self._taken = threading.Semaphore(1)  # a window is filled only when the one before was taken
+        self._thread = threading.Thread(target=self._fill, args=(start,), name="aspc-windows", daemon=True)
+        self._thread.start()
+
+    @property
+    def rows(self) -> int:
+        return self._blocks * self._block_rows
+
+    def __next__(self) -> np.ndarray:
+        if self._stop.is_set():
+            raise StopIteration
+        item = self._ready.get()
+        if isinstance(item, BaseException):
+            self.close()
+            if isinstance(item, OSError):
+                raise AspcError(f"{self._data.folder / ROWS} could not be read: {item}") from item
+            raise item
+        self._taken.release()
+        return item
+
+    def __enter__(self) -> Windows:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop reading ahead."""
+        self._stop.set()
+        self._taken.release()
+        self._thread.join()
+
+    def _fill(self, k: int) -> None:
+        try:
+            with open(self._data.folder / ROWS, "rb", buffering=0) as file:
+                while True:
+                    self._taken.acquire()
+                    if self._stop.is_set():
+                        return
+                    self._ready.put(self._read_window(file.fileno(), k))
+                    k += 1
+        except BaseException as error:  # whatever it is, who waits for the next window has to know
+            self._ready.put(error)
+
+    def _read_window(self, file: int, k: int) -> np.ndarray:
+        data, size = self._data, self._block_rows
+        starts = data.blocks_of_window(k, self._blocks, size, self._seed)
+        at_once = max(1, SLAB_ROWS // 8 // size)  # blocks that are prepared together: few, so that they stay in cache
+        slab = np.empty((at_once * size, data.width), dtype="<f4")
+        table = np.empty((0, 0), dtype=np.float32)
+        for first in range(0, self._blocks, at_once):
+            group = starts[first : first + at_once]
+            for i, row in enumerate(group.tolist()):
+                self._read_rows(file, row, slab[i * size : (i + 1) * size])
+            part = slab[: len(group) * size]
+            prepared = part if self._prepare is None else self._prepare(data.split(part))
+            if first == 0:
+                table = np.empty((self.rows, prepared.shape[1]), dtype=np.float32)
+            table[first * size : first * size + len(part)] = prepared
+            if self._stop.is_set():
+                break
+        return table
+
+    def _read_rows(self, file: int, row: int, into: np.ndarray) -> None:
+        """Fill an array with the rows from `row` on, round the end of the file.
+
+        Plain reads instead of a mapping: a mapping's pages count as this process's memory, and the kernel maps far
+        more around each block than was asked for; and a file that was cut meanwhile is an error, not a crash.
+        """
+        whole = min(len(into), self._data.rows - row)
+        for part, offset in ((into[:whole], row), (into[whole:], 0)):
+            if len(part) and os.preadv(file, [part.data], offset * self._data.row_bytes) != part.nbytes:
+                raise OSError("the file has become shorter")

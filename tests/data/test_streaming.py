@@ -1,0 +1,168 @@
+"""Data larger than memory: packing equals the in-memory view, windows are near uniform and repeat themselves."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+from small_logs import make_log
+
+from aspc.data import files, streaming
+from aspc.data.dataset import Dataset
+from aspc.data.streaming import StreamingDataset, pack
+from aspc.errors import AspcError
+
+
+def numbered(rows: int) -> Dataset:
+    """A log whose first observation is the row's number."""
+    log = make_log(rows=rows)
+    log["observations"][:, 0] = np.arange(rows)
+    return Dataset.from_arrays(**log, action_low=-1, action_high=1, name="numbered")
+
+
+@pytest.mark.parametrize("n_step", [1, 3])
+@pytest.mark.parametrize("from_file", [False, True])
+@pytest.mark.parametrize("with_next", [False, True])
+def test_packed_rows_are_the_transitions(
+    tmp_path: Path, monkeypatch, n_step: int, from_file: bool, with_next: bool
+) -> None:
+    monkeypatch.setattr(streaming, "SLAB_ROWS", 17)  # slabs that cut episodes anywhere
+    log = make_log(rows=200)
+    log["actions"][3] = 5.0
+    if with_next:
+        log["next_observations"] = log["observations"] + 1
+    dataset = Dataset.from_arrays(**log, action_low=-1, action_high=1, name="x")
+    if from_file:
+        files.write_hdf5(tmp_path / "x.hdf5", log)
+        packed = pack(tmp_path / "x.hdf5", tmp_path / "p", n_step=n_step, discount=0.9, action_low=-1, action_high=1)
+    else:
+        packed = pack(dataset, tmp_path / "p", n_step=n_step, discount=0.9)
+    expected = dataset.transitions(n_step=n_step, discount=0.9)
+    stored = packed.split(np.fromfile(tmp_path / "p" / "rows.f32", dtype="<f4").reshape(-1, packed.width))
+    assert len(packed) == len(expected.rewards)
+    for key, array in expected._asdict().items():
+        np.testing.assert_array_equal(getattr(stored, key), array, err_msg=key)
+    np.testing.assert_allclose(packed.observation_mean, expected.observations.mean(axis=0), rtol=1e-5)
+    np.testing.assert_allclose(packed.observation_std, expected.observations.std(axis=0), rtol=1e-5)
+    assert packed.mean_reward == pytest.approx(float(log["rewards"].mean()), rel=1e-5)
+    assert any("1 of 200 actions" in note for note in packed.notes)
+    again = StreamingDataset.open(tmp_path / "p")
+    assert (again.name, len(again), again.n_step) == ("x", len(packed), n_step)
+    assert streaming.is_packed(tmp_path / "p")
+    assert sorted(p.name for p in tmp_path.iterdir() if p.name != "x.hdf5") == ["p"]
+
+
+def test_a_file_without_timeouts_and_bounds_from_its_data(tmp_path: Path) -> None:
+    log = make_log(rows=200, observation=11, action=3)
+    del log["timeouts"]
+    files.write_hdf5(tmp_path / "hopper_medium.hdf5", log)
+    packed = pack(tmp_path / "hopper_medium.hdf5", tmp_path / "p")
+    assert packed.env == "hopper-medium-v2"
+    np.testing.assert_array_equal(packed.action_high, 1.0)
+    files.write_hdf5(tmp_path / "own.hdf5", log)
+    own = pack(tmp_path / "own.hdf5", tmp_path / "q", max_episode_steps=7)
+    reference = files.load(tmp_path / "own.hdf5", max_episode_steps=7)
+    assert len(own) == len(reference.transitions().rewards)
+    np.testing.assert_array_equal(own.action_low, reference.action_low)
+
+
+def test_windows_repeat_themselves_and_differ_by_number_and_seed(tmp_path: Path) -> None:
+    packed = pack(numbered(5_000), tmp_path / "p")
+    with packed.windows(1_000, seed=1, block_rows=16) as windows:
+        first = [next(windows) for _ in range(4)]
+    with packed.windows(1_000, seed=1, start=2, block_rows=16) as windows:
+        np.testing.assert_array_equal(next(windows), first[2])
+        np.testing.assert_array_equal(next(windows), first[3])
+    with packed.windows(1_000, seed=2, block_rows=16) as windows:
+        assert not np.array_equal(next(windows), first[0])
+    assert first[0].shape == (1_000 // 16 * 16, packed.width)
+    assert not np.array_equal(first[0], first[1])
+
+
+def test_the_windows_rows_come_equally_often(tmp_path: Path) -> None:
+    """Over whole shuffles each row comes once a shuffle, but for the few that the last block's overhang repeats."""
+    packed = pack(numbered(3_000), tmp_path / "p")
+    blocks = -(-len(packed) // 16)
+    shuffles, per_window = 60, blocks // 6
+    with packed.windows(per_window * 16, block_rows=16) as windows:
+        seen = np.concatenate([next(windows)[:, 0] for _ in range(shuffles * blocks // per_window)]).astype(int)
+    counts = np.bincount(seen, minlength=3_000)
+    kept = np.bincount(numbered(3_000).transitions().observations[:, 0].astype(int), minlength=3_000) > 0
+    assert (counts[~kept] == 0).all()
+    assert counts[kept].min() >= shuffles - 1
+    assert counts[kept].max() <= shuffles + 6  # an overhang of at most 15 of 2,850 rows a shuffle, anywhere
+
+
+def test_minibatches_of_windows_are_close_to_uniform_draws(tmp_path: Path) -> None:
+    """The mean of a minibatch's row numbers varies as that of uniform draws does, and so do its extremes."""
+    packed = pack(numbered(40_000), tmp_path / "p")
+    rng = np.random.default_rng(0)
+    means, thirds = [], np.zeros(3)
+    with packed.windows(8_192, block_rows=32) as windows:
+        for _ in range(60):
+            table = next(windows)
+            for _ in range(20):
+                numbers = table[rng.integers(len(table), size=256), 0]
+                means.append(numbers.mean())
+                thirds += np.histogram(numbers, bins=3, range=(0, 40_000))[0]
+    uniform_std = 40_000 / np.sqrt(12) / np.sqrt(256)
+    assert np.mean(means) == pytest.approx(20_000, abs=200)
+    # blocks of 32 in a window of 256 blocks add 1/256 of the variance to each minibatch of 256
+    assert np.std(means) == pytest.approx(uniform_std, rel=0.5)
+    np.testing.assert_allclose(thirds / thirds.sum(), 1 / 3, atol=0.01)
+
+
+def test_windows_are_prepared_in_the_thread_and_errors_come_out(tmp_path: Path) -> None:
+    packed = pack(numbered(2_000), tmp_path / "p")
+    with packed.windows(512, prepare=lambda t: np.stack([t.rewards, t.discounts], axis=1)) as windows:
+        table = next(windows)
+    assert table.shape == (512, 2)
+    np.testing.assert_array_equal(table[:, 1], np.float32(0.99))
+
+    def broken(_):
+        raise TypeError("no such column")
+
+    with packed.windows(512, prepare=broken) as windows, pytest.raises(TypeError, match="no such column"):
+        next(windows)
+
+
+def test_the_budget_sets_the_window(tmp_path: Path) -> None:
+    packed = pack(numbered(5_000), tmp_path / "p")
+    rows = packed.window_rows(500_000)
+    assert rows * packed.row_bytes * 4 <= 500_000 < (rows + 1) * packed.row_bytes * 4
+    assert packed.window_rows(10**12) == len(packed)
+    with pytest.raises(AspcError, match="too small"):
+        packed.window_rows(1_000)
+
+
+def test_bad_packed_folders_and_sources(tmp_path: Path) -> None:
+    packed = pack(numbered(100), tmp_path / "p")
+    with pytest.raises(AspcError, match="is there already"):
+        pack(numbered(100), tmp_path / "p")
+    with pytest.raises(AspcError, match="not a whole packed folder"):
+        StreamingDataset.open(tmp_path)
+    with open(tmp_path / "p" / "rows.f32", "ab") as file:
+        file.write(b"\0")
+    with pytest.raises(AspcError, match="bytes, not the"):
+        StreamingDataset.open(packed.folder)
+    meta = json.loads((packed.folder / "packed.json").read_text())
+    (packed.folder / "packed.json").write_text(json.dumps({**meta, "format": 99}))
+    with pytest.raises(AspcError, match="format 99"):
+        StreamingDataset.open(packed.folder)
+    (tmp_path / "junk.hdf5").write_bytes(b"junk")
+    with pytest.raises(AspcError, match="absent, damaged or not HDF5"):
+        pack(tmp_path / "junk.hdf5", tmp_path / "q")
+    log = make_log()
+    log["rewards"][33] = np.nan
+    files.write_hdf5(tmp_path / "nan.hdf5", log)
+    with pytest.raises(AspcError, match="'rewards' has a NaN"):
+        pack(tmp_path / "nan.hdf5", tmp_path / "q")
+    with h5py.File(tmp_path / "short.hdf5", "w") as file:
+        for key, array in make_log().items():
+            file[key] = array[:-1] if key == "rewards" else array
+    with pytest.raises(AspcError, match="differ in length"):
+        pack(tmp_path / "short.hdf5", tmp_path / "q")
+    assert not (tmp_path / "q").exists()
