@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 from collections.abc import Callable
@@ -66,4 +67,6 @@ def _loader(text: str, name: str) -> Callable[..., Dataset]:
         return partial(ogbench.load, name)
     if name.startswith(minari.PREFIX) or ("/" in name and re.search(r"-v\d+$", name)):
         return partial(minari.load, name)
+    if not difflib.get_close_matches(name, known_names(), n=1, cutoff=0.5):
+        raise AspcError(f"{name!r} is no file here and no dataset's name; `aspc data list` shows the names.")
     raise unknown_name("dataset", name, known_names())

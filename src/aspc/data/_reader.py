@@ -17,10 +17,10 @@ def main(path: str, folder: str, key_map: str) -> None:
     report_to = os.dup(1)
     os.dup2(2, 1)  # whatever a library prints must not mix with the report
     try:
-        arrays, notes = files.extract(Path(path), json.loads(key_map))
+        arrays, notes, facts = files.extract(Path(path), json.loads(key_map))
         for key, array in arrays.items():
             np.save(Path(folder) / f"{key}.npy", array, allow_pickle=False)
-        report: dict[str, object] = {"keys": list(arrays), "notes": notes}
+        report: dict[str, object] = {"keys": list(arrays), "notes": notes, "facts": facts}
     except AspcError as error:
         report = {"error": str(error)}
     os.write(report_to, json.dumps(report).encode())

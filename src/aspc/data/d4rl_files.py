@@ -26,7 +26,7 @@ def download(name: str) -> Path:
 def load(name: str, **options: Any) -> Dataset:
     """A D4RL dataset with D4RL's own transitions: timeout rows are dropped, as its Q-learning view does."""
     facts = datasets()[name]
-    arrays, notes = files.read_arrays(download(name))
+    arrays, notes, _ = files.read_arrays(download(name))
     arrays.pop("next_observations", None)
     dataset = Dataset.from_arrays(**{"env": name, **arrays, **options}, name=name)
     if (dataset.observation_size, dataset.action_size) != (facts.family.observation_size, facts.family.action_size):

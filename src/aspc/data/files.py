@@ -18,7 +18,7 @@ import tempfile
 import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,6 +27,18 @@ from aspc.data.dataset import Dataset
 from aspc.errors import AspcError, MissingExtra
 
 Arrays = dict[str, Any]  # NumPy arrays by name
+
+FACTS_KEY = "aspc"  # attribute of HDF5 files that we write: environment, bounds and scores, as JSON
+FACTS = ("env", "action_low", "action_high", "ref_min", "ref_max")
+
+
+class Extracted(NamedTuple):
+    """What a file holds."""
+
+    arrays: Arrays
+    notes: list[str]
+    facts: dict[str, Any]  # some of FACTS, where the file says them
+
 
 REQUIRED = ("observations", "actions", "rewards", "terminals")
 # Names that other libraries give to the same things; the first is D4RL's, and what we write.
@@ -139,7 +151,7 @@ def complete_flags(arrays: Arrays, length: int, name: str) -> Arrays:
 # ── readers, one a format: path and key map in, arrays and notes out ────────────────────────────────────────────────
 
 
-def _read_hdf5(path: Path, key_map: Mapping[str, str]) -> tuple[Arrays, list[str]]:
+def _read_hdf5(path: Path, key_map: Mapping[str, str]) -> Extracted:
     import h5py
 
     with h5py.File(path, "r") as file:
@@ -151,7 +163,25 @@ def _read_hdf5(path: Path, key_map: Mapping[str, str]) -> tuple[Arrays, list[str
             total += check_hdf5_dataset(file[source], f"{path.name}: {source!r}")
         refuse_too_large(total, path.name)
         arrays = {key: np.asarray(file[source][()]) for key, source in found.items()}
-    return complete_flags(arrays, len(arrays["observations"]), path.name), notes
+        facts = read_facts(file.attrs.get(FACTS_KEY))
+    return Extracted(complete_flags(arrays, len(arrays["observations"]), path.name), notes, facts)
+
+
+def read_facts(text: Any) -> dict[str, Any]:
+    """The facts that a file states, so far as they have the right form."""
+    try:
+        stated = json.loads(text)
+        numbers = {
+            key: [float(x) for x in stated[key]] if key.startswith("action") else float(stated[key])
+            for key in FACTS[1:]
+            if stated.get(key) is not None
+        }
+        env = stated.get("env")
+    except (TypeError, ValueError, AttributeError):
+        return {}
+    # "module:Name" would have Gymnasium import a module that a file names: never.
+    safe = isinstance(env, str) and ":" not in env.removeprefix("minari:")
+    return {**numbers, "env": env} if safe else numbers
 
 
 def check_hdf5_dataset(dataset: Any, name: str) -> int:
@@ -169,9 +199,9 @@ def check_hdf5_dataset(dataset: Any, name: str) -> int:
     return claimed
 
 
-def _read_npz(path: Path, key_map: Mapping[str, str]) -> tuple[Arrays, list[str]]:
+def _read_npz(path: Path, key_map: Mapping[str, str]) -> Extracted:
     arrays, notes = _npz_members(path, lambda stored: resolve_keys(stored, key_map, path.name))
-    return complete_flags(arrays, len(arrays["observations"]), path.name), notes
+    return Extracted(complete_flags(arrays, len(arrays["observations"]), path.name), notes, {})
 
 
 def _npz_members(
@@ -190,7 +220,7 @@ def _npz_members(
         return {key: data[source] for key, source in found.items()}, notes
 
 
-def read_npz(path: Path, *, required: Sequence[str], optional: Sequence[str] = ()) -> tuple[Arrays, list[str]]:
+def read_npz(path: Path, *, required: Sequence[str], optional: Sequence[str] = ()) -> Arrays:
     """Named arrays of an NPZ file, with the same checks as a dataset's."""
 
     def choose(stored: list[str]) -> tuple[dict[str, str], list[str]]:
@@ -199,7 +229,7 @@ def read_npz(path: Path, *, required: Sequence[str], optional: Sequence[str] = (
             raise AspcError(f"{path.name}: {missing[0]!r} is missing; there are {_listed(stored)}.")
         return {key: key for key in (*required, *optional) if key in stored}, []
 
-    return _one_sentence(path, lambda: _npz_members(path, choose))
+    return _one_sentence(path, lambda: Extracted(*_npz_members(path, choose), {})).arrays
 
 
 def _check_npy_header(file: Any, size: int, name: str) -> int:
@@ -257,7 +287,7 @@ def _table_arrays(found: Mapping[str, list[str]], column: Callable[[str], np.nda
     return arrays
 
 
-def _read_arrow(path: Path, key_map: Mapping[str, str]) -> tuple[Arrays, list[str]]:
+def _read_arrow(path: Path, key_map: Mapping[str, str]) -> Extracted:
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -285,7 +315,7 @@ def _read_arrow(path: Path, key_map: Mapping[str, str]) -> tuple[Arrays, list[st
         return values.to_numpy()
 
     arrays = _table_arrays(found, column, path.name)
-    return complete_flags(arrays, len(arrays["observations"]), path.name), []
+    return Extracted(complete_flags(arrays, len(arrays["observations"]), path.name), [], {})
 
 
 def _flag(text: str) -> float:
@@ -294,7 +324,7 @@ def _flag(text: str) -> float:
     return float(word == "true") if word in ("true", "false") else float(word)
 
 
-def _read_csv(path: Path, key_map: Mapping[str, str]) -> tuple[Arrays, list[str]]:
+def _read_csv(path: Path, key_map: Mapping[str, str]) -> Extracted:
     opener: Any = gzip.open if path.name.endswith(".gz") else open
     with opener(path, "rt", encoding="utf-8-sig", newline="") as file:
         header = next(csv.reader(file), [])
@@ -316,10 +346,10 @@ def _read_csv(path: Path, key_map: Mapping[str, str]) -> tuple[Arrays, list[str]
         )
     position = {columns[index]: i for i, index in enumerate(wanted)}
     arrays = _table_arrays(found, lambda source: table[:, position[source]], path.name)
-    return complete_flags(arrays, len(arrays["observations"]), path.name), []
+    return Extracted(complete_flags(arrays, len(arrays["observations"]), path.name), [], {})
 
 
-def extract(path: Path, key_map: Mapping[str, str]) -> tuple[Arrays, list[str]]:
+def extract(path: Path, key_map: Mapping[str, str]) -> Extracted:
     """Read one file in this process; whatever a format's library raises becomes one sentence."""
     name = path.name.lower()
     readers = {HDF5_SUFFIXES: _read_hdf5, (".npz",): _read_npz, TABLE_SUFFIXES: _read_arrow, CSV_SUFFIXES: _read_csv}
@@ -331,7 +361,7 @@ def extract(path: Path, key_map: Mapping[str, str]) -> tuple[Arrays, list[str]]:
     return _one_sentence(path, lambda: reader(path, key_map))
 
 
-def _one_sentence(path: Path, read: Callable[[], tuple[Arrays, list[str]]]) -> tuple[Arrays, list[str]]:
+def _one_sentence(path: Path, read: Callable[[], Extracted]) -> Extracted:
     """Call a reader; whatever a damaged file makes its library raise becomes an `AspcError`."""
     try:
         if path.stat().st_size == 0:
@@ -344,7 +374,7 @@ def _one_sentence(path: Path, read: Callable[[], tuple[Arrays, list[str]]]) -> t
         raise AspcError(f"{path}: the file is damaged, cut short or not what its name says ({detail}).") from error
 
 
-def extract_in_child(path: Path, key_map: Mapping[str, str], patience: float = PATIENCE) -> tuple[Arrays, list[str]]:
+def extract_in_child(path: Path, key_map: Mapping[str, str], patience: float = PATIENCE) -> Extracted:
     """`extract` in another process: a crash or a hang inside a C library becomes the same clean error."""
     with tempfile.TemporaryDirectory(prefix="aspc-read-") as folder:
         command = [sys.executable, "-m", "aspc.data._reader", os.fspath(path), folder, json.dumps(dict(key_map))]
@@ -361,10 +391,10 @@ def extract_in_child(path: Path, key_map: Mapping[str, str], patience: float = P
         if "error" in report:
             raise AspcError(report["error"])
         arrays = {key: np.load(Path(folder) / f"{key}.npy", allow_pickle=False) for key in report["keys"]}
-    return arrays, report["notes"]
+    return Extracted(arrays, report["notes"], report["facts"])
 
 
-def read_arrays(path: Path, key_map: Mapping[str, str] | None = None) -> tuple[Arrays, list[str]]:
+def read_arrays(path: Path, key_map: Mapping[str, str] | None = None) -> Extracted:
     """The arrays of a file or of a folder of episodes, by D4RL's names; and notes."""
     key_map = key_map or {}
     if not path.exists():
@@ -376,12 +406,12 @@ def read_arrays(path: Path, key_map: Mapping[str, str] | None = None) -> tuple[A
     return extract(path, key_map)
 
 
-def _read_folder(path: Path, key_map: Mapping[str, str]) -> tuple[Arrays, list[str]]:
+def _read_folder(path: Path, key_map: Mapping[str, str]) -> Extracted:
     """A folder of files, each an episode, in the order of their names."""
     files = sorted((p for p in path.iterdir() if p.name.lower().endswith(SUFFIXES)), key=lambda p: _natural(p.name))
     if not files:
         raise AspcError(f"{path} holds no episodes; it needs files that end in {', '.join(SUFFIXES)}.")
-    parts, notes = [], []
+    parts, notes = list[Arrays](), list[str]()
     with cache.progress(f"Reading {path.name}", len(files), unit="files") as advance:
         for i, file in enumerate(files):
             arrays, found = _read_episode(file, key_map)
@@ -390,14 +420,15 @@ def _read_folder(path: Path, key_map: Mapping[str, str]) -> tuple[Arrays, list[s
             advance(i + 1)
     common = set.intersection(*(set(part) for part in parts))
     try:
-        return {key: np.concatenate([part[key] for part in parts]) for key in parts[0] if key in common}, notes
+        arrays = {key: np.concatenate([part[key] for part in parts]) for key in parts[0] if key in common}
     except ValueError as error:
         raise AspcError(f"{path}: its files differ in observation or action size.") from error
+    return Extracted(arrays, notes, {})
 
 
 def _read_episode(path: Path, key_map: Mapping[str, str]) -> tuple[Arrays, list[str]]:
     """One file of a folder; its last row ends the episode, by timeout unless it is terminal."""
-    arrays, notes = read_arrays(path, key_map)
+    arrays, notes, _ = read_arrays(path, key_map)
     length = len(arrays["rewards"])
     timeouts = np.array(arrays.get("timeouts", np.zeros(length)), dtype=bool).reshape(-1)
     if length == 0 or len(timeouts) != length or len(arrays["terminals"]) != length:
@@ -427,27 +458,37 @@ def load(
     stem = path.name
     for suffix in SUFFIXES:
         stem = stem.removesuffix(suffix)
-    arrays, notes = read_arrays(path, key_map)
-    if env is None:
+    arrays, notes, facts = read_arrays(path, key_map)
+    if env is None and "env" not in facts:
         shapes = np.shape(arrays["observations"]), np.shape(arrays["actions"])
         if len(shapes[0]) == 2 and len(shapes[1]) == 2:
             env = d4rl.name_from_stem(stem, shapes[0][1], shapes[1][1])
-    elif env == "none":
-        env = None
-    dataset = Dataset.from_arrays(**arrays, name=name or stem, env=env, **options)
+    given = {key: value for key, value in {**options, "env": env}.items() if value is not None}
+    settings = {**facts, **given, "name": name or stem}
+    if settings.get("env") == "none":
+        settings["env"] = None
+    dataset = Dataset.from_arrays(**arrays, **settings)
     return dataset.with_notes(notes)
 
 
 # ── writing ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def write_hdf5(path: Path, arrays: Mapping[str, np.ndarray], *, compress: bool = False) -> None:
-    """Write arrays in D4RL's layout, whole or not at all."""
+def write_hdf5(path: Path, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any] | None = None) -> None:
+    """Write arrays in D4RL's layout, whole or not at all; facts go into an attribute that other readers ignore."""
     import h5py
 
     with cache.replacing(path) as temporary, h5py.File(temporary, "w") as file:
         for key, array in arrays.items():
-            file.create_dataset(key, data=array, compression="gzip" if compress else None)
+            file.create_dataset(key, data=array)
+        if facts:
+            file.attrs[FACTS_KEY] = json.dumps(facts)
+
+
+def write_npz(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    """Write arrays as an NPZ file, whole or not at all."""
+    with cache.replacing(path) as temporary, open(temporary, "wb") as file:
+        np.savez(file, **dict(arrays))  # type: ignore[arg-type]
 
 
 def read_trusted_hdf5(path: Path) -> Arrays:
@@ -465,3 +506,14 @@ def dataset_arrays(dataset: Dataset) -> Arrays:
     """A dataset's arrays by D4RL's names."""
     keys: Iterable[str] = ("observations", "actions", "rewards", "terminals", "timeouts", "next_observations")
     return {key: getattr(dataset, key) for key in keys if getattr(dataset, key) is not None}
+
+
+def dataset_facts(dataset: Dataset) -> dict[str, Any]:
+    """What a file of this dataset should say besides its arrays."""
+    return {
+        "env": dataset.env,
+        "action_low": dataset.action_low.tolist(),
+        "action_high": dataset.action_high.tolist(),
+        "ref_min": dataset.ref_min,
+        "ref_max": dataset.ref_max,
+    }

@@ -42,14 +42,20 @@ def _distances(maze: Maze, target: Cell) -> dict[Cell, int]:
     return distance
 
 
+def next_cell(maze: Maze, cell: Cell, target: Cell) -> Cell:
+    """The cell after this one on a shortest way to the target's; the target's own at the end."""
+    if cell == target:
+        return target
+    distance, (i, j) = _distances(maze, target), cell
+    return min(((i - 1, j), (i + 1, j), (i, j - 1), (i, j + 1)), key=lambda c: distance.get(c, 10**9))
+
+
 def _path(maze: Maze, start: Cell, target: Cell) -> list[Cell]:
     """The cells after `start` on a shortest way to the target's cell."""
-    distance = _distances(maze, target)
-    path, (i, j) = [], start
-    while (i, j) != target:
-        i, j = min(((i - 1, j), (i + 1, j), (i, j - 1), (i, j + 1)), key=lambda c: distance.get(c, 10**9))
-        path.append((i, j))
-    return path
+    path = [start]
+    while path[-1] != target:
+        path.append(next_cell(maze, path[-1], target))
+    return path[1:]
 
 
 class Controller:

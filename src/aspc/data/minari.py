@@ -62,6 +62,12 @@ def _network_is_there() -> bool:
     return True
 
 
+def download(name: str) -> str:
+    """Make sure that a dataset is in Minari's store; says its id."""
+    _open(name)
+    return identifier(name)
+
+
 def load(name: str, **options: Any) -> Dataset:
     """A Minari dataset by its id; dict observations are flattened in the order of their space's keys."""
     source = _open(name)

@@ -88,7 +88,7 @@ def load(name: str, *, split: str = "train", path: Path | None = None, **options
     from aspc.data import files
 
     env = envs.make_env(name)  # first: a wrong name needs no download
-    stored, _ = files.read_npz(
+    stored = files.read_npz(
         path if path is not None else download(name, split),
         required=("observations", "actions", "terminals", "qpos"),
         optional=("button_states",),

@@ -187,7 +187,10 @@ def _open_hdf5(
             key: file[found[key]][()] for key in ("terminals", "timeouts", "episodes") if key in found
         }
         flags = files.complete_flags(flags, sizes["observations"], path.name)
-        name = path.stem
+        name, facts = path.stem, files.read_facts(file.attrs.get(files.FACTS_KEY))
+        env = facts.get("env") if env is None else env
+        action_low = facts.get("action_low") if action_low is None else action_low
+        action_high = facts.get("action_high") if action_high is None else action_high
         if env is None:
             env = d4rl.name_from_stem(name, file[found["observations"]].shape[1], file[found["actions"]].shape[1])
         elif env == "none":

@@ -1,0 +1,306 @@
+"""`aspc data list | info | download | make | convert | collect`."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from aspc import data
+from aspc.data import cache, d4rl, d4rl_files, files, maze2d, minari, ogbench, pointmaze
+from aspc.data.dataset import Dataset
+from aspc.errors import AspcError, unknown_name
+
+Name = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATASET")]
+
+
+@dataclass(frozen=True)
+class Source:
+    """How to read your own data."""
+
+    map: tuple[str, ...] = ()
+    """Which stored name or columns hold which array, as in observations=obs actions=u_*,v."""
+    env: str | None = None
+    """Environment of the data, "none" for none; by default the dataset's own."""
+    action_low: tuple[float, ...] = ()
+    """Lowest action: one number, or one a dimension."""
+    action_high: tuple[float, ...] = ()
+    """Highest action: one number, or one a dimension."""
+    max_episode_steps: int | None = None
+    """Step limit that ends episodes where the data has no timeouts."""
+    strict: bool = False
+    """Make actions beyond the bounds an error instead of clipping them."""
+
+    def load(self, name: str) -> Dataset:
+        """Load a dataset with those of these options that were given."""
+        return data.load(name, **self.options())
+
+    def options(self) -> dict[str, Any]:
+        stated = {
+            "key_map": self.key_map(),
+            "env": self.env,
+            "action_low": _one_or_many(self.action_low),
+            "action_high": _one_or_many(self.action_high),
+            "max_episode_steps": self.max_episode_steps,
+            "strict": self.strict,
+        }
+        return {key: value for key, value in stated.items() if value not in (None, {}, False)}
+
+    def key_map(self) -> dict[str, str]:
+        pairs = [entry.partition("=") for entry in self.map]
+        wrong = [
+            entry for entry, (key, sign, value) in zip(self.map, pairs, strict=True) if not (key and sign and value)
+        ]
+        if wrong:
+            raise AspcError(f"--map takes KEY=NAME, as in observations=obs, not {wrong[0]!r}.")
+        return {key: value for key, _, value in pairs}
+
+
+def _one_or_many(values: tuple[float, ...]) -> float | list[float] | None:
+    if not values:
+        return None
+    return values[0] if len(values) == 1 else list(values)
+
+
+@dataclass(frozen=True)
+class List:
+    """List the datasets that have a name, and mark those that are on this machine."""
+
+    filter: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="FILTER")] = ""
+    """Show only names that contain this."""
+
+    def run(self) -> None:
+        generated = cache.root() / "generated"
+        groups = {
+            "Generated here, no download": [
+                (name, any(generated.glob(f"{name}-[0-9]*.hdf5"))) for name in maze2d.NAMES
+            ],
+            "D4RL": [(name, d4rl_files.file_path(name).exists()) for name in d4rl.datasets()],
+            "OGBench, single task": [(name, ogbench.file_path(name).exists()) for name in ogbench.known_names()],
+        }
+        print(f"Cache folder: {cache.root()}  (* is there already)")
+        for title, names in groups.items():
+            shown = [(name, there) for name, there in names if self.filter in name]
+            if shown:
+                print(f"\n{title} ({len(shown)})")
+            for name, there in shown:
+                print(f"  {'*' if there else ' '} {name}")
+        print("\nMinari ids work too (D4RL/pen/human-v2), and so do paths of files and folders.")
+
+
+@dataclass(frozen=True)
+class Info:
+    """Show what is in a dataset: sizes, returns, episode lengths, action bounds, warnings."""
+
+    dataset: Name
+    """A name (`aspc data list` shows them) or a path."""
+    plot: bool = False
+    """Also write a page of pictures."""
+    page: Path | None = None
+    """Where to write that page; by default NAME.html in this folder."""
+    source: tyro.conf.OmitArgPrefixes[Source] = Source()
+
+    def run(self) -> None:
+        from aspc.data import streaming
+        from aspc.data.summary import summarise
+
+        if streaming.is_packed(self.dataset):
+            _print_packed(streaming.StreamingDataset.open(self.dataset))
+            return
+        loaded = self.source.load(self.dataset)
+        print(summarise(loaded).text())
+        if self.plot or self.page is not None:
+            from aspc.data.page import write_page
+
+            path = Path(f"{loaded.name.replace('/', '-')}.html") if self.page is None else self.page
+            write_page(loaded, path)
+            print(f"pictures: {path}")
+
+
+def _print_packed(packed: Any) -> None:
+    print(f"dataset      {packed.name} (packed, to be streamed)")
+    print(f"transitions  {len(packed):,} ({len(packed) * packed.row_bytes / 1e9:,.2f} GB)")
+    print(f"observation  {packed.observation_size} numbers")
+    print(f"action       {packed.action_size} numbers")
+    print(f"mean reward  {packed.mean_reward:.4g}")
+    print(f"environment  {packed.env or 'none'}")
+    for note in packed.notes:
+        print(f"warning: {note}")
+
+
+@dataclass(frozen=True)
+class Download:
+    """Download datasets into the cache; a cut download goes on where it stopped."""
+
+    names: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="DATASET [DATASET ...]")]
+    """D4RL, OGBench or Minari names."""
+
+    def run(self) -> None:
+        if not self.names:
+            raise AspcError("Say which datasets to download; `aspc data list` shows their names.")
+        for name in self.names:
+            for path in _download(name):
+                print(path)
+
+
+def _download(name: str) -> list[Any]:
+    if name in d4rl.datasets():
+        return [d4rl_files.download(name)]
+    if ogbench.is_single_task(name):
+        return [ogbench.download(name, split) for split in ("train", "val")]
+    if name.startswith(minari.PREFIX) or "/" in name:
+        return [minari.download(name)]
+    raise unknown_name("dataset to download", name, [*d4rl.datasets(), *ogbench.known_names()])
+
+
+@dataclass(frozen=True)
+class Make:
+    """Make a dataset with a scripted walker: maze2d-{umaze,medium,large}[-noisy], pointmaze-{medium,large,giant}."""
+
+    name: Name
+    """Which one to make."""
+    out: Path | None = None
+    """File to write: .hdf5 (D4RL's layout) for maze2d, .npz (OGBench's) for pointmaze; default: NAME in this folder."""
+    steps: int | None = None
+    """Steps in all; by default a million."""
+    noise: float | None = None
+    """Standard deviation of the noise on actions; by default the name's (0 or 0.5)."""
+    seed: int = 0
+    """Random seed."""
+
+    def run(self) -> None:
+        if self.name in maze2d.NAMES:
+            steps = maze2d.DEFAULT_STEPS if self.steps is None else self.steps
+            path, facts = self._path(".hdf5", steps), {"env": self.name}
+            maze, usual = maze2d.parse_name(self.name)
+            with cache.progress(f"Making {self.name}", steps) as advance:
+                arrays = maze2d.generate(maze, steps, self.seed, self._noise(usual), advance)
+            files.write_hdf5(path, arrays, facts)
+        elif self.name in pointmaze.NAMES:
+            steps = pointmaze.EPISODES * pointmaze.EPISODE_STEPS if self.steps is None else self.steps
+            path = self._path(".npz", steps)
+            length = min(steps, pointmaze.EPISODE_STEPS)
+            with cache.progress(f"Making {self.name}", steps) as advance:
+                noise = self._noise(pointmaze.NOISE)
+                arrays = pointmaze.generate(self.name, steps // length, length, self.seed, noise, advance)
+            files.write_npz(path, arrays)
+        else:
+            raise unknown_name("dataset to make", self.name, [*maze2d.NAMES, *pointmaze.NAMES])
+        print(f"{path}: {len(arrays['observations']):,} rows")
+
+    def _noise(self, usual: float) -> float:
+        if self.noise is not None and self.noise < 0:
+            raise AspcError(f"--noise is a standard deviation and cannot be {self.noise}.")
+        return usual if self.noise is None else self.noise
+
+    def _path(self, suffix: str, steps: int) -> Path:
+        if steps < 2:
+            raise AspcError(f"--steps must be at least 2, not {steps}.")
+        path = Path(f"{self.name}{suffix}") if self.out is None else self.out
+        if path.suffix != suffix:
+            raise AspcError(f"{self.name} is written as a {suffix} file, so --out must end in {suffix}.")
+        return _not_there_yet(path)
+
+
+def _not_there_yet(path: Path) -> Path:
+    if path.exists():
+        raise AspcError(f"{path} is there already; choose another name or remove it.")
+    return path
+
+
+@dataclass(frozen=True)
+class Convert:
+    """Write a dataset in another layout; the destination's form says which.
+
+    FILE.hdf5 is D4RL's layout, FILE.npz the same arrays for NumPy, minari:ID a dataset in Minari's store, and a name
+    without a suffix a packed folder, which is streamed in training and may be larger than memory.
+    """
+
+    dataset: Name
+    """A name or a path."""
+    destination: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DESTINATION")]
+    """FILE.hdf5, FILE.npz, minari:ID, or a folder to pack into."""
+    source: tyro.conf.OmitArgPrefixes[Source] = Source()
+
+    def run(self) -> None:
+        target = Path(self.destination)
+        if self.destination.startswith(minari.PREFIX):
+            minari.write(self.source.load(self.dataset), minari.identifier(self.destination))
+        elif target.suffix in files.HDF5_SUFFIXES:
+            loaded = self._load_unless_there(target)
+            files.write_hdf5(target, files.dataset_arrays(loaded), files.dataset_facts(loaded))
+        elif target.suffix == ".npz":
+            files.write_npz(target, files.dataset_arrays(self._load_unless_there(target)))
+        elif target.suffix:
+            raise AspcError(f"Datasets are not written as {target.suffix}; use .hdf5, .npz, minari:ID or a folder.")
+        else:
+            self._pack(target)
+        print(f"{self.dataset} → {self.destination}")
+
+    def _load_unless_there(self, target: Path) -> Dataset:
+        _not_there_yet(target)
+        return self.source.load(self.dataset)
+
+    def _pack(self, target: Path) -> None:
+        from aspc.data import streaming
+
+        if self.dataset.endswith(files.HDF5_SUFFIXES):
+            streaming.pack(self.dataset, target, **self.source.options())
+        else:
+            streaming.pack(self.source.load(self.dataset), target)
+
+
+@dataclass(frozen=True)
+class Collect:
+    """Roll a policy out in an environment and keep what happened as a dataset in D4RL's layout."""
+
+    env: str
+    """Environment: a dataset's name or a Gymnasium id."""
+    policy: str
+    """A run or policy folder of this library, an ONNX file, or "random"."""
+    out: Path
+    """File to write, ending in .hdf5."""
+    steps: int = 100_000
+    """Steps to take."""
+    noise: float = 0.0
+    """Standard deviation of noise on actions, in units of half their range."""
+    seed: int = 0
+    """Random seed."""
+
+    def run(self) -> None:
+        from aspc.data.collect import collect
+        from aspc.data.summary import summarise
+
+        if self.out.suffix not in files.HDF5_SUFFIXES:
+            raise AspcError("--out must end in .hdf5.")
+        _not_there_yet(self.out)
+        collected = collect(self.env, self.policy, self.steps, noise=self.noise, seed=self.seed)
+        files.write_hdf5(self.out, files.dataset_arrays(collected), files.dataset_facts(collected))
+        print(summarise(collected).text())
+        print(f"written: {self.out}")
+
+
+Command = (
+    Annotated[List, tyro.conf.subcommand("list")]
+    | Annotated[Info, tyro.conf.subcommand("info")]
+    | Annotated[Download, tyro.conf.subcommand("download")]
+    | Annotated[Make, tyro.conf.subcommand("make")]
+    | Annotated[Convert, tyro.conf.subcommand("convert")]
+    | Annotated[Collect, tyro.conf.subcommand("collect")]
+)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run `aspc data ...`; what the user can mend is raised as `AspcError`."""
+    command: Any = tyro.cli(
+        Command,
+        args=sys.argv[1:] if argv is None else argv,
+        prog="aspc data",
+        description="Datasets: list, look at, download, make, convert, collect.",
+        config=(tyro.conf.FlagCreatePairsOff,),
+    )
+    command.run()
+    return 0

@@ -1,0 +1,150 @@
+"""A look at a dataset: sizes, returns, and the warnings that a practitioner would want."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from aspc.data.dataset import Dataset
+
+SATURATED = 0.999  # of the way to a bound
+MANY_SATURATED = 0.05  # share of rows
+MANY_DUPLICATES = 0.001
+JUMP = 5.0  # times the 99th percentile of the steps between rows
+FEW_ROWS = 1_000
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What `aspc data info` prints."""
+
+    facts: tuple[tuple[str, str], ...]
+    warnings: tuple[str, ...]
+
+    def text(self) -> str:
+        width = max(len(label) for label, _ in self.facts)
+        lines = [f"{label:<{width}}  {value}" for label, value in self.facts]
+        lines += [f"warning: {warning}" for warning in self.warnings]
+        return "\n".join(lines)
+
+
+def summarise(dataset: Dataset) -> Summary:
+    """Sizes, episodes, returns, bounds and warnings of a dataset."""
+    lengths, returns = dataset.episode_lengths, dataset.episode_returns
+    terminals, timeouts = int(dataset.terminals.sum()), int(dataset.timeouts.sum())
+    score = dataset.behaviour_score()
+    behaviour = f"{dataset.behaviour_return():,.2f}"
+    facts = [
+        ("dataset", dataset.name),
+        ("rows", f"{len(dataset):,} ({dataset.nbytes / 1e6:,.1f} MB)"),
+        ("transitions", f"{len(dataset.transition_rows()[0]):,}"),
+        ("observation", f"{dataset.observation_size} numbers"),
+        ("action", f"{dataset.action_size} numbers"),
+        ("action bounds", _bounds(dataset)),
+        ("episodes", f"{len(lengths):,} ({terminals:,} ended by terminal, {timeouts:,} by timeout)"),
+        ("episode length", _spread(lengths.astype(float), digits=0)),
+        ("episode return", _spread(returns, digits=2)),
+        ("reward", _spread(dataset.rewards.astype(np.float64), digits=3)),
+        ("behaviour return", behaviour if score is None else f"{behaviour} (score {score:.1f})"),
+        ("environment", dataset.env or "none"),
+    ]
+    if dataset.next_observations is not None:
+        facts.append(("next observations", "logged: rows that a timeout cut are kept"))
+    return Summary(tuple(facts), (*dataset.notes, *find_warnings(dataset)))
+
+
+def _spread(values: np.ndarray, digits: int) -> str:
+    low, middle, high = (float(np.quantile(values, q)) for q in (0.0, 0.5, 1.0))
+    return (
+        f"{low:,.{digits}f} to {high:,.{digits}f}, median {middle:,.{digits}f}, mean {float(values.mean()):,.{digits}f}"
+    )
+
+
+def _bounds(dataset: Dataset) -> str:
+    pairs = [f"[{low:.4g}, {high:.4g}]" for low, high in zip(dataset.action_low, dataset.action_high, strict=True)]
+    if len(set(pairs)) == 1:
+        return f"{pairs[0]} in every dimension"
+    return " ".join(pairs[:8]) + (f" and {len(pairs) - 8} more" if len(pairs) > 8 else "")
+
+
+def find_warnings(dataset: Dataset) -> list[str]:
+    """What looks wrong or hard to learn from."""
+    checks = (
+        _constant_dimensions,
+        _duplicated_rows,
+        _saturated_actions,
+        _constant_rewards,
+        _endless_episodes,
+        _jumps,
+        _little_data,
+    )
+    return [warning for check in checks for warning in check(dataset)]
+
+
+def _constant_dimensions(dataset: Dataset) -> list[str]:
+    found = []
+    for what, values in (("observation", dataset.observations), ("action", dataset.actions)):
+        still = np.flatnonzero(values.min(axis=0) == values.max(axis=0))
+        if len(still):
+            found.append(
+                f"{what} dimension{'s' * (len(still) > 1)} {_numbers(still)} never change{'s' * (len(still) == 1)}."
+            )
+    return found
+
+
+def _numbers(indices: np.ndarray) -> str:
+    shown = ", ".join(map(str, indices[:10].tolist()))
+    return shown + (f" and {len(indices) - 10} more" if len(indices) > 10 else "")
+
+
+def _duplicated_rows(dataset: Dataset) -> list[str]:
+    # Equal rows have equal projections; two different rows with equal random projections are not to be expected.
+    rng = np.random.default_rng(0)
+    key = dataset.observations.astype(np.float64) @ rng.standard_normal(dataset.observation_size)
+    key += dataset.actions.astype(np.float64) @ rng.standard_normal(dataset.action_size)
+    repeated = len(key) - len(np.unique(key))
+    if repeated <= MANY_DUPLICATES * len(key):
+        return []
+    return [f"{repeated:,} of {len(key):,} rows repeat the observation and action of another row."]
+
+
+def _saturated_actions(dataset: Dataset) -> list[str]:
+    shares = (np.abs(dataset.scale_actions(dataset.actions)) >= SATURATED).mean(axis=0)
+    worst = int(shares.argmax())
+    if shares[worst] <= MANY_SATURATED:
+        return []
+    return [f"actions sit at a bound: in dimension {worst} in {100 * shares[worst]:.0f} % of the rows."]
+
+
+def _constant_rewards(dataset: Dataset) -> list[str]:
+    if dataset.rewards.min() != dataset.rewards.max():
+        return []
+    return [f"the reward is {dataset.rewards[0]:g} in every row: there is nothing to prefer one action by."]
+
+
+def _endless_episodes(dataset: Dataset) -> list[str]:
+    if not dataset.never_ends or len(dataset) < FEW_ROWS:
+        return []
+    return ["no episode ever ends: if there were ends, their flags are missing; if not, all is well."]
+
+
+def _jumps(dataset: Dataset) -> list[str]:
+    """Steps between rows of one episode that are far larger than usual look like an unmarked episode end."""
+    if len(dataset) < 100:
+        return []
+    inside = ~(dataset.terminals | dataset.timeouts)[:-1]
+    scale = dataset.observations.std(axis=0, dtype=np.float64) + 1e-9
+    steps = np.linalg.norm(np.diff(dataset.observations, axis=0) / scale, axis=1)[inside]
+    usual = np.quantile(steps, 0.99) if len(steps) else 0.0
+    where = np.flatnonzero(inside)[steps > JUMP * usual] if usual > 0 else np.zeros(0, dtype=int)
+    if len(where) == 0:
+        return []
+    return [
+        f"{len(where):,} steps jump more than {JUMP:g} times as far as 99 % of steps do, first after row {where[0]:,}: "
+        "episode ends may be missing there."
+    ]
+
+
+def _little_data(dataset: Dataset) -> list[str]:
+    return [f"there are only {len(dataset):,} rows."] if len(dataset) < FEW_ROWS else []

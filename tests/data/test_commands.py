@@ -1,0 +1,287 @@
+"""`aspc data ...`: what it prints, what it writes, and what it says of what cannot be done."""
+
+from __future__ import annotations
+
+import base64
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from small_logs import make_log
+
+from aspc import data
+from aspc.data import commands, files, page, streaming, summary
+from aspc.data.dataset import Dataset
+from aspc.errors import AspcError
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def run(*argv: str) -> None:
+    assert commands.main(list(argv)) == 0
+
+
+def dataset(rows: int = 3_000, **changes: object) -> Dataset:
+    return Dataset.from_arrays(**{**make_log(rows=rows), "action_low": -1, "action_high": 1, "name": "mine", **changes})
+
+
+# ── info ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_info_prints_the_facts(capsys: pytest.CaptureFixture[str]) -> None:
+    files.write_hdf5(Path("mine.hdf5"), make_log())
+    run("info", "mine.hdf5", "--action-low", "-1", "--action-high", "1")
+    out = capsys.readouterr().out
+    assert re.search(r"rows\s+60 ", out)
+    assert re.search(r"transitions\s+57", out)
+    assert re.search(r"episodes\s+6 \(3 ended by terminal, 3 by timeout\)", out)
+    assert re.search(r"action bounds\s+\[-1, 1\] in every dimension", out)
+    assert "warning: there are only 60 rows." in out
+
+
+def test_info_takes_maps_bounds_and_strictness(capsys: pytest.CaptureFixture[str]) -> None:
+    log = make_log()
+    np.savez("other.npz", state=log["observations"], u=log["actions"] * 3, rew=log["rewards"], done=log["terminals"])
+    run("info", "other.npz", "--map", "observations=state", "actions=u", "--action-low", "-1", "--action-high", "1")
+    assert "actions reach beyond the bounds" in capsys.readouterr().out
+    with pytest.raises(AspcError, match="actions reach beyond"):
+        run("info", "other.npz", "--map", "actions=u", "--action-low", "-1", "--action-high", "1", "--strict")
+    with pytest.raises(AspcError, match="--map takes KEY=NAME"):
+        run("info", "other.npz", "--map", "state")
+
+
+def test_info_writes_a_page_of_pictures(capsys: pytest.CaptureFixture[str]) -> None:
+    files.write_hdf5(Path("a<b>.hdf5"), make_log(rows=500))
+    run("info", "a<b>.hdf5", "--plot")
+    text = Path("a<b>.html").read_text("utf-8")
+    assert "<title>a&lt;b&gt;</title>" in text
+    assert "a<b>" not in text
+    assert not re.search(r"<(script|link|iframe)|https?://", text)  # one file, nothing from elsewhere
+    found = re.findall(r"data:image/png;base64,([^\"]+)", text)
+    assert len(found) == 4
+    assert all(base64.b64decode(picture).startswith(b"\x89PNG") for picture in found)
+    assert "pictures: a<b>.html" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("sizes", "env"), [((1, 1), None), ((4, 2), None), ((60, 20), None), ((4, 2), "maze2d-umaze")])
+def test_pages_of_many_sizes(sizes: tuple[int, int], env: str | None) -> None:
+    log = make_log(rows=200, observation=sizes[0], action=sizes[1])
+    made = Dataset.from_arrays(**log, env=env)
+    captions = [caption for caption, _ in page.pictures(made)]
+    assert ("positions in the maze" in captions[3]) == (env is not None)
+    assert ("first 12 of 20" in captions[2]) == (sizes[1] == 20)
+
+
+def test_principal_components_find_the_widest_plane() -> None:
+    rng = np.random.default_rng(0)
+    hidden = rng.normal(size=(500, 2))
+    observations = np.stack([hidden[:, 0], hidden[:, 1], hidden[:, 0] + hidden[:, 1], hidden[:, 0] * 2], axis=1)
+    shown = page.principal_components(observations)
+    fit, *_ = np.linalg.lstsq(shown, hidden - hidden.mean(axis=0), rcond=None)
+    np.testing.assert_allclose(shown @ fit, hidden - hidden.mean(axis=0), atol=1e-6)
+
+
+# ── warnings ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def with_constants() -> Dataset:
+    log = make_log(rows=3_000)
+    log["observations"][:, 1], log["actions"][:, 0] = 7.0, 0.5
+    return dataset(**log)
+
+
+def saturated() -> Dataset:
+    return dataset(actions=np.sign(make_log(rows=3_000)["actions"]))
+
+
+def smooth(missing: bool) -> Dataset:
+    """Random walks of 100 steps that start far apart; with `missing`, nothing says where they end."""
+    rng = np.random.default_rng(0)
+    walks = rng.normal(size=(30, 1, 3)) * 30 + np.cumsum(rng.normal(size=(30, 100, 3)) * 0.1, axis=1)
+    ends = np.arange(3_000) % 100 == 99
+    return dataset(observations=walks.reshape(-1, 3), timeouts=ends & (not missing), terminals=np.zeros(3_000))
+
+
+REPEATED = {key: np.concatenate([array, array[:100]]) for key, array in make_log(rows=3_000).items()}
+
+
+@pytest.mark.parametrize(
+    ("made", "says"),
+    [
+        (with_constants(), "observation dimension 1 never changes"),
+        (with_constants(), "action dimension 0 never changes"),
+        (dataset(**REPEATED), "100 of 3,100 rows repeat"),
+        (saturated(), "actions sit at a bound: in dimension . in 100 %"),
+        (dataset(rewards=np.ones(3_000)), "the reward is 1 in every row"),
+        (dataset(terminals=np.zeros(3_000), timeouts=np.zeros(3_000)), "no episode ever ends"),
+        (smooth(missing=True), "29 steps jump .* first after row 99: episode ends may be missing"),
+        (dataset(rows=50), "only 50 rows"),
+    ],
+)
+def test_each_warning_is_given(made: Dataset, says: str) -> None:
+    assert any(re.search(says, warning) for warning in summary.find_warnings(made))
+
+
+def test_sound_data_gives_no_warning() -> None:
+    assert summary.find_warnings(dataset()) == []
+    assert summary.find_warnings(smooth(missing=False)) == []
+
+
+# ── list, download, make, convert ───────────────────────────────────────────────────────────────────────────────────
+
+
+def test_list_marks_what_is_there(capsys: pytest.CaptureFixture[str]) -> None:
+    data.load("maze2d-umaze?steps=100")
+    run("list")
+    out = capsys.readouterr().out
+    assert re.search(r"\* maze2d-umaze\n", out)
+    assert re.search(r"  maze2d-umaze-noisy\n", out)
+    assert "D4RL (39)" in out
+    assert "antmaze-giant-navigate-singletask-task5-v0" in out
+    run("list", "pen-")
+    assert "hopper" not in capsys.readouterr().out
+
+
+def test_download_needs_names_that_can_be_downloaded() -> None:
+    with pytest.raises(AspcError, match="did you mean hopper-medium-v2"):
+        run("download", "hopper-meduim-v2")
+    with pytest.raises(AspcError, match="Say which"):
+        run("download")
+
+
+def test_make_writes_what_load_reads(capsys: pytest.CaptureFixture[str]) -> None:
+    run("make", "maze2d-umaze-noisy", "--steps", "500", "--seed", "3")
+    made = data.load("maze2d-umaze-noisy.hdf5")
+    assert (len(made), made.env) == (500, "maze2d-umaze-noisy")
+    np.testing.assert_array_equal(made.observations, data.load("maze2d-umaze-noisy?steps=500&seed=3").observations)
+    with pytest.raises(AspcError, match="is there already"):
+        run("make", "maze2d-umaze-noisy", "--steps", "500")
+    run("make", "maze2d-umaze-noisy", "--steps", "500", "--noise", "0", "--out", "calm.hdf5")
+    assert not np.array_equal(data.load("calm.hdf5").actions, made.actions)
+    for wrong, says in ((["x"], "Unknown dataset to make"), (["maze2d-umaze", "--steps", "1"], "at least 2"),
+                        (["maze2d-umaze", "--out", "x.npz"], "must end in .hdf5"),
+                        (["maze2d-umaze", "--noise", "-1"], "cannot be -1")):  # fmt: skip
+        with pytest.raises(AspcError, match=says):
+            run("make", *wrong)
+
+
+def test_make_walks_ogbenchs_point_maze() -> None:
+    pytest.importorskip("ogbench")
+    run("make", "pointmaze-medium", "--steps", "3003", "--out", "p.npz")
+    name = "pointmaze-medium-navigate-singletask-task1-v0"
+    walked = data.load(name, path=Path("p.npz"))
+    assert (len(walked), walked.observation_size) == (3_000, 2)  # three trajectories, less their last rows
+    assert walked.episode_lengths.max() <= 1_000
+    with np.load("p.npz") as stored:
+        steps = np.linalg.norm(np.diff(stored["observations"], axis=0), axis=1)[stored["terminals"][:-1] == 0]
+        assert np.quantile(steps, 0.99) < 0.5  # 0.2 m in each direction at most, but for a knock on a wall
+        assert stored["observations"].std(axis=0).min() > 2.0  # it gets about
+
+
+def test_convert_keeps_everything(capsys: pytest.CaptureFixture[str]) -> None:
+    made = dataset(env="Pendulum-v1", actions=make_log(rows=3_000)["actions"][:, :1], ref_min=1.0, ref_max=2.0)
+    files.write_hdf5(Path("a.hdf5"), files.dataset_arrays(made), files.dataset_facts(made))
+    run("convert", "a.hdf5", "b.npz", "--env", "Pendulum-v1")
+    run("convert", "b.npz", "c.hdf5", "--env", "Pendulum-v1", "--action-low", "-1", "--action-high", "1")
+    back = data.load("c.hdf5")
+    for key in ("observations", "actions", "rewards", "terminals", "timeouts", "action_low", "action_high"):
+        np.testing.assert_array_equal(getattr(back, key), getattr(made, key), err_msg=key)
+    assert back.env == "Pendulum-v1"
+    assert data.load("a.hdf5").ref_max == 2.0
+    run("convert", "a.hdf5", "packed")
+    packed = streaming.StreamingDataset.open("packed")
+    assert (len(packed), packed.env) == (len(made.transitions().rewards), "Pendulum-v1")
+    np.testing.assert_array_equal(packed.action_high, made.action_high)
+    run("convert", "b.npz", "packed2")
+    capsys.readouterr()
+    run("info", "packed")
+    assert "packed, to be streamed" in capsys.readouterr().out
+    for target, says in (("b.npz", "there already"), ("x.csv", "not written as .csv"), ("packed", "there already")):
+        with pytest.raises(AspcError, match=says):
+            run("convert", "a.hdf5", target)
+
+
+def test_a_file_cannot_name_a_module_to_import() -> None:
+    files.write_hdf5(Path("evil.hdf5"), make_log(), {"env": "os:Evil-v0", "action_low": [-1, -1]})
+    assert data.load("evil.hdf5").env is None
+    files.write_hdf5(Path("junk.hdf5"), make_log(), {"action_low": "junk"})
+    assert len(data.load("junk.hdf5")) == 60
+
+
+# ── collect ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_collect_rolls_a_random_policy(capsys: pytest.CaptureFixture[str]) -> None:
+    run("collect", "--env", "maze2d-umaze", "--policy", "random", "--steps", "700", "--out", "r.hdf5")
+    made = data.load("r.hdf5")
+    assert made.env == "maze2d-umaze"
+    np.testing.assert_array_equal(np.flatnonzero(made.timeouts), [299, 599, 699])
+    assert made.next_observations is not None
+    np.testing.assert_array_equal(made.next_observations[:299], made.observations[1:300])
+    assert "written: r.hdf5" in capsys.readouterr().out
+
+
+def onnx_policy(path: Path, observation: int, action: int) -> np.ndarray:
+    """A linear policy as an ONNX file."""
+    onnx = pytest.importorskip("onnx")
+    weights = np.random.default_rng(0).normal(size=(observation, action)).astype(np.float32) * 0.1
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node("MatMul", ["obs", "w"], ["action"])],
+        "policy",
+        [onnx.helper.make_tensor_value_info("obs", onnx.TensorProto.FLOAT, ["batch", observation])],
+        [onnx.helper.make_tensor_value_info("action", onnx.TensorProto.FLOAT, ["batch", action])],
+        [onnx.numpy_helper.from_array(weights, "w")],
+    )
+    opset = onnx.helper.make_opsetid("", 17)
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[opset], ir_version=9), path)
+    return weights
+
+
+def test_collect_rolls_an_onnx_policy_with_noise() -> None:
+    weights = onnx_policy(Path("p.onnx"), 4, 2)
+    run("collect", "--env", "maze2d-umaze", "--policy", "p.onnx", "--steps", "400", "--out", "clean.hdf5")
+    clean = data.load("clean.hdf5")
+    np.testing.assert_allclose(clean.actions, np.clip(clean.observations @ weights, -1, 1), atol=1e-5)
+    run("collect", "--env", "maze2d-umaze", "--policy", "p.onnx", "--steps", "400", "--noise", "0.3", "--out", "n.hdf5")
+    noisy = data.load("n.hdf5")
+    difference = noisy.actions - noisy.observations @ weights
+    assert 0.2 < difference[np.abs(noisy.actions) < 1].std() < 0.35
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        (["--env", "maze2d-umaze", "--policy", "wrong.onnx"], "takes observations of 3 numbers"),
+        (["--env", "maze2d-umaze", "--policy", "absent.onnx"], "There is no file"),
+        (["--env", "maze2d-umaze", "--policy", "junk.onnx"], "not an ONNX network"),
+        (["--env", "maze2d-umaze", "--policy", "nowhere"], "no policy"),
+        (["--env", "CartPole-v1", "--policy", "random"], "continuous"),
+        (["--env", "maze2d-umaze", "--policy", "random", "--steps", "1"], "at least 2 steps"),
+        (["--env", "maze2d-umaze", "--policy", "random", "--noise", "-1"], "cannot be -1"),
+    ],
+)
+def test_collect_says_what_is_wrong(argv: list[str], says: str) -> None:
+    onnx_policy(Path("wrong.onnx"), 3, 2)
+    Path("junk.onnx").write_bytes(b"junk")
+    with pytest.raises(AspcError, match=says):
+        run("collect", *argv, "--out", "x.hdf5")
+    assert not Path("x.hdf5").exists()
+
+
+def test_errors_of_the_command_line_are_one_sentence_and_code_2(tmp_path: Path) -> None:
+    (tmp_path / "junk.hdf5").write_bytes(b"junk" * 100)
+    done = subprocess.run(
+        [sys.executable, "-m", "aspc", "data", "info", "junk.hdf5"],
+        capture_output=True, text=True, timeout=60, env={**os.environ}, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert "junk.hdf5" in done.stderr
