@@ -61,7 +61,8 @@ TWO_INFINITIES[2], TWO_INFINITIES[5] = np.inf, -np.inf
         ({"action_low": [-1, -1, -1]}, "action_low must be one number or 2 numbers"),
         ({"action_low": 1, "action_high": -1}, "each low bound below"),
         ({"action_high": np.inf}, "must be finite"),
-        ({"env": "hopper-medium-v2", "action_low": None}, "the environment hopper-medium-v2 takes 3"),
+        ({"env": "hopper-medium-v2"}, "those of hopper-medium-v2 have 11 and 3"),
+        ({"env": "Pendulum-v1", "action_low": None}, "the environment Pendulum-v1 takes 1"),
         ({"timeouts": None, "max_episode_steps": 0}, "max_episode_steps must be at least 1"),
     ],
 )
@@ -74,6 +75,11 @@ def test_bad_arrays_give_one_sentence(changes: dict[str, object], says: str) -> 
 def test_empty_data_is_refused() -> None:
     with pytest.raises(AspcError, match="empty"):
         Dataset.from_arrays(np.zeros((0, 3)), np.zeros((0, 2)), np.zeros(0), np.zeros(0))
+
+
+def test_whole_numbers_as_actions_are_noted() -> None:
+    assert any("whole numbers" in note for note in make(actions=np.ones((12, 2), dtype=np.float32)).notes)
+    assert not any("whole numbers" in note for note in make().notes)
 
 
 def test_columns_of_one_number_are_fine() -> None:

@@ -204,7 +204,7 @@ def test_another_file_under_the_name_is_refused(server: Server, tmp_path: Path) 
         for key, array in make_log(observation=4, action=3).items():
             file[key] = array
     server.body = (tmp_path / "small.hdf5").read_bytes()
-    with pytest.raises(AspcError, match="it is another file"):
+    with pytest.raises(AspcError, match="those of hopper-medium-v2 have 11 and 3"):
         data.load(NAME)
 
 

@@ -244,6 +244,8 @@ def test_hdf5_data_in_another_file_is_refused(tmp_path: Path, log: dict[str, np.
 def test_bad_tables(tmp_path: Path, log: dict[str, np.ndarray]) -> None:
     path = write_csv(tmp_path / "words.csv", {**columns(log), "reward": np.array(["1.0", "high"] * 30)})
     refuse(path, r"could not convert string 'high'.*row 1")
+    (tmp_path / "twice.csv").write_text("obs_0,obs_0,action_0,reward,terminal\n0,1,0.5,0,0\n")
+    refuse(tmp_path / "twice.csv", "the column 'obs_0' is there twice")
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fuzz_child import damage
+from fuzz_child import damage_file
 from small_logs import make_log
 from test_files import columns, write_csv, write_hdf5, write_table
 
@@ -62,7 +62,7 @@ def check(folder: Path, suffix: str, cases: int) -> None:
     whole = (folder / f"whole{suffix}").read_bytes()
     for case in crashed:
         path = folder / f"case{case}{suffix}"
-        path.write_bytes(damage(whole, case))
+        path.write_bytes(damage_file(whole, suffix, case))
         with pytest.raises(AspcError, match="damaged"):
             data.load(path)
 

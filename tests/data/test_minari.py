@@ -11,6 +11,7 @@ import pytest
 
 from aspc import data, envs
 from aspc.data import minari as ours
+from aspc.data.collect import collect as roll
 from aspc.data.dataset import Dataset
 from aspc.errors import AspcError
 
@@ -135,3 +136,20 @@ def test_a_damaged_dataset_gives_a_sentence(tmp_path) -> None:
     file.write_bytes(b"junk")
     with pytest.raises(AspcError, match="cannot be read"):
         data.load("minari:broken-v0")
+
+
+def test_collected_and_converted_datasets_both_train(tmp_path) -> None:
+    """Minari's own dataset, and what `convert` makes of ours, go straight into training."""
+    import aspc
+
+    collect("Pendulum-v1", "mine/pendulum-v0", episodes=2)
+    ours.write(data.load("mine/pendulum-v0"), "mine/again-v0")
+    for i, name in enumerate(("mine/pendulum-v0", "mine/again-v0")):
+        run = aspc.train(name, algo="bc", steps=40, out=tmp_path / f"run{i}", env=None, quiet=True)
+        action = run.policy.act(np.zeros(3, np.float32))
+        assert action.shape == (1,)
+        assert abs(action[0]) <= 2.0
+    rolled = roll("Pendulum-v1", str(tmp_path / "run0"), 250)  # and a trained policy makes the next dataset
+    np.testing.assert_allclose(
+        rolled.actions, aspc.load_policy(tmp_path / "run0").act(rolled.observations), rtol=1e-4, atol=1e-5
+    )

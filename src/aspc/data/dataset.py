@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
+from aspc.data import d4rl
 from aspc.errors import AspcError
 
 BOUND_MARGIN = 0.05  # bounds taken from the data reach beyond it by this share of each dimension's range
@@ -121,6 +122,25 @@ def action_bounds(
     return low, high, notes
 
 
+def _check_sizes(observation: int, action: int, env: str | None, name: str) -> None:
+    """An error where the data cannot be of the D4RL environment that it is said to be of."""
+    family = None if env is None else d4rl.family_of(env.split("?")[0])
+    if family is not None:
+        facts = d4rl.FAMILIES[family]
+        if (observation, action) != (facts.observation_size, facts.action_size):
+            raise AspcError(
+                f"{name}: observations have {observation} and actions {action} numbers, but those of {env} have "
+                f"{facts.observation_size} and {facts.action_size}; name another environment, or none."
+            )
+
+
+def _whole_number_note(actions: np.ndarray) -> tuple[str, ...]:
+    """Choices that were stored as floats look like this."""
+    if not (actions == np.round(actions)).all():
+        return ()
+    return ("all actions are whole numbers: if they are choices, they are discrete, and this library is not for them.",)
+
+
 def _clip_actions(
     actions: np.ndarray, low: np.ndarray, high: np.ndarray, strict: bool, name: str
 ) -> tuple[np.ndarray, tuple[str, ...]]:
@@ -227,6 +247,7 @@ class Dataset:
                 f"{name}: 'next_observations' has {next_obs.shape[1]} columns, "
                 f"but 'observations' has {arrays['observations'].shape[1]}."
             )
+        _check_sizes(arrays["observations"].shape[1], arrays["actions"].shape[1], env, name)
         low, high, notes = action_bounds(arrays["actions"], action_low, action_high, env, name)
         clipped, clip_notes = _clip_actions(arrays["actions"], low, high, strict, name)
         ends, end_notes = _timeouts(arrays["terminals"], arrays.get("timeouts"), max_episode_steps, env)
@@ -247,7 +268,7 @@ class Dataset:
             env=env,
             ref_min=ref_min,
             ref_max=ref_max,
-            notes=(*notes, *clip_notes, *end_notes),
+            notes=(*notes, *_whole_number_note(arrays["actions"]), *clip_notes, *end_notes),
         )
 
     @classmethod

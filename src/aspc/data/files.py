@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -259,11 +260,13 @@ def resolve_columns(columns: Sequence[str], key_map: Mapping[str, str], name: st
     unknown = [key for key in key_map if key not in COLUMNS]
     if unknown:
         raise AspcError(f"The key map names {unknown[0]!r}; it can name {', '.join(COLUMNS)}.")
+    twice = [column for column, count in Counter(columns).items() if count > 1]
+    if twice:
+        raise AspcError(f"{name}: the column {twice[0]!r} is there twice; give each column a name of its own.")
     found: dict[str, list[str]] = {}
     for key, patterns in COLUMNS.items():
         given = [part.strip() for part in key_map[key].split(",")] if key in key_map else None
         for pattern in given if given is not None else patterns:
-            # next_obs_3 also ends in obs_3, so patterns are anchored by fnmatch itself
             matches = sorted((c for c in columns if fnmatch.fnmatchcase(c, pattern)), key=_natural)
             if matches:
                 found.setdefault(key, []).extend(matches)
