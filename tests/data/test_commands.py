@@ -285,3 +285,45 @@ def test_errors_of_the_command_line_are_one_sentence_and_code_2(tmp_path: Path) 
     assert done.stdout == ""
     assert len(done.stderr.strip().splitlines()) == 1
     assert "junk.hdf5" in done.stderr
+
+
+LIGHT_CORE = """
+import sys
+for name in ("mujoco", "gymnasium_robotics", "ogbench", "minari", "pyarrow", "pandas", "onnx", "onnxruntime", "jax"):
+    sys.modules[name] = None  # importing it is an error
+from aspc import envs
+from aspc.data import commands, load
+commands.main(["info", "maze2d-umaze?steps=2000", "--plot"])
+commands.main(["collect", "--env", "maze2d-large", "--policy", "random", "--steps", "100", "--out", "r.hdf5"])
+commands.main(["convert", "r.hdf5", "packed"])
+load("r.hdf5").transitions(n_step=3)
+env = envs.make_env("maze2d-medium-v1")
+env.reset(seed=0)
+env.step(env.action_space.sample())
+"""
+
+
+def test_the_mazes_need_no_extra_and_no_jax() -> None:
+    subprocess.run([sys.executable, "-W", "error", "-c", LIGHT_CORE], check=True, timeout=60, capture_output=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "extra"),
+    [
+        ("hopper-medium-v2", "mujoco"),
+        ("pen-human-v1", "robotics"),
+        ("antmaze-umaze-v2", "ogbench"),
+        ("antmaze-large-navigate-singletask-task1-v0", "ogbench"),
+        ("minari:D4RL/pen/human-v2", "minari"),
+    ],
+)
+def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, name: str, extra: str) -> None:
+    from aspc import envs
+
+    for module in ("mujoco", "gymnasium_robotics", "ogbench", "ogbench.locomaze.ant", "minari"):
+        monkeypatch.setitem(sys.modules, module, None)
+    # Gymnasium remembers a MuJoCo that it has found
+    for module in [m for m in sys.modules if m.startswith("gymnasium.envs.mujoco")]:
+        monkeypatch.delitem(sys.modules, module)
+    with pytest.raises(AspcError, match=rf"pip install 'aspc\[{extra}\]'"):
+        envs.make_env(name)
