@@ -48,7 +48,7 @@ def test_experts_score_about_the_reference_maximum(task: str, least: float, most
         solved.append(success)
     env.close()
     assert least < np.mean(returns) < most
-    assert np.mean(solved) > 0.6
+    assert np.mean(solved) >= 0.5
 
 
 @pytest.mark.parametrize("maze", ["umaze", "medium"])
