@@ -144,6 +144,12 @@ def test_a_d4rl_name_brings_environment_and_scores_if_sizes_match(tmp_path: Path
         assert dataset.env in ("hopper-medium-replay-v2", "hopper-medium-v2", "hopper-expert-v2")
         assert (dataset.ref_min, dataset.ref_max) == (-20.272305, 3234.3)
         np.testing.assert_array_equal(dataset.action_high, 1.0)
+    for stem, env in (
+        ("my_hopper_medium_replay_400k", "hopper-medium-replay-v2"),
+        ("Hopper run 3", "hopper-medium-v2"),
+        ("grasshopper", None),
+    ):
+        assert data.load(write_hdf5(tmp_path / f"{stem}.hdf5", log)).env == env
     path = tmp_path / "hopper_medium_replay.hdf5"
     assert data.load(path, env="none").env is None
     assert data.load(path, env="hopper-expert-v2").env == "hopper-expert-v2"
@@ -323,12 +329,13 @@ def test_real_files() -> None:
     assert (len(kitchen), kitchen.observation_size, kitchen.action_size) == (3680, 60, 9)
     assert kitchen.terminals.sum() == len(kitchen.episode_lengths) == 19
 
-    door = data.load(shared / "real" / "door_human_demos.hdf5", env="door-human-v1")
+    door = data.load(shared / "real" / "door_human_demos.hdf5")
+    assert door.env == "door-human-v1"
     assert (len(door), len(door.episode_lengths)) == (6729, 25)
     assert any("actions reach beyond the bounds" in note for note in door.notes)
     assert np.abs(door.actions).max() == 1.0
     with pytest.raises(AspcError, match="actions reach beyond"):
-        data.load(shared / "real" / "door_human_demos.hdf5", env="door-human-v1", strict=True)
+        data.load(shared / "real" / "door_human_demos.hdf5", strict=True)
 
     pendulum = data.load(shared / "real" / "pendulum_expert.npz", action_low=-1, action_high=1)
     np.testing.assert_array_equal(pendulum.episode_lengths, 200)

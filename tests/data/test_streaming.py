@@ -129,6 +129,21 @@ def test_windows_are_prepared_in_the_thread_and_errors_come_out(tmp_path: Path) 
         next(windows)
 
 
+def test_memory_does_not_grow_from_window_to_window(tmp_path: Path) -> None:
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+    packed = pack(numbered(100_000), tmp_path / "p")
+    with packed.windows(80_000) as windows:
+        size = next(windows).nbytes
+        before, most = resident(), 0
+        for _ in range(40):
+            next(windows)
+            most = max(most, resident() - before)
+    assert size > 4_000_000
+    assert most < 4 * size
+
+
 def test_the_budget_sets_the_window(tmp_path: Path) -> None:
     packed = pack(numbered(5_000), tmp_path / "p")
     rows = packed.window_rows(500_000)

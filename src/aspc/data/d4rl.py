@@ -72,10 +72,18 @@ def family_of(name: str) -> str | None:
 
 
 def name_from_stem(stem: str, observation_size: int, action_size: int) -> str | None:
-    """The D4RL dataset that a file's stem names (`hopper_medium_replay`, `hopper-medium-v2`), if sizes match too."""
-    key = re.sub(r"-v\d+$", "", stem.lower().replace("_", "-").replace("-sparse", ""))
-    for name, dataset in datasets().items():
-        if re.sub(r"-v\d+$", "", name) == key:
-            sizes = (dataset.family.observation_size, dataset.family.action_size)
-            return name if sizes == (observation_size, action_size) else None
-    return None
+    """The D4RL dataset that a file's stem names, if the sizes are that dataset's too.
+
+    `hopper_medium_replay`, `hopper-medium-v2` and `my_hopper_expert_400k` name one; the longest that fits is meant.
+    A stem that names only the environment (`walker2d_run3`) gives that environment's `medium` or first dataset, whose
+    environment and reference scores are the same.
+    """
+    words = f"-{re.sub(r'[^a-z0-9]+', '-', stem.lower())}-"
+    fitting = [
+        (key, name)
+        for name, dataset in datasets().items()
+        if (dataset.family.observation_size, dataset.family.action_size) == (observation_size, action_size)
+        for key in (re.sub(r"-v\d+$", "", name), dataset.family_name)
+        if f"-{key}-" in words
+    ]
+    return max(fitting, key=lambda pair: (len(pair[0]), "-medium-v" in pair[1]))[1] if fitting else None

@@ -9,6 +9,7 @@ depends on (seed, k) alone, so a resumed run sees the same ones.
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import queue
 import shutil
@@ -405,6 +406,15 @@ class StreamingDataset:
         return Windows(self, blocks, block_rows, seed, start, prepare)
 
 
+def _own_pages(rows: int, width: int) -> np.ndarray:
+    """An empty table on pages of its own, which go back to the system with its last reference.
+
+    The C library's allocator would keep them for the thread that asked, and memory would grow window by window.
+    """
+    pages = mmap.mmap(-1, 4 * rows * width, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return np.frombuffer(pages, dtype=np.float32).reshape(rows, width)
+
+
 class Windows(Iterator[np.ndarray]):
     """An endless iterator over windows that reads one ahead; use it in a `with` block, or `close` it."""
 
@@ -472,7 +482,7 @@ class Windows(Iterator[np.ndarray]):
             part = slab[: len(group) * size]
             prepared = part if self._prepare is None else self._prepare(data.split(part))
             if first == 0:
-                table = np.empty((self.rows, prepared.shape[1]), dtype=np.float32)
+                table = _own_pages(self.rows, prepared.shape[1])
             table[first * size : first * size + len(part)] = prepared
             if self._stop.is_set():
                 break
