@@ -67,7 +67,7 @@ def small_last_init(last_bound: float) -> Init:
         key_w, key_b = jax.random.split(key)
         if last:
             return uniform(key_w, (fan_in, fan_out), last_bound), uniform(key_b, (fan_out,), last_bound)
-        return uniform(key_w, (fan_in, fan_out), fan_in**-0.5), jnp.full((fan_out,), 0.1)
+        return uniform(key_w, (fan_in, fan_out), fan_in**-0.5), jnp.full((fan_out,), 0.1, dtype=float)
 
     return init
 

@@ -1,0 +1,121 @@
+"""What the training loop relies on, for every algorithm."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from problems import SPEC, cycle, random_batch, random_noise, run, small, start_of
+
+from aspc import algorithms
+from aspc.algorithms.base import INNER, Preprocessing, with_horizon
+from aspc.algorithms.diffusion_ql import DiffusionQL
+from aspc.algorithms.iql import IQL
+from aspc.errors import AspcError
+
+NAMES = algorithms.names()
+
+
+def signature(state: Any) -> list[tuple]:
+    return [(leaf.shape, leaf.dtype, leaf.weak_type) for leaf in jax.tree.leaves(state)]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_state_keeps_its_types(name: str) -> None:
+    """Otherwise a scan over steps does not compile, or compiles twice."""
+    algorithm = small(algorithms.default(name))
+    state = jax.eval_shape(lambda key: algorithm.init(key, SPEC), jax.random.key(0))
+    assert not any(weak for _, _, weak in signature(state))
+    batch = random_batch(1, algorithm.batch_size)
+    noise = random_noise(2, algorithm)
+    for parts in set(cycle(algorithm)):
+        after, metrics = jax.eval_shape(lambda s, b, n, p=parts: algorithm.update(s, b, n, p), state, batch, noise)
+        assert jax.tree.structure(after) == jax.tree.structure(state)
+        assert signature(after) == signature(state)
+        assert all(metric.shape == () for metric in metrics.values())
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if "aspc" not in name])
+def test_every_parameter_is_trained(name: str) -> None:
+    algorithm = small(algorithms.default(name))
+    before = start_of(algorithm, loud=1.0)
+    if name == "a2pr":  # its VAE learns from actions that look better than V(s): let them
+        lower = eqx.tree_at(lambda value: value.net.layers[-1].bias, before.value, replace_fn=lambda bias: bias - 1)
+        before = before._replace(value=lower)
+    after = run(algorithm, before, 8)
+    changes = jax.tree_util.tree_leaves_with_path(jax.tree.map(lambda a, b: bool(jnp.array_equal(a, b)), before, after))
+    # Only CQL's α' may stand still: it is trained with `lagrange` alone.
+    still = [jax.tree_util.keystr(path) for path, same in changes if same and "log_alpha_prime" not in str(path)]
+    assert not still
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_one_inner_step_in_a_cycle_of_the_base(name: str) -> None:
+    algorithm = algorithms.default(name)
+    (segment,) = getattr(algorithm, "base", algorithm).schedule()
+    assert sum(INNER in parts for parts in segment.steps) == 1
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_setting_has_a_sentence(name: str) -> None:
+    """One docstring under each field: that is what the command line shows."""
+    algorithm = algorithms.default(name)
+    for part in (algorithm, getattr(algorithm, "base", None)):
+        if not is_dataclass(part):
+            continue
+        documented = set()
+        for kind in type(part).__mro__:
+            if not is_dataclass(kind):
+                continue
+            for line, following in itertools.pairwise(inspect.getsource(kind).splitlines()):
+                if following.strip().startswith('"""'):
+                    documented.add(line.split(":")[0].strip())
+        assert {field.name for field in fields(part)} <= documented
+
+
+def test_an_unknown_algorithm_names_the_nearest() -> None:
+    with pytest.raises(AspcError, match="rebrac"):
+        algorithms.default("rebrak")
+
+
+def test_a_name_is_taken_once() -> None:
+    with pytest.raises(AspcError, match="already registered"):
+        algorithms.register("iql")(IQL)
+
+
+def test_the_horizon_reaches_a_wrapped_base() -> None:
+    algorithm = with_horizon(algorithms.default("iql+aspc"), 1234)
+    assert algorithm.horizon == algorithm.base.horizon == 1234
+    assert with_horizon(algorithms.default("bc"), 1234) == algorithms.default("bc")
+
+
+def test_all_say_how_the_data_is_prepared() -> None:
+    for name in NAMES:
+        algorithm = algorithms.default(name)
+        assert isinstance(getattr(algorithm, "base", algorithm), Preprocessing)
+
+
+def test_dropout_needs_its_noise_and_nothing_else() -> None:
+    plain, dropping = small(IQL()), small(IQL(actor_dropout=0.5))
+    assert plain.noise(SPEC, 12) == {}
+    assert dropping.noise(SPEC, 12)["dropout"].shape == (2, 12, 16)
+    start = plain.init(jax.random.key(0), SPEC)
+    a, b = run(plain, start, 1), run(dropping, start, 1)
+    assert not np.array_equal(a.actor.mean.net.layers[0].weight, b.actor.mean.net.layers[0].weight)
+    np.testing.assert_array_equal(a.critics.members.net.layers[0].weight, b.critics.members.net.layers[0].weight)
+
+
+def test_the_average_of_a_diffusion_policy_waits() -> None:
+    algorithm = small(DiffusionQL())
+    start = algorithm.init(jax.random.key(0), SPEC)
+    weight = lambda state: np.asarray(state.actor_ema.net.layers[0].weight)  # noqa: E731
+    early, late = run(algorithm, start, 2), run(algorithm, start, 3)
+    np.testing.assert_array_equal(weight(early), weight(start))
+    assert not np.array_equal(weight(late), weight(start))
