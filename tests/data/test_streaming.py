@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import h5py
@@ -129,21 +131,6 @@ def test_windows_are_prepared_in_the_thread_and_errors_come_out(tmp_path: Path) 
         next(windows)
 
 
-def test_memory_does_not_grow_from_window_to_window(tmp_path: Path) -> None:
-    def resident() -> int:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
-
-    packed = pack(numbered(100_000), tmp_path / "p")
-    with packed.windows(80_000) as windows:
-        size = next(windows).nbytes
-        before, most = resident(), 0
-        for _ in range(40):
-            next(windows)
-            most = max(most, resident() - before)
-    assert size > 4_000_000
-    assert most < 4 * size
-
-
 def test_the_budget_sets_the_window(tmp_path: Path) -> None:
     packed = pack(numbered(5_000), tmp_path / "p")
     rows = packed.window_rows(500_000)
@@ -181,3 +168,18 @@ def test_bad_packed_folders_and_sources(tmp_path: Path) -> None:
     with pytest.raises(AspcError, match="differ in length"):
         pack(tmp_path / "short.hdf5", tmp_path / "q")
     assert not (tmp_path / "q").exists()
+
+
+@pytest.mark.slow
+def test_training_from_windows_stays_within_the_memory_budget(tmp_path: Path) -> None:
+    """Twenty-five windows of a file of 100 MB through a budget of 50 MB, beside a real training."""
+    benchmark = Path(__file__).parents[2] / "benchmarks" / "streaming.py"
+
+    def part(name: str) -> dict[str, float]:
+        options = ["--rows", "500000", "--budget-mb", "50", "--chunk", "20", "--chunks", "25", "--algo", "td3_bc"]
+        command = [sys.executable, str(benchmark), "--folder", str(tmp_path), *options, "--part", name]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
+        return json.loads(done.stdout.splitlines()[-1])
+
+    assert part("make")["gb"] > 0.09
+    assert part("memory")["peak_mb"] < 1.25 * 50
