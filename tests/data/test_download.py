@@ -93,7 +93,7 @@ REAL_MIRRORS = download.mirror_addresses
 
 
 def cached() -> list[str]:
-    return sorted(p.name for p in cache.folder("d4rl").iterdir() if not p.name.endswith(".lock"))
+    return sorted(p.name for p in (cache.root() / "d4rl").iterdir() if not p.name.endswith(".lock"))
 
 
 def test_a_dataset_is_downloaded_once_and_loaded(server: Server) -> None:
@@ -141,6 +141,7 @@ def test_a_part_of_another_file_is_not_glued(server: Server, ranges: bool) -> No
 
 def test_a_part_longer_than_the_file_starts_anew(server: Server) -> None:
     part = d4rl_files.file_path(NAME).with_name("hopper_medium-v2.hdf5.part")
+    part.parent.mkdir(parents=True)
     part.write_bytes(server.body + b"too much")
     data.load(NAME)
     assert d4rl_files.file_path(NAME).read_bytes() == server.body
@@ -194,9 +195,32 @@ def test_no_network_is_said_at_once_with_address_and_path(monkeypatch: pytest.Mo
 
 
 def test_a_file_put_there_by_hand_is_taken(server: Server) -> None:
+    d4rl_files.file_path(NAME).parent.mkdir(parents=True)
     d4rl_files.file_path(NAME).write_bytes(server.body)
     assert len(data.load(NAME)) == 2000
     assert server.requests == []
+    assert "hopper_medium-v2.hdf5.json" in cached()  # verified from now on
+
+
+def test_a_cache_that_cannot_be_written_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ASPC_DATA", "/proc/nowhere")
+    for name in (NAME, "maze2d-umaze?steps=100"):
+        with pytest.raises(AspcError, match="set ASPC_DATA to a folder that can"):
+            data.load(name)
+    from aspc.data import commands
+
+    assert commands.main(["list"]) == 0
+
+
+def test_the_server_dies_half_way(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    server.cut_after = 1000
+    with pytest.raises(AspcError, match="cut"):
+        data.load(NAME)
+    monkeypatch.setenv("ASPC_MIRRORS", "http://127.0.0.1:9")  # nobody listens there
+    with pytest.raises(AspcError, match="refused"):
+        data.load(NAME)
+    assert "hopper_medium-v2.hdf5" not in cached()
+    assert "hopper_medium-v2.hdf5.part" in cached()  # to go on from
 
 
 def test_another_file_under_the_name_is_refused(server: Server, tmp_path: Path) -> None:

@@ -33,6 +33,11 @@ def write_trajectories(path: Path, goal: np.ndarray, episodes: int = 3, steps: i
     return path
 
 
+@pytest.fixture(autouse=True)
+def _folder() -> None:
+    ogbench.file_path(NAME).parent.mkdir(parents=True)
+
+
 def goal_of(name: str) -> np.ndarray:
     env = envs.make_env(name)
     env.reset(seed=0)

@@ -24,23 +24,26 @@ def root() -> Path:
     return Path(chosen).expanduser() if chosen else Path(platformdirs.user_cache_dir("aspc")) / "data"
 
 
-def folder(name: str) -> Path:
-    """A folder inside the cache, made if it is missing."""
-    path = root() / name
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise AspcError(
-            f"The cache folder {path} cannot be made ({error.strerror}); set ASPC_DATA to a folder that can."
-        ) from error
-    return path
-
-
 @contextlib.contextmanager
 def lock(path: Path) -> Iterator[None]:
-    """Only one process at a time makes or downloads a file."""
-    with FileLock(f"{path}.lock"):
+    """Only one process at a time makes or downloads a file of the cache; its folder is made if it is missing.
+
+    A file that is there already can be used without a lock, as in a cache that is shared and read-only.
+    """
+    guard = FileLock(f"{path}.lock")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        guard.acquire()
+    except OSError as error:
+        if not path.exists():
+            raise AspcError(
+                f"The cache folder {path.parent} cannot be written to ({error.strerror or error}); "
+                "set ASPC_DATA to a folder that can."
+            ) from error
+    try:
         yield
+    finally:
+        guard.release()
 
 
 @contextlib.contextmanager

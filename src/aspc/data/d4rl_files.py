@@ -14,7 +14,7 @@ from aspc.data.download import fetch
 
 def file_path(name: str) -> Path:
     """Where a dataset's file lies in the cache, or will."""
-    return cache.folder("d4rl") / PurePosixPath(urlsplit(datasets()[name].url).path).name
+    return cache.root() / "d4rl" / PurePosixPath(urlsplit(datasets()[name].url).path).name
 
 
 def download(name: str) -> Path:

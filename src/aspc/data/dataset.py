@@ -216,6 +216,7 @@ class Dataset:
         Without `timeouts`, episodes end at terminals and at `max_episode_steps` (by default the environment's).
         Actions beyond the bounds are clipped and counted in `notes`; with `strict` they are an error.
         """
+        env = None if env == "none" else env
         raw_actions = _numbers("actions", actions, name)
         if raw_actions.dtype.kind in "iub":
             raise AspcError(

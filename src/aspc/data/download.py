@@ -55,7 +55,6 @@ def _checksum(path: Path) -> str:
 
 def fetch(url: str, path: Path) -> Path:
     """The file of an address at `path`: from the cache if it is there and as recorded, else downloaded."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     with cache.lock(path):
         if path.exists():
             return _verified(path)
@@ -82,7 +81,8 @@ def _verified(path: Path) -> Path:
     record = _read_record(path)
     size = path.stat().st_size
     if record is None:
-        _write_record(path, {"url": "put there by hand", "size": size, "sha256": _checksum(path)})
+        with contextlib.suppress(AspcError):  # a read-only cache stays without
+            _write_record(path, {"url": "put there by hand", "size": size, "sha256": _checksum(path)})
     elif size != record["size"] or _checksum(path) != record["sha256"]:
         raise AspcError(
             f"{path} is not the file that was downloaded first ({size:,} bytes, recorded {record['size']:,}); "

@@ -468,8 +468,6 @@ def load(
             env = d4rl.name_from_stem(stem, shapes[0][1], shapes[1][1])
     given = {key: value for key, value in {**options, "env": env}.items() if value is not None}
     settings = {**facts, **given, "name": name or stem}
-    if settings.get("env") == "none":
-        settings["env"] = None
     dataset = Dataset.from_arrays(**arrays, **settings)
     return dataset.with_notes(notes)
 

@@ -140,7 +140,7 @@ def parse_name(name: str) -> tuple[str, float]:
     return (maze.removesuffix("-noisy"), NOISE) if maze.endswith("-noisy") else (maze, 0.0)
 
 
-def load(name: str, *, steps: int | None = None, seed: int = 0, strict: bool = False) -> Dataset:
+def load(name: str, *, steps: int | None = None, seed: int = 0, **options: Any) -> Dataset:
     """A generated maze dataset, from the cache or made now."""
     from aspc.data import cache, files
 
@@ -148,7 +148,7 @@ def load(name: str, *, steps: int | None = None, seed: int = 0, strict: bool = F
     if steps < 2:
         raise AspcError(f"A generated dataset needs at least 2 steps, not {steps}.")
     maze, noise = parse_name(name)
-    path = cache.folder("generated") / f"{name}-{steps}-seed{seed}-g{GENERATOR_VERSION}.hdf5"
+    path = cache.root() / "generated" / f"{name}-{steps}-seed{seed}-g{GENERATOR_VERSION}.hdf5"
     with cache.lock(path):
         if not path.exists():
             with cache.progress(f"Generating {name}", steps) as advance:
@@ -156,4 +156,4 @@ def load(name: str, *, steps: int | None = None, seed: int = 0, strict: bool = F
             files.write_hdf5(path, arrays)
         else:
             arrays = files.read_trusted_hdf5(path)
-    return Dataset.from_arrays(**arrays, name=name, env=name, strict=strict)
+    return Dataset.from_arrays(**arrays, **{"name": name, "env": name, **options})

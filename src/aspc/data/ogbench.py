@@ -68,7 +68,7 @@ def file_path(name: str, split: str = "train") -> Path:
     suffix = {"train": "", "val": "-val"}.get(split)
     if suffix is None:
         raise AspcError(f"OGBench's splits are train and val, not {split!r}.")
-    return cache.folder("ogbench") / f"{file_stem(name)}{suffix}.npz"
+    return cache.root() / "ogbench" / f"{file_stem(name)}{suffix}.npz"
 
 
 def download(name: str, split: str = "train") -> Path:
