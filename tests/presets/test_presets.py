@@ -1,0 +1,117 @@
+"""Presets: every value lands on a field of its algorithm, and the tables are the published ones."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import aspc.data
+from aspc import algorithms
+from aspc.errors import AspcError
+from aspc.presets import overrides, preset_of, presets_of
+from aspc.training.loop import with_overrides
+
+D4RL = list(json.loads((Path(aspc.data.__file__).parent / "d4rl.json").read_text()))
+OGBENCH = [f"antmaze-{size}-navigate-singletask-task{k}-v0" for size in ("large", "giant") for k in range(1, 6)]
+
+
+def every_preset() -> Iterator[tuple[str, str]]:
+    for algo in algorithms.names():
+        for preset in presets_of(algo):
+            yield algo, preset
+
+
+@pytest.mark.parametrize(("algo", "preset"), list(every_preset()))
+def test_every_value_is_a_setting_of_its_type(algo: str, preset: str) -> None:
+    datasets = preset_of(algo, preset).by_dataset or {"any": {}}
+    for dataset in datasets:
+        default = algorithms.default(algo)
+        settings = overrides(algo, dataset, preset)
+        changed = with_overrides(default, settings)  # an unknown field would raise
+        for name in settings:
+            value, was = changed, default
+            for part in name.split("."):
+                value, was = getattr(value, part), getattr(was, part)
+            assert type(value) is type(was), name
+    assert preset_of(algo, preset).source
+
+
+@pytest.mark.parametrize(
+    ("algo", "preset"),
+    [("iql", "paper"), ("rebrac", "paper"), *[(a, "corl") for a in ("iql", "rebrac", "cql", "td3_bc")]],
+)
+def test_all_39_datasets_have_settings(algo: str, preset: str) -> None:
+    assert sorted(preset_of(algo, preset).by_dataset or ()) == sorted(D4RL)
+
+
+@pytest.mark.parametrize("algo", ["fql", "rebrac"])
+def test_the_ten_ogbench_tasks_have_settings(algo: str) -> None:
+    assert set(OGBENCH) <= set(preset_of(algo, "authors").by_dataset or ())
+
+
+@pytest.mark.parametrize(
+    ("algo", "preset", "dataset", "expected"),
+    [
+        ("iql", "paper", "hopper-medium-v2", {"beta": 3.0, "expectile": 0.7, "deterministic": True}),
+        ("iql", "paper", "hopper-full-replay-v2", {"beta": 10.0, "expectile": 0.9, "deterministic": False}),
+        ("iql", "paper", "antmaze-umaze-diverse-v2", {"beta": 10.0, "expectile": 0.95, "reward_shift": -1.0}),
+        ("iql", "paper", "hammer-expert-v1", {"beta": 0.5, "expectile": 0.95}),
+        ("iql", "corl", "hopper-medium-v2", {"tau": 0.001, "reward_transform": "return_range"}),
+        (
+            "rebrac",
+            "paper",
+            "hopper-medium-replay-v2",
+            {"beta1": 0.05, "beta2": 0.5, "batch_size": 1024, "actor_lr": 1e-3},
+        ),
+        ("rebrac", "paper", "walker2d-random-v2", {"beta1": 0.01, "beta2": 0.0}),
+        (
+            "rebrac",
+            "paper",
+            "antmaze-medium-play-v2",
+            {"beta1": 0.001, "beta2": 0.0005, "discount": 0.999, "actor_lr": 1e-4, "reward_scale": 100.0},
+        ),
+        ("rebrac", "paper", "maze2d-large-v1", {"beta1": 0.003, "beta2": 0.001, "batch_size": 256, "actor_lr": 3e-4}),
+        ("rebrac", "corl", "antmaze-umaze-v2", {"actor_lr": 3e-4, "critic_lr": 5e-5, "discount": 0.999}),
+        (
+            "cql",
+            "corl",
+            "antmaze-large-play-v2",
+            {"cql_alpha": 5.0, "lagrange": True, "reward_scale": 10.0, "reward_shift": -5.0},
+        ),
+        ("td3_bc", "corl", "hopper-medium-v2", {"critic_hidden_layers": 2, "critic_layer_norm": False}),
+        ("diffusion_ql", "authors", "antmaze-large-play-v2", {"eta": 4.5, "max_grad_norm": 10.0, "max_q_backup": True}),
+        (
+            "fql",
+            "authors",
+            "antmaze-giant-navigate-singletask-task3-v0",
+            {"alpha": 10.0, "q_agg": "min", "discount": 0.995},
+        ),
+        ("a2pr", "authors", "hopper-medium-v2", {"bc_weight": 0.4, "discount": 0.995}),
+        ("iql+aspc", "paper", "hopper-medium-v2", {"base.deterministic": True}),
+    ],
+)
+def test_published_values(algo: str, preset: str, dataset: str, expected: dict[str, Any]) -> None:
+    settings = overrides(algo, dataset, preset)
+    assert {name: settings.get(name) for name in expected} == expected
+
+
+def test_a_learned_scale_is_not_preset() -> None:
+    assert "beta" in overrides("iql", "hopper-medium-v2", "paper")
+    assert "base.beta" not in overrides("iql+aspc", "hopper-medium-v2", "paper")
+
+
+def test_one_setting_for_all_is_the_default() -> None:
+    assert overrides("aspc", "any-dataset-of-mine", "paper") == {}
+
+
+def test_errors_say_what_there_is() -> None:
+    with pytest.raises(AspcError, match="it has corl"):
+        overrides("cql", "hopper-medium-v2", "paper")
+    with pytest.raises(AspcError, match="no presets for bc"):
+        overrides("bc", "hopper-medium-v2", "paper")
+    with pytest.raises(AspcError, match="hopper-medium-v2"):
+        overrides("iql", "hopper-medum-v2", "paper")
