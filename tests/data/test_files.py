@@ -301,6 +301,15 @@ def test_unknown_names_and_options_say_what_there_is() -> None:
         data.load("maze2d-umaze", stepps=5)
     with pytest.raises(AspcError, match="name=number"):
         data.load("maze2d-umaze?steps=many")
+    with pytest.raises(AspcError, match="seed of 0 or more"):
+        data.load("maze2d-umaze?seed=-1")
+    with pytest.raises(AspcError, match="no dataset's name"):
+        data.load("qqqq")
+
+
+def test_a_question_mark_in_a_file_name_is_just_that(tmp_path: Path, log: dict[str, np.ndarray]) -> None:
+    np.savez(tmp_path / "what?.npz", **log)
+    assert len(data.load(tmp_path / "what?.npz")) == 60
 
 
 # ── generated mazes and real files ──────────────────────────────────────────────────────────────────────────────────

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from small_logs import make_log
 
+from aspc import data
 from aspc.data import files, streaming
 from aspc.data.dataset import Dataset
 from aspc.data.streaming import StreamingDataset, pack
@@ -54,6 +55,8 @@ def test_packed_rows_are_the_transitions(
     again = StreamingDataset.open(tmp_path / "p")
     assert (again.name, len(again), again.n_step) == ("x", len(packed), n_step)
     assert streaming.is_packed(tmp_path / "p")
+    with pytest.raises(AspcError, match="to be streamed"):
+        data.load(tmp_path / "p")
     assert sorted(p.name for p in tmp_path.iterdir() if p.name != "x.hdf5") == ["p"]
 
 

@@ -32,11 +32,9 @@ def load(name_or_path: str | os.PathLike[str], **options: Any) -> Dataset:
     Paths: HDF5, NPZ, Parquet, Arrow, CSV, or a folder of episodes. Options are those of the kind's own loader
     (`aspc.data.files.load` for paths); one that the kind does not know is an error.
     """
-    text = os.fspath(name_or_path)
-    name, _, query = text.partition("?")
-    loader = _loader(text, name)
+    name = os.fspath(name_or_path)
     try:
-        return loader(**{**_parsed(query), **options})
+        return _loader(name)(**options)
     except TypeError as error:
         if "unexpected keyword argument" in str(error):
             raise AspcError(
@@ -46,22 +44,24 @@ def load(name_or_path: str | os.PathLike[str], **options: Any) -> Dataset:
 
 
 def _parsed(query: str) -> dict[str, Any]:
-    options = dict(parse_qsl(query))
     try:
-        return {key: float(value) if key == "noise" else int(value) for key, value in options.items()}
+        return {key: int(value) for key, value in parse_qsl(query, keep_blank_values=True)}
     except ValueError as error:
         raise AspcError(f"In {query!r} each option is name=number, as in ?steps=1000000&seed=1.") from error
 
 
-def _loader(text: str, name: str) -> Callable[..., Dataset]:
-    from aspc.data import d4rl, d4rl_files, files, maze2d, minari, ogbench
+def _loader(name: str) -> Callable[..., Dataset]:
+    from aspc.data import d4rl, d4rl_files, files, maze2d, minari, ogbench, streaming
 
-    if name in maze2d.NAMES:
-        return partial(maze2d.load, name)
+    maze, _, query = name.partition("?")
+    if maze in maze2d.NAMES:
+        return partial(maze2d.load, maze, **_parsed(query))
     if name in d4rl.datasets():
         return partial(d4rl_files.load, name)
-    path = Path(text)
-    if path.exists() or text.lower().endswith(files.SUFFIXES):
+    path = Path(name)
+    if streaming.is_packed(path):
+        raise AspcError(f"{path} is a packed folder, to be streamed: aspc.data.streaming.StreamingDataset opens it.")
+    if path.exists() or name.lower().endswith(files.SUFFIXES):
         return partial(files.load, path)
     if ogbench.is_single_task(name):
         return partial(ogbench.load, name)

@@ -55,6 +55,8 @@ def collect(env_name: str, policy: str, steps: int, *, noise: float = 0.0, seed:
 
     if steps < 2:
         raise AspcError(f"Collecting needs at least 2 steps, not {steps}.")
+    if seed < 0:
+        raise AspcError(f"The seed must be 0 or more, not {seed}.")
     if noise < 0:
         raise AspcError(f"The noise is a standard deviation and cannot be {noise}.")
     env, rng = envs.make_env(env_name), np.random.default_rng(seed)

@@ -172,6 +172,8 @@ class Make:
     """Random seed."""
 
     def run(self) -> None:
+        if self.seed < 0:
+            raise AspcError(f"--seed must be 0 or more, not {self.seed}.")
         if self.name in maze2d.NAMES:
             steps = maze2d.DEFAULT_STEPS if self.steps is None else self.steps
             path, facts = self._path(".hdf5", steps), {"env": self.name}

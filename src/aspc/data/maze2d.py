@@ -145,8 +145,8 @@ def load(name: str, *, steps: int | None = None, seed: int = 0, **options: Any) 
     from aspc.data import cache, files
 
     steps = DEFAULT_STEPS if steps is None else steps
-    if steps < 2:
-        raise AspcError(f"A generated dataset needs at least 2 steps, not {steps}.")
+    if steps < 2 or seed < 0:
+        raise AspcError(f"A generated dataset needs at least 2 steps and a seed of 0 or more, not {steps} and {seed}.")
     maze, noise = parse_name(name)
     path = cache.root() / "generated" / f"{name}-{steps}-seed{seed}-g{GENERATOR_VERSION}.hdf5"
     with cache.lock(path):
