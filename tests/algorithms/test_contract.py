@@ -92,8 +92,15 @@ def test_a_name_is_taken_once() -> None:
 
 def test_the_horizon_reaches_a_wrapped_base() -> None:
     algorithm = with_horizon(algorithms.default("iql+aspc"), 1234)
-    assert algorithm.horizon == algorithm.base.horizon == 1234
+    assert algorithm.horizon == algorithm.base.lr_horizon == 1234
     assert with_horizon(algorithms.default("bc"), 1234) == algorithms.default("bc")
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if "aspc" in name])
+def test_a_wrapper_and_its_base_share_no_setting(name: str) -> None:
+    """On the command line they stand side by side, without a prefix."""
+    algorithm = algorithms.default(name)
+    assert not {f.name for f in fields(algorithm)} & {f.name for f in fields(algorithm.base)}
 
 
 def test_all_say_how_the_data_is_prepared() -> None:

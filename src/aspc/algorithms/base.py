@@ -6,7 +6,7 @@ it a batch and the named noise it asked for. That is what lets a reference trace
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import jax
@@ -149,10 +149,13 @@ class Preprocessing:
 
 
 def with_horizon(algorithm: Any, steps: int) -> Any:
-    """The algorithm with every `horizon` (of a learning rate's decay) set to the length of the run."""
+    """The algorithm with every horizon (of a learning rate's decay) set to the length of the run.
+
+    A wrapper's is called `horizon`, a base's `…_horizon`: on the command line the two stand side by side.
+    """
     if isinstance(getattr(algorithm, "base", None), Preprocessing):
         algorithm = replace(algorithm, base=with_horizon(algorithm.base, steps))
-    return replace(algorithm, horizon=steps) if hasattr(algorithm, "horizon") else algorithm
+    return replace(algorithm, **{f.name: steps for f in fields(algorithm) if f.name.endswith("horizon")})
 
 
 @dataclass(frozen=True)

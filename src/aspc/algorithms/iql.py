@@ -84,7 +84,7 @@ class IQL(Scalable):
     """Width of all hidden layers (ReLU)."""
     hidden_layers: int = 2
     """Number of hidden layers of every network."""
-    horizon: int = 1_000_000
+    lr_horizon: int = 1_000_000
     """Steps over which the actor's learning rate decays; `train` sets it to the length of the run."""
 
     # -- networks, state and schedule --------------------------------------------------------------------------
@@ -110,7 +110,7 @@ class IQL(Scalable):
         )
 
     def actor_adam(self) -> Adam:
-        return Adam(cosine_decay(self.actor_lr, self.horizon))
+        return Adam(cosine_decay(self.actor_lr, self.lr_horizon))
 
     def noise(self, spec: Spec, batch_size: int) -> dict[str, Draw]:
         if not self.actor_dropout:

@@ -317,7 +317,7 @@ def iql(trace: Trace) -> Adapter:
         actor_lr=meta["lr_actor"],
         critic_lr=meta["lr_q"],
         value_lr=meta["lr_v"],
-        horizon=meta["cosine_max_steps"],
+        lr_horizon=meta["cosine_max_steps"],
     )
 
     def load_actor(arrays: Arrays) -> Any:
