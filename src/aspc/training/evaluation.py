@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import subprocess
@@ -94,8 +95,9 @@ class _Worker:
         self.process.kill()
         self.process.wait()
         for stream in (self.process.stdin, self.process.stdout, self.log):
-            if stream is not None:
-                stream.close()
+            with contextlib.suppress(OSError):  # what was still to be sent to a dead worker
+                if stream is not None:
+                    stream.close()
 
     def call(self, job: tuple[str, Policy, list[int]], timeout: float) -> list[dict[str, float]]:
         """Run one job; a worker that dies or takes longer than `timeout` seconds is replaced."""

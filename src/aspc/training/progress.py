@@ -39,6 +39,7 @@ class Progress:
             self._bar.start()
 
     def show(self, step: int, **fields: str) -> None:
+        changed = fields.items() - self.fields.items()
         self.fields |= fields
         if self.quiet:
             return
@@ -49,7 +50,7 @@ class Progress:
         text += "".join(f"  {name} {value}" for name, value in self.fields.items())
         if self._bar is not None:
             self._bar.update(self._task, completed=step, text=text)
-        elif now - self.last_line >= QUIET_SECONDS or step == self.total:
+        elif now - self.last_line >= QUIET_SECONDS or (step == self.total and changed):
             self.last_line = now
             print(f"{step:,}/{self.total:,} steps  {text}", file=sys.stderr, flush=True)
 

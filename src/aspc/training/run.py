@@ -262,11 +262,15 @@ def caught_signals() -> Iterator[list[int]]:
 
 
 def use_compilation_cache() -> None:
-    """A second start of the same program takes its compiled form from the user's cache folder."""
+    """A second start of the same program takes its compiled form from the user's cache folder.
+
+    The environment variable ASPC_COMPILATION_CACHE names another folder; JAX's own settings come first.
+    """
     from platformdirs import user_cache_dir
 
-    if jax.config.values["jax_compilation_cache_dir"] is None and os.environ.get("ASPC_COMPILATION_CACHE") != "0":
-        jax.config.update("jax_compilation_cache_dir", os.path.join(user_cache_dir("aspc"), "compiled"))
+    if jax.config.values["jax_compilation_cache_dir"] is None:
+        folder = os.environ.get("ASPC_COMPILATION_CACHE") or os.path.join(user_cache_dir("aspc"), "compiled")
+        jax.config.update("jax_compilation_cache_dir", folder)
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
 
 

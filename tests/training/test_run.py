@@ -1,0 +1,312 @@
+"""Runs from start to end: the folder, resuming, stopping, evaluation."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+import aspc
+from aspc.errors import AspcError
+from aspc.training.folder import RowFile, read_rows
+from aspc.training.run import Diverged
+from conftest import TINY, make_dataset
+
+SHORT = {**TINY, "steps": 120, "log_every": 40, "quiet": True, "tensorboard": False}
+
+
+def weights(run):
+    return {f"{seed}/{name}": array for seed in run.seeds for name, array in run.policy_of(seed).arrays.items()}
+
+
+def same(one, other):
+    assert one.keys() == other.keys()
+    for name in one:
+        np.testing.assert_array_equal(one[name], other[name], err_msg=name)
+
+
+def test_a_run_leaves_what_it_promises(tiny, tmp_path):
+    run = aspc.train(tiny, out=tmp_path / "run", seeds=[0, 1], **{**SHORT, "tensorboard": True})
+    assert {p.name for p in run.path.iterdir()} >= {
+        "config.json",
+        "metrics.csv",
+        "evaluations.csv",
+        "result.json",
+        "curves.png",
+        "policy",
+        "checkpoints",
+        "tensorboard",
+    }
+    metrics = run.metrics
+    np.testing.assert_array_equal(metrics["step"], [40, 40, 80, 80, 120, 120])
+    np.testing.assert_array_equal(metrics["seed"], [0, 1] * 3)
+    for name in ("critic_loss", "q_mean", "bc_loss", "scale", "delta_q", "bc_sup", "l1", "l2", "l3"):
+        assert np.isfinite(metrics[name]).all(), name
+    for name in ("dl1_dscale", "dl2_dscale", "dl3_dscale"):
+        assert np.isfinite(metrics[name]).all(), name
+    config = json.loads((run.path / "config.json").read_text())
+    assert config["hyperparameters"]["base"]["actor_hidden_dim"] == 16
+    assert config["hyperparameters"]["horizon"] == 120
+    assert (run.path / "curves.png").read_bytes().startswith(b"\x89PNG")
+    action = run.policy.act(tiny.observations[0])
+    assert action.shape == (2,)
+    assert (np.abs(action) <= 1).all()
+
+
+def test_metrics_are_what_pandas_and_tensorboard_read(tiny, tmp_path):
+    pandas = pytest.importorskip("pandas", reason="the extra `tables` is not installed")
+    loader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator", reason="no TensorBoard")
+    run = aspc.train(tiny, out=tmp_path / "run", **{**SHORT, "tensorboard": True})
+    frame = pandas.read_csv(run.path / "metrics.csv")
+    assert list(frame["step"]) == [40, 80, 120]
+    events = loader.EventAccumulator(str(run.path / "tensorboard" / "seed0"))
+    events.Reload()
+    scale = [e.value for e in events.Scalars("train/scale")]
+    np.testing.assert_allclose(scale, frame["scale"], rtol=1e-6)
+
+
+def test_policy_acts_as_the_network_does(tiny, tmp_path):
+    """The NumPy policy against the JAX actor, in the user's units: bounds that are not ±1."""
+    data = make_dataset(action_low=np.array([-3.0, 0.0]), action_high=np.array([5.0, 1.0]))
+    run = aspc.train(data, out=tmp_path / "run", **SHORT)
+    policy = run.policy
+    import jax.numpy as jnp
+
+    x = jnp.asarray((data.observations[:100] - policy.observation_mean) / policy.observation_std)
+    layers = [(policy.arrays[f"layers.{i}.weight"], policy.arrays[f"layers.{i}.bias"]) for i in range(3)]
+    for w, b in layers[:-1]:
+        x = jnp.maximum(x @ w + b, 0)
+    unit = jnp.tanh(x @ layers[-1][0] + layers[-1][1])
+    expected = np.array([-3.0, 0.0]) + (np.asarray(unit) + 1) / 2 * np.array([8.0, 1.0])
+    np.testing.assert_allclose(policy.act(data.observations[:100]), expected, atol=1e-5)
+
+
+def test_seeds_give_the_same_bits_alone_and_again(tiny, tmp_path):
+    first = aspc.train(tiny, out=tmp_path / "a", seeds=[3, 4], **SHORT)
+    again = aspc.train(tiny, out=tmp_path / "b", seeds=[3, 4], **SHORT)
+    same(weights(first), weights(again))
+    alone = aspc.train(tiny, out=tmp_path / "c", seeds=[4], **SHORT)
+    same(weights(alone), {k: v for k, v in weights(first).items() if k.startswith("4/")})
+
+
+def test_resuming_with_more_steps_keeps_the_horizon_and_says_so(tiny, tmp_path, capsys):
+    aspc.train(tiny, out=tmp_path / "run", **SHORT)
+    longer = aspc.train(tiny, resume=tmp_path / "run", steps=200)
+    assert "keep the horizon of 120 steps" in capsys.readouterr().err
+    assert longer.config["hyperparameters"]["horizon"] == 120
+    np.testing.assert_array_equal(longer.metrics["step"], [40, 80, 120, 160, 200])
+    assert longer.result["steps"] == 200
+
+
+def test_a_resumed_run_refuses_other_data_and_other_settings(tiny, tmp_path):
+    aspc.train(tiny, out=tmp_path / "run", **SHORT)
+    with pytest.raises(AspcError, match="not what"):
+        aspc.train(make_dataset(seed=1), resume=tmp_path / "run", steps=200)
+    with pytest.raises(AspcError, match="keeps its settings"):
+        aspc.train(tiny, resume=tmp_path / "run", alpha=1.0)
+    with pytest.raises(AspcError, match="give the dataset again"):
+        aspc.train(resume=tmp_path / "run", steps=200)
+
+
+SCRIPT = """
+import sys
+sys.path.insert(0, {tests!r})
+import aspc
+from conftest import TINY, make_dataset
+settings = dict(TINY, steps=1600, log_every=40, checkpoint_every=200, tensorboard=False, quiet=True)
+if {resume}:
+    aspc.train(make_dataset(), resume={out!r}, quiet=True)
+else:
+    aspc.train(make_dataset(), out={out!r}, **settings)
+"""
+
+
+def run_script(out, resume):
+    script = SCRIPT.format(tests=str(Path(__file__).parents[1]), out=str(out), resume=resume)
+    return subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.PIPE, text=True)
+
+
+def wait_for_checkpoint(folder, process):
+    while process.poll() is None and not any(p.name.isdigit() for p in folder.glob("checkpoints/*")):
+        time.sleep(0.05)
+
+
+def test_a_killed_run_resumes_to_the_same_bits(tmp_path):
+    whole = run_script(tmp_path / "whole", resume=False)
+    cut = run_script(tmp_path / "cut", resume=False)
+    wait_for_checkpoint(tmp_path / "cut", cut)
+    time.sleep(random.uniform(0, 0.5))
+    cut.send_signal(signal.SIGKILL)
+    cut.communicate()
+    resumed = run_script(tmp_path / "cut", resume=True)
+    for process in (resumed, whole):
+        _, said = process.communicate()
+        assert process.returncode == 0, said
+    one, other = aspc.Run(tmp_path / "whole"), aspc.Run(tmp_path / "cut")
+    same(weights(one), weights(other))
+    assert (one.path / "metrics.csv").read_text() == (other.path / "metrics.csv").read_text()
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_the_chunk_saves_and_says_how_to_go_on(tmp_path, number, code):
+    np.savez(tmp_path / "logs.npz", **logs())
+    command = [sys.executable, "-m", "aspc", "train", str(tmp_path / "logs.npz"), "--out", str(tmp_path / "run")]
+    command += ["--actor-hidden-dim", "16", "--critic-hidden-dim", "16", "--log-every", "40", "--env", "none"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    while not read_rows(tmp_path / "run" / "metrics.csv"):
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.05)
+    process.send_signal(number)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == code
+    assert "--resume" in said.splitlines()[-1]
+    assert "Traceback" not in said
+    assert any(p.name.isdigit() for p in (tmp_path / "run" / "checkpoints").iterdir())
+
+
+def logs():
+    data = make_dataset()
+    names = ("observations", "actions", "rewards", "terminals", "timeouts")
+    return {name: getattr(data, name) for name in names}
+
+
+def test_two_processes_cannot_train_in_one_folder(tiny, tmp_path):
+    from aspc.training.folder import lock
+
+    aspc.train(tiny, out=tmp_path / "run", **SHORT)
+    guard = lock(tmp_path / "run")
+    with pytest.raises(AspcError, match="Another process"):
+        aspc.train(tiny, resume=tmp_path / "run", steps=200)
+    guard.release()
+
+
+def test_a_folder_that_holds_something_is_left_alone(tiny, tmp_path):
+    aspc.train(tiny, out=tmp_path / "run", **SHORT)
+    before = (tmp_path / "run" / "metrics.csv").read_text()
+    with pytest.raises(AspcError, match="already holds a run"):
+        aspc.train(tiny, out=tmp_path / "run", **SHORT)
+    assert (tmp_path / "run" / "metrics.csv").read_text() == before
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("do not touch")
+    with pytest.raises(AspcError, match="not empty"):
+        aspc.train(tiny, out=tmp_path / "mine", **SHORT)
+
+
+def test_nan_stops_the_run_names_what_and_keeps_the_checkpoint(tiny, tmp_path, monkeypatch):
+    """The data turns bad in the middle of a run, as a fault of the hardware would make it."""
+    from aspc.training import run as module
+
+    aspc.train(tiny, out=tmp_path / "run", **SHORT)
+    monkeypatch.setattr(module, "pack", lambda *a: np.full_like(pack(*a), np.nan))
+    monkeypatch.setattr(module, "fingerprint", lambda *a: aspc.Run(tmp_path / "run").config["dataset"]["fingerprint"])
+    with pytest.raises(Diverged, match=r"became nan at step 1[246]0 \(seed 0\).*step 120, is kept"):
+        aspc.train(tiny, resume=tmp_path / "run", steps=240)
+    assert (tmp_path / "run" / "checkpoints" / "120").is_dir()
+
+
+from aspc.training.table import pack  # noqa: E402
+
+
+def test_held_out_episodes_are_judged_and_not_trained_on(tiny, tmp_path):
+    run = aspc.train(tiny, out=tmp_path / "run", holdout=0.25, **SHORT)
+    assert run.config["dataset"]["transitions"] < len(tiny.transitions().rewards)
+    assert np.isfinite(run.metrics["valid_critic_loss"]).all()
+    assert np.isfinite(run.metrics["valid_bc_loss"]).all()
+
+
+def test_n_step_returns_train(tiny, tmp_path):
+    run = aspc.train(tiny, out=tmp_path / "run", n_step=3, **SHORT)
+    assert np.isfinite(run.metrics["critic_loss"]).all()
+
+
+def test_unknown_hyperparameters_are_named_with_the_nearest(tiny, tmp_path):
+    with pytest.raises(AspcError, match="did you mean alpha"):
+        aspc.train(tiny, out=tmp_path / "run", alhpa=3.0, **SHORT)
+    assert not (tmp_path / "run").exists()
+
+
+# -- evaluation ----------------------------------------------------------------------------------------------
+
+
+class Counting(gym.Env):
+    """Ten steps, each of which pays the first action."""
+
+    observation_space = gym.spaces.Box(-np.inf, np.inf, (4,), np.float32)
+    action_space = gym.spaces.Box(-1, 1, (2,), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.t = 0
+        return self.np_random.normal(size=4).astype(np.float32), {}
+
+    def step(self, action):
+        self.t += 1
+        return (
+            self.np_random.normal(size=4).astype(np.float32),
+            float(action[0]),
+            False,
+            self.t == 10,
+            {"success": True},
+        )
+
+
+def test_an_environment_made_by_a_function(tiny, tmp_path):
+    run = aspc.train(tiny, out=tmp_path / "run", env=Counting, eval_every=80, eval_episodes=3, **SHORT)
+    np.testing.assert_array_equal(run.evaluations["step"], [80, 120])
+    np.testing.assert_array_equal(run.evaluations["length_mean"], 10)
+    np.testing.assert_array_equal(run.evaluations["success_rate"], 1)
+    assert run.result["best_return"] >= run.result["last_return"]
+
+
+def test_workers_roll_out_reproducibly_and_survive_a_death():
+    pytest.importorskip("mujoco", reason="the extra `mujoco` is not installed")
+    from aspc.policy import Policy
+    from aspc.training.evaluation import Evaluator
+
+    rng = np.random.default_rng(0)
+    arrays = {"layers.0.weight": rng.normal(size=(4, 2)).astype(np.float32), "layers.0.bias": np.zeros(2, np.float32)}
+    settings = {"activation": "relu", "output": "tanh"}
+    one, zero = np.ones(4, np.float32), np.zeros(4, np.float32)
+    policy = Policy("deterministic", arrays, settings, zero, one, -np.ones(2, np.float32), np.ones(2, np.float32))
+    with Evaluator("maze2d-umaze", workers=2) as evaluator:
+        first = evaluator.evaluate(policy, [1, 2, 3]).result()
+        assert list(first.lengths) == [300] * 3
+        evaluator._workers[0].process.kill()
+        evaluator._workers[0].process.wait()
+        again = evaluator.evaluate(policy, [1, 2, 3]).result()
+    np.testing.assert_array_equal(np.sort(first.returns), np.sort(again.returns))
+
+
+def test_a_worker_that_hangs_is_replaced_then_reported():
+    from aspc.training.evaluation import Evaluator, WorkerFailed
+
+    with Evaluator("maze2d-umaze", workers=1, timeout=0.5) as evaluator:
+        os.kill(evaluator._workers[0].process.pid, signal.SIGSTOP)
+        before = evaluator._workers[0].process.pid
+        pending = evaluator.evaluate(object(), [0])  # type: ignore[arg-type]
+        with pytest.raises(WorkerFailed):
+            pending.result()
+        assert evaluator._workers[0].process.pid != before
+
+
+# -- rows ----------------------------------------------------------------------------------------------------
+
+
+def test_a_line_cut_by_a_kill_is_dropped(tmp_path):
+    path = tmp_path / "rows.csv"
+    rows = RowFile(path)
+    rows.append([{"step": 1, "x": 0.1}, {"step": 2, "x": float("nan")}])
+    with open(path, "a") as file:
+        file.write("3,0.")
+    assert [r["step"] for r in read_rows(path)] == [1, 2]
+    RowFile(path, up_to_step=1).append([{"step": 2, "x": 7.0}])
+    assert read_rows(path) == [{"step": 1, "x": 0.1}, {"step": 2, "x": 7.0}]
