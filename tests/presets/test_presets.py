@@ -90,7 +90,7 @@ def test_the_ten_ogbench_tasks_have_settings(algo: str) -> None:
             "antmaze-giant-navigate-singletask-task3-v0",
             {"alpha": 10.0, "q_agg": "min", "discount": 0.995},
         ),
-        ("a2pr", "authors", "hopper-medium-v2", {"bc_weight": 0.4, "discount": 0.995}),
+        ("a2pr", "authors", "hopper-medium-v2", {"constraint_weight": 0.4, "discount": 0.995}),
         ("iql+aspc", "paper", "hopper-medium-v2", {"base.deterministic": True}),
     ],
 )

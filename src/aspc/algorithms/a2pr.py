@@ -69,7 +69,7 @@ class A2PR(TD3BC):
     """Number of the value network's hidden layers."""
     vae_weight: float = 1.0
     """Weight w₁ of the VAE's reconstruction against its KL term (whose own weight is 0.5)."""
-    bc_weight: float = 1.0
+    constraint_weight: float = 1.0
     """Weight w₂ of the actor's constraint ("mask" in its authors' code)."""
     vae_lr: float = 1e-3
     """Learning rate of the VAE (Adam)."""
@@ -150,4 +150,4 @@ class A2PR(TD3BC):
         proposal = self.propose(ctx, policy_actions)
         target = jnp.where(proposal.chosen[:, None], proposal.actions, ctx.batch.actions)
         q = ctx.state.critics[0](ctx.batch.observations, policy_actions)
-        return q, self.bc_weight * proposal.gate * jnp.square(policy_actions - target).mean(-1)
+        return q, self.constraint_weight * proposal.gate * jnp.square(policy_actions - target).mean(-1)

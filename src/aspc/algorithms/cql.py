@@ -268,6 +268,10 @@ class CQL(Scalable):
         q = critics(ctx.batch.observations, ctx.extra.policy_actions).min(0)
         return OuterTerms(q, self.penalise(ctx, critics).gap.mean(0), 1.0, sg(self.penalty_weight(ctx, scale)))
 
+    def inner_params(self, state: CQLState) -> tuple[Ensemble, Array]:
+        """The parameters that the inner step updates."""
+        return state.critics, state.log_alpha_prime
+
     def commit(self, ctx: Context, inner: Inner) -> CQLState:
         critics, log_alpha_prime = inner.params
         critics_opt, log_alpha_prime_opt = inner.opt_state

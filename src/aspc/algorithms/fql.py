@@ -195,6 +195,10 @@ class FQL(Scalable):
         q, distillation, normaliser, q_weight, weight = self.terms(ctx, params, sg(scale))
         return OuterTerms(q, distillation, q_weight * mean_abs(q) / normaliser, weight)
 
+    def inner_params(self, state: FQLState) -> Flow:
+        """The parameters that the inner step updates."""
+        return state.one_step
+
     def commit(self, ctx: Context, inner: Inner) -> FQLState:
         """The target follows the critics from *before* this step."""
         return ctx.state._replace(

@@ -403,7 +403,7 @@ def a2pr(trace: Trace) -> Adapter:
         value_lr=meta["lr_value"],
         vae_lr=meta["lr_vae"],
         vae_weight=meta["vae_weight"],
-        bc_weight=meta["mask"],
+        constraint_weight=meta["mask"],
     )
 
     def load_vae(arrays: Arrays) -> VAE:
