@@ -1,0 +1,60 @@
+"""An algorithm of your own, in one file outside the package: critic-regularised regression (Wang et al., 2020).
+
+The critics learn the value of the policy; the policy imitates those logged actions that they rate above its own.
+    aspc train maze2d-umaze --plugin examples/own_algorithm.py --algo crr --steps 20000
+"""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from aspc.algorithms import register
+from aspc.algorithms.base import CRITIC, INNER, Preprocessing, Segment
+from aspc.algorithms.common import bootstrap, deterministic_policy, fit_critics, make_critics
+from aspc.networks import DeterministicActor, mlp, polyak
+from aspc.optim import Adam
+
+
+class CRRState(NamedTuple):  # all that a run carries from step to step; every leaf is an array
+    actor: Any
+    actor_opt: Any
+    critics: Any
+    critics_target: Any
+    critics_opt: Any
+
+
+@register("crr")
+@dataclass(frozen=True)
+class CRR(Preprocessing):  # each field is an option of the command line: --hidden-dim 64
+    batch_size: int = 256
+    discount: float = 0.99
+    lr: float = 3e-4
+    hidden_dim: int = 256
+
+    def init(self, key, spec):
+        key_actor, key_critics = jax.random.split(key)
+        hidden, adam = [self.hidden_dim] * 2, Adam(self.lr)
+        actor = DeterministicActor(mlp(key_actor, spec.obs_dim, hidden, spec.act_dim))
+        critics = make_critics(key_critics, spec, hidden)
+        return CRRState(actor, adam.init(actor), critics, critics, adam.init(critics))
+
+    def noise(self, spec, batch_size):
+        return {}  # the random draws of a step, by name: none here
+
+    def schedule(self):
+        return (Segment((frozenset({CRITIC, INNER}),), 1),)  # the cycle of updates: every step is a whole one
+
+    def update(self, state, batch, noise, parts):
+        s, a, s_next, adam = batch.observations, batch.actions, batch.next_observations, Adam(self.lr)
+        y = bootstrap(batch, self.discount, state.critics_target(s_next, state.actor(s_next)).min(0))
+        critics = fit_critics(adam, state.critics, state.critics_opt, batch, y)
+        better = critics.params(s, a).min(0) > critics.params(s, state.actor(s)).min(0)
+        actor = adam.minimize(lambda pi: ((better * jnp.square(pi(s) - a).mean(-1)).mean(), None), *state[:2])
+        target = polyak(state.critics_target, critics.params, tau=5e-3)
+        state = CRRState(actor.params, actor.opt_state, critics.params, target, critics.opt_state)
+        return state, {"critic_loss": critics.loss, "actor_loss": actor.loss, "imitated": better.mean()}
+
+    def policy(self, state):  # what the run leaves behind; it acts without JAX
+        return deterministic_policy(state.actor.net)
