@@ -9,9 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from aspc import algorithms
 from aspc.adaptive_scale import AdaptiveScale, l1, l2_ema, l2_literal, l3, raw_from_scale
 from aspc.algorithms.base import CRITIC, INNER, SCALE, Batch, OuterTerms, Spec
 from aspc.algorithms.td3_bc import TD3BC
+from aspc.errors import AspcError
 
 SPEC = Spec(5, 3)
 SMALL = TD3BC(actor_hidden_dim=12, critic_hidden_dim=12)
@@ -53,10 +55,16 @@ def test_losses_are_the_papers_formulas():
     loss2, ema = l2_ema(jnp.asarray(q), jnp.asarray(0.7), 0.995)
     np.testing.assert_allclose(ema, 0.995 * 0.7 + 0.005 * q.mean(), rtol=1e-5)
     np.testing.assert_allclose(loss2, (0.005 * (q.mean() - 0.7)) ** 2, rtol=1e-2)
-    loss3, bc_sup, delta = l3(jnp.asarray(0.3), jnp.asarray(c), jnp.asarray(c0))
-    np.testing.assert_allclose(bc_sup, c0.max(), rtol=1e-6)
-    np.testing.assert_allclose(delta, np.abs(c - c0).max(), rtol=1e-5)
-    np.testing.assert_allclose(loss3, 0.3 * c0.max() * np.abs(c - c0).max(), rtol=1e-5)
+    variation = np.abs(c - c0).max()
+    forms = {
+        1: variation,
+        2: c0.max() * variation,
+        3: 0.3 * variation,
+        4: 0.3 * c0.max() * variation,
+        5: 0.3 * c0.mean() * np.abs(c.mean() - c0.mean()),
+    }
+    for form, expected in forms.items():
+        np.testing.assert_allclose(l3(jnp.asarray(0.3), jnp.asarray(c), jnp.asarray(c0), form), expected, rtol=1e-4)
 
 
 @pytest.mark.parametrize("l2", ["ema", "literal"])
@@ -66,7 +74,7 @@ def test_derivatives_of_each_loss_match_finite_differences(l2):
         algorithm = AdaptiveScale(base=SMALL, l2=l2)
         state = trained(algorithm)
         ctx = algorithm.base.prepare(state.base, *inputs(99), ALL)
-        _, _, metrics = algorithm.outer_update(ctx, state.scale)
+        _, _, metrics = algorithm.outer_update(ctx, ctx, state.scale)
         alpha = state.scale.scale
         inner = algorithm.base.inner_step(ctx, alpha)
 
@@ -133,7 +141,70 @@ def test_the_scale_moves_on_every_k_alphath_actor_step(k_alpha):
 
 
 def test_the_scales_learning_rate_ends_at_one_percent():
-    algorithm = AdaptiveScale(horizon=2000)
+    algorithm = AdaptiveScale(scale_horizon=2000)
     schedule = algorithm.scale_optimiser().learning_rate
     np.testing.assert_allclose(schedule(0), 2e-3)
     np.testing.assert_allclose(schedule(100), 2e-5, rtol=1e-5)
+
+
+# -- ablations -----------------------------------------------------------------------------------------------
+
+
+def run_steps(algorithm, steps):
+    """Whole cycles of the schedule on random batches; the scale after each step."""
+    state, scales = algorithm.init(jax.random.key(0), SPEC), []
+    cycle = [parts for s in algorithm.schedule() for parts in s.steps * s.repeats]
+    update = jax.jit(algorithm.update, static_argnums=3)
+    for i in range(steps):
+        batch, noise = inputs(i, algorithm.batch_size)
+        if algorithm.outer_batch == "independent":
+            first, second = jnp.split(noise["target_policy"], 2)
+            noise = {"target_policy": first, "outer/target_policy": second}
+        state, _ = update(state, batch, noise, cycle[i % len(cycle)])
+        scales.append(float(state.scale.scale))
+    return state, scales
+
+
+TINY_BASE = dataclasses.replace(SMALL, batch_size=24)
+
+
+def test_fixed_converged_and_linear_scales():
+    options = {"base": TINY_BASE, "k_alpha": 2, "scale_horizon": 40}
+    _, fixed = run_steps(AdaptiveScale(scale_mode="fixed", **options), 12)
+    np.testing.assert_allclose(fixed, 2.5, rtol=1e-6)
+    _, converged = run_steps(AdaptiveScale(scale_mode="converged", scale_target=7.0, **options), 12)
+    np.testing.assert_allclose(converged, 7.0, rtol=1e-6)
+    _, linear = run_steps(AdaptiveScale(scale_mode="linear", scale_target=7.0, **options), 48)
+    np.testing.assert_allclose(linear[3::4], np.minimum(2.5 + 4.5 * np.arange(1, 13) / 10, 7.0), rtol=1e-5)
+    with pytest.raises(AspcError, match="scale_target"):
+        AdaptiveScale(scale_mode="converged")
+
+
+def test_an_independent_outer_batch_moves_the_scale_otherwise_and_leaves_the_inner_step_alone():
+    with jax.enable_x64(True):
+        options = {"base": TINY_BASE, "k_alpha": 1}
+        _, scale_same = run_steps(AdaptiveScale(**options), 2)
+        state, scales = run_steps(AdaptiveScale(outer_batch="independent", **options), 2)
+        algorithm = AdaptiveScale(outer_batch="independent", scale_lr=0.0, **options)
+        unlearned, _ = run_steps(algorithm, 2)
+        for a, b in zip(jax.tree.leaves(state.base), jax.tree.leaves(unlearned.base), strict=True):
+            np.testing.assert_array_equal(a, b)
+    assert scales[-1] != scale_same[-1]
+    assert scales[-1] != 2.5
+
+
+def test_advantage_weights_have_mean_one_and_prefer_good_actions():
+    algorithm = algorithms.default("aspc", bc="advantage_weighted")
+    base = dataclasses.replace(algorithm.base, actor_hidden_dim=12, critic_hidden_dim=12, value_hidden_dim=12)
+    state = base.init(jax.random.key(0), SPEC)
+    ctx = base.prepare(state, *inputs(0), ALL)
+    weights = np.asarray(base.bc_weight(ctx))
+    np.testing.assert_allclose(weights.mean(), 1, rtol=1e-5)
+    assert np.corrcoef(weights, ctx.extra)[0, 1] > 0.5
+    # L1 is weighted, L3 is not: the constraint itself comes unweighted.
+    terms = base.outer_terms(ctx, state.actor, 2.5)
+    plain = jnp.square(state.actor(ctx.batch.observations) - ctx.batch.actions).mean(-1)
+    np.testing.assert_allclose(terms.constraint, plain, rtol=1e-6)
+    np.testing.assert_allclose(terms.constraint_weight, weights, rtol=1e-6)
+    with pytest.raises(AspcError, match="advantage_weighted"):
+        algorithms.default("iql", bc="advantage_weighted")

@@ -7,13 +7,14 @@ q and c the per-sample Q(s, π_θ(s)) and BC loss ‖π_θ(s) − a‖², q̃ an
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 from jax.lax import stop_gradient as sg
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from aspc.algorithms.base import (
     INNER,
@@ -32,10 +33,12 @@ from aspc.algorithms.base import (
     schedule_length,
 )
 from aspc.algorithms.td3_bc import TD3BC
+from aspc.errors import AspcError
 from aspc.optim import Adam, exponential_decay
 
 Base = TypeVar("Base", bound=Any)  # an Algorithm that is Scalable
 OuterLoss = Literal["L1", "L1+L2", "L1+L3", "L1+L2+L3"]
+L3Form = Literal[1, 2, 3, 4, 5]
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -50,11 +53,12 @@ def raw_from_scale(scale: float | Array) -> Array:
 
 
 class ScaleState(NamedTuple):
-    """What the outer level carries: softplus⁻¹ of the scale, its optimiser, and the average of Q in L2."""
+    """What the outer level carries: softplus⁻¹ of the scale, its optimiser, the average of Q in L2, updates so far."""
 
     raw: Float[Array, ""]
     opt: Any
     ema_q: Float[Array, ""]
+    updates: Int[Array, ""]
 
     @property
     def scale(self) -> Float[Array, ""]:
@@ -89,12 +93,20 @@ def l2_literal(q_after: Float[Array, "batch"], q_before: Float[Array, "batch"]) 
 
 
 def l3(
-    l2: Float[Array, ""], c_after: Float[Array, "batch"], c_before: Float[Array, "batch"]
-) -> tuple[Array, Array, Array]:
-    """(8)  L3 = sg(L2) · sup c · sup |c̃ − c|. Returns L3, sup c and sup |c̃ − c|."""
-    bc_sup = sg(c_before.max())
-    delta_bc_sup = jnp.abs(c_after - sg(c_before)).max()
-    return sg(l2) * bc_sup * delta_bc_sup, bc_sup, delta_bc_sup
+    l2: Float[Array, ""], c_after: Float[Array, "batch"], c_before: Float[Array, "batch"], form: L3Form = 4
+) -> Float[Array, ""]:
+    """(8)  L3 = sg(L2) · sup c · sup |c̃ − c|, which is form 4; the others are appendix E.2's."""
+    c = sg(c_before)
+    variation = jnp.abs(c_after - c).max()
+    if form == 1:
+        return variation
+    if form == 2:
+        return c.max() * variation
+    if form == 3:
+        return sg(l2) * variation
+    if form == 4:
+        return sg(l2) * c.max() * variation
+    return sg(l2) * c.mean() * jnp.abs((c_after - c).mean())
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -120,13 +132,30 @@ class AdaptiveScale(Generic[Base]):
     """Which terms of the outer loss (9) are used."""
     l2: Literal["ema", "literal"] = "ema"
     """L2 on an average of Q, as the authors compute it, or on one batch, as (7) is written."""
-    horizon: int = 1_000_000
-    """Steps over which the scale's learning rate decays; `train` sets it to the length of the run."""
+    l3_form: L3Form = 4
+    """Which of appendix E.2's five forms L3 has; 4 is the paper's (8)."""
+    outer_batch: Literal["same", "independent"] = "same"
+    """Judge the inner step on the batch it was made with, as the paper does, or on another one."""
+    scale_mode: Literal["learned", "fixed", "converged", "linear"] = "learned"
+    """The scale is learned; or stays at its initial value; or is scale_target throughout; or goes there on a line."""
+    scale_target: float = math.nan
+    """Where the modes "converged" and "linear" end: the final scale of a learned run."""
+    scale_horizon: int = 1_000_000
+    """Steps over which the scale's learning rate decays (or the line ends); set to the length of the run."""
+
+    def __post_init__(self) -> None:
+        # As one of several runs of a program the target is a traced number, and so it is given.
+        missing = isinstance(self.scale_target, float) and not self.scale_target > 0
+        if self.scale_mode in ("converged", "linear") and missing:
+            raise AspcError(f"The scale mode {self.scale_mode!r} needs scale_target, the final scale of a learned run.")
+        if self.k_alpha < 1:
+            raise AspcError("k_alpha must be at least 1.")
 
     # -- what is the base's stays the base's -------------------------------------------------------------------
     @property
     def batch_size(self) -> int:
-        return self.base.batch_size
+        """An independent outer batch comes as the second half of a batch twice as large."""
+        return self.base.batch_size * (2 if self.outer_batch == "independent" else 1)
 
     @property
     def normalize_observations(self) -> bool:
@@ -141,7 +170,19 @@ class AdaptiveScale(Generic[Base]):
         return self.base.scale_name
 
     def noise(self, spec: Spec, batch_size: int) -> dict[str, Draw]:
-        return self.base.noise(spec, batch_size)
+        if self.outer_batch == "same":
+            return self.base.noise(spec, batch_size)
+        half = self.base.noise(spec, batch_size // 2)
+        return half | {f"outer/{name}": draw for name, draw in half.items()}
+
+    def split_inputs(self, batch: Batch, noise: Noise) -> tuple[Batch, Noise, tuple[Batch, Noise] | None]:
+        """What the inner step takes, and what an independent outer batch brings (None if it is the same one)."""
+        if self.outer_batch == "same":
+            return batch, noise, None
+        half = len(batch.rewards) // 2
+        first, second = jax.tree.map(lambda x: x[:half], batch), jax.tree.map(lambda x: x[half:], batch)
+        inner = {name: draw for name, draw in noise.items() if not name.startswith("outer/")}
+        return first, inner, (second, {name: noise[f"outer/{name}"] for name in inner})
 
     def policy(self, state: AdaptiveState) -> PolicyExport:
         return self.base.policy(state.base)
@@ -159,8 +200,12 @@ class AdaptiveScale(Generic[Base]):
         return (last,) if self.k_alpha == 1 else (Segment(cycle.steps, self.k_alpha - 1), last)
 
     def scale_optimiser(self) -> Adam:
-        updates = self.horizon // schedule_length(self.schedule())
-        return Adam(exponential_decay(self.scale_lr * self.k_alpha / 10, self.scale_lr_final_ratio, max(updates, 1)))
+        initial = self.scale_lr * self.k_alpha / 10
+        return Adam(exponential_decay(initial, self.scale_lr_final_ratio, self.scale_updates()))
+
+    def scale_updates(self) -> int:
+        """How often the scale is updated over the horizon."""
+        return max(self.scale_horizon // schedule_length(self.schedule()), 1)
 
     # -- state -------------------------------------------------------------------------------------------------
     def init(self, key: PRNGKeyArray, spec: Spec) -> AdaptiveState:
@@ -168,39 +213,59 @@ class AdaptiveScale(Generic[Base]):
 
     def start(self, base_state: Any) -> AdaptiveState:
         """The state before the first step for a given base: the base's scale, an empty optimiser, ema = 0."""
-        raw = raw_from_scale(jnp.asarray(self.base.scale, dtype=float))
-        return AdaptiveState(base_state, ScaleState(raw, self.scale_optimiser().init(raw), jnp.zeros_like(raw)))
+        initial = self.scale_target if self.scale_mode == "converged" else self.base.scale
+        raw = raw_from_scale(jnp.asarray(initial, dtype=float))
+        opt = self.scale_optimiser().init(raw)
+        return AdaptiveState(base_state, ScaleState(raw, opt, jnp.zeros_like(raw), jnp.zeros((), jnp.int32)))
 
     # -- one step ----------------------------------------------------------------------------------------------
     def update(self, state: AdaptiveState, batch: Batch, noise: Noise, parts: Parts) -> tuple[AdaptiveState, Metrics]:
+        batch, noise, other = self.split_inputs(batch, noise)
         ctx = self.base.prepare(state.base, batch, noise, parts)
         scale_state, metrics = state.scale, Metrics()
         if INNER not in parts:
             return AdaptiveState(ctx.state, scale_state), ctx.metrics
-        if SCALE in parts:
-            inner, scale_state, metrics = self.outer_update(ctx, state.scale)
+        if SCALE in parts and self.scale_mode == "learned":
+            judged = ctx if other is None else self.base.prepare_again(ctx, *other)
+            inner, scale_state, metrics = self.outer_update(ctx, judged, state.scale)
         else:
             inner = self.base.inner_step(ctx, state.scale.scale)
+            if SCALE in parts and self.scale_mode == "linear":
+                scale_state = self.on_the_line(state.scale)
         metrics = {**ctx.metrics, **inner.metrics, **metrics, "scale": scale_state.scale}
         return AdaptiveState(self.base.commit(ctx, inner), scale_state), metrics
 
-    def outer_losses(
-        self, ctx: Any, inner: Inner, scale: Array, ema_q: Array
-    ) -> tuple[Float[Array, "3"], tuple[Array, Metrics]]:
-        """L1, L2, L3 under θ̃ = `inner.params`; also the new average of Q, and what is worth looking at."""
-        after = self.base.outer_terms(ctx, inner.params, scale)
-        loss2_ema, new_ema_q = l2_ema(after.q, ema_q, self.ema)
-        loss2 = loss2_ema if self.l2 == "ema" else l2_literal(after.q, inner.q)
-        loss3, bc_sup, delta_bc_sup = l3(loss2, after.constraint, inner.constraint)
-        seen = {
-            "delta_q": after.q.mean() - inner.q.mean(),
-            "delta_ema_q": new_ema_q - ema_q,
-            "bc_sup": bc_sup,
-            "delta_bc_sup": delta_bc_sup,
-        }
-        return jnp.stack([l1(after), loss2, loss3]), (new_ema_q, seen)
+    def on_the_line(self, state: ScaleState) -> ScaleState:
+        """The scale at its next place between the initial one and the target."""
+        updates = state.updates + 1
+        share = jnp.minimum(updates / self.scale_updates(), 1.0).astype(state.raw.dtype)
+        scale = self.base.scale + share * (self.scale_target - self.base.scale)
+        return state._replace(raw=raw_from_scale(scale).astype(state.raw.dtype), updates=updates)
 
-    def outer_update(self, ctx: Any, state: ScaleState) -> tuple[Inner, ScaleState, Metrics]:
+    def outer_losses(
+        self, judged: Any, inner: Inner, scale: Array, ema_q: Array
+    ) -> tuple[Float[Array, "3"], tuple[Array, Metrics]]:
+        """L1, L2, L3 under θ̃ = `inner.params`; also the new average of Q, and what is worth looking at.
+
+        `judged` is the context whose batch the losses are computed on.
+        """
+        after = self.base.outer_terms(judged, inner.params, scale)
+        if self.outer_batch == "same":  # the inner step has computed q and c of this batch already
+            q, c = inner.q, inner.constraint
+        else:
+            before = self.base.outer_terms(judged, self.base.inner_params(judged.state), scale)
+            q, c = before.q, before.constraint
+        loss2_ema, new_ema_q = l2_ema(after.q, ema_q, self.ema)
+        loss2 = loss2_ema if self.l2 == "ema" else l2_literal(after.q, q)
+        seen = {
+            "delta_q": after.q.mean() - q.mean(),
+            "delta_ema_q": new_ema_q - ema_q,
+            "bc_sup": c.max(),
+            "delta_bc_sup": jnp.abs(after.constraint - c).max(),
+        }
+        return jnp.stack([l1(after), loss2, l3(loss2, after.constraint, c, self.l3_form)]), (new_ema_q, seen)
+
+    def outer_update(self, ctx: Any, judged: Any, state: ScaleState) -> tuple[Inner, ScaleState, Metrics]:
         """(9), (10): one step on the scale through the inner step, which is the one that is committed.
 
         The scale is one number, so the chain rule of (10) is a single forward-mode pass (jvp) through inner step
@@ -210,7 +275,7 @@ class AdaptiveScale(Generic[Base]):
         def losses(raw: Array) -> tuple[Array, Any]:
             scale = jax.nn.softplus(raw)
             inner = self.base.inner_step(ctx, scale)
-            values, (new_ema_q, seen) = self.outer_losses(ctx, inner, scale, state.ema_q)
+            values, (new_ema_q, seen) = self.outer_losses(judged, inner, scale, state.ema_q)
             return values, (inner, new_ema_q, seen)
 
         values, derivatives, (inner, new_ema_q, seen) = jax.jvp(
@@ -223,4 +288,4 @@ class AdaptiveScale(Generic[Base]):
         metrics = {f"l{i + 1}": values[i] for i in range(3)}
         # Derivatives with respect to the scale itself, not to softplus⁻¹ of it.
         metrics |= {f"dl{i + 1}_dscale": derivatives[i] / d_scale_d_raw for i in range(3)}
-        return inner, ScaleState(raw, opt, new_ema_q), {**metrics, **seen}
+        return inner, ScaleState(raw, opt, new_ema_q, state.updates + 1), {**metrics, **seen}

@@ -92,7 +92,7 @@ def test_a_name_is_taken_once() -> None:
 
 def test_the_horizon_reaches_a_wrapped_base() -> None:
     algorithm = with_horizon(algorithms.default("iql+aspc"), 1234)
-    assert algorithm.horizon == algorithm.base.lr_horizon == 1234
+    assert algorithm.scale_horizon == algorithm.base.lr_horizon == 1234
     assert with_horizon(algorithms.default("bc"), 1234) == algorithms.default("bc")
 
 

@@ -57,7 +57,7 @@ def test_the_derivative_is_the_finite_difference(name: str) -> None:
         def outer_level(scale: Any) -> Any:
             """The derivatives at `scale`, and Q and constraint under the parameters that it leads to."""
             ctx = base.prepare(state, batch, noise, parts)
-            inner, _, metrics = algorithm.outer_update(ctx, outer._replace(raw=raw_from_scale(scale)))
+            inner, _, metrics = algorithm.outer_update(ctx, ctx, outer._replace(raw=raw_from_scale(scale)))
             return (metrics["dl1_dscale"], metrics["dl2_dscale"]), base.outer_terms(ctx, inner.params, here)
 
         got, fixed = outer_level(here)

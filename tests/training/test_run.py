@@ -55,7 +55,7 @@ def test_a_run_leaves_what_it_promises(tiny, tmp_path):
         assert np.isfinite(metrics[name]).all(), name
     config = json.loads((run.path / "config.json").read_text())
     assert config["hyperparameters"]["base"]["actor_hidden_dim"] == 16
-    assert config["hyperparameters"]["horizon"] == 120
+    assert config["hyperparameters"]["scale_horizon"] == 120
     assert (run.path / "curves.png").read_bytes().startswith(b"\x89PNG")
     action = run.policy.act(tiny.observations[0])
     assert action.shape == (2,)
@@ -102,7 +102,7 @@ def test_resuming_with_more_steps_keeps_the_horizon_and_says_so(tiny, tmp_path, 
     aspc.train(tiny, out=tmp_path / "run", **SHORT)
     longer = aspc.train(tiny, resume=tmp_path / "run", steps=200)
     assert "keep the horizon of 120 steps" in capsys.readouterr().err
-    assert longer.config["hyperparameters"]["horizon"] == 120
+    assert longer.config["hyperparameters"]["scale_horizon"] == 120
     np.testing.assert_array_equal(longer.metrics["step"], [40, 80, 120, 160, 200])
     assert longer.result["steps"] == 200
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from aspc.errors import AspcError, unknown_name
+
+BCTerm = Literal["plain", "advantage_weighted"]
 
 _REGISTRY: dict[str, Callable[[], Any]] = {}
 
@@ -28,11 +31,21 @@ def names() -> list[str]:
     return sorted(_REGISTRY)
 
 
-def default(name: str) -> Any:
-    """The algorithm of that name with the paper's hyper-parameters."""
+def default(name: str, bc: BCTerm = "plain") -> Any:
+    """The algorithm of that name with the paper's hyper-parameters.
+
+    `bc` weighs the BC term of `aspc` and `td3_bc`: "advantage_weighted" is ASPC+AW (appendix E.1).
+    """
     if name not in _REGISTRY:
         raise unknown_name("algorithm", name, names())
-    return _REGISTRY[name]()
+    algorithm = _REGISTRY[name]()
+    if bc == "plain":
+        return algorithm
+    if bc != "advantage_weighted" or name not in ("aspc", "td3_bc"):
+        raise AspcError(f"{name} has no BC term {bc!r}; advantage_weighted goes with aspc and td3_bc.")
+    from aspc.algorithms.advantage_weighted import AdvantageWeighted
+
+    return replace(algorithm, base=AdvantageWeighted()) if name == "aspc" else AdvantageWeighted()
 
 
 # Each is imported when it is asked for, so that a look at the names needs no JAX.

@@ -168,6 +168,13 @@ class Scalable(Preprocessing):
     scale_name: ClassVar[str] = "alpha"  # what the base's own paper calls the scale
     uses_next_actions: ClassVar[bool] = False
 
+    batch_size: int = 256
+    """Transitions in a minibatch."""
+    discount: float = 0.99
+    """Discount factor γ."""
+    tau: float = 5e-3
+    """Target update rate."""
+
     # -- the four pieces ---------------------------------------------------------------------------------------
     def prepare(self, state: Any, batch: Batch, noise: Noise, parts: Parts) -> Any:
         """All that precedes the inner step (e.g. the critic's update). Returns a context with `.state`."""
@@ -184,6 +191,15 @@ class Scalable(Preprocessing):
     def commit(self, ctx: Any, inner: Inner) -> Any:
         """The new state: updated parameters, targets and averages, in the base's order."""
         raise NotImplementedError
+
+    def prepare_again(self, ctx: Any, batch: Batch, noise: Noise) -> Any:
+        """The context for judging the inner step on another batch: what that batch brings with it (targets, weights),
+        and the state as it is before the inner step."""
+        return self.prepare(ctx.state, batch, noise, frozenset())._replace(state=ctx.state)
+
+    def inner_params(self, state: Any) -> Any:
+        """The parameters that the inner step updates."""
+        return state.actor
 
     # -- the plain algorithm -----------------------------------------------------------------------------------
     @property

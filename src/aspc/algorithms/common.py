@@ -46,6 +46,11 @@ def fit_critics(adam: Adam, critics: Ensemble, opt_state: Any, batch: Batch, y: 
     return adam.minimize(loss, critics, opt_state)
 
 
+def expectile_loss(advantage: Float[Array, "batch"], expectile: float) -> Float[Array, ""]:
+    """E[|τ − 1(A < 0)|·A²], A = q − V: V becomes the expectile τ of q."""
+    return (jnp.abs(expectile - (advantage < 0)) * jnp.square(advantage)).mean()
+
+
 def mean_abs(q: Float[Array, "batch"]) -> Float[Array, ""]:
     """E|Q|, which normalises Q wherever a scale weighs it; it carries no gradient."""
     return sg(jnp.abs(q).mean())

@@ -102,12 +102,6 @@ class CQL(Scalable):
     """The critics' target has SAC's entropy term."""
     alpha_multiplier: float = 1.0
     """Factor of the entropy's weight α."""
-    batch_size: int = 256
-    """Transitions in a minibatch."""
-    discount: float = 0.99
-    """Discount factor γ."""
-    tau: float = 5e-3
-    """Target update rate."""
     actor_lr: float = 3e-5
     """Learning rate of the actor and of α (Adam)."""
     critic_lr: float = 3e-4

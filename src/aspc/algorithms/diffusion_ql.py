@@ -98,12 +98,6 @@ class DiffusionQL(Scalable):
     """Gradients of actor and critics are shortened to this norm."""
     diffusion_steps: int = 5
     """Diffusion steps N."""
-    batch_size: int = 256
-    """Transitions in a minibatch."""
-    discount: float = 0.99
-    """Discount factor γ."""
-    tau: float = 5e-3
-    """Target update rate of the critics."""
     ema_rate: float = 5e-3
     """Rate of the actor's average, one minus its decay."""
     ema_every: int = 5

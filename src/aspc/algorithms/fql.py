@@ -71,12 +71,6 @@ class FQL(Scalable):
     """Euler steps F along the flow."""
     q_agg: Literal["mean", "min"] = "mean"
     """How the two target critics are combined."""
-    batch_size: int = 256
-    """Transitions in a minibatch."""
-    discount: float = 0.99
-    """Discount factor γ."""
-    tau: float = 5e-3
-    """Target update rate."""
     lr: float = 3e-4
     """Learning rate of all networks (Adam)."""
     hidden_dim: int = 512

@@ -35,7 +35,7 @@ from aspc.algorithms.base import (
     Segment,
     Spec,
 )
-from aspc.algorithms.common import bootstrap, deterministic_policy, make_critics
+from aspc.algorithms.common import bootstrap, deterministic_policy, expectile_loss, make_critics
 from aspc.networks import DeterministicActor, Ensemble, GaussianActor, Value, mlp, polyak
 from aspc.optim import Adam, cosine_decay
 
@@ -68,12 +68,6 @@ class IQL(Scalable):
     """Largest weight of a sample; a weight at this bound has no gradient in β."""
     actor_dropout: float = 0.0
     """Share of the actor's hidden units that is dropped in training."""
-    batch_size: int = 256
-    """Transitions in a minibatch."""
-    discount: float = 0.99
-    """Discount factor γ."""
-    tau: float = 5e-3
-    """Target update rate."""
     actor_lr: float = 3e-4
     """Learning rate of the actor (Adam); it decays to 0 by a cosine over the horizon."""
     critic_lr: float = 3e-4
@@ -129,8 +123,7 @@ class IQL(Scalable):
         def value_loss(value: Value) -> tuple[Array, tuple[Array, Array]]:
             v = value(s)
             advantage = target_q - v
-            weight = jnp.abs(self.expectile - (advantage < 0))
-            return (weight * jnp.square(advantage)).mean(), (advantage, v)
+            return expectile_loss(advantage, self.expectile), (advantage, v)
 
         y = bootstrap(batch, self.discount, state.value(batch.next_observations))
 

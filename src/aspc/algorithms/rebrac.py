@@ -49,12 +49,6 @@ class ReBRAC(Scalable):
     """Weight of the actor's penalty."""
     beta2: float = 0.001
     """Weight of the penalty in the critics' target."""
-    batch_size: int = 256
-    """Transitions in a minibatch."""
-    discount: float = 0.99
-    """Discount factor γ."""
-    tau: float = 5e-3
-    """Target update rate."""
     policy_noise: float = 0.2
     """Standard deviation of the target policy's noise, in units of the largest action."""
     noise_clip: float = 0.5

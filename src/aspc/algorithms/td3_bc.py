@@ -63,12 +63,6 @@ class TD3BC(Scalable):
 
     alpha: float = 2.5
     """Scale of the RL term against the BC term."""
-    batch_size: int = 256
-    """Transitions in a minibatch."""
-    discount: float = 0.99
-    """Discount factor γ."""
-    tau: float = 5e-3
-    """Target update rate."""
     policy_noise: float = 0.2
     """Standard deviation of the target policy's noise, in units of the largest action."""
     noise_clip: float = 0.5
@@ -141,22 +135,26 @@ class TD3BC(Scalable):
         q = ctx.state.critics[0](ctx.batch.observations, actions)
         return q, jnp.square(actions - ctx.batch.actions).mean(-1)
 
+    def bc_weight(self, ctx: Context) -> Array | float:
+        """The weight of each sample's BC loss: every action is imitated alike."""
+        return 1.0
+
     def inner_step(self, ctx: Context, scale: Array | float) -> Inner:
         """(4), (5): one Adam step on −λ(α)·Q(s, π_θ(s)) + ‖π_θ(s) − a‖²."""
 
-        def inner_loss(actor: DeterministicActor) -> tuple[Array, tuple[Array, Array, Array]]:
+        def inner_loss(actor: DeterministicActor) -> tuple[Array, tuple[Array, ...]]:
             q, bc = self.q_and_constraint(ctx, actor)
-            lmbda = scale / mean_abs(q)
-            return -lmbda * q.mean() + bc.mean(), (q, bc, lmbda)
+            lmbda, bc_loss = scale / mean_abs(q), (self.bc_weight(ctx) * bc).mean()
+            return -lmbda * q.mean() + bc_loss, (q, bc, lmbda, bc_loss)
 
         step = Adam(self.actor_lr).minimize(inner_loss, ctx.state.actor, ctx.state.actor_opt)
-        q, bc, lmbda = step.aux
-        metrics = {"actor_loss": step.loss, "actor_q_mean": q.mean(), "lmbda": lmbda, "bc_loss": bc.mean()}
+        q, bc, lmbda, bc_loss = step.aux
+        metrics = {"actor_loss": step.loss, "actor_q_mean": q.mean(), "lmbda": lmbda, "bc_loss": bc_loss}
         return Inner(step.params, step.opt_state, q, bc, metrics)
 
     def outer_terms(self, ctx: Context, params: DeterministicActor, scale: Array | float) -> OuterTerms:
         q, bc = self.q_and_constraint(ctx, params)
-        return OuterTerms(q, bc, sg(scale), 1.0)
+        return OuterTerms(q, bc, sg(scale), self.bc_weight(ctx))
 
     def commit(self, ctx: Context, inner: Inner) -> Any:
         """The targets of actor and critics move on actor steps only, towards the updated networks."""

@@ -69,10 +69,6 @@ class WPC(TD3BC):
             extra=advantage,
         )
 
-    def q_and_constraint(self, ctx: Context, actor: DeterministicActor) -> tuple[Array, Array]:
-        q, bc = super().q_and_constraint(ctx, actor)
-        return q, self.bc_weight(ctx) * bc
-
     def bc_weight(self, ctx: Context) -> Array:
         """w(s, a) = 1 where the advantage is positive."""
         return (ctx.extra > 0).astype(ctx.extra.dtype)

@@ -257,7 +257,7 @@ def check_aspc(
             k_alpha=k_alpha,
             ema=meta["ema"],
             outer_loss=outer_losses[setting],  # type: ignore[arg-type]
-            horizon=meta["alpha_lr_horizon_steps"],
+            scale_horizon=meta["alpha_lr_horizon_steps"],
         )
         wrap = algorithm.start
         adapter = Adapter(
