@@ -42,6 +42,8 @@ class TrainOptions:
     """Steps of the n-step returns that the critic learns from."""
     matmul_precision: MatmulPrecision = "default"
     """Precision of matrix products: JAX's default for the device (TF32 on recent GPUs), or "highest" for float32."""
+    monitor_every: int = 0
+    """Steps between evaluations of the paper's bounds on a batch, logged as theory_* (docs/theory.md); 0: never."""
     tensorboard: bool = True
     """Also write the metrics as TensorBoard events."""
 
@@ -49,6 +51,8 @@ class TrainOptions:
         for name in ("steps", "eval_every", "eval_episodes", "log_every", "n_step"):
             if getattr(self, name) < 1:
                 raise AspcError(f"--{name.replace('_', '-')} must be at least 1, not {getattr(self, name)}.")
+        if self.monitor_every < 0:
+            raise AspcError(f"--monitor-every must be 0 (never) or more, not {self.monitor_every}.")
         if not self.seeds or len(set(self.seeds)) < len(self.seeds) or min(self.seeds) < 0:
             raise AspcError("--seeds must be different whole numbers, 0 or more, for example --seeds 0 1 2 3.")
         if not 0 <= self.holdout < 1:

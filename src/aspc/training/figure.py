@@ -1,4 +1,4 @@
-"""The figure of a run: score, scale, Q and BC loss over steps; a band where there are several seeds."""
+"""The figure of a run: score, scale, Q, BC loss and the monitor's κ* over steps; a band for several seeds."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ def draw(run: Run) -> Path | None:
         (metrics, "scale", scale_name),
         (metrics, "q_mean", "Q(s, a) on the data"),
         (metrics, "bc_loss", "BC loss"),
+        (metrics, "theory_kappa_star", "κ*: Theorem 1's condition\nholds for κ up to this"),
     ]
     panels = [(data, column, title) for data, column, title in panels if column in data]
     if not panels:
@@ -41,6 +42,8 @@ def draw(run: Run) -> Path | None:
     figure, axes = plt.subplots(1, len(panels), figsize=(4 * len(panels), 3.2), squeeze=False, layout="constrained")
     for axis, (data, column, title) in zip(axes[0], panels, strict=True):
         steps, values = over_seeds(data, column)
+        known = ~np.isnan(values).any(0)  # the monitor need not look at every chunk
+        steps, values = steps[known], values[:, known]
         axis.plot(steps, values.mean(0), color="#1f5fa8", marker="o" if len(steps) < 3 else None)
         if len(values) > 1:
             axis.fill_between(steps, values.min(0), values.max(0), color="#1f5fa8", alpha=0.2, lw=0)

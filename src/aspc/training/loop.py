@@ -20,11 +20,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from aspc import theory
 from aspc.algorithms.base import SCALE, Batch, Metrics, Noise, Parts, Spec, schedule_length
 from aspc.training.table import Layout
 
 MIN_BLOCK = 20
 LARGEST_VALIDATION = 4096  # rows of held-out data that are looked at
+MONITOR = 2**32 - 1  # folded into a run's key where blocks fold in their number, which never gets so far
 
 
 class Source(NamedTuple):
@@ -199,19 +201,37 @@ class Loop:
     @partial(jax.jit, static_argnames=("self",))
     def losses_on(self, state: Any, runs: Runs, table: Float[Array, "rows width"]) -> Metrics:
         """Losses of every run on rows it was not trained on: one update whose result is thrown away."""
-        everything = max(all_parts(self.algorithm), key=lambda parts: len(parts - {SCALE})) - {SCALE}
         rows = min(len(table), LARGEST_VALIDATION)
 
         def one_run(run: Runs) -> Metrics:
             algorithm = with_overrides(self.algorithm, run.overrides)
             keys = jax.random.split(jax.random.key(0), 2)
             batch = self.layout.unpack(table[jax.random.permutation(keys[0], len(table))[:rows]])
-            draws = algorithm.noise(self.spec, rows)
-            noise_keys = jax.random.split(keys[1], max(len(draws), 1))
-            noise = {n: d.sample(k, 1)[0] for k, (n, d) in zip(noise_keys, draws.items(), strict=False)}
-            return algorithm.update(run.state, batch, noise, everything)[1]
+            noise = self.draw_noise(algorithm, keys[1], rows)
+            return algorithm.update(run.state, batch, noise, all_but_scale(algorithm))[1]
 
         return self.over_runs(one_run, runs._replace(state=state))
+
+    @partial(jax.jit, static_argnames=("self",))
+    def theory_on(self, state: Any, runs: Runs, table: Float[Array, "rows width"], step: Int[Array, ""]) -> Metrics:
+        """The theory's quantities for every run on a fresh batch: one more update, whose result is thrown away."""
+
+        def one_run(run: Runs) -> Metrics:
+            algorithm = with_overrides(self.algorithm, run.overrides)
+            keys = jax.random.split(jax.random.fold_in(jax.random.fold_in(run.key, MONITOR), step), 2)
+            rows = run.source.offset + jax.random.randint(keys[0], (algorithm.batch_size,), 0, run.source.size)
+            noise = self.draw_noise(algorithm, keys[1], algorithm.batch_size)
+            return theory.monitor(
+                algorithm, run.state, self.layout.unpack(table[rows]), noise, all_but_scale(algorithm)
+            )
+
+        return self.over_runs(one_run, runs._replace(state=state))
+
+    def draw_noise(self, algorithm: Any, key: PRNGKeyArray, batch_size: int) -> Noise:
+        """The noise of one step, drawn by itself."""
+        draws = algorithm.noise(self.spec, batch_size)
+        keys = jax.random.split(key, max(len(draws), 1))
+        return {name: draw.sample(k, 1)[0] for k, (name, draw) in zip(keys, draws.items(), strict=False)}
 
 
 class Piece(NamedTuple):
@@ -253,6 +273,11 @@ def usual_blocks(chunk_steps: int, block_steps: int) -> int:
 def all_parts(algorithm: Any) -> list[Parts]:
     """The distinct kinds of update in the schedule, in order of appearance."""
     return list(dict.fromkeys(parts for segment in algorithm.schedule() for parts in segment.steps))
+
+
+def all_but_scale(algorithm: Any) -> Parts:
+    """An update with everything that the algorithm ever does in one step, but for the scale's."""
+    return max(all_parts(algorithm), key=lambda parts: len(parts - {SCALE})) - {SCALE}
 
 
 def metric_names(algorithm: Any, state: Any, batches: Any, noise: Any, parts: Parts) -> list[str]:

@@ -17,11 +17,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from aspc import algorithms
+from aspc import algorithms, theory
 from aspc.algorithms.base import Preprocessing, Spec, with_horizon
 from aspc.data import Dataset, Transitions, load
+from aspc.data.streaming import StreamingDataset, is_packed
+from aspc.envs import normalised_score, reference_scores
 from aspc.errors import AspcError
 from aspc.policy import Policy
+from aspc.presets import overrides
 from aspc.training import figure, folder
 from aspc.training.checkpoint import Checkpoints
 from aspc.training.config import (
@@ -38,6 +41,7 @@ from aspc.training.progress import Progress
 from aspc.training.table import Layout, Normaliser, pack
 
 CHECKPOINT_SECONDS = 60.0
+Data = Dataset | StreamingDataset
 A_FUNCTION = "a Python function"  # what the config says of an environment that has no name
 
 
@@ -81,40 +85,58 @@ def train(
         return resume_run(Path(resume), dataset, algo, env, given.get("steps"), quiet)
     if dataset is None:
         raise AspcError("train needs a dataset: a name, a path, or a Dataset.")
-    data, source = (dataset, None) if isinstance(dataset, Dataset) else (load(dataset), os.fspath(dataset))
-    algorithm = algorithms.default(algo) if isinstance(algo, str) else algo
+    given_data = isinstance(dataset, Dataset | StreamingDataset)
+    data, source = (dataset, None) if given_data else (load_source(dataset, {}), os.fspath(dataset))
+    variant = {name: hyper.pop(name, default) for name, default in (("bc", "plain"), ("preset", None))}
+    algorithm = algorithms.default(algo, variant["bc"]) if isinstance(algo, str) else algo
+    if variant["preset"] is not None:
+        hyper = {**overrides(str(algo), data.name, variant["preset"]), **hyper}
     return start_run(
         algo if isinstance(algo, str) else getattr(algo, "name", type(algo).__name__),
         replace_fields(algorithm, hyper),
         data,
         TrainOptions(**given),
         source=source,
+        variant=variant,
         out=out,
         env=env,
         quiet=quiet,
     )
 
 
+def load_source(source: str | os.PathLike[str], options: Mapping[str, Any]) -> Data:
+    """A dataset by name or path; a packed folder is opened for streaming."""
+    if is_packed(source):
+        if options:
+            raise AspcError(f"{source} is packed already; {', '.join(options)} can be given when it is packed.")
+        return StreamingDataset.open(source)
+    return load(source, **options)
+
+
 def start_run(
     name: str,
     algorithm: Any,
-    data: Dataset,
+    data: Data,
     options: TrainOptions,
     *,
     source: str | None = None,
     source_options: Mapping[str, Any] | None = None,
+    variant: Mapping[str, Any] | None = None,
     out: str | Path | None = None,
     env: str | Callable[[], Any] | None = "auto",
     quiet: bool = False,
 ) -> Run:
     """A new run of `algorithm`, called `name`. `source` says where the data can be loaded from again."""
-    algorithm = with_horizon(algorithm, options.steps)
+    if options.monitor_every and not theory.can_monitor(algorithm):
+        raise AspcError(f"--monitor-every looks at the step that a scale governs; {name} has no scale.")
+    algorithm = with_horizon(algorithm, options.horizon or options.steps)
     problem = Problem.of(data, algorithm, options)
     path = Path(out) if out is not None else default_folder(data.name, name)
     environment = data.env if env == "auto" else env
     config = {
         "format": 1,
         "algo": name,
+        **(variant or {}),
         "scale_name": getattr(algorithm, "scale_name", None),
         "hyperparameters": to_plain(algorithm),
         "dataset": dataset_facts(data, source, source_options or {}, problem),
@@ -131,14 +153,15 @@ def resume_run(path: Path, dataset: Any, algo: Any, env: Any, steps: int | None,
     """Continue a run from its newest checkpoint, to its own end or further."""
     run = Run(path)
     config = run.config
-    algorithm = algo if not isinstance(algo, str) else algorithms.default(config["algo"])
+    algorithm = algo if not isinstance(algo, str) else algorithms.default(config["algo"], config.get("bc", "plain"))
     algorithm = replace_fields(algorithm, config["hyperparameters"])
     kept: dict[str, Any] = {field.name: config[field.name] for field in dataclasses.fields(TrainOptions)}
     options = TrainOptions(**{**kept, "seeds": tuple(config["seeds"])})
     source = dataset if dataset is not None else config["dataset"]["source"]
     if source is None:
         raise AspcError(f"{path} was trained on arrays: give the dataset again, train(dataset, resume=…).")
-    data = source if isinstance(source, Dataset) else load(source, **config["dataset"]["options"])
+    given = isinstance(source, Dataset | StreamingDataset)
+    data = source if given else load_source(source, config["dataset"]["options"])
     problem = Problem.of(data, algorithm, options)
     if problem.fingerprint != config["dataset"]["fingerprint"]:
         raise AspcError(f"The data is not what {path} was trained on (its content differs); a run cannot change data.")
@@ -294,6 +317,7 @@ class _Training:
         self.on_accelerator = jax.devices()[0].platform != "cpu"
         self.loop = Loop(algorithm, problem.spec, problem.layout, vectorise=self.on_accelerator)
         self.evaluations_under_way: list[tuple[int, int, PendingEvaluation]] = []
+        self.monitored: dict[int, dict[str, Any]] = {}  # by step; on the device until the chunk is looked at
 
     # -- the whole of it ---------------------------------------------------------------------------------------
     def go(self, first_step: int | None, last_step: int) -> Run:
@@ -360,6 +384,8 @@ class _Training:
                         state, runs, table, jnp.asarray(piece.first_step), jnp.asarray(piece.steps)
                     )
                 results.append((piece, metrics))
+            if self._monitor_due(step, end):
+                self.monitored[end] = self.loop.theory_on(state, runs, table, jnp.asarray(end))
             self._look_at(unseen)
             unseen = (end, results)
             evaluate = self.evaluator is not None and (end // self.options.eval_every > step // self.options.eval_every)
@@ -388,6 +414,11 @@ class _Training:
         return time.monotonic() - began
 
     # -- metrics -----------------------------------------------------------------------------------------------
+    def _monitor_due(self, step: int, end: int) -> bool:
+        """Where a multiple of `monitor_every` was passed; and in the first row, which names the file's columns."""
+        every = self.options.monitor_every
+        return every > 0 and (step == 0 or end // every > step // every)
+
     def _look_at(self, unseen: tuple[int, list[Any]] | None, state: Any = None) -> None:
         """Bring a chunk's metrics to the host: check, log, show."""
         if unseen is None:
@@ -403,11 +434,12 @@ class _Training:
                 self._refuse_nan(name, samples, piece)
                 values.setdefault(name, []).append(samples)
         valid = self._validate(state) if state is not None else {}
+        seen = jax.device_get(self.monitored.pop(end, {}))
         rows: list[Row] = []
         for i, seed in enumerate(self.seeds):
             row: Row = {"step": end, "seed": seed}
             row |= {name: float(np.concatenate([s[i] for s in samples]).mean()) for name, samples in values.items()}
-            row |= {name: float(value[i]) for name, value in valid.items()}
+            row |= {name: float(value[i]) for name, value in {**valid, **seen}.items()}
             rows.append(row)
         self.metrics.append(rows)
         for row, writer in zip(rows, self.writers, strict=False):
@@ -549,8 +581,6 @@ def evaluate(run: Run, episodes: int = 100, seeds: Sequence[int] | None = None, 
     environment = env or run.config["env"]
     if environment is None or environment == A_FUNCTION:
         raise AspcError(f"{run.path} names no environment to evaluate in; give one with --env.")
-    from aspc.envs import normalised_score, reference_scores
-
     known = reference_scores(environment) is not None
     rows = []
     with Evaluator(environment) as evaluator:

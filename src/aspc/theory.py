@@ -1,0 +1,344 @@
+"""The paper's propositions and theorems as functions, in its order and symbols, and a monitor that evaluates them.
+
+What holds, what does not and why is told in docs/theory.md; tests/test_theory.py checks each line of it. Symbols
+(section "Theoretical Analysis" and appendix A of the paper):
+
+    π_t, π_{t+1}  the policy before and after the inner step;  π_β, or the logged action a: the behaviour
+    L_BC(π)       E_D ‖π(s) − a‖²;                             ΔL_BC = |L_BC(π_{t+1}) − L_BC(π_t)|
+    c             √L_BC(π_t);                                  c∞    = sup ‖π_t(s) − a‖
+    x             E_D ‖π_{t+1}(s) − π_t(s)‖²;                  x∞    = sup ‖π_{t+1}(s) − π_t(s)‖²
+    ΔL∞           sup |‖π_{t+1}(s) − a‖² − ‖π_t(s) − a‖²|;     ΔQ    = E_D[Q(s, π_{t+1}(s)) − Q(s, π_t(s))]
+    L_Q, L_P      Lipschitz constants in the action of Q and, in total variation ½‖·‖₁, of P(·|s, a)
+
+‖·‖² is the *sum* over action dimensions, as in the paper. The BC losses that training logs are means over them (the
+released trainer's convention): multiply those by the number of dimensions to compare.
+
+The bounds use nothing but arithmetic, so they take Python floats, NumPy arrays and JAX arrays alike.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from aspc.adaptive_scale import AdaptiveScale
+from aspc.algorithms.base import Batch, Metrics, Noise, Parts, Scalable
+from aspc.networks import DeterministicActor, GaussianActor
+
+Number = Any  # a float, or an array of them
+
+
+def positive_part(value: Number) -> Number:
+    """max{value, 0}, for floats and arrays of any kind."""
+    return (value > 0) * value
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Proposition 1 (appendix A.1): ΔL_BC and (ΔQ)² constrain each other
+# ---------------------------------------------------------------------------------------------------------------
+
+
+def delta_l_bc_from_step(x: Number, c: Number) -> Number:
+    """Step 1:  ΔL_BC ≥ max{x − 2c√x, 0}, by the reverse triangle inequality and Cauchy–Schwarz."""
+    return positive_part(x - 2 * c * x**0.5)
+
+
+def delta_q_squared_from_step(x: Number, l_q: Number) -> Number:
+    """Step 2:  (ΔQ)² ≤ L_Q²·x, by Jensen's inequality and the Lipschitz critic."""
+    return l_q**2 * x
+
+
+def delta_l_bc_lower_bound(delta_q: Number, c: Number, l_q: Number) -> Number:
+    """Proposition 1, first bound:  ΔL_BC ≥ max{0, (ΔQ)²/L_Q² − 2c|ΔQ|/L_Q}.
+
+    It is 0, and says nothing, until |ΔQ| > 2c·L_Q.
+    """
+    return delta_l_bc_from_step((delta_q / l_q) ** 2, c)
+
+
+def step_upper_bound(delta_l_bc: Number, c: Number) -> Number:
+    """Step 3, step 1 solved for x:  x ≤ (c + √(c² + ΔL_BC))²."""
+    return (c + (c**2 + delta_l_bc) ** 0.5) ** 2
+
+
+def delta_q_squared_upper_bound(delta_l_bc: Number, c: Number, l_q: Number) -> Number:
+    """Proposition 1, second bound:  (ΔQ)² ≤ L_Q²·(c + √(c² + ΔL_BC))².
+
+    It never falls below 4c²L_Q²: a policy can move to the mirror image of the data at no change of its BC loss.
+    """
+    return delta_q_squared_from_step(step_upper_bound(delta_l_bc, c), l_q)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Lemmas of Proposition 2 (appendix A.2), and finite MDPs on which all of them can be computed exactly
+# ---------------------------------------------------------------------------------------------------------------
+
+
+class FiniteMDP(NamedTuple):
+    """A finite MDP whose actions are points in space, so that "Lipschitz in the action" has a meaning.
+
+    A policy is an array π[s, i], the probability of action i in state s; a deterministic one has a single 1 in each
+    row. Everything is exact linear algebra in NumPy: for proofs and tests, not for training.
+    """
+
+    start: Float[np.ndarray, "states"]
+    transition: Float[np.ndarray, "states actions states"]
+    reward: Float[np.ndarray, "states actions"]
+    actions: Float[np.ndarray, "actions dim"]
+    gamma: float
+
+    def policy(self, choices: Any) -> Float[np.ndarray, "states actions"]:
+        """The deterministic policy that takes action `choices[s]` in state s."""
+        return np.eye(len(self.actions))[np.asarray(choices)]
+
+    def value(self, pi: np.ndarray) -> Float[np.ndarray, "states"]:
+        """V^π = (I − γP_π)⁻¹ r_π."""
+        p_pi = np.einsum("si,sit->st", pi, self.transition)
+        return np.linalg.solve(np.eye(len(p_pi)) - self.gamma * p_pi, (pi * self.reward).sum(1))
+
+    def q(self, pi: np.ndarray) -> Float[np.ndarray, "states actions"]:
+        """Q^π(s, a) = r(s, a) + γ·E V^π(s')."""
+        return self.reward + self.gamma * self.transition @ self.value(pi)
+
+    def visitation(self, pi: np.ndarray) -> Float[np.ndarray, "states"]:
+        """d_π = (1 − γ)·Σ_k γᵏ·P(s_k = s): the discounted visitation distribution, which sums to 1."""
+        p_pi = np.einsum("si,sit->st", pi, self.transition)
+        return (1 - self.gamma) * np.linalg.solve(np.eye(len(p_pi)) - self.gamma * p_pi.T, self.start)
+
+    def performance(self, pi: np.ndarray) -> float:
+        """J(π) = E V^π(s_0), the expected discounted return."""
+        return float(self.start @ self.value(pi))
+
+    def distance(self, pi: np.ndarray, other: np.ndarray) -> Float[np.ndarray, "states"]:
+        """‖π(s) − π'(s)‖; for stochastic policies the mean distance between independent draws of both."""
+        return np.einsum("si,sj,ij->s", pi, other, self._distances())
+
+    def lipschitz_p(self) -> float:
+        """The smallest L_P with ½‖P(·|s, a) − P(·|s, a')‖₁ ≤ L_P‖a − a'‖."""
+        variation = 0.5 * np.abs(self.transition[:, :, None] - self.transition[:, None]).sum(-1)
+        return self._steepest(variation)
+
+    def lipschitz(self, table: np.ndarray) -> float:
+        """The same for a function of state and action: Q^π, or the reward."""
+        return self._steepest(np.abs(table[:, :, None] - table[:, None]))
+
+    def _distances(self) -> np.ndarray:
+        return np.linalg.norm(self.actions[:, None] - self.actions[None], axis=-1)
+
+    def _steepest(self, change: np.ndarray) -> float:
+        apart = ~np.eye(len(self.actions), dtype=bool)
+        return float((change[:, apart] / self._distances()[apart]).max())
+
+
+def performance_difference(mdp: FiniteMDP, pi_1: np.ndarray, pi_2: np.ndarray) -> float:
+    """Performance-difference lemma, an identity:
+
+    J(π_1) − J(π_2) = 1/(1−γ) · E_{s∼d_{π_1}}[E_{a∼π_1} Q^{π_2}(s, a) − V^{π_2}(s)]
+    """
+    advantage = (pi_1 * mdp.q(pi_2)).sum(1) - mdp.value(pi_2)
+    return float(mdp.visitation(pi_1) @ advantage) / (1 - mdp.gamma)
+
+
+def visitation_constant(gamma: Number) -> Number:
+    """The constant that the paper leaves as C > 0:  C = 2γ/(1 − γ). No smaller one holds for all MDPs.
+
+    From d_π − d_β = γ·(I − γP_π^⊤)⁻¹(P_π − P_β)^⊤ d_β, and ‖·‖₁ = 2·TV.
+    """
+    return 2 * gamma / (1 - gamma)
+
+
+def visitation_bound(distance: Number, l_p: Number, gamma: Number) -> Number:
+    """Visitation lemma:  ‖d_π − d_β‖₁ ≤ C·L_P·max_s ‖π(s) − π_β(s)‖.
+
+    The identity behind it gives more: `distance` may be the *mean* of ‖π(s) − π_β(s)‖ over d_β (over d_β itself; the
+    mean over any other distribution will not do).
+    """
+    return visitation_constant(gamma) * l_p * distance
+
+
+def step_sup_upper_bound(delta_l_inf: Number, c_inf: Number) -> Number:
+    """Sup-norm lemma:  x∞ ≤ (c∞ + √(c∞² + ΔL∞))²."""
+    return step_upper_bound(delta_l_inf, c_inf)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Proposition 2 and Theorem 1 (appendix A.2, A.3): a single step
+# ---------------------------------------------------------------------------------------------------------------
+
+
+def kappa(l_p: Number, l_q: Number, gamma: Number) -> Number:
+    """κ = C·L_P·L_Q, with L_Q that of the true Q^{π_t}."""
+    return visitation_constant(gamma) * l_p * l_q
+
+
+def phi_of_step(x_inf: Number, c_inf: Number) -> Number:
+    """Φ/κ before the sup-norm lemma is applied:  (√x∞ + c∞)·√x∞. It goes to 0 with the size of the step."""
+    return (x_inf**0.5 + c_inf) * x_inf**0.5
+
+
+def phi(delta_l_inf: Number, c_inf: Number) -> Number:
+    """Φ(ΔL∞, c∞²)/κ = 3c∞² + 3c∞√(c∞² + ΔL∞) + ΔL∞.
+
+    This is `phi_of_step` at the largest x∞ that the sup-norm lemma allows. It is 6c∞² even where nothing moves.
+    """
+    return 3 * c_inf**2 + 3 * c_inf * (c_inf**2 + delta_l_inf) ** 0.5 + delta_l_inf
+
+
+def phi_sharp(delta_l_inf: Number, c_inf: Number) -> Number:
+    """A smaller Φ/κ with which Proposition 2 holds too (not in the paper):  c∞² + c∞√(c∞² + ΔL∞) + ΔL∞.
+
+    The proof bounds ‖π_{t+1} − π_β‖ by √x∞ + c∞, though by definition it is at most √(c∞² + ΔL∞).
+    """
+    return c_inf**2 + c_inf * (c_inf**2 + delta_l_inf) ** 0.5 + delta_l_inf
+
+
+def single_step_lower_bound(delta_q: Number, kappa_phi: Number, gamma: Number) -> Number:
+    """Proposition 2:  J(π_{t+1}) − J(π_t) ≥ (ΔQ − Φ)/(1 − γ), with ΔQ of the true Q^{π_t} over D = d_β."""
+    return (delta_q - kappa_phi) / (1 - gamma)
+
+
+def kappa_star(delta_q: Number, delta_l_inf: Number, c_inf: Number) -> Number:
+    """Theorem 1's condition ΔQ ≥ Φ holds exactly for κ ≤ κ* = ΔQ / (3c∞² + 3c∞√(c∞² + ΔL∞) + ΔL∞).
+
+    Negative where ΔQ is: then no κ satisfies it. Undefined where c∞ = ΔL∞ = 0.
+    """
+    return delta_q / phi(delta_l_inf, c_inf)
+
+
+# -- the Taylor step that leads to L3 ---------------------------------------------------------------------------
+
+
+def phi_taylor(delta_l_inf: Number, c_inf: Number) -> Number:
+    """Φ/κ to second order in ΔL∞/c∞²:  6c∞² + (5/2)·ΔL∞ − (3/8)·ΔL∞²/c∞². Never above Φ/κ."""
+    return 6 * c_inf**2 + 2.5 * delta_l_inf - 0.375 * delta_l_inf**2 / c_inf**2
+
+
+def phi_squared_taylor(delta_l_inf: Number, c_inf: Number) -> Number:
+    """Its square to first order:  36c∞⁴ + 30c∞²ΔL∞. Never above Φ²/κ²."""
+    return 36 * c_inf**4 + l3_of_taylor(delta_l_inf, c_inf, w=30)
+
+
+def l3_of_taylor(delta_l_inf: Number, c_inf: Number, w: Number = 1) -> Number:
+    """What is left of Φ² when the constant 36c∞⁴ is dropped: w·c∞²·ΔL∞, w = 30κ².
+
+    With w = 1 and times (ΔQ)² this is the paper's L3, (8). Being small does not make Theorem 1's condition hold.
+    """
+    return w * c_inf**2 * delta_l_inf
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Theorem 2 (appendix A.4): the gap to the optimal policy
+# ---------------------------------------------------------------------------------------------------------------
+
+
+def initial_gap_bound(
+    eps_beta: Number, eps_0: Number, l_p: Number, r_max: Number, gamma: Number, l_r: Number = 0
+) -> Number:
+    """Δ_0, a bound of J(π*) − J(π_0):  (C·L_P·R_max + L_r)/(1 − γ) · (ε_β + ε_0).
+
+    ε_β = max_s ‖π*(s) − π_β(s)‖ and ε_0 = max_s ‖π_0(s) − π_β(s)‖: the *sup* version. The paper puts the mean
+    E_D ‖π_0(s) − π_β(s)‖ ≤ √L_BC in the place of ε_0, which a maximum does not allow; see docs/theory.md for when the
+    result survives. The paper's reward is a function of the state alone, L_r = 0; one with Lipschitz constant L_r in
+    the action needs the second term.
+    """
+    return (visitation_constant(gamma) * l_p * r_max + l_r) / (1 - gamma) * (eps_beta + eps_0)
+
+
+def gap_bound(delta_0: Number, gains: Number) -> Number:
+    """Theorem 2:  J(π*) − J(π_T) ≤ Δ_0 − Σ_i δ_i, with the gains δ_i = J(π_{i+1}) − J(π_i) of all T steps.
+
+    Where every δ_i ≥ δ_min this is at most Δ_0 − T·δ_min. As the gap is never negative, so many gains exist only
+    for T ≤ Δ_0/δ_min.
+    """
+    return delta_0 - gains.sum()
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# The monitor: all of it on one batch of a run
+# ---------------------------------------------------------------------------------------------------------------
+
+
+class FixedActions(eqx.Module):
+    """Stands in an actor's place and gives these actions, which makes a base's Q(s, π(s)) a function of the action."""
+
+    actions: Float[Array, "batch act"]
+
+    def __call__(self, *_: Any) -> Float[Array, "batch act"]:
+        return self.actions
+
+
+def can_monitor(algorithm: Any) -> bool:
+    """Whether the algorithm has an inner step in the pieces that the monitor needs."""
+    return isinstance(getattr(algorithm, "base", algorithm), Scalable)
+
+
+def monitor(algorithm: Any, state: Any, batch: Batch, noise: Noise, parts: Parts) -> Metrics:
+    """One update on a batch, looked at with the eyes of the theory; nothing of it is kept.
+
+    Q is the critic that the base's actor climbs, after the critic's update of the same step, as in training. Where
+    the inner step moves a policy that gives one action a state, all columns are there. For others (the critics of
+    CQL, the samplers of Diffusion-QL and FQL) only the changes of Q and of the base's own constraint are.
+    """
+    if isinstance(algorithm, AdaptiveScale):
+        base, base_state, scale = algorithm.base, state.base, state.scale.scale
+    else:
+        base, base_state, scale = algorithm, state, algorithm.scale
+    ctx = base.prepare(base_state, batch, noise, parts)
+    inner = base.inner_step(ctx, scale)
+    if not isinstance(inner.params, DeterministicActor | GaussianActor):
+        after = base.outer_terms(ctx, inner.params, scale)
+        return {
+            "theory_delta_q": after.q.mean() - inner.q.mean(),
+            "theory_delta_l_bc": jnp.abs(after.constraint.mean() - inner.constraint.mean()),
+            "theory_delta_l_inf": jnp.abs(after.constraint - inner.constraint).max(),
+        }
+
+    def q_of(actions: Array) -> Array:
+        return base.outer_terms(ctx, FixedActions(actions), scale).q
+
+    pi, pi_next = ctx.state.actor(batch.observations), inner.params(batch.observations)
+    q, pull_back = jax.vjp(q_of, pi)
+    (slope,) = pull_back(jnp.ones_like(q))  # ∂Q/∂a at (s, π_t(s)): a row's Q depends on its own action alone
+    return observed(pi, pi_next, batch.actions, q, q_of(pi_next), slope)
+
+
+def observed(
+    pi: Float[Array, "batch act"],
+    pi_next: Float[Array, "batch act"],
+    actions: Float[Array, "batch act"],
+    q: Float[Array, "batch"],
+    q_next: Float[Array, "batch"],
+    slope: Float[Array, "batch act"],
+) -> Metrics:
+    """The monitor's columns, from policies, Q and ∂Q/∂a on the rows of a batch."""
+    bc, bc_next = (jnp.square(p - actions).sum(-1) for p in (pi, pi_next))
+    moved = jnp.square(pi_next - pi).sum(-1)
+    delta_q, delta_l_bc = (q_next - q).mean(), jnp.abs((bc_next - bc).mean())
+    c, c_inf = jnp.sqrt(bc.mean()), jnp.sqrt(bc.max())
+    delta_l_inf = jnp.abs(bc_next - bc).max()
+    # Two lower bounds of L_Q: the steepest slope, and √(E(q̃ − q)²/x), which Proposition 1 needs on this batch. The
+    # largest |q̃ − q|/‖π_{t+1} − π_t‖ would be another, but a row that hardly moves makes it all rounding error.
+    secant = jnp.sqrt(_ratio(jnp.square(q_next - q).mean(), moved.mean()))
+    l_q = jnp.maximum(jnp.sqrt(jnp.square(slope).sum(-1).max()), secant)
+    return {
+        "theory_delta_q": delta_q,
+        "theory_delta_l_bc": delta_l_bc,
+        "theory_delta_l_inf": delta_l_inf,
+        "theory_c": c,
+        "theory_c_inf": c_inf,
+        "theory_x_inf": moved.max(),
+        "theory_l_q": l_q,
+        "theory_prop1_upper": _ratio(delta_q**2, delta_q_squared_upper_bound(delta_l_bc, c, l_q)),
+        "theory_prop1_lower": _ratio(delta_l_bc_lower_bound(delta_q, c, l_q), delta_l_bc),
+        "theory_kappa_star": kappa_star(delta_q, delta_l_inf, c_inf),
+    }
+
+
+def _ratio(above: Array, below: Array) -> Array:
+    """above/below, and 0 where both are 0 (a step that moved nothing)."""
+    return jnp.where(below > 0, above / jnp.where(below > 0, below, 1), 0)
