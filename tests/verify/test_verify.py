@@ -119,6 +119,10 @@ class TestErrorsSayWhatToDo:
         with pytest.raises(AspcError, match="adam"):
             verify(_changed(tmp_path, "iql", adam=(0.5, 0.999, 1e-8)))
 
+    def test_what_cannot_be_compared_is_not_passed_over(self, tmp_path: Path) -> None:
+        with pytest.raises(AspcError, match="metric 'surprise'"):
+            verify(_changed(tmp_path, "iql_deterministic", **{"out/surprise": np.zeros(50)}))
+
     def test_a_missing_array(self, tmp_path: Path) -> None:
         with pytest.raises(AspcError, match="lacks"):
             verify(_changed(tmp_path, "iql", **{"batch/terminals": None}))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -75,8 +75,16 @@ class Adapter:
     """Arrays of the trace that do not depend on the replay, by their full name."""
 
     def load(self, trace: Trace, group: str) -> dict[str, Any]:
-        names = {name.split("/")[0] for name in trace.group(group)}
+        names = sorted({name.split("/")[0] for name in trace.group(group)})
+        known(names, self.loaders, "network")
         return {name: self.loaders[name](trace.group(f"{group}/{name}")) for name in names}
+
+
+def known(names: Iterable[str], ours: Container[str], what: str) -> None:
+    """Refuse a trace that holds what could not be compared: silence would read as agreement."""
+    for name in names:
+        if name not in ours:
+            raise AspcError(f"This trace holds the {what} {name!r}, which is not known here and cannot be compared.")
 
 
 def replay_with(adapter: Adapter, trace: Trace, compiled: Compiled | None = None) -> tuple[Any, list[Row]]:
@@ -97,6 +105,7 @@ def check(make: Callable[[Trace], Adapter], trace: Trace) -> list[Check]:
 
 def compare_outputs(adapter: Adapter, trace: Trace, rows: list[Row]) -> list[Check]:
     checks = []
+    known(trace.group("out"), {*adapter.outputs, "actor_step_index"}, "metric")
     for theirs, expected in trace.group("out").items():
         if theirs == "actor_step_index":
             got = [row["step"] for row in rows if "actor_loss" in row]
@@ -247,6 +256,7 @@ def check_aspc(
 ) -> list[Check]:
     """Every outer loss of the file, each from the same start. `outer_losses` can be changed to see the check fail."""
     meta, base, checks = trace.meta, td3_bc(trace), []
+    require(meta, reward_mean=0.0)
     k_alpha = meta["alpha_freq"]
     compiled = {} if compiled is None else compiled
     for setting in meta["loss_functions"]:
