@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 import tyro
 
 from aspc import algorithms
+from aspc.data.commands import Source
 from aspc.errors import AspcError
-from aspc.training.config import TrainOptions
+from aspc.training.config import TrainOptions, replace_fields
 
 if TYPE_CHECKING:
     from aspc.training.folder import Run
@@ -70,18 +71,21 @@ class Train:
     """A name (`aspc data list` shows them) or the path of a file with your own logs."""
     algo: str = "aspc"
     """The algorithm, by its name."""
+    bc: algorithms.BCTerm = "plain"
+    """Weight of the samples in the BC term of aspc and td3_bc; "advantage_weighted" is ASPC+AW."""
+    preset: str | None = None
+    """Per-dataset settings of a tuned algorithm: "paper", "corl" or "authors"; what is given here goes before."""
+    scale_from: Path | None = None
+    """A run whose final scale is scale_target, for --scale-mode converged or linear."""
     out: Path | None = None
     """Folder for the run; made anew. Default: runs/DATASET_ALGO_TIME."""
-    env: str = "auto"
-    """Environment to evaluate in: a name, "auto" for the dataset's own, or "none"."""
     resume: Path | None = None
     """Continue the run in this folder, from its last checkpoint. Only --steps can be changed."""
-    strict: bool = False
-    """Actions beyond the stated bounds are an error, not clipped with a warning."""
     plugin: Path | None = None
     """A Python file that registers an algorithm of your own."""
     quiet: bool = False
     """Show no progress."""
+    source: tyro.conf.OmitArgPrefixes[Source] = field(default_factory=Source)
     training: tyro.conf.OmitArgPrefixes[TrainOptions] = field(default_factory=TrainOptions)
 
 
@@ -90,26 +94,47 @@ def train(argv: list[str]) -> int:
         load_plugin(plugin)
     if resume := option(argv, "resume"):
         return _resume(Path(resume), argv)
-    name = option(argv, "algo") or "aspc"
-    asked = parse(_with_algorithm(algorithms.default(name)), argv, "train", TRAIN_HELP)
+    name, bc = option(argv, "algo") or "aspc", option(argv, "bc") or "plain"
+    algorithm = algorithms.default(name, bc)  # type: ignore[arg-type]
+    if scale_from := option(argv, "scale-from"):
+        algorithm = replace_fields(algorithm, {"scale_target": final_scale(Path(scale_from))})
+    asked = parse(_with_algorithm(algorithm), argv, "train", TRAIN_HELP)
+    if asked.preset is not None:  # the preset's settings become the defaults of a second reading
+        from aspc.presets import overrides
 
-    from aspc.data import load
+        preset = overrides(name, asked.dataset, asked.preset)
+        asked = parse(_with_algorithm(replace_fields(algorithm, preset)), argv, "train", TRAIN_HELP)
+
+    from aspc.training.problem import load_source
     from aspc.training.run import start_run
 
-    source_options = {"strict": True} if asked.strict else {}
+    env, options = asked.source.env, asked.source.options()
+    if not Path(asked.dataset).exists():
+        options.pop("env", None)  # a name has its environment; another one is only evaluated in
     run = start_run(
         name,
         asked.algorithm,
-        load(asked.dataset, **source_options),
+        load_source(asked.dataset, options),
         asked.training,
         source=asked.dataset,
-        source_options=source_options,
+        source_options=options,
+        variant={"bc": asked.bc, "preset": asked.preset},
         out=asked.out,
-        env=None if asked.env == "none" else asked.env,
+        env="auto" if env is None else None if env == "none" else env,
         quiet=asked.quiet,
     )
     print_result(run)
     return 0
+
+
+def final_scale(path: Path) -> float:
+    """The mean over seeds of the scale at the end of a run."""
+    from aspc.training.folder import Run
+
+    run = Run(path)
+    if "scale" not in run.metrics:
+        raise AspcError(f"{path} has learned no scale; give a run of aspc, or of any algorithm with +aspc.")
+    return float(run.metrics["scale"][-len(run.seeds) :].mean())
 
 
 def _with_algorithm(algorithm: Any) -> Any:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from aspc import algorithms
 from aspc.training.config import TrainOptions, replace_fields
 from aspc.training.loop import Loop, Source, plan_chunk, start_runs, usual_blocks
-from aspc.training.run import Problem
+from aspc.training.problem import Problem
 from conftest import TINY, make_dataset
 
 

@@ -203,7 +203,7 @@ def test_a_folder_that_holds_something_is_left_alone(tiny, tmp_path):
 
 def test_nan_stops_the_run_names_what_and_keeps_the_checkpoint(tiny, tmp_path, monkeypatch):
     """The data turns bad in the middle of a run, as a fault of the hardware would make it."""
-    from aspc.training import run as module
+    from aspc.training import problem as module
 
     aspc.train(tiny, out=tmp_path / "run", **SHORT)
     monkeypatch.setattr(module, "pack", lambda *a: np.full_like(pack(*a), np.nan))
@@ -310,3 +310,36 @@ def test_a_line_cut_by_a_kill_is_dropped(tmp_path):
     assert [r["step"] for r in read_rows(path)] == [1, 2]
     RowFile(path, up_to_step=1).append([{"step": 2, "x": 7.0}])
     assert read_rows(path) == [{"step": 1, "x": 0.1}, {"step": 2, "x": 7.0}]
+
+
+# -- more ways in --------------------------------------------------------------------------------------------
+
+
+def test_a_packed_folder_is_streamed_and_a_cut_run_sees_the_same_windows(tiny, tmp_path):
+    from aspc.data.streaming import pack as pack_folder
+
+    pack_folder(tiny, tmp_path / "packed")
+    options = {**SHORT, "memory_budget_mb": 1}
+    whole = aspc.train(tmp_path / "packed", out=tmp_path / "whole", **options)
+    assert np.isfinite(whole.metrics["critic_loss"]).all()
+    aspc.train(tmp_path / "packed", out=tmp_path / "cut", **{**options, "steps": 80, "horizon": 120})
+    resumed = aspc.train(resume=tmp_path / "cut", steps=120, quiet=True)
+    same(weights(whole), weights(resumed))
+    with pytest.raises(AspcError, match="held out"):
+        aspc.train(tmp_path / "packed", out=tmp_path / "no", holdout=0.5, **options)
+
+
+def test_presets_and_bc_variants_are_in_the_config(tiny, tmp_path):
+    import dataclasses
+
+    named = dataclasses.replace(tiny, name="hopper-medium-v2")
+    small = {"hidden_dim": 16, "batch_size": 16, "steps": 40, "log_every": 40, "quiet": True, "tensorboard": False}
+    run = aspc.train(named, algo="iql", preset="paper", out=tmp_path / "iql", **small)
+    assert run.config["hyperparameters"]["beta"] == 3.0
+    assert run.config["hyperparameters"]["deterministic"] is True
+    assert run.config["preset"] == "paper"
+    run = aspc.train(tiny, bc="advantage_weighted", value_hidden_dim=16, out=tmp_path / "aw", **SHORT)
+    assert run.config["bc"] == "advantage_weighted"
+    assert np.isfinite(run.metrics["value_loss"]).all()
+    longer = aspc.train(tiny, resume=tmp_path / "aw", steps=160, quiet=True)
+    assert longer.result["steps"] == 160

@@ -40,6 +40,10 @@ class TrainOptions:
     """Share of the episodes to hold out; the losses on them are logged as valid_*."""
     n_step: int = 1
     """Steps of the n-step returns that the critic learns from."""
+    horizon: int | None = None
+    """Steps over which schedules decay (the scale's learning rate, for one); by default the length of the run."""
+    memory_budget_mb: int = 1024
+    """Memory for the windows of a dataset that is streamed from disk, in MiB."""
     matmul_precision: MatmulPrecision = "default"
     """Precision of matrix products: JAX's default for the device (TF32 on recent GPUs), or "highest" for float32."""
     monitor_every: int = 0

@@ -34,7 +34,7 @@ def draw(run: Run) -> Path | None:
         (metrics, "scale", scale_name),
         (metrics, "q_mean", "Q(s, a) on the data"),
         (metrics, "bc_loss", "BC loss"),
-        (metrics, "theory_kappa_star", "κ*: Theorem 1's condition\nholds for κ up to this"),
+        (metrics, "theory_kappa_star", "κ* (Theorem 1 needs κ ≤ κ*)"),
     ]
     panels = [(data, column, title) for data, column, title in panels if column in data]
     if not panels:

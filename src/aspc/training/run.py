@@ -18,9 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from aspc import algorithms, theory
-from aspc.algorithms.base import Preprocessing, Spec, with_horizon
-from aspc.data import Dataset, Transitions, load
-from aspc.data.streaming import StreamingDataset, is_packed
+from aspc.algorithms.base import with_horizon
 from aspc.envs import normalised_score, reference_scores
 from aspc.errors import AspcError
 from aspc.policy import Policy
@@ -30,18 +28,16 @@ from aspc.training.checkpoint import Checkpoints
 from aspc.training.config import (
     TrainOptions,
     environment_facts,
-    fingerprint,
     replace_fields,
     to_plain,
 )
 from aspc.training.evaluation import Evaluator, PendingEvaluation, WorkerFailed, episode_seeds
 from aspc.training.folder import Row, RowFile, Run
 from aspc.training.loop import Loop, Runs, Source, plan_chunk, start_runs, usual_blocks
+from aspc.training.problem import Data, Problem, Tables, dataset_facts, load_source, score_of
 from aspc.training.progress import Progress
-from aspc.training.table import Layout, Normaliser, pack
 
 CHECKPOINT_SECONDS = 60.0
-Data = Dataset | StreamingDataset
 A_FUNCTION = "a Python function"  # what the config says of an environment that has no name
 
 
@@ -58,7 +54,7 @@ class Interrupted(AspcError):
 
 
 def train(
-    dataset: Dataset | str | os.PathLike[str] | None = None,
+    dataset: Data | str | os.PathLike[str] | None = None,
     algo: Any = "aspc",
     *,
     out: str | Path | None = None,
@@ -85,8 +81,8 @@ def train(
         return resume_run(Path(resume), dataset, algo, env, given.get("steps"), quiet)
     if dataset is None:
         raise AspcError("train needs a dataset: a name, a path, or a Dataset.")
-    given_data = isinstance(dataset, Dataset | StreamingDataset)
-    data, source = (dataset, None) if given_data else (load_source(dataset, {}), os.fspath(dataset))
+    data = load_source(dataset, {})
+    source = os.fspath(dataset) if isinstance(dataset, str | os.PathLike) else None
     variant = {name: hyper.pop(name, default) for name, default in (("bc", "plain"), ("preset", None))}
     algorithm = algorithms.default(algo, variant["bc"]) if isinstance(algo, str) else algo
     if variant["preset"] is not None:
@@ -102,15 +98,6 @@ def train(
         env=env,
         quiet=quiet,
     )
-
-
-def load_source(source: str | os.PathLike[str], options: Mapping[str, Any]) -> Data:
-    """A dataset by name or path; a packed folder is opened for streaming."""
-    if is_packed(source):
-        if options:
-            raise AspcError(f"{source} is packed already; {', '.join(options)} can be given when it is packed.")
-        return StreamingDataset.open(source)
-    return load(source, **options)
 
 
 def start_run(
@@ -160,8 +147,7 @@ def resume_run(path: Path, dataset: Any, algo: Any, env: Any, steps: int | None,
     source = dataset if dataset is not None else config["dataset"]["source"]
     if source is None:
         raise AspcError(f"{path} was trained on arrays: give the dataset again, train(dataset, resume=…).")
-    given = isinstance(source, Dataset | StreamingDataset)
-    data = source if given else load_source(source, config["dataset"]["options"])
+    data = load_source(source, config["dataset"]["options"])
     problem = Problem.of(data, algorithm, options)
     if problem.fingerprint != config["dataset"]["fingerprint"]:
         raise AspcError(f"The data is not what {path} was trained on (its content differs); a run cannot change data.")
@@ -176,85 +162,6 @@ def resume_run(path: Path, dataset: Any, algo: Any, env: Any, steps: int | None,
 def default_folder(dataset: str, algo: str) -> Path:
     stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
     return Path("runs") / f"{dataset}_{algo}_{stamp}"
-
-
-# ---------------------------------------------------------------------------------------------------------------
-# Data, as the algorithm sees it
-# ---------------------------------------------------------------------------------------------------------------
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Problem:
-    """A dataset made ready for one algorithm: packed rows, their layout, and the normaliser that travels along."""
-
-    spec: Spec
-    layout: Layout
-    normaliser: Normaliser
-    rows: np.ndarray
-    held_out: np.ndarray | None
-    fingerprint: str
-
-    @classmethod
-    def of(cls, data: Dataset, algorithm: Any, options: TrainOptions) -> Problem:
-        kept, held = (data, None) if options.holdout == 0 else data.split(options.holdout, seed=0)
-        spec = Spec(data.observations.shape[1], data.actions.shape[1])
-        layout = Layout(spec.obs_dim, spec.act_dim, bool(getattr(algorithm, "uses_next_actions", False)))
-        transitions = transitions_of(kept, algorithm, options)
-        if algorithm.normalize_observations:
-            normaliser = Normaliser.of(transitions.observations)
-        else:
-            normaliser = Normaliser.identity(spec.obs_dim)
-        discount = discount_of(algorithm)
-        rows = pack(transitions, layout, normaliser, discount)
-        if len(rows) == 0:
-            raise AspcError(f"{data.name} has no transition to learn from; episodes need at least two rows.")
-        held_rows = None
-        if held is not None:
-            held_rows = pack(transitions_of(held, algorithm, options), layout, normaliser, discount)
-        return cls(spec, layout, normaliser, rows, held_rows, fingerprint(rows))
-
-
-def preprocessing_of(algorithm: Any) -> Preprocessing:
-    """What the algorithm (or the one that it wraps) asks of the data."""
-    return getattr(algorithm, "base", algorithm)
-
-
-def discount_of(algorithm: Any) -> float:
-    return getattr(preprocessing_of(algorithm), "discount", 1.0)
-
-
-def prepared_rewards(data: Dataset, how: Preprocessing) -> np.ndarray:
-    """`reward_scale · transform(r) + reward_shift`, before any n-step sum."""
-    rewards = data.rewards.astype(np.float64)
-    if how.reward_transform == "return_range":
-        returns = data.episode_returns
-        rewards = 1000 * rewards / max(returns.max() - returns.min(), 1e-12)
-    elif how.reward_transform == "standardize":
-        rewards = (rewards - rewards.mean()) / (rewards.std() + 1e-6)
-    return (how.reward_scale * rewards + how.reward_shift).astype(np.float32)
-
-
-def transitions_of(data: Dataset, algorithm: Any, options: TrainOptions) -> Transitions:
-    """The Q-learning view, with the rewards that the algorithm asks for."""
-    data = dataclasses.replace(data, rewards=prepared_rewards(data, preprocessing_of(algorithm)))
-    return data.transitions(n_step=options.n_step, discount=discount_of(algorithm))
-
-
-def dataset_facts(data: Dataset, source: str | None, options: Mapping[str, Any], problem: Problem) -> dict[str, Any]:
-    if source is not None and Path(source).exists():
-        source = str(Path(source).absolute())
-    return {
-        "name": data.name,
-        "source": source,
-        "options": dict(options),
-        "fingerprint": problem.fingerprint,
-        "transitions": len(problem.rows),
-        "observation_size": problem.spec.obs_dim,
-        "action_size": problem.spec.act_dim,
-        "behaviour_return": data.behaviour_return(),
-        "behaviour_score": data.behaviour_score(),
-        "notes": list(data.notes),
-    }
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -304,7 +211,7 @@ class _Training:
         self,
         path: Path,
         config: dict[str, Any],
-        data: Dataset,
+        data: Data,
         problem: Problem,
         algorithm: Any,
         options: TrainOptions,
@@ -338,7 +245,9 @@ class _Training:
             stack.enter_context(jax.default_matmul_precision(_jax_precision(self.options.matmul_precision)))
             caught = stack.enter_context(caught_signals())
             self._announce(first_step, last_step)
-            seconds = self._steps(first_step, last_step, caught)
+            first_chunk = first_step // self.options.chunk_steps
+            tables = stack.enter_context(self.problem.tables(first_chunk, self.options.memory_budget_mb))
+            seconds = self._steps(first_step, last_step, caught, tables)
             self.progress.close()
         return self._finish(last_step, seconds)
 
@@ -353,28 +262,27 @@ class _Training:
                 "steps that the run began with."
             )
 
-    def _start(self, first_step: int) -> Runs:
+    def _start(self, first_step: int, rows: int) -> Runs:
         runs = len(self.seeds)
-        source = Source(jnp.zeros(runs, jnp.int32), jnp.full(runs, len(self.problem.rows), jnp.int32))
+        source = Source(jnp.zeros(runs, jnp.int32), jnp.full(runs, rows, jnp.int32))
         started = start_runs(self.algorithm, self.problem.spec, jnp.asarray(self.seeds), source)
         if first_step:
             state = self.checkpoints.restore(first_step, started.state)
             started = started._replace(state=jax.tree.map(jnp.asarray, state))
         return started
 
-    def _steps(self, step: int, last_step: int, caught: list[int]) -> float:
+    def _steps(self, step: int, last_step: int, caught: list[int], tables: Tables) -> float:
         """Chunk after chunk. The device computes the next one while the host looks at the last."""
         began = last_checkpoint = time.monotonic()
-        runs = self._start(step)
+        runs = self._start(step, tables.rows)
         state, runs = runs.state, runs._replace(state=None)
-        table = jnp.asarray(self.problem.rows)
         self._prepare_validation(state, runs)
         chunk = self.options.chunk_steps
         blocks = usual_blocks(chunk, self.loop.block_steps)
         unseen: tuple[int, list[Any]] | None = None
         while step < last_step:
             end = min((step // chunk + 1) * chunk, last_step)
-            results = []
+            results, table = [], tables.next()
             for piece in plan_chunk(step, end, self.loop.block_steps, blocks):
                 if piece.blocks:
                     first_block = jnp.asarray(piece.first_step // self.loop.block_steps)
@@ -520,7 +428,7 @@ class _Training:
         while self.evaluations_under_way and (wait or self.evaluations_under_way[0][2].done()):
             step, seed, pending = self.evaluations_under_way.pop(0)
             try:
-                row = pending.result().row(self.data.normalise)
+                row = pending.result().row(score_of(self.data))
             except WorkerFailed as failure:
                 raise AspcError(f"Evaluation at step {step:,} failed twice: {failure}") from failure
             rows.append({"step": step, "seed": seed, **row})

@@ -51,9 +51,11 @@ class Normaliser(NamedTuple):
     @classmethod
     def of(cls, observations: np.ndarray) -> Normaliser:
         """The dataset's mean and standard deviation + 1e-3, as TD3+BC has it."""
-        mean = observations.mean(0, dtype=np.float64)
-        std = observations.std(0, dtype=np.float64) + 1e-3
-        return cls(mean.astype(np.float32), std.astype(np.float32))
+        return cls.from_statistics(observations.mean(0, dtype=np.float64), observations.std(0, dtype=np.float64))
+
+    @classmethod
+    def from_statistics(cls, mean: np.ndarray, std: np.ndarray) -> Normaliser:
+        return cls(mean.astype(np.float32), (std + 1e-3).astype(np.float32))
 
     def __call__(self, observations: np.ndarray) -> np.ndarray:
         return ((observations - self.mean) / self.std).astype(np.float32)

@@ -1,0 +1,186 @@
+"""A dataset made ready for one algorithm: rewards, normaliser, packed rows, held-out rows; in memory or streamed."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from aspc.algorithms.base import Preprocessing, Spec
+from aspc.data import Dataset, Transitions, load
+from aspc.data.streaming import StreamingDataset, is_packed
+from aspc.envs import normalised_score, reference_scores
+from aspc.errors import AspcError
+from aspc.training.config import TrainOptions, fingerprint
+from aspc.training.table import Layout, Normaliser, pack
+
+Data = Dataset | StreamingDataset
+
+
+def load_source(source: Data | str | os.PathLike[str], options: Mapping[str, Any]) -> Data:
+    """A dataset by name or path (a packed folder is opened for streaming), or as it is."""
+    if isinstance(source, Dataset | StreamingDataset):
+        return source
+    if is_packed(source):
+        if options:
+            raise AspcError(f"{source} is packed already; {', '.join(options)} can be given when it is packed.")
+        return StreamingDataset.open(source)
+    return load(source, **options)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# What the algorithm asks of the data
+# ---------------------------------------------------------------------------------------------------------------
+
+
+def preprocessing_of(algorithm: Any) -> Preprocessing:
+    """What the algorithm (or the one that it wraps) asks of the data."""
+    return getattr(algorithm, "base", algorithm)
+
+
+def discount_of(algorithm: Any) -> float:
+    return getattr(preprocessing_of(algorithm), "discount", 1.0)
+
+
+def prepared_rewards(data: Dataset, how: Preprocessing) -> np.ndarray:
+    """`reward_scale · transform(r) + reward_shift`, before any n-step sum."""
+    rewards = data.rewards.astype(np.float64)
+    if how.reward_transform == "return_range":
+        returns = data.episode_returns
+        rewards = 1000 * rewards / max(returns.max() - returns.min(), 1e-12)
+    elif how.reward_transform == "standardize":
+        rewards = (rewards - rewards.mean()) / (rewards.std() + 1e-6)
+    return (how.reward_scale * rewards + how.reward_shift).astype(np.float32)
+
+
+def transitions_of(data: Dataset, algorithm: Any, options: TrainOptions) -> Transitions:
+    """The Q-learning view, with the rewards that the algorithm asks for."""
+    data = dataclasses.replace(data, rewards=prepared_rewards(data, preprocessing_of(algorithm)))
+    return data.transitions(n_step=options.n_step, discount=discount_of(algorithm))
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# The data, ready
+# ---------------------------------------------------------------------------------------------------------------
+
+
+class Tables(NamedTuple):
+    """Where the rows of each chunk come from: `next()` is a table on the device with `rows` rows."""
+
+    next: Callable[[], jax.Array]
+    rows: int
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Problem:
+    """Packed rows (or the means to stream them), their layout, and the normaliser that travels with the policy."""
+
+    spec: Spec
+    layout: Layout
+    normaliser: Normaliser
+    transitions: int
+    fingerprint: str
+    rows: np.ndarray | None = None
+    held_out: np.ndarray | None = None
+    stream: tuple[StreamingDataset, Callable[[Transitions], np.ndarray]] | None = None
+
+    @classmethod
+    def of(cls, data: Data, algorithm: Any, options: TrainOptions) -> Problem:
+        spec = Spec(data.observation_size, data.action_size)
+        layout = Layout(spec.obs_dim, spec.act_dim, bool(getattr(algorithm, "uses_next_actions", False)))
+        make = cls._in_memory if isinstance(data, Dataset) else cls._streamed
+        return make(data, algorithm, options, spec, layout)  # type: ignore[arg-type]
+
+    @classmethod
+    def _in_memory(cls, data: Dataset, algorithm: Any, options: TrainOptions, spec: Spec, layout: Layout) -> Problem:
+        kept, held = (data, None) if options.holdout == 0 else data.split(options.holdout, seed=0)
+        transitions = transitions_of(kept, algorithm, options)
+        if len(transitions.rewards) == 0:
+            raise AspcError(f"{data.name} has no transition to learn from; episodes need at least two rows.")
+        wanted = preprocessing_of(algorithm).normalize_observations
+        normaliser = Normaliser.of(transitions.observations) if wanted else Normaliser.identity(spec.obs_dim)
+        rows = pack(transitions, layout, normaliser, discount_of(algorithm))
+        held_rows = None
+        if held is not None:
+            held_rows = pack(transitions_of(held, algorithm, options), layout, normaliser, discount_of(algorithm))
+        return cls(spec, layout, normaliser, len(rows), fingerprint(rows), rows, held_rows)
+
+    @classmethod
+    def _streamed(
+        cls, data: StreamingDataset, algorithm: Any, options: TrainOptions, spec: Spec, layout: Layout
+    ) -> Problem:
+        how, discount = preprocessing_of(algorithm), discount_of(algorithm)
+        if options.holdout or how.reward_transform != "none" or options.n_step != data.n_step:
+            raise AspcError(
+                f"{data.name} is streamed, so it cannot be held out of, its rewards cannot be transformed by "
+                f"statistics of episodes, and its n-step returns are those it was packed with (n = {data.n_step})."
+            )
+        if data.n_step > 1 and abs(data.discount - discount) > 1e-6:
+            raise AspcError(f"{data.name} was packed with a discount of {data.discount}, but it is {discount} here.")
+        if data.n_step > 1 and how.reward_shift:
+            raise AspcError(f"{data.name} holds n-step sums; shift its rewards when you pack it.")
+        if how.normalize_observations:
+            normaliser = Normaliser.from_statistics(data.observation_mean, data.observation_std)
+        else:
+            normaliser = Normaliser.identity(spec.obs_dim)
+
+        def prepare(transitions: Transitions) -> np.ndarray:
+            rewards = how.reward_scale * transitions.rewards + how.reward_shift
+            return pack(transitions._replace(rewards=rewards), layout, normaliser, discount)
+
+        mark = fingerprint(data.observation_mean, data.observation_std, np.asarray([data.rows, data.mean_reward]))
+        return cls(spec, layout, normaliser, data.rows, mark, stream=(data, prepare))
+
+    @contextmanager
+    def tables(self, first_chunk: int, budget_mb: int) -> Iterator[Tables]:
+        """The table of each chunk, from `first_chunk` on. Window k of a stream belongs to chunk k, so a resumed run
+        sees the same windows as one that was never interrupted."""
+        if self.stream is None:
+            table = jnp.asarray(self.rows)
+            yield Tables(lambda: table, len(table))
+            return
+        data, prepare = self.stream
+        rows = data.window_rows(budget_mb * 2**20)
+        with data.windows(rows, seed=0, start=first_chunk, prepare=prepare) as windows:
+            yield Tables(lambda: jnp.asarray(next(windows)), windows.rows)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# What a run says about its data
+# ---------------------------------------------------------------------------------------------------------------
+
+
+def score_of(data: Data) -> Callable[[float], float | None]:
+    """Return → normalised score, or None where no reference scores are known."""
+    if isinstance(data, Dataset):
+        return data.normalise
+    env = data.env
+    if env is None or reference_scores(env) is None:
+        return lambda value: None
+    return lambda value: normalised_score(env, value)
+
+
+def dataset_facts(data: Data, source: str | None, options: Mapping[str, Any], problem: Problem) -> dict[str, Any]:
+    if source is not None and Path(source).exists():
+        source = str(Path(source).absolute())
+    # Episodes of a stream are not kept apart, so its behaviour is not scored.
+    behaviour = (data.behaviour_return(), data.behaviour_score()) if isinstance(data, Dataset) else (None, None)
+    return {
+        "name": data.name,
+        "source": source,
+        "options": dict(options),
+        "fingerprint": problem.fingerprint,
+        "transitions": problem.transitions,
+        "observation_size": problem.spec.obs_dim,
+        "action_size": problem.spec.act_dim,
+        "behaviour_return": behaviour[0],
+        "behaviour_score": behaviour[1],
+        "notes": list(data.notes),
+    }
