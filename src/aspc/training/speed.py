@@ -107,50 +107,78 @@ def seconds_of(product: Product, runs: int, at_least: float = 0.05) -> float:
         times *= 4
 
 
-def measure(algo: str, obs_dim: int, act_dim: int, batch: int, seeds: int, steps: int, **hyper: Any) -> dict[str, Any]:
-    """Train on synthetic data and time it; see `aspc speed --help`."""
-    for name, value in (("obs-dim", obs_dim), ("act-dim", act_dim), ("batch", batch), ("seeds", seeds)):
-        if value < 1:
-            raise AspcError(f"--{name} must be at least 1.")
-    algorithm = replace_fields(algorithms.default(algo), {"batch_size": batch, **hyper})
-    device = jax.devices()[0]
-    spec = Spec(obs_dim, act_dim)
-    layout = Layout(obs_dim, act_dim, bool(getattr(algorithm, "uses_next_actions", False)))
-    loop = Loop(algorithm, spec, layout, vectorise=device.platform != "cpu")
-    if steps < loop.block_steps:
-        raise AspcError(f"--steps must be at least {loop.block_steps} for {algo}.")
-    blocks = steps // loop.block_steps
-    table = synthetic_table(layout)
-    source = Source(jnp.zeros(seeds, jnp.int32), jnp.full(seeds, ROWS, jnp.int32))
-    runs = start_runs(algorithm, spec, jnp.arange(seeds), source)
-    state, runs = runs.state, runs._replace(state=None)
-    inputs = at(loop.draw_block(algorithm, table, Runs(None, *at(tuple(runs)[1:], 0)), jnp.asarray(0)), 0)
-    products = step_products(loop, at(state, 0), inputs)
+class Prepared:
+    """An algorithm compiled on synthetic data, ready to be timed chunk by chunk."""
 
-    begin = time.perf_counter()
-    program = loop.run_blocks.lower(loop, state, runs, table, jnp.asarray(0), blocks=blocks).compile()
-    compile_seconds = time.perf_counter() - begin
-    state, _ = jax.block_until_ready(program(state, runs, table, jnp.asarray(0)))  # warm up
-    timings = []
-    for i in range(REPEATS):
+    def __init__(
+        self, algo: str, obs_dim: int, act_dim: int, batch: int | None, seeds: int, steps: int, **hyper: Any
+    ) -> None:
+        sizes = {"obs-dim": obs_dim, "act-dim": act_dim, "batch": 1 if batch is None else batch, "seeds": seeds}
+        for name, value in sizes.items():
+            if value < 1:
+                raise AspcError(f"--{name} must be at least 1.")
+        own_batch = {} if batch is None else {"batch_size": batch}
+        self.algorithm = replace_fields(algorithms.default(algo), {**own_batch, **hyper})
+        self.seeds, self.device = seeds, jax.devices()[0]
+        spec = Spec(obs_dim, act_dim)
+        layout = Layout(obs_dim, act_dim, bool(getattr(self.algorithm, "uses_next_actions", False)))
+        self.loop = Loop(self.algorithm, spec, layout, vectorise=self.device.platform != "cpu")
+        if steps < self.loop.block_steps:
+            raise AspcError(f"--steps must be at least {self.loop.block_steps} for {algo}.")
+        self.blocks = steps // self.loop.block_steps
+        self.steps = self.blocks * self.loop.block_steps
+        self.table = synthetic_table(layout)
+        source = Source(jnp.zeros(seeds, jnp.int32), jnp.full(seeds, ROWS, jnp.int32))
+        runs = start_runs(self.algorithm, spec, jnp.arange(seeds), source)
+        self.state, self.runs, self.done = runs.state, runs._replace(state=None), 0
+
         begin = time.perf_counter()
-        state, _ = jax.block_until_ready(program(state, runs, table, jnp.asarray((i + 1) * blocks)))
-        timings.append(time.perf_counter() - begin)
-    rate = blocks * loop.block_steps * seeds / statistics.median(timings)
+        self.program = self.loop.run_blocks.lower(
+            self.loop, self.state, self.runs, self.table, jnp.asarray(0), blocks=self.blocks
+        ).compile()
+        self.compile_seconds = time.perf_counter() - begin
+        self.chunk()  # warm up
 
-    together = seeds if loop.vectorise else 1
-    bound_seconds = sum(n * seconds_of(product, together) for product, n in products.items()) / together
-    flops = sum(n * product.flops for product, n in products.items())
+    def chunk(self) -> float:
+        """Train one chunk of all runs; returns its seconds."""
+        begin = time.perf_counter()
+        first_block = jnp.asarray(self.done * self.blocks)
+        self.state, _ = jax.block_until_ready(self.program(self.state, self.runs, self.table, first_block))
+        self.done += 1
+        return time.perf_counter() - begin
+
+    def products(self) -> dict[Product, float]:
+        """The matrix products of an average step of one run."""
+        one = Runs(None, *at(tuple(self.runs)[1:], 0))
+        inputs = at(self.loop.draw_block(self.algorithm, self.table, one, jnp.asarray(0)), 0)
+        return step_products(self.loop, at(self.state, 0), inputs)
+
+    def bound_seconds(self) -> float:
+        """Seconds that the matrix products alone take, for a step of one run."""
+        together = self.seeds if self.loop.vectorise else 1
+        return sum(n * seconds_of(product, together) for product, n in self.products().items()) / together
+
+    def flops(self) -> float:
+        return sum(n * product.flops for product, n in self.products().items())
+
+
+def measure(
+    algo: str, obs_dim: int, act_dim: int, batch: int | None, seeds: int, steps: int, **hyper: Any
+) -> dict[str, Any]:
+    """Train on synthetic data and time it; see `aspc speed --help`. Without a batch size, the algorithm's own."""
+    prepared = Prepared(algo, obs_dim, act_dim, batch, seeds, steps, **hyper)
+    rate = prepared.steps * seeds / statistics.median(prepared.chunk() for _ in range(REPEATS))
+    flops, bound_seconds = prepared.flops(), prepared.bound_seconds()
     return {
         "algo": algo,
-        "device": f"{device.platform}: {device.device_kind}",
+        "device": f"{prepared.device.platform}: {prepared.device.device_kind}",
         "matmul_precision": str(jax.config.values["jax_default_matmul_precision"] or "default"),
         "obs_dim": obs_dim,
         "act_dim": act_dim,
-        "batch": batch,
+        "batch": prepared.algorithm.batch_size,
         "seeds": seeds,
-        "steps": blocks * loop.block_steps,
-        "compile_seconds": compile_seconds,
+        "steps": prepared.steps,
+        "compile_seconds": prepared.compile_seconds,
         "steps_per_second": rate,
         "flops_per_step": flops,
         "matmul_flops_per_second": flops / bound_seconds,

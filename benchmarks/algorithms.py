@@ -1,0 +1,99 @@
+"""Speed of every algorithm, and what learning the scale costs, in one run on this machine.
+
+    python benchmarks/algorithms.py [--json FILE]
+
+Prints two Markdown tables. The first: steps a second, operations a step, and the share of the rate that matrix
+products alone reach at the step's own shapes. The second: the time of base+ASPC over the base's at a fixed scale, as
+ratios of chunks timed in turn, so that both see the same machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+
+from aspc.training.speed import Prepared, measure
+
+# Steps of a timed chunk: about a second each on two cores.
+ALGORITHMS = {
+    "bc": 2000,
+    "td3_bc": 200,
+    "aspc": 200,
+    "wpc": 200,
+    "a2pr": 100,
+    "iql": 200,
+    "rebrac": 200,
+    "cql": 40,
+    "diffusion_ql": 40,
+    "fql": 40,
+}
+PAIRS = {
+    "aspc": ("td3_bc", {}),
+    "wpc+aspc": ("wpc", {}),
+    "rebrac+aspc": ("rebrac", {}),
+    "iql+aspc": ("iql", {}),
+    "cql+aspc": ("cql", {}),
+    "diffusion_ql+aspc": ("diffusion_ql", {}),
+    "fql+aspc": ("fql", {"scale_on": "q", "normalize_q": True}),  # appendix D's objective at a fixed scale
+}
+ROUNDS = 7
+
+
+def speeds(names: list[str]) -> list[dict]:
+    print("| algorithm | batch | steps/s | MFLOP a step | matmul GFLOP/s here | share of it |")
+    print("|---|---|---|---|---|---|")
+    rows = []
+    for name in names:
+        row = measure(name, 17, 6, None, 1, ALGORITHMS[name])
+        rows.append(row)
+        print(
+            f"| {name} | {row['batch']} | {row['steps_per_second']:.0f} | {row['flops_per_step'] / 1e6:.0f} | "
+            f"{row['matmul_flops_per_second'] / 1e9:.0f} | {100 * row['share_of_matmul_bound']:.0f} % |",
+            flush=True,
+        )
+    return rows
+
+
+def costs(names: list[str]) -> list[dict]:
+    print("\n| with ASPC | over | k_alpha = 10 | k_alpha = 30 |")
+    print("|---|---|---|---|")
+    rows = []
+    for name in names:
+        base, same_objective = PAIRS[name]
+        # Chunks hold whole cycles of the scale, so that each has its share of its updates.
+        steps = 120 if ALGORITHMS[base] > 40 else 60
+        programs = {
+            "base": Prepared(base, 17, 6, None, 1, steps, **same_objective),
+            10: Prepared(name, 17, 6, None, 1, steps, k_alpha=10),
+            30: Prepared(name, 17, 6, None, 1, steps, k_alpha=30),
+        }
+        ratios: dict[int, list[float]] = {10: [], 30: []}
+        for _ in range(ROUNDS):
+            seconds = {key: program.chunk() / program.steps for key, program in programs.items()}
+            for k in ratios:
+                ratios[k].append(seconds[k] / seconds["base"])
+        row = {"algo": name, "base": base, **{f"k_alpha_{k}": statistics.median(v) for k, v in ratios.items()}}
+        rows.append(row)
+        print(f"| {name} | {base} | {row['k_alpha_10']:.3f} | {row['k_alpha_30']:.3f} |", flush=True)
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", help="also write the figures to this file")
+    parser.add_argument("--only", nargs="*", help="only these algorithms")
+    asked = parser.parse_args()
+    chosen = lambda names: [n for n in names if not asked.only or n in asked.only]  # noqa: E731
+    machine = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
+    print(f"{machine}; observation 17, action 6, float32, the algorithms' own batch sizes\n")
+    result = {"machine": machine, "speeds": speeds(chosen(list(ALGORITHMS))), "costs": costs(chosen(list(PAIRS)))}
+    if asked.json:
+        with open(asked.json, "w") as file:
+            json.dump(result, file, indent=1)
+
+
+if __name__ == "__main__":
+    main()
