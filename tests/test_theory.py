@@ -5,6 +5,7 @@ Numbers are float64; MDPs are small and solved exactly. Each claim of docs/theor
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import jax
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 import aspc
-from algorithms.problems import SPEC, random_batch, random_noise, small, start_of
+from algorithms.problems import SPEC, as_in_mid_run, floats, random_batch, random_noise, small
 from aspc import algorithms, theory
 from aspc.algorithms.base import CRITIC, INNER, SCALE
 from aspc.errors import AspcError
@@ -164,18 +165,21 @@ def test_sup_norm_lemma(case):
     at_most(case.moved.max(), theory.step_sup_upper_bound(delta_l_inf, c_inf))
 
 
-def test_sup_norm_lemma_is_reached_and_needs_all_three_sups():
+def test_sup_norm_lemma_is_reached_and_needs_its_sups():
     case = mirrored(2.0)
     bound = theory.step_sup_upper_bound(np.abs(case.change).max(), case.bc(case.pi).max() ** 0.5)
     np.testing.assert_allclose(case.moved.max(), bound)
-    # One row walks away from the data while three come back to it: means of c and ΔL do not bound the largest step.
-    away = judged([[0], [1], [1], [1]], [[3**0.5], [0], [0], [0]], np.zeros((4, 1)), np.ones((4, 1)), 1.0, "slope")
-    assert away.delta_l_bc < 1e-15
-    c_inf, delta_l_inf = 1.0, np.abs(away.change).max()
-    assert away.moved.max() > theory.step_sup_upper_bound(delta_l_inf, 0) - 1e-12
-    assert away.moved.max() < theory.step_sup_upper_bound(delta_l_inf, c_inf)
-    far = judged([[0], [1], [1], [1]], [[27**0.5], [0], [0], [0]], np.zeros((4, 1)), np.ones((4, 1)), 1.0, "slope")
-    assert far.moved.max() > theory.step_sup_upper_bound(far.delta_l_bc, c_inf)
+    on_line = lambda pi, pi_next: judged(  # noqa: E731
+        np.c_[pi], np.c_[pi_next], np.zeros((len(pi), 1)), np.ones((len(pi), 1)), 1.0, "slope"
+    )
+    # Nine rows come to the data while one leaves it: the mean loss does not change, the largest step is not small.
+    one_leaves = on_line([0.0] + [1.0] * 9, [3.0] + [0.0] * 9)
+    assert one_leaves.delta_l_bc == 0
+    assert one_leaves.moved.max() > theory.step_sup_upper_bound(one_leaves.delta_l_bc, 1.0)
+    # One row of four is away from the data and is mirrored: c is half of c∞.
+    one_mirrored = on_line([1.0, 0.0, 0.0, 0.0], [-1.0, 0.0, 0.0, 0.0])
+    assert np.abs(one_mirrored.change).max() == 0
+    assert one_mirrored.moved.max() > theory.step_sup_upper_bound(0.0, one_mirrored.c)
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -406,8 +410,17 @@ def test_theorem_1(case):
     flat = case.mdp._replace(transition=np.repeat(case.mdp.transition[:, :1], len(case.mdp.actions), axis=1))
     for mdp in (case.mdp, flat):
         gain, dq, k, c_inf, _, dl_inf = single_step(mdp, case.beta, case.pi, case.pi_next)
-        if c_inf > 0 and k <= theory.kappa_star(dq, dl_inf, c_inf):
+        if theory.phi(dl_inf, c_inf) > 0 and k <= theory.kappa_star(dq, dl_inf, c_inf):
             at_most(0, gain, 1e-9)
+
+
+def test_the_condition_of_theorem_1_can_be_met():
+    """From the behaviour itself (c∞ = 0), where actions pay and hardly move the state: κ > 0, and it is below κ*."""
+    mdp = two_states(slope=0.01)._replace(reward=np.array([[0.0, 1.0], [0.0, 1.0]]))
+    beta, better = mdp.policy([0, 0]), mdp.policy([1, 1])
+    gain, dq, k, c_inf, _, dl_inf = single_step(mdp, beta, beta, better)
+    assert 0 < k < theory.kappa_star(dq, dl_inf, c_inf)
+    assert 0 < theory.single_step_lower_bound(dq, k * theory.phi(dl_inf, c_inf), mdp.gamma) < gain
 
 
 @exact
@@ -587,6 +600,8 @@ def test_gap_after_some_steps(case, seed):
     gains = np.diff(performance)
     gap = mdp.performance(star) - performance[-1]
     at_most(gap, theory.gap_bound(delta_0, gains), 1e-7)
+    known = mdp.performance(star) - performance[0]  # an equality, if the first gap is known
+    np.testing.assert_allclose(theory.gap_bound(known, gains), gap, rtol=1e-9, atol=1e-9)
     at_most(theory.gap_bound(delta_0, gains), delta_0 - len(gains) * gains.min(), 1e-7)
     at_most(len(gains) * gains.min(), delta_0, 1e-7)  # T ≤ Δ_0/δ_min: gains cannot go on
 
@@ -600,6 +615,19 @@ ALL = CHANGES | {
     f"theory_{name}" for name in ("c", "c_inf", "x_inf", "l_q", "prop1_upper", "prop1_lower", "kappa_star")
 }
 STEP = frozenset({CRITIC, INNER})
+SHALLOW = {"actor_hidden_layers": 1, "critic_hidden_layers": 1}  # less to compile
+
+
+def some_state(base):
+    """A state with random weights, drawn by NumPy: nothing to compile."""
+    rng = np.random.default_rng(3)
+    shapes = jax.eval_shape(lambda: base.init(jax.random.key(0), SPEC))
+
+    def fill(leaf):
+        weights = jnp.issubdtype(leaf.dtype, jnp.floating)
+        return floats(0.5 * rng.standard_normal(leaf.shape)) if weights else jnp.zeros_like(leaf)
+
+    return as_in_mid_run(jax.tree.map(fill, shapes))
 
 
 def on_host(function):
@@ -610,7 +638,8 @@ def on_host(function):
 def test_monitor_sees_what_the_update_of_the_scale_sees():
     """Another route to the same numbers: (8)'s sups, which are means over action dimensions."""
     algorithm = small(algorithms.default("aspc"))
-    state = algorithm.start(start_of(algorithm.base, loud=3.0))
+    algorithm = replace(algorithm, base=replace(algorithm.base, **SHALLOW))
+    state = algorithm.start(some_state(algorithm.base))
 
     @jax.jit
     def both(state, batch, noise):
@@ -618,7 +647,7 @@ def test_monitor_sees_what_the_update_of_the_scale_sees():
         return theory.monitor(algorithm, state, batch, noise, STEP), logged
 
     seen, logged = on_host(both)(state, random_batch(0, algorithm.batch_size), random_noise(1, algorithm))
-    assert seen["theory_delta_q"] == pytest.approx(logged["delta_q"], rel=1e-3)
+    assert seen["theory_delta_q"] == pytest.approx(logged["delta_q"], rel=1e-2)  # differences of float32
     assert seen["theory_c_inf"] ** 2 == pytest.approx(SPEC.act_dim * logged["bc_sup"], rel=1e-5)
     assert seen["theory_delta_l_inf"] == pytest.approx(SPEC.act_dim * logged["delta_bc_sup"], rel=1e-3)
     assert seen["theory_c"] ** 2 == pytest.approx(SPEC.act_dim * logged["bc_loss"], rel=1e-5)
@@ -659,10 +688,14 @@ def test_monitors_proposition_1_holds_on_every_batch(case):
             at_most(seen["theory_l_q"], c.l_q, 1e-2)
 
 
-@pytest.mark.parametrize("name", sorted(set(algorithms.names()) - {"bc"}))
+@pytest.mark.parametrize("name", [*sorted(set(algorithms.names()) - {"bc"}), "independent", "advantage_weighted"])
 def test_monitor_works_for_every_base(name):
     """All columns where the inner step moves a policy with one action a state."""
-    algorithm = small(algorithms.default(name))
+    if name == "independent":
+        algorithm = replace(small(algorithms.default("aspc")), outer_batch="independent")
+    else:
+        ours = name == "advantage_weighted"
+        algorithm = small(algorithms.default("aspc", bc=name) if ours else algorithms.default(name))
     state = jax.eval_shape(lambda: algorithm.init(jax.random.key(0), SPEC))
     inputs = random_batch(0, algorithm.batch_size), random_noise(1, algorithm)
     seen = jax.eval_shape(lambda s, b, n: theory.monitor(algorithm, s, b, n, STEP), state, *inputs)
@@ -686,7 +719,7 @@ def test_monitor_takes_the_bases_own_q():
         by_hand = (q(pi_next) - q(pi)).mean(), jnp.square(pi_next - pi).sum(-1).max(), jnp.square(slopes).sum(0).max()
         return theory.monitor(algorithm, state, batch, noise, STEP), by_hand
 
-    seen, (delta_q, x_inf, slope_squared) = on_host(both)(start_of(algorithm, loud=2.0), batch, noise)
+    seen, (delta_q, x_inf, slope_squared) = on_host(both)(some_state(algorithm), batch, noise)
     assert seen["theory_delta_q"] == pytest.approx(delta_q, rel=1e-3)
     assert seen["theory_x_inf"] == pytest.approx(x_inf, rel=1e-4)
     assert seen["theory_l_q"] == pytest.approx(slope_squared**0.5, rel=0.05)
@@ -694,7 +727,7 @@ def test_monitor_takes_the_bases_own_q():
 
 def test_a_run_with_the_monitor_is_the_run_without_it(tiny, tmp_path, monkeypatch):
     """Its columns are filled where it was due, its panel is drawn, and nothing else differs in a single bit."""
-    settings = dict(TINY, algo="td3_bc", log_every=20, seeds=[0, 1], quiet=True, tensorboard=False)
+    settings = dict(TINY, **SHALLOW, algo="td3_bc", log_every=20, seeds=[0, 1], quiet=True, tensorboard=False)
     plain = aspc.train(tiny, out=tmp_path / "plain", steps=80, **settings)
     titles = titles_drawn(monkeypatch)
     aspc.train(tiny, out=tmp_path / "watched", steps=60, monitor_every=40, **settings)

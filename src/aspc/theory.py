@@ -286,6 +286,7 @@ def monitor(algorithm: Any, state: Any, batch: Batch, noise: Noise, parts: Parts
     """
     if isinstance(algorithm, AdaptiveScale):
         base, base_state, scale = algorithm.base, state.base, state.scale.scale
+        batch, noise, _ = algorithm.split_inputs(batch, noise)
     else:
         base, base_state, scale = algorithm, state, algorithm.scale
     ctx = base.prepare(base_state, batch, noise, parts)
@@ -301,7 +302,7 @@ def monitor(algorithm: Any, state: Any, batch: Batch, noise: Noise, parts: Parts
     def q_of(actions: Array) -> Array:
         return base.outer_terms(ctx, FixedActions(actions), scale).q
 
-    pi, pi_next = ctx.state.actor(batch.observations), inner.params(batch.observations)
+    pi, pi_next = (actor(batch.observations) for actor in (base.inner_params(ctx.state), inner.params))
     q, pull_back = jax.vjp(q_of, pi)
     (slope,) = pull_back(jnp.ones_like(q))  # ∂Q/∂a at (s, π_t(s)): a row's Q depends on its own action alone
     return observed(pi, pi_next, batch.actions, q, q_of(pi_next), slope)
