@@ -7,12 +7,10 @@ import itertools
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
-from problems import SPEC, cycle, random_batch, random_noise, run, small, start_of
+from problems import SPEC, cycle, random_batch, random_noise, run, small
 
 from aspc import algorithms
 from aspc.algorithms.base import INNER, Preprocessing, with_horizon
@@ -40,20 +38,6 @@ def test_a_state_keeps_its_types(name: str) -> None:
         assert jax.tree.structure(after) == jax.tree.structure(state)
         assert signature(after) == signature(state)
         assert all(metric.shape == () for metric in metrics.values())
-
-
-@pytest.mark.parametrize("name", [name for name in NAMES if "aspc" not in name])
-def test_every_parameter_is_trained(name: str) -> None:
-    algorithm = small(algorithms.default(name))
-    before = start_of(algorithm, loud=1.0)
-    if name == "a2pr":  # its VAE learns from actions that look better than V(s): let them
-        lower = eqx.tree_at(lambda value: value.net.layers[-1].bias, before.value, replace_fn=lambda bias: bias - 1)
-        before = before._replace(value=lower)
-    after = run(algorithm, before, 8)
-    changes = jax.tree_util.tree_leaves_with_path(jax.tree.map(lambda a, b: bool(jnp.array_equal(a, b)), before, after))
-    # Only CQL's α' may stand still: it is trained with `lagrange` alone.
-    still = [jax.tree_util.keystr(path) for path, same in changes if same and "log_alpha_prime" not in str(path)]
-    assert not still
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -14,7 +14,6 @@ from problems import ADAPTIVE, as_in_mid_run, cycle, random_batch, random_noise,
 
 from aspc import algorithms
 from aspc.adaptive_scale import AdaptiveScale, raw_from_scale
-from aspc.algorithms.a2pr import A2PR
 from aspc.algorithms.base import INNER
 from aspc.algorithms.cql import CQL
 from aspc.algorithms.diffusion_ql import DiffusionQL
@@ -31,7 +30,6 @@ VARIANTS = {
     "cql, appendix D's penalty": lambda: AdaptiveScale(base=CQL(penalty="policy")),
     "diffusion_ql, appendix D's normaliser": lambda: AdaptiveScale(base=DiffusionQL(normalize_by="same")),
     "fql, the authors' objective": lambda: AdaptiveScale(base=FQL()),
-    "a2pr": lambda: AdaptiveScale(base=A2PR()),
 }
 
 
