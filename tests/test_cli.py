@@ -11,7 +11,10 @@ import h5py
 import numpy as np
 import pytest
 
+from aspc import algorithms
 from aspc.__main__ import COMMANDS, main
+from aspc.training.config import all_field_names
+from aspc.training.folder import Run
 from conftest import make_dataset
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -191,3 +194,28 @@ def test_an_output_folder_with_another_run_is_refused(tmp_path, capsys):
     path = write_hdf5(tmp_path / "logs.hdf5")
     assert main(["train", path, "--out", str(tmp_path / "run"), *QUICK]) == 0
     assert "already holds a run" in refused(capsys, ["train", path, "--out", str(tmp_path / "run"), *QUICK])
+
+
+@pytest.mark.parametrize("algo", [name for name in algorithms.names() if name.endswith("+aspc")])
+def test_every_integration_runs_from_the_command_line_under_its_scales_own_name(algo, tmp_path, capsys):
+    path = write_hdf5(tmp_path / "logs.hdf5")
+    widths = [f for f in all_field_names(algorithms.default(algo)) if f.endswith("hidden_dim")]
+    options = [word for f in widths for word in (f"--{f.replace('_', '-')}", "16")]
+    options += ["--batch-size", "16", "--steps", "20", "--k-alpha", "2", "--env", "none", "--quiet", "--no-tensorboard"]
+    assert main(["train", path, "--algo", algo, "--out", str(tmp_path / "run"), *options]) == 0
+    run = Run(tmp_path / "run")
+    assert run.config["scale_name"] == algorithms.default(algo).scale_name
+    assert f"final {run.config['scale_name']}" in capsys.readouterr().out
+    assert (run.metrics["scale"] > 0).all()
+    assert run.metrics["scale"][-1] != algorithms.default(algo).base.scale
+    assert np.isfinite(run.policy.act(np.zeros(4))).all()
+
+
+def test_a_converged_scale_is_taken_from_a_run(tmp_path, capsys):
+    path = write_hdf5(tmp_path / "logs.hdf5")
+    assert main(["train", path, "--out", str(tmp_path / "first"), *QUICK]) == 0
+    learned = Run(tmp_path / "first").metrics["scale"][-1]
+    more = ["--scale-mode", "converged", "--scale-from", str(tmp_path / "first"), "--out", str(tmp_path / "second")]
+    assert main(["train", path, *more, *QUICK]) == 0
+    np.testing.assert_allclose(Run(tmp_path / "second").metrics["scale"], learned, rtol=1e-5)
+    assert "scale_target" in refused(capsys, ["train", path, "--scale-mode", "linear", *QUICK])

@@ -155,6 +155,8 @@ def resume_run(path: Path, dataset: Any, algo: Any, env: Any, steps: int | None,
     if environment == A_FUNCTION:
         raise AspcError(f"{path} was evaluated in an environment made by a Python function: give it again as env=….")
     steps = steps or options.steps
+    if run.result is not None and run.result["steps"] >= steps:
+        raise AspcError(f"{path} has already trained {run.result['steps']:,} steps; give more with --steps.")
     training = _Training(path, config, data, problem, algorithm, options, environment, quiet)
     return training.go(None, steps)
 
@@ -258,8 +260,8 @@ class _Training:
             self.progress.say(f"Continuing {self.path} from step {first_step:,}.")
         if last_step > self.options.steps:
             self.progress.say(
-                f"Going on to {last_step:,} steps; schedules that decay keep the horizon of {self.options.steps:,} "
-                "steps that the run began with."
+                f"Going on to {last_step:,} steps; schedules that decay keep the horizon of "
+                f"{self.options.horizon or self.options.steps:,} steps that the run began with."
             )
 
     def _start(self, first_step: int, rows: int) -> Runs:
