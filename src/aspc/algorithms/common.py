@@ -10,25 +10,13 @@ from jax.lax import stop_gradient as sg
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from aspc.algorithms.base import Batch, PolicyExport, Spec
-from aspc.networks import MLP, Critic, DeterministicActor, Ensemble, ensemble, mlp
+from aspc.networks import MLP, Critic, Ensemble, ensemble, mlp
 from aspc.optim import Adam, Minimized
 
 
 def make_critics(key: PRNGKeyArray, spec: Spec, hidden: Sequence[int], **options: Any) -> Ensemble:
     """Twin critics Q_k(s, a); the options are those of `mlp`."""
     return ensemble(lambda k: Critic(mlp(k, spec.obs_dim + spec.act_dim, hidden, 1, **options)), key)
-
-
-def smoothed(
-    actor: DeterministicActor,
-    observations: Float[Array, "batch obs"],
-    epsilon: Float[Array, "batch act"],
-    std: float,
-    clip: float,
-) -> Float[Array, "batch act"]:
-    """TD3's target policy: clip(π(s) + clip(std·ε, ±clip), ±1), in units of the largest action."""
-    high = actor.max_action
-    return jnp.clip(actor(observations) + jnp.clip(std * high * epsilon, -clip * high, clip * high), -high, high)
 
 
 def bootstrap(batch: Batch, discount: float, next_q: Float[Array, "batch"]) -> Float[Array, "batch"]:

@@ -21,25 +21,22 @@ from aspc.algorithms.base import (
     INNER,
     Batch,
     Context,
-    Draw,
     Inner,
     Noise,
     OuterTerms,
     Parts,
-    PolicyExport,
-    Scalable,
     Schedule,
     Segment,
     Spec,
 )
-from aspc.algorithms.common import bootstrap, deterministic_policy, fit_critics, make_critics, mean_abs, smoothed
-from aspc.algorithms.td3_bc import TD3State
-from aspc.networks import DeterministicActor, Ensemble, mlp, polyak, robust_critic_init, small_last_init
+from aspc.algorithms.common import bootstrap, fit_critics, make_critics, mean_abs
+from aspc.algorithms.td3 import TD3, TD3State
+from aspc.networks import DeterministicActor, mlp, polyak, robust_critic_init, small_last_init
 from aspc.optim import Adam
 
 
 @dataclass(frozen=True)
-class ReBRAC(Scalable):
+class ReBRAC(TD3):
     """ReBRAC with a fixed actor penalty β₁."""
 
     scale_name: ClassVar[str] = "beta1"
@@ -49,12 +46,6 @@ class ReBRAC(Scalable):
     """Weight of the actor's penalty."""
     beta2: float = 0.001
     """Weight of the penalty in the critics' target."""
-    policy_noise: float = 0.2
-    """Standard deviation of the target policy's noise, in units of the largest action."""
-    noise_clip: float = 0.5
-    """Bound of that noise, in the same units."""
-    policy_freq: int = 2
-    """Critic updates for each actor update; the first step of a run has one."""
     normalize_q: bool = True
     """Divide Q by mean|Q| in the actor's loss."""
     actor_lr: float = 1e-3
@@ -96,14 +87,8 @@ class ReBRAC(Scalable):
         )
         return self.start(DeterministicActor(actor, spec.max_action), critics)
 
-    def start(self, actor: DeterministicActor, critics: Ensemble) -> TD3State:
-        """The state before the first step for given networks."""
-        return TD3State.of(actor, Adam(self.actor_lr), critics, Adam(self.critic_lr))
-
-    def noise(self, spec: Spec, batch_size: int) -> dict[str, Draw]:
-        return {"target_policy": Draw("normal", (batch_size, spec.act_dim))}
-
     def schedule(self) -> Schedule:
+        """The first step of a run is a whole one."""
         waiting = (frozenset({CRITIC}),) * (self.policy_freq - 1)
         return (Segment((frozenset({CRITIC, INNER}), *waiting), 1),)
 
@@ -111,7 +96,7 @@ class ReBRAC(Scalable):
     def prepare(self, state: TD3State, batch: Batch, noise: Noise, parts: Parts) -> Context:
         """The critics' step. The penalty is inside the mask: a terminal transition has none."""
         s_next = batch.next_observations
-        next_actions = smoothed(state.actor_target, s_next, noise["target_policy"], self.policy_noise, self.noise_clip)
+        next_actions = self.next_actions(state, batch, noise)
         assert batch.next_actions is not None, "ReBRAC needs the action logged after each transition"
         penalty = jnp.square(next_actions - batch.next_actions).sum(-1)
         next_q = state.critics_target(s_next, next_actions).min(0) - self.beta2 * penalty
@@ -152,7 +137,3 @@ class ReBRAC(Scalable):
             actor_target=polyak(state.actor_target, state.actor, self.tau),
             critics_target=polyak(state.critics_target, state.critics, self.tau),
         )
-
-    # -- acting ------------------------------------------------------------------------------------------------
-    def policy(self, state: TD3State) -> PolicyExport:
-        return deterministic_policy(state.actor.net)

@@ -22,34 +22,18 @@ from aspc.algorithms.base import (
     INNER,
     Batch,
     Context,
-    Draw,
     Inner,
     Noise,
     OuterTerms,
     Parts,
-    PolicyExport,
-    Scalable,
     Schedule,
     Segment,
     Spec,
 )
-from aspc.algorithms.common import bootstrap, deterministic_policy, fit_critics, make_critics, mean_abs, smoothed
-from aspc.networks import DeterministicActor, Ensemble, fan_in_init, mlp, polyak, robust_critic_init
+from aspc.algorithms.common import bootstrap, fit_critics, make_critics, mean_abs
+from aspc.algorithms.td3 import TD3, TD3State
+from aspc.networks import DeterministicActor, fan_in_init, mlp, polyak, robust_critic_init
 from aspc.optim import Adam
-
-
-class TD3State(NamedTuple):
-    actor: DeterministicActor
-    actor_target: DeterministicActor
-    actor_opt: Any
-    critics: Ensemble
-    critics_target: Ensemble
-    critics_opt: Any
-
-    @classmethod
-    def of(cls, actor: DeterministicActor, actor_adam: Adam, critics: Ensemble, critic_adam: Adam) -> TD3State:
-        """Before the first step: targets are copies, optimisers are empty."""
-        return cls(actor, actor, actor_adam.init(actor), critics, critics, critic_adam.init(critics))
 
 
 class TDTarget(NamedTuple):
@@ -58,21 +42,11 @@ class TDTarget(NamedTuple):
 
 
 @dataclass(frozen=True)
-class TD3BC(Scalable):
+class TD3BC(TD3):
     """TD3+BC with a fixed scale α."""
 
     alpha: float = 2.5
     """Scale of the RL term against the BC term."""
-    policy_noise: float = 0.2
-    """Standard deviation of the target policy's noise, in units of the largest action."""
-    noise_clip: float = 0.5
-    """Bound of that noise, in the same units."""
-    policy_freq: int = 2
-    """Critic updates for each actor update (k_π)."""
-    actor_lr: float = 3e-4
-    """Learning rate of the actor (Adam)."""
-    critic_lr: float = 3e-4
-    """Learning rate of the critics (Adam)."""
     actor_hidden_dim: int = 256
     """Width of the actor's hidden layers (ReLU)."""
     actor_hidden_layers: int = 2
@@ -101,23 +75,14 @@ class TD3BC(Scalable):
     def init(self, key: PRNGKeyArray, spec: Spec) -> Any:
         return self.start(*self.make_networks(key, spec))
 
-    def start(self, actor: DeterministicActor, critics: Ensemble) -> TD3State:
-        """The state before the first step for given networks."""
-        return TD3State.of(actor, Adam(self.actor_lr), critics, Adam(self.critic_lr))
-
-    def noise(self, spec: Spec, batch_size: int) -> dict[str, Draw]:
-        return {"target_policy": Draw("normal", (batch_size, spec.act_dim))}
-
     def schedule(self) -> Schedule:
         waiting = (frozenset({CRITIC}),) * (self.policy_freq - 1)
         return (Segment((*waiting, frozenset({CRITIC, INNER})), 1),)
 
     # -- critic ------------------------------------------------------------------------------------------------
     def td_target(self, state: TD3State, batch: Batch, noise: Noise) -> TDTarget:
-        """y = r + γ·min_k Q'_k(s', a'), a' = clip(π'(s') + clip(ε, ±c), ±max_action)."""
-        next_actions = smoothed(
-            state.actor_target, batch.next_observations, noise["target_policy"], self.policy_noise, self.noise_clip
-        )
+        """y = r + γ·min_k Q'_k(s', a'), with a' of the smoothed target policy."""
+        next_actions = self.next_actions(state, batch, noise)
         next_q = state.critics_target(batch.next_observations, next_actions).min(0)
         return TDTarget(bootstrap(batch, self.discount, next_q), next_actions)
 
@@ -165,7 +130,3 @@ class TD3BC(Scalable):
             actor_target=polyak(state.actor_target, inner.params, self.tau),
             critics_target=polyak(state.critics_target, state.critics, self.tau),
         )
-
-    # -- acting ------------------------------------------------------------------------------------------------
-    def policy(self, state: Any) -> PolicyExport:
-        return deterministic_policy(state.actor.net)

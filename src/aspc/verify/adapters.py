@@ -19,7 +19,8 @@ from aspc.algorithms.diffusion_ql import DiffusionQL, DiffusionSchedule
 from aspc.algorithms.fql import FQL
 from aspc.algorithms.iql import IQL
 from aspc.algorithms.rebrac import ReBRAC
-from aspc.algorithms.td3_bc import TD3BC, TD3State
+from aspc.algorithms.td3 import TD3State
+from aspc.algorithms.td3_bc import TD3BC
 from aspc.algorithms.wpc import WPC
 from aspc.errors import AspcError, unknown_name
 from aspc.networks import (
