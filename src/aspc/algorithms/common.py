@@ -39,6 +39,15 @@ def expectile_loss(advantage: Float[Array, "batch"], expectile: float) -> Float[
     return (jnp.abs(expectile - (advantage < 0)) * jnp.square(advantage)).mean()
 
 
+def smaller(q: Float[Array, "2 batch"]) -> Float[Array, "batch"]:
+    """min_k Q_k of twin critics where a derivative is taken.
+
+    It is a selection: the derivative of `q.min(0)` divides by how many critics equal the minimum, which is 0/0 where a
+    compiler computes Q twice and rounds it differently.
+    """
+    return jnp.where(q[0] < q[1], q[0], q[1])
+
+
 def mean_abs(q: Float[Array, "batch"]) -> Float[Array, ""]:
     """E|Q|, which normalises Q wherever a scale weighs it; it carries no gradient."""
     return sg(jnp.abs(q).mean())

@@ -39,7 +39,7 @@ from aspc.algorithms.base import (
     Segment,
     Spec,
 )
-from aspc.algorithms.common import bootstrap, deterministic_policy, make_critics
+from aspc.algorithms.common import bootstrap, deterministic_policy, make_critics, smaller
 from aspc.networks import MLP, Ensemble, Linear, SquashedGaussianActor, mlp, orthogonal_init, polyak
 from aspc.networks import small_glorot_last_init as actor_init
 from aspc.optim import Adam
@@ -158,7 +158,7 @@ class CQL(Scalable):
 
         def actor_loss(actor: SquashedGaussianActor) -> tuple[Array, tuple[Array, Array, Array]]:
             actions, log_pi = actor.sample(batch.observations, noise["pi_obs"])
-            q = state.critics(batch.observations, actions).min(0)
+            q = smaller(state.critics(batch.observations, actions))
             return (alpha * log_pi - q).mean(), (actions, q, log_pi)
 
         slow = Adam(self.actor_lr)
@@ -259,7 +259,7 @@ class CQL(Scalable):
     def outer_terms(self, ctx: Context, params: tuple[Ensemble, Array], scale: Array | float) -> OuterTerms:
         """Appendix D: L1 = −E[Q̃(s, π(s))]/E|Q̃(s, π(s))| + α_cql·P̃, with P̃ averaged over the two critics."""
         critics, _ = params
-        q = critics(ctx.batch.observations, ctx.extra.policy_actions).min(0)
+        q = smaller(critics(ctx.batch.observations, ctx.extra.policy_actions))
         return OuterTerms(q, self.penalise(ctx, critics).gap.mean(0), 1.0, sg(self.penalty_weight(ctx, scale)))
 
     def inner_params(self, state: CQLState) -> tuple[Ensemble, Array]:

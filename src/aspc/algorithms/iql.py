@@ -35,7 +35,7 @@ from aspc.algorithms.base import (
     Segment,
     Spec,
 )
-from aspc.algorithms.common import bootstrap, deterministic_policy, expectile_loss, make_critics
+from aspc.algorithms.common import bootstrap, deterministic_policy, expectile_loss, make_critics, smaller
 from aspc.networks import DeterministicActor, Ensemble, GaussianActor, Value, mlp, polyak
 from aspc.optim import Adam, cosine_decay
 
@@ -174,14 +174,14 @@ class IQL(Scalable):
 
         step = self.actor_adam().minimize(inner_loss, ctx.state.actor, ctx.state.actor_opt)
         mean, bc = step.aux
-        q = ctx.state.critics(ctx.batch.observations, mean).min(0)
+        q = smaller(ctx.state.critics(ctx.batch.observations, mean))
         metrics = {"actor_loss": step.loss, "bc_loss": bc.mean(), "weight_mean": weights.mean()}
         return Inner(step.params, step.opt_state, q, bc, metrics)
 
     def outer_terms(self, ctx: Context, params: Actor, scale: Array | float) -> OuterTerms:
         """Appendix D: L1 = −E[Q(s, π̃(s))]/E|Q(s, π̃(s))| + E[w·ℓ(π̃(s), a)]."""
         mean, bc = self.bc_loss(ctx, params)
-        q = ctx.state.critics(ctx.batch.observations, mean).min(0)
+        q = smaller(ctx.state.critics(ctx.batch.observations, mean))
         return OuterTerms(q, bc, 1.0, sg(self.weights(ctx, scale)))
 
     def commit(self, ctx: Context, inner: Inner) -> IQLState:

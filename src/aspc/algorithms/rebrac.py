@@ -29,7 +29,7 @@ from aspc.algorithms.base import (
     Segment,
     Spec,
 )
-from aspc.algorithms.common import bootstrap, fit_critics, make_critics, mean_abs
+from aspc.algorithms.common import bootstrap, fit_critics, make_critics, mean_abs, smaller
 from aspc.algorithms.td3 import TD3, TD3State
 from aspc.networks import DeterministicActor, mlp, polyak, robust_critic_init, small_last_init
 from aspc.optim import Adam
@@ -109,7 +109,7 @@ class ReBRAC(TD3):
     def q_and_penalty(self, ctx: Context, actor: DeterministicActor) -> tuple[Array, Array, Array]:
         """Per sample min_k Q_k(s, π(s)) and ‖π(s) − a‖²; and 1/λ, which divides Q."""
         actions = actor(ctx.batch.observations)
-        q = ctx.state.critics(ctx.batch.observations, actions).min(0)
+        q = smaller(ctx.state.critics(ctx.batch.observations, actions))
         penalty = jnp.square(actions - ctx.batch.actions).sum(-1)
         return q, penalty, mean_abs(q) if self.normalize_q else jnp.ones_like(mean_abs(q))
 
