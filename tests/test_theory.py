@@ -231,12 +231,12 @@ def two_states(slope: float, gamma: float = 0.9, rewards=(0.0, 0.0), gap: float 
 
 def sup_terms(mdp: FiniteMDP, beta, pi, pi_next):
     """c∞, x∞, ΔL∞ over states and the actions that the behaviour takes there."""
-    to = {name: np.linalg.norm((p @ mdp.actions)[:, None] - mdp.actions, axis=-1) for name, p in
-          (("pi", pi), ("next", pi_next))}  # fmt: skip
-    taken = beta > 0
-    c_inf = to["pi"][taken].max()
-    delta_l_inf = np.abs(to["next"] ** 2 - to["pi"] ** 2)[taken].max()
-    return c_inf, mdp.distance(pi_next, pi).max() ** 2, delta_l_inf
+
+    def squared_distances(policy):
+        return np.square((policy @ mdp.actions)[:, None] - mdp.actions).sum(-1)[beta > 0]
+
+    before, after = squared_distances(pi), squared_distances(pi_next)
+    return before.max() ** 0.5, mdp.distance(pi_next, pi).max() ** 2, np.abs(after - before).max()
 
 
 def test_finite_mdp_by_hand():
@@ -404,7 +404,6 @@ def test_l3_of_zero_does_not_keep_performance_from_falling():
 
 @exact
 @given(mdps())
-@example(Case(*(lambda m, p, n, b: (m, b, p, n, b))(*better_on_data_worse_in_the_world())))
 def test_theorem_1(case):
     """κ ≤ κ*, the condition ΔQ ≥ Φ, implies J does not fall; with L_P = 0 (below) the condition is met often."""
     flat = case.mdp._replace(transition=np.repeat(case.mdp.transition[:, :1], len(case.mdp.actions), axis=1))
@@ -620,7 +619,7 @@ SHALLOW = {"actor_hidden_layers": 1, "critic_hidden_layers": 1}  # less to compi
 
 def some_state(base):
     """A state with random weights, drawn by NumPy: nothing to compile."""
-    rng = np.random.default_rng(3)
+    rng = np.random.default_rng(1)
     shapes = jax.eval_shape(lambda: base.init(jax.random.key(0), SPEC))
 
     def fill(leaf):
@@ -639,20 +638,21 @@ def test_monitor_sees_what_the_update_of_the_scale_sees():
     """Another route to the same numbers: (8)'s sups, which are means over action dimensions."""
     algorithm = small(algorithms.default("aspc"))
     algorithm = replace(algorithm, base=replace(algorithm.base, **SHALLOW))
-    state = algorithm.start(some_state(algorithm.base))
+    with jax.enable_x64(True):
+        state = algorithm.start(some_state(algorithm.base))
 
-    @jax.jit
-    def both(state, batch, noise):
-        logged = algorithm.update(state, batch, noise, STEP | {SCALE})[1]
-        return theory.monitor(algorithm, state, batch, noise, STEP), logged
+        @jax.jit
+        def both(state, batch, noise):
+            logged = algorithm.update(state, batch, noise, STEP | {SCALE})[1]
+            return theory.monitor(algorithm, state, batch, noise, STEP), logged
 
-    seen, logged = on_host(both)(state, random_batch(0, algorithm.batch_size), random_noise(1, algorithm))
-    assert seen["theory_delta_q"] == pytest.approx(logged["delta_q"], rel=1e-2)  # differences of float32
-    assert seen["theory_c_inf"] ** 2 == pytest.approx(SPEC.act_dim * logged["bc_sup"], rel=1e-5)
-    assert seen["theory_delta_l_inf"] == pytest.approx(SPEC.act_dim * logged["delta_bc_sup"], rel=1e-3)
-    assert seen["theory_c"] ** 2 == pytest.approx(SPEC.act_dim * logged["bc_loss"], rel=1e-5)
+        seen, logged = on_host(both)(state, random_batch(0, algorithm.batch_size), random_noise(1, algorithm))
+    assert seen["theory_delta_q"] == pytest.approx(logged["delta_q"], rel=1e-8)
+    assert seen["theory_c_inf"] ** 2 == pytest.approx(SPEC.act_dim * logged["bc_sup"], rel=1e-8)
+    assert seen["theory_delta_l_inf"] == pytest.approx(SPEC.act_dim * logged["delta_bc_sup"], rel=1e-8)
+    assert seen["theory_c"] ** 2 == pytest.approx(SPEC.act_dim * logged["bc_loss"], rel=1e-8)
     assert seen["theory_kappa_star"] == pytest.approx(
-        theory.kappa_star(seen["theory_delta_q"], seen["theory_delta_l_inf"], seen["theory_c_inf"]), rel=1e-5
+        theory.kappa_star(seen["theory_delta_q"], seen["theory_delta_l_inf"], seen["theory_c_inf"]), rel=1e-8
     )
 
 
@@ -667,6 +667,8 @@ def test_monitor_on_a_linear_critic():
     assert seen["theory_prop1_upper"] == pytest.approx(1)
     assert seen["theory_prop1_lower"] == pytest.approx(1)
     assert seen["theory_kappa_star"] == pytest.approx(-15 / (3 + 3 * 2 + 3))
+    nearer = theory.observed(pi, pi / 2, 0 * pi, pi @ g, pi @ g / 2, jnp.tile(g, (3, 1)))
+    assert nearer["theory_delta_l_inf"] == pytest.approx(0.75)
 
 
 def test_monitor_where_nothing_moves():
@@ -679,11 +681,12 @@ def test_monitor_where_nothing_moves():
 @given(rows())
 def test_monitors_proposition_1_holds_on_every_batch(case):
     """Its L_Q is a lower bound of the true one, and yet large enough for Proposition 1 on the batch, whatever Q is."""
-    wild = case._replace(q_next=case.q_next * 1e3)  # not Lipschitz at all
+    wild = case._replace(q_next=np.where(case.moved > 1e-6, case.q_next * 1e3, case.q))  # jumps wherever it moves
     for c in (case, wild):
         values = (jnp.asarray(v) for v in (c.pi, c.pi_next, c.actions, c.q, c.q_next, 0 * c.pi))
         seen = theory.observed(*values)
         assert 0 <= seen["theory_prop1_upper"] <= 1.001
+        at_most(abs(seen["theory_delta_q"]), seen["theory_l_q"] * c.moved.mean() ** 0.5, 1e-3)
         if c is case:
             at_most(seen["theory_l_q"], c.l_q, 1e-2)
 
@@ -716,11 +719,18 @@ def test_monitor_takes_the_bases_own_q():
         q = lambda a: ctx.state.critics(batch.observations, a).min(0)  # noqa: E731
         h = 1e-2
         slopes = jnp.stack([(q(pi + h * e) - q(pi - h * e)) / (2 * h) for e in jnp.eye(SPEC.act_dim)])
-        by_hand = (q(pi_next) - q(pi)).mean(), jnp.square(pi_next - pi).sum(-1).max(), jnp.square(slopes).sum(0).max()
+        first = ctx.state.critics(batch.observations, pi)[0] == q(pi)
+        by_hand = (
+            first.mean(),
+            (q(pi_next) - q(pi)).mean(),
+            jnp.square(pi_next - pi).sum(-1).max(),
+            jnp.square(slopes).sum(0).max(),
+        )
         return theory.monitor(algorithm, state, batch, noise, STEP), by_hand
 
-    seen, (delta_q, x_inf, slope_squared) = on_host(both)(some_state(algorithm), batch, noise)
-    assert seen["theory_delta_q"] == pytest.approx(delta_q, rel=1e-3)
+    seen, (first, delta_q, x_inf, slope_squared) = on_host(both)(some_state(algorithm), batch, noise)
+    assert 0 < first < 1  # each critic is the smaller one on some rows
+    assert seen["theory_delta_q"] == pytest.approx(delta_q, rel=1e-2)
     assert seen["theory_x_inf"] == pytest.approx(x_inf, rel=1e-4)
     assert seen["theory_l_q"] == pytest.approx(slope_squared**0.5, rel=0.05)
 

@@ -277,6 +277,8 @@ def can_monitor(algorithm: Any) -> bool:
     return isinstance(getattr(algorithm, "base", algorithm), Scalable)
 
 
+# A step changes Q by 1e-4 of itself or less, which the TF32 products of recent GPUs would drown.
+@jax.default_matmul_precision("highest")
 def monitor(algorithm: Any, state: Any, batch: Batch, noise: Noise, parts: Parts) -> Metrics:
     """One update on a batch, looked at with the eyes of the theory; nothing of it is kept.
 
@@ -341,5 +343,5 @@ def observed(
 
 
 def _ratio(above: Array, below: Array) -> Array:
-    """above/below, and 0 where both are 0 (a step that moved nothing)."""
-    return jnp.where(below > 0, above / jnp.where(below > 0, below, 1), 0)
+    """above/below, and 0 for 0/0 (a step that moved nothing)."""
+    return jnp.where(above == 0, 0, above / jnp.where(above == 0, 1, below))
