@@ -1,37 +1,14 @@
-"""Shared by all tests: a small dataset and small networks, so that what is tested is the code and not the machine."""
+"""Shared by all tests."""
 
 from __future__ import annotations
 
 import os
 
-import numpy as np
 import pytest
 
 from aspc.data import Dataset
 from aspc.training.run import use_compilation_cache
-
-TINY = {"actor_hidden_dim": 16, "critic_hidden_dim": 16, "batch_size": 16}
-
-
-def make_dataset(rows: int = 600, obs: int = 4, act: int = 2, seed: int = 0, **changes: object) -> Dataset:
-    """Episodes of 50 rows of a noisy linear system that pays for actions near a linear policy."""
-    rng = np.random.default_rng(seed)
-    observations = rng.normal(size=(rows, obs)).astype(np.float32)
-    best = np.tanh(observations @ rng.normal(size=(obs, act)))
-    actions = np.clip(best + 0.3 * rng.normal(size=(rows, act)), -1, 1)
-    timeouts = np.zeros(rows, bool)
-    timeouts[49::50] = True
-    arrays = {
-        "observations": observations,
-        "actions": actions,
-        "rewards": -np.square(actions - best).sum(1),
-        "terminals": rng.random(rows) < 0.02,
-        "timeouts": timeouts,
-        "action_low": -np.ones(act),
-        "action_high": np.ones(act),
-        "name": "tiny",
-    }
-    return Dataset.from_arrays(**{**arrays, **changes})
+from tiny import make_dataset
 
 
 @pytest.fixture

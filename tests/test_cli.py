@@ -15,7 +15,7 @@ from aspc import algorithms
 from aspc.__main__ import COMMANDS, main
 from aspc.training.config import all_field_names
 from aspc.training.folder import Run
-from conftest import make_dataset
+from tiny import make_dataset
 
 GOLDEN = Path(__file__).parent / "golden"
 SMALL = ["--actor-hidden-dim", "16", "--critic-hidden-dim", "16", "--batch-size", "16", "--log-every", "40"]

@@ -22,7 +22,7 @@ from aspc import algorithms, theory
 from aspc.algorithms.base import CRITIC, INNER, SCALE
 from aspc.errors import AspcError
 from aspc.theory import FiniteMDP
-from conftest import TINY
+from tiny import TINY
 
 exact = settings(derandomize=True, deadline=None, database=None, max_examples=150)
 sizes = st.floats(0, 10)

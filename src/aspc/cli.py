@@ -45,11 +45,14 @@ def option(argv: list[str], name: str) -> str | None:
 
 def load_plugin(path: str) -> None:
     """Run a Python file of the user's own, which registers algorithms."""
-    import runpy
+    from importlib import util
 
-    if not Path(path).is_file():
+    spec = util.spec_from_file_location("aspc_plugin", path) if Path(path).is_file() else None
+    if spec is None or spec.loader is None:
         raise AspcError(f"There is no plugin at {path}; give the path of a Python file.")
-    runpy.run_path(path)
+    # A module that can be found: the help page looks up its classes' sources.
+    module = sys.modules["aspc_plugin"] = util.module_from_spec(spec)
+    spec.loader.exec_module(module)
 
 
 # ---------------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from aspc import algorithms
 from aspc.training.config import TrainOptions, replace_fields
 from aspc.training.loop import Loop, Source, plan_chunk, start_runs, usual_blocks
 from aspc.training.problem import Problem
-from conftest import TINY, make_dataset
+from tiny import TINY, make_dataset
 
 
 def tiny_loop(algo="aspc", seeds=(0,), vectorise=False, **hyper):

@@ -19,7 +19,7 @@ import aspc
 from aspc.errors import AspcError
 from aspc.training.folder import RowFile, read_rows
 from aspc.training.run import Diverged
-from conftest import TINY, make_dataset
+from tiny import TINY, make_dataset
 
 SHORT = {**TINY, "steps": 120, "log_every": 40, "quiet": True, "tensorboard": False}
 
@@ -121,7 +121,7 @@ SCRIPT = """
 import sys
 sys.path.insert(0, {tests!r})
 import aspc
-from conftest import TINY, make_dataset
+from tiny import TINY, make_dataset
 settings = dict(TINY, steps=1600, log_every=40, checkpoint_every=200, tensorboard=False, quiet=True)
 if {resume}:
     aspc.train(make_dataset(), resume={out!r}, quiet=True)

@@ -41,7 +41,8 @@ def page(dataset: Dataset, summary: Summary) -> str:
         for caption, picture in pictures(dataset)
     )
     title = html.escape(dataset.name)
-    head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{title}</title><style>{STYLE}</style>'
+    head = '<meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+    head += f"<title>{title}</title><style>{STYLE}</style>"
     return (
         f'<!doctype html><html lang="en"><head>{head}</head>'
         f"<body><h1>{title}</h1><table>{rows}</table><h2>Warnings</h2><ul>{warnings}</ul>"
