@@ -39,7 +39,7 @@ PAIRS = {
     "diffusion_ql+aspc": ("diffusion_ql", {}),
     "fql+aspc": ("fql", {"scale_on": "q", "normalize_q": True}),  # appendix D's objective at a fixed scale
 }
-ROUNDS = 7
+ROUNDS = 9
 
 
 def speeds(names: list[str]) -> list[dict]:
@@ -64,7 +64,7 @@ def costs(names: list[str]) -> list[dict]:
     for name in names:
         base, same_objective = PAIRS[name]
         # Chunks hold whole cycles of the scale, so that each has its share of its updates.
-        steps = 120 if ALGORITHMS[base] > 40 else 60
+        steps = 300 if ALGORITHMS[base] > 40 else 60
         programs = {
             "base": Prepared(base, 17, 6, None, 1, steps, **same_objective),
             10: Prepared(name, 17, 6, None, 1, steps, k_alpha=10),
