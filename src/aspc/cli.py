@@ -100,7 +100,7 @@ def train(argv: list[str]) -> int:
     name, bc = option(argv, "algo") or "aspc", option(argv, "bc") or "plain"
     algorithm = algorithms.default(name, bc)  # type: ignore[arg-type]
     if scale_from := option(argv, "scale-from"):
-        algorithm = replace_fields(algorithm, {"scale_target": final_scale(Path(scale_from))})
+        algorithm = replace_fields(algorithm, {"scale_target": scale_of(Path(scale_from))})
     asked = parse(_with_algorithm(algorithm), argv, "train", TRAIN_HELP)
     if asked.preset is not None:  # the preset's settings become the defaults of a second reading
         from aspc.presets import overrides
@@ -130,14 +130,20 @@ def train(argv: list[str]) -> int:
     return 0
 
 
-def final_scale(path: Path) -> float:
-    """The mean over seeds of the scale at the end of a run."""
+def scale_of(path: Path) -> float:
+    """The final scale of a run in a folder."""
     from aspc.training.folder import Run
 
-    run = Run(path)
-    if "scale" not in run.metrics:
+    scale = final_scale(Run(path))
+    if scale is None:
         raise AspcError(f"{path} has learned no scale; give a run of aspc, or of any algorithm with +aspc.")
-    return float(run.metrics["scale"][-len(run.seeds) :].mean())
+    return scale
+
+
+def final_scale(run: Run) -> float | None:
+    """The mean over seeds of the scale at the end of a run; None where there is none."""
+    scales = run.metrics.get("scale")
+    return None if scales is None else float(scales[-len(run.seeds) :].mean())
 
 
 def _with_algorithm(algorithm: Any) -> Any:
@@ -180,8 +186,8 @@ def print_result(run: Run) -> None:
         episodes = int(sum(r["episodes"] for r in rows))
         print(f"  policy {unit:15s} {result[f'last_{unit}']:8.1f} ± {spread:.1f} over {episodes} episodes (last)")
         print(f"  best evaluation        {result[f'best_{unit}']:8.1f}")
-    if run.config["scale_name"] and "scale" in run.metrics:
-        print(f"  final {run.config['scale_name']:16s} {run.metrics['scale'][-len(run.seeds) :].mean():8.3g}")
+    if (scale := final_scale(run)) is not None:
+        print(f"  final {run.config['scale_name']:16s} {scale:8.3g}")
     print(f"  figure  {run.path / 'curves.png'}")
     print(f"  policy  {run.path / 'policy' / f'seed{run.seeds[0]}'}")
 

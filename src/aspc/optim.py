@@ -72,7 +72,3 @@ def exponential_decay(initial: float | Array, final_ratio: float | Array, update
 def _share(count: Array, total: int) -> Array:
     """count/total in the precision of the run: JAX divides 32-bit integers in float32 even where floats have 64."""
     return jnp.asarray(count, dtype=float) / total
-
-
-def count_parameters(params: Any) -> int:
-    return sum(leaf.size for leaf in jax.tree.leaves(params))

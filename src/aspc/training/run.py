@@ -278,7 +278,7 @@ class _Training:
         began = last_checkpoint = time.monotonic()
         runs = self._start(step, tables.rows)
         state, runs = runs.state, runs._replace(state=None)
-        self._prepare_validation(state, runs)
+        self._prepare_validation(runs)
         chunk = self.options.chunk_steps
         blocks = usual_blocks(chunk, self.loop.block_steps)
         unseen: tuple[int, list[Any]] | None = None
@@ -376,7 +376,7 @@ class _Training:
         )
 
     # -- held-out episodes -------------------------------------------------------------------------------------
-    def _prepare_validation(self, state: Any, runs: Runs) -> None:
+    def _prepare_validation(self, runs: Runs) -> None:
         self.held_out = None if self.problem.held_out is None else jnp.asarray(self.problem.held_out)
         self.runs = runs
 
