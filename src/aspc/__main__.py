@@ -10,6 +10,13 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "train": ("aspc.cli", "train", "Train a policy on a dataset; leaves a run folder behind."),
     "eval": ("aspc.cli", "evaluate", "Roll the policies of a run out again, in many episodes."),
     "data": ("aspc.data.commands", "main", "List, inspect, download, make, convert and collect datasets."),
+    "bench": ("aspc.experiments.commands", "bench", "Run a suite: a table or figure of the paper, here or on a cluster."),
+    "results": ("aspc.experiments.commands", "results", "Merge folders of results, export them as CSV."),
+    "report": ("aspc.report.commands", "main", "Make one page to read from results: tables, curves, claims."),
+    "fqe": ("aspc.ope", "main", "Which policy is best? Fitted-Q evaluation, with no simulator."),
+    "inspect": ("aspc.inspect", "main", "May I trust this policy? One page about a run."),
+    "export": ("aspc.export", "main", "Write a policy as ONNX, StableHLO or plain NumPy."),
+    "finetune": ("aspc.finetune", "main", "Go on from a run in its environment: offline to online."),
     "verify": ("aspc.cli", "verify", "Replay reference traces in float64: is this the authors' algorithm?"),
     "speed": ("aspc.cli", "speed", "Measure steps per second on this machine, and the share of its limit."),
 }
