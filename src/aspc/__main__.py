@@ -11,7 +11,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "eval": ("aspc.cli", "evaluate", "Roll the policies of a run out again, in many episodes."),
     "data": ("aspc.data.commands", "main", "List, inspect, download, make, convert and collect datasets."),
     "bench": ("aspc.experiments.commands", "bench", "Run a suite: a table or figure of the paper, here or on a cluster."),
-    "results": ("aspc.experiments.commands", "results", "Merge folders of results, export them as CSV."),
+    "results": ("aspc.experiments.results_command", "main", "Merge folders of results, export them as CSV."),
     "report": ("aspc.report.commands", "main", "Make one page to read from results: tables, curves, claims."),
     "fqe": ("aspc.ope", "main", "Which policy is best? Fitted-Q evaluation, with no simulator."),
     "inspect": ("aspc.inspect", "main", "May I trust this policy? One page about a run."),

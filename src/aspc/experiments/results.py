@@ -1,0 +1,362 @@
+"""Results of many runs in one open format: two Parquet tables, `runs` and `curves` (see docs/report.md).
+
+RESULTS/
+  runs/NAME.parquet  curves/NAME.parquet     parts, as they are written while a suite runs
+  runs.parquet       curves.parquet          the merged form
+
+Any mix of folders of both kinds can be read together. Nothing in a file is executed: values are numbers and text.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from aspc.errors import AspcError, MissingExtra
+from aspc.policy import write_atomically
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+
+SCHEMA_VERSION = 1
+MOST_ROWS = 100_000_000  # of one file: 5,000 runs with 20,000 evaluations each
+LONGEST_TEXT = 4_000_000  # characters of one cell
+MOST_TEXT = 4_000_000_000  # characters of one column
+
+Kind = Literal["text", "json", "int", "float"]
+Row = Mapping[str, Any]
+
+
+class Column(NamedTuple):
+    """One column of a table: its kind, whether every row must have it, and what it says."""
+
+    kind: Kind
+    required: bool
+    what: str
+
+
+RUNS: dict[str, Column] = {
+    "schema_version": Column("int", True, "version of this format"),
+    "run_id": Column("text", True, "unique name of the run; a run that is repeated keeps it"),
+    "suite": Column("text", True, "the suite it belongs to"),
+    "variant": Column("text", True, "label as shown"),
+    "algo": Column("text", True, "name of the algorithm"),
+    "dataset": Column("text", True, "name of the dataset"),
+    "seed": Column("int", True, "seed"),
+    "steps": Column("int", True, "steps trained"),
+    "settings": Column("json", False, "what differs from the algorithm's defaults"),
+    "config": Column("json", False, "everything that defines the run"),
+    "config_hash": Column("text", False, "hash of the config"),
+    "status": Column("text", True, '"done" or "failed"'),
+    "error": Column("text", False, "why it failed"),
+    "score_last": Column("float", False, "normalised score of the last evaluation"),
+    "score_best": Column("float", False, "best normalised score of any evaluation"),
+    "return_last": Column("float", False, "return of the last evaluation"),
+    "return_best": Column("float", False, "best return of any evaluation"),
+    "success_last": Column("float", False, "share of episodes that succeeded, last evaluation"),
+    "episodes": Column("int", False, "episodes of the last evaluation"),
+    "scale_name": Column("text", False, "symbol of the scale (alpha, beta, eta)"),
+    "scale_initial": Column("float", False, "scale at the start"),
+    "scale_last": Column("float", False, "scale at the end"),
+    "behaviour_score": Column("float", False, "normalised score of the logged data"),
+    "seconds": Column("float", False, "wall-clock seconds of training"),
+    "steps_per_second": Column("float", False, "steps per second of this run, compilation left out"),
+    "runs_together": Column("int", False, "runs that trained side by side on the device"),
+    "group_id": Column("text", False, "name of the group that trained together"),
+    "device": Column("text", False, "device"),
+    "machine": Column("text", False, "machine"),
+    "git_revision": Column("text", False, "revision of the code"),
+    "versions": Column("json", False, "versions of the packages"),
+    "matmul_precision": Column("text", False, "precision of matrix products"),
+    "started": Column("text", False, "start, ISO 8601, UTC"),
+    "finished": Column("text", False, "end, ISO 8601, UTC"),
+    "folder": Column("text", False, "the run's folder"),
+}
+CURVES: dict[str, Column] = {
+    "schema_version": Column("int", True, "version of this format"),
+    "run_id": Column("text", True, "the run"),
+    "step": Column("int", True, "step"),
+    "score": Column("float", False, "normalised score"),
+    "return": Column("float", False, "return"),
+    "success_rate": Column("float", False, "share of episodes that succeeded"),
+    "scale": Column("float", False, "scale"),
+    "q": Column("float", False, "mean Q of the policy's actions"),
+    "bc_loss": Column("float", False, "mean BC loss"),
+    "critic_loss": Column("float", False, "critic loss"),
+    "l1": Column("float", False, "L1"),
+    "l2": Column("float", False, "L2"),
+    "l3": Column("float", False, "L3"),
+}
+TABLES: dict[str, dict[str, Column]] = {"runs": RUNS, "curves": CURVES}
+
+
+@dataclass(frozen=True)
+class Results:
+    """Runs (one row a run) and their curves (one row a run and step), sorted, each run once."""
+
+    runs: pd.DataFrame
+    curves: pd.DataFrame
+
+
+# ── writing ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def write_part(folder: str | Path, name: str, runs: Sequence[Row], curves: Sequence[Row]) -> None:
+    """Write some runs with their curves as one part of a folder of results; one of the same name is replaced.
+
+    Absent keys are null, `schema_version` is filled in, dictionaries become JSON. The curves are written first: a part
+    exists once its runs do, so a kill in between leaves nothing half.
+    """
+    if not re.fullmatch(r"[\w.+=@-]{1,200}", name) or name.startswith("."):
+        raise AspcError(f"{name!r} cannot name a part of results; use letters, digits and . _ + = @ - only.")
+    ids = {row["run_id"] for row in runs}
+    strangers = {row["run_id"] for row in curves} - ids
+    if strangers:
+        raise AspcError(f"The curves of part {name} name the run {min(strangers)!r}, which is not among its runs.")
+    for kind, rows in (("curves", curves), ("runs", runs)):
+        path = Path(folder) / kind / f"{name}.parquet"
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _write(path, _table(rows, TABLES[kind], name))
+        except OSError as error:
+            raise AspcError(f"Results cannot be written to {path}: {error.strerror or error}.") from error
+
+
+def _write(path: Path, table: pa.Table) -> None:
+    import pyarrow.parquet as pq
+
+    buffer = io.BytesIO()
+    # Checksums: a page that a disk or a copy has damaged is noticed before it is decoded.
+    pq.write_table(table, buffer, compression="zstd", write_page_checksum=True)
+    write_atomically(path, buffer.getvalue())
+
+
+def _table(rows: Sequence[Row], columns: Mapping[str, Column], name: str) -> pa.Table:
+    pa = _pyarrow()
+    for row in rows:
+        unknown = sorted(set(row) - set(columns))
+        if unknown:
+            raise AspcError(f"Part {name} has the unknown column {unknown[0]!r}; it can have {', '.join(columns)}.")
+    values: dict[str, list[Any]] = {}
+    for key, column in columns.items():
+        values[key] = [_cell(row.get(key), column.kind) for row in rows]
+        if key == "schema_version":
+            values[key] = [SCHEMA_VERSION] * len(rows)
+        if column.required and None in values[key]:
+            raise AspcError(f"Part {name} has a row without {key!r}, which every row must have.")
+    try:
+        return pa.table({key: pa.array(values[key], _arrow_type(column.kind)) for key, column in columns.items()})
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+        raise AspcError(f"Part {name} has a value of the wrong type: {_first_line(error)}.") from error
+
+
+def _cell(value: Any, kind: Kind) -> Any:
+    """A value as it is stored: NaN is null, dictionaries are JSON."""
+    if kind == "json" and value is not None and not isinstance(value, str):
+        return json.dumps(value, sort_keys=True, default=str)
+    if kind in ("int", "float") and hasattr(value, "item"):
+        value = value.item()
+    return None if isinstance(value, float) and math.isnan(value) else value
+
+
+def _arrow_type(kind: Kind) -> pa.DataType:
+    pa = _pyarrow()
+    return {"text": pa.string(), "json": pa.string(), "int": pa.int64(), "float": pa.float64()}[kind]
+
+
+def merge(folders: Iterable[str | Path], out: str | Path) -> Results:
+    """Read folders and write them as one pair of files, `runs.parquet` and `curves.parquet`, in `out`."""
+    results = read(*folders)
+    pa, out = _pyarrow(), Path(out)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        for kind, frame in (("curves", results.curves), ("runs", results.runs)):
+            fields = [(key, _arrow_type(column.kind)) for key, column in TABLES[kind].items()]
+            table = pa.Table.from_pandas(frame, pa.schema(fields), preserve_index=False).replace_schema_metadata(None)
+            _write(out / f"{kind}.parquet", table)
+    except OSError as error:
+        raise AspcError(f"Results cannot be written to {out}: {error.strerror or error}.") from error
+    return results
+
+
+def export_csv(results: Results, out: str | Path) -> list[Path]:
+    """Write `runs.csv` and `curves.csv`; null is an empty cell."""
+    out = Path(out)
+    paths = []
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        for kind, frame in (("runs", results.runs), ("curves", results.curves)):
+            paths.append(out / f"{kind}.csv")
+            write_atomically(paths[-1], frame.to_csv(index=False).encode())
+    except OSError as error:
+        raise AspcError(f"CSV files cannot be written to {out}: {error.strerror or error}.") from error
+    return paths
+
+
+# ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def read(*folders: str | Path) -> Results:
+    """Read folders of results, parts and merged ones. Of a run that is there twice, "done" beats "failed", then the
+    newest counts; its curve comes from the same part."""
+    pairs = [pair for folder in folders for pair in _parts(Path(folder))]
+    if not pairs:
+        raise AspcError("Give at least one folder of results.")
+    tables: dict[str, list[pa.Table]] = {"runs": [], "curves": []}
+    for source, (runs, curves) in enumerate(pairs):
+        for kind, path in (("runs", runs), ("curves", curves)):
+            if path is not None:
+                table = read_table(path, kind)
+                numbers = _pyarrow().repeat(_pyarrow().scalar(source, "int64"), len(table))
+                tables[kind].append(table.append_column("source", numbers))
+    return _unique(*(_frame(tables[kind], columns) for kind, columns in TABLES.items()))
+
+
+def _parts(folder: Path) -> list[tuple[Path, Path | None]]:
+    """The files of a folder, as pairs of runs and curves."""
+    if not folder.is_dir():
+        raise AspcError(f"There is no folder of results at {folder}.")
+    found = [path for path in (folder / "runs.parquet",) if path.is_file()]
+    found += sorted(p for p in (folder / "runs").glob("*.parquet") if not p.name.startswith("."))
+    if not found:
+        raise AspcError(
+            f"{folder} holds no results: it has neither runs.parquet nor runs/*.parquet; "
+            "`aspc bench` makes such a folder."
+        )
+    pairs: list[tuple[Path, Path | None]] = []
+    for path in found:
+        curves = folder / "curves.parquet" if path.parent == folder else folder / "curves" / path.name
+        pairs.append((path, curves if curves.is_file() else None))
+    return pairs
+
+
+def read_table(path: Path, kind: str) -> pa.Table:
+    """One checked Parquet file: sizes before memory is taken, then columns, types, versions, required values."""
+    pa, columns = _pyarrow(), TABLES[kind]
+    import pyarrow.parquet as pq
+
+    texts = [key for key, column in columns.items() if column.kind in ("text", "json")]
+    try:
+        metadata = pq.read_metadata(path)
+        _check_columns(path, kind, metadata.schema.to_arrow_schema())
+        if metadata.num_rows > MOST_ROWS:
+            raise AspcError(f"{path} claims {metadata.num_rows:,} rows; results have at most {MOST_ROWS:,} a file.")
+        with pq.ParquetFile(path, metadata=metadata, read_dictionary=texts, page_checksum_verification=True) as file:
+            table = file.read(columns=list(columns), use_threads=False, use_pandas_metadata=False)
+    except AspcError:
+        raise
+    except (pa.ArrowException, OSError, EOFError, UnicodeDecodeError, MemoryError) as error:
+        raise AspcError(
+            f"{path} is not a whole Parquet file; it may be cut or damaged: remove it, or write it again."
+        ) from error
+    return _check_values(path, kind, table)
+
+
+def _check_columns(path: Path, kind: str, schema: pa.Schema) -> None:
+    pa, columns = _pyarrow(), TABLES[kind]
+    if "schema_version" not in schema.names:
+        raise AspcError(f"{path} is not a table of results: it has no column schema_version.")
+    if len(set(schema.names)) < len(schema.names):
+        raise AspcError(f"{path} has two columns of one name.")
+    missing = [key for key in columns if key not in schema.names]
+    if missing:
+        raise AspcError(f"{path} lacks the column{'s' * (len(missing) > 1)} {', '.join(missing)} of {kind}.")
+    for key, column in columns.items():
+        found = schema.field(key).type
+        if pa.types.is_dictionary(found):
+            found = found.value_type
+        number, whole = pa.types.is_floating(found), pa.types.is_integer(found)
+        good = {
+            "int": whole,
+            "float": number or whole,
+            "text": pa.types.is_string(found) or pa.types.is_large_string(found),
+        }["text" if column.kind == "json" else column.kind]
+        if not good and not (pa.types.is_null(found) and not column.required):
+            wanted = {"int": "whole numbers", "float": "numbers"}.get(column.kind, "text")
+            raise AspcError(f"{path}: the column {key!r} must hold {wanted}, not {found}.")
+
+
+def _check_values(path: Path, kind: str, table: pa.Table) -> pa.Table:
+    pa, columns = _pyarrow(), TABLES[kind]
+    import pyarrow.compute as pc
+
+    arrays = {}
+    for key, column in columns.items():
+        array = table.column(key)
+        if column.required and array.null_count:
+            raise AspcError(f"{path}: {array.null_count:,} rows have no {key!r}, which every row must have.")
+        if column.kind in ("text", "json"):
+            _check_lengths(path, key, array)
+        try:
+            arrays[key] = array.cast(_arrow_type(column.kind))
+        except pa.ArrowInvalid as error:
+            raise AspcError(f"{path}: the column {key!r} has a value out of range.") from error
+    newest = pc.max(arrays["schema_version"]).as_py()
+    if newest is not None and newest != SCHEMA_VERSION:
+        raise AspcError(
+            f"{path} has results of format {newest} and this version reads format {SCHEMA_VERSION}; "
+            "read them with the aspc version that wrote them."
+        )
+    if kind == "runs":
+        odd = set(pc.unique(arrays["status"]).to_pylist()) - {"done", "failed"}
+        if odd:
+            raise AspcError(f"{path}: a run's status is 'done' or 'failed', not {min(odd)[:40]!r}.")
+    return pa.table(arrays)
+
+
+def _check_lengths(path: Path, key: str, array: pa.ChunkedArray) -> None:
+    """Refuse texts that are small in the file, where equal ones are stored once, and huge in memory."""
+    pa = _pyarrow()
+    import pyarrow.compute as pc
+
+    total = 0
+    for chunk in array.chunks:
+        lengths = pc.binary_length(chunk.dictionary if pa.types.is_dictionary(chunk.type) else chunk)
+        if (pc.max(lengths).as_py() or 0) > LONGEST_TEXT:
+            raise AspcError(f"{path}: the column {key!r} has a text of more than {LONGEST_TEXT:,} characters.")
+        if pa.types.is_dictionary(chunk.type):
+            lengths = lengths.take(chunk.indices)
+        total += pc.sum(lengths).as_py() or 0
+    if total > MOST_TEXT:
+        raise AspcError(f"{path}: the column {key!r} claims {total / 1e9:,.1f} GB of text.")
+
+
+def _frame(tables: list[pa.Table], columns: Mapping[str, Column]) -> pd.DataFrame:
+    pa = _pyarrow()
+    fields = [(key, _arrow_type(column.kind)) for key, column in columns.items()] + [("source", pa.int64())]
+    table = pa.concat_tables([pa.schema(fields).empty_table(), *tables])
+    return table.to_pandas(ignore_metadata=True)
+
+
+def _unique(runs: pd.DataFrame, curves: pd.DataFrame) -> Results:
+    """Each run once, and only the curves of the very rows that are kept."""
+    done = runs["status"] == "done"
+    newest = runs["finished"].fillna(runs["started"]).fillna("")
+    order = runs.assign(_done=done, _newest=newest).sort_values(["_done", "_newest", "source"], kind="stable")
+    kept = order.drop_duplicates("run_id", keep="last").drop(columns=["_done", "_newest"])
+    kept = kept.sort_values(["suite", "dataset", "variant", "seed", "run_id"], kind="stable")
+    of_kept = curves.merge(kept[["run_id", "source"]], on=["run_id", "source"], how="inner")
+    of_kept = of_kept.drop_duplicates(["run_id", "step"], keep="last").sort_values(["run_id", "step"], kind="stable")
+    return Results(
+        kept.drop(columns="source").reset_index(drop=True), of_kept.drop(columns="source").reset_index(drop=True)
+    )
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+
+
+def _pyarrow() -> Any:
+    try:
+        import pandas  # noqa: F401
+        import pyarrow
+    except ImportError as error:
+        raise MissingExtra("A table of results", "tables") from error
+    return pyarrow

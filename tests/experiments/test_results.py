@@ -1,0 +1,221 @@
+"""The results format: what goes in comes out, and what is wrong is said in one sentence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aspc.__main__ import main
+from aspc.errors import AspcError
+from aspc.experiments import results
+
+pa = pytest.importorskip("pyarrow", reason="the extra [tables] is not installed")
+pq = pytest.importorskip("pyarrow.parquet")
+
+
+def run_row(run_id: str = "a", **changes: Any) -> dict[str, Any]:
+    row = {
+        "run_id": run_id,
+        "suite": "table1",
+        "variant": "ASPC",
+        "algo": "aspc",
+        "dataset": "hopper-medium-v2",
+        "seed": 0,
+        "steps": 100,
+        "status": "done",
+        "score_last": 50.0,
+        "settings": {"k_alpha": 30},
+        "finished": "2026-01-01T00:00:00Z",
+    }
+    return {**row, **changes}
+
+
+def curve_rows(run_id: str = "a", steps: tuple[int, ...] = (50, 100), **changes: Any) -> list[dict[str, Any]]:
+    return [{"run_id": run_id, "step": step, "score": float(step), **changes} for step in steps]
+
+
+def replace_column(path: Path, name: str, values: Any) -> None:
+    table = pq.read_table(path)
+    pq.write_table(table.set_column(table.column_names.index(name), name, pa.array(values)), path)
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    results.write_part(tmp_path, "p1", [run_row(score_best=float("nan"))], curve_rows())
+    found = results.read(tmp_path)
+    (row,) = found.runs.to_dict("records")
+    assert row["run_id"] == "a"
+    assert row["score_last"] == 50.0
+    assert row["settings"] == '{"k_alpha": 30}'
+    assert row["schema_version"] == 1
+    assert row["score_best"] != row["score_best"]
+    assert list(found.curves["step"]) == [50, 100]
+    assert set(found.runs.columns) == set(results.RUNS)
+    assert set(found.curves.columns) == set(results.CURVES)
+
+
+def test_done_beats_failed_then_the_newest_and_curves_follow_the_run(tmp_path: Path) -> None:
+    late, early = "2026-02-02T00:00:00Z", "2026-01-01T00:00:00Z"
+    results.write_part(tmp_path, "p1", [run_row(finished=early)], curve_rows(score=1.0))
+    results.write_part(tmp_path, "p2", [run_row(finished=late, score_last=60.0)], curve_rows(score=2.0))
+    failed = run_row(finished="2026-03-03T00:00:00Z", status="failed", score_last=None)
+    results.write_part(tmp_path, "p3", [failed], curve_rows(steps=(10,), score=3.0))
+    found = results.read(tmp_path)
+    assert list(found.runs["score_last"]) == [60.0]
+    assert list(found.curves["score"]) == [2.0, 2.0]
+
+
+def test_merging_parts_and_merged_folders_changes_nothing(tmp_path: Path) -> None:
+    results.write_part(tmp_path / "x", "p", [run_row("a"), run_row("b", seed=1)], curve_rows("a") + curve_rows("b"))
+    results.write_part(tmp_path / "y", "p", [run_row("c", seed=2)], [])
+    merged = results.merge([tmp_path / "x", tmp_path / "y"], tmp_path / "m")
+    again = results.read(tmp_path / "m", tmp_path / "x", tmp_path / "m")
+    assert again.runs.equals(merged.runs)
+    assert again.curves.equals(merged.curves)
+    assert list(again.runs["run_id"]) == ["a", "b", "c"]
+    results.merge([tmp_path / "m"], tmp_path / "m")
+    assert results.read(tmp_path / "m").runs.equals(merged.runs)
+
+
+def test_a_part_without_its_runs_does_not_exist_yet(tmp_path: Path) -> None:
+    results.write_part(tmp_path, "p1", [run_row()], curve_rows())
+    results.write_part(tmp_path, "p2", [run_row("b")], curve_rows("b"))
+    (tmp_path / "runs" / "p2.parquet").unlink()
+    assert set(results.read(tmp_path).curves["run_id"]) == {"a"}
+
+
+@pytest.mark.parametrize(
+    ("runs", "curves", "words"),
+    [
+        ([run_row(colour="red")], [], "unknown column 'colour'"),
+        ([run_row(seed=None)], [], "without 'seed'"),
+        ([run_row(score_last="high")], [], "wrong type"),
+        ([run_row()], curve_rows("b"), "not among its runs"),
+    ],
+)
+def test_bad_rows_are_not_written(tmp_path: Path, runs: list[Any], curves: list[Any], words: str) -> None:
+    with pytest.raises(AspcError, match=words):
+        results.write_part(tmp_path, "p", runs, curves)
+    assert not list(tmp_path.rglob("runs/*.parquet"))
+
+
+@pytest.mark.parametrize("name", ["../p", "a/b", "", ".hidden"])
+def test_a_part_stays_in_its_folder(tmp_path: Path, name: str) -> None:
+    with pytest.raises(AspcError, match="cannot name a part"):
+        results.write_part(tmp_path, name, [run_row()], [])
+
+
+def damage_cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-20])
+
+
+def damage_version(path: Path) -> None:
+    replace_column(path, "schema_version", [2])
+
+
+def damage_columns(path: Path) -> None:
+    pq.write_table(pq.read_table(path).drop_columns(["algo", "seed"]), path)
+
+
+def damage_type(path: Path) -> None:
+    replace_column(path, "score_last", ["fifty"])
+
+
+def damage_status(path: Path) -> None:
+    replace_column(path, "status", ["perhaps"])
+
+
+def damage_null(path: Path) -> None:
+    replace_column(path, "dataset", pa.array([None], pa.string()))
+
+
+def damage_text(path: Path) -> None:
+    replace_column(path, "config", ["x" * (results.LONGEST_TEXT + 1)])
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (damage_cut, "not a whole Parquet file"),
+        (damage_version, "format 2 and this version reads format 1"),
+        (damage_columns, "lacks the columns algo, seed"),
+        (damage_type, "'score_last' must hold numbers"),
+        (damage_status, "'done' or 'failed', not 'perhaps'"),
+        (damage_null, "no 'dataset'"),
+        (damage_text, "more than 4,000,000 characters"),
+    ],
+)
+def test_bad_files_end_in_a_sentence(tmp_path: Path, capsys: Any, damage: Any, words: str) -> None:
+    results.write_part(tmp_path, "good", [run_row("b")], curve_rows("b"))
+    results.write_part(tmp_path, "bad", [run_row()], curve_rows())
+    damage(tmp_path / "runs" / "bad.parquet")
+    assert main(["results", str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert words in said
+    assert "bad.parquet" in said
+    assert said.count("\n") == 1
+
+
+def test_a_flipped_bit_is_noticed(tmp_path: Path) -> None:
+    results.write_part(tmp_path, "p", [run_row()], curve_rows())
+    path = tmp_path / "curves" / "p.parquet"
+    whole = path.read_bytes()
+    # Bit by bit through the first pages: either the checksum or the decoder must notice; never another value.
+    for at in range(4, 400, 7):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 0x10]) + whole[at + 1 :])
+        try:
+            scores = list(results.read(tmp_path).curves["score"])
+        except AspcError:
+            continue
+        assert scores == [50.0, 100.0]
+
+
+def test_absurd_numbers_of_rows_are_refused_before_memory_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results.write_part(tmp_path, "p", [run_row()], curve_rows())
+    monkeypatch.setattr(results, "MOST_ROWS", 1)
+    with pytest.raises(AspcError, match=r"curves/p.parquet claims 2 rows"):
+        results.read(tmp_path)
+
+
+def test_texts_that_are_small_on_disk_and_huge_in_memory_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(results, "MOST_TEXT", 100_000)
+    config = "x" * 1000
+    results.write_part(tmp_path, "p", [run_row(str(i), config=config) for i in range(200)], [])
+    assert (tmp_path / "runs" / "p.parquet").stat().st_size < 20_000
+    with pytest.raises(AspcError, match="GB of text"):
+        results.read(tmp_path)
+
+
+@pytest.mark.parametrize(("made", "words"), [(False, "no folder of results"), (True, "holds no results")])
+def test_no_results(tmp_path: Path, made: bool, words: str) -> None:
+    folder = tmp_path / "none"
+    if made:
+        folder.mkdir()
+    with pytest.raises(AspcError, match=words):
+        results.read(folder)
+
+
+def test_the_command_prints_merges_and_exports(tmp_path: Path, capsys: Any) -> None:
+    failed = run_row("b", seed=1, status="failed", score_last=None, error="out of memory\nmore")
+    results.write_part(tmp_path / "r", "p", [run_row(), failed], curve_rows())
+    assert main(["results", str(tmp_path / "r"), "--out", str(tmp_path / "m"), "--csv", str(tmp_path / "c")]) == 0
+    said = capsys.readouterr().out
+    assert "2 runs (1 done, 1 failed), 1 datasets" in said
+    assert "failed: b: out of memory" in said
+    assert len(results.read(tmp_path / "m").runs) == 2
+    head, *rows = (tmp_path / "c" / "runs.csv").read_text().splitlines()
+    assert head.startswith("schema_version,run_id,suite,variant")
+    assert len(rows) == 3  # the failed run's error has two lines
+    assert (tmp_path / "c" / "curves.csv").read_text().count("\n") == 3
+
+
+def test_every_column_is_described_in_the_documentation() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "report.md").read_text()
+    for columns in results.TABLES.values():
+        for name, column in columns.items():
+            assert f"| `{name}` | {column.kind} |" in text
