@@ -78,6 +78,15 @@ def test_merging_parts_and_merged_folders_changes_nothing(tmp_path: Path) -> Non
     assert results.read(tmp_path / "m").runs.equals(merged.runs)
 
 
+def test_a_run_has_a_place_in_every_suite_that_looks_at_it(tmp_path: Path) -> None:
+    results.write_part(tmp_path, "p", [run_row("a"), run_row("b", seed=1)], [])
+    results.write_entries(tmp_path, "necessity", [("necessity", "dynamic", "a"), ("necessity", "dynamic", "unknown")])
+    results.merge([tmp_path], tmp_path / "m")
+    for found in (results.read(tmp_path), results.read(tmp_path / "m"), results.read(tmp_path, tmp_path / "m")):
+        places = found.entries[["suite", "variant", "run_id"]].to_numpy().tolist()
+        assert places == [["necessity", "dynamic", "a"], ["table1", "ASPC", "a"], ["table1", "ASPC", "b"]]
+
+
 def test_a_part_without_its_runs_does_not_exist_yet(tmp_path: Path) -> None:
     results.write_part(tmp_path, "p1", [run_row()], curve_rows())
     results.write_part(tmp_path, "p2", [run_row("b")], curve_rows("b"))

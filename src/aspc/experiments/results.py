@@ -1,8 +1,8 @@
-"""Results of many runs in one open format: two Parquet tables, `runs` and `curves` (see docs/report.md).
+"""Results of many runs in one open format: Parquet tables `runs`, `curves` and `entries` (see docs/report.md).
 
 RESULTS/
-  runs/NAME.parquet  curves/NAME.parquet     parts, as they are written while a suite runs
-  runs.parquet       curves.parquet          the merged form
+  runs/NAME.parquet  curves/NAME.parquet  entries/NAME.parquet     parts, as they are written while a suite runs
+  runs.parquet       curves.parquet       entries.parquet          the merged form
 
 Any mix of folders of both kinds can be read together. Nothing in a file is executed: values are numbers and text.
 """
@@ -94,15 +94,26 @@ CURVES: dict[str, Column] = {
     "l2": Column("float", False, "L2"),
     "l3": Column("float", False, "L3"),
 }
-TABLES: dict[str, dict[str, Column]] = {"runs": RUNS, "curves": CURVES}
+ENTRIES: dict[str, Column] = {
+    "schema_version": Column("int", True, "version of this format"),
+    "suite": Column("text", True, "a suite that looks at the run"),
+    "variant": Column("text", True, "the run's label in that suite"),
+    "run_id": Column("text", True, "the run"),
+}
+TABLES: dict[str, dict[str, Column]] = {"runs": RUNS, "curves": CURVES, "entries": ENTRIES}
 
 
 @dataclass(frozen=True)
 class Results:
-    """Runs (one row a run) and their curves (one row a run and step), sorted, each run once."""
+    """Runs (one row a run), their curves (one row a run and step) and their places in suites (several for a run that
+    suites share), sorted, each once."""
 
     runs: pd.DataFrame
     curves: pd.DataFrame
+    entries: pd.DataFrame
+
+    def tables(self) -> dict[str, pd.DataFrame]:
+        return {"curves": self.curves, "entries": self.entries, "runs": self.runs}
 
 
 # ── writing ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -114,19 +125,24 @@ def write_part(folder: str | Path, name: str, runs: Sequence[Row], curves: Seque
     Absent keys are null, `schema_version` is filled in, dictionaries become JSON. The curves are written first: a part
     exists once its runs do, so a kill in between leaves nothing half.
     """
-    if not re.fullmatch(r"[\w.+=@-]{1,200}", name) or name.startswith("."):
-        raise AspcError(f"{name!r} cannot name a part of results; use letters, digits and . _ + = @ - only.")
-    ids = {row["run_id"] for row in runs}
-    strangers = {row["run_id"] for row in curves} - ids
+    _check_name(name)
+    strangers = {row["run_id"] for row in curves} - {row["run_id"] for row in runs}
     if strangers:
         raise AspcError(f"The curves of part {name} name the run {min(strangers)!r}, which is not among its runs.")
     for kind, rows in (("curves", curves), ("runs", runs)):
-        path = Path(folder) / kind / f"{name}.parquet"
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            _write(path, _table(rows, TABLES[kind], name))
-        except OSError as error:
-            raise AspcError(f"Results cannot be written to {path}: {error.strerror or error}.") from error
+        _write(Path(folder) / kind / f"{name}.parquet", _table(rows, TABLES[kind], name))
+
+
+def write_entries(folder: str | Path, name: str, entries: Iterable[tuple[str, str, str]]) -> None:
+    """Write which suites look at which runs: (suite, variant, run_id). A run's own row says its first suite only."""
+    _check_name(name)
+    rows = [dict(zip(("suite", "variant", "run_id"), entry, strict=True)) for entry in entries]
+    _write(Path(folder) / "entries" / f"{name}.parquet", _table(rows, ENTRIES, name))
+
+
+def _check_name(name: str) -> None:
+    if not re.fullmatch(r"[\w.+=@-]{1,200}", name) or name.startswith("."):
+        raise AspcError(f"{name!r} cannot name a part of results; use letters, digits and . _ + = @ - only.")
 
 
 def _write(path: Path, table: pa.Table) -> None:
@@ -135,7 +151,11 @@ def _write(path: Path, table: pa.Table) -> None:
     buffer = io.BytesIO()
     # Checksums: a page that a disk or a copy has damaged is noticed before it is decoded.
     pq.write_table(table, buffer, compression="zstd", write_page_checksum=True)
-    write_atomically(path, buffer.getvalue())
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, buffer.getvalue())
+    except OSError as error:
+        raise AspcError(f"Results cannot be written to {path}: {error.strerror or error}.") from error
 
 
 def _table(rows: Sequence[Row], columns: Mapping[str, Column], name: str) -> pa.Table:
@@ -172,31 +192,26 @@ def _arrow_type(kind: Kind) -> pa.DataType:
 
 
 def merge(folders: Iterable[str | Path], out: str | Path) -> Results:
-    """Read folders and write them as one pair of files, `runs.parquet` and `curves.parquet`, in `out`."""
+    """Read folders and write them as one file for each table (`runs.parquet`, …) in `out`."""
     results = read(*folders)
-    pa, out = _pyarrow(), Path(out)
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        for kind, frame in (("curves", results.curves), ("runs", results.runs)):
-            fields = [(key, _arrow_type(column.kind)) for key, column in TABLES[kind].items()]
-            table = pa.Table.from_pandas(frame, pa.schema(fields), preserve_index=False).replace_schema_metadata(None)
-            _write(out / f"{kind}.parquet", table)
-    except OSError as error:
-        raise AspcError(f"Results cannot be written to {out}: {error.strerror or error}.") from error
+    pa = _pyarrow()
+    for kind, frame in results.tables().items():
+        fields = [(key, _arrow_type(column.kind)) for key, column in TABLES[kind].items()]
+        table = pa.Table.from_pandas(frame, pa.schema(fields), preserve_index=False).replace_schema_metadata(None)
+        _write(Path(out) / f"{kind}.parquet", table)
     return results
 
 
 def export_csv(results: Results, out: str | Path) -> list[Path]:
-    """Write `runs.csv` and `curves.csv`; null is an empty cell."""
-    out = Path(out)
+    """Write `runs.csv`, `curves.csv` and `entries.csv`; null is an empty cell."""
     paths = []
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        for kind, frame in (("runs", results.runs), ("curves", results.curves)):
-            paths.append(out / f"{kind}.csv")
+    for kind, frame in results.tables().items():
+        paths.append(Path(out) / f"{kind}.csv")
+        try:
+            paths[-1].parent.mkdir(parents=True, exist_ok=True)
             write_atomically(paths[-1], frame.to_csv(index=False).encode())
-    except OSError as error:
-        raise AspcError(f"CSV files cannot be written to {out}: {error.strerror or error}.") from error
+        except OSError as error:
+            raise AspcError(f"{paths[-1]} cannot be written: {error.strerror or error}.") from error
     return paths
 
 
@@ -206,35 +221,33 @@ def export_csv(results: Results, out: str | Path) -> list[Path]:
 def read(*folders: str | Path) -> Results:
     """Read folders of results, parts and merged ones. Of a run that is there twice, "done" beats "failed", then the
     newest counts; its curve comes from the same part."""
-    pairs = [pair for folder in folders for pair in _parts(Path(folder))]
-    if not pairs:
+    sources = [source for folder in folders for source in _sources(Path(folder))]
+    if not sources:
         raise AspcError("Give at least one folder of results.")
-    tables: dict[str, list[pa.Table]] = {"runs": [], "curves": []}
-    for source, (runs, curves) in enumerate(pairs):
-        for kind, path in (("runs", runs), ("curves", curves)):
-            if path is not None:
-                table = read_table(path, kind)
-                numbers = _pyarrow().repeat(_pyarrow().scalar(source, "int64"), len(table))
-                tables[kind].append(table.append_column("source", numbers))
+    tables: dict[str, list[pa.Table]] = {kind: [] for kind in TABLES}
+    for i, source in enumerate(sources):
+        for kind, path in source.items():
+            table = read_table(path, kind)
+            numbers = _pyarrow().repeat(_pyarrow().scalar(i, "int64"), len(table))
+            tables[kind].append(table.append_column("source", numbers))
     return _unique(*(_frame(tables[kind], columns) for kind, columns in TABLES.items()))
 
 
-def _parts(folder: Path) -> list[tuple[Path, Path | None]]:
-    """The files of a folder, as pairs of runs and curves."""
+def _sources(folder: Path) -> list[dict[str, Path]]:
+    """The files of a folder by table, one dictionary a part."""
     if not folder.is_dir():
         raise AspcError(f"There is no folder of results at {folder}.")
-    found = [path for path in (folder / "runs.parquet",) if path.is_file()]
-    found += sorted(p for p in (folder / "runs").glob("*.parquet") if not p.name.startswith("."))
+    merged = {kind: folder / f"{kind}.parquet" for kind in TABLES}
+    found = [merged] if merged["runs"].is_file() else []
+    for runs in sorted(p for p in (folder / "runs").glob("*.parquet") if not p.name.startswith(".")):
+        found.append({"runs": runs, "curves": folder / "curves" / runs.name})
     if not found:
         raise AspcError(
             f"{folder} holds no results: it has neither runs.parquet nor runs/*.parquet; "
             "`aspc bench` makes such a folder."
         )
-    pairs: list[tuple[Path, Path | None]] = []
-    for path in found:
-        curves = folder / "curves.parquet" if path.parent == folder else folder / "curves" / path.name
-        pairs.append((path, curves if curves.is_file() else None))
-    return pairs
+    found += [{"entries": path} for path in sorted((folder / "entries").glob("*.parquet"))]
+    return [{kind: path for kind, path in source.items() if path.is_file()} for source in found]
 
 
 def read_table(path: Path, kind: str) -> pa.Table:
@@ -335,8 +348,10 @@ def _frame(tables: list[pa.Table], columns: Mapping[str, Column]) -> pd.DataFram
     return table.to_pandas(ignore_metadata=True)
 
 
-def _unique(runs: pd.DataFrame, curves: pd.DataFrame) -> Results:
+def _unique(runs: pd.DataFrame, curves: pd.DataFrame, entries: pd.DataFrame) -> Results:
     """Each run once, and only the curves of the very rows that are kept."""
+    import pandas as pd
+
     done = runs["status"] == "done"
     newest = runs["finished"].fillna(runs["started"]).fillna("")
     order = runs.assign(_done=done, _newest=newest).sort_values(["_done", "_newest", "source"], kind="stable")
@@ -344,8 +359,10 @@ def _unique(runs: pd.DataFrame, curves: pd.DataFrame) -> Results:
     kept = kept.sort_values(["suite", "dataset", "variant", "seed", "run_id"], kind="stable")
     of_kept = curves.merge(kept[["run_id", "source"]], on=["run_id", "source"], how="inner")
     of_kept = of_kept.drop_duplicates(["run_id", "step"], keep="last").sort_values(["run_id", "step"], kind="stable")
+    places = pd.concat([entries[entries["run_id"].isin(kept["run_id"])], kept], join="inner")
+    places = places[list(ENTRIES)].drop_duplicates().sort_values(["suite", "variant", "run_id"], kind="stable")
     return Results(
-        kept.drop(columns="source").reset_index(drop=True), of_kept.drop(columns="source").reset_index(drop=True)
+        *(f[list(c)].reset_index(drop=True) for f, c in zip((kept, of_kept, places), TABLES.values(), strict=True))
     )
 
 
