@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 import platform
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Literal
@@ -111,6 +111,35 @@ def _like(old: Any, new: Any, name: str) -> Any:
     if not ok:
         raise AspcError(f"The hyper-parameter {name} is a {type(old).__name__}, so it cannot be {new!r}.")
     return new
+
+
+def full_name(algorithm: Any, name: str) -> str:
+    """The dotted name of a hyper-parameter: `alpha` is `base.alpha` where only the wrapped algorithm has it."""
+    head, _, rest = name.partition(".")
+    fields = {f.name for f in dataclasses.fields(algorithm)}
+    if head not in fields and "base" in fields:
+        head, rest = "base", name
+    if head not in fields:
+        raise unknown_name("hyper-parameter", name, all_field_names(algorithm))
+    return f"{head}.{full_name(getattr(algorithm, head), rest)}" if rest else head
+
+
+def flat_values(algorithm: Any) -> dict[str, Any]:
+    """Every hyper-parameter by its dotted name."""
+    return dict(_flat(to_plain(algorithm)))
+
+
+def flat_settings(algorithm: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings as `replace_fields` takes them (plain, dotted or nested), by dotted name."""
+    return {full_name(algorithm, name): value for name, value in _flat(settings)}
+
+
+def _flat(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from ((f"{name}.{inner}", leaf) for inner, leaf in _flat(value))
+        else:
+            yield name, value
 
 
 def all_field_names(algorithm: Any) -> list[str]:

@@ -9,7 +9,8 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -135,10 +136,12 @@ def available_cores() -> int:
 
 
 class Evaluator:
-    """A pool of rollout workers. `evaluate` returns at once with a future."""
+    """A pool of rollout workers, which can roll out in any environment. `evaluate` returns at once with a future."""
 
     def __init__(self, env: str | EnvFactory, workers: int | None = None, timeout: float = 600.0) -> None:
         self.env, self.timeout = env, timeout
+        self.busy_seconds, self.episodes = 0.0, 0  # of all workers together
+        self._counting = threading.Lock()
         self.size = workers or available_cores()
         self._idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
         self._workers: list[_Worker] = []
@@ -159,24 +162,38 @@ class Evaluator:
         for worker in self._workers:
             worker.stop()
 
-    def evaluate(self, policy: Policy, seeds: Sequence[int]) -> PendingEvaluation:
-        """Roll the policy out once for each seed, spread over the workers; returns at once."""
-        if not isinstance(self.env, str):
-            return PendingEvaluation([self._threads.submit(self._share_here, policy, list(seeds))])
-        shares = [list(seeds[i :: self.size]) for i in range(self.size)]
-        return PendingEvaluation([self._threads.submit(self._share, policy, share) for share in shares if share])
+    def evaluate(self, policy: Policy, seeds: Sequence[int], env: str | EnvFactory | None = None) -> PendingEvaluation:
+        """Roll the policy out once for each seed, spread over the workers; returns at once.
 
-    def _share(self, policy: Policy, seeds: list[int]) -> list[dict[str, float]]:
+        `env` is another environment than the evaluator's own.
+        """
+        env = env or self.env
+        if not isinstance(env, str):
+            return PendingEvaluation([self._threads.submit(self._share_here, env, policy, list(seeds))])
+        shares = [list(seeds[i :: self.size]) for i in range(self.size)]
+        return PendingEvaluation([self._threads.submit(self._share, env, policy, share) for share in shares if share])
+
+    def _share(self, env: str, policy: Policy, seeds: list[int]) -> list[dict[str, float]]:
         worker = self._idle.get()
         try:
-            try:
-                return worker.call((str(self.env), policy, seeds), self.timeout)
-            except WorkerFailed:
-                # Once more on a fresh process: a passing fault should not cost a run.
-                return worker.call((str(self.env), policy, seeds), self.timeout)
+            with self._counted(len(seeds)):
+                try:
+                    return worker.call((env, policy, seeds), self.timeout)
+                except WorkerFailed:
+                    # Once more on a fresh process: a passing fault should not cost a run.
+                    return worker.call((env, policy, seeds), self.timeout)
         finally:
             self._idle.put(worker)
 
-    def _share_here(self, policy: Policy, seeds: list[int]) -> list[dict[str, float]]:
+    def _share_here(self, make: EnvFactory, policy: Policy, seeds: list[int]) -> list[dict[str, float]]:
         """A Python function that makes the environment cannot be sent to another process: roll out in a thread."""
-        return rollouts("", policy, seeds, {"": [self.env() for _ in seeds]})  # type: ignore[operator]
+        with self._counted(len(seeds)):
+            return rollouts("", policy, seeds, {"": [make() for _ in seeds]})
+
+    @contextlib.contextmanager
+    def _counted(self, episodes: int) -> Iterator[None]:
+        began = time.monotonic()
+        yield
+        with self._counting:
+            self.busy_seconds += time.monotonic() - began
+            self.episodes += episodes

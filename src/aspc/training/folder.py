@@ -26,12 +26,13 @@ from filelock import FileLock, Timeout
 from aspc.errors import AspcError
 from aspc.policy import Policy, load_policy, write_atomically
 
-CONFIG, METRICS, EVALUATIONS, RESULT, FIGURE = (
+CONFIG, METRICS, EVALUATIONS, RESULT, FIGURE, STATUS = (
     "config.json",
     "metrics.csv",
     "evaluations.csv",
     "result.json",
     "curves.png",
+    "status.json",
 )
 
 Row = dict[str, float]
@@ -93,10 +94,9 @@ class Run:
         self.path = Path(path)
         if not (self.path / CONFIG).is_file():
             raise AspcError(f"There is no run in {self.path}: it has no {CONFIG}.")
-        try:
-            self.config: dict[str, Any] = json.loads((self.path / CONFIG).read_text())
-        except (OSError, ValueError) as error:
-            raise AspcError(f"{self.path / CONFIG} cannot be read as JSON; it may be damaged.") from error
+        self.config: dict[str, Any] = read_json(self.path / CONFIG)
+        if "members" in self.config:
+            raise AspcError(f"{self.path} holds a fleet of runs, not one: read it with aspc.training.fleet.Fleet.")
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r}: {self.config['algo']} on {self.config['dataset']['name']})"
@@ -116,8 +116,7 @@ class Run:
     @property
     def result(self) -> dict[str, Any] | None:
         """What the run came to; None while it is not finished."""
-        path = self.path / RESULT
-        return json.loads(path.read_text()) if path.exists() else None
+        return read_json(self.path / RESULT, None)
 
     @property
     def policy(self) -> Policy:
@@ -149,6 +148,16 @@ def create(path: Path, config: Mapping[str, Any]) -> None:
         write_json(path / CONFIG, config)
     except OSError as error:
         raise AspcError(f"The run folder {path} cannot be written: {error.strerror}; choose another --out.") from error
+
+
+def read_json(path: Path, *default: Any) -> Any:
+    """A file of JSON; `default`, where one is given, if there is no such file."""
+    if default and not path.exists():
+        return default[0]
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise AspcError(f"{path} cannot be read as JSON; it may be damaged.") from error
 
 
 def write_json(path: Path, content: Any) -> None:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from aspc.algorithms.base import Preprocessing, Spec
@@ -72,10 +70,13 @@ def transitions_of(data: Dataset, algorithm: Any, options: TrainOptions) -> Tran
 
 
 class Tables(NamedTuple):
-    """Where the rows of each chunk come from: `next()` is a table on the device with `rows` rows."""
+    """Where the rows of each chunk come from, and which of them belong to each problem."""
 
-    next: Callable[[], jax.Array]
-    rows: int
+    next: Callable[[], np.ndarray]
+    offsets: list[int]
+    sizes: list[int]
+    change: bool
+    """Whether every chunk has a table of its own; otherwise there is one for all."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -138,18 +139,30 @@ class Problem:
         mark = fingerprint(data.observation_mean, data.observation_std, np.asarray([data.rows, data.mean_reward]))
         return cls(spec, layout, normaliser, data.rows, mark, stream=(data, prepare))
 
-    @contextmanager
-    def tables(self, first_chunk: int, budget_mb: int) -> Iterator[Tables]:
-        """The table of each chunk, from `first_chunk` on. Window k of a stream belongs to chunk k, so a resumed run
-        sees the same windows as one that was never interrupted."""
-        if self.stream is None:
-            table = jnp.asarray(self.rows)
-            yield Tables(lambda: table, len(table))
-            return
-        data, prepare = self.stream
+
+@contextmanager
+def shared_tables(problems: Sequence[Problem], first_chunk: int, budget_mb: int) -> Iterator[Tables]:
+    """The table of each chunk, from `first_chunk` on, with the rows of all problems; equal ones share theirs.
+
+    Window k of a stream belongs to chunk k, so a resumed run sees the same windows as one that was never interrupted.
+    """
+    if any(problem.stream is not None for problem in problems):
+        (problem,) = problems
+        assert problem.stream is not None
+        data, prepare = problem.stream
         rows = data.window_rows(budget_mb * 2**20)
         with data.windows(rows, seed=0, start=first_chunk, prepare=prepare) as windows:
-            yield Tables(lambda: jnp.asarray(next(windows)), windows.rows)
+            yield Tables(lambda: next(windows), [0], [windows.rows], change=True)
+        return
+    different = {problem.fingerprint: problem.rows for problem in problems if problem.rows is not None}
+    starts = dict(zip(different, np.cumsum([0, *map(len, different.values())]).tolist(), strict=False))
+    tables = list(different.values())
+    yield Tables(
+        lambda: tables[0] if len(tables) == 1 else np.concatenate(tables),
+        [starts[problem.fingerprint] for problem in problems],
+        [problem.transitions for problem in problems],
+        change=False,
+    )
 
 
 # ---------------------------------------------------------------------------------------------------------------

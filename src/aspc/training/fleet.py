@@ -1,0 +1,427 @@
+"""Many runs as one compiled program: seeds × datasets × settings that differ in numbers only.
+
+    members = [Member(f"{name}-{seed}", name, seed) for name in ("hopper-medium-v2", …) for seed in range(4)]
+    fleet = train_fleet("aspc", aspc.algorithms.default("aspc"), members, TrainOptions(steps=1_000_000), Path("out"))
+    fleet.result["members"]["hopper-medium-v2-0"]["last_score"]
+
+fleet/
+  config.json          what was trained: members, datasets, hyper-parameters, versions, machine
+  metrics.csv          a row for each chunk and run (`run` counts the members from 0)
+  evaluations.csv      a row for each evaluation and run
+  result.json          written at the end: what each member came to
+  policy/NAME/         the policy of each member that did not fail
+  checkpoints/         what the same call continues from
+  status.json          who has failed so far, and how long it took
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import hashlib
+import json
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from aspc import theory
+from aspc.algorithms.base import Preprocessing, Spec, with_horizon
+from aspc.data import Dataset
+from aspc.errors import AspcError
+from aspc.policy import Policy
+from aspc.training import folder
+from aspc.training.config import (
+    TrainOptions,
+    environment_facts,
+    flat_settings,
+    flat_values,
+    full_name,
+    replace_fields,
+    to_plain,
+)
+from aspc.training.folder import Row, columns, read_json, read_rows
+from aspc.training.loop import all_parts, with_overrides
+from aspc.training.problem import Data, Problem, dataset_facts, discount_of, load_source, preprocessing_of
+from aspc.training.run import A_FUNCTION
+from aspc.training.table import Layout
+from aspc.training.trainer import Outcome, Place, Plan, Trainee, Trainer
+
+# Options that change nothing in what is learned: another fleet is not another one for these.
+OUTSIDE = {"seeds", "checkpoint_every", "memory_budget_mb", "tensorboard", "logger"}
+
+
+class Member(NamedTuple):
+    """One run of a fleet."""
+
+    name: str
+    """Unique in the fleet; a file name."""
+    dataset: str | Dataset
+    """A name, a path or a dataset, as `train` takes it."""
+    seed: int
+    settings: Mapping[str, Any] = {}
+    """Hyper-parameters that differ from the fleet's algorithm, by plain or dotted name."""
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# What can share a program
+# ---------------------------------------------------------------------------------------------------------------
+
+
+def traceable(algorithm: Any, name: str) -> bool:
+    """Whether this hyper-parameter can be a number that differs between the runs of one program.
+
+    It can if the algorithm's functions accept a number in its place whose value is not known: nothing is computed.
+    """
+    return full_name(algorithm, name) in numbers(algorithm)
+
+
+_NUMBERS: dict[str, frozenset[str]] = {}
+
+
+def numbers(algorithm: Any) -> frozenset[str]:
+    """The dotted names of all hyper-parameters that can differ between the runs of one program."""
+    values = flat_values(algorithm)
+    floats = [name for name, value in values.items() if isinstance(value, float)]
+    # Values of other numbers play no part in it: a program either accepts an unknown number in a place or does not.
+    key = _as_json([_kinds(algorithm), {name: v for name, v in values.items() if name not in floats}, floats])
+    if key not in _NUMBERS:
+        together = _accepts(algorithm, floats)
+        _NUMBERS[key] = frozenset(floats if together else (name for name in floats if _accepts(algorithm, [name])))
+    return _NUMBERS[key]
+
+
+def _accepts(algorithm: Any, names: Sequence[str]) -> bool:
+    """Whether `init`, every kind of `update`, and `policy` can be traced with unknown numbers in these places."""
+    spec = Spec(3, 2)
+    layout = Layout(3, 2, bool(getattr(algorithm, "uses_next_actions", False)))
+
+    def program(key: Any, values: Mapping[str, Any]) -> list[Any]:
+        one = with_overrides(algorithm, values)
+        states = [one.init(key, spec)]
+        batch = layout.unpack(jnp.zeros((one.batch_size, layout.width)))
+        noise = {name: draw.sample(key, 1)[0] for name, draw in one.noise(spec, one.batch_size).items()}
+        for parts in all_parts(one):
+            states.append(one.update(states[0], batch, noise, parts)[0])
+        one.policy(states[-1])
+        return states
+
+    try:
+        before, *after = jax.eval_shape(program, jax.random.key(0), {name: jnp.zeros(()) for name in names})
+    except Exception:  # whatever a function does with a number that it needs to know
+        return False
+    kinds = [[(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(state)] for state in (before, *after)]
+    return all(kind == kinds[0] for kind in kinds)
+
+
+def group_key(algorithm: Any, sizes: Sequence[float], options: TrainOptions) -> Hashable:
+    """Runs with equal keys can train together.
+
+    `algorithm` has the run's own settings, `sizes` are the problem's (observation, action). Equal keys mean: the same
+    algorithm but for numbers that can differ, the same sizes, the same options (seeds do not matter).
+    """
+    free = numbers(algorithm)
+    fixed = {name: value for name, value in flat_values(algorithm).items() if name not in free}
+    shared = {name: value for name, value in dataclasses.asdict(options).items() if name != "seeds"}
+    return _as_json([_kinds(algorithm), fixed, list(sizes)[:2], shared])
+
+
+def _kinds(algorithm: Any) -> list[str]:
+    """The classes of an algorithm and of whatever it wraps."""
+    inner = [getattr(algorithm, field.name) for field in dataclasses.fields(algorithm)]
+    own = f"{type(algorithm).__module__}.{type(algorithm).__qualname__}"
+    return [own, *(kind for value in inner if dataclasses.is_dataclass(value) for kind in _kinds(value))]
+
+
+def _as_json(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, default=str)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Training
+# ---------------------------------------------------------------------------------------------------------------
+
+
+def train_fleet(
+    algo: str,
+    algorithm: Any,
+    members: Sequence[Member],
+    options: TrainOptions,
+    out: str | Path,
+    *,
+    bc: str | Mapping[str, Any] = "plain",
+    env: str | Callable[[], Any] | None = "auto",
+    vectorise: bool | None = None,
+    quiet: bool = False,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> Fleet:
+    """Train all members together, and leave a fleet's folder behind.
+
+    The same call continues a fleet that was cut short, and returns at once if it is finished. A member whose numbers
+    become NaN or infinite is marked as failed and the others go on. `options.seeds` is not looked at. `bc` (or a
+    mapping of further facts) goes into the config; `env` is as in `train`, for all datasets. `vectorise` puts runs
+    side by side or one after the other, if not as the device likes it best.
+    """
+    out = Path(out)
+    algorithms = [_own_algorithm(algorithm, member, options) for member in members]
+    _check_names(members)
+    asked = _asked(algo, members, algorithms, options, env)
+    if (out / folder.CONFIG).exists():
+        fleet = Fleet(out)
+        if fleet.config["asked"] != asked:
+            raise AspcError(f"{out} holds another fleet; choose another folder.")
+        if fleet.result is not None and all(_is_name(member.dataset) for member in members):
+            return fleet
+    if options.monitor_every and not theory.can_monitor(algorithm):
+        raise AspcError(f"--monitor-every looks at the step that a scale governs; {algo} has no scale.")
+    places, at = _places(members, algorithms, options, env)
+    varying = _varying(algorithm, members, algorithms, places, at, options)
+    config = {
+        "format": 1,
+        "algo": algo,
+        **({"bc": bc} if isinstance(bc, str) else bc),
+        "scale_name": getattr(algorithm, "scale_name", None),
+        "hyperparameters": to_plain(algorithms[0]),
+        "varying": sorted(varying),
+        "members": [
+            {"name": member.name, "seed": member.seed, "dataset": place, "settings": dict(member.settings)}
+            for member, place in zip(members, at, strict=True)
+        ],
+        "datasets": [_facts(member, place) for member, place in zip(_first_of(members, at), places, strict=True)],
+        **{name: value for name, value in dataclasses.asdict(options).items() if name != "seeds"},
+        "asked": asked,
+        "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        **environment_facts(),
+    }
+    if (out / folder.CONFIG).exists():
+        for before, now in zip(fleet.config["datasets"], config["datasets"], strict=True):
+            if before["fingerprint"] != now["fingerprint"]:
+                raise AspcError(f"{now['name']} is not what {out} was trained on (its content differs).")
+        if fleet.result is not None:
+            return fleet
+    else:
+        folder.create(out, config)
+    plan = Plan(
+        out,
+        algo,
+        algorithms[0],
+        places,
+        [
+            Trainee(member.name, member.seed, place, own, {"run": i, "seed": member.seed}, member.name)
+            for i, (member, place, own) in enumerate(zip(members, at, algorithms, strict=True))
+        ],
+        varying,
+        options,
+        config["versions"],
+        resume_with="the same call",
+        vectorise=vectorise,
+        isolate=True,
+    )
+    outcome = Trainer(plan, quiet, on_progress).go(None, options.steps)
+    folder.write_json(out / folder.RESULT, _result(Fleet(out), outcome))
+    return Fleet(out)
+
+
+def _own_algorithm(algorithm: Any, member: Member, options: TrainOptions) -> Any:
+    return with_horizon(replace_fields(algorithm, member.settings), options.horizon or options.steps)
+
+
+def _check_names(members: Sequence[Member]) -> None:
+    if not members:
+        raise AspcError("A fleet needs at least one member.")
+    names = [member.name for member in members]
+    bad = [name for name in names if name in ("", ".", "..") or set(name) & set('/\\:*?"<>|\0')]
+    if bad:
+        raise AspcError(f"A member's name is the name of a folder, so it cannot be {bad[0]!r}.")
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise AspcError(f"Two members of the fleet are called {twice[0]!r}; give each a name of its own.")
+
+
+def _is_name(dataset: Any) -> bool:
+    """Whether the dataset is known by a name, which stands for its content; files and arrays do not."""
+    return isinstance(dataset, str) and not Path(dataset).exists()
+
+
+def _asked(algo: str, members: Sequence[Member], algorithms: Sequence[Any], options: TrainOptions, env: Any) -> str:
+    """A hash of everything that was asked for; that the data is the same is checked by its own fingerprint."""
+    own_facts = [
+        [m.name, m.dataset if isinstance(m.dataset, str) else m.dataset.name, m.seed, sorted(m.settings), to_plain(own)]
+        for m, own in zip(members, algorithms, strict=True)
+    ]
+    shared = {name: value for name, value in dataclasses.asdict(options).items() if name not in OUTSIDE}
+    facts = [algo, own_facts, shared, env if isinstance(env, str | None) else A_FUNCTION]
+    return hashlib.sha256(_as_json(facts).encode()).hexdigest()[:16]
+
+
+def _places(
+    members: Sequence[Member], algorithms: Sequence[Any], options: TrainOptions, env: Any
+) -> tuple[list[Place], list[int]]:
+    """The datasets as the algorithm sees them, each once, and which of them every member learns from."""
+    loaded: dict[Any, Data] = {}
+    places: dict[Any, Place] = {}
+    at = []
+    for member, algorithm in zip(members, algorithms, strict=True):
+        dataset = member.dataset if isinstance(member.dataset, str) else id(member.dataset)
+        if dataset not in loaded:
+            loaded[dataset] = load_source(member.dataset, {})
+        data, how = loaded[dataset], preprocessing_of(algorithm)
+        # What is done to the data, besides its own content: rewards, normaliser, and the sums of n-step returns.
+        wishes = [getattr(how, field.name) for field in dataclasses.fields(Preprocessing)]
+        key = (dataset, *wishes, discount_of(algorithm) if options.n_step > 1 else None)
+        if key not in places:
+            problem = Problem.of(data, algorithm, options)
+            places[key] = Place(data, problem, data.env if env == "auto" else env)
+        at.append(list(places).index(key))
+    if len(places) > 1 and any(place.problem.stream is not None for place in places.values()):
+        raise AspcError("A streamed dataset cannot share a table with others; train it in a fleet of its own.")
+    return list(places.values()), at
+
+
+def _varying(
+    algorithm: Any,
+    members: Sequence[Member],
+    algorithms: Sequence[Any],
+    places: Sequence[Place],
+    at: Sequence[int],
+    options: TrainOptions,
+) -> dict[str, np.ndarray]:
+    """The numbers that members set for themselves; refuses members that cannot share a program.
+
+    A number that any member sets is a number of the run in all of them. So a member gives the same bits in a fleet
+    of its own as among others that set the same numbers.
+    """
+    values = [flat_values(own) for own in algorithms]
+    free = numbers(algorithms[0])
+    for member, own, place in zip(members, values, at, strict=True):
+        if places[place].problem.layout != places[0].problem.layout:
+            raise AspcError(f"{members[0].name} and {member.name} have data of different sizes; they need two fleets.")
+        for name in own:
+            if name not in free and _as_json(own[name]) != _as_json(values[0][name]):
+                raise AspcError(
+                    f"{name} is {values[0][name]} for {members[0].name} and {own[name]} for {member.name}, and it "
+                    f"cannot differ between runs of one program; they need two fleets."
+                )
+    key = group_key(algorithms[0], places[0].problem.spec, options)
+    assert all(group_key(own, places[i].problem.spec, options) == key for own, i in zip(algorithms, at, strict=True))
+    named = {name for member in members for name in flat_settings(algorithm, member.settings)}
+    return {name: np.asarray([own[name] for own in values], np.float32) for name in sorted(named & free)}
+
+
+def _first_of(members: Sequence[Member], at: Sequence[int]) -> list[Member]:
+    """The first member at each place."""
+    return [members[at.index(place)] for place in range(max(at) + 1)]
+
+
+def _facts(member: Member, place: Place) -> dict[str, Any]:
+    source = member.dataset if isinstance(member.dataset, str) else None
+    env = place.env if isinstance(place.env, str | None) else A_FUNCTION
+    return {**dataset_facts(place.data, source, {}, place.problem), "env": env}
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# What is left behind
+# ---------------------------------------------------------------------------------------------------------------
+
+
+class Fleet:
+    """A fleet on disk, finished or not."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.config: dict[str, Any] = read_json(self.path / folder.CONFIG, {})
+        if "members" not in self.config:
+            raise AspcError(f"There is no fleet in {self.path}.")
+
+    def __repr__(self) -> str:
+        return f"Fleet({str(self.path)!r}: {self.config['algo']}, {len(self.members)} runs)"
+
+    @property
+    def members(self) -> list[Member]:
+        """The members, with the names of their datasets."""
+        datasets = self.config["datasets"]
+        return [
+            Member(
+                m["name"], datasets[m["dataset"]]["source"] or datasets[m["dataset"]]["name"], m["seed"], m["settings"]
+            )
+            for m in self.config["members"]
+        ]
+
+    def metrics(self, name: str) -> dict[str, np.ndarray]:
+        return columns(self._rows(folder.METRICS, name))
+
+    def evaluations(self, name: str) -> dict[str, np.ndarray]:
+        return columns(self._rows(folder.EVALUATIONS, name))
+
+    @property
+    def result(self) -> dict[str, Any] | None:
+        """What the fleet came to; None while it is not finished."""
+        return read_json(self.path / folder.RESULT, None)
+
+    def policy(self, name: str) -> Policy:
+        self._index(name)
+        return Policy.load(self.path / "policy" / name)
+
+    def _rows(self, file: str, name: str) -> list[Row]:
+        run = self._index(name)
+        return [row for row in read_rows(self.path / file) if row["run"] == run]
+
+    def _index(self, name: str) -> int:
+        names = [member["name"] for member in self.config["members"]]
+        if name not in names:
+            raise AspcError(f"{self.path} has no member {name!r}; it has {', '.join(names[:8])}.")
+        return names.index(name)
+
+
+def _result(fleet: Fleet, outcome: Outcome) -> dict[str, Any]:
+    metrics, evaluations = (_by_run(fleet.path / file) for file in (folder.METRICS, folder.EVALUATIONS))
+    shared = {
+        "seconds": round(outcome.seconds, 3),
+        "steps_per_second": outcome.steps_per_second,
+        "runs_together": len(fleet.members),
+    }
+    members = {}
+    for i, member in enumerate(fleet.members):
+        failure = outcome.failures.get(i)
+        members[member.name] = {
+            "name": member.name,
+            "status": "done" if failure is None else "failed",
+            "error": failure and failure.message,
+            "steps": outcome.step if failure is None else failure.step,
+            **_scores(evaluations.get(i, [])),
+            "final_scale": metrics[i][-1].get("scale") if i in metrics else None,
+            **shared,
+        }
+    return {
+        "steps": outcome.step,
+        **shared,
+        "matmul_precision": fleet.config["matmul_precision"],
+        "evaluation_seconds": outcome.evaluation_seconds,
+        "hidden_eval_every": outcome.hidden_eval_every,
+        "members": members,
+    }
+
+
+def _by_run(path: Path) -> dict[int, list[Row]]:
+    found: dict[int, list[Row]] = {}
+    for row in read_rows(path):
+        found.setdefault(int(row["run"]), []).append(row)
+    return found
+
+
+def _scores(rows: Sequence[Row]) -> dict[str, float | int | None]:
+    """Last and best evaluation of one run; None for what is not known."""
+    known = {name: [row[f"{name}_mean"] for row in rows if not np.isnan(row[f"{name}_mean"])] for name in SCORES}
+    last = rows[-1] if rows else None
+    return {
+        **{f"last_{name}": values[-1] if values else None for name, values in known.items()},
+        **{f"best_{name}": max(values, default=None) for name, values in known.items()},
+        "success": None if last is None or np.isnan(last["success_rate"]) else last["success_rate"],
+        "episodes": None if last is None else int(last["episodes"]),
+    }
+
+
+SCORES = ("return", "score")

@@ -1,0 +1,582 @@
+"""A training from its first step to its last: what happens between the chunks of the compiled program.
+
+One run, several seeds, or a fleet of datasets and settings are the same here: *places* (a dataset made ready, with
+its environment) and *trainees* (one run each, which learns from one place). The device computes the next chunk while
+the host looks at the last one; whatever the host needs of a state is copied on the device before the next chunk
+takes its memory, so nothing waits for evaluations or checkpoints but the checkpoints themselves.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from aspc.algorithms.base import Spec
+from aspc.errors import AspcError
+from aspc.policy import Policy
+from aspc.training import folder
+from aspc.training.checkpoint import Checkpoints
+from aspc.training.config import TrainOptions
+from aspc.training.devices import Devices
+from aspc.training.evaluation import EnvFactory, Evaluator, PendingEvaluation, WorkerFailed, episode_seeds
+from aspc.training.folder import Row, RowFile
+from aspc.training.loop import Loop, Piece, Runs, Source, plan_chunk, start_runs, usual_blocks, with_overrides
+from aspc.training.problem import Data, Problem, Tables, score_of, shared_tables
+from aspc.training.progress import Progress
+
+CHECKPOINT_SECONDS = 60.0
+
+
+class Diverged(AspcError):
+    """A quantity became NaN or infinite."""
+
+
+class Interrupted(AspcError):
+    """SIGINT or SIGTERM; the run can be resumed."""
+
+    def __init__(self, message: str, signal_number: int) -> None:
+        super().__init__(message)
+        self.exit_code = 128 + signal_number
+
+
+class Place(NamedTuple):
+    """A dataset made ready, and the environment of the policies that learn from it (None: they are not rolled out)."""
+
+    data: Data
+    problem: Problem
+    env: str | EnvFactory | None
+
+
+class Trainee(NamedTuple):
+    """One run of the program."""
+
+    name: str
+    """Of the folders of its policy and its log."""
+    seed: int
+    place: int
+    """Which of the places it learns from."""
+    algorithm: Any
+    """With all of its own hyper-parameters."""
+    marks: Row
+    """What its rows in the CSV files say of it, after the step."""
+    title: str
+    """What a message calls it."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is trained, where, and how."""
+
+    path: Path
+    algo: str
+    algorithm: Any
+    """What all trainees share; their own numbers are in `overrides`."""
+    places: Sequence[Place]
+    trainees: Sequence[Trainee]
+    overrides: Mapping[str, np.ndarray]
+    """Hyper-parameters that differ between the trainees, by dotted field name, a number for each."""
+    options: TrainOptions
+    versions: Mapping[str, str | None]
+    resume_with: str
+    """What a message says to do to go on after an interruption."""
+    vectorise: bool | None = None
+    """Runs side by side or one after the other; None: as the device likes it."""
+    isolate: bool = False
+    """A run that diverges is left behind, and status.json says so; otherwise it ends the training."""
+
+
+class Failure(NamedTuple):
+    """A run whose numbers became NaN or infinite."""
+
+    step: int
+    message: str
+
+
+class Chunk(NamedTuple):
+    """A chunk that was given to the device, and what the host will want to see of it."""
+
+    end: int
+    results: list[tuple[Piece, Any]]
+    valid: dict[str, Any]
+    """Losses on held-out rows: for each place its trainees' numbers and theirs alone."""
+    theory: dict[str, Any]
+    policies: dict[str, Any] | None
+    """The arrays of all policies, where an evaluation is due."""
+    state: Any
+    """A copy of the state, where a checkpoint is due."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a training came to."""
+
+    step: int
+    seconds: float
+    steps_per_second: float | None
+    """Of every run, without compilation and without waiting for evaluations; None where one chunk was all."""
+    failures: Mapping[int, Failure]
+    evaluation_seconds: float | None
+    """Seconds that one evaluation of all runs takes the workers; None where nothing was evaluated."""
+    hidden_eval_every: int | None
+    """Steps between evaluations from which on these hide behind training."""
+
+
+@contextmanager
+def caught_signals() -> Iterator[list[int]]:
+    """SIGINT and SIGTERM are noted, to be obeyed at the end of the chunk; a second SIGINT is Python's own."""
+    caught: list[int] = []
+
+    def note(number: int, frame: Any) -> None:
+        if caught:
+            raise KeyboardInterrupt
+        caught.append(number)
+
+    try:
+        before = {s: signal.signal(s, note) for s in (signal.SIGINT, signal.SIGTERM)}
+    except ValueError:  # not the main thread: signals are somebody else's
+        yield caught
+        return
+    try:
+        yield caught
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def use_compilation_cache() -> None:
+    """A second start of the same program takes its compiled form from the user's cache folder.
+
+    The environment variable ASPC_COMPILATION_CACHE names another folder; JAX's own settings come first.
+    """
+    from platformdirs import user_cache_dir
+
+    if jax.config.values["jax_compilation_cache_dir"] is None:
+        folder = os.environ.get("ASPC_COMPILATION_CACHE") or os.path.join(user_cache_dir("aspc"), "compiled")
+        jax.config.update("jax_compilation_cache_dir", folder)
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+
+
+class Trainer:
+    """One training."""
+
+    def __init__(self, plan: Plan, quiet: bool, on_progress: Callable[[int, int], None] | None = None) -> None:
+        self.plan, self.options, self.quiet, self.on_progress = plan, plan.options, quiet, on_progress
+        self.trainees, self.places = list(plan.trainees), list(plan.places)
+        self.on_accelerator = jax.devices()[0].platform != "cpu"
+        vectorise = self.on_accelerator if plan.vectorise is None else plan.vectorise
+        problem = self.places[0].problem
+        self.loop = Loop(plan.algorithm, problem.spec, problem.layout, vectorise=vectorise)
+        self.devices = Devices(self.loop, len(self.trainees))
+        self.failures: dict[int, Failure] = {}
+        self.evaluations_under_way: list[tuple[int, int, PendingEvaluation]] = []
+        self.unsaved: tuple[int, Any] | None = None  # a checkpoint that waits for evaluations up to its step
+        self.waited = 0.0
+        self.first_look: tuple[int, float] | None = None  # step and time, when compilation is over
+
+    @property
+    def scale_name(self) -> str:
+        return getattr(self.plan.algorithm, "scale_name", None) or "scale"
+
+    # -- the whole of it ---------------------------------------------------------------------------------------
+    def go(self, first_step: int | None, last_step: int) -> Outcome:
+        """Train up to `last_step`, from `first_step` or (None) from the newest checkpoint on."""
+        use_compilation_cache()
+        path = self.plan.path
+        with ExitStack() as stack:
+            stack.callback(folder.lock(path).release)
+            self.checkpoints = Checkpoints(path / "checkpoints")
+            stack.callback(self.checkpoints.close)
+            if first_step is None:
+                first_step = self.checkpoints.latest_step() or 0
+            self._recall_status(first_step)
+            self.metrics = RowFile(path / folder.METRICS, first_step)
+            self.evaluations = RowFile(path / folder.EVALUATIONS, first_step)
+            self.progress = stack.enter_context(_closing(Progress(last_step, first_step, self.quiet)))
+            self.writers = self._tensorboard(first_step)
+            for writer in self.writers:
+                stack.callback(writer.close)
+            envs = [place.env for place in self.places if place.env is not None]
+            self.evaluator = stack.enter_context(Evaluator(envs[0])) if envs else None
+            stack.enter_context(jax.default_matmul_precision(_jax_precision(self.options.matmul_precision)))
+            caught = stack.enter_context(caught_signals())
+            self._announce(first_step, last_step)
+            first_chunk = first_step // self.options.chunk_steps
+            problems = [place.problem for place in self.places]
+            tables = stack.enter_context(shared_tables(problems, first_chunk, self.options.memory_budget_mb))
+            step = self._steps(first_step, last_step, caught, tables)
+            outcome = self._outcome(step)
+            if self.plan.isolate:
+                self._say_cost(outcome)
+            self.progress.close()
+        return outcome
+
+    def _say_cost(self, outcome: Outcome) -> None:
+        """Whether evaluation was hidden behind training, and from which interval on it would be."""
+        if outcome.hidden_eval_every is None:
+            return
+        assert self.evaluator is not None
+        enough = outcome.hidden_eval_every <= self.options.eval_every
+        self.progress.say(
+            f"One evaluation of all runs takes {outcome.evaluation_seconds:.1f} s on {self.evaluator.size} workers, "
+            f"which training makes up for in {outcome.hidden_eval_every:,} steps: evaluation every "
+            f"{self.options.eval_every:,} steps {'hides' if enough else 'does not hide'} behind training on an "
+            f"accelerator."
+        )
+
+    def _announce(self, first_step: int, last_step: int) -> None:
+        for note in dict.fromkeys(note for place in self.places for note in place.data.notes):
+            self.progress.say(f"note: {note}")
+        if first_step:
+            self.progress.say(f"Continuing {self.plan.path} from step {first_step:,}.")
+        if last_step > self.options.steps:
+            self.progress.say(
+                f"Going on to {last_step:,} steps; schedules that decay keep the horizon of "
+                f"{self.options.horizon or self.options.steps:,} steps that the run began with."
+            )
+
+    def _start(self, first_step: int, tables: Tables) -> tuple[Any, Runs]:
+        """The state at `first_step`, and everything else that differs between the runs."""
+        at = np.asarray([trainee.place for trainee in self.trainees])
+        offset, size = (np.asarray(numbers, np.int32)[at] for numbers in (tables.offsets, tables.sizes))
+        source = Source(jnp.asarray(offset), jnp.asarray(size))
+        seeds = jnp.asarray([trainee.seed for trainee in self.trainees])
+        overrides = {name: jnp.asarray(values) for name, values in self.plan.overrides.items()}
+        runs = start_runs(self.plan.algorithm, self.loop.spec, seeds, source, overrides)
+        if first_step:
+            runs = runs._replace(state=self.checkpoints.restore(first_step, runs.state))
+        runs = self.devices.spread(runs)
+        return runs.state, runs._replace(state=None)
+
+    def _steps(self, step: int, last_step: int, caught: list[int], tables: Tables) -> int:
+        """Chunk after chunk; returns the last step."""
+        state, runs = self._start(step, tables)
+        held_out = [place.problem.held_out for place in self.places]
+        self.held_out = [None if rows is None else self.devices.everywhere(rows) for rows in held_out]
+        chunk_steps = self.options.chunk_steps
+        blocks = usual_blocks(chunk_steps, self.loop.block_steps)
+        last_checkpoint = time.monotonic()
+        unseen: Chunk | None = None
+        table = None
+        while step < last_step:
+            end = min((step // chunk_steps + 1) * chunk_steps, last_step)
+            if table is None or tables.change:
+                table = self.devices.everywhere(tables.next())
+            results = []
+            for piece in plan_chunk(step, end, self.loop.block_steps, blocks):
+                if piece.blocks:
+                    first_block = jnp.asarray(piece.first_step // self.loop.block_steps)
+                    state, metrics = self.devices.run_blocks(state, runs, table, first_block, blocks=piece.blocks)
+                else:
+                    state, *metrics = self.devices.run_steps(
+                        state, runs, table, jnp.asarray(piece.first_step), jnp.asarray(piece.steps)
+                    )
+                results.append((piece, metrics))
+            if unseen is not None:
+                self._look_at(unseen)  # while the device computes
+            stop = end == last_step or bool(caught)
+            evaluate = self.evaluator is not None and (end == last_step or passed(self.options.eval_every, step, end))
+            if self.options.checkpoint_every:
+                save = passed(self.options.checkpoint_every, step, end)
+            else:
+                save = time.monotonic() - last_checkpoint > CHECKPOINT_SECONDS
+            if save or stop:
+                last_checkpoint = time.monotonic()
+            monitor = self.options.monitor_every > 0 and (step == 0 or passed(self.options.monitor_every, step, end))
+            unseen = Chunk(
+                end,
+                results,
+                valid=self._validate(state, runs),
+                # The first row names the file's columns, so the monitor has its say there in any case.
+                theory=self.loop.theory_on(state, runs, table, jnp.asarray(end)) if monitor else {},
+                policies=self._export(state, runs.overrides) if evaluate else None,
+                state=_copy(state) if save or stop else None,
+            )
+            step = end
+            # On a CPU rollouts and training would only take turns on the same cores.
+            if stop or (evaluate and not self.on_accelerator):
+                self._look_at(unseen)
+                unseen = None
+                self._collect_evaluations(wait=True)
+            if caught and step < last_step:
+                self.progress.close()
+                raise Interrupted(f"Stopped at step {step:,}; continue with: {self.plan.resume_with}", caught[0])
+            if len(self.failures) == len(self.trainees):
+                break
+        if step == last_step:
+            self._save_policies(step, self._export(state, runs.overrides))
+        return step
+
+    # -- looking at a chunk ------------------------------------------------------------------------------------
+    def _look_at(self, chunk: Chunk) -> None:
+        """Bring a chunk's numbers to the host: check, log, show; then evaluate and save what is due."""
+        end, values = chunk.end, self._sampled(chunk.results)
+        seen = self.devices.fetch(chunk.theory)
+        valid = {name: jax.device_get(losses) for name, losses in chunk.valid.items()}
+        rows: list[tuple[int, Row]] = []
+        for i in self._alive():
+            row: Row = {"step": end, **self.trainees[i].marks}
+            row |= {name: float(np.concatenate([s[i] for s in samples]).mean()) for name, samples in values.items()}
+            row |= {name: float(value[i]) for name, value in {**valid, **seen}.items()}
+            rows.append((i, row))
+        self.metrics.append([row for _, row in rows])
+        for i, row in rows:
+            for name, value in row.items():
+                if self.writers and name not in ("step", *self.trainees[i].marks) and not math.isnan(value):
+                    self.writers[i].add_scalar(f"train/{name}", value, end)
+        shown = {}
+        if rows and "scale" in rows[0][1]:
+            shown[self.scale_name] = f"{np.mean([row['scale'] for _, row in rows]):.3g}"
+        self.progress.show(end, **shown)
+        if self.on_progress is not None:
+            self.on_progress(end, self.progress.total)
+        self.first_look = self.first_look or (end, time.monotonic())
+        if chunk.policies is not None:
+            self._evaluate(end, chunk.policies)
+        if chunk.state is not None:
+            self._save_when_evaluated(end, chunk.state)
+        self._collect_evaluations(wait=False)
+
+    def _alive(self) -> list[int]:
+        return [i for i in range(len(self.trainees)) if i not in self.failures]
+
+    def _sampled(self, results: list[tuple[Piece, Any]]) -> dict[str, list[np.ndarray]]:
+        """The samples of each metric, [runs, samples] for each piece of the chunk; notes who diverged."""
+        values: dict[str, list[np.ndarray]] = {}
+        for piece, metrics in results:
+            metrics = self.devices.fetch(metrics)
+            if not piece.blocks:  # single steps: one sample of each metric, of those that were computed
+                last, computed = metrics
+                metrics = {name: value[:, None] for name, value in last.items() if computed[name].all()}
+            self._note_divergence(metrics, piece)
+            for name, samples in metrics.items():
+                values.setdefault(name, []).append(samples)
+        return values
+
+    def _note_divergence(self, metrics: Mapping[str, np.ndarray], piece: Piece) -> None:
+        """A run that has a number which is not finite ends: by itself, or with all others."""
+        found: dict[int, tuple[int, str, float]] = {}  # by run: its first bad sample, the metric, the number
+        for name, samples in metrics.items():
+            for i in np.flatnonzero(~np.isfinite(samples).all(1)).tolist():
+                first = int(np.flatnonzero(~np.isfinite(samples[i]))[0])
+                if i not in self.failures and (i not in found or first < found[i][0]):
+                    found[i] = (first, name, samples[i, first])
+        for i, (first, name, number) in sorted(found.items(), key=lambda item: item[1][0]):
+            steps = (first + 1) * self.loop.block_steps if piece.blocks else piece.steps
+            what = f"{name} became {number} at step {piece.first_step + steps:,} ({self.trainees[i].title})"
+            if not self.plan.isolate:
+                kept = self.checkpoints.latest_step()
+                good = f"the last good checkpoint, step {kept:,}, is kept" if kept else "no checkpoint was due yet"
+                raise Diverged(f"{what}; {good} in {self.plan.path}.")
+            self.failures[i] = Failure(piece.first_step + steps, f"{what}.")
+            self.progress.say(f"{what}; the other runs go on without it.")
+        if found:
+            self._write_status()
+
+    def _write_status(self) -> None:
+        """What a checkpoint does not say: who has failed, and how long it took so far."""
+        if not self.plan.isolate:
+            return
+        failures = {self.trainees[i].name: failure._asdict() for i, failure in self.failures.items()}
+        status = {"seconds": round(self._seconds(), 3), "failures": failures}
+        folder.write_json(self.plan.path / folder.STATUS, status)
+
+    def _recall_status(self, first_step: int) -> None:
+        """Runs that had failed when the checkpoint was made stay failed; later failures will happen again."""
+        status = folder.read_json(self.plan.path / folder.STATUS, {})
+        self.began = time.monotonic() - (status.get("seconds", 0.0) if first_step else 0.0)
+        for name, failure in status.get("failures", {}).items():
+            if failure["step"] <= first_step:
+                index = [trainee.name for trainee in self.trainees].index(name)
+                self.failures[index] = Failure(**failure)
+
+    def _seconds(self) -> float:
+        """Since the start, with the time before an interruption."""
+        return time.monotonic() - self.began
+
+    # -- held-out episodes -------------------------------------------------------------------------------------
+    def _validate(self, state: Any, runs: Runs) -> dict[str, Any]:
+        """Each run's losses on the held-out rows of its own place."""
+        if self.held_out[0] is None:
+            return {}
+        if len(self.places) == 1:
+            losses = self.loop.losses_on(state, runs, self.held_out[0])
+            return {f"valid_{name}": value for name, value in losses.items()}
+        found: dict[str, Any] = {}
+        for place, rows in enumerate(self.held_out):
+            here = np.asarray([i for i, trainee in enumerate(self.trainees) if trainee.place == place])
+            part_state, part_runs = jax.tree.map(lambda x, here=here: x[here], (state, runs))
+            for name, value in self.loop.losses_on(part_state, part_runs, rows).items():
+                whole = found.get(f"valid_{name}", jnp.zeros(len(self.trainees), value.dtype))
+                found[f"valid_{name}"] = whole.at[here].set(value)
+        return found
+
+    # -- evaluation --------------------------------------------------------------------------------------------
+    def _export(self, state: Any, overrides: Mapping[str, Any]) -> dict[str, Any]:
+        """The arrays of every run's policy, on their way to the host; the device does not wait."""
+        arrays = _policy_arrays(self.plan.algorithm, state, overrides)
+        for array in arrays.values():
+            array.copy_to_host_async()
+        return arrays
+
+    def _policies(self, step: int, arrays: dict[str, Any]) -> Iterator[tuple[int, Policy]]:
+        """The policy of every run that has not failed."""
+        stacked = self.devices.fetch(arrays)
+        for i in self._alive():
+            trainee = self.trainees[i]
+            place = self.places[trainee.place]
+            kind, settings = kind_and_settings(trainee.algorithm, self.loop.spec)
+            yield (
+                i,
+                Policy(
+                    kind,
+                    {name: array[i] for name, array in stacked.items()},
+                    settings,
+                    place.problem.normaliser.mean,
+                    place.problem.normaliser.std,
+                    place.data.action_low,
+                    place.data.action_high,
+                    {
+                        "algo": self.plan.algo,
+                        "dataset": place.data.name,
+                        "step": step,
+                        "versions": self.plan.versions,
+                        "seed": trainee.seed,
+                    },
+                ),
+            )
+
+    def _evaluate(self, step: int, arrays: dict[str, Any]) -> None:
+        assert self.evaluator is not None
+        last = step == self.progress.total
+        episodes = (self.options.final_episodes if last else None) or self.options.eval_episodes
+        for i, policy in self._policies(step, arrays):
+            trainee = self.trainees[i]
+            env = self.places[trainee.place].env
+            if env is not None:
+                pending = self.evaluator.evaluate(policy, episode_seeds(trainee.seed, step, episodes), env)
+                self.evaluations_under_way.append((step, i, pending))
+
+    def _collect_evaluations(self, wait: bool, up_to: float = math.inf) -> None:
+        """Record evaluations in the order in which they were asked for; then the checkpoint that waited for them."""
+        began = time.monotonic()
+        rows: list[tuple[int, Row]] = []
+        while self.evaluations_under_way:
+            step, i, pending = self.evaluations_under_way[0]
+            if not (pending.done() or (wait and step <= up_to)):
+                break
+            self.evaluations_under_way.pop(0)
+            trainee = self.trainees[i]
+            try:
+                row = pending.result().row(score_of(self.places[trainee.place].data))
+            except WorkerFailed as failure:
+                raise AspcError(f"Evaluation at step {step:,} failed twice: {failure}") from failure
+            rows.append((i, {"step": step, **trainee.marks, **row}))
+        self.waited += time.monotonic() - began
+        self.evaluations.append([row for _, row in rows])
+        for i, row in rows:
+            for name in ("score_mean", "return_mean", "success_rate"):
+                if self.writers and not math.isnan(row[name]):
+                    self.writers[i].add_scalar(f"evaluation/{name}", row[name], int(row["step"]))
+        if rows:
+            latest = rows[-1][1]
+            name = "return" if math.isnan(latest["score_mean"]) else "score"
+            means = [row[f"{name}_mean"] for _, row in rows if row["step"] == latest["step"]]
+            self.progress.show(int(latest["step"]), **{name: f"{np.mean(means):.1f}"})
+        self._save_what_is_evaluated()
+
+    # -- checkpoints -------------------------------------------------------------------------------------------
+    def _save_when_evaluated(self, step: int, state: Any) -> None:
+        """A checkpoint is saved when all evaluations up to its step are on disk, for these are never done again.
+
+        Training goes on meanwhile; only where the last checkpoint still waits for its evaluations is there a pause.
+        """
+        if self.unsaved is not None:
+            self._collect_evaluations(wait=True, up_to=self.unsaved[0])
+        self.unsaved = (step, self.devices.fetch(state))
+
+    def _save_what_is_evaluated(self) -> None:
+        if self.unsaved is None:
+            return
+        step, state = self.unsaved
+        if not any(asked <= step for asked, *_ in self.evaluations_under_way):
+            self.checkpoints.save(step, state)
+            self._write_status()
+            self.unsaved = None
+
+    # -- the end -----------------------------------------------------------------------------------------------
+    def _save_policies(self, step: int, arrays: dict[str, Any]) -> None:
+        for i, policy in self._policies(step, arrays):
+            policy.save(self.plan.path / "policy" / self.trainees[i].name)
+
+    def _outcome(self, step: int) -> Outcome:
+        rate = cost = hidden = None
+        if self.first_look is not None and step > self.first_look[0]:
+            training = time.monotonic() - self.first_look[1] - self.waited
+            rate = (step - self.first_look[0]) / max(training, 1e-9)
+        if self.evaluator is not None and self.evaluator.episodes:
+            evaluated = sum(self.places[trainee.place].env is not None for trainee in self.trainees)
+            episodes = evaluated * self.options.eval_episodes
+            cost = self.evaluator.busy_seconds / self.evaluator.episodes * episodes / self.evaluator.size
+        if rate is not None and cost is not None:
+            chunk = self.options.chunk_steps
+            hidden = max(math.ceil(cost * rate / chunk), 1) * chunk
+        return Outcome(step, self._seconds(), rate, dict(self.failures), cost, hidden)
+
+    def _tensorboard(self, first_step: int) -> list[Any]:
+        if not self.options.tensorboard:
+            return []
+        from tensorboardX import SummaryWriter
+
+        return [
+            SummaryWriter(str(self.plan.path / "tensorboard" / trainee.name), purge_step=first_step or None)
+            for trainee in self.trainees
+        ]
+
+
+def passed(every: int, step: int, end: int) -> bool:
+    """Whether a multiple of `every` lies after `step` and not after `end`."""
+    return end // every > step // every
+
+
+@cache
+def kind_and_settings(algorithm: Any, spec: Spec) -> tuple[str, dict[str, Any]]:
+    """What a policy says of itself besides its arrays; nothing is computed."""
+    exports: list[Any] = []
+    jax.eval_shape(lambda key: exports.append(algorithm.policy(algorithm.init(key, spec))), jax.random.key(0))
+    return exports[0].kind, exports[0].settings
+
+
+_copy = jax.jit(lambda tree: jax.tree.map(jnp.copy, tree))
+
+
+def _arrays(algorithm: Any, state: Any, overrides: Mapping[str, Any]) -> dict[str, Any]:
+    one_run = jax.vmap(lambda state, overrides: with_overrides(algorithm, overrides).policy(state).arrays)
+    # Copies: the next chunk takes the state's memory.
+    return jax.tree.map(jnp.copy, one_run(state, overrides))
+
+
+_policy_arrays = jax.jit(_arrays, static_argnums=0)
+
+
+@contextmanager
+def _closing(progress: Progress) -> Iterator[Progress]:
+    try:
+        yield progress
+    finally:
+        progress.close()
+
+
+def _jax_precision(name: str) -> str | None:
+    return None if name == "default" else {"high": "high", "highest": "highest"}[name]
