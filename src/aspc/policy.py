@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from aspc.errors import AspcError
-from aspc.policy_kinds import KINDS
+from aspc.policy_kinds import KINDS, Draw, sample, whole_act, whole_noise
 
 FORMAT_VERSION = 1
 HEADER, WEIGHTS = "policy.json", "weights.safetensors"
@@ -60,13 +60,13 @@ class Policy:
                 f"This policy takes observations of {self.observation_size} numbers, [{self.observation_size}] or "
                 f"[batch, {self.observation_size}], but got an array of shape {x.shape}."
             )
-        rows = (x if x.ndim == 2 else x[None]) - self.observation_mean
-        rows /= self.observation_std
-        unit = KINDS[self.kind](self.arrays, self.settings, rows, _generator(rng))
-        actions = self.action_low + (unit + 1) * (0.5 * (self.action_high - self.action_low))
-        # The map from ±1 can leave the bounds by a rounding error; the user's actuator should not see that.
-        actions = np.minimum(np.maximum(actions, self.action_low), self.action_high).astype(np.float32)
+        rows = x if x.ndim == 2 else x[None]
+        actions = whole_act(self, rows, sample(self.noise(), len(rows), rng))
         return actions if x.ndim == 2 else actions[0]
+
+    def noise(self) -> dict[str, Draw]:
+        """The random numbers that acting takes, by name; none for a deterministic policy."""
+        return whole_noise(self)
 
     # -- on disk -----------------------------------------------------------------------------------------------
     def header(self) -> dict[str, Any]:
@@ -95,62 +95,89 @@ class Policy:
         return folder
 
     @classmethod
-    def load(cls, folder: str | Path) -> Policy:
-        """Read a policy's folder. Nothing in it is executed."""
-        from safetensors import SafetensorError, safe_open
-
-        path = Path(folder) / WEIGHTS
+    def load(cls, path: str | Path) -> Policy:
+        """Read a policy's folder (or its weights' file). Nothing in it is executed, and nothing is read into memory
+        before the sizes in its header were held against the file's."""
+        path = Path(path) if Path(path).is_file() else Path(path) / WEIGHTS
         if not path.is_file():
-            raise AspcError(f"There is no policy in {folder}: {WEIGHTS} is missing.")
+            raise AspcError(f"There is no policy in {path.parent}: {WEIGHTS} is missing.")
+        header, arrays = _read(path)
         try:
-            with safe_open(path, framework="numpy") as file:
-                header = json.loads((file.metadata() or {})["aspc"])
-                arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-        except (SafetensorError, OSError, KeyError, ValueError, RecursionError) as error:
-            raise AspcError(f"{path} is not a whole policy file of this library; it may be damaged.") from error
-        if not isinstance(header, dict) or header.get("format") != FORMAT_VERSION:
-            found = header.get("format") if isinstance(header, dict) else None
-            raise AspcError(
-                f"{path} has format {found!r} and this version reads format {FORMAT_VERSION}; "
-                "load it with the aspc version that its header names, or save it again."
-            )
-        vectors = ("observation_mean", "observation_std", "action_low", "action_high")
-        try:
-            mean, std, low, high = (np.asarray(header[name], np.float32) for name in vectors)
+            with np.errstate(over="ignore"):  # what is too large becomes infinite, and is refused
+                mean, std, low, high = (np.asarray(header[name], np.float32) for name in VECTORS)
             policy = cls(header["kind"], arrays, dict(header["settings"]), mean, std, low, high, dict(header["info"]))
-        except (KeyError, TypeError, ValueError) as error:
+            sizes = [(header["observation_size"],)] * 2 + [(header["action_size"],)] * 2
+            fits = [vector.shape for vector in (mean, std, low, high)] == sizes and policy._sound()
+        except (KeyError, TypeError, ValueError, IndexError, ArithmeticError) as error:
             raise AspcError(f"{path} is damaged: its header is not whole.") from error
-        policy._check(path)
+        if not fits:
+            raise AspcError(f"{path} is damaged: its arrays do not fit together, or hold numbers that are not finite.")
         return policy
 
-    def _check(self, path: Path) -> None:
-        """Act once, so that a policy whose parts do not fit is refused now and not when it is needed."""
-        if self.kind not in KINDS:
-            raise AspcError(f"{path} is a policy of kind {self.kind!r}, which this version does not know.")
-        try:
-            with np.errstate(all="ignore"):
-                action = self.act(np.zeros(self.observation_size, np.float32))
-            sound = action.shape == self.action_low.shape == self.action_high.shape and self.observation_mean.ndim == 1
-        except (KeyError, ValueError, IndexError, TypeError, ZeroDivisionError, OverflowError, MemoryError):
-            sound = False
-        if not sound:
-            raise AspcError(f"{path} is damaged: its arrays do not fit together.")
+    def _sound(self) -> bool:
+        """Whether the parts fit, so that a policy that cannot act is refused now and not when it is needed."""
+        vectors = (self.observation_mean, self.observation_std, self.action_low, self.action_high)
+        return (
+            all(np.isfinite(array).all() for array in (*vectors, *self.arrays.values()))
+            and bool((self.observation_std > 0).all() and (self.action_low < self.action_high).all())
+            and KINDS[self.kind].check(self.arrays, self.settings, self.observation_size, self.action_size)
+        )
 
 
-def load_policy(path: str | Path, seed: int | None = None) -> Policy:
-    """The policy of a run (`seed` picks among several) or of a policy's own folder."""
+VECTORS = ("observation_mean", "observation_std", "action_low", "action_high")
+
+
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Header and arrays of a policy's file, after its format was found to be one that this version reads."""
+    from safetensors import SafetensorError, safe_open
+
+    damaged = AspcError(f"{path} is not a whole policy file of this library; it may be damaged.")
+    try:
+        # Opening compares every size that the file claims with its length.
+        with safe_open(path, framework="numpy") as file:
+            header = json.loads((file.metadata() or {})["aspc"])
+            if not isinstance(header, dict):
+                raise damaged
+            _check_format(path, header)
+            names = list(file.keys())
+            if any(file.get_slice(name).get_dtype() != "F32" for name in names):
+                raise damaged
+            return header, {name: file.get_tensor(name) for name in names}
+    except (SafetensorError, OSError, KeyError, ValueError, RecursionError) as error:
+        raise damaged from error
+
+
+def _check_format(path: Path, header: dict[str, Any]) -> None:
+    """Formats so far: 1. A change that older versions cannot read counts it up, and the older ones stay readable."""
+    found, kind = header.get("format"), header.get("kind")
+    if isinstance(found, int) and found > FORMAT_VERSION:
+        raise AspcError(f"{path} was made by a newer aspc (its format is {found}, ours {FORMAT_VERSION}); update aspc.")
+    if found != FORMAT_VERSION or not isinstance(kind, str) or kind not in KINDS:
+        raise AspcError(
+            f"{path} has format {found!r} and kind {kind!r}, which this version does not know; "
+            "save the policy again with aspc train."
+        )
+
+
+def find_policy(path: str | Path, seed: int | None = None) -> Path:
+    """The policy's own folder: in a run (`seed` picks among several, by default the first), or the path itself."""
     path = Path(path)
     if (path / WEIGHTS).exists():
-        return Policy.load(path)
+        return path
     found = sorted((path / "policy").glob("seed*")) if (path / "policy").is_dir() else []
     if not found:
         raise AspcError(f"There is no policy in {path}; give a run's folder or a policy's own folder.")
     if seed is None:
-        return Policy.load(found[0])
+        return found[0]
     wanted = path / "policy" / f"seed{seed}"
     if wanted not in found:
         raise AspcError(f"{path} has no policy of seed {seed}; it has {', '.join(f.name[4:] for f in found)}.")
-    return Policy.load(wanted)
+    return wanted
+
+
+def load_policy(path: str | Path, seed: int | None = None) -> Policy:
+    """The policy of a run (`seed` picks among several) or of a policy's own folder."""
+    return Policy.load(find_policy(path, seed))
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -165,7 +192,3 @@ def write_atomically(path: Path, content: bytes) -> None:
         except BaseException:
             os.unlink(file.name)
             raise
-
-
-def _generator(rng: np.random.Generator | int | None) -> np.random.Generator:
-    return rng if isinstance(rng, np.random.Generator) else np.random.default_rng(rng)

@@ -1,33 +1,50 @@
-"""How each kind of policy acts, in NumPy: (arrays, settings, normalised observations, rng) → actions in ±1.
+"""How each kind of policy acts: (arrays, settings, normalised observations, noise) → actions in ±1.
 
 The arrays are those that an algorithm's `policy(state)` exports: an MLP is `layers.0.weight` [in, out],
 `layers.0.bias`, … and, where it has LayerNorm, `norms.0.weight`, …, each with a prefix where there are several.
+
+This is the only place that says how a policy acts. With NumPy arrays it computes; with the arrays of another library
+(JAX), or with the symbols of an ONNX graph, the same lines write the program that `aspc export` leaves behind. So it
+needs nothing but NumPy, and a policy exported as NumPy carries this very file with it.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 Arrays = Mapping[str, np.ndarray]
-Kind = Callable[[Arrays, dict[str, Any], np.ndarray, np.random.Generator], np.ndarray]
+Settings = Mapping[str, Any]
+
+LARGEST_SAMPLE = 10_000_000  # numbers that acting on one observation may draw or hold at a time
 
 
-def relu(x: np.ndarray) -> np.ndarray:
-    return np.maximum(x, 0, out=x)
+def namespace(x: Any) -> Any:
+    """The module with the functions for such an array: NumPy, or the library that the array belongs to."""
+    return np if isinstance(x, np.ndarray) else x.__array_namespace__()
 
 
-def gelu(x: np.ndarray) -> np.ndarray:
+# ---------------------------------------------------------------------------------------------------------------
+# Networks
+# ---------------------------------------------------------------------------------------------------------------
+
+
+def relu(x: Any) -> Any:
+    return namespace(x).maximum(x, 0)
+
+
+def gelu(x: Any) -> Any:
     """The tanh approximation."""
-    return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+    return 0.5 * x * (1 + namespace(x).tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * (x * x * x))))
 
 
-def mish(x: np.ndarray) -> np.ndarray:
+def mish(x: Any) -> Any:
     """x·tanh(log(1 + eˣ)) with one exponential: tanh(log(1 + e)) = n/(n + 2), n = e·(e + 2)."""
-    e = np.exp(np.minimum(x, 20.0))  # above 20 the factor is 1 in float32
+    xp = namespace(x)
+    e = xp.exp(xp.minimum(x, 20.0))  # above 20 the factor is 1 in float32
     n = e * (e + 2)
     return x * (n / (n + 2))
 
@@ -35,52 +52,162 @@ def mish(x: np.ndarray) -> np.ndarray:
 ACTIVATIONS = {"relu": relu, "gelu": gelu, "mish": mish}
 
 
-def layer_norm(x: np.ndarray, weight: np.ndarray, bias: np.ndarray, eps: float) -> np.ndarray:
+def layer_norm(x: Any, weight: np.ndarray, bias: np.ndarray, eps: float) -> Any:
     centred = x - x.mean(-1, keepdims=True)
-    return centred / np.sqrt(np.square(centred).mean(-1, keepdims=True) + eps) * weight + bias
+    return centred / namespace(x).sqrt((centred * centred).mean(-1, keepdims=True) + eps) * weight + bias
 
 
-def mlp(arrays: Arrays, settings: dict[str, Any], x: np.ndarray, prefix: str = "") -> np.ndarray:
-    """Linear → activation (→ LayerNorm) …, Linear. Weights [members, in, out] are an ensemble: [members, rows, out]."""
+def mlp(arrays: Arrays, settings: Settings, x: Any, prefix: str = "") -> Any:
+    """Linear → activation (→ LayerNorm) …, Linear. Weights [members, in, out] are an ensemble: [members, …, out].
+
+    `x` may be a tuple of inputs, which stand side by side. Their leading axes need only broadcast: what is the same
+    for many rows is multiplied once.
+    """
+    inputs = x if isinstance(x, tuple) else (x,)
+    axes = max(part.ndim for part in inputs) - 1  # that a member's numbers have besides their own
+
+    def get(name: str, own_axes: int) -> np.ndarray:
+        """An array; an ensemble's with axes of 1 after its members, to go with the inputs' leading axes."""
+        array = arrays[f"{prefix}{name}"]
+        if array.ndim == own_axes:
+            return array
+        return array.reshape(array.shape[0], *(1,) * (axes + 1 - own_axes), *array.shape[1:])
+
     activation = ACTIVATIONS[settings["activation"]]
+    x = linear(inputs, get("layers.0.weight", 2), get("layers.0.bias", 1))
     i = 0
-    while True:
-        x = x @ arrays[f"{prefix}layers.{i}.weight"] + arrays[f"{prefix}layers.{i}.bias"][..., None, :]
-        if f"{prefix}layers.{i + 1}.weight" not in arrays:
-            return x
+    while f"{prefix}layers.{i + 1}.weight" in arrays:
         x = activation(x)
         if f"{prefix}norms.{i}.weight" in arrays:
-            weight, bias = (arrays[f"{prefix}norms.{i}.{part}"][..., None, :] for part in ("weight", "bias"))
-            x = layer_norm(x, weight, bias, settings["layer_norm_eps"])
+            x = layer_norm(x, get(f"norms.{i}.weight", 1), get(f"norms.{i}.bias", 1), settings["layer_norm_eps"])
         i += 1
+        x = x @ get(f"layers.{i}.weight", 2) + get(f"layers.{i}.bias", 1)
+    return x
 
 
-def deterministic(
-    arrays: Arrays, settings: dict[str, Any], observations: np.ndarray, rng: np.random.Generator
-) -> np.ndarray:
+def linear(inputs: tuple[Any, ...], weight: np.ndarray, bias: np.ndarray) -> Any:
+    """[x, y, …]·W + b as x·W_x + y·W_y + … + b."""
+    if len(inputs) == 1:
+        return inputs[0] @ weight + bias
+    total: Any = bias
+    first = 0
+    for x in inputs:
+        last = first + x.shape[-1]
+        total = total + x @ weight[..., first:last, :]
+        first = last
+    return total
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# The kinds
+# ---------------------------------------------------------------------------------------------------------------
+
+
+class Draw(NamedTuple):
+    """Random numbers that a policy takes as an input: "normal" is N(0, 1). `None` in the shape stands for the batch."""
+
+    distribution: str
+    shape: tuple[int | None, ...]
+
+    def sample(self, rng: np.random.Generator, batch: int) -> np.ndarray:
+        shape = tuple(batch if size is None else size for size in self.shape)
+        if self.distribution == "normal":
+            return rng.standard_normal(shape, np.float32)
+        return rng.gumbel(size=shape).astype(np.float32)
+
+
+class Kind(NamedTuple):
+    """A kind of policy."""
+
+    act: Callable[..., Any]
+    """(arrays, settings, observations, *noise) → actions in ±1."""
+    check: Callable[[Arrays, Settings, int, int], bool]
+    """Whether the arrays fit together and the settings are sound; nothing is computed with them."""
+    noise: Callable[[Arrays, Settings, int], dict[str, Draw]] = lambda arrays, settings, obs: {}
+    """The random inputs, by name and in the order in which `act` takes them; depends on the size of an observation."""
+
+    def __call__(
+        self, arrays: Arrays, settings: Settings, observations: np.ndarray, rng: np.random.Generator | int | None
+    ) -> np.ndarray:
+        """Act with noise of its own."""
+        batch, obs = observations.shape
+        return self.act(arrays, settings, observations, *sample(self.noise(arrays, settings, obs), batch, rng))
+
+
+def sample(draws: Mapping[str, Draw], batch: int, rng: np.random.Generator | int | None) -> list[np.ndarray]:
+    """The random inputs for a batch; an integer is a seed."""
+    if not draws:  # a generator takes longer to make than a small network to act
+        return []
+    generator = rng if isinstance(rng, np.random.Generator) else np.random.default_rng(rng)
+    return [draw.sample(generator, batch) for draw in draws.values()]
+
+
+def deterministic(arrays: Arrays, settings: Settings, observations: Any) -> Any:
     """tanh(MLP(s)); of a Gaussian policy, its mean."""
-    return np.tanh(mlp(arrays, settings, observations))
+    return namespace(observations).tanh(mlp(arrays, settings, observations))
 
 
-def flow(arrays: Arrays, settings: dict[str, Any], observations: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+def check_deterministic(arrays: Arrays, settings: Settings, obs: int, act: int) -> bool:
+    return mlp_fits(arrays, settings, obs, act)
+
+
+def flow(arrays: Arrays, settings: Settings, observations: Any, z: Any) -> Any:
     """clip(MLP(s, z), ±1) with z ~ N(0, 1) for each state: FQL's one-step policy."""
-    z = rng.standard_normal((len(observations), settings["latent_size"]), np.float32)
-    return np.clip(mlp(arrays, settings, np.concatenate([observations, z], -1)), -1, 1)
+    return clip_to_unit(mlp(arrays, settings, (observations, z)))
 
 
-def diffusion(
-    arrays: Arrays, settings: dict[str, Any], observations: np.ndarray, rng: np.random.Generator
-) -> np.ndarray:
+def flow_noise(arrays: Arrays, settings: Settings, obs: int) -> dict[str, Draw]:
+    return {"z": Draw("normal", (None, settings["latent_size"]))}
+
+
+def check_flow(arrays: Arrays, settings: Settings, obs: int, act: int) -> bool:
+    latent = settings["latent_size"]
+    return is_count(latent) and mlp_fits(arrays, settings, obs + latent, act)
+
+
+def diffusion(arrays: Arrays, settings: Settings, observations: Any, noise: Any, gumbel: Any) -> Any:
     """Diffusion-QL: several candidates a state, one of them drawn with the softmax of the smaller target Q."""
-    n, candidates = len(settings["alphas_cumprod"]), settings["candidates"]
-    rows = np.repeat(observations, candidates, axis=0)
-    shape = (len(rows), arrays["noise.layers.0.weight"].shape[0] - rows.shape[1] - time_size(arrays))
-    noise = rng.standard_normal((n + 1, *shape), np.float32)
-    actions = denoise(arrays, settings, rows, noise[0], noise[1:])
-    q = mlp(arrays, settings, np.concatenate([rows, actions], -1), "critics.").min(0).reshape(-1, candidates)
+    xp, states = namespace(observations), observations[:, None]
+    actions = denoise(arrays, settings, states, noise[0], [noise[t + 1] for t in range(diffusion_steps(settings))])
+    q = mlp(arrays, settings, (states, actions), "critics.").min(0)[..., 0]
     # argmax(q + Gumbel noise) is a draw from softmax(q).
-    chosen = np.argmax(q + rng.gumbel(size=q.shape), axis=1)
-    return actions.reshape(*q.shape, -1)[np.arange(len(q)), chosen]
+    chosen = xp.argmax(q + gumbel, axis=1)
+    return xp.take_along_axis(actions, chosen[:, None, None], axis=1)[:, 0]
+
+
+def diffusion_noise(arrays: Arrays, settings: Settings, obs: int) -> dict[str, Draw]:
+    candidates = settings["candidates"]
+    act = arrays["noise.layers.0.weight"].shape[0] - time_size(arrays) - obs
+    return {
+        "noise": Draw("normal", (diffusion_steps(settings) + 1, None, candidates, act)),
+        "gumbel": Draw("gumbel", (None, candidates)),
+    }
+
+
+def check_diffusion(arrays: Arrays, settings: Settings, obs: int, act: int) -> bool:
+    time, candidates = time_size(arrays), settings["candidates"]
+    coefficients = [settings[name] for name in COEFFICIENTS]
+    return (
+        is_count(candidates)
+        and all(isinstance(c, list) and 0 < len(c) == len(coefficients[0]) for c in coefficients)
+        and all(isinstance(x, float) and 0 <= x < math.inf for c in coefficients for x in c)
+        and min(settings["alphas_cumprod"]) > 0
+        and time >= 4
+        and time % 2 == 0
+        and mlp_fits(arrays, settings, time, time, "time.")
+        and mlp_fits(arrays, settings, act + time + obs, act, "noise.")
+        and mlp_fits(arrays, settings, obs + act, 1, "critics.", ensemble=True)
+        and candidates * (len(coefficients[0]) + 1) * act < LARGEST_SAMPLE
+        and candidates * max(array.size // array.shape[-2] for array in arrays.values() if array.ndim > 1)
+        < LARGEST_SAMPLE
+    )
+
+
+COEFFICIENTS = ("alphas_cumprod", "posterior_std", "posterior_mean_coef1", "posterior_mean_coef2")
+
+
+def diffusion_steps(settings: Settings) -> int:
+    return len(settings["alphas_cumprod"])
 
 
 def time_size(arrays: Arrays) -> int:
@@ -88,22 +215,85 @@ def time_size(arrays: Arrays) -> int:
     return arrays["time.layers.0.weight"].shape[0]
 
 
-def denoise(
-    arrays: Arrays, settings: dict[str, Any], observations: np.ndarray, x: np.ndarray, steps: np.ndarray
-) -> np.ndarray:
-    """Actions from noise x, with the noise `steps` [n, rows, act] of the n denoising steps."""
-    n, half = len(settings["alphas_cumprod"]), time_size(arrays) // 2
+def embedded_steps(arrays: Arrays, settings: Settings) -> np.ndarray:
+    """The embedding of every diffusion step [n, time]: it depends on weights alone."""
+    n, half = diffusion_steps(settings), time_size(arrays) // 2
     frequencies = np.exp(-np.arange(half) * math.log(10_000) / (half - 1))
     angles = (np.arange(n)[:, None] * frequencies).astype(np.float32)
-    embedded = mlp(arrays, settings, np.concatenate([np.sin(angles), np.cos(angles)], -1), "time.")
-    for t, epsilon in zip(reversed(range(n)), steps, strict=True):
-        time = np.broadcast_to(embedded[t], (len(x), embedded.shape[1]))
-        predicted = mlp(arrays, settings, np.concatenate([x, time, observations], -1), "noise.")
+    return mlp(arrays, settings, np.concatenate([np.sin(angles), np.cos(angles)], -1), "time.")
+
+
+def denoise(arrays: Arrays, settings: Settings, observations: Any, x: Any, steps: Any) -> Any:
+    """Actions from noise x, with the noise `steps` of the n denoising steps."""
+    embedded = embedded_steps(arrays, settings)
+    for t, epsilon in zip(reversed(range(len(embedded))), steps, strict=True):
+        predicted = mlp(arrays, settings, (x, embedded[t], observations), "noise.")
         kept = settings["alphas_cumprod"][t]
-        x0 = np.clip(math.sqrt(1 / kept) * x - math.sqrt(1 / kept - 1) * predicted, -1, 1)
+        x0 = clip_to_unit(math.sqrt(1 / kept) * x - math.sqrt(1 / kept - 1) * predicted)
         x = settings["posterior_mean_coef1"][t] * x0 + settings["posterior_mean_coef2"][t] * x
         x = x + settings["posterior_std"][t] * epsilon
-    return np.clip(x, -1, 1)
+    return clip_to_unit(x)
 
 
-KINDS: dict[str, Kind] = {"deterministic": deterministic, "flow": flow, "diffusion": diffusion}
+def clip_to_unit(x: Any) -> Any:
+    xp = namespace(x)
+    return xp.minimum(xp.maximum(x, -1.0), 1.0)
+
+
+KINDS: dict[str, Kind] = {
+    "deterministic": Kind(deterministic, check_deterministic),
+    "flow": Kind(flow, check_flow, flow_noise),
+    "diffusion": Kind(diffusion, check_diffusion, diffusion_noise),
+}
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# The whole policy: from what was observed to what is sent to the actuators
+# ---------------------------------------------------------------------------------------------------------------
+
+
+def whole_act(policy: Any, observations: Any, noise: Any) -> Any:
+    """Actions [batch, act] in the units of the logs: normaliser, network, map from ±1 to the action bounds."""
+    xp = namespace(observations)
+    low, high = policy.action_low, policy.action_high
+    rows = (observations - policy.observation_mean) / policy.observation_std
+    unit = KINDS[policy.kind].act(policy.arrays, policy.settings, rows, *noise)
+    actions = low + (unit + 1) * (0.5 * (high - low))
+    # The map from ±1 can leave the bounds by a rounding error; the user's actuator should not see that.
+    return xp.minimum(xp.maximum(actions, low), high)
+
+
+def whole_noise(policy: Any) -> dict[str, Draw]:
+    """The random inputs of a policy; none where it is deterministic."""
+    return KINDS[policy.kind].noise(policy.arrays, policy.settings, len(policy.observation_mean))
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Checks, before anything is computed
+# ---------------------------------------------------------------------------------------------------------------
+
+
+def is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+def mlp_fits(
+    arrays: Arrays, settings: Settings, inputs: int, outputs: int, prefix: str = "", ensemble: bool = False
+) -> bool:
+    """Whether the arrays are an MLP (or an ensemble of them) of these sizes, each layer fitting the next."""
+    lead = arrays[f"{prefix}layers.0.weight"].shape[:-2]
+    if settings["activation"] not in ACTIVATIONS or len(lead) != int(ensemble) or 0 in lead:
+        return False
+    size, i = inputs, 0
+    while f"{prefix}layers.{i}.weight" in arrays:
+        weight, bias = arrays[f"{prefix}layers.{i}.weight"], arrays[f"{prefix}layers.{i}.bias"]
+        width = weight.shape[-1]
+        if width == 0 or weight.shape != (*lead, size, width) or bias.shape != (*lead, width):
+            return False
+        if f"{prefix}norms.{i}.weight" in arrays:
+            norms = [arrays[f"{prefix}norms.{i}.{part}"].shape for part in ("weight", "bias")]
+            eps = settings["layer_norm_eps"]
+            if norms != [bias.shape] * 2 or not isinstance(eps, float) or not 0 < eps < 1:
+                return False
+        size, i = width, i + 1
+    return size == outputs

@@ -1,0 +1,163 @@
+"""Reads many damaged files in a process of its own; the test that starts it sees whether one of them crashed it.
+
+    python fuzz_child.py FOLDER SUFFIX FIRST LAST
+
+Case i is the valid file FOLDER/whole + SUFFIX, damaged by a generator seeded with i. The number of a case is printed
+before it is read, so that after a crash it is known. A policy's suffix is .safetensors; the others are datasets'.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import resource
+import signal
+import subprocess
+import sys
+import zipfile
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from aspc.data import files
+from aspc.data.dataset import Dataset
+from aspc.errors import AspcError
+from aspc.policy import Policy
+
+SECONDS = 20  # for one file; then the default action of SIGALRM ends the process, which counts as a hang
+MEMORY = 6 << 30
+POLICY_MEMORY = 2 << 30
+
+
+def damage(whole: bytes, case: int) -> bytes:
+    """One to eight random wounds: bits, bytes, stretches, cuts, doubled and missing parts; the ends more often."""
+    rng = np.random.default_rng(case)
+    body = bytearray(whole)
+    for _ in range(rng.integers(1, 9)):
+        if not body:
+            break
+        near = rng.choice([len(body), min(len(body), 512)])
+        at = int(rng.integers(near))
+        if rng.random() < 0.3:
+            at = len(body) - 1 - at  # where zip and Parquet keep their tables
+        length = int(rng.integers(1, 40))
+        match rng.integers(7):
+            case 0:
+                body[at] ^= 1 << int(rng.integers(8))
+            case 1:
+                body[at : at + length] = rng.bytes(min(length, len(body) - at))
+            case 2:
+                body[at : at + length] = bytes([int(rng.choice([0, 255]))]) * min(length, len(body) - at)
+            case 3:
+                del body[at : at + length]
+            case 4:
+                body[at:at] = body[at : at + length]
+            case 5 if rng.random() < 0.3:
+                del body[at:]
+            case _:
+                number = int(rng.choice([0, 1, 2**31 - 1, 2**32 - 1, 2**63 - 1])).to_bytes(8, "little")
+                body[at : at + 8] = number[: len(body) - at]
+    return bytes(body)
+
+
+def damage_file(whole: bytes, suffix: str, case: int) -> bytes:
+    """A damaged file; of an archive every other case has a wounded member in a sound archive, past its checksums."""
+    if suffix == ".safetensors" and case % 3:
+        return damage_header(whole, case)
+    if suffix != ".npz" or case % 2:
+        return damage(whole, case)
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(whole)) as source, zipfile.ZipFile(buffer, "w") as target:
+        names = source.namelist()
+        for i, name in enumerate(names):
+            body = source.read(name)
+            target.writestr(name, damage(body, case) if i == case // 2 % len(names) else body)
+    return buffer.getvalue()
+
+
+HOSTILE = (None, -1, 0, 2**31, 10**12, 10**400, 1e308, -0.5, "", "x", [], [[]], {}, [1e9] * 3, True, float("nan"))
+
+
+def damage_header(whole: bytes, case: int) -> bytes:
+    """A safetensors file with a header that is well-formed but lies, or one with wounds but of the right length."""
+    size = int.from_bytes(whole[:8], "little")
+    header, body = whole[8 : 8 + size], whole[8 + size :]
+    if case % 3 == 1:
+        header = damage(header, case)
+    else:
+        tree = json.loads(header)
+        tree["__metadata__"]["aspc"] = json.loads(tree["__metadata__"]["aspc"])
+        rng = np.random.default_rng(case)
+        for _ in range(rng.integers(1, 4)):
+            replace_one(tree, deepcopy(HOSTILE[rng.integers(len(HOSTILE))]), rng)
+        if isinstance(tree.get("__metadata__"), dict) and "aspc" in tree["__metadata__"]:
+            tree["__metadata__"]["aspc"] = json.dumps(tree["__metadata__"]["aspc"])
+        header = json.dumps(tree).encode()
+    return len(header).to_bytes(8, "little") + header + body
+
+
+def replace_one(tree: Any, value: Any, rng: np.random.Generator) -> None:
+    """Walk down a random path and put `value` where it ends, which may be anywhere on the way."""
+    keys = list(tree) if isinstance(tree, dict) else range(len(tree))
+    if not keys:
+        return
+    key = keys[rng.integers(len(keys))]
+    if isinstance(tree[key], dict | list) and tree[key] and rng.random() < 0.9:
+        replace_one(tree[key], value, rng)
+    else:
+        tree[key] = value
+
+
+def read(path: Path) -> None:
+    """Read as users do, and use what was read."""
+    if path.suffix == ".safetensors":
+        policy = Policy.load(path)
+        with np.errstate(all="ignore"):
+            assert policy.act(np.zeros((2, policy.observation_size))).shape == (2, policy.action_size)
+    else:
+        Dataset.from_arrays(**files.extract(path, {}).arrays)
+
+
+def fuzz(folder: Path, suffix: str, cases: int) -> tuple[int, list[int]]:
+    """Run all cases in children; returns how many were refused and which ones crashed or hung a child."""
+    first, refused, crashed = 0, 0, []
+    while first < cases:
+        command = [sys.executable, "-W", "error", __file__, str(folder), suffix, str(first), str(cases)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=570, check=False)
+        lines = done.stdout.splitlines()
+        assert not [line for line in lines if line.startswith(("TRACEBACK", "TWO LINES"))], done.stdout[-2000:]
+        if done.returncode == 0:
+            return refused + int(lines[-1].split()[1]), crashed
+        assert done.returncode < 0, done.stderr[-2000:]  # ended by a signal, or the test itself is broken
+        crashed.append(int(lines[-1]))
+        first = crashed[-1] + 1
+    return refused, crashed
+
+
+def main(folder: Path, suffix: str, first: int, last: int) -> None:
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    memory = POLICY_MEMORY if suffix == ".safetensors" else MEMORY
+    resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+    whole = (folder / f"whole{suffix}").read_bytes()
+    path = folder / f"damaged{suffix}"
+    refused = 0
+    for case in range(first, last):
+        path.write_bytes(damage_file(whole, suffix, case))
+        print(case, flush=True)
+        signal.alarm(SECONDS)
+        try:
+            read(path)
+        except AspcError as error:
+            refused += 1
+            if "\n" in str(error):
+                print(f"TWO LINES in case {case}: {error}", flush=True)
+        except Exception as error:
+            print(f"TRACEBACK in case {case}: {type(error).__name__}: {error}", flush=True)
+        signal.alarm(0)
+    print(f"refused {refused}", flush=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))

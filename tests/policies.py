@@ -1,0 +1,53 @@
+"""A policy of every algorithm, with random weights of the shapes that it exports: nothing is compiled or trained."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any
+
+import jax
+import numpy as np
+
+from aspc import algorithms
+from aspc.algorithms.base import Spec
+from aspc.policy import Policy
+
+INFO = {"algo": "?", "dataset": "random", "step": 7, "seed": 3, "versions": {"aspc": "0"}}
+
+
+def policy_of(algorithm: Any, obs: int = 5, act: int = 3, loud: float = 1.5, **info: Any) -> Policy:
+    """Weights N(0, loud²/in), so that no output is near 0; a normaliser and bounds that are not trivial."""
+    exports: list[Any] = []
+
+    def arrays(key: Any) -> dict[str, Any]:
+        exports.append(algorithm.policy(algorithm.init(key, Spec(obs, act))))
+        return exports[0].arrays
+
+    shapes = jax.eval_shape(arrays, jax.random.key(0))
+    rng = np.random.default_rng(0)
+    weights = {
+        name: rng.normal(0, loud * (a.shape[-2] if a.ndim > 1 else 25) ** -0.5, a.shape).astype(np.float32)
+        for name, a in shapes.items()
+    }
+    low = rng.uniform(-3, 0, act).astype(np.float32)
+    return Policy(
+        exports[0].kind,
+        weights,
+        exports[0].settings,
+        rng.normal(size=obs).astype(np.float32),
+        rng.uniform(0.5, 2, obs).astype(np.float32),
+        low,
+        low + rng.uniform(1, 4, act).astype(np.float32),
+        {**INFO, **info},
+    )
+
+
+def narrow(algorithm: Any, width: int = 32) -> Any:
+    """The algorithm with narrow networks and everything else as it is."""
+    if hasattr(algorithm, "base"):
+        return replace(algorithm, base=narrow(algorithm.base, width))
+    return replace(algorithm, **{f.name: width for f in fields(algorithm) if f.name.endswith("hidden_dim")})
+
+
+def policy_named(name: str, **sizes: Any) -> Policy:
+    return policy_of(narrow(algorithms.default(name)), algo=name, **sizes)

@@ -1,0 +1,195 @@
+"""The policy's file: old ones load, newer ones say so, hostile ones are refused before they cost anything."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from aspc.algorithms.diffusion_ql import DiffusionQL
+from aspc.algorithms.rebrac import ReBRAC
+from aspc.errors import AspcError
+from aspc.policy import FORMAT_VERSION, WEIGHTS, Policy, find_policy, load_policy
+from fuzz_child import fuzz
+from policies import narrow, policy_named, policy_of
+
+FORMATS = Path(__file__).with_name("formats")
+KINDS = ("td3_bc", "fql", "diffusion_ql")
+
+
+def write(path: Path, header: dict[str, Any], body: bytes = b"") -> Path:
+    """A safetensors file by hand: header length, header, data."""
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + body)
+    return path
+
+
+def header_of(path: Path) -> dict[str, Any]:
+    raw = (path / WEIGHTS).read_bytes()
+    return json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")])
+
+
+def change_header(path: Path, **changes: Any) -> Path:
+    """A saved policy whose own header has other values."""
+    raw = (path / WEIGHTS).read_bytes()
+    header = header_of(path)
+    own = json.loads(header["__metadata__"]["aspc"])
+    settings = {**own["settings"], **changes.pop("settings", {})}
+    header["__metadata__"]["aspc"] = json.dumps({**own, "settings": settings, **changes})
+    write(path / WEIGHTS, header, raw[8 + int.from_bytes(raw[:8], "little") :])
+    return path
+
+
+@pytest.mark.parametrize("kind", ["deterministic", "flow", "diffusion"])
+def test_a_policy_of_format_1_loads_and_acts_as_it_did(kind: str) -> None:
+    """The files were written when format 1 was new, with the actions that their policy took then."""
+    expected = json.loads((FORMATS / "format1" / kind / "actions.json").read_text())
+    policy = load_policy(FORMATS / "format1" / kind)
+    assert policy.kind == kind
+    np.testing.assert_allclose(policy.act(np.array(expected["observations"]), 5), expected["actions"], atol=1e-5)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_what_is_saved_is_loaded(tmp_path: Path, name: str) -> None:
+    policy = policy_named(name)
+    loaded = load_policy(policy.save(tmp_path / "policy"))
+    assert loaded.header() == policy.header()
+    observations = np.random.default_rng(0).normal(size=(9, 5))
+    np.testing.assert_array_equal(loaded.act(observations, 1), policy.act(observations, 1))
+    assert json.loads((tmp_path / "policy" / "policy.json").read_text()) == json.loads(json.dumps(policy.header()))
+
+
+def test_a_newer_format_and_an_unknown_one_say_what_to_do(tmp_path: Path) -> None:
+    saved = policy_named("td3_bc").save(tmp_path)
+    with pytest.raises(AspcError, match=r"made by a newer aspc.*update"):
+        load_policy(change_header(saved, format=FORMAT_VERSION + 1))
+    with pytest.raises(AspcError, match=r"format '1'.*save the policy again"):
+        load_policy(change_header(saved, format="1"))
+    with pytest.raises(AspcError, match=r"kind 'magic'.*does not know"):
+        load_policy(change_header(saved, format=1, kind="magic"))
+
+
+def test_a_small_file_that_claims_much_costs_nothing(tmp_path: Path) -> None:
+    size = 4 * 5 * 10**12
+    layer = {"dtype": "F32", "shape": [10**12, 5], "data_offsets": [0, size]}
+    small = write(tmp_path / WEIGHTS, {"layers.0.weight": layer})
+    assert small.stat().st_size < 200
+    empty = {"dtype": "F32", "shape": [10**12, 0], "data_offsets": [0, 0]}  # a claim that costs no byte is still one
+    other = policy_named("td3_bc").save(tmp_path / "empty")
+    raw = (other / WEIGHTS).read_bytes()
+    header = header_of(other) | {"layers.0.weight": empty}
+    (tmp_path / "zeros").mkdir()
+    tracemalloc.start()
+    with pytest.raises(AspcError, match="damaged"):
+        Policy.load(tmp_path)
+    write(other / WEIGHTS, header, raw[8 + int.from_bytes(raw[:8], "little") :])
+    with pytest.raises(AspcError, match="damaged"):
+        Policy.load(other)
+    assert tracemalloc.get_traced_memory()[1] < 2e6
+    tracemalloc.stop()
+    too_long = tmp_path / "zeros" / WEIGHTS
+    too_long.write_bytes((10**12).to_bytes(8, "little") + b"{}")
+    with pytest.raises(AspcError, match="damaged"):
+        Policy.load(too_long)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"candidates": 10**12},
+        {"candidates": 0},
+        {"candidates": True},
+        {"candidates": 2.5},
+        {"alphas_cumprod": [0.5]},
+        {"alphas_cumprod": [0.0] * 5},
+        {"posterior_std": [float("inf")] * 5},
+        {"activation": "eval"},
+        {"activation": ["relu"]},
+    ],
+)
+def test_hostile_settings_are_refused(tmp_path: Path, settings: dict[str, Any]) -> None:
+    saved = policy_named("diffusion_ql").save(tmp_path)
+    with pytest.raises(AspcError, match="damaged"):
+        load_policy(change_header(saved, settings=settings))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"observation_std": [0.0] * 5},
+        {"observation_mean": [float("nan")] * 5},
+        {"action_low": [9.0] * 3},
+        {"observation_size": 6},
+        {"action_high": [[1.0, 1.0, 1.0]]},
+        {"action_high": [10**400] * 3},
+        {"info": 3},
+        {"settings": {"layer_norm_eps": 0.0}},
+    ],
+)
+def test_hostile_headers_are_refused(tmp_path: Path, change: dict[str, Any]) -> None:
+    saved = policy_of(narrow(ReBRAC(actor_layer_norm=True))).save(tmp_path)
+    load_policy(saved)
+    with pytest.raises(AspcError, match="damaged"):
+        load_policy(change_header(saved, **change))
+
+
+def test_arrays_that_would_blow_up_by_broadcasting_are_refused(tmp_path: Path) -> None:
+    """A bias [n, 1] would turn a row into a matrix; an ensemble would act many times."""
+    policy = policy_named("td3_bc")
+    tall = policy.arrays["layers.0.bias"][:, None]
+    members = {name: np.stack([array] * 2) for name, array in policy.arrays.items()}
+    wrong = np.full_like(policy.arrays["layers.0.bias"], np.inf)
+    for arrays in (
+        {**policy.arrays, "layers.0.bias": tall},
+        {**policy.arrays, "layers.0.bias": wrong},
+        members,
+        {name: array for name, array in policy.arrays.items() if not name.startswith("layers.1")},
+    ):
+        dataclasses.replace(policy, arrays=arrays).save(tmp_path)
+        with pytest.raises(AspcError, match="damaged"):
+            load_policy(tmp_path)
+
+
+def test_other_kinds_of_numbers_are_refused(tmp_path: Path) -> None:
+    saved = policy_named("td3_bc").save(tmp_path)
+    raw = (saved / WEIGHTS).read_bytes()
+    (saved / WEIGHTS).write_bytes(raw.replace(b'"F32"', b'"I32"'))
+    with pytest.raises(AspcError, match="damaged"):
+        load_policy(saved)
+
+
+def test_where_a_policy_is_found(tmp_path: Path) -> None:
+    for seed in (0, 2):
+        policy_named("td3_bc").save(tmp_path / "policy" / f"seed{seed}")
+    assert find_policy(tmp_path).name == "seed0"
+    assert find_policy(tmp_path, 2) == find_policy(tmp_path / "policy" / "seed2") == tmp_path / "policy" / "seed2"
+    with pytest.raises(AspcError, match="no policy of seed 1; it has 0, 2"):
+        find_policy(tmp_path, 1)
+    with pytest.raises(AspcError, match="There is no policy in"):
+        load_policy(tmp_path / "nowhere")
+
+
+def check_fuzz(folder: Path, name: str, cases: int) -> None:
+    algorithm = DiffusionQL(hidden_dim=4, time_dim=4, diffusion_steps=2) if name == "diffusion_ql" else None
+    policy = policy_named(name, obs=2, act=1) if algorithm is None else policy_of(algorithm, 2, 1)
+    whole = (policy.save(folder / name) / WEIGHTS).read_bytes()
+    (folder / "whole.safetensors").write_bytes(whole)
+    refused, crashed = fuzz(folder, ".safetensors", cases)
+    assert crashed == []
+    assert cases / 2 < refused < cases  # else the damage does nothing, or the whole file is refused too
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_damaged_policies(tmp_path: Path, name: str) -> None:
+    check_fuzz(tmp_path, name, 150)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", KINDS)
+def test_ten_thousand_damaged_policies(tmp_path: Path, name: str) -> None:
+    check_fuzz(tmp_path, name, 10_000)
