@@ -35,15 +35,15 @@ def unflatten(arrays: dict[str, Any], like: Any) -> Any:
 class Checkpoints:
     """The checkpoints of one run; the newest two are kept."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, read_only: bool = False) -> None:
+        """`read_only` changes nothing in the folder, so that a run can be looked at while it trains."""
         # Orbax logs at INFO level and warns about sharding it is not told of; neither is the user's concern here.
         logging.getLogger("absl").setLevel(logging.ERROR)
         import orbax.checkpoint as ocp
 
         self._ocp = ocp
-        self._manager = ocp.CheckpointManager(
-            folder.absolute(), options=ocp.CheckpointManagerOptions(max_to_keep=2, create=True)
-        )
+        how: dict[str, Any] = {"read_only": True} if read_only else {"max_to_keep": 2, "create": True}
+        self._manager = ocp.CheckpointManager(folder.absolute(), options=ocp.CheckpointManagerOptions(**how))
 
     def latest_step(self) -> int | None:
         return self._manager.latest_step()
