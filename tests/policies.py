@@ -15,7 +15,7 @@ from aspc.policy import Policy
 INFO = {"algo": "?", "dataset": "random", "step": 7, "seed": 3, "versions": {"aspc": "0"}}
 
 
-def policy_of(algorithm: Any, obs: int = 5, act: int = 3, loud: float = 1.5, **info: Any) -> Policy:
+def policy_of(algorithm: Any, obs: int = 5, act: int = 3, loud: float = 1.0, **info: Any) -> Policy:
     """Weights N(0, loud²/in), so that no output is near 0; a normaliser and bounds that are not trivial."""
     exports: list[Any] = []
 

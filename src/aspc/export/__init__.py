@@ -1,0 +1,115 @@
+"""`aspc export`: a policy for where this library is not. ONNX, StableHLO, or a folder that needs NumPy alone.
+
+Each carries the normaliser and the action bounds with it and takes any batch size. Policies that sample take their
+random numbers as inputs, so that the program stays a pure function; its metadata names their shapes.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Literal
+
+from aspc.errors import AspcError
+from aspc.policy import Policy, find_policy, write_atomically
+
+__all__ = ["export", "load_stablehlo", "main"]
+
+Format = Literal["onnx", "stablehlo", "numpy"]
+DEFAULT_NAMES = {"onnx": "policy.onnx", "stablehlo": "policy.stablehlo", "numpy": "numpy"}
+
+
+OWN_FILES = {"policy.py", "weights.npz", "__pycache__"}
+
+
+def export(
+    run: str | Path, format: Format, out: str | Path | None = None, seed: int | None = None, force: bool = False
+) -> Path:
+    """Write the policy of a run (or of a policy's own folder); returns where it is.
+
+    What is already at `out` is kept, unless `force` is given; then it is replaced whole.
+    """
+    folder = find_policy(run, seed)
+    policy = Policy.load(folder)
+    target = Path(out) if out is not None else folder / DEFAULT_NAMES[format]
+    if target.exists() and not force:
+        raise AspcError(f"{target} exists already; choose another --out, or replace it with --force.")
+    if target.is_dir() and not (format == "numpy" and {f.name for f in target.iterdir()} <= OWN_FILES):
+        raise AspcError(f"{target} is not an exported {format} policy, so it is not replaced; choose another --out.")
+    files = contents(policy, format)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if format == "numpy":
+            write_folder(target, files)
+        else:
+            write_atomically(target, files[""])
+    except OSError as error:
+        raise AspcError(f"{target} cannot be written: {error.strerror}; choose another --out.") from error
+    return target
+
+
+def contents(policy: Policy, format: Format) -> dict[str, bytes]:
+    """The files of an exported policy by name; a single file has none."""
+    if format == "onnx":
+        from aspc.export.onnx_graph import onnx_model
+
+        return {"": onnx_model(policy, metadata(policy)).SerializeToString()}
+    if format == "stablehlo":
+        from aspc.export.stablehlo import stablehlo_archive
+
+        return {"": stablehlo_archive(policy, metadata(policy))}
+    from aspc.export.numpy_folder import numpy_files
+
+    return numpy_files(policy, metadata(policy))
+
+
+def metadata(policy: Policy) -> dict[str, Any]:
+    """What travels with every export: where the policy came from, its sizes, and its inputs."""
+    return {
+        **policy.info,
+        "kind": policy.kind,
+        "observation_size": policy.observation_size,
+        "action_size": policy.action_size,
+        "action_low": policy.action_low.tolist(),
+        "action_high": policy.action_high.tolist(),
+        "noise": {
+            name: {"distribution": draw.distribution, "shape": ["batch" if n is None else n for n in draw.shape]}
+            for name, draw in policy.noise().items()
+        },
+        "exported_by": f"aspc {version('aspc')}",
+    }
+
+
+def write_folder(target: Path, files: dict[str, bytes]) -> None:
+    """The folder appears whole: written under another name, then renamed. One that it replaces goes after that."""
+    new = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    try:
+        os.chmod(new, 0o755)
+        for name, content in files.items():
+            write_atomically(new / name, content)
+        if target.exists():
+            old = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+            os.rename(target, old)  # onto an empty folder
+            os.rename(new, target)
+            shutil.rmtree(old)
+        else:
+            os.rename(new, target)
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+
+
+def load_stablehlo(path: str | Path) -> Any:
+    """A StableHLO export as a function with the signature of `Policy.act`; needs JAX (`aspc.export.stablehlo`)."""
+    from aspc.export.stablehlo import load
+
+    return load(Path(path))
+
+
+def main(argv: list[str]) -> int:
+    """`aspc export`."""
+    from aspc.export.command import run
+
+    return run(argv)

@@ -1,0 +1,260 @@
+"""An exported policy acts as the policy does, wherever it goes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from aspc import algorithms
+from aspc.__main__ import main
+from aspc.algorithms.iql import IQL
+from aspc.algorithms.rebrac import ReBRAC
+from aspc.errors import AspcError
+from aspc.export import contents, export, load_stablehlo, metadata
+from aspc.export.onnx_graph import Graph
+from aspc.policy import Policy
+from aspc.policy_kinds import denoise, mlp
+from policies import narrow, policy_named, policy_of
+
+ROWS, PARTS = 10_000, 5
+KINDS = ("td3_bc", "fql", "diffusion_ql")
+VARIANTS = {"rebrac with LayerNorm": ReBRAC(actor_layer_norm=True), "deterministic iql": IQL(deterministic=True)}
+
+
+@cache
+def policy(name: str) -> Policy:
+    return policy_of(narrow(VARIANTS[name])) if name in VARIANTS else policy_named(name)
+
+
+def inputs_of(policy: Policy, rows: int, seed: int = 1) -> dict[str, np.ndarray]:
+    """Random observations, and the noise that `policy.act(…, 5)` draws."""
+    observations = np.random.default_rng(seed).normal(0, 2, (rows, policy.observation_size)).astype(np.float32)
+    rng = np.random.default_rng(5)
+    return {"observations": observations} | {name: d.sample(rng, rows) for name, d in policy.noise().items()}
+
+
+def python(*words: str) -> subprocess.CompletedProcess[str]:
+    """A program in a fresh process with one thread."""
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    return subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False, env=env, timeout=120)
+
+
+def clear_choices(policy: Policy, inputs: dict[str, np.ndarray]) -> np.ndarray:
+    """Rows where the best candidate leads by more than rounding errors: only there is the choice determined."""
+    if policy.kind != "diffusion":
+        return np.ones(len(inputs["observations"]), bool)
+    states = ((inputs["observations"] - policy.observation_mean) / policy.observation_std)[:, None]
+    noise = inputs["noise"]
+    actions = denoise(policy.arrays, policy.settings, states, noise[0], list(noise[1:]))
+    preference = mlp(policy.arrays, policy.settings, (states, actions), "critics.").min(0)[..., 0] + inputs["gumbel"]
+    second, first = np.partition(preference, -2, axis=1)[:, -2:].T
+    clear = first - second > 1e-4
+    assert clear.mean() > 0.99
+    return clear
+
+
+# -- ONNX ------------------------------------------------------------------------------------------------------
+
+
+def session_of(model: bytes) -> Any:
+    onnxruntime = pytest.importorskip("onnxruntime", reason="the extra `onnx` is not installed")
+    return onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+
+
+@pytest.mark.parametrize("name", [*algorithms.names(), *VARIANTS])
+def test_onnx_runtime_acts_as_the_policy_does(name: str) -> None:
+    """In parts: a batch of 10,000 with several candidates each takes much memory."""
+    pytest.importorskip("onnx", reason="the extra `onnx` is not installed")
+    ours = policy(name)
+    if ours.kind == "diffusion":  # fewer candidates, for the sake of time; all 50 of them are in the next test
+        ours = replace(ours, settings={**ours.settings, "candidates": 8})
+    session = session_of(contents(ours, "onnx")[""])
+    for part in range(PARTS):
+        inputs = inputs_of(ours, ROWS // PARTS, seed=part)
+        (actions,) = session.run(["actions"], inputs)
+        expected = ours.act(inputs["observations"], 5)
+        assert np.ptp(expected, axis=0).min() > 0.2  # the policy does something
+        clear = clear_choices(ours, inputs)
+        np.testing.assert_allclose(actions[clear], expected[clear], atol=1e-5)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_onnx_takes_any_batch_and_says_what_it_is(name: str) -> None:
+    onnx = pytest.importorskip("onnx", reason="the extra `onnx` is not installed")
+    ours = policy(name)
+    raw = contents(ours, "onnx")[""]
+    model = onnx.load_from_string(raw)
+    onnx.checker.check_model(model, full_check=True)
+    session = session_of(raw)
+    for rows in (1, 2, 7):
+        inputs = inputs_of(ours, rows)
+        (actions,) = session.run(None, inputs)
+        np.testing.assert_allclose(actions, ours.act(inputs["observations"], 5), atol=1e-5)
+    said = {p.key: p.value for p in model.metadata_props}
+    assert (said["algo"], said["dataset"], said["step"], said["seed"]) == (name, "random", "7", "3")
+    assert json.loads(said["versions"]) == {"aspc": "0"}
+    assert (said["observation_size"], said["action_size"]) == ("5", "3")
+    shapes = {i.name: i.shape for i in session.get_inputs()}
+    assert shapes.pop("observations") == ["batch", 5]
+    assert shapes == {key: noise["shape"] for key, noise in json.loads(said["noise"]).items()}
+
+
+def test_a_symbol_refuses_what_a_graph_cannot_say() -> None:
+    onnx = pytest.importorskip("onnx", reason="the extra `onnx` is not installed")
+    symbol = Graph(onnx).input("x", (None, 3))
+    with pytest.raises(TypeError, match="cannot be indexed"):
+        symbol[1:2]
+
+
+def test_onnx_that_is_not_installed_is_one_line(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+    saved = policy("td3_bc").save(tmp_path / "policy")
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    assert main(["export", str(saved), "--format", "onnx"]) == 2
+    assert capsys.readouterr().err == "aspc: Writing ONNX needs an extra: pip install 'aspc[onnx]'.\n"
+    assert not (saved / "policy.onnx").exists()
+
+
+# -- StableHLO -------------------------------------------------------------------------------------------------
+
+FRESH_PROCESS = """
+import sys, numpy as np
+from aspc.export import load_stablehlo
+act = load_stablehlo(sys.argv[1])
+inputs = np.load(sys.argv[2])
+many, one = act(inputs["observations"], 5), act(inputs["observations"][0], 5)
+np.savez(sys.argv[3], many=many, one=one, size=act.metadata["action_size"])
+"""
+
+
+def test_stablehlo_in_a_fresh_process(tmp_path: Path) -> None:
+    ours = policy("td3_bc")
+    inputs = inputs_of(ours, 300)
+    np.savez(tmp_path / "in.npz", **inputs)
+    path = export(ours.save(tmp_path / "policy"), "stablehlo")
+    done = python("-c", FRESH_PROCESS, str(path), str(tmp_path / "in.npz"), str(tmp_path / "out.npz"))
+    assert done.returncode == 0, done.stderr
+    with np.load(tmp_path / "out.npz") as out:
+        np.testing.assert_allclose(out["many"], ours.act(inputs["observations"]), atol=1e-5)
+        np.testing.assert_allclose(out["one"], ours.act(inputs["observations"][0]), atol=1e-5)
+        assert out["size"] == 3
+
+
+@pytest.mark.parametrize("name", KINDS[1:])
+def test_stablehlo_of_policies_that_sample(tmp_path: Path, name: str) -> None:
+    ours = policy(name)
+    act = load_stablehlo(export(ours.save(tmp_path / "policy"), "stablehlo"))
+    inputs = inputs_of(ours, 200)
+    clear = clear_choices(ours, inputs)
+    expected = ours.act(inputs["observations"], 5)
+    np.testing.assert_allclose(act(inputs["observations"], 5)[clear], expected[clear], atol=1e-5)
+    assert act.metadata == json.loads(json.dumps(metadata(ours)))
+
+
+def test_a_damaged_stablehlo_file_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(b"PK nothing")
+    for path in (tmp_path / "x", tmp_path / "y"):
+        with pytest.raises(AspcError, match=r"export the policy again|no file"):
+            load_stablehlo(path)
+
+
+# -- NumPy -----------------------------------------------------------------------------------------------------
+
+ISOLATED = """
+import sys, time
+import numpy as np
+began = time.perf_counter()
+import policy
+loading = time.perf_counter() - began
+inputs = np.load(sys.argv[1])
+many, one = policy.act(inputs["observations"], 5), policy.act(inputs["observations"][0], 5)
+times = []
+for _ in range(200):
+    began = time.perf_counter()
+    policy.act(inputs["observations"][:1])
+    times.append(time.perf_counter() - began)
+foreign = {name.partition(".")[0] for name in sys.modules} & {"aspc", "jax", "jaxlib", "safetensors", "scipy"}
+np.savez(sys.argv[2], many=many, one=one, foreign=sorted(foreign), loading=loading, least=min(times))
+"""
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_the_numpy_folder_needs_numpy_alone(tmp_path: Path, name: str) -> None:
+    """Isolated mode: no path and no variable of ours leads anywhere else."""
+    ours = policy(name)
+    folder = export(ours.save(tmp_path / "policy"), "numpy", tmp_path / "out")
+    assert {f.name for f in folder.iterdir()} == {"policy.py", "weights.npz"}
+    inputs = inputs_of(ours, 50)
+    np.savez(tmp_path / "in.npz", **inputs)
+    script = f"import sys; sys.path.insert(0, {str(folder)!r})\n" + ISOLATED
+    done = python("-I", "-W", "error", "-c", script, str(tmp_path / "in.npz"), str(tmp_path / "out.npz"))
+    assert done.returncode == 0, done.stderr
+    with np.load(tmp_path / "out.npz") as out:
+        np.testing.assert_array_equal(out["many"], ours.act(inputs["observations"], 5))
+        np.testing.assert_array_equal(out["one"], ours.act(inputs["observations"][0], 5))
+        assert out["foreign"].size == 0
+        assert out["loading"] < 1.0  # benchmarks/policy_latency.py is strict; this machine may be busy
+        if ours.kind == "deterministic":
+            assert out["least"] < 100e-6
+
+
+def test_the_numpy_module_is_a_program_too(tmp_path: Path) -> None:
+    ours = policy("td3_bc")
+    folder = export(ours.save(tmp_path / "policy"), "numpy")
+    observation = ["0.5", "-1", "2", "0", "0.25"]
+    said = python(str(folder / "policy.py"), *observation)
+    np.testing.assert_allclose(np.array(said.stdout.split(), float), ours.act(np.array(observation, float)), rtol=1e-6)
+    assert "observations have 5 numbers" in python(str(folder / "policy.py"), "1").stderr
+
+
+def test_a_loaded_policy_acts_without_jax_and_fast(tmp_path: Path) -> None:
+    saved = policy_of(algorithms.default("td3_bc"), 17, 6).save(tmp_path)
+    script = """
+import sys, time, numpy as np, aspc
+act = aspc.load_policy(sys.argv[1]).act
+observation, times = np.zeros(17, np.float32), []
+for _ in range(300):
+    began = time.perf_counter(); act(observation); times.append(time.perf_counter() - began)
+assert not [name for name in sys.modules if name.partition(".")[0] in ("jax", "jaxlib")]
+print(min(times))
+"""
+    assert float(python("-c", script, str(saved)).stdout) < 100e-6
+
+
+# -- files -----------------------------------------------------------------------------------------------------
+
+
+def test_the_command_picks_a_seed_and_keeps_what_is_there(tmp_path: Path, capsys: Any) -> None:
+    for seed, name in ((0, "td3_bc"), (4, "iql")):
+        policy(name).save(tmp_path / "policy" / f"seed{seed}")
+    assert main(["export", str(tmp_path), "--format", "numpy", "--seed", "4"]) == 0
+    folder = tmp_path / "policy" / "seed4" / "numpy"
+    assert str(folder) in capsys.readouterr().out
+    before = {f.name: f.read_bytes() for f in folder.iterdir()}
+    assert main(["export", str(tmp_path), "--format", "numpy", "--seed", "0", "--out", str(folder)]) == 2
+    assert "exists already; choose another --out, or replace it with --force" in capsys.readouterr().err
+    assert {f.name: f.read_bytes() for f in folder.iterdir()} == before
+    assert main(["export", str(tmp_path), "--format", "numpy", "--seed", "0", "--out", str(folder), "--force"]) == 0
+    assert (folder / "weights.npz").read_bytes() != before["weights.npz"]
+    assert sorted(f.name for f in folder.parent.iterdir()) == ["numpy", "policy.json", "weights.safetensors"]
+
+
+def test_force_never_replaces_a_folder_by_a_file(tmp_path: Path) -> None:
+    saved = policy("td3_bc").save(tmp_path / "policy")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("keep")
+    with pytest.raises(AspcError, match="not replaced"):
+        export(saved, "stablehlo", tmp_path / "mine", force=True)
+    with pytest.raises(AspcError, match="not replaced"):
+        export(saved, "numpy", tmp_path / "mine", force=True)
+    (tmp_path / "file").write_text("keep")
+    with pytest.raises(AspcError, match="cannot be written"):
+        export(saved, "numpy", tmp_path / "file" / "below")
