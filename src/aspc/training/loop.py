@@ -94,13 +94,17 @@ class Loop:
     def block_steps(self) -> int:
         return self.repeats * schedule_length(self.algorithm.schedule())
 
+    def draw_rows(self, key: PRNGKeyArray, source: Source, shape: tuple[int, ...]) -> Int[Array, "..."]:
+        """Rows of the table for minibatches: uniform over those that are the run's."""
+        return source.offset + jax.random.randint(key, shape, 0, source.size)
+
     def draw_block(
         self, algorithm: Any, table: Float[Array, "rows width"], run: Runs, block: Int[Array, ""]
     ) -> tuple[Batch, Noise]:
         """Batches and noise of all steps of a block, with a leading axis of steps."""
         steps, batch_size = self.block_steps, algorithm.batch_size
         key_rows, key_noise = jax.random.split(jax.random.fold_in(run.key, block))
-        rows = run.source.offset + jax.random.randint(key_rows, (steps, batch_size), 0, run.source.size)
+        rows = self.draw_rows(key_rows, run.source, (steps, batch_size))
         draws = algorithm.noise(self.spec, batch_size)
         keys = jax.random.split(key_noise, max(len(draws), 1))
         noise = {name: draw.sample(key, steps) for key, (name, draw) in zip(keys, draws.items(), strict=False)}
@@ -258,6 +262,25 @@ def plan_chunk(first_step: int, last_step: int, block_steps: int, usual_blocks: 
         Piece(body_end, last_step - body_end, 0),
     ]
     return [piece for piece in pieces if piece.steps]
+
+
+def run_chunk(
+    programs: Any, state: Any, runs: Runs, table: Array, pieces: list[Piece], block_steps: int
+) -> tuple[Any, list[tuple[Piece, Any]]]:
+    """The pieces of a chunk one after the other, by the two programs of a `Loop` (or of `Devices`).
+
+    Returns the state and what each piece's program gave besides, still on the device.
+    """
+    results: list[tuple[Piece, Any]] = []
+    for piece in pieces:
+        if piece.blocks:
+            first_block = jnp.asarray(piece.first_step // block_steps)
+            state, metrics = programs.run_blocks(state, runs, table, first_block, blocks=piece.blocks)
+        else:
+            first_step, steps = jnp.asarray(piece.first_step), jnp.asarray(piece.steps)
+            state, *metrics = programs.run_steps(state, runs, table, first_step, steps)
+        results.append((piece, metrics))
+    return state, results
 
 
 def usual_blocks(chunk_steps: int, block_steps: int) -> int:

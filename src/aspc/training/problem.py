@@ -47,20 +47,22 @@ def discount_of(algorithm: Any) -> float:
     return getattr(preprocessing_of(algorithm), "discount", 1.0)
 
 
-def prepared_rewards(data: Dataset, how: Preprocessing) -> np.ndarray:
-    """`reward_scale · transform(r) + reward_shift`, before any n-step sum."""
-    rewards = data.rewards.astype(np.float64)
+def prepared_rewards(data: Dataset, how: Preprocessing, like: Dataset | None = None) -> np.ndarray:
+    """`reward_scale · transform(r) + reward_shift`, before any n-step sum; with the statistics of the dataset `like`,
+    if it is not the same."""
+    rewards, like = data.rewards.astype(np.float64), data if like is None else like
     if how.reward_transform == "return_range":
-        returns = data.episode_returns
+        returns = like.episode_returns
         rewards = 1000 * rewards / max(returns.max() - returns.min(), 1e-12)
     elif how.reward_transform == "standardize":
-        rewards = (rewards - rewards.mean()) / (rewards.std() + 1e-6)
+        reference = like.rewards.astype(np.float64)
+        rewards = (rewards - reference.mean()) / (reference.std() + 1e-6)
     return (how.reward_scale * rewards + how.reward_shift).astype(np.float32)
 
 
-def transitions_of(data: Dataset, algorithm: Any, options: TrainOptions) -> Transitions:
-    """The Q-learning view, with the rewards that the algorithm asks for."""
-    data = dataclasses.replace(data, rewards=prepared_rewards(data, preprocessing_of(algorithm)))
+def transitions_of(data: Dataset, algorithm: Any, options: TrainOptions, like: Dataset | None = None) -> Transitions:
+    """The Q-learning view, with the rewards that the algorithm asks for (see `prepared_rewards` for `like`)."""
+    data = dataclasses.replace(data, rewards=prepared_rewards(data, preprocessing_of(algorithm), like))
     return data.transitions(n_step=options.n_step, discount=discount_of(algorithm))
 
 
