@@ -53,18 +53,19 @@ def page(dataset: Dataset, summary: Summary) -> str:
 def pictures(dataset: Dataset) -> list[tuple[str, str]]:
     """Captions and PNG pictures (base64)."""
     return [
-        ("Returns and lengths of episodes, and how they ended", _png(_episodes, dataset)),
-        ("Mean reward over the log, in 200 stretches", _png(_rewards, dataset)),
-        (_actions_caption(dataset), _png(_actions, dataset)),
-        (_coverage_caption(dataset), _png(_coverage, dataset)),
+        ("Returns and lengths of episodes, and how they ended", png(_episodes, dataset)),
+        ("Mean reward over the log, in 200 stretches", png(_rewards, dataset)),
+        (_actions_caption(dataset), png(_actions, dataset)),
+        (_coverage_caption(dataset), png(_coverage, dataset)),
     ]
 
 
-def _png(draw: Any, dataset: Dataset) -> str:
+def png(draw: Any, subject: Any) -> str:
+    """`draw(figure, subject)` as a PNG picture in base64."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 3.4), layout="constrained")
-    draw(figure, dataset)
+    draw(figure, subject)
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=110)
     return base64.b64encode(buffer.getvalue()).decode("ascii")
