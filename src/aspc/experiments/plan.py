@@ -22,7 +22,7 @@ from aspc.data import d4rl, files, known_names, ogbench
 from aspc.errors import AspcError, unknown_name
 from aspc.experiments.suites import Block, Suite, Variant
 from aspc.presets import overrides
-from aspc.training.config import TrainOptions, replace_fields, to_plain
+from aspc.training.config import TrainOptions, flat_values, replace_fields
 
 # Options that change what a run gives, and so are part of its name where they are not the defaults.
 NAMING_OPTIONS = ("eval_every", "eval_episodes", "final_episodes", "holdout", "n_step", "horizon", "matmul_precision")
@@ -61,7 +61,7 @@ class RunSpec:
         return _with_settings(algorithms.default(self.algo, self.bc), settings)
 
     def train_options(self) -> TrainOptions:
-        return TrainOptions(steps=self.steps, **self.options)
+        return TrainOptions(steps=self.steps, tensorboard=False, **self.options)
 
 
 class Entry(NamedTuple):
@@ -105,7 +105,7 @@ def resolved_settings(variant: Variant, dataset: str) -> dict[str, Any]:
         settings = {**overrides(variant.algo, name_in_presets(dataset), variant.preset), **settings}
     if variant.scale_of is not None:
         settings["scale_target"] = 1.0
-    changed = _differences(_flat(to_plain(_with_settings(default, settings))), _flat(to_plain(default)))
+    changed = _differences(flat_values(_with_settings(default, settings)), flat_values(default))
     if variant.scale_of is not None:
         changed.pop("scale_target")
     return changed
@@ -117,13 +117,6 @@ def _with_settings(algorithm: Any, settings: Mapping[str, Any]) -> Any:
         together = {key: settings[key] for key in ("scale_target", "scale_mode")}
         settings = {**together, **{k: v for k, v in settings.items() if k not in together}}
     return replace_fields(algorithm, settings)
-
-
-def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in settings.items():
-        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
-    return flat
 
 
 def _differences(new: Mapping[str, Any], old: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,262 @@
+"""The commands `bench` and `results`: their options, and what they print."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import tyro
+
+from aspc.cli import load_plugin, option
+from aspc.errors import AspcError
+from aspc.experiments import suites
+
+if TYPE_CHECKING:
+    from aspc.experiments.engine import Engine, Known
+    from aspc.experiments.groups import Group
+    from aspc.experiments.plan import Plan
+
+TOGETHER_ON_CPU, TOGETHER_ON_ACCELERATOR = 4, 64
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Where groups are trained."""
+
+    engine: Literal["local", "ray", "slurm"] = "local"
+    """This machine, a Ray cluster, or Slurm (docs/cluster.md)."""
+    address: str | None = None
+    """Of the Ray cluster, as `ray start` printed it; without one Ray is started on this machine."""
+    cpus_per_group: float = 1
+    """Cores that a group gets on a cluster."""
+    gpus_per_group: float = 0
+    """GPUs that a group gets on a cluster; 0.5 puts two groups on one."""
+    shared_storage: bool = True
+    """Whether all machines see the folder --out. If not, Ray brings results back, and a lost group starts again."""
+    slurm: tuple[str, ...] = ()
+    """Further settings of Slurm jobs, NAME=VALUE, for example partition=gpu time=720."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Run suites: tables and figures of the paper, or your own. Started again, it goes on where it was.
+
+    Finished runs are never repeated, whichever suite asked for them; a half run is resumed from its checkpoint.
+    `aspc bench --list` shows the suites; `aspc report OUT` makes a page from the results.
+    """
+
+    suites: tyro.conf.Positional[tuple[str, ...]] = ()
+    """Names of suites."""
+    list: bool = False
+    """Show the suites and end."""
+    dry_run: bool = False
+    """Show what would be run and end; with --rate also how long it takes."""
+    only: tuple[str, ...] = ()
+    """Keep the runs whose dataset, algorithm or variant matches (patterns such as hopper-* work)."""
+    steps: int | None = None
+    """Steps of every run, instead of what the suite declares."""
+    seeds: int | None = None
+    """How many seeds, instead of what the suite declares."""
+    eval_every: int | None = None
+    """Steps between evaluations, instead of what the suite declares."""
+    eval_episodes: int | None = None
+    """Episodes of each evaluation, instead of what the suite declares."""
+    out: Path = Path("runs/bench")
+    """Folder of the results; suites that share one share their runs."""
+    known: tuple[Path, ...] = ()
+    """Further folders of results: runs that are finished there are not repeated."""
+    data: Path | None = None
+    """A folder of files in D4RL's layout; a file's name is its dataset's."""
+    budget: float | None = None
+    """Stop after this many minutes; the same command goes on another day."""
+    retry_failed: bool = False
+    """Try runs again that failed before."""
+    group_size: int | None = None
+    """Most runs that train together; by default 4 on a CPU and 64 on an accelerator."""
+    rate: str | None = None
+    """For --dry-run: steps per second of one device (all its runs together), or a JSON file with measured rates."""
+    devices: int = 1
+    """For --dry-run: how many devices share the groups."""
+    plugin: Path | None = None
+    """A Python file that registers algorithms or suites of your own."""
+    quiet: bool = False
+    """Show no progress."""
+    cluster: tyro.conf.OmitArgPrefixes[Cluster] = field(default_factory=Cluster)
+
+
+def bench(argv: list[str]) -> int:
+    if plugin := option(argv, "plugin"):
+        load_plugin(plugin)
+    asked = tyro.cli(Asked, args=argv, prog="aspc bench")
+    if asked.list or not asked.suites:
+        print(listing())
+        return 0
+    for name in ("steps", "seeds", "eval_every", "eval_episodes", "group_size", "devices"):
+        if getattr(asked, name) is not None and getattr(asked, name) < 1:
+            raise AspcError(f"--{name.replace('_', '-')} must be at least 1, not {getattr(asked, name)}.")
+
+    from aspc.experiments.engine import known_runs, remember, the_only_bench
+    from aspc.experiments.plan import files_of, make_plan
+
+    data = {} if asked.data is None else files_of(asked.data)
+    changes = {name: getattr(asked, name) for name in ("eval_every", "eval_episodes") if getattr(asked, name)}
+    plan = make_plan(
+        suites.expanded(asked.suites),
+        steps=asked.steps,
+        seeds=asked.seeds,
+        only=asked.only,
+        data=data,
+        options=changes,
+    )
+    if plan.left_out:
+        print(f"left out, as they are neither known nor in --data: {', '.join(plan.left_out)}")
+    missing = [folder for folder in asked.known if not folder.is_dir()]
+    if missing:
+        raise AspcError(f"There is no folder of results at {missing[0]} (--known).")
+    folders = [asked.out, *asked.known]
+    if asked.dry_run:
+        show_plan(asked, plan, data, known_runs(folders))
+        return 0
+    with the_only_bench(asked.out), gentle_end():
+        remember(asked.out, plan)
+        return run(asked, plan, data, known_runs(folders))
+
+
+def listing() -> str:
+    """The suites, each with the part of the paper it belongs to."""
+    lines = ["suites (aspc bench NAME; those that look at the same runs share them):"]
+    width = max(len(name) for name in suites.names())
+    for name in suites.names():
+        suite = suites.get(name)
+        lines.append(f"  {name:{width}s}  {suite.title} [{suite.source}]")
+        if suite.note:
+            lines.append(f"  {'':{width}s}    {suite.note}")
+    return "\n".join(lines)
+
+
+def pending_runs(plan: Plan, known: dict[str, Known], retry_failed: bool) -> list[str]:
+    """The runs that are not finished yet, in order."""
+    return [
+        run_id for run_id in plan.runs if run_id not in known or (retry_failed and known[run_id].status == "failed")
+    ]
+
+
+def groups_of(asked: Asked, plan: Plan, data: dict[str, Path], pending: list[str]) -> list[Group]:
+    from aspc.experiments.engine import groups_to_run
+
+    if asked.group_size is None:
+        size = TOGETHER_ON_ACCELERATOR if on_accelerator(asked.cluster) else TOGETHER_ON_CPU
+    else:
+        size = asked.group_size
+    plugin = None if asked.plugin is None else str(asked.plugin.absolute())
+    return groups_to_run(asked.out, plan, pending, size, data, plugin)
+
+
+def on_accelerator(cluster: Cluster) -> bool:
+    if cluster.engine != "local":
+        return cluster.gpus_per_group > 0
+    import jax
+
+    return jax.devices()[0].platform != "cpu"
+
+
+def state(plan: Plan, known: dict[str, Known], groups: list[Group]) -> str:
+    failed = sum(run_id in known and known[run_id].status == "failed" for run_id in plan.runs)
+    done = sum(run_id in known for run_id in plan.runs) - failed
+    text = f"{len(plan.runs)} runs: {done} done, {failed} failed before"
+    to_go = sum(len(group.members) for group in groups)
+    text += f", {to_go} to go in {len(groups)} groups" if to_go else ", none to go"
+    return f"{text} (--retry-failed tries those that failed again)" if failed else text
+
+
+def show_plan(asked: Asked, plan: Plan, data: dict[str, Path], known: dict[str, Known]) -> None:
+    from aspc.experiments.cost import Rates, costs, table
+
+    groups = groups_of(asked, plan, data, pending_runs(plan, known, asked.retry_failed))
+    print(state(plan, known, groups))
+    for group in groups[:200]:
+        print(f"  {group.group_id}  {group.title}")
+    if len(groups) > 200:
+        print(f"  and {len(groups) - 200} more")
+    if groups:
+        rates = None if asked.rate is None else Rates.read(asked.rate)
+        print(table(costs(groups, rates), asked.devices))
+
+
+def run(asked: Asked, plan: Plan, data: dict[str, Path], known: dict[str, Known]) -> int:
+    from aspc.experiments.engine import Bench
+
+    groups = groups_of(asked, plan, data, pending_runs(plan, known, asked.retry_failed))
+    print(state(plan, known, groups), flush=True)
+    stop_at = None if asked.budget is None else time.monotonic() + 60 * asked.budget
+    settled = {run_id: k for run_id, k in known.items() if k.status == "done" or not asked.retry_failed}
+    if groups:
+        engine = make_engine(asked, stop_at)
+        settled = Bench(asked.out, plan, groups, settled, engine, quiet=asked.quiet, stop_at=stop_at).run()
+    return finish(asked, plan, settled)
+
+
+def make_engine(asked: Asked, stop_at: float | None) -> Engine:
+    out, cluster = asked.out.absolute(), asked.cluster
+    if cluster.engine == "local":
+        from aspc.experiments.engine import LocalEngine
+
+        return LocalEngine(out, asked.quiet, stop_at)
+    if cluster.engine == "ray":
+        from aspc.experiments.ray_engine import RayEngine
+
+        return RayEngine(
+            out, cluster.address, cluster.cpus_per_group, cluster.gpus_per_group, shared_storage=cluster.shared_storage
+        )
+    from aspc.experiments.slurm_engine import SlurmEngine
+
+    return SlurmEngine(out, cluster.cpus_per_group, cluster.gpus_per_group, cluster.slurm)
+
+
+def finish(asked: Asked, plan: Plan, known: dict[str, Known]) -> int:
+    """The last lines. The exit code is 1 if runs have failed."""
+    failed = {
+        run_id: known[run_id].error for run_id in plan.runs if run_id in known and known[run_id].status == "failed"
+    }
+    done = sum(run_id in known for run_id in plan.runs) - len(failed)
+    left = len(plan.runs) - done - len(failed)
+    print(f"{done} of {len(plan.runs)} runs done, {len(failed)} failed" + (f", {left} left" if left else ""))
+    for error, count in _counted(failed.values())[:5]:
+        print(f"  failed ({count}): {error}")
+    if left:
+        print("The same command goes on with what is left.")
+    if done:
+        print(f"To see the results: aspc report {asked.out}")
+    return 1 if failed else 0
+
+
+def _counted(errors: Any) -> list[tuple[str, int]]:
+    from collections import Counter
+
+    return Counter(str(error) for error in errors).most_common()
+
+
+@contextmanager
+def gentle_end() -> Iterator[None]:
+    """SIGTERM between trainings ends as one during a training does: with a sentence, and nothing half."""
+    from aspc.training.trainer import Interrupted
+
+    def stop(number: int, frame: Any) -> None:
+        raise Interrupted("Stopped; the same command goes on where it was.", number)
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def results(argv: list[str]) -> int:
+    from aspc.experiments.results_command import main
+
+    return main(argv)

@@ -1,0 +1,95 @@
+"""What a plan will take: groups, steps and hours, from rates that were measured."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from aspc.errors import AspcError
+from aspc.experiments.groups import Group
+
+
+class Rates(NamedTuple):
+    """Steps per second of one device with its runs side by side (all of them together), by algorithm."""
+
+    by_algo: dict[str, float]
+    other: float | None
+    """For algorithms that were not measured."""
+
+    @classmethod
+    def read(cls, text: str) -> Rates:
+        """A number for all algorithms, or a file that `benchmarks/` or `aspc speed --json` has written."""
+        try:
+            rate = float(text)
+        except ValueError:
+            return cls._from_file(Path(text))
+        if not rate > 0:
+            raise AspcError(f"--rate is in steps per second, above 0, not {text}.")
+        return cls({}, rate)
+
+    @classmethod
+    def _from_file(cls, path: Path) -> Rates:
+        try:
+            content = json.loads(path.read_text())
+            rows = content if isinstance(content, list) else content.get("speeds", [content])
+            # Of several measurements (of more and more runs together) the best is what the device can do.
+            rates: dict[str, float] = {}
+            for row in rows:
+                rates[row["algo"]] = max(rates.get(row["algo"], 0.0), float(row["steps_per_second"]))
+        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+            raise AspcError(
+                f"--rate takes a number of steps per second, or a JSON file with algo and steps_per_second; "
+                f"{path} is neither ({type(error).__name__})."
+            ) from error
+        return cls(rates, None)
+
+    def of(self, algo: str) -> float | None:
+        """The rate of an algorithm; one with a learned scale that was not measured goes by its base."""
+        base = {"aspc": "td3_bc"}.get(algo, algo.removesuffix("+aspc"))
+        return self.by_algo.get(algo, self.by_algo.get(base, self.other))
+
+
+class Line(NamedTuple):
+    """What one algorithm takes."""
+
+    algo: str
+    groups: int
+    runs: int
+    steps: int
+    rate: float | None
+
+    @property
+    def hours(self) -> float | None:
+        return None if self.rate is None else self.steps / self.rate / 3600
+
+
+def costs(groups: Sequence[Group], rates: Rates | None) -> list[Line]:
+    """A line for each algorithm, in the order of the groups."""
+    lines = []
+    for algo in dict.fromkeys(group.members[0].run.algo for group in groups):
+        own = [group for group in groups if group.members[0].run.algo == algo]
+        runs, steps = sum(len(g.members) for g in own), sum(g.steps for g in own)
+        lines.append(Line(algo, len(own), runs, steps, None if rates is None else rates.of(algo)))
+    return lines
+
+
+def table(lines: Sequence[Line], devices: int) -> str:
+    """The costs as text. With several devices the groups are shared out, so the hours are those of the busiest."""
+    out = [f"  {'algorithm':18s} {'groups':>6s} {'runs':>6s} {'steps':>15s} {'steps/s':>9s} {'hours':>8s}"]
+    for line in [*lines, total(lines)]:
+        rate = "" if line.rate is None else f"{line.rate:,.0f}"
+        hours = "" if line.hours is None else f"{line.hours:,.1f}"
+        out.append(f"  {line.algo:18s} {line.groups:6,d} {line.runs:6,d} {line.steps:15,d} {rate:>9s} {hours:>8s}")
+    known = [line.hours for line in lines if line.hours is not None]
+    unknown = [line.algo for line in lines if line.hours is None]
+    if known:
+        out.append(f"  {sum(known):,.1f} hours of one device; {sum(known) / devices:,.1f} on {devices}.")
+    if known and unknown:
+        out.append(f"  No rate is known for {', '.join(unknown)}, which is not counted.")
+    return "\n".join(out)
+
+
+def total(lines: Sequence[Line]) -> Line:
+    return Line("all", sum(x.groups for x in lines), sum(x.runs for x in lines), sum(x.steps for x in lines), None)

@@ -1,0 +1,342 @@
+"""Running a plan to its end: what is done, what is next, and an engine that trains groups here or on a cluster.
+
+An engine is told to start groups and says when they have ended; their results are files, so nothing is lost when the
+process that watches is killed: the next one finds what is finished and goes on with the rest.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from filelock import FileLock, Timeout
+
+from aspc.errors import AspcError
+from aspc.experiments import results
+from aspc.experiments.groups import (
+    GROUP,
+    PROGRESS,
+    Group,
+    Member,
+    group_folder,
+    make_groups,
+    part_file,
+    record_failure,
+    run_group,
+    write_group,
+)
+from aspc.experiments.plan import Plan, short_hash
+from aspc.training.progress import seconds_text
+from aspc.training.trainer import Interrupted
+
+LINE_SECONDS = 30.0  # between lines of progress while nothing ends
+
+
+class Ended(NamedTuple):
+    """A group that an engine has finished with. `error`: it could not be run (what failed in a run is in its row)."""
+
+    group: Group
+    error: str | None = None
+
+
+class Engine(Protocol):
+    """Where groups are trained."""
+
+    def has_room(self) -> bool:
+        """Whether another group may be started now."""
+        ...
+
+    def start(self, group: Group) -> None:
+        """Begin a group, whose file is in the bench's folder."""
+        ...
+
+    def wait(self, seconds: float) -> list[Ended]:
+        """The groups that have ended since, after waiting for the first of them at most this long."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class LocalEngine:
+    """This machine, one group after the other, in this process."""
+
+    def __init__(self, bench: Path, quiet: bool = False, stop_at: float | None = None) -> None:
+        self.bench, self.quiet, self.stop_at = bench, quiet, stop_at
+        self._next: Group | None = None
+
+    def has_room(self) -> bool:
+        return self._next is None
+
+    def start(self, group: Group) -> None:
+        self._next = group
+
+    def wait(self, seconds: float) -> list[Ended]:
+        group, self._next = self._next, None
+        if group is None:
+            return []
+        with interrupted_at(self.stop_at):
+            run_group(self.bench, group.group_id, self.quiet)
+        return [Ended(group)]
+
+    def close(self) -> None:
+        pass
+
+
+@contextmanager
+def interrupted_at(when: float | None) -> Iterator[None]:
+    """SIGTERM to ourselves at a time of the monotonic clock: a training saves a checkpoint and stops."""
+    if when is None:
+        yield
+        return
+    timer = threading.Timer(max(when - time.monotonic(), 0), os.kill, (os.getpid(), signal.SIGTERM))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+# ── what is known ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Known(NamedTuple):
+    """A run that has ended, here or before."""
+
+    status: str
+    error: str | None
+    scale_last: float | None
+
+
+def known_runs(folders: Iterable[Path]) -> dict[str, Known]:
+    """The runs whose results are in some folders; "done" goes before "failed"."""
+    found: dict[str, Known] = {}
+    for folder in folders:
+        whole = folder / "runs.parquet"
+        for path in [*([whole] if whole.is_file() else []), *sorted((folder / "runs").glob("*.parquet"))]:
+            if not path.name.startswith("."):
+                found |= {k: v for k, v in read_known(path).items() if k not in found or found[k].status == "failed"}
+    return found
+
+
+def read_known(path: Path) -> dict[str, Known]:
+    table = results.read_table(path, "runs").select(["run_id", *Known._fields])
+    return {row.pop("run_id"): Known(**row) for row in table.to_pylist()}
+
+
+def unfinished_groups(bench: Path) -> list[Group]:
+    """Groups that were begun and have no results yet, the oldest first."""
+    found = [p for p in (bench / "groups").glob(f"*/{GROUP}") if not part_file(bench, p.parent.name).exists()]
+    return [Group.from_json(path.read_text()) for path in sorted(found, key=lambda p: p.stat().st_mtime)]
+
+
+def remember(bench: Path, plan: Plan) -> None:
+    """Note which runs belong to which suite under which label: a run may be in several."""
+    name = "-".join(dict.fromkeys(entry.suite for entry in plan.entries))[:100]
+    results.write_entries(bench, f"{name}-{short_hash(sorted(plan.entries))}", plan.entries)
+
+
+# ── running a plan ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@contextmanager
+def the_only_bench(bench: Path) -> Iterator[None]:
+    """One process at a time plans and watches in a folder."""
+    try:
+        bench.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise AspcError(
+            f"The folder {bench} cannot be made: {error.strerror or error}; choose another --out."
+        ) from None
+    guard = FileLock(bench / ".bench.lock")
+    try:
+        guard.acquire(timeout=0)
+    except Timeout:
+        raise AspcError(f"Another `aspc bench` is running in {bench}; wait for it, or choose another --out.") from None
+    try:
+        yield
+    finally:
+        guard.release()
+
+
+def groups_to_run(
+    bench: Path, plan: Plan, pending: Sequence[str], size: int, data: Mapping[str, Path], plugin: str | None = None
+) -> list[Group]:
+    """Groups of the pending runs, in the order of the plan; a group that was begun before stays as it was."""
+    left = dict.fromkeys(pending)
+    begun = []
+    for group in unfinished_groups(bench):
+        if all(run_id in left for run_id in group.run_ids):
+            begun.append(group)
+            for run_id in group.run_ids:
+                del left[run_id]
+    place = {run_id: i for i, run_id in enumerate(pending)}
+    new = [_next_attempt(bench, group) for group in make_groups(plan, left, size, data, plugin)]
+    # Those that wait for a scale come after the others of their suite, so their place is that of their last run.
+    return sorted([*begun, *new], key=lambda group: max(place[run_id] for run_id in group.run_ids))
+
+
+def _next_attempt(bench: Path, group: Group) -> Group:
+    """A group whose runs failed before is another one: its first results are kept."""
+    while part_file(bench, group.group_id).exists():
+        group = replace(group, attempt=group.attempt + 1)
+    return group
+
+
+class Bench:
+    """A plan on its way: starts groups when what they need is there, and counts what comes of them."""
+
+    def __init__(
+        self,
+        folder: Path,
+        plan: Plan,
+        groups: Sequence[Group],
+        known: Mapping[str, Known],
+        engine: Engine,
+        *,
+        quiet: bool = False,
+        stop_at: float | None = None,
+    ) -> None:
+        self.folder, self.plan, self.engine, self.quiet, self.stop_at = folder, plan, engine, quiet, stop_at
+        self.waiting, self.running = list(groups), dict[str, tuple[Group, float]]()
+        self.known = {run_id: known[run_id] for run_id in plan.runs if run_id in known}
+        self.pace = Pace()
+        self.last_line = 0.0
+
+    def run(self) -> dict[str, Known]:
+        """Until everything has ended, or the time is up. Returns what is known of the plan's runs then."""
+        try:
+            while self.running or self.waiting:
+                moved = self._start_what_can()
+                if not self.running and not moved:
+                    break  # the time is up, or too little of it is left
+                for ended in self.engine.wait(LINE_SECONDS):
+                    self._end(ended)
+                self._line_now_and_then()
+        except Interrupted:
+            if not self._time_is_up():
+                raise
+        finally:
+            self.engine.close()
+        return self.known
+
+    def _time_is_up(self) -> bool:
+        return self._seconds_left() <= 0
+
+    def _seconds_left(self) -> float:
+        return math.inf if self.stop_at is None else self.stop_at - time.monotonic()
+
+    def _start_what_can(self) -> bool:
+        """Start groups while there is room and time; returns whether anything changed."""
+        moved = False
+        for group in list(self.waiting):
+            if not self.engine.has_room() or self._time_is_up():
+                break
+            needs = {m.run.scale_of for m in group.members if m.run.scale_of is not None}
+            if not needs <= self.known.keys() or self.pace.seconds_left([group], []) > self._seconds_left():
+                continue
+            moved = True
+            self.waiting.remove(group)
+            lost = [need for need in needs if self.known[need].scale_last is None or self.known[need].error]
+            if lost:
+                error = self.known[lost[0]].error or "it has learned no scale"
+                record_failure(self.folder, group, f"The run {lost[0]}, whose final scale is needed, failed: {error}")
+                self._end(Ended(group))
+                continue
+            group = with_scales(group, self.known)
+            write_group(self.folder, group)
+            self.running[group.group_id] = (group, time.monotonic())
+            self.say(f"starting {group.title}")
+            self.engine.start(group)
+        return moved
+
+    def _end(self, ended: Ended) -> None:
+        group, began = self.running.pop(ended.group.group_id, (ended.group, time.monotonic()))
+        part = part_file(self.folder, group.group_id)
+        if not part.exists():
+            record_failure(self.folder, group, ended.error or "The group ended without results.")
+        rows = read_known(part)
+        self.known |= rows
+        self.pace.note(group, time.monotonic() - began)
+        failed = [(run_id, row.error) for run_id, row in rows.items() if row.status == "failed"]
+        for run_id, error in failed[:1]:
+            more = f" (and {len(failed) - 1} more of this group)" if len(failed) > 1 else ""
+            self.say(f"failed: {self._called(run_id)}: {error}{more}")
+        self.say(self.line())
+
+    def _called(self, run_id: str) -> str:
+        run = self.plan.runs[run_id]
+        return f"{self.plan.entry_of(run_id).variant} on {run.dataset}, seed {run.seed}"
+
+    # -- what is seen --------------------------------------------------------------------------------------------
+    def line(self) -> str:
+        running = sum(len(group.members) for group, _ in self.running.values())
+        failed = sum(run.status == "failed" for run in self.known.values())
+        done = len(self.known) - failed
+        text = f"{done} of {len(self.plan.runs)} runs done, {running} running, {failed} failed"
+        left = self.pace.seconds_left([*self.waiting], [(g, self._share(g)) for g, _ in self.running.values()])
+        return f"{text}, about {seconds_text(left)} left" if left else text
+
+    def _share(self, group: Group) -> float:
+        """How much of a running group is done."""
+        try:
+            seen = json.loads((group_folder(self.folder, group.group_id) / PROGRESS).read_text())
+            return seen["step"] / seen["steps"]
+        except (OSError, ValueError, KeyError, ZeroDivisionError):
+            return 0.0
+
+    def _line_now_and_then(self) -> None:
+        if self.running and time.monotonic() - self.last_line > LINE_SECONDS:
+            self.say(self.line())
+
+    def say(self, text: str) -> None:
+        self.last_line = time.monotonic()
+        if not self.quiet:
+            print(text, file=sys.stderr, flush=True)
+
+
+def with_scales(group: Group, known: Mapping[str, Known]) -> Group:
+    """The group with the scales that its runs take from others."""
+
+    def found(member: Member) -> Member:
+        if member.run.scale_of is None:
+            return member
+        return replace(member, scale_target=known[member.run.scale_of].scale_last)
+
+    return replace(group, members=tuple(found(member) for member in group.members))
+
+
+class Pace:
+    """Steps per second of groups so far, by algorithm, to say how long the rest will take."""
+
+    def __init__(self) -> None:
+        self.steps: dict[str, float] = {}
+        self.seconds: dict[str, float] = {}
+
+    def note(self, group: Group, seconds: float) -> None:
+        algo = group.members[0].run.algo
+        self.steps[algo] = self.steps.get(algo, 0.0) + group.steps
+        self.seconds[algo] = self.seconds.get(algo, 0.0) + seconds
+
+    def seconds_left(self, waiting: Sequence[Group], running: Sequence[tuple[Group, float]]) -> float:
+        """Expected seconds for groups that wait and for what is left of those that run; 0 while nothing is known."""
+        if not sum(self.steps.values()):
+            return 0.0
+        left = [(group, 1.0) for group in waiting] + [(group, 1.0 - share) for group, share in running]
+        total = sum(self.seconds_per_step(group.members[0].run.algo) * group.steps * share for group, share in left)
+        return total / max(len(running), 1)
+
+    def seconds_per_step(self, algo: str) -> float:
+        if self.steps.get(algo):
+            return self.seconds[algo] / self.steps[algo]
+        return sum(self.seconds.values()) / sum(self.steps.values())

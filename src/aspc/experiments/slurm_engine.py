@@ -1,0 +1,90 @@
+"""Groups as jobs of Slurm, through submitit. All machines must see the bench's folder.
+
+A job that runs into its time limit, or is preempted, is put into the queue again and goes on from its checkpoint.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from aspc.errors import AspcError, MissingExtra
+from aspc.experiments.engine import Ended
+from aspc.experiments.groups import Group, part_file, run_group
+
+LOOK_SECONDS = 5.0  # between looks at files and queue
+DEFAULT_MINUTES = 24 * 60
+
+
+class GroupJob:
+    """What a job does; submitit asks `checkpoint` what to do with one that is cut off."""
+
+    def __call__(self, bench: str, group_id: str) -> None:
+        run_group(Path(bench), group_id)
+
+    def checkpoint(self, bench: str, group_id: str) -> Any:
+        from submitit.helpers import DelayedSubmission
+
+        return DelayedSubmission(self, bench, group_id)
+
+
+def slurm_settings(words: Sequence[str]) -> dict[str, Any]:
+    """NAME=VALUE as submitit takes it; `time` is in minutes."""
+    settings: dict[str, Any] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals or not name.isidentifier() or not value:
+            raise AspcError(f"--slurm takes NAME=VALUE, for example partition=gpu time=720, not {word!r}.")
+        settings[f"slurm_{name}"] = int(value) if value.isdigit() else value
+    return {"slurm_time": DEFAULT_MINUTES, **settings}
+
+
+class SlurmEngine:
+    """The queue of Slurm. `cluster="local"` runs jobs as processes of this machine, which the tests do."""
+
+    def __init__(
+        self, bench: Path, cpus: float = 1, gpus: float = 0, words: Sequence[str] = (), cluster: str = "slurm"
+    ) -> None:
+        try:
+            import submitit
+        except ImportError as error:
+            raise MissingExtra("--engine slurm", "slurm") from error
+        if int(cpus) != cpus or int(gpus) != gpus:
+            raise AspcError("Slurm gives whole cores and GPUs: give whole numbers.")
+        settings = slurm_settings(words)
+        try:
+            self._executor = submitit.AutoExecutor(folder=bench / "slurm", cluster=cluster)
+        except RuntimeError as error:
+            raise AspcError(f"Slurm cannot be used from here: {error}.") from error
+        self._executor.update_parameters(name="aspc", cpus_per_task=int(cpus), gpus_per_node=int(gpus), **settings)
+        self.bench = bench
+        self._jobs: dict[str, tuple[Group, Any]] = {}
+
+    def has_room(self) -> bool:
+        return True  # the queue is Slurm's
+
+    def start(self, group: Group) -> None:
+        job = self._executor.submit(GroupJob(), str(self.bench), group.group_id)
+        self._jobs[group.group_id] = (group, job)
+
+    def wait(self, seconds: float) -> list[Ended]:
+        until = time.monotonic() + seconds
+        while self._jobs:
+            ended = [Ended(group, self._error(job)) for group, job in self._jobs.values() if self._is_over(group, job)]
+            for group, _ in ended:
+                del self._jobs[group.group_id]
+            if ended or time.monotonic() >= until:
+                return ended
+            time.sleep(min(LOOK_SECONDS, max(until - time.monotonic(), 0)))
+        return []
+
+    def _is_over(self, group: Group, job: Any) -> bool:
+        return part_file(self.bench, group.group_id).exists() or job.done()
+
+    def _error(self, job: Any) -> str:
+        return f"The job {job.job_id} ended without results ({job.state}); its log is in {job.paths.stderr}"
+
+    def close(self) -> None:
+        """Jobs that are still wanted go on without us; the next `aspc bench` finds their results."""
