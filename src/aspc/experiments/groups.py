@@ -17,6 +17,7 @@ import os
 import platform
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -183,7 +184,7 @@ def run_group(bench: Path, group_id: str, quiet: bool = True, on_progress: OnPro
         if part_file(bench, group_id).exists():
             return
         group = Group.from_json((folder / GROUP).read_text())
-        if group.plugin:
+        if group.plugin and getattr(sys.modules.get("aspc_plugin"), "__file__", None) != group.plugin:
             from aspc.cli import load_plugin
 
             load_plugin(group.plugin)

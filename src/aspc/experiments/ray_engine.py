@@ -7,6 +7,7 @@ on from its checkpoint; where they do not, it starts again, and what it leaves b
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import sys
 import tempfile
@@ -38,14 +39,14 @@ class RayEngine:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         settings: dict[str, Any] = {"address": address} if address else {"include_dashboard": False}
         try:
-            ray.init(**settings, log_to_driver=False, logging_level="ERROR", ignore_reinit_error=False)
+            ray.init(**settings, log_to_driver=False, logging_level=logging.ERROR, ignore_reinit_error=False)
         except (ConnectionError, ValueError, RuntimeError) as error:
             where = f"at {address}" if address else "on this machine"
             raise AspcError(f"No Ray cluster could be reached {where}: {str(error).splitlines()[0]}") from error
         # A process of its own for each group: it gives all memory of its device back when it ends.
         resources = ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=RETRIES, max_calls=1)
-        self._train_here = resources(train_in_place)
-        self._train_away = resources(train_and_pack)
+        self._train_here: Any = resources(train_in_place)
+        self._train_away: Any = resources(train_and_pack)
         self.gpus = gpus
         self._note_what_is_missing(cpus, gpus)
 
@@ -54,7 +55,7 @@ class RayEngine:
         nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
         if not any(node.get("CPU", 0) >= cpus and node.get("GPU", 0) >= gpus for node in nodes):
             print(
-                f"note: no machine of the cluster has {cpus:g} cores and {gpus:g} GPUs for a group yet; waiting for one",
+                f"note: no machine of the cluster has {cpus:g} cores and {gpus:g} GPUs for a group; waiting for one",
                 file=sys.stderr,
             )
 

@@ -12,7 +12,8 @@ from typing import Any
 
 from aspc.errors import AspcError, MissingExtra
 from aspc.experiments.engine import Ended
-from aspc.experiments.groups import Group, part_file, run_group
+from aspc.experiments.groups import Group, group_folder, part_file, run_group
+from aspc.policy import write_atomically
 
 LOOK_SECONDS = 5.0  # between looks at files and queue
 DEFAULT_MINUTES = 24 * 60
@@ -59,6 +60,7 @@ class SlurmEngine:
         except RuntimeError as error:
             raise AspcError(f"Slurm cannot be used from here: {error}.") from error
         self._executor.update_parameters(name="aspc", cpus_per_task=int(cpus), gpus_per_node=int(gpus), **settings)
+        self._job_kind = submitit.LocalJob if cluster == "local" else submitit.SlurmJob
         self.bench = bench
         self._jobs: dict[str, tuple[Group, Any]] = {}
 
@@ -66,8 +68,20 @@ class SlurmEngine:
         return True  # the queue is Slurm's
 
     def start(self, group: Group) -> None:
-        job = self._executor.submit(GroupJob(), str(self.bench), group.group_id)
+        job = self._still_running(group) or self._executor.submit(GroupJob(), str(self.bench), group.group_id)
+        write_atomically(self._job_file(group), str(job.job_id).encode())
         self._jobs[group.group_id] = (group, job)
+
+    def _job_file(self, group: Group) -> Path:
+        return group_folder(self.bench, group.group_id) / "slurm_job"
+
+    def _still_running(self, group: Group) -> Any:
+        """The job that an earlier `aspc bench` submitted for this group, if it is not over; else None."""
+        file = self._job_file(group)
+        if not file.exists():
+            return None
+        job: Any = self._job_kind(folder=self.bench / "slurm", job_id=file.read_text())
+        return None if job.done(force_check=True) else job
 
     def wait(self, seconds: float) -> list[Ended]:
         until = time.monotonic() + seconds

@@ -1,0 +1,211 @@
+"""Every suite is planned: its runs are as many as the paper says, and every name in it exists."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from aspc.data import d4rl, known_names
+from aspc.errors import AspcError
+from aspc.experiments import suites
+from aspc.experiments.groups import Group, make_groups
+from aspc.experiments.plan import RunSpec, files_of, make_plan, name_in_presets
+from aspc.presets.paper_tables import tables
+
+# Runs of each suite: variants × datasets × seeds, counted by hand from the paper.
+COUNTS = {
+    "main_table": 6 * 39 * 4,
+    "one_setting": 2 * (12 + 6) * 4 + 2 * 4 * 4,
+    "alpha_by_quality": 12 * 4,
+    "alpha_by_task": 6 * 4,
+    "necessity": 4 * 39 * 4,
+    "runtime": 6,
+    "k_alpha": 5 * 9 * 4,
+    "k_alpha_runtime": 6,
+    "robust_critic": 6 * 39 * 4,
+    "losses": 4 * 39 * 4,
+    "integrations": 6 * 9 * 4,
+    "ogbench": 6 * 10 * 4,
+    "alpha_curves": 39 * 4,
+    "performance_curves": 4 * 39 * 4,
+    "aspc_aw": 2 * 18 * 4,
+    "l3_forms": 5 * 39 * 4,
+    "case_study": 2 * 4,
+    "alpha0": 3 * 39 * 4,
+    "alpha_lr": 3 * 39 * 4,
+    "embedded": 3 * 2,
+    "study_a": 2 * 21 * 4,
+    # Of the 24 labels on 12 datasets, those of plain ASPC (five) and of plain TD3+BC (two) are the same runs.
+    "study_b": (24 - 4 - 1) * 12 * 4,
+    "study_c": (8 * 21 - 4) * 4,  # tuned IQL on the mazes and halfcheetah-medium-expert is IQL by default
+    "study_d": 4 * 11 * 4,
+    "study_e": 6 * 9 * 4,
+}
+STUDY_FILES = (*suites.STUDY_WALKERS, *suites.STUDY_ANTMAZE, *suites.STUDY_HANDS)
+ALL_FILES = {name: Path(f"/data/{name}.hdf5") for name in STUDY_FILES}
+
+
+def plan_of(*names: str, **changes):
+    return make_plan(suites.expanded(names), data=ALL_FILES, **changes)
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_counts_and_names(name: str) -> None:
+    plan = plan_of(name)
+    assert len(plan.runs) == COUNTS[name]
+    assert plan.left_out == ()
+    known = {*known_names(), *STUDY_FILES}
+    for run in plan.runs.values():
+        assert run.dataset in known
+    # Each algorithm is made with its settings: one that does not exist, or is of another type, is an error.
+    for run in {(r.algo, r.bc, str(r.settings)): r for r in plan.runs.values()}.values():
+        run.algorithm()
+        assert run.train_options().steps == run.steps
+
+
+def test_every_suite_is_counted() -> None:
+    compound = {name for name in suites.names() if suites.get(name).parts}
+    own = {name for name in suites.names() if name.startswith("tiny")}
+    assert set(suites.names()) - compound - own - {"locomotion"} == set(COUNTS)
+
+
+def test_the_papers_tables_have_the_labels_and_datasets_of_their_suites() -> None:
+    for name, table in tables().items():
+        (block,) = suites.get(name).blocks
+        assert {variant.label for variant in block.variants} == set(table.variants)
+        if table.rows[0] != "MuJoCo":
+            assert set(block.datasets) == set(table.rows)
+
+
+def test_suites_that_look_at_the_main_tables_runs_share_them() -> None:
+    main = set(plan_of("main_table").runs)
+    for name in ("alpha_curves", "alpha_by_quality", "alpha_by_task", "performance_curves", "case_study"):
+        assert set(plan_of(name).runs) <= main, name
+    of_variant = {}
+    for entry in plan_of("necessity", "losses", "l3_forms", "alpha0", "alpha_lr", "robust_critic").entries:
+        of_variant.setdefault((entry.suite, entry.variant), set()).add(entry.run_id)
+    shared = {key for key, ids in of_variant.items() if ids <= main}
+    assert shared == {
+        ("necessity", "naive"),
+        ("necessity", "dynamic"),
+        ("losses", "L1+L2+L3"),
+        ("l3_forms", "(4)"),
+        ("alpha0", "alpha0 = 2.5"),
+        ("alpha_lr", "lr = 0.002"),
+        ("robust_critic", "TD3+BC with RC"),
+        ("robust_critic", "wPC with RC"),
+        ("robust_critic", "ASPC with RC"),
+    }
+    # Timed runs train alone, so they are others.
+    assert not main & set(plan_of("runtime").runs)
+    whole = plan_of("paper")
+    assert len(whole.runs) == len({entry.run_id for entry in whole.entries}) < sum(COUNTS.values())
+
+
+def test_a_run_is_named_by_what_it_is() -> None:
+    run = RunSpec("aspc", "hopper-medium-v2", 0, 1_000_000)
+    # Written down: results that were published are found by this name.
+    assert run.run_id == "082e70a1a2dfcf73"
+    assert run.run_id in plan_of("main_table").runs
+    others = [
+        RunSpec("td3_bc", "hopper-medium-v2", 0, 1_000_000),
+        RunSpec("aspc", "hopper-medium", 0, 1_000_000),
+        RunSpec("aspc", "hopper-medium-v2", 1, 1_000_000),
+        RunSpec("aspc", "hopper-medium-v2", 0, 500_000),
+        RunSpec("aspc", "hopper-medium-v2", 0, 1_000_000, "advantage_weighted"),
+        RunSpec("aspc", "hopper-medium-v2", 0, 1_000_000, settings={"k_alpha": 5}),
+        RunSpec("aspc", "hopper-medium-v2", 0, 1_000_000, options={"eval_episodes": 100}),
+        RunSpec("aspc", "hopper-medium-v2", 0, 1_000_000, alone=True),
+        RunSpec("aspc", "hopper-medium-v2", 0, 1_000_000, scale_of="0"),
+    ]
+    assert len({run.run_id, *(other.run_id for other in others)}) == len(others) + 1
+    # How it is logged and saved is no part of it.
+    same = RunSpec("aspc", "hopper-medium-v2", 0, 1_000_000, options={"checkpoint_every": 1000, "log_every": 500})
+    assert same.run_id == run.run_id
+
+
+def test_presets_are_resolved_for_each_dataset() -> None:
+    plan = plan_of("main_table", only=["IQL", "hopper-medium-v2", "halfcheetah-expert-v2"])
+    settings = {run.dataset: run.settings for run in plan.runs.values()}
+    assert settings["hopper-medium-v2"]["deterministic"] is True
+    assert settings["halfcheetah-expert-v2"]["beta"] == 6.0
+    assert name_in_presets("hopper-medium") == "hopper-medium-v2"
+    assert name_in_presets("maze2d-umaze?steps=10") == "maze2d-umaze-v1"
+    # With and without ASPC differ in the scale alone.
+    plan = plan_of("integrations", only=["IQL*", "hopper-medium-expert-v2"], seeds=1)
+    (without,) = [run.settings for run in plan.runs.values() if run.algo == "iql"]
+    (with_aspc,) = [run.settings for run in plan.runs.values() if run.algo == "iql+aspc"]
+    assert without.pop("beta") == 6.0
+    assert {f"base.{name}": value for name, value in without.items()} == with_aspc
+
+
+def test_a_needed_run_is_planned_even_if_it_was_not_asked_for() -> None:
+    plan = plan_of("necessity", only=["converged", "hopper-medium-v2"], seeds=1)
+    first, second = plan.runs.values()
+    assert second.scale_of == first.run_id
+    assert [(e.variant, e.run_id) for e in plan.entries] == [("converged", second.run_id), ("ASPC", first.run_id)]
+
+
+def test_changes_of_steps_seeds_and_evaluations() -> None:
+    plan = plan_of("main_table", steps=20_000, seeds=2, only=["ASPC", "hopper-*"])
+    assert len(plan.runs) == 2 * 6
+    assert {run.train_options().eval_every for run in plan.runs.values()} == {2_000}
+    plan = plan_of("main_table", steps=20_000, only=["ASPC", "hopper-*"], options={"eval_every": 7_000})
+    assert {run.train_options().eval_every for run in plan.runs.values()} == {7_000}
+
+
+def test_only_keeps_what_matches_and_says_what_does_not() -> None:
+    runs = plan_of("main_table", only=["td3_bc", "wPC", "*-human-v1"], seeds=1).runs.values()
+    assert {run.algo for run in runs} == {"td3_bc", "wpc"}
+    assert {run.dataset for run in runs} == {f"{hand}-human-v1" for hand in suites.HANDS}
+    with pytest.raises(AspcError, match="did you mean"):
+        plan_of("main_table", only=["hoper-medium-v2"])
+
+
+def test_files_are_datasets_by_their_names(tmp_path: Path) -> None:
+    for name in ("hopper_medium-v2.hdf5", "walker2d-expert.npz", "notes.txt"):
+        (tmp_path / name).touch()
+    found = files_of(tmp_path)
+    assert set(found) == {"hopper-medium-v2", "walker2d-expert"}
+    plan = make_plan(suites.expanded(["locomotion"]), data=found)
+    assert {run.dataset for run in plan.runs.values()} == set(found)
+    assert len(plan.runs) == 6 * 2 * 4
+    (tmp_path / "hopper-medium-v2.hdf5").touch()
+    with pytest.raises(AspcError, match="both named hopper-medium-v2"):
+        files_of(tmp_path)
+    with pytest.raises(AspcError, match="--data"):
+        make_plan(suites.expanded(["locomotion"]))
+    with pytest.raises(AspcError, match="--data"):
+        make_plan(suites.expanded(["study_e"]))
+    partly = make_plan(suites.expanded(["study_a"]), data={"hopper-medium": Path("x")})
+    assert {run.dataset for run in partly.runs.values()} == {"hopper-medium", *suites.MAZES}
+    assert len(partly.left_out) == 17
+
+
+def test_groups_are_programs_of_at_most_the_size_with_seeds_together() -> None:
+    plan = plan_of("alpha0", "runtime", only=["*-medium-v2", "maze2d-*", "ASPC", "alpha0*"])
+    groups = make_groups(plan, plan.runs, 10, ALL_FILES)
+    assert sorted(run_id for group in groups for run_id in group.run_ids) == sorted(plan.runs)
+    for group in groups:
+        families = {d4rl.datasets()[m.run.dataset].family for m in group.members}
+        assert len({(f.observation_size, f.action_size) for f in families}) == 1
+        assert len(group.members) <= (1 if group.members[0].run.alone else 10)
+    # alpha0 is a number of the run: runs that differ in it share a program.
+    assert max(len({m.run.settings.get("base.alpha") for m in group.members}) for group in groups) == 3
+    assert len(groups) == 1 + 3 + 2 + 4  # timed; 24 runs of 17/6, 12 of 11/3, 36 of Maze2d's 4/2
+    for group in groups:
+        assert Group.from_json(group.to_json()) == group
+
+
+def test_a_group_says_where_its_files_are() -> None:
+    plan = plan_of("study_a", only=["ASPC", "hopper-medium", "maze2d-umaze"], seeds=1)
+    files = {m.run.dataset: m.file for g in make_groups(plan, plan.runs, 4, ALL_FILES) for m in g.members}
+    assert files == {"hopper-medium": "/data/hopper-medium.hdf5", "maze2d-umaze": None}
+
+
+def test_a_suites_name_is_its_own() -> None:
+    with pytest.raises(AspcError, match="already registered"):
+        suites.register(suites.Suite("main_table", "", ""))
+    with pytest.raises(AspcError, match="main_table"):
+        suites.get("main_tabel")
