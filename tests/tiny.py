@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gymnasium as gym
 import numpy as np
 
 from aspc.data import Dataset
@@ -28,3 +29,25 @@ def make_dataset(rows: int = 600, obs: int = 4, act: int = 2, seed: int = 0, **c
         "name": "tiny",
     }
     return Dataset.from_arrays(**{**arrays, **changes})
+
+
+class Counting(gym.Env):
+    """Ten steps, each of which pays the first action."""
+
+    observation_space = gym.spaces.Box(-np.inf, np.inf, (4,), np.float32)
+    action_space = gym.spaces.Box(-1, 1, (2,), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.t = 0
+        return self.np_random.normal(size=4).astype(np.float32), {}
+
+    def step(self, action):
+        self.t += 1
+        return (
+            self.np_random.normal(size=4).astype(np.float32),
+            float(action[0]),
+            False,
+            self.t == 10,
+            {"success": True},
+        )

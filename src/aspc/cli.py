@@ -10,7 +10,7 @@ import json
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
@@ -23,13 +23,17 @@ if TYPE_CHECKING:
     from aspc.training.folder import Run
 
 
-def parse(kind: Any, argv: list[str], prog: str, description: str = "") -> Any:
-    """Options from the command line; bad ones end in a sentence and exit code 2, as everywhere."""
+def parse(kind: Any, argv: list[str], prog: str, description: str = "", **defaults: Any) -> Any:
+    """Options from the command line; bad ones end in a sentence and exit code 2, as everywhere.
+
+    `defaults` are those that are not the class's own.
+    """
     return tyro.cli(
         kind,
         args=argv,
         prog=f"aspc {prog}",
         description=description,
+        **({"default": kind(**defaults)} if defaults else {}),
     )
 
 
@@ -84,6 +88,8 @@ class Train:
     """Folder for the run; made anew. Default: runs/DATASET_ALGO_TIME."""
     resume: Path | None = None
     """Continue the run in this folder, from its last checkpoint. Only --steps can be changed."""
+    repeat: Annotated[Path | None, tyro.conf.arg(name="from")] = None
+    """Repeat the run in this folder: its data, algorithm, settings and seeds are the defaults of all options here."""
     plugin: Path | None = None
     """A Python file that registers an algorithm of your own."""
     quiet: bool = False
@@ -97,21 +103,28 @@ def train(argv: list[str]) -> int:
         load_plugin(plugin)
     if resume := option(argv, "resume"):
         return _resume(Path(resume), argv)
-    name, bc = option(argv, "algo") or "aspc", option(argv, "bc") or "plain"
+    model = _model(Path(repeated)) if (repeated := option(argv, "from")) else {}
+    name, bc = option(argv, "algo") or model.get("algo", "aspc"), option(argv, "bc") or model.get("bc", "plain")
     algorithm = algorithms.default(name, bc)  # type: ignore[arg-type]
+    if model and (name, bc) == (model["algo"], model["bc"]):
+        algorithm = replace_fields(algorithm, model["hyperparameters"])
+    defaults = {key: model[key] for key in ("dataset", "algo", "bc", "preset", "source", "training") if key in model}
     if scale_from := option(argv, "scale-from"):
         algorithm = replace_fields(algorithm, {"scale_target": scale_of(Path(scale_from))})
-    asked = parse(_with_algorithm(algorithm), argv, "train", TRAIN_HELP)
-    if asked.preset is not None:  # the preset's settings become the defaults of a second reading
+    asked = parse(_with_algorithm(algorithm), argv, "train", TRAIN_HELP, **defaults)
+    if option(argv, "preset"):  # the preset's settings become the defaults of a second reading
         from aspc.presets import overrides
 
         preset = overrides(name, asked.dataset, asked.preset)
-        asked = parse(_with_algorithm(replace_fields(algorithm, preset)), argv, "train", TRAIN_HELP)
+        asked = parse(_with_algorithm(replace_fields(algorithm, preset)), argv, "train", TRAIN_HELP, **defaults)
 
     from aspc.training.problem import load_source
     from aspc.training.run import start_run
 
     env, options = asked.source.env, asked.source.options()
+    environment = "auto" if env is None else None if env == "none" else env
+    if model and not option(argv, "env"):
+        environment = model["env"]
     if not Path(asked.dataset).exists():
         options.pop("env", None)  # a name has its environment; another one is only evaluated in
     run = start_run(
@@ -123,11 +136,30 @@ def train(argv: list[str]) -> int:
         source_options=options,
         variant={"bc": asked.bc, "preset": asked.preset},
         out=asked.out,
-        env="auto" if env is None else None if env == "none" else env,
+        env=environment,
+        repeats=Path(repeated) if repeated else None,
         quiet=asked.quiet,
     )
     print_result(run)
     return 0
+
+
+def _model(path: Path) -> dict[str, Any]:
+    """What `--from` takes from a recorded run."""
+    from aspc.training.folder import Run
+    from aspc.training.run import A_FUNCTION, recorded_options
+
+    config = Run(path).config
+    data = config["dataset"]
+    if data["source"] is None or config["env"] == A_FUNCTION:
+        raise AspcError(f"{path} was made by a program, from arrays or with an environment of its own: run that again.")
+    return {
+        **{key: config.get(key) for key in ("algo", "preset", "hyperparameters", "env")},
+        "bc": config.get("bc", "plain"),
+        "dataset": data["source"],
+        "source": Source.stated(data["options"]),
+        "training": recorded_options(config),
+    }
 
 
 def scale_of(path: Path) -> float:

@@ -11,7 +11,6 @@ import sys
 import time
 from pathlib import Path
 
-import gymnasium as gym
 import numpy as np
 import pytest
 
@@ -19,7 +18,7 @@ import aspc
 from aspc.errors import AspcError
 from aspc.training.folder import RowFile, read_rows
 from aspc.training.run import Diverged
-from tiny import TINY, make_dataset
+from tiny import TINY, Counting, make_dataset
 
 SHORT = {**TINY, "steps": 120, "log_every": 40, "quiet": True, "tensorboard": False}
 
@@ -121,7 +120,7 @@ SCRIPT = """
 import sys
 sys.path.insert(0, {tests!r})
 import aspc
-from tiny import TINY, make_dataset
+from tiny import TINY, Counting, make_dataset
 settings = dict(TINY, steps=1600, log_every=40, checkpoint_every=200, tensorboard=False, quiet=True)
 if {resume}:
     aspc.train(make_dataset(), resume={out!r}, quiet=True)
@@ -237,28 +236,6 @@ def test_unknown_hyperparameters_are_named_with_the_nearest(tiny, tmp_path):
 # -- evaluation ----------------------------------------------------------------------------------------------
 
 
-class Counting(gym.Env):
-    """Ten steps, each of which pays the first action."""
-
-    observation_space = gym.spaces.Box(-np.inf, np.inf, (4,), np.float32)
-    action_space = gym.spaces.Box(-1, 1, (2,), np.float32)
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.t = 0
-        return self.np_random.normal(size=4).astype(np.float32), {}
-
-    def step(self, action):
-        self.t += 1
-        return (
-            self.np_random.normal(size=4).astype(np.float32),
-            float(action[0]),
-            False,
-            self.t == 10,
-            {"success": True},
-        )
-
-
 def test_an_environment_made_by_a_function(tiny, tmp_path):
     run = aspc.train(tiny, out=tmp_path / "run", env=Counting, eval_every=80, eval_episodes=3, **SHORT)
     np.testing.assert_array_equal(run.evaluations["step"], [80, 120])
@@ -343,3 +320,68 @@ def test_presets_and_bc_variants_are_in_the_config(tiny, tmp_path):
     assert np.isfinite(run.metrics["value_loss"]).all()
     longer = aspc.train(tiny, resume=tmp_path / "aw", steps=160, quiet=True)
     assert longer.result["steps"] == 160
+
+
+def test_a_device_without_memory_ends_in_one_sentence(tiny, tmp_path, monkeypatch):
+    import jax
+
+    from aspc.training.loop import Loop
+
+    def full(*inputs, **options):
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 99 bytes.")
+
+    monkeypatch.setattr(Loop, "run_blocks", full)
+    # 588 rows of 12 numbers; 8 numbers a weight: itself, its target, two moments
+    with pytest.raises(AspcError, match=r"data takes 0\.0 MiB and the networks 2 × 0\.\d MiB.*aspc data pack"):
+        aspc.train(tiny, out=tmp_path / "run", seeds=[0, 1], **SHORT)
+    monkeypatch.setattr(Loop, "run_blocks", lambda *a, **k: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        aspc.train(tiny, out=tmp_path / "other", **SHORT)
+
+
+def test_a_recorded_run_is_repeated_to_the_bit(tmp_path, capsys):
+    """`--from`: options of the data, a preset's place in the record, hyper-parameters, seeds; what is given wins."""
+    from aspc.__main__ import main
+
+    arrays = logs()
+    np.savez(tmp_path / "logs.npz", **{"obs" if k == "observations" else k: v for k, v in arrays.items()})
+    small = ["--actor-hidden-dim", "16", "--critic-hidden-dim", "16", "--batch-size", "16", "--log-every", "40"]
+    small += ["--no-tensorboard", "--quiet", "--env", "none"]
+    first = [
+        "--map",
+        "observations=obs",
+        "--action-low=-2",
+        "--action-high",
+        "2",
+        "2",
+        "--alpha",
+        "1.3",
+        "--ema",
+        "0.9",
+    ]
+    first += ["--steps", "80", "--seeds", "3", "5", "--out", str(tmp_path / "first")]
+    assert main(["train", str(tmp_path / "logs.npz"), *first, *small]) == 0
+    assert main(["train", "--from", str(tmp_path / "first"), "--out", str(tmp_path / "again"), "--quiet"]) == 0
+    one, other = aspc.Run(tmp_path / "first"), aspc.Run(tmp_path / "again")
+    assert (one.path / "metrics.csv").read_text() == (other.path / "metrics.csv").read_text()
+    same(weights(one), weights(other))
+    kept = {k: v for k, v in one.config.items() if k not in ("started", "command")}
+    assert kept == {k: v for k, v in other.config.items() if k not in ("started", "command")}
+    changed = ["--alpha", "2", "--seeds", "3", "--out", str(tmp_path / "changed"), "--quiet"]
+    assert main(["train", "--from", str(tmp_path / "first"), *changed]) == 0
+    config = aspc.Run(tmp_path / "changed").config
+    assert (config["hyperparameters"]["base"]["alpha"], config["hyperparameters"]["ema"]) == (2.0, 0.9)
+    assert config["seeds"] == [3]
+    capsys.readouterr()
+    np.savez(tmp_path / "logs.npz", **{**arrays, "obs": arrays["observations"] + 1})
+    assert main(["train", "--from", str(tmp_path / "first"), "--out", str(tmp_path / "no"), "--quiet"]) == 2
+    assert "its content differs" in capsys.readouterr().err
+    assert not (tmp_path / "no").exists()
+
+
+def test_a_run_made_by_a_program_cannot_be_repeated_by_a_command(tiny, tmp_path, capsys):
+    from aspc.__main__ import main
+
+    run = aspc.train(tiny, out=tmp_path / "run", **SHORT)
+    assert main(["train", "--from", str(run.path), "--out", str(tmp_path / "no")]) == 2
+    assert "made by a program" in capsys.readouterr().err

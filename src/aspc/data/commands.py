@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -49,6 +50,18 @@ class Source:
         }
         return {key: value for key, value in stated.items() if value not in (None, {}, False)}
 
+    @classmethod
+    def stated(cls, options: Mapping[str, Any]) -> Source:
+        """The inverse of `options`."""
+        return cls(
+            map=tuple(f"{key}={name}" for key, name in options.get("key_map", {}).items()),
+            env=options.get("env"),
+            action_low=_many(options.get("action_low", [])),
+            action_high=_many(options.get("action_high", [])),
+            max_episode_steps=options.get("max_episode_steps"),
+            strict=options.get("strict", False),
+        )
+
     def key_map(self) -> dict[str, str]:
         pairs = [entry.partition("=") for entry in self.map]
         wrong = [
@@ -63,6 +76,10 @@ def _one_or_many(values: tuple[float, ...]) -> float | list[float] | None:
     if not values:
         return None
     return values[0] if len(values) == 1 else list(values)
+
+
+def _many(value: float | list[float]) -> tuple[float, ...]:
+    return tuple(value) if isinstance(value, list) else (value,)
 
 
 @dataclass(frozen=True)

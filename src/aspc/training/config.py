@@ -14,6 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from aspc.errors import AspcError, unknown_name
+from aspc.training.loggers import LoggerName
 
 MatmulPrecision = Literal["default", "high", "highest"]
 
@@ -50,6 +51,8 @@ class TrainOptions:
     """Steps between evaluations of the paper's bounds on a batch, logged as theory_* (docs/theory.md); 0: never."""
     tensorboard: bool = True
     """Also write the metrics as TensorBoard events."""
+    logger: LoggerName = "none"
+    """Also send them to Weights & Biases or MLflow, which their own environment variables configure."""
 
     def __post_init__(self) -> None:
         for name in ("steps", "eval_every", "eval_episodes", "log_every", "n_step"):

@@ -29,11 +29,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from aspc import theory
-from aspc.algorithms.base import Preprocessing, Spec, with_horizon
+from aspc.algorithms.base import Spec, with_horizon
 from aspc.data import Dataset
 from aspc.errors import AspcError
 from aspc.policy import Policy
-from aspc.training import folder
+from aspc.training import folder, loggers
 from aspc.training.config import (
     TrainOptions,
     environment_facts,
@@ -45,7 +45,7 @@ from aspc.training.config import (
 )
 from aspc.training.folder import Row, columns, read_json, read_rows
 from aspc.training.loop import all_parts, with_overrides
-from aspc.training.problem import Data, Problem, dataset_facts, discount_of, load_source, preprocessing_of
+from aspc.training.problem import Data, Problem, dataset_facts, load_source, wishes
 from aspc.training.run import A_FUNCTION
 from aspc.training.table import Layout
 from aspc.training.trainer import Outcome, Place, Plan, Trainee, Trainer
@@ -175,6 +175,7 @@ def train_fleet(
             raise AspcError(f"{out} holds another fleet; choose another folder.")
         if fleet.result is not None and all(_is_name(member.dataset) for member in members):
             return fleet
+    loggers.require(options.logger)
     if options.monitor_every and not theory.can_monitor(algorithm):
         raise AspcError(f"--monitor-every looks at the step that a scale governs; {algo} has no scale.")
     places, at = _places(members, algorithms, options, env)
@@ -202,6 +203,7 @@ def train_fleet(
                 raise AspcError(f"{now['name']} is not what {out} was trained on (its content differs).")
         if fleet.result is not None:
             return fleet
+        config = fleet.config
     else:
         folder.create(out, config)
     plan = Plan(
@@ -215,7 +217,7 @@ def train_fleet(
         ],
         varying,
         options,
-        config["versions"],
+        config,
         resume_with="the same call",
         vectorise=vectorise,
         isolate=True,
@@ -268,10 +270,7 @@ def _places(
         dataset = member.dataset if isinstance(member.dataset, str) else id(member.dataset)
         if dataset not in loaded:
             loaded[dataset] = load_source(member.dataset, {})
-        data, how = loaded[dataset], preprocessing_of(algorithm)
-        # What is done to the data, besides its own content: rewards, normaliser, and the sums of n-step returns.
-        wishes = [getattr(how, field.name) for field in dataclasses.fields(Preprocessing)]
-        key = (dataset, *wishes, discount_of(algorithm) if options.n_step > 1 else None)
+        data, key = loaded[dataset], (dataset, *wishes(algorithm, options))
         if key not in places:
             problem = Problem.of(data, algorithm, options)
             places[key] = Place(data, problem, data.env if env == "auto" else env)

@@ -47,6 +47,13 @@ def discount_of(algorithm: Any) -> float:
     return getattr(preprocessing_of(algorithm), "discount", 1.0)
 
 
+def wishes(algorithm: Any, options: TrainOptions) -> tuple[Any, ...]:
+    """Everything besides the dataset that a problem depends on: runs with equal wishes share their rows."""
+    how = preprocessing_of(algorithm)
+    fields = tuple(getattr(how, field.name) for field in dataclasses.fields(Preprocessing))
+    return (*fields, options.holdout, options.n_step, discount_of(algorithm) if options.n_step > 1 else None)
+
+
 def prepared_rewards(data: Dataset, how: Preprocessing, like: Dataset | None = None) -> np.ndarray:
     """`reward_scale · transform(r) + reward_shift`, before any n-step sum; with the statistics of the dataset `like`,
     if it is not the same."""

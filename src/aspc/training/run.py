@@ -14,11 +14,11 @@ from aspc.algorithms.base import with_horizon
 from aspc.envs import normalised_score, reference_scores
 from aspc.errors import AspcError
 from aspc.presets import overrides
-from aspc.training import figure, folder
+from aspc.training import figure, folder, loggers
 from aspc.training.config import TrainOptions, environment_facts, replace_fields, to_plain
 from aspc.training.evaluation import Evaluator, WorkerFailed, episode_seeds
 from aspc.training.folder import Row, Run
-from aspc.training.problem import Data, Problem, dataset_facts, load_source
+from aspc.training.problem import Data, Problem, dataset_facts, load_source, wishes
 from aspc.training.trainer import Diverged, Interrupted, Place, Plan, Trainee, Trainer, use_compilation_cache
 
 __all__ = ["Diverged", "Interrupted", "evaluate", "resume_run", "start_run", "train", "use_compilation_cache"]
@@ -84,13 +84,19 @@ def start_run(
     variant: Mapping[str, Any] | None = None,
     out: str | Path | None = None,
     env: str | Callable[[], Any] | None = "auto",
+    repeats: Path | None = None,
     quiet: bool = False,
 ) -> Run:
-    """A new run of `algorithm`, called `name`. `source` says where the data can be loaded from again."""
+    """A new run of `algorithm`, called `name`. `source` says where the data can be loaded from again, and `repeats`
+    names a run that this one repeats: where nothing was changed that the data depends on, it must be the same."""
+    loggers.require(options.logger)
     if options.monitor_every and not theory.can_monitor(algorithm):
         raise AspcError(f"--monitor-every looks at the step that a scale governs; {name} has no scale.")
     algorithm = with_horizon(algorithm, options.horizon or options.steps)
     problem = Problem.of(data, algorithm, options)
+    facts = dataset_facts(data, source, source_options or {}, problem)
+    if repeats is not None:
+        _check_same_data(Run(repeats), facts, algorithm, options)
     path = Path(out) if out is not None else default_folder(data.name, name)
     environment = data.env if env == "auto" else env
     config = {
@@ -99,7 +105,7 @@ def start_run(
         **(variant or {}),
         "scale_name": getattr(algorithm, "scale_name", None),
         "hyperparameters": to_plain(algorithm),
-        "dataset": dataset_facts(data, source, source_options or {}, problem),
+        "dataset": facts,
         "env": environment if isinstance(environment, str) or environment is None else A_FUNCTION,
         **dataclasses.asdict(options),
         "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -114,10 +120,8 @@ def resume_run(path: Path, dataset: Any, algo: Any, env: Any, steps: int | None,
     """Continue a run from its newest checkpoint, to its own end or further."""
     run = Run(path)
     config = run.config
-    algorithm = algo if not isinstance(algo, str) else algorithms.default(config["algo"], config.get("bc", "plain"))
-    algorithm = replace_fields(algorithm, config["hyperparameters"])
-    kept: dict[str, Any] = {field.name: config[field.name] for field in dataclasses.fields(TrainOptions)}
-    options = TrainOptions(**{**kept, "seeds": tuple(config["seeds"])})
+    algorithm = recorded_algorithm(config, None if isinstance(algo, str) else algo)
+    options = recorded_options(config)
     source = dataset if dataset is not None else config["dataset"]["source"]
     if source is None:
         raise AspcError(f"{path} was trained on arrays: give the dataset again, train(dataset, resume=…).")
@@ -132,6 +136,28 @@ def resume_run(path: Path, dataset: Any, algo: Any, env: Any, steps: int | None,
     if run.result is not None and run.result["steps"] >= steps:
         raise AspcError(f"{path} has already trained {run.result['steps']:,} steps; give more with --steps.")
     return _train(path, config, algorithm, Place(data, problem, environment), options, quiet, None, steps)
+
+
+def _check_same_data(run: Run, facts: Mapping[str, Any], algorithm: Any, options: TrainOptions) -> None:
+    """Refuses to repeat a run with data that has changed behind its name."""
+    before = run.config["dataset"]
+    same_source = all(before[key] == facts[key] for key in ("source", "options"))
+    same_wishes = wishes(recorded_algorithm(run.config), recorded_options(run.config)) == wishes(algorithm, options)
+    if same_source and same_wishes and before["fingerprint"] != facts["fingerprint"]:
+        raise AspcError(f"{before['source']} is not what {run.path} was trained on (its content differs).")
+
+
+def recorded_options(config: Mapping[str, Any]) -> TrainOptions:
+    """The options of a run; those that its version did not have yet are the defaults."""
+    names = {field.name for field in dataclasses.fields(TrainOptions)}
+    kept: dict[str, Any] = {name: value for name, value in config.items() if name in names}
+    return TrainOptions(**{**kept, "seeds": tuple(config["seeds"])})
+
+
+def recorded_algorithm(config: Mapping[str, Any], algorithm: Any = None) -> Any:
+    """The algorithm of a run with its hyper-parameters; one that is not registered has to be given."""
+    algorithm = algorithm or algorithms.default(config["algo"], config.get("bc", "plain"))
+    return replace_fields(algorithm, config["hyperparameters"])
 
 
 def default_folder(dataset: str, algo: str) -> Path:
@@ -158,7 +184,7 @@ def _train(
         [Trainee(f"seed{seed}", seed, 0, algorithm, {"seed": seed}, f"seed {seed}") for seed in options.seeds],
         {},
         options,
-        config["versions"],
+        config,
         resume_with=f"aspc train --resume {path}",
     )
     outcome = Trainer(plan, quiet).go(first_step, last_step)

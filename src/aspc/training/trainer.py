@@ -28,10 +28,11 @@ from aspc.errors import AspcError
 from aspc.policy import Policy
 from aspc.training import folder
 from aspc.training.checkpoint import Checkpoints
-from aspc.training.config import TrainOptions
+from aspc.training.config import TrainOptions, flat_values
 from aspc.training.devices import Devices
 from aspc.training.evaluation import EnvFactory, Evaluator, PendingEvaluation, WorkerFailed, episode_seeds
 from aspc.training.folder import Row, RowFile
+from aspc.training.loggers import Logged, Logger, open_loggers
 from aspc.training.loop import Loop, Piece, Runs, Source, plan_chunk, start_runs, usual_blocks, with_overrides
 from aspc.training.problem import Data, Problem, Tables, score_of, shared_tables
 from aspc.training.progress import Progress
@@ -88,7 +89,8 @@ class Plan:
     overrides: Mapping[str, np.ndarray]
     """Hyper-parameters that differ between the trainees, by dotted field name, a number for each."""
     options: TrainOptions
-    versions: Mapping[str, str | None]
+    config: Mapping[str, Any]
+    """What config.json says."""
     resume_with: str
     """What a message says to do to go on after an interruption."""
     vectorise: bool | None = None
@@ -168,13 +170,17 @@ def use_compilation_cache() -> None:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
 
 
+def on_accelerator() -> bool:
+    return jax.devices()[0].platform != "cpu"
+
+
 class Trainer:
     """One training."""
 
     def __init__(self, plan: Plan, quiet: bool, on_progress: Callable[[int, int], None] | None = None) -> None:
         self.plan, self.options, self.quiet, self.on_progress = plan, plan.options, quiet, on_progress
         self.trainees, self.places = list(plan.trainees), list(plan.places)
-        self.on_accelerator = jax.devices()[0].platform != "cpu"
+        self.on_accelerator = on_accelerator()
         vectorise = self.on_accelerator if plan.vectorise is None else plan.vectorise
         problem = self.places[0].problem
         self.loop = Loop(plan.algorithm, problem.spec, problem.layout, vectorise=vectorise)
@@ -204,9 +210,9 @@ class Trainer:
             self.metrics = RowFile(path / folder.METRICS, first_step)
             self.evaluations = RowFile(path / folder.EVALUATIONS, first_step)
             self.progress = stack.enter_context(_closing(Progress(last_step, first_step, self.quiet)))
-            self.writers = self._tensorboard(first_step)
-            for writer in self.writers:
-                stack.callback(writer.close)
+            self.loggers = [self._open_loggers(trainee, first_step) for trainee in self.trainees]
+            for logger in (logger for loggers in self.loggers for logger in loggers):
+                stack.callback(logger.close)
             envs = [place.env for place in self.places if place.env is not None]
             self.evaluator = stack.enter_context(Evaluator(envs[0])) if envs else None
             stack.enter_context(jax.default_matmul_precision(_jax_precision(self.options.matmul_precision)))
@@ -215,12 +221,27 @@ class Trainer:
             first_chunk = first_step // self.options.chunk_steps
             problems = [place.problem for place in self.places]
             tables = stack.enter_context(shared_tables(problems, first_chunk, self.options.memory_budget_mb))
-            step = self._steps(first_step, last_step, caught, tables)
+            try:
+                step = self._steps(first_step, last_step, caught, tables)
+            except jax.errors.JaxRuntimeError as error:
+                if "RESOURCE_EXHAUSTED" not in str(error):
+                    raise
+                raise self._out_of_memory(tables) from error
             outcome = self._outcome(step)
             if self.plan.isolate:
                 self._say_cost(outcome)
             self.progress.close()
         return outcome
+
+    def _out_of_memory(self, tables: Tables) -> AspcError:
+        rows = max(offset + size for offset, size in zip(tables.offsets, tables.sizes, strict=True))
+        state = jax.eval_shape(lambda key: self.plan.algorithm.init(key, self.loop.spec), jax.random.key(0))
+        bytes_of_run = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
+        return AspcError(
+            f"The device is out of memory: the data takes {4 * rows * self.loop.layout.width / 2**20:,.1f} MiB and the "
+            f"networks {len(self.trainees)} × {bytes_of_run / 2**20:,.1f} MiB, besides what a step computes with; "
+            f"train fewer seeds at once, or stream the data (aspc data pack) with a smaller --memory-budget-mb."
+        )
 
     def _say_cost(self, outcome: Outcome) -> None:
         """Whether evaluation was hidden behind training, and from which interval on it would be."""
@@ -332,9 +353,7 @@ class Trainer:
             rows.append((i, row))
         self.metrics.append([row for _, row in rows])
         for i, row in rows:
-            for name, value in row.items():
-                if self.writers and name not in ("step", *self.trainees[i].marks) and not math.isnan(value):
-                    self.writers[i].add_scalar(f"train/{name}", value, end)
+            self._log(i, "train", {k: v for k, v in row.items() if k not in ("step", *self.trainees[i].marks)}, end)
         shown = {}
         if rows and "scale" in rows[0][1]:
             shown[self.scale_name] = f"{np.mean([row['scale'] for _, row in rows]):.3g}"
@@ -451,7 +470,7 @@ class Trainer:
                         "algo": self.plan.algo,
                         "dataset": place.data.name,
                         "step": step,
-                        "versions": self.plan.versions,
+                        "versions": self.plan.config["versions"],
                         "seed": trainee.seed,
                     },
                 ),
@@ -486,9 +505,8 @@ class Trainer:
         self.waited += time.monotonic() - began
         self.evaluations.append([row for _, row in rows])
         for i, row in rows:
-            for name in ("score_mean", "return_mean", "success_rate"):
-                if self.writers and not math.isnan(row[name]):
-                    self.writers[i].add_scalar(f"evaluation/{name}", row[name], int(row["step"]))
+            shown = {name: row[name] for name in ("score_mean", "return_mean", "success_rate")}
+            self._log(i, "evaluation", shown, int(row["step"]))
         if rows:
             latest = rows[-1][1]
             name = "return" if math.isnan(latest["score_mean"]) else "score"
@@ -534,15 +552,21 @@ class Trainer:
             hidden = max(math.ceil(cost * rate / chunk), 1) * chunk
         return Outcome(step, self._seconds(), rate, dict(self.failures), cost, hidden)
 
-    def _tensorboard(self, first_step: int) -> list[Any]:
-        if not self.options.tensorboard:
-            return []
-        from tensorboardX import SummaryWriter
+    # -- loggers -----------------------------------------------------------------------------------------------
+    def _open_loggers(self, trainee: Trainee, first_step: int) -> list[Logger]:
+        settings = {
+            "algo": self.plan.algo,
+            "dataset": self.places[trainee.place].data.name,
+            "seed": trainee.seed,
+            **flat_values(trainee.algorithm),
+        }
+        logged = Logged(self.plan.path, trainee.name, settings, self.plan.config["started"], first_step)
+        return open_loggers(self.options.tensorboard, self.options.logger, logged)
 
-        return [
-            SummaryWriter(str(self.plan.path / "tensorboard" / trainee.name), purge_step=first_step or None)
-            for trainee in self.trainees
-        ]
+    def _log(self, run: int, group: str, values: Row, step: int) -> None:
+        known = {f"{group}/{name}": value for name, value in values.items() if not math.isnan(value)}
+        for logger in self.loggers[run]:
+            logger.log(known, step)
 
 
 def passed(every: int, step: int, end: int) -> bool:
