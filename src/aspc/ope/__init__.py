@@ -1,0 +1,26 @@
+"""Off-policy evaluation: which policy is best, and by how much, with no environment (`aspc fqe`)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from aspc.ope.fqe import FQEOptions, Ranking, fitted_q_evaluation
+    from aspc.ope.returns import choose_states, returns_to_go
+
+__all__ = ["FQEOptions", "Ranking", "choose_states", "fitted_q_evaluation", "main", "returns_to_go"]
+
+
+def main(argv: list[str]) -> int:
+    """The command `aspc fqe`."""
+    from aspc.ope.commands import main
+
+    return main(argv)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from aspc.ope import fqe, returns
+
+    return getattr(fqe, name, None) or getattr(returns, name)

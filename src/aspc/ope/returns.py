@@ -1,0 +1,101 @@
+"""What the data itself says, without a model: discounted returns of logged episodes, and bootstrap intervals."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from aspc.data import Dataset
+from aspc.errors import AspcError
+
+MISSING_TOLERATED = 0.05  # a logged return counts if what the log cut off weighs no more than this
+PIECES = 20  # into which one unbroken trajectory is cut, to be resampled
+MOST_STATES = 10_000  # where the value is averaged over all logged states
+
+
+class ReturnsToGo(NamedTuple):
+    """Σ γᵏ·r from each row to the end of its logged episode, and the weight of what the log does not show."""
+
+    returns: np.ndarray  # [N] float64
+    missing: np.ndarray  # [N] float64: 0 where the episode ends by a terminal, else γ^(rows left)
+
+    @property
+    def trusted(self) -> np.ndarray:
+        """Rows whose return is whole, or cut so late that the rest hardly counts."""
+        return self.missing <= MISSING_TOLERATED
+
+
+def returns_to_go(dataset: Dataset, discount: float, rewards: np.ndarray | None = None) -> ReturnsToGo:
+    """The logged return of every row. A timeout cuts a return short: `missing` says by how much.
+
+    The true return of a row is `returns + missing · V(state after the cut)`, and V is not in the log.
+    """
+    rewards = dataset.rewards if rewards is None else rewards
+    starts, stops = dataset.episode_bounds
+    last = np.repeat(stops - 1, stops - starts)
+    is_last = last == np.arange(len(dataset))
+    sums, running = np.empty(len(dataset)), 0.0
+    for i, (reward, ends) in enumerate(zip(rewards[::-1].tolist(), is_last[::-1].tolist(), strict=True)):
+        running = reward if ends else reward + discount * running
+        sums[i] = running
+    missing = np.where(dataset.terminals[last], 0.0, discount ** (last - np.arange(len(dataset)) + 1.0))
+    return ReturnsToGo(sums[::-1].copy(), missing)
+
+
+class States(NamedTuple):
+    """The rows that a policy's value is averaged over, and which of them belong together (an episode)."""
+
+    rows: np.ndarray  # [S]
+    groups: np.ndarray  # [S], 0, 1, …: what a resample takes or leaves as a whole
+
+
+def start_states(dataset: Dataset) -> States:
+    """The first row of every logged episode."""
+    if dataset.never_ends:
+        raise AspcError(
+            f"{dataset.name} has no episodes: it is one unbroken log, so where a policy would start is unknown; "
+            "use --states all to value policies over all logged states."
+        )
+    starts, _ = dataset.episode_bounds
+    return States(starts, np.arange(len(starts)))
+
+
+def choose_states(dataset: Dataset, which: Literal["auto", "start", "all"]) -> States:
+    """Where policies are valued: at the first states of episodes, or, where the log has none, everywhere in it."""
+    if which == "all" or (which == "auto" and dataset.never_ends):
+        return all_states(dataset)
+    return start_states(dataset)
+
+
+def all_states(dataset: Dataset) -> States:
+    """Rows from everywhere in the log, evenly spaced, by episode; an unbroken log counts as twenty."""
+    rows = np.linspace(0, len(dataset) - 1, min(len(dataset), MOST_STATES)).astype(int)
+    starts, _ = dataset.episode_bounds
+    if len(starts) == 1:
+        starts = np.unique(np.linspace(0, len(dataset), PIECES + 1).astype(int)[:-1])
+    _, groups = np.unique(np.searchsorted(starts, rows, side="right"), return_inverse=True)
+    return States(rows, groups)
+
+
+def resampled_means(values: np.ndarray, groups: np.ndarray, resamples: int = 2_000, seed: int = 0) -> np.ndarray:
+    """Means [policies, resamples] of values [policies, states] over episodes drawn with replacement.
+
+    All policies see the same draws, so their differences can be compared draw by draw.
+    """
+    count = int(groups.max()) + 1
+    sums = np.stack([np.bincount(groups, weights=row, minlength=count) for row in values])
+    sizes = np.bincount(groups, minlength=count)
+    rng, means = np.random.default_rng(seed), np.empty((len(values), resamples))
+    chunk = max(1, 2_000_000 // count)  # bounds memory where there are many episodes
+    for first in range(0, resamples, chunk):
+        size = min(chunk, resamples - first)
+        times = rng.multinomial(count, np.full(count, 1 / count), size=size).astype(float)
+        means[:, first : first + size] = (times @ sums.T / (times @ sizes)[:, None]).T
+    return means
+
+
+def interval(means: np.ndarray, level: float = 0.95) -> np.ndarray:
+    """The central part of resampled means [..., resamples] → [..., 2]."""
+    tail = (1 - level) / 2
+    return np.moveaxis(np.quantile(means, [tail, 1 - tail], axis=-1), 0, -1)
