@@ -1,0 +1,75 @@
+"""Optional loggers, with the real packages where they are installed, writing to local folders only."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+
+import aspc
+from aspc.errors import AspcError
+from tiny import TINY, Counting
+
+SHORT = {**TINY, "steps": 80, "log_every": 40, "eval_every": 40, "eval_episodes": 2, "tensorboard": False}
+SHORT |= {"algo": "td3_bc", "quiet": True, "env": Counting}
+
+
+@pytest.mark.parametrize("logger", ["wandb", "mlflow"])
+def test_a_logger_that_is_not_installed_is_named_before_anything_is_trained(logger, tiny, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, logger, None)  # as if it were not there
+    with pytest.raises(AspcError, match=r"pip install 'aspc\[loggers\]'"):
+        aspc.train(tiny, out=tmp_path / "run", logger=logger, **SHORT)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::ResourceWarning")
+def test_mlflow_has_the_curves_and_the_settings_of_every_seed(tiny, tmp_path, monkeypatch):
+    mlflow = pytest.importorskip("mlflow", reason="the extra `loggers` is not installed")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "mlruns").as_uri())
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    run = aspc.train(tiny, out=tmp_path / "run", logger="mlflow", seeds=[0, 1], **SHORT)
+    aspc.train(tiny, resume=run.path, steps=120, env=Counting, quiet=True)
+    client = mlflow.MlflowClient()
+    logged = client.search_runs([client.get_experiment_by_name("aspc").experiment_id])
+    assert sorted(one.data.params["seed"] for one in logged) == ["0", "1"]  # continued, not begun again
+    (first,) = [one for one in logged if one.data.params["seed"] == "0"]
+    assert first.data.params["alpha"] == "2.5"
+    assert first.info.status == "FINISHED"
+    history = {m.step: m.value for m in client.get_metric_history(first.info.run_id, "train/critic_loss")}
+    ours = run.metrics["critic_loss"][run.metrics["seed"] == 0]
+    np.testing.assert_allclose([history[step] for step in (40, 80, 120)], ours)
+    returns = {m.step: m.value for m in client.get_metric_history(first.info.run_id, "evaluation/return_mean")}
+    assert sorted(returns) == [40, 80, 120]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::ResourceWarning")
+def test_wandb_has_the_curves_of_every_seed(tiny, tmp_path, monkeypatch):
+    wandb = pytest.importorskip("wandb", reason="the extra `loggers` is not installed")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    begun, ends, init = [], {}, wandb.init
+
+    def noted(**options):
+        run = init(**options)
+        finish = run.finish
+
+        def last_look():
+            ends[run.name] = dict(run.summary)
+            finish()
+
+        run.finish = last_look
+        begun.append(run)
+        return run
+
+    monkeypatch.setattr(wandb, "init", noted)
+    run = aspc.train(tiny, out=tmp_path / "run", logger="wandb", seeds=[0, 1], **SHORT)
+    assert [one.name for one in begun] == ["run/seed0", "run/seed1"]
+    assert len(list((run.path / "wandb").glob("offline-run-*/*.wandb"))) == 2
+    for one, seed in zip(begun, (0, 1), strict=True):
+        assert one.config["seed"] == seed
+        assert one.config["alpha"] == 2.5
+        ours = run.metrics["critic_loss"][run.metrics["seed"] == seed]
+        end = ends[one.name]
+        np.testing.assert_allclose(end["train/critic_loss"], ours[-1], rtol=1e-6)
+        assert end["step"] == 80
+        assert np.isfinite(end["evaluation/return_mean"])
