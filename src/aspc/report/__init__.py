@@ -1,0 +1,1 @@
+"""Reports: results on disk in, figures and one page to read out. Imports no training code."""

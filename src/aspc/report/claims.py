@@ -1,0 +1,657 @@
+"""The paper's claims as checks on the data at hand.
+
+A claim is one or more checks. A check is a number with a 95 % interval and a bound: it *holds* where the whole interval
+is on the claimed side, it *does not hold* where the whole interval is on the other side, and between the two there is
+*not enough data*. A claim holds if all its checks do; it does not hold if one does not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from aspc.presets.paper_tables import domain_of
+from aspc.report import stats
+from aspc.report.curves import with_measure
+from aspc.report.stats import Estimate, Scores
+from aspc.report.tables import percent_difference, polygon_area, radar
+from aspc.report.view import WALKERS, Method, View, in_order, method, quality_of, scores, task_of
+
+Verdict = Literal["holds", "does not hold", "not enough data"]
+HOLDS: Verdict = "holds"
+FAILS: Verdict = "does not hold"
+OPEN: Verdict = "not enough data"
+
+ASPC, TD3_BC = method("aspc"), method("td3_bc")
+BASELINES = tuple(map(method, ("td3_bc", "a2pr", "iql", "wpc", "rebrac")))
+WITHOUT_RC = {"critic_hidden_layers": 2, "critic_layer_norm": False}
+
+# Where the paper says "near", "nearly" or "minimal", a check needs a number; these are ours.
+NEARLY_EQUAL = 5.0  # percent
+MINIMAL_OVERHEAD = 25.0  # percent of TD3+BC's time
+SAME_RUNTIME = 10.0  # percent
+NEAR_A_TENTH = (0.03, 0.3)  # alpha, half a decade each way
+SLIGHT_RISE = 1.2  # factor on alpha early in training
+ALMOST_EVERY = 0.9  # share of thresholds
+EARLY = 0.3  # share of training ("the first 0.2–0.3 M steps")
+
+
+class Check(NamedTuple):
+    """One comparison: what, the number with its interval, its unit, the verdict, and the runs it is made of."""
+
+    what: str
+    estimate: Estimate
+    unit: str
+    verdict: Verdict
+    methods: tuple[Method, ...] = ()
+    datasets: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A claim of the paper, its checks, and what was missing to make them."""
+
+    name: str
+    text: str
+    source: str
+    checks: tuple[Check, ...]
+    missing: str = ""
+
+    @property
+    def verdict(self) -> Verdict:
+        verdicts = [check.verdict for check in self.checks]
+        if FAILS in verdicts:
+            return FAILS
+        return HOLDS if verdicts and set(verdicts) == {HOLDS} else OPEN
+
+    @property
+    def datasets(self) -> list[str]:
+        return in_order(name for check in self.checks for name in check.datasets)
+
+
+# ── verdicts ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def at_least(estimate: Estimate, bound: float = 0.0) -> Verdict:
+    """The whole interval at or above the bound, or the whole of it below."""
+    if not estimate.has_interval:
+        return OPEN
+    return HOLDS if estimate.low >= bound else FAILS if estimate.high < bound else OPEN
+
+
+def at_most(estimate: Estimate, bound: float = 0.0) -> Verdict:
+    return at_least(estimate.times(-1), -bound)
+
+
+def within(estimate: Estimate, low: float, high: float) -> Verdict:
+    """The whole interval inside, or the whole of it outside."""
+    if not estimate.has_interval:
+        return OPEN
+    if low <= estimate.low and estimate.high <= high:
+        return HOLDS
+    return FAILS if estimate.high < low or estimate.low > high else OPEN
+
+
+# ── comparisons ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def pair(view: View, a: Method, b: Method, domains: Iterable[str] | None = None) -> tuple[Scores, Scores]:
+    """Scores of two methods on the datasets that both have, at the same number of steps."""
+    kept = [runs[runs["measure"] != "return"] for runs in view.pair(a, b)]
+    if domains is not None:
+        kept = [runs[runs["domain"].isin(list(domains))] for runs in kept]
+    return common(*(scores(runs) for runs in kept))
+
+
+def common(a: Scores, b: Scores) -> tuple[Scores, Scores]:
+    """The datasets that both have, in order."""
+    names = [name for name in in_order(a) if name in b]
+    return {n: a[n] for n in names}, {n: b[n] for n in names}
+
+
+def better(
+    view: View,
+    a: Method,
+    b: Method,
+    domains: Sequence[str] | None = None,
+    where: str = "",
+    verdict: Callable[[Estimate], Verdict] = at_least,
+) -> list[Check]:
+    """One check of the average difference in score; none where the two share no dataset."""
+    first, second = pair(view, a, b, domains)
+    if not first:
+        return []
+    estimate = stats.difference(first, second)
+    means = f"{stats.average(first).value:.1f} against {stats.average(second).value:.1f}"
+    what = f"{a.name} − {b.name}{f' on {where}' if where else ''} ({means})"
+    return [Check(what, estimate, "points", verdict(estimate), (a, b), tuple(first))]
+
+
+def nearly_equal(
+    view: View, a: Method, b: Method, domains: Sequence[str] | None = None, where: str = ""
+) -> list[Check]:
+    """One check that two averages differ by few percent."""
+    first, second = pair(view, a, b, domains)
+    if not first:
+        return []
+    estimate = percent_difference(first, second)
+    what = f"{a.name} against {b.name}{f' on {where}' if where else ''}"
+    verdict = within(estimate, -NEARLY_EQUAL, NEARLY_EQUAL)
+    return [Check(what, estimate, "%", verdict, (a, b), tuple(first))]
+
+
+def domains_at_hand(view: View, wanted: Sequence[str]) -> list[str]:
+    return [domain for domain in wanted if (view.runs["domain"] == domain).any()]
+
+
+def in_each_domain(
+    check: Callable[..., list[Check]], view: View, a: Method, b: Method, wanted: Sequence[str], **more: object
+) -> list[Check]:
+    return [c for d in domains_at_hand(view, wanted) for c in check(view, a, b, [d], d, **more)]
+
+
+# ── the benchmark ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+D4RL = ("MuJoCo", "Maze2d", "AntMaze", "Adroit")
+
+
+def beats_td3_bc(view: View) -> Claim:
+    first, second = pair(view, ASPC, TD3_BC, D4RL)
+    checks = better(view, ASPC, TD3_BC, D4RL)
+    if checks:
+        percent = percent_difference(first, second)
+        what = "improvement over TD3+BC; the paper says 35 %"
+        checks.append(Check(what, percent, "%", at_least(percent), (ASPC, TD3_BC), tuple(first)))
+    return Claim(
+        "beats_td3_bc", "ASPC's average is above TD3+BC's, by 35 % on 39 datasets.", "Abstract, Table 1", tuple(checks)
+    )
+
+
+def beats_all_on_average(view: View) -> Claim:
+    checks = [c for other in BASELINES for c in better(view, ASPC, other, D4RL)]
+    return Claim(
+        "beats_all_on_average",
+        "On average over all domains ASPC is above every baseline, those tuned for each dataset included.",
+        "Section 5.1, Table 1",
+        tuple(checks),
+    )
+
+
+def best_on_locomotion_and_mazes(view: View) -> Claim:
+    checks = [c for o in BASELINES for c in in_each_domain(better, view, ASPC, o, ("MuJoCo", "Maze2d"))]
+    return Claim(
+        "best_on_locomotion_and_mazes",
+        "ASPC is the best on MuJoCo and on Maze2d.",
+        "Section 5.1, Table 1",
+        tuple(checks),
+    )
+
+
+def profile_above(view: View) -> Claim:
+    checks = []
+    for other in BASELINES:
+        first, second = pair(view, ASPC, other, D4RL)
+        if len(first) < 3:  # a profile of one or two datasets has no shape
+            continue
+        names = list(first)
+        matrices = stats.rectangle(first, names), stats.rectangle(second, names)
+        thresholds = np.linspace(0, 100, 41)
+
+        def share(x: np.ndarray, y: np.ndarray, thresholds: np.ndarray = thresholds) -> np.ndarray:
+            return np.asarray((stats.profile(x, thresholds) >= stats.profile(y, thresholds)).mean())
+
+        value, low, high = stats.bootstrap(share, *matrices)
+        estimate = Estimate(float(value[0]), float(low[0]), float(high[0])).times(100)
+        what = f"thresholds from 0 to 100 where ASPC's profile is at or above {other.name}'s"
+        verdict = at_least(estimate, 100 * ALMOST_EVERY)
+        checks.append(Check(what, estimate, "% of thresholds", verdict, (ASPC, other), tuple(names)))
+    return Claim(
+        "profile_above",
+        "ASPC's performance profile is above every baseline's at almost every threshold "
+        f"({100 * ALMOST_EVERY:.0f} % here).",
+        "Section 5.1, Figure 2",
+        tuple(checks),
+        "" if checks else "This needs ASPC and a baseline on at least three datasets.",
+    )
+
+
+def largest_polygon(view: View) -> Claim:
+    found = {m: scores(view.of(m)) for m in (ASPC, *BASELINES)}
+    found = {m: {n: v for n, v in s.items() if domain_of(n) in D4RL} for m, s in found.items() if s}
+    names = in_order(set.intersection(*(set(s) for s in found.values()))) if found else []
+    picture = radar({m.name: {n: s[n] for n in names} for m, s in found.items()}) if ASPC in found else None
+    checks = []
+    if picture is not None:
+        methods = list(found)
+
+        def lead(*matrices: np.ndarray) -> np.ndarray:
+            columns = ({n: x[:, i] for i, n in enumerate(names)} for x in matrices)
+            shape = radar({m.name: c for m, c in zip(methods, columns, strict=True)})
+            assert shape is not None
+            areas = {name: polygon_area(values) for name, values in shape.values.items()}
+            return np.asarray(areas.pop(ASPC.name) - max(areas.values()))
+
+        matrices = [stats.rectangle(found[m], names) for m in methods]
+        value, low, high = stats.bootstrap(lead, *matrices, repetitions=200)
+        estimate = Estimate(float(value[0]), float(low[0]), float(high[0]))
+        what = f"area of ASPC's polygon − the largest other, over {len(picture.tasks)} tasks"
+        checks.append(Check(what, estimate, "of the radar", at_least(estimate), tuple(methods), tuple(names)))
+    return Claim(
+        "largest_polygon",
+        "ASPC has the largest polygon in the radar over the nine tasks.",
+        "Section 5.1, Figure 2",
+        tuple(checks),
+        "" if checks else "This needs ASPC and a baseline on at least three tasks.",
+    )
+
+
+def rises_faster(view: View) -> Claim:
+    checks = []
+    for other in BASELINES:
+        first, second = common(*(at_share(view, runs, "score", EARLY) for runs in view.pair(ASPC, other)))
+        if first:
+            estimate = stats.difference(first, second)
+            what = f"ASPC − {other.name} at {100 * EARLY:.0f} % of training"
+            checks.append(Check(what, estimate, "points", at_least(estimate), (ASPC, other), tuple(first)))
+    return Claim(
+        "rises_faster",
+        "ASPC rises faster: within the first 0.3 M of 1 M steps it is above the baselines.",
+        "Appendix C, Figure 8",
+        tuple(checks),
+    )
+
+
+def no_late_collapse(view: View) -> Claim:
+    runs = view.of(ASPC)
+    runs = runs[(runs["measure"] != "return") & (runs["best"] > 0)]
+    last, best = scores(runs, "last"), scores(runs, "best")
+    names = [n for n in in_order(last) if n in best and len(last[n]) == len(best[n])]
+    checks = []
+    if names:
+        kept = stats.average({n: last[n] - best[n] for n in names}).times(100 / stats.average(best).value)
+        what = "last evaluation against each run's best one; the claim is read as a loss of at most 15 %"
+        checks.append(Check(what, kept, "%", at_least(kept, -15.0), (ASPC,), tuple(names)))
+    return Claim("no_late_collapse", "ASPC's curves show no late collapse.", "Appendix C, Figure 8", tuple(checks))
+
+
+def one_setting_degrades(view: View) -> Claim:
+    checks = []
+    for algo in ("rebrac", "a2pr"):
+        plain, tuned = common(*(scores(view.of(method(algo), tuned=t)) for t in (False, True)))
+        if plain:
+            estimate = percent_difference(plain, tuned)
+            what = f"{method(algo).name} with one setting against tuned for each dataset"
+            checks.append(Check(what, estimate, "%", at_most(estimate), (method(algo),), tuple(plain)))
+    return Claim(
+        "one_setting_degrades",
+        "ReBRAC and A2PR lose performance when one setting serves all datasets.",
+        "Section 1, Figure 1b",
+        tuple(checks),
+    )
+
+
+# ── the scale ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def log_scales(view: View) -> dict[str, np.ndarray]:
+    """Dataset → log10 of ASPC's final alpha, for each seed."""
+    runs = view.of(ASPC)
+    runs = runs[runs["scale_last"] > 0]
+    return scores(runs.assign(log_scale=np.log10(runs["scale_last"].astype(float))), "log_scale")
+
+
+def smaller_on_better_data(view: View) -> Claim:
+    found, checks = log_scales(view), []
+    for task in WALKERS:
+        by_quality = {quality_of(n): n for n in in_order(found) if task_of(n) == task}
+        ladder = [q for q in ("expert", "medium-expert", "medium", "medium-replay") if q in by_quality]
+        for high, low in pairwise(ladder):
+            names = by_quality[high], by_quality[low]
+            estimate = stats.difference({"": found[names[1]]}, {"": found[names[0]]})
+            alphas = [f"{10 ** found[n].mean():.3g}" for n in names]
+            what = f"{task}: log₁₀ alpha on {low} − on {high} (alpha {alphas[1]} against {alphas[0]})"
+            checks.append(Check(what, estimate, "decades", at_least(estimate), (ASPC,), names))
+    return Claim(
+        "smaller_on_better_data",
+        "Alpha ends smaller on higher-quality data of the same task: expert < medium-expert < medium < medium-replay.",
+        "Section 5.2, Figure 3",
+        tuple(checks),
+    )
+
+
+def scale_by_task(view: View) -> Claim:
+    found, checks = log_scales(view), []
+    low, high = (math.log10(x) for x in NEAR_A_TENTH)
+    for task in ("pen", "door", "hammer", "relocate", "antmaze", "maze2d"):
+        values = {n: found[n] for n in in_order(found) if task_of(n) == task}
+        if not values:
+            continue
+        estimate = stats.average(values)
+        hand = domain_of(next(iter(values))) == "Adroit"
+        verdict = within(estimate, low, high) if hand else at_least(estimate, 1.0)
+        claimed = f"{NEAR_A_TENTH[0]} to {NEAR_A_TENTH[1]}" if hand else "above 10"
+        what = f"{task}: log₁₀ of the final alpha (alpha {10**estimate.value:.3g}, claimed {claimed})"
+        checks.append(Check(what, estimate, "decades", verdict, (ASPC,), tuple(values)))
+    return Claim(
+        "scale_by_task",
+        "On Adroit alpha settles near 0.1, on AntMaze and Maze2d it goes above 10.",
+        "Section 5.2, Figure 4",
+        tuple(checks),
+    )
+
+
+def drops_then_rises(view: View) -> Claim:
+    curves = curves_of(view, view.of(ASPC), "scale")
+    early, late = {}, {}
+    for name, seeds in curves.items():
+        if all(len(values) >= 5 and (values > 0).all() for _, values in seeds):
+            parts = [(v[0], v[: max(2, round(EARLY * len(v)))], v[-1]) for _, v in seeds]
+            early[name] = np.array([math.log10(first[-1] / start) for start, first, _ in parts])
+            late[name] = np.array([math.log10(end / first.min()) for _, first, end in parts])
+    checks = []
+    for task in dict.fromkeys(task_of(n) for n in in_order(early)):
+        names = tuple(n for n in in_order(early) if task_of(n) == task)
+        slight = stats.average({n: early[n] for n in names})
+        early_on = f"log₁₀ of alpha's change in the first {100 * EARLY:.0f} %"
+        what = f"{task}: {early_on}; claimed at most a factor of {SLIGHT_RISE}"
+        checks.append(Check(what, slight, "decades", at_most(slight, math.log10(SLIGHT_RISE)), (ASPC,), names))
+        rise = stats.average({n: late[n] for n in names})
+        what = f"{task}: log₁₀ of alpha's rise from its early minimum to the end"
+        checks.append(Check(what, rise, "decades", at_least(rise), (ASPC,), names))
+    return Claim(
+        "drops_then_rises",
+        "Alpha first drops, or rises only slightly, and then increases as the critic becomes stable.",
+        "Section 5.2, Figures 3 and 4",
+        tuple(checks),
+    )
+
+
+def dynamic_is_best(view: View) -> Claim:
+    converged, linear = method("aspc", scale_mode="converged"), method("aspc", scale_mode="linear")
+    pairs = ((ASPC, converged), (converged, TD3_BC), (ASPC, linear), (linear, TD3_BC))
+    return Claim(
+        "dynamic_is_best",
+        "Dynamic alpha ≥ converged alpha ≥ naive alpha, and a linear schedule closes only part of the gap.",
+        "Section 5.3, Table 2",
+        tuple(c for a, b in pairs for c in better(view, a, b)),
+    )
+
+
+# ── runtime ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def time_ratio(view: View, a: Method, b: Method) -> tuple[Estimate, tuple[str, ...]]:
+    """How much longer a step of `a` takes, in percent, over the settings (dataset, device, runs together) of both."""
+    runs = view.runs[(view.runs["steps_per_second"] > 0) & view.runs["method"].isin([a.name, b.name])]
+    if runs.empty:
+        return stats.NONE, ()
+    keys = [runs["dataset"], runs["device"].fillna(""), runs["runs_together"].fillna(1).astype(int).astype(str)]
+    setting = pd.Series(["\n".join(k) for k in zip(*keys, strict=True)], runs.index)
+    logs = -np.log(runs["steps_per_second"].astype(float))
+    found = [
+        {str(s): logs[g.index].to_numpy() for s, g in runs[runs["method"] == m.name].groupby(setting)} for m in (a, b)
+    ]
+    settings = [s for s in found[0] if s in found[1]]
+    if not settings:
+        return stats.NONE, ()
+    ratio = stats.difference(*found)
+    return Estimate(*(100 * (math.exp(x) - 1) for x in ratio)), tuple({s.split("\n")[0] for s in settings})
+
+
+def runtime_checks(view: View, a: Method, verdict: Callable[[Estimate], Verdict]) -> list[Check]:
+    estimate, datasets = time_ratio(view, a, TD3_BC)
+    if not datasets:
+        return []
+    return [Check(f"time of a step, {a.name} against TD3+BC", estimate, "%", verdict(estimate), (a, TD3_BC), datasets)]
+
+
+def small_overhead(view: View) -> Claim:
+    return Claim(
+        "small_overhead",
+        f"ASPC adds only minimal time to TD3+BC (at most {MINIMAL_OVERHEAD:.0f} % here).",
+        "Section 5.4, Figure 5a",
+        tuple(runtime_checks(view, ASPC, lambda e: at_most(e, MINIMAL_OVERHEAD))),
+    )
+
+
+def interval_of_thirty(view: View) -> Claim:
+    thirty = method("aspc", k_alpha=30)
+    checks = runtime_checks(view, thirty, lambda e: at_most(e, SAME_RUNTIME))
+    return Claim(
+        "interval_of_thirty",
+        f"With k_alpha = 30 a run takes as long as TD3+BC (within {SAME_RUNTIME:.0f} %) and scores as with 10.",
+        "Section 5.4, Figure 5b",
+        (*checks, *nearly_equal(view, thirty, ASPC)),
+    )
+
+
+# ── ablations ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def robust_critic_helps(view: View) -> Claim:
+    checks = [c for algo in ("aspc", "wpc") for c in better(view, method(algo), method(algo, **WITHOUT_RC))]
+    return Claim(
+        "robust_critic_helps",
+        "ASPC and wPC need the robust critic: without it they score less.",
+        "Section 5.5, Figure 6a",
+        tuple(checks),
+    )
+
+
+def loss(terms: str) -> Method:
+    return method("aspc", outer_loss=terms)
+
+
+def l1_alone_is_worst(view: View) -> Claim:
+    others = (loss("L1+L2"), loss("L1+L3"), ASPC)
+    return Claim(
+        "l1_alone_is_worst",
+        "L1 alone gives the poorest performance of all outer losses.",
+        "Section 5.5, Figure 6b",
+        tuple(c for other in others for c in better(view, other, loss("L1"))),
+    )
+
+
+def losses_by_domain(view: View) -> Claim:
+    checks = [
+        *in_each_domain(nearly_equal, view, loss("L1+L2"), ASPC, ("MuJoCo", "Adroit")),
+        *in_each_domain(better, view, loss("L1+L3"), loss("L1"), ("AntMaze",)),
+        *(c for terms in ("L1+L2", "L1+L3") for c in in_each_domain(better, view, ASPC, loss(terms), ("Maze2d",))),
+    ]
+    return Claim(
+        "losses_by_domain",
+        "L1+L2 reaches full ASPC on MuJoCo and Adroit, L3 is what helps on AntMaze, and Maze2d needs both.",
+        "Section 5.5, Figure 6b",
+        tuple(checks),
+    )
+
+
+def form(number: int) -> Method:
+    return ASPC if number == 4 else method("aspc", l3_form=number)
+
+
+def l2_inside_l3_matters(view: View) -> Claim:
+    wanted = [(a, b, d) for d in ("Maze2d", "AntMaze") for a in (3, 4, 5) for b in (1, 2)]
+    return Claim(
+        "l2_inside_l3_matters",
+        "L3's forms with L2 in them (3, 4, 5) beat those without (1, 2) on Maze2d and AntMaze.",
+        "Appendix E.2, Table 13",
+        tuple(c for a, b, d in wanted for c in in_each_domain(better, view, form(a), form(b), (d,))),
+    )
+
+
+def form_five_is_form_four(view: View) -> Claim:
+    return Claim(
+        "form_five_is_form_four",
+        f"L3 with means in place of suprema (form 5) scores as form 4 (within {NEARLY_EQUAL:.0f} %).",
+        "Appendix E.2, Table 13",
+        tuple(nearly_equal(view, form(5), form(4))),
+    )
+
+
+def l3_matters_little_on_adroit(view: View) -> Claim:
+    checks = [c for n in (1, 2, 3, 5) for c in in_each_domain(nearly_equal, view, form(n), form(4), ("Adroit",))]
+    return Claim(
+        "l3_matters_little_on_adroit",
+        f"On Adroit the form of L3 makes little difference (within {NEARLY_EQUAL:.0f} %).",
+        "Appendix E.2, Table 13",
+        tuple(checks),
+    )
+
+
+def middle_start_is_best(view: View) -> Claim:
+    others = [method("aspc", alpha=a) for a in (0.1, 10.0)]
+    checks = [c for o in others for c in in_each_domain(better, view, ASPC, o, ("MuJoCo", "AntMaze", "Adroit"))]
+    return Claim(
+        "middle_start_is_best",
+        "Starting alpha at 2.5 is better than at 0.1 or 10 on MuJoCo, AntMaze and Adroit.",
+        "Appendix F.1, Figure 11",
+        tuple(checks),
+    )
+
+
+def middle_rate_is_best(view: View) -> Claim:
+    checks = [c for lr in (2e-2, 2e-4) for c in better(view, ASPC, method("aspc", scale_lr=lr))]
+    return Claim(
+        "middle_rate_is_best",
+        "A learning rate of alpha that is ten times smaller or larger than 2e-3 scores less on average.",
+        "Appendix F.2, Figure 12",
+        tuple(checks),
+    )
+
+
+# ── other algorithms, other data ────────────────────────────────────────────────────────────────────────────────────
+
+
+def improves_each_base(view: View) -> Claim:
+    bases = ("iql", "cql", "diffusion_ql")
+    return Claim(
+        "improves_each_base",
+        "+ASPC improves the average of each base: IQL, CQL and Diffusion-QL.",
+        "Section 5.6, Table 3",
+        tuple(c for base in bases for c in better(view, method(f"{base}+aspc"), method(base), D4RL)),
+    )
+
+
+def holds_on_ogbench(view: View) -> Claim:
+    others = tuple(map(method, ("td3_bc", "iql", "rebrac", "fql")))
+    checks = [
+        *(c for other in others for c in better(view, ASPC, other, ["OGBench"], "OGBench")),
+        *better(view, method("fql+aspc"), method("fql"), ["OGBench"], "OGBench"),
+    ]
+    return Claim(
+        "holds_on_ogbench",
+        "The gains hold on OGBench: ASPC is above every baseline, and FQL+ASPC above FQL.",
+        "Section 5.7, Table 4",
+        tuple(checks),
+    )
+
+
+def weighting_helps_where_rewards_are_sparse(view: View) -> Claim:
+    weighted = method("aspc", bc="advantage_weighted")
+    return Claim(
+        "weighting_helps_where_rewards_are_sparse",
+        "Advantage-weighted BC (ASPC+AW) improves ASPC on AntMaze and on Adroit.",
+        "Appendix E.1, Figure 9",
+        tuple(in_each_domain(better, view, weighted, ASPC, ("AntMaze", "Adroit"))),
+    )
+
+
+def keeps_rising(view: View) -> Claim:
+    checks = []
+    for metric, name in (("q", "Q"), ("bc_loss", "BC loss"), ("score", "score")):
+        ours = growth(view, view.of(ASPC), metric)
+        ours = {n: ours[n] for n in in_order(ours) if (task_of(n), quality_of(n)) == ("halfcheetah", "medium")}
+        if not ours:
+            continue
+        rise = stats.average(ours)
+        what = f"{name} with ASPC: last fifth of training against the second fifth"
+        checks.append(Check(what, rise, "%", at_least(rise), (ASPC,), tuple(ours)))
+        first, second = common(*(growth(view, runs, metric) for runs in view.pair(ASPC, TD3_BC)))
+        first, second = common({n: first[n] for n in first if n in ours}, second)
+        if first:
+            lead = stats.difference(first, second)
+            what = f"{name}: that rise, ASPC − TD3+BC"
+            checks.append(Check(what, lead, "points of %", at_least(lead), (ASPC, TD3_BC), tuple(first)))
+    return Claim(
+        "keeps_rising",
+        "On halfcheetah-medium Q, BC loss and score all keep rising with ASPC, while TD3+BC stays flat.",
+        "Appendix E.3, Figure 10",
+        tuple(checks),
+    )
+
+
+# ── curves ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def curves_of(view: View, runs: pd.DataFrame, metric: str) -> dict[str, list[tuple[np.ndarray, np.ndarray]]]:
+    """Dataset → (steps, values) of each seed; points that are missing are left out."""
+    table = with_measure(view.curves.merge(runs[["run_id", "dataset", "measure"]], on="run_id"))
+    table = table[np.isfinite(table[metric].astype(float))]
+    found: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
+    for (dataset, _), group in table.groupby(["dataset", "run_id"]):
+        found.setdefault(str(dataset), []).append((group["step"].to_numpy(), group[metric].to_numpy(float)))
+    return found
+
+
+def at_share(view: View, runs: pd.DataFrame, metric: str, share: float) -> dict[str, np.ndarray]:
+    """The values at a share of training: the last point up to there."""
+    out = {}
+    for dataset, seeds in curves_of(view, runs, metric).items():
+        points = [values[steps <= share * steps[-1]] for steps, values in seeds]
+        if all(len(p) for p in points):
+            out[dataset] = np.array([p[-1] for p in points])
+    return out
+
+
+def growth(view: View, runs: pd.DataFrame, metric: str) -> dict[str, np.ndarray]:
+    """Percent by which the last fifth of each curve is above its second fifth; the first is start-up."""
+    out = {}
+    for dataset, seeds in curves_of(view, runs, metric).items():
+        if all(len(values) >= 5 for _, values in seeds):
+            fifths = [np.array_split(values, 5) for _, values in seeds]
+            before, after = (np.array([f[i].mean() for f in fifths]) for i in (1, 4))
+            if (before != 0).all():
+                out[dataset] = 100 * (after - before) / np.abs(before)
+    return out
+
+
+ALL: tuple[Callable[[View], Claim], ...] = (
+    beats_td3_bc,
+    beats_all_on_average,
+    best_on_locomotion_and_mazes,
+    profile_above,
+    largest_polygon,
+    rises_faster,
+    no_late_collapse,
+    one_setting_degrades,
+    smaller_on_better_data,
+    scale_by_task,
+    drops_then_rises,
+    dynamic_is_best,
+    small_overhead,
+    interval_of_thirty,
+    robust_critic_helps,
+    l1_alone_is_worst,
+    losses_by_domain,
+    l2_inside_l3_matters,
+    form_five_is_form_four,
+    l3_matters_little_on_adroit,
+    middle_start_is_best,
+    middle_rate_is_best,
+    improves_each_base,
+    holds_on_ogbench,
+    weighting_helps_where_rewards_are_sparse,
+    keeps_rising,
+)
+
+
+def check_all(view: View) -> list[Claim]:
+    """Every claim, in the paper's order."""
+    return [claim(view) for claim in ALL]

@@ -1,0 +1,54 @@
+"""The command `aspc report`."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+
+from aspc.errors import AspcError
+
+
+@dataclass(frozen=True)
+class Report:
+    """Make figures and one self-contained page, index.html, from folders of results."""
+
+    results: tyro.conf.Positional[tuple[Path, ...]]
+    """Folders that `aspc bench` has written, or merged ones."""
+    out: Path = Path("report")
+    """Folder for the page and the figures."""
+    figures: bool = True
+    """Also write figures as PNG and SVG."""
+    quiet: bool = False
+    """Show no progress."""
+
+
+def main(argv: list[str]) -> int:
+    asked = tyro.cli(Report, args=argv, prog="aspc report")
+    if not asked.results:
+        raise AspcError("Give at least one folder of results, for example: aspc report results --out report.")
+
+    from aspc.experiments import results
+    from aspc.policy import write_atomically
+    from aspc.report import content, page, plots
+
+    def say(what: str) -> None:
+        if not asked.quiet:
+            print(f"aspc report: {what} …", file=sys.stderr)
+
+    say("reading results")
+    found = content.build(results.read(*asked.results), say)
+    try:
+        asked.out.mkdir(parents=True, exist_ok=True)
+        names: list[str] = []
+        if asked.figures:
+            say("figures")
+            names = plots.write_figures(found, asked.out / "figures")
+        say("page")
+        write_atomically(asked.out / "index.html", page.page(found, names).encode("utf-8", "replace"))
+    except OSError as error:
+        raise AspcError(f"The report cannot be written to {asked.out}: {error.strerror or error}.") from error
+    print(asked.out / "index.html")
+    return 0

@@ -1,0 +1,83 @@
+"""Everything a report says, as plain data: computed once, drawn by `plots` and `page`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from aspc.errors import AspcError
+from aspc.experiments.results import Results
+from aspc.report import claims, curves, tables
+from aspc.report.style import Style, styles
+from aspc.report.view import View, in_order, prepare, scores
+
+MAIN_SUITES = ("main_table", "study_c", "study_a", "locomotion", "embedded")  # the first that is there leads the page
+
+
+@dataclass(frozen=True)
+class Content:
+    """The parts of a report."""
+
+    view: View
+    datasets: tuple[str, ...]
+    measures: Mapping[str, str]
+    styles: Mapping[str, Style]
+    main: tables.Table
+    others: tuple[tables.Table, ...]
+    aggregates: tables.Aggregates | None
+    radar: tables.Radar | None
+    curves: tuple[curves.Curve, ...]
+    ablations: tuple[tables.Ablation, ...]
+    speeds: tuple[tables.Speed, ...]
+    claims: tuple[claims.Claim, ...]
+
+    def style_of_label(self, label: str) -> Style:
+        """The style of a column of the main table."""
+        return self.styles[self.main.series[label]]
+
+    @property
+    def main_series(self) -> list[str]:
+        return list(dict.fromkeys(self.main.series.values()))
+
+    @property
+    def scale_series(self) -> str | None:
+        """Whose scale is drawn by quality and task: ASPC's, or the first learned one there is."""
+        learned = list(dict.fromkeys(c.series for c in self.curves if c.metric == "scale"))
+        return "ASPC" if "ASPC" in learned else next(iter(learned), None)
+
+
+def build(results: Results, done: Callable[[str], None] = lambda part: None) -> Content:
+    """Compute a report's parts; `done` is called with the name of each before it is made."""
+    view = prepare(results)
+    if view.runs.empty:
+        raise AspcError("These results have no run that is done; there is nothing to report yet.")
+    names = view.suites()
+    leading = next((name for name in MAIN_SUITES if name in names), names[0])
+    done("tables")
+    every = {name: tables.suite_table(view, name) for name in names}
+    main = every[leading]
+    done("profiles")
+    aggregates = tables.aggregates(view, main)
+    runs = view.suite(leading)
+    runs = runs[runs["measure"] != "return"]
+    wide = {label: scores(runs[runs["label"] == label]) for label in (aggregates.labels if aggregates else ())}
+    done("curves")
+    all_curves = curves.all_curves(view)
+    series = list(dict.fromkeys([*main.series.values(), *sorted(view.places["series"].unique())]))
+    done("claims")
+    checked = claims.check_all(view)
+    done("ablations")
+    return Content(
+        view,
+        tuple(in_order(view.runs["dataset"].unique())),
+        dict(zip(view.runs["dataset"], view.runs["measure"], strict=True)),
+        styles(series),
+        main,
+        tuple(table for name, table in every.items() if name != leading),
+        aggregates,
+        tables.radar(wide) if wide else None,
+        tuple(all_curves),
+        tuple(tables.ablations(view)),
+        tuple(tables.comparable_speeds(tables.runtime(view))),
+        tuple(checked),
+    )

@@ -1,0 +1,401 @@
+"use strict";
+(() => {
+  const data = JSON.parse(document.getElementById("data").textContent);
+  const $ = (selector, within = document) => within.querySelector(selector);
+  const $$ = (selector, within = document) => [...within.querySelectorAll(selector)];
+  const METRIC = { score: 0, scale: 1, q: 2, bc_loss: 3 };
+  const MOST_SHOWN = 14; // series that are on at the start
+  const shown = new Set(data.main.slice(0, MOST_SHOWN));
+  let dataset = 0;
+
+  const element = (tag, text, classes) => {
+    const made = document.createElement(tag);
+    if (text !== undefined) made.textContent = text;
+    if (classes) made.className = classes;
+    return made;
+  };
+  // Plotly reads a little HTML in names; a name here is only a name.
+  const plain = (text) => String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
+  const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  const faint = (colour, opacity) => colour + Math.round(opacity * 255).toString(16).padStart(2, "0");
+  const figure = (value, digits = 4) => (value === null || value === undefined ? "–"
+    : Number(value).toLocaleString("en", { maximumSignificantDigits: digits }).replace("-", "−"));
+
+  // ── drawing ──────────────────────────────────────────────────────────────────────────────────────────────────────
+  const layout = (more = {}) => {
+    const axis = { gridcolor: css("--grid"), linecolor: css("--line"), zerolinecolor: css("--line"), automargin: true,
+      tickfont: { size: 11 }, title: { font: { size: 12 }, standoff: 8 } };
+    const { xaxis = {}, yaxis = {}, ...rest } = more;
+    return { paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", showlegend: false, dragmode: false,
+      font: { family: "system-ui, sans-serif", size: 12, color: css("--muted") }, margin: { l: 48, r: 12, t: 10, b: 40 },
+      hoverlabel: { bgcolor: css("--card"), bordercolor: css("--line"), font: { color: css("--ink"), size: 12 },
+        namelength: -1 },
+      ...rest, xaxis: { ...axis, ...xaxis }, yaxis: { ...axis, ...yaxis } };
+  };
+  const draw = (place, traces, more, empty = "Nothing to show for what is picked.") => {
+    place.classList.toggle("empty", !traces.length);
+    if (!traces.length) {
+      if (place.data) Plotly.purge(place);
+      place.textContent = empty;
+      return;
+    }
+    if (!place.data) place.textContent = "";
+    Plotly.react(place, traces, layout(more), { displayModeBar: false, responsive: true, scrollZoom: false });
+  };
+
+  const steps = (packed) => (Array.isArray(packed) ? packed
+    : Array.from({ length: packed.x[2] }, (_, i) => packed.x[0] + i * packed.x[1]));
+  // A curve with its band. Bands of a logarithmic axis stay above zero.
+  const band = (name, colour, dash, curve, logarithmic) => {
+    const [, , packed, mean, std, seeds] = curve;
+    const x = steps(packed);
+    const low = mean.map((m, i) => (logarithmic ? Math.max(m - std[i], m * 0.01) : m - std[i]));
+    const high = mean.map((m, i) => m + std[i]);
+    const traces = [];
+    if (seeds > 1) {
+      traces.push({ x: x.concat([...x].reverse()), y: high.concat([...low].reverse()), fill: "toself", mode: "lines",
+        fillcolor: faint(colour, 0.14), line: { width: 0 }, hoverinfo: "skip", type: "scatter" });
+    }
+    traces.push({ x, y: mean, customdata: std, name: plain(name), mode: x.length < 3 ? "lines+markers" : "lines",
+      line: { color: colour, dash, width: 2 }, type: "scatter",
+      hovertemplate: `${plain(name)}: %{y:.4g}${seeds > 1 ? " ± %{customdata:.3g}" : ""} (${seeds} seed${seeds > 1 ? "s" : ""})<extra></extra>` });
+    return traces;
+  };
+  const onSteps = { title: { text: "steps" }, tickformat: "~s", rangemode: "tozero", nticks: 6 };
+
+  const onLog = { type: "log", dtick: "D2", tickformat: "~g", title: { text: "scale" } };
+  const onTop = { orientation: "h", x: 0, y: 1.02, yanchor: "bottom", font: { size: 11 } };
+
+  const drawCurves = (metric) => (place) => {
+    const logarithmic = metric === "scale";
+    const found = (data.curves[dataset] || []).filter((c) => c[1] === METRIC[metric] && shown.has(c[0]));
+    const traces = found.flatMap((c) => band(...data.series[c[0]], c, logarithmic));
+    const [, , measure, behaviour] = data.datasets[dataset];
+    const more = { hovermode: "x unified", xaxis: onSteps,
+      yaxis: logarithmic ? onLog : { title: { text: { score: measure, q: "Q", bc_loss: "BC loss" }[metric] } } };
+    if (metric === "score" && behaviour !== null && traces.length) {
+      more.shapes = [{ type: "line", xref: "paper", x0: 0, x1: 1, y0: behaviour, y1: behaviour,
+        line: { color: css("--muted"), width: 1, dash: "dot" } }];
+      more.annotations = [{ xref: "paper", x: 1, xanchor: "right", y: behaviour, yanchor: "bottom", showarrow: false,
+        text: "data", font: { size: 11 } }];
+    }
+    draw(place, traces, more);
+  };
+
+  // Rows are [dataset, group, colour]: a group has one entry in the legend; datasets say their name on hover.
+  const drawScale = (chosen, byName) => (place) => {
+    const named = new Set();
+    const traces = chosen.flatMap(([at, group, colour]) => (data.curves[at] || [])
+      .filter((c) => c[0] === data.scale.series && c[1] === METRIC.scale)
+      .flatMap((c) => band(byName ? data.datasets[at][0] : group, colour, "solid", c, true))
+      .map((trace) => {
+        const first = trace.hoverinfo !== "skip" && !named.has(group);
+        if (first) named.add(group);
+        return { ...trace, name: plain(group), legendgroup: group, showlegend: first };
+      }));
+    draw(place, traces, { xaxis: onSteps, yaxis: onLog, showlegend: true, hovermode: "closest", legend: onTop });
+  };
+  const drawProfiles = (place) => {
+    const x = data.overall.thresholds;
+    const traces = data.overall.profiles.filter(([s]) => shown.has(s)).flatMap(([s, label, value, low, high]) => {
+      const [, colour, dash] = data.series[s];
+      const ribbon = low[0] === null ? [] : [{ x: x.concat([...x].reverse()), y: high.concat([...low].reverse()),
+        fill: "toself", fillcolor: faint(colour, 0.13), line: { width: 0 }, hoverinfo: "skip", mode: "lines" }];
+      return [...ribbon, { x, y: value, name: plain(label), mode: "lines", line: { color: colour, dash, width: 2 },
+        hovertemplate: `${plain(label)}: %{y:.0%}<extra></extra>` }];
+    });
+    draw(place, traces, { hovermode: "x unified", xaxis: { title: { text: "score τ" } },
+      yaxis: { title: { text: "share of runs above τ" }, tickformat: ".0%", range: [0, 1.02] } });
+  };
+
+  // Horizontal bars with intervals; rows are [series, label, value, low, high].
+  const drawBars = (place, rows, more, unit) => {
+    const kept = [...rows].reverse();
+    const traces = !kept.length ? [] : [{ type: "bar", orientation: "h", y: kept.map((r) => plain(r[1])), x: kept.map((r) => r[2]),
+      marker: { color: kept.map((r) => data.series[r[0]][1]) },
+      error_x: { type: "data", symmetric: false, array: kept.map((r) => (r[4] === null ? 0 : r[4] - r[2])),
+        arrayminus: kept.map((r) => (r[3] === null ? 0 : r[2] - r[3])), color: css("--ink"), thickness: 1.2, width: 3 },
+      customdata: kept.map((r) => (r[3] === null ? "" : ` (${figure(r[3])} to ${figure(r[4])})`)),
+      hovertemplate: `%{y}: %{x:.4g}${unit}%{customdata}<extra></extra>` }];
+    draw(place, traces, { bargap: 0.35, ...more });
+  };
+  const drawImprovement = (place) => drawBars(place, data.overall.improvement.filter(([s]) => shown.has(s)), {
+    xaxis: { range: [0, 1], title: { text: plain(`P(${data.overall.reference} scores more)`) } },
+    shapes: [{ type: "line", x0: 0.5, x1: 0.5, yref: "paper", y0: 0, y1: 1, line: { color: css("--muted"), width: 1, dash: "dot" } }],
+  }, "");
+  const drawRuntime = (place) => drawBars(place,
+    data.runtime.filter(([s]) => shown.has(s) || !data.main.includes(s)).map(([s, ...rest]) => [s, data.series[s][0], ...rest]),
+    { xaxis: { title: { text: "seconds" }, rangemode: "tozero" } }, " s");
+
+  const drawRadar = (place) => {
+    const { tasks, values } = data.radar;
+    const around = (list) => [...list, list[0]];
+    const traces = values.filter(([s]) => shown.has(s)).map(([s, label, scaled, raw]) => {
+      const [, colour, dash] = data.series[s];
+      return { type: "scatterpolar", mode: "lines+markers", r: around(scaled), theta: around(tasks.map(plain)),
+        customdata: around(raw), name: plain(label), line: { color: colour, dash, width: 2 }, marker: { size: 4 },
+        fill: "toself", fillcolor: faint(colour, 0.06),
+        hovertemplate: `${plain(label)}, %{theta}: %{customdata:.1f}<extra></extra>` };
+    });
+    draw(place, traces, { margin: { l: 50, r: 50, t: 30, b: 30 }, polar: { bgcolor: "rgba(0,0,0,0)",
+      radialaxis: { range: [0, 1.05], showticklabels: false, gridcolor: css("--grid"), linecolor: css("--line") },
+      angularaxis: { rotation: 90, direction: "clockwise", gridcolor: css("--grid"), linecolor: css("--line"), tickfont: { size: 11 } } } });
+  };
+
+  const drawLastBest = (place) => {
+    const rows = data.lastBest.filter(([s]) => shown.has(s));
+    const names = rows.map((r) => plain(r[1]));
+    const colours = rows.map((r) => data.series[r[0]][1]);
+    const links = rows.map((r, i) => ({ type: "scatter", mode: "lines", x: [r[2], r[3]], y: [names[i], names[i]],
+      line: { color: faint(colours[i], 0.5), width: 3 }, hoverinfo: "skip" }));
+    const dots = [[2, "last", "circle"], [3, "best", "circle-open"]].map(([at, what, symbol]) => ({ type: "scatter",
+      mode: "markers", x: rows.map((r) => r[at]), y: names, marker: { size: 11, color: colours, symbol, line: { width: 2, color: colours } },
+      hovertemplate: `%{y}, ${what}: %{x:.1f}<extra></extra>` }));
+    draw(place, rows.length ? [...links, ...dots] : [], { xaxis: { title: { text: rows.length ? plain(rows[0][4]) : "" } } });
+  };
+
+  const drawAblation = (found) => (place) => {
+    const x = found.domains.map(plain);
+    const traces = found.bars.map(([s, label, values, paper]) => ({ type: "bar", name: plain(label), x,
+      y: values.map((v) => v && v[0]), marker: { color: data.series[s][1] },
+      error_y: { type: "data", symmetric: false, array: values.map((v) => (v && v[2] !== null ? v[2] - v[0] : 0)),
+        arrayminus: values.map((v) => (v && v[1] !== null ? v[0] - v[1] : 0)), color: css("--ink"), thickness: 1, width: 2 },
+      customdata: values.map((v, i) => (v && v[1] !== null ? ` (${figure(v[1], 3)} to ${figure(v[2], 3)})` : "")
+        + (paper[i] === null ? "" : `, paper ${figure(paper[i], 3)} %`)),
+      hovertemplate: `${plain(label)}, %{x}: %{y:.3g} %%{customdata}<extra></extra>`, offsetgroup: label }));
+    const printed = found.bars.filter(([, , , paper]) => paper.some((v) => v !== null)).map(([s, label, , paper]) => ({
+      type: "scatter", mode: "markers", x, y: paper, offsetgroup: label, showlegend: false, hoverinfo: "skip",
+      marker: { symbol: "diamond", size: 8, color: css("--card"), line: { color: data.series[s][1], width: 2 } } }));
+    draw(place, [...traces, ...printed], { barmode: "group", scattermode: "group", bargap: 0.25, showlegend: true,
+      legend: onTop, yaxis: { ticksuffix: " %", zerolinecolor: css("--muted") } });
+  };
+
+  const charts = { profiles: drawProfiles, improvement: drawImprovement, radar: drawRadar, last_best: drawLastBest, runtime: drawRuntime };
+  for (const metric of Object.keys(METRIC)) charts[`curve-${metric}`] = drawCurves(metric);
+  data.scale.qualities.forEach((chosen, i) => { charts[`quality-${i}`] = drawScale(chosen); });
+  charts.tasks = drawScale(data.scale.tasks, true);
+  data.ablations.forEach((found, i) => { charts[`ablation-${i}`] = drawAblation(found); });
+
+  // Pictures are drawn when they come near the screen, and again when what they show changes.
+  const visible = new Set();
+  const watch = new IntersectionObserver((entries) => {
+    for (const entry of entries) {
+      if (entry.isIntersecting && !visible.has(entry.target)) {
+        visible.add(entry.target);
+        charts[entry.target.dataset.chart](entry.target);
+      }
+    }
+  }, { rootMargin: "400px" });
+  $$(".plot").forEach((place) => watch.observe(place));
+  const redraw = (which = () => true) => visible.forEach((place) => which(place.dataset.chart) && charts[place.dataset.chart](place));
+
+  // ── dataset, algorithms, theme ───────────────────────────────────────────────────────────────────────────────────
+  const picker = $("#dataset");
+  for (const domain of data.domains) {
+    const inside = data.datasets.map((d, i) => [d, i]).filter(([d]) => d[1] === domain);
+    if (!inside.length) continue;
+    const group = element("optgroup");
+    group.label = domain;
+    inside.forEach(([d, i]) => { const option = element("option", d[0]); option.value = i; group.append(option); });
+    picker.append(group);
+  }
+  const pick = (i) => {
+    dataset = i;
+    picker.value = i;
+    $$(".picked").forEach((place) => { place.textContent = data.datasets[i][0]; });
+    redraw((name) => name.startsWith("curve-"));
+  };
+  picker.addEventListener("change", () => pick(Number(picker.value)));
+
+  const chips = $("#chips");
+  const hidden = element("style");
+  document.head.append(hidden);
+  const applySeries = () => {
+    $$("button[data-series]", chips).forEach((chip) => chip.setAttribute("aria-pressed", shown.has(Number(chip.dataset.series))));
+    const off = new Set(data.series.filter((_, i) => !shown.has(i)).map((s) => s[0]));
+    // Columns of the leading table and rows of the overall table follow the chips; other tables keep their columns.
+    const table = $("table.scores");
+    const columns = $$("th[data-series]", table);
+    const some = columns.some((th) => !off.has(th.dataset.series));
+    hidden.textContent = columns.filter((th) => some && off.has(th.dataset.series))
+      .map((th) => `table.first [data-l="${th.dataset.l}"]{display:none}`).join("");
+    $$("tr[data-series]").forEach((row) => { row.hidden = off.has(row.dataset.series); });
+    redraw((name) => !name.startsWith("quality-") && name !== "tasks" && !name.startsWith("ablation-"));
+  };
+  $("table.scores")?.classList.add("first");
+  data.series.forEach(([name, colour], i) => {
+    const chip = element("button");
+    const dot = element("i");
+    dot.style.background = colour;
+    chip.append(dot, name);
+    chip.dataset.series = i;
+    chip.addEventListener("click", () => { shown.has(i) ? shown.delete(i) : shown.add(i); applySeries(); });
+    chips.append(chip);
+  });
+  if (data.series.length > 3) {
+    const all = element("button", "Main", "all");
+    all.title = "Show the algorithms of the first table alone";
+    all.addEventListener("click", () => { shown.clear(); data.main.forEach((i) => shown.add(i)); applySeries(); });
+    chips.prepend(all);
+  }
+
+  const root = document.documentElement;
+  try { if (localStorage.getItem("aspc-theme")) root.dataset.theme = localStorage.getItem("aspc-theme"); } catch { /* no storage */ }
+  $("#theme").addEventListener("click", () => {
+    const dark = getComputedStyle(root).colorScheme === "dark";
+    root.dataset.theme = dark ? "light" : "dark";
+    try { localStorage.setItem("aspc-theme", root.dataset.theme); } catch { /* no storage */ }
+    redraw();
+  });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => redraw());
+
+  // ── tables ───────────────────────────────────────────────────────────────────────────────────────────────────────
+  const which = () => (document.body.classList.contains("show-best") ? "best" : "last");
+  const sortValue = (row, heading, column) => {
+    if (heading.dataset.key === "name") return row.cells[0].textContent;
+    const cell = heading.dataset.l !== undefined ? $(`td[data-l="${heading.dataset.l}"]`, row) : row.cells[column];
+    return Number(cell?.dataset[which()] ?? cell?.dataset.value ?? NaN);
+  };
+  const compare = (a, b) => {
+    if (typeof a === "string") return b.localeCompare(a);
+    return (Number.isNaN(a) ? -Infinity : a) - (Number.isNaN(b) ? -Infinity : b);
+  };
+  for (const table of $$("table.sortable")) {
+    const body = table.tBodies[0];
+    const original = [...body.rows];
+    $$("thead th", table).forEach((heading, column) => heading.firstElementChild?.addEventListener("click", () => {
+      const before = heading.getAttribute("aria-sort");
+      $$("thead th", table).forEach((th) => th.removeAttribute("aria-sort"));
+      if (before === "ascending") { body.append(...original); return; } // a third click: as it was
+      const direction = before === "descending" ? 1 : -1;
+      heading.setAttribute("aria-sort", direction === 1 ? "ascending" : "descending");
+      const rows = original.filter((row) => !row.classList.contains("group") && !row.classList.contains("average"));
+      rows.sort((a, b) => direction * compare(sortValue(a, heading, column), sortValue(b, heading, column)));
+      body.replaceChildren(...rows);
+    }));
+  }
+  const press = (group, button) => $$("button", group).forEach((b) => b.setAttribute("aria-pressed", b === button));
+  $$("[data-which]").forEach((button) => button.addEventListener("click", () => {
+    press(button.parentElement, button);
+    document.body.classList.toggle("show-best", button.dataset.which === "best");
+  }));
+  $$("#verdicts button").forEach((button) => button.addEventListener("click", () => {
+    press(button.parentElement, button);
+    $$(".card").forEach((card) => { card.hidden = Boolean(button.dataset.verdict) && card.dataset.verdict !== button.dataset.verdict; });
+  }));
+
+  // ── runs ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+  const { columns, count, common } = data.runs;
+  const value = (name, i) => (Array.isArray(columns[name]) ? columns[name][i] : columns[name].of[columns[name].at[i]]);
+  const SHOWN = [["method", "Method", true], ["dataset", "Dataset", true], ["seed", "Seed"], ["steps", "Steps"], ["last", "Last"],
+    ["best", "Best"], ["scale_last", "Scale"], ["seconds", "Seconds"], ["device", "Device", true], ["git_revision", "Revision", true],
+    ["config_hash", "Config", true], ["folder", "Folder", true]];
+  const PAGE = 25;
+  const all = Array.from({ length: count }, (_, i) => i);
+  let filter = null, sort = null, first = 0, rows = all;
+  const placesOf = (i) => JSON.parse(value("places", i));
+  const matches = (i) => {
+    if (!filter) return true;
+    if (filter.datasets && !filter.datasets.has(value("dataset", i))) return false;
+    if (filter.methods && !filter.methods.has(value("method", i))) return false;
+    return !filter.suite || placesOf(i).some(([suite, label]) => suite === filter.suite && label === filter.label);
+  };
+  const SEARCHED = ["run_id", "variant", "method", "dataset", "device", "machine", "git_revision", "config_hash", "settings", "folder", "status", "error"];
+  const select = () => {
+    const words = $("#search").value.toLowerCase().split(/\s+/).filter(Boolean);
+    const found = (i) => { const text = SEARCHED.map((name) => value(name, i) ?? "").join(" ").toLowerCase(); return words.every((w) => text.includes(w)); };
+    rows = all.filter((i) => matches(i) && (!words.length || found(i)));
+    if (sort) {
+      const [name, direction] = sort;
+      rows.sort((a, b) => {
+        const [x, y] = [value(name, a), value(name, b)];
+        return direction * (typeof x === "number" || typeof y === "number" ? (x ?? -Infinity) - (y ?? -Infinity) : String(x ?? "").localeCompare(String(y ?? "")));
+      });
+    }
+    first = 0;
+    showRuns();
+  };
+  const record = (i) => {
+    const list = element("dl");
+    const add = (name, text) => { if (text !== null && text !== undefined && text !== "") list.append(element("dt", name), element("dd", String(text))); };
+    add("places", placesOf(i).map(([suite, label]) => `${suite}: ${label}`).join("; "));
+    Object.keys(columns).filter((name) => !["places", "config"].includes(name)).forEach((name) => add(name.replaceAll("_", " "), value(name, i)));
+    const own = JSON.parse(value("config", i));
+    const config = { ...common, ...own };
+    const text = Object.keys(config).sort().map((key) => `${key} = ${config[key]}`).join("\n");
+    if (text) {
+      const dd = element("dd", text);
+      dd.style.whiteSpace = "pre-wrap";
+      list.append(element("dt", "config"), dd);
+    }
+    return list;
+  };
+  const showRuns = () => {
+    const body = $("#runtable tbody");
+    body.replaceChildren(...rows.slice(first, first + PAGE).map((i) => {
+      const row = element("tr", undefined, `run${value("status", i) === "failed" ? " failed" : ""}`);
+      row.tabIndex = 0;
+      SHOWN.forEach(([name, , text]) => {
+        const v = value(name, i);
+        row.append(element("td", text ? (v ?? "–") : figure(v, name === "steps" || name === "seed" ? 12 : 4), text ? "text" : ""));
+      });
+      const open = () => {
+        if (row.nextElementSibling?.classList.contains("detail")) { row.nextElementSibling.remove(); return; }
+        const detail = element("tr", undefined, "detail");
+        const cell = element("td");
+        cell.colSpan = SHOWN.length;
+        const box = element("div", undefined, "record");
+        box.append(record(i));
+        cell.append(box);
+        detail.append(cell);
+        row.after(detail);
+      };
+      row.addEventListener("click", open);
+      row.addEventListener("keydown", (event) => { if (event.key === "Enter") open(); });
+      return row;
+    }));
+    $("#count").textContent = `${rows.length.toLocaleString("en")} of ${count.toLocaleString("en")} runs`;
+    $("#where").textContent = rows.length ? `${first + 1} to ${Math.min(first + PAGE, rows.length)}` : "none";
+    $("#previous").disabled = first === 0;
+    $("#next").disabled = first + PAGE >= rows.length;
+    $("#clear").hidden = !filter;
+  };
+  const headings = element("tr");
+  SHOWN.forEach(([name, title, text]) => {
+    const heading = element("th", undefined, text ? "text" : "");
+    const button = element("button", title);
+    button.addEventListener("click", () => {
+      sort = [name, sort && sort[0] === name ? -sort[1] : -1];
+      $$("th", headings).forEach((th) => th.removeAttribute("aria-sort"));
+      heading.setAttribute("aria-sort", sort[1] === 1 ? "ascending" : "descending");
+      select();
+    });
+    heading.append(button);
+    headings.append(heading);
+  });
+  $("#runtable thead").append(headings);
+  $("#search").addEventListener("input", select);
+  $("#clear").addEventListener("click", () => { filter = null; $("#search").value = ""; select(); });
+  $("#previous").addEventListener("click", () => { first -= PAGE; showRuns(); });
+  $("#next").addEventListener("click", () => { first += PAGE; showRuns(); });
+  // Every number leads to its runs.
+  document.addEventListener("click", (event) => {
+    const link = event.target.closest?.('a[href="#runs"]');
+    if (!link || link.closest("nav")) return;
+    if (link.dataset.runs) {
+      const { methods, datasets } = JSON.parse(link.dataset.runs);
+      filter = { methods: new Set(methods), datasets: new Set(datasets) };
+    } else {
+      const cell = link.closest("td");
+      const table = cell.closest("table");
+      const heading = $(`thead th[data-l="${cell.dataset.l}"]`, table);
+      filter = { suite: table.dataset.s, label: heading.dataset.label, datasets: new Set(JSON.parse(cell.parentElement.dataset.d)) };
+    }
+    $("#search").value = "";
+    select();
+  });
+
+  select();
+  applySeries();
+  pick(0);
+})();

@@ -1,0 +1,476 @@
+"""The report as one self-contained HTML page.
+
+Tables and claims are plain HTML, so that they can be read without JavaScript; curves, the runs and the pictures are
+data in the page, drawn by page.js with Plotly's library, which is inlined. Every word from a file is escaped.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import math
+from collections import Counter
+from collections.abc import Sequence
+from importlib import resources
+from typing import Any
+
+import numpy as np
+
+from aspc.errors import MissingExtra
+from aspc.report.claims import FAILS, HOLDS, OPEN, Check, Claim
+from aspc.report.content import Content
+from aspc.report.data import page_data
+from aspc.report.stats import Estimate
+from aspc.report.tables import Ablation, Cell, Row, Table
+from aspc.report.view import MEASURES, quality_of, task_of
+
+PAPER_STEPS = 1_000_000
+SIGNS = {HOLDS: ("holds", "✓"), FAILS: ("fails", "✕"), OPEN: ("open", "·")}
+SECTIONS = {
+    "scores": "Scores",
+    "claims": "Claims",
+    "overall": "Overall",
+    "curves": "Curves",
+    "scale": "Scale",
+    "ablations": "Ablations",
+    "runtime": "Runtime",
+    "runs": "Runs",
+}
+
+SCORES_NOTE = """Mean over seeds of the last evaluation, with its 95 % interval below; the paper’s number beside it, ± its
+standard deviation. <b>Bold</b> is the best of a row, <u>underlined</u> the second best, in ours and in the paper’s
+separately. A number leads to its runs; a heading sorts."""
+CLAIMS_NOTE = """Each claim of the paper, checked on these data. A check holds where its whole 95 % interval is on the
+claimed side, does not hold where all of it is on the other, and is open in between. A claim holds if all of its checks
+do, and does not if one does not."""
+OVERALL_NOTE = """Intervals from a stratified bootstrap over seeds (rliable), those of means from Student’s t."""
+CURVES_NOTE = """On <b class="picked"></b>: mean over seeds, the band is one standard deviation each way, as in the paper.
+Pick another dataset in the bar above."""
+ABLATIONS_NOTE = """Percent difference of domain averages from the paper’s baseline of each comparison, with 95 % intervals.
+A diamond is the paper’s number."""
+RUNS_NOTE = """Every run behind the numbers. A row opens its whole record: settings, config, versions, folder."""
+METHOD_NOTE = """A number is the mean over seeds; its interval is Student’s t at 95 %. Averages weigh each dataset the same,
+with Satterthwaite’s degrees of freedom; differences are Welch’s. Methods are compared only on datasets that both have,
+at the same number of steps. Where a dataset has no normalised score, its success rate is taken, and where it has none,
+its return, which is never averaged over datasets. The page loads nothing and sends nothing."""
+
+
+def page(content: Content, figures: Sequence[str] = ()) -> str:
+    """The whole page as text. `figures` are the names of the files beside it, which it links to."""
+    data = json.dumps(page_data(content), separators=(",", ":"), allow_nan=False)
+    parts = {
+        "scores": _scores(content),
+        "claims": _claims(content.claims),
+        "overall": _overall(content, figures),
+        "curves": _curves(figures),
+        "scale": _scale(content, figures),
+        "ablations": _ablations(content, figures),
+        "runtime": _runtime(content, figures),
+        "runs": _runs(content),
+    }
+    shown = {name: text for name, text in parts.items() if text}
+    sections = "".join(
+        f'<section id="{name}"><h2>{SECTIONS[name]}</h2>{text}</section>' for name, text in shown.items()
+    )
+    links = "".join(f'<a href="#{name}">{SECTIONS[name]}</a>' for name in shown)
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        # Nothing may be loaded or sent, whatever a name in the results contains.
+        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; "
+        "script-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; form-action 'none'\">"
+        f"<title>ASPC report</title><style>{_file('page.css')}</style></head><body>"
+        f"{_header(content, links)}{_bar()}<main>{sections}{_method()}</main>"
+        f'<script type="application/json" id="data">{_in_script(data)}</script>'
+        f"<script>{_plotly()}</script><script>{_file('page.js')}</script></body></html>\n"
+    )
+
+
+def _file(name: str) -> str:
+    return resources.files("aspc.report").joinpath(name).read_text("utf-8")
+
+
+def _plotly() -> str:
+    try:
+        from plotly.offline import get_plotlyjs
+    except ImportError as error:
+        raise MissingExtra("A report", "report") from error
+    return get_plotlyjs()
+
+
+def _in_script(text: str) -> str:
+    """JSON that cannot end the script element it stands in."""
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def esc(text: Any) -> str:
+    return html.escape(str(text), quote=True)
+
+
+def number(value: float, digits: int = 1) -> str:
+    if not math.isfinite(value):
+        return "–"
+    rounded = f"{value:,.{digits}f}"
+    return (rounded.lstrip("-") if float(rounded.replace(",", "")) == 0 else rounded).replace("-", "−")
+
+
+def interval(estimate: Estimate, digits: int = 1) -> str:
+    return f"{number(estimate.low, digits)} to {number(estimate.high, digits)}" if estimate.has_interval else ""
+
+
+def significant(value: float) -> int:
+    """Digits after the point for three or so figures."""
+    if not math.isfinite(value) or value == 0:
+        return 1
+    return int(np.clip(2 - math.floor(math.log10(abs(value))), 1, 4)) if abs(value) < 10 else 1
+
+
+# ── head ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _header(content: Content, links: str) -> str:
+    runs, everything = content.view.runs, content.view.all_runs
+    counts = Counter(claim.verdict for claim in content.claims)
+    failed = len(everything) - len(runs)
+    tiles = [
+        (f"{len(runs):,}", "run" + "s" * (len(runs) != 1) + (f", {failed} failed" if failed else "")),
+        (f"{len(content.datasets)}", "dataset" + "s" * (len(content.datasets) != 1)),
+        (_seeds(content.main.seeds), "seed" + "s" * (content.main.seeds != (1, 1)) + " a number"),
+        (f"{counts[HOLDS]} / {counts[HOLDS] + counts[FAILS]}", "decided claims hold"),
+    ]
+    cells = "".join(f"<div><b>{esc(big)}</b><span>{esc(small)}</span></div>" for big, small in tiles)
+    return (
+        f'<header class="top"><div class="wrap"><p class="over">aspc report</p><h1>Adaptive scaling of policy '
+        f'constraints</h1><p class="lead">{summary(content)}</p><div class="tiles">{cells}</div>'
+        f'<p class="facts">{_facts(content)}</p><nav aria-label="Sections">{links}</nav></div></header>'
+    )
+
+
+def summary(content: Content) -> str:
+    """One sentence: who is best by how much, and what of the paper holds here. HTML, escaped."""
+    rows = [row for row in content.main.rows if row.average]
+    row = rows[-1] if rows else next((row for row in content.main.rows if row.cells), None)
+    if row is None:
+        return "No dataset has a score yet."
+    order = sorted(row.cells.items(), key=lambda item: -item[1].last.value)
+    where = f"On average over {len(row.datasets)} datasets" if row.average else f"On {esc(row.name)}"
+    label, cell = order[0]
+    text = f"{where} <strong>{esc(label)}</strong> is first with {number(cell.last.value)}"
+    if cell.last.has_interval:
+        text += f" (95 % interval {interval(cell.last)})"
+    if len(order) > 1:
+        text += f", before {esc(order[1][0])} with {number(order[1][1].last.value)}"
+    counts = Counter(claim.verdict for claim in content.claims)
+    hold, do = "hold" + "s" * (counts[HOLDS] == 1), "do" + "es" * (counts[FAILS] == 1)
+    return (
+        f"{text}. Of the paper’s {len(content.claims)} claims, {counts[HOLDS]} {hold} on these data, "
+        f"{counts[FAILS]} {do} not, and {counts[OPEN]} cannot be decided."
+    )
+
+
+def _seeds(seeds: tuple[int, int]) -> str:
+    return str(seeds[0]) if seeds[0] == seeds[1] else f"{seeds[0]} to {seeds[1]}"
+
+
+def _facts(content: Content) -> str:
+    runs = content.view.runs
+    steps = sorted(set(runs["steps"]))
+    text = f"{steps[0]:,} steps" if len(steps) == 1 else f"{steps[0]:,} to {steps[-1]:,} steps"
+    if steps[-1] < PAPER_STEPS:
+        text += f" (the paper: {PAPER_STEPS:,})"
+    facts = [text]
+    for column, name in (("device", "device"), ("git_revision", "revision"), ("matmul_precision", "precision")):
+        values = [str(v) for v in runs[column].dropna().unique()]
+        if values:
+            more = f" and {len(values) - 3} more" if len(values) > 3 else ""
+            facts.append(
+                f"{name} {esc(', '.join(v[:12] if column == 'git_revision' else v for v in values[:3]))}{more}"
+            )
+    return " · ".join(facts)
+
+
+def _bar() -> str:
+    """Dataset and algorithms: what is picked here counts on the whole page."""
+    return (
+        '<div class="bar" role="region" aria-label="What is shown"><div class="wrap">'
+        '<label class="pick"><span>Dataset</span><select id="dataset"></select></label>'
+        '<div class="chips" id="chips" role="group" aria-label="Algorithms"></div>'
+        '<button id="theme" class="icon" title="Light or dark" aria-label="Light or dark">◐</button></div></div>'
+    )
+
+
+# ── scores ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _scores(content: Content) -> str:
+    others = "".join(
+        f"<details><summary>{esc(_table_name(table))}</summary>{_table(table, content)}</details>"
+        for table in content.others
+    )
+    heading = "<h3>Other suites</h3>" if others else ""
+    return (
+        f'<p class="note">{SCORES_NOTE}</p><div class="switch" role="group" aria-label="Which evaluation">'
+        '<button data-which="last" aria-pressed="true">Last evaluation</button>'
+        '<button data-which="best" aria-pressed="false">Best evaluation</button></div>'
+        f"<h3>{esc(_table_name(content.main))}</h3>{_table(content.main, content)}{heading}{others}"
+    )
+
+
+def _table_name(table: Table) -> str:
+    return f"{table.suite.replace('_', ' ')}{f' · {table.source} of the paper' if table.source else ''}"
+
+
+def _table(table: Table, content: Content) -> str:
+    columns = list(enumerate(table.labels))
+    with_paper = {label for row in table.rows for label, cell in row.cells.items() if cell.paper}
+    head = "".join(_head_cell(i, label, table, content, label in with_paper) for i, label in columns)
+    body, foot, domain = [], "", ""
+    grouped = len({row.domain for row in table.rows if not row.average}) > 1
+    for row in table.rows:
+        if grouped and not row.average and row.domain != domain:
+            domain = row.domain
+            body.append(f'<tr class="group"><th colspan="{1 + len(columns)}"><span>{esc(domain)}</span></th></tr>')
+        cells = "".join(_score_cell(i, row.cells.get(label), row) for i, label in columns)
+        unit = "" if row.measure == "score" else f"<small>{esc(MEASURES[row.measure])}</small>"
+        names = f' data-d="{esc(json.dumps(row.datasets))}"'
+        line = f'<tr{" class=average" * row.average}{names}><th scope="row">{esc(row.name)}{unit}</th>{cells}</tr>'
+        if row is table.rows[-1] and row.average:
+            foot = line
+        else:
+            body.append(line)
+    notes = "".join(f"<li>{esc(note)}</li>" for note in table.notes)
+    summary = f"Notes on the paper’s numbers ({len(table.notes)})"
+    care = f'<details class="notes"><summary>{summary}</summary><ul>{notes}</ul></details>'
+    return (
+        f'<div class="scroll tall"><table class="scores sortable" data-s="{esc(table.suite)}"><thead><tr>'
+        f'<th scope="col" data-key="name"><button>Dataset</button></th>{head}</tr></thead>'
+        f"<tbody>{''.join(body)}</tbody><tfoot>{foot}</tfoot></table></div>{care if notes else ''}"
+    )
+
+
+def _head_cell(i: int, label: str, table: Table, content: Content, paper: bool) -> str:
+    series = table.series[label]
+    dot = f'<i class="dot" style="background:{content.styles[series].colour}"></i>'
+    beside = "<small>ours / paper</small>" if paper else ""
+    names = f'data-series="{esc(series)}" data-label="{esc(label)}"'
+    return f'<th scope="col" data-l="{i}" {names}><button>{dot}{esc(label)}</button>{beside}</th>'
+
+
+def _score_cell(i: int, cell: Cell | None, row: Row) -> str:
+    if cell is None:
+        return f'<td data-l="{i}" class="none">–</td>'
+    tag = {1: "b", 2: "u", 0: "span"}[cell.rank]
+    count = f"{cell.n} of {len(row.datasets)} datasets" if row.average else f"{cell.n} seed{'s' * (cell.n != 1)}"
+    title = f"{count}, {cell.steps:,} steps"
+    whole = row.average and cell.n < len(row.datasets)
+    ours = "".join(
+        f'<span class="{which}"><a href="#runs" title="{esc(title)}"><{tag}>{number(e.value)}</{tag}></a>'
+        f"<small>{interval(e) or '1 seed' * (cell.n == 1 and not row.average)}</small></span>"
+        for which, e in (("last", cell.last), ("best", cell.best))
+    )
+    some = f"<small>{cell.n} of {len(row.datasets)}</small>" if whole else ""
+    values = f'data-last="{cell.last.value:.6g}" data-best="{cell.best.value:.6g}"'
+    return f'<td data-l="{i}" {values}>{ours}{some}{_paper(cell)}</td>'
+
+
+def _paper(cell: Cell) -> str:
+    if cell.paper is None:
+        return ""
+    tag = {1: "b", 2: "u", 0: "span"}[cell.paper.rank]
+    spread = f" ± {number(cell.paper.std)}" if cell.paper.std is not None else ""
+    care = f' <abbr title="{esc(cell.paper.note)}">?</abbr>' if cell.paper.note else ""
+    return f'<span class="paper"><{tag}>{number(cell.paper.mean)}</{tag}>{spread}{care}</span>'
+
+
+# ── claims ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _claims(claims: Sequence[Claim]) -> str:
+    counts = Counter(claim.verdict for claim in claims)
+    filters = '<button data-verdict="" aria-pressed="true">All <b>' + str(len(claims)) + "</b></button>"
+    for verdict in (HOLDS, FAILS, OPEN):
+        filters += (
+            f'<button data-verdict="{SIGNS[verdict][0]}" aria-pressed="false">{verdict.capitalize()} '
+            f"<b>{counts[verdict]}</b></button>"
+        )
+    order = sorted(claims, key=lambda claim: claim.verdict == OPEN)
+    return (
+        f'<p class="note">{CLAIMS_NOTE}</p>'
+        f'<div class="switch" id="verdicts" role="group" aria-label="Verdict">{filters}</div>'
+        f'<div class="cards">{"".join(_card(claim) for claim in order)}</div>'
+    )
+
+
+def _card(claim: Claim) -> str:
+    kind, sign = SIGNS[claim.verdict]
+    badge = f'<span class="badge {kind}"><i aria-hidden="true">{sign}</i>{claim.verdict}</span>'
+    counts = Counter(check.verdict for check in claim.checks)
+    if not claim.checks:
+        scope = claim.missing or "No runs at hand that could tell."
+    else:
+        parts = [f"{counts[v]} {word}" for v, word in ((HOLDS, "hold"), (FAILS, "do not"), (OPEN, "open")) if counts[v]]
+        many = len(claim.datasets)
+        scope = (
+            f"{len(claim.checks)} check{'s' * (len(claim.checks) != 1)} ({', '.join(parts)}), "
+            f"{many} dataset{'s' * (many != 1)}"
+        )
+    checks = "".join(_check(check) for check in claim.checks)
+    inside = (
+        f"<details><summary>{esc(scope)}</summary><ul>{checks}</ul></details>" if checks else f"<p>{esc(scope)}</p>"
+    )
+    if len(claim.checks) == 1:
+        inside = f'<p class="scope">{esc(scope)}</p><ul>{checks}</ul>'
+    return (
+        f'<article class="card {kind}" data-verdict="{kind}" id="claim-{claim.name}">'
+        f'<div class="cardhead">{badge}<span class="source">{esc(claim.source)}</span></div>'
+        f"<h3>{esc(claim.text)}</h3>{inside}</article>"
+    )
+
+
+def _check(check: Check) -> str:
+    kind, sign = SIGNS[check.verdict]
+    digits = significant(check.estimate.value)
+    ends = interval(check.estimate, digits)
+    ends = f" <small>({ends})</small>" if ends else " <small>(one seed, no interval)</small>"
+    link = json.dumps({"methods": [m.name for m in check.methods], "datasets": check.datasets})
+    return (
+        f'<li class="{kind}"><i aria-label="{check.verdict}" title="{check.verdict}">{sign}</i>'
+        f'<span>{esc(check.what)}</span><a class="num" href="#runs" data-runs="{esc(link)}">'
+        f"{number(check.estimate.value, digits)} {esc(check.unit)}{ends}</a></li>"
+    )
+
+
+# ── pictures ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _chart(name: str, title: str, text: str, figures: Sequence[str], file: str | None = None, css: str = "") -> str:
+    file = file or name
+    files = f'<span class="files"><a href="figures/{file}.png">PNG</a> <a href="figures/{file}.svg">SVG</a></span>'
+    return (
+        f'<figure class="chart {css}"><figcaption><b>{esc(title)}</b>{files if file in figures else ""}'
+        f'<span>{text}</span></figcaption><div class="plot" data-chart="{name}"></div></figure>'
+    )
+
+
+def _overall(content: Content, figures: Sequence[str]) -> str:
+    found = content.aggregates
+    if found is None:
+        return ""
+    n = len(found.datasets)
+    on = f"{n} dataset{'s' * (n != 1)} that all of them have"
+    rows = "".join(
+        f'<tr data-series="{esc(content.main.series[label])}"><th scope="row"><i class="dot" '
+        f'style="background:{content.style_of_label(label).colour}"></i>{esc(label)}</th>'
+        + "".join(
+            f'<td data-value="{e.value:.6g}">{number(e.value)}<small>{interval(e)}</small></td>'
+            for e in (found.mean[label], found.iqm[label])
+        )
+        + "</tr>"
+        for label in sorted(found.labels, key=lambda label: -found.mean[label].value)
+    )
+    table = (
+        '<div class="scroll fit"><table class="sortable small"><thead><tr>'
+        '<th data-key="name"><button>Algorithm</button></th><th data-key="value"><button>Mean</button></th>'
+        '<th data-key="value"><button>Interquartile mean</button></th></tr></thead>'
+        f"<tbody>{rows}</tbody></table></div>"
+    )
+    without = f" Left out, with too few datasets: {esc(', '.join(found.left_out))}." if found.left_out else ""
+    charts = _chart(
+        "profiles", "Performance profiles", "Share of runs that score more than τ; bands are 95 % intervals.", figures
+    ) + _chart(
+        "improvement",
+        f"Does {found.reference} do better?",
+        "Probability that one of its runs scores more than one of the other, averaged over datasets.",
+        figures,
+    )
+    if content.radar is not None:
+        charts += _chart(
+            "radar", "Radar", f"Mean of each task, 0 the worst and 1 the best of these {len(found.labels)}.", figures
+        )
+    charts += _chart(
+        "last_best",
+        "Last and best evaluation",
+        "Averages: the last evaluation (filled) and the best one (hollow).",
+        figures,
+        "last_and_best",
+    )
+    return (
+        f'<p class="note">{esc(_table_name(content.main))}, on the {on}. {OVERALL_NOTE}{without}</p>'
+        f'{table}<div class="charts">{charts}</div>'
+    )
+
+
+def _curves(figures: Sequence[str]) -> str:
+    charts = "".join(
+        _chart(f"curve-{metric}", title, text, figures, "learning_curves" if metric == "score" else "-")
+        for metric, title, text in (
+            ("score", "Score", "of the evaluations"),
+            ("scale", "Scale", "that ASPC learns; logarithmic"),
+            ("q", "Q", "of the policy’s actions, mean"),
+            ("bc_loss", "BC loss", "mean"),
+        )
+    )
+    return f'<p class="note">{CURVES_NOTE}</p><div class="charts">{charts}</div>'
+
+
+def _scale(content: Content, figures: Sequence[str]) -> str:
+    curves = [c for c in content.curves if c.metric == "scale" and c.series == content.scale_series]
+    if not curves:
+        return ""
+    by_quality = sorted({task_of(c.dataset) for c in curves if quality_of(c.dataset)})
+    charts = "".join(
+        _chart(f"quality-{i}", task, "alpha by the quality of the data", figures, "alpha_by_quality")
+        for i, task in enumerate(by_quality)
+    )
+    if any(not quality_of(c.dataset) for c in curves):
+        charts += _chart(
+            "tasks", "By task", "alpha on each dataset, coloured by task", figures, "alpha_by_task", "wide"
+        )
+    return (
+        f'<p class="note">How {esc(content.scale_series)}’s scale moves, on a logarithmic axis. Small favours imitation '
+        f'of the data, large favours Q.</p><div class="charts three">{charts}</div>'
+    )
+
+
+def _ablations(content: Content, figures: Sequence[str]) -> str:
+    charts = "".join(
+        _chart(
+            f"ablation-{i}",
+            a.group.title,
+            f"% difference from {esc(a.group.baseline)} · {esc(a.group.source)} · {_counts(a)}",
+            figures,
+            "ablations",
+        )
+        for i, a in enumerate(content.ablations)
+    )
+    if not charts:
+        return ""
+    return f'<p class="note">{ABLATIONS_NOTE}</p><div class="charts">{charts}</div>'
+
+
+def _counts(ablation: Ablation) -> str:
+    return ", ".join(f"{esc(domain)} {n}" for domain, n in ablation.datasets.items())
+
+
+def _runtime(content: Content, figures: Sequence[str]) -> str:
+    if not content.speeds:
+        return ""
+    first = content.speeds[0]
+    side = "alone" if first.together == 1 else f"{first.together} runs side by side"
+    text = f"{esc(first.dataset)} on {esc(first.device)}, {side}; compilation left out"
+    return f'<div class="charts">{_chart("runtime", "Seconds for a million steps", text, figures, css="wide")}</div>'
+
+
+def _runs(content: Content) -> str:
+    return (
+        f'<p class="note">{RUNS_NOTE}</p>'
+        '<div class="tools"><input id="search" type="search" placeholder="Search runs" aria-label="Search runs">'
+        '<button id="clear" hidden>Show all runs</button><span id="count" aria-live="polite"></span></div>'
+        '<div class="scroll"><table id="runtable"><thead></thead><tbody></tbody></table></div>'
+        '<div class="pages"><button id="previous">Previous</button><span id="where"></span>'
+        '<button id="next">Next</button></div>'
+    )
+
+
+def _method() -> str:
+    return f'<section id="method" class="quiet"><h2>How these numbers are made</h2><p>{METHOD_NOTE}</p></section>'

@@ -1,0 +1,459 @@
+"""Tables as plain data: a suite's scores beside the paper's, aggregates, ablations, runtime."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from aspc.presets.paper_tables import DOMAINS as SIZES
+from aspc.presets.paper_tables import TOTAL, PaperTable, domain_of, tables
+from aspc.report import stats
+from aspc.report.stats import Estimate
+from aspc.report.view import TASKS, View, base_name, in_order, paper_row, scores, task_of
+
+
+class Printed(NamedTuple):
+    """The paper's number beside ours. `note` says why to take it with care; rank 1 is its best, 2 its second best."""
+
+    mean: float
+    std: float | None
+    note: str
+    rank: int = 0
+
+
+class Cell(NamedTuple):
+    """Ours: last and best over n seeds. An average counts datasets instead."""
+
+    last: Estimate
+    best: Estimate
+    n: int
+    steps: int
+    paper: Printed | None = None
+    rank: int = 0
+
+
+@dataclass(frozen=True)
+class Row:
+    name: str
+    domain: str
+    measure: str
+    average: bool
+    cells: Mapping[str, Cell]
+    datasets: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Table:
+    """A suite's table: labels are columns, `series` is each label's name (and colour) on the whole page."""
+
+    suite: str
+    source: str
+    title: str
+    labels: tuple[str, ...]
+    series: Mapping[str, str]
+    rows: tuple[Row, ...]
+    seeds: tuple[int, int]
+    notes: tuple[str, ...] = field(default=())
+
+
+# ── scores of a suite ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def suite_table(view: View, suite: str) -> Table:
+    """Mean over seeds with 95 % intervals for each dataset and label, averages of domains, the paper's numbers."""
+    runs, paper = view.suite(suite), tables().get(suite)
+    # The study's suites have the main table's algorithms on its datasets: its numbers stand beside theirs too.
+    beside = paper or tables()["main_table"]
+    labels = ordered_labels(runs["label"].unique(), beside)
+    by_label = {label: runs[runs["label"] == label] for label in labels}
+    rows: list[Row] = []
+    datasets = in_order(runs["dataset"].unique())
+    measures = dict(zip(runs["dataset"], runs["measure"], strict=True))
+    for domain in dict.fromkeys(domain_of(name) for name in datasets):
+        inside = [name for name in datasets if domain_of(name) == domain]
+        cells = {label: _cells(by_label[label]) for label in labels}
+        for name in inside:
+            row = {label: found[name] for label, found in cells.items() if name in found}
+            rows.append(_row(name, measures[name], row, beside))
+        rows += _average(domain, inside, measures, by_label, beside)
+    if len({row.domain for row in rows}) > 1:
+        rows += _average(TOTAL, datasets, measures, by_label, beside)
+    counts = runs.groupby(["dataset", "label"])["seed"].nunique()
+    series = dict(zip(runs["label"], runs["series"], strict=True))
+    return Table(
+        suite,
+        paper.source if paper else "",
+        paper.title if paper else "",
+        tuple(labels),
+        {label: series[label] for label in labels},
+        tuple(rows),
+        (int(counts.min()), int(counts.max())),
+        tuple(_notes(rows, paper)),
+    )
+
+
+def ordered_labels(labels: Sequence[str], paper: PaperTable) -> list[str]:
+    """In the paper's order, then by name."""
+    known = {label: i for i, label in enumerate(paper.variants)}
+    return sorted(labels, key=lambda label: (known.get(label, len(known)), label))
+
+
+def _cells(runs: pd.DataFrame) -> dict[str, Cell]:
+    last, best = scores(runs, "last"), scores(runs, "best")
+    steps = runs.groupby("dataset")["steps"].max()
+    return {
+        name: Cell(stats.mean(values), stats.mean(best[name]) if name in best else stats.NONE, len(values), steps[name])
+        for name, values in last.items()
+    }
+
+
+def _row(name: str, measure: str, cells: dict[str, Cell], paper: PaperTable) -> Row:
+    row = paper_row(paper, name)
+    printed: dict[str, Printed] = {}
+    if row is not None:
+        for label in paper.variants:
+            if (row, label) in paper.numbers:
+                number = paper.numbers[row, label]
+                note = "" if row == name else f"The paper's number is for {row}; these data were generated anew."
+                printed[label] = Printed(number.mean, number.std, " ".join(filter(None, (number.doubt, note))))
+    return Row(name, domain_of(name), measure, False, _with_paper(ranked(cells), _ranked_paper(printed)), (name,))
+
+
+def _average(
+    domain: str,
+    datasets: list[str],
+    measures: Mapping[str, str],
+    by_label: Mapping[str, pd.DataFrame],
+    paper: PaperTable,
+) -> list[Row]:
+    """The average over a domain's datasets; returns are in units of their own, so they are not averaged."""
+    inside = [name for name in datasets if measures[name] != "return"]
+    if len(inside) < 2:
+        return []
+    cells: dict[str, Cell] = {}
+    printed: dict[str, Printed] = {}
+    for label, runs in by_label.items():
+        here = runs[runs["dataset"].isin(inside)]
+        last, best = scores(here, "last"), scores(here, "best")
+        if last:
+            cells[label] = Cell(stats.average(last), stats.average(best), len(last), int(here["steps"].max()))
+    # Averages over other datasets cannot be compared: only those over all rows are ranked.
+    whole = ranked({label: cell for label, cell in cells.items() if cell.n == len(inside)})
+    for label in paper.variants:
+        printed |= _paper_average(domain, inside, label, paper)
+    name = "Average" if domain in (TOTAL, "OGBench", "Other") else f"{domain} average"
+    return [Row(name, domain, "score", True, _with_paper(cells | whole, _ranked_paper(printed)), tuple(inside))]
+
+
+def _paper_average(domain: str, inside: list[str], label: str, paper: PaperTable) -> dict[str, Printed]:
+    """The paper's average of the same datasets, from its rows; where all are there, what it prints is noted too."""
+    rows = [row for name in inside if (row := paper_row(paper, name)) is not None and (row, label) in paper.numbers]
+    if len(rows) == len(inside):
+        mean = float(np.mean([paper.numbers[row, label].mean for row in rows]))
+        key = next((k for k in ((domain, label), ("Average", label)) if k in paper.averages), None)
+        note = ""
+        if key is not None and len(rows) in (SIZES.get(domain), len(paper.rows)):
+            number = paper.averages[key]
+            if abs(number.mean - mean) > 0.06:
+                note = f"From the paper's rows; it prints {number.mean:g}."
+        return {label: Printed(mean, None, note)}
+    number_of_domain = paper.numbers.get((domain, label)) or paper.averages.get((domain, label))
+    if paper.rows and paper.rows[0] in SIZES and number_of_domain is not None:  # a table of domains
+        whole = len(inside) == SIZES.get(domain, sum(SIZES.values()))
+        note = "" if whole else f"The paper's number is over all datasets, ours over {len(inside)}."
+        return {label: Printed(number_of_domain.mean, None, " ".join(filter(None, (number_of_domain.doubt, note))))}
+    return {}
+
+
+def ranked(cells: Mapping[str, Cell]) -> dict[str, Cell]:
+    """Best and second best by the last score, as they are shown; equal ones share the rank."""
+    places = _places({label: round(cell.last.value, 1) for label, cell in cells.items()})
+    return {label: cell._replace(rank=places[label]) for label, cell in cells.items()}
+
+
+def _ranked_paper(printed: Mapping[str, Printed]) -> dict[str, Printed]:
+    places = _places({label: p.mean for label, p in printed.items()})
+    return {label: p._replace(rank=places[label]) for label, p in printed.items()}
+
+
+def _places(values: Mapping[str, float]) -> dict[str, int]:
+    order = sorted({v for v in values.values() if math.isfinite(v)}, reverse=True)
+    if len(values) < 2:
+        return dict.fromkeys(values, 0)
+    return {label: order.index(v) + 1 if v in order[:2] else 0 for label, v in values.items()}
+
+
+def _with_paper(cells: Mapping[str, Cell], printed: Mapping[str, Printed]) -> dict[str, Cell]:
+    return {label: cell._replace(paper=printed.get(label)) for label, cell in cells.items()}
+
+
+def _notes(rows: Sequence[Row], paper: PaperTable | None) -> list[str]:
+    notes = [paper.note] if paper and paper.note else []
+    for row in rows:
+        for label, cell in row.cells.items():
+            if cell.paper and cell.paper.note:
+                notes.append(f"{row.name}, {label}: {cell.paper.note}")
+    return notes
+
+
+# ── over all datasets ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True)
+class Aggregates:
+    """rliable's view of a suite, on the datasets that all its labels have."""
+
+    labels: tuple[str, ...]
+    datasets: tuple[str, ...]
+    left_out: tuple[str, ...]  # labels that have too few of the datasets
+    mean: Mapping[str, Estimate]
+    iqm: Mapping[str, Estimate]
+    thresholds: tuple[float, ...]
+    profiles: Mapping[str, tuple[np.ndarray, np.ndarray, np.ndarray]]
+    reference: str
+    improvement: Mapping[str, Estimate]
+
+
+MOST_COMPARED = 12  # labels in one picture
+
+
+def aggregates(view: View, table: Table, reference: str | None = None) -> Aggregates | None:
+    """Profiles, means and the probability that `reference` (ASPC if it is there) does better than each other."""
+    runs = view.suite(table.suite)
+    runs = runs[runs["measure"] != "return"]
+    found = {label: scores(runs[runs["label"] == label]) for label in table.labels}
+    found = {label: values for label, values in found.items() if values}
+    if not found:
+        return None
+    most = max(len(values) for values in found.values())
+    labels = [label for label, values in found.items() if len(values) >= 0.5 * most][:MOST_COMPARED]
+    datasets = [name for name in in_order(found[labels[0]]) if all(name in found[label] for label in labels)]
+    if len(labels) < 2 or not datasets:
+        return None
+    matrices = {label: stats.rectangle(found[label], datasets) for label in labels}
+    largest = max(float(m.max()) for m in matrices.values())
+    thresholds = np.linspace(0, max(100.0, min(largest, 300.0)), 81)
+    profiles = {
+        label: stats.bootstrap(lambda m: stats.profile(m, thresholds), matrix) for label, matrix in matrices.items()
+    }
+    if reference is None:
+        reference = next((label for label in labels if table.series[label] == "ASPC"), labels[-1])
+    improvement = {
+        label: _estimate(*stats.bootstrap(stats.improvement, matrices[reference], matrix))
+        for label, matrix in matrices.items()
+        if label != reference
+    }
+    return Aggregates(
+        tuple(labels),
+        tuple(datasets),
+        tuple(label for label in table.labels if label not in labels),
+        {label: stats.average({d: found[label][d] for d in datasets}) for label in labels},
+        {label: _estimate(*stats.bootstrap(stats.interquartile_mean, matrix)) for label, matrix in matrices.items()},
+        tuple(float(t) for t in thresholds),
+        profiles,
+        reference,
+        improvement,
+    )
+
+
+def _estimate(value: np.ndarray, low: np.ndarray, high: np.ndarray) -> Estimate:
+    return Estimate(float(value[0]), float(low[0]), float(high[0]))
+
+
+@dataclass(frozen=True)
+class Radar:
+    """Mean score of each task, scaled so that the worst label is 0 and the best 1."""
+
+    tasks: tuple[str, ...]
+    values: Mapping[str, tuple[float, ...]]
+    raw: Mapping[str, tuple[float, ...]]
+
+
+def radar(found: Mapping[str, Mapping[str, np.ndarray]]) -> Radar | None:
+    """From label → dataset → scores, over the tasks that every label has; at least three make a polygon."""
+    means = {label: task_means(values) for label, values in found.items()}
+    tasks = [task for task in TASKS if all(task in m for m in means.values())]
+    others = sorted({t for m in means.values() for t in m if t not in TASKS})
+    tasks += [task for task in others if all(task in m for m in means.values())][: 12 - len(tasks)]
+    if len(tasks) < 3 or len(means) < 2:
+        return None
+    raw = {label: tuple(m[task] for task in tasks) for label, m in means.items()}
+    matrix = np.array(list(raw.values()))
+    low, high = matrix.min(axis=0), matrix.max(axis=0)
+    scaled = (matrix - low) / np.where(high > low, high - low, 1)
+    return Radar(tuple(tasks), {label: tuple(map(float, row)) for label, row in zip(raw, scaled, strict=True)}, raw)
+
+
+def task_means(values: Mapping[str, np.ndarray]) -> dict[str, float]:
+    by_task: dict[str, list[float]] = {}
+    for dataset, seeds in values.items():
+        by_task.setdefault(task_of(dataset), []).append(float(seeds.mean()))
+    return {task: float(np.mean(m)) for task, m in by_task.items()}
+
+
+def polygon_area(values: Sequence[float]) -> float:
+    """Area of a radar's polygon, as a share of the largest possible one."""
+    x = np.asarray(values, float)
+    return float((x * np.roll(x, -1)).mean())
+
+
+# ── ablations ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Group(NamedTuple):
+    """Labels that are compared with a baseline, as a figure or table of the paper does."""
+
+    title: str
+    source: str
+    baseline: str
+    labels: tuple[str, ...]
+
+
+GROUPS = (
+    Group("Is a dynamic scale necessary?", "Table 2", "naive", ("converged", "linear", "dynamic")),
+    Group(
+        "Robust critic (RC)",
+        "Figure 6a",
+        "TD3+BC without RC",
+        ("TD3+BC with RC", "wPC without RC", "wPC with RC", "ASPC without RC", "ASPC with RC"),
+    ),
+    Group("Terms of the outer loss", "Figure 6b", "L1+L2+L3", ("L1", "L1+L2", "L1+L3")),
+    Group("Forms of L3", "Table 13", "(4)", ("(1)", "(2)", "(3)", "(5)")),
+    Group("Update interval of alpha", "Figure 5b", "k_alpha = 10", tuple(f"k_alpha = {k}" for k in (1, 5, 20, 30))),
+    Group("Initial alpha", "Figure 11", "alpha0 = 2.5", ("alpha0 = 0.1", "alpha0 = 10.0")),
+    Group("Learning rate of alpha", "Figure 12", "lr = 0.002", ("lr = 0.02", "lr = 0.0002")),
+    Group("Advantage-weighted BC", "Figure 9", "ASPC", ("ASPC+AW",)),
+    *(Group(f"{base} with ASPC", "Table 3", base, (f"{base}+ASPC",)) for base in ("IQL", "CQL", "Diffusion-QL")),
+    Group("FQL with ASPC", "Table 4", "FQL", ("FQL+ASPC",)),
+    Group("ReBRAC with one setting", "Figure 1b", "ReBRAC, tuned", ("ReBRAC, one setting", "ReBRAC")),
+    Group("A2PR with one setting", "Figure 1b", "A2PR, tuned", ("A2PR, one setting", "A2PR")),
+)
+
+
+@dataclass(frozen=True)
+class Ablation:
+    """Percent difference from a baseline, by domain; the paper's where it prints it."""
+
+    group: Group
+    suite: str
+    domains: tuple[str, ...]
+    series: Mapping[str, str]
+    percent: Mapping[tuple[str, str], Estimate]  # (domain, label)
+    datasets: Mapping[str, int]
+    paper: Mapping[tuple[str, str], float]
+
+
+def ablations(view: View) -> list[Ablation]:
+    """Every group of which some suite has the baseline and another label; the suite with the most runs is taken."""
+    out = []
+    for group in GROUPS:
+        best: tuple[int, str] | None = None
+        for suite in view.suites():
+            here = view.places[view.places["suite"] == suite]
+            if {group.baseline} < set(here["label"]) & {group.baseline, *group.labels}:
+                count = int(here["label"].isin([group.baseline, *group.labels]).sum())
+                best = max(best or (0, ""), (count, suite))
+        if best is not None and (found := ablation(view, group, best[1])) is not None:
+            out.append(found)
+    return out
+
+
+def ablation(view: View, group: Group, suite: str) -> Ablation | None:
+    runs = view.suite(suite)
+    runs = runs[runs["measure"] != "return"]
+    base = scores(runs[runs["label"] == group.baseline])
+    percent: dict[tuple[str, str], Estimate] = {}
+    counts: dict[str, int] = {}
+    for label in group.labels:
+        values = scores(runs[runs["label"] == label])
+        common = [name for name in in_order(values) if name in base]
+        domains = list(dict.fromkeys(domain_of(name) for name in common))
+        for domain in [*domains, *([TOTAL] if len(domains) > 1 else [])]:
+            inside = [name for name in common if domain in (TOTAL, domain_of(name))]
+            estimate = percent_difference({n: values[n] for n in inside}, {n: base[n] for n in inside})
+            if math.isfinite(estimate.value):
+                percent[domain, label] = estimate
+                counts[domain] = max(counts.get(domain, 0), len(inside))
+    if not percent:
+        return None
+    shown = [label for label in group.labels if any(key[1] == label for key in percent)]
+    series = dict(zip(runs["label"], runs["series"], strict=True))
+    return Ablation(
+        group,
+        suite,
+        tuple(counts),
+        {label: series[label] for label in shown},
+        percent,
+        counts,
+        _paper_percent(group, tuple(counts)),
+    )
+
+
+def percent_difference(a: stats.Scores, b: stats.Scores) -> Estimate:
+    """(a − b)/|b| in percent; the interval is that of the difference, with b's average taken as it is."""
+    base = stats.average(b).value
+    return stats.difference(a, b).times(100 / abs(base)) if base else stats.NONE
+
+
+def _paper_percent(group: Group, domains: Sequence[str]) -> dict[tuple[str, str], float]:
+    """The same from the paper's table of that name, where it has both labels."""
+    out = {}
+    for table in tables().values():
+        if table.source.split(",")[0] != group.source.split(",")[0] or group.baseline not in table.variants:
+            continue
+        for domain in domains:
+            for label in group.labels:
+                pair = [_paper_mean(table, domain, name) for name in (label, group.baseline)]
+                if label in table.variants and None not in pair and pair[1]:
+                    out[domain, label] = 100 * (pair[0] - pair[1]) / abs(pair[1])  # type: ignore[operator]
+    return out
+
+
+def _paper_mean(table: PaperTable, domain: str, label: str) -> float | None:
+    for numbers in (table.numbers, table.averages):
+        if (domain, label) in numbers:
+            return numbers[domain, label].mean
+    rows = [row for row in table.rows if domain_of(row) == domain and (row, label) in table.numbers]
+    return float(np.mean([table.numbers[row, label].mean for row in rows])) if rows else None
+
+
+# ── runtime ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Speed(NamedTuple):
+    """Seconds of a million steps of one series, on one device, with as many runs side by side."""
+
+    series: str
+    device: str
+    together: int
+    dataset: str
+    seconds: Estimate
+    runs: int
+
+
+def runtime(view: View) -> list[Speed]:
+    """Seconds of a million steps, from steps per second; only runs on one device and dataset can be compared."""
+    places = view.places[view.places["steps_per_second"] > 0].drop_duplicates(["series", "run_id"])
+    out = []
+    keys = ["dataset", "device", "runs_together", "series"]
+    filled = places.assign(device=places["device"].fillna("unknown"), runs_together=places["runs_together"].fillna(1))
+    for (dataset, device, together, series), group in filled.groupby(keys):
+        seconds = stats.mean(1e6 / group["steps_per_second"].to_numpy(float))
+        out.append(Speed(series, device, int(together), dataset, seconds, len(group)))
+    return out
+
+
+def comparable_speeds(speeds: Sequence[Speed]) -> list[Speed]:
+    """The setting (dataset, device, runs together) in which most series were run; halfcheetah-medium goes first."""
+    settings: dict[tuple[str, str, int], list[Speed]] = {}
+    for speed in speeds:
+        settings.setdefault((speed.dataset, speed.device, speed.together), []).append(speed)
+    if not settings:
+        return []
+    best = max(settings, key=lambda k: (len(settings[k]), base_name(k[0]) == "halfcheetah-medium", -k[2], k))
+    return sorted(settings[best], key=lambda speed: speed.seconds.value)

@@ -1,0 +1,217 @@
+"""Results made ready for reading: what each run is, how it is measured, and which runs belong together."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from aspc.experiments.results import Results
+from aspc.presets.paper_tables import PaperTable, domain_of, tables
+
+ALGORITHMS = {
+    "aspc": "ASPC",
+    "td3_bc": "TD3+BC",
+    "wpc": "wPC",
+    "a2pr": "A2PR",
+    "iql": "IQL",
+    "rebrac": "ReBRAC",
+    "cql": "CQL",
+    "diffusion_ql": "Diffusion-QL",
+    "fql": "FQL",
+    "bc": "BC",
+}
+WALKERS = ("halfcheetah", "hopper", "walker2d")
+TASKS = (*WALKERS, "maze2d", "antmaze", "pen", "door", "hammer", "relocate")
+QUALITIES = ("expert", "medium-expert", "medium", "medium-replay", "full-replay", "random")  # best data first
+DOMAINS = ("MuJoCo", "Maze2d", "AntMaze", "Adroit", "OGBench", "Other")
+MEASURES = {"score": "normalised score", "success": "success rate, %", "return": "return"}
+# Settings that make another method of an algorithm. Others (sizes, a preset's tuned values) leave it what it is.
+OF_THE_SCALE = ("bc", "k_alpha", "l2", "l3_form", "outer_batch", "outer_loss", "scale_lr", "scale_mode")
+OF_TD3_BC = ("alpha", "critic_hidden_layers", "critic_layer_norm")
+ON_TD3_BC = ("aspc", "td3_bc", "wpc")
+FOLLOWS = ("scale_target", "scale_horizon")  # settings that follow from the dataset and the length of the run
+
+
+class Method(NamedTuple):
+    """An algorithm with the settings that make it another method."""
+
+    algo: str
+    changes: tuple[tuple[str, Any], ...] = ()
+
+    @property
+    def name(self) -> str:
+        changes = dict(self.changes)
+        plain = "+".join(ALGORITHMS.get(part, part) for part in self.algo.split("+"))
+        if changes.pop("bc", None) == "advantage_weighted":
+            plain += "+AW"
+        words = []
+        if changes.get("critic_hidden_layers") == 2 and changes.get("critic_layer_norm") is False:
+            changes = {k: v for k, v in changes.items() if not k.startswith("critic_")}
+            words.append("without RC")
+        words += [_words(self.algo, key, value) for key, value in changes.items()]
+        return ", ".join([plain, *words])
+
+
+def _words(algo: str, key: str, value: Any) -> str:
+    if key == "outer_loss":
+        return f"{value} only" if value == "L1" else str(value)
+    if key == "l3_form":
+        return f"L3 form {value}"
+    if key == "scale_mode":
+        return f"{value} alpha"
+    name = {"scale_lr": "lr", "alpha": "alpha0" if algo == "aspc" else "alpha"}.get(key, key)
+    return f"{name} = {value:g}" if isinstance(value, float) else f"{name} = {value}"
+
+
+def method(algo: str, **changes: Any) -> Method:
+    return Method(algo, tuple(sorted(changes.items())))
+
+
+def method_of(algo: str, settings: Mapping[str, Any]) -> Method:
+    keys = OF_THE_SCALE + (OF_TD3_BC if algo in ON_TD3_BC else ())
+    return Method(algo, tuple(sorted((k, v) for k, v in settings.items() if k in keys)))
+
+
+@dataclass(frozen=True)
+class View:
+    """Runs that are done, annotated; their places in suites; all runs; and curves.
+
+    `last` and `best` are in the unit that `measure` names; `series` is a place's name on this page: plain ASPC is
+    "ASPC" in whatever suite, while a label that says more than the settings do is kept.
+    """
+
+    runs: pd.DataFrame
+    places: pd.DataFrame
+    all_runs: pd.DataFrame
+    curves: pd.DataFrame
+
+    def of(self, wanted: Method, tuned: bool | None = None) -> pd.DataFrame:
+        """The runs of a method: each seed once, those with the most steps, tuned per dataset rather than not."""
+        found = self.runs[self.runs["method"] == wanted.name]
+        if tuned is not None:
+            found = found[(found["tuned"] > 0) == tuned]
+        return one_each(found, ["dataset"])
+
+    def pair(self, a: Method, b: Method) -> tuple[pd.DataFrame, pd.DataFrame]:
+        """The runs of two methods that can be compared: on the same datasets, with the same number of steps (the most
+        that both have)."""
+        first, second = (self.runs[self.runs["method"] == m.name] for m in (a, b))
+        both = first[["dataset", "steps"]].merge(second[["dataset", "steps"]]).groupby("dataset", as_index=False).max()
+        return one_each(first.merge(both), ["dataset"]), one_each(second.merge(both), ["dataset"])
+
+    def suite(self, name: str) -> pd.DataFrame:
+        """The runs of a suite with their labels there; each dataset, label and seed once."""
+        return one_each(self.places[self.places["suite"] == name], ["dataset", "label"])
+
+    def suites(self) -> list[str]:
+        """Suites with runs: the paper's tables first, in its order."""
+        order = list(tables())
+        found = self.places["suite"].unique()
+        return sorted(found, key=lambda name: (order.index(name) if name in order else len(order), name))
+
+
+def one_each(runs: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
+    """Each seed once: the runs with the most steps, the most tuned, the newest."""
+    if runs.empty:
+        return runs
+    runs = runs[runs["steps"] == runs.groupby(keys)["steps"].transform("max")]
+    runs = runs.sort_values(["tuned", "finished"], kind="stable").drop_duplicates([*keys, "seed"], keep="last")
+    return runs.sort_values([*keys, "seed"], kind="stable")
+
+
+def prepare(results: Results) -> View:
+    """Annotate runs with task, domain, method and measure."""
+    runs = results.runs.copy()
+    runs["domain"] = runs["dataset"].map(domain_of)
+    runs["task"] = runs["dataset"].map(task_of)
+    settings = [settings_of(s, c) for s, c in zip(runs["settings"], runs["config"], strict=True)]
+    methods = [method_of(algo, s) for algo, s in zip(runs["algo"], settings, strict=True)]
+    runs["method"] = [m.name for m in methods]
+    runs["tuned"] = [len(s) - len(m.changes) for s, m in zip(settings, methods, strict=True)]
+    _measure(runs, results.curves)
+    done = runs[runs["status"] == "done"].reset_index(drop=True)
+    entries = results.entries[["suite", "variant", "run_id"]].rename(columns={"variant": "label"})
+    places = entries.merge(done.drop(columns=["suite", "variant"]), on="run_id")
+    plain = places["algo"].isin(ON_TD3_BC) & (places["tuned"] == 0)
+    return View(done, places.assign(series=places["method"].where(plain, places["label"])), runs, results.curves)
+
+
+def settings_of(settings: Any, config: Any) -> dict[str, Any]:
+    """What differs from the defaults, by the last part of its dotted name; the BC term may be in the config alone."""
+    found = {key.rpartition(".")[2]: value for key, value in parse_json(settings).items()}
+    if "bc" not in found and parse_json(config).get("bc") == "advantage_weighted":
+        found["bc"] = "advantage_weighted"
+    if found.get("bc") == "plain":
+        del found["bc"]
+    return {k: v for k, v in found.items() if k not in FOLLOWS and isinstance(v, str | int | float | bool)}
+
+
+@lru_cache(maxsize=10_000)
+def _parsed(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def parse_json(text: Any) -> dict[str, Any]:
+    """A JSON object in a cell; empty where it is none."""
+    return _parsed(text) if isinstance(text, str) else {}
+
+
+def _measure(runs: pd.DataFrame, curves: pd.DataFrame) -> None:
+    """Score where there is one, else success in percent, else return: the same for all runs of a dataset."""
+    done = runs[runs["status"] == "done"]
+    scored = runs["dataset"].isin(set(done.loc[done["score_last"].notna(), "dataset"]))
+    succeeding = ~scored & runs["dataset"].isin(set(done.loc[done["success_last"].notna(), "dataset"]))
+    best_success = runs["run_id"].map(curves.groupby("run_id")["success_rate"].max()).fillna(runs["success_last"])
+    success = {"last": 100 * runs["success_last"], "best": 100 * best_success}
+    runs["measure"] = np.where(scored, "score", np.where(succeeding, "success", "return"))
+    for which in ("last", "best"):
+        other = np.where(succeeding, success[which], runs[f"return_{which}"])
+        runs[which] = np.where(scored, runs[f"score_{which}"], other).astype(float)
+
+
+def scores(runs: pd.DataFrame, column: str = "last") -> dict[str, np.ndarray]:
+    """Dataset → one number for each seed, in the order of seeds; missing and infinite numbers are left out."""
+    found = runs[np.isfinite(runs[column].astype(float))].sort_values(["dataset", "seed"], kind="stable")
+    return {str(name): group[column].to_numpy(float) for name, group in found.groupby("dataset", sort=False)}
+
+
+def task_of(dataset: str) -> str:
+    """The task of a D4RL name (its first word); other names are their own task."""
+    word = base_name(dataset).split("-")[0]
+    return word if word in TASKS and domain_of(dataset) != "OGBench" else base_name(dataset)
+
+
+def quality_of(dataset: str) -> str | None:
+    """The quality in a locomotion dataset's name."""
+    task, _, rest = base_name(dataset).partition("-")
+    return rest if task in WALKERS and rest in QUALITIES else None
+
+
+def base_name(dataset: str) -> str:
+    return re.sub(r"-v\d+$", "", dataset)
+
+
+def in_order(datasets: Iterable[str]) -> list[str]:
+    """Domains in the paper's order, D4RL's datasets in the order of its table, others by name."""
+    known = {base_name(name): i for i, name in enumerate(tables()["main_table"].rows)}
+
+    def place(name: str) -> tuple[int, int, str]:
+        return DOMAINS.index(domain_of(name)), known.get(base_name(name), len(known)), name
+
+    return sorted(set(datasets), key=place)
+
+
+def paper_row(table: PaperTable, dataset: str) -> str | None:
+    """The paper's name of a dataset: the same, or the same but for the version (data that was generated anew)."""
+    return next((row for row in table.rows if row == dataset or base_name(row) == dataset), None)
