@@ -1,0 +1,296 @@
+"""Offline to online, on the embedded maze: everything real, everything small."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import aspc
+from aspc import algorithms
+from aspc import finetune as online
+from aspc.__main__ import main
+from aspc.algorithms.base import Spec
+from aspc.errors import AspcError
+from aspc.training.config import replace_fields, to_plain
+from aspc.training.evaluation import Evaluator, episode_seeds
+from aspc.training.folder import Run
+from aspc.training.loop import Loop, Source
+from aspc.training.table import Layout
+from aspc.training.trainer import Interrupted
+from policies import narrow, policy_named
+from tiny import TINY, make_dataset
+
+MAZE = "maze2d-umaze?steps=2000"
+OFFLINE = {**TINY, "steps": 80, "log_every": 40, "tensorboard": False, "quiet": True}
+ONLINE: dict[str, Any] = {
+    "collect": 40,
+    "eval_every": 80,
+    "eval_episodes": 2,
+    "tensorboard": False,
+    "quiet": True,
+}
+
+
+@pytest.fixture(scope="module")
+def offline(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Two seeds, of which the second goes on. The scale is learned at every inner step: a smaller program."""
+    folder = tmp_path_factory.mktemp("offline")
+    os.environ["ASPC_DATA"] = str(folder / "cache")
+    return aspc.train(MAZE, out=folder / "run", env=None, seeds=[0, 5], k_alpha=1, **OFFLINE)
+
+
+@pytest.fixture(scope="module")
+def gone_on(offline: Run, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    before = Loop.run_blocks._cache_size(), Loop.run_steps._cache_size(), online.put_rows._cache_size()
+    out = tmp_path_factory.mktemp("online") / "run"
+    run = online.finetune(offline, "maze2d-umaze", seed=5, steps=200, out=out, **ONLINE)
+    after = Loop.run_blocks._cache_size(), Loop.run_steps._cache_size(), online.put_rows._cache_size()
+    # Five collections of 40 steps are two blocks of 20 each: one program, and one more to put rows into the table.
+    assert [b - a for a, b in zip(before, after, strict=True)] == [1, 0, 1]
+    return run
+
+
+def test_a_fine_tuned_run_is_a_run(offline: Run, gone_on: Run) -> None:
+    assert {p.name for p in gone_on.path.iterdir()} >= {
+        "config.json",
+        "metrics.csv",
+        "evaluations.csv",
+        "result.json",
+        "curves.png",
+        "policy",
+        "checkpoints",
+        "online.f32",
+    }
+    config = gone_on.config
+    assert config["finetuned_from"] == {"run": str(offline.path.absolute()), "seed": 5, "step": 80}
+    assert config["env"] == "maze2d-umaze"
+    assert config["online"]["collect"] == 40
+    assert config["hyperparameters"]["scale_horizon"] == 280
+    assert gone_on.seeds == [5]
+    assert gone_on.result is not None
+    assert (gone_on.result["steps"], gone_on.result["updates"], gone_on.result["offline_steps"]) == (200, 200, 80)
+    assert gone_on.policy.info["step"] == 200
+    assert gone_on.policy.info["seed"] == 5
+
+
+def test_the_first_evaluation_is_the_offline_policys(offline: Run, gone_on: Run) -> None:
+    np.testing.assert_array_equal(gone_on.evaluations["step"], [0, 80, 160, 200])
+    with Evaluator("maze2d-umaze", workers=1) as evaluator:
+        expected = evaluator.evaluate(offline.policy_of(5), episode_seeds(5, 0, 2)).result()
+    assert gone_on.evaluations["return_mean"][0] == expected.returns.mean()
+    assert gone_on.evaluations["length_mean"][0] == expected.lengths.mean()
+
+
+def test_the_buffer_grows_and_the_scale_moves(offline: Run, gone_on: Run) -> None:
+    metrics = gone_on.metrics
+    np.testing.assert_array_equal(metrics["step"], [40, 80, 120, 160, 200])
+    np.testing.assert_array_equal(metrics["online_rows"], [40, 80, 120, 160, 200])
+    before = offline.metrics["scale"][-1]
+    assert abs(metrics["scale"][0] - before) < 0.1  # it goes on from where it was
+    assert len(np.unique(metrics["scale"])) == 5
+    for name in ("critic_loss", "bc_loss", "q_mean"):
+        assert np.isfinite(metrics[name]).all()
+    rows = np.fromfile(gone_on.path / online.ONLINE, np.float32).reshape(200, -1)
+    policy = gone_on.policy
+    observations = rows[:, :4] * policy.observation_std + policy.observation_mean
+    following = rows[:, -4:] * policy.observation_std + policy.observation_mean
+    # What follows a step is where the next one begins; the maze has no terminals, and no episode ended here.
+    np.testing.assert_allclose(observations[1:], following[:-1], atol=1e-5)
+    assert (rows[:, 7] == 1).all()
+    assert len(np.unique(rows[:, 4])) > 150  # actions, with noise
+
+
+def test_resuming_goes_on_with_everything_but_the_episode(gone_on: Run, offline: Run, tmp_path: Path) -> None:
+    """Stopped by a signal after two collections; the ring, the state and the rows so far are there again."""
+    calls: list[int] = []
+
+    class Stopping(online.Collector):
+        def collect(self, *arguments: Any) -> Any:
+            calls.append(arguments[1])
+            if len(calls) == 2:
+                signal.raise_signal(signal.SIGINT)
+            return super().collect(*arguments)
+
+    original, online.Collector = online.Collector, Stopping  # type: ignore[misc]
+    try:
+        with pytest.raises(Interrupted, match=r"Stopped at step 80; continue with: aspc finetune --resume"):
+            online.finetune(offline, "maze2d-umaze", seed=5, steps=200, out=tmp_path / "run", **ONLINE)
+    finally:
+        online.Collector = original  # type: ignore[misc]
+    run = Run(tmp_path / "run")
+    assert run.result is None
+    half = np.fromfile(run.path / online.ONLINE, np.float32)
+    with open(run.path / online.ONLINE, "ab") as file:  # rows after the checkpoint, as a kill leaves them
+        file.write(b"\0" * 400)
+    before = Loop.run_blocks._cache_size()
+    run = online.resume(tmp_path / "run", quiet=True)
+    assert Loop.run_blocks._cache_size() == before  # the same program
+    np.testing.assert_array_equal(run.metrics["step"], [40, 80, 120, 160, 200])
+    np.testing.assert_array_equal(run.evaluations["step"], [0, 80, 160, 200])
+    rows = np.fromfile(run.path / online.ONLINE, np.float32)
+    np.testing.assert_array_equal(rows[: len(half)], half)
+    assert len(rows) == 2.5 * len(half)
+    # Up to the signal it is the run that was never stopped.
+    for name in ("scale", "critic_loss"):
+        np.testing.assert_array_equal(run.metrics[name][:2], gone_on.metrics[name][:2])
+    with pytest.raises(AspcError, match="already gone 200 steps"):
+        online.resume(run.path)
+
+
+def test_the_ring_keeps_the_newest(tmp_path: Path) -> None:
+    """Row i lies at i modulo the capacity, put there while it goes on or read back from the file."""
+    capacity, width, offline_rows = 6, 3, 4
+    options = online.OnlineOptions(steps=10, collect=2, eval_every=2, buffer=5)
+    assert options.capacity(10) == capacity
+    offline_part = np.full((offline_rows, width), -1, np.float32)
+    log = online.RowLog(tmp_path / "rows", width, 0)
+    table = jnp.concatenate([offline_part, jnp.zeros((capacity, width))])
+    for step in range(0, 9, 2):
+        rows = np.repeat(np.arange(step, min(step + 2, 9), dtype=np.float32)[:, None], width, 1)
+        log.append(rows)
+        table = online.with_new_rows(table, rows, step, capacity, options.collect)
+    np.testing.assert_array_equal(table[:, 0], [-1] * 4 + [6, 7, 8, 3, 4, 5])
+
+    again = online.filled_table(offline_part, online.RowLog(tmp_path / "rows", width, 9), 9, capacity)
+    np.testing.assert_array_equal(again, table)
+    with pytest.raises(AspcError, match="fewer rows"):
+        online.RowLog(tmp_path / "rows", width, 10)
+
+
+def test_batches_mix_old_and_new_rows() -> None:
+    algorithm = replace_fields(algorithms.default("td3_bc"), TINY)
+    loop = online.MixedLoop(algorithm, Spec(4, 2), Layout(4, 2), vectorise=False, offline_rows=100, offline_share=0.25)
+    source = Source(jnp.asarray(100), jnp.asarray(7))
+    rows = np.asarray(loop.draw_rows(jax.random.key(0), source, (50, 400)))
+    assert rows.min() == 0
+    assert rows.max() == 106
+    assert abs((rows < 100).mean() - 0.25) < 0.02
+    assert len(np.unique(rows[rows >= 100])) == 7
+
+
+class Line(gym.Env[np.ndarray, np.ndarray]):
+    """A point on a line that ends by itself after three steps or is cut after five."""
+
+    observation_space = gym.spaces.Box(-np.inf, np.inf, (4,))
+    action_space = gym.spaces.Box(-1, 1, (2,))
+
+    def __init__(self, ends: bool = True) -> None:
+        self.ends, self.t = ends, 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.t, self.position = 0, self.np_random.normal(size=4).astype(np.float32)
+        return self.position, {}
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        self.t += 1
+        self.position = self.position + 0.1 * np.concatenate([action, action]).astype(np.float32)
+        return self.position, 1.0, self.ends and self.t == 3, self.t == 5, {}
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_terminals_stop_bootstrapping_and_timeouts_do_not(ends: bool) -> None:
+    data, policy = make_dataset(), policy_named("td3_bc", obs=4, act=2)
+    with online.collecting(lambda: Line(ends), data, 0, 0.1) as collector:
+        log, returns = collector.collect(policy, 0, 11)
+    length = 3 if ends else 5
+    assert returns == [float(length)] * (11 // length)
+    masks = 1 - log.transitions().terminals
+    np.testing.assert_array_equal(masks, [0.0 if ends and t % 3 == 2 else 1.0 for t in range(11)])
+    assert log.next_observations is not None
+    np.testing.assert_array_equal(log.next_observations[0], log.observations[1])
+    assert not np.array_equal(log.next_observations[length - 1], log.observations[length])
+
+
+def test_an_environment_of_other_sizes_is_refused() -> None:
+    with (
+        pytest.raises(AspcError, match="4 observation and 2 action numbers, but the policy has 6 and 2"),
+        online.collecting("maze2d-umaze", make_dataset(obs=6), 0, None),
+    ):
+        pass
+
+
+@pytest.mark.parametrize(("name", "noisy"), [("td3_bc", True), ("fql", False), ("diffusion_ql", False)])
+def test_deterministic_policies_explore_with_noise_and_others_by_themselves(name: str, noisy: bool) -> None:
+    data, policy = (
+        make_dataset(action_low=np.full(2, -9.0), action_high=np.full(2, 9.0)),
+        policy_named(name, obs=4, act=2),
+    )
+    with online.collecting(Line, data, 0, None) as collector:
+        log, _ = collector.collect(policy, 0, 30)
+    rng = np.random.default_rng((0, 0))
+    own = np.stack([policy.act(observation, rng) for observation in log.observations])
+    differences = log.actions - own
+    if noisy:
+        half = (policy.action_high - policy.action_low) / 2
+        inside = (log.actions > policy.action_low) & (log.actions < policy.action_high)
+        assert 0.05 < (differences / half)[inside].std() < 0.15
+    else:
+        np.testing.assert_array_equal(differences, 0)
+    assert (log.actions >= policy.action_low).all()
+    assert (log.actions <= policy.action_high).all()
+
+
+def test_own_environments_and_rewards_as_they_were_offline(tmp_path: Path) -> None:
+    data = make_dataset()
+    hyper = {"actor_hidden_dim": 16, "batch_size": 16, "reward_transform": "standardize"}
+    options = {name: value for name, value in OFFLINE.items() if name not in TINY}
+    run = aspc.train(data, "bc", out=tmp_path / "off", env=None, **options, **hyper)
+    settings = {**ONLINE, "steps": 40, "eval_every": 40, "updates": 2}
+    gone_on = online.finetune(run, Line, dataset=data, out=tmp_path / "on", **settings)
+    assert gone_on.config["env"] == "a Python function"
+    longer = online.resume(gone_on.path, 90, Line, dataset=data, quiet=True)  # an odd end: single steps
+    assert longer.result is not None
+    assert (longer.result["steps"], longer.result["updates"]) == (90, 180)
+    np.testing.assert_array_equal(longer.metrics["online_rows"], [40, 80, 90])
+    np.testing.assert_array_equal(longer.evaluations["step"], [0, 40, 80, 90])
+    rows = np.fromfile(gone_on.path / online.ONLINE, np.float32).reshape(90, -1)
+    rewards = data.rewards.astype(np.float64)
+    np.testing.assert_allclose(rows[:, 6], (1 - rewards.mean()) / (rewards.std() + 1e-6), rtol=1e-5)
+    with pytest.raises(AspcError, match="names no environment"):
+        online.finetune(run, dataset=data, out=tmp_path / "x")
+    with pytest.raises(AspcError, match="trained on arrays"):
+        online.finetune(run, Line, out=tmp_path / "x")
+    with pytest.raises(AspcError, match="its content differs"):
+        online.finetune(run, Line, dataset=make_dataset(seed=1), out=tmp_path / "x")
+    assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", algorithms.names())
+def test_every_algorithm_goes_on(name: str, tmp_path: Path) -> None:
+    data, algorithm = make_dataset(), replace_fields(narrow(algorithms.default(name), 16), {"batch_size": 16})
+    options = {"steps": 20, "log_every": 20, "tensorboard": False, "quiet": True}
+    run = aspc.train(data, name, out=tmp_path / "off", env=None, **options, **to_plain(algorithm))
+    settings = {**ONLINE, "steps": 40, "collect": 20, "eval_every": 40}
+    gone_on = online.finetune(run, Line, dataset=data, out=tmp_path / "on", **settings)
+    first = "noise.layers.0.weight" if run.policy.kind == "diffusion" else "layers.0.weight"
+    assert not np.array_equal(run.policy.arrays[first], gone_on.policy.arrays[first])
+
+
+def test_the_command_says_what_is_wrong(gone_on: Run, offline: Run, capsys: Any) -> None:
+    def complaint(*words: str) -> str:
+        assert main(["finetune", *words]) == 2
+        said = capsys.readouterr().err
+        assert said.count("\n") == 1
+        return said
+
+    run, done = str(offline.path), str(gone_on.path)
+    assert "--resume" in complaint()
+    assert "names no environment" in complaint(run)
+    assert "has no seed 1; it has 0, 5" in complaint(run, "--env", "maze2d-umaze", "--seed", "1")
+    assert "is online already" in complaint(done)
+    assert "was trained offline" in complaint("--resume", run)
+    assert "keeps its settings" in complaint("--resume", done, "--noise", "0.3")
+    assert "multiple of --collect" in complaint(run, "--collect", "300")
+    assert "0 to 1" in complaint(run, "--offline-share", "1.5")
+    assert json.loads((gone_on.path / "result.json").read_text())["steps"] == 200
