@@ -347,13 +347,14 @@ def scale_by_task(view: View) -> Claim:
 
 
 def drops_then_rises(view: View) -> Claim:
-    curves = curves_of(view, view.of(ASPC), "scale")
+    runs = view.of(ASPC)
+    start = scores(runs, "scale_initial")
     early, late = {}, {}
-    for name, seeds in curves.items():
-        if all(len(values) >= 5 and (values > 0).all() for _, values in seeds):
-            parts = [(v[0], v[: max(2, round(EARLY * len(v)))], v[-1]) for _, v in seeds]
-            early[name] = np.array([math.log10(first[-1] / start) for start, first, _ in parts])
-            late[name] = np.array([math.log10(end / first.min()) for _, first, end in parts])
+    for name, seeds in curves_of(view, runs, "scale").items():
+        if name in start and all(len(values) >= 5 and (values > 0).all() for _, values in seeds):
+            firsts = [values[: max(2, round(EARLY * len(values)))] for _, values in seeds]
+            early[name] = np.array([math.log10(first[-1] / start[name].mean()) for first in firsts])
+            late[name] = np.array([math.log10(v[-1] / f.min()) for (_, v), f in zip(seeds, firsts, strict=True)])
     checks = []
     for task in dict.fromkeys(task_of(n) for n in in_order(early)):
         names = tuple(n for n in in_order(early) if task_of(n) == task)

@@ -42,7 +42,9 @@ class Content:
     @property
     def scale_series(self) -> str | None:
         """Whose scale is drawn by quality and task: ASPC's, or the first learned one there is."""
-        learned = list(dict.fromkeys(c.series for c in self.curves if c.metric == "scale"))
+        algo = dict(zip(self.view.places["series"], self.view.places["algo"], strict=True))
+        drawn = dict.fromkeys(c.series for c in self.curves if c.metric == "scale")
+        learned = [series for series in drawn if algo[series].split("+")[-1] == "aspc"]
         return "ASPC" if "ASPC" in learned else next(iter(learned), None)
 
 

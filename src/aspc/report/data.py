@@ -161,16 +161,14 @@ def _ablation_data(ablation: Ablation, numbers: Mapping[str, int]) -> dict[str, 
     }
 
 
-SHOWN = (
-    "run_id variant method dataset seed steps status last best scale_last seconds steps_per_second runs_together "
-    "device machine git_revision config_hash settings versions matmul_precision episodes started finished folder error"
-).split()
+SHOWN = """run_id variant method dataset seed steps status last best scale_last seconds steps_per_second runs_together
+device machine git_revision config_hash settings versions matmul_precision episodes started finished folder error"""
 
 
 def runs_data(runs: pd.DataFrame, places: pd.DataFrame) -> dict[str, Any]:
     """Columns of the runs: repeated texts once, configs as what differs from the values that most runs have."""
     columns: dict[str, Any] = {}
-    for name in SHOWN:
+    for name in SHOWN.split():
         values = runs[name]
         if pd.api.types.is_numeric_dtype(values):
             whole = pd.api.types.is_integer_dtype(values)

@@ -37,22 +37,22 @@ SECTIONS = {
     "runs": "Runs",
 }
 
-SCORES_NOTE = """Mean over seeds of the last evaluation, with its 95 % interval below; the paper’s number beside it, ± its
-standard deviation. <b>Bold</b> is the best of a row, <u>underlined</u> the second best, in ours and in the paper’s
-separately. A number leads to its runs; a heading sorts."""
+SCORES_NOTE = """Mean over seeds of the last evaluation, with its 95 % interval below; the paper’s number beside it, ±
+its standard deviation. <b>Bold</b> is the best of a row, <u>underlined</u> the second best, in ours and in the
+paper’s separately. A number leads to its runs; a heading sorts."""
 CLAIMS_NOTE = """Each claim of the paper, checked on these data. A check holds where its whole 95 % interval is on the
-claimed side, does not hold where all of it is on the other, and is open in between. A claim holds if all of its checks
-do, and does not if one does not."""
+claimed side, does not hold where all of it is on the other, and is open in between. A claim holds if all of its
+checks do, and does not if one does not."""
 OVERALL_NOTE = """Intervals from a stratified bootstrap over seeds (rliable), those of means from Student’s t."""
-CURVES_NOTE = """On <b class="picked"></b>: mean over seeds, the band is one standard deviation each way, as in the paper.
-Pick another dataset in the bar above."""
-ABLATIONS_NOTE = """Percent difference of domain averages from the paper’s baseline of each comparison, with 95 % intervals.
-A diamond is the paper’s number."""
+CURVES_NOTE = """On <b class="picked"></b>: mean over seeds, the band is one standard deviation each way, as in the
+paper. Pick another dataset in the bar above."""
+ABLATIONS_NOTE = """Percent difference of domain averages from the paper’s baseline of each comparison, with 95 %
+intervals. A diamond is the paper’s number."""
 RUNS_NOTE = """Every run behind the numbers. A row opens its whole record: settings, config, versions, folder."""
-METHOD_NOTE = """A number is the mean over seeds; its interval is Student’s t at 95 %. Averages weigh each dataset the same,
-with Satterthwaite’s degrees of freedom; differences are Welch’s. Methods are compared only on datasets that both have,
-at the same number of steps. Where a dataset has no normalised score, its success rate is taken, and where it has none,
-its return, which is never averaged over datasets. The page loads nothing and sends nothing."""
+METHOD_NOTE = """A number is the mean over seeds; its interval is Student’s t at 95 %. Averages weigh each dataset the
+same, with Satterthwaite’s degrees of freedom; differences are Welch’s. Methods are compared only on datasets that
+both have, at the same number of steps. Where a dataset has no normalised score, its success rate is taken, and where
+it has none, its return, which is never averaged over datasets. The page loads nothing and sends nothing."""
 
 
 def page(content: Content, figures: Sequence[str] = ()) -> str:
@@ -427,8 +427,8 @@ def _scale(content: Content, figures: Sequence[str]) -> str:
             "tasks", "By task", "alpha on each dataset, coloured by task", figures, "alpha_by_task", "wide"
         )
     return (
-        f'<p class="note">How {esc(content.scale_series)}’s scale moves, on a logarithmic axis. Small favours imitation '
-        f'of the data, large favours Q.</p><div class="charts three">{charts}</div>'
+        f'<p class="note">How {esc(content.scale_series)}’s scale moves, on a logarithmic axis. Small favours '
+        f'imitation of the data, large favours Q.</p><div class="charts three">{charts}</div>'
     )
 
 
