@@ -334,6 +334,7 @@ class Fleet:
         self.config: dict[str, Any] = read_json(self.path / folder.CONFIG, {})
         if "members" not in self.config:
             raise AspcError(f"There is no fleet in {self.path}.")
+        self._read: dict[str, tuple[int, dict[int, list[Row]]]] = {}
 
     def __repr__(self) -> str:
         return f"Fleet({str(self.path)!r}: {self.config['algo']}, {len(self.members)} runs)"
@@ -365,8 +366,18 @@ class Fleet:
         return Policy.load(self.path / "policy" / name)
 
     def _rows(self, file: str, name: str) -> list[Row]:
-        run = self._index(name)
-        return [row for row in read_rows(self.path / file) if row["run"] == run]
+        return self._by_run(file).get(self._index(name), [])
+
+    def _by_run(self, file: str) -> dict[int, list[Row]]:
+        """The rows of each run; a file is read again when it has grown."""
+        path = self.path / file
+        size = path.stat().st_size if path.exists() else 0
+        if file not in self._read or self._read[file][0] != size:
+            found: dict[int, list[Row]] = {}
+            for row in read_rows(path):
+                found.setdefault(int(row["run"]), []).append(row)
+            self._read[file] = size, found
+        return self._read[file][1]
 
     def _index(self, name: str) -> int:
         names = [member["name"] for member in self.config["members"]]
@@ -376,7 +387,7 @@ class Fleet:
 
 
 def _result(fleet: Fleet, outcome: Outcome) -> dict[str, Any]:
-    metrics, evaluations = (_by_run(fleet.path / file) for file in (folder.METRICS, folder.EVALUATIONS))
+    metrics, evaluations = (fleet._by_run(file) for file in (folder.METRICS, folder.EVALUATIONS))
     shared = {
         "seconds": round(outcome.seconds, 3),
         "steps_per_second": outcome.steps_per_second,
@@ -402,13 +413,6 @@ def _result(fleet: Fleet, outcome: Outcome) -> dict[str, Any]:
         "hidden_eval_every": outcome.hidden_eval_every,
         "members": members,
     }
-
-
-def _by_run(path: Path) -> dict[int, list[Row]]:
-    found: dict[int, list[Row]] = {}
-    for row in read_rows(path):
-        found.setdefault(int(row["run"]), []).append(row)
-    return found
 
 
 def _scores(rows: Sequence[Row]) -> dict[str, float | int | None]:
