@@ -1,0 +1,240 @@
+"""`aspc bench` on this machine: what it leaves behind, failures, kills, and going on."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from same import assert_each_run_once, assert_same_results
+from tiny_suites import MAZE, OTHER_MAZE, STEPS
+
+from aspc.data import files
+from aspc.errors import AspcError
+from aspc.experiments import results
+from aspc.experiments.commands import bench
+from aspc.experiments.cost import Rates
+from aspc.experiments.groups import curve_points
+from tiny import make_dataset
+
+Start = Callable[..., "subprocess.Popen[str]"]
+GROUPS_OF_TWO = ("--group-size", "2")
+
+
+def test_results_say_what_was_run_and_what_came_of_it(uninterrupted: Path) -> None:
+    found = results.read(uninterrupted)
+    assert len(found.runs) == 8
+    assert (found.runs["status"] == "done").all()
+    assert set(found.runs["dataset"]) == {MAZE, OTHER_MAZE}
+    assert (found.runs["runs_together"] == 2).all()
+    learned = found.runs[found.runs["variant"] == "ASPC"]
+    assert (learned["scale_initial"] == 2.5).all()
+    assert (learned["scale_last"] != 2.5).all()
+    assert found.runs[found.runs["variant"] == "BC"]["scale_last"].isna().all()  # it has none
+    row = learned.iloc[0]
+    assert json.loads(row["settings"]) == {
+        "base.actor_hidden_dim": 8,
+        "base.critic_hidden_dim": 8,
+        "base.batch_size": 8,
+    }
+    assert json.loads(row["config"])["hyperparameters"]["base"]["actor_hidden_dim"] == 8
+    assert row[["score_last", "return_last", "seconds", "behaviour_score"]].notna().all()
+    assert (uninterrupted / row["folder"] / "policy" / row["run_id"]).is_dir()
+    curve = found.curves[found.curves["run_id"] == row["run_id"]]
+    assert curve["step"].tolist() == [500, 1000, 1500, STEPS]
+    assert curve[["score", "scale", "q", "bc_loss", "critic_loss", "l1"]].notna().all(axis=None)
+    assert curve["score"].iloc[-1] == row["score_last"]
+    assert not list(uninterrupted.rglob("checkpoints"))
+
+
+def test_a_finished_bench_is_not_run_again_and_suites_share_runs(uninterrupted: Path, tmp_path: Path, capsys) -> None:
+    before = {path: path.stat().st_mtime_ns for path in (uninterrupted / "runs").iterdir()}
+    assert bench(["tiny", "--out", str(uninterrupted)]) == 0
+    assert "8 runs: 8 done, 0 failed before, none to go" in capsys.readouterr().out
+    assert {path: path.stat().st_mtime_ns for path in (uninterrupted / "runs").iterdir()} == before
+    # Another suite in another folder, with what is known from the first: one of its two runs is new.
+    assert bench(["tiny_shared", "--out", str(tmp_path), "--known", str(uninterrupted), "--quiet"]) == 0
+    assert "2 runs: 1 done, 0 failed before, 1 to go in 1 groups" in capsys.readouterr().out
+    both = results.read(uninterrupted, tmp_path)
+    assert len(both.runs) == 9
+    assert set(both.entries[both.entries["suite"] == "tiny_shared"]["variant"]) == {"BC, fast", "BC"}
+
+
+def test_a_second_stage_takes_the_scale_of_the_first(uninterrupted: Path, tmp_path: Path) -> None:
+    known = ["--known", str(uninterrupted)]
+    assert bench(["tiny_stages", "--out", str(tmp_path), "--quiet", *known]) == 0
+    runs = results.read(uninterrupted, tmp_path).runs
+    for seed in (0, 1):
+        of_seed = runs[(runs["seed"] == seed) & (runs["dataset"] == MAZE)].set_index("variant")
+        final = of_seed.loc["ASPC", "scale_last"]
+        assert final != 2.5
+        assert of_seed.loc["converged", "scale_initial"] == final
+        assert of_seed.loc["converged", "scale_last"] == pytest.approx(final, rel=1e-5)
+        assert json.loads(of_seed.loc["converged", "settings"])["scale_target"] == final
+
+
+def test_a_failed_run_is_recorded_and_the_others_go_on(tmp_path: Path, capsys) -> None:
+    words = ["tiny_failing", "--out", str(tmp_path), "--quiet"]
+    assert bench(words) == 1
+    runs = results.read(tmp_path).runs.set_index("variant")
+    assert len(list((tmp_path / "runs").iterdir())) == 1  # they were one group
+    assert runs["status"].to_dict() == {"BC, fast": "done", "BC, diverging": "failed"}
+    assert "became" in runs.loc["BC, diverging", "error"]
+    assert "1 of 2 runs done, 1 failed" in capsys.readouterr().out
+    # It is not tried again by itself; when it is, the first results stay.
+    assert bench(words) == 1
+    assert "none to go (--retry-failed" in capsys.readouterr().out
+    assert bench([*words, "--retry-failed"]) == 1
+    assert "1 to go in 1 groups" in capsys.readouterr().out
+    assert len(list((tmp_path / "runs").iterdir())) == 2
+
+
+def test_data_that_cannot_be_loaded_fails_alone(tmp_path: Path, capsys) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for name, sizes in (("small", {}), ("wide", {"obs": 6})):
+        files.write_hdf5(folder / f"{name}.hdf5", files.dataset_arrays(make_dataset(**sizes)))
+    (folder / "broken.hdf5").write_bytes(b"\x89HDF\r\n\x1a\n and then nothing")
+    assert bench(["tiny_files", "--data", str(folder), "--steps", "500", "--out", str(tmp_path), "--quiet"]) == 1
+    runs = results.read(tmp_path).runs.set_index("dataset")
+    assert runs["status"].to_dict() == {"small": "done", "wide": "done", "broken": "failed"}
+    assert "broken.hdf5" in runs.loc["broken", "error"]
+    assert runs["score_last"].isna().all()  # these logs have no environment
+
+
+def test_two_benches_in_one_folder_are_refused(tmp_path: Path) -> None:
+    from aspc.experiments.engine import the_only_bench
+
+    with the_only_bench(tmp_path), pytest.raises(AspcError, match="Another `aspc bench`"):
+        bench(["tiny", "--out", str(tmp_path)])
+
+
+def test_what_is_shown_before_anything_runs(tmp_path: Path, capsys) -> None:
+    assert bench(["--list"]) == 0
+    listed = capsys.readouterr().out
+    assert "main_table" in listed
+    assert "Table 1" in listed
+    assert bench(["tiny_both", "--dry-run", "--rate", "100", "--devices", "2", "--out", str(tmp_path / "no")]) == 0
+    shown = capsys.readouterr().out
+    assert "9 runs: 0 done" in shown
+    assert "BC, ASPC" not in shown  # two programs
+    assert f"{5 * STEPS:,}" in shown
+    hours = 9 * STEPS / 100 / 3600
+    assert f"{hours:.1f} hours of one device; {hours / 2:.1f} on 2" in shown
+    assert not (tmp_path / "no").exists()
+
+
+def test_rates_are_numbers_or_measured(tmp_path: Path) -> None:
+    assert Rates.read("70000").of("cql") == 70_000
+    measured = tmp_path / "speeds.json"
+    rows = [("td3_bc", 100.0), ("td3_bc", 300.0), ("iql", 50.0)]
+    measured.write_text(json.dumps({"speeds": [{"algo": a, "steps_per_second": r} for a, r in rows]}))
+    rates = Rates.read(str(measured))
+    assert [rates.of(algo) for algo in ("td3_bc", "aspc", "iql+aspc", "fql")] == [300.0, 300.0, 50.0, None]
+    for wrong in ("0", str(tmp_path / "none.json")):
+        with pytest.raises(AspcError, match="--rate"):
+            Rates.read(wrong)
+
+
+def test_wrong_options_are_sentences(tmp_path: Path) -> None:
+    for words, text in (
+        (["tinny"], "did you mean tiny"),
+        (["tiny", "--steps", "0"], "--steps must be at least 1"),
+        (["tiny", "--known", str(tmp_path / "none")], "no folder of results"),
+        (["tiny_files", "--data", str(tmp_path / "none")], "no folder"),
+        (["tiny", "--only", "fql"], "did you mean"),
+    ):
+        with pytest.raises(AspcError, match=text):
+            bench([*words, "--out", str(tmp_path / "out")])
+
+
+def test_curves_keep_every_evaluation_and_a_hundred_points() -> None:
+    steps = np.arange(1, 1001) * 1000
+    evaluated = np.asarray([33_000, 1_000_000])
+    points = curve_points(
+        {"step": steps, "scale": steps / 1e6, "q_mean": steps},
+        {"step": evaluated, "score_mean": [1.0, 2.0], "return_mean": [3.0, 4.0], "success_rate": [0.0, 1.0]},
+    )
+    assert len(points) == 101
+    assert points[-1] == {"step": 1_000_000, "score": 2.0, "return": 4.0, "success_rate": 1.0, "scale": 1.0, "q": 1e6}
+    assert [p["step"] for p in points if "score" in p] == evaluated.tolist()
+
+
+# ── kills ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def kill_when(process: subprocess.Popen[str], moment: Callable[[], bool]) -> bool:
+    """SIGKILL at that moment; False if the program ended before."""
+    while not moment():
+        if process.poll() is not None:
+            process.stdout.close()
+            return False
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    return True
+
+
+def finish(process: subprocess.Popen[str]) -> None:
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, output
+
+
+def test_a_killed_bench_goes_on_to_the_same_results(start: Start, uninterrupted: Path, tmp_path: Path) -> None:
+    out = tmp_path / "bench"
+    words = ("tiny", "--out", out, *GROUPS_OF_TWO)
+    # In the middle of the first group, when there is a checkpoint to go on from; and after two groups.
+    assert kill_when(start(*words), lambda: any(out.glob("groups/*/fleet-*/checkpoints/[0-9]*")))
+    assert kill_when(start(*words), lambda: len(list((out / "runs").glob("[!.]*"))) >= 2)
+    finish(start(*words))
+    assert_same_results(out, uninterrupted)
+    assert_each_run_once(out)
+
+
+@pytest.mark.slow
+def test_kills_at_random_moments_change_nothing(start: Start, uninterrupted: Path, tmp_path: Path) -> None:
+    out, rng = tmp_path / "bench", random.Random(0)
+    words = ("tiny", "--out", out, *GROUPS_OF_TWO)
+    kills = 0
+    while kills < 10:
+        process, patience = start(*words), time.monotonic() + rng.uniform(0.5, 15)
+        if not kill_when(process, lambda end=patience: time.monotonic() > end):
+            # It was finished: begin again, since ten kills were promised.
+            assert_same_results(out, uninterrupted)
+            out = tmp_path / f"bench{kills}"
+            words = ("tiny", "--out", out, *GROUPS_OF_TWO)
+            continue
+        kills += 1
+    finish(start(*words))
+    assert_same_results(out, uninterrupted)
+    assert_each_run_once(out)
+
+
+@pytest.mark.slow
+def test_a_budget_stops_in_the_middle_and_the_next_one_goes_on(tmp_path: Path, capsys) -> None:
+    words = ["tiny_shared", "--steps", "60000", "--out", str(tmp_path), "--quiet"]
+    budgets = 0
+    while bench([*words, "--budget", "0.1"]) == 0 and "left" in capsys.readouterr().out:
+        budgets += 1
+        assert budgets < 50
+    assert budgets >= 1
+    assert (results.read(tmp_path).runs["status"] == "done").all()
+    assert_each_run_once(tmp_path)
+
+
+def test_sigterm_ends_with_a_sentence_and_a_checkpoint(start: Start, tmp_path: Path) -> None:
+    process = start("tiny_shared", "--steps", "10000000", "--eval-every", "1000000", "--out", tmp_path)
+    while not list(tmp_path.glob("groups/*/fleet-*/checkpoints/[0-9]*")):
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGTERM, output
+    assert "Traceback" not in output
+    assert "Stopped" in output
