@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tomllib
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -258,3 +259,26 @@ def test_force_never_replaces_a_folder_by_a_file(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("keep")
     with pytest.raises(AspcError, match="cannot be written"):
         export(saved, "numpy", tmp_path / "file" / "below")
+
+
+# -- the container ---------------------------------------------------------------------------------------------
+
+
+def test_the_dockerfile_copies_what_is_there_and_is_not_root() -> None:
+    """No container can be built in a test; what can go wrong by renaming a file or an extra can be seen."""
+    root = Path(__file__).parents[1]
+    lines = (root / "Dockerfile").read_text().splitlines()
+    copied = [word for line in lines if line.startswith("COPY ") for word in line.split()[1:-1]]
+    assert {"pyproject.toml", "src"} <= set(copied)
+    allowed = (root / ".dockerignore").read_text().splitlines()
+    for name in copied:
+        assert (root / name).exists(), name
+        assert f"!{name}" in allowed, name
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    for name in (project["readme"], *project["license-files"]):
+        assert name in copied  # the build backend reads them
+    (extras,) = [line.partition("=")[2] for line in lines if line.startswith("ARG EXTRAS=")]
+    assert set(extras.split(",")) <= set(project["optional-dependencies"])
+    assert [line for line in lines if line.startswith("USER ")] == ["USER aspc"]
+    assert 'ENTRYPOINT ["aspc"]' in lines
+    assert "aspc" in project["scripts"]

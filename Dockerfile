@@ -1,0 +1,30 @@
+# aspc on a CPU. Build and use:
+#   docker build -t aspc .
+#   docker run --rm -v "$PWD:/work" --user "$(id -u):$(id -g)" aspc train mylogs.csv --steps 200000
+# Extras: docker build --build-arg EXTRAS=mujoco,onnx,tables -t aspc .
+FROM python:3.12-slim
+
+ARG EXTRAS=mujoco,onnx,tables
+
+# A CPU only: JAX need not look for an accelerator.
+ENV PIP_NO_CACHE_DIR=1 \
+    PIP_DISABLE_PIP_VERSION_CHECK=1 \
+    PYTHONUNBUFFERED=1 \
+    JAX_PLATFORMS=cpu
+
+WORKDIR /build
+COPY pyproject.toml constraints.txt README.md LICENSE ./
+COPY src ./src
+RUN pip install -c constraints.txt ".[${EXTRAS}]"
+
+# Datasets and compiled programs are kept in a folder that any user may write to: `--user` picks who owns the results.
+ENV HOME=/home/aspc \
+    ASPC_DATA=/home/aspc/data \
+    ASPC_COMPILATION_CACHE=/home/aspc/compiled \
+    MPLCONFIGDIR=/home/aspc/matplotlib
+RUN useradd --create-home --home-dir /home/aspc aspc && mkdir -p /work && chmod 1777 /home/aspc /work
+USER aspc
+WORKDIR /work
+
+ENTRYPOINT ["aspc"]
+CMD ["--help"]
