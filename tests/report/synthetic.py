@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,6 +25,16 @@ BY_QUALITY = {
     "random": 5,
 }
 SECONDS = {"aspc": 520.0, "td3_bc": 480.0, "iql": 610.0, "rebrac": 690.0, "wpc": 650.0, "a2pr": 1150.0, "cql": 2400.0}
+
+
+class Shape(NamedTuple):
+    """How the curves of algorithms that learn their scale go; the others level off later and stay flat."""
+
+    pace: float = 0.12  # share of training until the score levels off
+    rise: float = 0.35  # growth of Q and BC loss
+    drop: float = 6.0  # how fast alpha leaves where it starts
+    last: float = 1.0  # the last evaluation, as a share of the curve's end
+    overhead: float = 0.08  # of the time of TD3+BC
 
 
 class Variant:
@@ -81,7 +91,7 @@ def make(
     noise: float = 2.0,
     alpha: Callable[[str], float] | None = None,
     measure: str = "score",
-    run: dict[str, Any] | None = None,
+    shape: Shape | None = None,
 ) -> Path:
     """Write one part for each variant. Runs are named by what they are, so that suites share them."""
     entries = []
@@ -93,13 +103,15 @@ def make(
                 name = f"{variant.algo}{sorted(variant.settings.items())}{dataset}{seed}{steps}"
                 run_id = f"{zlib.crc32(name.encode()):08x}{zlib.adler32(name.encode()):08x}"
                 end = score(variant.label, dataset)
-                curve, row = one_run(variant, dataset, seed, end, points, steps, noise, alpha or typical_alpha)
-                rows.append({"run_id": run_id, "suite": suite, **row, **measured(row, measure), **(run or {})})
+                curve, row = one_run(
+                    variant, dataset, seed, end, points, steps, noise, alpha or typical_alpha, shape or Shape()
+                )
+                rows.append({"run_id": run_id, "suite": suite, **row, **measured(row, measure)})
                 curves += [{"run_id": run_id, **point, **measured(point, measure)} for point in curve]
                 entries.append((suite, variant.label, run_id))
-        part = f"{suite}-{zlib.crc32(variant.label.encode()):08x}"
+        part = f"{suite}-{zlib.crc32(repr([variant.label, rows[0]['run_id']]).encode()):08x}"
         results.write_part(folder, part, rows, curves)
-    results.write_entries(folder, suite, entries)
+    results.write_entries(folder, f"{suite}-{zlib.crc32(repr(entries).encode()):08x}", entries)
     return folder
 
 
@@ -130,19 +142,20 @@ def one_run(
     steps: int,
     noise: float,
     alpha: Callable[[str], float],
+    shape: Shape,
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """A curve that rises and levels off, with noise; and the run's row."""
     rng = np.random.default_rng([seed, zlib.crc32(f"{variant.label}{dataset}".encode())])
     t = np.linspace(1 / points, 1, points)
     learned = variant.algo.endswith("aspc")
-    pace = 0.12 if learned else 0.2
+    pace = shape.pace if learned else 0.2
     shift = rng.normal(0, noise / 2)
     score = (end + shift) * (1 - np.exp(-t / pace)) + rng.normal(0, noise / 2, points)
-    score[-1] = end + shift + rng.normal(0, noise / 4)
+    score[-1] = (end + shift + rng.normal(0, noise / 4)) * (shape.last if learned else 1)
     final = alpha(dataset)
-    path = 2.5 * np.exp(-6 * t) + final * t**1.5 if learned else np.full(points, 2.5)
+    path = 2.5 * np.exp(-shape.drop * t) + final * t**1.5 if learned else np.full(points, 2.5)
     path = path * np.exp(rng.normal(0, 0.02)) if learned else path
-    rise = 0.35 if learned else 0.01
+    rise = shape.rise if learned else 0.01
     q = 300 * (1 - np.exp(-t / 0.08)) * (1 + rise * t) + rng.normal(0, 1, points)
     bc = 0.05 * (1 + rise * t) + rng.normal(0, 2e-4, points)
     curve = [
@@ -157,9 +170,10 @@ def one_run(
         }
         for i in range(points)
     ]
-    slower = 1 + (0.02 if variant.settings.get("k_alpha") == 30 else 0.08) if variant.algo == "aspc" else 1
-    per_million = SECONDS["td3_bc"] * slower if variant.algo == "aspc" else SECONDS.get(variant.algo, 900.0)
-    per_million *= float(np.exp(rng.normal(0, 0.004)))
+    per_million = SECONDS.get(variant.algo, 900.0) * float(np.exp(rng.normal(0, 0.004)))
+    if variant.algo == "aspc":
+        slower = shape.overhead * 10 / variant.settings.get("k_alpha", 10)
+        per_million *= (1 + slower) * SECONDS["td3_bc"] / SECONDS["aspc"]
     row = {
         "variant": variant.label,
         "algo": variant.algo,

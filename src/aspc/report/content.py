@@ -11,7 +11,13 @@ from aspc.report import claims, curves, tables
 from aspc.report.style import Style, styles
 from aspc.report.view import View, in_order, prepare, scores
 
-MAIN_SUITES = ("main_table", "study_c", "study_a", "locomotion", "embedded")  # the first that is there leads the page
+MAIN_SUITES = (
+    "main_table",
+    "study_c",
+    "study_a",
+    "locomotion",
+    "embedded",
+)  # the first that is there leads the page, else the largest
 
 
 @dataclass(frozen=True)
@@ -54,7 +60,8 @@ def build(results: Results, done: Callable[[str], None] = lambda part: None) -> 
     if view.runs.empty:
         raise AspcError("These results have no run that is done; there is nothing to report yet.")
     names = view.suites()
-    leading = next((name for name in MAIN_SUITES if name in names), names[0])
+    largest = view.places["suite"].value_counts().idxmax()
+    leading = next((name for name in MAIN_SUITES if name in names), largest)
     done("tables")
     every = {name: tables.suite_table(view, name) for name in names}
     main = every[leading]

@@ -397,5 +397,6 @@
 
   select();
   applySeries();
-  pick(0);
+  const drawn = (i) => (data.curves[i] || []).some((c) => shown.has(c[0]));
+  pick(Math.max(0, data.datasets.findIndex((_, i) => drawn(i))));
 })();

@@ -85,7 +85,7 @@ def rectangle(scores: Scores, datasets: Sequence[str]) -> np.ndarray:
 
 
 def bootstrap(
-    statistic: Callable[..., np.ndarray], *matrices: np.ndarray, repetitions: int = REPETITIONS
+    statistic: Callable[..., np.ndarray], *matrices: np.ndarray, repetitions: int | None = None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """A statistic of one or more [seeds, datasets] matrices, with the ends of its percentile interval.
 
@@ -98,7 +98,10 @@ def bootstrap(
     scores: Any = {"": list(matrices) if len(matrices) > 1 else matrices[0]}
     with _seeded():
         points, ends = library.get_interval_estimates(
-            scores, lambda *m: np.atleast_1d(statistic(*m)), reps=repetitions, confidence_interval_size=LEVEL
+            scores,
+            lambda *m: np.atleast_1d(statistic(*m)),
+            reps=repetitions or REPETITIONS,
+            confidence_interval_size=LEVEL,
         )
     return points[""], ends[""][0], ends[""][1]
 

@@ -1,0 +1,291 @@
+"""The page in a real browser: what can be clicked works, nothing leaves the machine, no name does harm."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyarrow", reason="the extra [report] is not installed")
+pytest.importorskip("plotly", reason="the extra [report] is not installed")
+pytest.importorskip("rliable", reason="the extra [report] is not installed")
+
+from synthetic import MAIN, NECESSITY, Variant, make
+
+from aspc.__main__ import main
+from aspc.experiments import results
+from aspc.report import stats
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+DATASETS = ("halfcheetah-medium-v2", "hopper-expert-v2", "hopper-medium-v2", "pen-human-v1", "maze2d-umaze-v1")
+EVIL = '</script><script>alert("1")</script><img src=x onerror=alert(2)>'
+needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium here (apt-get install chromium)")
+
+
+def report(folder: Path, out: Path, *options: str) -> Path:
+    assert main(["report", str(folder), "--out", str(out), "--quiet", *options]) == 0
+    return out / "index.html"
+
+
+@pytest.fixture(scope="module")
+def page_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("results")
+    make(folder, "main_table", MAIN, DATASETS, seeds=2, points=12)
+    make(folder, "necessity", NECESSITY, DATASETS, seeds=2, points=12)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stats, "REPETITIONS", 50)
+        return report(folder, tmp_path_factory.mktemp("report"), "--no-figures")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    playwright = pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed")
+    with playwright.sync_playwright() as driver:
+        chromium = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
+
+
+class Watched:
+    """A page and everything on it that should not happen."""
+
+    def __init__(self, browser: Any, path: Path, width: int = 1400, scheme: str = "light") -> None:
+        self.context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        self.page = self.context.new_page()
+        self.wrong: list[str] = []
+        self.page.on("console", lambda m: self.wrong.append(m.text) if m.type in ("error", "warning") else None)
+        self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
+        self.page.on("dialog", lambda dialog: (self.wrong.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+        self.page.on("request", lambda r: None if r.url.startswith("file://") else self.wrong.append(r.url[:100]))
+        self.page.goto(path.as_uri())
+
+    def show(self, chart: str) -> Any:
+        """Scroll to a picture and wait until it is drawn."""
+        place = self.page.locator(f'[data-chart="{chart}"]')
+        place.scroll_into_view_if_needed()
+        place.locator(".main-svg").first.wait_for()
+        return place
+
+    def traces(self, chart: str) -> list[Any]:
+        """Name and last value of each line that is drawn."""
+        self.show(chart)
+        return self.page.evaluate(
+            """name => document.querySelector(`[data-chart="${name}"]`).data
+               .filter(t => t.hoverinfo !== "skip").map(t => [t.name, t.y.at(-1)])""",
+            chart,
+        )
+
+    def close(self) -> None:
+        self.context.close()
+        assert self.wrong == []
+
+
+@pytest.fixture(scope="module")
+def one_page(browser: Any, page_path: Path) -> Iterator[Watched]:
+    watched = Watched(browser, page_path)
+    yield watched
+    watched.close()
+
+
+@pytest.fixture
+def opened(one_page: Watched) -> Iterator[Watched]:
+    """One page for several tests, each of which leaves it as it was."""
+    yield one_page
+    assert one_page.wrong == []
+
+
+@needs_browser
+def test_a_heading_sorts(opened: Watched) -> None:
+    table = opened.page.locator("table.scores").first
+    values = "rows => rows.map(r => r.querySelector('td[data-l=\"5\"]')?.dataset.last).map(Number)"
+    rows = table.locator("tbody tr")
+    before = rows.all_inner_texts()
+    assert any(text.strip() == "MUJOCO" for text in before)
+    heading = table.get_by_role("button", name="ASPC")
+    heading.click()
+    down = rows.evaluate_all(values)
+    assert len(down) == len(DATASETS)
+    assert down == sorted(down, reverse=True)
+    assert table.locator("th[data-label=ASPC]").get_attribute("aria-sort") == "descending"
+    heading.click()
+    assert rows.evaluate_all(values) == down[::-1]
+    heading.click()
+    assert rows.all_inner_texts() == before
+
+
+@needs_browser
+def test_an_algorithm_can_be_hidden_everywhere(opened: Watched) -> None:
+    page = opened.page
+    assert "IQL" in [name for name, _ in opened.traces("curve-score")]
+    column = page.locator("table.scores").first.locator("th[data-label=IQL]")
+    assert column.is_visible()
+    chip = page.locator("#chips").get_by_role("button", name="IQL", exact=True)
+    chip.click()
+    assert chip.get_attribute("aria-pressed") == "false"
+    assert not column.is_visible()
+    for chart in ("curve-score", "profiles", "radar"):
+        opened.show(chart)
+        names = page.evaluate(f"""document.querySelector('[data-chart="{chart}"]').data.map(t => t.name)""")
+        assert "IQL" not in names
+        assert "ASPC" in names
+    chip.click()
+    assert column.is_visible()
+    assert "IQL" in [name for name, _ in opened.traces("curve-score")]
+
+
+@needs_browser
+def test_a_dataset_can_be_picked(opened: Watched) -> None:
+    before = dict(opened.traces("curve-score"))
+    opened.page.locator("#dataset").select_option(label="hopper-expert-v2")
+    assert opened.page.locator(".picked").inner_text() == "hopper-expert-v2"
+    after = dict(opened.traces("curve-score"))
+    assert before.keys() == after.keys()
+    assert after["ASPC"] == pytest.approx(112.3, abs=5)
+    assert before["ASPC"] == pytest.approx(58.7, abs=5)
+    opened.page.locator("#dataset").select_option(label=DATASETS[0])
+
+
+@needs_browser
+def test_hovering_a_curve_says_its_numbers(opened: Watched) -> None:
+    box = opened.show("curve-score").bounding_box()
+    opened.page.mouse.move(box["x"] + 0.5 * box["width"], box["y"] + 0.5 * box["height"])
+    label = opened.page.locator('[data-chart="curve-score"] .hoverlayer')
+    label.get_by_text("ASPC").first.wait_for()
+    assert "2 seeds" in label.text_content()
+
+
+@needs_browser
+def test_a_number_leads_to_its_runs_and_a_run_to_its_record(opened: Watched) -> None:
+    page = opened.page
+    page.locator('tr[data-d*="hopper-medium-v2"] td[data-l="5"] a').first.click()
+    assert page.locator("#count").inner_text() == "2 of 80 runs"
+    assert {row.split("\t")[1] for row in page.locator("tr.run").all_inner_texts()} == {"hopper-medium-v2"}
+    page.locator("tr.run").first.click()
+    record = page.locator(".record").inner_text()
+    for words in ("main_table: ASPC; necessity: dynamic", "dataset.name = hopper-medium-v2", "runs/aspc", "0123abc"):
+        assert words in record
+    page.locator("#clear").click()
+    assert page.locator("#count").inner_text() == "80 of 80 runs"
+    page.locator("#search").fill("rebrac pen")
+    assert page.locator("#count").inner_text() == "2 of 80 runs"
+    page.locator(".card.holds a.num, .card.fails a.num").first.evaluate("link => link.click()")
+    assert page.locator("#count").inner_text() != "80 of 80 runs"
+    page.locator("#clear").click()
+
+
+@needs_browser
+def test_claims_and_evaluations_can_be_chosen(opened: Watched) -> None:
+    page = opened.page
+    shown = page.locator(".card:visible")
+    assert shown.count() == 26
+    page.locator('#verdicts [data-verdict="holds"]').click()
+    assert set(page.locator(".card:visible .badge").all_inner_texts()) == {"✓\nholds"}
+    cell = page.locator("table.scores").first.locator("td").first
+    last = cell.inner_text()
+    page.locator('[data-which="best"]').click()
+    assert cell.inner_text() != last
+    page.locator('[data-which="last"]').click()
+    page.locator('#verdicts [data-verdict=""]').click()
+    assert (cell.inner_text(), shown.count()) == (last, 26)
+
+
+@needs_browser
+@pytest.mark.parametrize(("width", "scheme"), [(390, "light"), (1400, "dark")])
+def test_it_fits_a_phone_and_a_desk_in_light_and_dark(
+    browser: Any, page_path: Path, tmp_path: Path, width: int, scheme: str
+) -> None:
+    watched = Watched(browser, page_path, width, scheme)
+    page = watched.page
+    for chart in ("profiles", "radar", "curve-score", "ablation-0", "runtime"):
+        watched.show(chart)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    dark = page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(16, 19, 22)"
+    assert dark == (scheme == "dark")
+    page.locator("#theme").click()  # the other one
+    assert (page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(16, 19, 22)") != dark
+    # Everything that sticks out does so inside a box that scrolls.
+    beyond = page.evaluate(
+        """width => [...document.querySelectorAll("main *, header *")].filter(e => !e.closest(".scroll, .plot"))
+           .filter(e => e.getBoundingClientRect().right > width + 1).map(e => e.className)""",
+        width,
+    )
+    assert beyond == []
+    page.screenshot(path=tmp_path / "page.png", full_page=True)
+    assert (tmp_path / "page.png").stat().st_size > 50_000
+    watched.close()
+
+
+@needs_browser
+def test_names_with_html_and_scripts_are_only_names(browser: Any, tmp_path: Path) -> None:
+    variants = [Variant(f"{EVIL} {i}", f"own{i}{EVIL}", note=EVIL) for i in range(2)]
+    make(tmp_path / "r", "evil", variants, [f"a{EVIL}", f"b{EVIL}"], seeds=2, points=6)
+    row = {"run_id": EVIL, "suite": EVIL, "variant": EVIL, "algo": "aspc", "dataset": EVIL, "seed": 0, "steps": 1}
+    facts = {"score_last": 1.0, "folder": f"javascript:alert(3){EVIL}", "config": {EVIL: EVIL}, "device": EVIL}
+    results.write_part(tmp_path / "r", "p", [{**row, **facts, "status": "done"}], [])
+    watched = Watched(browser, report(tmp_path / "r", tmp_path / "out", "--no-figures"))
+    page = watched.page
+    assert EVIL in page.locator("table.scores").first.inner_text()
+    assert page.locator("main img, main script, header img").count() == 0
+    watched.show("curve-score")
+    box = page.locator('[data-chart="curve-score"]').bounding_box()
+    page.mouse.move(box["x"] + 0.5 * box["width"], box["y"] + 0.5 * box["height"])
+    page.locator(".hoverlayer").first.wait_for(state="attached")
+    watched.show("profiles")
+    page.locator("tr.run").first.click()
+    assert EVIL in page.locator(".record").inner_text()
+    page.wait_for_timeout(200)
+    watched.close()
+
+
+def test_the_page_is_one_file_that_loads_nothing(page_path: Path) -> None:
+    text = page_path.read_text("utf-8")
+    own = text[: text.index("<script>")] + text[text.rindex("<script>") :]  # without plotly.js
+    assert "http://" not in own
+    assert "https://" not in own
+    assert "default-src 'none'" in own
+    assert [p.name for p in page_path.parent.iterdir()] == ["index.html"]
+
+
+def test_figures_are_written_as_png_and_svg(tmp_path: Path) -> None:
+    make(tmp_path / "r", "main_table", MAIN, DATASETS[1:], seeds=2, points=6)
+    make(tmp_path / "r", "necessity", NECESSITY, ["$x$-{y}-own"], seeds=1, points=3)
+    text = report(tmp_path / "r", tmp_path / "out").read_text("utf-8")
+    names = "profiles improvement radar learning_curves alpha_by_quality alpha_by_task ablations runtime last_and_best"
+    for name in names.split():
+        assert (tmp_path / "out" / "figures" / f"{name}.png").read_bytes()[:4] == b"\x89PNG"
+        assert "<svg" in (tmp_path / "out" / "figures" / f"{name}.svg").read_text()[:1000]
+        assert f"figures/{name}.svg" in text
+
+
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_the_least_there_can_be(tmp_path: Path, seeds: int) -> None:
+    """One algorithm on one dataset that nobody knows, without a score or a curve."""
+    row = {
+        "run_id": "a",
+        "suite": "s",
+        "variant": "mine",
+        "algo": "own",
+        "dataset": "plant",
+        "steps": 1,
+        "status": "done",
+    }
+    rows = [{**row, "run_id": f"r{seed}", "seed": seed, "return_last": -3.0} for seed in range(seeds)]
+    results.write_part(tmp_path / "r", "p", rows, [])
+    text = report(tmp_path / "r", tmp_path / "out").read_text("utf-8")
+    assert "On plant <strong>mine</strong> is first with −3.0" in text
+
+
+def test_bad_results_end_in_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make(tmp_path / "r", "own", MAIN[:1], DATASETS[:1], seeds=1, points=3)
+    part = next((tmp_path / "r" / "curves").iterdir())
+    part.write_bytes(part.read_bytes()[:200])
+    assert main(["report", str(tmp_path / "r"), "--out", str(tmp_path / "out"), "--quiet"]) == 2
+    said = capsys.readouterr().err
+    assert "not a whole Parquet file" in said
+    assert said.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+    assert main(["report"]) == 2
+    assert "Give at least one folder of results" in capsys.readouterr().err

@@ -1,0 +1,56 @@
+"""Many runs: how long a report takes, and how much memory."""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyarrow", reason="the extra [report] is not installed")
+pytest.importorskip("plotly", reason="the extra [report] is not installed")
+pytest.importorskip("rliable", reason="the extra [report] is not installed")
+
+from synthetic import D4RL, MAIN, Variant, make
+
+MEASURED = """import resource, sys
+from aspc.__main__ import main
+code = main(["report", sys.argv[1], "--out", sys.argv[2], "--quiet"])
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+sys.exit(code)"""
+
+
+def measure(folder: Path, out: Path) -> tuple[float, float]:
+    """Processor seconds and peak memory in bytes of `aspc report`, as a program of its own."""
+    before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-c", MEASURED, str(folder), str(out)], capture_output=True, text=True, check=True, timeout=600
+    )
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    print(f"{time.monotonic() - started:.1f} s on the clock, {seconds:.1f} s of processor")
+    return seconds, float(done.stdout.splitlines()[-1])
+
+
+def test_hundreds_of_runs_are_light(tmp_path: Path) -> None:
+    make(tmp_path / "r", "own", MAIN[:5], [f"own-{i}" for i in range(15)], seeds=4, points=50)  # 300 runs
+    seconds, memory = measure(tmp_path / "r", tmp_path / "out")
+    assert seconds < 60
+    assert memory < 1 * 2**30
+    assert (tmp_path / "out" / "index.html").stat().st_size < 12e6
+
+
+@pytest.mark.slow
+def test_five_thousand_runs_take_a_minute_and_two_gigabytes(tmp_path: Path) -> None:
+    variants = [*MAIN, *(Variant(f"variant {i}", "aspc", k_alpha=i + 11) for i in range(26))]
+    make(tmp_path / "r", "main_table", variants, D4RL, seeds=4, points=200)  # 4,992 runs, a million points
+    make(tmp_path / "r", "more", MAIN[:1], ["own-1", "own-2"], seeds=4, points=200)
+    seconds, memory = measure(tmp_path / "r", tmp_path / "out")
+    size = (tmp_path / "out" / "index.html").stat().st_size
+    print(f"{seconds:.0f} s, {memory / 2**30:.2f} GiB, page {size / 1e6:.1f} MB")
+    assert seconds < 60
+    assert memory < 2 * 2**30
+    assert size < 40e6

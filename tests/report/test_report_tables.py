@@ -1,0 +1,187 @@
+"""Tables, curves and pictures as plain data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("pyarrow", reason="the extra [report] is not installed")
+pytest.importorskip("rliable", reason="the extra [report] is not installed")
+
+from synthetic import LOSSES, MAIN, NECESSITY, Variant, make
+
+from aspc.errors import AspcError
+from aspc.experiments import results
+from aspc.presets.paper_tables import number
+from aspc.report import content, curves, data, tables
+from aspc.report.style import styles
+from aspc.report.view import View, in_order, method, method_of, prepare, quality_of, settings_of, task_of
+
+HOPPER, CHEETAH, PEN, MAZE = "hopper-medium-v2", "halfcheetah-medium-v2", "pen-human-v1", "maze2d-umaze-v1"
+
+
+def view_of(folder: Path) -> View:
+    return prepare(results.read(folder))
+
+
+def test_a_cell_is_the_mean_over_seeds_beside_the_papers(tmp_path: Path) -> None:
+    make(tmp_path, "main_table", MAIN, [HOPPER, CHEETAH, PEN], seeds=3, points=5)
+    table = tables.suite_table(view_of(tmp_path), "main_table")
+    assert table.labels == ("TD3+BC", "A2PR", "IQL", "wPC", "ReBRAC", "ASPC")
+    assert [row.name for row in table.rows] == [CHEETAH, HOPPER, "MuJoCo average", PEN, "Average"]
+    runs = results.read(tmp_path).runs
+    ours = runs[(runs["dataset"] == HOPPER) & (runs["variant"] == "ASPC")]["score_last"]
+    cell = table.rows[1].cells["ASPC"]
+    assert cell.last.value == pytest.approx(ours.mean())
+    assert cell.n == 3
+    assert cell.paper is not None
+    assert (cell.paper.mean, cell.paper.std) == (92.7, 7.2)
+    assert cell.paper.rank == 2  # ReBRAC has 102.0
+    assert table.rows[1].cells["ReBRAC"].paper.rank == 1  # type: ignore[union-attr]
+    average = table.rows[2].cells["ASPC"]
+    expected = np.mean([row.cells["ASPC"].last.value for row in table.rows[:2]])
+    assert average.last.value == pytest.approx(expected)
+    assert average.paper is not None
+    paper = [number("main_table", name, "ASPC").mean for name in (HOPPER, CHEETAH)]
+    assert average.paper.mean == pytest.approx(np.mean(paper))
+
+
+def test_ranks_are_of_what_is_shown(tmp_path: Path) -> None:
+    scores = {"TD3+BC": 50.0, "A2PR": 80.0, "IQL": 80.0, "wPC": 70.0, "ReBRAC": 60.0, "ASPC": 70.0}
+    make(tmp_path, "own", MAIN, [HOPPER], seeds=2, points=5, noise=0, score=lambda label, dataset: scores[label])
+    (row,) = tables.suite_table(view_of(tmp_path), "own").rows
+    assert {label: cell.rank for label, cell in row.cells.items()} == {
+        "TD3+BC": 0, "A2PR": 1, "IQL": 1, "wPC": 2, "ReBRAC": 0, "ASPC": 2,
+    }  # fmt: skip
+
+
+def test_an_average_over_fewer_datasets_is_not_ranked(tmp_path: Path) -> None:
+    make(tmp_path, "own", MAIN[:2], [HOPPER, CHEETAH], seeds=2, points=5, score=lambda label, dataset: 50)
+    make(tmp_path, "own", [Variant("IQL", "iql")], [HOPPER], seeds=2, points=5, score=lambda label, dataset: 90)
+    average = tables.suite_table(view_of(tmp_path), "own").rows[-1]
+    assert average.cells["IQL"].n == 1
+    assert average.cells["IQL"].rank == 0
+    assert 1 in {average.cells["TD3+BC"].rank, average.cells["A2PR"].rank}
+
+
+def test_suites_share_runs_under_their_own_labels(tmp_path: Path) -> None:
+    make(tmp_path, "main_table", MAIN, [HOPPER], seeds=2, points=5)
+    make(tmp_path, "necessity", NECESSITY, [HOPPER], seeds=2, points=5)
+    view = view_of(tmp_path)
+    assert len(view.runs) == 16
+    table = tables.suite_table(view, "necessity")
+    assert table.labels == ("naive", "converged", "linear", "dynamic")
+    assert table.series["dynamic"] == "ASPC"
+    assert table.series["converged"] == "ASPC, converged alpha"
+    assert view.suites() == ["main_table", "necessity"]
+
+
+def test_own_data_are_measured_by_success_or_return(tmp_path: Path) -> None:
+    make(tmp_path, "own", MAIN[:2], ["puzzle"], seeds=2, points=5, measure="success", noise=0)
+    make(tmp_path, "own", MAIN[:2], ["plant-a", "plant-b"], seeds=2, points=5, measure="return", noise=0)
+    view = view_of(tmp_path)
+    rows = {row.name: row for row in tables.suite_table(view, "own").rows}
+    assert rows["puzzle"].measure == "success"
+    assert rows["puzzle"].cells["A2PR"].last.value == pytest.approx(50)
+    assert rows["plant-a"].measure == "return"
+    assert not any(row.average for row in rows.values())  # returns are in units of their own
+    drawn = [c for c in curves.all_curves(view) if c.metric == "score" and c.dataset == "puzzle"]
+    assert drawn[0].mean[-1] == pytest.approx(50, abs=1)
+
+
+def test_ablations_are_percent_of_the_baseline(tmp_path: Path) -> None:
+    scores = {"naive": 50.0, "converged": 60.0, "linear": 55.0, "dynamic": 75.0}
+    make(tmp_path, "study_b", NECESSITY, [HOPPER, MAZE], seeds=2, points=5, noise=0.01, score=lambda a, d: scores[a])
+    make(tmp_path, "study_b", LOSSES, [HOPPER], seeds=2, points=5)
+    found = {a.group.title: a for a in tables.ablations(view_of(tmp_path))}
+    dynamic = found["Is a dynamic scale necessary?"]
+    assert dynamic.domains == ("MuJoCo", "Maze2d", "Total")
+    assert dynamic.percent["Maze2d", "dynamic"].value == pytest.approx(50, abs=0.2)
+    assert dynamic.paper["Maze2d", "dynamic"] == pytest.approx(137.8, abs=0.1)  # as the paper prints it
+    assert set(found["Terms of the outer loss"].series) == {"L1", "L1+L2", "L1+L3"}
+
+
+def test_radar_is_scaled_between_worst_and_best() -> None:
+    values = {
+        "a": {HOPPER: np.array([10.0]), PEN: np.array([50.0]), MAZE: np.array([0.0])},
+        "b": {HOPPER: np.array([20.0]), PEN: np.array([40.0]), MAZE: np.array([0.0])},
+        "c": {HOPPER: np.array([15.0]), PEN: np.array([45.0]), MAZE: np.array([0.0])},
+    }
+    found = tables.radar(values)
+    assert found is not None
+    assert found.tasks == ("hopper", "maze2d", "pen")
+    assert found.values == {"a": (0.0, 0.0, 1.0), "b": (1.0, 0.0, 0.0), "c": (0.5, 0.0, 0.5)}
+    assert tables.radar({"a": values["a"]}) is None
+    assert tables.polygon_area((1, 1, 1)) == 1
+
+
+def test_runtime_compares_like_with_like(tmp_path: Path) -> None:
+    make(tmp_path, "runtime", MAIN, [CHEETAH, HOPPER], seeds=1, points=5)
+    make(tmp_path, "more", MAIN[:1], [PEN], seeds=1, points=5)
+    speeds = tables.comparable_speeds(tables.runtime(view_of(tmp_path)))
+    assert {s.dataset for s in speeds} == {CHEETAH}
+    assert [s.series for s in speeds][:2] == ["TD3+BC", "ASPC"]
+    assert speeds[1].seconds.value / speeds[0].seconds.value == pytest.approx(1.08, abs=0.03)
+
+
+def test_curves_are_mean_and_deviation_over_seeds_with_few_points(tmp_path: Path) -> None:
+    make(tmp_path, "own", MAIN[-1:], [HOPPER], seeds=3, points=500)
+    found = results.read(tmp_path)
+    (score,) = curves.pick(curves.all_curves(prepare(found)), "score", "ASPC", HOPPER)
+    assert len(score.steps) <= curves.MOST_POINTS
+    assert (score.steps[0], score.steps[-1]) == (found.curves["step"].min(), found.curves["step"].max())
+    last = found.curves[found.curves["step"] == 1_000_000]["score"]
+    assert score.mean[-1] == pytest.approx(last.mean())
+    assert score.std[-1] == pytest.approx(last.std())
+    assert score.n == 3
+    assert curves.points_of_a_curve(10) == 200
+    assert curves.points_of_a_curve(5000) == 80
+
+
+def test_names() -> None:
+    assert task_of("hopper-medium-replay-v2") == "hopper"
+    assert task_of("antmaze-large-navigate-singletask-task1-v0") == "antmaze-large-navigate-singletask-task1"
+    assert task_of("my-plant") == "my-plant"
+    assert quality_of("hopper-medium-replay-v2") == quality_of("walker2d-medium-replay") == "medium-replay"
+    assert quality_of("pen-expert-v1") is None
+    assert in_order(["zzz", PEN, HOPPER, CHEETAH, "aaa"]) == [CHEETAH, HOPPER, PEN, "aaa", "zzz"]
+
+
+def test_a_method_is_its_algorithm_and_what_makes_it_another() -> None:
+    settings = settings_of(
+        '{"base.alpha": 10.0, "scale_target": 7.3, "batch_size": 64}', '{"bc": "advantage_weighted"}'
+    )
+    assert method_of("aspc", settings) == method("aspc", alpha=10.0, bc="advantage_weighted")
+    assert method("aspc", alpha=10.0).name == "ASPC, alpha0 = 10"
+    assert method_of("fql", {"alpha": 3.0}) == method("fql")  # FQL's own alpha is tuned per dataset
+    assert method("iql+aspc").name == "IQL+ASPC"
+    assert method("aspc", critic_hidden_layers=2, critic_layer_norm=False).name == "ASPC, without RC"
+
+
+def test_settings_that_are_no_settings_are_ignored() -> None:
+    for text in (None, "", "[1]", "{", "[" * 5000, '{"k_alpha": [1]}'):
+        assert settings_of(text, text) == {}
+
+
+def test_every_series_has_a_colour_of_its_own() -> None:
+    names = ["ASPC", "TD3+BC", "IQL", "IQL+ASPC", *(f"mine {i}" for i in range(8))]
+    found = styles(names)
+    assert len({found[name].colour for name in names if name != "IQL+ASPC"}) == len(names) - 1
+    assert found["IQL"].colour == found["IQL+ASPC"].colour
+    assert found["IQL"].dash != found["IQL+ASPC"].dash
+
+
+def test_configs_are_told_by_what_differs() -> None:
+    configs = [data.flat({"a": 1, "b": {"c": 2, "d": i}}) for i in range(5)]
+    common = data.most_common(configs)
+    assert common == {"a": 1, "b.c": 2}
+    assert data.interned(["x", None, "x"]) == {"at": [0, 1, 0], "of": ["x", None]}
+
+
+def test_nothing_done_is_said(tmp_path: Path) -> None:
+    row = {"run_id": "a", "suite": "s", "variant": "v", "algo": "aspc", "dataset": "d", "seed": 0, "steps": 1}
+    results.write_part(tmp_path, "p", [{**row, "status": "failed", "error": "no memory"}], [])
+    with pytest.raises(AspcError, match="no run that is done"):
+        content.build(results.read(tmp_path))
