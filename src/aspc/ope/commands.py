@@ -14,7 +14,7 @@ import tyro
 
 from aspc.data.commands import Source
 from aspc.errors import AspcError
-from aspc.ope.fqe import FQEOptions
+from aspc.ope.options import FQEOptions
 from aspc.ope.runs import Candidate, checkpoint_policies, dataset_of, saved_policies
 from aspc.policy import write_atomically
 
@@ -214,7 +214,7 @@ def picture(ranking: Ranking) -> bytes:
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
     if axes.get_legend_handles_labels()[0]:
-        axes.legend(frameon=False, fontsize=8)
+        figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=8)
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=110)
     return buffer.getvalue()

@@ -27,6 +27,7 @@ from aspc.algorithms.common import bootstrap, fit_critics
 from aspc.data import Dataset
 from aspc.errors import AspcError
 from aspc.networks import Critic, Ensemble, ensemble, mlp, polyak, robust_critic_init
+from aspc.ope.options import FQEOptions
 from aspc.ope.returns import States, interval, resampled_means, returns_to_go
 from aspc.optim import Adam, cosine_decay
 from aspc.policy import Policy
@@ -37,40 +38,7 @@ BEHAVIOUR = "behaviour (the data)"
 TABLE_BYTES = 2**30  # of precomputed actions on the device at a time
 ACT_ROWS, ACT_NUMBERS = 65_536, 2**22  # observations, and random numbers for them, in one call of a policy
 LOOKS = 20  # how often the estimates are looked at on the way
-UNSETTLED = 0.05  # an estimate that still moved by this share of itself in the last quarter has not settled
-
-
-@dataclass(frozen=True)
-class FQEOptions:
-    """How the critics are fitted."""
-
-    discount: float = 0.99
-    """Discount factor γ of the value that is estimated."""
-    steps: int = 20_000
-    """Minibatches for each policy."""
-    batch_size: int = 256
-    """Transitions in a minibatch."""
-    hidden_dim: int = 256
-    """Width of the critics' hidden layers (ReLU, LayerNorm)."""
-    hidden_layers: int = 2
-    """Number of the critics' hidden layers."""
-    critics: int = 2
-    """Critics for each policy; their spread is part of the answer."""
-    learning_rate: float = 1e-3
-    """Learning rate (Adam); it decays to 0 by a cosine."""
-    tau: float = 0.05
-    """Target update rate. An estimate approaches its end by a factor e every 1/(tau·(1 − γ)) steps."""
-    max_rows: int = 500_000
-    """Transitions to learn from; of a larger dataset so many are drawn."""
-    seed: int = 0
-    """Seed of networks, minibatches, and of the noise of policies that sample."""
-
-    def __post_init__(self) -> None:
-        if not 0 < self.discount < 1:
-            raise AspcError(f"--discount must lie between 0 and 1, not {self.discount}.")
-        for name in ("steps", "batch_size", "hidden_dim", "critics", "max_rows"):
-            if getattr(self, name) < 1:
-                raise AspcError(f"--{name.replace('_', '-')} must be at least 1, not {getattr(self, name)}.")
+UNSETTLED = 0.1  # an estimate that still moved by this share of itself in the last quarter has not settled
 
 
 # ---------------------------------------------------------------------------------------------------------------
