@@ -69,7 +69,9 @@ def start_runs(
         key_init, key_run = jax.random.split(jax.random.key(seed))
         return with_overrides(algorithm, run_overrides).init(key_init, spec), key_run
 
-    state, keys = jax.jit(jax.vmap(start))(jnp.asarray(seeds), overrides)
+    # It runs once: on a CPU, optimising all these random draws takes four times as long as compiling them.
+    options = {"xla_backend_optimization_level": 1} if jax.default_backend() == "cpu" else None
+    state, keys = jax.jit(jax.vmap(start), compiler_options=options)(jnp.asarray(seeds), overrides)
     # A weak type (a Python number that became an array) would come back strong after one chunk and recompile.
     state = jax.tree.map(lambda leaf: jax.lax.convert_element_type(leaf, leaf.dtype), state)
     return Runs(state, keys, source, overrides)
