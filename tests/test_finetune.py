@@ -16,10 +16,11 @@ import pytest
 
 import aspc
 from aspc import algorithms
-from aspc import finetune as online
 from aspc.__main__ import main
 from aspc.algorithms.base import Spec
 from aspc.errors import AspcError
+from aspc.finetune import finetune, resume
+from aspc.training import online
 from aspc.training.config import replace_fields, to_plain
 from aspc.training.evaluation import Evaluator, episode_seeds
 from aspc.training.folder import Run
@@ -52,7 +53,7 @@ def offline(tmp_path_factory: pytest.TempPathFactory) -> Run:
 def gone_on(offline: Run, tmp_path_factory: pytest.TempPathFactory) -> Run:
     before = Loop.run_blocks._cache_size(), Loop.run_steps._cache_size(), online.put_rows._cache_size()
     out = tmp_path_factory.mktemp("online") / "run"
-    run = online.finetune(offline, "maze2d-umaze", seed=5, steps=200, out=out, **ONLINE)
+    run = finetune(offline, "maze2d-umaze", seed=5, steps=200, out=out, **ONLINE)
     after = Loop.run_blocks._cache_size(), Loop.run_steps._cache_size(), online.put_rows._cache_size()
     # Five collections of 40 steps are two blocks of 20 each: one program, and one more to put rows into the table.
     assert [b - a for a, b in zip(before, after, strict=True)] == [1, 0, 1]
@@ -123,7 +124,7 @@ def test_resuming_goes_on_with_everything_but_the_episode(gone_on: Run, offline:
     original, online.Collector = online.Collector, Stopping  # type: ignore[misc]
     try:
         with pytest.raises(Interrupted, match=r"Stopped at step 80; continue with: aspc finetune --resume"):
-            online.finetune(offline, "maze2d-umaze", seed=5, steps=200, out=tmp_path / "run", **ONLINE)
+            finetune(offline, "maze2d-umaze", seed=5, steps=200, out=tmp_path / "run", **ONLINE)
     finally:
         online.Collector = original  # type: ignore[misc]
     run = Run(tmp_path / "run")
@@ -132,7 +133,7 @@ def test_resuming_goes_on_with_everything_but_the_episode(gone_on: Run, offline:
     with open(run.path / online.ONLINE, "ab") as file:  # rows after the checkpoint, as a kill leaves them
         file.write(b"\0" * 400)
     before = Loop.run_blocks._cache_size()
-    run = online.resume(tmp_path / "run", quiet=True)
+    run = resume(tmp_path / "run", quiet=True)
     assert Loop.run_blocks._cache_size() == before  # the same program
     np.testing.assert_array_equal(run.metrics["step"], [40, 80, 120, 160, 200])
     np.testing.assert_array_equal(run.evaluations["step"], [0, 80, 160, 200])
@@ -143,7 +144,7 @@ def test_resuming_goes_on_with_everything_but_the_episode(gone_on: Run, offline:
     for name in ("scale", "critic_loss"):
         np.testing.assert_array_equal(run.metrics[name][:2], gone_on.metrics[name][:2])
     with pytest.raises(AspcError, match="already gone 200 steps"):
-        online.resume(run.path)
+        resume(run.path)
 
 
 def test_the_ring_keeps_the_newest(tmp_path: Path) -> None:
@@ -193,7 +194,7 @@ class Line(gym.Env[np.ndarray, np.ndarray]):
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         self.t += 1
-        self.position = self.position + 0.1 * np.concatenate([action, action]).astype(np.float32)
+        self.position += 0.1 * np.concatenate([action, action]).astype(np.float32)  # in the array it gave before
         return self.position, 1.0, self.ends and self.t == 3, self.t == 5, {}
 
 
@@ -246,9 +247,9 @@ def test_own_environments_and_rewards_as_they_were_offline(tmp_path: Path) -> No
     options = {name: value for name, value in OFFLINE.items() if name not in TINY}
     run = aspc.train(data, "bc", out=tmp_path / "off", env=None, **options, **hyper)
     settings = {**ONLINE, "steps": 40, "eval_every": 40, "updates": 2}
-    gone_on = online.finetune(run, Line, dataset=data, out=tmp_path / "on", **settings)
+    gone_on = finetune(run, Line, dataset=data, out=tmp_path / "on", **settings)
     assert gone_on.config["env"] == "a Python function"
-    longer = online.resume(gone_on.path, 90, Line, dataset=data, quiet=True)  # an odd end: single steps
+    longer = resume(gone_on.path, 90, Line, dataset=data, quiet=True)  # an odd end: single steps
     assert longer.result is not None
     assert (longer.result["steps"], longer.result["updates"]) == (90, 180)
     np.testing.assert_array_equal(longer.metrics["online_rows"], [40, 80, 90])
@@ -257,11 +258,11 @@ def test_own_environments_and_rewards_as_they_were_offline(tmp_path: Path) -> No
     rewards = data.rewards.astype(np.float64)
     np.testing.assert_allclose(rows[:, 6], (1 - rewards.mean()) / (rewards.std() + 1e-6), rtol=1e-5)
     with pytest.raises(AspcError, match="names no environment"):
-        online.finetune(run, dataset=data, out=tmp_path / "x")
+        finetune(run, dataset=data, out=tmp_path / "x")
     with pytest.raises(AspcError, match="trained on arrays"):
-        online.finetune(run, Line, out=tmp_path / "x")
+        finetune(run, Line, out=tmp_path / "x")
     with pytest.raises(AspcError, match="its content differs"):
-        online.finetune(run, Line, dataset=make_dataset(seed=1), out=tmp_path / "x")
+        finetune(run, Line, dataset=make_dataset(seed=1), out=tmp_path / "x")
     assert not (tmp_path / "x").exists()
 
 
@@ -272,7 +273,7 @@ def test_every_algorithm_goes_on(name: str, tmp_path: Path) -> None:
     options = {"steps": 20, "log_every": 20, "tensorboard": False, "quiet": True}
     run = aspc.train(data, name, out=tmp_path / "off", env=None, **options, **to_plain(algorithm))
     settings = {**ONLINE, "steps": 40, "collect": 20, "eval_every": 40}
-    gone_on = online.finetune(run, Line, dataset=data, out=tmp_path / "on", **settings)
+    gone_on = finetune(run, Line, dataset=data, out=tmp_path / "on", **settings)
     first = "noise.layers.0.weight" if run.policy.kind == "diffusion" else "layers.0.weight"
     assert not np.array_equal(run.policy.arrays[first], gone_on.policy.arrays[first])
 
