@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test test-slow check format clean
+.PHONY: setup demo report-demo test test-slow check format clean
 
 setup: $(READY)
 
@@ -18,6 +18,11 @@ $(READY): pyproject.toml constraints.txt
 
 demo: $(READY)
 	@$(BIN)/python examples/demo.py
+
+# A small suite on the embedded maze (minutes), then its page: runs/report-demo/report/index.html
+report-demo: $(READY)
+	@$(BIN)/aspc bench embedded --out runs/report-demo
+	@$(BIN)/aspc report runs/report-demo --out runs/report-demo/report
 
 test: $(READY)
 	@$(BIN)/python -m pytest -n 2 -m "not slow"

@@ -171,6 +171,7 @@ def test_every_series_has_a_colour_of_its_own() -> None:
     assert len({found[name].colour for name in names if name != "IQL+ASPC"}) == len(names) - 1
     assert found["IQL"].colour == found["IQL+ASPC"].colour
     assert found["IQL"].dash != found["IQL+ASPC"].dash
+    assert styles(["ASPC, alpha0 = 10"])["ASPC, alpha0 = 10"] == styles(["ASPC"])["ASPC"]
 
 
 def test_configs_are_told_by_what_differs() -> None:

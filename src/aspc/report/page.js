@@ -63,7 +63,12 @@
   };
   const onSteps = { title: { text: "steps" }, tickformat: "~s", rangemode: "tozero", nticks: 6 };
 
-  const onLog = { type: "log", dtick: "D2", tickformat: "~g", title: { text: "scale" } };
+  // Logarithmic, but where all values are close together: there such an axis has one tick or none.
+  const scaleAxis = (traces) => {
+    const values = traces.filter((t) => t.hoverinfo !== "skip").flatMap((t) => t.y).filter((y) => y > 0);
+    const wide = values.length && values.reduce((a, b) => Math.max(a, b)) > 3 * values.reduce((a, b) => Math.min(a, b));
+    return { title: { text: "scale" }, ...(wide ? { type: "log", dtick: "D2", tickformat: "~g" } : {}) };
+  };
   const onTop = { orientation: "h", x: 0, y: 1.02, yanchor: "bottom", font: { size: 11 } };
 
   const drawCurves = (metric) => (place) => {
@@ -72,7 +77,7 @@
     const traces = found.flatMap((c) => band(...data.series[c[0]], c, logarithmic));
     const [, , measure, behaviour] = data.datasets[dataset];
     const more = { hovermode: "x unified", xaxis: onSteps,
-      yaxis: logarithmic ? onLog : { title: { text: { score: measure, q: "Q", bc_loss: "BC loss" }[metric] } } };
+      yaxis: logarithmic ? scaleAxis(traces) : { title: { text: { score: measure, q: "Q", bc_loss: "BC loss" }[metric] } } };
     if (metric === "score" && behaviour !== null && traces.length) {
       more.shapes = [{ type: "line", xref: "paper", x0: 0, x1: 1, y0: behaviour, y1: behaviour,
         line: { color: css("--muted"), width: 1, dash: "dot" } }];
@@ -93,7 +98,7 @@
         if (first) named.add(group);
         return { ...trace, name: plain(group), legendgroup: group, showlegend: first };
       }));
-    draw(place, traces, { xaxis: onSteps, yaxis: onLog, showlegend: true, hovermode: "closest", legend: onTop });
+    draw(place, traces, { xaxis: onSteps, yaxis: scaleAxis(traces), showlegend: true, hovermode: "closest", legend: onTop });
   };
   const drawProfiles = (place) => {
     const x = data.overall.thresholds;
@@ -281,6 +286,7 @@
   }));
   $$("#verdicts button").forEach((button) => button.addEventListener("click", () => {
     press(button.parentElement, button);
+    $$("details.without").forEach((rest) => { rest.open = button.dataset.verdict === "open"; });
     $$(".card").forEach((card) => { card.hidden = Boolean(button.dataset.verdict) && card.dataset.verdict !== button.dataset.verdict; });
   }));
 
@@ -330,6 +336,7 @@
     }
     return list;
   };
+  const shorter = (name, text) => (name === "git_revision" && text.length > 14 ? `${text.slice(0, 10)}${text.includes("+") ? "+" : ""}` : text);
   const showRuns = () => {
     const body = $("#runtable tbody");
     body.replaceChildren(...rows.slice(first, first + PAGE).map((i) => {
@@ -337,7 +344,7 @@
       row.tabIndex = 0;
       SHOWN.forEach(([name, , text]) => {
         const v = value(name, i);
-        row.append(element("td", text ? (v ?? "–") : figure(v, name === "steps" || name === "seed" ? 12 : 4), text ? "text" : ""));
+        row.append(element("td", text ? shorter(name, v ?? "–") : figure(v, name === "steps" || name === "seed" ? 12 : 4), text ? "text" : ""));
       });
       const open = () => {
         if (row.nextElementSibling?.classList.contains("detail")) { row.nextElementSibling.remove(); return; }

@@ -136,7 +136,7 @@ def _header(content: Content, links: str) -> str:
         (f"{len(runs):,}", "run" + "s" * (len(runs) != 1) + (f", {failed} failed" if failed else "")),
         (f"{len(content.datasets)}", "dataset" + "s" * (len(content.datasets) != 1)),
         (_seeds(content.main.seeds), "seed" + "s" * (content.main.seeds != (1, 1)) + " a number"),
-        (f"{counts[HOLDS]} / {counts[HOLDS] + counts[FAILS]}", "decided claims hold"),
+        _claims_tile(counts[HOLDS], counts[HOLDS] + counts[FAILS]),
     ]
     cells = "".join(f"<div><b>{esc(big)}</b><span>{esc(small)}</span></div>" for big, small in tiles)
     return (
@@ -144,6 +144,10 @@ def _header(content: Content, links: str) -> str:
         f'constraints</h1><p class="lead">{summary(content)}</p><div class="tiles">{cells}</div>'
         f'<p class="facts">{_facts(content)}</p><nav aria-label="Sections">{links}</nav></div></header>'
     )
+
+
+def _claims_tile(hold: int, decided: int) -> tuple[str, str]:
+    return (f"{hold} / {decided}", "decided claims hold") if decided else ("–", "no claim can be decided")
 
 
 def summary(content: Content) -> str:
@@ -183,9 +187,8 @@ def _facts(content: Content) -> str:
         values = [str(v) for v in runs[column].dropna().unique()]
         if values:
             more = f" and {len(values) - 3} more" if len(values) > 3 else ""
-            facts.append(
-                f"{name} {esc(', '.join(v[:12] if column == 'git_revision' else v for v in values[:3]))}{more}"
-            )
+            shown = (v[:10] + "+" * ("+" in v) if column == "git_revision" else v for v in values[:3])
+            facts.append(f"{name} {esc(', '.join(shown))}{more}")
     return " · ".join(facts)
 
 
@@ -294,10 +297,14 @@ def _claims(claims: Sequence[Claim]) -> str:
             f"<b>{counts[verdict]}</b></button>"
         )
     order = sorted(claims, key=lambda claim: claim.verdict == OPEN)
+    told = "".join(_card(claim) for claim in order if claim.checks)
+    untold = [_card(claim) for claim in order if not claim.checks]
+    rest = f"<summary>{len(untold)} claim{'s' * (len(untold) != 1)} for which there are no runs here</summary>"
+    rest = f'<details class="without">{rest}<div class="cards">{"".join(untold)}</div></details>' if untold else ""
     return (
         f'<p class="note">{CLAIMS_NOTE}</p>'
         f'<div class="switch" id="verdicts" role="group" aria-label="Verdict">{filters}</div>'
-        f'<div class="cards">{"".join(_card(claim) for claim in order)}</div>'
+        f'<div class="cards">{told}</div>{rest}'
     )
 
 
@@ -405,7 +412,7 @@ def _curves(figures: Sequence[str]) -> str:
         _chart(f"curve-{metric}", title, text, figures, "learning_curves" if metric == "score" else "-")
         for metric, title, text in (
             ("score", "Score", "of the evaluations"),
-            ("scale", "Scale", "that ASPC learns; logarithmic"),
+            ("scale", "Scale", "that the algorithm learns"),
             ("q", "Q", "of the policy’s actions, mean"),
             ("bc_loss", "BC loss", "mean"),
         )
@@ -427,7 +434,7 @@ def _scale(content: Content, figures: Sequence[str]) -> str:
             "tasks", "By task", "alpha on each dataset, coloured by task", figures, "alpha_by_task", "wide"
         )
     return (
-        f'<p class="note">How {esc(content.scale_series)}’s scale moves, on a logarithmic axis. Small favours '
+        f'<p class="note">How {esc(content.scale_series)}’s scale moves. Small favours '
         f'imitation of the data, large favours Q.</p><div class="charts three">{charts}</div>'
     )
 

@@ -51,7 +51,11 @@ def styles(series: list[str]) -> dict[str, Style]:
     out: dict[str, Style] = {}
     used: set[str] = set()
     for name in series:
-        style = style_of(name)
+        style, algorithm = style_of(name), name.partition(", ")[0]
+        if algorithm in COLOURS and algorithm not in series and COLOURS[algorithm] not in used:
+            style = Style(
+                COLOURS[algorithm], "solid"
+            )  # a variant has the colour of its algorithm where that is not there
         if style.colour in used and style.colour in OTHERS:
             free = next((c for c in OTHERS if c not in used), style.colour)
             style = style._replace(colour=free)

@@ -236,13 +236,13 @@ def aggregates(view: View, table: Table, reference: str | None = None) -> Aggreg
     if len(labels) < 2 or not datasets:
         return None
     matrices = {label: stats.rectangle(found[label], datasets) for label in labels}
-    largest = max(float(m.max()) for m in matrices.values())
-    thresholds = np.linspace(0, max(100.0, min(largest, 300.0)), 81)
+    lowest, highest = (f(float(f(m.flat)) for m in matrices.values()) for f in (min, max))
+    thresholds = np.linspace(min(0.0, max(lowest, -50.0)), max(100.0, min(highest, 300.0)), 81)
     profiles = {
         label: stats.bootstrap(lambda m: stats.profile(m, thresholds), matrix) for label, matrix in matrices.items()
     }
     if reference is None:
-        reference = next((label for label in labels if table.series[label] == "ASPC"), labels[-1])
+        reference = next((label for label in labels if table.series[label].partition(", ")[0] == "ASPC"), labels[-1])
     improvement = {
         label: _estimate(*stats.bootstrap(stats.improvement, matrices[reference], matrix))
         for label, matrix in matrices.items()
