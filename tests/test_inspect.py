@@ -12,7 +12,7 @@ import pytest
 import aspc
 from aspc.__main__ import main
 from aspc.inspect import measures, text
-from aspc.inspect.report import Finding, Report, Subject, level_of, monitored
+from aspc.inspect.report import Finding, Report, Subject, level_of, monitored, theory, values
 from aspc.ope.runs import dataset_of
 from tiny import TINY, make_dataset
 
@@ -161,6 +161,21 @@ def test_what_cannot_be_known_is_said(run, log, tmp_path, capsys):
     shown = capsys.readouterr().out
     assert "bc learns no Q" in shown
     assert "row by row" in shown  # the file's bounds are its data's own
+
+
+def test_without_a_checkpoint_the_monitors_log_is_used(run, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(run.path, copy)
+    shutil.rmtree(copy / "checkpoints")
+    dataset = dataset_of([copy], None, {})
+    subject = Subject.of(copy / "policy" / "seed3", dataset, 20)
+    assert theory(subject)[0].level == "unknown"
+    assert "no checkpoint of step 40" in values(subject)[0].text
+    header, *rows = "step,seed,theory_delta_q,theory_kappa_star", "20,3,0.5,0.25", "20,4,9,9", "40,3,nan,nan"
+    (copy / "metrics.csv").write_text("\n".join([header, *rows]) + "\n")
+    finding, numbers, _ = theory(subject)
+    assert numbers == {"theory_delta_q": 0.5, "theory_kappa_star": 0.25}
+    assert finding.level == "good"
 
 
 def test_mistakes_are_one_sentence(run, log, tmp_path, capsys):

@@ -309,11 +309,11 @@ def theory(subject: Subject) -> Look:
     from aspc import theory as paper
 
     about = "theory"
-    if subject.state is None or subject.trained is None:
-        return Finding("unknown", about, f"Not computed: {subject.why_no_state}."), {}, {}
-    if not paper.can_monitor(subject.trained.algorithm):
+    if subject.trained is not None and not paper.can_monitor(subject.trained.algorithm):
         return Finding("unknown", about, "This algorithm has no constraint with a scale to monitor."), {}, {}
-    columns = monitored(subject)
+    columns = logged_theory(subject) if subject.state is None else monitored(subject)
+    if not columns:
+        return Finding("unknown", about, f"Not computed: {subject.why_no_state}."), {}, {}
     numbers = {name: float(np.median(column)) for name, column in columns.items()}
     if "theory_kappa_star" not in numbers:
         text = f"An inner step changes Q by {numbers['theory_delta_q']:.3g} on the data (the policy samples: no κ*)."
@@ -327,6 +327,15 @@ def theory(subject: Subject) -> Look:
         "for no κ here. Near the end of training this is common and no alarm by itself."
     )
     return Finding("good" if star > 0 else "look", about, text), numbers, {}
+
+
+def logged_theory(subject: Subject) -> dict[str, np.ndarray]:
+    """The monitor's last rows, where training wrote them (--monitor-every)."""
+    metrics = {} if subject.trained is None else subject.trained.run.metrics
+    names = [name for name in metrics if name.startswith("theory_")]
+    own = metrics["seed"] == subject.seed() if names else np.zeros(0, bool)
+    columns = {name: metrics[name][own & np.isfinite(metrics[name])][-THEORY_BATCHES:] for name in names}
+    return {name: column for name, column in columns.items() if len(column)}
 
 
 def monitored(subject: Subject) -> dict[str, np.ndarray]:

@@ -38,7 +38,7 @@ BEHAVIOUR = "behaviour (the data)"
 TABLE_BYTES = 2**30  # of precomputed actions on the device at a time
 ACT_ROWS, ACT_NUMBERS = 65_536, 2**22  # observations, and random numbers for them, in one call of a policy
 LOOKS = 20  # how often the estimates are looked at on the way
-UNSETTLED = 0.1  # an estimate that still moved by this share of itself in the last quarter has not settled
+UNSETTLED = 0.05  # an estimate that still moved by this share of itself in the last quarter has not settled
 
 
 # ---------------------------------------------------------------------------------------------------------------
