@@ -30,6 +30,8 @@ class PretendEngine:
         self.running.append(group)
 
     def wait(self, seconds: float) -> list[Ended]:
+        if not self.running:
+            return []
         group = self.running.pop(0)
         time.sleep(self.seconds)
         end = self.script.get(group.members[0].variant, "done")

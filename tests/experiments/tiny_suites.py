@@ -9,7 +9,7 @@ OTHER_MAZE = "maze2d-umaze?steps=2000&seed=1"
 SMALL_ACTOR = {"actor_hidden_dim": 8, "batch_size": 8}
 SMALL = {**SMALL_ACTOR, "critic_hidden_dim": 8}
 OPTIONS = {"eval_every": 500, "eval_episodes": 1, "log_every": 500, "checkpoint_every": 500}
-STEPS = 2_000
+STEPS = 4_000
 
 # Compilation is what these tests spend their time on: BC wherever any algorithm will do.
 BC = Variant("BC", "bc", SMALL_ACTOR)

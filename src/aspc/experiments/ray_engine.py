@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import socket
 import sys
 import tempfile
 from pathlib import Path, PurePosixPath
@@ -19,6 +20,7 @@ from aspc.experiments.engine import Ended
 from aspc.experiments.groups import GROUP, Group, group_folder, part_file, run_group, write_group
 from aspc.policy import write_atomically
 
+CONNECT_SECONDS = 10.0
 RETRIES = 10  # of a task whose machine was lost
 Files = dict[str, bytes]
 
@@ -37,6 +39,8 @@ class RayEngine:
         self._ray = ray
         self._running: dict[Any, Group] = {}
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        if address is not None:
+            refuse_unreachable(address)
         settings: dict[str, Any] = {"address": address} if address else {"include_dashboard": False}
         try:
             ray.init(**settings, log_to_driver=False, logging_level=logging.ERROR, ignore_reinit_error=False)
@@ -92,6 +96,18 @@ class RayEngine:
             for task in self._running:
                 self._ray.cancel(task, force=True)
         self._ray.shutdown()
+
+
+def refuse_unreachable(address: str) -> None:
+    """Ray itself waits for minutes where nobody listens."""
+    host, colon, port = address.rpartition(":")
+    if not colon or "/" in host or not port.isdigit():
+        return  # "auto", or an address of Ray's client
+    try:
+        socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
+    except OSError as error:
+        reason = error.strerror or error
+        raise AspcError(f"No Ray cluster listens at {address} ({reason}); `ray start --head` prints one.") from error
 
 
 def _first_line(error: Exception) -> str:

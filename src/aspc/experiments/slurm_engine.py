@@ -86,7 +86,7 @@ class SlurmEngine:
     def wait(self, seconds: float) -> list[Ended]:
         until = time.monotonic() + seconds
         while self._jobs:
-            ended = [Ended(group, self._error(job)) for group, job in self._jobs.values() if self._is_over(group, job)]
+            ended = [found for group, job in self._jobs.values() if (found := self._ended(group, job))]
             for group, _ in ended:
                 del self._jobs[group.group_id]
             if ended or time.monotonic() >= until:
@@ -94,11 +94,13 @@ class SlurmEngine:
             time.sleep(min(LOOK_SECONDS, max(until - time.monotonic(), 0)))
         return []
 
-    def _is_over(self, group: Group, job: Any) -> bool:
-        return part_file(self.bench, group.group_id).exists() or job.done()
-
-    def _error(self, job: Any) -> str:
-        return f"The job {job.job_id} ended without results ({job.state}); its log is in {job.paths.stderr}"
+    def _ended(self, group: Group, job: Any) -> Ended | None:
+        """How a group has ended, if it has."""
+        over = job.done()  # asked first: results are written before a job ends
+        if part_file(self.bench, group.group_id).exists():
+            return Ended(group)
+        log = job.paths.stderr if over else ""
+        return Ended(group, f"The job {job.job_id} ended without results; its log is {log}") if over else None
 
     def close(self) -> None:
         """Jobs that are still wanted go on without us; the next `aspc bench` finds their results."""
