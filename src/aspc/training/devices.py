@@ -58,11 +58,11 @@ class Devices:
 
     @cache  # noqa: B019 (lives as long as one training)
     def _shared_blocks(self, blocks: int) -> Callable[..., Any]:
-        return self._shared(partial(self.loop.run_blocks, blocks=blocks), numbers=1)
+        return self._shared(partial(_plain(type(self.loop).run_blocks), self.loop, blocks=blocks), numbers=1)
 
     @cache  # noqa: B019
     def _shared_steps(self) -> Callable[..., Any]:
-        return self._shared(self.loop.run_steps, numbers=2)
+        return self._shared(partial(_plain(type(self.loop).run_steps), self.loop), numbers=2)
 
     def _shared(self, program: Callable[..., Any], numbers: int) -> Callable[..., Any]:
         """A program of state, runs, table and some numbers, run by each device on its share of the runs."""
@@ -70,3 +70,8 @@ class Devices:
         # No device sees another's runs, so there is nothing for the check of what varies over devices to find.
         shared = jax.shard_map(program, mesh=self.mesh, in_specs=inputs, out_specs=RUNS, check_vma=False)
         return jax.jit(shared, donate_argnums=0)
+
+
+def _plain(program: Any) -> Callable[..., Any]:
+    """The function behind a compiled one: what is compiled here is the program around it."""
+    return program.__wrapped__
