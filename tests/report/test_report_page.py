@@ -44,7 +44,7 @@ def page_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def browser() -> Iterator[Any]:
     playwright = pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed")
     with playwright.sync_playwright() as driver:
-        chromium = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        chromium = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"])
         yield chromium
         chromium.close()
 
@@ -280,6 +280,14 @@ def test_the_least_there_can_be(tmp_path: Path, seeds: int) -> None:
     results.write_part(tmp_path / "r", "p", rows, [])
     text = report(tmp_path / "r", tmp_path / "out").read_text("utf-8")
     assert "On plant <strong>mine</strong> is first with −3.0" in text
+
+
+def test_a_missing_package_is_said_before_anything_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("aspc.report.commands.NEEDED", ("pandas", "no_such_package"))
+    assert main(["report", str(tmp_path), "--out", str(tmp_path / "out")]) == 2
+    assert "pip install 'aspc[report]'" in capsys.readouterr().err
 
 
 def test_bad_results_end_in_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 import tyro
 
-from aspc.errors import AspcError
+from aspc.errors import AspcError, MissingExtra
+
+NEEDED = ("pandas", "plotly", "pyarrow", "rliable")
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,8 @@ def main(argv: list[str]) -> int:
     asked = tyro.cli(Report, args=argv, prog="aspc report")
     if not asked.results:
         raise AspcError("Give at least one folder of results, for example: aspc report results --out report.")
+    if not all(find_spec(package) for package in NEEDED):
+        raise MissingExtra("A report", "report")
 
     from aspc.experiments import results
     from aspc.policy import write_atomically

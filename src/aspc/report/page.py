@@ -21,7 +21,7 @@ from aspc.report.claims import FAILS, HOLDS, OPEN, Check, Claim
 from aspc.report.content import Content
 from aspc.report.data import page_data
 from aspc.report.stats import Estimate
-from aspc.report.tables import Ablation, Cell, Row, Table
+from aspc.report.tables import MOST_COMPARED, Ablation, Cell, Row, Table
 from aspc.report.view import MEASURES, quality_of, task_of
 
 PAPER_STEPS = 1_000_000
@@ -321,12 +321,13 @@ def _card(claim: Claim) -> str:
             f"{len(claim.checks)} check{'s' * (len(claim.checks) != 1)} ({', '.join(parts)}), "
             f"{many} dataset{'s' * (many != 1)}"
         )
-    checks = "".join(_check(check) for check in claim.checks)
-    inside = (
-        f"<details><summary>{esc(scope)}</summary><ul>{checks}</ul></details>" if checks else f"<p>{esc(scope)}</p>"
-    )
-    if len(claim.checks) == 1:
-        inside = f'<p class="scope">{esc(scope)}</p><ul>{checks}</ul>'
+    inside = f"<p>{esc(scope)}</p>"
+    if claim.checks:  # the first check that has the claim's verdict speaks for it
+        lead = next(check for check in claim.checks if check.verdict == claim.verdict)
+        inside = f'<ul class="lead">{_check(lead)}</ul>'
+    if len(claim.checks) > 1:
+        checks = "".join(_check(check) for check in claim.checks)
+        inside += f"<details><summary>{esc(scope)}</summary><ul>{checks}</ul></details>"
     return (
         f'<article class="card {kind}" data-verdict="{kind}" id="claim-{claim.name}">'
         f'<div class="cardhead">{badge}<span class="source">{esc(claim.source)}</span></div>'
@@ -381,7 +382,10 @@ def _overall(content: Content, figures: Sequence[str]) -> str:
         '<th data-key="value"><button>Interquartile mean</button></th></tr></thead>'
         f"<tbody>{rows}</tbody></table></div>"
     )
-    without = f" Left out, with too few datasets: {esc(', '.join(found.left_out))}." if found.left_out else ""
+    without = ""
+    if found.left_out:
+        some = ", ".join(found.left_out[:5]) + (f" and {len(found.left_out) - 5} more" if found.left_out[5:] else "")
+        without = f" Not compared, with few datasets or beyond the first {MOST_COMPARED}: {esc(some)}."
     charts = _chart(
         "profiles", "Performance profiles", "Share of runs that score more than τ; bands are 95 % intervals.", figures
     ) + _chart(
