@@ -67,7 +67,7 @@ def chain_policy(actions):
 
 
 CHAIN_POLICIES = {"best": BEST, "middling": BEST - 0.4, "bad": np.asarray([-0.6, 0.4, 0.7, -0.3])}
-CHAIN_OPTIONS = FQEOptions(discount=GAMMA, steps=2_500, batch_size=128, hidden_dim=32, hidden_layers=2)
+CHAIN_OPTIONS = FQEOptions(discount=GAMMA, steps=4_000, batch_size=128, hidden_dim=32, hidden_layers=2)
 
 
 @pytest.fixture(scope="module")
