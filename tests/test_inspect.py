@@ -188,6 +188,7 @@ def test_mistakes_are_one_sentence(run, log, tmp_path, capsys):
     assert "no policy" in refused(str(tmp_path))
     assert "no policy of seed 9" in refused(str(run.path), "--seed", "9")
     assert "at least 1" in refused(str(run.path), "--states", "0")
+    assert "cannot be written" in refused(str(run.path), "--out", f"{log}/trust.html")
     lone = tmp_path / "lone"
     shutil.copytree(run.path / "policy" / "seed3", lone)
     assert "--dataset" in refused(str(lone))

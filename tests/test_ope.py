@@ -261,7 +261,7 @@ def refused(capsys, argv):
 
 
 def test_a_ranking_with_a_choice(trained, tmp_path, capsys):
-    figure, chosen = tmp_path / "ranking.png", tmp_path / "chosen"
+    figure, chosen = tmp_path / "new" / "ranking.png", tmp_path / "chosen"
     assert main(["fqe", str(trained.path), *QUICK, "--json", "--figure", str(figure), "--select", str(chosen)]) == 0
     result = json.loads(capsys.readouterr().out)
     assert {p["name"] for p in result["policies"]} == {f"{HOSTILE}/seed0", f"{HOSTILE}/seed1"}
@@ -328,6 +328,7 @@ def test_mistakes_are_one_sentence(trained, tmp_path, capsys):
     (copy / "config.json").write_text(json.dumps(config))
     assert "--dataset" in refused(capsys, ["fqe", str(copy), *QUICK])
     assert "discount" in refused(capsys, ["fqe", run, "--discount", "1"])
+    assert "cannot be written" in refused(capsys, ["fqe", run, "--figure", f"{endless}/f.png"])
 
 
 def test_names_from_files_cannot_control_the_terminal():

@@ -46,6 +46,10 @@ def main(argv: list[str]) -> int:
 
     import sys
 
+    from aspc.ope.commands import make_room
+
+    make_room(asked.out)
+
     from aspc.inspect.page import page
     from aspc.inspect.report import Subject, inspect_subject
     from aspc.ope.runs import dataset_of

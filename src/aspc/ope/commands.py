@@ -60,6 +60,8 @@ def main(argv: list[str]) -> int:
     if asked.select is not None and asked.select.exists() and (asked.select.is_file() or any(asked.select.iterdir())):
         raise AspcError(f"{asked.select} exists already; choose a new folder for --select.")
 
+    make_room(asked.figure)
+
     from aspc.ope.fqe import fitted_q_evaluation
     from aspc.ope.returns import choose_states
     from aspc.training.progress import Progress
@@ -134,6 +136,14 @@ def without_nan(value: Any) -> Any:
     if isinstance(value, list):
         return [without_nan(v) for v in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def make_room(path: Path) -> None:
+    """The folder that a file will be written into, made now: before the work, not after it, one learns if it cannot."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise AspcError(f"{path} cannot be written: {error.strerror}; choose another place.") from error
 
 
 def printable(name: str) -> str:

@@ -35,6 +35,6 @@ class FQEOptions:
     def __post_init__(self) -> None:
         if not 0 < self.discount < 1:
             raise AspcError(f"--discount must lie between 0 and 1, not {self.discount}.")
-        for name in ("steps", "batch_size", "hidden_dim", "critics", "max_rows"):
+        for name in ("steps", "batch_size", "hidden_dim", "hidden_layers", "critics", "max_rows"):
             if getattr(self, name) < 1:
                 raise AspcError(f"--{name.replace('_', '-')} must be at least 1, not {getattr(self, name)}.")
