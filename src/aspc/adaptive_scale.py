@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jax.lax import stop_gradient as sg
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from aspc import kernels
 from aspc.algorithms.base import (
     INNER,
     SCALE,
@@ -280,9 +281,10 @@ class AdaptiveScale(Generic[Base]):
             values, (new_ema_q, seen) = self.outer_losses(judged, inner, scale, state.ema_q)
             return values, (inner, new_ema_q, seen)
 
-        values, derivatives, (inner, new_ema_q, seen) = jax.jvp(
-            losses, (state.raw,), (jnp.ones_like(state.raw),), has_aux=True
-        )
+        with kernels.fused(None):  # fused networks have no forward mode
+            values, derivatives, (inner, new_ema_q, seen) = jax.jvp(
+                losses, (state.raw,), (jnp.ones_like(state.raw),), has_aux=True
+            )
         gradient = sum(d for term, d in zip(("L1", "L2", "L3"), derivatives, strict=True) if term in self.outer_loss)
         raw, opt = self.scale_optimiser().step(state.raw, gradient, state.opt)
 

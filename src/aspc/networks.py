@@ -16,6 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from aspc import kernels
+
 Activation = Callable[[Array], Array]
 
 
@@ -113,6 +115,8 @@ class MLP(eqx.Module):
         self, x: Float[Array, "*batch in"], dropout: Float[Array, "layers *batch hidden"] | None = None
     ) -> Float[Array, "*batch out"]:
         """`dropout` multiplies the hidden layers: 0 where a unit is dropped, 1/(1 − p) where it is kept."""
+        if dropout is None and (fused := self._fused(x)) is not None:
+            return fused
         for i, layer in enumerate(self.layers[:-1]):
             x = self.activation(layer(x))
             if self.norms:
@@ -120,6 +124,19 @@ class MLP(eqx.Module):
             if dropout is not None:
                 x = x * dropout[i]
         return self.layers[-1](x)
+
+    def _fused(self, x: Array) -> Array | None:
+        """The same by kernels that compute all layers at once, where these are in force and fit."""
+        layers = kernels.Layers(
+            tuple(layer.weight for layer in self.layers),
+            tuple(layer.bias for layer in self.layers),
+            tuple(norm.scale for norm in self.norms),
+            tuple(norm.bias for norm in self.norms),
+        )
+        tiles = kernels.tiles_for(layers, x, self.activation)
+        if tiles is None:
+            return None
+        return kernels.mlp(kernels.Setting(tiles, self.norms[0].eps if self.norms else 0.0), layers, x)
 
 
 def mlp(

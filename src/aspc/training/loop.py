@@ -14,18 +14,20 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from aspc import theory
+from aspc import kernels, theory
 from aspc.algorithms.base import SCALE, Batch, Metrics, Noise, Parts, Spec, schedule_length
 from aspc.training.table import Layout
 
 MIN_BLOCK = 20
 LARGEST_VALIDATION = 4096  # rows of held-out data that are looked at
+# Kernels of a captured graph that do not depend on each other run side by side: 1.2 times as fast for one run (H200).
+COMPILER_OPTIONS = {"xla_gpu_command_buffer_scheduling_mode": "CONCURRENT"}
 MONITOR = 2**32 - 1  # folded into a run's key where blocks fold in their number, which never gets so far
 
 
@@ -86,6 +88,8 @@ class Loop:
     layout: Layout
     vectorise: bool
     """Runs side by side (`vmap`: best on an accelerator) or one after the other (best on a CPU)."""
+    tiles: kernels.Tiles | Literal["usual"] | None = "usual"
+    """How fused networks cut their work (see `kernels`), as is usual for so many runs here; None fuses none."""
 
     # -- block -------------------------------------------------------------------------------------------------
     @property
@@ -150,7 +154,13 @@ class Loop:
     def over_runs(self, one_run: Callable[[Runs], Any], runs: Runs) -> Any:
         return jax.vmap(one_run)(runs) if self.vectorise else jax.lax.map(one_run, runs)
 
-    @partial(jax.jit, static_argnames=("self", "blocks"), donate_argnames=("state",))
+    def train_runs(self, one_run: Callable[[Runs], Any], runs: Runs) -> Any:
+        """`over_runs` with fused networks, where these are faster."""
+        tiles = kernels.usual_tiles(len(runs.key)) if self.tiles == "usual" else self.tiles
+        with kernels.fused(tiles):
+            return self.over_runs(one_run, runs)
+
+    @partial(jax.jit, static_argnames=("self", "blocks"), donate_argnames=("state",), compiler_options=COMPILER_OPTIONS)
     def run_blocks(
         self, state: Any, runs: Runs, table: Float[Array, "rows width"], first_block: Int[Array, ""], *, blocks: int
     ) -> tuple[Any, Metrics]:
@@ -164,7 +174,7 @@ class Loop:
 
             return jax.lax.scan(one_block, run.state, first_block + jnp.arange(blocks))
 
-        return self.over_runs(one_run, runs._replace(state=state))
+        return self.train_runs(one_run, runs._replace(state=state))
 
     @partial(jax.jit, static_argnames=("self",), donate_argnames=("state",))
     def run_steps(
@@ -202,7 +212,7 @@ class Loop:
             nothing_yet = {name: jnp.zeros(()) for name in names}, {name: jnp.array(False) for name in names}
             return jax.lax.fori_loop(0, steps, one_step, (run.state, *nothing_yet))
 
-        return self.over_runs(one_run, runs._replace(state=state))
+        return self.train_runs(one_run, runs._replace(state=state))
 
     @partial(jax.jit, static_argnames=("self",))
     def losses_on(self, state: Any, runs: Runs, table: Float[Array, "rows width"]) -> Metrics:

@@ -1,0 +1,360 @@
+"""An MLP as two GPU kernels: all layers forward in one, the chain of gradients back through them in the other.
+
+XLA runs a layer as a matrix product, a normalisation and what is between them: four kernels forward and seven back, and
+each writes its activations to memory for the next to read. Training a few runs at a time is a chain of such small
+kernels, and training many is bound by that traffic. Here a program of the grid keeps a tile of the batch's rows and
+takes it through the whole network. Only what the backward pass needs is written: the normalised activations x̂ (without
+LayerNorm, the activations) and two numbers a row.
+
+    forward, a layer:   u = h·W + b    z = relu(u)    x̂ = (z − μ)/σ    h = x̂·γ + β
+    backward, a layer:  dx̂ = dh·γ    dz = (dx̂ − mean dx̂ − x̂·mean(dx̂·x̂))/σ    du = dz where z > 0    dh' = du·Wᵀ
+
+Gradients of the weights are left to XLA as products, dW = x̂ᵀ·du: where nobody asks for them they are not computed.
+`networks.MLP` comes here when `fused` is in force, which the training loop decides; elsewhere the same mathematics is
+the plain one of `networks`. Reverse mode only: what differentiates forward through a network does so outside `fused`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+
+class Tiles(NamedTuple):
+    """How a kernel cuts its work: rows of the batch a program, depth of a slice of a matrix product, warps, stages."""
+
+    rows: int = 16
+    depth: int = 64
+    warps: int = 4
+    stages: int = 2
+    interpret: bool = False
+    """Run as ordinary JAX, for tests on machines without a GPU."""
+
+
+_in_force: list[Tiles | None] = [None]
+
+
+@contextmanager
+def fused(tiles: Tiles | None) -> Iterator[None]:
+    """While a function is traced inside, MLPs that can be are these kernels; with None, none is."""
+    _in_force.append(tiles)
+    try:
+        yield
+    finally:
+        _in_force.pop()
+
+
+class Layers(NamedTuple):
+    """The arrays of an MLP: L + 1 weights and biases, and L scales and offsets of LayerNorms (or none)."""
+
+    weights: tuple[Array, ...]
+    biases: tuple[Array, ...]
+    scales: tuple[Array, ...]
+    offsets: tuple[Array, ...]
+
+
+class Setting(NamedTuple):
+    """What is fixed when a kernel is made."""
+
+    tiles: Tiles
+    eps: float
+
+
+def usual_tiles(runs: int) -> Tiles | None:
+    """What measured best on an H200 for so many runs together; None where plain XLA is as fast, or exact float32 is
+    asked for. One run is a chain of small products, which XLA spreads over more of the device than row tiles do."""
+    if jax.default_backend() != "gpu" or runs < 2 or jax.config.values["jax_default_matmul_precision"]:
+        return None
+    return Tiles() if runs < 16 else Tiles(rows=32, depth=32, stages=3)
+
+
+def tiles_for(layers: Layers, x: Array, activation: Any) -> Tiles | None:
+    """The tiles in force, if a network is one that the kernels compute: ReLU, equal hidden widths, a power of two."""
+    tiles = _in_force[-1]
+    hidden = {len(bias) for bias in layers.biases[:-1]}
+    if tiles is None or activation is not jax.nn.relu or len(hidden) != 1 or x.ndim != 2:
+        return None
+    (width,) = hidden
+    regular = width >= tiles.depth and width & (width - 1) == 0 and len(x) % tiles.rows == 0
+    same = x.dtype == layers.biases[0].dtype and (tiles.interpret or x.dtype == jnp.float32)
+    return tiles if regular and same else None
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Pieces of both kernels
+# ---------------------------------------------------------------------------------------------------------------
+
+
+def _pallas() -> tuple[Any, Any]:
+    """Pallas and its Triton part, imported where a kernel is made: most programs never need them."""
+    from jax.experimental import pallas
+    from jax.experimental.pallas import triton
+
+    return pallas, triton
+
+
+def _padded(n: int) -> int:
+    """The smallest power of two that holds n columns and that a matrix unit takes."""
+    return max(16, 1 << (n - 1).bit_length())
+
+
+def _columns(ref: Any, rows: Any, first: int, width: int, total: int) -> Array:
+    """ref[rows, first : first + width], with zeros beyond `total` columns."""
+    _, triton = _pallas()
+
+    columns = first + jnp.arange(width)
+    at = ref.at[rows[:, None], columns[None, :]]
+    if first + width <= total:
+        return triton.load(at)
+    return triton.load(at, mask=(columns < total)[None, :] & (rows >= 0)[:, None], other=0.0)
+
+
+def _rows(ref: Any, first: int, height: int, total: int, width: int) -> Array:
+    """ref[first : first + height, :width], with zeros beyond `total` rows."""
+    _, triton = _pallas()
+
+    rows, columns = first + jnp.arange(height), jnp.arange(width)
+    at = ref.at[rows[:, None], columns[None, :]]
+    if first + height <= total:
+        return triton.load(at)
+    return triton.load(at, mask=(rows < total)[:, None] & (columns >= 0)[None, :], other=0.0)
+
+
+def _dot(a: Array, b: Array, transposed: bool = False) -> Array:
+    """a·b (or a·bᵀ) at JAX's default precision, which is TF32 here."""
+    return jax.lax.dot_general(a, b, (((1,), (int(transposed),)), ((), ())), preferred_element_type=a.dtype)
+
+
+def _barrier(tiles: Tiles) -> None:
+    """All threads of a program have written before any reads."""
+    _, triton = _pallas()
+
+    if not tiles.interpret:
+        triton.debug_barrier()
+
+
+def _call(kernel: Any, outputs: Any, setting: Setting, programs: int, name: str) -> Any:
+    pl, triton = _pallas()
+
+    tiles = setting.tiles
+    return pl.pallas_call(
+        kernel,
+        out_shape=outputs,
+        grid=(programs,),
+        compiler_params=triton.CompilerParams(num_warps=tiles.warps, num_stages=tiles.stages),
+        interpret=tiles.interpret,
+        name=name,
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Forward
+# ---------------------------------------------------------------------------------------------------------------
+
+
+class Kept(NamedTuple):
+    """What the backward pass needs of the forward one, a layer each: x̂, and 1/σ and −μ/σ of every row.
+
+    z > 0 exactly where x̂ > −μ/σ, so z itself is not kept.
+    """
+
+    normalised: tuple[Float[Array, "batch hidden"], ...]
+    inverse_std: tuple[Float[Array, "batch"], ...]
+    threshold: tuple[Float[Array, "batch"], ...]
+
+
+def _normalise(setting: Setting, z: Array) -> tuple[Array, Array, Array]:
+    """x̂, 1/σ and −μ/σ of every row."""
+    mean = z.sum(1) / z.shape[1]
+    z = z - mean[:, None]
+    inverse = jax.lax.rsqrt((z * z).sum(1) / z.shape[1] + setting.eps)
+    return z * inverse[:, None], inverse, -mean * inverse
+
+
+def _forward_kernel(setting: Setting, keep: bool, layers: Layers, x_ref: Any, out_ref: Any, kept: Kept) -> None:
+    """With nothing to `keep` for a way back, one buffer passes the tile from layer to layer."""
+    pl, _ = _pallas()
+
+    tiles = setting.tiles
+    norm, depth, hidden = bool(layers.scales), len(layers.biases) - 1, layers.biases[0].shape[0]
+    first = pl.program_id(0) * tiles.rows
+    rows, span = first + jnp.arange(tiles.rows), pl.ds(first, tiles.rows)
+    fan_in, fan_out = x_ref.shape[1], out_ref.shape[1]
+
+    slice_in = min(_padded(fan_in), tiles.depth)
+    u = jnp.broadcast_to(layers.biases[0][:][None, :], (tiles.rows, hidden))
+    for k in range(0, fan_in, slice_in):
+        part = _columns(x_ref, rows, k, slice_in, fan_in)
+        u += _dot(part, _rows(layers.weights[0], k, slice_in, fan_in, hidden))
+    for i in range(depth):
+        h = jnp.maximum(u, 0.0)
+        if norm:
+            h, inverse, threshold = _normalise(setting, h)
+            if keep:
+                kept.inverse_std[i][span] = inverse
+                kept.threshold[i][span] = threshold
+        buffer = kept.normalised[i if keep else 0]
+        if i and not keep:
+            _barrier(tiles)  # the buffer has been read
+        if keep or i + 1 < depth:
+            buffer[span, :] = h
+        if i + 1 < depth:
+            _barrier(tiles)  # the tile is read back in slices: a matrix unit cannot cut registers
+
+            def slice_of(k: Array, u: Array, i: int = i, buffer: Any = buffer) -> Array:
+                part = pl.ds(k * tiles.depth, tiles.depth)
+                h = buffer[span, part]
+                if norm:
+                    h = h * layers.scales[i][part][None, :] + layers.offsets[i][part][None, :]
+                return u + _dot(h, layers.weights[i + 1][part, :])
+
+            u = jnp.broadcast_to(layers.biases[i + 1][:][None, :], (tiles.rows, hidden))
+            u = jax.lax.fori_loop(0, hidden // tiles.depth, slice_of, u)
+    if norm:
+        h = h * layers.scales[-1][:][None, :] + layers.offsets[-1][:][None, :]
+    _store_columns(out_ref, rows, fan_out, _dot(h, _last_weight(layers, fan_out)) + _last_bias(layers, fan_out))
+
+
+def _last_weight(layers: Layers, fan_out: int) -> Array:
+    hidden = layers.weights[-1].shape[0]
+    return _columns(layers.weights[-1], jnp.arange(hidden), 0, _padded(fan_out), fan_out)
+
+
+def _last_bias(layers: Layers, fan_out: int) -> Array:
+    _, triton = _pallas()
+
+    columns = jnp.arange(_padded(fan_out))
+    return triton.load(layers.biases[-1].at[columns], mask=columns < fan_out, other=0.0)[None, :]
+
+
+def _store_columns(ref: Any, rows: Array, total: int, values: Array) -> None:
+    _, triton = _pallas()
+
+    columns = jnp.arange(values.shape[1])
+    mask = (columns < total)[None, :] & (rows >= 0)[:, None]
+    triton.store(ref.at[rows[:, None], columns[None, :]], values, mask=mask)
+
+
+def _forward(setting: Setting, layers: Layers, x: Array, keep: bool) -> tuple[Array, Kept]:
+    batch, norm, depth = len(x), bool(layers.scales), len(layers.biases) - 1
+    tile: Any = jax.ShapeDtypeStruct((batch, len(layers.biases[0])), x.dtype)
+    row: Any = jax.ShapeDtypeStruct((batch,), x.dtype)
+    rows = (row,) * depth if norm and keep else ()
+    kept = Kept((tile,) * (depth if keep else 1), rows, rows)
+    out = jax.ShapeDtypeStruct((batch, len(layers.biases[-1])), x.dtype)
+
+    def kernel(*refs: Any) -> None:
+        layers_ref, x_ref, (out_ref, kept_ref) = jax.tree.unflatten(structure, refs)
+        _forward_kernel(setting, keep, layers_ref, x_ref, out_ref, kept_ref)
+
+    structure = jax.tree.structure((layers, x, (out, kept)))
+    call = _call(kernel, jax.tree.leaves((out, kept)), setting, batch // setting.tiles.rows, "mlp_forward")
+    return jax.tree.unflatten(jax.tree.structure((out, kept)), call(*jax.tree.leaves((layers, x))))
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Backward
+# ---------------------------------------------------------------------------------------------------------------
+
+
+class Back(NamedTuple):
+    """What the backward kernel gives, a layer each: du, and its tiles' shares of the gradients of b, γ and β."""
+
+    du: tuple[Float[Array, "batch hidden"], ...]
+    bias: tuple[Float[Array, "programs hidden"], ...]
+    scale: tuple[Float[Array, "programs hidden"], ...]
+    offset: tuple[Float[Array, "programs hidden"], ...]
+
+
+def _backward_kernel(setting: Setting, layers: Layers, kept: Kept, d_out: Any, back: Back) -> None:
+    pl, _ = _pallas()
+
+    tiles = setting.tiles
+    norm, depth, hidden = bool(layers.scales), len(layers.biases) - 1, layers.biases[0].shape[0]
+    fan_out = d_out.shape[1]
+    program = pl.program_id(0)
+    first = program * tiles.rows
+    rows, span = first + jnp.arange(tiles.rows), pl.ds(first, tiles.rows)
+
+    dh = _dot(_columns(d_out, rows, 0, _padded(fan_out), fan_out), _last_weight(layers, fan_out), transposed=True)
+    for i in reversed(range(depth)):
+        h = kept.normalised[i][span, :]
+        active = h > (kept.threshold[i][span][:, None] if norm else 0.0)
+        if norm:
+            back.scale[i][program, :] = (dh * h).sum(0)
+            back.offset[i][program, :] = dh.sum(0)
+            dh = dh * layers.scales[i][:][None, :]
+            dz = dh - (dh.sum(1) / hidden)[:, None] - h * ((dh * h).sum(1) / hidden)[:, None]
+            dh = dz * kept.inverse_std[i][span][:, None]
+        du = jnp.where(active, dh, 0.0)
+        back.bias[i][program, :] = du.sum(0)
+        back.du[i][span, :] = du
+        if i:
+            _barrier(tiles)
+
+            def slice_of(k: Array, dh: Array, i: int = i) -> Array:
+                part = pl.ds(k * tiles.depth, tiles.depth)
+                return dh + _dot(back.du[i][span, part], layers.weights[i][:, part], transposed=True)
+
+            dh = jax.lax.fori_loop(0, hidden // tiles.depth, slice_of, jnp.zeros_like(dh))
+
+
+def _backward(setting: Setting, layers: Layers, kept: Kept, d_out: Array) -> Back:
+    batch, depth, norm = len(d_out), len(layers.biases) - 1, bool(layers.scales)
+    hidden, programs = len(layers.biases[0]), batch // setting.tiles.rows
+    tiles: Any = (jax.ShapeDtypeStruct((batch, hidden), d_out.dtype),) * depth
+    sums: Any = (jax.ShapeDtypeStruct((programs, hidden), d_out.dtype),) * depth
+    back = Back(tiles, sums, sums if norm else (), sums if norm else ())
+
+    def kernel(*refs: Any) -> None:
+        layers_ref, kept_ref, d_out_ref, back_ref = jax.tree.unflatten(structure, refs)
+        _backward_kernel(setting, layers_ref, kept_ref, d_out_ref, back_ref)
+
+    structure = jax.tree.structure((layers, kept, d_out, back))
+    call = _call(kernel, jax.tree.leaves(back), setting, programs, "mlp_backward")
+    return jax.tree.unflatten(jax.tree.structure(back), call(*jax.tree.leaves((layers, kept, d_out))))
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# The function
+# ---------------------------------------------------------------------------------------------------------------
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def mlp(setting: Setting, layers: Layers, x: Float[Array, "batch in"]) -> Float[Array, "batch out"]:
+    """Linear → ReLU (→ LayerNorm), L times, then Linear."""
+    return _forward(setting, layers, x, keep=False)[0]
+
+
+def _mlp_forward(setting: Setting, layers: Layers, x: Array) -> tuple[Array, Any]:
+    out, kept = _forward(setting, layers, x, keep=True)
+    return out, (layers, x, kept)
+
+
+def _mlp_backward(setting: Setting, residuals: Any, d_out: Array) -> tuple[Layers, Array]:
+    layers, x, kept = residuals
+    back = _backward(setting, layers, kept, d_out)
+    biases = (*(share.sum(0) for share in back.bias), d_out.sum(0))
+    # Networks of an ensemble share x. The product with a shared x would begin by transposing du, so each has its own.
+    own_x = x + 0.0 * d_out[:, :1]
+    weights = [own_x.T @ back.du[0]]
+    for i, du in enumerate((*back.du[1:], d_out)):
+        weights.append(_affine(layers, i, kept.normalised[i].T @ du, biases[i + 1]))
+    scales, offsets = (tuple(share.sum(0) for share in shares) for shares in (back.scale, back.offset))
+    return Layers(tuple(weights), biases, scales, offsets), back.du[0] @ layers.weights[0].T
+
+
+def _affine(layers: Layers, i: int, product: Array, bias: Array) -> Array:
+    """hᵀ·du from x̂ᵀ·du, h = x̂·γ + β: the rows are scaled by γ, and β meets the sum of du, which is db."""
+    if not layers.scales:
+        return product
+    return layers.scales[i][:, None] * product + layers.offsets[i][:, None] * bias[None, :]
+
+
+mlp.defvjp(_mlp_forward, _mlp_backward)

@@ -1,0 +1,99 @@
+"""The fused networks against the plain ones: values, gradients, a whole training, and their form on a GPU."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from aspc import algorithms, kernels
+from aspc.algorithms.base import CRITIC, INNER, SCALE, Spec
+from aspc.kernels import Tiles, fused
+from aspc.networks import ensemble, mlp
+from aspc.training.config import replace_fields
+from aspc.training.loop import Loop, Source, start_runs
+from aspc.training.speed import synthetic_table
+from aspc.training.table import Layout
+
+HERE = Tiles(rows=16, depth=16, interpret=True)  # the kernels' own code, run as ordinary JAX
+
+
+def networks(fan_in: int, hidden: list[int], out: int, norm: bool):
+    """Twin networks whose norms do something."""
+    nets = ensemble(lambda key: mlp(key, fan_in, hidden, out, layer_norm=norm), jax.random.key(0))
+    return jax.tree.map(lambda leaf: leaf + 0.3 * jax.random.normal(jax.random.key(leaf.size), leaf.shape), nets)
+
+
+@pytest.mark.parametrize(
+    ("fan_in", "hidden", "out", "norm"),
+    [(23, [32] * 3, 1, True), (17, [32] * 2, 6, False), (40, [16], 17, True)],
+)
+def test_values_and_gradients_are_those_of_the_plain_network(fan_in: int, hidden: list[int], out: int, norm: bool):
+    with jax.enable_x64(True):
+        nets, x = networks(fan_in, hidden, out, norm), jax.random.normal(jax.random.key(1), (32, fan_in))
+
+        def loss(nets, x):
+            return jnp.sin(nets(x)).sum()
+
+        plain = nets(x), jax.grad(loss, (0, 1))(nets, x)
+        with fused(HERE):
+            kernel = nets(x), jax.grad(loss, (0, 1))(nets, x)
+    for a, b in zip(jax.tree.leaves(plain), jax.tree.leaves(kernel), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-11)
+
+
+def test_networks_that_do_not_fit_stay_plain():
+    def uses_kernels(net, x, *dropout) -> bool:
+        with fused(HERE):
+            return "pallas_call" in str(jax.make_jaxpr(lambda x: net(x, *dropout))(x))
+
+    x = jnp.ones((32, 5))
+    assert uses_kernels(mlp(jax.random.key(0), 5, [16, 16], 2), x)
+    assert not uses_kernels(mlp(jax.random.key(0), 5, [16, 16], 2, activation=jax.nn.gelu), x)
+    assert not uses_kernels(mlp(jax.random.key(0), 5, [16, 32], 2), x)
+    assert not uses_kernels(mlp(jax.random.key(0), 5, [24, 24], 2), x)
+    assert not uses_kernels(mlp(jax.random.key(0), 5, [16, 16], 2), x[:20])
+    assert not uses_kernels(mlp(jax.random.key(0), 5, [16, 16], 2), x, jnp.ones((2, 32, 16)))
+
+
+def test_an_update_with_fused_networks_is_the_same_update():
+    """All parts in one step: the scale's forward mode beside the critics' reverse mode."""
+    sizes = {"actor_hidden_dim": 16, "critic_hidden_dim": 16, "critic_hidden_layers": 2, "batch_size": 32}
+    algorithm = replace_fields(algorithms.default("aspc"), sizes)
+    parts = frozenset({CRITIC, INNER, SCALE})
+    with jax.enable_x64(True):
+        state = algorithm.init(jax.random.key(0), Spec(4, 2))
+        batch = Layout(4, 2, False).unpack(synthetic_table(Layout(4, 2, False))[:32].astype(float))
+        noise = {"target_policy": jax.random.normal(jax.random.key(1), (32, 2))}
+
+        def update(tiles: Tiles | None):
+            with fused(tiles):
+                return jax.jit(lambda state: algorithm.update(state, batch, noise, parts))(state)
+
+        plain, kernel = update(None), update(HERE)
+    for a, b in zip(jax.tree.leaves(plain), jax.tree.leaves(kernel), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-7, atol=1e-9)
+
+
+def test_a_cpu_fuses_nothing_by_itself():
+    assert kernels.usual_tiles(1) is None
+    assert kernels.usual_tiles(64) is None
+
+
+def test_a_step_lowers_to_few_kernels_for_a_gpu():
+    """Counted in the program for a CUDA device, which can be made anywhere: a kernel more is a slower step."""
+    algorithm = algorithms.default("aspc")
+    spec, layout = Spec(17, 6), Layout(17, 6, False)
+    loop = Loop(algorithm, spec, layout, vectorise=True, tiles=Tiles())
+    source = Source(jnp.zeros(2, jnp.int32), jnp.full(2, 1000, jnp.int32))
+    runs = start_runs(algorithm, spec, jnp.arange(2), source)
+    traced = loop.run_blocks.trace(
+        loop, runs.state, runs._replace(state=None), synthetic_table(layout), jnp.asarray(0), blocks=1
+    )
+    text = traced.lower(lowering_platforms=("cuda",)).as_text()
+    # A cycle is a critic step and a critic-and-actor step, once in the inner loop and once with the scale's update.
+    # Forward: π'(s'), Q'(s', a') and Q(s, a) a critic step; π(s) and Q(s, π(s)) an actor step. Backward: Q(s, a) a
+    # critic step; Q(s, π(s)) and π(s) an actor step. The scale's step differentiates forward, so its actor is plain.
+    assert text.count('name = "mlp_forward"') == 2 * 2 * 3 + 2
+    assert text.count('name = "mlp_backward"') == 2 * 2 * 1 + 2
