@@ -331,12 +331,11 @@ def test_a_device_without_memory_ends_in_one_sentence(tiny, tmp_path, monkeypatc
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 99 bytes.")
 
     monkeypatch.setattr(Loop, "run_blocks", full)
-    # 588 rows of 12 numbers; 8 numbers a weight: itself, its target, two moments
     with pytest.raises(AspcError, match=r"data takes 0\.0 MiB and the networks 2 × 0\.\d MiB.*aspc data pack"):
         aspc.train(tiny, out=tmp_path / "run", seeds=[0, 1], **SHORT)
     monkeypatch.setattr(Loop, "run_blocks", lambda *a, **k: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        aspc.train(tiny, out=tmp_path / "other", **SHORT)
+        aspc.train(tiny, out=tmp_path / "other", seeds=[0, 1], **SHORT)
 
 
 def test_a_recorded_run_is_repeated_to_the_bit(tmp_path, capsys):
@@ -367,11 +366,10 @@ def test_a_recorded_run_is_repeated_to_the_bit(tmp_path, capsys):
     same(weights(one), weights(other))
     kept = {k: v for k, v in one.config.items() if k not in ("started", "command")}
     assert kept == {k: v for k, v in other.config.items() if k not in ("started", "command")}
-    changed = ["--alpha", "2", "--seeds", "3", "--out", str(tmp_path / "changed"), "--quiet"]
+    changed = ["--seeds", "5", "3", "--steps", "40", "--horizon", "80", "--out", str(tmp_path / "changed"), "--quiet"]
     assert main(["train", "--from", str(tmp_path / "first"), *changed]) == 0
     config = aspc.Run(tmp_path / "changed").config
-    assert (config["hyperparameters"]["base"]["alpha"], config["hyperparameters"]["ema"]) == (2.0, 0.9)
-    assert config["seeds"] == [3]
+    assert (config["seeds"], config["steps"], config["hyperparameters"]["ema"]) == ([5, 3], 40, 0.9)
     capsys.readouterr()
     np.savez(tmp_path / "logs.npz", **{**arrays, "obs": arrays["observations"] + 1})
     assert main(["train", "--from", str(tmp_path / "first"), "--out", str(tmp_path / "no"), "--quiet"]) == 2
