@@ -127,19 +127,22 @@ def test_what_is_shown_before_anything_runs(tmp_path: Path, capsys) -> None:
     assert f"{5 * STEPS:,}" in shown
     hours = 9 * STEPS / 100 / 3600
     assert f"{hours:.1f} hours of one device; {hours / 2:.1f} on 2" in shown
+    assert f"{9 * 8} episodes, at most {9 * 8 * 300:,} environment steps" in shown
     assert not (tmp_path / "no").exists()
 
 
 def test_rates_are_numbers_or_measured(tmp_path: Path) -> None:
-    assert Rates.read("70000").of("cql") == 70_000
+    assert Rates.read(["70000"]).of("cql") == 70_000
+    assert [Rates.read(["70", "iql=50"]).of(algo) for algo in ("iql", "fql")] == [50.0, 70.0]
     measured = tmp_path / "speeds.json"
     rows = [("td3_bc", 100.0), ("td3_bc", 300.0), ("iql", 50.0)]
     measured.write_text(json.dumps({"speeds": [{"algo": a, "steps_per_second": r} for a, r in rows]}))
-    rates = Rates.read(str(measured))
-    assert [rates.of(algo) for algo in ("td3_bc", "aspc", "iql+aspc", "fql")] == [300.0, 300.0, 50.0, None]
-    for wrong in ("0", str(tmp_path / "none.json")):
+    algos = ("td3_bc", "aspc", "iql+aspc", "fql")
+    assert [Rates.read([str(measured)]).of(algo) for algo in algos] == [300.0, 300.0, 50.0, None]
+    assert [Rates.read([str(measured), "aspc=3000"]).of(algo) for algo in algos] == [3000.0, 3000.0, 500.0, None]
+    for wrong in ("0", "aspc=-1", str(tmp_path / "none.json")):
         with pytest.raises(AspcError, match="--rate"):
-            Rates.read(wrong)
+            Rates.read([wrong])
 
 
 def test_wrong_options_are_sentences(tmp_path: Path) -> None:

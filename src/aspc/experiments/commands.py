@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from aspc.experiments.plan import Plan
 
 TOGETHER_ON_CPU, TOGETHER_ON_ACCELERATOR = 4, 64
+SHOWN_GROUPS = 30  # of a plan
 
 
 @dataclass(frozen=True)
@@ -78,8 +79,9 @@ class Asked:
     """Try runs again that failed before."""
     group_size: int | None = None
     """Most runs that train together; by default 4 on a CPU and 64 on an accelerator."""
-    rate: str | None = None
-    """For --dry-run: steps per second of one device (all its runs together), or a JSON file with measured rates."""
+    rate: tuple[str, ...] = ()
+    """For --dry-run: steps per second of one device, all its runs together: NUMBER, ALGO=NUMBER, or a JSON file with
+    measured rates; a file with ALGO=NUMBER is scaled to that."""
     devices: int = 1
     """For --dry-run: how many devices share the groups."""
     plugin: Path | None = None
@@ -175,17 +177,22 @@ def state(plan: Plan, known: dict[str, Known], groups: list[Group]) -> str:
 
 
 def show_plan(asked: Asked, plan: Plan, data: dict[str, Path], known: dict[str, Known]) -> None:
-    from aspc.experiments.cost import Rates, costs, table
+    from aspc.experiments.cost import Rates, costs, evaluations, table
 
     groups = groups_of(asked, plan, data, pending_runs(plan, known, asked.retry_failed))
     print(state(plan, known, groups))
-    for group in groups[:200]:
+    for group in groups[:SHOWN_GROUPS]:
         print(f"  {group.group_id}  {group.title}")
-    if len(groups) > 200:
-        print(f"  and {len(groups) - 200} more")
+    if len(groups) > SHOWN_GROUPS:
+        print(f"  and {len(groups) - SHOWN_GROUPS} more")
     if groups:
-        rates = None if asked.rate is None else Rates.read(asked.rate)
+        rates = Rates.read(asked.rate) if asked.rate else None
         print(table(costs(groups, rates), asked.devices))
+        rollouts = evaluations(groups)
+        print(
+            f"  Evaluations: {rollouts.episodes:,} episodes, at most {rollouts.environment_steps:,} environment steps "
+            f"(about {rollouts.core_hours:,.1f} hours of one core)."
+        )
 
 
 def run(asked: Asked, plan: Plan, data: dict[str, Path], known: dict[str, Known]) -> int:

@@ -7,8 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from aspc.data import d4rl
 from aspc.errors import AspcError
 from aspc.experiments.groups import Group
+from aspc.experiments.plan import name_in_presets
+
+
+ENVIRONMENT_STEPS_PER_SECOND = 5_000  # of MuJoCo's walkers with a policy, on one core
+DEFAULT_HORIZON = 1000
 
 
 class Rates(NamedTuple):
@@ -19,31 +25,27 @@ class Rates(NamedTuple):
     """For algorithms that were not measured."""
 
     @classmethod
-    def read(cls, text: str) -> Rates:
-        """A number for all algorithms, or a file that `benchmarks/` or `aspc speed --json` has written."""
-        try:
-            rate = float(text)
-        except ValueError:
-            return cls._from_file(Path(text))
-        if not rate > 0:
-            raise AspcError(f"--rate is in steps per second, above 0, not {text}.")
-        return cls({}, rate)
-
-    @classmethod
-    def _from_file(cls, path: Path) -> Rates:
-        try:
-            content = json.loads(path.read_text())
-            rows = content if isinstance(content, list) else content.get("speeds", [content])
-            # Of several measurements (of more and more runs together) the best is what the device can do.
-            rates: dict[str, float] = {}
-            for row in rows:
-                rates[row["algo"]] = max(rates.get(row["algo"], 0.0), float(row["steps_per_second"]))
-        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-            raise AspcError(
-                f"--rate takes a number of steps per second, or a JSON file with algo and steps_per_second; "
-                f"{path} is neither ({type(error).__name__})."
-            ) from error
-        return cls(rates, None)
+    def read(cls, words: Sequence[str]) -> Rates:
+        """What `--rate` takes: a number for all algorithms; ALGO=NUMBER; a file of `benchmarks/` or `aspc speed
+        --json`. With a file, ALGO=NUMBER is a device on which all is faster in the same proportion."""
+        given: dict[str, float] = {}
+        measured: dict[str, float] = {}
+        other = None
+        for word in words:
+            algo, equals, value = word.rpartition("=")
+            if (rate := _number(value)) is not None:
+                if not rate > 0:
+                    raise AspcError(f"--rate is in steps per second, above 0, not {word}.")
+                if equals:
+                    given[algo] = rate
+                else:
+                    other = rate
+            else:
+                measured |= _measured(Path(word))
+        factors = [rate / known for algo, rate in given.items() if (known := cls(measured, None).of(algo))]
+        if factors:
+            measured = {algo: rate * max(factors) for algo, rate in measured.items()}
+        return cls({**measured, **given}, other)
 
     def of(self, algo: str) -> float | None:
         """The rate of an algorithm; one with a learned scale that was not measured goes by its base."""
@@ -75,6 +77,29 @@ def costs(groups: Sequence[Group], rates: Rates | None) -> list[Line]:
     return lines
 
 
+class Evaluations(NamedTuple):
+    """What rolling policies out takes: processor cores, beside the devices that train."""
+
+    episodes: int
+    environment_steps: int
+    """At most: an episode may end early."""
+
+    @property
+    def core_hours(self) -> float:
+        return self.environment_steps / ENVIRONMENT_STEPS_PER_SECOND / 3600
+
+
+def evaluations(groups: Sequence[Group]) -> Evaluations:
+    episodes = steps = 0
+    for run in (member.run for group in groups for member in group.members):
+        options = run.train_options()
+        own = -(-run.steps // options.eval_every) * options.eval_episodes
+        family = d4rl.FAMILIES.get(d4rl.family_of(name_in_presets(run.dataset)) or "")
+        episodes += own
+        steps += own * (family.horizon if family else DEFAULT_HORIZON)
+    return Evaluations(episodes, steps)
+
+
 def table(lines: Sequence[Line], devices: int) -> str:
     """The costs as text. With several devices the groups are shared out, so the hours are those of the busiest."""
     out = [f"  {'algorithm':18s} {'groups':>6s} {'runs':>6s} {'steps':>15s} {'steps/s':>9s} {'hours':>8s}"]
@@ -93,3 +118,25 @@ def table(lines: Sequence[Line], devices: int) -> str:
 
 def total(lines: Sequence[Line]) -> Line:
     return Line("all", sum(x.groups for x in lines), sum(x.runs for x in lines), sum(x.steps for x in lines), None)
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _measured(path: Path) -> dict[str, float]:
+    try:
+        content = json.loads(path.read_text())
+        rows = content if isinstance(content, list) else content.get("speeds", [content])
+        rates: dict[str, float] = {}
+        for row in rows:  # of several measurements (of more and more runs together) the best is what a device can do
+            rates[row["algo"]] = max(rates.get(row["algo"], 0.0), float(row["steps_per_second"]))
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise AspcError(
+            f"--rate takes steps per second (70000, or aspc=70000), or a JSON file with algo and steps_per_second; "
+            f"{path} is neither ({type(error).__name__})."
+        ) from error
+    return rates

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock, Timeout
 
-from aspc.data import Dataset, d4rl
+from aspc.data import Dataset, d4rl, ogbench
 from aspc.errors import AspcError
 from aspc.experiments import results
 from aspc.experiments.plan import Plan, RunSpec, name_in_presets, short_hash
@@ -138,11 +138,18 @@ def make_groups(
 
 def program_key(run: RunSpec) -> str:
     """Runs with the same key are expected to be one program; what is really so is seen when their data is there."""
-    family = d4rl.FAMILIES.get(d4rl.family_of(name_in_presets(run.dataset)) or "")
-    # Data of sizes that are not known goes by itself.
-    sizes = (family.observation_size, family.action_size) if family else run.dataset
     anyones = dataclasses.replace(run, dataset="", seed=0, scale_of=run.scale_of and "any")
-    return short_hash([run.algo, run.bc, _shared_key(anyones.run_id, anyones), sizes, run.run_id * run.alone])
+    shared = _shared_key(anyones.run_id, anyones)
+    return short_hash([run.algo, run.bc, shared, likely_sizes(run.dataset), run.run_id * run.alone])
+
+
+def likely_sizes(dataset: str) -> Any:
+    """Equal for datasets whose observations and actions are expected to have the same sizes, judged by their names."""
+    family = d4rl.FAMILIES.get(d4rl.family_of(name_in_presets(dataset)) or "")
+    if family is not None:
+        return family.observation_size, family.action_size
+    agent = dataset.split("-")[0]
+    return f"OGBench's {agent}" if ogbench.is_single_task(dataset) and agent in ogbench.SIZES else dataset
 
 
 _SHARED_KEYS: dict[str, Any] = {}

@@ -15,7 +15,7 @@ from aspc.experiments.engine import Ended
 from aspc.experiments.groups import Group, group_folder, part_file, run_group
 from aspc.policy import write_atomically
 
-LOOK_SECONDS = 5.0  # between looks at files and queue
+LOOK_SECONDS = 2.0  # between looks at files and queue
 DEFAULT_MINUTES = 24 * 60
 
 
