@@ -12,7 +12,6 @@ from aspc.errors import AspcError
 from aspc.experiments.groups import Group
 from aspc.experiments.plan import name_in_presets
 
-
 ENVIRONMENT_STEPS_PER_SECOND = 5_000  # of MuJoCo's walkers with a policy, on one core
 DEFAULT_HORIZON = 1000
 
@@ -106,7 +105,9 @@ def table(lines: Sequence[Line], devices: int) -> str:
     for line in [*lines, total(lines)]:
         rate = "" if line.rate is None else f"{line.rate:,.0f}"
         hours = "" if line.hours is None else f"{line.hours:,.1f}"
-        out.append(f"  {line.algo:18s} {line.groups:6,d} {line.runs:6,d} {line.steps:15,d} {rate:>9s} {hours:>8s}")
+        out.append(
+            f"  {line.algo:18s} {line.groups:6,d} {line.runs:6,d} {line.steps:15,d} {rate:>9s} {hours:>8s}".rstrip()
+        )
     known = [line.hours for line in lines if line.hours is not None]
     unknown = [line.algo for line in lines if line.hours is None]
     if known:
