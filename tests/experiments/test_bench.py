@@ -240,4 +240,4 @@ def test_sigterm_ends_with_a_sentence_and_a_checkpoint(start: Start, tmp_path: P
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 128 + signal.SIGTERM, output
     assert "Traceback" not in output
-    assert "Stopped" in output
+    assert "Stopped; the same command goes on where it was." in output

@@ -102,6 +102,18 @@ def test_nothing_starts_that_would_not_end_in_time(tmp_path: Path) -> None:
     assert len(run(tmp_path, PretendEngine(tmp_path), plan)) == 8
 
 
+def test_groups_that_a_cluster_has_not_ended_are_left_when_time_is_up(tmp_path: Path) -> None:
+    class Slow(PretendEngine):
+        def wait(self, seconds: float) -> list[Ended]:
+            time.sleep(min(seconds, 0.2))
+            return []
+
+    engine, began = Slow(tmp_path), time.monotonic()
+    assert run(tmp_path, engine, make_plan(suites.expanded(["tiny"])), stop_at=began + 0.3) == {}
+    assert len(engine.started) == 2
+    assert time.monotonic() - began < 5
+
+
 def test_a_group_that_was_begun_stays_as_it_was(tmp_path: Path) -> None:
     plan = make_plan(suites.expanded(["tiny"]))
     begun = groups_to_run(tmp_path, plan, list(plan.runs), 3, {})[1]

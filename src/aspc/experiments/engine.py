@@ -216,16 +216,17 @@ class Bench:
     def run(self) -> dict[str, Known]:
         """Until everything has ended, or the time is up. Returns what is known of the plan's runs then."""
         try:
-            while self.running or self.waiting:
+            while (self.running or self.waiting) and not self._time_is_up():
                 moved = self._start_what_can()
                 if not self.running and not moved:
-                    break  # the time is up, or too little of it is left
-                for ended in self.engine.wait(LINE_SECONDS):
+                    break  # too little time is left for any other group
+                for ended in self.engine.wait(max(min(LINE_SECONDS, self._seconds_left()), 0)):
                     self._end(ended)
                 self._line_now_and_then()
-        except Interrupted:
+        except Interrupted as interruption:
             if not self._time_is_up():
-                raise
+                number = interruption.exit_code - 128
+                raise Interrupted("Stopped; the same command goes on where it was.", number) from interruption
         finally:
             self.engine.close()
         return self.known
