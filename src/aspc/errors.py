@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import errno
 from collections.abc import Iterable
 
 
@@ -11,6 +12,23 @@ class AspcError(Exception):
 
     The command line prints it on stderr and leaves with exit code 2, without a traceback.
     """
+
+
+# What the system says of a disk that is full, read-only, somebody else's, or broken.
+DISK_ERRORS = (
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EFBIG,
+    errno.EROFS,
+    errno.EACCES,
+    errno.EPERM,
+    errno.EIO,
+    errno.ENOTDIR,
+)
+
+
+class DiskTrouble(AspcError):
+    """Files cannot be written. Nothing is wrong with what was being done: it goes on once they can be."""
 
 
 class MissingExtra(AspcError):

@@ -115,7 +115,7 @@ def resume(
 
 
 def environment_of(run: Run, env: str | Callable[[], Any] | None) -> str | Callable[[], Any]:
-    found = env or run.config["env"]
+    found = env or run.env
     if found is None or found == A_FUNCTION:
         raise AspcError(f"{run.path} names no environment to go on in; give one with --env.")
     return found
@@ -126,7 +126,7 @@ def offline_part(run: Run, dataset: Dataset | str | None) -> Trained:
     source = dataset if dataset is not None else run.config["dataset"]["source"]
     if source is None:
         raise AspcError(f"{run.path} was trained on arrays: give the dataset again, finetune(…, dataset=…).")
-    data = load_source(source, run.config["dataset"]["options"])
+    data = load_source(source, run.data_options)
     if not isinstance(data, Dataset):
         raise AspcError(f"{run.path} was trained on streamed data; fine-tuning needs data that fits in memory.")
     trained = Trained.of(run, data)
@@ -167,18 +167,19 @@ def _go(
         config,
         resume_with=f"aspc finetune --resume {path}",
     )
-    outcome = OnlineTrainer(plan, online, trained, quiet).go(None if resuming else 0, last_step)
-    result = {
-        "steps": outcome.step,
-        "updates": outcome.step * online.updates,
-        "offline_steps": config["finetuned_from"]["step"],
-        "seconds": round(outcome.seconds, 3),
-        "matmul_precision": options.matmul_precision,
-        **folder.summary(folder.read_rows(path / folder.EVALUATIONS), list(options.seeds)),
-    }
-    folder.write_json(path / folder.RESULT, result)
-    run = Run(path)
-    figure.draw(run)
+    with folder.written(path, plan.resume_with):
+        outcome = OnlineTrainer(plan, online, trained, quiet).go(None if resuming else 0, last_step)
+        result = {
+            "steps": outcome.step,
+            "updates": outcome.step * online.updates,
+            "offline_steps": config["finetuned_from"]["step"],
+            "seconds": round(outcome.seconds, 3),
+            "matmul_precision": options.matmul_precision,
+            **folder.summary(folder.read_rows(path / folder.EVALUATIONS), list(options.seeds)),
+        }
+        folder.write_json(path / folder.RESULT, result)
+        run = Run(path)
+        figure.draw(run)
     return run
 
 

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 from filelock import FileLock, Timeout
 
 from aspc.data import Dataset, d4rl, ogbench
-from aspc.errors import AspcError
+from aspc.errors import AspcError, DiskTrouble
 from aspc.experiments import results
 from aspc.experiments.plan import Plan, RunSpec, name_in_presets, short_hash
 from aspc.policy import write_atomically
@@ -97,9 +97,14 @@ class Group:
 
     @classmethod
     def from_json(cls, text: str) -> Group:
-        content = json.loads(text)
-        members = (Member(RunSpec(**m["run"]), *(m[k] for k in MEMBER_FACTS)) for m in content["members"])
-        return cls(tuple(members), content["plugin"], content["attempt"])
+        try:
+            content = json.loads(text)
+            members = [Member(RunSpec(**m["run"]), *(m[k] for k in MEMBER_FACTS)) for m in content["members"]]
+            group = cls(tuple(members), content["plugin"], content["attempt"])
+            group.group_id  # noqa: B018  (can be computed)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise AspcError(f"A {GROUP} of the bench is damaged; remove its folder, which is begun again.") from error
+        return group
 
 
 MEMBER_FACTS = ("suite", "variant", "file", "scale_target")
@@ -271,12 +276,12 @@ def _trained(group: Group, folder: Path, quiet: bool, report: OnProgress) -> tup
 
 
 def _attempt(what: Callable[[], Any]) -> Any:
-    """The value, or a sentence that says what went wrong. An interruption is no failure of a run."""
+    """The value, or a sentence that says what went wrong. An interruption or a full disk is no failure of a run."""
     from aspc.training.trainer import Interrupted
 
     try:
         return what()
-    except Interrupted:
+    except (Interrupted, DiskTrouble):
         raise
     except Exception as error:
         return _sentence(error)

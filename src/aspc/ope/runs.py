@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from aspc.data import Dataset
 from aspc.errors import AspcError
 from aspc.policy import WEIGHTS, Policy
-from aspc.training.folder import CONFIG, Run, read_json
+from aspc.training.folder import CONFIG, Run, read_json, safe_env
 
 CHECKPOINTS = "checkpoints"
 
@@ -93,6 +93,7 @@ def _trained_on(paths: list[Path]) -> tuple[str, dict[str, Any]]:
         for facts in _data_facts(path):
             if facts.get("source") is None:
                 raise AspcError(f"{path} does not say what data it was trained on; give it with --dataset.")
+            safe_env(path, facts.get("options", {}).get("env"))
             sources[json.dumps([facts["source"], facts.get("options", {})], sort_keys=True)] = facts["name"]
     if len(sources) > 1:
         names = ", ".join(sorted(set(sources.values())))

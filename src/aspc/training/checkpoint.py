@@ -7,14 +7,18 @@ what is in a checkpoint can be read without this library.
 from __future__ import annotations
 
 import logging
+import os
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
-from aspc.errors import AspcError
+from aspc.errors import DISK_ERRORS, AspcError
+from aspc.training.folder import check_place
 
 
 def flatten(state: Any) -> dict[str, Any]:
@@ -37,13 +41,20 @@ class Checkpoints:
 
     def __init__(self, folder: Path, read_only: bool = False) -> None:
         """`read_only` changes nothing in the folder, so that a run can be looked at while it trains."""
-        # Orbax logs at INFO level and warns about sharding it is not told of; neither is the user's concern here.
-        logging.getLogger("absl").setLevel(logging.ERROR)
+        # Orbax logs at INFO level, warns about sharding it is not told of, and logs the traceback of every error that
+        # it raises too; none of that is the user's concern here.
+        logging.getLogger("absl").setLevel(logging.CRITICAL)
         import orbax.checkpoint as ocp
 
-        self._ocp = ocp
+        check_place(folder)
+        self._ocp, self._folder = ocp, folder
         how: dict[str, Any] = {"read_only": True} if read_only else {"max_to_keep": 2, "create": True}
-        self._manager = ocp.CheckpointManager(folder.absolute(), options=ocp.CheckpointManagerOptions(**how))
+        with _said_by_the_system(folder):
+            self._manager = ocp.CheckpointManager(
+                folder.absolute(),
+                options=ocp.CheckpointManagerOptions(**how),
+                item_handlers=ocp.StandardCheckpointHandler(),
+            )
 
     def latest_step(self) -> int | None:
         return self._manager.latest_step()
@@ -51,18 +62,41 @@ class Checkpoints:
     def save(self, step: int, state: Any) -> None:
         """Copies the state to the host at once; the writing goes on in the background."""
         arrays = jax.tree.map(np.asarray, jax.device_get(flatten(state)))
-        self._manager.save(step, args=self._ocp.args.StandardSave(arrays), force=True)
+        with _said_by_the_system(self._folder):
+            self._manager.save(step, args=self._ocp.args.StandardSave(arrays), force=True)
 
     def restore(self, step: int, like: Any) -> Any:
         shapes = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), flatten(like))
         try:
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", message=".*[Ss]harding.*")
-                arrays = self._manager.restore(step, args=self._ocp.args.StandardRestore(shapes))
-        except (ValueError, KeyError, OSError) as error:
-            raise AspcError(f"The checkpoint of step {step} cannot be read: {str(error).splitlines()[0]}") from error
+                claimed = self._manager.item_metadata(step)
+                fits = claimed is not None and _sizes(claimed) == _sizes(shapes)
+                arrays = self._manager.restore(step, args=self._ocp.args.StandardRestore(shapes)) if fits else {}
+        except Exception as error:  # a damaged checkpoint can make Orbax fail in any way
+            raise AspcError(
+                f"The checkpoint {self._folder / str(step)} cannot be read, it may be damaged; "
+                f"remove it to go on from the one before, or start a new run."
+            ) from error
         return unflatten(arrays, like)
 
     def close(self) -> None:
         """Waits until what was saved is on disk."""
-        self._manager.close()
+        with _said_by_the_system(self._folder):
+            self._manager.close()
+
+
+def _sizes(arrays: Any) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
+    return {name: (tuple(array.shape), np.dtype(array.dtype)) for name, array in arrays.items()}
+
+
+@contextmanager
+def _said_by_the_system(folder: Path) -> Iterator[None]:
+    """Orbax says that the disk is full by a ValueError with the system's words in it; here it is the system's error."""
+    try:
+        yield
+    except ValueError as error:
+        for number in DISK_ERRORS:
+            if os.strerror(number) in str(error):
+                raise OSError(number, os.strerror(number), str(folder)) from error
+        raise

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -58,6 +58,13 @@ class TrainOptions:
         for name in ("steps", "eval_every", "eval_episodes", "log_every", "n_step"):
             if getattr(self, name) < 1:
                 raise AspcError(f"--{name.replace('_', '-')} must be at least 1, not {getattr(self, name)}.")
+        for name in ("final_episodes", "horizon"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or value < 1):
+                raise AspcError(f"--{name.replace('_', '-')} must be at least 1, not {value}.")
+        if self.matmul_precision not in get_args(MatmulPrecision):
+            names = ", ".join(get_args(MatmulPrecision))
+            raise AspcError(f"--matmul-precision is one of {names}, not {self.matmul_precision!r}.")
         if self.monitor_every < 0:
             raise AspcError(f"--monitor-every must be 0 (never) or more, not {self.monitor_every}.")
         if not self.seeds or len(set(self.seeds)) < len(self.seeds) or min(self.seeds) < 0:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
+import io
 from pathlib import Path
 
 import numpy as np
 
+from aspc.policy import write_atomically
 from aspc.training.folder import FIGURE, Run
 
 
@@ -57,11 +57,10 @@ def draw(run: Run) -> Path | None:
         axes[0][0].axhline(behaviour, color="#888", ls="--", lw=1, label="behaviour data")
         axes[0][0].legend(frameon=False)
     seeds = f"{len(run.seeds)} seeds, band: min to max" if len(run.seeds) > 1 else "1 seed"
-    figure.suptitle(f"{run.config['algo']} on {run.config['dataset']['name']} ({seeds})")
+    figure.suptitle(f"{run.config['algo']} on {run.config['dataset']['name']} ({seeds})", parse_math=False)
     target = run.path / FIGURE
-    with tempfile.NamedTemporaryFile(suffix=".png", dir=run.path, prefix=".curves", delete=False) as file:
-        figure.savefig(file, dpi=110)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=110)
     plt.close(figure)
-    os.chmod(file.name, 0o644)
-    os.replace(file.name, target)
+    write_atomically(target, buffer.getvalue())
     return target

@@ -20,6 +20,7 @@ import dataclasses
 import datetime
 import hashlib
 import json
+import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -222,8 +223,9 @@ def train_fleet(
         vectorise=vectorise,
         isolate=True,
     )
-    outcome = Trainer(plan, quiet, on_progress).go(None, options.steps)
-    folder.write_json(out / folder.RESULT, _result(Fleet(out), outcome))
+    with folder.written(out, plan.resume_with):
+        outcome = Trainer(plan, quiet, on_progress).go(None, options.steps)
+        folder.write_json(out / folder.RESULT, _result(Fleet(out), outcome))
     return Fleet(out)
 
 
@@ -334,7 +336,20 @@ class Fleet:
         self.config: dict[str, Any] = read_json(self.path / folder.CONFIG, {})
         if "members" not in self.config:
             raise AspcError(f"There is no fleet in {self.path}.")
+        self._check()
         self._read: dict[str, tuple[int, dict[int, list[Row]]]] = {}
+
+    def _check(self) -> None:
+        """Refuses a damaged config."""
+        path = self.path / folder.CONFIG
+        folder.check_form(path, self.config, {"algo": str, "members": list, "datasets": list, "asked": str})
+        for data in self.config["datasets"]:
+            folder.check_form(path, data, {"name": str, "source": (str, type(None)), "fingerprint": str})
+        for member in self.config["members"]:
+            folder.check_form(path, member, {"name": str, "seed": int, "dataset": int, "settings": dict})
+            if not 0 <= member["dataset"] < len(self.config["datasets"]):
+                raise AspcError(f"{path} is damaged: {member['name']!r} has a dataset that is not there.")
+        _check_names(self.members)
 
     def __repr__(self) -> str:
         return f"Fleet({str(self.path)!r}: {self.config['algo']}, {len(self.members)} runs)"
@@ -375,6 +390,8 @@ class Fleet:
         if file not in self._read or self._read[file][0] != size:
             found: dict[int, list[Row]] = {}
             for row in read_rows(path):
+                if not row.get("run", math.nan).is_integer():
+                    raise AspcError(f"{path} is damaged: it does not say which run a row belongs to.")
                 found.setdefault(int(row["run"]), []).append(row)
             self._read[file] = size, found
         return self._read[file][1]

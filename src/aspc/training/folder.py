@@ -16,14 +16,15 @@ from __future__ import annotations
 import csv
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from filelock import FileLock, Timeout
 
-from aspc.errors import AspcError
+from aspc.errors import DISK_ERRORS, AspcError, DiskTrouble
 from aspc.policy import Policy, load_policy, write_atomically
 
 CONFIG, METRICS, EVALUATIONS, RESULT, FIGURE, STATUS = (
@@ -72,14 +73,24 @@ def read_rows(path: Path) -> list[Row]:
     """The whole rows of a CSV file of numbers; a line that a kill cut short is left out."""
     if not path.exists():
         return []
-    text = path.read_text()
-    rows = []
-    for row in csv.DictReader(text[: text.rfind("\n") + 1].splitlines()):
-        try:
+    rows: list[Row] = []
+    try:
+        text = path.read_text()
+        for row in csv.DictReader(text[: text.rfind("\n") + 1].splitlines()):
             rows.append({name: float(value) for name, value in row.items()})
-        except (TypeError, ValueError):
-            raise AspcError(f"{path} is damaged: line {len(rows) + 2} is not a row of numbers.") from None
+            rows[-1]["step"]  # every table of a run has steps
+    except (TypeError, ValueError, KeyError, csv.Error):
+        raise AspcError(f"{path} is damaged: line {len(rows) + 2} is not a row of numbers.") from None
     return rows
+
+
+def table(path: Path, needed: Iterable[str]) -> dict[str, np.ndarray]:
+    """A CSV file as arrays by column (none, if it has no rows); without the columns that it needs it is damaged."""
+    rows = read_rows(path)
+    missing = [name for name in needed if rows and name not in rows[0]]
+    if missing:
+        raise AspcError(f"{path} is damaged: it has no column {missing[0]!r}.")
+    return columns(rows)
 
 
 def columns(rows: list[Row]) -> dict[str, np.ndarray]:
@@ -97,6 +108,10 @@ class Run:
         self.config: dict[str, Any] = read_json(self.path / CONFIG)
         if "members" in self.config:
             raise AspcError(f"{self.path} holds a fleet of runs, not one: read it with aspc.training.fleet.Fleet.")
+        check_form(self.path / CONFIG, self.config, CONFIG_FORM)
+        check_form(self.path / CONFIG, self.config["dataset"], DATASET_FORM)
+        if not self.seeds or any(type(seed) is not int or seed < 0 for seed in self.seeds):
+            raise AspcError(f"{self.path / CONFIG} is damaged: its seeds are not whole numbers.")
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r}: {self.config['algo']} on {self.config['dataset']['name']})"
@@ -107,16 +122,31 @@ class Run:
 
     @property
     def metrics(self) -> dict[str, np.ndarray]:
-        return columns(read_rows(self.path / METRICS))
+        return table(self.path / METRICS, ("step", "seed"))
 
     @property
     def evaluations(self) -> dict[str, np.ndarray]:
-        return columns(read_rows(self.path / EVALUATIONS))
+        return table(self.path / EVALUATIONS, ("step", "seed", *EVALUATION_COLUMNS))
 
     @property
     def result(self) -> dict[str, Any] | None:
         """What the run came to; None while it is not finished."""
-        return read_json(self.path / RESULT, None)
+        result = read_json(self.path / RESULT, None)
+        if result is not None:
+            check_form(self.path / RESULT, result, {"steps": int, "seconds": (int, float)})
+        return result
+
+    @property
+    def env(self) -> str | None:
+        """The environment that the run names."""
+        return safe_env(self.path, self.config["env"])
+
+    @property
+    def data_options(self) -> dict[str, Any]:
+        """How its data is loaded."""
+        options = self.config["dataset"]["options"]
+        safe_env(self.path, options.get("env"))
+        return options
 
     @property
     def policy(self) -> Policy:
@@ -125,6 +155,76 @@ class Run:
 
     def policy_of(self, seed: int) -> Policy:
         return load_policy(self.path, seed)
+
+
+def check_form(path: Path, content: Any, form: Mapping[str, Any]) -> None:
+    """Refuses what was read from a file if a value that others rely on is not there, or not of its kind."""
+    if not isinstance(content, dict):
+        raise AspcError(f"{path} is damaged: it is not a table of names and values.")
+    for name, kinds in form.items():
+        value = content.get(name)
+        if not isinstance(value, kinds) or isinstance(value, bool):
+            raise AspcError(f"{path} is damaged: {name} is missing or wrong.")
+
+
+def safe_env(path: Path, env: Any) -> str | None:
+    """An environment that a file names. "module:Name" would have its reader import a module: never."""
+    if env is not None and (not isinstance(env, str) or ":" in env.removeprefix("minari:")):
+        raise AspcError(f"{path} names an environment to import, {env!r}; if you trust it, train anew with --env.")
+    return env
+
+
+NOTHING = type(None)
+CONFIG_FORM: dict[str, Any] = {
+    "algo": str,
+    "hyperparameters": dict,
+    "dataset": dict,
+    "env": (str, NOTHING),
+    "seeds": list,
+    "steps": int,
+    "scale_name": (str, NOTHING),
+}
+DATASET_FORM: dict[str, Any] = {
+    "name": str,
+    "source": (str, NOTHING),
+    "options": dict,
+    "fingerprint": str,
+    "observation_size": int,
+    "action_size": int,
+    "behaviour_return": (int, float, NOTHING),
+    "behaviour_score": (int, float, NOTHING),
+}
+EVALUATION_COLUMNS = (
+    "return_mean",
+    "return_std",
+    "score_mean",
+    "score_std",
+    "success_rate",
+    "length_mean",
+    "episodes",
+)
+
+
+@contextmanager
+def written(path: Path, resume_with: str) -> Iterator[None]:
+    """A disk that is full or read-only while a run is written ends in a sentence; what was whole before still is."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in DISK_ERRORS:
+            raise
+        raise DiskTrouble(
+            f"{path} cannot be written: {error.strerror}; what was saved before is whole: "
+            f"mend that, then continue with: {resume_with}"
+        ) from error
+
+
+def check_place(path: Path) -> None:
+    """Refuses a folder whose checkpoints would be written to another one."""
+    if "\\" in str(path.absolute()):
+        raise AspcError(
+            f"The path {path.absolute()} has a backslash in it, which checkpoints take for a slash; rename it."
+        )
 
 
 def lock(path: Path) -> FileLock:
@@ -139,9 +239,11 @@ def lock(path: Path) -> FileLock:
 
 def create(path: Path, config: Mapping[str, Any]) -> None:
     """Make a new run folder. One that holds anything already is refused: nothing on disk is ever overwritten."""
+    check_place(path)
     if (path / CONFIG).exists():
         raise AspcError(f"{path} already holds a run; choose another --out, or continue it with --resume {path}.")
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+    # What a kill has left of writing the config is nothing that anyone misses.
+    if path.exists() and (not path.is_dir() or any(not f.name.startswith(f".{CONFIG}.") for f in path.iterdir())):
         raise AspcError(f"{path} exists and is not empty; choose another --out.")
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -156,7 +258,7 @@ def read_json(path: Path, *default: Any) -> Any:
         return default[0]
     try:
         return json.loads(path.read_text())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise AspcError(f"{path} cannot be read as JSON; it may be damaged.") from error
 
 

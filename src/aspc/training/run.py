@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -125,11 +126,11 @@ def resume_run(path: Path, dataset: Any, algo: Any, env: Any, steps: int | None,
     source = dataset if dataset is not None else config["dataset"]["source"]
     if source is None:
         raise AspcError(f"{path} was trained on arrays: give the dataset again, train(dataset, resume=…).")
-    data = load_source(source, config["dataset"]["options"])
+    data = load_source(source, run.data_options)
     problem = Problem.of(data, algorithm, options)
     if problem.fingerprint != config["dataset"]["fingerprint"]:
         raise AspcError(f"The data is not what {path} was trained on (its content differs); a run cannot change data.")
-    environment = config["env"] if env == "auto" else env
+    environment = run.env if env == "auto" else env
     if environment == A_FUNCTION:
         raise AspcError(f"{path} was evaluated in an environment made by a Python function: give it again as env=….")
     steps = steps or options.steps
@@ -150,14 +151,24 @@ def _check_same_data(run: Run, facts: Mapping[str, Any], algorithm: Any, options
 def recorded_options(config: Mapping[str, Any]) -> TrainOptions:
     """The options of a run; those that its version did not have yet are the defaults."""
     names = {field.name for field in dataclasses.fields(TrainOptions)}
-    kept: dict[str, Any] = {name: value for name, value in config.items() if name in names}
-    return TrainOptions(**{**kept, "seeds": tuple(config["seeds"])})
+    with _whole("the options"):
+        return replace_fields(TrainOptions(), {name: value for name, value in config.items() if name in names})
 
 
 def recorded_algorithm(config: Mapping[str, Any], algorithm: Any = None) -> Any:
     """The algorithm of a run with its hyper-parameters; one that is not registered has to be given."""
     algorithm = algorithm or algorithms.default(config["algo"], config.get("bc", "plain"))
-    return replace_fields(algorithm, config["hyperparameters"])
+    with _whole("the hyper-parameters"):
+        return replace_fields(algorithm, config["hyperparameters"])
+
+
+@contextmanager
+def _whole(what: str) -> Iterator[None]:
+    """Values of the wrong kind in a file are said to be that."""
+    try:
+        yield
+    except (TypeError, ValueError, ArithmeticError, AttributeError) as error:
+        raise AspcError(f"The run's {folder.CONFIG} is damaged: {what} cannot be what it says.") from error
 
 
 def default_folder(dataset: str, algo: str) -> Path:
@@ -187,22 +198,23 @@ def _train(
         config,
         resume_with=f"aspc train --resume {path}",
     )
-    outcome = Trainer(plan, quiet).go(first_step, last_step)
-    result = {
-        "steps": outcome.step,
-        "seconds": round(outcome.seconds, 3),
-        "matmul_precision": options.matmul_precision,
-        **folder.summary(folder.read_rows(path / folder.EVALUATIONS), list(options.seeds)),
-    }
-    folder.write_json(path / folder.RESULT, result)
-    run = Run(path)
-    figure.draw(run)
+    with folder.written(path, plan.resume_with):
+        outcome = Trainer(plan, quiet).go(first_step, last_step)
+        result = {
+            "steps": outcome.step,
+            "seconds": round(outcome.seconds, 3),
+            "matmul_precision": options.matmul_precision,
+            **folder.summary(folder.read_rows(path / folder.EVALUATIONS), list(options.seeds)),
+        }
+        folder.write_json(path / folder.RESULT, result)
+        run = Run(path)
+        figure.draw(run)
     return run
 
 
 def evaluate(run: Run, episodes: int = 100, seeds: Sequence[int] | None = None, env: str | None = None) -> list[Row]:
     """Roll the saved policies of a run out again, in episodes that training did not use."""
-    environment = env or run.config["env"]
+    environment = env or run.env
     if environment is None or environment == A_FUNCTION:
         raise AspcError(f"{run.path} names no environment to evaluate in; give one with --env.")
     known = reference_scores(environment) is not None
