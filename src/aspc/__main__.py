@@ -42,7 +42,7 @@ def usage() -> str:
 
 def main(argv: list[str] | None = None) -> int:
     """Run a command. Returns the exit code: 0, 2 for what the user can mend, or the command's own."""
-    from aspc.errors import AspcError, unknown_name
+    from aspc.errors import DISK_ERRORS, AspcError, unknown_name
 
     argv = sys.argv[1:] if argv is None else argv
     if not argv or argv[0] in ("-h", "--help", "help"):
@@ -67,6 +67,12 @@ def main(argv: list[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output (head, less) has seen enough
         sys.stderr.close()
         return 0
+    except OSError as error:
+        if error.errno not in DISK_ERRORS:
+            raise
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"aspc: {where}{error.strerror}; make room or choose another place, then do it again.", file=sys.stderr)
+        return 2
 
 
 if __name__ == "__main__":

@@ -124,7 +124,7 @@ def train(argv: list[str]) -> int:
     env, options = asked.source.env, asked.source.options()
     environment = "auto" if env is None else None if env == "none" else env
     if model and not option(argv, "env"):
-        environment = model["env"]
+        environment = model["run"].env
     if not Path(asked.dataset).exists():
         options.pop("env", None)  # a name has its environment; another one is only evaluated in
     run = start_run(
@@ -149,15 +149,16 @@ def _model(path: Path) -> dict[str, Any]:
     from aspc.training.folder import Run
     from aspc.training.run import A_FUNCTION, recorded_options
 
-    config = Run(path).config
-    data = config["dataset"]
+    run = Run(path)
+    config, data = run.config, run.config["dataset"]
     if data["source"] is None or config["env"] == A_FUNCTION:
         raise AspcError(f"{path} was made by a program, from arrays or with an environment of its own: run that again.")
     return {
-        **{key: config.get(key) for key in ("algo", "preset", "hyperparameters", "env")},
+        **{key: config.get(key) for key in ("algo", "preset", "hyperparameters")},
+        "run": run,
         "bc": config.get("bc", "plain"),
         "dataset": data["source"],
-        "source": Source.stated(data["options"]),
+        "source": Source.stated(run.data_options),
         "training": recorded_options(config),
     }
 
