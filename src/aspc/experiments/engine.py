@@ -176,7 +176,8 @@ def groups_to_run(
     left = dict.fromkeys(pending)
     begun = []
     for group in unfinished_groups(bench):
-        if all(run_id in left for run_id in group.run_ids):
+        # The file of a group names a plugin, which is run: only one that was given here.
+        if group.plugin == plugin and all(run_id in left for run_id in group.run_ids):
             begun.append(group)
             for run_id in group.run_ids:
                 del left[run_id]
