@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from aspc.training.loop import Loop
+from aspc.training.loop import COMPILER_OPTIONS, Loop
 
 RUNS = PartitionSpec("runs")  # an array's leading axis is cut into shares, one for each device
 EVERYWHERE = PartitionSpec()
@@ -58,18 +58,19 @@ class Devices:
 
     @cache  # noqa: B019 (lives as long as one training)
     def _shared_blocks(self, blocks: int) -> Callable[..., Any]:
-        return self._shared(partial(_plain(type(self.loop).run_blocks), self.loop, blocks=blocks), numbers=1)
+        program = partial(_plain(type(self.loop).run_blocks), self.loop, blocks=blocks)
+        return self._shared(program, numbers=1, compiler_options=COMPILER_OPTIONS)
 
     @cache  # noqa: B019
     def _shared_steps(self) -> Callable[..., Any]:
         return self._shared(partial(_plain(type(self.loop).run_steps), self.loop), numbers=2)
 
-    def _shared(self, program: Callable[..., Any], numbers: int) -> Callable[..., Any]:
+    def _shared(self, program: Callable[..., Any], numbers: int, **options: Any) -> Callable[..., Any]:
         """A program of state, runs, table and some numbers, run by each device on its share of the runs."""
         inputs = (RUNS, RUNS, EVERYWHERE, *[EVERYWHERE] * numbers)
         # No device sees another's runs, so there is nothing for the check of what varies over devices to find.
         shared = jax.shard_map(program, mesh=self.mesh, in_specs=inputs, out_specs=RUNS, check_vma=False)
-        return jax.jit(shared, donate_argnums=0)
+        return jax.jit(shared, donate_argnums=0, **options)
 
 
 def _plain(program: Any) -> Callable[..., Any]:
