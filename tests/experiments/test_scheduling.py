@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from aspc.experiments import results, suites
 from aspc.experiments.engine import Bench, Ended, groups_to_run, known_runs
-from aspc.experiments.groups import Group, _failed, _identity, part_file, write_group
+from aspc.experiments.groups import Group, Member, failed_row, identity, part_file, write_group
 from aspc.experiments.plan import Plan, make_plan
 
 
 class PretendEngine:
-    """Ends each group as its script says: "done", "failed" (a run diverged), or "lost" (no results at all)."""
+    """Every run is done as soon as it is looked at; groups of the variants in `lost` end without results."""
 
-    def __init__(self, bench: Path, script: dict[str, str] | None = None, room: int = 100, seconds: float = 0) -> None:
-        self.bench, self.script, self.room, self.seconds = bench, script or {}, room, seconds
+    def __init__(self, bench: Path, lost: tuple[str, ...] = (), room: int = 100, seconds: float = 0) -> None:
+        self.bench, self.lost, self.room, self.seconds = bench, lost, room, seconds
         self.started: list[Group] = []
         self.running: list[Group] = []
         self.closed = False
@@ -34,15 +35,13 @@ class PretendEngine:
             return []
         group = self.running.pop(0)
         time.sleep(self.seconds)
-        end = self.script.get(group.members[0].variant, "done")
-        if end == "lost":
+        if group.members[0].variant in self.lost:
             return [Ended(group, "the machine burned down")]
-        rows = [
-            {**_identity(m), "status": "done", "scale_last": 3.5} if end == "done" else _failed(m, "NaN")
-            for m in group.members
-        ]
-        results.write_part(self.bench, group.group_id, rows, [])
+        results.write_part(self.bench, group.group_id, [self.row(member) for member in group.members], [])
         return [Ended(group)]
+
+    def row(self, member: Member) -> dict[str, Any]:
+        return {**identity(member), "status": "done", "scale_last": 3.5}
 
     def close(self) -> None:
         self.closed = True
@@ -77,17 +76,29 @@ def test_a_group_waits_for_the_scale_that_it_needs(tmp_path: Path, stages: Plan)
     assert again.started == []
 
 
-def test_what_needs_a_failed_run_fails_with_its_reason(tmp_path: Path, stages: Plan) -> None:
-    engine = PretendEngine(tmp_path, {"ASPC": "failed"})
+def test_what_needs_a_failed_run_fails_with_its_reason_and_alone(tmp_path: Path, stages: Plan) -> None:
+    class OneFails(PretendEngine):
+        def row(self, member: Member) -> dict[str, Any]:
+            diverges = member.variant == "ASPC" and member.run.seed == 1
+            return failed_row(member, "NaN") if diverges else super().row(member)
+
+    engine = OneFails(tmp_path)
     ended = run(tmp_path, engine, stages)
-    assert variants(engine) == ["ASPC"]
-    errors = {run_id: known.error for run_id, known in ended.items() if stages.runs[run_id].scale_of}
-    assert all("whose final scale is needed, failed: NaN" in str(error) for error in errors.values())
-    assert len(errors) == 2
+    assert variants(engine) == ["ASPC", "converged"]
+    assert [member.run.seed for member in engine.started[1].members] == [0]
+    outcomes = {
+        (stages.entry_of(run_id).variant, stages.runs[run_id].seed): known.error for run_id, known in ended.items()
+    }
+    assert outcomes == {
+        ("ASPC", 0): None,
+        ("ASPC", 1): "NaN",
+        ("converged", 0): None,
+        ("converged", 1): "The run whose final scale is needed failed: NaN",
+    }
 
 
 def test_a_group_that_is_lost_is_recorded_and_the_others_go_on(tmp_path: Path) -> None:
-    engine = PretendEngine(tmp_path, {"BC": "lost"})
+    engine = PretendEngine(tmp_path, lost=("BC",))
     ended = run(tmp_path, engine, make_plan(suites.expanded(["tiny"])))
     assert sorted(known.status for known in ended.values()) == ["done"] * 4 + ["failed"] * 4
     assert {known.error for known in ended.values() if known.error} == {"the machine burned down"}

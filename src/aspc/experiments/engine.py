@@ -137,7 +137,9 @@ def read_known(path: Path) -> dict[str, Known]:
 def unfinished_groups(bench: Path) -> list[Group]:
     """Groups that were begun and have no results yet, the oldest first."""
     found = [p for p in (bench / "groups").glob(f"*/{GROUP}") if not part_file(bench, p.parent.name).exists()]
-    return [Group.from_json(path.read_text()) for path in sorted(found, key=lambda p: p.stat().st_mtime)]
+    return [
+        Group.from_json(path.read_text(errors="replace")) for path in sorted(found, key=lambda p: p.stat().st_mtime)
+    ]
 
 
 def remember(bench: Path, plan: Plan) -> None:
@@ -249,18 +251,31 @@ class Bench:
                 continue
             moved = True
             self.waiting.remove(group)
-            lost = [need for need in needs if self.known[need].scale_last is None or self.known[need].error]
-            if lost:
-                error = self.known[lost[0]].error or "it has learned no scale"
-                record_failure(self.folder, group, f"The run {lost[0]}, whose final scale is needed, failed: {error}")
-                self._end(Ended(group))
-                continue
-            group = with_scales(group, self.known)
-            write_group(self.folder, group)
-            self.running[group.group_id] = (group, time.monotonic())
-            self.say(f"starting {group.title}")
-            self.engine.start(group)
+            ready = self._without_the_lost(group)
+            if ready is not None:
+                write_group(self.folder, ready)
+                self.running[ready.group_id] = (ready, time.monotonic())
+                self.say(f"starting {ready.title}")
+                self.engine.start(ready)
         return moved
+
+    def _without_the_lost(self, group: Group) -> Group | None:
+        """The group with the scales that its runs need; those whose scale was never found are recorded as failed."""
+        lost: dict[str, list[Member]] = {}
+        ready = []
+        for member in group.members:
+            needed = self.known.get(member.run.scale_of or "")
+            if needed is None:
+                ready.append(member)
+            elif needed.status == "done" and needed.scale_last is not None:
+                ready.append(replace(member, scale_target=needed.scale_last))
+            else:
+                lost.setdefault(needed.error or "it has learned no scale", []).append(member)
+        for error, members in lost.items():
+            failed = replace(group, members=tuple(members))
+            record_failure(self.folder, failed, f"The run whose final scale is needed failed: {error}")
+            self._end(Ended(failed))
+        return replace(group, members=tuple(ready)) if ready else None
 
     def _end(self, ended: Ended) -> None:
         group, began = self.running.pop(ended.group.group_id, (ended.group, time.monotonic()))
@@ -269,7 +284,8 @@ class Bench:
             record_failure(self.folder, group, ended.error or "The group ended without results.")
         rows = read_known(part)
         self.known |= rows
-        self.pace.note(group, time.monotonic() - began)
+        if all(row.status == "done" for row in rows.values()):  # what fails is soon over
+            self.pace.note(group, time.monotonic() - began)
         failed = [(run_id, row.error) for run_id, row in rows.items() if row.status == "failed"]
         for run_id, error in failed[:1]:
             more = f" (and {len(failed) - 1} more of this group)" if len(failed) > 1 else ""
@@ -305,17 +321,6 @@ class Bench:
         self.last_line = time.monotonic()
         if not self.quiet:
             print(text, file=sys.stderr, flush=True)
-
-
-def with_scales(group: Group, known: Mapping[str, Known]) -> Group:
-    """The group with the scales that its runs take from others."""
-
-    def found(member: Member) -> Member:
-        if member.run.scale_of is None:
-            return member
-        return replace(member, scale_target=known[member.run.scale_of].scale_last)
-
-    return replace(group, members=tuple(found(member) for member in group.members))
 
 
 class Pace:

@@ -195,7 +195,7 @@ def run_group(bench: Path, group_id: str, quiet: bool = True, on_progress: OnPro
     with _the_only_one(folder):
         if part_file(bench, group_id).exists():
             return
-        group = Group.from_json((folder / GROUP).read_text())
+        group = Group.from_json((folder / GROUP).read_text(errors="replace"))
         if group.plugin and getattr(sys.modules.get("aspc_plugin"), "__file__", None) != group.plugin:
             from aspc.cli import load_plugin
 
@@ -211,7 +211,7 @@ def run_group(bench: Path, group_id: str, quiet: bool = True, on_progress: OnPro
 def record_failure(bench: Path, group: Group, error: str) -> None:
     """Results of a group that could not be run at all."""
     facts = {"group_id": group.group_id, "started": _now(), "finished": _now()}
-    rows = [{**facts, **_failed(member, error)} for member in group.members]
+    rows = [{**facts, **failed_row(member, error)} for member in group.members]
     results.write_part(bench, group.group_id, rows, [])
 
 
@@ -261,15 +261,15 @@ def _trained(group: Group, folder: Path, quiet: bool, report: OnProgress) -> tup
         if isinstance(found, Dataset):
             programs.setdefault((found.observation_size, found.action_size), []).append(member)
         else:
-            rows.append(_failed(member, found))
+            rows.append(failed_row(member, found))
     for members in programs.values():
         path = folder / f"fleet-{short_hash([m.run.run_id for m in members])[:8]}"
         fleet = _attempt(partial(_train, members, data, path, quiet, report))
         if isinstance(fleet, str):
-            rows += [_failed(member, fleet) for member in members]
+            rows += [failed_row(member, fleet) for member in members]
             continue
         for member in members:
-            row, points = _rows_of(fleet, member, data[member.run.dataset], len(members))
+            row, points = rows_of(fleet, member, data[member.run.dataset], len(members))
             rows.append(row)
             curves += points
     return rows, curves
@@ -335,7 +335,7 @@ def _train(members: Sequence[Member], data: Mapping[str, Any], path: Path, quiet
 # ── its results, as rows ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _identity(member: Member) -> dict[str, Any]:
+def identity(member: Member) -> dict[str, Any]:
     """What a run is, whatever came of it."""
     run, algorithm = member.run, member.algorithm()
     options = {name: value for name, value in dataclasses.asdict(run.train_options()).items() if name != "seeds"}
@@ -364,17 +364,17 @@ def _identity(member: Member) -> dict[str, Any]:
     }
 
 
-def _failed(member: Member, error: str) -> dict[str, Any]:
-    return {**_identity(member), "status": "failed", "error": error}
+def failed_row(member: Member, error: str) -> dict[str, Any]:
+    return {**identity(member), "status": "failed", "error": error}
 
 
-def _rows_of(fleet: Fleet, member: Member, data: Dataset, together: int) -> tuple[dict[str, Any], Rows]:
+def rows_of(fleet: Fleet, member: Member, data: Dataset, together: int) -> tuple[dict[str, Any], Rows]:
     """A run's row, and the points of its curves."""
     assert fleet.result is not None
     came_to = fleet.result["members"][member.run.run_id]
     initial = initial_scale(member.algorithm())
     row = {
-        **_identity(member),
+        **identity(member),
         "status": came_to["status"],
         "error": came_to["error"],
         **{f"{name}_{which}": came_to[f"{which}_{name}"] for name in ("score", "return") for which in ("last", "best")},
