@@ -10,7 +10,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "train": ("aspc.cli", "train", "Train a policy on a dataset; leaves a run folder behind."),
     "eval": ("aspc.cli", "evaluate", "Roll the policies of a run out again, in many episodes."),
     "data": ("aspc.data.commands", "main", "List, inspect, download, make, convert and collect datasets."),
-    "bench": ("aspc.experiments.commands", "bench", "Run a suite: a table or figure of the paper, here or on a cluster."),
+    "bench": ("aspc.experiments.commands", "bench", "Run a table or figure of the paper, here or on a cluster."),
     "results": ("aspc.experiments.results_command", "main", "Merge folders of results, export them as CSV."),
     "report": ("aspc.report.commands", "main", "Make one page to read from results: tables, curves, claims."),
     "fqe": ("aspc.ope", "main", "Which policy is best? Fitted-Q evaluation, with no simulator."),
@@ -18,7 +18,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "export": ("aspc.export", "main", "Write a policy as ONNX, StableHLO or plain NumPy."),
     "finetune": ("aspc.finetune", "main", "Go on from a run in its environment: offline to online."),
     "verify": ("aspc.cli", "verify", "Replay reference traces in float64: is this the authors' algorithm?"),
-    "speed": ("aspc.cli", "speed", "Measure steps per second on this machine, and the share of its limit."),
+    "speed": ("aspc.training.speed_command", "main", "Measure steps per second here, and the share of the limit."),
 }
 
 USAGE = """usage: aspc COMMAND [OPTIONS]     (aspc COMMAND --help says more)

@@ -13,6 +13,7 @@ from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
+from jax import named_scope
 from jax.lax import stop_gradient as sg
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
@@ -224,19 +225,23 @@ class AdaptiveScale(Generic[Base]):
     # -- one step ----------------------------------------------------------------------------------------------
     def update(self, state: AdaptiveState, batch: Batch, noise: Noise, parts: Parts) -> tuple[AdaptiveState, Metrics]:
         batch, noise, other = self.split_inputs(batch, noise)
-        ctx = self.base.prepare(state.base, batch, noise, parts)
+        with named_scope("critic"):
+            ctx = self.base.prepare(state.base, batch, noise, parts)
         scale_state, metrics = state.scale, Metrics()
         if INNER not in parts:
             return AdaptiveState(ctx.state, scale_state), ctx.metrics
         if SCALE in parts and self.scale_mode == "learned":
-            judged = ctx if other is None else self.base.prepare_again(ctx, *other)
-            inner, scale_state, metrics = self.outer_update(ctx, judged, state.scale)
+            with named_scope("scale"):
+                judged = ctx if other is None else self.base.prepare_again(ctx, *other)
+                inner, scale_state, metrics = self.outer_update(ctx, judged, state.scale)
         else:
-            inner = self.base.inner_step(ctx, state.scale.scale)
+            with named_scope("actor"):
+                inner = self.base.inner_step(ctx, state.scale.scale)
             if SCALE in parts and self.scale_mode == "linear":
                 scale_state = self.on_the_line(state.scale)
         metrics = {**ctx.metrics, **inner.metrics, **metrics, "scale": scale_state.scale}
-        return AdaptiveState(self.base.commit(ctx, inner), scale_state), metrics
+        with named_scope("targets"):
+            return AdaptiveState(self.base.commit(ctx, inner), scale_state), metrics
 
     def on_the_line(self, state: ScaleState) -> ScaleState:
         """The scale at its next place between the initial one and the target."""

@@ -41,6 +41,10 @@ class Adam(NamedTuple):
 
     def step(self, params: Any, grads: Any, state: optax.OptState) -> tuple[Any, optax.OptState]:
         """One update; differentiable with respect to everything that `grads` depends on."""
+        with jax.named_scope("optimiser"):
+            return self._step(params, grads, state)
+
+    def _step(self, params: Any, grads: Any, state: optax.OptState) -> tuple[Any, optax.OptState]:
         if self.max_grad_norm is not None:
             shorten = jnp.minimum(1.0, self.max_grad_norm / (global_norm(grads) + 1e-6))
             grads = jax.tree.map(lambda g: g * shorten, grads)

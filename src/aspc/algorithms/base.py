@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import jax
+from jax import named_scope
 from jaxtyping import Array, Float, PRNGKeyArray
 
 Metrics = dict[str, Array]
@@ -208,11 +209,14 @@ class Scalable(Preprocessing):
         return getattr(self, self.scale_name)
 
     def update(self, state: Any, batch: Batch, noise: Noise, parts: Parts) -> tuple[Any, Metrics]:
-        ctx = self.prepare(state, batch, noise, parts)
+        with named_scope("critic"):  # names for the profile of a step (`aspc speed --profile`)
+            ctx = self.prepare(state, batch, noise, parts)
         if INNER not in parts:
             return ctx.state, ctx.metrics
-        inner = self.inner_step(ctx, self.scale)
-        return self.commit(ctx, inner), {**ctx.metrics, **inner.metrics}
+        with named_scope("actor"):
+            inner = self.inner_step(ctx, self.scale)
+        with named_scope("targets"):
+            return self.commit(ctx, inner), {**ctx.metrics, **inner.metrics}
 
 
 class Context(NamedTuple):

@@ -170,7 +170,9 @@ class Loop:
             algorithm = with_overrides(self.algorithm, run.overrides)
 
             def one_block(state: Any, block: Int[Array, ""]) -> tuple[Any, Metrics]:
-                return self.run_block(algorithm, state, *self.draw_block(algorithm, table, run, block))
+                with jax.named_scope("sampling"):
+                    drawn = self.draw_block(algorithm, table, run, block)
+                return self.run_block(algorithm, state, *drawn)
 
             return jax.lax.scan(one_block, run.state, first_block + jnp.arange(blocks))
 

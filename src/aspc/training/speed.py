@@ -9,7 +9,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -25,6 +25,7 @@ from aspc.training.table import Layout
 
 ROWS = 100_000  # of the synthetic dataset
 REPEATS = 3  # timings of which the median counts
+COMPARE_ROUNDS = 7
 
 
 class Product(NamedTuple):
@@ -76,21 +77,24 @@ def dead_code_removed(jaxpr: Any) -> Any:
     return partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))[0]
 
 
-def seconds_of(product: Product, runs: int, at_least: float = 0.05) -> float:
-    """Time of one such product (of `runs` at once where runs are vectorised), alone and in a compiled loop."""
+def seconds_of(product: Product, runs: int, together: int, at_least: float = 0.05) -> float:
+    """Time of one such product (of `runs` at once where runs are vectorised), alone and in a compiled loop.
+
+    `together` products share one turn of the loop: on a GPU the turn itself costs more than a product.
+    """
     dims = product.dimension_numbers
-    left = jnp.asarray(np.random.default_rng(0).normal(size=(runs, *product.left)), jnp.float32)
+    left = jnp.asarray(np.random.default_rng(0).normal(size=(together, runs, *product.left)), jnp.float32)
     right = jnp.asarray(np.random.default_rng(1).normal(size=(runs, *product.right)), jnp.float32)
     if runs == 1:
-        left, right = left[0], right[0]
+        left, right = left[:, 0], right[0]
         multiply: Callable = lambda a, b: jax.lax.dot_general(a, b, dims)  # noqa: E731
     else:
         multiply = jax.vmap(lambda a, b: jax.lax.dot_general(a, b, dims))
 
     def body(_: Any, left: jax.Array) -> jax.Array:
-        # One number of the result goes back in, so that no product can be left out or moved out of the loop.
-        result = jax.lax.optimization_barrier(multiply(left, right))
-        return left.at[(0,) * left.ndim].set(result.ravel()[0] * 1e-30)
+        # One number of the results goes back in, so that no product can be left out or moved out of the loop.
+        results = jax.lax.optimization_barrier([multiply(left[i], right) for i in range(together)])
+        return left.at[(0,) * left.ndim].set(results[-1].ravel()[0] * 1e-30)
 
     @jax.jit
     def repeated(left: jax.Array, times: jax.Array) -> jax.Array:
@@ -103,7 +107,7 @@ def seconds_of(product: Product, runs: int, at_least: float = 0.05) -> float:
         repeated(left, times).block_until_ready()
         spent = time.perf_counter() - begin
         if spent >= at_least:
-            return spent / times
+            return spent / times / together
         times *= 4
 
 
@@ -119,7 +123,7 @@ class Prepared:
                 raise AspcError(f"--{name} must be at least 1.")
         own_batch = {} if batch is None else {"batch_size": batch}
         self.algorithm = replace_fields(algorithms.default(algo), {**own_batch, **hyper})
-        self.seeds, self.device = seeds, jax.devices()[0]
+        self.algo, self.seeds, self.device = algo, seeds, jax.devices()[0]
         spec = Spec(obs_dim, act_dim)
         layout = Layout(obs_dim, act_dim, bool(getattr(self.algorithm, "uses_next_actions", False)))
         self.loop = Loop(self.algorithm, spec, layout, vectorise=self.device.platform != "cpu")
@@ -139,6 +143,18 @@ class Prepared:
         self.compile_seconds = time.perf_counter() - begin
         self.chunk()  # warm up
 
+    def facts(self) -> dict[str, Any]:
+        """What was timed, and on what."""
+        return {
+            "algo": self.algo,
+            "device": f"{self.device.platform}: {self.device.device_kind}",
+            "matmul_precision": str(jax.config.values["jax_default_matmul_precision"] or "default"),
+            "obs_dim": self.loop.spec.obs_dim,
+            "act_dim": self.loop.spec.act_dim,
+            "batch": self.algorithm.batch_size,
+            "seeds": self.seeds,
+        }
+
     def chunk(self) -> float:
         """Train one chunk of all runs; returns its seconds."""
         begin = time.perf_counter()
@@ -155,36 +171,67 @@ class Prepared:
 
     def bound_seconds(self) -> float:
         """Seconds that the matrix products alone take, for a step of one run."""
-        together = self.seeds if self.loop.vectorise else 1
-        return sum(n * seconds_of(product, together) for product, n in self.products().items()) / together
+        runs = self.seeds if self.loop.vectorise else 1
+        together = 1 if self.device.platform == "cpu" else 16
+        return sum(n * seconds_of(product, runs, together) for product, n in self.products().items()) / runs
 
     def flops(self) -> float:
         return sum(n * product.flops for product, n in self.products().items())
 
 
 def measure(
-    algo: str, obs_dim: int, act_dim: int, batch: int | None, seeds: int, steps: int, **hyper: Any
+    algo: str, obs_dim: int, act_dim: int, batch: int | None, seeds: int, steps: int, bound: bool = True, **hyper: Any
 ) -> dict[str, Any]:
-    """Train on synthetic data and time it; see `aspc speed --help`. Without a batch size, the algorithm's own."""
-    prepared = Prepared(algo, obs_dim, act_dim, batch, seeds, steps, **hyper)
-    rate = prepared.steps * seeds / statistics.median(prepared.chunk() for _ in range(REPEATS))
-    flops, bound_seconds = prepared.flops(), prepared.bound_seconds()
-    return {
-        "algo": algo,
-        "device": f"{prepared.device.platform}: {prepared.device.device_kind}",
-        "matmul_precision": str(jax.config.values["jax_default_matmul_precision"] or "default"),
-        "obs_dim": obs_dim,
-        "act_dim": act_dim,
-        "batch": prepared.algorithm.batch_size,
-        "seeds": seeds,
+    """Train on synthetic data and time it; see `aspc speed --help`. Without a batch size, the algorithm's own.
+
+    The `bound` by matrix products is timed too, unless it is not wanted.
+    """
+    return measured(Prepared(algo, obs_dim, act_dim, batch, seeds, steps, **hyper), bound)
+
+
+def measured(prepared: Prepared, bound: bool = True) -> dict[str, Any]:
+    """What `aspc speed` says of a prepared algorithm."""
+    seconds = statistics.median(prepared.chunk() for _ in range(REPEATS))
+    rate = prepared.steps * prepared.seeds / seconds
+    result = {
+        **prepared.facts(),
         "steps": prepared.steps,
         "compile_seconds": prepared.compile_seconds,
         "steps_per_second": rate,
+    }
+    memory = prepared.device.memory_stats() or {}
+    if "peak_bytes_in_use" in memory:
+        result["peak_device_memory_mib"] = memory["peak_bytes_in_use"] / 2**20
+    if not bound:
+        return result
+    flops, bound_seconds = prepared.flops(), prepared.bound_seconds()
+    return {
+        **result,
         "flops_per_step": flops,
         "matmul_flops_per_second": flops / bound_seconds,
         "matmul_bound_steps_per_second": 1 / bound_seconds,
         "share_of_matmul_bound": rate * bound_seconds,
     }
+
+
+def compare(algos: Sequence[str], obs_dim: int, act_dim: int, batch: int, seeds: int, steps: int) -> list[dict]:
+    """Several algorithms, timed in turn so that all see the same machine; times are relative to the first one's."""
+    prepared = [Prepared(algo, obs_dim, act_dim, batch, seeds, steps) for algo in algos]
+    seconds = [[p.chunk() / p.steps for p in prepared] for _ in range(COMPARE_ROUNDS)]
+    rows = []
+    for i, p in enumerate(prepared):
+        relative = statistics.median(round_[i] / round_[0] for round_ in seconds)
+        rate = seeds / statistics.median(round_[i] for round_ in seconds)
+        rows.append({**p.facts(), "steps_per_second": rate, "relative_time": relative})
+    return rows
+
+
+def sweep(
+    algo: str, obs_dim: int, act_dim: int, batch: int, many_seeds: Sequence[int], steps: int
+) -> Iterator[dict[str, Any]]:
+    """The rate for each number of runs that train together."""
+    for seeds in many_seeds:
+        yield measure(algo, obs_dim, act_dim, batch, seeds, steps, bound=False)
 
 
 def synthetic_table(layout: Layout) -> jax.Array:
