@@ -313,30 +313,40 @@ class StreamingDataset:
     @classmethod
     def open(cls, folder: str | os.PathLike[str]) -> StreamingDataset:
         """Open a folder that `pack` wrote."""
+        from aspc.data.files import read_facts
+
         folder = Path(folder)
         try:
             meta = json.loads((folder / META).read_text("utf-8"))
             if meta["format"] != FORMAT:
                 raise AspcError(f"{folder} is packed in format {meta['format']}, but this version reads {FORMAT}.")
+            if not all(0 < meta[f"{name}_size"] < 2**31 for name in ("observation", "action")):
+                raise ValueError("it states sizes that nothing has")
             width = _columns(meta["observation_size"], meta["action_size"])["discounts"].stop
             size = (folder / ROWS).stat().st_size
-            dataset = cls(
-                folder=folder,
-                name=str(meta["name"]),
-                env=meta["env"],
-                rows=int(meta["rows"]),
-                observation_size=int(meta["observation_size"]),
-                action_size=int(meta["action_size"]),
-                n_step=int(meta["n_step"]),
-                discount=float(meta["discount"]),
-                action_low=np.asarray(meta["action_low"], dtype=np.float32),
-                action_high=np.asarray(meta["action_high"], dtype=np.float32),
-                observation_mean=np.asarray(meta["observation_mean"], dtype=np.float64),
-                observation_std=np.asarray(meta["observation_std"], dtype=np.float64),
-                mean_reward=float(meta["mean_reward"]),
-                notes=tuple(map(str, meta["notes"])),
-            )
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            with np.errstate(over="ignore"):  # what is too large becomes infinite, and is refused
+                dataset = cls(
+                    folder=folder,
+                    name=str(meta["name"]),
+                    env=read_facts(json.dumps({"env": meta["env"]})).get("env"),
+                    rows=int(meta["rows"]),
+                    observation_size=int(meta["observation_size"]),
+                    action_size=int(meta["action_size"]),
+                    n_step=int(meta["n_step"]),
+                    discount=float(meta["discount"]),
+                    action_low=np.asarray(meta["action_low"], dtype=np.float32),
+                    action_high=np.asarray(meta["action_high"], dtype=np.float32),
+                    observation_mean=np.asarray(meta["observation_mean"], dtype=np.float64),
+                    observation_std=np.asarray(meta["observation_std"], dtype=np.float64),
+                    mean_reward=float(meta["mean_reward"]),
+                    notes=tuple(map(str, meta["notes"])),
+                )
+            vectors = (dataset.action_low, dataset.action_high, dataset.observation_mean, dataset.observation_std)
+            sizes = [(dataset.action_size,)] * 2 + [(dataset.observation_size,)] * 2
+            fits = [vector.shape for vector in vectors] == sizes and all(np.isfinite(v).all() for v in vectors)
+            if not fits or not (dataset.action_low < dataset.action_high).all() or dataset.n_step < 1:
+                raise ValueError("its vectors do not fit")
+        except (OSError, ValueError, KeyError, TypeError, ArithmeticError, RecursionError) as error:
             raise AspcError(f"{folder} is not a whole packed folder; pack the data again.") from error
         if dataset.rows < 1 or size != dataset.rows * width * 4:
             raise AspcError(f"{folder / ROWS} has {size:,} bytes, not the {dataset.rows * width * 4:,} that it should.")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -49,12 +50,19 @@ class Checkpoints:
         check_place(folder)
         self._ocp, self._folder = ocp, folder
         how: dict[str, Any] = {"read_only": True} if read_only else {"max_to_keep": 2, "create": True}
-        with _said_by_the_system(folder):
-            self._manager = ocp.CheckpointManager(
-                folder.absolute(),
-                options=ocp.CheckpointManagerOptions(**how),
-                item_handlers=ocp.StandardCheckpointHandler(),
-            )
+        try:
+            with _said_by_the_system(folder):
+                self._manager = ocp.CheckpointManager(
+                    folder.absolute(),
+                    options=ocp.CheckpointManagerOptions(**how),
+                    item_handlers=ocp.StandardCheckpointHandler(),
+                )
+        except OSError:
+            raise
+        except Exception as error:  # a damaged checkpoint can make Orbax fail in any way
+            raise AspcError(
+                f"A checkpoint in {folder} is damaged; remove the newest to go on from the one before."
+            ) from error
 
     def latest_step(self) -> int | None:
         return self._manager.latest_step()
@@ -68,22 +76,39 @@ class Checkpoints:
     def restore(self, step: int, like: Any) -> Any:
         shapes = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), flatten(like))
         try:
-            with warnings.catch_warnings():
+            with warnings.catch_warnings(), _without_afterwords():
                 warnings.filterwarnings("ignore", message=".*[Ss]harding.*")
                 claimed = self._manager.item_metadata(step)
-                fits = claimed is not None and _sizes(claimed) == _sizes(shapes)
-                arrays = self._manager.restore(step, args=self._ocp.args.StandardRestore(shapes)) if fits else {}
+                if claimed is None or _sizes(claimed) != _sizes(shapes):
+                    raise AspcError("The checkpoint belongs to another algorithm or version; start a new run instead.")
+                return unflatten(self._manager.restore(step, args=self._ocp.args.StandardRestore(shapes)), like)
+        except AspcError:
+            raise
         except Exception as error:  # a damaged checkpoint can make Orbax fail in any way
             raise AspcError(
                 f"The checkpoint {self._folder / str(step)} cannot be read, it may be damaged; "
                 f"remove it to go on from the one before, or start a new run."
             ) from error
-        return unflatten(arrays, like)
 
     def close(self) -> None:
         """Waits until what was saved is on disk."""
         with _said_by_the_system(self._folder):
             self._manager.close()
+
+
+@contextmanager
+def _without_afterwords() -> Iterator[None]:
+    """Where one array cannot be read, threads that read the others find nobody waiting and print a traceback each, a
+    little later: they are kept quiet from then on."""
+    before = sys.unraisablehook
+
+    def hook(said: Any) -> None:
+        if "Event loop is closed" not in str(said.exc_value):
+            before(said)
+
+    sys.unraisablehook = hook
+    yield
+    sys.unraisablehook = before
 
 
 def _sizes(arrays: Any) -> dict[str, tuple[tuple[int, ...], np.dtype]]:

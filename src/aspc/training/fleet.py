@@ -374,7 +374,15 @@ class Fleet:
     @property
     def result(self) -> dict[str, Any] | None:
         """What the fleet came to; None while it is not finished."""
-        return read_json(self.path / folder.RESULT, None)
+        result = read_json(self.path / folder.RESULT, None)
+        if result is not None:
+            folder.check_form(self.path / folder.RESULT, result, {"steps": int, "members": dict})
+            for member in self.config["members"]:
+                own = result["members"].get(member["name"])
+                folder.check_form(
+                    self.path / folder.RESULT, own, {"status": str, "steps": int, "seconds": (int, float)}
+                )
+        return result
 
     def policy(self, name: str) -> Policy:
         self._index(name)
