@@ -1,4 +1,4 @@
-"""The commands `train`, `eval`, `verify` and `speed`: their options, and what they print.
+"""The commands `train`, `eval` and `verify`: their options, and what they print.
 
 Options come from the same dataclasses that the library uses (tyro), so a hyper-parameter's sentence is written once.
 """
@@ -320,47 +320,3 @@ def verify(argv: list[str]) -> int:
     if not good:
         print(f"At least one quantity differs by more than {TOLERANCE:.0e}.", file=sys.stderr)
     return 0 if good else 1
-
-
-# ---------------------------------------------------------------------------------------------------------------
-# speed
-# ---------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Speed:
-    """Measure training on synthetic data, on the default device.
-
-    Prints compile seconds, steps per second, floating-point operations a step, the machine's measured float32 rate
-    at the step's own matrix shapes, and the share of it that training reaches.
-    """
-
-    algo: str = "aspc"
-    """The algorithm."""
-    obs_dim: int = 17
-    """Size of an observation."""
-    act_dim: int = 6
-    """Size of an action."""
-    batch: int = 256
-    """Size of a minibatch."""
-    seeds: int = 1
-    """Runs to train together."""
-    steps: int = 2_000
-    """Steps to time, after compilation."""
-    json: bool = False
-    """Print one JSON object instead of a table."""
-
-
-def speed(argv: list[str]) -> int:
-    asked = parse(Speed, argv, "speed")
-
-    from aspc.training.speed import measure
-
-    result = measure(asked.algo, asked.obs_dim, asked.act_dim, asked.batch, asked.seeds, asked.steps)
-    if asked.json:
-        print(json.dumps(result))
-        return 0
-    for name, value in result.items():
-        shown = f"{value:,.4g}" if isinstance(value, float) else str(value)
-        print(f"{name.replace('_', ' '):40s} {shown}")
-    return 0
