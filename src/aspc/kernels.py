@@ -30,9 +30,9 @@ class Tiles(NamedTuple):
     """How a kernel cuts its work: rows of the batch a program, depth of a slice of a matrix product, warps, stages."""
 
     rows: int = 16
-    depth: int = 64
+    depth: int = 32
     warps: int = 4
-    stages: int = 2
+    stages: int = 4
     interpret: bool = False
     """Run as ordinary JAX, for tests on machines without a GPU."""
 
@@ -71,7 +71,7 @@ def usual_tiles(runs: int) -> Tiles | None:
     asked for. One run is a chain of small products, which XLA spreads over more of the device than row tiles do."""
     if jax.default_backend() != "gpu" or runs < 2 or jax.config.values["jax_default_matmul_precision"]:
         return None
-    return Tiles() if runs < 16 else Tiles(rows=32, depth=32, stages=3)
+    return Tiles() if runs < 16 else Tiles(rows=32, stages=3)
 
 
 def tiles_for(layers: Layers, x: Array, activation: Any) -> Tiles | None:
@@ -170,11 +170,11 @@ class Kept(NamedTuple):
 
 
 def _normalise(setting: Setting, z: Array) -> tuple[Array, Array, Array]:
-    """x̂, 1/σ and −μ/σ of every row."""
-    mean = z.sum(1) / z.shape[1]
-    z = z - mean[:, None]
-    inverse = jax.lax.rsqrt((z * z).sum(1) / z.shape[1] + setting.eps)
-    return z * inverse[:, None], inverse, -mean * inverse
+    """x̂, 1/σ and −μ/σ of every row. σ² = E[z²] − μ²: both sums at once, where one after the other would wait twice."""
+    mean, square = z.sum(1) / z.shape[1], (z * z).sum(1) / z.shape[1]
+    inverse = jax.lax.rsqrt(square - mean * mean + setting.eps)
+    threshold = -mean * inverse
+    return z * inverse[:, None] + threshold[:, None], inverse, threshold
 
 
 def _forward_kernel(setting: Setting, keep: bool, layers: Layers, x_ref: Any, out_ref: Any, kept: Kept) -> None:

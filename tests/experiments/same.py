@@ -14,8 +14,9 @@ CIRCUMSTANCES = ["seconds", "steps_per_second", "started", "finished", "git_revi
 
 def assert_same_results(found: Path, expected: Path) -> None:
     a, b = results.read(found), results.read(expected)
-    pd.testing.assert_frame_equal(a.runs.drop(columns=CIRCUMSTANCES), b.runs.drop(columns=CIRCUMSTANCES))
-    pd.testing.assert_frame_equal(a.curves, b.curves)
+    ours, theirs = (x.runs.drop(columns=CIRCUMSTANCES) for x in (a, b))
+    pd.testing.assert_frame_equal(ours, theirs, check_exact=True)
+    pd.testing.assert_frame_equal(a.curves, b.curves, check_exact=True)
 
 
 def assert_each_run_once(bench: Path) -> None:

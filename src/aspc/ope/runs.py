@@ -118,18 +118,12 @@ class Trained:
 
     @classmethod
     def of(cls, run: Run, dataset: Dataset) -> Trained:
-        from aspc import algorithms
-        from aspc.training.config import TrainOptions, replace_fields
         from aspc.training.problem import Problem
+        from aspc.training.run import recorded_algorithm, recorded_options
 
         config = run.config
         try:
-            algorithm = algorithms.default(config["algo"], config.get("bc", "plain"))
-            algorithm = replace_fields(algorithm, config["hyperparameters"])
-            kept: dict[str, Any] = {
-                f.name: config[f.name] for f in dataclasses.fields(TrainOptions) if f.name in config
-            }
-            options = TrainOptions(**{**kept, "seeds": tuple(config["seeds"])})
+            algorithm, options = recorded_algorithm(config), recorded_options(config)
         except (KeyError, TypeError) as error:
             raise AspcError(f"{run.path / CONFIG} is damaged: {error} is missing or wrong.") from error
         sizes = config["dataset"]["observation_size"], config["dataset"]["action_size"]

@@ -38,10 +38,10 @@ def unflatten(arrays: dict[str, Any], like: Any) -> Any:
 
 
 class Checkpoints:
-    """The checkpoints of one run; the newest two are kept."""
+    """The checkpoints of one run."""
 
-    def __init__(self, folder: Path, read_only: bool = False) -> None:
-        """`read_only` changes nothing in the folder, so that a run can be looked at while it trains."""
+    def __init__(self, folder: Path, keep: int = 2, read_only: bool = False) -> None:
+        """The newest `keep` are kept. `read_only` changes nothing, so that a run can be looked at while it trains."""
         # Orbax logs at INFO level, warns about sharding it is not told of, and logs the traceback of every error that
         # it raises too; none of that is the user's concern here.
         logging.getLogger("absl").setLevel(logging.CRITICAL)
@@ -49,7 +49,7 @@ class Checkpoints:
 
         check_place(folder)
         self._ocp, self._folder = ocp, folder
-        how: dict[str, Any] = {"read_only": True} if read_only else {"max_to_keep": 2, "create": True}
+        how: dict[str, Any] = {"read_only": True} if read_only else {"max_to_keep": keep, "create": True}
         try:
             with _said_by_the_system(folder):
                 self._manager = ocp.CheckpointManager(

@@ -37,6 +37,8 @@ class TrainOptions:
     """Steps of a chunk: metrics are averaged over it. Must divide eval_every."""
     checkpoint_every: int = 0
     """Steps between checkpoints; 0 means about once a minute."""
+    checkpoints_to_keep: int = 2
+    """The newest checkpoints are kept; with more of them `aspc fqe RUN --checkpoints` has more to choose from."""
     holdout: float = 0.0
     """Share of the episodes to hold out; the losses on them are logged as valid_*."""
     n_step: int = 1
@@ -55,7 +57,7 @@ class TrainOptions:
     """Also send them to Weights & Biases or MLflow, which their own environment variables configure."""
 
     def __post_init__(self) -> None:
-        for name in ("steps", "eval_every", "eval_episodes", "log_every", "n_step"):
+        for name in ("steps", "eval_every", "eval_episodes", "log_every", "n_step", "checkpoints_to_keep"):
             if getattr(self, name) < 1:
                 raise AspcError(f"--{name.replace('_', '-')} must be at least 1, not {getattr(self, name)}.")
         for name in ("final_episodes", "horizon"):

@@ -52,7 +52,7 @@ from aspc.training.table import Layout
 from aspc.training.trainer import Outcome, Place, Plan, Trainee, Trainer
 
 # Options that change nothing in what is learned: another fleet is not another one for these.
-OUTSIDE = {"seeds", "checkpoint_every", "memory_budget_mb", "tensorboard", "logger"}
+OUTSIDE = {"seeds", "checkpoint_every", "checkpoints_to_keep", "memory_budget_mb", "tensorboard", "logger"}
 
 
 class Member(NamedTuple):

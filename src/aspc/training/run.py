@@ -121,6 +121,8 @@ def resume_run(path: Path, dataset: Any, algo: Any, env: Any, steps: int | None,
     """Continue a run from its newest checkpoint, to its own end or further."""
     run = Run(path)
     config = run.config
+    if "finetuned_from" in config:
+        raise AspcError(f"{path} was trained online; continue it with: aspc finetune --resume {path}")
     algorithm = recorded_algorithm(config, None if isinstance(algo, str) else algo)
     options = recorded_options(config)
     source = dataset if dataset is not None else config["dataset"]["source"]

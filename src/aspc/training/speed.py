@@ -83,8 +83,9 @@ def seconds_of(product: Product, runs: int, together: int, at_least: float = 0.0
     `together` products share one turn of the loop: on a GPU the turn itself costs more than a product.
     """
     dims = product.dimension_numbers
-    left = jnp.asarray(np.random.default_rng(0).normal(size=(together, runs, *product.left)), jnp.float32)
-    right = jnp.asarray(np.random.default_rng(1).normal(size=(runs, *product.right)), jnp.float32)
+    keys = jax.random.split(jax.random.key(0))
+    left = jax.random.normal(keys[0], (together, runs, *product.left))
+    right = jax.random.normal(keys[1], (runs, *product.right))
     if runs == 1:
         left, right = left[:, 0], right[0]
         multiply: Callable = lambda a, b: jax.lax.dot_general(a, b, dims)  # noqa: E731
@@ -172,7 +173,7 @@ class Prepared:
     def bound_seconds(self) -> float:
         """Seconds that the matrix products alone take, for a step of one run."""
         runs = self.seeds if self.loop.vectorise else 1
-        together = 1 if self.device.platform == "cpu" else 16
+        together = 1 if self.device.platform == "cpu" else max(16 // runs, 1)
         return sum(n * seconds_of(product, runs, together) for product, n in self.products().items()) / runs
 
     def flops(self) -> float:

@@ -202,7 +202,7 @@ class Trainer:
         path = self.plan.path
         with ExitStack() as stack:
             stack.callback(folder.lock(path).release)
-            self.checkpoints = Checkpoints(path / "checkpoints")
+            self.checkpoints = Checkpoints(path / "checkpoints", self.options.checkpoints_to_keep)
             stack.callback(self.checkpoints.close)
             if first_step is None:
                 first_step = self.checkpoints.latest_step() or 0
