@@ -57,7 +57,9 @@ def replacing(path: Path) -> Iterator[Path]:
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except OSError as error:
-        raise AspcError(f"{path} could not be written: {error.strerror or error}; nothing was changed.") from error
+        # HDF5 says much more than the system does, on several lines.
+        why = os.strerror(error.errno) if error.errno else " ".join(str(error).split())
+        raise AspcError(f"{path} could not be written: {why}; nothing was changed.") from error
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink()

@@ -81,7 +81,14 @@ class TensorBoard:
             self._writer.add_scalar(name, value, step)
 
     def close(self) -> None:
-        self._writer.close()
+        try:
+            self._writer.close()
+        except OSError:
+            # The disk is full, which the run will say; the writer would try again at exit and print a traceback.
+            events = self._writer.file_writer.event_writer
+            events._worker.stop()
+            events._closed = True
+            raise
 
 
 class WandB:

@@ -500,7 +500,9 @@ class Trainer:
             try:
                 row = pending.result().row(score_of(self.places[trainee.place].data))
             except WorkerFailed as failure:
-                raise AspcError(f"Evaluation at step {step:,} failed twice: {failure}") from failure
+                raise AspcError(
+                    f"Evaluation at step {step:,} failed twice: {failure}; continue with: {self.plan.resume_with}"
+                ) from failure
             rows.append((i, {"step": step, **trainee.marks, **row}))
         self.waited += time.monotonic() - began
         self.evaluations.append([row for _, row in rows])
