@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import zipfile
+from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -120,12 +121,12 @@ def read(path: Path) -> None:
         Dataset.from_arrays(**files.extract(path, {}).arrays)
 
 
-def fuzz(folder: Path, suffix: str, cases: int) -> tuple[int, list[int]]:
+def fuzz(folder: Path, suffix: str, cases: int, child: str = __file__) -> tuple[int, list[int]]:
     """Run all cases in children; returns how many were refused and which ones crashed or hung a child."""
     first, refused, crashed = 0, 0, []
     while first < cases:
-        command = [sys.executable, "-W", "error", __file__, str(folder), suffix, str(first), str(cases)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=570, check=False)
+        command = [sys.executable, "-W", "error", child, str(folder), suffix, str(first), str(cases)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=3600, check=False)
         lines = done.stdout.splitlines()
         assert not [line for line in lines if line.startswith(("TRACEBACK", "TWO LINES"))], done.stdout[-2000:]
         if done.returncode == 0:
@@ -137,14 +138,23 @@ def fuzz(folder: Path, suffix: str, cases: int) -> tuple[int, list[int]]:
 
 
 def main(folder: Path, suffix: str, first: int, last: int) -> None:
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    memory = POLICY_MEMORY if suffix == ".safetensors" else MEMORY
-    resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     whole = (folder / f"whole{suffix}").read_bytes()
     path = folder / f"damaged{suffix}"
+
+    def damaged(case: int) -> Path:
+        path.write_bytes(damage_file(whole, suffix, case))
+        return path
+
+    read_all(first, last, POLICY_MEMORY if suffix == ".safetensors" else MEMORY, damaged, read)
+
+
+def read_all(first: int, last: int, memory: int, damaged: Callable[[int], Path], read: Callable[[Path], None]) -> None:
+    """Read one damaged thing after another, within limits of time and memory; print what came of it."""
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     refused = 0
     for case in range(first, last):
-        path.write_bytes(damage_file(whole, suffix, case))
+        path = damaged(case)
         print(case, flush=True)
         signal.alarm(SECONDS)
         try:

@@ -1,0 +1,274 @@
+"""Faults of the machine: disks, clocks, locks, workers. Signals and kills of whole commands are in
+tests/training/test_run.py, tests/experiments/test_bench.py and, at random moments, in test_soak.py."""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from small_runs import SHORT, SMALL
+
+import aspc
+from aspc.__main__ import main
+from aspc.errors import AspcError
+from aspc.experiments import results
+from aspc.training import run as run_module
+from aspc.training import trainer
+from aspc.training.evaluation import Evaluator
+from aspc.training.folder import Run
+from tiny import make_dataset
+
+HERE = Path(__file__).parent
+
+
+def weights(run: Run) -> dict[str, bytes]:
+    return {name: array.tobytes() for name, array in run.policy.arrays.items()}
+
+
+# ── disks ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def own_mounts() -> list[str]:
+    """A command that gives a program mounts of its own, or none where that is not allowed."""
+    for words in (["unshare", "-rm"], ["unshare", "-m"]):
+        try:
+            if subprocess.run([*words, "mount", "-t", "tmpfs", "tmpfs", "/mnt"], capture_output=True).returncode == 0:
+                return words
+        except OSError:
+            return []
+    return []
+
+
+@pytest.fixture(scope="module")
+def small_disk(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What happened on a tmpfs of some KiB."""
+    words = own_mounts()
+    if not words:
+        pytest.skip("mounting a small disk is not allowed here")
+    disk = tmp_path_factory.mktemp("small") / "disk"
+    disk.mkdir()
+    command = [*words, sys.executable, "-W", "error", str(HERE / "full_disk.py"), str(disk)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "Traceback" not in done.stderr, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_a_full_disk_loses_nothing_and_a_run_goes_on_when_there_is_room(small_disk: dict[str, Any]) -> None:
+    for case in small_disk["training"]:
+        assert case["then"] == "done", case
+        assert case["same"], case
+        assert case["first"] == "done" or "No space left on device" in case["first"], case
+        assert "\n" not in case["first"]
+    stopped = [case for case in small_disk["training"] if case["first"] != "done"]
+    assert len(stopped) >= 6
+    assert sum("continue with: aspc train --resume" in case["first"] for case in stopped) >= 5
+
+
+def test_results_exports_and_conversions_on_a_full_disk_are_whole_or_absent(small_disk: dict[str, Any]) -> None:
+    found = small_disk["files"]
+    for sentence in (found["results"], found["part"], found["export"], found["convert"][1].strip()):
+        assert "No space left on device" in sentence
+        assert "\n" not in sentence
+    assert found["convert"][0] == 2
+    assert found["runs"] == [0]  # what was there before, and as it was
+    assert found["export_kept"]
+    kept = ["filling", "numpy/policy.py", "numpy/weights.npz", "results/curves/a.parquet", "results/runs/a.parquet"]
+    assert found["files"] == kept
+
+
+def test_a_read_only_disk_is_said_in_a_sentence_and_can_be_read(small_disk: dict[str, Any]) -> None:
+    found = small_disk["read_only"]
+    assert "cannot be written: Read-only file system; choose another --out" in found["train"]
+    assert "Read-only file system" in found["resume"]
+    for command in ("bench", "export", "inspect"):
+        code, said = found[command]
+        assert code == 2, said
+        assert "Read-only file system" in said.splitlines()[-1]
+    assert found["acts"]
+
+
+def test_a_path_below_a_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(AspcError, match=r"cannot be written|not empty"):
+        aspc.train(make_dataset(), "bc", out=tmp_path / "file" / "run", **SHORT)
+    assert main(["bench", "embedded", "--out", str(tmp_path / "file" / "bench"), "--quiet"]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_a_backslash_in_a_path_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+    """Checkpoints would be written to another folder, and not be found again."""
+    with pytest.raises(AspcError, match="backslash"):
+        aspc.train(make_dataset(), "bc", out=tmp_path / "a\\b", **SHORT)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_with_the_rest_of_a_killed_start_can_be_used(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / ".config.json.abc123").write_text('{"algo": ')
+    assert aspc.train(make_dataset(), "bc", out=tmp_path / "run", **SHORT).result["steps"] == 80
+
+
+# ── clocks ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_clock_that_goes_backwards_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = aspc.train(make_dataset(), "bc", out=tmp_path / "whole", **{**SHORT, "steps": 200})
+    now = [time.time()]
+
+    def earlier(*_: Any) -> float:
+        now[0] -= 1000
+        return now[0]
+
+    class Backwards(datetime.datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> datetime.datetime:
+            return datetime.datetime.fromtimestamp(earlier(), tz)
+
+    monkeypatch.setattr(time, "time", earlier)
+    monkeypatch.setattr(time, "time_ns", lambda: int(1e9 * earlier()))
+    monkeypatch.setattr(run_module.datetime, "datetime", Backwards)
+    options = {**SMALL, "tensorboard": True, "horizon": 200}
+    aspc.train(make_dataset(), "bc", out=tmp_path / "run", **{**options, "steps": 120})
+    assert sorted(int(f.name) for f in (tmp_path / "run" / "checkpoints").iterdir()) == [80, 120]  # the newest two
+    run = aspc.train(make_dataset(), resume=tmp_path / "run", steps=200, quiet=True)
+    assert weights(run) == weights(whole)
+    assert (run.path / "metrics.csv").read_text() == (whole.path / "metrics.csv").read_text()
+    assert run.result["seconds"] >= 0
+
+
+def test_results_of_a_clock_that_went_backwards_are_read(tmp_path: Path) -> None:
+    """A run that ended "before" it began; one repeated at an "earlier" time: done beats failed, and curves follow."""
+    row = {"run_id": "a", "suite": "s", "variant": "v", "algo": "bc", "dataset": "d", "seed": 0, "steps": 9}
+    late, early = "2026-01-02T00:00:00+00:00", "2026-01-01T00:00:00+00:00"
+    first = {**row, "status": "failed", "error": "x", "started": late, "finished": late}
+    again = {**row, "status": "done", "started": late, "finished": early, "seconds": 3.0}
+    results.write_part(tmp_path, "first", [first], [{"run_id": "a", "step": 1, "score": 0.0}])
+    results.write_part(tmp_path, "again", [again], [{"run_id": "a", "step": 9, "score": 1.0}])
+    found = results.read(tmp_path)
+    assert found.runs["status"].tolist() == ["done"]
+    assert found.curves["step"].tolist() == [9]
+
+
+# ── locks ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+HOLD = """
+import sys, time
+from pathlib import Path
+if sys.argv[1] == "train":
+    from aspc.training.folder import lock
+    guard = lock(Path(sys.argv[2]))
+else:
+    from aspc.experiments.engine import the_only_bench
+    guard = the_only_bench(Path(sys.argv[2])); guard.__enter__()
+print("held", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("what", ["train", "bench"])
+def test_a_lock_keeps_the_second_out_and_dies_with_its_owner(tmp_path: Path, what: str) -> None:
+    from aspc.experiments.engine import the_only_bench
+    from aspc.training.folder import lock
+
+    def take() -> None:
+        if what == "train":
+            lock(tmp_path).release()
+        else:
+            with the_only_bench(tmp_path):
+                pass
+
+    owner = subprocess.Popen([sys.executable, "-c", HOLD, what, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    assert owner.stdout is not None
+    assert owner.stdout.readline() == "held\n"
+    with pytest.raises(AspcError, match="Another") as refusal:
+        take()
+    assert "choose another --out" in str(refusal.value)
+    owner.send_signal(signal.SIGKILL)
+    owner.wait()
+    owner.stdout.close()
+    take()
+
+
+# ── workers ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("does", "says"),
+    [
+        ("import sys; sys.exit('the simulator is broken')", r"worker died \(the simulator is broken\)"),
+        ("import os; os.kill(os.getpid(), 9)", "worker died;"),
+        ("import time; time.sleep(600)", "worker took longer than 1 s;"),
+    ],
+)
+def test_a_worker_that_fails_twice_ends_the_run_in_a_sentence_and_it_can_go_on(
+    does: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = tmp_path / "started"
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\necho x >> {started}\nexec {sys.executable} -c "{does}"\n')
+    python.chmod(0o755)
+    monkeypatch.setattr(trainer, "Evaluator", functools.partial(Evaluator, workers=1, timeout=1.0))
+    with monkeypatch.context() as broken:
+        broken.setattr(sys, "executable", str(python))
+        with pytest.raises(AspcError, match=says) as failure:
+            aspc.train(make_dataset(), "bc", env="maze2d-umaze", eval_every=80, out=tmp_path / "run", **SHORT)
+    assert "at step 80 failed twice" in str(failure.value)
+    assert "aspc train --resume" in str(failure.value)
+    assert len(started.read_text().split()) >= 2  # it was started again
+    assert Run(tmp_path / "run").result is None
+
+
+# ── what a file may ask for ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_run_folder_cannot_name_a_module_to_import(
+    folders: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import shutil
+
+    (tmp_path / "evil_module.py").write_text("raise SystemExit('imported')")
+    run = shutil.copytree(folders / "run", tmp_path / "run")
+    config = json.loads((run / "config.json").read_text())
+    for change in ({"env": "evil_module:X-v0"}, {"dataset": {**config["dataset"], "options": {"env": "os:X-v0"}}}):
+        (run / "config.json").write_text(json.dumps({**config, **change}))
+        for words in (["eval", run], ["train", "--from", run], ["train", "--resume", run, "--steps", "120"]):
+            if words[0] == "eval" and "env" not in change:
+                continue
+            assert main([str(word) for word in words]) == 2
+            assert "to import" in capsys.readouterr().err
+    assert os.path.exists(run)
+
+
+def test_a_checkpoint_that_claims_a_trillion_rows_is_refused_at_once(tmp_path: Path) -> None:
+    import tensorstore
+    from folders_child import checkpoint_state
+
+    from aspc.training.checkpoint import Checkpoints
+
+    checkpoints = Checkpoints(tmp_path / "checkpoints")
+    checkpoints.save(40, checkpoint_state())
+    checkpoints.close()
+    base = {"driver": "file", "path": f"{tmp_path / 'checkpoints' / '40' / 'default'}/"}
+    spec = {"driver": "zarr", "kvstore": {"driver": "ocdbt", "base": base, "path": "weight/"}}
+    tensorstore.open(
+        {**spec, "metadata": {"shape": [10**12, 8, 4], "chunks": [2, 8, 4], "dtype": "<f4"}},
+        create=True,
+        delete_existing=True,
+    ).result()
+    checkpoints = Checkpoints(tmp_path / "checkpoints", read_only=True)
+    with pytest.raises(AspcError, match="checkpoint"):
+        checkpoints.restore(40, checkpoint_state())
+    checkpoints.close()
+    assert np.isfinite(checkpoint_state()["weight"]).all()
