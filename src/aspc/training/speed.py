@@ -18,6 +18,7 @@ import numpy as np
 
 from aspc import algorithms
 from aspc.algorithms.base import Spec
+from aspc.data import Dataset
 from aspc.errors import AspcError
 from aspc.training.config import replace_fields
 from aspc.training.loop import Loop, Runs, Source, at, start_runs
@@ -116,7 +117,15 @@ class Prepared:
     """An algorithm compiled on synthetic data, ready to be timed chunk by chunk."""
 
     def __init__(
-        self, algo: str, obs_dim: int, act_dim: int, batch: int | None, seeds: int, steps: int, **hyper: Any
+        self,
+        algo: str,
+        obs_dim: int,
+        act_dim: int,
+        batch: int | None,
+        seeds: int,
+        steps: int,
+        rows: int = ROWS,
+        **hyper: Any,
     ) -> None:
         sizes = {"obs-dim": obs_dim, "act-dim": act_dim, "batch": 1 if batch is None else batch, "seeds": seeds}
         for name, value in sizes.items():
@@ -132,8 +141,8 @@ class Prepared:
             raise AspcError(f"--steps must be at least {self.loop.block_steps} for {algo}.")
         self.blocks = steps // self.loop.block_steps
         self.steps = self.blocks * self.loop.block_steps
-        self.table = synthetic_table(layout)
-        source = Source(jnp.zeros(seeds, jnp.int32), jnp.full(seeds, ROWS, jnp.int32))
+        self.table = synthetic_table(layout, rows)
+        source = Source(jnp.zeros(seeds, jnp.int32), jnp.full(seeds, rows, jnp.int32))
         runs = start_runs(self.algorithm, spec, jnp.arange(seeds), source)
         self.state, self.runs, self.done = runs.state, runs._replace(state=None), 0
 
@@ -235,10 +244,27 @@ def sweep(
         yield measure(algo, obs_dim, act_dim, batch, seeds, steps, bound=False)
 
 
-def synthetic_table(layout: Layout) -> jax.Array:
+def synthetic_table(layout: Layout, rows: int = ROWS) -> jax.Array:
     """Random rows with actions in ±1 and nobody ending."""
-    rows = np.random.default_rng(0).normal(size=(ROWS, layout.width)).astype(np.float32)
+    table = np.random.default_rng(0).standard_normal((rows, layout.width), dtype=np.float32)
     obs, act = layout.obs_dim, layout.act_dim
-    rows[:, obs : obs + act] = np.tanh(rows[:, obs : obs + act])
-    rows[:, obs + act + 1] = 1.0
-    return jnp.asarray(rows)
+    table[:, obs : obs + act] = np.tanh(table[:, obs : obs + act])
+    table[:, obs + act + 1] = 1.0
+    return jnp.asarray(table)
+
+
+def synthetic_dataset(obs_dim: int, act_dim: int, rows: int) -> Dataset:
+    """The same as a dataset of episodes of 1,000 rows."""
+    rng = np.random.default_rng(0)
+    timeouts = np.zeros(rows, bool)
+    timeouts[999::1000] = True
+    return Dataset.from_arrays(
+        observations=rng.standard_normal((rows, obs_dim), dtype=np.float32),
+        actions=np.tanh(rng.standard_normal((rows, act_dim), dtype=np.float32)),
+        rewards=rng.standard_normal(rows, dtype=np.float32),
+        terminals=np.zeros(rows, bool),
+        timeouts=timeouts,
+        action_low=-np.ones(act_dim),
+        action_high=np.ones(act_dim),
+        name="synthetic",
+    )
