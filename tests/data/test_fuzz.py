@@ -56,4 +56,4 @@ def test_damaged_files(tmp_path: Path, suffix: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_thousands_of_damaged_files(tmp_path: Path, suffix: str) -> None:
-    check(tmp_path, suffix, 5_000)
+    check(tmp_path, suffix, 10_000)

@@ -261,7 +261,7 @@ def test_a_checkpoint_that_claims_a_trillion_rows_is_refused_at_once(tmp_path: P
     checkpoints.save(40, checkpoint_state())
     checkpoints.close()
     base = {"driver": "file", "path": f"{tmp_path / 'checkpoints' / '40' / 'default'}/"}
-    spec = {"driver": "zarr", "kvstore": {"driver": "ocdbt", "base": base, "path": "weight/"}}
+    spec = {"driver": "zarr", "kvstore": {"driver": "ocdbt", "base": base, "path": "['weight']/"}}
     tensorstore.open(
         {**spec, "metadata": {"shape": [10**12, 8, 4], "chunks": [2, 8, 4], "dtype": "<f4"}},
         create=True,
