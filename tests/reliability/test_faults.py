@@ -272,3 +272,33 @@ def test_a_checkpoint_that_claims_a_trillion_rows_is_refused_at_once(tmp_path: P
         checkpoints.restore(40, checkpoint_state())
     checkpoints.close()
     assert np.isfinite(checkpoint_state()["weight"]).all()
+
+
+def test_a_full_disk_is_no_failure_of_a_run_of_a_bench() -> None:
+    from aspc.errors import DiskTrouble
+    from aspc.experiments.groups import _attempt
+
+    def full() -> None:
+        raise DiskTrouble("no room")
+
+    with pytest.raises(DiskTrouble):
+        _attempt(full)
+    assert _attempt(lambda: 1 / 0) == "ZeroDivisionError: division by zero"  # what is the run's own is noted
+
+
+def test_a_bench_does_not_run_a_plugin_that_only_a_file_names(folders: Path) -> None:
+    from dataclasses import replace
+
+    from aspc.experiments.engine import groups_to_run, unfinished_groups
+    from aspc.experiments.groups import write_group
+    from aspc.experiments.plan import Entry, Plan
+
+    bench = folders.parent / f"bench{os.getpid()}"
+    (group,) = unfinished_groups(folders / "results")
+    write_group(bench, replace(group, plugin="/evil.py"))
+    member = group.members[0]
+    plan = Plan({member.run.run_id: member.run}, (Entry("s", "v", member.run.run_id),), ())
+    (begun,) = groups_to_run(bench, plan, [member.run.run_id], 4, {})
+    assert begun.plugin is None
+    (begun,) = groups_to_run(bench, plan, [member.run.run_id], 4, {}, "/evil.py")
+    assert begun.plugin == "/evil.py"
