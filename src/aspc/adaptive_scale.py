@@ -258,15 +258,16 @@ class AdaptiveScale(Generic[Base]):
         `judged` is the context whose batch the losses are computed on.
         """
         after = self.base.outer_terms(judged, inner.params, scale)
-        if self.outer_batch == "same":  # the inner step has computed q and c of this batch already
-            q, c = inner.q, inner.constraint
-        else:
+        q, c = inner.q, inner.constraint  # the inner step has computed them for its own batch already
+        if self.outer_batch == "independent" or (q is None and self.l2 == "literal"):
             before = self.base.outer_terms(judged, self.base.inner_params(judged.state), scale)
             q, c = before.q, before.constraint
-        loss2_ema, new_ema_q = l2_ema(after.q, ema_q, self.ema)
-        loss2 = loss2_ema if self.l2 == "ema" else l2_literal(after.q, q)
-        seen = {
-            "delta_q": after.q.mean() - q.mean(),
+        loss2, new_ema_q = l2_ema(after.q, ema_q, self.ema)
+        if self.l2 == "literal":
+            assert q is not None
+            loss2 = l2_literal(after.q, q)
+        seen = {} if q is None else {"delta_q": after.q.mean() - q.mean()}
+        seen |= {
             "delta_ema_q": new_ema_q - ema_q,
             "bc_sup": c.max(),
             "delta_bc_sup": jnp.abs(after.constraint - c).max(),

@@ -158,7 +158,7 @@ def _model(path: Path) -> dict[str, Any]:
         "run": run,
         "bc": config.get("bc", "plain"),
         "dataset": data["source"],
-        "source": Source.stated(run.data_options),
+        "source": Source.stated(run.data_options()),
         "training": recorded_options(config),
     }
 
@@ -193,14 +193,15 @@ def _with_algorithm(algorithm: Any) -> Any:
 def _resume(path: Path, argv: list[str]) -> int:
     from aspc.training.run import resume_run
 
-    allowed = {"--resume", "--steps", "--quiet", "--plugin"}
+    allowed = {"--resume", "--steps", "--env", "--quiet", "--plugin"}
     others = [w for w in argv if w.startswith("--") and w.split("=")[0] not in allowed]
     if others:
-        raise AspcError(f"A resumed run keeps its settings; only --steps can be given, not {', '.join(others)}.")
+        named = ", ".join(others)
+        raise AspcError(f"A resumed run keeps its settings; only --steps and --env can be given, not {named}.")
     steps = option(argv, "steps")
     if steps is not None and not steps.isdigit():
         raise AspcError(f"--steps must be a whole number, not {steps!r}.")
-    run = resume_run(path, None, "", "auto", int(steps) if steps else None, "--quiet" in argv)
+    run = resume_run(path, None, "", option(argv, "env") or "auto", int(steps) if steps else None, "--quiet" in argv)
     print_result(run)
     return 0
 

@@ -20,12 +20,12 @@ from aspc.cli import load_plugin, parse, print_result
 from aspc.data import Dataset
 from aspc.errors import AspcError
 from aspc.ope.runs import Trained
-from aspc.training import figure, folder
+from aspc.training import folder
 from aspc.training.config import TrainOptions, environment_facts, to_plain
 from aspc.training.folder import Run
 from aspc.training.online import OnlineOptions, OnlineTrainer
 from aspc.training.problem import load_source
-from aspc.training.run import A_FUNCTION, default_folder
+from aspc.training.run import A_FUNCTION, default_folder, leave_result
 from aspc.training.trainer import Place, Plan, Trainee
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -57,7 +57,7 @@ def finetune(
     if seed not in offline.seeds:
         raise AspcError(f"{offline.path} has no seed {seed}; it has {', '.join(map(str, offline.seeds))}.")
     environment = environment_of(offline, env)
-    trained = offline_part(offline, dataset)
+    trained = offline_part(offline, dataset, env)
     steps = trained.checkpoint_steps()
     if not steps:
         raise AspcError(f"{offline.path} keeps no checkpoint to go on from; train it with aspc train.")
@@ -98,7 +98,7 @@ def resume(
         raise AspcError(f"{run.path} has already gone {run.result['steps']:,} steps; give more with --steps.")
     online = OnlineOptions(**run.config["online"])
     options = train_options(run, online, run.seeds[0], run.config["horizon"])
-    trained = offline_part(run, dataset)
+    trained = offline_part(run, dataset, env)
     last_step = steps or online.steps
     return _go(
         run.path,
@@ -121,12 +121,12 @@ def environment_of(run: Run, env: str | Callable[[], Any] | None) -> str | Calla
     return found
 
 
-def offline_part(run: Run, dataset: Dataset | str | None) -> Trained:
+def offline_part(run: Run, dataset: Dataset | str | None, env: Any) -> Trained:
     """The run's algorithm, and its data made ready as it was."""
     source = dataset if dataset is not None else run.config["dataset"]["source"]
     if source is None:
         raise AspcError(f"{run.path} was trained on arrays: give the dataset again, finetune(…, dataset=…).")
-    data = load_source(source, run.data_options)
+    data = load_source(source, run.data_options(env))
     if not isinstance(data, Dataset):
         raise AspcError(f"{run.path} was trained on streamed data; fine-tuning needs data that fits in memory.")
     trained = Trained.of(run, data)
@@ -169,18 +169,12 @@ def _go(
     )
     with folder.written(path, plan.resume_with):
         outcome = OnlineTrainer(plan, online, trained, quiet).go(None if resuming else 0, last_step)
-        result = {
+        steps = {
             "steps": outcome.step,
             "updates": outcome.step * online.updates,
             "offline_steps": config["finetuned_from"]["step"],
-            "seconds": round(outcome.seconds, 3),
-            "matmul_precision": options.matmul_precision,
-            **folder.summary(folder.read_rows(path / folder.EVALUATIONS), list(options.seeds)),
         }
-        folder.write_json(path / folder.RESULT, result)
-        run = Run(path)
-        figure.draw(run)
-    return run
+        return leave_result(path, steps, outcome.seconds, options)
 
 
 # ---------------------------------------------------------------------------------------------------------------

@@ -251,6 +251,15 @@ def test_a_run_folder_cannot_name_a_module_to_import(
     assert os.path.exists(run)
 
 
+def test_who_trusts_an_environment_names_it_again(folders: Path) -> None:
+    """As a user's own environment, given as --env module:Name, has to be when a run goes on."""
+    run = Run(folders / "run")
+    run.config["dataset"]["options"]["env"] = "mine:Env-v0"
+    assert run.data_options("mine:Env-v0")["env"] == "mine:Env-v0"
+    with pytest.raises(AspcError, match="give it again as --env"):
+        run.data_options("other:Env-v0")
+
+
 def test_a_checkpoint_that_claims_a_trillion_rows_is_refused_at_once(tmp_path: Path) -> None:
     import tensorstore
     from folders_child import checkpoint_state

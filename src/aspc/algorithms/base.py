@@ -84,11 +84,14 @@ class PolicyExport(NamedTuple):
 
 
 class Inner(NamedTuple):
-    """What one inner step gives: updated parameters, and per-sample Q and constraint *before* the step."""
+    """What one inner step gives: updated parameters, and per-sample Q and constraint *before* the step.
+
+    Q is None where the step does without it (IQL's does); `outer_terms` computes it where it is needed.
+    """
 
     params: Any
     opt_state: Any
-    q: Float[Array, "batch"]
+    q: Float[Array, "batch"] | None
     constraint: Float[Array, "batch"]
     metrics: Metrics
 

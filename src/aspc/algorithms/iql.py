@@ -168,15 +168,14 @@ class IQL(Scalable):
     def inner_step(self, ctx: Context, scale: Array | float) -> Inner:
         weights = self.weights(ctx, scale)
 
-        def inner_loss(actor: Actor) -> tuple[Array, tuple[Array, Array]]:
-            mean, bc = self.bc_loss(ctx, actor)
-            return (weights * bc).mean(), (mean, bc)
+        def inner_loss(actor: Actor) -> tuple[Array, Array]:
+            bc = self.bc_loss(ctx, actor)[1]
+            return (weights * bc).mean(), bc
 
         step = self.actor_adam().minimize(inner_loss, ctx.state.actor, ctx.state.actor_opt)
-        mean, bc = step.aux
-        q = smaller(ctx.state.critics(ctx.batch.observations, mean))
+        bc = step.aux
         metrics = {"actor_loss": step.loss, "bc_loss": bc.mean(), "weight_mean": weights.mean()}
-        return Inner(step.params, step.opt_state, q, bc, metrics)
+        return Inner(step.params, step.opt_state, None, bc, metrics)
 
     def outer_terms(self, ctx: Context, params: Actor, scale: Array | float) -> OuterTerms:
         """Appendix D: L1 = −E[Q(s, π̃(s))]/E|Q(s, π̃(s))| + E[w·ℓ(π̃(s), a)]."""

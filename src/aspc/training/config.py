@@ -89,12 +89,7 @@ def replace_fields(algorithm: Any, values: Mapping[str, Any]) -> Any:
     """The algorithm with hyper-parameters replaced. A name may be nested, dotted (`base.alpha`), or, where only the
     wrapped algorithm has it, plain (`alpha`)."""
     for name, value in values.items():
-        head, _, rest = name.partition(".")
-        fields = {f.name for f in dataclasses.fields(algorithm)}
-        if head not in fields and "base" in fields:
-            head, rest = "base", name
-        if head not in fields:
-            raise unknown_name("hyper-parameter", name, all_field_names(algorithm))
+        head, rest = _first_part(algorithm, name)
         if rest:
             value = replace_fields(getattr(algorithm, head), {rest: value})
         elif isinstance(value, Mapping):
@@ -103,6 +98,17 @@ def replace_fields(algorithm: Any, values: Mapping[str, Any]) -> Any:
             value = _like(getattr(algorithm, head), value, head)
         algorithm = dataclasses.replace(algorithm, **{head: value})
     return algorithm
+
+
+def _first_part(algorithm: Any, name: str) -> tuple[str, str]:
+    """The field that a name begins with, and the rest of the name."""
+    head, _, rest = name.partition(".")
+    fields = {f.name for f in dataclasses.fields(algorithm)}
+    if head not in fields and "base" in fields:
+        head, rest = "base", name
+    if head not in fields:
+        raise unknown_name("hyper-parameter", name, all_field_names(algorithm))
+    return head, rest
 
 
 def _like(old: Any, new: Any, name: str) -> Any:
@@ -127,12 +133,7 @@ def _like(old: Any, new: Any, name: str) -> Any:
 
 def full_name(algorithm: Any, name: str) -> str:
     """The dotted name of a hyper-parameter: `alpha` is `base.alpha` where only the wrapped algorithm has it."""
-    head, _, rest = name.partition(".")
-    fields = {f.name for f in dataclasses.fields(algorithm)}
-    if head not in fields and "base" in fields:
-        head, rest = "base", name
-    if head not in fields:
-        raise unknown_name("hyper-parameter", name, all_field_names(algorithm))
+    head, rest = _first_part(algorithm, name)
     return f"{head}.{full_name(getattr(algorithm, head), rest)}" if rest else head
 
 

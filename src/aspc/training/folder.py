@@ -141,11 +141,11 @@ class Run:
         """The environment that the run names."""
         return safe_env(self.path, self.config["env"])
 
-    @property
-    def data_options(self) -> dict[str, Any]:
-        """How its data is loaded."""
+    def data_options(self, trusted_env: Any = None) -> dict[str, Any]:
+        """How its data is loaded. An environment that would be imported has to be named again by who trusts it."""
         options = self.config["dataset"]["options"]
-        safe_env(self.path, options.get("env"))
+        if options.get("env") != trusted_env:
+            safe_env(self.path, options.get("env"))
         return options
 
     @property
@@ -170,7 +170,7 @@ def check_form(path: Path, content: Any, form: Mapping[str, Any]) -> None:
 def safe_env(path: Path, env: Any) -> str | None:
     """An environment that a file names. "module:Name" would have its reader import a module: never."""
     if env is not None and (not isinstance(env, str) or ":" in env.removeprefix("minari:")):
-        raise AspcError(f"{path} names an environment to import, {env!r}; if you trust it, train anew with --env.")
+        raise AspcError(f"{path} names an environment to import, {env!r}; if you trust it, give it again as --env.")
     return env
 
 

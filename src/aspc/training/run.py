@@ -128,7 +128,7 @@ def resume_run(path: Path, dataset: Any, algo: Any, env: Any, steps: int | None,
     source = dataset if dataset is not None else config["dataset"]["source"]
     if source is None:
         raise AspcError(f"{path} was trained on arrays: give the dataset again, train(dataset, resume=…).")
-    data = load_source(source, run.data_options)
+    data = load_source(source, run.data_options(env))
     problem = Problem.of(data, algorithm, options)
     if problem.fingerprint != config["dataset"]["fingerprint"]:
         raise AspcError(f"The data is not what {path} was trained on (its content differs); a run cannot change data.")
@@ -202,15 +202,20 @@ def _train(
     )
     with folder.written(path, plan.resume_with):
         outcome = Trainer(plan, quiet).go(first_step, last_step)
-        result = {
-            "steps": outcome.step,
-            "seconds": round(outcome.seconds, 3),
-            "matmul_precision": options.matmul_precision,
-            **folder.summary(folder.read_rows(path / folder.EVALUATIONS), list(options.seeds)),
-        }
-        folder.write_json(path / folder.RESULT, result)
-        run = Run(path)
-        figure.draw(run)
+        return leave_result(path, {"steps": outcome.step}, outcome.seconds, options)
+
+
+def leave_result(path: Path, steps: Mapping[str, int], seconds: float, options: TrainOptions) -> Run:
+    """What a training leaves when it is finished: what it came to, and its figure."""
+    result = {
+        **steps,
+        "seconds": round(seconds, 3),
+        "matmul_precision": options.matmul_precision,
+        **folder.summary(folder.read_rows(path / folder.EVALUATIONS), list(options.seeds)),
+    }
+    folder.write_json(path / folder.RESULT, result)
+    run = Run(path)
+    figure.draw(run)
     return run
 
 
