@@ -263,6 +263,7 @@ def read_table(path: Path, kind: str) -> pa.Table:
             raise AspcError(f"{path} claims {metadata.num_rows:,} rows; results have at most {MOST_ROWS:,} a file.")
         with pq.ParquetFile(path, metadata=metadata, read_dictionary=texts, page_checksum_verification=True) as file:
             table = file.read(columns=list(columns), use_threads=False, use_pandas_metadata=False)
+        table.validate(full=True)  # a damaged text column can point beyond its dictionary
     except AspcError:
         raise
     except (pa.ArrowException, OSError, EOFError, UnicodeDecodeError, MemoryError) as error:
