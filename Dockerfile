@@ -1,6 +1,6 @@
 # aspc on a CPU. Build and use:
 #   docker build -t aspc .
-#   docker run --rm -v "$PWD:/work" --user "$(id -u):$(id -g)" aspc train mylogs.csv --steps 200000
+#   docker run --rm -v "$PWD:/logs" --user "$(id -u):$(id -g)" aspc train mylogs.csv --steps 200000
 # Extras: docker build --build-arg EXTRAS=mujoco,onnx,tables -t aspc .
 FROM python:3.12-slim
 
@@ -22,9 +22,9 @@ ENV HOME=/home/aspc \
     ASPC_DATA=/home/aspc/data \
     ASPC_COMPILATION_CACHE=/home/aspc/compiled \
     MPLCONFIGDIR=/home/aspc/matplotlib
-RUN useradd --create-home --home-dir /home/aspc aspc && mkdir -p /work && chmod 1777 /home/aspc /work
+RUN useradd --create-home --home-dir /home/aspc aspc && mkdir -p /logs && chmod 1777 /home/aspc /logs
 USER aspc
-WORKDIR /work
+WORKDIR /logs
 
 ENTRYPOINT ["aspc"]
 CMD ["--help"]

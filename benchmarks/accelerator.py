@@ -30,6 +30,7 @@ from typing import Any
 import jax
 import numpy as np
 
+import aspc
 from aspc.policy import write_atomically
 from aspc.training import speed
 from aspc.training.profile import profile
@@ -76,9 +77,6 @@ def equal(steps: int) -> dict[str, Any]:
 
 def evaluation(steps: int) -> dict[str, Any]:
     """HalfCheetah never ends an episode early, so its evaluations are the longest."""
-    import aspc
-    from aspc.training.speed import synthetic_dataset
-
     data = synthetic_dataset(17, 6, 100_000)
     seconds = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -95,6 +93,23 @@ def evaluation(steps: int) -> dict[str, Any]:
         "evaluation_seconds": result.get("evaluation_seconds"),
         "hidden_eval_every": result.get("hidden_eval_every"),
     }
+
+
+def synthetic_dataset(obs_dim: int, act_dim: int, rows: int) -> aspc.Dataset:
+    """Random rows as episodes of 1,000."""
+    rng = np.random.default_rng(0)
+    timeouts = np.zeros(rows, bool)
+    timeouts[999::1000] = True
+    return aspc.Dataset.from_arrays(
+        observations=rng.standard_normal((rows, obs_dim), dtype=np.float32),
+        actions=np.tanh(rng.standard_normal((rows, act_dim), dtype=np.float32)),
+        rewards=rng.standard_normal(rows, dtype=np.float32),
+        terminals=np.zeros(rows, bool),
+        timeouts=timeouts,
+        action_low=-np.ones(act_dim),
+        action_high=np.ones(act_dim),
+        name="synthetic",
+    )
 
 
 def profiles(steps: int) -> list[dict[str, Any]]:

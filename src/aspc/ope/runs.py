@@ -174,17 +174,10 @@ class Trained:
         found = {}
         for i, seed in enumerate(self.run.seeds):
             export = self.algorithm.policy(at(state, i))
+            export = export._replace(arrays={name: _host(array) for name, array in export.arrays.items()})
             info = {"algo": self.run.config["algo"], "dataset": self.dataset.name, "step": step, "seed": seed}
-            found[seed] = Policy(
-                export.kind,
-                {name: _host(array) for name, array in export.arrays.items()},
-                export.settings,
-                self.problem.normaliser.mean,
-                self.problem.normaliser.std,
-                self.dataset.action_low,
-                self.dataset.action_high,
-                {**info, "versions": self.run.config.get("versions", {})},
-            )
+            info["versions"] = self.run.config.get("versions", {})
+            found[seed] = self.problem.policy(export, self.dataset, info)
         return found
 
 

@@ -11,11 +11,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from aspc.algorithms.base import Preprocessing, Spec
+from aspc.algorithms.base import PolicyExport, Preprocessing, Spec
 from aspc.data import Dataset, Transitions, load
 from aspc.data.streaming import StreamingDataset, is_packed
 from aspc.envs import normalised_score, reference_scores
 from aspc.errors import AspcError
+from aspc.policy import Policy
 from aspc.training.config import TrainOptions, fingerprint
 from aspc.training.table import Layout, Normaliser, pack
 
@@ -147,6 +148,11 @@ class Problem:
 
         mark = fingerprint(data.observation_mean, data.observation_std, np.asarray([data.rows, data.mean_reward]))
         return cls(spec, layout, normaliser, data.rows, mark, stream=(data, prepare))
+
+    def policy(self, export: PolicyExport, data: Data, info: dict[str, Any]) -> Policy:
+        """What acts, with what it needs of the data: the normaliser, and the bounds of its actions."""
+        mean, std = self.normaliser.mean, self.normaliser.std
+        return Policy(export.kind, export.arrays, export.settings, mean, std, data.action_low, data.action_high, info)  # type: ignore[arg-type]
 
 
 @contextmanager

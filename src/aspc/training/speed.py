@@ -18,7 +18,6 @@ import numpy as np
 
 from aspc import algorithms
 from aspc.algorithms.base import Spec
-from aspc.data import Dataset
 from aspc.errors import AspcError
 from aspc.training.config import replace_fields
 from aspc.training.loop import Loop, Runs, Source, at, start_runs
@@ -251,20 +250,3 @@ def synthetic_table(layout: Layout, rows: int = ROWS) -> jax.Array:
     table[:, obs : obs + act] = np.tanh(table[:, obs : obs + act])
     table[:, obs + act + 1] = 1.0
     return jnp.asarray(table)
-
-
-def synthetic_dataset(obs_dim: int, act_dim: int, rows: int) -> Dataset:
-    """The same as a dataset of episodes of 1,000 rows."""
-    rng = np.random.default_rng(0)
-    timeouts = np.zeros(rows, bool)
-    timeouts[999::1000] = True
-    return Dataset.from_arrays(
-        observations=rng.standard_normal((rows, obs_dim), dtype=np.float32),
-        actions=np.tanh(rng.standard_normal((rows, act_dim), dtype=np.float32)),
-        rewards=rng.standard_normal(rows, dtype=np.float32),
-        terminals=np.zeros(rows, bool),
-        timeouts=timeouts,
-        action_low=-np.ones(act_dim),
-        action_high=np.ones(act_dim),
-        name="synthetic",
-    )

@@ -23,7 +23,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from aspc.algorithms.base import Spec
+from aspc.algorithms.base import PolicyExport, Spec
 from aspc.errors import AspcError
 from aspc.policy import Policy
 from aspc.training import folder
@@ -33,7 +33,17 @@ from aspc.training.devices import Devices
 from aspc.training.evaluation import EnvFactory, Evaluator, PendingEvaluation, WorkerFailed, episode_seeds
 from aspc.training.folder import Row, RowFile
 from aspc.training.loggers import Logged, Logger, open_loggers
-from aspc.training.loop import Loop, Piece, Runs, Source, plan_chunk, start_runs, usual_blocks, with_overrides
+from aspc.training.loop import (
+    Loop,
+    Piece,
+    Runs,
+    Source,
+    plan_chunk,
+    run_chunk,
+    start_runs,
+    usual_blocks,
+    with_overrides,
+)
 from aspc.training.problem import Data, Problem, Tables, score_of, shared_tables
 from aspc.training.progress import Progress
 
@@ -294,16 +304,8 @@ class Trainer:
             end = min((step // chunk_steps + 1) * chunk_steps, last_step)
             if table is None or tables.change:
                 table = self.devices.everywhere(tables.next())
-            results = []
-            for piece in plan_chunk(step, end, self.loop.block_steps, blocks):
-                if piece.blocks:
-                    first_block = jnp.asarray(piece.first_step // self.loop.block_steps)
-                    state, metrics = self.devices.run_blocks(state, runs, table, first_block, blocks=piece.blocks)
-                else:
-                    state, *metrics = self.devices.run_steps(
-                        state, runs, table, jnp.asarray(piece.first_step), jnp.asarray(piece.steps)
-                    )
-                results.append((piece, metrics))
+            pieces = plan_chunk(step, end, self.loop.block_steps, blocks)
+            state, results = run_chunk(self.devices, state, runs, table, pieces, self.loop.block_steps)
             if unseen is not None:
                 self._look_at(unseen)  # while the device computes
             stop = end == last_step or bool(caught)
@@ -456,25 +458,15 @@ class Trainer:
             trainee = self.trainees[i]
             place = self.places[trainee.place]
             kind, settings = kind_and_settings(trainee.algorithm, self.loop.spec)
-            yield (
-                i,
-                Policy(
-                    kind,
-                    {name: array[i] for name, array in stacked.items()},
-                    settings,
-                    place.problem.normaliser.mean,
-                    place.problem.normaliser.std,
-                    place.data.action_low,
-                    place.data.action_high,
-                    {
-                        "algo": self.plan.algo,
-                        "dataset": place.data.name,
-                        "step": step,
-                        "versions": self.plan.config["versions"],
-                        "seed": trainee.seed,
-                    },
-                ),
-            )
+            arrays_of_run = {name: array[i] for name, array in stacked.items()}
+            info = {
+                "algo": self.plan.algo,
+                "dataset": place.data.name,
+                "step": step,
+                "versions": self.plan.config["versions"],
+                "seed": trainee.seed,
+            }
+            yield i, place.problem.policy(PolicyExport(kind, arrays_of_run, settings), place.data, info)
 
     def _evaluate(self, step: int, arrays: dict[str, Any]) -> None:
         assert self.evaluator is not None
@@ -605,4 +597,4 @@ def _closing(progress: Progress) -> Iterator[Progress]:
 
 
 def _jax_precision(name: str) -> str | None:
-    return None if name == "default" else {"high": "high", "highest": "highest"}[name]
+    return None if name == "default" else name
