@@ -20,7 +20,8 @@ GOAL_RADIUS = 0.5
 GOALS = {"umaze": (3, 1), "medium": (6, 6), "large": (7, 9)}
 
 
-def _cell_centre(row: int, column: int) -> tuple[float, float]:
+def cell_centre(row: int, column: int) -> tuple[float, float]:
+    """Where a cell of the maze's drawing lies, in metres."""
     return CELL * (column - 1), CELL * (row - 1)
 
 
@@ -32,7 +33,7 @@ def _add_walls(tree: ET.ElementTree[Any], rows: tuple[str, ...]) -> None:
     for i, row in enumerate(rows):
         for j, symbol in enumerate(row):
             if symbol == "#":
-                x, y = _cell_centre(i, j)
+                x, y = cell_centre(i, j)
                 ET.SubElement(
                     world,
                     "geom",
@@ -75,9 +76,14 @@ class AntMazeEnv(gym.Env[np.ndarray, np.ndarray]):
         super().reset(seed=seed)
         observation, _ = self._ant.reset(seed=seed)
         noise = self.np_random.uniform(0.0, 1.0, 2) + self.np_random.uniform(0.0, 0.5, 2)
-        self.goal = np.array(_cell_centre(*self._goal_cell)) + noise
+        self.goal = np.array(cell_centre(*self._goal_cell)) + noise
         self._steps = 0
         return observation, {"success": False}
+
+    def place(self, xy: np.ndarray) -> np.ndarray:
+        """Put the ant elsewhere, as it stands, and return what it observes there: an episode may start anywhere."""
+        self._ant.set_xy(xy)
+        return self._ant.get_ob()
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         observation = self._ant.step(np.clip(action, -1.0, 1.0))[0]
