@@ -108,6 +108,31 @@ def test_one_setting_for_all_is_the_default() -> None:
     assert overrides("aspc", "any-dataset-of-mine", "paper") == {}
 
 
+ADAM_3E4 = {"actor_lr": 3e-4, "critic_lr": 3e-4, "batch_size": 256, "discount": 0.99, "tau": 5e-3}
+ACTOR = {"actor_hidden_dim": 256, "actor_hidden_layers": 2}
+TD3_BC = ADAM_3E4 | ACTOR | {"policy_noise": 0.2, "noise_clip": 0.5, "policy_freq": 2, "alpha": 2.5}
+TD3_BC |= {"critic_hidden_dim": 256, "critic_hidden_layers": 3}
+VALUE = {"value_lr": 3e-4, "value_hidden_dim": 256, "value_hidden_layers": 2}
+
+
+@pytest.mark.parametrize(
+    ("table", "algorithm", "expected"),
+    [
+        (5, algorithms.default("aspc"), {"scale_lr": 2e-3, "k_alpha": 10, "ema": 0.995}),
+        (5, algorithms.default("aspc").base, TD3_BC | {"critic_layer_norm": True}),
+        (6, algorithms.default("td3_bc"), TD3_BC | {"critic_layer_norm": True}),
+        (7, algorithms.default("wpc"), TD3_BC | VALUE | {"critic_layer_norm": True, "policy_noise": 0.1}),
+        (8, algorithms.default("a2pr"), TD3_BC | {"value_hidden_dim": 256, "value_hidden_layers": 3}),
+        (8, algorithms.default("a2pr"), {"normalize_observations": True, "vae_weight": 1.0, "constraint_weight": 1.0}),
+        (9, algorithms.default("iql"), ADAM_3E4 | {"value_lr": 3e-4, "hidden_dim": 256, "hidden_layers": 2}),
+        (11, algorithms.default("rebrac"), {"tau": 5e-3, "hidden_dim": 256, "critic_layer_norm": True}),
+        (11, algorithms.default("rebrac"), {"actor_hidden_layers": 3, "critic_hidden_layers": 3}),
+    ],
+)
+def test_defaults_are_the_papers_tables(table: int, algorithm: Any, expected: dict[str, Any]) -> None:
+    assert {name: getattr(algorithm, name) for name in expected} == expected, f"Table {table}"
+
+
 def test_errors_say_what_there_is() -> None:
     with pytest.raises(AspcError, match="it has corl"):
         overrides("cql", "hopper-medium-v2", "paper")
