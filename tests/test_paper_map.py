@@ -7,6 +7,7 @@ import inspect
 import re
 import shlex
 from functools import reduce
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -57,8 +58,8 @@ def test_no_number_is_missing_or_out_of_order() -> None:
     assert of_kind("Figure") == FIGURES
     assert of_kind("Algorithm") == ["1"]
     assert [row.number for row in ROWS if row.number in {*STATEMENTS, *LEMMAS}] == STATEMENTS + LEMMAS
-    appendices = [[letter, *(f"{letter}.{i + 1}" for i in range(n))] for letter, n in SUBSECTIONS.items()]
-    assert of_kind("Appendix") == sum(appendices, [])
+    with_parts = ((letter, *(f"{letter}.{i + 1}" for i in range(n))) for letter, n in SUBSECTIONS.items())
+    assert of_kind("Appendix") == list(chain.from_iterable(with_parts))
     assert len({row.number for row in ROWS}) == len(ROWS)
 
 
