@@ -29,7 +29,7 @@ commands:
 {commands}
 
 first steps:
-  aspc train                                    a policy for the embedded maze, in minutes
+  aspc train --steps 16000 --alpha 10           a policy for the embedded maze, in minutes
   aspc data info mylogs.csv                     what is in my data?
   aspc train mylogs.csv --steps 200000          a policy from my own logs, no simulator needed
   aspc train hopper-medium-v2 --seeds 0 1 2 3   a D4RL benchmark, four seeds at once

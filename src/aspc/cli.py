@@ -32,7 +32,7 @@ def parse(kind: Any, argv: list[str], prog: str, description: str = "", **defaul
         kind,
         args=argv,
         prog=f"aspc {prog}",
-        description=description,
+        description=description or None,  # the docstring of `kind`
         **({"default": kind(**defaults)} if defaults else {}),
     )
 
@@ -74,7 +74,7 @@ algorithm that is named; their defaults are the paper's, the same for every data
 class Train:
     """What `aspc train` takes besides the hyper-parameters of the algorithm."""
 
-    dataset: tyro.conf.Positional[str] = "maze2d-umaze"
+    dataset: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="[DATASET]")] = "maze2d-umaze"
     """A name (`aspc data list` shows them) or the path of a file with your own logs."""
     algo: str = "aspc"
     """The algorithm, by its name."""
@@ -250,7 +250,7 @@ def _spread(rows: list[dict[str, float]], unit: str) -> float:
 class Evaluate:
     """Roll the policies of a run out again, in episodes that training did not use."""
 
-    run: tyro.conf.Positional[Path]
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """The run's folder."""
     episodes: int = 100
     """Episodes for each seed."""
@@ -295,7 +295,7 @@ class Verify:
     displacement from the start). Exit code 1 if any is above 1e-6.
     """
 
-    traces: tyro.conf.Positional[tuple[Path, ...]]
+    traces: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="TRACE [TRACE ...]")]
     """Trace files (.npz)."""
     all: bool = False
     """Print every quantity, not only the worst ones."""

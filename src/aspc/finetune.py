@@ -11,7 +11,7 @@ import datetime
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import tyro
 
@@ -190,7 +190,7 @@ class Finetune:
     whose step 0 is the offline policy.
     """
 
-    run: tyro.conf.Positional[Path | None] = None
+    run: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="[RUN]")] = None
     """The offline run's folder."""
     env: str | None = None
     """The environment; by default the run's own."""

@@ -86,7 +86,7 @@ def _many(value: float | list[float]) -> tuple[float, ...]:
 class List:
     """List the datasets that have a name, and mark those that are on this machine."""
 
-    filter: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="FILTER")] = ""
+    filter: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="[FILTER]")] = ""
     """Show only names that contain this."""
 
     def run(self) -> None:

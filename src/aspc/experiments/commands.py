@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
@@ -51,7 +51,7 @@ class Asked:
     `aspc bench --list` shows the suites; `aspc report OUT` makes a page from the results.
     """
 
-    suites: tyro.conf.Positional[tuple[str, ...]] = ()
+    suites: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[SUITE ...]")] = ()
     """Names of suites."""
     list: bool = False
     """Show the suites and end."""

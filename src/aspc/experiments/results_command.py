@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class Asked:
     """Read folders of results, print what is in them; merge them, export them as CSV."""
 
-    folders: tyro.conf.Positional[tuple[Path, ...]]
+    folders: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RESULTS [RESULTS ...]")]
     """Folders that `aspc bench` has written, or merged ones."""
     out: Path | None = None
     """Write all of them as one pair of files, runs.parquet and curves.parquet, in this folder."""

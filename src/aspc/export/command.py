@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 
@@ -15,7 +16,7 @@ from aspc.export import Format, export
 class Export:
     """Write a policy as ONNX, StableHLO or plain NumPy, with its normaliser and action bounds inside."""
 
-    run: tyro.conf.Positional[Path]
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """A run's folder, or a policy's own folder."""
     format: Format
     """onnx: a graph for ONNX Runtime and its kin; stablehlo: a program for JAX; numpy: a folder with a Python module

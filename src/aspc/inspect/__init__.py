@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
@@ -22,7 +22,7 @@ class Inspect:
     Needs the logs, no simulator. docs/trust.md says what each part can and cannot tell.
     """
 
-    run: tyro.conf.Positional[Path]
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """The run's folder, or a policy's own."""
     dataset: str | None = None
     """A name or path of the data to look at; by default what the run was trained on."""

@@ -8,7 +8,7 @@ import json
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
@@ -31,7 +31,7 @@ of logged episodes, beside that of the data itself. docs/trust.md says how far t
 class Fqe:
     """What `aspc fqe` takes."""
 
-    runs: tyro.conf.Positional[tuple[Path, ...]]
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN [RUN ...]")]
     """Folders of runs, of fleets, or of single policies."""
     dataset: str | None = None
     """A name or path of the data to judge on; by default what the runs were trained on."""

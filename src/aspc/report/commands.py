@@ -6,6 +6,7 @@ import sys
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 
@@ -18,7 +19,7 @@ NEEDED = ("pandas", "plotly", "pyarrow", "rliable")
 class Report:
     """Make figures and one self-contained page, index.html, from folders of results."""
 
-    results: tyro.conf.Positional[tuple[Path, ...]]
+    results: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RESULTS [RESULTS ...]")]
     """Folders that `aspc bench` has written, or merged ones."""
     out: Path = Path("report")
     """Folder for the page and the figures."""
