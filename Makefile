@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo report-demo test test-slow check format clean
+.PHONY: setup demo report-demo test test-slow test-wheel check format dist clean
 
 setup: $(READY)
 
@@ -30,6 +30,10 @@ test: $(READY)
 test-slow: $(READY)
 	@$(BIN)/python -m pytest -m slow
 
+# The wheel alone, in an environment, a home and a folder of its own
+test-wheel: dist
+	@$(BIN)/python .ci/wheel.py dist/*.whl
+
 check: $(READY)
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
@@ -38,6 +42,11 @@ check: $(READY)
 format: $(READY)
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
+
+# dist/: the wheel, and the sdist from which it is built
+dist: $(READY)
+	@rm -rf dist
+	@$(BIN)/python -m build --no-isolation >/dev/null
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache
