@@ -46,7 +46,7 @@ format: $(READY)
 # dist/: the wheel, and the sdist from which it is built
 dist: $(READY)
 	@rm -rf dist
-	@$(BIN)/python -m build --no-isolation >/dev/null
+	@$(BIN)/python -m build --no-isolation --quiet >/dev/null
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache

@@ -304,7 +304,7 @@ class Verify:
 def verify(argv: list[str]) -> int:
     asked = parse(Verify, argv, "verify")
     if not asked.traces:
-        raise AspcError("Give the trace files to replay, for example: aspc verify tests/golden/*.npz.")
+        raise AspcError("Give the trace files to replay, for example: aspc verify tests/golden/*.npz (in the sdist).")
 
     from aspc.verify import TOLERANCE
     from aspc.verify import verify as replay
