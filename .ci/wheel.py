@@ -40,7 +40,7 @@ def check_files(wheel: Path) -> None:
 
 def check_commands(wheel: Path, place: Path) -> None:
     subprocess.run([sys.executable, "-m", "venv", place / "venv"], check=True)
-    install = [place / "venv/bin/pip", "install", "--quiet", "--disable-pip-version-check", "--only-binary", ":all:"]
+    install = [place / "venv/bin/pip", "install", "-qq", "--disable-pip-version-check", "--only-binary", ":all:"]
     subprocess.run([*install, "-c", ROOT / "constraints.txt", wheel], check=True)
     for name in ("home", "folder"):
         (place / name).mkdir()
