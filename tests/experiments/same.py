@@ -8,8 +8,8 @@ import pandas as pd
 
 from aspc.experiments import results
 
-# What depends on the clock (and on whether somebody commits meanwhile).
-CIRCUMSTANCES = ["seconds", "steps_per_second", "started", "finished", "git_revision"]
+# What depends on the clock and the call (and on whether somebody commits meanwhile).
+CIRCUMSTANCES = ["seconds", "steps_per_second", "started", "finished", "git_revision", "command"]
 
 
 def assert_same_results(found: Path, expected: Path) -> None:

@@ -33,6 +33,7 @@ def test_results_say_what_was_run_and_what_came_of_it(uninterrupted: Path) -> No
     assert (found.runs["status"] == "done").all()
     assert set(found.runs["dataset"]) == {MAZE, OTHER_MAZE}
     assert (found.runs["runs_together"] == 2).all()
+    assert found.runs["command"].str.startswith("aspc bench tiny --out").all()
     learned = found.runs[found.runs["variant"] == "ASPC"]
     assert (learned["scale_initial"] == 2.5).all()
     assert (learned["scale_last"] != 2.5).all()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from aspc.experiments import results, suites
-from aspc.experiments.engine import Bench, Ended, groups_to_run, known_runs
+from aspc.experiments.engine import Bench, Ended, Pace, Took, groups_to_run, known_runs, pace_before
 from aspc.experiments.groups import Group, Member, failed_row, identity, part_file, write_group
 from aspc.experiments.plan import Plan, make_plan
 
@@ -111,6 +112,41 @@ def test_nothing_starts_that_would_not_end_in_time(tmp_path: Path) -> None:
     assert len(engine.started) == 1  # the second would take another 0.4 s
     assert len(ended) == 4
     assert len(run(tmp_path, PretendEngine(tmp_path), plan)) == 8
+
+
+def test_what_was_done_before_is_no_part_of_the_pace(tmp_path: Path) -> None:
+    plan = make_plan(suites.expanded(["tiny"]))
+    four = groups_to_run(tmp_path, plan, list(plan.runs), 4, {})[0]
+    pace = Pace()
+    assert pace.seconds_left([(four, 0.0)]) == 0  # nothing is known
+    pace.note(four, seconds=10, share=0.75)
+    assert pace.seconds_left([(four, 0.0)]) == pytest.approx(40)
+    assert pace.seconds_left([(four, 0.5), (four, 0.0)], at_once=2) == pytest.approx(30)
+    # Fewer runs are taken to need as long for a step; the nearest in size is what counts, once there is one.
+    two = replace(four, members=four.members[:2])
+    assert pace.seconds_left([(two, 0.0)]) == pytest.approx(40)
+    pace.note(two, seconds=25)
+    assert pace.seconds_left([(two, 0.0)]) == pytest.approx(25)
+    assert pace.seconds_left([(replace(four, members=four.members * 2), 0.0)]) == pytest.approx(80)
+
+
+def test_the_pace_is_known_from_results_of_the_same_device(tmp_path: Path) -> None:
+    plan = make_plan(suites.expanded(["tiny"]))
+    group = groups_to_run(tmp_path, plan, list(plan.runs), 4, {})[0]
+    took = {"seconds": 20.0, "runs_together": 4, "status": "done", "group_id": "g", "device": "gpu: fast"}
+    rows = [{**identity(member), **took, "machine": "a box"} for member in group.members]
+    results.write_part(tmp_path, "g", rows, [])
+    assert pace_before([tmp_path], "gpu: fast", "another box").seconds_left([(group, 0.0)]) == pytest.approx(20)
+    assert pace_before([tmp_path], "cpu: cpu", "a box").took == []
+
+
+def test_where_no_group_fits_one_is_begun_and_more_only_to_fill_the_time(tmp_path: Path) -> None:
+    plan = make_plan(suites.expanded(["tiny"]))
+    for fill, begun in ((False, 1), (True, 2)):
+        engine = PretendEngine(tmp_path / str(fill), room=1)
+        slow = Pace(Took(algo, 4, seconds=1.0) for algo in ("bc", "aspc"))  # 4,000 steps
+        run(tmp_path / str(fill), engine, plan, stop_at=time.monotonic() + 60, pace=slow, fill=fill)
+        assert len(engine.started) == begun
 
 
 def test_groups_that_a_cluster_has_not_ended_are_left_when_time_is_up(tmp_path: Path) -> None:

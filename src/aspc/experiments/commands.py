@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 import time
 from collections.abc import Iterator
@@ -17,12 +18,13 @@ from aspc.errors import AspcError
 from aspc.experiments import suites
 
 if TYPE_CHECKING:
-    from aspc.experiments.engine import Engine, Known
+    from aspc.experiments.engine import Engine, Known, Pace
     from aspc.experiments.groups import Group
     from aspc.experiments.plan import Plan
 
 TOGETHER_ON_CPU, TOGETHER_ON_ACCELERATOR = 4, 64
 SHOWN_GROUPS = 30  # of a plan
+ENDING_SECONDS, ENDING_SHARE = 30.0, 0.1  # of a budget, kept for the last evaluations and a checkpoint
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,10 @@ class Asked:
     data: Path | None = None
     """A folder of files in D4RL's layout; a file's name is its dataset's."""
     budget: float | None = None
-    """Stop after this many minutes; the same command goes on another day."""
+    """Stop before this many minutes are over; the same command goes on another day."""
+    fill: bool = False
+    """Also begin a group that will not end within --budget: it saves a checkpoint, and the same command goes on from
+    there, if --out is kept."""
     retry_failed: bool = False
     """Try runs again that failed before."""
     group_size: int | None = None
@@ -92,6 +97,7 @@ class Asked:
 
 
 def bench(argv: list[str]) -> int:
+    began = time.monotonic()
     if plugin := option(argv, "plugin"):
         load_plugin(plugin)
     asked = tyro.cli(Asked, args=argv, prog="aspc bench")
@@ -126,7 +132,15 @@ def bench(argv: list[str]) -> int:
         return 0
     with the_only_bench(asked.out), gentle_end():
         remember(asked.out, plan)
-        return run(asked, plan, data, known_runs(folders))
+        stop_at, command = stopping_time(began, asked.budget), shlex.join(["aspc", "bench", *argv])
+        return run(asked, plan, data, known_runs(folders), stop_at, command)
+
+
+def stopping_time(began: float, budget: float | None) -> float | None:
+    """When a training must be told to stop, so that all is over within the budget."""
+    if budget is None:
+        return None
+    return began + 60 * budget - min(ENDING_SECONDS, 60 * budget * ENDING_SHARE)
 
 
 def listing() -> str:
@@ -195,17 +209,46 @@ def show_plan(asked: Asked, plan: Plan, data: dict[str, Path], known: dict[str, 
         )
 
 
-def run(asked: Asked, plan: Plan, data: dict[str, Path], known: dict[str, Known]) -> int:
+def run(
+    asked: Asked,
+    plan: Plan,
+    data: dict[str, Path],
+    known: dict[str, Known],
+    stop_at: float | None = None,
+    command: str | None = None,
+) -> int:
     from aspc.experiments.engine import Bench
 
     groups = groups_of(asked, plan, data, pending_runs(plan, known, asked.retry_failed))
     print(state(plan, known, groups), flush=True)
-    stop_at = None if asked.budget is None else time.monotonic() + 60 * asked.budget
     settled = {run_id: k for run_id, k in known.items() if k.status == "done" or not asked.retry_failed}
     if groups:
         engine = make_engine(asked, stop_at)
-        settled = Bench(asked.out, plan, groups, settled, engine, quiet=asked.quiet, stop_at=stop_at).run()
+        work = Bench(
+            asked.out,
+            plan,
+            groups,
+            settled,
+            engine,
+            quiet=asked.quiet,
+            stop_at=stop_at,
+            fill=asked.fill,
+            pace=pace_of(asked),
+            command=command,
+        )
+        settled = work.run()
     return finish(asked, plan, settled)
+
+
+def pace_of(asked: Asked) -> Pace:
+    """How long such groups took on this machine before; on a cluster nobody knows which machine it will be."""
+    from aspc.experiments.engine import Pace, pace_before
+    from aspc.experiments.groups import machine
+    from aspc.training.config import environment_facts
+
+    if asked.cluster.engine != "local":
+        return Pace()
+    return pace_before([asked.out, *asked.known], environment_facts()["device"], machine())
 
 
 def make_engine(asked: Asked, stop_at: float | None) -> Engine:

@@ -121,12 +121,17 @@ class Known(NamedTuple):
 def known_runs(folders: Iterable[Path]) -> dict[str, Known]:
     """The runs whose results are in some folders; "done" goes before "failed"."""
     found: dict[str, Known] = {}
+    for path in result_files(folders):
+        found |= {k: v for k, v in read_known(path).items() if k not in found or found[k].status == "failed"}
+    return found
+
+
+def result_files(folders: Iterable[Path]) -> Iterator[Path]:
+    """The tables of runs in some folders, merged ones and parts."""
     for folder in folders:
         whole = folder / "runs.parquet"
-        for path in [*([whole] if whole.is_file() else []), *sorted((folder / "runs").glob("*.parquet"))]:
-            if not path.name.startswith("."):
-                found |= {k: v for k, v in read_known(path).items() if k not in found or found[k].status == "failed"}
-    return found
+        yield from [whole] if whole.is_file() else []
+        yield from sorted(path for path in (folder / "runs").glob("*.parquet") if not path.name.startswith("."))
 
 
 def read_known(path: Path) -> dict[str, Known]:
@@ -209,11 +214,15 @@ class Bench:
         *,
         quiet: bool = False,
         stop_at: float | None = None,
+        fill: bool = False,
+        pace: Pace | None = None,
+        command: str | None = None,
     ) -> None:
+        """`fill` also begins a group that will not end by `stop_at`, where nothing else is left to begin."""
         self.folder, self.plan, self.engine, self.quiet, self.stop_at = folder, plan, engine, quiet, stop_at
-        self.waiting, self.running = list(groups), dict[str, tuple[Group, float]]()
+        self.fill, self.pace, self.command, self.has_begun = fill, pace or Pace(), command, False
+        self.waiting, self.running = list(groups), dict[str, Running]()
         self.known = {run_id: known[run_id] for run_id in plan.runs if run_id in known}
-        self.pace = Pace()
         self.last_line = 0.0
 
     def run(self) -> dict[str, Known]:
@@ -221,6 +230,8 @@ class Bench:
         try:
             while (self.running or self.waiting) and not self._time_is_up():
                 moved = self._start_what_can()
+                if not self.running and not moved and (self.fill or not self.has_begun):
+                    moved = self._start_what_can(in_time=False)  # or it would never be begun
                 if not self.running and not moved:
                     break  # too little time is left for any other group
                 for ended in self.engine.wait(max(min(LINE_SECONDS, self._seconds_left()), 0)):
@@ -240,22 +251,28 @@ class Bench:
     def _seconds_left(self) -> float:
         return math.inf if self.stop_at is None else self.stop_at - time.monotonic()
 
-    def _start_what_can(self) -> bool:
-        """Start groups while there is room and time; returns whether anything changed."""
+    def _start_what_can(self, in_time: bool = True) -> bool:
+        """Start groups while there is room and time; returns whether anything changed.
+
+        `in_time`: only those that are expected to end before the time is up.
+        """
         moved = False
         for group in list(self.waiting):
             if not self.engine.has_room() or self._time_is_up():
                 break
             needs = {m.run.scale_of for m in group.members if m.run.scale_of is not None}
-            if not needs <= self.known.keys() or self.pace.seconds_left([group], []) > self._seconds_left():
+            too_long = self.pace.seconds_left([(group, self._share(group))]) > self._seconds_left()
+            if not needs <= self.known.keys() or (too_long and in_time):
                 continue
             moved = True
             self.waiting.remove(group)
             ready = self._without_the_lost(group)
             if ready is not None:
+                ready = replace(ready, command=self.command)
                 write_group(self.folder, ready)
-                self.running[ready.group_id] = (ready, time.monotonic())
-                self.say(f"starting {ready.title}")
+                self.running[ready.group_id] = Running(ready, time.monotonic(), self._share(ready))
+                self.has_begun = True
+                self.say(f"starting {ready.title}" + ", which will not end in this sitting" * too_long)
                 self.engine.start(ready)
         return moved
 
@@ -278,14 +295,14 @@ class Bench:
         return replace(group, members=tuple(ready)) if ready else None
 
     def _end(self, ended: Ended) -> None:
-        group, began = self.running.pop(ended.group.group_id, (ended.group, time.monotonic()))
+        group, began, share = self.running.pop(ended.group.group_id, Running(ended.group, time.monotonic(), 0.0))
         part = part_file(self.folder, group.group_id)
         if not part.exists():
             record_failure(self.folder, group, ended.error or "The group ended without results.")
         rows = read_known(part)
         self.known |= rows
         if all(row.status == "done" for row in rows.values()):  # what fails is soon over
-            self.pace.note(group, time.monotonic() - began)
+            self.pace.note(group, time.monotonic() - began, share)
         failed = [(run_id, row.error) for run_id, row in rows.items() if row.status == "failed"]
         for run_id, error in failed[:1]:
             more = f" (and {len(failed) - 1} more of this group)" if len(failed) > 1 else ""
@@ -298,15 +315,16 @@ class Bench:
 
     # -- what is seen --------------------------------------------------------------------------------------------
     def line(self) -> str:
-        running = sum(len(group.members) for group, _ in self.running.values())
+        running = sum(len(group.members) for group, *_ in self.running.values())
         failed = sum(run.status == "failed" for run in self.known.values())
         done = len(self.known) - failed
         text = f"{done} of {len(self.plan.runs)} runs done, {running} running, {failed} failed"
-        left = self.pace.seconds_left([*self.waiting], [(g, self._share(g)) for g, _ in self.running.values()])
+        groups = [*self.waiting, *(group for group, *_ in self.running.values())]
+        left = self.pace.seconds_left([(group, self._share(group)) for group in groups], len(self.running))
         return f"{text}, about {seconds_text(left)} left" if left else text
 
     def _share(self, group: Group) -> float:
-        """How much of a running group is done."""
+        """How much of a group that was begun is done."""
         try:
             seen = json.loads((group_folder(self.folder, group.group_id) / PROGRESS).read_text())
             return seen["step"] / seen["steps"]
@@ -323,27 +341,60 @@ class Bench:
             print(text, file=sys.stderr, flush=True)
 
 
+class Running(NamedTuple):
+    """A group that an engine has: since when, and how much of it was done before."""
+
+    group: Group
+    began: float
+    share: float
+
+
+class Took(NamedTuple):
+    """Seconds that a step of some runs together took."""
+
+    algo: str
+    runs: int
+    seconds: float
+
+
 class Pace:
-    """Steps per second of groups so far, by algorithm, to say how long the rest will take."""
+    """How long groups took, to say how long others will take."""
 
-    def __init__(self) -> None:
-        self.steps: dict[str, float] = {}
-        self.seconds: dict[str, float] = {}
+    def __init__(self, took: Iterable[Took] = ()) -> None:
+        self.took = list(took)
 
-    def note(self, group: Group, seconds: float) -> None:
-        algo = group.members[0].run.algo
-        self.steps[algo] = self.steps.get(algo, 0.0) + group.steps
-        self.seconds[algo] = self.seconds.get(algo, 0.0) + seconds
+    def note(self, group: Group, seconds: float, share: float = 0.0) -> None:
+        """A group has ended; `share` of it was done before these seconds."""
+        if share < 1:
+            steps = _longest(group) * (1 - share)
+            self.took.append(Took(group.members[0].run.algo, len(group.members), seconds / steps))
 
-    def seconds_left(self, waiting: Sequence[Group], running: Sequence[tuple[Group, float]]) -> float:
-        """Expected seconds for groups that wait and for what is left of those that run; 0 while nothing is known."""
-        if not sum(self.steps.values()):
+    def seconds_left(self, groups: Iterable[tuple[Group, float]], at_once: int = 1) -> float:
+        """Expected seconds for groups of which a share is done; 0 while nothing is known."""
+        if not self.took:
             return 0.0
-        left = [(group, 1.0) for group in waiting] + [(group, 1.0 - share) for group, share in running]
-        total = sum(self.seconds_per_step(group.members[0].run.algo) * group.steps * share for group, share in left)
-        return total / max(len(running), 1)
+        return sum(self._seconds(group) * (1 - share) for group, share in groups) / max(at_once, 1)
 
-    def seconds_per_step(self, algo: str) -> float:
-        if self.steps.get(algo):
-            return self.seconds[algo] / self.steps[algo]
-        return sum(self.seconds.values()) / sum(self.steps.values())
+    def _seconds(self, group: Group) -> float:
+        """Judged by the group nearest in size, of the same algorithm if there was one; rather too long than too short:
+        fewer runs are taken to need as long for a step, more to need longer in proportion."""
+        runs, algo = len(group.members), group.members[0].run.algo
+        alike = [took for took in self.took if took.algo == algo] or self.took
+        nearest = min(reversed(alike), key=lambda took: abs(math.log(took.runs / runs)))
+        return nearest.seconds * max(1.0, runs / nearest.runs) * _longest(group)
+
+
+def _longest(group: Group) -> int:
+    return max(member.run.steps for member in group.members)
+
+
+def pace_before(folders: Iterable[Path], device: str, machine: str) -> Pace:
+    """How long groups took whose results are in some folders, on such a device (a CPU: on such a machine)."""
+    found: dict[str, Took] = {}
+    columns = ["group_id", "algo", "runs_together", "seconds", "steps", "device", "machine"]
+    for path in result_files(folders):
+        for row in results.read_table(path, "runs").select(columns).to_pylist():
+            here = row["device"] == device and (row["machine"] == machine or not device.startswith("cpu"))
+            if here and row["group_id"] and row["seconds"] and row["runs_together"] and row["steps"] > 0:
+                found[row["group_id"]] = Took(row["algo"], row["runs_together"], row["seconds"] / row["steps"])
+    return Pace(found.values())

@@ -72,6 +72,8 @@ class Group:
     """A Python file that registers what the runs need."""
     attempt: int = 0
     """How often the same runs have failed before."""
+    command: str | None = None
+    """The command that asks for it, to be recorded with its results."""
 
     @cached_property
     def group_id(self) -> str:
@@ -100,7 +102,7 @@ class Group:
         try:
             content = json.loads(text)
             members = [Member(RunSpec(**m["run"]), *(m[k] for k in MEMBER_FACTS)) for m in content["members"]]
-            group = cls(tuple(members), content["plugin"], content["attempt"])
+            group = cls(tuple(members), content["plugin"], content["attempt"], content.get("command"))
             group.group_id  # noqa: B018  (can be computed)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise AspcError(f"A {GROUP} of the bench is damaged; remove its folder, which is begun again.") from error
@@ -203,6 +205,7 @@ def run_group(bench: Path, group_id: str, quiet: bool = True, on_progress: OnPro
         began = _now()
         rows, curves = _trained(group, folder, quiet, _reporter(folder, on_progress))
         facts = {"group_id": group_id, "started": began, "finished": _now(), **_machine_facts()}
+        facts["command"] = group.command
         results.write_part(bench, group_id, [{**facts, **row} for row in rows], curves)
         for checkpoints in folder.glob("fleet-*/checkpoints"):  # large, and nothing is left to continue
             shutil.rmtree(checkpoints, ignore_errors=True)
@@ -451,7 +454,9 @@ def machine() -> str:
 
 @cache
 def git_revision() -> str | None:
-    """The revision of the code, where it runs from a checkout of its repository."""
+    """The revision of the code, where it runs from a checkout of its repository, or where ASPC_REVISION says it."""
+    if given := os.environ.get("ASPC_REVISION"):
+        return given
     here = Path(__file__).parents[3]
     if not (here / ".git").exists():
         return None

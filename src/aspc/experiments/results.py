@@ -73,6 +73,7 @@ RUNS: dict[str, Column] = {
     "device": Column("text", False, "device"),
     "machine": Column("text", False, "machine"),
     "git_revision": Column("text", False, "revision of the code"),
+    "command": Column("text", False, "the command that asked for it"),
     "versions": Column("json", False, "versions of the packages"),
     "matmul_precision": Column("text", False, "precision of matrix products"),
     "started": Column("text", False, "start, ISO 8601, UTC"),

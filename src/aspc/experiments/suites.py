@@ -343,7 +343,10 @@ MANY_EPISODES = {**EVERY_100K, "eval_episodes": 100}  # a maze is solved or not:
 def study(
     tier: str, title: str, variants: tuple[Variant, ...], steps: int, walkers: tuple[str, ...], *more: Block
 ) -> None:
-    blocks = (Block(variants, walkers, steps, options=EVERY_100K),) if walkers else ()
+    """A tier. What shares a program is a block, so that a sitting that ends between groups leaves whole comparisons."""
+    hoppers = tuple(name for name in walkers if name.startswith("hopper"))
+    others = tuple(name for name in walkers if name not in hoppers)
+    blocks = [Block(variants, names, steps, options=EVERY_100K) for names in (hoppers, others) if names]
     register(Suite(f"study_{tier}", title, f"this project, tier {tier}", (*blocks, *more)))
 
 
