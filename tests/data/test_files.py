@@ -17,6 +17,7 @@ from small_logs import make_log, shared_folder
 from aspc import data
 from aspc.data import files
 from aspc.data.dataset import Dataset
+from aspc.data.summary import summarise
 from aspc.errors import AspcError
 
 
@@ -119,6 +120,31 @@ def test_columns_can_be_mapped_and_are_ordered_by_number(tmp_path: Path, log: di
     np.testing.assert_array_equal(dataset.terminals, log["terminals"])
     with pytest.raises(AspcError, match="'actions' is missing; there are 'obs_10'"):
         data.load(path)
+
+
+def test_named_columns_stay_in_the_order_of_the_file(tmp_path: Path, log: dict[str, np.ndarray]) -> None:
+    columns = {
+        "next_obs_hot": np.full(60, 3.0), "obs_warm": np.full(60, 1.0), "obs_hot": np.full(60, 2.0),
+        "next_obs_warm": np.full(60, 4.0), "action_valve": log["actions"][:, 0], "reward": log["rewards"],
+        "terminal": log["terminals"].astype(int),
+    }  # fmt: skip
+    path = write_csv(tmp_path / "plant.csv", columns)
+    dataset = data.load(path)
+    assert dataset.observation_names == ("obs_warm", "obs_hot")
+    assert dataset.action_names == ("action_valve",)
+    np.testing.assert_array_equal(dataset.observations[0], [1, 2])
+    np.testing.assert_array_equal(dataset.next_observations[0], [4, 3])  # as the observation's, whatever the file's
+    assert "2 numbers: obs_warm, obs_hot" in summarise(dataset).text()
+    files.write_hdf5(tmp_path / "plant.hdf5", files.dataset_arrays(dataset), files.dataset_facts(dataset))
+    assert data.load(tmp_path / "plant.hdf5").observation_names == dataset.observation_names
+
+    folder = tmp_path / "shifts"
+    folder.mkdir()
+    write_csv(folder / "1.csv", columns)
+    assert data.load(write_csv(folder / "2.csv", columns).parent).action_names == ("action_valve",)
+    write_csv(folder / "3.csv", dict(sorted(columns.items())))
+    with pytest.raises(AspcError, match=r"3.csv has other columns than 1.csv, or in another order"):
+        data.load(folder)
 
 
 def test_a_folder_is_a_dataset_of_episodes(tmp_path: Path, log: dict[str, np.ndarray]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -191,6 +191,8 @@ class Dataset:
     ref_min: float | None = None  # the returns that score 0 and 100
     ref_max: float | None = None
     notes: tuple[str, ...] = ()  # what validation found worth saying
+    observation_names: tuple[str, ...] = ()  # the log's columns, in the order of the numbers
+    action_names: tuple[str, ...] = ()
 
     @classmethod
     def from_arrays(
@@ -210,6 +212,8 @@ class Dataset:
         ref_max: float | None = None,
         max_episode_steps: int | None = None,
         strict: bool = False,
+        observation_names: Sequence[str] = (),
+        action_names: Sequence[str] = (),
     ) -> Dataset:
         """Check arrays and make a dataset of them.
 
@@ -249,6 +253,9 @@ class Dataset:
                 f"but 'observations' has {arrays['observations'].shape[1]}."
             )
         _check_sizes(arrays["observations"].shape[1], arrays["actions"].shape[1], env, name)
+        for key, names in (("observations", observation_names), ("actions", action_names)):
+            if names and len(names) != arrays[key].shape[1]:
+                raise AspcError(f"{name}: {len(names)} names are given for {arrays[key].shape[1]} columns of {key!r}.")
         low, high, notes = action_bounds(arrays["actions"], action_low, action_high, env, name)
         clipped, clip_notes = _clip_actions(arrays["actions"], low, high, strict, name)
         ends, end_notes = _timeouts(arrays["terminals"], arrays.get("timeouts"), max_episode_steps, env)
@@ -270,6 +277,8 @@ class Dataset:
             ref_min=ref_min,
             ref_max=ref_max,
             notes=(*notes, *_whole_number_note(arrays["actions"]), *clip_notes, *end_notes),
+            observation_names=tuple(observation_names),
+            action_names=tuple(action_names),
         )
 
     @classmethod

@@ -30,7 +30,8 @@ from aspc.errors import AspcError, MissingExtra
 Arrays = dict[str, Any]  # NumPy arrays by name
 
 FACTS_KEY = "aspc"  # attribute of HDF5 files that we write: environment, bounds and scores, as JSON
-FACTS = ("env", "action_low", "action_high", "ref_min", "ref_max")
+NUMBERS = ("action_low", "action_high", "ref_min", "ref_max")
+NAMES = ("observation_names", "action_names")
 
 
 class Extracted(NamedTuple):
@@ -38,7 +39,7 @@ class Extracted(NamedTuple):
 
     arrays: Arrays
     notes: list[str]
-    facts: dict[str, Any]  # some of FACTS, where the file says them
+    facts: dict[str, Any]  # env, NUMBERS and NAMES, where the file says them
 
 
 REQUIRED = ("observations", "actions", "rewards", "terminals")
@@ -174,15 +175,16 @@ def read_facts(text: Any) -> dict[str, Any]:
         stated = json.loads(text)
         numbers = {
             key: [float(x) for x in stated[key]] if key.startswith("action") else float(stated[key])
-            for key in FACTS[1:]
+            for key in NUMBERS
             if stated.get(key) is not None
         }
+        names = {key: [str(name) for name in stated[key]] for key in NAMES if stated.get(key)}
         env = stated.get("env")
     except (TypeError, ValueError, AttributeError):
         return {}
     # "module:Name" would have Gymnasium import a module that a file names: never.
     safe = isinstance(env, str) and ":" not in env.removeprefix("minari:")
-    return {**numbers, "env": env} if safe else numbers
+    return {**numbers, **names, **({"env": env} if safe else {})}
 
 
 def check_hdf5_dataset(dataset: Any, name: str) -> int:
@@ -250,9 +252,24 @@ def _check_npy_header(file: Any, size: int, name: str) -> int:
     return claimed
 
 
-def _natural(text: str) -> list[Any]:
+def natural(text: str) -> list[Any]:
     """A sort key by which obs_2 comes before obs_10."""
     return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", text)]
+
+
+def _matching(columns: Sequence[str], pattern: str) -> list[str]:
+    """The columns of a pattern: numbered ones (obs_0, obs_1, …) by their numbers, others as they stand in the file."""
+    matches = [column for column in columns if fnmatch.fnmatchcase(column, pattern)]
+    star = len(pattern.partition("*")[0])
+    return sorted(matches, key=natural) if all(column[star:].isdigit() for column in matches) else matches
+
+
+def _in_step(found: dict[str, list[str]]) -> dict[str, list[str]]:
+    """The columns with those of the next observation in the order of the observation's, where their names say it."""
+    then = {name.partition("_")[2]: name for name in found.get("next_observations", ())}  # obs_x of next_obs_x
+    if set(then) == set(found["observations"]):
+        found["next_observations"] = [then[name] for name in found["observations"]]
+    return found
 
 
 def resolve_columns(columns: Sequence[str], key_map: Mapping[str, str], name: str) -> dict[str, list[str]]:
@@ -267,7 +284,7 @@ def resolve_columns(columns: Sequence[str], key_map: Mapping[str, str], name: st
     for key, patterns in COLUMNS.items():
         given = [part.strip() for part in key_map[key].split(",")] if key in key_map else None
         for pattern in given if given is not None else patterns:
-            matches = sorted((c for c in columns if fnmatch.fnmatchcase(c, pattern)), key=_natural)
+            matches = _matching(columns, pattern)
             if matches:
                 found.setdefault(key, []).extend(matches)
                 if given is None:
@@ -275,7 +292,12 @@ def resolve_columns(columns: Sequence[str], key_map: Mapping[str, str], name: st
             elif given is not None:
                 raise AspcError(f"{name}: the key map says {pattern!r}, but there are {_listed(columns)}.")
     _need_all(found, columns, name)
-    return found
+    return _in_step(found)
+
+
+def _names(found: Mapping[str, list[str]]) -> dict[str, list[str]]:
+    """Which number of an observation and of an action is which column."""
+    return {"observation_names": found["observations"], "action_names": found["actions"]}
 
 
 def _table_arrays(found: Mapping[str, list[str]], column: Callable[[str], np.ndarray], name: str) -> Arrays:
@@ -318,7 +340,7 @@ def _read_arrow(path: Path, key_map: Mapping[str, str]) -> Extracted:
         return values.to_numpy()
 
     arrays = _table_arrays(found, column, path.name)
-    return Extracted(complete_flags(arrays, len(arrays["observations"]), path.name), [], {})
+    return Extracted(complete_flags(arrays, len(arrays["observations"]), path.name), [], _names(found))
 
 
 def _flag(text: str) -> float:
@@ -349,7 +371,7 @@ def _read_csv(path: Path, key_map: Mapping[str, str]) -> Extracted:
         )
     position = {columns[index]: i for i, index in enumerate(wanted)}
     arrays = _table_arrays(found, lambda source: table[:, position[source]], path.name)
-    return Extracted(complete_flags(arrays, len(arrays["observations"]), path.name), [], {})
+    return Extracted(complete_flags(arrays, len(arrays["observations"]), path.name), [], _names(found))
 
 
 def extract(path: Path, key_map: Mapping[str, str]) -> Extracted:
@@ -411,33 +433,37 @@ def read_arrays(path: Path, key_map: Mapping[str, str] | None = None) -> Extract
 
 def _read_folder(path: Path, key_map: Mapping[str, str]) -> Extracted:
     """A folder of files, each an episode, in the order of their names."""
-    files = sorted((p for p in path.iterdir() if p.name.lower().endswith(SUFFIXES)), key=lambda p: _natural(p.name))
+    files = sorted((p for p in path.iterdir() if p.name.lower().endswith(SUFFIXES)), key=lambda p: natural(p.name))
     if not files:
         raise AspcError(f"{path} holds no episodes; it needs files that end in {', '.join(SUFFIXES)}.")
-    parts, notes = list[Arrays](), list[str]()
+    parts, notes, names = list[Arrays](), list[str](), dict[str, list[str]]()
     with cache.progress(f"Reading {path.name}", len(files), unit="files") as advance:
         for i, file in enumerate(files):
-            arrays, found = _read_episode(file, key_map)
+            arrays, found, facts = _read_episode(file, key_map)
             parts.append(arrays)
             notes += [note for note in found if note not in notes]
+            own = {key: facts[key] for key in NAMES if key in facts}
+            names = names or own
+            if own != names:
+                raise AspcError(f"{file} has other columns than {files[0].name}, or in another order; make them alike.")
             advance(i + 1)
     common = set.intersection(*(set(part) for part in parts))
     try:
         arrays = {key: np.concatenate([part[key] for part in parts]) for key in parts[0] if key in common}
     except ValueError as error:
         raise AspcError(f"{path}: its files differ in observation or action size.") from error
-    return Extracted(arrays, notes, {})
+    return Extracted(arrays, notes, {**names})
 
 
-def _read_episode(path: Path, key_map: Mapping[str, str]) -> tuple[Arrays, list[str]]:
+def _read_episode(path: Path, key_map: Mapping[str, str]) -> Extracted:
     """One file of a folder; its last row ends the episode, by timeout unless it is terminal."""
-    arrays, notes, _ = read_arrays(path, key_map)
+    arrays, notes, facts = read_arrays(path, key_map)
     length = len(arrays["rewards"])
     timeouts = np.array(arrays.get("timeouts", np.zeros(length)), dtype=bool).reshape(-1)
     if length == 0 or len(timeouts) != length or len(arrays["terminals"]) != length:
         raise AspcError(f"{path}: the episode is empty or its arrays differ in length.")
     timeouts[-1] = not np.asarray(arrays["terminals"]).reshape(-1)[-1]
-    return {**arrays, "timeouts": timeouts}, notes
+    return Extracted({**arrays, "timeouts": timeouts}, notes, facts)
 
 
 # ── from a path to a dataset ────────────────────────────────────────────────────────────────────────────────────────
@@ -517,4 +543,6 @@ def dataset_facts(dataset: Dataset) -> dict[str, Any]:
         "action_high": dataset.action_high.tolist(),
         "ref_min": dataset.ref_min,
         "ref_max": dataset.ref_max,
+        "observation_names": list(dataset.observation_names),
+        "action_names": list(dataset.action_names),
     }

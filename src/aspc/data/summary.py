@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +14,7 @@ MANY_SATURATED = 0.05  # share of rows
 MANY_DUPLICATES = 0.001
 JUMP = 5.0  # times the 99th percentile of the steps between rows
 FEW_ROWS = 1_000
+MOST_NAMES = 20  # columns that are listed
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,13 @@ class Summary:
         return "\n".join(lines)
 
 
+def _named(size: int, names: Sequence[str]) -> str:
+    """How many numbers, and which: a policy wants them in this order."""
+    shown = ", ".join((*names[:MOST_NAMES], "…") if len(names) > MOST_NAMES else names)
+    safe = "".join(c if c.isprintable() else "?" for c in shown)  # nothing moves the cursor of a terminal
+    return f"{size} numbers" + (f": {safe}" if names else "")
+
+
 def summarise(dataset: Dataset) -> Summary:
     """Sizes, episodes, returns, bounds and warnings of a dataset."""
     lengths, returns = dataset.episode_lengths, dataset.episode_returns
@@ -39,8 +48,8 @@ def summarise(dataset: Dataset) -> Summary:
         ("dataset", dataset.name),
         ("rows", f"{len(dataset):,} ({dataset.nbytes / 1e6:,.1f} MB)"),
         ("transitions", f"{len(dataset.transition_rows()[0]):,}"),
-        ("observation", f"{dataset.observation_size} numbers"),
-        ("action", f"{dataset.action_size} numbers"),
+        ("observation", _named(dataset.observation_size, dataset.observation_names)),
+        ("action", _named(dataset.action_size, dataset.action_names)),
         ("action bounds", _bounds(dataset)),
         ("episodes", f"{len(lengths):,} ({terminals:,} ended by terminal, {timeouts:,} by timeout)"),
         ("episode length", _spread(lengths.astype(float), digits=0)),

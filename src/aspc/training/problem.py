@@ -152,6 +152,8 @@ class Problem:
     def policy(self, export: PolicyExport, data: Data, info: dict[str, Any]) -> Policy:
         """What acts, with what it needs of the data: the normaliser, and the bounds of its actions."""
         mean, std = self.normaliser.mean, self.normaliser.std
+        names = {key: list(getattr(data, key, ())) for key in ("observation_names", "action_names")}
+        info = {**info, **{key: value for key, value in names.items() if value}}
         return Policy(export.kind, export.arrays, export.settings, mean, std, data.action_low, data.action_high, info)  # type: ignore[arg-type]
 
 
