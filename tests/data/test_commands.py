@@ -49,6 +49,8 @@ def test_info_prints_the_facts(capsys: pytest.CaptureFixture[str]) -> None:
 def test_info_takes_maps_bounds_and_strictness(capsys: pytest.CaptureFixture[str]) -> None:
     log = make_log()
     np.savez("other.npz", state=log["observations"], u=log["actions"] * 3, rew=log["rewards"], done=log["terminals"])
+    run("info", "other.npz", "--map", "observations=state", "actions=u", "--action-low", "0", "--action-high", "0.5")
+    assert "[0, 0.5]" in capsys.readouterr().out  # a bound of 0 is one that was given
     run("info", "other.npz", "--map", "observations=state", "actions=u", "--action-low", "-1", "--action-high", "1")
     assert "actions reach beyond the bounds" in capsys.readouterr().out
     with pytest.raises(AspcError, match="actions reach beyond"):

@@ -41,14 +41,14 @@ class Source:
 
     def options(self) -> dict[str, Any]:
         stated = {
-            "key_map": self.key_map(),
+            "key_map": self.key_map() or None,
             "env": self.env,
             "action_low": _one_or_many(self.action_low),
             "action_high": _one_or_many(self.action_high),
             "max_episode_steps": self.max_episode_steps,
             "strict": self.strict,
         }
-        return {key: value for key, value in stated.items() if value not in (None, {}, False)}
+        return {key: value for key, value in stated.items() if value is not None and value is not False}
 
     @classmethod
     def stated(cls, options: Mapping[str, Any]) -> Source:
