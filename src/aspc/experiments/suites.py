@@ -374,3 +374,49 @@ study(
 )
 study("e", "ASPC in other algorithms", INTEGRATIONS, SHORT, STUDY_NINE)
 register(Suite("study", "all tiers, in order", "this project", parts=tuple(f"study_{tier}" for tier in "abcde")))
+
+# The search for a better variant, with one configuration for all datasets. Candidates are chosen on one half of the
+# study's datasets and judged on the other; both halves have every domain and every environment's data of all kinds.
+TUNED_ON = (
+    *("hopper-random", "hopper-medium-expert", "hopper-medium-replay"),
+    *("halfcheetah-medium", "halfcheetah-expert", "halfcheetah-full-replay"),
+    *("walker2d-medium", "walker2d-expert", "walker2d-medium-replay"),
+    "maze2d-medium",
+    *("antmaze-umaze", "antmaze-medium-diverse", "antmaze-large-play"),
+    *("pen-expert", "door-human"),
+)
+STUDIED = (*STUDY_WALKERS, *MAZES, *STUDY_ANTMAZE, *STUDY_HANDS)
+REPORTED_ON = tuple(name for name in STUDIED if name not in TUNED_ON)
+
+
+def rebrac_with(beta2: float) -> Variant:
+    """ReBRAC's backbone at its public batch size; its β₁ is learned from about where TD3+BC's α is."""
+    return Variant(f"ReBRAC+ASPC, beta2 = {beta2:g}", "rebrac+aspc", {"batch_size": 1024, "beta1": 0.1, "beta2": beta2})
+
+
+CANDIDATES = (
+    ASPC,
+    # These differ from ASPC in numbers, so they train with it as one program.
+    aspc_with("alpha0 = 5", alpha=5.0),
+    aspc_with("alpha0 = 10", alpha=10.0),
+    aspc_with("scale lr = 6e-3", scale_lr=6e-3),
+    aspc_with("discount = 0.995", discount=0.995),
+    aspc_with("lr = 1e-3", actor_lr=1e-3, critic_lr=1e-3),
+    # These are programs of their own.
+    aspc_with("L2 as written", l2="literal"),
+    aspc_with("independent outer batch", outer_batch="independent"),
+    Variant("ASPC+AW", "aspc", bc="advantage_weighted"),
+    *(rebrac_with(beta2) for beta2 in (0.0, 0.01, 0.1)),
+)
+
+
+def search(name: str, title: str, variants: tuple[Variant, ...], datasets: tuple[str, ...]) -> Suite:
+    """Variants on the study's datasets, a block for each kind of evaluation."""
+    mazes = tuple(dataset for dataset in datasets if dataset.startswith(("maze2d", "antmaze")))
+    others = tuple(dataset for dataset in datasets if dataset not in mazes)
+    blocks = (Block(variants, others, SHORT, options=EVERY_100K), on_mazes(variants, SHORT, mazes))
+    return register(Suite(name, title, "this project", blocks))
+
+
+search("search_tune", "variants of ASPC, on the half of the study's datasets that chooses", CANDIDATES, TUNED_ON)
+search("search_report", "variants of ASPC, on the half that judges", CANDIDATES, REPORTED_ON)

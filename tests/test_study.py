@@ -1,0 +1,101 @@
+"""The study: what its suites are made of, and the candidate that is a file of its own."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from aspc import algorithms
+from aspc.adaptive_scale import AdaptiveScale
+from aspc.algorithms.base import CRITIC, INNER, SCALE, Batch, Spec
+from aspc.algorithms.td3_bc import TD3BC
+from aspc.cli import load_plugin
+from aspc.experiments import suites
+from aspc.experiments.groups import make_groups
+from aspc.experiments.plan import make_plan
+from aspc.presets.paper_tables import domain_of
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+FILES = {name: Path(f"{name}.hdf5") for name in suites.STUDIED}
+
+
+def test_a_sitting_that_ends_between_groups_leaves_whole_comparisons() -> None:
+    plan = make_plan(suites.expanded(["study_a"]), data=FILES)
+    groups = make_groups(plan, plan.runs, 64, FILES)
+    assert len(plan.runs) == 168
+    compared = [({m.run.dataset for m in group.members}, group.members[0].variant) for group in groups]
+    assert [variant for _, variant in compared] == ["ASPC", "TD3+BC"] * 3
+    assert [datasets for datasets, _ in compared[::2]] == [datasets for datasets, _ in compared[1::2]]
+
+
+def test_the_halves_are_fixed_and_balanced() -> None:
+    tuned, reported = set(suites.TUNED_ON), set(suites.REPORTED_ON)
+    assert not tuned & reported
+    assert tuned | reported == set(suites.STUDIED)
+    for half in (tuned, reported):
+        domains = Counter(map(domain_of, half))
+        assert domains["MuJoCo"] == 9
+        assert domains["AntMaze"] == 3
+        assert domains["Maze2d"] in (1, 2)
+        assert domains["Adroit"] in (2, 3)
+        assert all(sum(name.startswith(f"{task}-") for name in half) == 3 for task in suites.WALKERS)
+        assert all(any(name.endswith(f"-{quality}") for name in half) for quality in suites.QUALITIES)
+
+
+def test_candidates_that_differ_in_numbers_are_one_program() -> None:
+    plan = make_plan(suites.expanded(["search_tune"]), data=FILES, only=["hopper-random"])
+    programs = [{member.variant for member in group.members} for group in make_groups(plan, plan.runs, 1000, FILES)]
+    assert {len(variants) for variants in programs} == {6, 3, 1}
+    assert {"ASPC", "alpha0 = 10", "discount = 0.995", "lr = 1e-3"} < max(programs, key=len)
+    assert {run.steps for run in plan.runs.values()} == {suites.SHORT}
+
+
+@pytest.fixture
+def two_policies(monkeypatch: pytest.MonkeyPatch):
+    """The plugin, forgotten afterwards: other tests go over all that is registered."""
+    monkeypatch.setattr(algorithms, "_REGISTRY", dict(algorithms._REGISTRY))
+    monkeypatch.setattr(suites, "_SUITES", dict(suites._SUITES))
+    load_plugin(BENCHMARKS / "two_policies.py")
+    yield sys.modules["aspc_plugin"]
+    del sys.modules["aspc_plugin"]
+
+
+def test_the_policy_that_acts_changes_nothing_but_how_is_acted(two_policies) -> None:
+    base = two_policies.TwoPolicies(actor_hidden_dim=8, critic_hidden_dim=8, batch_size=8, critic_hidden_layers=1)
+    algorithm, rng = AdaptiveScale(base=base, k_alpha=1), np.random.default_rng(0)
+    parts = frozenset({CRITIC, INNER, SCALE})
+
+    @jax.jit
+    def update(state, batch, noise, ratio):
+        with_ratio = replace(algorithm, base=replace(base, acting_ratio=ratio))
+        return with_ratio.update(state, batch, noise, parts)[0]
+
+    draw = lambda *shape: rng.standard_normal(shape).astype(np.float32)  # noqa: E731
+    same = bolder = jax.jit(lambda key: algorithm.init(key, Spec(4, 2)))(jax.random.key(0))
+    for _ in range(4):
+        batch = Batch(draw(8, 4), np.tanh(draw(8, 2)), draw(8), draw(8, 4), np.ones(8, np.float32))
+        noise = {"target_policy": draw(8, 2)}
+        same, bolder = update(same, batch, noise, 1.0), update(bolder, batch, noise, 4.0)
+    assert equal(same.base.actor, same.base.acting)  # with a ratio of 1 it is ASPC
+    assert not equal(bolder.base.actor, bolder.base.acting)
+    for name in ("actor", "actor_target", "critics", "critics_target"):
+        assert equal(getattr(same.base, name), getattr(bolder.base, name))
+    assert same.scale.scale == bolder.scale.scale != algorithm.base.scale
+    acts_with = bolder._replace(base=bolder.base._replace(actor=bolder.base.acting))
+    assert equal(algorithm.policy(bolder).arrays, TD3BC.policy(base, acts_with.base).arrays)
+
+
+def equal(a, b) -> bool:
+    return all(np.array_equal(x, y) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True))
+
+
+def test_ratios_of_two_policies_train_as_one_program(two_policies) -> None:
+    plan = make_plan(suites.expanded(["two_policies_tune"]), data=FILES, only=["maze2d-medium"])
+    groups = make_groups(plan, plan.runs, 1000, FILES)
+    assert [len(group.members) for group in groups] == [4, 4 * len(two_policies.RATIOS)]
