@@ -1,0 +1,266 @@
+"""Write the tables and verdicts of docs/study.md from results: one command after every sitting.
+
+    python benchmarks/study_tables.py [RESULTS] [--doc docs/study.md]
+
+RESULTS is a folder of results, or a folder of such folders (by default results/; where it is not there, nothing has run
+yet). What stands between `<!-- study: NAME -->` and `<!-- end -->` is written anew, the rest is left as it is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from aspc.experiments import results, suites
+from aspc.experiments.plan import make_plan
+from aspc.experiments.results import Results
+from aspc.policy import write_atomically
+from aspc.presets.paper_tables import domain_of
+from aspc.report import claims, stats
+from aspc.report.stats import Estimate
+from aspc.report.view import DOMAINS, View, in_order, prepare, scores
+
+ROOT = Path(__file__).parents[1]
+TIERS = suites.get("study").parts
+# The two halves of the search; the second suite of each is a plugin's (benchmarks/two_policies.py).
+TUNE, REPORT = ("search_tune", "two_policies_tune"), ("search_report", "two_policies_report")
+NOT_RUN = "Not run yet."
+BASELINE = suites.ASPC.label
+VERDICT_NAMES = {claims.HOLDS: "**holds**", claims.FAILS: "**does not hold**", claims.OPEN: "not enough data"}
+
+
+@dataclass(frozen=True)
+class Study:
+    """What was found: the runs of the study's own suites, and those of the search for a better variant."""
+
+    study: Results | None
+    search: Results | None
+    view: View | None
+
+
+def read(folder: Path) -> Study:
+    """The results below a folder. A run belongs to a suite by its entry: the study's claims are never made with the
+    search's variants of ASPC, whatever folder they are in."""
+    found = result_folders(folder)
+    if not found:
+        return Study(None, None, None)
+    everything = results.read(*found)
+    study = of_suites(everything, TIERS)
+    return Study(study, of_suites(everything, (*TUNE, *REPORT)), None if study is None else prepare(study))
+
+
+def result_folders(folder: Path) -> list[Path]:
+    places = [folder, *sorted(folder.iterdir())] if folder.is_dir() else []
+    return [place for place in places if (place / "runs.parquet").is_file() or any(place.glob("runs/*.parquet"))]
+
+
+def of_suites(found: Results, names: Iterable[str]) -> Results | None:
+    entries = found.entries[found.entries["suite"].isin(list(names))]
+    runs, curves = (table[table["run_id"].isin(entries["run_id"])] for table in (found.runs, found.curves))
+    return None if runs.empty else replace(found, runs=runs, curves=curves, entries=entries)
+
+
+# ── text ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "∣") for cell in line) + " |" for line in lines)
+
+
+def number(value: float) -> str:
+    if not math.isfinite(value):
+        return "–"
+    digits = 1 if abs(value) >= 1 else 2
+    return f"{value:.{digits}f}".replace("-", "−")
+
+
+def interval(estimate: Estimate) -> str:
+    """The number, and the ends of its 95 % interval where there is one."""
+    if not math.isfinite(estimate.value):
+        return "–"
+    ends = f" [{number(estimate.low)}, {number(estimate.high)}]" if estimate.has_interval else ""
+    return number(estimate.value) + ends
+
+
+# ── what ran ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def planned(suite: str) -> set[str]:
+    """The runs that a suite declares, with all its data at hand."""
+    files = {name: Path(name) for name in suites.STUDIED}
+    return set(make_plan(suites.expanded([suite]), data=files).runs)
+
+
+def what_ran(study: Study) -> str:
+    rows = []
+    for suite in (*TIERS, TUNE[0], REPORT[0]):
+        wanted = planned(suite)
+        found = study.study if suite in TIERS else study.search
+        runs = None if found is None else found.runs[found.runs["run_id"].isin(wanted)]
+        done, failed = (0 if runs is None else int((runs["status"] == s).sum()) for s in ("done", "failed"))
+        hours = "–" if runs is None or runs.empty else f"{device_hours(runs):.2f}"
+        rows.append((f"`{suite}`", suites.get(suite).title, f"{len(wanted):,}", f"{done:,}", f"{failed:,}", hours))
+    return "\n\n".join([table(("suite", "what", "runs", "done", "failed", "device hours"), rows), circumstances(study)])
+
+
+def device_hours(runs: pd.DataFrame) -> float:
+    """A group's seconds count once; what suites share counts in each."""
+    return float(runs.groupby("group_id")["seconds"].max().sum()) / 3600
+
+
+def circumstances(study: Study) -> str:
+    """When and where it ran, and by which commands."""
+    parts = [part.runs for part in (study.study, study.search) if part is not None]
+    if not parts:
+        return NOT_RUN
+    runs = pd.concat(parts).drop_duplicates("run_id")
+    facts = [
+        f"From {runs['started'].min()} to {runs['finished'].max()}.",
+        f"Device: {listed(runs['device'])}. Machine: {listed(runs['machine'])}.",
+        f"Revision: {listed(runs['git_revision'])}. Precision of products: {listed(runs['matmul_precision'])}.",
+    ]
+    commands = sorted(set(runs["command"].dropna()))
+    return "\n".join([*facts, *(["Commands:", "", "```text", *commands, "```"] if commands else [])])
+
+
+def listed(values: pd.Series) -> str:
+    return ", ".join(sorted(set(values.dropna().astype(str)))) or "not said"
+
+
+# ── claims ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def verdicts(study: Study) -> str:
+    """One line for each claim of the paper, then the numbers behind it."""
+    found = claims.check_all(study.view) if study.view is not None else []
+    if not found:
+        return NOT_RUN
+    rows, details = [], []
+    for claim in found:
+        verdict = VERDICT_NAMES[claim.verdict] if claim.checks else "not run"
+        held = sum(check.verdict == claims.HOLDS for check in claim.checks)
+        counted = f"{held} of {len(claim.checks)} checks hold" if claim.checks else claim.missing or "–"
+        rows.append((f"`{claim.name}`", claim.text, claim.source, counted, verdict))
+        for check in claim.checks:
+            value = f"{interval(check.estimate)} {check.unit}"
+            details.append((f"`{claim.name}`", check.what, value, VERDICT_NAMES[check.verdict]))
+    summary = table(("claim", "the paper says", "where", "here", "verdict"), rows)
+    return "\n\n".join([summary, table(("claim", "what was measured", "number [95 % interval]", "verdict"), details)])
+
+
+# ── scores ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def by_label(view: View, suite: str) -> dict[str, pd.DataFrame]:
+    runs = view.suite(suite)
+    declared = [variant.label for block in suites.get(suite).blocks for variant in block.variants]
+    return {label: runs[runs["label"] == label] for label in dict.fromkeys(declared) if (runs["label"] == label).any()}
+
+
+def averages(study: Study) -> str:
+    """For each tier its variants: averages of domains over the datasets that all variants of the tier have."""
+    parts = []
+    for tier in TIERS:
+        found = {} if study.view is None else by_label(study.view, tier)
+        parts.append(f"### Tier {tier[-1]}: {suites.get(tier).title}")
+        parts.append(domain_table({label: scores(runs) for label, runs in found.items()}) if found else NOT_RUN)
+    return "\n\n".join(parts)
+
+
+def domain_table(found: Mapping[str, Mapping[str, np.ndarray]]) -> str:
+    shared = in_order(set.intersection(*(set(scores_) for scores_ in found.values())))
+    present = [domain for domain in DOMAINS if any(domain_of(name) == domain for name in shared)]
+    if not shared:
+        return "No dataset has been run with all of them yet."
+    head = ["variant", *(f"{d} ({sum(domain_of(n) == d for n in shared)})" for d in present), f"all ({len(shared)})"]
+    rows = []
+    for label, scores_ in found.items():
+        inside = [[name for name in shared if domain_of(name) == domain] for domain in present]
+        cells = [interval(stats.average({name: scores_[name] for name in names})) for names in (*inside, shared)]
+        rows.append((label, *cells))
+    return table(head, rows)
+
+
+def by_dataset(study: Study) -> str:
+    """The main pair on every dataset, with the scale that was learned and the score of the data."""
+    found = {} if study.view is None else by_label(study.view, "study_a")
+    if not found:
+        return NOT_RUN
+    every = {label: scores(runs) for label, runs in found.items()}
+    alphas = scores(found[BASELINE], "scale_last") if BASELINE in found else {}
+    behaviour = pd.concat(found.values()).groupby("dataset")["behaviour_score"].first()
+    rows = []
+    for name in in_order({name for values in every.values() for name in values}):
+        cells = [interval(stats.mean(values[name])) if name in values else "–" for values in every.values()]
+        alpha = interval(stats.mean(alphas[name])) if name in alphas else "–"
+        rows.append((name, number(behaviour[name]), *cells, alpha))
+    return table(("dataset", "data", *every, "final alpha"), rows)
+
+
+# ── search ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def searched(study: Study) -> str:
+    """Which candidate the first half chooses, and what the second half says of it."""
+    view = None if study.search is None else prepare(study.search)
+    tune, report = ({} if view is None else candidates(view, half) for half in (TUNE, REPORT))
+    if not tune:
+        return NOT_RUN
+    shared = set.intersection(*(set(values) for values in tune.values()))
+    total = {label: stats.average({n: v for n, v in values.items() if n in shared}) for label, values in tune.items()}
+    chosen = max(total, key=lambda label: -math.inf if math.isnan(total[label].value) else total[label].value)
+    parts = ["### On the half that chooses", domain_table(tune), f"The highest average has **{chosen}**."]
+    parts += ["### On the half that judges", domain_table(report) if report else NOT_RUN]
+    if chosen != BASELINE and {chosen, BASELINE} <= report.keys():
+        lead = stats.difference(report[chosen], report[BASELINE])
+        verdict = {claims.HOLDS: "is better than", claims.FAILS: "is worse than"}.get(claims.at_least(lead))
+        said = f"{chosen} {verdict} {BASELINE}" if verdict else f"{chosen} cannot be told from {BASELINE}"
+        parts.append(f"{said}: {interval(lead)} points on the datasets that both have.")
+    return "\n\n".join(parts)
+
+
+def candidates(view: View, half: Sequence[str]) -> dict[str, dict[str, np.ndarray]]:
+    """Label → scores, the library's candidates first."""
+    runs = view.places[view.places["suite"].isin(half)].drop_duplicates(["label", "run_id"])
+    known = [variant.label for variant in suites.CANDIDATES]
+    labels = [*known, *sorted(set(runs["label"]) - set(known))]
+    return {label: scores(runs[runs["label"] == label]) for label in labels if (runs["label"] == label).any()}
+
+
+# ── the document ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+SECTIONS = {"ran": what_ran, "claims": verdicts, "averages": averages, "datasets": by_dataset, "search": searched}
+
+
+def filled(text: str, study: Study) -> str:
+    """The document with every marked section made anew."""
+    for name, make in SECTIONS.items():
+        pattern = re.compile(rf"(<!-- study: {name} -->\n\n).*?(\n\n<!-- end -->)", re.DOTALL)
+        if len(pattern.findall(text)) != 1:
+            raise SystemExit(f"The document has no section {name!r} between its markers.")
+        before, begin, end, after = pattern.split(text)
+        text = before + begin + make(study) + end + after
+    return text
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("results", type=Path, nargs="?", default=ROOT / "results")
+    parser.add_argument("--doc", type=Path, default=ROOT / "docs" / "study.md")
+    asked = parser.parse_args(argv)
+    text = filled(asked.doc.read_text("utf-8"), read(asked.results))
+    write_atomically(asked.doc, text.encode())
+    print(f"wrote {asked.doc}")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

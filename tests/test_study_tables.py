@@ -1,0 +1,111 @@
+"""docs/study.md: its tables come from results by one command, and are what the committed results give."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGE = "before\n" + "".join(
+    f"<!-- study: {name} -->\n\nold\n\n<!-- end -->\n" for name in ("ran", "claims", "averages", "datasets", "search")
+)
+TUNE = ("hopper-random", "maze2d-medium")
+REPORT = ("hopper-medium", "maze2d-large")
+
+
+@pytest.fixture(scope="module")
+def modules() -> tuple[ModuleType, ModuleType]:
+    """The script, and the maker of synthetic results."""
+    places = [str(ROOT / "benchmarks"), str(ROOT / "tests" / "report")]
+    sys.path[:0] = places
+    try:
+        import study_tables
+        import synthetic
+    finally:
+        del sys.path[: len(places)]
+    return study_tables, synthetic
+
+
+def score(label: str, dataset: str) -> float:
+    return {"ASPC": 80.0, "TD3+BC": 60.0, "discount = 0.995": 90.0, "alpha0 = 10": 5.0}[label]
+
+
+@pytest.fixture(scope="module")
+def filled(modules: tuple[ModuleType, ModuleType], tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The page from synthetic results in two folders, with the search's runs beside the study's."""
+    study_tables, synthetic = modules
+    folder = tmp_path_factory.mktemp("results")
+    pair = (synthetic.Variant("ASPC", "aspc"), synthetic.Variant("TD3+BC", "td3_bc"))
+    datasets = ("hopper-medium", "hopper-expert", "maze2d-large")
+    synthetic.make(folder / "study", "study_a", pair, datasets, score=score, noise=0.5)
+    candidates = (
+        pair[0],
+        synthetic.Variant("discount = 0.995", "aspc", discount=0.995),
+        synthetic.Variant("alpha0 = 10", "aspc", alpha=10.0),
+    )
+    for suite, half in (("search_tune", TUNE), ("search_report", REPORT)):
+        synthetic.make(folder / "search", suite, candidates, half, score=score, noise=0.5, steps=300_000)
+    page = folder / "study.md"
+    page.write_text(PAGE)
+    assert study_tables.main([str(folder), "--doc", str(page)]) == 0
+    text = page.read_text()
+    assert study_tables.filled(text, study_tables.read(folder)) == text
+    return text
+
+
+def section(text: str, name: str) -> str:
+    return text.partition(f"<!-- study: {name} -->")[2].partition("<!-- end -->")[0]
+
+
+def line(text: str, start: str) -> list[str]:
+    """The cells of the only line that starts so."""
+    (found,) = [line for line in text.splitlines() if line.startswith(f"| {start}")]
+    return [cell.strip() for cell in found.strip("|").split("|")]
+
+
+def test_claims_have_a_number_an_interval_and_a_verdict(filled: str) -> None:
+    claims = section(filled, "claims")
+    assert "\nold\n" not in filled
+    assert line(claims, "`beats_td3_bc` | ASPC's")[-1] == "**holds**"
+    measured = line(claims, "`beats_td3_bc` | ASPC − TD3+BC")
+    value, low, high = (float(x) for x in measured[2].replace("[", "").replace("]", "").replace(",", "").split()[:3])
+    assert low < value < high
+    assert value == pytest.approx(20, abs=1.5)
+    assert line(claims, "`holds_on_ogbench`")[-1] == "not run"
+
+
+def test_variants_of_the_search_are_no_part_of_the_study(filled: str) -> None:
+    assert "discount" not in section(filled, "claims")
+    averages = section(filled, "averages")
+    assert float(line(averages, "ASPC |")[-1].split()[0]) == pytest.approx(80, abs=1.5)
+    assert averages.count("Not run yet.") == 4
+
+
+def test_every_dataset_has_a_line_with_the_scale(filled: str) -> None:
+    row = line(section(filled, "datasets"), "hopper-expert |")
+    assert [float(cell.split()[0]) for cell in row[1:]] == pytest.approx([64, 80, 60, 1.0], abs=2)
+
+
+def test_the_search_chooses_on_one_half_and_judges_on_the_other(filled: str) -> None:
+    search = section(filled, "search")
+    assert "The highest average has **discount = 0.995**." in search
+    assert "discount = 0.995 is better than ASPC: 10" in search
+
+
+def test_what_ran_is_counted(filled: str, modules: tuple[ModuleType, ModuleType]) -> None:
+    ran = section(filled, "ran")
+    assert line(ran, "`study_a`")[2:4] == ["168", "0"]  # synthetic runs have other names than the study's
+    assert "Device: cpu. Machine: synthetic." in ran
+
+
+def test_a_page_without_a_section_is_refused(modules: tuple[ModuleType, ModuleType]) -> None:
+    with pytest.raises(SystemExit, match="no section 'claims'"):
+        modules[0].filled(PAGE.replace("study: claims", "study: clams"), modules[0].read(Path("nowhere")))
+
+
+def test_the_document_is_what_the_committed_results_give(modules: tuple[ModuleType, ModuleType]) -> None:
+    document = (ROOT / "docs" / "study.md").read_text("utf-8")
+    assert modules[0].filled(document, modules[0].read(ROOT / "results")) == document
