@@ -136,8 +136,8 @@ def train_and_pack(group_json: str, gpus: float) -> Files:
 
 def _share_device(gpus: float) -> None:
     """JAX takes three quarters of a device's memory at once; a group that shares one takes its share."""
-    if 0 < gpus < 1:
-        os.environ.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", f"{0.9 * gpus:.3f}")
+    if 0 < gpus < 1 and "XLA_PYTHON_CLIENT_MEM_FRACTION" not in os.environ:  # its old name; JAX refuses both together
+        os.environ.setdefault("XLA_CLIENT_MEM_FRACTION", f"{0.9 * gpus:.3f}")
 
 
 def pack(bench: Path) -> Files:
