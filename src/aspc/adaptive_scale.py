@@ -163,17 +163,21 @@ class AdaptiveScale(Generic[Base]):
 
     @property
     def normalize_observations(self) -> bool:
+        """As the base says."""
         return self.base.normalize_observations
 
     @property
     def uses_next_actions(self) -> bool:
+        """As the base says."""
         return self.base.uses_next_actions
 
     @property
     def scale_name(self) -> str:
+        """What the base's own paper calls the scale."""
         return self.base.scale_name
 
     def noise(self, spec: Spec, batch_size: int) -> dict[str, Draw]:
+        """The base's draws, and as many again for an independent outer batch."""
         if self.outer_batch == "same":
             return self.base.noise(spec, batch_size)
         half = self.base.noise(spec, batch_size // 2)
@@ -189,6 +193,7 @@ class AdaptiveScale(Generic[Base]):
         return first, inner, (second, {name: noise[f"outer/{name}"] for name in inner})
 
     def policy(self, state: AdaptiveState) -> PolicyExport:
+        """The base's policy: the scale plays no part in acting."""
         return self.base.policy(state.base)
 
     # -- schedule ----------------------------------------------------------------------------------------------
@@ -204,6 +209,7 @@ class AdaptiveScale(Generic[Base]):
         return (last,) if self.k_alpha == 1 else (Segment(cycle.steps, self.k_alpha - 1), last)
 
     def scale_optimiser(self) -> Adam:
+        """Adam on the raw scale, with a learning rate that decays over the horizon."""
         initial = self.scale_lr * self.k_alpha / 10
         return Adam(exponential_decay(initial, self.scale_lr_final_ratio, self.scale_updates()))
 
@@ -213,6 +219,7 @@ class AdaptiveScale(Generic[Base]):
 
     # -- state -------------------------------------------------------------------------------------------------
     def init(self, key: PRNGKeyArray, spec: Spec) -> AdaptiveState:
+        """The base's initial state, and the scale at its own."""
         return self.start(self.base.init(key, spec))
 
     def start(self, base_state: Any) -> AdaptiveState:
@@ -224,6 +231,7 @@ class AdaptiveScale(Generic[Base]):
 
     # -- one step ----------------------------------------------------------------------------------------------
     def update(self, state: AdaptiveState, batch: Batch, noise: Noise, parts: Parts) -> tuple[AdaptiveState, Metrics]:
+        """One step: the base's at the present scale, or, where SCALE is among the parts, the outer update around it."""
         batch, noise, other = self.split_inputs(batch, noise)
         with named_scope("critic"):
             ctx = self.base.prepare(state.base, batch, noise, parts)

@@ -30,7 +30,10 @@ HEADER, WEIGHTS = "policy.json", "weights.safetensors"
 
 @dataclass(frozen=True, eq=False)
 class Policy:
-    """A trained policy: normaliser, network and action bounds."""
+    """A trained policy: normaliser, network and action bounds. It acts with NumPy alone.
+
+    `info` says where it came from: algorithm, dataset, step, seed, versions, and the names of the log's columns.
+    """
 
     kind: str
     arrays: dict[str, np.ndarray]
@@ -43,10 +46,12 @@ class Policy:
 
     @property
     def observation_size(self) -> int:
+        """How many numbers an observation has."""
         return len(self.observation_mean)
 
     @property
     def action_size(self) -> int:
+        """How many numbers an action has."""
         return len(self.action_low)
 
     def act(self, observations: np.ndarray, rng: np.random.Generator | int | None = 0) -> np.ndarray:
@@ -70,6 +75,7 @@ class Policy:
 
     # -- on disk -----------------------------------------------------------------------------------------------
     def header(self) -> dict[str, Any]:
+        """All but the weights, as JSON has it: what policy.json holds."""
         return {
             "format": FORMAT_VERSION,
             "kind": self.kind,

@@ -28,6 +28,7 @@ def register(name: str) -> Callable[[Callable[[], Any]], Callable[[], Any]]:
 
 
 def names() -> list[str]:
+    """All that `--algo` takes, in alphabetical order."""
     return sorted(_REGISTRY)
 
 

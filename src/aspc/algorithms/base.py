@@ -212,6 +212,7 @@ class Scalable(Preprocessing):
         return getattr(self, self.scale_name)
 
     def update(self, state: Any, batch: Batch, noise: Noise, parts: Parts) -> tuple[Any, Metrics]:
+        """One step at the fixed scale, from the four pieces."""
         with named_scope("critic"):  # names for the profile of a step (`aspc speed --profile`)
             ctx = self.prepare(state, batch, noise, parts)
         if INNER not in parts:

@@ -313,10 +313,12 @@ class Dataset:
 
     @property
     def observation_size(self) -> int:
+        """How many numbers an observation has."""
         return self.observations.shape[1]
 
     @property
     def action_size(self) -> int:
+        """How many numbers an action has."""
         return self.actions.shape[1]
 
     @property
@@ -335,6 +337,7 @@ class Dataset:
 
     @property
     def episode_lengths(self) -> np.ndarray:
+        """The rows of each episode."""
         starts, stops = self.episode_bounds
         return stops - starts
 

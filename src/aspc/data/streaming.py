@@ -362,6 +362,7 @@ class StreamingDataset:
 
     @property
     def row_bytes(self) -> int:
+        """Bytes of one transition on disk."""
         return 4 * self.width
 
     def window_rows(self, budget: int) -> int:

@@ -250,6 +250,7 @@ class Estimate:
 
     @property
     def diverged(self) -> bool:
+        """Whether it is not finite, or more than any policy can earn with the logged rewards."""
         return self.trouble is not None and self.trouble.startswith("diverged")
 
 
@@ -266,6 +267,7 @@ class Ranking:
 
     @property
     def best(self) -> Estimate:
+        """The estimate of the policy that is ranked first; an error where all of them diverged."""
         if self.policies[0].diverged:
             raise AspcError("The evaluation of every policy diverged, so none can be chosen; try a smaller --discount.")
         return self.policies[0]
@@ -279,7 +281,12 @@ def fitted_q_evaluation(
     progress: Any = None,
     vectorise: bool | None = None,
 ) -> Ranking:
-    """Estimate the discounted return of policies, and of the behaviour that made the data, and rank them."""
+    """Estimate the discounted return of policies, and of the behaviour that made the data, and rank them.
+
+    `states` says where the returns begin: `choose_states(dataset, "auto")` takes the first states of episodes. The
+    estimate of the behaviour can be held against the logged returns (`Ranking.monte_carlo`): where the two disagree,
+    believe none of it. docs/trust.md says how far to believe the rest.
+    """
     for name, policy in policies.items():
         check_fits(name, policy, dataset)
     logs = Logs.of(dataset, states, options)

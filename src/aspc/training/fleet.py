@@ -366,9 +366,11 @@ class Fleet:
         ]
 
     def metrics(self, name: str) -> dict[str, np.ndarray]:
+        """What was logged of a member, a row for each chunk, as arrays by column."""
         return columns(self._rows(folder.METRICS, name))
 
     def evaluations(self, name: str) -> dict[str, np.ndarray]:
+        """The evaluations of a member, as arrays by column."""
         return columns(self._rows(folder.EVALUATIONS, name))
 
     @property
@@ -385,6 +387,7 @@ class Fleet:
         return result
 
     def policy(self, name: str) -> Policy:
+        """The policy of a member that did not fail."""
         self._index(name)
         return Policy.load(self.path / "policy" / name)
 

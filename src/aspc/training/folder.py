@@ -99,7 +99,10 @@ def columns(rows: list[Row]) -> dict[str, np.ndarray]:
 
 
 class Run:
-    """A run on disk, finished or not."""
+    """A run on disk, finished or not: what `aspc.train` returns, and `Run("runs/my-run")` opens.
+
+    Tables are NumPy arrays by column, so that `pandas.DataFrame(run.metrics)` works as it is.
+    """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -118,14 +121,17 @@ class Run:
 
     @property
     def seeds(self) -> list[int]:
+        """The seeds that were trained together."""
         return self.config["seeds"]
 
     @property
     def metrics(self) -> dict[str, np.ndarray]:
+        """Losses, Q and the scale over steps: a row for each chunk and seed."""
         return table(self.path / METRICS, ("step", "seed"))
 
     @property
     def evaluations(self) -> dict[str, np.ndarray]:
+        """Returns and scores in the environment: a row for each evaluation and seed; empty where there was none."""
         return table(self.path / EVALUATIONS, ("step", "seed", *EVALUATION_COLUMNS))
 
     @property
@@ -154,6 +160,7 @@ class Run:
         return self.policy_of(self.seeds[0])
 
     def policy_of(self, seed: int) -> Policy:
+        """The policy of one of the seeds."""
         return load_policy(self.path, seed)
 
 
