@@ -170,7 +170,8 @@ def find_policy(path: str | Path, seed: int | None = None) -> Path:
     path = Path(path)
     if (path / WEIGHTS).exists():
         return path
-    found = sorted((path / "policy").glob("seed*")) if (path / "policy").is_dir() else []
+    folders = (path / "policy").glob("seed*") if (path / "policy").is_dir() else []
+    found = sorted(folders, key=lambda folder: (len(folder.name), folder.name))  # seed 2 before seed 10
     if not found:
         raise AspcError(f"There is no policy in {path}; give a run's folder or a policy's own folder.")
     if seed is None:

@@ -331,7 +331,7 @@ def test_a_device_without_memory_ends_in_one_sentence(tiny, tmp_path, monkeypatc
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 99 bytes.")
 
     monkeypatch.setattr(Loop, "run_blocks", full)
-    with pytest.raises(AspcError, match=r"data takes 0\.0 MiB and the networks 2 × 0\.\d MiB.*aspc data pack"):
+    with pytest.raises(AspcError, match=r"data takes 0\.0 MiB and the networks 2 × 0\.\d MiB.*aspc data convert"):
         aspc.train(tiny, out=tmp_path / "run", seeds=[0, 1], **SHORT)
     monkeypatch.setattr(Loop, "run_blocks", lambda *a, **k: 1 / 0)
     with pytest.raises(ZeroDivisionError):

@@ -250,7 +250,7 @@ class Trainer:
         return AspcError(
             f"The device is out of memory: the data takes {4 * rows * self.loop.layout.width / 2**20:,.1f} MiB and the "
             f"networks {len(self.trainees)} × {bytes_of_run / 2**20:,.1f} MiB, besides what a step computes with; "
-            f"train fewer seeds at once, or stream the data (aspc data pack) with a smaller --memory-budget-mb."
+            f"train fewer seeds at once, or stream the data (aspc data convert) with a smaller --memory-budget-mb."
         )
 
     def _say_cost(self, outcome: Outcome) -> None:
