@@ -126,13 +126,6 @@ class Kind(NamedTuple):
     noise: Callable[[Arrays, Settings, int], dict[str, Draw]] = lambda arrays, settings, obs: {}
     """The random inputs, by name and in the order in which `act` takes them; depends on the size of an observation."""
 
-    def __call__(
-        self, arrays: Arrays, settings: Settings, observations: np.ndarray, rng: np.random.Generator | int | None
-    ) -> np.ndarray:
-        """Act with noise of its own."""
-        batch, obs = observations.shape
-        return self.act(arrays, settings, observations, *sample(self.noise(arrays, settings, obs), batch, rng))
-
 
 def sample(draws: Mapping[str, Draw], batch: int, rng: np.random.Generator | int | None) -> list[np.ndarray]:
     """The random inputs for a batch; an integer is a seed."""

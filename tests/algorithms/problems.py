@@ -12,6 +12,7 @@ import optax
 
 from aspc import algorithms
 from aspc.algorithms.base import Batch, Draw, Noise, Parts, Spec
+from aspc.policy_kinds import KINDS, sample
 
 SPEC = Spec(obs_dim=5, act_dim=2)
 WIDTH = 16
@@ -111,3 +112,9 @@ def as_in_mid_run(state: Any) -> Any:
             for name in optimisers
         }
     )
+
+
+def act(kind: str, arrays: Any, settings: Any, observations: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """What a policy does in NumPy, on normalised observations, in ±1."""
+    draws = KINDS[kind].noise(arrays, settings, observations.shape[-1])
+    return KINDS[kind].act(arrays, settings, observations, *sample(draws, len(observations), rng))

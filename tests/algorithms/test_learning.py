@@ -13,10 +13,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from problems import act
 
 from aspc import algorithms
 from aspc.algorithms.base import Batch, Spec, schedule_length, with_horizon
-from aspc.policy_kinds import KINDS
 
 SPEC = Spec(obs_dim=2, act_dim=2)
 EPISODE = 10
@@ -113,7 +113,7 @@ def test_learns(name: str, logged: tuple[Batch, float]) -> None:
     start, state, scales = train(algorithm, data, STEPS)
     export = algorithm.policy(state)
     arrays = {key: np.asarray(array) for key, array in export.arrays.items()}
-    states, _ = rollout(lambda s, rng: KINDS[export.kind](arrays, export.settings, s, rng), 200, seed=1)
+    states, _ = rollout(lambda s, rng: act(export.kind, arrays, export.settings, s, rng), 200, seed=1)
     random, _ = rollout(lambda s, rng: rng.uniform(-1, 1, s.shape), 200, seed=1)
     score, by_chance = mean_return(states), mean_return(random)
     assert score > by_chance + 1

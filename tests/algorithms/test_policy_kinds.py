@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import problems
 import pytest
 
 from aspc import algorithms
@@ -17,7 +18,7 @@ from aspc.algorithms.diffusion_ql import DiffusionQL
 from aspc.algorithms.fql import FQL
 from aspc.algorithms.iql import IQL
 from aspc.algorithms.rebrac import ReBRAC
-from aspc.policy_kinds import KINDS, denoise, mlp
+from aspc.policy_kinds import denoise, mlp
 
 SPEC = Spec(obs_dim=7, act_dim=3)
 OBSERVATIONS = np.random.default_rng(0).standard_normal((20, 7), np.float32)
@@ -33,7 +34,7 @@ def in_numpy(export: PolicyExport) -> tuple[dict[str, np.ndarray], dict[str, Any
 
 
 def act(export: PolicyExport, observations: np.ndarray = OBSERVATIONS, seed: int = 0) -> np.ndarray:
-    return KINDS[export.kind](*in_numpy(export), observations, np.random.default_rng(seed))
+    return problems.act(export.kind, *in_numpy(export), observations, np.random.default_rng(seed))
 
 
 @pytest.mark.parametrize("name", ["bc", "td3_bc", "wpc", "a2pr", "rebrac", "aspc"])
@@ -122,6 +123,6 @@ def test_one_observation_is_fast() -> None:
     times = []
     for _ in range(300):
         start = time.perf_counter()
-        KINDS[export.kind](arrays, settings, OBSERVATIONS[:1], rng)
+        problems.act(export.kind, arrays, settings, OBSERVATIONS[:1], rng)
         times.append(time.perf_counter() - start)
     assert min(times) < 100e-6

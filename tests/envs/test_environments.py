@@ -39,7 +39,8 @@ def test_every_environment_steps(name: str) -> None:
         assert np.isfinite(observation).all()
         assert np.isfinite(float(reward))
         assert not truncated
-        assert ("success" in info) == envs.success_is_reported(name)
+        # Mazes, Adroit and OGBench say whether the task is solved; locomotion has nothing to solve.
+        assert ("success" in info) == (d4rl.family_of(name) not in ("halfcheetah", "hopper", "walker2d"))
         if terminated:
             break
     again, _ = env.reset(seed=7)
@@ -157,8 +158,7 @@ def test_locomotion_is_the_v4_environment_and_other_gymnasium_ids_work() -> None
     assert envs.horizon("Pendulum-v1") == 200
     assert envs.reference_scores("Pendulum-v1") is None
     assert envs.reference_scores("Hopper-v4") == envs.reference_scores("hopper-expert-v2")
-    with pytest.raises(AspcError, match="No reference scores"):
-        envs.normalised_score("Pendulum-v1", 0.0)
+    assert envs.normalised_score("Pendulum-v1", 0.0) is None
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from aspc.data.d4rl import without_version
 from aspc.experiments import results
 from aspc.presets.paper_tables import domain_of, tables
-from aspc.report.view import base_name
 
 Score = Callable[[str, str], float]  # (label, dataset) → where its curve ends
 
@@ -69,7 +69,7 @@ def paper_score(label: str, dataset: str) -> float:
     """The paper's number, or one near it for labels that its main table does not have."""
     table = tables()["main_table"]
     same = {"naive": "TD3+BC", "dynamic": "ASPC", "L1+L2+L3": "ASPC"}.get(label, label)
-    row = next((r for r in table.rows if base_name(r) == base_name(dataset)), None)
+    row = next((r for r in table.rows if without_version(r) == without_version(dataset)), None)
     if row is None:
         return 50.0
     if (row, same) in table.numbers:
@@ -129,7 +129,7 @@ def measured(values: dict[str, Any], measure: str) -> dict[str, Any]:
 
 def typical_alpha(dataset: str) -> float:
     """Where alpha ends, as the paper draws it."""
-    quality = base_name(dataset).partition("-")[2]
+    quality = without_version(dataset).partition("-")[2]
     return ALPHA.get(domain_of(dataset), 3.0) * (BY_QUALITY.get(quality, 1.0) if domain_of(dataset) == "MuJoCo" else 1)
 
 

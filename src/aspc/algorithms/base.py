@@ -155,7 +155,7 @@ class Preprocessing:
 def with_horizon(algorithm: Any, steps: int) -> Any:
     """The algorithm with every horizon (of a learning rate's decay) set to the length of the run.
 
-    A wrapper's is called `horizon`, a base's `…_horizon`: on the command line the two stand side by side.
+    Their names end in `horizon`; a wrapper's and its base's differ, since they stand side by side on the command line.
     """
     if isinstance(getattr(algorithm, "base", None), Preprocessing):
         algorithm = replace(algorithm, base=with_horizon(algorithm.base, steps))

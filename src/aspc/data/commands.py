@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -312,11 +311,11 @@ Command = (
 )
 
 
-def main(argv: list[str] | None = None) -> int:
+def main(argv: list[str]) -> int:
     """Run `aspc data ...`; what the user can mend is raised as `AspcError`."""
     command: Any = tyro.cli(
         Command,
-        args=sys.argv[1:] if argv is None else argv,
+        args=argv,
         prog="aspc data",
         description="Datasets: list, look at, download, make, convert, collect.",
         config=(tyro.conf.FlagCreatePairsOff,),

@@ -64,6 +64,11 @@ def datasets() -> dict[str, D4RLDataset]:
     }
 
 
+def without_version(name: str) -> str:
+    """`hopper-medium` of `hopper-medium-v2`."""
+    return re.sub(r"-v\d+$", "", name)
+
+
 def family_of(name: str) -> str | None:
     """The environment family of a D4RL name or of a generated maze's name, or None."""
     if name in datasets():
@@ -83,7 +88,7 @@ def name_from_stem(stem: str, observation_size: int, action_size: int) -> str | 
         (key, name)
         for name, dataset in datasets().items()
         if (dataset.family.observation_size, dataset.family.action_size) == (observation_size, action_size)
-        for key in (re.sub(r"-v\d+$", "", name), dataset.family_name)
+        for key in (without_version(name), dataset.family_name)
         if f"-{key}-" in words
     ]
     return max(fitting, key=lambda pair: (len(pair[0]), "-medium-v" in pair[1]))[1] if fitting else None

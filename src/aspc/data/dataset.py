@@ -379,11 +379,6 @@ class Dataset:
         centre, half = (self.action_high + self.action_low) / 2, (self.action_high - self.action_low) / 2
         return np.clip((actions - centre) / half, -1.0, 1.0).astype(np.float32)
 
-    def unscale_actions(self, actions: np.ndarray) -> np.ndarray:
-        """Numbers in [-1, 1] as actions in the user's units."""
-        centre, half = (self.action_high + self.action_low) / 2, (self.action_high - self.action_low) / 2
-        return np.clip(actions * half + centre, self.action_low, self.action_high).astype(np.float32)
-
     def transitions(
         self,
         *,

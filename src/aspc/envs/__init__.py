@@ -27,7 +27,6 @@ __all__ = [
     "make_env",
     "normalised_score",
     "reference_scores",
-    "success_is_reported",
 ]
 
 LOCOMOTION = {"halfcheetah": "HalfCheetah-v4", "hopper": "Hopper-v4", "walker2d": "Walker2d-v4"}
@@ -178,12 +177,6 @@ def is_continuing(name: str) -> bool:
     return family is not None and d4rl.FAMILIES[family].continuing
 
 
-def success_is_reported(name: str) -> bool:
-    """Whether `info["success"]` tells a solved task (mazes, Adroit, OGBench)."""
-    name = name.split("?")[0]
-    return ogbench.is_single_task(name) or d4rl.family_of(name) not in (None, *LOCOMOTION)
-
-
 def reference_scores(name: str) -> tuple[float, float] | None:
     """The returns that score 0 and 100, or None where the benchmark has none.
 
@@ -200,9 +193,7 @@ def reference_scores(name: str) -> tuple[float, float] | None:
     return minari.reference_scores(name) if name.startswith(minari.PREFIX) else None
 
 
-def normalised_score(name: str, value: float) -> float:
-    """A return as a score: 0 for the reference minimum, 100 for the maximum."""
+def normalised_score(name: str, value: float) -> float | None:
+    """A return as a score, 0 for the reference minimum, 100 for the maximum; None where the benchmark has none."""
     scores = reference_scores(name)
-    if scores is None:
-        raise AspcError(f"No reference scores are known for {name}; report plain returns instead.")
-    return 100.0 * (value - scores[0]) / (scores[1] - scores[0])
+    return None if scores is None else 100.0 * (value - scores[0]) / (scores[1] - scores[0])

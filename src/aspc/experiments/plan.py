@@ -10,7 +10,6 @@ import dataclasses
 import fnmatch
 import hashlib
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from aspc import algorithms
-from aspc.data import d4rl, files, known_names, ogbench
+from aspc.data import d4rl, files, known_names
 from aspc.errors import AspcError, unknown_name
 from aspc.experiments.suites import Block, Suite, Variant
 from aspc.presets import overrides
@@ -125,7 +124,7 @@ def _differences(new: Mapping[str, Any], old: Mapping[str, Any]) -> dict[str, An
 
 @cache
 def _preset_names() -> dict[str, str]:
-    return {re.sub(r"-v\d+$", "", name): name for name in d4rl.datasets()}
+    return {d4rl.without_version(name): name for name in d4rl.datasets()}
 
 
 def name_in_presets(dataset: str) -> str:
@@ -160,7 +159,7 @@ def _is_known(dataset: str) -> bool:
 
 @cache
 def _known() -> frozenset[str]:
-    return frozenset((*known_names(), *ogbench.known_names()))
+    return frozenset(known_names())
 
 
 # ── the plan ────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -52,10 +52,9 @@ def styles(series: list[str]) -> dict[str, Style]:
     used: set[str] = set()
     for name in series:
         style, algorithm = style_of(name), name.partition(", ")[0]
+        # A variant has the colour of its algorithm where that one is not on the page itself.
         if algorithm in COLOURS and algorithm not in series and COLOURS[algorithm] not in used:
-            style = Style(
-                COLOURS[algorithm], "solid"
-            )  # a variant has the colour of its algorithm where that is not there
+            style = Style(COLOURS[algorithm], "solid")
         if style.colour in used and style.colour in OTHERS:
             free = next((c for c in OTHERS if c not in used), style.colour)
             style = style._replace(colour=free)

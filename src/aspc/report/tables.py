@@ -10,11 +10,12 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from aspc.data.d4rl import without_version
 from aspc.presets.paper_tables import DOMAINS as SIZES
 from aspc.presets.paper_tables import TOTAL, PaperTable, domain_of, tables
 from aspc.report import stats
 from aspc.report.stats import Estimate
-from aspc.report.view import TASKS, View, base_name, in_order, paper_row, scores, task_of
+from aspc.report.view import TASKS, View, in_order, paper_row, scores, task_of
 
 
 class Printed(NamedTuple):
@@ -455,5 +456,5 @@ def comparable_speeds(speeds: Sequence[Speed]) -> list[Speed]:
         settings.setdefault((speed.dataset, speed.device, speed.together), []).append(speed)
     if not settings:
         return []
-    best = max(settings, key=lambda k: (len(settings[k]), base_name(k[0]) == "halfcheetah-medium", -k[2], k))
+    best = max(settings, key=lambda k: (len(settings[k]), without_version(k[0]) == "halfcheetah-medium", -k[2], k))
     return sorted(settings[best], key=lambda speed: speed.seconds.value)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -12,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from aspc.data.d4rl import without_version
 from aspc.experiments.results import Results
 from aspc.presets.paper_tables import PaperTable, domain_of, tables
 
@@ -188,30 +188,26 @@ def scores(runs: pd.DataFrame, column: str = "last") -> dict[str, np.ndarray]:
 
 def task_of(dataset: str) -> str:
     """The task of a D4RL name (its first word); other names are their own task."""
-    word = base_name(dataset).split("-")[0]
-    return word if word in TASKS and domain_of(dataset) != "OGBench" else base_name(dataset)
+    word = without_version(dataset).split("-")[0]
+    return word if word in TASKS and domain_of(dataset) != "OGBench" else without_version(dataset)
 
 
 def quality_of(dataset: str) -> str | None:
     """The quality in a locomotion dataset's name."""
-    task, _, rest = base_name(dataset).partition("-")
+    task, _, rest = without_version(dataset).partition("-")
     return rest if task in WALKERS and rest in QUALITIES else None
-
-
-def base_name(dataset: str) -> str:
-    return re.sub(r"-v\d+$", "", dataset)
 
 
 def in_order(datasets: Iterable[str]) -> list[str]:
     """Domains in the paper's order, D4RL's datasets in the order of its table, others by name."""
-    known = {base_name(name): i for i, name in enumerate(tables()["main_table"].rows)}
+    known = {without_version(name): i for i, name in enumerate(tables()["main_table"].rows)}
 
     def place(name: str) -> tuple[int, int, str]:
-        return DOMAINS.index(domain_of(name)), known.get(base_name(name), len(known)), name
+        return DOMAINS.index(domain_of(name)), known.get(without_version(name), len(known)), name
 
     return sorted(set(datasets), key=place)
 
 
 def paper_row(table: PaperTable, dataset: str) -> str | None:
     """The paper's name of a dataset: the same, or the same but for the version (data that was generated anew)."""
-    return next((row for row in table.rows if row == dataset or base_name(row) == dataset), None)
+    return next((row for row in table.rows if row == dataset or without_version(row) == dataset), None)

@@ -51,6 +51,7 @@ from aspc.training.run import A_FUNCTION
 from aspc.training.table import Layout
 from aspc.training.trainer import Outcome, Place, Plan, Trainee, Trainer
 
+SCORES = ("return", "score")
 # Options that change nothing in what is learned: another fleet is not another one for these.
 OUTSIDE = {"seeds", "checkpoint_every", "checkpoints_to_keep", "memory_budget_mb", "tensorboard", "logger"}
 
@@ -453,6 +454,3 @@ def _scores(rows: Sequence[Row]) -> dict[str, float | int | None]:
         "success": None if last is None or np.isnan(last["success_rate"]) else last["success_rate"],
         "episodes": None if last is None else int(last["episodes"]),
     }
-
-
-SCORES = ("return", "score")

@@ -6,6 +6,7 @@ import dataclasses
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ import numpy as np
 from aspc.algorithms.base import PolicyExport, Preprocessing, Spec
 from aspc.data import Dataset, Transitions, load
 from aspc.data.streaming import StreamingDataset, is_packed
-from aspc.envs import normalised_score, reference_scores
+from aspc.envs import normalised_score
 from aspc.errors import AspcError
 from aspc.policy import Policy
 from aspc.training.config import TrainOptions, fingerprint
@@ -191,10 +192,7 @@ def score_of(data: Data) -> Callable[[float], float | None]:
     """Return → normalised score, or None where no reference scores are known."""
     if isinstance(data, Dataset):
         return data.normalise
-    env = data.env
-    if env is None or reference_scores(env) is None:
-        return lambda value: None
-    return lambda value: normalised_score(env, value)
+    return (lambda value: None) if data.env is None else partial(normalised_score, data.env)
 
 
 def dataset_facts(data: Data, source: str | None, options: Mapping[str, Any], problem: Problem) -> dict[str, Any]:

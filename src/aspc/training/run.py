@@ -7,12 +7,13 @@ import datetime
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from aspc import algorithms, theory
 from aspc.algorithms.base import with_horizon
-from aspc.envs import normalised_score, reference_scores
+from aspc.envs import normalised_score
 from aspc.errors import AspcError
 from aspc.presets import overrides
 from aspc.training import figure, folder, loggers
@@ -224,7 +225,6 @@ def evaluate(run: Run, episodes: int = 100, seeds: Sequence[int] | None = None, 
     environment = env or run.env
     if environment is None or environment == A_FUNCTION:
         raise AspcError(f"{run.path} names no environment to evaluate in; give one with --env.")
-    known = reference_scores(environment) is not None
     rows = []
     with Evaluator(environment) as evaluator:
         for seed in seeds or run.seeds:
@@ -233,6 +233,5 @@ def evaluate(run: Run, episodes: int = 100, seeds: Sequence[int] | None = None, 
                 evaluation = pending.result()
             except WorkerFailed as failure:
                 raise AspcError(f"The evaluation failed: {failure}") from failure
-            row = evaluation.row(lambda r: normalised_score(environment, r) if known else None)
-            rows.append({"seed": seed, **row})
+            rows.append({"seed": seed, **evaluation.row(partial(normalised_score, environment))})
     return rows

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from aspc.data.files import natural
 from aspc.errors import AspcError
 from aspc.networks import MLP, Ensemble, LayerNorm, Linear
 
@@ -26,13 +27,8 @@ def under(arrays: Arrays, prefix: str) -> Arrays:
     return {name[len(prefix) :]: array for name, array in arrays.items() if name.startswith(prefix)}
 
 
-def _natural(name: str) -> list:
-    """`net.10.weight` after `net.9.weight`: numbers compare as numbers."""
-    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
-
-
 def layer_names(arrays: Arrays) -> list[str]:
-    return sorted({name.rpartition(".")[0] for name in arrays}, key=_natural)
+    return sorted({name.rpartition(".")[0] for name in arrays}, key=natural)
 
 
 def torch_mlp(arrays: Arrays, activation: Callable = jax.nn.relu) -> MLP:
