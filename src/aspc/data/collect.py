@@ -15,6 +15,25 @@ from aspc.errors import AspcError, MissingExtra
 Act = Callable[[np.ndarray], np.ndarray]
 
 
+class Recorder:
+    """Rows as an environment gives them, step by step."""
+
+    def __init__(self) -> None:
+        self._rows: list[tuple[Any, ...]] = []
+
+    def add(self, observation: Any, action: Any, reward: Any, terminal: bool, timeout: bool, following: Any) -> None:
+        # Copies: some environments write into the array that they gave.
+        self._rows.append((np.array(observation), np.array(action), reward, terminal, timeout, np.array(following)))
+
+    def dataset(self, **options: Any) -> Dataset:
+        """What was recorded; options are those of `Dataset.from_arrays`."""
+        observations, actions, rewards, terminals, timeouts, following = (
+            np.array(x) for x in zip(*self._rows, strict=True)
+        )
+        timeouts[-1] = True  # the log stops here
+        return Dataset.from_arrays(observations, actions, rewards, terminals, timeouts, following, **options)
+
+
 def load_actor(path: str) -> tuple[Act, int | None]:
     """A function from one observation to one action, from a saved policy's folder, an ONNX file, or `random`; and the
     size of observation that it takes, where that is known."""
@@ -68,31 +87,17 @@ def collect(env_name: str, policy: str, steps: int, *, noise: float = 0.0, seed:
     observation, _ = env.reset(seed=seed)
     if size is not None and size != observation.shape[-1]:
         raise AspcError(f"{policy} takes observations of {size} numbers, but {env_name} gives {observation.shape[-1]}.")
-    rows: dict[str, list[Any]] = {key: [] for key in ("observations", "actions", "rewards", "next_observations")}
-    terminals, timeouts = np.zeros(steps, dtype=bool), np.zeros(steps, dtype=bool)
+    recorder = Recorder()
     with cache.progress(f"Collecting in {env_name}", steps) as advance:
         for t in range(steps):
             action = np.asarray(act(observation), dtype=np.float32).ravel()
             if action.shape != low.shape:
                 raise AspcError(f"{policy} gives {action.size} action numbers, but {env_name} takes {low.size}.")
             action = np.clip(action + noise * (high - low) / 2 * rng.standard_normal(low.size), low, high)
-            following, reward, terminals[t], timeouts[t], _ = env.step(action)
-            for key, value in zip(rows, (observation, action, reward, following), strict=True):
-                rows[key].append(value)
-            observation = following
-            if terminals[t] or timeouts[t]:
-                observation, _ = env.reset()
+            following, reward, terminal, timeout, _ = env.step(action)
+            recorder.add(observation, action, reward, terminal, timeout, following)
+            observation = env.reset()[0] if terminal or timeout else following
             if t % 1_000 == 999:
                 advance(t + 1)
     env.close()
-    timeouts[-1] = True  # the log stops here
-    return Dataset.from_arrays(
-        rows["observations"],
-        rows["actions"],
-        rows["rewards"],
-        terminals,
-        timeouts,
-        rows["next_observations"],
-        env=env_name,
-        name=f"{env_name.replace('/', '-')} by {Path(policy).name}",
-    )
+    return recorder.dataset(env=env_name, name=f"{env_name.replace('/', '-')} by {Path(policy).name}")

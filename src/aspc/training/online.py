@@ -26,6 +26,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from aspc.data import Dataset
+from aspc.data.collect import Recorder
 from aspc.envs import make_env
 from aspc.errors import AspcError
 from aspc.policy import Policy
@@ -123,9 +124,7 @@ class Collector:
         spread = noise * (policy.action_high - policy.action_low) / 2
         if self.observation is None:
             self._reset(first_step)
-        rows: dict[str, list[Any]] = {key: [] for key in ("observations", "actions", "rewards", "next_observations")}
-        terminals, timeouts = np.zeros(steps, bool), np.zeros(steps, bool)
-        returns: list[float] = []
+        recorder, returns = Recorder(), list[float]()
         for t in range(steps):
             observation = self.observation
             assert observation is not None
@@ -133,28 +132,15 @@ class Collector:
             if noise:
                 wild = action + spread * rng.standard_normal(action.shape, np.float32)
                 action = np.clip(wild, policy.action_low, policy.action_high)
-            answer, reward, terminals[t], timeouts[t], _ = self.env.step(action)
+            answer, reward, terminal, timeout, _ = self.env.step(action)
             following = np.array(answer, np.float32)  # a copy: some environments write into the array they gave
-            for key, value in zip(rows, (observation, action, reward, following), strict=True):
-                rows[key].append(value)
+            recorder.add(observation, action, reward, terminal, timeout, following)
             self.observation, self.episode_return = following, self.episode_return + float(reward)
-            if terminals[t] or timeouts[t]:
+            if terminal or timeout:
                 returns.append(self.episode_return)
                 self._reset(first_step + t + 1)
-        timeouts[-1] = True  # this log stops here
         low, high = self.data.action_low, self.data.action_high
-        log = Dataset.from_arrays(
-            rows["observations"],
-            rows["actions"],
-            rows["rewards"],
-            terminals,
-            timeouts,
-            rows["next_observations"],
-            action_low=low,
-            action_high=high,
-            name="what was collected",
-        )
-        return log, returns
+        return recorder.dataset(action_low=low, action_high=high, name="what was collected"), returns
 
     def close(self) -> None:
         self.env.close()
