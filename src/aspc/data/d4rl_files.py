@@ -22,8 +22,11 @@ def download(name: str) -> Path:
     return fetch(datasets()[name].url, file_path(name))
 
 
-def load(name: str, **options: Any) -> Dataset:
-    """A D4RL dataset with D4RL's own transitions: timeout rows are dropped, as its Q-learning view does."""
-    arrays, notes, _ = files.read_arrays(download(name))
+def load(name: str, *, path: Path | None = None, **options: Any) -> Dataset:
+    """A D4RL dataset with D4RL's own transitions: timeout rows are dropped, as its Q-learning view does.
+
+    `path` is another file than the one in the cache, which is downloaded where it is not there.
+    """
+    arrays, notes, _ = files.read_arrays(download(name) if path is None else path)
     arrays.pop("next_observations", None)
     return Dataset.from_arrays(**{"env": name, **arrays, **options}, name=name).with_notes(notes)

@@ -1,4 +1,4 @@
-"""The commands `bench` and `results`: their options, and what they print."""
+"""The command `aspc bench`: its options, and what it prints."""
 
 from __future__ import annotations
 
@@ -304,9 +304,3 @@ def gentle_end() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def results(argv: list[str]) -> int:
-    from aspc.experiments.results_command import main
-
-    return main(argv)

@@ -298,15 +298,11 @@ def _sentence(error: Exception) -> str:
 def load_dataset(name: str, file: str | None) -> Dataset:
     """A dataset by name, or from its file; a file with the name of a D4RL dataset has D4RL's view of transitions."""
     from aspc import data
-    from aspc.data import files
+    from aspc.data import d4rl_files
 
     if file is None:
         return data.load(name)
-    if name not in d4rl.datasets():
-        return data.load(file, name=name)
-    arrays, notes, _ = files.read_arrays(Path(file))
-    arrays.pop("next_observations", None)
-    return Dataset.from_arrays(**{"env": name, **arrays}, name=name).with_notes(notes)
+    return d4rl_files.load(name, path=Path(file)) if name in d4rl.datasets() else data.load(file, name=name)
 
 
 def _train(members: Sequence[Member], data: Mapping[str, Any], path: Path, quiet: bool, report: OnProgress) -> Fleet:
