@@ -84,6 +84,7 @@ def find_warnings(dataset: Dataset) -> list[str]:
         _duplicated_rows,
         _saturated_actions,
         _constant_rewards,
+        _costs,
         _endless_episodes,
         _jumps,
         _little_data,
@@ -130,6 +131,17 @@ def _constant_rewards(dataset: Dataset) -> list[str]:
     if dataset.rewards.min() != dataset.rewards.max():
         return []
     return [f"the reward is {dataset.rewards[0]:g} in every row: there is nothing to prefer one action by."]
+
+
+def _costs(dataset: Dataset) -> list[str]:
+    """Critics start near 0, so with rewards below 0 all that was never tried looks better than all that was."""
+    lowest, highest = float(dataset.rewards.min()), float(dataset.rewards.max())
+    if highest > 0 or lowest == highest:
+        return []
+    shift = f"train with --reward-shift {-lowest:.3g}"
+    if dataset.terminals.any():  # a shift would pay for staying alive
+        shift = "train with --algo iql"
+    return [f"no reward is above 0: actions that nobody tried can look better than any that was logged; {shift}."]
 
 
 def _endless_episodes(dataset: Dataset) -> list[str]:
