@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from aspc.data import d4rl, known_names
 from aspc.errors import AspcError
 from aspc.experiments import suites
-from aspc.experiments.groups import Group, make_groups
+from aspc.experiments.groups import Group, load_dataset, make_groups
 from aspc.experiments.plan import RunSpec, files_of, make_plan, name_in_presets
 from aspc.presets.paper_tables import tables
 
@@ -183,6 +184,22 @@ def test_files_are_datasets_by_their_names(tmp_path: Path) -> None:
     partly = make_plan(suites.expanded(["study_a"]), data={"hopper-medium": Path("x")})
     assert {run.dataset for run in partly.runs.values()} == {"hopper-medium", *suites.MAZES}
     assert len(partly.left_out) == 17
+
+
+def test_a_file_with_a_benchmarks_name_has_d4rls_transitions(tmp_path: Path) -> None:
+    arrays = {
+        "observations": np.zeros((4, 11)),
+        "actions": np.full((4, 3), 0.5),
+        "rewards": np.ones(4),
+        "terminals": np.zeros(4, bool),
+        "timeouts": np.array([False, True, False, True]),
+        "next_observations": np.ones((4, 11)),
+    }
+    np.savez(tmp_path / "logs.npz", **arrays)
+    d4rls, own = (load_dataset(name, str(tmp_path / "logs.npz")) for name in ("hopper-medium-v2", "my-logs"))
+    assert (d4rls.name, d4rls.env, own.name, own.env) == ("hopper-medium-v2", "hopper-medium-v2", "my-logs", None)
+    assert len(d4rls.transitions().rewards) == 2  # rows that a timeout cut are dropped, whatever came next
+    assert len(own.transitions().rewards) == 4
 
 
 def test_groups_are_programs_of_at_most_the_size_with_seeds_together() -> None:
