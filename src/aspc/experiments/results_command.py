@@ -23,9 +23,9 @@ class Asked:
     folders: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RESULTS [RESULTS ...]")]
     """Folders that `aspc bench` has written, or merged ones."""
     out: Path | None = None
-    """Write all of them as one pair of files, runs.parquet and curves.parquet, in this folder."""
+    """Write all of them as one file for each table, runs.parquet, curves.parquet, entries.parquet, in this folder."""
     csv: Path | None = None
-    """Write runs.csv and curves.csv in this folder."""
+    """Write the same tables as CSV in this folder."""
 
 
 def main(argv: list[str]) -> int:
