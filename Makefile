@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo report-demo test test-slow test-wheel check format dist clean
+.PHONY: setup demo report-demo test test-slow test-wheel check docs format dist clean
 
 setup: $(READY)
 
@@ -39,6 +39,11 @@ check: $(READY)
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 
+# The documents as a site: site/index.html. A link or an anchor that leads nowhere is an error.
+docs: $(READY)
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "The site is in site/index.html"
+
 format: $(READY)
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
@@ -49,4 +54,4 @@ dist: $(READY)
 	@$(BIN)/python -m build --no-isolation --quiet >/dev/null
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache

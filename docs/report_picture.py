@@ -1,0 +1,47 @@
+"""The picture of a report that README shows: the head of the page, and its curves beside it.
+
+python docs/report_picture.py runs/report-demo/report/index.html docs/images/report.png
+"""
+
+from __future__ import annotations
+
+import io
+import shutil
+import sys
+from pathlib import Path
+
+from PIL import Image
+from playwright.sync_api import Page, sync_playwright
+
+WIDTH, HEIGHT = 1100, 1120  # of each half, in the page's own pixels
+BAR = 90  # of the bar that stays at the top
+SHOWN = 1300  # pixels of the whole picture
+
+
+def half(page: Page, section: str | None) -> Image.Image:
+    """What a reader sees at a section's heading, or at the top; pictures are drawn when they come into sight."""
+    page.evaluate("window.scrollTo(0, 0)")
+    if section is not None:
+        heading = page.evaluate("name => document.querySelector(`#${name} h2`).getBoundingClientRect().top", section)
+        page.evaluate("y => window.scrollTo(0, y)", heading - BAR)
+    page.wait_for_timeout(2_000)
+    return Image.open(io.BytesIO(page.screenshot()))
+
+
+def main(report: str, picture: str) -> None:
+    chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-dev-shm-usage"])
+        page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, color_scheme="light")
+        page.goto(Path(report).resolve().as_uri())
+        halves = [half(page, None), half(page, "curves")]
+        browser.close()
+    whole = Image.new("RGB", (2 * WIDTH, HEIGHT))
+    for i, image in enumerate(halves):
+        whole.paste(image, (i * WIDTH, 0))
+    small = whole.resize((SHOWN, SHOWN * HEIGHT // (2 * WIDTH)), Image.Resampling.LANCZOS)
+    small.save(picture, optimize=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
