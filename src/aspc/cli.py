@@ -211,7 +211,8 @@ def print_result(run: Run) -> None:
     result, data = run.result or {}, run.config["dataset"]
     rows = _last_evaluation(run)
     unit = "score" if "last_score" in result else "return"
-    print(f"{run.config['algo']} on {data['name']}: {result['steps']:,} steps, {len(run.seeds)} seed(s)")
+    seeds = "1 seed" if len(run.seeds) == 1 else f"{len(run.seeds)} seeds"
+    print(f"{run.config['algo']} on {data['name']}: {result['steps']:,} steps, {seeds}")
     behaviour = data[f"behaviour_{unit}"]
     if behaviour is not None:
         print(f"  behaviour data {unit:7s} {behaviour:8.1f}")

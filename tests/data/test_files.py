@@ -135,6 +135,8 @@ def test_named_columns_stay_in_the_order_of_the_file(tmp_path: Path, log: dict[s
     np.testing.assert_array_equal(dataset.observations[0], [1, 2])
     np.testing.assert_array_equal(dataset.next_observations[0], [4, 3])  # as the observation's, whatever the file's
     assert "2 numbers: obs_warm, obs_hot" in summarise(dataset).text()
+    saturated = data.load(path, action_low=dataset.actions.max() - 0.01, action_high=dataset.actions.max())
+    assert "at a bound: in dimension 0 (action_valve) in" in summarise(saturated).text()
     files.write_hdf5(tmp_path / "plant.hdf5", files.dataset_arrays(dataset), files.dataset_facts(dataset))
     assert data.load(tmp_path / "plant.hdf5").observation_names == dataset.observation_names
 

@@ -34,8 +34,12 @@ class Summary:
 def _named(size: int, names: Sequence[str]) -> str:
     """How many numbers, and which: a policy wants them in this order."""
     shown = ", ".join((*names[:MOST_NAMES], "…") if len(names) > MOST_NAMES else names)
-    safe = "".join(c if c.isprintable() else "?" for c in shown)  # nothing moves the cursor of a terminal
-    return f"{size} numbers" + (f": {safe}" if names else "")
+    return f"{size} numbers" + (f": {_printable(shown)}" if names else "")
+
+
+def _printable(text: str) -> str:
+    """Text that cannot move the cursor of a terminal."""
+    return "".join(c if c.isprintable() else "?" for c in text)
 
 
 def summarise(dataset: Dataset) -> Summary:
@@ -124,7 +128,8 @@ def _saturated_actions(dataset: Dataset) -> list[str]:
     worst = int(shares.argmax())
     if shares[worst] <= MANY_SATURATED:
         return []
-    return [f"actions sit at a bound: in dimension {worst} in {100 * shares[worst]:.0f} % of the rows."]
+    name = f" ({_printable(dataset.action_names[worst])})" if dataset.action_names else ""
+    return [f"actions sit at a bound: in dimension {worst}{name} in {100 * shares[worst]:.0f} % of the rows."]
 
 
 def _constant_rewards(dataset: Dataset) -> list[str]:

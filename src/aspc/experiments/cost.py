@@ -111,7 +111,8 @@ def table(lines: Sequence[Line], devices: int) -> str:
     known = [line.hours for line in lines if line.hours is not None]
     unknown = [line.algo for line in lines if line.hours is None]
     if known:
-        out.append(f"  {sum(known):,.1f} hours of one device; {sum(known) / devices:,.1f} on {devices}.")
+        shared = f"; {sum(known) / devices:,.1f} on {devices}" if devices > 1 else ""
+        out.append(f"  {sum(known):,.1f} hours of one device{shared}.")
     if known and unknown:
         out.append(f"  No rate is known for {', '.join(unknown)}, which is not counted.")
     return "\n".join(out)
