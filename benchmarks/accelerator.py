@@ -4,13 +4,12 @@
 
 Each part is printed and saved when it is done, so a run that is cut off keeps what it has:
 
-rates       steps a second, compile seconds and peak memory for 1, 4 and 64 runs together (a table of a million rows)
+rates       1, 4 and 64 runs together on a table of a million rows: steps a second, compile seconds, peak memory, shares
+            of a step and kernels launched, and whether two trainings with equal seeds give equal bits
 overhead    ASPC's time over TD3+BC's, chunks in turn
 restart     compile seconds of a second process that finds the program in the persistent cache
-equal       two trainings with equal seeds give equal bits
 evaluation  wall time with 10 episodes every 5,000 steps over training alone, and the interval that hides evaluation
-profile     shares of a step and kernels launched, for 1 and 64 runs
-sweep       1 to 256 runs
+sweep       more numbers of runs, up to 256
 """
 
 from __future__ import annotations
@@ -31,8 +30,11 @@ import jax
 import numpy as np
 
 import aspc
+from aspc import algorithms
 from aspc.policy import write_atomically
 from aspc.training import speed
+from aspc.training.config import TrainOptions
+from aspc.training.fleet import Member, train_fleet
 from aspc.training.profile import profile
 
 SIZES = (17, 6, 256)  # HalfCheetah's observation and action, the paper's batch
@@ -42,10 +44,25 @@ MILLION = 1_000_000
 def rates(steps: int) -> list[dict[str, Any]]:
     rows = []
     for runs in (64, 4, 1):  # the largest first: the peak of memory is the process's
-        row = speed.measured(speed.Prepared("aspc", *SIZES, runs, steps, rows=MILLION), bound=runs == 1)
+        prepared = speed.Prepared("aspc", *SIZES, runs, steps, rows=MILLION)
+        row = speed.measured(prepared, bound=False)
+        seen = profile(prepared)
+        row |= {"kernels_per_step": seen.kernels_per_step, "parts": [part._asdict() for part in seen.parts]}
+        row["equal_bits"] = equal(prepared)
         rows.append(row)
         print(f"  {runs} runs: {row['steps_per_second']:,.0f} steps/s, compiled in {row['compile_seconds']:.1f} s")
     return rows
+
+
+def equal(prepared: speed.Prepared) -> bool:
+    """Whether two trainings from the same seeds end in the same bits."""
+    states = []
+    for _ in range(2):
+        prepared.restart()
+        prepared.chunk()
+        states.append(jax.device_get(prepared.state))
+    pairs = zip(jax.tree.leaves(states[0]), jax.tree.leaves(states[1]), strict=True)
+    return all(np.array_equal(a, b) for a, b in pairs)
 
 
 def overhead(steps: int) -> list[dict[str, Any]]:
@@ -64,34 +81,26 @@ def restart(steps: int) -> dict[str, Any]:
     return {"first_seconds": seconds[0], "second_seconds": seconds[1]}
 
 
-def equal(steps: int) -> dict[str, Any]:
-    """Chunks of two programs that were made from the same seeds."""
-    states = []
-    for _ in range(2):
-        prepared = speed.Prepared("aspc", *SIZES, 4, steps)
-        prepared.chunk()
-        states.append(jax.device_get(prepared.state))
-    pairs = zip(jax.tree.leaves(states[0]), jax.tree.leaves(states[1]), strict=True)
-    return {"equal_bits": all(np.array_equal(a, b) for a, b in pairs)}
-
-
 def evaluation(steps: int) -> dict[str, Any]:
     """HalfCheetah never ends an episode early, so its evaluations are the longest."""
-    data = synthetic_dataset(17, 6, 100_000)
+    data, env = synthetic_dataset(17, 6, 100_000), "halfcheetah-medium-v2"
     seconds = {}
     with tempfile.TemporaryDirectory() as folder:
-        for name, env in (("warm up", None), ("alone", None), ("with evaluation", "halfcheetah-medium-v2")):
+        for name, own_env in (("warm up", None), ("alone", None), ("with evaluation", env)):
             begin = time.perf_counter()
-            run = aspc.train(data, env=env, steps=steps, eval_every=5_000, out=Path(folder) / name, quiet=True)
+            aspc.train(data, env=own_env, steps=steps, eval_every=5_000, out=Path(folder) / name, quiet=True)
             seconds[name] = time.perf_counter() - begin
-        result = run.result or {}
+        members = [Member(f"run{seed}", data, seed) for seed in range(64)]
+        options = TrainOptions(steps=steps // 5, eval_every=steps // 10)
+        algorithm, out = algorithms.default("aspc"), Path(folder) / "fleet"
+        together = train_fleet("aspc", algorithm, members, options, out, env=env, quiet=True).result or {}
     return {
         "steps": steps,
         "alone_seconds": seconds["alone"],
         "with_evaluation_seconds": seconds["with evaluation"],
         "ratio": seconds["with evaluation"] / seconds["alone"],
-        "evaluation_seconds": result.get("evaluation_seconds"),
-        "hidden_eval_every": result.get("hidden_eval_every"),
+        "of_64_runs_seconds": together["evaluation_seconds"],
+        "hidden_eval_every_of_64_runs": together["hidden_eval_every"],
     }
 
 
@@ -112,19 +121,9 @@ def synthetic_dataset(obs_dim: int, act_dim: int, rows: int) -> aspc.Dataset:
     )
 
 
-def profiles(steps: int) -> list[dict[str, Any]]:
-    found = []
-    for runs in (1, 64):
-        prepared = speed.Prepared("aspc", *SIZES, runs, steps)
-        seen = profile(prepared)
-        parts = [part._asdict() for part in seen.parts]
-        found.append({**prepared.facts(), "kernels_per_step": seen.kernels_per_step, "parts": parts})
-    return found
-
-
 def sweep(steps: int) -> list[dict[str, Any]]:
     rows = []
-    for row in speed.sweep("aspc", *SIZES, [1, 2, 4, 8, 16, 32, 64, 128, 256], steps):
+    for row in speed.sweep("aspc", *SIZES, [2, 16, 128, 256], steps, rows=MILLION):
         rows.append(row)
         print(f"  {row['seeds']} runs: {row['steps_per_second']:,.0f} steps/s", flush=True)
     return rows
@@ -134,9 +133,7 @@ PARTS: dict[str, tuple[Callable[[int], Any], int]] = {
     "rates": (rates, 2_000),
     "overhead": (overhead, 10_000),
     "restart": (restart, 2_000),
-    "equal": (equal, 1_000),
     "evaluation": (evaluation, 100_000),
-    "profile": (profiles, 1_000),
     "sweep": (sweep, 1_000),
 }
 

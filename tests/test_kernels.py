@@ -7,9 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from algorithms.problems import ADAPTIVE, SPEC, random_batch, random_noise, small
 from aspc import algorithms, kernels
 from aspc.algorithms.base import CRITIC, INNER, SCALE, Spec
-from aspc.kernels import Tiles, fused
+from aspc.kernels import Products, Tiles, Way, fused
 from aspc.networks import ensemble, mlp
 from aspc.training.config import replace_fields
 from aspc.training.loop import Loop, Source, start_runs
@@ -25,20 +26,26 @@ def networks(fan_in: int, hidden: list[int], out: int, norm: bool):
     return jax.tree.map(lambda leaf: leaf + 0.3 * jax.random.normal(jax.random.key(leaf.size), leaf.shape), nets)
 
 
+@pytest.mark.parametrize("way", [HERE, Products()], ids=["tiles", "products"])
 @pytest.mark.parametrize(
     ("fan_in", "hidden", "out", "norm"),
     [(23, [32] * 3, 1, True), (17, [32] * 2, 6, False), (40, [16], 17, True)],
 )
-def test_values_and_gradients_are_those_of_the_plain_network(fan_in: int, hidden: list[int], out: int, norm: bool):
+def test_values_and_gradients_are_those_of_the_plain_network(
+    fan_in: int, hidden: list[int], out: int, norm: bool, way: Way
+):
+    """For all networks of an ensemble at once, and for one of them by itself."""
     with jax.enable_x64(True):
         nets, x = networks(fan_in, hidden, out, norm), jax.random.normal(jax.random.key(1), (32, fan_in))
 
         def loss(nets, x):
-            return jnp.sin(nets(x)).sum()
+            return jnp.sin(nets(x)).sum() + jnp.cos(nets[1](x)).sum()
 
-        plain = nets(x), jax.grad(loss, (0, 1))(nets, x)
-        with fused(HERE):
-            kernel = nets(x), jax.grad(loss, (0, 1))(nets, x)
+        def computed(way: Way | None):
+            with fused(way):
+                return jax.jit(lambda: (nets(x), jax.grad(loss, (0, 1))(nets, x)))()
+
+        plain, kernel = computed(None), computed(way)
     for a, b in zip(jax.tree.leaves(plain), jax.tree.leaves(kernel), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-11)
 
@@ -67,25 +74,39 @@ def test_an_update_with_fused_networks_is_the_same_update():
         batch = Layout(4, 2, False).unpack(synthetic_table(Layout(4, 2, False))[:32].astype(float))
         noise = {"target_policy": jax.random.normal(jax.random.key(1), (32, 2))}
 
-        def update(tiles: Tiles | None):
-            with fused(tiles):
+        def update(way: Way | None):
+            with fused(way):
                 return jax.jit(lambda state: algorithm.update(state, batch, noise, parts))(state)
 
-        plain, kernel = update(None), update(HERE)
-    for a, b in zip(jax.tree.leaves(plain), jax.tree.leaves(kernel), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-7, atol=1e-9)
+        plain, *others = update(None), update(HERE), update(Products())
+    for other in others:
+        for a, b in zip(jax.tree.leaves(plain), jax.tree.leaves(other), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("way", [Tiles(rows=4, depth=16, interpret=True), Products()], ids=["tiles", "products"])
+@pytest.mark.parametrize("algo", ADAPTIVE)
+def test_every_scale_can_be_updated_with_fused_networks(algo: str, way: Way):
+    """Only the weights of a loss depend on a scale, so no network of the inner step moves in forward mode: it would
+    be refused here."""
+    algorithm = small(algorithms.default(algo))
+    parts = frozenset().union(*(parts for segment in algorithm.schedule() for parts in segment.steps))
+    state, batch, noise = algorithm.init(jax.random.key(0), SPEC), random_batch(0, 12), random_noise(1, algorithm)
+    with fused(way):
+        _, metrics = jax.eval_shape(lambda state: algorithm.update(state, batch, noise, parts), state)
+    assert "dl1_dscale" in metrics
 
 
 def test_a_cpu_fuses_nothing_by_itself():
-    assert kernels.usual_tiles(1) is None
-    assert kernels.usual_tiles(64) is None
+    assert kernels.usual_way(1) is None
+    assert kernels.usual_way(64) is None
 
 
 def test_a_step_lowers_to_few_kernels_for_a_gpu():
     """Counted in the program for a CUDA device, which can be made anywhere: a kernel more is a slower step."""
     algorithm = algorithms.default("aspc")
     spec, layout = Spec(17, 6), Layout(17, 6, False)
-    loop = Loop(algorithm, spec, layout, vectorise=True, tiles=Tiles())
+    loop = Loop(algorithm, spec, layout, vectorise=True, way=Tiles())
     source = Source(jnp.zeros(2, jnp.int32), jnp.full(2, 1000, jnp.int32))
     runs = start_runs(algorithm, spec, jnp.arange(2), source)
     traced = loop.run_blocks.trace(
@@ -94,6 +115,9 @@ def test_a_step_lowers_to_few_kernels_for_a_gpu():
     text = traced.lower(lowering_platforms=("cuda",)).as_text()
     # A cycle is a critic step and a critic-and-actor step, once in the inner loop and once with the scale's update.
     # Forward: π'(s'), Q'(s', a') and Q(s, a) a critic step; π(s) and Q(s, π(s)) an actor step. Backward: Q(s, a) a
-    # critic step; Q(s, π(s)) and π(s) an actor step. The scale's step differentiates forward, so its actor is plain.
-    assert text.count('name = "mlp_forward"') == 2 * 2 * 3 + 2
-    assert text.count('name = "mlp_backward"') == 2 * 2 * 1 + 2
+    # critic step; Q(s, π(s)) and π(s) an actor step, and their tangents in the scale's. What judges θ̃ is plain.
+    assert text.count('name = "mlp_forward"') == 2 * 2 * 3 + 2 * 2
+    assert text.count('name = "mlp_backward"') == 2 * 2 * 1 + 2 * 2 + 2
+    # Q(s, π(s)) is the first critic's. Its weights are not cut out of the twins' first: 14 copies, which all wait for.
+    calls = [line for line in text.splitlines() if 'name = "mlp_forward"' in line]
+    assert sum("tensor<2x2x256x256xf32>, tensor" in line and "-> (tensor<2x256x1xf32>" in line for line in calls) == 2

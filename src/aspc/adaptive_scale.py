@@ -292,13 +292,13 @@ class AdaptiveScale(Generic[Base]):
         def losses(raw: Array) -> tuple[Array, Any]:
             scale = jax.nn.softplus(raw)
             inner = self.base.inner_step(ctx, scale)
-            values, (new_ema_q, seen) = self.outer_losses(judged, inner, scale, state.ema_q)
+            with kernels.fused(None):  # θ̃ moves with the scale, and fused networks have no forward mode
+                values, (new_ema_q, seen) = self.outer_losses(judged, inner, scale, state.ema_q)
             return values, (inner, new_ema_q, seen)
 
-        with kernels.fused(None):  # fused networks have no forward mode
-            values, derivatives, (inner, new_ema_q, seen) = jax.jvp(
-                losses, (state.raw,), (jnp.ones_like(state.raw),), has_aux=True
-            )
+        values, derivatives, (inner, new_ema_q, seen) = jax.jvp(
+            losses, (state.raw,), (jnp.ones_like(state.raw),), has_aux=True
+        )
         gradient = sum(d for term, d in zip(("L1", "L2", "L3"), derivatives, strict=True) if term in self.outer_loss)
         raw, opt = self.scale_optimiser().step(state.raw, gradient, state.opt)
 

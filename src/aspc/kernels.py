@@ -10,8 +10,11 @@ LayerNorm, the activations) and two numbers a row.
     backward, a layer:  dx̂ = dh·γ    dz = (dx̂ − mean dx̂ − x̂·mean(dx̂·x̂))/σ    du = dz where z > 0    dh' = du·Wᵀ
 
 Gradients of the weights are left to XLA as products, dW = x̂ᵀ·du: where nobody asks for them they are not computed.
+Where exact float32 is asked for, `Products` only mends how XLA is told to differentiate.
+
 `networks.MLP` comes here when `fused` is in force, which the training loop decides; elsewhere the same mathematics is
-the plain one of `networks`. Reverse mode only: what differentiates forward through a network does so outside `fused`.
+the plain one of `networks`. Reverse mode only, and forward mode over a loss whose networks stand still: what moves a
+network's weights or inputs in forward mode does so outside `fused`.
 """
 
 from __future__ import annotations
@@ -23,7 +26,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.custom_derivatives import SymbolicZero
 from jaxtyping import Array, Float
+
+MOST_OUTPUTS = 64  # of a network that is one kernel: each is a sum of its own
 
 
 class Tiles(NamedTuple):
@@ -37,17 +43,26 @@ class Tiles(NamedTuple):
     """Run as ordinary JAX, for tests on machines without a GPU."""
 
 
-_in_force: list[Tiles | None] = [None]
+class Products(NamedTuple):
+    """XLA's own kernels, but with gradients of weights as products that need no transposing (see `linear`)."""
+
+
+Way = Tiles | Products
+_in_force: list[Way | None] = [None]
 
 
 @contextmanager
-def fused(tiles: Tiles | None) -> Iterator[None]:
-    """While a function is traced inside, MLPs that can be are these kernels; with None, none is."""
-    _in_force.append(tiles)
+def fused(way: Way | None) -> Iterator[None]:
+    """While a function is traced inside, networks that can be are computed in this way; with None, none is."""
+    _in_force.append(way)
     try:
         yield
     finally:
         _in_force.pop()
+
+
+def in_force() -> Way | None:
+    return _in_force[-1]
 
 
 class Layers(NamedTuple):
@@ -64,24 +79,32 @@ class Setting(NamedTuple):
 
     tiles: Tiles
     eps: float
+    member: int | None = None
+    """Which network it is, if the arrays of `Layers` are those of an ensemble: copying its own out would take longer
+    than a layer."""
+
+    def own(self, layers: Layers) -> Layers:
+        return layers if self.member is None else jax.tree.map(lambda array: array[self.member], layers)
 
 
-def usual_tiles(runs: int) -> Tiles | None:
-    """What measured best on an H200 for so many runs together; None where plain XLA is as fast, or exact float32 is
-    asked for. One run is a chain of small products, which XLA spreads over more of the device than row tiles do."""
-    if jax.default_backend() != "gpu" or runs < 2 or jax.config.values["jax_default_matmul_precision"]:
+def usual_way(runs: int) -> Way | None:
+    """What measured best on an H200 for so many runs together, at the precision that is asked for."""
+    if jax.default_backend() != "gpu":
         return None
+    if jax.config.values["jax_default_matmul_precision"]:  # the kernels' products are TF32 ones
+        return Products()
     return Tiles() if runs < 16 else Tiles(rows=32, stages=3)
 
 
 def tiles_for(layers: Layers, x: Array, activation: Any) -> Tiles | None:
     """The tiles in force, if a network is one that the kernels compute: ReLU, equal hidden widths, a power of two."""
-    tiles = _in_force[-1]
-    hidden = {len(bias) for bias in layers.biases[:-1]}
-    if tiles is None or activation is not jax.nn.relu or len(hidden) != 1 or x.ndim != 2:
+    tiles = in_force()
+    hidden = {bias.shape[-1] for bias in layers.biases[:-1]}
+    if not isinstance(tiles, Tiles) or activation is not jax.nn.relu or len(hidden) != 1 or x.ndim != 2:
         return None
     (width,) = hidden
     regular = width >= tiles.depth and width & (width - 1) == 0 and len(x) % tiles.rows == 0
+    regular = regular and layers.biases[-1].shape[-1] <= MOST_OUTPUTS
     same = x.dtype == layers.biases[0].dtype and (tiles.interpret or x.dtype == jnp.float32)
     return tiles if regular and same else None
 
@@ -139,18 +162,27 @@ def _barrier(tiles: Tiles) -> None:
         triton.debug_barrier()
 
 
-def _call(kernel: Any, outputs: Any, setting: Setting, programs: int, name: str) -> Any:
+def _call(setting: Setting, kernel: Any, layers: Layers, others: Any, outputs: Any, programs: int, name: str) -> Any:
+    """`kernel(layers, others, outputs)` on the grid, with references in place of arrays."""
     pl, triton = _pallas()
 
-    tiles = setting.tiles
-    return pl.pallas_call(
-        kernel,
-        out_shape=outputs,
+    def of_member(array: Any) -> Any:
+        here = (setting.member,) + (0,) * (array.ndim - 1)
+        return pl.BlockSpec((None, *array.shape[1:]), lambda _: here)
+
+    whole: Any = jax.tree.map(lambda _: pl.BlockSpec(), (layers, others))
+    specs = whole if setting.member is None else (jax.tree.map(of_member, layers), whole[1])
+    structure, tiles = jax.tree.structure((layers, others, outputs)), setting.tiles
+    found = pl.pallas_call(
+        lambda *references: kernel(*jax.tree.unflatten(structure, references)),
+        out_shape=jax.tree.leaves(outputs),
+        in_specs=jax.tree.leaves(specs, is_leaf=lambda spec: isinstance(spec, pl.BlockSpec)),
         grid=(programs,),
         compiler_params=triton.CompilerParams(num_warps=tiles.warps, num_stages=tiles.stages),
         interpret=tiles.interpret,
         name=name,
-    )
+    )(*jax.tree.leaves((layers, others)))
+    return jax.tree.unflatten(jax.tree.structure(outputs), found)
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -218,44 +250,33 @@ def _forward_kernel(setting: Setting, keep: bool, layers: Layers, x_ref: Any, ou
             u = jax.lax.fori_loop(0, hidden // tiles.depth, slice_of, u)
     if norm:
         h = h * layers.scales[-1][:][None, :] + layers.offsets[-1][:][None, :]
-    _store_columns(out_ref, rows, fan_out, _dot(h, _last_weight(layers, fan_out)) + _last_bias(layers, fan_out))
+    for j in range(fan_out):
+        out_ref[span, j] = (h * _last_weight(layers, j)[None, :]).sum(1) + layers.biases[-1][j]
 
 
-def _last_weight(layers: Layers, fan_out: int) -> Array:
-    hidden = layers.weights[-1].shape[0]
-    return _columns(layers.weights[-1], jnp.arange(hidden), 0, _padded(fan_out), fan_out)
-
-
-def _last_bias(layers: Layers, fan_out: int) -> Array:
+def _last_weight(layers: Layers, j: int) -> Array:
+    """What output j makes of the last hidden layer. Outputs are few: plain sums, for a product would lay out the whole
+    program by this small one."""
     _, triton = _pallas()
 
-    columns = jnp.arange(_padded(fan_out))
-    return triton.load(layers.biases[-1].at[columns], mask=columns < fan_out, other=0.0)[None, :]
-
-
-def _store_columns(ref: Any, rows: Array, total: int, values: Array) -> None:
-    _, triton = _pallas()
-
-    columns = jnp.arange(values.shape[1])
-    mask = (columns < total)[None, :] & (rows >= 0)[:, None]
-    triton.store(ref.at[rows[:, None], columns[None, :]], values, mask=mask)
+    return triton.load(layers.weights[-1].at[jnp.arange(layers.weights[-1].shape[0]), j])
 
 
 def _forward(setting: Setting, layers: Layers, x: Array, keep: bool) -> tuple[Array, Kept]:
     batch, norm, depth = len(x), bool(layers.scales), len(layers.biases) - 1
-    tile: Any = jax.ShapeDtypeStruct((batch, len(layers.biases[0])), x.dtype)
+    tile: Any = jax.ShapeDtypeStruct((batch, layers.biases[0].shape[-1]), x.dtype)
     row: Any = jax.ShapeDtypeStruct((batch,), x.dtype)
     rows = (row,) * depth if norm and keep else ()
     kept = Kept((tile,) * (depth if keep else 1), rows, rows)
-    out = jax.ShapeDtypeStruct((batch, len(layers.biases[-1])), x.dtype)
+    out: Any = jax.ShapeDtypeStruct((batch, layers.biases[-1].shape[-1]), x.dtype)
 
-    def kernel(*refs: Any) -> None:
-        layers_ref, x_ref, (out_ref, kept_ref) = jax.tree.unflatten(structure, refs)
-        _forward_kernel(setting, keep, layers_ref, x_ref, out_ref, kept_ref)
+    def kernel(layers: Layers, x: Any, outputs: tuple[Any, Kept]) -> None:
+        _forward_kernel(setting, keep, layers, x, *outputs)
 
-    structure = jax.tree.structure((layers, x, (out, kept)))
-    call = _call(kernel, jax.tree.leaves((out, kept)), setting, batch // setting.tiles.rows, "mlp_forward")
-    return jax.tree.unflatten(jax.tree.structure((out, kept)), call(*jax.tree.leaves((layers, x))))
+    found: tuple[Array, Kept] = _call(
+        setting, kernel, layers, x, (out, kept), batch // setting.tiles.rows, "mlp_forward"
+    )
+    return found
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -280,9 +301,9 @@ def _backward_kernel(setting: Setting, layers: Layers, kept: Kept, d_out: Any, b
     fan_out = d_out.shape[1]
     program = pl.program_id(0)
     first = program * tiles.rows
-    rows, span = first + jnp.arange(tiles.rows), pl.ds(first, tiles.rows)
+    span = pl.ds(first, tiles.rows)
 
-    dh = _dot(_columns(d_out, rows, 0, _padded(fan_out), fan_out), _last_weight(layers, fan_out), transposed=True)
+    dh = sum(d_out[span, j][:, None] * _last_weight(layers, j)[None, :] for j in range(fan_out))
     for i in reversed(range(depth)):
         h = kept.normalised[i][span, :]
         active = h > (kept.threshold[i][span][:, None] if norm else 0.0)
@@ -305,24 +326,35 @@ def _backward_kernel(setting: Setting, layers: Layers, kept: Kept, d_out: Any, b
             dh = jax.lax.fori_loop(0, hidden // tiles.depth, slice_of, jnp.zeros_like(dh))
 
 
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _backward(setting: Setting, layers: Layers, kept: Kept, d_out: Array) -> Back:
     batch, depth, norm = len(d_out), len(layers.biases) - 1, bool(layers.scales)
-    hidden, programs = len(layers.biases[0]), batch // setting.tiles.rows
+    hidden, programs = layers.biases[0].shape[-1], batch // setting.tiles.rows
     tiles: Any = (jax.ShapeDtypeStruct((batch, hidden), d_out.dtype),) * depth
     sums: Any = (jax.ShapeDtypeStruct((programs, hidden), d_out.dtype),) * depth
     back = Back(tiles, sums, sums if norm else (), sums if norm else ())
 
-    def kernel(*refs: Any) -> None:
-        layers_ref, kept_ref, d_out_ref, back_ref = jax.tree.unflatten(structure, refs)
-        _backward_kernel(setting, layers_ref, kept_ref, d_out_ref, back_ref)
+    def kernel(layers: Layers, others: tuple[Kept, Any], back: Back) -> None:
+        _backward_kernel(setting, layers, *others, back)
 
-    structure = jax.tree.structure((layers, kept, d_out, back))
-    call = _call(kernel, jax.tree.leaves(back), setting, programs, "mlp_backward")
-    return jax.tree.unflatten(jax.tree.structure(back), call(*jax.tree.leaves((layers, kept, d_out))))
+    found: Back = _call(setting, kernel, layers, (kept, d_out), back, programs, "mlp_backward")
+    return found
+
+
+def _backward_tangent(setting: Setting, primals: Any, tangents: Any) -> tuple[Back, Back]:
+    """The way back is linear in d_out. That is all that a scale reaches which only weighs the terms of a loss."""
+    *network, d_out = primals
+    *network_tangents, d_out_tangent = tangents
+    if not all(isinstance(leaf, SymbolicZero) for leaf in jax.tree.leaves(network_tangents)):
+        raise TypeError("fused networks have no forward mode")
+    return _backward(setting, *network, d_out), _backward(setting, *network, d_out_tangent)
+
+
+_backward.defjvp(_backward_tangent, symbolic_zeros=True)
 
 
 # ---------------------------------------------------------------------------------------------------------------
-# The function
+# The functions
 # ---------------------------------------------------------------------------------------------------------------
 
 
@@ -338,8 +370,9 @@ def _mlp_forward(setting: Setting, layers: Layers, x: Array) -> tuple[Array, Any
 
 
 def _mlp_backward(setting: Setting, residuals: Any, d_out: Array) -> tuple[Layers, Array]:
-    layers, x, kept = residuals
-    back = _backward(setting, layers, kept, d_out)
+    all_layers, x, kept = residuals
+    back = _backward(setting, all_layers, kept, d_out)
+    layers = setting.own(all_layers)
     biases = (*(share.sum(0) for share in back.bias), d_out.sum(0))
     # Networks of an ensemble share x. The product with a shared x would begin by transposing du, so each has its own.
     own_x = x + 0.0 * d_out[:, :1]
@@ -347,7 +380,10 @@ def _mlp_backward(setting: Setting, residuals: Any, d_out: Array) -> tuple[Layer
     for i, du in enumerate((*back.du[1:], d_out)):
         weights.append(_affine(layers, i, kept.normalised[i].T @ du, biases[i + 1]))
     scales, offsets = (tuple(share.sum(0) for share in shares) for shares in (back.scale, back.offset))
-    return Layers(tuple(weights), biases, scales, offsets), back.du[0] @ layers.weights[0].T
+    gradients = Layers(tuple(weights), biases, scales, offsets)
+    if setting.member is not None:
+        gradients = jax.tree.map(lambda a, g: jnp.zeros_like(a).at[setting.member].set(g), all_layers, gradients)
+    return gradients, back.du[0] @ layers.weights[0].T
 
 
 def _affine(layers: Layers, i: int, product: Array, bias: Array) -> Array:
@@ -358,3 +394,23 @@ def _affine(layers: Layers, i: int, product: Array, bias: Array) -> Array:
 
 
 mlp.defvjp(_mlp_forward, _mlp_backward)
+
+
+@jax.custom_vjp
+def linear(
+    x: Float[Array, "batch in"], weight: Float[Array, "in out"], bias: Float[Array, "out"]
+) -> Float[Array, "batch out"]:
+    """x·W + b. JAX would differentiate it as dW = (duᵀ·x)ᵀ, and the transposing costs a GPU kernels of its own."""
+    return x @ weight + bias
+
+
+def _linear_forward(x: Array, weight: Array, bias: Array) -> tuple[Array, tuple[Array, Array]]:
+    return linear(x, weight, bias), (x, weight)
+
+
+def _linear_backward(residuals: tuple[Array, Array], du: Array) -> tuple[Array, Array, Array]:
+    x, weight = residuals
+    return du @ weight.T, x.T @ du, du.sum(0)
+
+
+linear.defvjp(_linear_forward, _linear_backward)

@@ -6,6 +6,7 @@ batches. Layers are Linear → activation → LayerNorm (the norm, where there i
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -26,6 +27,8 @@ class Linear(eqx.Module):
     bias: Float[Array, "out"]
 
     def __call__(self, x: Float[Array, "*batch in"]) -> Float[Array, "*batch out"]:
+        if kernels.in_force() is not None and x.ndim == 2:
+            return kernels.linear(x, self.weight, self.bias)
         return x @ self.weight + self.bias
 
 
@@ -110,6 +113,8 @@ class MLP(eqx.Module):
     layers: tuple[Linear, ...]
     norms: tuple[LayerNorm, ...]
     activation: Activation = eqx.field(static=True)
+    member: int | None = eqx.field(static=True, default=None)
+    """Which network this is, if the arrays are still those of an ensemble: they are cut where they are used."""
 
     def __call__(
         self, x: Float[Array, "*batch in"], dropout: Float[Array, "layers *batch hidden"] | None = None
@@ -117,6 +122,8 @@ class MLP(eqx.Module):
         """`dropout` multiplies the hidden layers: 0 where a unit is dropped, 1/(1 − p) where it is kept."""
         if dropout is None and (fused := self._fused(x)) is not None:
             return fused
+        if self.member is not None:
+            return self._cut(x, dropout)
         for i, layer in enumerate(self.layers[:-1]):
             x = self.activation(layer(x))
             if self.norms:
@@ -124,6 +131,16 @@ class MLP(eqx.Module):
             if dropout is not None:
                 x = x * dropout[i]
         return self.layers[-1](x)
+
+    def _cut(self, x: Array, dropout: Array | None) -> Array:
+        """The plain network of a member."""
+        everyone = dataclasses.replace(self, member=None)
+        if isinstance(kernels.in_force(), kernels.Products):
+            # The others' products run beside its own, where a copy of its weights would come before.
+            outputs: Array = jax.vmap(lambda net: net(x, dropout))(everyone)
+            return outputs[self.member]
+        own: MLP = jax.tree.map(lambda leaf: leaf[self.member], everyone)
+        return own(x, dropout)
 
     def _fused(self, x: Array) -> Array | None:
         """The same by kernels that compute all layers at once, where these are in force and fit."""
@@ -136,7 +153,7 @@ class MLP(eqx.Module):
         tiles = kernels.tiles_for(layers, x, self.activation)
         if tiles is None:
             return None
-        return kernels.mlp(kernels.Setting(tiles, self.norms[0].eps if self.norms else 0.0), layers, x)
+        return kernels.mlp(kernels.Setting(tiles, self.norms[0].eps if self.norms else 0.0, self.member), layers, x)
 
 
 def mlp(
@@ -294,7 +311,11 @@ class Ensemble(eqx.Module):
 
     def __getitem__(self, index: int) -> Any:
         """One member, e.g. `critics[0]` is the paper's Q."""
-        return jax.tree.map(lambda leaf: leaf[index], self.members)
+
+        def one(part: Any) -> Any:
+            return dataclasses.replace(part, member=index) if isinstance(part, MLP) else part[index]
+
+        return jax.tree.map(one, self.members, is_leaf=lambda part: isinstance(part, MLP))
 
 
 def ensemble(make: Callable[[PRNGKeyArray], Any], key: PRNGKeyArray, size: int = 2) -> Ensemble:

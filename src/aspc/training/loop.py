@@ -88,8 +88,8 @@ class Loop:
     layout: Layout
     vectorise: bool
     """Runs side by side (`vmap`: best on an accelerator) or one after the other (best on a CPU)."""
-    tiles: kernels.Tiles | Literal["usual"] | None = "usual"
-    """How fused networks cut their work (see `kernels`), as is usual for so many runs here; None fuses none."""
+    way: kernels.Way | Literal["usual"] | None = "usual"
+    """How networks are computed (see `kernels`): as is usual for so many runs here; None is plain JAX."""
 
     # -- block -------------------------------------------------------------------------------------------------
     @property
@@ -119,10 +119,12 @@ class Loop:
 
     def run_block(self, algorithm: Any, state: Any, batches: Batch, noise: Noise) -> tuple[Any, Metrics]:
         """All steps of a block. Returns each metric as it was the last time it was computed."""
-        names = {parts: metric_names(algorithm, state, batches, noise, parts) for parts in all_parts(algorithm)}
-
-        def one_step(state: Any, inputs: tuple[Batch, Noise], parts: Parts) -> tuple[Any, Metrics]:
-            return algorithm.update(state, *inputs, parts)
+        # An update is traced once and then written out wherever it is called: tracing is what a second start waits for.
+        one_step = {
+            parts: jax.jit(partial(update_with, algorithm, parts), inline=True) for parts in all_parts(algorithm)
+        }
+        first_inputs = at((batches, noise), 0)
+        names = {parts: list(jax.eval_shape(step, state, first_inputs)[1]) for parts, step in one_step.items()}
 
         def one_schedule(state: Any, inputs: Any) -> tuple[Any, Metrics]:
             metrics: Metrics = {}
@@ -137,7 +139,7 @@ class Loop:
                 ) -> tuple[Any, Metrics]:
                     metrics: Metrics = {}
                     for j, parts in enumerate(segment.steps):
-                        state, seen = one_step(state, at(inputs, j), parts)
+                        state, seen = one_step[parts](state, at(inputs, j))
                         metrics |= {n: v for n, v in seen.items() if n in wanted}
                     return state, metrics
 
@@ -155,9 +157,9 @@ class Loop:
         return jax.vmap(one_run)(runs) if self.vectorise else jax.lax.map(one_run, runs)
 
     def train_runs(self, one_run: Callable[[Runs], Any], runs: Runs) -> Any:
-        """`over_runs` with fused networks, where these are faster."""
-        tiles = kernels.usual_tiles(len(runs.key)) if self.tiles == "usual" else self.tiles
-        with kernels.fused(tiles):
+        """`over_runs` with networks computed as is fastest here."""
+        way = kernels.usual_way(len(runs.key)) if self.way == "usual" else self.way
+        with kernels.fused(way):
             return self.over_runs(one_run, runs)
 
     @partial(jax.jit, static_argnames=("self", "blocks"), donate_argnames=("state",), compiler_options=COMPILER_OPTIONS)
@@ -315,6 +317,11 @@ def all_parts(algorithm: Any) -> list[Parts]:
 def all_but_scale(algorithm: Any) -> Parts:
     """An update with everything that the algorithm ever does in one step, but for the scale's."""
     return max(all_parts(algorithm), key=lambda parts: len(parts - {SCALE})) - {SCALE}
+
+
+def update_with(algorithm: Any, parts: Parts, state: Any, inputs: tuple[Batch, Noise]) -> tuple[Any, Metrics]:
+    updated: tuple[Any, Metrics] = algorithm.update(state, *inputs, parts)
+    return updated
 
 
 def metric_names(algorithm: Any, state: Any, batches: Any, noise: Any, parts: Parts) -> list[str]:

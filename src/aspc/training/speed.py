@@ -141,16 +141,19 @@ class Prepared:
         self.blocks = steps // self.loop.block_steps
         self.steps = self.blocks * self.loop.block_steps
         self.table = synthetic_table(layout, rows)
-        source = Source(jnp.zeros(seeds, jnp.int32), jnp.full(seeds, rows, jnp.int32))
-        runs = start_runs(self.algorithm, spec, jnp.arange(seeds), source)
-        self.state, self.runs, self.done = runs.state, runs._replace(state=None), 0
-
+        self.restart()
         begin = time.perf_counter()
         self.program = self.loop.run_blocks.lower(
             self.loop, self.state, self.runs, self.table, jnp.asarray(0), blocks=self.blocks
         ).compile()
         self.compile_seconds = time.perf_counter() - begin
         self.chunk()  # warm up
+
+    def restart(self) -> None:
+        """Fresh runs from the same seeds."""
+        source = Source(jnp.zeros(self.seeds, jnp.int32), jnp.full(self.seeds, len(self.table), jnp.int32))
+        runs = start_runs(self.algorithm, self.loop.spec, jnp.arange(self.seeds), source)
+        self.state, self.runs, self.done = runs.state, runs._replace(state=None), 0
 
     def facts(self) -> dict[str, Any]:
         """What was timed, and on what."""
@@ -236,11 +239,11 @@ def compare(algos: Sequence[str], obs_dim: int, act_dim: int, batch: int, seeds:
 
 
 def sweep(
-    algo: str, obs_dim: int, act_dim: int, batch: int, many_seeds: Sequence[int], steps: int
+    algo: str, obs_dim: int, act_dim: int, batch: int, many_seeds: Sequence[int], steps: int, rows: int = ROWS
 ) -> Iterator[dict[str, Any]]:
     """The rate for each number of runs that train together."""
     for seeds in many_seeds:
-        yield measure(algo, obs_dim, act_dim, batch, seeds, steps, bound=False)
+        yield measure(algo, obs_dim, act_dim, batch, seeds, steps, bound=False, rows=rows)
 
 
 def synthetic_table(layout: Layout, rows: int = ROWS) -> jax.Array:
