@@ -13,8 +13,9 @@ BEGIN, END = "<!-- speed: written by benchmarks/readme_table.py -->\n\n", "\n<!-
 
 
 def row(device: str, runs: int, steps_per_second: float) -> str:
-    hours = runs * 1e6 / steps_per_second / 3600
-    return f"| {device} | {runs} | {steps_per_second:,.0f} | {hours:,.1f} h |\n"
+    minutes = runs * 1e6 / steps_per_second / 60
+    time = f"{minutes:.1f} min" if minutes < 60 else f"{minutes / 60:,.1f} h"
+    return f"| {device} | {runs} | {steps_per_second:,.0f} | {time} |\n"
 
 
 def table(results: Path = RESULTS) -> str:

@@ -56,7 +56,7 @@ def test_the_table_of_speed_is_what_was_measured(tmp_path: Path) -> None:
     assert "| a GPU | | not measured yet | |" in readme_table.table(tmp_path)
     (tmp_path / "h200.json").write_text('{"rates": [{"device": "gpu: H200", "seeds": 4, "steps_per_second": 8000.0}]}')
     *_, gpu = readme_table.table(tmp_path).splitlines()
-    assert gpu == "| H200 | 4 | 8,000 | 0.1 h |"
+    assert gpu == "| H200 | 4 | 8,000 | 8.3 min |"
 
 
 def test_pictures_are_small() -> None:
