@@ -20,7 +20,7 @@ def row(device: str, runs: int, steps_per_second: float) -> str:
 
 def table(results: Path = RESULTS) -> str:
     """Markdown: what `aspc` does with the sizes of HalfCheetah, on every device that was measured."""
-    cores = json.loads((results / "algorithms_2_cores.json").read_text())["speeds"]
+    cores = json.loads((results / "costs_2_cores.json").read_text())["speeds"]  # of a machine with no more than two
     rows = [row("two CPU cores", r["seeds"], r["steps_per_second"]) for r in cores if r["algo"] == "aspc"]
     for path in sorted(results.glob("*.json")):
         rates = json.loads(path.read_text()).get("rates", [])  # what accelerator.py writes
