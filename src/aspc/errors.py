@@ -43,3 +43,8 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> AspcError:
     known = sorted(known)
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.5) or known[:8]
     return AspcError(f"Unknown {kind} {name!r}; did you mean {', '.join(near)}?")
+
+
+def first_line(error: BaseException) -> str:
+    """What another library says of a failure, short enough for a sentence."""
+    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")

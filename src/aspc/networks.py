@@ -310,12 +310,16 @@ class Ensemble(eqx.Module):
         return jax.vmap(lambda member: member(*inputs))(self.members)
 
     def __getitem__(self, index: int) -> Any:
-        """One member, e.g. `critics[0]` is the paper's Q."""
+        """One member to call, e.g. `critics[0]` is the paper's Q."""
 
         def one(part: Any) -> Any:
             return dataclasses.replace(part, member=index) if isinstance(part, MLP) else part[index]
 
         return jax.tree.map(one, self.members, is_leaf=lambda part: isinstance(part, MLP))
+
+    def cut(self, index: int) -> Any:
+        """One member with arrays of its own."""
+        return jax.tree.map(lambda leaf: leaf[index], self.members)
 
 
 def ensemble(make: Callable[[PRNGKeyArray], Any], key: PRNGKeyArray, size: int = 2) -> Ensemble:

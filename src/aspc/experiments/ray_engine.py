@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from aspc.errors import AspcError, MissingExtra
+from aspc.errors import AspcError, MissingExtra, first_line
 from aspc.experiments.engine import Ended
 from aspc.experiments.groups import GROUP, Group, group_folder, part_file, run_group, write_group
 from aspc.policy import write_atomically
@@ -86,7 +86,7 @@ class RayEngine:
         except self._ray.exceptions.RayTaskError as error:
             return Ended(group, f"{type(error.cause).__name__}: {error.cause}")
         except self._ray.exceptions.RayError as error:
-            return Ended(group, f"Its machine was lost {RETRIES + 1} times, or the cluster ended: {_first_line(error)}")
+            return Ended(group, f"Its machine was lost {RETRIES + 1} times, or the cluster ended: {first_line(error)}")
         if files is not None:
             unpack(self.bench, group, files)
         return Ended(group)
@@ -108,10 +108,6 @@ def refuse_unreachable(address: str) -> None:
     except OSError as error:
         reason = error.strerror or error
         raise AspcError(f"No Ray cluster listens at {address} ({reason}); `ray start --head` prints one.") from error
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 # ── what the tasks do ───────────────────────────────────────────────────────────────────────────────────────────────

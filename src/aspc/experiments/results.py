@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from aspc.errors import AspcError, MissingExtra
+from aspc.errors import AspcError, MissingExtra, first_line
 from aspc.policy import write_atomically
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ def _table(rows: Sequence[Row], columns: Mapping[str, Column], name: str) -> pa.
     try:
         return pa.table({key: pa.array(values[key], _arrow_type(column.kind)) for key, column in columns.items()})
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
-        raise AspcError(f"Part {name} has a value of the wrong type: {_first_line(error)}.") from error
+        raise AspcError(f"Part {name} has a value of the wrong type: {first_line(error)}.") from error
 
 
 def _cell(value: Any, kind: Kind) -> Any:
@@ -366,10 +366,6 @@ def _unique(runs: pd.DataFrame, curves: pd.DataFrame, entries: pd.DataFrame) -> 
     return Results(
         *(f[list(c)].reset_index(drop=True) for f, c in zip((kept, of_kept, places), TABLES.values(), strict=True))
     )
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
 
 
 def _pyarrow() -> Any:

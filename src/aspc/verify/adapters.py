@@ -202,8 +202,8 @@ def td3_networks(state: Any) -> dict[str, Any]:
         "actor_target": state.actor_target,
         "critic": critics,
         "critic_target": targets,
-        **{f"critic_{k + 1}": critics[k] for k in range(2)},
-        **{f"critic_{k + 1}_target": targets[k] for k in range(2)},
+        **{f"critic_{k + 1}": critics.cut(k) for k in range(2)},
+        **{f"critic_{k + 1}_target": targets.cut(k) for k in range(2)},
     }
 
 
@@ -624,8 +624,8 @@ def cql(trace: Trace) -> Adapter:
         },
         lambda state: {
             "actor": state.actor,
-            **{f"critic_{k + 1}": state.critics[k] for k in range(2)},
-            **{f"target_critic_{k + 1}": state.critics_target[k] for k in range(2)},
+            **{f"critic_{k + 1}": state.critics.cut(k) for k in range(2)},
+            **{f"target_critic_{k + 1}": state.critics_target.cut(k) for k in range(2)},
         },
         {
             **{name: name for name in same},
