@@ -61,7 +61,7 @@ def small_disk(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]
     # The checkpoint library's own threads may still complain of a closed event loop: no traceback is one of ours.
-    assert "/aspc/" not in done.stderr, done.stderr[-3000:]
+    assert "src/aspc/" not in done.stderr, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
 
 
