@@ -18,7 +18,7 @@ import jax.numpy as jnp
 
 from aspc import algorithms
 from aspc.algorithms.base import Spec
-from aspc.training.loop import Loop, Source, start_runs
+from aspc.training.loop import Loop, Source, on_accelerator, start_runs
 from aspc.training.speed import ROWS, synthetic_table
 from aspc.training.table import Layout
 
@@ -29,7 +29,7 @@ def measure(algo: str, interval: int, rounds: int, seeds: int) -> tuple[float, f
     """Median seconds of `interval` steps and of one look at their end; seconds to compile the look."""
     algorithm, spec = algorithms.default(algo), Spec(17, 6)
     layout = Layout(spec.obs_dim, spec.act_dim, bool(getattr(algorithm, "uses_next_actions", False)))
-    loop = Loop(algorithm, spec, layout, vectorise=jax.devices()[0].platform != "cpu")
+    loop = Loop(algorithm, spec, layout, vectorise=on_accelerator())
     table = synthetic_table(layout)
     source = Source(jnp.zeros(seeds, jnp.int32), jnp.full(seeds, ROWS, jnp.int32))
     runs = start_runs(algorithm, spec, jnp.arange(seeds), source)

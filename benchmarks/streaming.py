@@ -77,12 +77,11 @@ class Training:
     """One run of an algorithm whose chunks can be given any table."""
 
     def __init__(self, packed: Any, algo: str, chunk: int) -> None:
-        import jax
         import jax.numpy as jnp
 
         from aspc import algorithms
         from aspc.algorithms.base import Spec
-        from aspc.training.loop import Loop, Source, start_runs
+        from aspc.training.loop import Loop, Source, on_accelerator, start_runs
         from aspc.training.table import Layout, Normaliser, pack
 
         algorithm = algorithms.default(algo)
@@ -92,7 +91,7 @@ class Training:
         normaliser = Normaliser(packed.observation_mean.astype(np.float32), std)
         self.prepare = lambda transitions: pack(transitions, layout, normaliser, 0.99)
         self.width = layout.width
-        self._loop = Loop(algorithm, spec, layout, vectorise=jax.devices()[0].platform != "cpu")
+        self._loop = Loop(algorithm, spec, layout, vectorise=on_accelerator())
         self._blocks = max(1, chunk // self._loop.block_steps)
         self.steps = self._blocks * self._loop.block_steps
         source = Source(jnp.zeros(1, jnp.int32), jnp.full(1, 0, jnp.int32))

@@ -28,6 +28,7 @@ from policies import narrow, policy_named, policy_of
 
 ROWS, PARTS = 10_000, 5
 KINDS = ("td3_bc", "fql", "diffusion_ql")
+MOST_CALLS = 40  # functions called for one action of a small network: what its 100 µs go into
 VARIANTS = {"rebrac with LayerNorm": ReBRAC(actor_layer_norm=True), "deterministic iql": IQL(deterministic=True)}
 
 
@@ -170,20 +171,17 @@ def test_a_damaged_stablehlo_file_is_one_sentence(tmp_path: Path) -> None:
 # -- NumPy -----------------------------------------------------------------------------------------------------
 
 ISOLATED = """
-import sys, time
+import sys
 import numpy as np
-began = time.perf_counter()
 import policy
-loading = time.perf_counter() - began
 inputs = np.load(sys.argv[1])
 many, one = policy.act(inputs["observations"], 5), policy.act(inputs["observations"][0], 5)
-times = []
-for _ in range(200):
-    began = time.perf_counter()
-    policy.act(inputs["observations"][:1])
-    times.append(time.perf_counter() - began)
+calls, row = [], inputs["observations"][:1]
+sys.setprofile(lambda frame, event, arg: calls.append(event in ("call", "c_call")))
+policy.act(row)
+sys.setprofile(None)
 foreign = {name.partition(".")[0] for name in sys.modules} & {"aspc", "jax", "jaxlib", "safetensors", "scipy"}
-np.savez(sys.argv[2], many=many, one=one, foreign=sorted(foreign), loading=loading, least=min(times))
+np.savez(sys.argv[2], many=many, one=one, foreign=sorted(foreign), calls=sum(calls))
 """
 
 
@@ -202,9 +200,8 @@ def test_the_numpy_folder_needs_numpy_alone(tmp_path: Path, name: str) -> None:
         np.testing.assert_array_equal(out["many"], ours.act(inputs["observations"], 5))
         np.testing.assert_array_equal(out["one"], ours.act(inputs["observations"][0], 5))
         assert out["foreign"].size == 0
-        assert out["loading"] < 1.0  # benchmarks/policy_latency.py is strict; this machine may be busy
-        if ours.kind == "deterministic":
-            assert out["least"] < 100e-6
+        if ours.kind == "deterministic":  # how long that takes is measured by benchmarks/policy_latency.py
+            assert 5 < out["calls"] <= MOST_CALLS
 
 
 def test_the_numpy_module_is_a_program_too(tmp_path: Path) -> None:
@@ -216,18 +213,18 @@ def test_the_numpy_module_is_a_program_too(tmp_path: Path) -> None:
     assert "observations have 5 numbers" in python(str(folder / "policy.py"), "1").stderr
 
 
-def test_a_loaded_policy_acts_without_jax_and_fast(tmp_path: Path) -> None:
+def test_a_loaded_policy_acts_without_jax_and_in_few_calls(tmp_path: Path) -> None:
     saved = policy_of(algorithms.default("td3_bc"), 17, 6).save(tmp_path)
     script = """
-import sys, time, numpy as np, aspc
-act = aspc.load_policy(sys.argv[1]).act
-observation, times = np.zeros(17, np.float32), []
-for _ in range(300):
-    began = time.perf_counter(); act(observation); times.append(time.perf_counter() - began)
+import sys, numpy as np, aspc
+act, calls = aspc.load_policy(sys.argv[1]).act, []
+sys.setprofile(lambda frame, event, arg: calls.append(event in ("call", "c_call")))
+act(np.zeros(17, np.float32))
+sys.setprofile(None)
 assert not [name for name in sys.modules if name.partition(".")[0] in ("jax", "jaxlib")]
-print(min(times))
+print(sum(calls))
 """
-    assert float(python("-c", script, str(saved)).stdout) < 100e-6
+    assert 5 < int(python("-c", script, str(saved)).stdout) <= MOST_CALLS
 
 
 # -- files -----------------------------------------------------------------------------------------------------

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from aspc.experiments import engine as engine_module
 from aspc.experiments import results, suites
 from aspc.experiments.engine import Bench, Ended, Pace, Took, groups_to_run, known_runs, pace_before
 from aspc.experiments.groups import Group, Member, failed_row, identity, part_file, write_group
@@ -18,8 +20,10 @@ from aspc.experiments.plan import Plan, make_plan
 class PretendEngine:
     """Every run is done as soon as it is looked at; groups of the variants in `lost` end without results."""
 
-    def __init__(self, bench: Path, lost: tuple[str, ...] = (), room: int = 100, seconds: float = 0) -> None:
-        self.bench, self.lost, self.room, self.seconds = bench, lost, room, seconds
+    def __init__(
+        self, bench: Path, lost: tuple[str, ...] = (), room: int = 100, works: Callable[[], None] = lambda: None
+    ) -> None:
+        self.bench, self.lost, self.room, self.works = bench, lost, room, works
         self.started: list[Group] = []
         self.running: list[Group] = []
         self.closed = False
@@ -35,7 +39,7 @@ class PretendEngine:
         if not self.running:
             return []
         group = self.running.pop(0)
-        time.sleep(self.seconds)
+        self.works()
         if group.members[0].variant in self.lost:
             return [Ended(group, "the machine burned down")]
         results.write_part(self.bench, group.group_id, [self.row(member) for member in group.members], [])
@@ -105,11 +109,26 @@ def test_a_group_that_is_lost_is_recorded_and_the_others_go_on(tmp_path: Path) -
     assert {known.error for known in ended.values() if known.error} == {"the machine burned down"}
 
 
-def test_nothing_starts_that_would_not_end_in_time(tmp_path: Path) -> None:
+class Clock:
+    """A clock that goes on only when it is told to: a busy machine changes nothing."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        monkeypatch.setattr(engine_module, "time", self)
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def tick(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def test_nothing_starts_that_would_not_end_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = make_plan(suites.expanded(["tiny"]))
-    engine = PretendEngine(tmp_path, room=1, seconds=0.4)
-    ended = run(tmp_path, engine, plan, stop_at=time.monotonic() + 0.7)
-    assert len(engine.started) == 1  # the second would take another 0.4 s
+    clock = Clock(monkeypatch)
+    engine = PretendEngine(tmp_path, room=1, works=lambda: clock.tick(40))
+    ended = run(tmp_path, engine, plan, stop_at=70)
+    assert len(engine.started) == 1  # the second would take another 40 s
     assert len(ended) == 4
     assert len(run(tmp_path, PretendEngine(tmp_path), plan)) == 8
 
@@ -149,16 +168,18 @@ def test_where_no_group_fits_one_is_begun_and_more_only_to_fill_the_time(tmp_pat
         assert len(engine.started) == begun
 
 
-def test_groups_that_a_cluster_has_not_ended_are_left_when_time_is_up(tmp_path: Path) -> None:
+def test_groups_that_a_cluster_has_not_ended_are_left_when_time_is_up(tmp_path: Path, monkeypatch) -> None:
+    clock = Clock(monkeypatch)
+
     class Slow(PretendEngine):
         def wait(self, seconds: float) -> list[Ended]:
-            time.sleep(min(seconds, 0.2))
+            clock.tick(min(seconds, 20))
             return []
 
-    engine, began = Slow(tmp_path), time.monotonic()
-    assert run(tmp_path, engine, make_plan(suites.expanded(["tiny"])), stop_at=began + 0.3) == {}
+    engine = Slow(tmp_path)
+    assert run(tmp_path, engine, make_plan(suites.expanded(["tiny"])), stop_at=30) == {}
     assert len(engine.started) == 2
-    assert time.monotonic() - began < 5
+    assert clock.now == pytest.approx(30)
 
 
 def test_a_group_that_was_begun_stays_as_it_was(tmp_path: Path) -> None:

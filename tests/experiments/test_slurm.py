@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
@@ -50,9 +49,7 @@ def test_a_job_that_is_still_in_the_queue_is_not_submitted_again(tmp_path: Path,
     monkeypatch.setattr(engine, "_job_kind", Queued)
     engine.start(group)
     assert not list((tmp_path / "slurm").glob("*submitted*"))
-    began = time.monotonic()
     assert engine.wait(0.1) == []
-    assert time.monotonic() - began < 5
     record_failure(tmp_path, group, "what it came to")
     (ended,) = engine.wait(10)
     assert ended.group == group

@@ -60,8 +60,7 @@ def small_disk(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     command = [*words, sys.executable, "-W", "error", str(HERE / "full_disk.py"), str(disk)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]
-    # The checkpoint library's own threads may still complain of a closed event loop: no traceback is one of ours.
-    assert "src/aspc/" not in done.stderr, done.stderr[-3000:]
+    assert "Traceback" not in done.stderr, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -206,21 +205,21 @@ def test_a_lock_keeps_the_second_out_and_dies_with_its_owner(tmp_path: Path, wha
 
 
 @pytest.mark.parametrize(
-    ("does", "says"),
+    ("does", "says", "patience"),
     [
-        ("import sys; sys.exit('the simulator is broken')", r"worker died \(the simulator is broken\)"),
-        ("import os; os.kill(os.getpid(), 9)", "worker died;"),
-        ("import time; time.sleep(600)", "worker took longer than 1 s;"),
+        ("import sys; sys.exit('the simulator is broken')", r"worker died \(the simulator is broken\)", 60),
+        ("import os; os.kill(os.getpid(), 9)", "worker died;", 60),
+        ("import time; time.sleep(600)", "worker took longer than 1 s;", 1),
     ],
 )
 def test_a_worker_that_fails_twice_ends_the_run_in_a_sentence_and_it_can_go_on(
-    does: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    does: str, says: str, patience: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started = tmp_path / "started"
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\necho x >> {started}\nexec {sys.executable} -c "{does}"\n')
     python.chmod(0o755)
-    monkeypatch.setattr(trainer, "Evaluator", functools.partial(Evaluator, workers=1, timeout=1.0))
+    monkeypatch.setattr(trainer, "Evaluator", functools.partial(Evaluator, workers=1, timeout=patience))
     with monkeypatch.context() as broken:
         broken.setattr(sys, "executable", str(python))
         with pytest.raises(AspcError, match=says) as failure:

@@ -176,9 +176,9 @@ def groups_of(asked: Asked, plan: Plan, data: dict[str, Path], pending: list[str
 def on_accelerator(cluster: Cluster) -> bool:
     if cluster.engine != "local":
         return cluster.gpus_per_group > 0
-    import jax
+    from aspc.training import loop
 
-    return jax.devices()[0].platform != "cpu"
+    return loop.on_accelerator()
 
 
 def state(plan: Plan, known: dict[str, Known], groups: list[Group]) -> str:

@@ -32,6 +32,7 @@ from aspc.ope.returns import States, interval, resampled_means, returns_to_go
 from aspc.optim import Adam, cosine_decay
 from aspc.policy import Policy
 from aspc.policy_kinds import sample, whole_act
+from aspc.training.loop import on_accelerator
 from aspc.training.table import Layout, Normaliser, pack
 
 BEHAVIOUR = "behaviour (the data)"
@@ -290,7 +291,7 @@ def fitted_q_evaluation(
     for name, policy in policies.items():
         check_fits(name, policy, dataset)
     logs = Logs.of(dataset, states, options)
-    vectorise = jax.devices()[0].platform != "cpu" if vectorise is None else vectorise
+    vectorise = on_accelerator() if vectorise is None else vectorise
     fqe = FQE(options, Spec(dataset.observation_size, dataset.action_size), logs.layout, vectorise)
     at_once = max(1, TABLE_BYTES // max(logs.behaviour.next.nbytes, 1))
     names = [BEHAVIOUR, *policies]

@@ -10,7 +10,7 @@ import logging
 import os
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,8 @@ class Checkpoints:
         import orbax.checkpoint as ocp
 
         check_place(folder)
+        if not isinstance(sys.unraisablehook, _WithoutAfterwords):
+            sys.unraisablehook = _WithoutAfterwords(sys.unraisablehook)
         self._ocp, self._folder = ocp, folder
         how: dict[str, Any] = {"read_only": True} if read_only else {"max_to_keep": keep, "create": True}
         try:
@@ -76,7 +78,7 @@ class Checkpoints:
     def restore(self, step: int, like: Any) -> Any:
         shapes = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), flatten(like))
         try:
-            with warnings.catch_warnings(), _without_afterwords():
+            with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", message=".*[Ss]harding.*")
                 claimed = self._manager.item_metadata(step)
                 if claimed is None or _sizes(claimed) != _sizes(shapes):
@@ -96,19 +98,16 @@ class Checkpoints:
             self._manager.close()
 
 
-@contextmanager
-def _without_afterwords() -> Iterator[None]:
-    """Where one array cannot be read, threads that read the others find nobody waiting and print a traceback each, a
-    little later: they are kept quiet from then on."""
-    before = sys.unraisablehook
+class _WithoutAfterwords:
+    """Says what nobody could raise, but for this: where one array cannot be written or read, the threads that have the
+    others find nobody waiting and print a traceback each, at any time until the program ends."""
 
-    def hook(said: Any) -> None:
+    def __init__(self, before: Callable[[Any], None]) -> None:
+        self.before = before
+
+    def __call__(self, said: Any) -> None:
         if "Event loop is closed" not in str(said.exc_value):
-            before(said)
-
-    sys.unraisablehook = hook
-    yield
-    sys.unraisablehook = before
+            self.before(said)
 
 
 def _sizes(arrays: Any) -> dict[str, tuple[tuple[int, ...], np.dtype]]:

@@ -47,6 +47,11 @@ class Runs(NamedTuple):
     overrides: Mapping[str, Array]  # hyper-parameters that differ only in number, by dotted field name
 
 
+def on_accelerator() -> bool:
+    """Whether what is compiled here runs on something other than this machine's processor."""
+    return jax.devices()[0].platform != "cpu"
+
+
 def with_overrides(algorithm: Any, overrides: Mapping[str, Any]) -> Any:
     """The algorithm with fields replaced; `base.alpha` reaches into a wrapped algorithm."""
     for name, value in overrides.items():
@@ -72,7 +77,7 @@ def start_runs(
         return with_overrides(algorithm, run_overrides).init(key_init, spec), key_run
 
     # It runs once: on a CPU, optimising all these random draws takes four times as long as compiling them.
-    options = {"xla_backend_optimization_level": 1} if jax.default_backend() == "cpu" else None
+    options = None if on_accelerator() else {"xla_backend_optimization_level": 1}
     state, keys = jax.jit(jax.vmap(start), compiler_options=options)(jnp.asarray(seeds), overrides)
     # A weak type (a Python number that became an array) would come back strong after one chunk and recompile.
     state = jax.tree.map(lambda leaf: jax.lax.convert_element_type(leaf, leaf.dtype), state)
@@ -126,7 +131,7 @@ class Loop:
             parts: jax.jit(partial(update_with, algorithm, parts), inline=True) for parts in all_parts(algorithm)
         }
         first_inputs = at((batches, noise), 0)
-        names = {parts: list(jax.eval_shape(step, state, first_inputs)[1]) for parts, step in one_step.items()}
+        names = {parts: metric_names(step, state, first_inputs) for parts, step in one_step.items()}
 
         def one_schedule(state: Any, inputs: Any) -> tuple[Any, Metrics]:
             metrics: Metrics = {}
@@ -213,8 +218,9 @@ class Loop:
                 branches = [partial(branch, parts) for parts in kinds]
                 return jax.lax.switch(kind_of_step[step % len(cycle)], branches, carry, inputs)
 
-            batches, noise = jax.eval_shape(lambda: self.draw_block(algorithm, table, run, first_step))
-            names = {n for parts in kinds for n in metric_names(algorithm, run.state, batches, noise, parts)}
+            first_inputs = jax.eval_shape(lambda: at(self.draw_block(algorithm, table, run, first_step), 0))
+            updates = [partial(update_with, algorithm, parts) for parts in kinds]
+            names = {name for update in updates for name in metric_names(update, run.state, first_inputs)}
             nothing_yet = {name: jnp.zeros(()) for name in names}, {name: jnp.array(False) for name in names}
             return jax.lax.fori_loop(0, steps, one_step, (run.state, *nothing_yet))
 
@@ -241,7 +247,7 @@ class Loop:
         def one_run(run: Runs) -> Metrics:
             algorithm = with_overrides(self.algorithm, run.overrides)
             keys = jax.random.split(jax.random.fold_in(jax.random.fold_in(run.key, MONITOR), step), 2)
-            rows = run.source.offset + jax.random.randint(keys[0], (algorithm.batch_size,), 0, run.source.size)
+            rows = self.draw_rows(keys[0], run.source, (algorithm.batch_size,))
             noise = self.draw_noise(algorithm, keys[1], algorithm.batch_size)
             return theory.monitor(
                 algorithm, run.state, self.layout.unpack(table[rows]), noise, all_but_scale(algorithm)
@@ -326,10 +332,9 @@ def update_with(algorithm: Any, parts: Parts, state: Any, inputs: tuple[Batch, N
     return updated
 
 
-def metric_names(algorithm: Any, state: Any, batches: Any, noise: Any, parts: Parts) -> list[str]:
-    """The metrics that an update with these parts gives; nothing is computed."""
-    _, metrics = jax.eval_shape(lambda s, x: algorithm.update(s, *at(x, 0), parts), state, (batches, noise))
-    return list(metrics)
+def metric_names(update: Callable[[Any, Any], tuple[Any, Metrics]], state: Any, inputs: Any) -> list[str]:
+    """The metrics that an update gives; nothing is computed."""
+    return list(jax.eval_shape(update, state, inputs)[1])
 
 
 def at(tree: Any, index: int | Array) -> Any:

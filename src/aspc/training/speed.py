@@ -20,7 +20,7 @@ from aspc import algorithms
 from aspc.algorithms.base import Spec
 from aspc.errors import AspcError
 from aspc.training.config import replace_fields
-from aspc.training.loop import Loop, Runs, Source, at, start_runs
+from aspc.training.loop import Loop, Runs, Source, at, on_accelerator, start_runs
 from aspc.training.table import Layout
 
 ROWS = 100_000  # of the synthetic dataset
@@ -135,7 +135,7 @@ class Prepared:
         self.algo, self.seeds, self.device = algo, seeds, jax.devices()[0]
         spec = Spec(obs_dim, act_dim)
         layout = Layout(obs_dim, act_dim, bool(getattr(self.algorithm, "uses_next_actions", False)))
-        self.loop = Loop(self.algorithm, spec, layout, vectorise=self.device.platform != "cpu")
+        self.loop = Loop(self.algorithm, spec, layout, vectorise=on_accelerator())
         if steps < self.loop.block_steps:
             raise AspcError(f"--steps must be at least {self.loop.block_steps} for {algo}.")
         self.blocks = steps // self.loop.block_steps
@@ -184,7 +184,7 @@ class Prepared:
     def bound_seconds(self) -> float:
         """Seconds that the matrix products alone take, for a step of one run."""
         runs = self.seeds if self.loop.vectorise else 1
-        together = 1 if self.device.platform == "cpu" else max(16 // runs, 1)
+        together = max(16 // runs, 1) if on_accelerator() else 1
         return sum(n * seconds_of(product, runs, together) for product, n in self.products().items()) / runs
 
     def flops(self) -> float:

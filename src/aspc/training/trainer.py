@@ -38,6 +38,7 @@ from aspc.training.loop import (
     Piece,
     Runs,
     Source,
+    on_accelerator,
     plan_chunk,
     run_chunk,
     start_runs,
@@ -178,10 +179,6 @@ def use_compilation_cache() -> None:
         folder = os.environ.get("ASPC_COMPILATION_CACHE") or os.path.join(user_cache_dir("aspc"), "compiled")
         jax.config.update("jax_compilation_cache_dir", folder)
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
-
-
-def on_accelerator() -> bool:
-    return jax.devices()[0].platform != "cpu"
 
 
 class Trainer:
