@@ -41,7 +41,7 @@ COUNTS = {
     "study_b": (24 - 4 - 1) * 12 * 4,
     "study_c": (8 * 21 - 4) * 4,  # tuned IQL on the mazes and halfcheetah-medium-expert is IQL by default
     "study_d": 4 * 11 * 4,
-    "study_e": 6 * 9 * 4,
+    "study_e": 8 * 9 * 4,
     "search_tune": 12 * 15 * 4,
     "search_report": 12 * 17 * 4,
 }

@@ -160,6 +160,16 @@ def test_a_method_is_its_algorithm_and_what_makes_it_another() -> None:
     assert method("aspc", critic_hidden_layers=2, critic_layer_norm=False).name == "ASPC, without RC"
 
 
+def test_a_searched_setting_does_not_stand_for_an_algorithm_and_a_tuned_one_does(tmp_path: Path) -> None:
+    searched, tuned = Variant("wider", "aspc", batch_size=1024), Variant("ReBRAC, tuned", "rebrac", beta1=0.05)
+    make(tmp_path, "s", [searched, Variant("ASPC", "aspc"), tuned, Variant("ReBRAC", "rebrac")], [HOPPER], seeds=1)
+    view = view_of(tmp_path)
+    assert view.of(method("aspc"))["settings"].tolist() == ["{}"]
+    assert "beta1" in view.of(method("rebrac"))["settings"].item()
+    assert view.of(method("aspc"), tuned=True).empty
+    assert "beta1" not in view.of(method("rebrac"), tuned=False)["settings"].item()
+
+
 def test_settings_that_are_no_settings_are_ignored() -> None:
     for text in (None, "", "[1]", "{", "[" * 5000, '{"k_alpha": [1]}'):
         assert settings_of(text, text) == {}

@@ -372,7 +372,14 @@ study(
     on_mazes(SPARSE, SHORT, STUDY_ANTMAZE),
     Block(SPARSE, STUDY_HANDS, SHORT, options=EVERY_100K),
 )
-study("e", "ASPC in other algorithms", INTEGRATIONS, SHORT, STUDY_NINE)
+# FQL has published settings for OGBench alone: here it is as it comes.
+study(
+    "e",
+    "ASPC in other algorithms",
+    (*INTEGRATIONS, *with_and_without_aspc("FQL", "fql", None)),
+    SHORT,
+    STUDY_NINE,
+)
 register(Suite("study", "all tiers, in order", "this project", parts=tuple(f"study_{tier}" for tier in "abcde")))
 
 # The search for a better variant, with one configuration for all datasets. Candidates are chosen on one half of the

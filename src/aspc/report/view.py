@@ -13,6 +13,7 @@ import pandas as pd
 
 from aspc.data.d4rl import without_version
 from aspc.experiments.results import Results
+from aspc.presets import presets_of
 from aspc.presets.paper_tables import PaperTable, domain_of, tables
 
 ALGORITHMS = {
@@ -134,13 +135,25 @@ def prepare(results: Results) -> View:
     settings = [settings_of(s, c) for s, c in zip(runs["settings"], runs["config"], strict=True)]
     methods = [method_of(algo, s) for algo, s in zip(runs["algo"], settings, strict=True)]
     runs["method"] = [m.name for m in methods]
-    runs["tuned"] = [len(s) - len(m.changes) for s, m in zip(settings, methods, strict=True)]
+    runs["tuned"] = [_tuned(s, m) for s, m in zip(settings, methods, strict=True)]
     _measure(runs, results.curves)
     done = runs[runs["status"] == "done"].reset_index(drop=True)
     entries = results.entries[["suite", "variant", "run_id"]].rename(columns={"variant": "label"})
     places = entries.merge(done.drop(columns=["suite", "variant"]), on="run_id")
     plain = places["algo"].isin(ON_TD3_BC) & (places["tuned"] == 0)
     return View(done, places.assign(series=places["method"].where(plain, places["label"])), runs, results.curves)
+
+
+def _tuned(settings: Mapping[str, Any], method: Method) -> int:
+    """How many settings are tuned, where an algorithm is published with settings for each dataset. Another algorithm's
+    (a search's, say) count below none: the plain one stands for it."""
+    others = len(settings) - len(method.changes)
+    return others if _has_settings_by_dataset(method.algo) else -others
+
+
+@lru_cache(maxsize=1000)
+def _has_settings_by_dataset(algo: str) -> bool:
+    return any(preset.by_dataset is not None for preset in presets_of(algo).values())
 
 
 def settings_of(settings: Any, config: Any) -> dict[str, Any]:
