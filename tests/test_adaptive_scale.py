@@ -34,9 +34,9 @@ def inputs(seed=0, size=24):
 
 def trained(algorithm, steps=7):
     """A state some steps into training, so that Adam's moments and the average of Q are not zero."""
-    state = algorithm.init(jax.random.key(0), SPEC)
+    state, step = algorithm.init(jax.random.key(0), SPEC), jax.jit(algorithm.update, static_argnums=3)
     for i in range(steps):
-        state, _ = algorithm.update(state, *inputs(i), ALL)
+        state, _ = step(state, *inputs(i), ALL)
     return state
 
 
@@ -64,7 +64,9 @@ def test_losses_are_the_papers_formulas():
         5: 0.3 * c0.mean() * np.abs(c.mean() - c0.mean()),
     }
     for form, expected in forms.items():
-        np.testing.assert_allclose(l3(jnp.asarray(0.3), jnp.asarray(c), jnp.asarray(c0), form), expected, rtol=1e-4)
+        for choice in (form, jnp.asarray(form - 1)):  # by name, and by number
+            value = l3(jnp.asarray(0.3), jnp.asarray(c), jnp.asarray(c0), choice)
+            np.testing.assert_allclose(value, expected, rtol=1e-4)
 
 
 @pytest.mark.parametrize("l2", ["ema", "literal"])
@@ -97,6 +99,26 @@ def test_derivatives_of_each_loss_match_finite_differences(l2):
     assert np.all(np.abs(ours) > 0)
 
 
+def test_the_terms_of_the_outer_loss_are_those_that_are_named():
+    """Adam's first moment after one update is a tenth of the gradient; every loss by its number, in one program."""
+    with jax.enable_x64(True):
+        algorithm = AdaptiveScale(base=SMALL, ema=0.5)
+        state = trained(algorithm)
+        ctx = algorithm.base.prepare(state.base, *inputs(99), ALL)
+        fresh = algorithm.start(state.base).scale
+
+        def update(number):
+            return dataclasses.replace(algorithm, outer_loss=number).outer_update(ctx, ctx, fresh)[1:]
+
+        update = jax.jit(update)
+        for number, terms in enumerate(([1], [1, 2], [1, 3], [1, 2, 3])):
+            scale, metrics = update(jnp.asarray(number))
+            gradient = sum(metrics[f"dl{i}_dscale"] for i in terms) * jax.nn.sigmoid(fresh.raw)
+            np.testing.assert_allclose(10 * scale.opt[0].mu, gradient, rtol=1e-12)
+        parts = [float(metrics[f"dl{i}_dscale"]) for i in (1, 2, 3)]
+        assert np.all(np.abs(parts) > 1e-10 * abs(parts[0]))  # each is seen in the sum
+
+
 def test_the_scales_gradient_is_finite_when_actor_units_are_dead():
     """A dead ReLU has an exactly zero gradient, where Adam's √v has an infinite derivative."""
     algorithm = AdaptiveScale(base=SMALL)
@@ -107,8 +129,9 @@ def test_the_scales_gradient_is_finite_when_actor_units_are_dead():
         state.base.actor, net=dataclasses.replace(state.base.actor.net, layers=(dead, *state.base.actor.net.layers[1:]))
     )
     state = state._replace(base=algorithm.base.start(actor, state.base.critics))
+    step = jax.jit(algorithm.update, static_argnums=3)
     for i in range(5):
-        state, metrics = algorithm.update(state, *inputs(i), ALL)
+        state, metrics = step(state, *inputs(i), ALL)
         for name, value in metrics.items():
             assert np.isfinite(value), name
     assert float(state.scale.scale) != 2.5
@@ -125,9 +148,10 @@ def test_a_scale_that_does_not_learn_leaves_the_base_as_it_is():
     with jax.enable_x64(True):
         wrapped, base = AdaptiveScale(base=SMALL, scale_lr=0.0), SMALL
         ours, theirs = wrapped.init(jax.random.key(1), SPEC), base.init(jax.random.key(1), SPEC)
+        our_step, their_step = (jax.jit(algorithm.update, static_argnums=3) for algorithm in (wrapped, base))
         for i in range(4):
-            ours, _ = wrapped.update(ours, *inputs(i), ALL)
-            theirs, _ = base.update(theirs, *inputs(i), ALL)
+            ours, _ = our_step(ours, *inputs(i), ALL)
+            theirs, _ = their_step(theirs, *inputs(i), ALL)
         for a, b in zip(jax.tree.leaves(ours.base), jax.tree.leaves(theirs), strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-13)
 

@@ -8,8 +8,9 @@ q and c the per-sample Q(s, π_θ(s)) and BC loss ‖π_θ(s) − a‖², q̃ an
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic, Literal, NamedTuple, TypeVar
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar, get_args
 
 import jax
 import jax.numpy as jnp
@@ -41,6 +42,7 @@ from aspc.optim import Adam, exponential_decay
 Base = TypeVar("Base", bound=Any)  # an Algorithm that is Scalable
 OuterLoss = Literal["L1", "L1+L2", "L1+L3", "L1+L2+L3"]
 L3Form = Literal[1, 2, 3, 4, 5]
+TERMS, OUTER_LOSSES, L3_FORMS = ("L1", "L2", "L3"), get_args(OuterLoss), get_args(L3Form)
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -95,22 +97,26 @@ def l2_literal(q_after: Float[Array, "batch"], q_before: Float[Array, "batch"]) 
 
 
 def l3(
-    l2: Float[Array, ""], c_after: Float[Array, "batch"], c_before: Float[Array, "batch"], form: L3Form = 4
+    l2: Float[Array, ""], c_after: Float[Array, "batch"], c_before: Float[Array, "batch"], form: L3Form | Array = 4
 ) -> Float[Array, ""]:
     """(8)  L3 = sg(L2) · sup c · sup |c̃ − c|, which is form 4; the others are appendix E.2's."""
     c = sg(c_before)
     change = jnp.abs(c_after - c)
     # sup as a selection: the derivative of `max` divides by how many entries equal it, which rounding can make none.
     variation = change[jnp.argmax(sg(change))]
-    if form == 1:
-        return variation
-    if form == 2:
-        return c.max() * variation
-    if form == 3:
-        return sg(l2) * variation
-    if form == 4:
-        return sg(l2) * c.max() * variation
-    return sg(l2) * c.mean() * jnp.abs((c_after - c).mean())
+    forms = (
+        variation,
+        c.max() * variation,
+        sg(l2) * variation,
+        sg(l2) * c.max() * variation,
+        sg(l2) * c.mean() * jnp.abs((c_after - c).mean()),
+    )
+    return jnp.stack(forms)[place(form, L3_FORMS)]
+
+
+def place(choice: str | int | Array, choices: tuple[Any, ...]) -> int | Array:
+    """Which of its choices a setting is; where the runs of a program differ in it, it comes as that number."""
+    return choices.index(choice) if isinstance(choice, str | int) else choice
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -146,6 +152,8 @@ class AdaptiveScale(Generic[Base]):
     """Where the modes "converged" and "linear" end: the final scale of a learned run."""
     scale_horizon: int = 1_000_000
     """Steps over which the scale's learning rate decays (or the line ends); set to the length of the run."""
+
+    numbered: ClassVar[Mapping[str, tuple[Any, ...]]] = {"outer_loss": OUTER_LOSSES, "l3_form": L3_FORMS}
 
     def __post_init__(self) -> None:
         # As one of several runs of a program the target is a traced number, and so it is given.
@@ -299,7 +307,8 @@ class AdaptiveScale(Generic[Base]):
         values, derivatives, (inner, new_ema_q, seen) = jax.jvp(
             losses, (state.raw,), (jnp.ones_like(state.raw),), has_aux=True
         )
-        gradient = sum(d for term, d in zip(("L1", "L2", "L3"), derivatives, strict=True) if term in self.outer_loss)
+        used = jnp.asarray([[term in loss for term in TERMS] for loss in OUTER_LOSSES])
+        gradient = jnp.where(used[place(self.outer_loss, OUTER_LOSSES)], derivatives, 0.0).sum()
         raw, opt = self.scale_optimiser().step(state.raw, gradient, state.opt)
 
         d_scale_d_raw = jax.nn.sigmoid(state.raw)

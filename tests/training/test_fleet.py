@@ -145,6 +145,22 @@ def test_numbers_of_a_run_mean_what_those_of_the_algorithm_mean_and_vmap_what_a_
     same(arrays(alone, "alone"), arrays(fleet, "second"), atol=1e-5, rtol=1e-5)
 
 
+def test_runs_of_one_program_can_differ_in_numbered_choices(tmp_path):
+    """To rounding they are what a program with that choice written into it gives; and they differ from each other."""
+    plain = replace_fields(algorithms.default("aspc"), {**TINY, "k_alpha": 1, "scale_lr": 0.05})
+    chosen = [{"outer_loss": "L1", "l3_form": 1}, {"outer_loss": "L1+L3", "l3_form": 1}, {"l3_form": 2}]
+    members = [Member(f"{i}", MEMBERS[0].dataset, 0, settings) for i, settings in enumerate(chosen)]
+    together = train_fleet("aspc", plain, members, OPTIONS, tmp_path / "all", env=None, quiet=True)
+    assert together.config["varying"] == ["l3_form", "outer_loss"]
+    scales = [together.metrics(member.name)["scale"] for member in members]
+    assert len({scale[-1] for scale in scales}) == len(scales)
+    for i in (1, 2):
+        written = replace_fields(plain, chosen[i])
+        alone = train_fleet("aspc", written, [Member("a", MEMBERS[0].dataset, 0)], OPTIONS, tmp_path / f"{i}", env=None)
+        np.testing.assert_allclose(alone.metrics("a")["scale"], scales[i], rtol=1e-5)
+        same(arrays(alone, "a"), arrays(together, members[i].name), atol=1e-4, rtol=1e-4)
+
+
 TWO_DEVICES = """
 import sys
 sys.path[:0] = {paths!r}
@@ -179,7 +195,7 @@ def test_two_devices_share_three_runs(fleet, tmp_path):
 
 def test_which_hyperparameters_can_differ_between_runs_of_one_program():
     aspc_ = algorithms.default("aspc")
-    for name in ("alpha", "base.alpha", "scale_lr", "discount", "tau", "ema"):
+    for name in ("alpha", "base.alpha", "scale_lr", "discount", "tau", "ema", "outer_loss", "l3_form"):
         assert traceable(aspc_, name), name
     for name in ("actor_hidden_dim", "critic_hidden_layers", "k_alpha", "batch_size", "critic_layer_norm", "l2"):
         assert not traceable(aspc_, name), name
@@ -194,6 +210,7 @@ def test_runs_with_equal_keys_can_train_together():
     aspc_ = algorithms.default("aspc")
     key = group_key(aspc_, (4, 2), OPTIONS)
     assert group_key(replace_fields(aspc_, {"alpha": 1.0, "ema": 0.9}), (4, 2), OPTIONS) == key
+    assert group_key(replace_fields(aspc_, {"outer_loss": "L1", "l3_form": 2}), (4, 2), OPTIONS) == key
     assert group_key(aspc_, (4, 2), TrainOptions(**SHORT, seeds=(7,))) == key
     others = [
         (replace_fields(aspc_, {"k_alpha": 5}), (4, 2), OPTIONS),

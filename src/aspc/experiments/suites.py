@@ -372,7 +372,7 @@ study(
     on_mazes(SPARSE, SHORT, STUDY_ANTMAZE),
     Block(SPARSE, STUDY_HANDS, SHORT, options=EVERY_100K),
 )
-# FQL has published settings for OGBench alone: here it is as it comes.
+# FQL has no published settings for locomotion: here it is as it comes.
 study(
     "e",
     "ASPC in other algorithms",

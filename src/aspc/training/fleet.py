@@ -1,4 +1,4 @@
-"""Many runs as one compiled program: seeds × datasets × settings that differ in numbers only.
+"""Many runs as one compiled program: seeds × datasets × settings that differ in numbers only, or in numbered choices.
 
     members = [Member(f"{name}-{seed}", name, seed) for name in ("hopper-medium-v2", …) for seed in range(4)]
     fleet = train_fleet("aspc", aspc.algorithms.default("aspc"), members, TrainOptions(steps=1_000_000), Path("out"))
@@ -85,7 +85,10 @@ _NUMBERS: dict[str, frozenset[str]] = {}
 
 
 def numbers(algorithm: Any) -> frozenset[str]:
-    """The dotted names of all hyper-parameters that can differ between the runs of one program."""
+    """The dotted names of all hyper-parameters that can differ between the runs of one program.
+
+    These are numbers that the algorithm need not know, and choices that it takes by number.
+    """
     values = flat_values(algorithm)
     floats = [name for name, value in values.items() if isinstance(value, float)]
     # Values of other numbers play no part in it: a program either accepts an unknown number in a place or does not.
@@ -93,7 +96,16 @@ def numbers(algorithm: Any) -> frozenset[str]:
     if key not in _NUMBERS:
         together = _accepts(algorithm, floats)
         _NUMBERS[key] = frozenset(floats if together else (name for name in floats if _accepts(algorithm, [name])))
-    return _NUMBERS[key]
+    return _NUMBERS[key] | choices(algorithm).keys()
+
+
+def choices(algorithm: Any) -> dict[str, tuple[Any, ...]]:
+    """The choices that an algorithm, or whatever it wraps, takes by number (`Algorithm.numbered`), by dotted name."""
+    found = dict(getattr(algorithm, "numbered", {}))
+    for field in dataclasses.fields(algorithm):
+        if dataclasses.is_dataclass(inner := getattr(algorithm, field.name)):
+            found |= {f"{field.name}.{name}": values for name, values in choices(inner).items()}
+    return found
 
 
 def _accepts(algorithm: Any, names: Sequence[str]) -> bool:
@@ -310,7 +322,14 @@ def _varying(
     key = group_key(algorithms[0], places[0].problem.spec, options)
     assert all(group_key(own, places[i].problem.spec, options) == key for own, i in zip(algorithms, at, strict=True))
     named = {name for member in members for name in flat_settings(algorithm, member.settings)}
-    return {name: np.asarray([own[name] for own in values], np.float32) for name in sorted(named & free)}
+    numbered = choices(algorithm)
+
+    def as_numbers(name: str) -> np.ndarray:
+        if name in numbered:
+            return np.asarray([numbered[name].index(own[name]) for own in values], np.int32)
+        return np.asarray([own[name] for own in values], np.float32)
+
+    return {name: as_numbers(name) for name in sorted(named & free)}
 
 
 def _first_of(members: Sequence[Member], at: Sequence[int]) -> list[Member]:
