@@ -170,6 +170,22 @@ def test_a_searched_setting_does_not_stand_for_an_algorithm_and_a_tuned_one_does
     assert "beta1" not in view.of(method("rebrac"), tuned=False)["settings"].item()
 
 
+@pytest.mark.parametrize("algo", ["aspc", "td3_bc", "wpc"])
+def test_a_searched_variant_never_stands_for_a_plain_run_however_long(tmp_path: Path, algo: str) -> None:
+    """Neither alone, nor in a comparison at the length that only the variant has, nor under the same label."""
+    label, changed, other = method(algo).name, {"discount": 0.995}, Variant("IQL", "iql")
+    make(tmp_path, "s", [Variant(label, algo), other], [HOPPER], seeds=1, points=3, steps=300_000)
+    make(tmp_path, "s", [Variant(label, algo, **changed), other], [HOPPER, PEN], seeds=1, points=3)
+    view = view_of(tmp_path)
+    plain_on_hopper = {HOPPER: "{}", PEN: '{"discount": 0.995}'}  # on pen there is nothing else
+    pair = view.pair(method(algo), method("iql"))
+    for runs in (view.of(method(algo)), pair[0], view.suite("s").query("label == @label")):
+        assert dict(zip(runs["dataset"], runs["settings"], strict=True)) == plain_on_hopper
+    assert dict(zip(pair[1]["dataset"], pair[1]["steps"], strict=True)) == {HOPPER: 300_000, PEN: 1_000_000}
+    speeds = [s for s in tables.runtime(view) if (s.series, s.dataset) == (label, HOPPER)]
+    assert [s.runs for s in speeds] == [1]
+
+
 def test_settings_that_are_no_settings_are_ignored() -> None:
     for text in (None, "", "[1]", "{", "[" * 5000, '{"k_alpha": [1]}'):
         assert settings_of(text, text) == {}

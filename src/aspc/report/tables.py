@@ -15,7 +15,7 @@ from aspc.presets.paper_tables import DOMAINS as SIZES
 from aspc.presets.paper_tables import TOTAL, PaperTable, domain_of, tables
 from aspc.report import stats
 from aspc.report.stats import Estimate
-from aspc.report.view import TASKS, View, in_order, paper_row, scores, task_of
+from aspc.report.view import TASKS, View, in_order, paper_row, plain_if_any, scores, task_of
 
 
 class Printed(NamedTuple):
@@ -440,6 +440,7 @@ class Speed(NamedTuple):
 def runtime(view: View) -> list[Speed]:
     """Seconds of a million steps, from steps per second; only runs on one device and dataset can be compared."""
     places = view.places[view.places["steps_per_second"] > 0].drop_duplicates(["series", "run_id"])
+    places = plain_if_any(places, ["dataset", "series"])
     out = []
     keys = ["dataset", "device", "runs_together", "series"]
     filled = places.assign(device=places["device"].fillna("unknown"), runs_together=places["runs_together"].fillna(1))

@@ -94,16 +94,21 @@ class View:
     curves: pd.DataFrame
 
     def of(self, wanted: Method, tuned: bool | None = None) -> pd.DataFrame:
-        """The runs of a method: each seed once, those with the most steps, tuned per dataset rather than not."""
-        found = self.runs[self.runs["method"] == wanted.name]
+        """The runs that stand for a method, each seed once: those with the most steps, tuned per dataset rather than
+        not."""
+        found = self.standing_for(wanted)
         if tuned is not None:
             found = found[(found["tuned"] > 0) == tuned]
         return one_each(found, ["dataset"])
 
+    def standing_for(self, wanted: Method) -> pd.DataFrame:
+        """All runs of a method; on datasets where it was run plain, the plain ones alone."""
+        return plain_if_any(self.runs[self.runs["method"] == wanted.name], ["dataset"])
+
     def pair(self, a: Method, b: Method) -> tuple[pd.DataFrame, pd.DataFrame]:
         """The runs of two methods that can be compared: on the same datasets, with the same number of steps (the most
         that both have)."""
-        first, second = (self.runs[self.runs["method"] == m.name] for m in (a, b))
+        first, second = self.standing_for(a), self.standing_for(b)
         both = first[["dataset", "steps"]].merge(second[["dataset", "steps"]]).groupby("dataset", as_index=False).max()
         return one_each(first.merge(both), ["dataset"]), one_each(second.merge(both), ["dataset"])
 
@@ -119,12 +124,21 @@ class View:
 
 
 def one_each(runs: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
-    """Each seed once: the runs with the most steps, the most tuned, the newest."""
+    """Each seed once: the plain runs if they are to stand for the others, with the most steps, the most tuned, the
+    newest."""
     if runs.empty:
         return runs
+    runs = plain_if_any(runs, keys)
     runs = runs[runs["steps"] == runs.groupby(keys)["steps"].transform("max")]
     runs = runs.sort_values(["tuned", "finished"], kind="stable").drop_duplicates([*keys, "seed"], keep="last")
     return runs.sort_values([*keys, "seed"], kind="stable")
+
+
+def plain_if_any(runs: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
+    """Without runs of changed settings (a search's, say) wherever plain ones are beside them, however short. Settings
+    that an algorithm is published with are no changes."""
+    plain = runs["tuned"] >= 0
+    return runs[plain == plain.groupby([runs[key] for key in keys]).transform("max")]
 
 
 def prepare(results: Results) -> View:
@@ -145,15 +159,16 @@ def prepare(results: Results) -> View:
 
 
 def _tuned(settings: Mapping[str, Any], method: Method) -> int:
-    """How many settings are tuned, where an algorithm is published with settings for each dataset. Another algorithm's
-    (a search's, say) count below none: the plain one stands for it."""
+    """How many settings are tuned, where an algorithm is published with settings for each dataset. Changes to another
+    algorithm (a search's, say) count below none: the plain one stands for it."""
     others = len(settings) - len(method.changes)
     return others if _has_settings_by_dataset(method.algo) else -others
 
 
 @lru_cache(maxsize=1000)
 def _has_settings_by_dataset(algo: str) -> bool:
-    return any(preset.by_dataset is not None for preset in presets_of(algo).values())
+    """Not those on TD3+BC: they are one setting for all, though CORL shifts TD3+BC's rewards on some datasets."""
+    return algo not in ON_TD3_BC and any(preset.by_dataset is not None for preset in presets_of(algo).values())
 
 
 def settings_of(settings: Any, config: Any) -> dict[str, Any]:
