@@ -147,8 +147,9 @@ def verdicts(study: Study) -> str:
     for claim in found:
         verdict = VERDICT_NAMES[claim.verdict] if claim.checks else "not run"
         held = sum(check.verdict == claims.HOLDS for check in claim.checks)
-        counted = f"{held} of {len(claim.checks)} checks hold" if claim.checks else claim.missing or "–"
-        rows.append((f"`{claim.name}`", claim.text, claim.source, counted, verdict))
+        counted = f"{held} of {len(claim.checks)} checks hold." if claim.checks else ""
+        here = " ".join(filter(None, (counted, claim.missing)))
+        rows.append((f"`{claim.name}`", claim.text, claim.source, here, verdict))
         for check in claim.checks:
             value = f"{interval(check.estimate)} {check.unit}"
             details.append((f"`{claim.name}`", check.what, value, VERDICT_NAMES[check.verdict]))

@@ -75,6 +75,9 @@ def test_claims_have_a_number_an_interval_and_a_verdict(filled: str) -> None:
     assert low < value < high
     assert value == pytest.approx(20, abs=1.5)
     assert line(claims, "`holds_on_ogbench`")[-1] == "not run"
+    *_, here, verdict = line(claims, "`scale_by_task` | On Adroit")
+    assert here == "1 of 1 checks hold. Missing: runs on Adroit and AntMaze."
+    assert verdict == "not enough data"
 
 
 def test_variants_of_the_search_are_no_part_of_the_study(filled: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -22,11 +23,26 @@ from aspc.report.stats import Estimate
 from aspc.report.view import View, prepare, quality_of
 
 ASPC, TD3_BC = Variant("ASPC", "aspc"), Variant("TD3+BC", "td3_bc")
+WPC, A2PR, IQL = Variant("wPC", "wpc"), Variant("A2PR", "a2pr"), Variant("IQL", "iql")
 HOPPER, PEN, MAZE, ANT = "hopper-medium-v2", "pen-human-v1", "maze2d-umaze-v1", "antmaze-umaze-v2"
 OGBENCH = "antmaze-large-navigate-singletask-task1-v0"
 CHEETAH = "halfcheetah-medium-v2"
+TASKS = (
+    HOPPER,
+    CHEETAH,
+    "walker2d-medium-v2",
+    MAZE,
+    ANT,
+    PEN,
+    *(f"{t}-human-v1" for t in ("door", "hammer", "relocate")),
+)
 LADDER = tuple(f"hopper-{quality}-v2" for quality in ("expert", "medium-expert", "medium", "medium-replay"))
 LOSSES = tuple(Variant(terms, "aspc", outer_loss=terms) for terms in ("L1", "L1+L2", "L1+L3"))
+INTEGRATED = tuple(
+    Variant(label + "+ASPC" * bool(aspc), algo + aspc)
+    for label, algo in (("IQL", "iql"), ("CQL", "cql"), ("Diffusion-QL", "diffusion_ql"))
+    for aspc in ("", "+aspc")
+)
 FORMS = tuple(Variant(f"({n})", "aspc", l3_form=n) for n in (1, 2, 3, 5))
 WITHOUT = {"base.critic_hidden_layers": 2, "base.critic_layer_norm": False}
 
@@ -44,7 +60,7 @@ class Case(NamedTuple):
 
 def by_label(default: float = 50.0, **scores: float) -> dict[str, Any]:
     """Scores by label; _ stands for what a Python name cannot have."""
-    return {"score": lambda label, dataset: scores.get(label.translate(str.maketrans("+ ()=.,", "_______")), default)}
+    return {"score": lambda label, dataset: scores.get(label.translate(str.maketrans("+-()=., ", "________")), default)}
 
 
 def loss_scores(l2_on_mujoco: float) -> Callable[[str, str], float]:
@@ -52,6 +68,7 @@ def loss_scores(l2_on_mujoco: float) -> Callable[[str, str], float]:
         "MuJoCo": {"L1": 40, "L1+L2": l2_on_mujoco, "L1+L3": 45, "ASPC": 80},
         "AntMaze": {"L1": 30, "L1+L2": 31, "L1+L3": 70, "ASPC": 70},
         "Maze2d": {"L1": 60, "L1+L2": 80, "L1+L3": 80, "ASPC": 120},
+        "Adroit": {"L1": 20, "L1+L2": 50, "L1+L3": 30, "ASPC": 50},
     }
     return lambda label, dataset: table[domain_of(dataset)][label]
 
@@ -71,13 +88,19 @@ CASES = {
             by_label(ASPC=80, TD3_BC=50),
             by_label(ASPC=50, TD3_BC=80),
         ),
-        Case(claims.beats_all_on_average, MAIN, (HOPPER, PEN), by_label(ASPC=80), by_label(ASPC=80, ReBRAC=90)),
+        Case(
+            claims.beats_all_on_average,
+            MAIN,
+            (HOPPER, PEN, MAZE, ANT),
+            by_label(ASPC=80),
+            by_label(ASPC=80, ReBRAC=90),
+        ),
         Case(claims.best_on_locomotion_and_mazes, MAIN, (HOPPER, MAZE), by_label(ASPC=80), by_label(ASPC=80, wPC=90)),
         Case(claims.profile_above, MAIN, (HOPPER, PEN, MAZE), by_label(ASPC=80), by_label(ASPC=40)),
-        Case(claims.largest_polygon, MAIN, (HOPPER, PEN, MAZE), by_label(ASPC=80), by_label(ASPC=80, IQL=90)),
+        Case(claims.largest_polygon, MAIN, TASKS, by_label(ASPC=80), by_label(ASPC=80, IQL=90)),
         Case(
             claims.rises_faster,
-            (ASPC, TD3_BC),
+            (ASPC, TD3_BC, WPC, A2PR),
             (HOPPER, PEN),
             by_label(ASPC=80),
             {**by_label(ASPC=60), "shape": Shape(pace=2.0)},
@@ -92,10 +115,13 @@ CASES = {
         ),
         Case(
             claims.one_setting_degrades,
-            (Variant("ReBRAC, tuned", "rebrac", beta1=0.05), Variant("ReBRAC", "rebrac")),
+            (
+                *(Variant("ReBRAC, tuned", "rebrac", beta1=0.05), Variant("ReBRAC", "rebrac")),
+                *(Variant("A2PR, tuned", "a2pr", vae_lr=1e-4), A2PR),
+            ),
             (HOPPER, PEN),
-            by_label(ReBRAC=40),
-            by_label(ReBRAC=60),
+            by_label(ReBRAC=40, A2PR=40),
+            by_label(ReBRAC=60, A2PR=40),
         ),
         Case(
             claims.smaller_on_better_data,
@@ -137,16 +163,19 @@ CASES = {
         ),
         Case(
             claims.robust_critic_helps,
-            (ASPC, Variant("ASPC without RC", "aspc", **WITHOUT)),
+            (
+                *(ASPC, Variant("ASPC without RC", "aspc", **WITHOUT)),
+                *(WPC, Variant("wPC without RC", "wpc", critic_hidden_layers=2, critic_layer_norm=False)),
+            ),
             (HOPPER, PEN),
-            by_label(ASPC=80),
-            by_label(ASPC=40),
+            by_label(ASPC=80, wPC=80),
+            by_label(ASPC=80, wPC=40),
         ),
         Case(claims.l1_alone_is_worst, (*LOSSES, ASPC), (HOPPER, PEN), by_label(60, L1=30), by_label(60, L1=70)),
         Case(
             claims.losses_by_domain,
             (*LOSSES, ASPC),
-            (HOPPER, ANT, MAZE),
+            (HOPPER, ANT, MAZE, PEN),
             {"score": loss_scores(80)},
             {"score": loss_scores(60)},
         ),
@@ -157,12 +186,12 @@ CASES = {
             by_label(80, _1_=40, _2_=45),
             by_label(80, _1_=90, _2_=45),
         ),
-        Case(claims.form_five_is_form_four, (*FORMS, ASPC), (HOPPER, PEN), by_label(80), by_label(80, _5_=60)),
+        Case(claims.form_five_is_form_four, (FORMS[-1], ASPC), (HOPPER, PEN), by_label(80), by_label(80, _5_=60)),
         Case(claims.l3_matters_little_on_adroit, (*FORMS, ASPC), (PEN,), by_label(80), by_label(80, _2_=60)),
         Case(
             claims.middle_start_is_best,
             (ASPC, *(Variant(f"alpha0 = {a}", "aspc", **{"base.alpha": a}) for a in (0.1, 10.0))),
-            (HOPPER, PEN),
+            (HOPPER, ANT, PEN),
             by_label(ASPC=80),
             by_label(ASPC=40),
         ),
@@ -175,14 +204,17 @@ CASES = {
         ),
         Case(
             claims.improves_each_base,
-            (Variant("CQL", "cql", cql_alpha=5.0), Variant("CQL+ASPC", "cql+aspc")),
+            INTEGRATED,
             (HOPPER, CHEETAH),
-            by_label(CQL_ASPC=80),
-            by_label(CQL_ASPC=40),
+            by_label(IQL_ASPC=80, CQL_ASPC=80, Diffusion_QL_ASPC=80),
+            by_label(IQL_ASPC=80, CQL_ASPC=40, Diffusion_QL_ASPC=80),
         ),
         Case(
             claims.holds_on_ogbench,
-            (ASPC, TD3_BC, Variant("FQL", "fql", alpha=3.0), Variant("FQL+ASPC", "fql+aspc", **{"base.alpha": 3.0})),
+            (
+                *(ASPC, TD3_BC, IQL, Variant("ReBRAC", "rebrac")),
+                *(Variant("FQL", "fql", alpha=3.0), Variant("FQL+ASPC", "fql+aspc", **{"base.alpha": 3.0})),
+            ),
             (OGBENCH,),
             by_label(ASPC=80, FQL_ASPC=60),
             by_label(ASPC=80, FQL_ASPC=30),
@@ -207,10 +239,14 @@ CASES = {
 }
 
 
-def check(case: Case, folder: Path, changes: dict[str, Any]) -> claims.Claim:
+def of_case(case: Case, folder: Path, changes: dict[str, Any]) -> View:
     options = {"seeds": 3, "points": 10, "noise": 0.4, **case.given, **changes}
     make(folder, "own", case.variants, case.datasets, **options)
-    return case.claim(prepare(results.read(folder)))
+    return prepare(results.read(folder))
+
+
+def check(case: Case, folder: Path, changes: dict[str, Any]) -> claims.Claim:
+    return case.claim(of_case(case, folder, changes))
 
 
 def test_every_claim_has_a_case() -> None:
@@ -230,11 +266,116 @@ def test_a_claim_that_holds_and_one_that_does_not(name: str, tmp_path: Path) -> 
         assert set(one.datasets) <= set(case.datasets)
 
 
+def without(view: View, **left_out: str) -> View:
+    """The view less the runs that have this value in this column."""
+    ((column, value),) = left_out.items()
+    return replace(view, runs=view.runs[view.runs[column] != value])
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_no_claim_holds_without_one_of_the_methods_that_it_speaks_of(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stats, "REPETITIONS", 50)
+    case = CASES[name]
+    view = of_case(case, tmp_path, case.holds)
+    for variant in case.variants:
+        claim = case.claim(without(view, variant=variant.label))
+        assert claim.verdict != HOLDS
+        assert claim.missing.startswith("Missing: runs of ")
+
+
+@pytest.mark.parametrize(
+    ("name", "column", "value", "missing"),
+    [
+        ("beats_all_on_average", "domain", "AntMaze", "runs on AntMaze"),
+        ("best_on_locomotion_and_mazes", "domain", "Maze2d", "runs on Maze2d"),
+        ("largest_polygon", "task", "door", "runs on door"),
+        ("scale_by_task", "domain", "Adroit", "runs on Adroit"),
+        ("losses_by_domain", "domain", "Adroit", "runs on Adroit"),
+        ("l2_inside_l3_matters", "domain", "Maze2d", "runs on Maze2d"),
+        ("middle_start_is_best", "domain", "AntMaze", "runs on AntMaze"),
+        ("weighting_helps_where_rewards_are_sparse", "domain", "AntMaze", "runs on AntMaze"),
+        (
+            "smaller_on_better_data",
+            "dataset",
+            "hopper-expert-v2",
+            "runs of ASPC on two qualities of one task (expert and medium-expert)",
+        ),
+    ],
+)
+def test_no_claim_holds_without_a_place_that_it_names(
+    name: str, column: str, value: str, missing: str, tmp_path: Path
+) -> None:
+    case = CASES[name]
+    claim = case.claim(without(of_case(case, tmp_path, case.holds), **{column: value}))
+    assert claim.verdict == OPEN
+    assert {check.verdict for check in claim.checks} == {HOLDS}
+    assert claim.missing == f"Missing: {missing}."
+
+
+def test_what_is_missing_is_said_in_words(tmp_path: Path) -> None:
+    """Some baselines, one domain, one base, one start: all checks hold, and none of these claims does."""
+    start = Variant("alpha0 = 0.1", "aspc", **{"base.alpha": 0.1})
+    variants = (ASPC, TD3_BC, IQL, Variant("IQL+ASPC", "iql+aspc"), start)
+    scores = by_label(ASPC=80, IQL_ASPC=70)
+    make(tmp_path, "own", variants, (HOPPER, CHEETAH), seeds=3, points=10, noise=0.4, **scores)
+    view = prepare(results.read(tmp_path))
+    expected = {
+        claims.beats_all_on_average: "runs on Maze2d, AntMaze and Adroit; runs of A2PR, wPC and ReBRAC",
+        claims.best_on_locomotion_and_mazes: "runs on Maze2d; runs of A2PR, wPC and ReBRAC",
+        claims.improves_each_base: "runs of CQL+ASPC, CQL, Diffusion-QL+ASPC and Diffusion-QL",
+        claims.middle_start_is_best: "runs on AntMaze and Adroit; runs of ASPC (alpha0 = 10)",
+    }
+    for make_claim, words in expected.items():
+        claim = make_claim(view)
+        assert {check.verdict for check in claim.checks} == {HOLDS}
+        assert (claim.verdict, claim.missing) == (OPEN, f"Missing: {words}.")
+
+
+def test_a_method_may_be_missing_in_a_domain_or_have_nothing_comparable(tmp_path: Path) -> None:
+    make(tmp_path, "own", MAIN, (HOPPER, MAZE), seeds=2, points=5)
+    view = prepare(results.read(tmp_path))
+    gone = view.runs["algo"].isin(["iql", "wpc"]) & (view.runs["domain"] == "Maze2d")
+    fewer = replace(view, runs=view.runs[~gone])
+    assert claims.best_on_locomotion_and_mazes(fewer).missing == "Missing: runs of IQL and wPC on Maze2d."
+    shorter = view.runs["steps"].where(view.runs["algo"] == "aspc", 1000)
+    claim = claims.beats_td3_bc(replace(view, runs=view.runs.assign(steps=shorter)))
+    assert claim.missing == (
+        "Missing: runs of ASPC and TD3+BC on MuJoCo, Maze2d, AntMaze or Adroit that can be compared "
+        "(same dataset, same number of steps, a score)."
+    )
+
+
+def test_a_check_that_fails_decides_whatever_is_missing(tmp_path: Path) -> None:
+    case = CASES["beats_all_on_average"]
+    claim = case.claim(without(of_case(case, tmp_path, case.fails), variant="A2PR"))
+    assert claim.verdict == FAILS
+    assert claim.missing == "Missing: runs of A2PR."
+
+
+def test_a_searched_variant_gives_no_claim_its_numbers(tmp_path: Path) -> None:
+    """Longer, better and slower than plain ASPC, it changes neither the score nor the time that the claims are of."""
+    both, score = (ASPC, TD3_BC), by_label(ASPC=80, wider=99)
+    for steps in (300_000, 1_000_000):
+        make(
+            tmp_path, "own", both if steps == 300_000 else (TD3_BC,), [HOPPER], seeds=2, points=5, steps=steps, **score
+        )
+    alone = prepare(results.read(tmp_path))
+    slow = Variant("wider", "aspc", batch_size=1024)
+    make(tmp_path, "search", [slow], [HOPPER], seeds=2, points=5, shape=Shape(overhead=3.0), **score)
+    beside = prepare(results.read(tmp_path))
+    for claim in (claims.beats_td3_bc, claims.small_overhead):
+        assert claim(alone).checks
+        assert claim(alone).checks == claim(beside).checks
+
+
 def test_without_the_runs_nothing_is_decided(tmp_path: Path) -> None:
     make(tmp_path, "own", [Variant("mine", "my_own")], ["my-data"], seeds=2, points=5)
     for claim in claims.check_all(prepare(results.read(tmp_path))):
         assert claim.verdict == OPEN
         assert claim.checks == ()
+        assert claim.missing.startswith("Missing: runs of ")
 
 
 @pytest.mark.parametrize("name", ["beats_td3_bc", "smaller_on_better_data", "small_overhead", "profile_above"])

@@ -253,6 +253,16 @@ def test_the_page_is_one_file_that_loads_nothing(page_path: Path) -> None:
     assert [p.name for p in page_path.parent.iterdir()] == ["index.html"]
 
 
+def test_a_claim_on_part_of_its_runs_says_what_is_missing(tmp_path: Path) -> None:
+    """Its checks may all hold: it is open all the same, and shown with one of them."""
+    make(tmp_path / "r", "own", [MAIN[0], MAIN[-1]], DATASETS[:2], seeds=3, points=5, noise=0.1)
+    text = report(tmp_path / "r", tmp_path / "out", "--no-figures").read_text("utf-8")
+    card = text[text.index('id="claim-best_on_locomotion_and_mazes"') :].partition("</article>")[0]
+    assert "not enough data" in card
+    assert '<li class="holds">' in card
+    assert "<p>Missing: runs on Maze2d; runs of A2PR, IQL, wPC and ReBRAC.</p>" in card
+
+
 def test_figures_are_written_as_png_and_svg(tmp_path: Path) -> None:
     make(tmp_path / "r", "main_table", MAIN, DATASETS[1:], seeds=2, points=6)
     make(tmp_path / "r", "necessity", NECESSITY, ["$x$-{y}-own"], seeds=1, points=3)

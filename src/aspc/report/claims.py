@@ -2,7 +2,8 @@
 
 A claim is one or more checks. A check is a number with a 95 % interval and a bound: it *holds* where the whole interval
 is on the claimed side, it *does not hold* where the whole interval is on the other side, and between the two there is
-*not enough data*. A claim holds if all its checks do; it does not hold if one does not.
+*not enough data*. A check that cannot be made is a gap. A claim does not hold if one of its checks does not; it holds
+if all do and there is no gap: no claim holds on a part of what it speaks of.
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ from typing import Literal, NamedTuple
 import numpy as np
 import pandas as pd
 
+from aspc.data.d4rl import without_version
 from aspc.presets.paper_tables import domain_of
 from aspc.report import stats
 from aspc.report.curves import with_measure
 from aspc.report.stats import Estimate, Scores
 from aspc.report.tables import percent_difference, polygon_area, radar
-from aspc.report.view import WALKERS, Method, View, in_order, method, quality_of, scores, task_of
+from aspc.report.view import TASKS, WALKERS, Method, View, in_order, method, quality_of, scores, task_of
 
 Verdict = Literal["holds", "does not hold", "not enough data"]
 HOLDS: Verdict = "holds"
@@ -30,6 +32,9 @@ OPEN: Verdict = "not enough data"
 
 ASPC, TD3_BC = method("aspc"), method("td3_bc")
 BASELINES = tuple(map(method, ("td3_bc", "a2pr", "iql", "wpc", "rebrac")))
+IN_FIGURE_8 = tuple(map(method, ("td3_bc", "wpc", "a2pr")))
+D4RL = ("MuJoCo", "Maze2d", "AntMaze", "Adroit")
+CHEETAH = "halfcheetah-medium"
 WITHOUT_RC = {"critic_hidden_layers": 2, "critic_layer_norm": False}
 
 # Where the paper says "near", "nearly" or "minimal", a check needs a number; these are ours.
@@ -53,9 +58,24 @@ class Check(NamedTuple):
     datasets: tuple[str, ...] = ()
 
 
+COMPARABLE = "that can be compared (same dataset, same number of steps, a score)"
+
+
+class Gap(NamedTuple):
+    """A check that cannot be made: of which methods it needs runs; where (in any of these domains, tasks or datasets;
+    anywhere if there are none); and what else these runs need, for where all of the methods have some."""
+
+    methods: tuple[Method, ...]
+    places: tuple[str, ...] = ()
+    need: str = COMPARABLE
+
+
+Part = Check | Gap
+
+
 @dataclass(frozen=True)
 class Claim:
-    """A claim of the paper, its checks, and what was missing to make them."""
+    """A claim of the paper, its checks, and in words what is missing to make the others."""
 
     name: str
     text: str
@@ -68,11 +88,67 @@ class Claim:
         verdicts = [check.verdict for check in self.checks]
         if FAILS in verdicts:
             return FAILS
-        return HOLDS if verdicts and set(verdicts) == {HOLDS} else OPEN
+        return HOLDS if set(verdicts) == {HOLDS} and not self.missing else OPEN
 
     @property
     def datasets(self) -> list[str]:
         return in_order(name for check in self.checks for name in check.datasets)
+
+
+def made(view: View, name: str, text: str, source: str, parts: Iterable[Part]) -> Claim:
+    """A claim of the checks and gaps that were found for all that it speaks of."""
+    parts = list(parts)
+    checks = tuple(part for part in parts if isinstance(part, Check))
+    return Claim(name, text, source, checks, missing(view, [part for part in parts if isinstance(part, Gap)]))
+
+
+# ── what is missing ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def missing(view: View, gaps: Iterable[Gap]) -> str:
+    """One sentence that says what is not there, or nothing if there are no gaps."""
+    absent: dict[str, dict[str, None]] = {}  # method → places, in order; "" is every method, or every place
+    unfit: dict[tuple[str, str], dict[str, None]] = {}  # (place, need) → methods that have runs there
+    for gap in gaps:
+        here, place = view.runs[at(view.runs, gap.places)], listed(gap.places, "or")
+        without = [m for m in gap.methods if not (here["method"] == m.name).any()]
+        for one in without:
+            if not (view.runs["method"] == one.name).any():
+                absent.setdefault(spoken(one), {})[""] = None
+            elif not here.empty:
+                absent.setdefault(spoken(one), {})[place] = None
+        if here.empty:
+            absent.setdefault("", {})[place] = None
+        elif not without:
+            unfit.setdefault((place, gap.need), {}).update(dict.fromkeys(map(spoken, gap.methods)))
+    together: dict[str, list[str]] = {}
+    for name, places in absent.items():
+        together.setdefault(listed(filter(None, places)), []).append(name)
+    phrases = [runs_of(names, place) for place, names in together.items()]
+    phrases += [f"{runs_of(names, place)} {need}" for (place, need), names in unfit.items()]
+    return f"Missing: {'; '.join(phrases)}." if phrases else ""
+
+
+def at(runs: pd.DataFrame, places: Sequence[str]) -> pd.Series:
+    """Which runs are in one of these domains, tasks or datasets (of whatever version)."""
+    names = (runs["domain"], runs["task"], runs["dataset"].map(without_version))
+    return pd.concat([column.isin(places) for column in names], axis=1).any(axis=1) | (not places)
+
+
+def runs_of(names: Iterable[str], place: str) -> str:
+    methods = listed(filter(None, names))
+    return "runs" + (f" of {methods}" if methods else "") + (f" on {place}" if place else "")
+
+
+def spoken(wanted: Method) -> str:
+    """A method's name for a list that has commas of its own."""
+    plain, _, rest = wanted.name.partition(", ")
+    return f"{plain} ({rest})" if rest else plain
+
+
+def listed(words: Iterable[str], last: str = "and") -> str:
+    *others, end = [*words] or [""]
+    return f"{', '.join(others)} {last} {end}" if others else end
 
 
 # ── verdicts ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -121,86 +197,88 @@ def better(
     b: Method,
     domains: Sequence[str] | None = None,
     where: str = "",
-    verdict: Callable[[Estimate], Verdict] = at_least,
-) -> list[Check]:
-    """One check of the average difference in score; none where the two share no dataset."""
+) -> list[Part]:
+    """One check of the average difference in score."""
     first, second = pair(view, a, b, domains)
     if not first:
-        return []
+        return [Gap((a, b), tuple(domains or ()))]
     estimate = stats.difference(first, second)
     means = f"{stats.average(first).value:.1f} against {stats.average(second).value:.1f}"
     what = f"{a.name} − {b.name}{f' on {where}' if where else ''} ({means})"
-    return [Check(what, estimate, "points", verdict(estimate), (a, b), tuple(first))]
+    return [Check(what, estimate, "points", at_least(estimate), (a, b), tuple(first))]
 
 
-def nearly_equal(
-    view: View, a: Method, b: Method, domains: Sequence[str] | None = None, where: str = ""
-) -> list[Check]:
+def nearly_equal(view: View, a: Method, b: Method, domains: Sequence[str] | None = None, where: str = "") -> list[Part]:
     """One check that two averages differ by few percent."""
     first, second = pair(view, a, b, domains)
     if not first:
-        return []
+        return [Gap((a, b), tuple(domains or ()))]
     estimate = percent_difference(first, second)
     what = f"{a.name} against {b.name}{f' on {where}' if where else ''}"
     verdict = within(estimate, -NEARLY_EQUAL, NEARLY_EQUAL)
     return [Check(what, estimate, "%", verdict, (a, b), tuple(first))]
 
 
-def domains_at_hand(view: View, wanted: Sequence[str]) -> list[str]:
-    return [domain for domain in wanted if (view.runs["domain"] == domain).any()]
-
-
 def in_each_domain(
-    check: Callable[..., list[Check]], view: View, a: Method, b: Method, wanted: Sequence[str], **more: object
-) -> list[Check]:
-    return [c for d in domains_at_hand(view, wanted) for c in check(view, a, b, [d], d, **more)]
+    check: Callable[..., list[Part]], view: View, a: Method, b: Method, wanted: Sequence[str]
+) -> list[Part]:
+    return [part for domain in wanted for part in check(view, a, b, [domain], domain)]
+
+
+def better_over_all(view: View, a: Method, b: Method, domains: Sequence[str]) -> list[Part]:
+    """One check of the average difference, and a gap for each domain that the average is without."""
+    inside = {domain_of(name) for name in pair(view, a, b, domains)[0]}
+    gaps = [Gap((a, b), (domain,)) for domain in domains if domain not in inside]
+    return [*(better(view, a, b, domains) if inside else ()), *gaps]
 
 
 # ── the benchmark ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-D4RL = ("MuJoCo", "Maze2d", "AntMaze", "Adroit")
-
 
 def beats_td3_bc(view: View) -> Claim:
     first, second = pair(view, ASPC, TD3_BC, D4RL)
-    checks = better(view, ASPC, TD3_BC, D4RL)
-    if checks:
+    parts = better(view, ASPC, TD3_BC, D4RL)
+    if first:
         percent = percent_difference(first, second)
         what = "improvement over TD3+BC"
-        checks.append(Check(what, percent, "%", at_least(percent), (ASPC, TD3_BC), tuple(first)))
-    return Claim(
+        parts.append(Check(what, percent, "%", at_least(percent), (ASPC, TD3_BC), tuple(first)))
+    return made(
+        view,
         "beats_td3_bc",
         "ASPC's average is above TD3+BC's (by 35 % on the paper's 39 datasets).",
         "Abstract, Table 1",
-        tuple(checks),
+        parts,
     )
 
 
 def beats_all_on_average(view: View) -> Claim:
-    checks = [c for other in BASELINES for c in better(view, ASPC, other, D4RL)]
-    return Claim(
+    parts = [part for other in BASELINES for part in better_over_all(view, ASPC, other, D4RL)]
+    return made(
+        view,
         "beats_all_on_average",
         "On average over all domains ASPC is above every baseline, those tuned for each dataset included.",
         "Section 5.1, Table 1",
-        tuple(checks),
+        parts,
     )
 
 
 def best_on_locomotion_and_mazes(view: View) -> Claim:
-    checks = [c for o in BASELINES for c in in_each_domain(better, view, ASPC, o, ("MuJoCo", "Maze2d"))]
-    return Claim(
+    parts = [part for o in BASELINES for part in in_each_domain(better, view, ASPC, o, ("MuJoCo", "Maze2d"))]
+    return made(
+        view,
         "best_on_locomotion_and_mazes",
         "ASPC is the best on MuJoCo and on Maze2d.",
         "Section 5.1, Table 1",
-        tuple(checks),
+        parts,
     )
 
 
 def profile_above(view: View) -> Claim:
-    checks = []
+    parts: list[Part] = []
     for other in BASELINES:
         first, second = pair(view, ASPC, other, D4RL)
         if len(first) < 3:  # a profile of one or two datasets has no shape
+            parts.append(Gap((ASPC, other), D4RL, "that can be compared on at least three datasets"))
             continue
         names = list(first)
         matrices = stats.rectangle(first, names), stats.rectangle(second, names)
@@ -213,23 +291,25 @@ def profile_above(view: View) -> Claim:
         estimate = Estimate(float(value[0]), float(low[0]), float(high[0])).times(100)
         what = f"thresholds from 0 to 100 where ASPC's profile is at or above {other.name}'s"
         verdict = at_least(estimate, 100 * ALMOST_EVERY)
-        checks.append(Check(what, estimate, "% of thresholds", verdict, (ASPC, other), tuple(names)))
-    return Claim(
+        parts.append(Check(what, estimate, "% of thresholds", verdict, (ASPC, other), tuple(names)))
+    return made(
+        view,
         "profile_above",
         "ASPC's performance profile is above every baseline's at almost every threshold "
         f"({100 * ALMOST_EVERY:.0f} % here).",
         "Section 5.1, Figure 2",
-        tuple(checks),
-        "" if checks else "This needs ASPC and a baseline on at least three datasets.",
+        parts,
     )
 
 
 def largest_polygon(view: View) -> Claim:
-    found = {m: scores(view.of(m)) for m in (ASPC, *BASELINES)}
-    found = {m: {n: v for n, v in s.items() if domain_of(n) in D4RL} for m, s in found.items() if s}
-    names = in_order(set.intersection(*(set(s) for s in found.values()))) if found else []
+    wanted = (ASPC, *BASELINES)
+    every = {m: {n: v for n, v in scores(view.of(m)).items() if domain_of(n) in D4RL} for m in wanted}
+    covered = {task_of(name) for name in set.intersection(*map(set, every.values()))}
+    parts: list[Part] = [Gap(wanted, (t,), "with scores on the same dataset") for t in TASKS if t not in covered]
+    found = {m: s for m, s in every.items() if s}
+    names = in_order(set.intersection(*map(set, found.values()))) if found else []
     picture = radar({m.name: {n: s[n] for n in names} for m, s in found.items()}) if ASPC in found else None
-    checks = []
     if picture is not None:
         methods = list(found)
 
@@ -244,29 +324,34 @@ def largest_polygon(view: View) -> Claim:
         value, low, high = stats.bootstrap(lead, *matrices, repetitions=200)
         estimate = Estimate(float(value[0]), float(low[0]), float(high[0]))
         what = f"area of ASPC's polygon − the largest other, over {len(picture.tasks)} tasks"
-        checks.append(Check(what, estimate, "of the radar", at_least(estimate), tuple(methods), tuple(names)))
-    return Claim(
+        parts.append(Check(what, estimate, "of the radar", at_least(estimate), tuple(methods), tuple(names)))
+    return made(
+        view,
         "largest_polygon",
         "ASPC has the largest polygon in the radar over the nine tasks.",
         "Section 5.1, Figure 2",
-        tuple(checks),
-        "" if checks else "This needs ASPC and a baseline on at least three tasks.",
+        parts,
     )
 
 
 def rises_faster(view: View) -> Claim:
-    checks = []
-    for other in BASELINES:
+    parts: list[Part] = []
+    for other in IN_FIGURE_8:
         first, second = common(*(at_share(view, runs, "score", EARLY) for runs in view.pair(ASPC, other)))
-        if first:
-            estimate = stats.difference(first, second)
-            what = f"ASPC − {other.name} at {100 * EARLY:.0f} % of training"
-            checks.append(Check(what, estimate, "points", at_least(estimate), (ASPC, other), tuple(first)))
-    return Claim(
+        if not first:
+            parts.append(
+                Gap((ASPC, other), need="with curves that can be compared (same dataset, same number of steps)")
+            )
+            continue
+        estimate = stats.difference(first, second)
+        what = f"ASPC − {other.name} at {100 * EARLY:.0f} % of training"
+        parts.append(Check(what, estimate, "points", at_least(estimate), (ASPC, other), tuple(first)))
+    return made(
+        view,
         "rises_faster",
-        "ASPC rises faster: within the first 0.3 M of 1 M steps it is above the baselines.",
+        "ASPC rises faster: within the first 0.3 M of 1 M steps it is above TD3+BC, wPC and A2PR.",
         "Appendix C, Figure 8",
-        tuple(checks),
+        parts,
     )
 
 
@@ -275,27 +360,30 @@ def no_late_collapse(view: View) -> Claim:
     runs = runs[(runs["measure"] != "return") & (runs["best"] > 0)]
     last, best = scores(runs, "last"), scores(runs, "best")
     names = [n for n in in_order(last) if n in best and len(last[n]) == len(best[n])]
-    checks = []
+    parts: list[Part] = [] if names else [Gap((ASPC,), need="with a score above zero")]
     if names:
         kept = stats.average({n: last[n] - best[n] for n in names}).times(100 / stats.average(best).value)
         what = "last evaluation against each run's best one; the claim is read as a loss of at most 15 %"
-        checks.append(Check(what, kept, "%", at_least(kept, -15.0), (ASPC,), tuple(names)))
-    return Claim("no_late_collapse", "ASPC's curves show no late collapse.", "Appendix C, Figure 8", tuple(checks))
+        parts.append(Check(what, kept, "%", at_least(kept, -15.0), (ASPC,), tuple(names)))
+    return made(view, "no_late_collapse", "ASPC's curves show no late collapse.", "Appendix C, Figure 8", parts)
 
 
 def one_setting_degrades(view: View) -> Claim:
-    checks = []
-    for algo in ("rebrac", "a2pr"):
-        plain, tuned = common(*(scores(view.of(method(algo), tuned=t)) for t in (False, True)))
-        if plain:
-            estimate = percent_difference(plain, tuned)
-            what = f"{method(algo).name} with one setting against tuned for each dataset"
-            checks.append(Check(what, estimate, "%", at_most(estimate), (method(algo),), tuple(plain)))
-    return Claim(
+    parts: list[Part] = []
+    for one in (method("rebrac"), method("a2pr")):
+        plain, tuned = common(*(scores(view.of(one, tuned=t)) for t in (False, True)))
+        if not plain:
+            parts.append(Gap((one,), need="both with one setting and tuned for each dataset, on the same dataset"))
+            continue
+        estimate = percent_difference(plain, tuned)
+        what = f"{one.name} with one setting against tuned for each dataset"
+        parts.append(Check(what, estimate, "%", at_most(estimate), (one,), tuple(plain)))
+    return made(
+        view,
         "one_setting_degrades",
         "ReBRAC and A2PR lose performance when one setting serves all datasets.",
         "Section 1, Figure 1b",
-        tuple(checks),
+        parts,
     )
 
 
@@ -310,26 +398,36 @@ def log_scales(view: View) -> dict[str, np.ndarray]:
 
 
 def smaller_on_better_data(view: View) -> Claim:
-    found, checks = log_scales(view), []
+    found = log_scales(view)
+    parts: list[Part] = []
+    qualities = ("expert", "medium-expert", "medium", "medium-replay")
+    steps = set()
     for task in WALKERS:
         by_quality = {quality_of(n): n for n in in_order(found) if task_of(n) == task}
-        ladder = [q for q in ("expert", "medium-expert", "medium", "medium-replay") if q in by_quality]
+        ladder = [q for q in qualities if q in by_quality]
+        steps |= set(pairwise(ladder))
         for high, low in pairwise(ladder):
             names = by_quality[high], by_quality[low]
             estimate = stats.difference({"": found[names[1]]}, {"": found[names[0]]})
             alphas = [f"{10 ** found[n].mean():.3g}" for n in names]
             what = f"{task}: log₁₀ alpha on {low} − on {high} (alpha {alphas[1]} against {alphas[0]})"
-            checks.append(Check(what, estimate, "decades", at_least(estimate), (ASPC,), names))
-    return Claim(
+            parts.append(Check(what, estimate, "decades", at_least(estimate), (ASPC,), names))
+    unseen = [f"{high} and {low}" for high, low in pairwise(qualities) if (high, low) not in steps]
+    if unseen:
+        parts.append(Gap((ASPC,), need=f"on two qualities of one task ({', '.join(unseen)})"))
+    return made(
+        view,
         "smaller_on_better_data",
         "Alpha ends smaller on higher-quality data of the same task: expert < medium-expert < medium < medium-replay.",
         "Section 5.2, Figure 3",
-        tuple(checks),
+        parts,
     )
 
 
 def scale_by_task(view: View) -> Claim:
-    found, checks = log_scales(view), []
+    found = log_scales(view)
+    without = [d for d in ("Adroit", "AntMaze", "Maze2d") if d not in map(domain_of, found)]
+    parts: list[Part] = [Gap((ASPC,), (domain,), "with a final alpha") for domain in without]
     low, high = (math.log10(x) for x in NEAR_A_TENTH)
     for task in ("pen", "door", "hammer", "relocate", "antmaze", "maze2d"):
         values = {n: found[n] for n in in_order(found) if task_of(n) == task}
@@ -340,12 +438,13 @@ def scale_by_task(view: View) -> Claim:
         verdict = within(estimate, low, high) if hand else at_least(estimate, 1.0)
         claimed = f"{NEAR_A_TENTH[0]} to {NEAR_A_TENTH[1]}" if hand else "above 10"
         what = f"{task}: log₁₀ of the final alpha (alpha {10**estimate.value:.3g}, claimed {claimed})"
-        checks.append(Check(what, estimate, "decades", verdict, (ASPC,), tuple(values)))
-    return Claim(
+        parts.append(Check(what, estimate, "decades", verdict, (ASPC,), tuple(values)))
+    return made(
+        view,
         "scale_by_task",
         "On Adroit alpha settles near 0.1, on AntMaze and Maze2d it goes above 10.",
         "Section 5.2, Figure 4",
-        tuple(checks),
+        parts,
     )
 
 
@@ -358,32 +457,34 @@ def drops_then_rises(view: View) -> Claim:
             firsts = [values[: max(2, round(EARLY * len(values)))] for _, values in seeds]
             early[name] = np.array([math.log10(first[-1] / start[name].mean()) for first in firsts])
             late[name] = np.array([math.log10(v[-1] / f.min()) for (_, v), f in zip(seeds, firsts, strict=True)])
-    checks = []
+    parts: list[Part] = [] if early else [Gap((ASPC,), need="with at least five points of alpha's curve")]
     for task in dict.fromkeys(task_of(n) for n in in_order(early)):
         names = tuple(n for n in in_order(early) if task_of(n) == task)
         slight = stats.average({n: early[n] for n in names})
         early_on = f"log₁₀ of alpha's change in the first {100 * EARLY:.0f} %"
         what = f"{task}: {early_on}; claimed at most a factor of {SLIGHT_RISE}"
-        checks.append(Check(what, slight, "decades", at_most(slight, math.log10(SLIGHT_RISE)), (ASPC,), names))
+        parts.append(Check(what, slight, "decades", at_most(slight, math.log10(SLIGHT_RISE)), (ASPC,), names))
         rise = stats.average({n: late[n] for n in names})
         what = f"{task}: log₁₀ of alpha's rise from its early minimum to the end"
-        checks.append(Check(what, rise, "decades", at_least(rise), (ASPC,), names))
-    return Claim(
+        parts.append(Check(what, rise, "decades", at_least(rise), (ASPC,), names))
+    return made(
+        view,
         "drops_then_rises",
         "Alpha first drops, or rises only slightly, and then increases as the critic becomes stable.",
         "Section 5.2, Figures 3 and 4",
-        tuple(checks),
+        parts,
     )
 
 
 def dynamic_is_best(view: View) -> Claim:
     converged, linear = method("aspc", scale_mode="converged"), method("aspc", scale_mode="linear")
     pairs = ((ASPC, converged), (converged, TD3_BC), (ASPC, linear), (linear, TD3_BC))
-    return Claim(
+    return made(
+        view,
         "dynamic_is_best",
         "Dynamic alpha ≥ converged alpha ≥ naive alpha, and a linear schedule closes only part of the gap.",
         "Section 5.3, Table 2",
-        tuple(c for a, b in pairs for c in better(view, a, b)),
+        [part for a, b in pairs for part in better(view, a, b)],
     )
 
 
@@ -392,7 +493,8 @@ def dynamic_is_best(view: View) -> Claim:
 
 def time_ratio(view: View, a: Method, b: Method) -> tuple[Estimate, tuple[str, ...]]:
     """How much longer a step of `a` takes, in percent, over the settings (dataset, device, runs together) of both."""
-    runs = view.runs[(view.runs["steps_per_second"] > 0) & view.runs["method"].isin([a.name, b.name])]
+    runs = pd.concat([view.standing_for(a), view.standing_for(b)])
+    runs = runs[runs["steps_per_second"] > 0]
     if runs.empty:
         return stats.NONE, ()
     keys = [runs["dataset"], runs["device"].fillna(""), runs["runs_together"].fillna(1).astype(int).astype(str)]
@@ -408,30 +510,32 @@ def time_ratio(view: View, a: Method, b: Method) -> tuple[Estimate, tuple[str, .
     return Estimate(*(100 * (math.exp(x) - 1) for x in ratio)), tuple({s.split("\n")[0] for s in settings})
 
 
-def runtime_checks(view: View, a: Method, verdict: Callable[[Estimate], Verdict]) -> list[Check]:
+def runtime_checks(view: View, a: Method, verdict: Callable[[Estimate], Verdict]) -> list[Part]:
     estimate, datasets = time_ratio(view, a, TD3_BC)
     if not datasets:
-        return []
+        return [Gap((a, TD3_BC), need="timed on the same dataset and device, as many side by side")]
     return [Check(f"time of a step, {a.name} against TD3+BC", estimate, "%", verdict(estimate), (a, TD3_BC), datasets)]
 
 
 def small_overhead(view: View) -> Claim:
-    return Claim(
+    return made(
+        view,
         "small_overhead",
         f"ASPC adds only minimal time to TD3+BC (at most {MINIMAL_OVERHEAD:.0f} % here).",
         "Section 5.4, Figure 5a",
-        tuple(runtime_checks(view, ASPC, lambda e: at_most(e, MINIMAL_OVERHEAD))),
+        runtime_checks(view, ASPC, lambda e: at_most(e, MINIMAL_OVERHEAD)),
     )
 
 
 def interval_of_thirty(view: View) -> Claim:
     thirty = method("aspc", k_alpha=30)
-    checks = runtime_checks(view, thirty, lambda e: at_most(e, SAME_RUNTIME))
-    return Claim(
+    timed = runtime_checks(view, thirty, lambda e: at_most(e, SAME_RUNTIME))
+    return made(
+        view,
         "interval_of_thirty",
         f"With k_alpha = 30 a run takes as long as TD3+BC (within {SAME_RUNTIME:.0f} %) and scores as with 10.",
         "Section 5.4, Figure 5b",
-        (*checks, *nearly_equal(view, thirty, ASPC)),
+        [*timed, *nearly_equal(view, thirty, ASPC)],
     )
 
 
@@ -439,12 +543,13 @@ def interval_of_thirty(view: View) -> Claim:
 
 
 def robust_critic_helps(view: View) -> Claim:
-    checks = [c for algo in ("aspc", "wpc") for c in better(view, method(algo), method(algo, **WITHOUT_RC))]
-    return Claim(
+    parts = [part for algo in ("aspc", "wpc") for part in better(view, method(algo), method(algo, **WITHOUT_RC))]
+    return made(
+        view,
         "robust_critic_helps",
         "ASPC and wPC need the robust critic: without it they score less.",
         "Section 5.5, Figure 6a",
-        tuple(checks),
+        parts,
     )
 
 
@@ -454,25 +559,28 @@ def loss(terms: str) -> Method:
 
 def l1_alone_is_worst(view: View) -> Claim:
     others = (loss("L1+L2"), loss("L1+L3"), ASPC)
-    return Claim(
+    return made(
+        view,
         "l1_alone_is_worst",
         "L1 alone gives the poorest performance of all outer losses.",
         "Section 5.5, Figure 6b",
-        tuple(c for other in others for c in better(view, other, loss("L1"))),
+        [part for other in others for part in better(view, other, loss("L1"))],
     )
 
 
 def losses_by_domain(view: View) -> Claim:
-    checks = [
+    parts = [
         *in_each_domain(nearly_equal, view, loss("L1+L2"), ASPC, ("MuJoCo", "Adroit")),
         *in_each_domain(better, view, loss("L1+L3"), loss("L1"), ("AntMaze",)),
-        *(c for terms in ("L1+L2", "L1+L3") for c in in_each_domain(better, view, ASPC, loss(terms), ("Maze2d",))),
+        *in_each_domain(better, view, ASPC, loss("L1+L2"), ("Maze2d",)),
+        *in_each_domain(better, view, ASPC, loss("L1+L3"), ("Maze2d",)),
     ]
-    return Claim(
+    return made(
+        view,
         "losses_by_domain",
         "L1+L2 reaches full ASPC on MuJoCo and Adroit, L3 is what helps on AntMaze, and Maze2d needs both.",
         "Section 5.5, Figure 6b",
-        tuple(checks),
+        parts,
     )
 
 
@@ -482,51 +590,56 @@ def form(number: int) -> Method:
 
 def l2_inside_l3_matters(view: View) -> Claim:
     wanted = [(a, b, d) for d in ("Maze2d", "AntMaze") for a in (3, 4, 5) for b in (1, 2)]
-    return Claim(
+    return made(
+        view,
         "l2_inside_l3_matters",
         "L3's forms with L2 in them (3, 4, 5) beat those without (1, 2) on Maze2d and AntMaze.",
         "Appendix E.2, Table 13",
-        tuple(c for a, b, d in wanted for c in in_each_domain(better, view, form(a), form(b), (d,))),
+        [part for a, b, d in wanted for part in in_each_domain(better, view, form(a), form(b), (d,))],
     )
 
 
 def form_five_is_form_four(view: View) -> Claim:
-    return Claim(
+    return made(
+        view,
         "form_five_is_form_four",
         f"L3 with means in place of suprema (form 5) scores as form 4 (within {NEARLY_EQUAL:.0f} %).",
         "Appendix E.2, Table 13",
-        tuple(nearly_equal(view, form(5), form(4))),
+        nearly_equal(view, form(5), form(4)),
     )
 
 
 def l3_matters_little_on_adroit(view: View) -> Claim:
-    checks = [c for n in (1, 2, 3, 5) for c in in_each_domain(nearly_equal, view, form(n), form(4), ("Adroit",))]
-    return Claim(
+    parts = [part for n in (1, 2, 3, 5) for part in in_each_domain(nearly_equal, view, form(n), form(4), ("Adroit",))]
+    return made(
+        view,
         "l3_matters_little_on_adroit",
         f"On Adroit the form of L3 makes little difference (within {NEARLY_EQUAL:.0f} %).",
         "Appendix E.2, Table 13",
-        tuple(checks),
+        parts,
     )
 
 
 def middle_start_is_best(view: View) -> Claim:
     others = [method("aspc", alpha=a) for a in (0.1, 10.0)]
-    checks = [c for o in others for c in in_each_domain(better, view, ASPC, o, ("MuJoCo", "AntMaze", "Adroit"))]
-    return Claim(
+    parts = [part for o in others for part in in_each_domain(better, view, ASPC, o, ("MuJoCo", "AntMaze", "Adroit"))]
+    return made(
+        view,
         "middle_start_is_best",
         "Starting alpha at 2.5 is better than at 0.1 or 10 on MuJoCo, AntMaze and Adroit.",
         "Appendix F.1, Figure 11",
-        tuple(checks),
+        parts,
     )
 
 
 def middle_rate_is_best(view: View) -> Claim:
-    checks = [c for lr in (2e-2, 2e-4) for c in better(view, ASPC, method("aspc", scale_lr=lr))]
-    return Claim(
+    parts = [part for lr in (2e-2, 2e-4) for part in better(view, ASPC, method("aspc", scale_lr=lr))]
+    return made(
+        view,
         "middle_rate_is_best",
         "A learning rate of alpha that is ten times smaller or larger than 2e-3 scores less on average.",
         "Appendix F.2, Figure 12",
-        tuple(checks),
+        parts,
     )
 
 
@@ -535,60 +648,66 @@ def middle_rate_is_best(view: View) -> Claim:
 
 def improves_each_base(view: View) -> Claim:
     bases = ("iql", "cql", "diffusion_ql")
-    return Claim(
+    return made(
+        view,
         "improves_each_base",
         "+ASPC improves the average of each base: IQL, CQL and Diffusion-QL.",
         "Section 5.6, Table 3",
-        tuple(c for base in bases for c in better(view, method(f"{base}+aspc"), method(base), D4RL)),
+        [part for base in bases for part in better(view, method(f"{base}+aspc"), method(base), D4RL)],
     )
 
 
 def holds_on_ogbench(view: View) -> Claim:
     others = tuple(map(method, ("td3_bc", "iql", "rebrac", "fql")))
-    checks = [
-        *(c for other in others for c in better(view, ASPC, other, ["OGBench"], "OGBench")),
-        *better(view, method("fql+aspc"), method("fql"), ["OGBench"], "OGBench"),
-    ]
-    return Claim(
+    pairs = (*((ASPC, other) for other in others), (method("fql+aspc"), method("fql")))
+    return made(
+        view,
         "holds_on_ogbench",
         "The gains hold on OGBench: ASPC is above every baseline, and FQL+ASPC above FQL.",
         "Section 5.7, Table 4",
-        tuple(checks),
+        [part for a, b in pairs for part in in_each_domain(better, view, a, b, ("OGBench",))],
     )
 
 
 def weighting_helps_where_rewards_are_sparse(view: View) -> Claim:
     weighted = method("aspc", bc="advantage_weighted")
-    return Claim(
+    return made(
+        view,
         "weighting_helps_where_rewards_are_sparse",
         "Advantage-weighted BC (ASPC+AW) improves ASPC on AntMaze and on Adroit.",
         "Appendix E.1, Figure 9",
-        tuple(in_each_domain(better, view, weighted, ASPC, ("AntMaze", "Adroit"))),
+        in_each_domain(better, view, weighted, ASPC, ("AntMaze", "Adroit")),
     )
 
 
 def keeps_rising(view: View) -> Claim:
-    checks = []
+    parts: list[Part] = []
     for metric, name in (("q", "Q"), ("bc_loss", "BC loss"), ("score", "score")):
-        ours = growth(view, view.of(ASPC), metric)
-        ours = {n: ours[n] for n in in_order(ours) if (task_of(n), quality_of(n)) == ("halfcheetah", "medium")}
+        ours = on_cheetah(growth(view, view.of(ASPC), metric))
         if not ours:
-            continue
-        rise = stats.average(ours)
-        what = f"{name} with ASPC: last fifth of training against the second fifth"
-        checks.append(Check(what, rise, "%", at_least(rise), (ASPC,), tuple(ours)))
-        first, second = common(*(growth(view, runs, metric) for runs in view.pair(ASPC, TD3_BC)))
-        first, second = common({n: first[n] for n in first if n in ours}, second)
-        if first:
+            parts.append(Gap((ASPC,), (CHEETAH,), f"with a curve of {name}"))
+        else:
+            rise = stats.average(ours)
+            what = f"{name} with ASPC: last fifth of training against the second fifth"
+            parts.append(Check(what, rise, "%", at_least(rise), (ASPC,), tuple(ours)))
+        first, second = common(*(on_cheetah(growth(view, runs, metric)) for runs in view.pair(ASPC, TD3_BC)))
+        if not first:
+            parts.append(Gap((ASPC, TD3_BC), (CHEETAH,), f"with curves of {name} that can be compared"))
+        else:
             lead = stats.difference(first, second)
             what = f"{name}: that rise, ASPC − TD3+BC"
-            checks.append(Check(what, lead, "points of %", at_least(lead), (ASPC, TD3_BC), tuple(first)))
-    return Claim(
+            parts.append(Check(what, lead, "points of %", at_least(lead), (ASPC, TD3_BC), tuple(first)))
+    return made(
+        view,
         "keeps_rising",
         "On halfcheetah-medium Q, BC loss and score all keep rising with ASPC, while TD3+BC stays flat.",
         "Appendix E.3, Figure 10",
-        tuple(checks),
+        parts,
     )
+
+
+def on_cheetah(found: Scores) -> dict[str, np.ndarray]:
+    return {name: found[name] for name in in_order(found) if without_version(name) == CHEETAH}
 
 
 # ── curves ──────────────────────────────────────────────────────────────────────────────────────────────────────────

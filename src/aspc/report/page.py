@@ -41,8 +41,8 @@ SCORES_NOTE = """Mean over seeds of the last evaluation, with its 95 % interval 
 its standard deviation. <b>Bold</b> is the best of a row, <u>underlined</u> the second best, in ours and in the
 paper’s separately. A number leads to its runs; a heading sorts."""
 CLAIMS_NOTE = """Each claim of the paper, checked on these data. A check holds where its whole 95 % interval is on the
-claimed side, does not hold where all of it is on the other, and is open in between. A claim holds if all of its
-checks do, and does not if one does not."""
+claimed side, does not hold where all of it is on the other, and is open in between. A claim does not hold if one of its
+checks does not; it holds if all of them do and nothing that it speaks of is missing."""
 OVERALL_NOTE = """Intervals from a stratified bootstrap over seeds (rliable), those of means from Student’s t."""
 CURVES_NOTE = """On <b class="picked"></b>: mean over seeds, the band is one standard deviation each way, as in the
 paper. Pick another dataset in the bar above."""
@@ -299,7 +299,7 @@ def _claims(claims: Sequence[Claim]) -> str:
     order = sorted(claims, key=lambda claim: claim.verdict == OPEN)
     told = "".join(_card(claim) for claim in order if claim.checks)
     untold = [_card(claim) for claim in order if not claim.checks]
-    rest = f"<summary>{len(untold)} claim{'s' * (len(untold) != 1)} for which there are no runs here</summary>"
+    rest = f"<summary>{len(untold)} claim{'s' * (len(untold) != 1)} that cannot be checked on these runs</summary>"
     rest = f'<details class="without">{rest}<div class="cards">{"".join(untold)}</div></details>' if untold else ""
     return (
         f'<p class="note">{CLAIMS_NOTE}</p>'
@@ -311,28 +311,27 @@ def _claims(claims: Sequence[Claim]) -> str:
 def _card(claim: Claim) -> str:
     kind, sign = SIGNS[claim.verdict]
     badge = f'<span class="badge {kind}"><i aria-hidden="true">{sign}</i>{claim.verdict}</span>'
-    counts = Counter(check.verdict for check in claim.checks)
-    if not claim.checks:
-        scope = claim.missing or "No runs at hand that could tell."
-    else:
-        parts = [f"{counts[v]} {word}" for v, word in ((HOLDS, "hold"), (FAILS, "do not"), (OPEN, "open")) if counts[v]]
-        many = len(claim.datasets)
-        scope = (
-            f"{len(claim.checks)} check{'s' * (len(claim.checks) != 1)} ({', '.join(parts)}), "
-            f"{many} dataset{'s' * (many != 1)}"
-        )
-    inside = f"<p>{esc(scope)}</p>"
-    if claim.checks:  # the first check that has the claim's verdict speaks for it
-        lead = next(check for check in claim.checks if check.verdict == claim.verdict)
-        inside = f'<ul class="lead">{_check(lead)}</ul>'
+    inside = ""
+    if claim.checks:  # one that has the claim's verdict speaks for it; none has where all hold and runs are missing
+        lead = next((check for check in claim.checks if check.verdict == claim.verdict), claim.checks[0])
+        inside += f'<ul class="lead">{_check(lead)}</ul>'
+    if claim.missing:
+        inside += f"<p>{esc(claim.missing)}</p>"
     if len(claim.checks) > 1:
         checks = "".join(_check(check) for check in claim.checks)
-        inside += f"<details><summary>{esc(scope)}</summary><ul>{checks}</ul></details>"
+        inside += f"<details><summary>{esc(_scope(claim))}</summary><ul>{checks}</ul></details>"
     return (
         f'<article class="card {kind}" data-verdict="{kind}" id="claim-{claim.name}">'
         f'<div class="cardhead">{badge}<span class="source">{esc(claim.source)}</span></div>'
         f"<h3>{esc(claim.text)}</h3>{inside}</article>"
     )
+
+
+def _scope(claim: Claim) -> str:
+    counts = Counter(check.verdict for check in claim.checks)
+    parts = [f"{counts[v]} {word}" for v, word in ((HOLDS, "hold"), (FAILS, "do not"), (OPEN, "open")) if counts[v]]
+    many = len(claim.datasets)
+    return f"{len(claim.checks)} checks ({', '.join(parts)}), {many} dataset{'s' * (many != 1)}"
 
 
 def _check(check: Check) -> str:
