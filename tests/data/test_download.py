@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import http.server
+import io
 import json
 import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import h5py
@@ -259,3 +262,33 @@ def test_mirrors_come_first_and_keep_the_tree(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("ASPC_MIRRORS", "http://a.example/x/, http://b.example")
     url = f"http://rail.eecs.berkeley.edu/datasets/{TAIL}"
     assert download.mirror_addresses(url) == [f"http://a.example/x/{TAIL}", f"http://b.example/{TAIL}", url]
+
+
+class Noticed(io.StringIO):
+    """A stderr that does something at the first words."""
+
+    def __init__(self, at_first: Callable[[], None]) -> None:
+        super().__init__()
+        self.at_first = at_first
+
+    def write(self, text: str) -> int:
+        self.at_first()
+        return super().write(text)
+
+
+def test_waiting_for_another_process_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "maze.hdf5"
+    with open(f"{path}.lock", "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # as another process holds it
+        let_go = partial(fcntl.flock, file, fcntl.LOCK_UN)
+        monkeypatch.setattr(cache, "SHOW_AFTER", 0.01)
+        monkeypatch.setattr(sys, "stderr", Noticed(let_go))
+        rescue = threading.Timer(5, let_go)  # without a word this test fails, and does not hang
+        rescue.start()
+        with cache.lock(path):
+            rescue.cancel()
+    assert sys.stderr.getvalue() == f"Waiting for another process that is making or downloading {path} …\n"
+    monkeypatch.setattr(cache, "SHOW_AFTER", 60)
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    with cache.lock(path):  # nothing to wait for, nothing to say
+        assert sys.stderr.getvalue() == ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ from filelock import FileLock
 
 from aspc.errors import AspcError
 
-SHOW_AFTER = 2.0  # seconds until a progress bar appears
+SHOW_AFTER = 2.0  # seconds until a progress bar appears, or a sentence on what is waited for
 
 
 def root() -> Path:
@@ -33,7 +34,8 @@ def lock(path: Path) -> Iterator[None]:
     guard = FileLock(f"{path}.lock")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        guard.acquire()
+        with said_if_slow(f"Waiting for another process that is making or downloading {path} …"):
+            guard.acquire()
     except OSError as error:
         if not path.exists():
             raise AspcError(
@@ -44,6 +46,18 @@ def lock(path: Path) -> Iterator[None]:
         yield
     finally:
         guard.release()
+
+
+@contextlib.contextmanager
+def said_if_slow(sentence: str) -> Iterator[None]:
+    """Says on stderr what is going on, once the block has taken two seconds."""
+    timer = threading.Timer(SHOW_AFTER, lambda: print(sentence, file=sys.stderr, flush=True))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 @contextlib.contextmanager
