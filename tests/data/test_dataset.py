@@ -61,6 +61,8 @@ TWO_INFINITIES[2], TWO_INFINITIES[5] = np.inf, -np.inf
         ({"action_low": [-1, -1, -1]}, "action_low must be one number or 2 numbers"),
         ({"action_low": 1, "action_high": -1}, "each low bound below"),
         ({"action_high": np.inf}, "must be finite"),
+        ({"action_high": 1e300}, "must be finite"),
+        ({"actions": np.linspace(-3e38, 3e38, 24).reshape(12, 2), "action_low": None}, "must be finite"),
         ({"env": "hopper-medium-v2"}, "those of hopper-medium-v2 have 11 and 3"),
         ({"env": "Pendulum-v1", "action_low": None}, "the environment Pendulum-v1 takes 1"),
         ({"timeouts": None, "max_episode_steps": 0}, "max_episode_steps must be at least 1"),

@@ -87,13 +87,15 @@ def _flags(key: str, values: ArrayLike, name: str) -> np.ndarray:
 
 def _bounds_from_data(actions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     low, high = actions.min(axis=0), actions.max(axis=0)
-    margin = np.maximum(BOUND_MARGIN * (high - low), 1e-3 * np.maximum(1.0, np.abs(high)))
-    return low - margin, high + margin
+    with np.errstate(over="ignore"):  # what is too large becomes infinite, and is refused
+        margin = np.maximum(BOUND_MARGIN * (high - low), 1e-3 * np.maximum(1.0, np.abs(high)))
+        return low - margin, high + margin
 
 
 def _bound(key: str, value: ArrayLike, size: int, name: str) -> np.ndarray:
     try:
-        return np.broadcast_to(np.asarray(value, dtype=np.float32), (size,)).copy()
+        with np.errstate(over="ignore"):  # as above
+            return np.broadcast_to(np.asarray(value, dtype=np.float32), (size,)).copy()
     except (ValueError, TypeError) as error:
         raise AspcError(f"{name}: {key} must be one number or {size} numbers, one an action dimension.") from error
 
