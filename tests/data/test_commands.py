@@ -15,8 +15,10 @@ from small_logs import make_log
 
 from aspc import data
 from aspc.data import commands, files, page, streaming, summary
+from aspc.data.collect import collect
 from aspc.data.dataset import Dataset
 from aspc.errors import AspcError
+from policies import policy_named
 
 
 @pytest.fixture(autouse=True)
@@ -190,15 +192,17 @@ def test_make_walks_ogbenchs_point_maze() -> None:
 
 
 def test_convert_keeps_everything(capsys: pytest.CaptureFixture[str]) -> None:
-    made = dataset(env="Pendulum-v1", actions=make_log(rows=3_000)["actions"][:, :1], ref_min=1.0, ref_max=2.0)
+    names = {"observation_names": ("x", "y", "spin"), "action_names": ("torque",)}
+    actions = make_log(rows=3_000)["actions"][:, :1]
+    made = dataset(env="Pendulum-v1", actions=actions, ref_min=1.0, ref_max=2.0, action_low=-5, action_high=5, **names)
     files.write_hdf5(Path("a.hdf5"), files.dataset_arrays(made), files.dataset_facts(made))
-    run("convert", "a.hdf5", "b.npz", "--env", "Pendulum-v1")
-    run("convert", "b.npz", "c.hdf5", "--env", "Pendulum-v1", "--action-low", "-1", "--action-high", "1")
-    back = data.load("c.hdf5")
-    for key in ("observations", "actions", "rewards", "terminals", "timeouts", "action_low", "action_high"):
-        np.testing.assert_array_equal(getattr(back, key), getattr(made, key), err_msg=key)
-    assert back.env == "Pendulum-v1"
-    assert data.load("a.hdf5").ref_max == 2.0
+    run("convert", "a.hdf5", "b.npz")
+    run("convert", "b.npz", "c.hdf5")
+    for back in (data.load("b.npz"), data.load("c.hdf5")):
+        for key in ("observations", "actions", "rewards", "terminals", "timeouts", "action_low", "action_high"):
+            np.testing.assert_array_equal(getattr(back, key), getattr(made, key), err_msg=key)
+        assert (back.env, back.ref_min, back.ref_max) == ("Pendulum-v1", 1.0, 2.0)
+        assert (back.observation_names, back.action_names) == (made.observation_names, made.action_names)
     run("convert", "a.hdf5", "packed")
     packed = streaming.StreamingDataset.open("packed")
     assert (len(packed), packed.env) == (len(made.transitions().rewards), "Pendulum-v1")
@@ -230,6 +234,17 @@ def test_collect_rolls_a_random_policy(capsys: pytest.CaptureFixture[str]) -> No
     assert made.next_observations is not None
     np.testing.assert_array_equal(made.next_observations[:299], made.observations[1:300])
     assert "written: r.hdf5" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("algo", ["fql", "diffusion_ql"])
+def test_collect_samples_anew_at_every_step(algo: str) -> None:
+    policy = policy_named(algo, obs=4, act=2)
+    policy.save("policy")
+    rolled, again, other = (collect("maze2d-umaze", "policy", 20, seed=seed) for seed in (0, 0, 1))
+    same_noise = np.clip([policy.act(observation, 0) for observation in rolled.observations], -1, 1)
+    assert np.isclose(rolled.actions, same_noise).all(axis=1).sum() <= 1
+    np.testing.assert_array_equal(rolled.actions, again.actions)
+    assert not np.array_equal(rolled.actions, other.actions)
 
 
 def onnx_policy(path: Path, observation: int, action: int) -> np.ndarray:

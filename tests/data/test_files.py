@@ -110,6 +110,18 @@ def test_a_key_map_and_other_libraries_names(tmp_path: Path, log: dict[str, np.n
     assert any("'done' was read as terminals" in note for note in other.notes)
 
 
+@pytest.mark.parametrize("suffix", [".csv", ".parquet", ".arrow"])
+def test_a_column_done_is_a_terminal_with_a_warning(tmp_path: Path, log: dict[str, np.ndarray], suffix: str) -> None:
+    table = columns(log)
+    table["done"] = table.pop("terminal")
+    path = tmp_path / f"mine{suffix}"
+    (write_csv if suffix == ".csv" else write_table)(path, table)
+    found = files.extract(path, {})
+    assert found.notes == ["'done' was read as terminals: if it also marks time limits, map those to timeouts."]
+    np.testing.assert_array_equal(found.arrays["terminals"], log["terminals"])
+    assert files.extract(path, {"terminals": "done"}).notes == []  # asked for
+
+
 def test_columns_can_be_mapped_and_are_ordered_by_number(tmp_path: Path, log: dict[str, np.ndarray]) -> None:
     wide = {f"obs_{i}": np.full(60, float(i)) for i in (10, 2, 1, 0)} | {
         "u": log["actions"][:, 0], "gain": log["rewards"], "terminal": np.where(log["terminals"], "True", "false")
@@ -226,6 +238,32 @@ def test_pickled_objects_are_refused(tmp_path: Path, log: dict[str, np.ndarray])
     assert not touched.exists()
 
 
+def test_facts_of_an_npz_are_plain_arrays_of_honest_size(
+    tmp_path: Path, log: dict[str, np.ndarray], monkeypatch
+) -> None:
+    path = tmp_path / "x.npz"
+    files.write_npz(
+        path, log, {"env": "os:Evil-v0", "action_low": [-5.0, -4.0], "action_high": [5.0, 4.0], "ref_min": None}
+    )
+    with np.load(path, allow_pickle=False) as stored:
+        assert {key for key in stored if key not in log} == {"aspc_env", "aspc_action_low", "aspc_action_high"}
+        assert (stored["aspc_env"].dtype.kind, stored["aspc_action_low"].dtype.kind) == ("U", "f")
+    dataset = data.load(path)
+    np.testing.assert_array_equal(dataset.action_low, [-5, -4])
+    assert dataset.env is None  # a file cannot name a module to import
+    for fact, says in (
+        (np.array(["x", 1], dtype=object), "'aspc_env' holds pickled Python objects"),
+        (np.array("x" * 300_000), "'env' has 1,200,000 bytes, which is no such fact"),
+        (np.array(b"bytes"), "'aspc_env' must hold numbers, not"),
+    ):
+        np.savez(path, **log, aspc_env=fact)
+        refuse(path, says)
+    np.savez(path, **log, aspc_action_low=np.array("junk"))
+    assert len(data.load(path)) == 60
+    monkeypatch.setattr(files, "available_memory", lambda: sum(a.nbytes for a in log.values()) + 10)
+    refuse(path, "more than this machine's free memory")
+
+
 def test_claims_of_too_many_rows_are_refused_at_once(tmp_path: Path, log: dict[str, np.ndarray]) -> None:
     path = tmp_path / "claims.hdf5"
     with h5py.File(path, "w") as file:
@@ -277,7 +315,14 @@ def test_hdf5_data_in_another_file_is_refused(tmp_path: Path, log: dict[str, np.
 
 def test_bad_tables(tmp_path: Path, log: dict[str, np.ndarray]) -> None:
     path = write_csv(tmp_path / "words.csv", {**columns(log), "reward": np.array(["1.0", "high"] * 30)})
-    refuse(path, r"could not convert string 'high'.*row 1")
+    refuse(
+        path, r"words.csv, line 3: the cell of column 'reward' holds 'high', not a number; fill it or drop that line"
+    )
+    path = write_csv(tmp_path / "holes.csv.gz", {**columns(log), "terminal": np.array(["0", "1", " "] * 20)})
+    refuse(path, r"holes.csv.gz, line 4: the cell of column 'terminal' is empty; fill it or drop that line")
+    cut = write_csv(tmp_path / "cut.csv", columns(log))
+    cut.write_text(cut.read_text().rstrip().rpartition(",")[0])
+    refuse(cut, r"cut.csv, line 61: it has 7 cells, but the header 8; mend or drop that line")
     (tmp_path / "twice.csv").write_text("obs_0,obs_0,action_0,reward,terminal\n0,1,0.5,0,0\n")
     refuse(tmp_path / "twice.csv", "the column 'obs_0' is there twice")
     import pyarrow as pa

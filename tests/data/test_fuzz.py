@@ -27,7 +27,12 @@ def write_whole(folder: Path, suffix: str) -> None:
     elif suffix == ".h5":  # compressed and in chunks: other code paths of the library
         write_hdf5(path, log, compression="gzip", shuffle=True, fletcher32=True)
     elif suffix == ".npz":
-        np.savez_compressed(path, **log)
+        facts = {
+            "aspc_action_low": np.full(2, -3.0),
+            "aspc_env": np.array("Pendulum-v1"),
+            "aspc_ref_min": np.array(1.0),
+        }
+        np.savez_compressed(path, **log, **facts)
     elif suffix == ".csv":
         write_csv(path, columns(log))
     else:

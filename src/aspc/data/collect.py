@@ -34,15 +34,15 @@ class Recorder:
         return Dataset.from_arrays(observations, actions, rewards, terminals, timeouts, following, **options)
 
 
-def load_actor(path: str) -> tuple[Act, int | None]:
-    """A function from one observation to one action, from a saved policy's folder, an ONNX file, or `random`; and the
-    size of observation that it takes, where that is known."""
+def load_actor(path: str, rng: np.random.Generator) -> tuple[Act, int | None]:
+    """A function from one observation to one action, from a saved policy's folder or an ONNX file, and the size of
+    observation that it takes, where that is known; a policy that samples draws from `rng`."""
     if path.endswith(".onnx"):
         return _onnx_actor(Path(path))
     from aspc.policy import load_policy
 
     policy = load_policy(path)
-    return policy.act, policy.observation_size
+    return (lambda observation: policy.act(observation, rng)), policy.observation_size
 
 
 def _onnx_actor(path: Path) -> tuple[Act, int | None]:
@@ -83,7 +83,7 @@ def collect(env_name: str, policy: str, steps: int, *, noise: float = 0.0, seed:
     if policy == "random":
         act, size = (lambda _: rng.uniform(low, high)), None
     else:
-        act, size = load_actor(policy)
+        act, size = load_actor(policy, rng)
     observation, _ = env.reset(seed=seed)
     if size is not None and size != observation.shape[-1]:
         raise AspcError(f"{policy} takes observations of {size} numbers, but {env_name} gives {observation.shape[-1]}.")

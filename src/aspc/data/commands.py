@@ -244,19 +244,22 @@ class Convert:
     source: tyro.conf.OmitArgPrefixes[Source] = Source()
 
     def run(self) -> None:
-        target = Path(self.destination)
+        target, notes = Path(self.destination), list[str]()
         if self.destination.startswith(minari.PREFIX):
-            minari.write(self.source.load(self.dataset), minari.identifier(self.destination))
+            notes = minari.write(self.source.load(self.dataset), minari.identifier(self.destination))
         elif target.suffix in files.HDF5_SUFFIXES:
             loaded = self._load_unless_there(target)
             files.write_hdf5(target, files.dataset_arrays(loaded), files.dataset_facts(loaded))
         elif target.suffix == ".npz":
-            files.write_npz(target, files.dataset_arrays(self._load_unless_there(target)))
+            loaded = self._load_unless_there(target)
+            files.write_npz(target, files.dataset_arrays(loaded), files.dataset_facts(loaded))
         elif target.suffix:
             raise AspcError(f"Datasets are not written as {target.suffix}; use .hdf5, .npz, minari:ID or a folder.")
         else:
             self._pack(target)
         print(f"{self.dataset} → {self.destination}")
+        for note in notes:
+            print(f"warning: {note}")
 
     def _load_unless_there(self, target: Path) -> Dataset:
         _not_there_yet(target)

@@ -30,8 +30,11 @@ from aspc.errors import AspcError, MissingExtra
 Arrays = dict[str, Any]  # NumPy arrays by name
 
 FACTS_KEY = "aspc"  # attribute of HDF5 files that we write: environment, bounds and scores, as JSON
+FACTS_PREFIX = "aspc_"  # of the arrays that say the same in an NPZ file: numbers, or text as NumPy's unicode
+MOST_FACTS = 1_000_000  # bytes of each of these
 NUMBERS = ("action_low", "action_high", "ref_min", "ref_max")
 NAMES = ("observation_names", "action_names")
+STORED_FACTS = {f"{FACTS_PREFIX}{key}": key for key in ("env", *NUMBERS, *NAMES)}
 
 
 class Extracted(NamedTuple):
@@ -112,12 +115,16 @@ def resolve_keys(stored: Sequence[str], key_map: Mapping[str, str], name: str) -
             match = next((alias for alias in aliases if alias in stored), None)
             if match is not None:
                 found[key] = match
-                if match in ("dones", "done"):
-                    notes.append(
-                        f"{match!r} was read as terminals: if it also marks time limits, map those to timeouts."
-                    )
+                notes += _notes_on(match)
     _need_all(found, stored, name)
     return found, notes
+
+
+def _notes_on(name: str) -> list[str]:
+    """What to say of a stored name that was taken for an array without being asked to."""
+    if name not in ("dones", "done"):
+        return []
+    return [f"{name!r} was read as terminals: if it also marks time limits, map those to timeouts."]
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -172,7 +179,14 @@ def _read_hdf5(path: Path, key_map: Mapping[str, str]) -> Extracted:
 def read_facts(text: Any) -> dict[str, Any]:
     """The facts that a file states, so far as they have the right form."""
     try:
-        stated = json.loads(text)
+        return checked_facts(json.loads(text))
+    except (TypeError, ValueError):
+        return {}
+
+
+def checked_facts(stated: Any) -> dict[str, Any]:
+    """Those of stated facts that we know, if they have the right form; else none."""
+    try:
         numbers = {
             key: [float(x) for x in stated[key]] if key.startswith("action") else float(stated[key])
             for key in NUMBERS
@@ -203,8 +217,17 @@ def check_hdf5_dataset(dataset: Any, name: str) -> int:
 
 
 def _read_npz(path: Path, key_map: Mapping[str, str]) -> Extracted:
-    arrays, notes = _npz_members(path, lambda stored: resolve_keys(stored, key_map, path.name))
-    return Extracted(complete_flags(arrays, len(arrays["observations"]), path.name), notes, {})
+    def choose(stored: list[str]) -> tuple[dict[str, str], list[str]]:
+        found, notes = resolve_keys(stored, key_map, path.name)
+        return {**found, **{key: key for key in STORED_FACTS if key in stored}}, notes
+
+    arrays, notes = _npz_members(path, choose)
+    stated = {STORED_FACTS[key]: arrays.pop(key) for key in STORED_FACTS if key in arrays}
+    for key, array in stated.items():
+        if array.nbytes > MOST_FACTS:
+            raise AspcError(f"{path.name}: {key!r} has {array.nbytes:,} bytes, which is no such fact; take it out.")
+    facts = checked_facts({key: array.tolist() for key, array in stated.items()})
+    return Extracted(complete_flags(arrays, len(arrays["observations"]), path.name), notes, facts)
 
 
 def _npz_members(
@@ -217,7 +240,8 @@ def _npz_members(
         total = 0
         for source in found.values():
             with archive.open(members[source]) as file:
-                total += _check_npy_header(file, members[source].file_size, f"{path.name}: {source!r}")
+                kinds = "fiubU" if source in STORED_FACTS else "fiub"
+                total += _check_npy_header(file, members[source].file_size, f"{path.name}: {source!r}", kinds)
         refuse_too_large(total, path.name)
     with np.load(path, allow_pickle=False) as data:
         return {key: data[source] for key, source in found.items()}, notes
@@ -235,8 +259,8 @@ def read_npz(path: Path, *, required: Sequence[str], optional: Sequence[str] = (
     return _one_sentence(path, lambda: Extracted(*_npz_members(path, choose), {})).arrays
 
 
-def _check_npy_header(file: Any, size: int, name: str) -> int:
-    """The bytes of an array, once its header is known to claim numbers that the file really holds."""
+def _check_npy_header(file: Any, size: int, name: str, kinds: str) -> int:
+    """The bytes of an array, once its header is known to claim values of these kinds that the file really holds."""
     version = np.lib.format.read_magic(file)
     read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, _, dtype = read_header(file)
@@ -244,7 +268,7 @@ def _check_npy_header(file: Any, size: int, name: str) -> int:
         raise AspcError(
             f"{name} holds pickled Python objects, which are never loaded; save plain number arrays instead."
         )
-    if dtype.kind not in "fiub":
+    if dtype.kind not in kinds:
         raise AspcError(f"{name} must hold numbers, not {dtype}.")
     claimed = int(np.prod(shape, dtype=object)) * dtype.itemsize
     if claimed > size:
@@ -272,8 +296,10 @@ def _in_step(found: dict[str, list[str]]) -> dict[str, list[str]]:
     return found
 
 
-def resolve_columns(columns: Sequence[str], key_map: Mapping[str, str], name: str) -> dict[str, list[str]]:
-    """Which columns make each array; a key map's value is names and patterns with commas between."""
+def resolve_columns(
+    columns: Sequence[str], key_map: Mapping[str, str], name: str
+) -> tuple[dict[str, list[str]], list[str]]:
+    """Which columns make each array, and notes; a key map's value is names and patterns with commas between."""
     unknown = [key for key in key_map if key not in COLUMNS]
     if unknown:
         raise AspcError(f"The key map names {unknown[0]!r}; it can name {', '.join(COLUMNS)}.")
@@ -281,6 +307,7 @@ def resolve_columns(columns: Sequence[str], key_map: Mapping[str, str], name: st
     if twice:
         raise AspcError(f"{name}: the column {twice[0]!r} is there twice; give each column a name of its own.")
     found: dict[str, list[str]] = {}
+    notes: list[str] = []
     for key, patterns in COLUMNS.items():
         given = [part.strip() for part in key_map[key].split(",")] if key in key_map else None
         for pattern in given if given is not None else patterns:
@@ -288,11 +315,12 @@ def resolve_columns(columns: Sequence[str], key_map: Mapping[str, str], name: st
             if matches:
                 found.setdefault(key, []).extend(matches)
                 if given is None:
+                    notes += _notes_on(pattern)
                     break
             elif given is not None:
                 raise AspcError(f"{name}: the key map says {pattern!r}, but there are {_listed(columns)}.")
     _need_all(found, columns, name)
-    return _in_step(found)
+    return _in_step(found), notes
 
 
 def _names(found: Mapping[str, list[str]]) -> dict[str, list[str]]:
@@ -320,14 +348,14 @@ def _read_arrow(path: Path, key_map: Mapping[str, str]) -> Extracted:
         raise MissingExtra(f"Reading {path.name}", "tables") from error
     if path.suffix == ".parquet":
         with pq.ParquetFile(path) as file:
-            found = resolve_columns(file.schema_arrow.names, key_map, path.name)
+            found, notes = resolve_columns(file.schema_arrow.names, key_map, path.name)
             wanted = [column for names in found.values() for column in names]
             refuse_too_large(file.metadata.num_rows * len(wanted) * 16, path.name)
             table = file.read(columns=wanted, use_threads=False)
     else:
         with pa.memory_map(str(path)) as source:
             table = pa.ipc.open_file(source).read_all()
-            found = resolve_columns(table.column_names, key_map, path.name)
+            found, notes = resolve_columns(table.column_names, key_map, path.name)
 
     def column(source: str) -> np.ndarray:
         values = table.column(source)
@@ -340,7 +368,7 @@ def _read_arrow(path: Path, key_map: Mapping[str, str]) -> Extracted:
         return values.to_numpy()
 
     arrays = _table_arrays(found, column, path.name)
-    return Extracted(complete_flags(arrays, len(arrays["observations"]), path.name), [], _names(found))
+    return Extracted(complete_flags(arrays, len(arrays["observations"]), path.name), notes, _names(found))
 
 
 def _flag(text: str) -> float:
@@ -354,24 +382,45 @@ def _read_csv(path: Path, key_map: Mapping[str, str]) -> Extracted:
     with opener(path, "rt", encoding="utf-8-sig", newline="") as file:
         header = next(csv.reader(file), [])
     columns = [column.strip() for column in header]
-    found = resolve_columns(columns, key_map, path.name)
+    found, notes = resolve_columns(columns, key_map, path.name)
     wanted = sorted({columns.index(source) for names in found.values() for source in names})
     flags = [columns.index(n) for key in ("terminals", "timeouts") for n in found.get(key, ())]
     with opener(path, "rt", encoding="utf-8-sig", newline="") as file:
-        table = np.loadtxt(
-            file,
-            delimiter=",",
-            skiprows=1,
-            usecols=wanted,
-            ndmin=2,
-            dtype=np.float64,
-            quotechar='"',
-            comments=None,
-            converters=dict.fromkeys(flags, _flag),
-        )
+        try:
+            table = np.loadtxt(
+                file,
+                delimiter=",",
+                skiprows=1,
+                usecols=wanted,
+                ndmin=2,
+                dtype=np.float64,
+                quotechar='"',
+                comments=None,
+                converters=dict.fromkeys(flags, _flag),
+            )
+        except ValueError:
+            file.seek(0)
+            _refuse_bad_cell(file, columns, wanted, path.name)
+            raise
     position = {columns[index]: i for i, index in enumerate(wanted)}
     arrays = _table_arrays(found, lambda source: table[:, position[source]], path.name)
-    return Extracted(complete_flags(arrays, len(arrays["observations"]), path.name), [], _names(found))
+    return Extracted(complete_flags(arrays, len(arrays["observations"]), path.name), notes, _names(found))
+
+
+def _refuse_bad_cell(file: Iterable[str], columns: Sequence[str], wanted: Sequence[int], name: str) -> None:
+    """An error that names the first cell of a CSV that holds no number; none where no such cell is found."""
+    rows = csv.reader(file)
+    next(rows)
+    for row in rows:
+        at = f"{name}, line {rows.line_num}"
+        if row and len(row) <= wanted[-1]:
+            raise AspcError(f"{at}: it has {len(row)} cells, but the header {len(columns)}; mend or drop that line.")
+        for i in wanted if row else ():
+            try:
+                _flag(row[i])
+            except ValueError:
+                held = f"holds {row[i][:40]!r}, not a number" if row[i].strip() else "is empty"
+                raise AspcError(f"{at}: the cell of column {columns[i]!r} {held}; fill it or drop that line.") from None
 
 
 def extract(path: Path, key_map: Mapping[str, str]) -> Extracted:
@@ -512,10 +561,11 @@ def write_hdf5(path: Path, arrays: Mapping[str, np.ndarray], facts: Mapping[str,
             file.attrs[FACTS_KEY] = json.dumps(facts)
 
 
-def write_npz(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """Write arrays as an NPZ file, whole or not at all."""
+def write_npz(path: Path, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any] | None = None) -> None:
+    """Write arrays as an NPZ file, whole or not at all; facts become arrays of their own, which others ignore."""
+    stated = {f"{FACTS_PREFIX}{key}": np.asarray(fact) for key, fact in (facts or {}).items() if fact not in (None, [])}
     with cache.replacing(path) as temporary, open(temporary, "wb") as file:
-        np.savez(file, **dict(arrays))  # type: ignore[arg-type]
+        np.savez(file, **{**arrays, **stated})  # type: ignore[arg-type]
 
 
 def read_trusted_hdf5(path: Path) -> Arrays:

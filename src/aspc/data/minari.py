@@ -138,8 +138,8 @@ def reference_scores(name: str) -> tuple[float, float] | None:
     return None if low is None or high is None else (float(low), float(high))
 
 
-def write(dataset: Dataset, dataset_id: str) -> None:
-    """Write a dataset into Minari's own store; it is whole there or not there at all.
+def write(dataset: Dataset, dataset_id: str) -> list[str]:
+    """Write a dataset into Minari's own store; it is whole there or not there at all. Returns notes on what is lost.
 
     Minari keeps T + 1 observations an episode: without logged next observations an episode that timed out loses its
     last row (its observation becomes the last one), and a terminal row's observation is repeated.
@@ -162,18 +162,27 @@ def write(dataset: Dataset, dataset_id: str) -> None:
     ]
     if not buffers:
         raise AspcError(f"{dataset.name}: no episode is long enough to be written.")
+    environment = _minari_environment(dataset.env)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", category=UserWarning, module="minari.*")  # no author, no licence, ...
         written = minari.create_dataset_from_buffers(
             dataset_id,
             buffers,
-            env=_minari_environment(dataset.env),
+            env=environment,
             observation_space=gym.spaces.Box(-np.inf, np.inf, (dataset.observation_size,), np.float32),
             action_space=gym.spaces.Box(dataset.action_low, dataset.action_high, dtype=np.float32),
             description=f"Converted from {dataset.name} by aspc.",
         )
     if dataset.ref_min is not None and dataset.ref_max is not None:  # without an environment Minari would drop them
         written.storage.update_metadata({"ref_min_score": dataset.ref_min, "ref_max_score": dataset.ref_max})
+    notes = []
+    if dataset.env is not None and environment is None:
+        notes.append(
+            f"Minari cannot keep the environment {dataset.env}; give it with --env where you use {dataset_id}."
+        )
+    if dataset.observation_names or dataset.action_names:
+        notes.append("Minari cannot keep the names of columns.")
+    return notes
 
 
 def _minari_environment(env: str | None) -> Any:
