@@ -17,10 +17,13 @@ from tiny_suites import MAZE, OTHER_MAZE, STEPS
 
 from aspc.data import files
 from aspc.errors import AspcError
-from aspc.experiments import results
-from aspc.experiments.commands import bench
+from aspc.experiments import engine, results
+from aspc.experiments.commands import bench, settled_runs
 from aspc.experiments.cost import Rates
+from aspc.experiments.engine import Known, refuse_other_data
 from aspc.experiments.groups import curve_points
+from aspc.experiments.plan import files_of, make_plan
+from aspc.experiments.suites import expanded
 from tiny import make_dataset
 
 Start = Callable[..., "subprocess.Popen[str]"]
@@ -34,6 +37,9 @@ def test_results_say_what_was_run_and_what_came_of_it(uninterrupted: Path) -> No
     assert set(found.runs["dataset"]) == {MAZE, OTHER_MAZE}
     assert (found.runs["runs_together"] == 2).all()
     assert found.runs["command"].str.startswith("aspc bench tiny --out").all()
+    marks = found.runs.groupby("dataset")["data_fingerprint"].unique()  # of datasets by name too, for all algorithms
+    assert len(marks[MAZE]) == len(marks[OTHER_MAZE]) == 1
+    assert marks[MAZE][0] != marks[OTHER_MAZE][0]
     learned = found.runs[found.runs["variant"] == "ASPC"]
     assert (learned["scale_initial"] == 2.5).all()
     assert (learned["scale_last"] != 2.5).all()
@@ -96,17 +102,47 @@ def test_a_failed_run_is_recorded_and_the_others_go_on(tmp_path: Path, capsys) -
     assert len(list((tmp_path / "runs").iterdir())) == 2
 
 
-def test_data_that_cannot_be_loaded_fails_alone(tmp_path: Path, capsys) -> None:
+def test_data_that_cannot_be_loaded_fails_alone_and_data_that_has_changed_is_refused(tmp_path: Path, capsys) -> None:
     folder = tmp_path / "data"
     folder.mkdir()
     for name, sizes in (("small", {}), ("wide", {"obs": 6})):
         files.write_hdf5(folder / f"{name}.hdf5", files.dataset_arrays(make_dataset(**sizes)))
     (folder / "broken.hdf5").write_bytes(b"\x89HDF\r\n\x1a\n and then nothing")
-    assert bench(["tiny_files", "--data", str(folder), "--steps", "500", "--out", str(tmp_path), "--quiet"]) == 1
+    words = ["tiny_files", "--data", str(folder), "--steps", "500", "--out", str(tmp_path), "--quiet"]
+    assert bench(words) == 1
     runs = results.read(tmp_path).runs.set_index("dataset")
     assert runs["status"].to_dict() == {"small": "done", "wide": "done", "broken": "failed"}
     assert "broken.hdf5" in runs.loc["broken", "error"]
     assert runs["score_last"].isna().all()  # these logs have no environment
+    assert runs["data_fingerprint"].isna().to_dict() == {"small": False, "wide": False, "broken": True}
+    capsys.readouterr()
+    assert bench(words) == 1
+    assert "none to go" in capsys.readouterr().out
+    files.write_hdf5(folder / "small.hdf5", files.dataset_arrays(make_dataset(seed=1)))
+    with pytest.raises(AspcError, match=r"small.hdf5 is not the data that finished runs on small were .*; rename the"):
+        bench(words)
+    assert bench([*words, "--only", "wide"]) == 0  # what is not asked for is not looked at
+
+
+def test_only_files_of_finished_runs_are_read_and_a_run_without_a_fingerprint_says_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for name in ("a", "b"):
+        files.write_npz(folder / f"{name}.npz", files.dataset_arrays(make_dataset()))
+    plan = make_plan(expanded(["tiny_files"]), data=files_of(folder))
+    known = {run_id: Known("done", None, None) for run_id in plan.runs}  # as older results have them
+    monkeypatch.setattr(engine, "load_dataset", lambda name, file: pytest.fail(f"{file} was read"))
+    refuse_other_data(plan, known, files_of(folder))
+    for run_id, run in plan.runs.items():
+        known[run_id] = Known("done", None, None, "other" if run.dataset == "b" else None)
+    refuse_other_data(plan, known, {})  # known by name
+    monkeypatch.undo()
+    with pytest.raises(AspcError, match=r"b\.npz is not the data .* choose another --out"):
+        refuse_other_data(plan, known, files_of(folder))
+    retried = {run_id: Known("failed", "NaN", None, k.data_fingerprint) for run_id, k in known.items()}
+    assert settled_runs(plan, retried, retry_failed=True) == {}
 
 
 def test_two_benches_in_one_folder_are_refused(tmp_path: Path) -> None:

@@ -87,6 +87,43 @@ def test_a_run_has_a_place_in_every_suite_that_looks_at_it(tmp_path: Path) -> No
         assert places == [["necessity", "dynamic", "a"], ["table1", "ASPC", "a"], ["table1", "ASPC", "b"]]
 
 
+def test_results_of_an_older_version_have_no_fingerprint_and_are_read(tmp_path: Path, capsys: Any) -> None:
+    results.write_part(tmp_path / "old", "p", [run_row()], curve_rows())
+    path = tmp_path / "old" / "runs" / "p.parquet"
+    pq.write_table(pq.read_table(path).drop_columns(["data_fingerprint"]), path)
+    results.write_part(tmp_path / "new", "p", [run_row(data_fingerprint="f1")], curve_rows())
+    merged = results.merge([tmp_path / "old"], tmp_path / "m")
+    assert merged.runs["data_fingerprint"].isna().all()
+    assert list(merged.runs.columns) == list(results.RUNS)
+    assert len(results.read(tmp_path / "m", tmp_path / "new").runs) == 1
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("command", ["results", "report"])
+def test_runs_on_different_data_are_warned_of(
+    tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    rows = [run_row("a", data_fingerprint="f1"), run_row("b", seed=1, data_fingerprint="f1")]
+    results.write_part(tmp_path / "x", "p", [*rows, run_row("w", dataset="walker2d", data_fingerprint="f3")], [])
+    failed = run_row("w", dataset="walker2d", status="failed", data_fingerprint="f4")  # its data was mended since
+    results.write_part(tmp_path / "y", "p", [run_row("c", seed=2, data_fingerprint="f2"), failed], [])
+    results.write_part(tmp_path / "z", "p", [run_row("a", data_fingerprint="f2")], [])
+    if command == "report":  # no further than reading
+        content = pytest.importorskip("aspc.report.content")
+        monkeypatch.setattr(content, "build", lambda *_: (_ for _ in ()).throw(AspcError("Enough.")))
+
+    def said(*folders: str) -> str:
+        main([command, *(str(tmp_path / folder) for folder in folders)])
+        return "".join(line for line in capsys.readouterr().err.splitlines(keepends=True) if "warning" in line)
+
+    assert said("x") == said("y") == ""
+    of_data = "warning: not all runs on hopper-medium-v2 were trained on the same data"
+    assert said("x", "y").startswith(f"{of_data}, as their data_fingerprint says; keep")
+    both = said("x", "z")
+    assert both.startswith(of_data)
+    assert "(1 runs are there with both, and the newest counts)" in both
+
+
 def test_a_part_without_its_runs_does_not_exist_yet(tmp_path: Path) -> None:
     results.write_part(tmp_path, "p1", [run_row()], curve_rows())
     results.write_part(tmp_path, "p2", [run_row("b")], curve_rows("b"))

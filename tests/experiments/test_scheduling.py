@@ -102,6 +102,16 @@ def test_what_needs_a_failed_run_fails_with_its_reason_and_alone(tmp_path: Path,
     }
 
 
+def test_a_group_that_was_begun_goes_on_with_the_files_that_are_given_now(tmp_path: Path) -> None:
+    before, now = ({"a": tmp_path / folder / "a.npz"} for folder in ("before", "now"))
+    plan = make_plan(suites.expanded(["tiny_files"]), data=before)
+    (group,) = groups_to_run(tmp_path, plan, list(plan.runs), 4, before)
+    write_group(tmp_path, group)
+    (again,) = groups_to_run(tmp_path, plan, list(plan.runs), 4, now)
+    assert again.group_id == group.group_id
+    assert [member.file for member in again.members] == [str(now["a"])]
+
+
 def test_a_group_that_is_lost_is_recorded_and_the_others_go_on(tmp_path: Path) -> None:
     engine = PretendEngine(tmp_path, lost=("BC",))
     ended = run(tmp_path, engine, make_plan(suites.expanded(["tiny"])))

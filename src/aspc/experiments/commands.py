@@ -108,7 +108,7 @@ def bench(argv: list[str]) -> int:
         if getattr(asked, name) is not None and getattr(asked, name) < 1:
             raise AspcError(f"--{name.replace('_', '-')} must be at least 1, not {getattr(asked, name)}.")
 
-    from aspc.experiments.engine import known_runs, remember, the_only_bench
+    from aspc.experiments.engine import known_runs, refuse_other_data, remember, the_only_bench
     from aspc.experiments.plan import files_of, make_plan
 
     data = {} if asked.data is None else files_of(asked.data)
@@ -131,9 +131,11 @@ def bench(argv: list[str]) -> int:
         show_plan(asked, plan, data, known_runs(folders))
         return 0
     with the_only_bench(asked.out), gentle_end():
+        known = known_runs(folders)
+        refuse_other_data(plan, settled_runs(plan, known, asked.retry_failed), data)
         remember(asked.out, plan)
         stop_at, command = stopping_time(began, asked.budget), shlex.join(["aspc", "bench", *argv])
-        return run(asked, plan, data, known_runs(folders), stop_at, command)
+        return run(asked, plan, data, known, stop_at, command)
 
 
 def stopping_time(began: float, budget: float | None) -> float | None:
@@ -155,11 +157,16 @@ def listing() -> str:
     return "\n".join(lines)
 
 
+def settled_runs(plan: Plan, known: dict[str, Known], retry_failed: bool) -> dict[str, Known]:
+    """The runs of the plan that are not run again."""
+    found = {run_id: known[run_id] for run_id in plan.runs if run_id in known}
+    return {run_id: k for run_id, k in found.items() if k.status == "done" or not retry_failed}
+
+
 def pending_runs(plan: Plan, known: dict[str, Known], retry_failed: bool) -> list[str]:
     """The runs that are not finished yet, in order."""
-    return [
-        run_id for run_id in plan.runs if run_id not in known or (retry_failed and known[run_id].status == "failed")
-    ]
+    settled = settled_runs(plan, known, retry_failed)
+    return [run_id for run_id in plan.runs if run_id not in settled]
 
 
 def groups_of(asked: Asked, plan: Plan, data: dict[str, Path], pending: list[str]) -> list[Group]:
@@ -221,7 +228,7 @@ def run(
 
     groups = groups_of(asked, plan, data, pending_runs(plan, known, asked.retry_failed))
     print(state(plan, known, groups), flush=True)
-    settled = {run_id: k for run_id, k in known.items() if k.status == "done" or not asked.retry_failed}
+    settled = settled_runs(plan, known, asked.retry_failed)
     if groups:
         engine = make_engine(asked, stop_at)
         work = Bench(

@@ -21,6 +21,7 @@ from typing import NamedTuple, Protocol
 
 from filelock import FileLock, Timeout
 
+from aspc.data import cache
 from aspc.errors import AspcError
 from aspc.experiments import results
 from aspc.experiments.groups import (
@@ -28,7 +29,10 @@ from aspc.experiments.groups import (
     PROGRESS,
     Group,
     Member,
+    data_fingerprint,
+    file_of,
     group_folder,
+    load_dataset,
     make_groups,
     part_file,
     record_failure,
@@ -116,6 +120,7 @@ class Known(NamedTuple):
     status: str
     error: str | None
     scale_last: float | None
+    data_fingerprint: str | None = None
 
 
 def known_runs(folders: Iterable[Path]) -> dict[str, Known]:
@@ -137,6 +142,25 @@ def result_files(folders: Iterable[Path]) -> Iterator[Path]:
 def read_known(path: Path) -> dict[str, Known]:
     table = results.read_table(path, "runs").select(["run_id", *Known._fields])
     return {row.pop("run_id"): Known(**row) for row in table.to_pylist()}
+
+
+def refuse_other_data(plan: Plan, settled: Mapping[str, Known], data: Mapping[str, Path]) -> None:
+    """An error where a file is not what runs on a dataset of its name were trained on that count as finished.
+
+    Only the files of such runs are read. A dataset that is known by name is what its name says.
+    """
+    recorded: dict[str, set[str]] = {}
+    for run_id, known in settled.items():
+        dataset = plan.runs[run_id].dataset
+        if dataset in data and known.data_fingerprint is not None:
+            recorded.setdefault(dataset, set()).add(known.data_fingerprint)
+    with cache.said_if_slow("Reading files of --data, to see whether finished runs were trained on the same …"):
+        for dataset, marks in recorded.items():
+            if marks != {data_fingerprint(load_dataset(dataset, str(data[dataset])))}:
+                raise AspcError(
+                    f"{data[dataset]} is not the data that finished runs on {dataset} were trained on; "
+                    "rename the file, or choose another --out (and another --known)."
+                )
 
 
 def unfinished_groups(bench: Path) -> list[Group]:
@@ -179,13 +203,14 @@ def the_only_bench(bench: Path) -> Iterator[None]:
 def groups_to_run(
     bench: Path, plan: Plan, pending: Sequence[str], size: int, data: Mapping[str, Path], plugin: str | None = None
 ) -> list[Group]:
-    """Groups of the pending runs, in the order of the plan; a group that was begun before stays as it was."""
+    """Groups of the pending runs, in the order of the plan; a group that was begun before stays as it was, but for
+    where its files are now (that they are the same data is checked when it goes on)."""
     left = dict.fromkeys(pending)
     begun = []
     for group in unfinished_groups(bench):
         # The file of a group names a plugin, which is run: only one that was given here.
         if group.plugin == plugin and all(run_id in left for run_id in group.run_ids):
-            begun.append(group)
+            begun.append(replace(group, members=tuple(replace(m, file=file_of(m.run, data)) for m in group.members)))
             for run_id in group.run_ids:
                 del left[run_id]
     place = {run_id: i for i, run_id in enumerate(pending)}

@@ -28,12 +28,12 @@ from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock, Timeout
 
-from aspc.data import Dataset, d4rl, ogbench
+from aspc.data import Dataset, d4rl, files, ogbench
 from aspc.errors import AspcError, DiskTrouble
 from aspc.experiments import results
 from aspc.experiments.plan import Plan, RunSpec, name_in_presets, short_hash
 from aspc.policy import write_atomically
-from aspc.training.config import flat_values, to_plain
+from aspc.training.config import fingerprint, flat_values, to_plain
 
 if TYPE_CHECKING:
     from aspc.training.fleet import Fleet
@@ -92,7 +92,7 @@ class Group:
     def title(self) -> str:
         datasets = list(dict.fromkeys(m.run.dataset for m in self.members))
         variants = list(dict.fromkeys(m.variant for m in self.members))
-        return f"{_a_few(variants)} on {_a_few(datasets)} ({len(self.members)} runs)"
+        return f"{results.a_few(variants)} on {results.a_few(datasets)} ({len(self.members)} runs)"
 
     def to_json(self) -> str:
         return json.dumps({"format": 1, **dataclasses.asdict(self)}, indent=1) + "\n"
@@ -112,10 +112,6 @@ class Group:
 MEMBER_FACTS = ("suite", "variant", "file", "scale_target")
 
 
-def _a_few(names: Sequence[str]) -> str:
-    return ", ".join(names) if len(names) <= 3 else f"{', '.join(names[:2])} and {len(names) - 2} more"
-
-
 # ── which runs go together ──────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -129,9 +125,8 @@ def make_groups(
     programs: dict[Any, list[Member]] = {}
     for run_id in run_ids:
         run, entry = plan.runs[run_id], plan.entry_of(run_id)
-        file = str(data[run.dataset]) if run.dataset in data else None
         key = (entry.suite, run.scale_of is None, program_key(run))
-        programs.setdefault(key, []).append(Member(run, entry.suite, entry.variant, file))
+        programs.setdefault(key, []).append(Member(run, entry.suite, entry.variant, file_of(run, data)))
     groups = []
     for members in programs.values():
         most = 1 if members[0].run.alone else size
@@ -141,6 +136,10 @@ def make_groups(
         ordered = sorted(members, key=lambda m: m.run.dataset)
         groups += [Group(tuple(ordered[a:b]), plugin) for a, b in pairwise(cuts)]
     return groups
+
+
+def file_of(run: RunSpec, data: Mapping[str, Path]) -> str | None:
+    return str(data[run.dataset]) if run.dataset in data else None
 
 
 def program_key(run: RunSpec) -> str:
@@ -254,8 +253,9 @@ Rows = list[dict[str, Any]]
 
 def _trained(group: Group, folder: Path, quiet: bool, report: OnProgress) -> tuple[Rows, Rows]:
     """Rows of the runs and of their curves."""
-    files = {member.run.dataset: member.file for member in group.members}
-    data = {name: _attempt(partial(load_dataset, name, file)) for name, file in files.items()}
+    paths = {member.run.dataset: member.file for member in group.members}
+    data = {name: _attempt(partial(load_dataset, name, path)) for name, path in paths.items()}
+    marks = {name: data_fingerprint(found) for name, found in data.items() if isinstance(found, Dataset)}
     rows: Rows = []
     curves: Rows = []
     programs: dict[Any, list[Member]] = {}
@@ -275,7 +275,7 @@ def _trained(group: Group, folder: Path, quiet: bool, report: OnProgress) -> tup
             row, points = rows_of(fleet, member, data[member.run.dataset], len(members))
             rows.append(row)
             curves += points
-    return rows, curves
+    return [{**row, "data_fingerprint": marks.get(row["dataset"])} for row in rows], curves
 
 
 def _attempt(what: Callable[[], Any]) -> Any:
@@ -303,6 +303,11 @@ def load_dataset(name: str, file: str | None) -> Dataset:
     if file is None:
         return data.load(name)
     return d4rl_files.load(name, path=Path(file)) if name in d4rl.datasets() else data.load(file, name=name)
+
+
+def data_fingerprint(data: Dataset) -> str:
+    """A hash of what a dataset holds, whatever its name and whichever algorithm learns from it."""
+    return fingerprint(*files.dataset_arrays(data).values(), data.action_low, data.action_high)
 
 
 def _train(members: Sequence[Member], data: Mapping[str, Any], path: Path, quiet: bool, report: OnProgress) -> Fleet:

@@ -1,7 +1,8 @@
 """From suites to runs: which there are, what each is called, which of them can train together.
 
 A run's name is a hash of what it is (algorithm, settings, dataset, seed, steps): it does not depend on the suite that
-asks for it, on the machine, or on what it is trained together with. So a finished run is known for ever.
+asks for it, on the machine, or on what it is trained together with. So a finished run is known for ever. What a
+dataset's file holds is no part of it either: that is in the run's row, and `engine.refuse_other_data` compares.
 """
 
 from __future__ import annotations

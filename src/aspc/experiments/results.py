@@ -13,6 +13,7 @@ import io
 import json
 import math
 import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,11 +36,13 @@ Row = Mapping[str, Any]
 
 
 class Column(NamedTuple):
-    """One column of a table: its kind, whether every row must have it, and what it says."""
+    """One column of a table: its kind, whether every row must have it, what it says, and whether every file has it
+    (older ones lack a column that came later: its values are null)."""
 
     kind: Kind
     required: bool
     what: str
+    in_every_file: bool = True
 
 
 RUNS: dict[str, Column] = {
@@ -49,6 +52,7 @@ RUNS: dict[str, Column] = {
     "variant": Column("text", True, "label as shown"),
     "algo": Column("text", True, "name of the algorithm"),
     "dataset": Column("text", True, "name of the dataset"),
+    "data_fingerprint": Column("text", False, "hash of what the dataset held; older files have none", False),
     "seed": Column("int", True, "seed"),
     "steps": Column("int", True, "steps trained"),
     "settings": Column("json", False, "what differs from the algorithm's defaults"),
@@ -221,7 +225,7 @@ def export_csv(results: Results, out: str | Path) -> list[Path]:
 
 def read(*folders: str | Path) -> Results:
     """Read folders of results, parts and merged ones. Of a run that is there twice, "done" beats "failed", then the
-    newest counts; its curve comes from the same part."""
+    newest counts; its curve comes from the same part. A warning on stderr says where runs on different data meet."""
     sources = [source for folder in folders for source in _sources(Path(folder))]
     if not sources:
         raise AspcError("Give at least one folder of results.")
@@ -231,7 +235,32 @@ def read(*folders: str | Path) -> Results:
             table = read_table(path, kind)
             numbers = _pyarrow().repeat(_pyarrow().scalar(i, "int64"), len(table))
             tables[kind].append(table.append_column("source", numbers))
-    return _unique(*(_frame(tables[kind], columns) for kind, columns in TABLES.items()))
+    frames = {kind: _frame(tables[kind], columns) for kind, columns in TABLES.items()}
+    if warning := unlike_data(frames["runs"]):
+        print(f"warning: {warning}", file=sys.stderr)
+    return _unique(**frames)
+
+
+def unlike_data(runs: pd.DataFrame) -> str:
+    """A sentence where datasets of one name were not the same data in all finished runs; else an empty text."""
+    done = runs[runs["status"] == "done"]
+
+    def with_several(column: str) -> list[str]:
+        contents = done.groupby(column)["data_fingerprint"].nunique()  # what is unknown is not counted
+        return sorted(contents[contents > 1].index)
+
+    datasets, repeated = with_several("dataset"), len(with_several("run_id"))
+    if not datasets:
+        return ""
+    twice = f" ({repeated:,} runs are there with both, and the newest counts)" if repeated else ""
+    return (
+        f"not all runs on {a_few(datasets)} were trained on the same data, as their data_fingerprint says{twice}; "
+        "keep their results apart, or rename one of the files and train again."
+    )
+
+
+def a_few(names: Sequence[str]) -> str:
+    return ", ".join(names) if len(names) <= 3 else f"{', '.join(names[:2])} and {len(names) - 2} more"
 
 
 def _sources(folder: Path) -> list[dict[str, Path]]:
@@ -256,14 +285,16 @@ def read_table(path: Path, kind: str) -> pa.Table:
     pa, columns = _pyarrow(), TABLES[kind]
     import pyarrow.parquet as pq
 
-    texts = [key for key, column in columns.items() if column.kind in ("text", "json")]
     try:
         metadata = pq.read_metadata(path)
-        _check_columns(path, kind, metadata.schema.to_arrow_schema())
+        schema = metadata.schema.to_arrow_schema()
+        _check_columns(path, kind, schema)
         if metadata.num_rows > MOST_ROWS:
             raise AspcError(f"{path} claims {metadata.num_rows:,} rows; results have at most {MOST_ROWS:,} a file.")
+        there = [key for key in columns if key in schema.names]
+        texts = [key for key in there if columns[key].kind in ("text", "json")]
         with pq.ParquetFile(path, metadata=metadata, read_dictionary=texts, page_checksum_verification=True) as file:
-            table = file.read(columns=list(columns), use_threads=False, use_pandas_metadata=False)
+            table = file.read(columns=there, use_threads=False, use_pandas_metadata=False)
         table.validate(full=True)  # a damaged text column can point beyond its dictionary
     except AspcError:
         raise
@@ -271,6 +302,8 @@ def read_table(path: Path, kind: str) -> pa.Table:
         raise AspcError(
             f"{path} is not a whole Parquet file; it may be cut or damaged: remove it, or write it again."
         ) from error
+    for key in (key for key in columns if key not in there):
+        table = table.append_column(key, pa.nulls(len(table), _arrow_type(columns[key].kind)))
     return _check_values(path, kind, table)
 
 
@@ -280,10 +313,10 @@ def _check_columns(path: Path, kind: str, schema: pa.Schema) -> None:
         raise AspcError(f"{path} is not a table of results: it has no column schema_version.")
     if len(set(schema.names)) < len(schema.names):
         raise AspcError(f"{path} has two columns of one name.")
-    missing = [key for key in columns if key not in schema.names]
+    missing = [key for key, column in columns.items() if column.in_every_file and key not in schema.names]
     if missing:
         raise AspcError(f"{path} lacks the column{'s' * (len(missing) > 1)} {', '.join(missing)} of {kind}.")
-    for key, column in columns.items():
+    for key, column in ((k, c) for k, c in columns.items() if k in schema.names):
         found = schema.field(key).type
         if pa.types.is_dictionary(found):
             found = found.value_type
