@@ -110,23 +110,28 @@ def test_the_buffer_grows_and_the_scale_moves(offline: Run, gone_on: Run) -> Non
     assert len(np.unique(rows[:, 4])) > 150  # actions, with noise
 
 
-def test_resuming_goes_on_with_everything_but_the_episode(gone_on: Run, offline: Run, tmp_path: Path) -> None:
-    """Stopped by a signal after two collections; the ring, the state and the rows so far are there again."""
+@pytest.mark.parametrize("where", ["collecting", "evaluating"])
+def test_resuming_goes_on_with_everything_but_the_episode(
+    where: str, gone_on: Run, offline: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stopped by a signal in the second chunk; the ring, the state and the rows so far are there again."""
+    owner, name = {
+        "collecting": (online.Collector, "collect"),
+        "evaluating": (online.OnlineTrainer, "_evaluate"),  # of the offline policy, then of the second chunk's
+    }[where]
     calls: list[int] = []
+    original = getattr(owner, name)
 
-    class Stopping(online.Collector):
-        def collect(self, *arguments: Any) -> Any:
-            calls.append(arguments[1])
-            if len(calls) == 2:
-                signal.raise_signal(signal.SIGINT)
-            return super().collect(*arguments)
+    def stopping(self: Any, *arguments: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 2:
+            signal.raise_signal(signal.SIGINT)
+        return original(self, *arguments)
 
-    original, online.Collector = online.Collector, Stopping  # type: ignore[misc]
-    try:
+    with monkeypatch.context() as changed:
+        changed.setattr(owner, name, stopping)
         with pytest.raises(Interrupted, match=r"Stopped at step 80; continue with: aspc finetune --resume"):
             finetune(offline, "maze2d-umaze", seed=5, steps=200, out=tmp_path / "run", **ONLINE)
-    finally:
-        online.Collector = original  # type: ignore[misc]
     run = Run(tmp_path / "run")
     assert run.result is None
     half = np.fromfile(run.path / online.ONLINE, np.float32)

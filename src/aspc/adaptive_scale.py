@@ -162,6 +162,10 @@ class AdaptiveScale(Generic[Base]):
             raise AspcError(f"The scale mode {self.scale_mode!r} needs scale_target, the final scale of a learned run.")
         if self.k_alpha < 1:
             raise AspcError("k_alpha must be at least 1.")
+        if isinstance(self.base.scale, float) and not self.base.scale > 0:
+            raise AspcError(
+                f"A scale that is learned starts above 0, so {self.base.scale_name} cannot be {self.base.scale}."
+            )
 
     # -- what is the base's stays the base's -------------------------------------------------------------------
     @property

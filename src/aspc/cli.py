@@ -101,8 +101,8 @@ class Train:
 def train(argv: list[str]) -> int:
     if plugin := option(argv, "plugin"):
         load_plugin(plugin)
-    if resume := option(argv, "resume"):
-        return _resume(Path(resume), argv)
+    if option(argv, "resume"):
+        return _resume(argv)
     model = _model(Path(repeated)) if (repeated := option(argv, "from")) else {}
     name, bc = option(argv, "algo") or model.get("algo", "aspc"), option(argv, "bc") or model.get("bc", "plain")
     algorithm = algorithms.default(name, bc)  # type: ignore[arg-type]
@@ -122,7 +122,7 @@ def train(argv: list[str]) -> int:
     from aspc.training.run import start_run
 
     env, options = asked.source.env, asked.source.options()
-    environment = "auto" if env is None else None if env == "none" else env
+    environment = environment_asked_for(env)
     if model and not option(argv, "env"):
         environment = model["run"].env
     if not Path(asked.dataset).exists():
@@ -151,6 +151,8 @@ def _model(path: Path) -> dict[str, Any]:
 
     run = Run(path)
     config, data = run.config, run.config["dataset"]
+    if "finetuned_from" in config:
+        raise AspcError(f"{path} was trained online; repeat the run it came from, {config['finetuned_from']['run']}.")
     if data["source"] is None or config["env"] == A_FUNCTION:
         raise AspcError(f"{path} was made by a program, from arrays or with an environment of its own: run that again.")
     return {
@@ -190,20 +192,47 @@ def _with_algorithm(algorithm: Any) -> Any:
     )
 
 
-def _resume(path: Path, argv: list[str]) -> int:
+@dataclass(frozen=True)
+class Resume:
+    """Continue a run from its last checkpoint; it keeps its data, algorithm and settings."""
+
+    resume: Path
+    """The run's folder."""
+    steps: int | None = None
+    """Steps in all, if more than it was begun with."""
+    env: str | None = None
+    """The environment, where it is a function of your own (module:Env); "none" evaluates no more."""
+    plugin: Path | None = None
+    """A Python file that registers an algorithm of your own."""
+    quiet: bool = False
+    """Show no progress."""
+
+
+def refuse_settings(argv: list[str]) -> None:
+    """A resumed run keeps what it was begun with."""
+    allowed = {"--help", *(f"--{f.name}" for f in dataclasses.fields(Resume))}
+    others = [word for word in argv if word.startswith("--") and word.split("=")[0] not in allowed]
+    if others:
+        raise AspcError(
+            f"A resumed run keeps its settings; only --steps and --env can be given, not {', '.join(others)}."
+        )
+
+
+def _resume(argv: list[str]) -> int:
+    refuse_settings(argv)
+    asked = parse(Resume, argv, "train")
+
     from aspc.training.run import resume_run
 
-    allowed = {"--resume", "--steps", "--env", "--quiet", "--plugin"}
-    others = [w for w in argv if w.startswith("--") and w.split("=")[0] not in allowed]
-    if others:
-        named = ", ".join(others)
-        raise AspcError(f"A resumed run keeps its settings; only --steps and --env can be given, not {named}.")
-    steps = option(argv, "steps")
-    if steps is not None and not steps.isdigit():
-        raise AspcError(f"--steps must be a whole number, not {steps!r}.")
-    run = resume_run(path, None, "", option(argv, "env") or "auto", int(steps) if steps else None, "--quiet" in argv)
-    print_result(run)
+    if asked.steps is not None and asked.steps < 1:
+        raise AspcError(f"--steps must be at least 1, not {asked.steps}.")
+    print_result(resume_run(asked.resume, None, "", environment_asked_for(asked.env), asked.steps, asked.quiet))
     return 0
+
+
+def environment_asked_for(env: str | None) -> str | None:
+    """What `--env` says, as `train` takes it."""
+    return "auto" if env is None else None if env == "none" else env
 
 
 def print_result(run: Run) -> None:
@@ -264,6 +293,7 @@ class Evaluate:
 def evaluate(argv: list[str]) -> int:
     asked = parse(Evaluate, argv, "eval")
 
+    from aspc.policy import without_nan
     from aspc.training.folder import Run
     from aspc.training.run import evaluate as evaluate_run
 
@@ -271,7 +301,7 @@ def evaluate(argv: list[str]) -> int:
         raise AspcError("--episodes must be at least 1.")
     rows = evaluate_run(Run(asked.run), asked.episodes, env=asked.env)
     if asked.json:
-        print(json.dumps(rows))
+        print(json.dumps(without_nan(rows)))
         return 0
     for row in rows:
         line = f"seed {row['seed']}: return {row['return_mean']:.1f} ± {row['return_std']:.1f}"

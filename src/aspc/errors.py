@@ -45,6 +45,11 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> AspcError:
     return AspcError(f"Unknown {kind} {name!r}; did you mean {', '.join(near)}?")
 
 
+def printable(text: str) -> str:
+    """Text that cannot move the cursor or ring the bell of a terminal."""
+    return "".join(c if c.isprintable() else "?" for c in text)
+
+
 def first_line(error: BaseException) -> str:
     """What another library says of a failure, short enough for a sentence."""
     return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")

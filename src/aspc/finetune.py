@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import tyro
 
 from aspc.algorithms.base import with_horizon
-from aspc.cli import load_plugin, parse, print_result
+from aspc.cli import load_plugin, parse, print_result, refuse_settings
 from aspc.data import Dataset
 from aspc.errors import AspcError
 from aspc.ope.runs import Trained
@@ -214,10 +214,7 @@ def main(argv: list[str]) -> int:
     if asked.plugin is not None:
         load_plugin(str(asked.plugin))
     if asked.resume is not None:
-        allowed = {"--resume", "--steps", "--env", "--plugin", "--quiet"}
-        others = [word for word in argv if word.startswith("--") and word.split("=")[0] not in allowed]
-        if others:
-            raise AspcError(f"A resumed run keeps its settings; only --steps can be given, not {', '.join(others)}.")
+        refuse_settings(argv)
         steps = asked.online.steps if any(word.split("=")[0] == "--steps" for word in argv) else None
         print_result(resume(asked.resume, steps, asked.env, quiet=asked.quiet))
         return 0

@@ -13,8 +13,10 @@ A policy is a folder of two files, never a pickle:
 from __future__ import annotations
 
 import json
+import math
 import os
 import tempfile
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -185,6 +187,16 @@ def find_policy(path: str | Path, seed: int | None = None) -> Path:
 def load_policy(path: str | Path, seed: int | None = None) -> Policy:
     """The policy of a run (`seed` picks among several) or of a policy's own folder."""
     return Policy.load(find_policy(path, seed))
+
+
+def without_nan(value: Any, instead: Callable[[float], Any] = lambda number: None) -> Any:
+    """JSON has no NaN and no infinity: null, or what `instead` makes of the number, takes their place."""
+    if isinstance(value, Mapping):
+        return {key: without_nan(item, instead) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_nan(item, instead) for item in value]
+    number = isinstance(value, float | np.floating)
+    return instead(float(value)) if number and not math.isfinite(value) else value
 
 
 def write_atomically(path: Path, content: bytes) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from aspc.data.dataset import Dataset
+from aspc.errors import printable
 
 SATURATED = 0.999  # of the way to a bound
 MANY_SATURATED = 0.05  # share of rows
@@ -34,12 +35,7 @@ class Summary:
 def _named(size: int, names: Sequence[str]) -> str:
     """How many numbers, and which: a policy wants them in this order."""
     shown = ", ".join((*names[:MOST_NAMES], "…") if len(names) > MOST_NAMES else names)
-    return f"{size} numbers" + (f": {_printable(shown)}" if names else "")
-
-
-def _printable(text: str) -> str:
-    """Text that cannot move the cursor of a terminal."""
-    return "".join(c if c.isprintable() else "?" for c in text)
+    return f"{size} numbers" + (f": {printable(shown)}" if names else "")
 
 
 def summarise(dataset: Dataset) -> Summary:
@@ -128,7 +124,7 @@ def _saturated_actions(dataset: Dataset) -> list[str]:
     worst = int(shares.argmax())
     if shares[worst] <= MANY_SATURATED:
         return []
-    name = f" ({_printable(dataset.action_names[worst])})" if dataset.action_names else ""
+    name = f" ({printable(dataset.action_names[worst])})" if dataset.action_names else ""
     return [f"actions sit at a bound: in dimension {worst}{name} in {100 * shares[worst]:.0f} % of the rows."]
 
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import io
+import math
 import warnings
 from collections.abc import Iterator
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
@@ -22,11 +23,13 @@ from aspc.errors import AspcError, MissingExtra, unknown_name
 
 __all__ = [
     "action_bounds",
+    "check_sizes",
     "horizon",
     "is_continuing",
     "make_env",
     "normalised_score",
     "reference_scores",
+    "sizes",
 ]
 
 LOCOMOTION = {"halfcheetah": "HalfCheetah-v4", "hopper": "Hopper-v4", "walker2d": "Walker2d-v4"}
@@ -78,11 +81,13 @@ def _make_gymnasium(name: str) -> gym.Env[Any, Any]:
             with contextlib.suppress(ImportError):
                 import gymnasium_robotics  # noqa: F401  (registers its environments)
         try:
-            return gym.make(name, disable_env_checker=True)
+            env = gym.make(name, disable_env_checker=True)
         except gym.error.DependencyNotInstalled as error:
             raise MissingExtra(f"The environment {name}", "mujoco") from error
         except (gym.error.Error, ImportError) as error:
             raise unknown_name("environment", name, _known_names()) from error
+    unlimited = env.spec is not None and env.spec.max_episode_steps is None
+    return gym.wrappers.TimeLimit(env, DEFAULT_HORIZON) if unlimited else env
 
 
 def _make_ogbench(name: str) -> gym.Env[Any, Any]:
@@ -142,15 +147,42 @@ def _known_names() -> list[str]:
     return [*d4rl.datasets(), *gym.registry]
 
 
+class _Facts(NamedTuple):
+    """What an environment that is not described by a table says of itself."""
+
+    action_low: np.ndarray
+    action_high: np.ndarray
+    observation_size: int
+    step_limit: int | None
+
+
 @cache
-def _probe(name: str) -> tuple[np.ndarray, np.ndarray, int | None]:
-    """Action bounds and step limit of an environment that is not described by a table."""
+def _probe(name: str) -> _Facts:
     env = make_env(name)
-    space, spec = env.action_space, env.spec
+    actions, observations, spec = env.action_space, env.observation_space, env.spec
     env.close()
-    assert isinstance(space, gym.spaces.Box)
-    limit = None if spec is None else spec.max_episode_steps
-    return space.low.astype(np.float32).ravel(), space.high.astype(np.float32).ravel(), limit
+    assert isinstance(actions, gym.spaces.Box)
+    assert isinstance(observations, gym.spaces.Box)
+    low, high = (bound.astype(np.float32).ravel() for bound in (actions.low, actions.high))
+    return _Facts(low, high, math.prod(observations.shape), None if spec is None else spec.max_episode_steps)
+
+
+def sizes(name: str) -> tuple[int, int]:
+    """Numbers of an observation, and of an action."""
+    family = d4rl.family_of(name.split("?")[0])
+    if family is not None:
+        return d4rl.FAMILIES[family].observation_size, d4rl.FAMILIES[family].action_size
+    facts = _probe(name)
+    return facts.observation_size, len(facts.action_low)
+
+
+def check_sizes(name: str, found: tuple[int, int], data: tuple[int, int]) -> None:
+    """Refuses an environment in which policies that are learned from the data cannot act."""
+    if found != data:
+        raise AspcError(
+            f"{name} has observations of {found[0]} and actions of {found[1]} numbers, but the data have {data[0]} and "
+            f"{data[1]}; evaluate in another environment (--env), or in none (--env none)."
+        )
 
 
 def action_bounds(name: str) -> tuple[np.ndarray, np.ndarray] | None:
@@ -159,7 +191,7 @@ def action_bounds(name: str) -> tuple[np.ndarray, np.ndarray] | None:
     if family is not None:
         ones = np.ones(d4rl.FAMILIES[family].action_size, dtype=np.float32)
         return -ones, ones
-    low, high, _ = _probe(name)
+    low, high, *_ = _probe(name)
     return (low, high) if np.isfinite(low).all() and np.isfinite(high).all() else None
 
 
@@ -168,7 +200,7 @@ def horizon(name: str) -> int:
     family = d4rl.family_of(name.split("?")[0])
     if family is not None:
         return d4rl.FAMILIES[family].horizon
-    return _probe(name)[2] or DEFAULT_HORIZON
+    return _probe(name).step_limit or DEFAULT_HORIZON
 
 
 def is_continuing(name: str) -> bool:

@@ -77,7 +77,7 @@ def main(argv: list[str]) -> int:
 
 def plain(report: Report) -> dict[str, Any]:
     """The report as JSON has it: NaN is null."""
-    from aspc.ope.commands import without_nan
+    from aspc.policy import without_nan
 
     findings = [{"level": f.level, "about": f.about, "text": f.text} for f in report.findings]
     return without_nan(
@@ -89,8 +89,8 @@ def text(report: Report) -> str:
     """The summary for a terminal."""
     import textwrap
 
+    from aspc.errors import printable
     from aspc.inspect.page import MARKS
-    from aspc.ope.commands import printable
 
     lines = [report.verdict, ""]
     width = max(len(f.about) for f in report.findings)

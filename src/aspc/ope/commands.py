@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
-import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -13,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from aspc.data.commands import Source
-from aspc.errors import AspcError
+from aspc.errors import AspcError, printable
 from aspc.ope.options import FQEOptions
 from aspc.ope.runs import Candidate, checkpoint_policies, dataset_of, saved_policies
-from aspc.policy import write_atomically
+from aspc.policy import without_nan, write_atomically
 
 if TYPE_CHECKING:
     from aspc.ope.fqe import Estimate, Ranking
@@ -129,26 +128,12 @@ def plain(ranking: Ranking, candidates: list[Candidate]) -> dict[str, Any]:
     )
 
 
-def without_nan(value: Any) -> Any:
-    """JSON has no NaN."""
-    if isinstance(value, dict):
-        return {k: without_nan(v) for k, v in value.items()}
-    if isinstance(value, list):
-        return [without_nan(v) for v in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
 def make_room(path: Path) -> None:
     """The folder that a file will be written into, made now: before the work, not after it, one learns if it cannot."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise AspcError(f"{path} cannot be written: {error.strerror}; choose another place.") from error
-
-
-def printable(name: str) -> str:
-    """A name that cannot move the cursor or ring the bell of a terminal."""
-    return "".join(c if c.isprintable() else "?" for c in name)
 
 
 def text(ranking: Ranking, result: dict[str, Any]) -> str:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import math
 import platform
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, Literal, get_args
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import numpy as np
 
@@ -17,6 +19,8 @@ from aspc.errors import AspcError, unknown_name
 from aspc.training.loggers import LoggerName
 
 MatmulPrecision = Literal["default", "high", "highest"]
+COUNTS = ("steps", "eval_every", "eval_episodes", "log_every", "n_step", "checkpoints_to_keep")
+LARGEST_SEED = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -34,7 +38,7 @@ class TrainOptions:
     final_episodes: int | None = None
     """Episodes of the last evaluation, if not the same."""
     log_every: int = 1_000
-    """Steps of a chunk: metrics are averaged over it. Must divide eval_every."""
+    """Steps of a chunk: metrics are averaged over it. Where it does not divide eval_every, that is taken instead."""
     checkpoint_every: int = 0
     """Steps between checkpoints; 0 means about once a minute."""
     checkpoints_to_keep: int = 2
@@ -57,20 +61,27 @@ class TrainOptions:
     """Also send them to Weights & Biases or MLflow, which their own environment variables configure."""
 
     def __post_init__(self) -> None:
-        for name in ("steps", "eval_every", "eval_episodes", "log_every", "n_step", "checkpoints_to_keep"):
+        for name in (*COUNTS, "checkpoint_every", "memory_budget_mb", "monitor_every", "final_episodes", "horizon"):
+            object.__setattr__(self, name, _whole_number(name, getattr(self, name)))
+        seeds = self.seeds if isinstance(self.seeds, Iterable) else (self.seeds,)
+        object.__setattr__(self, "seeds", tuple(_whole_number("seeds", seed) for seed in seeds))
+        for name in COUNTS:
             if getattr(self, name) < 1:
                 raise AspcError(f"--{name.replace('_', '-')} must be at least 1, not {getattr(self, name)}.")
         for name in ("final_episodes", "horizon"):
             value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or value < 1):
+            if value is not None and value < 1:
                 raise AspcError(f"--{name.replace('_', '-')} must be at least 1, not {value}.")
         if self.matmul_precision not in get_args(MatmulPrecision):
             names = ", ".join(get_args(MatmulPrecision))
             raise AspcError(f"--matmul-precision is one of {names}, not {self.matmul_precision!r}.")
         if self.monitor_every < 0:
             raise AspcError(f"--monitor-every must be 0 (never) or more, not {self.monitor_every}.")
-        if not self.seeds or len(set(self.seeds)) < len(self.seeds) or min(self.seeds) < 0:
-            raise AspcError("--seeds must be different whole numbers, 0 or more, for example --seeds 0 1 2 3.")
+        several = len(set(self.seeds)) == len(self.seeds) > 0
+        if not several or min(self.seeds) < 0 or max(self.seeds) > LARGEST_SEED:
+            raise AspcError(
+                f"--seeds must be different whole numbers, 0 to {LARGEST_SEED:,}, for example --seeds 0 1 2 3."
+            )
         if not 0 <= self.holdout < 1:
             raise AspcError(f"--holdout is a share of the episodes, 0 to below 1, not {self.holdout}.")
 
@@ -78,6 +89,18 @@ class TrainOptions:
     def chunk_steps(self) -> int:
         """The steps of a chunk: log_every, or eval_every where that is shorter or no multiple of it."""
         return self.log_every if self.eval_every % self.log_every == 0 else self.eval_every
+
+
+def _whole_number(name: str, value: Any) -> Any:
+    """A whole number as Python has it, also from NumPy's or from 1e6; None stays None."""
+    if value is None or type(value) is int:
+        return value
+    try:
+        if not isinstance(value, bool) and int(value) == value:
+            return int(value)
+    except (TypeError, ValueError, OverflowError):
+        pass
+    raise AspcError(f"--{name.replace('_', '-')} must be a whole number, not {value!r}.")
 
 
 def to_plain(algorithm: Any) -> dict[str, Any]:
@@ -100,6 +123,32 @@ def replace_fields(algorithm: Any, values: Mapping[str, Any]) -> Any:
     return algorithm
 
 
+def check_values(algorithm: Any) -> None:
+    """Refuses hyper-parameters that no algorithm can have: a choice that is none, a network or a batch of nothing."""
+    kind: Any = type(algorithm)
+    choices = _choices(kind)
+    for field in dataclasses.fields(algorithm):
+        name, value = field.name, getattr(algorithm, field.name)
+        if dataclasses.is_dataclass(value):
+            check_values(value)
+        allowed = choices.get(name)
+        if allowed is not None and value not in allowed:
+            raise AspcError(f"The hyper-parameter {name} is one of {', '.join(map(str, allowed))}, not {value!r}.")
+        least = 1 if name == "batch_size" or name.endswith("_dim") else 0 if name.endswith("_layers") else None
+        if least is not None and isinstance(value, int) and value < least:
+            raise AspcError(f"The hyper-parameter {name} must be at least {least}, not {value}.")
+
+
+@cache
+def _choices(kind: Any) -> dict[str, tuple[Any, ...]]:
+    """The fields of an algorithm that have a few choices."""
+    try:
+        hints = get_type_hints(kind)
+    except (NameError, TypeError):  # annotations of somebody's own that cannot be looked up
+        return {}
+    return {name: get_args(hint) for name, hint in hints.items() if get_origin(hint) is Literal}
+
+
 def _first_part(algorithm: Any, name: str) -> tuple[str, str]:
     """The field that a name begins with, and the rest of the name."""
     head, _, rest = name.partition(".")
@@ -117,7 +166,9 @@ def _like(old: Any, new: Any, name: str) -> Any:
         ok = isinstance(new, type(old)) or old is None
     elif isinstance(old, float):
         ok = isinstance(new, int | float | np.number) and not isinstance(new, bool)
+        ok = ok or (isinstance(new, str) and new in ("nan", "inf", "-inf"))  # as a config spells them
         new = float(new) if ok else new
+        new = math.nan if new != new else new  # the same object: equal algorithms share their compiled programs
     elif isinstance(old, int):
         ok = isinstance(new, int | np.integer) and not isinstance(new, bool)
         new = int(new) if ok else new

@@ -75,7 +75,7 @@ class WorkerFailed(Exception):
 
 
 class _Worker:
-    """One child process, started again when it fails."""
+    """One child process; one that has died is started again by the next job."""
 
     def __init__(self) -> None:
         self._start()
@@ -101,7 +101,10 @@ class _Worker:
                     stream.close()
 
     def call(self, job: tuple[str, Policy, list[int]], timeout: float) -> list[dict[str, float]]:
-        """Run one job; a worker that dies or takes longer than `timeout` seconds is replaced."""
+        """Run one job, in `timeout` seconds at most."""
+        if self.process.poll() is not None:
+            self.stop()
+            self._start()
         alarm = threading.Timer(timeout, self.process.kill)
         alarm.start()
         try:
@@ -112,8 +115,8 @@ class _Worker:
         except (EOFError, OSError) as error:
             late = not alarm.is_alive()
             said = self._last_words()
-            self.stop()
-            self._start()
+            self.process.kill()
+            self.process.wait()
             what = f"took longer than {timeout:.0f} s" if late else "died"
             raise WorkerFailed(f"an evaluation worker {what}{said}") from error
         finally:
@@ -139,7 +142,8 @@ class Evaluator:
     """A pool of rollout workers, which can roll out in any environment. `evaluate` returns at once with a future."""
 
     def __init__(self, env: str | EnvFactory, workers: int | None = None, timeout: float = 600.0) -> None:
-        self.env, self.timeout = env, timeout
+        """`timeout`: seconds that a worker has for its share of an evaluation, or for every ten episodes of it."""
+        self.env, self.timeout, self._closing = env, timeout, threading.Event()
         self.busy_seconds, self.episodes = 0.0, 0  # of all workers together
         self._counting = threading.Lock()
         self.size = workers or available_cores()
@@ -155,7 +159,8 @@ class Evaluator:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        # Kill first: a thread that waits for a worker then ends at once.
+        # A thread that waits for a worker then ends at once, and so does one that rolls out itself.
+        self._closing.set()
         for worker in self._workers:
             worker.process.kill()
         self._threads.shutdown(cancel_futures=True)
@@ -174,21 +179,23 @@ class Evaluator:
         return PendingEvaluation([self._threads.submit(self._share, env, policy, share) for share in shares if share])
 
     def _share(self, env: str, policy: Policy, seeds: list[int]) -> list[dict[str, float]]:
-        worker = self._idle.get()
+        worker, timeout = self._idle.get(), self.timeout * max(len(seeds) / 10, 1)
         try:
             with self._counted(len(seeds)):
                 try:
-                    return worker.call((env, policy, seeds), self.timeout)
+                    return worker.call((env, policy, seeds), timeout)
                 except WorkerFailed:
+                    if self._closing.is_set():
+                        raise
                     # Once more on a fresh process: a passing fault should not cost a run.
-                    return worker.call((env, policy, seeds), self.timeout)
+                    return worker.call((env, policy, seeds), timeout)
         finally:
             self._idle.put(worker)
 
     def _share_here(self, make: EnvFactory, policy: Policy, seeds: list[int]) -> list[dict[str, float]]:
         """A Python function that makes the environment cannot be sent to another process: roll out in a thread."""
         with self._counted(len(seeds)):
-            return rollouts("", policy, seeds, {"": [make() for _ in seeds]})
+            return rollouts("", policy, seeds, {"": [make() for _ in seeds]}, stopped=self._closing.is_set)
 
     @contextlib.contextmanager
     def _counted(self, episodes: int) -> Iterator[None]:

@@ -37,6 +37,7 @@ from aspc.policy import Policy
 from aspc.training import folder, loggers
 from aspc.training.config import (
     TrainOptions,
+    check_values,
     environment_facts,
     flat_settings,
     flat_values,
@@ -181,6 +182,8 @@ def train_fleet(
     """
     out = Path(out)
     algorithms = [_own_algorithm(algorithm, member, options) for member in members]
+    for own in algorithms:
+        check_values(own)
     _check_names(members)
     asked = _asked(algo, members, algorithms, options, env)
     if (out / folder.CONFIG).exists():

@@ -25,8 +25,9 @@ import numpy as np
 from filelock import FileLock, Timeout
 
 from aspc.errors import DISK_ERRORS, AspcError, DiskTrouble
-from aspc.policy import Policy, load_policy, write_atomically
+from aspc.policy import Policy, load_policy, without_nan, write_atomically
 
+LOCK = ".lock"
 CONFIG, METRICS, EVALUATIONS, RESULT, FIGURE, STATUS = (
     "config.json",
     "metrics.csv",
@@ -40,7 +41,7 @@ Row = dict[str, float]
 
 
 class RowFile:
-    """A CSV file that grows by rows. Columns are those of the first row; a cut last line is dropped on opening."""
+    """A CSV file that grows by rows, and by columns where a later row has more. A cut last line is dropped."""
 
     def __init__(self, path: Path, up_to_step: int | None = None) -> None:
         """Rows already there are kept up to `up_to_step` (all, if None)."""
@@ -58,11 +59,13 @@ class RowFile:
     def append(self, rows: list[Row]) -> None:
         if not rows:
             return
-        header = self.columns is None
-        if self.columns is None:
-            self.columns = list(rows[0])
+        before = self.columns or []
+        self.columns = list(dict.fromkeys([*before, *(name for row in rows for name in row)]))
+        if len(self.columns) > len(before):
+            write_atomically(self.path, self._lines([*read_rows(self.path), *rows]).encode())
+            return
         with open(self.path, "a") as file:
-            file.write(self._lines(rows, header))
+            file.write(self._lines(rows, header=False))
 
 
 def _number(value: float) -> str:
@@ -236,7 +239,7 @@ def check_place(path: Path) -> None:
 
 def lock(path: Path) -> FileLock:
     """Held while a process trains in the folder. The kernel frees it when its owner dies."""
-    guard = FileLock(path / ".lock")
+    guard = FileLock(path / LOCK)
     try:
         guard.acquire(timeout=0)
     except Timeout:
@@ -247,16 +250,26 @@ def lock(path: Path) -> FileLock:
 def create(path: Path, config: Mapping[str, Any]) -> None:
     """Make a new run folder. One that holds anything already is refused: nothing on disk is ever overwritten."""
     check_place(path)
+    _check_free(path)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        guard = lock(path)
+        try:
+            _check_free(path)  # another process may have been faster
+            write_json(path / CONFIG, config)
+        finally:
+            guard.release()
+    except OSError as error:
+        raise AspcError(f"The run folder {path} cannot be written: {error.strerror}; choose another --out.") from error
+
+
+def _check_free(path: Path) -> None:
     if (path / CONFIG).exists():
         raise AspcError(f"{path} already holds a run; choose another --out, or continue it with --resume {path}.")
     # What a kill has left of writing the config is nothing that anyone misses.
-    if path.exists() and (not path.is_dir() or any(not f.name.startswith(f".{CONFIG}.") for f in path.iterdir())):
+    ours = (f".{CONFIG}.", LOCK)
+    if path.exists() and (not path.is_dir() or any(not f.name.startswith(ours) for f in path.iterdir())):
         raise AspcError(f"{path} exists and is not empty; choose another --out.")
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        write_json(path / CONFIG, config)
-    except OSError as error:
-        raise AspcError(f"The run folder {path} cannot be written: {error.strerror}; choose another --out.") from error
 
 
 def read_json(path: Path, *default: Any) -> Any:
@@ -270,7 +283,9 @@ def read_json(path: Path, *default: Any) -> Any:
 
 
 def write_json(path: Path, content: Any) -> None:
-    write_atomically(path, (json.dumps(content, indent=2, default=_plain) + "\n").encode())
+    """Numbers that JSON does not have are texts ("nan", "inf"), which hyper-parameters take for what they say."""
+    text = json.dumps(without_nan(content, str), indent=2, default=_plain, allow_nan=False)
+    write_atomically(path, (text + "\n").encode())
 
 
 def _plain(value: Any) -> Any:

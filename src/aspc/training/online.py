@@ -36,7 +36,7 @@ from aspc.training.loggers import LoggerName
 from aspc.training.loop import Loop, Runs, Source, at, plan_chunk, run_chunk, usual_blocks
 from aspc.training.problem import Tables, discount_of, transitions_of
 from aspc.training.table import pack
-from aspc.training.trainer import CHECKPOINT_SECONDS, Chunk, Interrupted, Plan, Trainer, passed
+from aspc.training.trainer import CHECKPOINT_SECONDS, Chunk, Plan, Trainer, passed
 
 if TYPE_CHECKING:
     from aspc.ope.runs import Trained
@@ -307,8 +307,7 @@ class OnlineTrainer(Trainer):
                 self._look_at(chunk)
                 self._collect_evaluations(wait=True)
                 if caught and step < last_step:
-                    self.progress.close()
-                    raise Interrupted(f"Stopped at step {step:,}; continue with: {self.plan.resume_with}", caught[0])
+                    self._obey(caught[0], step, None if save else state)
         self._save_policies(step, self._export(state, {}))
         return step
 

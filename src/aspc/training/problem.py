@@ -62,7 +62,13 @@ def prepared_rewards(data: Dataset, how: Preprocessing, like: Dataset | None = N
     rewards, like = data.rewards.astype(np.float64), data if like is None else like
     if how.reward_transform == "return_range":
         returns = like.episode_returns
-        rewards = 1000 * rewards / max(returns.max() - returns.min(), 1e-12)
+        spread = returns.max() - returns.min()
+        if spread <= 1e-9 * np.abs(returns).max():
+            raise AspcError(
+                f"{like.name}: all its episodes have the same return, so rewards cannot be divided by their range; "
+                f'use another reward_transform ("standardize" or "none").'
+            )
+        rewards = 1000 * rewards / spread
     elif how.reward_transform == "standardize":
         reference = like.rewards.astype(np.float64)
         rewards = (rewards - reference.mean()) / (reference.std() + 1e-6)
@@ -114,8 +120,6 @@ class Problem:
     def _in_memory(cls, data: Dataset, algorithm: Any, options: TrainOptions, spec: Spec, layout: Layout) -> Problem:
         kept, held = (data, None) if options.holdout == 0 else data.split(options.holdout, seed=0)
         transitions = transitions_of(kept, algorithm, options)
-        if len(transitions.rewards) == 0:
-            raise AspcError(f"{data.name} has no transition to learn from; episodes need at least two rows.")
         wanted = preprocessing_of(algorithm).normalize_observations
         normaliser = Normaliser.of(transitions.observations) if wanted else Normaliser.identity(spec.obs_dim)
         rows = pack(transitions, layout, normaliser, discount_of(algorithm))
@@ -188,8 +192,13 @@ def shared_tables(problems: Sequence[Problem], first_chunk: int, budget_mb: int)
 # ---------------------------------------------------------------------------------------------------------------
 
 
-def score_of(data: Data) -> Callable[[float], float | None]:
-    """Return → normalised score, or None where no reference scores are known."""
+def score_of(data: Data, env: Any) -> Callable[[float], float | None]:
+    """Return → normalised score, or None where no reference scores are known.
+
+    Another environment than the data's has scores of its own; one that a function makes is taken for the data's.
+    """
+    if isinstance(env, str) and env != data.env:
+        return partial(normalised_score, env)
     if isinstance(data, Dataset):
         return data.normalise
     return (lambda value: None) if data.env is None else partial(normalised_score, data.env)

@@ -11,13 +11,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from aspc import algorithms, theory
+from aspc import algorithms, envs, theory
 from aspc.algorithms.base import with_horizon
-from aspc.envs import normalised_score
 from aspc.errors import AspcError
 from aspc.presets import overrides
 from aspc.training import figure, folder, loggers
-from aspc.training.config import TrainOptions, environment_facts, replace_fields, to_plain
+from aspc.training.config import TrainOptions, check_values, environment_facts, replace_fields, to_plain
 from aspc.training.evaluation import Evaluator, WorkerFailed, episode_seeds
 from aspc.training.folder import Row, Run
 from aspc.training.problem import Data, Problem, dataset_facts, load_source, wishes
@@ -48,7 +47,7 @@ def train(
         run.policy.act(observation)
     """
     names = {field.name for field in dataclasses.fields(TrainOptions)}
-    given: dict[str, Any] = {k: tuple(v) if k == "seeds" else v for k, v in settings.items() if k in names}
+    given: dict[str, Any] = {k: v for k, v in settings.items() if k in names}
     hyper = {k: v for k, v in settings.items() if k not in names}
     if resume is not None:
         if set(given) - {"steps"} or hyper:
@@ -94,13 +93,16 @@ def start_run(
     loggers.require(options.logger)
     if options.monitor_every and not theory.can_monitor(algorithm):
         raise AspcError(f"--monitor-every looks at the step that a scale governs; {name} has no scale.")
+    check_values(algorithm)
     algorithm = with_horizon(algorithm, options.horizon or options.steps)
     problem = Problem.of(data, algorithm, options)
+    environment = data.env if env == "auto" else env
+    if isinstance(environment, str):
+        envs.check_sizes(environment, envs.sizes(environment), (data.observation_size, data.action_size))
     facts = dataset_facts(data, source, source_options or {}, problem)
     if repeats is not None:
         _check_same_data(Run(repeats), facts, algorithm, options)
     path = Path(out) if out is not None else default_folder(data.name, name)
-    environment = data.env if env == "auto" else env
     config = {
         "format": 1,
         "algo": name,
@@ -175,8 +177,18 @@ def _whole(what: str) -> Iterator[None]:
 
 
 def default_folder(dataset: str, algo: str) -> Path:
+    """A new folder, made at once: runs that are started in the same second have different ones."""
     stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
-    return Path("runs") / f"{dataset}_{algo}_{stamp}"
+    for end in ("", *(f"-{number}" for number in range(2, 1000))):
+        path = Path("runs") / f"{dataset}_{algo}_{stamp}{end}"
+        try:
+            path.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise AspcError(f"The folder {path} cannot be made: {error.strerror}; choose another --out.") from error
+        return path
+    raise AspcError("There are too many runs of this second; give each a folder with --out.")
 
 
 def _train(
@@ -226,6 +238,7 @@ def evaluate(run: Run, episodes: int = 100, seeds: Sequence[int] | None = None, 
     if environment is None or environment == A_FUNCTION:
         raise AspcError(f"{run.path} names no environment to evaluate in; give one with --env.")
     rows = []
+    score = partial(envs.normalised_score, environment)
     with Evaluator(environment) as evaluator:
         for seed in seeds or run.seeds:
             pending = evaluator.evaluate(run.policy_of(seed), episode_seeds(seed, -1 % 2**32, episodes))
@@ -233,5 +246,5 @@ def evaluate(run: Run, episodes: int = 100, seeds: Sequence[int] | None = None, 
                 evaluation = pending.result()
             except WorkerFailed as failure:
                 raise AspcError(f"The evaluation failed: {failure}") from failure
-            rows.append({"seed": seed, **evaluation.row(partial(normalised_score, environment))})
+            rows.append({"seed": seed, **evaluation.row(score)})
     return rows

@@ -64,7 +64,8 @@ class Normaliser(NamedTuple):
 def pack(transitions: Any, layout: Layout, normaliser: Normaliser, discount: float) -> np.ndarray:
     """Transitions (as `Dataset.transitions` gives them) → packed rows [N, width]."""
     # One-step rows bootstrap with γ, which algorithms multiply by themselves; n-step rows with γ^k.
-    masks = (1 - transitions.terminals) * (transitions.discounts / np.float32(discount))
+    shares = transitions.discounts / np.float32(discount) if discount else np.ones_like(transitions.discounts)
+    masks = (1 - transitions.terminals) * shares
     columns = [
         normaliser(transitions.observations),
         transitions.actions,

@@ -17,7 +17,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import jax
 import jax.numpy as jnp
@@ -213,6 +213,8 @@ class Trainer:
             stack.callback(self.checkpoints.close)
             if first_step is None:
                 first_step = self.checkpoints.latest_step() or 0
+                if first_step > last_step:
+                    raise AspcError(f"{path} has trained {first_step:,} steps already; give more with --steps.")
             self._recall_status(first_step)
             self.metrics = RowFile(path / folder.METRICS, first_step)
             self.evaluations = RowFile(path / folder.EVALUATIONS, first_step)
@@ -313,12 +315,11 @@ class Trainer:
                 save = time.monotonic() - last_checkpoint > CHECKPOINT_SECONDS
             if save or stop:
                 last_checkpoint = time.monotonic()
-            monitor = self.options.monitor_every > 0 and (step == 0 or passed(self.options.monitor_every, step, end))
+            monitor = self.options.monitor_every > 0 and passed(self.options.monitor_every, step, end)
             unseen = Chunk(
                 end,
                 results,
                 valid=self._validate(state, runs),
-                # The first row names the file's columns, so the monitor has its say there in any case.
                 theory=self.loop.theory_on(state, runs, table, jnp.asarray(end)) if monitor else {},
                 policies=self._export(state, runs.overrides) if evaluate else None,
                 state=_copy(state) if save or stop else None,
@@ -330,13 +331,22 @@ class Trainer:
                 unseen = None
                 self._collect_evaluations(wait=True)
             if caught and step < last_step:
-                self.progress.close()
-                raise Interrupted(f"Stopped at step {step:,}; continue with: {self.plan.resume_with}", caught[0])
+                if unseen is not None:
+                    self._look_at(unseen)
+                self._obey(caught[0], step, None if stop else state)
             if len(self.failures) == len(self.trainees):
                 break
         if step == last_step:
             self._save_policies(step, self._export(state, runs.overrides))
         return step
+
+    def _obey(self, signal_number: int, step: int, unsaved: Any) -> NoReturn:
+        """Stop. A signal that came while a chunk was evaluated finds the state not saved: that is done first."""
+        if unsaved is not None:
+            self._save_when_evaluated(step, unsaved)
+            self._collect_evaluations(wait=True)
+        self.progress.close()
+        raise Interrupted(f"Stopped at step {step:,}; continue with: {self.plan.resume_with}", signal_number)
 
     # -- looking at a chunk ------------------------------------------------------------------------------------
     def _look_at(self, chunk: Chunk) -> None:
@@ -404,8 +414,6 @@ class Trainer:
 
     def _write_status(self) -> None:
         """What a checkpoint does not say: who has failed, and how long it took so far."""
-        if not self.plan.isolate:
-            return
         failures = {self.trainees[i].name: failure._asdict() for i, failure in self.failures.items()}
         status = {"seconds": round(self._seconds(), 3), "failures": failures}
         folder.write_json(self.plan.path / folder.STATUS, status)
@@ -487,7 +495,8 @@ class Trainer:
             self.evaluations_under_way.pop(0)
             trainee = self.trainees[i]
             try:
-                row = pending.result().row(score_of(self.places[trainee.place].data))
+                place = self.places[trainee.place]
+                row = pending.result().row(score_of(place.data, place.env))
             except WorkerFailed as failure:
                 raise AspcError(
                     f"Evaluation at step {step:,} failed twice: {failure}; continue with: {self.plan.resume_with}"

@@ -6,29 +6,49 @@ user's script again. It never imports JAX. It ends when its parent does (its inp
 
 from __future__ import annotations
 
+import math
 import os
 import pickle
 import sys
 import traceback
+from collections.abc import Callable
 from typing import IO, Any
 
 import numpy as np
 
-from aspc.envs import make_env
+from aspc.envs import check_sizes, make_env
 from aspc.errors import AspcError
 from aspc.policy import Policy
 
+LONGEST_EPISODE = 100_000  # steps; an environment that never ends an episode would be waited for in vain
 
-def rollouts(env_name: str, policy: Policy, seeds: list[int], envs: dict[str, list[Any]]) -> list[dict[str, float]]:
-    """One episode for each seed, stepped side by side so that the policy acts on all of them at once."""
+
+def rollouts(
+    env_name: str,
+    policy: Policy,
+    seeds: list[int],
+    envs: dict[str, list[Any]],
+    stopped: Callable[[], bool] = lambda: False,
+) -> list[dict[str, float]]:
+    """One episode for each seed, stepped side by side so that the policy acts on all of them at once.
+
+    Where `stopped` says so, the episodes end where they are.
+    """
     pool = envs.setdefault(env_name, [])
     while len(pool) < len(seeds):
         pool.append(make_env(env_name))
     rngs = np.random.default_rng(seeds)
     observations = [env.reset(seed=seed)[0] for env, seed in zip(pool, seeds, strict=False)]
     episodes = [{"return": 0.0, "length": 0, "success": np.nan} for _ in seeds]
+    here = np.size(observations[0]), math.prod(pool[0].action_space.shape)
+    check_sizes(env_name or "The environment", here, (policy.observation_size, policy.action_size))
     running = list(range(len(seeds)))
-    while running:
+    while running and not stopped():
+        if episodes[running[0]]["length"] >= LONGEST_EPISODE:
+            raise AspcError(
+                f"An episode has not ended in {LONGEST_EPISODE:,} steps; give the environment a step limit "
+                f"(gymnasium.wrappers.TimeLimit)."
+            )
         actions = policy.act(np.stack([observations[i] for i in running]), rngs)
         still_running = []
         for i, action in zip(running, actions, strict=True):

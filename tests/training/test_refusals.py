@@ -1,0 +1,278 @@
+"""What goes wrong for a user, and is said in a sentence before it costs anything; and what a stop must not cost."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import threading
+from pathlib import Path
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+import aspc
+from aspc import algorithms, envs
+from aspc.__main__ import main
+from aspc.algorithms.base import Preprocessing
+from aspc.errors import AspcError
+from aspc.training import evaluation, folder, worker
+from aspc.training.checkpoint import Checkpoints
+from aspc.training.config import TrainOptions, check_values, replace_fields
+from aspc.training.evaluation import Evaluator
+from aspc.training.problem import prepared_rewards, score_of
+from aspc.training.run import Interrupted, default_folder
+from aspc.training.table import Layout, Normaliser, pack
+from policies import policy_named
+from tiny import TINY, Counting, make_dataset
+
+SHORT = {**TINY, "steps": 80, "log_every": 40, "eval_every": 40, "quiet": True, "tensorboard": False}
+
+
+class Endless(Counting):
+    """Its episodes never end."""
+
+    def step(self, action):
+        observation, reward, *_, info = super().step(action)
+        return observation, reward, False, False, info
+
+
+# -- settings ------------------------------------------------------------------------------------------------
+
+
+def test_whole_numbers_come_in_many_kinds():
+    options = TrainOptions(steps=1e6, eval_every=np.int64(5000), seeds=np.arange(3))  # type: ignore[arg-type]
+    assert (options.steps, options.eval_every, options.seeds) == (1_000_000, 5000, (0, 1, 2))
+    json.dumps([options.steps, options.eval_every, options.seeds])
+    assert TrainOptions(seeds=7).seeds == (7,)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"steps": 10.5}, "--steps must be a whole number, not 10.5"),
+        ({"steps": "many"}, "--steps must be a whole number"),
+        ({"horizon": float("inf")}, "--horizon must be a whole number"),
+        ({"seeds": [2**31]}, "0 to 2,147,483,647"),
+        ({"seeds": []}, "for example --seeds 0 1 2 3"),
+        ({"seeds": [True, 2]}, "--seeds must be a whole number"),
+    ],
+)
+def test_options_that_cannot_be(changes, says):
+    with pytest.raises(AspcError, match=says):
+        TrainOptions(**changes)
+
+
+@pytest.mark.parametrize(
+    ("algo", "changes", "says"),
+    [
+        ("aspc", {"scale_mode": "learnt"}, "scale_mode is one of learned, fixed, converged, linear, not 'learnt'"),
+        ("aspc", {"outer_loss": "L2"}, "outer_loss is one of L1, "),
+        ("aspc", {"l3_form": 6}, "l3_form is one of 1, 2, 3, 4, 5, not 6"),
+        ("aspc", {"alpha": -1.0}, "starts above 0"),
+        ("td3_bc", {"reward_transform": "standardise"}, "reward_transform is one of none, return_range, standardize"),
+        ("td3_bc", {"batch_size": 0}, "batch_size must be at least 1"),
+        ("td3_bc", {"critic_hidden_dim": 0}, "critic_hidden_dim must be at least 1"),
+        ("td3_bc", {"actor_hidden_layers": -1}, "actor_hidden_layers must be at least 0"),
+    ],
+)
+def test_hyperparameters_that_cannot_be(algo, changes, says, tmp_path):
+    with pytest.raises(AspcError, match=says):
+        aspc.train(make_dataset(), algo, out=tmp_path / "run", env=None, **{**SHORT, **changes})
+    assert not (tmp_path / "run").exists()
+
+
+def test_every_algorithm_is_what_it_can_be():
+    for name in algorithms.names():
+        check_values(algorithms.default(name))
+
+
+def test_a_config_is_json_and_says_what_it_means(tmp_path):
+    content = {"a": float("nan"), "b": [float("-inf"), np.float32("inf"), 1.5], "c": {"d": (2, None)}}
+    folder.write_json(tmp_path / "x.json", content)
+    text = (tmp_path / "x.json").read_text()
+    assert json.loads(text, parse_constant=pytest.fail) == {
+        "a": "nan",
+        "b": ["-inf", "inf", 1.5],
+        "c": {"d": [2, None]},
+    }
+    back = replace_fields(algorithms.default("aspc"), {"scale_target": "nan", "ema": "inf"})
+    assert back.scale_target is algorithms.default("aspc").scale_target  # NaN, so that only the same one is equal
+    assert back.ema == np.inf
+    with pytest.raises(AspcError, match="ema is a float"):
+        replace_fields(back, {"ema": "0.5"})
+
+
+# -- data ----------------------------------------------------------------------------------------------------
+
+
+def test_rewards_are_not_divided_by_no_range():
+    one = make_dataset(rows=50, terminals=np.zeros(50, bool))
+    with pytest.raises(AspcError, match=r'all its episodes have the same return.*"standardize"'):
+        prepared_rewards(one, Preprocessing(reward_transform="return_range"))
+
+
+def test_a_discount_of_nothing_packs_rows_that_are_numbers():
+    transitions = make_dataset().transitions(discount=0.0)
+    rows = pack(transitions, Layout(4, 2, False), Normaliser.identity(4), 0.0)
+    assert np.isfinite(rows).all()
+    np.testing.assert_array_equal(rows[:, 7], 1 - transitions.terminals)
+
+
+def test_a_score_is_that_of_the_environment_it_was_earned_in():
+    data = make_dataset(env="maze2d-umaze", ref_min=0.0, ref_max=10.0)
+    assert score_of(data, "maze2d-umaze")(5.0) == score_of(data, Counting)(5.0) == 50.0
+    assert score_of(data, "maze2d-large")(5.0) == envs.normalised_score("maze2d-large", 5.0) != 50.0
+    assert score_of(data, "Pendulum-v1")(5.0) is None
+
+
+# -- environments --------------------------------------------------------------------------------------------
+
+
+def test_an_environment_of_another_size_is_refused_before_training(tmp_path):
+    for env in ("Pendulum-v1", "hopper-medium-v2"):
+        with pytest.raises(AspcError, match=r"but the data have 4 and 2; evaluate in another environment \(--env\)"):
+            aspc.train(make_dataset(), "td3_bc", out=tmp_path / "run", env=env, **SHORT)
+    assert not (tmp_path / "run").exists()
+    wide = policy_named("td3_bc")  # five numbers
+    with pytest.raises(AspcError, match="The environment has observations of 4"):
+        worker.rollouts("", wide, [0], {"": [Counting()]})
+
+
+def test_an_environment_that_never_ends_an_episode_is_not_waited_for(monkeypatch):
+    class Idle:
+        observation_size, action_size = 4, 2
+
+        def act(self, observations, rngs):
+            return np.zeros((len(observations), 2))
+
+    monkeypatch.setattr(worker, "LONGEST_EPISODE", 50)
+    with pytest.raises(AspcError, match=r"not ended in 50 steps.*TimeLimit"):
+        worker.rollouts("", Idle(), [0, 1], {"": [Endless(), Endless()]})
+    gym.register("NeverEnding-v0", entry_point=Endless)
+    env = envs.make_env("NeverEnding-v0")
+    env.reset(seed=0)
+    ends = [env.step(np.zeros(2))[3] for _ in range(envs.DEFAULT_HORIZON)]
+    assert ends.index(True) == envs.DEFAULT_HORIZON - 1
+    monkeypatch.setattr(worker, "LONGEST_EPISODE", 10**12)
+    with Evaluator(Endless) as evaluator:  # leaving it ends the episodes where they are
+        pending = evaluator.evaluate(Idle(), [0])  # type: ignore[arg-type]
+    assert pending.done()
+
+
+def test_an_evaluation_that_is_not_waited_for_is_not_begun_again(monkeypatch):
+    started = []
+    start = evaluation._Worker._start
+    monkeypatch.setattr(evaluation._Worker, "_start", lambda self: (started.append(self), start(self))[1])
+
+    with Evaluator("maze2d-umaze", workers=1) as evaluator:
+        os.kill(evaluator._workers[0].process.pid, signal.SIGSTOP)
+        pending = evaluator.evaluate(Counting, [0], env="maze2d-umaze")  # type: ignore[arg-type]
+        while not evaluator._idle.empty():
+            pass
+    assert len(started) == 1
+    with pytest.raises(evaluation.WorkerFailed):
+        pending.result()
+
+
+# -- folders -------------------------------------------------------------------------------------------------
+
+
+def test_runs_of_the_same_second_have_folders_of_their_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    made = [default_folder("data", "aspc") for _ in range(5)]
+    assert len(set(made)) == 5
+    for path in made:
+        folder.create(path, {})
+
+
+def test_of_two_that_make_the_same_run_one_is_refused(tmp_path):
+    for i in range(20):
+        barrier, outcomes = threading.Barrier(2), []
+
+        def make(number: int, i: int = i, barrier: threading.Barrier = barrier, outcomes: list = outcomes) -> None:
+            barrier.wait()
+            try:
+                folder.create(tmp_path / f"{i}", {"number": number})
+                outcomes.append(number)
+            except AspcError:
+                pass
+
+        threads = [threading.Thread(target=make, args=(number,)) for number in (1, 2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(outcomes) == 1
+        assert folder.read_json(tmp_path / f"{i}" / folder.CONFIG) == {"number": outcomes[0]}
+
+
+def test_columns_that_come_later_are_added(tmp_path):
+    rows = folder.RowFile(tmp_path / "rows.csv")
+    rows.append([{"step": 1, "a": 0.5}])
+    rows.append([{"step": 2, "a": 1.5, "b": 2.5}])
+    rows.append([{"step": 3, "b": 3.5}])
+    seen = folder.columns(folder.read_rows(tmp_path / "rows.csv"))
+    np.testing.assert_array_equal(seen["a"], [0.5, 1.5, np.nan])
+    np.testing.assert_array_equal(seen["b"], [np.nan, 2.5, 3.5])
+
+
+# -- stopping ------------------------------------------------------------------------------------------------
+
+
+class Interrupting(Counting):
+    """A signal comes in the middle of the first evaluation."""
+
+    pending = True
+
+    def reset(self, **options):
+        if Interrupting.pending:
+            Interrupting.pending = False
+            os.kill(os.getpid(), signal.SIGTERM)
+        return super().reset(**options)
+
+
+def test_a_signal_during_an_evaluation_costs_nothing(tmp_path, capsys):
+    data = make_dataset()
+    whole = aspc.train(data, "td3_bc", out=tmp_path / "whole", env=Counting, **SHORT)
+    Interrupting.pending = True
+    with pytest.raises(Interrupted, match="Stopped at step 40"):
+        aspc.train(data, "td3_bc", out=tmp_path / "run", env=Interrupting, **SHORT)
+    assert Checkpoints(tmp_path / "run" / "checkpoints", read_only=True).latest_step() == 40
+    before = folder.read_json(tmp_path / "run" / folder.STATUS)["seconds"]
+    with pytest.raises(AspcError, match="trained 40 steps already"):
+        aspc.train(data, resume=tmp_path / "run", steps=20, env=Counting, quiet=True)
+    run = aspc.train(data, resume=tmp_path / "run", env=Counting, quiet=True)
+    assert run.result is not None
+    assert run.result["seconds"] > before > 0
+    for name, array in whole.policy.arrays.items():
+        np.testing.assert_array_equal(run.policy.arrays[name], array)
+    for name, column in whole.evaluations.items():
+        np.testing.assert_array_equal(run.evaluations[name], column)
+    capsys.readouterr()
+
+
+def test_what_can_be_said_when_a_run_is_resumed(tmp_path, capsys):
+    run = Path("maze2d-umaze?steps=300")
+    words = ["--steps", "40", "--log-every", "20", "--batch-size", "16", "--actor-hidden-dim", "16", "--env", "none"]
+    assert main(["train", str(run), "--algo", "bc", *words, "--out", str(tmp_path / "run"), "--quiet"]) == 0
+    resume = ["train", "--resume", str(tmp_path / "run")]
+    for more, says in (
+        (["--alpha", "3"], "keeps its settings"),
+        (["another"], "another"),
+        (["--steps"], "steps"),
+        (["--steps", "0"], "at least 1"),
+        (["--steps", "30"], "already trained 40 steps"),
+    ):
+        capsys.readouterr()
+        with pytest.raises(SystemExit) if says in ("another", "steps") else contextlib.nullcontext():
+            assert main([*resume, *more]) == 2
+        assert says in capsys.readouterr().err
+    assert main([*resume, "--steps", "60", "--env", "none", "--quiet"]) == 0
+    assert "60 steps" in capsys.readouterr().out
+    with pytest.raises(SystemExit) as ended:
+        main([*resume, "--help"])
+    assert ended.value.code == 0
+    assert "last checkpoint" in capsys.readouterr().out
