@@ -23,13 +23,11 @@ from aspc.errors import AspcError, MissingExtra, unknown_name
 
 __all__ = [
     "action_bounds",
-    "check_sizes",
     "horizon",
     "is_continuing",
     "make_env",
     "normalised_score",
     "reference_scores",
-    "sizes",
 ]
 
 LOCOMOTION = {"halfcheetah": "HalfCheetah-v4", "hopper": "Hopper-v4", "walker2d": "Walker2d-v4"}
