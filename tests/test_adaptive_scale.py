@@ -34,7 +34,8 @@ def inputs(seed=0, size=24):
 
 def trained(algorithm, steps=7):
     """A state some steps into training, so that Adam's moments and the average of Q are not zero."""
-    state, step = algorithm.init(jax.random.key(0), SPEC), jax.jit(algorithm.update, static_argnums=3)
+    state = jax.jit(algorithm.init, static_argnums=1)(jax.random.key(0), SPEC)
+    step = jax.jit(algorithm.update, static_argnums=3)
     for i in range(steps):
         state, _ = step(state, *inputs(i), ALL)
     return state
@@ -75,11 +76,12 @@ def test_derivatives_of_each_loss_match_finite_differences(l2):
     with jax.enable_x64(True):
         algorithm = AdaptiveScale(base=SMALL, l2=l2)
         state = trained(algorithm)
-        ctx = algorithm.base.prepare(state.base, *inputs(99), ALL)
-        _, _, metrics = algorithm.outer_update(ctx, ctx, state.scale)
+        ctx = jax.jit(algorithm.base.prepare, static_argnums=3)(state.base, *inputs(99), ALL)
+        _, _, metrics = jax.jit(algorithm.outer_update)(ctx, ctx, state.scale)
         alpha = state.scale.scale
-        inner = algorithm.base.inner_step(ctx, alpha)
+        inner = jax.jit(algorithm.base.inner_step)(ctx, alpha)
 
+        @jax.jit
         def losses(moved):
             """The outer losses of the actor that a step at `moved` gives; explicit scales stay at alpha."""
             shifted = algorithm.base.inner_step(ctx, moved)
@@ -90,7 +92,7 @@ def test_derivatives_of_each_loss_match_finite_differences(l2):
                 l2_ema(terms.q, state.scale.ema_q, algorithm.ema)[0] if l2 == "ema" else l2_literal(terms.q, inner.q)
             )
             loss3 = value(fixed) * inner.constraint.max() * jnp.abs(after.constraint - inner.constraint).max()
-            return np.asarray([loss1, value(after), loss3])
+            return jnp.stack([loss1, value(after), loss3])
 
         h = 1e-5
         numeric = (losses(alpha + h) - losses(alpha - h)) / (2 * h)

@@ -154,11 +154,11 @@ def test_runs_of_one_program_can_differ_in_numbered_choices(tmp_path):
     assert together.config["varying"] == ["l3_form", "outer_loss"]
     scales = [together.metrics(member.name)["scale"] for member in members]
     assert len({scale[-1] for scale in scales}) == len(scales)
-    for i in (1, 2):
-        written = replace_fields(plain, chosen[i])
-        alone = train_fleet("aspc", written, [Member("a", MEMBERS[0].dataset, 0)], OPTIONS, tmp_path / f"{i}", env=None)
-        np.testing.assert_allclose(alone.metrics("a")["scale"], scales[i], rtol=1e-5)
-        same(arrays(alone, "a"), arrays(together, members[i].name), atol=1e-4, rtol=1e-4)
+    written = replace_fields(plain, chosen[1])
+    alone = [Member("a", MEMBERS[0].dataset, 0)]
+    alone = train_fleet("aspc", written, alone, OPTIONS, tmp_path / "alone", env=None, quiet=True)
+    np.testing.assert_allclose(alone.metrics("a")["scale"], scales[1], rtol=1e-5)
+    same(arrays(alone, "a"), arrays(together, members[1].name), atol=1e-4, rtol=1e-4)
 
 
 TWO_DEVICES = """
