@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -52,8 +54,8 @@ def cluster() -> Iterator[Any]:
         cluster.shutdown()
 
 
-def node_at_work(cluster: Any, group: Path) -> Any:
-    """The node one of whose processes has a group's lock open."""
+def at_work(cluster: Any, group: Path) -> tuple[Any, int] | None:
+    """The process that has a group's lock open, and its node; None where the group has ended meanwhile."""
     for process in Path("/proc").glob("[0-9]*"):
         try:
             opened = [os.readlink(link) for link in (process / "fd").iterdir()]
@@ -62,8 +64,21 @@ def node_at_work(cluster: Any, group: Path) -> Any:
             continue  # it is gone, or not ours
         for node in cluster.list_all_nodes():
             if str(group / ".group.lock") in opened and node.all_processes["raylet"][0].process.pid == parent:
-                return node
-    raise AssertionError(f"nobody works on {group}")
+                return node, int(process.name)
+    return None
+
+
+def caught_at_work(cluster: Any, bench: Path) -> tuple[Any, int, Path] | None:
+    """A node in the middle of a group that has saved a checkpoint; the process that trains it now stands still."""
+    for checkpoint in bench.glob("groups/*/fleet-*/checkpoints/[0-9]*"):
+        group = checkpoint.parents[2]
+        if (found := at_work(cluster, group)) is not None:
+            node, process = found
+            os.kill(process, signal.SIGSTOP)
+            if not (bench / "runs" / f"{group.name}.parquet").exists():
+                return node, process, group
+            os.kill(process, signal.SIGCONT)
+    return None
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks for the process in /proc")
@@ -73,13 +88,15 @@ def test_a_node_is_killed_and_every_run_is_finished_once(
     words = ("tiny", "--out", tmp_path, "--group-size", "2", "--engine", "ray", "--address", cluster.address)
     process = start(*words)
     began = time.monotonic()
-    while not (checkpoints := list(tmp_path.glob("groups/*/fleet-*/checkpoints/[0-9]*"))):
+    while (caught := caught_at_work(cluster, tmp_path)) is None:
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < began + PATIENCE
         time.sleep(0.01)
-    group = checkpoints[0].parents[2]
+    node, worker, group = caught
     begun = {path: path.read_bytes() for path in group.glob("fleet-*/config.json")}
-    cluster.remove_node(node_at_work(cluster, group), allow_graceful=False)  # SIGKILL
+    cluster.remove_node(node, allow_graceful=False)  # SIGKILL
+    with contextlib.suppress(ProcessLookupError):  # a process that stands still does not see that its node is gone
+        os.kill(worker, signal.SIGKILL)
     assert not (tmp_path / "runs" / f"{group.name}.parquet").exists()  # it was in the middle
     output, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, output
