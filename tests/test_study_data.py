@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -136,3 +138,23 @@ def test_what_cannot_be_made_is_said(study_data: ModuleType, tmp_path: Path, cap
     said = capsys.readouterr().err
     assert "door-human: left out" in said
     assert "walker2d-random: left out, there is no" in said
+
+
+def test_the_processor_plays_no_part(policies: Path, tmp_path: Path) -> None:
+    """Products of matrices of this size are rounded otherwise with wider registers."""
+    wide = tmp_path / "policies"
+    (wide / "locomotion").mkdir(parents=True)
+    with np.load(policies / "locomotion" / "hopper.npz") as small:
+        arrays = dict(small)
+    rng, n = np.random.default_rng(0), 26
+    arrays |= draw(rng, W0=(n, 11, 64), b0=(n, 64), W1=(n, 64, 64), b1=(n, 64), Wout=(n, 64, 3))
+    np.savez(wide / "locomotion" / "hopper.npz", **arrays)
+    made = []
+    for core in ("Sandybridge", "Haswell"):
+        out = tmp_path / core
+        options = ["--out", str(out), "--only", "hopper-medium", "--transitions", "200", "--workers", "1"]
+        command = [sys.executable, str(BENCHMARKS / "study_data.py"), str(wide), *options]
+        subprocess.run(command, check=True, capture_output=True, env={**os.environ, "OPENBLAS_CORETYPE": core})
+        with h5py.File(out / "hopper-medium.hdf5") as file:
+            made.append(file["observations"][:])
+    np.testing.assert_array_equal(*made)
