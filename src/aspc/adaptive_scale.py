@@ -8,7 +8,6 @@ q and c the per-sample Q(s, π_θ(s)) and BC loss ‖π_θ(s) − a‖², q̃ an
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar, get_args
 
@@ -153,7 +152,7 @@ class AdaptiveScale(Generic[Base]):
     scale_horizon: int = 1_000_000
     """Steps over which the scale's learning rate decays (or the line ends); set to the length of the run."""
 
-    numbered: ClassVar[Mapping[str, tuple[Any, ...]]] = {"outer_loss": OUTER_LOSSES, "l3_form": L3_FORMS}
+    numbered: ClassVar[tuple[str, ...]] = ("outer_loss", "l3_form")
 
     def __post_init__(self) -> None:
         # As one of several runs of a program the target is a traced number, and so it is given.

@@ -180,11 +180,13 @@ def test_a_server_that_is_gone(server: Server) -> None:
 
 def test_no_network_is_said_at_once_with_address_and_path(monkeypatch: pytest.MonkeyPatch) -> None:
     import socket
+    import time
 
     def nowhere(*_: object, **__: object) -> None:
         raise socket.gaierror(-3, "Temporary failure in name resolution")
 
     monkeypatch.setattr(socket, "getaddrinfo", nowhere)
+    monkeypatch.setattr(time, "sleep", lambda seconds: pytest.fail(f"it waits {seconds} s"))
     monkeypatch.setenv("no_proxy", "*")
     with pytest.raises(AspcError, match=r"name resolution.*get http://rail.* and put it at .*hopper_medium-v2\.hdf5"):
         data.load(NAME)

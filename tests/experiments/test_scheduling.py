@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from by_hand import Clock
 
 from aspc.experiments import engine as engine_module
 from aspc.experiments import results, suites
@@ -119,24 +120,17 @@ def test_a_group_that_is_lost_is_recorded_and_the_others_go_on(tmp_path: Path) -
     assert {known.error for known in ended.values() if known.error} == {"the machine burned down"}
 
 
-class Clock:
-    """A clock that goes on only when it is told to: a busy machine changes nothing."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now = 0.0
-        monkeypatch.setattr(engine_module, "time", self)
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def tick(self, seconds: float) -> None:
-        self.now += seconds
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The engine's time."""
+    by_hand = Clock()
+    monkeypatch.setattr(engine_module, "time", by_hand)
+    return by_hand
 
 
-def test_nothing_starts_that_would_not_end_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_starts_that_would_not_end_in_time(tmp_path: Path, clock: Clock) -> None:
     plan = make_plan(suites.expanded(["tiny"]))
-    clock = Clock(monkeypatch)
-    engine = PretendEngine(tmp_path, room=1, works=lambda: clock.tick(40))
+    engine = PretendEngine(tmp_path, room=1, works=lambda: clock.sleep(40))
     ended = run(tmp_path, engine, plan, stop_at=70)
     assert len(engine.started) == 1  # the second would take another 40 s
     assert len(ended) == 4
@@ -178,12 +172,10 @@ def test_where_no_group_fits_one_is_begun_and_more_only_to_fill_the_time(tmp_pat
         assert len(engine.started) == begun
 
 
-def test_groups_that_a_cluster_has_not_ended_are_left_when_time_is_up(tmp_path: Path, monkeypatch) -> None:
-    clock = Clock(monkeypatch)
-
+def test_groups_that_a_cluster_has_not_ended_are_left_when_time_is_up(tmp_path: Path, clock: Clock) -> None:
     class Slow(PretendEngine):
         def wait(self, seconds: float) -> list[Ended]:
-            clock.tick(min(seconds, 20))
+            clock.sleep(min(seconds, 20))
             return []
 
     engine = Slow(tmp_path)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from by_hand import Clock
 
 from aspc.errors import AspcError
-from aspc.experiments import results, suites
+from aspc.experiments import results, slurm_engine, suites
 from aspc.experiments.engine import Bench
 from aspc.experiments.groups import make_groups, record_failure, write_group
 from aspc.experiments.plan import make_plan
@@ -49,7 +50,11 @@ def test_a_job_that_is_still_in_the_queue_is_not_submitted_again(tmp_path: Path,
     monkeypatch.setattr(engine, "_job_kind", Queued)
     engine.start(group)
     assert not list((tmp_path / "slurm").glob("*submitted*"))
-    assert engine.wait(0.1) == []
+    clock = Clock()
+    with monkeypatch.context() as by_hand:
+        by_hand.setattr(slurm_engine, "time", clock)
+        assert engine.wait(60) == []
+    assert clock.now == pytest.approx(60)
     record_failure(tmp_path, group, "what it came to")
     (ended,) = engine.wait(10)
     assert ended.group == group

@@ -242,6 +242,12 @@ def test_a_signal_during_an_evaluation_costs_nothing(tmp_path, capsys):
         aspc.train(data, "td3_bc", out=tmp_path / "run", env=Interrupting, **SHORT)
     assert Checkpoints(tmp_path / "run" / "checkpoints", read_only=True).latest_step() == 40
     before = folder.read_json(tmp_path / "run" / folder.STATUS)["seconds"]
+    status = (tmp_path / "run" / folder.STATUS).read_bytes()
+    for damage in ("[]", '{"seconds": "x", "failures": {}}', '{"seconds": 1, "failures": {"nobody": {}}}'):
+        (tmp_path / "run" / folder.STATUS).write_text(damage)
+        with pytest.raises(AspcError, match=r"status\.json is damaged; remove it"):
+            aspc.train(data, resume=tmp_path / "run", env=Counting, quiet=True)
+    (tmp_path / "run" / folder.STATUS).write_bytes(status)
     with pytest.raises(AspcError, match="trained 40 steps already"):
         aspc.train(data, resume=tmp_path / "run", steps=20, env=Counting, quiet=True)
     run = aspc.train(data, resume=tmp_path / "run", env=Counting, quiet=True)

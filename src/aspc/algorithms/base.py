@@ -111,8 +111,8 @@ class OuterTerms(NamedTuple):
 class Algorithm(Protocol):
     """The interface the training loop sees.
 
-    A class attribute `numbered` may name fields with a few choices, and these choices: its functions then also take
-    the number of a choice in place of the choice, so that the runs of one program can differ in it.
+    A class attribute `numbered` may name fields with a few choices (`Literal`): its functions then also take the number
+    of a choice in place of the choice, so that the runs of one program can differ in it.
     """
 
     batch_size: int

@@ -51,7 +51,14 @@ def lock(path: Path) -> Iterator[None]:
 @contextlib.contextmanager
 def said_if_slow(sentence: str) -> Iterator[None]:
     """Says on stderr what is going on, once the block has taken two seconds."""
-    timer = threading.Timer(SHOW_AFTER, lambda: print(sentence, file=sys.stderr, flush=True))
+    with doing_after(SHOW_AFTER, lambda: print(sentence, file=sys.stderr, flush=True)):
+        yield
+
+
+@contextlib.contextmanager
+def doing_after(seconds: float, action: Callable[[], object]) -> Iterator[None]:
+    """Does something in another thread, if the block takes longer than that."""
+    timer = threading.Timer(seconds, action)
     timer.daemon = True
     timer.start()
     try:

@@ -11,11 +11,11 @@ import math
 import os
 import signal
 import sys
-import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -102,13 +102,8 @@ def interrupted_at(when: float | None) -> Iterator[None]:
     if when is None:
         yield
         return
-    timer = threading.Timer(max(when - time.monotonic(), 0), os.kill, (os.getpid(), signal.SIGTERM))
-    timer.daemon = True
-    timer.start()
-    try:
+    with cache.doing_after(max(when - time.monotonic(), 0), partial(os.kill, os.getpid(), signal.SIGTERM)):
         yield
-    finally:
-        timer.cancel()
 
 
 # ── what is known ───────────────────────────────────────────────────────────────────────────────────────────────────

@@ -126,7 +126,7 @@ def replace_fields(algorithm: Any, values: Mapping[str, Any]) -> Any:
 def check_values(algorithm: Any) -> None:
     """Refuses hyper-parameters that no algorithm can have: a choice that is none, a network or a batch of nothing."""
     kind: Any = type(algorithm)
-    choices = _choices(kind)
+    choices = choices_of(kind)
     for field in dataclasses.fields(algorithm):
         name, value = field.name, getattr(algorithm, field.name)
         if dataclasses.is_dataclass(value):
@@ -140,7 +140,7 @@ def check_values(algorithm: Any) -> None:
 
 
 @cache
-def _choices(kind: Any) -> dict[str, tuple[Any, ...]]:
+def choices_of(kind: Any) -> dict[str, tuple[Any, ...]]:
     """The fields of an algorithm that have a few choices."""
     try:
         hints = get_type_hints(kind)

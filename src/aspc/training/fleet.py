@@ -38,6 +38,7 @@ from aspc.training import folder, loggers
 from aspc.training.config import (
     TrainOptions,
     check_values,
+    choices_of,
     environment_facts,
     flat_settings,
     flat_values,
@@ -102,7 +103,8 @@ def numbers(algorithm: Any) -> frozenset[str]:
 
 def choices(algorithm: Any) -> dict[str, tuple[Any, ...]]:
     """The choices that an algorithm, or whatever it wraps, takes by number (`Algorithm.numbered`), by dotted name."""
-    found = dict(getattr(algorithm, "numbered", {}))
+    kind: Any = type(algorithm)
+    found = {name: choices_of(kind)[name] for name in getattr(kind, "numbered", ())}
     for field in dataclasses.fields(algorithm):
         if dataclasses.is_dataclass(inner := getattr(algorithm, field.name)):
             found |= {f"{field.name}.{name}": values for name, values in choices(inner).items()}

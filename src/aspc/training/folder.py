@@ -5,6 +5,7 @@ run/
   metrics.csv          a row for each chunk and seed
   evaluations.csv      a row for each evaluation and seed
   result.json          written at the end: last and best scores, time
+  status.json          the seconds so far, for a run that is resumed
   curves.png           score, scale, Q and BC loss over steps
   policy/seed0/        the policy (see aspc.policy)
   checkpoints/         what --resume continues from

@@ -315,7 +315,7 @@ class Trainer:
                 save = time.monotonic() - last_checkpoint > CHECKPOINT_SECONDS
             if save or stop:
                 last_checkpoint = time.monotonic()
-            monitor = self.options.monitor_every > 0 and passed(self.options.monitor_every, step, end)
+            monitor = self.options.monitor_every > 0 and (step == 0 or passed(self.options.monitor_every, step, end))
             unseen = Chunk(
                 end,
                 results,
@@ -420,12 +420,14 @@ class Trainer:
 
     def _recall_status(self, first_step: int) -> None:
         """Runs that had failed when the checkpoint was made stay failed; later failures will happen again."""
-        status = folder.read_json(self.plan.path / folder.STATUS, {})
-        self.began = time.monotonic() - (status.get("seconds", 0.0) if first_step else 0.0)
-        for name, failure in status.get("failures", {}).items():
-            if failure["step"] <= first_step:
-                index = [trainee.name for trainee in self.trainees].index(name)
-                self.failures[index] = Failure(**failure)
+        path, names = self.plan.path / folder.STATUS, [trainee.name for trainee in self.trainees]
+        status = folder.read_json(path, {"seconds": 0.0, "failures": {}})
+        try:
+            self.began = time.monotonic() - (float(status["seconds"]) if first_step else 0.0)
+            failures = {names.index(name): Failure(**failure) for name, failure in status["failures"].items()}
+            self.failures = {i: failure for i, failure in failures.items() if failure.step <= first_step}
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise AspcError(f"{path} is damaged; remove it to go on without what it says.") from error
 
     def _seconds(self) -> float:
         """Since the start, with the time before an interruption."""
