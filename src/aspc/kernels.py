@@ -100,7 +100,7 @@ def usual_way(runs: int) -> Way | None:
         return None
     if jax.config.values["jax_default_matmul_precision"]:  # the kernels' products are TF32 ones
         return Products()
-    return Tiles() if runs < 16 else Tiles(rows=32, warps=8, stages=3, groups=2)
+    return Tiles() if runs < 16 else Tiles(rows=32, stages=3)
 
 
 def tiles_for(layers: Layers, x: Array, activation: Any) -> Tiles | None:
