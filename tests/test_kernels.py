@@ -18,7 +18,6 @@ from aspc.training.speed import synthetic_table
 from aspc.training.table import Layout
 
 HERE = Tiles(rows=16, depth=16, interpret=True)  # the kernels' own code, run as ordinary JAX
-TOGETHER = HERE._replace(groups=2)
 
 
 def networks(fan_in: int, hidden: list[int], out: int, norm: bool):
@@ -27,7 +26,7 @@ def networks(fan_in: int, hidden: list[int], out: int, norm: bool):
     return jax.tree.map(lambda leaf: leaf + 0.3 * jax.random.normal(jax.random.key(leaf.size), leaf.shape), nets)
 
 
-@pytest.mark.parametrize("way", [HERE, TOGETHER, Products()], ids=["tiles", "tiles together", "products"])
+@pytest.mark.parametrize("way", [HERE, Products()], ids=["tiles", "products"])
 @pytest.mark.parametrize(
     ("fan_in", "hidden", "out", "norm"),
     [(23, [32] * 3, 1, True), (17, [32] * 2, 6, False), (40, [16], 17, True)],

@@ -39,15 +39,8 @@ class Tiles(NamedTuple):
     depth: int = 32
     warps: int = 4
     stages: int = 4
-    groups: int = 1
-    """Tiles that a program takes through the network together: a slice of a weight is fetched once for all of them."""
     interpret: bool = False
     """Run as ordinary JAX, for tests on machines without a GPU."""
-
-    @property
-    def batch(self) -> int:
-        """Rows that a program works on."""
-        return self.rows * self.groups
 
 
 class Products(NamedTuple):
@@ -110,7 +103,7 @@ def tiles_for(layers: Layers, x: Array, activation: Any) -> Tiles | None:
     if not isinstance(tiles, Tiles) or activation is not jax.nn.relu or len(hidden) != 1 or x.ndim != 2:
         return None
     (width,) = hidden
-    regular = width >= tiles.depth and width & (width - 1) == 0 and len(x) % tiles.batch == 0
+    regular = width >= tiles.depth and width & (width - 1) == 0 and len(x) % tiles.rows == 0
     regular = regular and layers.biases[-1].shape[-1] <= MOST_OUTPUTS
     same = x.dtype == layers.biases[0].dtype and (tiles.interpret or x.dtype == jnp.float32)
     return tiles if regular and same else None
@@ -217,65 +210,48 @@ def _normalise(setting: Setting, z: Array) -> tuple[Array, Array, Array]:
 
 
 def _forward_kernel(setting: Setting, keep: bool, layers: Layers, x_ref: Any, out_ref: Any, kept: Kept) -> None:
-    """With nothing to `keep` for a way back, one buffer passes the tiles from layer to layer."""
+    """With nothing to `keep` for a way back, one buffer passes the tile from layer to layer."""
     pl, _ = _pallas()
 
     tiles = setting.tiles
     norm, depth, hidden = bool(layers.scales), len(layers.biases) - 1, layers.biases[0].shape[0]
-    firsts = _firsts(tiles)
+    first = pl.program_id(0) * tiles.rows
+    rows, span = first + jnp.arange(tiles.rows), pl.ds(first, tiles.rows)
     fan_in, fan_out = x_ref.shape[1], out_ref.shape[1]
 
-    def biased(i: int) -> tuple[Array, ...]:
-        return (jnp.broadcast_to(layers.biases[i][:][None, :], (tiles.rows, hidden)),) * tiles.groups
-
     slice_in = min(_padded(fan_in), tiles.depth)
-    us = biased(0)
+    u = jnp.broadcast_to(layers.biases[0][:][None, :], (tiles.rows, hidden))
     for k in range(0, fan_in, slice_in):
-        weight = _rows(layers.weights[0], k, slice_in, fan_in, hidden)
-        rows = [first + jnp.arange(tiles.rows) for first in firsts]
-        us = tuple(u + _dot(_columns(x_ref, r, k, slice_in, fan_in), weight) for u, r in zip(us, rows, strict=True))
+        part = _columns(x_ref, rows, k, slice_in, fan_in)
+        u += _dot(part, _rows(layers.weights[0], k, slice_in, fan_in, hidden))
     for i in range(depth):
+        h = jnp.maximum(u, 0.0)
+        if norm:
+            h, inverse, threshold = _normalise(setting, h)
+            if keep:
+                kept.inverse_std[i][span] = inverse
+                kept.threshold[i][span] = threshold
         buffer = kept.normalised[i if keep else 0]
-        hs = []
         if i and not keep:
             _barrier(tiles)  # the buffer has been read
-        for u, first in zip(us, firsts, strict=True):
-            span = pl.ds(first, tiles.rows)
-            h = jnp.maximum(u, 0.0)
-            if norm:
-                h, inverse, threshold = _normalise(setting, h)
-                if keep:
-                    kept.inverse_std[i][span] = inverse
-                    kept.threshold[i][span] = threshold
-            if keep or i + 1 < depth:
-                buffer[span, :] = h
-            hs.append(h)
+        if keep or i + 1 < depth:
+            buffer[span, :] = h
         if i + 1 < depth:
             _barrier(tiles)  # the tile is read back in slices: a matrix unit cannot cut registers
 
-            def slice_of(k: Array, us: tuple[Array, ...], i: int = i, buffer: Any = buffer) -> tuple[Array, ...]:
+            def slice_of(k: Array, u: Array, i: int = i, buffer: Any = buffer) -> Array:
                 part = pl.ds(k * tiles.depth, tiles.depth)
-                weight = layers.weights[i + 1][part, :]
+                h = buffer[span, part]
+                if norm:
+                    h = h * layers.scales[i][part][None, :] + layers.offsets[i][part][None, :]
+                return u + _dot(h, layers.weights[i + 1][part, :])
 
-                def input_of(first: Array) -> Array:
-                    h = buffer[pl.ds(first, tiles.rows), part]
-                    return h * layers.scales[i][part][None, :] + layers.offsets[i][part][None, :] if norm else h
-
-                return tuple(u + _dot(input_of(first), weight) for u, first in zip(us, firsts, strict=True))
-
-            us = jax.lax.fori_loop(0, hidden // tiles.depth, slice_of, biased(i + 1))
-    for h, first in zip(hs, firsts, strict=True):
-        if norm:
-            h = h * layers.scales[-1][:][None, :] + layers.offsets[-1][:][None, :]
-        for j in range(fan_out):
-            out_ref[pl.ds(first, tiles.rows), j] = (h * _last_weight(layers, j)[None, :]).sum(1) + layers.biases[-1][j]
-
-
-def _firsts(tiles: Tiles) -> list[Array]:
-    """The first row of each tile of this program."""
-    pl, _ = _pallas()
-
-    return [pl.program_id(0) * tiles.batch + group * tiles.rows for group in range(tiles.groups)]
+            u = jnp.broadcast_to(layers.biases[i + 1][:][None, :], (tiles.rows, hidden))
+            u = jax.lax.fori_loop(0, hidden // tiles.depth, slice_of, u)
+    if norm:
+        h = h * layers.scales[-1][:][None, :] + layers.offsets[-1][:][None, :]
+    for j in range(fan_out):
+        out_ref[span, j] = (h * _last_weight(layers, j)[None, :]).sum(1) + layers.biases[-1][j]
 
 
 def _last_weight(layers: Layers, j: int) -> Array:
@@ -298,7 +274,7 @@ def _forward(setting: Setting, layers: Layers, x: Array, keep: bool) -> tuple[Ar
         _forward_kernel(setting, keep, layers, x, *outputs)
 
     found: tuple[Array, Kept] = _call(
-        setting, kernel, layers, x, (out, kept), batch // setting.tiles.batch, "mlp_forward"
+        setting, kernel, layers, x, (out, kept), batch // setting.tiles.rows, "mlp_forward"
     )
     return found
 
@@ -324,45 +300,36 @@ def _backward_kernel(setting: Setting, layers: Layers, kept: Kept, d_out: Any, b
     norm, depth, hidden = bool(layers.scales), len(layers.biases) - 1, layers.biases[0].shape[0]
     fan_out = d_out.shape[1]
     program = pl.program_id(0)
-    spans = [pl.ds(first, tiles.rows) for first in _firsts(tiles)]
+    first = program * tiles.rows
+    span = pl.ds(first, tiles.rows)
 
-    dhs = tuple(
-        sum(d_out[span, j][:, None] * _last_weight(layers, j)[None, :] for j in range(fan_out)) for span in spans
-    )
+    dh = sum(d_out[span, j][:, None] * _last_weight(layers, j)[None, :] for j in range(fan_out))
     for i in reversed(range(depth)):
-        sums = []
-        for dh, span in zip(dhs, spans, strict=True):
-            h = kept.normalised[i][span, :]
-            active = h > (kept.threshold[i][span][:, None] if norm else 0.0)
-            shares: tuple[Array, ...] = ()
-            if norm:
-                shares = ((dh * h).sum(0), dh.sum(0))
-                dh = dh * layers.scales[i][:][None, :]
-                dz = dh - (dh.sum(1) / hidden)[:, None] - h * ((dh * h).sum(1) / hidden)[:, None]
-                dh = dz * kept.inverse_std[i][span][:, None]
-            du = jnp.where(active, dh, 0.0)
-            back.du[i][span, :] = du
-            sums.append((du.sum(0), *shares))
-        for of_layers, addends in zip((back.bias, back.scale, back.offset), zip(*sums, strict=True), strict=False):
-            of_layers[i][program, :] = sum(addends)
+        h = kept.normalised[i][span, :]
+        active = h > (kept.threshold[i][span][:, None] if norm else 0.0)
+        if norm:
+            back.scale[i][program, :] = (dh * h).sum(0)
+            back.offset[i][program, :] = dh.sum(0)
+            dh = dh * layers.scales[i][:][None, :]
+            dz = dh - (dh.sum(1) / hidden)[:, None] - h * ((dh * h).sum(1) / hidden)[:, None]
+            dh = dz * kept.inverse_std[i][span][:, None]
+        du = jnp.where(active, dh, 0.0)
+        back.bias[i][program, :] = du.sum(0)
+        back.du[i][span, :] = du
         if i:
             _barrier(tiles)
 
-            def slice_of(k: Array, dhs: tuple[Array, ...], i: int = i) -> tuple[Array, ...]:
+            def slice_of(k: Array, dh: Array, i: int = i) -> Array:
                 part = pl.ds(k * tiles.depth, tiles.depth)
-                weight = layers.weights[i][:, part]
-                return tuple(
-                    dh + _dot(back.du[i][span, part], weight, transposed=True)
-                    for dh, span in zip(dhs, spans, strict=True)
-                )
+                return dh + _dot(back.du[i][span, part], layers.weights[i][:, part], transposed=True)
 
-            dhs = jax.lax.fori_loop(0, hidden // tiles.depth, slice_of, tuple(jnp.zeros_like(dh) for dh in dhs))
+            dh = jax.lax.fori_loop(0, hidden // tiles.depth, slice_of, jnp.zeros_like(dh))
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _backward(setting: Setting, layers: Layers, kept: Kept, d_out: Array) -> Back:
     batch, depth, norm = len(d_out), len(layers.biases) - 1, bool(layers.scales)
-    hidden, programs = layers.biases[0].shape[-1], batch // setting.tiles.batch
+    hidden, programs = layers.biases[0].shape[-1], batch // setting.tiles.rows
     tiles: Any = (jax.ShapeDtypeStruct((batch, hidden), d_out.dtype),) * depth
     sums: Any = (jax.ShapeDtypeStruct((programs, hidden), d_out.dtype),) * depth
     back = Back(tiles, sums, sums if norm else (), sums if norm else ())
