@@ -55,6 +55,11 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert set(found.curves.columns) == set(results.CURVES)
 
 
+def test_settings_that_are_no_number_are_strict_json(tmp_path: Path) -> None:
+    results.write_part(tmp_path, "p1", [run_row(config={"scale": {"target": float("nan")}})], curve_rows())
+    assert list(results.read(tmp_path).runs["config"]) == ['{"scale": {"target": "nan"}}']
+
+
 def test_done_beats_failed_then_the_newest_and_curves_follow_the_run(tmp_path: Path) -> None:
     late, early = "2026-02-02T00:00:00Z", "2026-01-01T00:00:00Z"
     results.write_part(tmp_path, "p1", [run_row(finished=early)], curve_rows(score=1.0))

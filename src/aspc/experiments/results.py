@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from aspc.errors import AspcError, MissingExtra, first_line
-from aspc.policy import write_atomically
+from aspc.policy import without_nan, write_atomically
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -183,9 +183,9 @@ def _table(rows: Sequence[Row], columns: Mapping[str, Column], name: str) -> pa.
 
 
 def _cell(value: Any, kind: Kind) -> Any:
-    """A value as it is stored: NaN is null, dictionaries are JSON."""
+    """A value as it is stored: NaN is null, dictionaries are JSON, which has no NaN (there it is the text "nan")."""
     if kind == "json" and value is not None and not isinstance(value, str):
-        return json.dumps(value, sort_keys=True, default=str)
+        return json.dumps(without_nan(value, str), sort_keys=True, default=str)
     if kind in ("int", "float") and hasattr(value, "item"):
         value = value.item()
     return None if isinstance(value, float) and math.isnan(value) else value
