@@ -262,6 +262,7 @@ def _last_weight(layers: Layers, j: int) -> Array:
     return triton.load(layers.weights[-1].at[jnp.arange(layers.weights[-1].shape[0]), j])
 
 
+@functools.partial(jax.jit, static_argnums=(0, 3))  # a function of its own: equal kernels are made once
 def _forward(setting: Setting, layers: Layers, x: Array, keep: bool) -> tuple[Array, Kept]:
     batch, norm, depth = len(x), bool(layers.scales), len(layers.biases) - 1
     tile: Any = jax.ShapeDtypeStruct((batch, layers.biases[0].shape[-1]), x.dtype)
@@ -327,6 +328,7 @@ def _backward_kernel(setting: Setting, layers: Layers, kept: Kept, d_out: Any, b
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+@functools.partial(jax.jit, static_argnums=0)
 def _backward(setting: Setting, layers: Layers, kept: Kept, d_out: Array) -> Back:
     batch, depth, norm = len(d_out), len(layers.biases) - 1, bool(layers.scales)
     hidden, programs = layers.biases[0].shape[-1], batch // setting.tiles.rows
@@ -361,11 +363,11 @@ _backward.defjvp(_backward_tangent, symbolic_zeros=True)
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def mlp(setting: Setting, layers: Layers, x: Float[Array, "batch in"]) -> Float[Array, "batch out"]:
     """Linear → ReLU (→ LayerNorm), L times, then Linear."""
-    return _forward(setting, layers, x, keep=False)[0]
+    return _forward(setting, layers, x, False)[0]
 
 
 def _mlp_forward(setting: Setting, layers: Layers, x: Array) -> tuple[Array, Any]:
-    out, kept = _forward(setting, layers, x, keep=True)
+    out, kept = _forward(setting, layers, x, True)
     return out, (layers, x, kept)
 
 
