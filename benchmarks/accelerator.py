@@ -1,6 +1,7 @@
 """Everything about speed on an accelerator, in one run of a few minutes.
 
     python benchmarks/accelerator.py --json benchmarks/results/NAME.json [--only rates overhead …]
+    python benchmarks/accelerator.py --json benchmarks/results/NAME.json --plot PICTURE
 
 Each part is printed and saved when it is done, so a run that is cut off keeps what it has:
 
@@ -10,6 +11,8 @@ overhead    ASPC's time over TD3+BC's, chunks in turn
 restart     compile seconds of a second process that finds the program in the persistent cache
 evaluation  wall time with 10 episodes every 5,000 steps over training alone, and the interval that hides evaluation
 sweep       more numbers of runs, up to 256
+
+`--plot` measures nothing: it draws the curve of all numbers of runs that the file has.
 """
 
 from __future__ import annotations
@@ -36,6 +39,7 @@ from aspc.training import speed
 from aspc.training.config import TrainOptions
 from aspc.training.fleet import Member, train_fleet
 from aspc.training.profile import profile
+from aspc.training.speed_command import draw
 
 SIZES = (17, 6, 256)  # HalfCheetah's observation and action, the paper's batch
 MILLION = 1_000_000
@@ -143,7 +147,12 @@ def main() -> None:
     parser.add_argument("--json", type=Path, required=True, help="where the figures go; parts that are there are kept")
     parser.add_argument("--only", nargs="*", choices=list(PARTS), help="only these parts")
     parser.add_argument("--steps", type=int, help="steps to time, instead of each part's own")
+    parser.add_argument("--plot", type=Path, help="draw what the file has, as a PNG or SVG")
     asked = parser.parse_args()
+    if asked.plot:
+        measured = json.loads(asked.json.read_text())
+        draw(sorted([*measured["rates"], *measured["sweep"]], key=lambda row: row["seeds"]), asked.plot)
+        return
     device = jax.devices()[0]
     found: dict[str, Any] = json.loads(asked.json.read_text()) if asked.json.exists() else {}
     found["machine"] = f"{device.device_kind}; {os.cpu_count()} cores, Python {platform.python_version()}"

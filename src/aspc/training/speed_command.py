@@ -68,7 +68,7 @@ def main(argv: list[str]) -> int:
         write_atomically(asked.save, (text + "\n").encode())
     if asked.plot:
         assert isinstance(result, list)
-        _draw(asked, result)
+        draw(result, asked.plot)
     return 0
 
 
@@ -134,25 +134,30 @@ def _line(asked: Speed, columns: Sequence[str]) -> None:
         print(f"{columns[0]:24s}" + "".join(f"{column:>22s}" for column in columns[1:]), flush=True)
 
 
-def _draw(asked: Speed, rows: list[dict[str, Any]]) -> None:
+def draw(rows: list[dict[str, Any]], path: Path) -> None:
+    """A comparison of algorithms as bars; a sweep of runs as a curve, beside what it would be if runs cost nothing."""
     from matplotlib.figure import Figure
 
-    assert asked.plot is not None
     figure = Figure(figsize=(6, 3.6), layout="constrained")
     axes = figure.subplots()
-    if asked.compare is not None:
+    if "relative_time" in rows[0]:
         axes.barh([row["algo"] for row in rows], [row["steps_per_second"] for row in rows], color="#0072b2")
         axes.invert_yaxis()
         axes.set_xlabel("steps a second")
     else:
         runs, rates = [row["seeds"] for row in rows], [row["steps_per_second"] for row in rows]
-        axes.loglog(runs, rates, "o-", color="#0072b2", label=asked.algo)
+        axes.loglog(runs, rates, "o-", color="#0072b2", label=rows[0]["algo"])
         axes.loglog(
             runs, [rates[0] * n / runs[0] for n in runs], ":", color="0.5", label="if each run cost nothing more"
         )
+        for n, rate in zip(runs, rates, strict=True):
+            axes.annotate(f"{rate:,.0f}", (n, rate), (0, -14), textcoords="offset points", ha="center", fontsize=8)
+        axes.set_xticks(runs, [str(n) for n in runs])
+        axes.minorticks_off()
+        axes.margins(y=0.12)
         axes.set_xlabel("runs together")
         axes.set_ylabel("steps a second, in all")
         axes.legend(frameon=False)
     axes.spines[["top", "right"]].set_visible(False)
     axes.set_title(rows[0]["device"], fontsize=10, loc="left")
-    figure.savefig(asked.plot, dpi=150)
+    figure.savefig(path, dpi=150)
