@@ -48,17 +48,11 @@ class Study:
 def read(folder: Path) -> Study:
     """The results below a folder. A run belongs to a suite by its entry: the study's claims are never made with the
     search's variants of ASPC, whatever folder they are in."""
-    found = result_folders(folder)
-    if not found:
+    if not results.result_folders(folder):
         return Study(None, None, None)
-    everything = results.read(*found)
+    everything = results.read(folder)
     study = of_suites(everything, TIERS)
     return Study(study, of_suites(everything, (*TUNE, *REPORT)), None if study is None else prepare(study))
-
-
-def result_folders(folder: Path) -> list[Path]:
-    places = [folder, *sorted(folder.iterdir())] if folder.is_dir() else []
-    return [place for place in places if (place / "runs.parquet").is_file() or any(place.glob("runs/*.parquet"))]
 
 
 def of_suites(found: Results, names: Iterable[str]) -> Results | None:

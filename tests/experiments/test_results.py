@@ -55,6 +55,20 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert set(found.curves.columns) == set(results.CURVES)
 
 
+def test_a_folder_of_folders_of_results_is_all_of_them(tmp_path: Path) -> None:
+    """A part that is called as a table is no folder of results."""
+    results.write_part(tmp_path / "a", "runs", [run_row("a")], curve_rows("a"))
+    results.write_part(tmp_path / "b", "p", [run_row("b")], curve_rows("b"))
+    results.merge([tmp_path / "b"], tmp_path / "merged")
+    (tmp_path / "other").mkdir()
+    assert [p.name for p in results.result_folders(tmp_path)] == ["a", "b", "merged"]
+    assert results.result_folders(tmp_path / "a") == [tmp_path / "a"]
+    found = results.read(tmp_path)
+    assert list(found.runs["run_id"]) == ["a", "b"]
+    assert list(found.curves["run_id"]) == ["a", "a", "b", "b"]
+    assert len(results.all_tables_of_runs([tmp_path])) == 3
+
+
 def test_settings_that_are_no_number_are_strict_json(tmp_path: Path) -> None:
     results.write_part(tmp_path, "p1", [run_row(config={"scale": {"target": float("nan")}})], curve_rows())
     assert list(results.read(tmp_path).runs["config"]) == ['{"scale": {"target": "nan"}}']

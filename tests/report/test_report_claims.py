@@ -370,6 +370,15 @@ def test_a_searched_variant_gives_no_claim_its_numbers(tmp_path: Path) -> None:
         assert claim(alone).checks == claim(beside).checks
 
 
+def test_only_runs_that_trained_alone_are_timed(tmp_path: Path) -> None:
+    make(tmp_path, "own", (ASPC, TD3_BC), [HOPPER], seeds=2, points=5)
+    view = prepare(results.read(tmp_path))
+    together = replace(view, runs=view.runs.assign(runs_together=2))
+    assert claims.small_overhead(view).checks
+    assert claims.small_overhead(together).checks == ()
+    assert "timed alone on the same dataset" in claims.small_overhead(together).missing
+
+
 def test_without_the_runs_nothing_is_decided(tmp_path: Path) -> None:
     make(tmp_path, "own", [Variant("mine", "my_own")], ["my-data"], seeds=2, points=5)
     for claim in claims.check_all(prepare(results.read(tmp_path))):

@@ -121,17 +121,9 @@ class Known(NamedTuple):
 def known_runs(folders: Iterable[Path]) -> dict[str, Known]:
     """The runs whose results are in some folders; "done" goes before "failed"."""
     found: dict[str, Known] = {}
-    for path in result_files(folders):
+    for path in results.all_tables_of_runs(folders):
         found |= {k: v for k, v in read_known(path).items() if k not in found or found[k].status == "failed"}
     return found
-
-
-def result_files(folders: Iterable[Path]) -> Iterator[Path]:
-    """The tables of runs in some folders, merged ones and parts."""
-    for folder in folders:
-        whole = folder / "runs.parquet"
-        yield from [whole] if whole.is_file() else []
-        yield from sorted(path for path in (folder / "runs").glob("*.parquet") if not path.name.startswith("."))
 
 
 def read_known(path: Path) -> dict[str, Known]:
@@ -412,7 +404,7 @@ def pace_before(folders: Iterable[Path], device: str, machine: str) -> Pace:
     """How long groups took whose results are in some folders, on such a device (a CPU: on such a machine)."""
     found: dict[str, Took] = {}
     columns = ["group_id", "algo", "runs_together", "seconds", "steps", "device", "machine"]
-    for path in result_files(folders):
+    for path in results.all_tables_of_runs(folders):
         for row in results.read_table(path, "runs").select(columns).to_pylist():
             here = row["device"] == device and (row["machine"] == machine or not device.startswith("cpu"))
             if here and row["group_id"] and row["seconds"] and row["runs_together"] and row["steps"] > 0:

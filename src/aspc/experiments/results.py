@@ -263,20 +263,42 @@ def a_few(names: Sequence[str]) -> str:
     return ", ".join(names) if len(names) <= 3 else f"{', '.join(names[:2])} and {len(names) - 2} more"
 
 
+def result_folders(folder: Path) -> list[Path]:
+    """A folder, and those in it, as far as they hold results."""
+    if not folder.is_dir():
+        return []
+    inner = sorted(place for place in folder.iterdir() if place.is_dir() and place.name not in TABLES)
+    return [place for place in (folder, *inner) if tables_of_runs(place)]
+
+
+def tables_of_runs(folder: Path) -> list[Path]:
+    """The merged one and the parts."""
+    merged = folder / "runs.parquet"
+    parts = sorted(path for path in (folder / "runs").glob("*.parquet") if not path.name.startswith("."))
+    return [merged, *parts] if merged.is_file() else parts
+
+
+def all_tables_of_runs(folders: Iterable[Path]) -> list[Path]:
+    return [path for folder in folders for place in result_folders(folder) for path in tables_of_runs(place)]
+
+
 def _sources(folder: Path) -> list[dict[str, Path]]:
-    """The files of a folder by table, one dictionary a part."""
+    """The files of a folder (or of the folders in it) by table, one dictionary a part."""
     if not folder.is_dir():
         raise AspcError(f"There is no folder of results at {folder}.")
-    merged = {kind: folder / f"{kind}.parquet" for kind in TABLES}
-    found = [merged] if merged["runs"].is_file() else []
-    for runs in sorted(p for p in (folder / "runs").glob("*.parquet") if not p.name.startswith(".")):
-        found.append({"runs": runs, "curves": folder / "curves" / runs.name})
+    found: list[dict[str, Path]] = []
+    for place in result_folders(folder):
+        for runs in tables_of_runs(place):
+            if runs.parent == place:
+                found.append({kind: place / f"{kind}.parquet" for kind in TABLES})
+            else:
+                found.append({"runs": runs, "curves": place / "curves" / runs.name})
+        found += [{"entries": path} for path in sorted((place / "entries").glob("*.parquet"))]
     if not found:
         raise AspcError(
-            f"{folder} holds no results: it has neither runs.parquet nor runs/*.parquet; "
+            f"{folder} holds no results: neither it nor a folder in it has runs.parquet or runs/*.parquet; "
             "`aspc bench` makes such a folder."
         )
-    found += [{"entries": path} for path in sorted((folder / "entries").glob("*.parquet"))]
     return [{kind: path for kind, path in source.items() if path.is_file()} for source in found]
 
 
