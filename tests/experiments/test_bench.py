@@ -8,6 +8,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,12 +19,13 @@ from tiny_suites import MAZE, OTHER_MAZE, STEPS
 
 from aspc.data import files
 from aspc.errors import AspcError
-from aspc.experiments import engine, results
+from aspc.experiments import engine, results, suites
 from aspc.experiments.commands import bench, settled_runs
 from aspc.experiments.cost import Rates
 from aspc.experiments.engine import Known, refuse_other_data
-from aspc.experiments.groups import curve_points
+from aspc.experiments.groups import GROUP, curve_points, group_folder, make_groups, write_group
 from aspc.experiments.plan import files_of, make_plan
+from aspc.experiments.processes_engine import ProcessesEngine
 from aspc.experiments.suites import expanded
 from tiny import make_dataset
 
@@ -191,6 +193,8 @@ def test_wrong_options_are_sentences(tmp_path: Path) -> None:
         (["tiny", "--known", str(tmp_path / "none")], "no folder of results"),
         (["tiny_files", "--data", str(tmp_path / "none")], "no folder"),
         (["tiny", "--only", "fql"], "did you mean"),
+        (["tiny", "--at-once", "0"], "--at-once must be at least 1"),
+        (["tiny", "--at-once", "2", "--engine", "ray"], "--at-once is for --engine local"),
     ):
         with pytest.raises(AspcError, match=text):
             bench([*words, "--out", str(tmp_path / "out")])
@@ -237,6 +241,49 @@ def test_a_killed_bench_goes_on_to_the_same_results(start: Start, uninterrupted:
     finish(start(*words))
     assert_same_results(out, uninterrupted)
     assert_each_run_once(out)
+
+
+def test_groups_at_once_give_the_same_results_and_end_with_a_killed_bench(
+    start: Start, uninterrupted: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "bench"
+    words = ("tiny", "--out", out, "--at-once", "2", *GROUPS_OF_TWO)
+
+    def under_way() -> list[Path]:
+        return [lock.parent for lock in out.glob("groups/*/.group.lock") if list(lock.parent.glob("fleet-*/metrics*"))]
+
+    assert kill_when(start(*words), lambda: len(under_way()) == 2)
+    for folder in under_way():
+        with FileLock(folder / ".group.lock", timeout=60):  # its process has ended by itself
+            pass
+    finish(start(*words))
+    assert_same_results(out, uninterrupted)
+    assert_each_run_once(out)
+
+
+def test_a_process_that_dies_is_a_failed_group_and_one_that_is_stopped_is_none(tmp_path: Path) -> None:
+    """Killed from outside, without its group's file, and stopped by us."""
+    plan = make_plan([suites.get("tiny_shared")], steps=10_000_000)
+    killed, nameless, stopped = (replace(make_groups(plan, plan.runs, 1, {})[0], attempt=i) for i in range(3))
+    engine = ProcessesEngine(tmp_path, at_once=3)
+    for group in (killed, nameless, stopped):
+        write_group(tmp_path, group)
+        if group is nameless:
+            (group_folder(tmp_path, group.group_id) / GROUP).unlink()
+        engine.start(group)
+    assert not engine.has_room()
+    engine._jobs[killed.group_id][1].kill()
+    errors: dict[str, str | None] = {}
+    while len(errors) < 2:
+        errors |= {ended.group.group_id: ended.error for ended in engine.wait(60)}
+    assert "was killed by SIGKILL and left no results" in str(errors[killed.group_id])
+    assert "ended with exit code" in str(errors[nameless.group_id])
+    assert engine.has_room()
+    while not list(group_folder(tmp_path, stopped.group_id).glob("fleet-*/checkpoints/[0-9]*")):
+        assert engine.wait(0.1) == []
+    process = engine._jobs[stopped.group_id][1]
+    engine.close()
+    assert process.returncode == 128 + signal.SIGTERM
 
 
 @pytest.mark.slow

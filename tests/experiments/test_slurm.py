@@ -8,7 +8,8 @@ import pytest
 from by_hand import Clock
 
 from aspc.errors import AspcError
-from aspc.experiments import results, slurm_engine, suites
+from aspc.experiments import engine as engine_module
+from aspc.experiments import results, suites
 from aspc.experiments.engine import Bench
 from aspc.experiments.groups import make_groups, record_failure, write_group
 from aspc.experiments.plan import make_plan
@@ -52,7 +53,7 @@ def test_a_job_that_is_still_in_the_queue_is_not_submitted_again(tmp_path: Path,
     assert not list((tmp_path / "slurm").glob("*submitted*"))
     clock = Clock()
     with monkeypatch.context() as by_hand:
-        by_hand.setattr(slurm_engine, "time", clock)
+        by_hand.setattr(engine_module, "time", clock)
         assert engine.wait(60) == []
     assert clock.now == pytest.approx(60)
     record_failure(tmp_path, group, "what it came to")

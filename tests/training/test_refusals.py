@@ -260,6 +260,14 @@ def test_a_signal_during_an_evaluation_costs_nothing(tmp_path, capsys):
     capsys.readouterr()
 
 
+def test_a_signal_during_the_evaluation_of_a_chunk_that_is_saved_anyway(tmp_path):
+    """It is saved once."""
+    Interrupting.pending = True
+    with pytest.raises(Interrupted, match="Stopped at step 40"):
+        aspc.train(make_dataset(), "td3_bc", out=tmp_path / "run", env=Interrupting, checkpoint_every=40, **SHORT)
+    assert Checkpoints(tmp_path / "run" / "checkpoints", read_only=True).latest_step() == 40
+
+
 def test_what_can_be_said_when_a_run_is_resumed(tmp_path, capsys):
     run = Path("maze2d-umaze?steps=300")
     words = ["--steps", "40", "--log-every", "20", "--batch-size", "16", "--actor-hidden-dim", "16", "--env", "none"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import signal
 import time
@@ -33,6 +34,9 @@ class Cluster:
 
     engine: Literal["local", "ray", "slurm"] = "local"
     """This machine, a Ray cluster, or Slurm (docs/cluster.md)."""
+    at_once: int = 1
+    """Groups that this machine trains at the same time, each in a process of its own: one trains while another
+    compiles or evaluates (with --engine local)."""
     address: str | None = None
     """Of the Ray cluster, as `ray start` printed it; without one Ray is started on this machine."""
     cpus_per_group: float = 1
@@ -108,6 +112,7 @@ def bench(argv: list[str]) -> int:
         if getattr(asked, name) is not None and getattr(asked, name) < 1:
             raise AspcError(f"--{name.replace('_', '-')} must be at least 1, not {getattr(asked, name)}.")
 
+    use_processes(asked.cluster)
     from aspc.experiments.engine import known_runs, refuse_other_data, remember, the_only_bench
     from aspc.experiments.plan import files_of, make_plan
 
@@ -136,6 +141,16 @@ def bench(argv: list[str]) -> int:
         remember(asked.out, plan)
         stop_at, command = stopping_time(began, asked.budget), shlex.join(["aspc", "bench", *argv])
         return run(asked, plan, data, known, stop_at, command)
+
+
+def use_processes(cluster: Cluster) -> None:
+    """See whether groups can train at once, and leave a device's memory to their processes: JAX would take it now."""
+    if cluster.at_once < 1:
+        raise AspcError(f"--at-once must be at least 1, not {cluster.at_once}.")
+    if cluster.at_once > 1 and cluster.engine != "local":
+        raise AspcError("--at-once is for --engine local; on a cluster, --gpus-per-group 0.5 puts two groups on a GPU.")
+    if cluster.at_once > 1:
+        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 
 def stopping_time(began: float, budget: float | None) -> float | None:
@@ -260,6 +275,10 @@ def pace_of(asked: Asked) -> Pace:
 
 def make_engine(asked: Asked, stop_at: float | None) -> Engine:
     out, cluster = asked.out.absolute(), asked.cluster
+    if cluster.engine == "local" and cluster.at_once > 1:
+        from aspc.experiments.processes_engine import ProcessesEngine
+
+        return ProcessesEngine(out, cluster.at_once)
     if cluster.engine == "local":
         from aspc.experiments.engine import LocalEngine
 

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from filelock import FileLock, Timeout
 
@@ -94,6 +94,30 @@ class LocalEngine:
 
     def close(self) -> None:
         pass
+
+
+class Watching:
+    """The part of an engine that looks now and then whether what it started has ended."""
+
+    look_seconds: float
+
+    def __init__(self) -> None:
+        self._jobs: dict[str, tuple[Group, Any]] = {}
+
+    def wait(self, seconds: float) -> list[Ended]:
+        until = time.monotonic() + seconds
+        while self._jobs:
+            ended = [found for group, job in self._jobs.values() if (found := self._ended(group, job))]
+            for group, _ in ended:
+                del self._jobs[group.group_id]
+            if ended or time.monotonic() >= until:
+                return ended
+            time.sleep(min(self.look_seconds, max(until - time.monotonic(), 0)))
+        return []
+
+    def _ended(self, group: Group, job: Any) -> Ended | None:
+        """How a group has ended, if it has."""
+        raise NotImplementedError
 
 
 @contextmanager
@@ -242,7 +266,7 @@ class Bench:
         try:
             while (self.running or self.waiting) and not self._time_is_up():
                 moved = self._start_what_can()
-                if not self.running and not moved and (self.fill or not self.has_begun):
+                if not moved and (self.fill or not self.has_begun):
                     moved = self._start_what_can(in_time=False)  # or it would never be begun
                 if not self.running and not moved:
                     break  # too little time is left for any other group

@@ -5,17 +5,15 @@ A job that runs into its time limit, or is preempted, is put into the queue agai
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from aspc.errors import AspcError, MissingExtra
-from aspc.experiments.engine import Ended
+from aspc.experiments.engine import Ended, Watching
 from aspc.experiments.groups import Group, group_folder, part_file, run_group
 from aspc.policy import write_atomically
 
-LOOK_SECONDS = 2.0  # between looks at files and queue
 DEFAULT_MINUTES = 24 * 60
 
 
@@ -42,12 +40,15 @@ def slurm_settings(words: Sequence[str]) -> dict[str, Any]:
     return {"slurm_time": DEFAULT_MINUTES, **settings}
 
 
-class SlurmEngine:
+class SlurmEngine(Watching):
     """The queue of Slurm. `cluster="local"` runs jobs as processes of this machine, which the tests do."""
+
+    look_seconds = 2.0  # files and queue
 
     def __init__(
         self, bench: Path, cpus: float = 1, gpus: float = 0, words: Sequence[str] = (), cluster: str = "slurm"
     ) -> None:
+        super().__init__()
         try:
             import submitit
         except ImportError as error:
@@ -62,7 +63,6 @@ class SlurmEngine:
         self._executor.update_parameters(name="aspc", cpus_per_task=int(cpus), gpus_per_node=int(gpus), **settings)
         self._job_kind = submitit.LocalJob if cluster == "local" else submitit.SlurmJob
         self.bench = bench
-        self._jobs: dict[str, tuple[Group, Any]] = {}
 
     def has_room(self) -> bool:
         return True  # the queue is Slurm's
@@ -83,19 +83,7 @@ class SlurmEngine:
         job: Any = self._job_kind(folder=self.bench / "slurm", job_id=file.read_text())
         return None if job.done(force_check=True) else job
 
-    def wait(self, seconds: float) -> list[Ended]:
-        until = time.monotonic() + seconds
-        while self._jobs:
-            ended = [found for group, job in self._jobs.values() if (found := self._ended(group, job))]
-            for group, _ in ended:
-                del self._jobs[group.group_id]
-            if ended or time.monotonic() >= until:
-                return ended
-            time.sleep(min(LOOK_SECONDS, max(until - time.monotonic(), 0)))
-        return []
-
     def _ended(self, group: Group, job: Any) -> Ended | None:
-        """How a group has ended, if it has."""
         over = job.done()  # asked first: results are written before a job ends
         if part_file(self.bench, group.group_id).exists():
             return Ended(group)

@@ -333,7 +333,7 @@ class Trainer:
             if caught and step < last_step:
                 if unseen is not None:
                     self._look_at(unseen)
-                self._obey(caught[0], step, None if stop else state)
+                self._obey(caught[0], step, None if save or stop else state)
             if len(self.failures) == len(self.trainees):
                 break
         if step == last_step:
