@@ -286,6 +286,18 @@ def test_a_process_that_dies_is_a_failed_group_and_one_that_is_stopped_is_none(t
     assert process.returncode == 128 + signal.SIGTERM
 
 
+def test_what_ends_a_bench_in_one_process_ends_one_of_several(tmp_path: Path) -> None:
+    plan = make_plan([suites.get("tiny_shared")])
+    (group,) = make_groups(plan, plan.runs, 2, {})
+    write_group(tmp_path, group)
+    (group_folder(tmp_path, group.group_id) / GROUP).write_text("{}")
+    engine = ProcessesEngine(tmp_path, at_once=1)
+    engine.start(group)
+    with pytest.raises(AspcError, match=r"^A group\.json of the bench is damaged"):
+        engine.wait(60)
+    engine.close()
+
+
 @pytest.mark.slow
 def test_kills_at_random_moments_change_nothing(start: Start, uninterrupted: Path, tmp_path: Path) -> None:
     out, rng = tmp_path / "bench", random.Random(0)

@@ -21,6 +21,8 @@ from aspc.experiments.groups import Group, group_folder, part_file, run_group
 
 STOP_SECONDS = 60.0  # for a checkpoint; what takes longer is killed, and its last checkpoint counts
 LOG = "log.txt"
+# Exit codes of what ends a bench with a sentence in one process too (a full disk, a signal); all else fails the group.
+SENTENCES = (2, 128 + signal.SIGINT, 128 + signal.SIGTERM)
 
 
 class ProcessesEngine(Watching):
@@ -54,6 +56,8 @@ class ProcessesEngine(Watching):
         job.stdin.close()
         if part_file(self.bench, group.group_id).exists():
             return Ended(group)
+        if code in SENTENCES:
+            raise AspcError(self._log(group).read_text(errors="replace").splitlines()[-1].removeprefix("aspc: "))
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         return Ended(group, f"Its process {how} and left no results; its log is {self._log(group)}")
 
