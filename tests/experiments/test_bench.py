@@ -22,11 +22,12 @@ from aspc.errors import AspcError
 from aspc.experiments import engine, results, suites
 from aspc.experiments.commands import bench, settled_runs
 from aspc.experiments.cost import Rates
-from aspc.experiments.engine import Known, refuse_other_data
-from aspc.experiments.groups import GROUP, curve_points, group_folder, make_groups, write_group
+from aspc.experiments.engine import Bench, Known, refuse_other_data
+from aspc.experiments.groups import GROUP, Group, curve_points, group_folder, make_groups, record_failure, write_group
 from aspc.experiments.plan import files_of, make_plan
 from aspc.experiments.processes_engine import ProcessesEngine
 from aspc.experiments.suites import expanded
+from aspc.training.trainer import Interrupted
 from tiny import make_dataset
 
 Start = Callable[..., "subprocess.Popen[str]"]
@@ -69,9 +70,14 @@ def test_a_finished_bench_is_not_run_again_and_suites_share_runs(uninterrupted: 
         assert bench(["tiny", "--out", str(uninterrupted)]) == 0
     assert "8 runs: 8 done, 0 failed before, none to go" in capsys.readouterr().out
     assert {path: path.stat().st_mtime_ns for path in (uninterrupted / "runs").iterdir()} == before
+    # Where another folder has it all, that one is named.
+    assert bench(["tiny", "--out", str(tmp_path / "new"), "--known", str(uninterrupted)]) == 0
+    assert f"aspc report {uninterrupted}\n" in capsys.readouterr().out
     # Another suite in another folder, with what is known from the first: one of its two runs is new.
     assert bench(["tiny_shared", "--out", str(tmp_path), "--known", str(uninterrupted), "--quiet"]) == 0
-    assert "2 runs: 1 done, 0 failed before, 1 to go in 1 groups" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "2 runs: 1 done, 0 failed before, 1 to go in 1 groups" in shown
+    assert f"aspc report {tmp_path} {uninterrupted}\n" in shown
     both = results.read(uninterrupted, tmp_path)
     assert len(both.runs) == 9
     assert set(both.entries[both.entries["suite"] == "tiny_shared"]["variant"]) == {"BC, fast", "BC"}
@@ -190,7 +196,10 @@ def test_wrong_options_are_sentences(tmp_path: Path) -> None:
     for words, text in (
         (["tinny"], "did you mean tiny"),
         (["tiny", "--steps", "0"], "--steps must be at least 1"),
-        (["tiny", "--known", str(tmp_path / "none")], "no folder of results"),
+        (["tiny", "--known", str(tmp_path / "none")], "no results in"),
+        (["tiny", "--known", str(tmp_path)], "no results in"),
+        (["tiny", "--budget", "0"], "--budget is in minutes, above 0"),
+        (["tiny", "--dry-run", "--rate", "aspx=30"], "did you mean aspc"),
         (["tiny_files", "--data", str(tmp_path / "none")], "no folder"),
         (["tiny", "--only", "fql"], "did you mean"),
         (["tiny", "--at-once", "0"], "--at-once must be at least 1"),
@@ -261,23 +270,20 @@ def test_groups_at_once_give_the_same_results_and_end_with_a_killed_bench(
     assert_each_run_once(out)
 
 
-def test_a_process_that_dies_is_a_failed_group_and_one_that_is_stopped_is_none(tmp_path: Path) -> None:
-    """Killed from outside, without its group's file, and stopped by us."""
+def test_a_process_that_crashes_is_a_failed_group_and_one_that_is_stopped_is_none(tmp_path: Path) -> None:
+    """Without its group's file, and stopped by us."""
     plan = make_plan([suites.get("tiny_shared")], steps=10_000_000)
-    killed, nameless, stopped = (replace(make_groups(plan, plan.runs, 1, {})[0], attempt=i) for i in range(3))
-    engine = ProcessesEngine(tmp_path, at_once=3)
-    for group in (killed, nameless, stopped):
+    nameless, stopped = (replace(make_groups(plan, plan.runs, 1, {})[0], attempt=i) for i in range(2))
+    engine = ProcessesEngine(tmp_path, at_once=2)
+    for group in (nameless, stopped):
         write_group(tmp_path, group)
         if group is nameless:
             (group_folder(tmp_path, group.group_id) / GROUP).unlink()
         engine.start(group)
     assert not engine.has_room()
-    engine._jobs[killed.group_id][1].kill()
-    errors: dict[str, str | None] = {}
-    while len(errors) < 2:
-        errors |= {ended.group.group_id: ended.error for ended in engine.wait(60)}
-    assert "was killed by SIGKILL and left no results" in str(errors[killed.group_id])
-    assert "ended with exit code" in str(errors[nameless.group_id])
+    (ended,) = engine.wait(60)
+    assert ended.group == nameless
+    assert "ended with exit code 1 and no results" in str(ended.error)
     assert engine.has_room()
     while not list(group_folder(tmp_path, stopped.group_id).glob("fleet-*/checkpoints/[0-9]*")):
         assert engine.wait(0.1) == []
@@ -295,7 +301,40 @@ def test_what_ends_a_bench_in_one_process_ends_one_of_several(tmp_path: Path) ->
     engine.start(group)
     with pytest.raises(AspcError, match=r"^A group\.json of the bench is damaged"):
         engine.wait(60)
+    engine.start(group)
+    engine._jobs[group.group_id][1].kill()
+    with pytest.raises(AspcError, match=r"killed by SIGKILL .*the same command goes on from its checkpoint"):
+        engine.wait(60)
     engine.close()
+
+
+class Stopping:
+    """An engine that is never done, but finishes what it is told to stop."""
+
+    def __init__(self, bench: Path) -> None:
+        self.bench, self.groups = bench, list[Group]()
+
+    def has_room(self) -> bool:
+        return not self.groups
+
+    def start(self, group: Group) -> None:
+        self.groups.append(group)
+
+    def wait(self, seconds: float) -> list[engine.Ended]:
+        raise Interrupted("Stopped.", signal.SIGTERM)
+
+    def close(self) -> None:
+        for group in self.groups:
+            record_failure(self.bench, group, "what it came to")
+
+
+def test_what_ends_while_it_is_stopped_is_counted(tmp_path: Path) -> None:
+    plan = make_plan([suites.get("tiny_shared")])
+    bench = Bench(tmp_path, plan, make_groups(plan, plan.runs, 2, {}), {}, Stopping(tmp_path), quiet=True)
+    with pytest.raises(Interrupted):
+        bench.run()
+    assert set(bench.known) == set(plan.runs)
+    assert bench.running == {}
 
 
 @pytest.mark.slow

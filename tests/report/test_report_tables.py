@@ -46,6 +46,17 @@ def test_a_cell_is_the_mean_over_seeds_beside_the_papers(tmp_path: Path) -> None
     assert average.paper is not None
     paper = [number("main_table", name, "ASPC").mean for name in (HOPPER, CHEETAH)]
     assert average.paper.mean == pytest.approx(np.mean(paper))
+    assert "anew" not in average.paper.note
+
+
+def test_the_papers_numbers_beside_other_data_say_so(tmp_path: Path) -> None:
+    """The study's files: D4RL's names without a version."""
+    names = [name.removesuffix("-v2") for name in (HOPPER, CHEETAH)]
+    make(tmp_path, "study_a", [MAIN[0], MAIN[-1]], names, seeds=2, points=5)
+    for row in tables.suite_table(view_of(tmp_path), "study_a").rows:
+        paper = row.cells["ASPC"].paper
+        assert paper is not None
+        assert "these data were generated anew" in paper.note
 
 
 def test_ranks_are_of_what_is_shown(tmp_path: Path) -> None:

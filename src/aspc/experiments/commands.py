@@ -111,10 +111,13 @@ def bench(argv: list[str]) -> int:
     for name in ("steps", "seeds", "eval_every", "eval_episodes", "group_size", "devices"):
         if getattr(asked, name) is not None and getattr(asked, name) < 1:
             raise AspcError(f"--{name.replace('_', '-')} must be at least 1, not {getattr(asked, name)}.")
+    if asked.budget is not None and not asked.budget > 0:
+        raise AspcError(f"--budget is in minutes, above 0, not {asked.budget:g}.")
 
     use_processes(asked.cluster)
     from aspc.experiments.engine import known_runs, refuse_other_data, remember, the_only_bench
     from aspc.experiments.plan import files_of, make_plan
+    from aspc.experiments.results import result_folders
 
     data = {} if asked.data is None else files_of(asked.data)
     changes = {name: getattr(asked, name) for name in ("eval_every", "eval_episodes") if getattr(asked, name)}
@@ -128,9 +131,11 @@ def bench(argv: list[str]) -> int:
     )
     if plan.left_out:
         print(f"left out, as they are neither known nor in --data: {', '.join(plan.left_out)}")
-    missing = [folder for folder in asked.known if not folder.is_dir()]
-    if missing:
-        raise AspcError(f"There is no folder of results at {missing[0]} (--known).")
+    for folder in asked.known:
+        if not result_folders(folder):
+            raise AspcError(
+                f"There are no results in {folder} (--known); leave it out, or name a folder that has some."
+            )
     folders = [asked.out, *asked.known]
     if asked.dry_run:
         show_plan(asked, plan, data, known_runs(folders))
@@ -296,6 +301,8 @@ def make_engine(asked: Asked, stop_at: float | None) -> Engine:
 
 def finish(asked: Asked, plan: Plan, known: dict[str, Known]) -> int:
     """The last lines. The exit code is 1 if runs have failed."""
+    from aspc.experiments.results import result_folders
+
     failed = {
         run_id: known[run_id].error for run_id in plan.runs if run_id in known and known[run_id].status == "failed"
     }
@@ -307,7 +314,8 @@ def finish(asked: Asked, plan: Plan, known: dict[str, Known]) -> int:
     if left:
         print("The same command goes on with what is left.")
     if done:
-        print(f"To see the results: aspc report {asked.out}")
+        folders = [str(folder) for folder in (asked.out, *asked.known) if result_folders(folder)]
+        print(f"To see the results: aspc report {shlex.join(folders)}")
     return 1 if failed else 0
 
 

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from aspc import algorithms
 from aspc.data import d4rl
-from aspc.errors import AspcError
+from aspc.errors import AspcError, unknown_name
 from aspc.experiments.groups import Group
 from aspc.experiments.plan import name_in_presets
 
@@ -35,6 +36,8 @@ class Rates(NamedTuple):
             if (rate := _number(value)) is not None:
                 if not rate > 0:
                     raise AspcError(f"--rate is in steps per second, above 0, not {word}.")
+                if equals and algo not in algorithms.names():
+                    raise unknown_name("algorithm (--rate)", algo, algorithms.names())
                 if equals:
                     given[algo] = rate
                 else:

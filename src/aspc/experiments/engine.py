@@ -279,7 +279,14 @@ class Bench:
                 raise Interrupted("Stopped; the same command goes on where it was.", number) from interruption
         finally:
             self.engine.close()
+            self._look_again()
         return self.known
+
+    def _look_again(self) -> None:
+        """What was told to stop may have been at its end."""
+        for group, *_ in list(self.running.values()):
+            if part_file(self.folder, group.group_id).exists():
+                self._end(Ended(group))
 
     def _time_is_up(self) -> bool:
         return self._seconds_left() <= 0
@@ -351,11 +358,14 @@ class Bench:
 
     # -- what is seen --------------------------------------------------------------------------------------------
     def line(self) -> str:
-        running = sum(len(group.members) for group, *_ in self.running.values())
+        under_way = [group for group, *_ in self.running.values()]
+        running = sum(len(group.members) for group in under_way)
         failed = sum(run.status == "failed" for run in self.known.values())
         done = len(self.known) - failed
-        text = f"{done} of {len(self.plan.runs)} runs done, {running} running, {failed} failed"
-        groups = [*self.waiting, *(group for group, *_ in self.running.values())]
+        share = sum(self._share(group) * len(group.members) for group in under_way) / max(running, 1)
+        halfway = f" ({share:.0%} of their steps)" if share else ""
+        text = f"{done} of {len(self.plan.runs)} runs done, {running} running{halfway}, {failed} failed"
+        groups = [*self.waiting, *under_way]
         left = self.pace.seconds_left([(group, self._share(group)) for group in groups], len(self.running))
         return f"{text}, about {seconds_text(left)} left" if left else text
 

@@ -19,9 +19,9 @@ from aspc.errors import AspcError
 from aspc.experiments.engine import Ended, Watching
 from aspc.experiments.groups import Group, group_folder, part_file, run_group
 
-STOP_SECONDS = 60.0  # for a checkpoint; what takes longer is killed, and its last checkpoint counts
+STOP_SECONDS = 30.0  # for a checkpoint; what takes longer is killed, and its last checkpoint counts
 LOG = "log.txt"
-# Exit codes of what ends a bench with a sentence in one process too (a full disk, a signal); all else fails the group.
+# Exit codes of what ends a bench with a sentence in one process too (a full disk, a signal).
 SENTENCES = (2, 128 + signal.SIGINT, 128 + signal.SIGTERM)
 
 
@@ -58,8 +58,12 @@ class ProcessesEngine(Watching):
             return Ended(group)
         if code in SENTENCES:
             raise AspcError(self._log(group).read_text(errors="replace").splitlines()[-1].removeprefix("aspc: "))
-        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        return Ended(group, f"Its process {how} and left no results; its log is {self._log(group)}")
+        if code < 0:
+            raise AspcError(
+                f"The process of a group was killed by {signal.Signals(-code).name} (its log is {self._log(group)}); "
+                "the same command goes on from its checkpoint."
+            )
+        return Ended(group, f"Its process ended with exit code {code} and no results; its log is {self._log(group)}")
 
     def close(self) -> None:
         processes: list[Any] = [process for _, process in self._jobs.values()]

@@ -468,6 +468,8 @@ def _runtime(content: Content, figures: Sequence[str]) -> str:
     first = content.speeds[0]
     side = "alone" if first.together == 1 else f"{first.together} runs side by side"
     text = f"{esc(first.dataset)} on {esc(first.device)}, {side}; compilation left out"
+    if first.together > 1:
+        text += ". Other groups may have shared the device: what an algorithm costs, only runs that train alone say"
     return f'<div class="charts">{_chart("runtime", "Seconds for a million steps", text, figures, css="wide")}</div>'
 
 

@@ -62,6 +62,8 @@ class Table:
     notes: tuple[str, ...] = field(default=())
 
 
+OTHER_DATA = "these data were generated anew."
+
 # ── scores of a suite ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -120,7 +122,7 @@ def _row(name: str, measure: str, cells: dict[str, Cell], paper: PaperTable) -> 
         for label in paper.variants:
             if (row, label) in paper.numbers:
                 number = paper.numbers[row, label]
-                note = "" if row == name else f"The paper's number is for {row}; these data were generated anew."
+                note = "" if row == name else f"The paper's number is for {row}; {OTHER_DATA}"
                 printed[label] = Printed(number.mean, number.std, " ".join(filter(None, (number.doubt, note))))
     return Row(name, domain_of(name), measure, False, _with_paper(ranked(cells), _ranked_paper(printed)), (name,))
 
@@ -162,6 +164,8 @@ def _paper_average(domain: str, inside: list[str], label: str, paper: PaperTable
             number = paper.averages[key]
             if abs(number.mean - mean) > 0.06:
                 note = f"From the paper's rows; it prints {number.mean:g}."
+        if rows != inside:
+            note = f"{note} The paper's number is for its own datasets; {OTHER_DATA}".strip()
         return {label: Printed(mean, None, note)}
     number_of_domain = paper.numbers.get((domain, label)) or paper.averages.get((domain, label))
     if paper.rows and paper.rows[0] in SIZES and number_of_domain is not None:  # a table of domains

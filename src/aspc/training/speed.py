@@ -18,6 +18,7 @@ import numpy as np
 
 from aspc import algorithms
 from aspc.algorithms.base import Spec
+from aspc.data.cache import said_if_slow
 from aspc.errors import AspcError
 from aspc.training.config import replace_fields
 from aspc.training.loop import Loop, Runs, Source, at, on_accelerator, start_runs
@@ -142,12 +143,13 @@ class Prepared:
         self.steps = self.blocks * self.loop.block_steps
         self.table = synthetic_table(layout, rows)
         self.restart()
-        begin = time.perf_counter()
-        self.program = self.loop.run_blocks.lower(
-            self.loop, self.state, self.runs, self.table, jnp.asarray(0), blocks=self.blocks
-        ).compile()
-        self.compile_seconds = time.perf_counter() - begin
-        self.chunk()  # warm up
+        with said_if_slow(f"compiling {algo} for {seeds} run{'s' * (seeds > 1)} …"):
+            begin = time.perf_counter()
+            self.program = self.loop.run_blocks.lower(
+                self.loop, self.state, self.runs, self.table, jnp.asarray(0), blocks=self.blocks
+            ).compile()
+            self.compile_seconds = time.perf_counter() - begin
+        self.timed_chunk()  # warm up
 
     def restart(self) -> None:
         """Fresh runs from the same seeds."""
@@ -174,6 +176,11 @@ class Prepared:
         self.state, _ = jax.block_until_ready(self.program(self.state, self.runs, self.table, first_block))
         self.done += 1
         return time.perf_counter() - begin
+
+    def timed_chunk(self) -> float:
+        """A chunk, and a word if it takes long."""
+        with said_if_slow(f"timing {self.steps * self.seeds:,} steps of {self.algo} …"):
+            return self.chunk()
 
     def products(self) -> dict[Product, float]:
         """The matrix products of an average step of one run."""
@@ -203,7 +210,7 @@ def measure(
 
 def measured(prepared: Prepared, bound: bool = True) -> dict[str, Any]:
     """What `aspc speed` says of a prepared algorithm."""
-    seconds = statistics.median(prepared.chunk() for _ in range(REPEATS))
+    seconds = statistics.median(prepared.timed_chunk() for _ in range(REPEATS))
     rate = prepared.steps * prepared.seeds / seconds
     result = {
         **prepared.facts(),
@@ -216,7 +223,8 @@ def measured(prepared: Prepared, bound: bool = True) -> dict[str, Any]:
         result["peak_device_memory_mib"] = memory["peak_bytes_in_use"] / 2**20
     if not bound:
         return result
-    flops, bound_seconds = prepared.flops(), prepared.bound_seconds()
+    with said_if_slow("timing its matrix products by themselves …"):
+        flops, bound_seconds = prepared.flops(), prepared.bound_seconds()
     return {
         **result,
         "flops_per_step": flops,
@@ -229,7 +237,7 @@ def measured(prepared: Prepared, bound: bool = True) -> dict[str, Any]:
 def compare(algos: Sequence[str], obs_dim: int, act_dim: int, batch: int, seeds: int, steps: int) -> list[dict]:
     """Several algorithms, timed in turn so that all see the same machine; times are relative to the first one's."""
     prepared = [Prepared(algo, obs_dim, act_dim, batch, seeds, steps) for algo in algos]
-    seconds = [[p.chunk() / p.steps for p in prepared] for _ in range(COMPARE_ROUNDS)]
+    seconds = [[p.timed_chunk() / p.steps for p in prepared] for _ in range(COMPARE_ROUNDS)]
     rows = []
     for i, p in enumerate(prepared):
         relative = statistics.median(round_[i] / round_[0] for round_ in seconds)
