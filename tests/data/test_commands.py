@@ -127,7 +127,7 @@ REPEATED = {key: np.concatenate([array, array[:100]]) for key, array in make_log
         (dataset(rewards=-np.arange(3_000) / 1_000), "no reward is above 0: .* --algo iql"),
         (dataset(rewards=-np.arange(3_000) / 1_000, terminals=np.zeros(3_000)), "no reward is .* --reward-shift 3"),
         (dataset(terminals=np.zeros(3_000), timeouts=np.zeros(3_000)), "no episode ever ends"),
-        (smooth(missing=True), "29 steps jump .* first after row 99: episode ends may be missing"),
+        (smooth(missing=True), "29 steps jump .* first after row 100 of 3,000: episode ends may be missing"),
         (dataset(rows=50), "only 50 rows"),
     ],
 )

@@ -47,14 +47,14 @@ TWO_INFINITIES[2], TWO_INFINITIES[5] = np.inf, -np.inf
         ({"rewards": np.zeros(11)}, "'observations' has 12 rows, but 'rewards' has 11"),
         ({"timeouts": np.zeros(13)}, "'timeouts' has 13"),
         ({"next_observations": np.zeros((12, 4))}, "'next_observations' has 4 columns"),
-        ({"observations": NAN_ROW_7}, "'observations' has a NaN.* in row 7"),
-        ({"rewards": INF_ROW_3}, "'rewards' has a NaN.* in row 3"),
-        ({"actions": TWO_INFINITIES}, "'actions' has a NaN.* in row 2"),
-        ({"observations": np.full((12, 3), 1e300)}, "too large value in row 0"),
+        ({"observations": NAN_ROW_7}, "'observations' has a NaN.* in row 8 of 12"),
+        ({"rewards": INF_ROW_3}, "'rewards' has a NaN.* in row 4 of 12"),
+        ({"actions": TWO_INFINITIES}, "'actions' has a NaN.* in row 3 of 12"),
+        ({"observations": np.full((12, 3), 1e300)}, "too large value in row 1 of 12"),
         ({"actions": np.zeros((12, 1), dtype=np.int64)}, "discrete"),
         ({"actions": np.zeros(12, dtype=np.int64)}, "discrete"),
         ({"actions": np.zeros((12, 2), dtype=bool)}, "discrete"),
-        ({"terminals": np.arange(12)}, "'terminals' must be 0 or 1, but row 2 has 2"),
+        ({"terminals": np.arange(12)}, "'terminals' must be 0 or 1, but row 3 of 12 has 2"),
         ({"terminals": np.full(12, np.nan)}, "'terminals' must be 0 or 1"),
         ({"observations": np.full((12, 3), "x")}, "must hold numbers"),
         ({"observations": [[1, 2], [3]]}, "must hold numbers"),
@@ -97,7 +97,7 @@ def test_actions_beyond_the_bounds_are_clipped_and_counted_or_refused() -> None:
     actions = arrays()["actions"].copy()
     actions[4, 0], actions[4, 1], actions[9, 1] = 1.5, -7.0, 2.0
     data = make(actions=actions)
-    assert any("2 of 12 actions" in note and "row 4" in note for note in data.notes)
+    assert any("2 of 12 actions" in note and "the first in row 5 of 12" in note for note in data.notes)
     assert np.abs(data.actions).max() == 1.0
     with pytest.raises(AspcError, match="2 of 12 actions"):
         make(actions=actions, strict=True)

@@ -6,6 +6,8 @@ import gzip
 import io
 import json
 import os
+import re
+import warnings
 import zipfile
 from pathlib import Path
 
@@ -38,12 +40,12 @@ def columns(log: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     }
 
 
-def write_csv(path: Path, table: dict[str, np.ndarray]) -> Path:
+def write_csv(path: Path, table: dict[str, np.ndarray], separator: str = ",") -> Path:
     opener = gzip.open if path.name.endswith(".gz") else open
     with opener(path, "wt") as file:
-        file.write(",".join(table) + "\n")
+        file.write(separator.join(table) + "\n")
         for row in zip(*table.values(), strict=True):
-            file.write(",".join(str(value) for value in row) + "\n")
+            file.write(separator.join(str(value) for value in row) + "\n")
     return path
 
 
@@ -67,6 +69,15 @@ def write_as(path: Path, log: dict[str, np.ndarray]) -> Path:
         np.savez(path, **log)
         return path
     return write_csv(path, columns(log)) if ".csv" in path.name else write_table(path, columns(log))
+
+
+def write_without_ends(path: Path, log: dict[str, np.ndarray], **more: np.ndarray) -> Path:
+    if path.suffix == ".npz":
+        np.savez(path, **{key: log[key] for key in ("observations", "actions", "rewards")}, **more)
+        return path
+    table = columns(log)
+    del table["terminal"], table["timeout"]
+    return write_csv(path, {**table, **more})
 
 
 def same(dataset: Dataset, log: dict[str, np.ndarray], atol: float = 0.0) -> None:
@@ -99,8 +110,8 @@ def test_a_key_map_and_other_libraries_names(tmp_path: Path, log: dict[str, np.n
         data.load(path)
     with pytest.raises(AspcError, match=r"the key map says 'robot/stat'.*'robot/state'"):
         data.load(path, key_map={**key_map, "observations": "robot/stat"})
-    with pytest.raises(AspcError, match="The key map names 'observation'; it can name observations"):
-        data.load(path, key_map={"observation": "robot/state"})
+    with pytest.raises(AspcError, match="The key map names 'seen'; it can name observations"):
+        data.load(path, key_map={"seen": "robot/state"})
 
     numbers = np.repeat(np.arange(6), 10)
     np.savez(tmp_path / "other.npz", obs=log["observations"], act=log["actions"], rew=log["rewards"],
@@ -132,6 +143,68 @@ def test_columns_can_be_mapped_and_are_ordered_by_number(tmp_path: Path, log: di
     np.testing.assert_array_equal(dataset.terminals, log["terminals"])
     with pytest.raises(AspcError, match="'actions' is missing; there are 'obs_10'"):
         data.load(path)
+
+
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+def test_the_header_says_how_cells_are_separated(tmp_path: Path, log: dict[str, np.ndarray], separator: str) -> None:
+    table = {'"obs_a, in °C; or K"' if name == "obs_0" else name: values for name, values in columns(log).items()}
+    dataset = data.load(write_csv(tmp_path / "mine.csv", table, separator))
+    same(dataset, log, atol=1e-6)
+    assert dataset.observation_names == ("obs_a, in °C; or K", "obs_1", "obs_2")
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet", ".npz", ".hdf5"])
+def test_rows_out_of_order_are_warned_of(tmp_path: Path, log: dict[str, np.ndarray], suffix: str) -> None:
+    def load(name: str, rows: np.ndarray, numbers: np.ndarray) -> Dataset:
+        path, picked = tmp_path / f"{name}{suffix}", {key: array[rows] for key, array in log.items()}
+        if suffix in (".csv", ".parquet"):
+            table = {**columns(picked), "episode": numbers[rows]}
+            return data.load((write_csv if suffix == ".csv" else write_table)(path, table))
+        return data.load(write_as(path, {**picked, "episode": numbers[rows]}))
+
+    numbers = np.repeat([4, 2, 7, 1, 0, 9], 10)  # any numbers, so long as they change
+    assert not any("come back" in note for note in load("sound", np.arange(60), numbers).notes)
+    shuffled = load("shuffled", np.random.default_rng(0).permutation(60), numbers)
+    says = "episode numbers come back after they had changed.*: sort the rows by episode and time"
+    assert any(re.match(says, note) for note in shuffled.notes)
+    assert "warning: episode numbers come back" in summarise(shuffled).text()
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_columns_that_are_not_used_are_named(tmp_path: Path, log: dict[str, np.ndarray], suffix: str) -> None:
+    table = {"": np.arange(60), "time": np.arange(60), **columns(log)}  # pandas writes its index without a name
+    table["ob_1"] = table.pop("obs_1")
+    dataset = data.load((write_csv if suffix == ".csv" else write_table)(tmp_path / f"mine{suffix}", table))
+    assert dataset.observation_size == 2
+    assert any(note.startswith("columns that are not used: 'time', 'ob_1'; if one should") for note in dataset.notes)
+    assert "warning: columns that are not used: 'time', 'ob_1'" in summarise(dataset).text()
+    mapped = data.load(tmp_path / f"mine{suffix}", key_map={"observations": "obs_0,ob_1,obs_2,time"})
+    assert not any("not used" in note for note in mapped.notes)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".npz"])
+def test_a_key_map_may_say_its_keys_in_the_singular(tmp_path: Path, log: dict[str, np.ndarray], suffix: str) -> None:
+    path = write_without_ends(tmp_path / f"mine{suffix}", log, shift=np.repeat(np.arange(6), 10))
+    for key in ("episode", "episodes"):
+        assert data.load(path, key_map={key: "shift"}).timeouts.sum() == 6
+    with pytest.raises(AspcError, match="names 'episodes' twice"):
+        data.load(path, key_map={"episode": "shift", "episodes": "shift"})
+
+
+def test_whole_numbers_as_actions_are_refused_where_the_file_says_integers(tmp_path: Path, log) -> None:
+    table = {**columns(log), "action_0": np.arange(60) % 2, "action_1": np.arange(60) % 3}
+    whole = data.load(write_csv(tmp_path / "mine.csv", table))  # a CSV does not say what its numbers are
+    assert any("all actions are whole numbers" in note for note in whole.notes)
+    integers = {**log, "actions": np.ones((60, 2), dtype=int)}
+    for path in (
+        write_table(tmp_path / "mine.parquet", table),
+        write_table(tmp_path / "mine.arrow", table),
+        write_as(tmp_path / "mine.npz", integers),
+        write_as(tmp_path / "mine.hdf5", integers),
+    ):
+        refuse(path, "so discrete")
+    half = {**table, "action_1": log["actions"][:, 1]}  # integers beside floats are numbers like others
+    assert data.load(write_table(tmp_path / "half.parquet", half)).action_size == 2
 
 
 def test_named_columns_stay_in_the_order_of_the_file(tmp_path: Path, log: dict[str, np.ndarray]) -> None:
@@ -295,7 +368,7 @@ def test_sizes_beyond_the_memory_are_refused(tmp_path: Path, log: dict[str, np.n
         ({"observations": np.zeros((60, 2, 2))}, "must have one or two axes"),
         ({"rewards": np.array([b"a"] * 60)}, "must hold numbers"),
         ({"actions": np.zeros((60, 1), dtype=np.int32)}, "discrete"),
-        ({"rewards": np.full(60, np.nan, dtype=np.float32)}, "'rewards' has a NaN.*row 0"),
+        ({"rewards": np.full(60, np.nan, dtype=np.float32)}, "'rewards' has a NaN.*row 1 of 60"),
         ({"rewards": np.zeros(59)}, "has 59"),
     ],
 )
@@ -325,6 +398,12 @@ def test_bad_tables(tmp_path: Path, log: dict[str, np.ndarray]) -> None:
     refuse(cut, r"cut.csv, line 61: it has 7 cells, but the header 8; mend or drop that line")
     (tmp_path / "twice.csv").write_text("obs_0,obs_0,action_0,reward,terminal\n0,1,0.5,0,0\n")
     refuse(tmp_path / "twice.csv", "the column 'obs_0' is there twice")
+    path = write_csv(tmp_path / "truth.csv", {**columns(log), "obs_1": np.array(["1.0", "True"] * 30)})
+    refuse(path, r"truth.csv, line 3: the cell of column 'obs_1' holds 'True', not a number")
+    path = write_csv(tmp_path / "flags.csv", {**columns(log), "timeout": np.array(["0", "2"] * 30)})
+    refuse(path, r"flags.csv, line 3: the cell of column 'timeout' holds '2', but must be 0 or 1")
+    path = write_csv(tmp_path / "decimals.csv", {**columns(log), "obs_1": np.array(["1", "-1,5"] * 30)}, ";")
+    refuse(path, r"line 3: the cell of column 'obs_1' holds '-1,5', not a number; write decimals with a point")
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -332,6 +411,40 @@ def test_bad_tables(tmp_path: Path, log: dict[str, np.ndarray]) -> None:
     refuse(tmp_path / "holes.parquet", "column 'reward' has 1 empty cells")
     pq.write_table(pa.table({**columns(log), "reward": pa.array(["x"] * 60)}), tmp_path / "text.parquet")
     refuse(tmp_path / "text.parquet", "column 'reward' must hold numbers")
+
+
+@pytest.mark.parametrize("cell", ["nan", "-inf", "1e300"])
+def test_numbers_that_are_none_are_placed_by_line_and_column(tmp_path: Path, log, cell: str) -> None:
+    cells = log["observations"][:, 1].astype(str).astype(object)
+    cells[40] = cell
+    path = write_csv(tmp_path / "mine.csv", {**columns(log), "obs_1": cells})
+    lines = path.read_text().split("\n")
+    path.write_text("\n".join([*lines[:3], "", *lines[3:]]))  # lines are those of an editor, so empty ones count
+    refuse(
+        path, rf"^mine\.csv, line 43: the cell of column 'obs_1' holds '{cell}', which is NaN, infinite or too large"
+    )
+
+
+def test_a_table_without_rows_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "none.csv"
+    for end in ("", "\n", "\n\n \n"):
+        path.write_text("obs_0,action_0,reward,episode" + end)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            refuse(path, r"^none\.csv: no row follows the header, so the dataset is empty\.$")
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".npz"])
+def test_a_log_without_episode_ends_says_the_cure(tmp_path: Path, log: dict[str, np.ndarray], suffix: str) -> None:
+    path = write_without_ends(tmp_path / f"mine{suffix}", log)
+    refuse(
+        path, r"nothing says where episodes end; add a column 'episode'.*'terminal' or 'timeout'.*--map episode=NAME"
+    )
+    np.savez(tmp_path / "other.npz", observations=log["observations"], u=log["actions"])
+    refuse(
+        tmp_path / "other.npz",
+        r"'actions' is missing; .*'u' \(--map actions=NAME, in Python key_map={'actions': 'NAME'} says which it is\)",
+    )
 
 
 def test_a_crash_of_the_reader_becomes_a_sentence(tmp_path: Path, log: dict[str, np.ndarray], monkeypatch) -> None:

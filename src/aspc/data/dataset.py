@@ -31,6 +31,11 @@ class Transitions(NamedTuple):
     discounts: np.ndarray  # [M] float32
 
 
+def _row(index: int, array: np.ndarray) -> str:
+    """A row as people count them, from 1: the last of ten is row 10 of 10."""
+    return f"row {index + 1:,} of {len(array):,}"
+
+
 def _finite_float32(key: str, values: np.ndarray, name: str) -> np.ndarray:
     """The values as float32, or an error that says where one is NaN or infinite."""
     with np.errstate(over="ignore"):
@@ -40,7 +45,7 @@ def _finite_float32(key: str, values: np.ndarray, name: str) -> np.ndarray:
     if not np.isfinite(total):
         row = int(np.flatnonzero(~np.isfinite(result.reshape(len(result), -1)).all(axis=1))[0])
         raise AspcError(
-            f"{name}: {key!r} has a NaN, infinite or too large value in row {row}; "
+            f"{name}: {key!r} has a NaN, infinite or too large value in {_row(row, result)}; "
             "remove or repair that row and load again."
         )
     return result
@@ -81,7 +86,7 @@ def _flags(key: str, values: ArrayLike, name: str) -> np.ndarray:
         return np.ascontiguousarray(array)
     wrong = np.flatnonzero((array != 0) & (array != 1))
     if len(wrong):
-        raise AspcError(f"{name}: {key!r} must be 0 or 1, but row {wrong[0]} has {array[wrong[0]]}.")
+        raise AspcError(f"{name}: {key!r} must be 0 or 1, but {_row(wrong[0], array)} has {array[wrong[0]]}.")
     return array.astype(bool)
 
 
@@ -150,7 +155,8 @@ def _clip_actions(
     count = int(beyond.sum())
     if count == 0:
         return actions, ()
-    found = f"{count:,} of {len(actions):,} actions reach beyond the bounds (the first in row {int(beyond.argmax())})"
+    first = _row(int(beyond.argmax()), actions)
+    found = f"{count:,} of {len(actions):,} actions reach beyond the bounds (the first in {first})"
     if strict:
         raise AspcError(f"{name}: {found}; mend them, state other bounds, or leave out strict to clip them.")
     return np.clip(actions, low, high), (f"{found} and were clipped.",)

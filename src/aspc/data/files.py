@@ -45,7 +45,6 @@ class Extracted(NamedTuple):
     facts: dict[str, Any]  # env, NUMBERS and NAMES, where the file says them
 
 
-REQUIRED = ("observations", "actions", "rewards", "terminals")
 # Names that other libraries give to the same things; the first is D4RL's, and what we write.
 ALIASES: dict[str, tuple[str, ...]] = {
     "observations": ("observations", "observation", "obs", "states", "state"),
@@ -67,6 +66,8 @@ HDF5_SUFFIXES = (".hdf5", ".h5")
 TABLE_SUFFIXES = (".parquet", ".arrow", ".feather")
 CSV_SUFFIXES = (".csv", ".csv.gz")
 SUFFIXES = (*HDF5_SUFFIXES, ".npz", *TABLE_SUFFIXES, *CSV_SUFFIXES)
+SEPARATORS = ",;\t"  # of a CSV's cells
+LARGEST = float(np.finfo(np.float32).max)
 
 MOST_COMPRESSED = 1100  # deflate's best ratio is 1032 : 1
 SLOWEST_READ = 10e6  # bytes a second: a child that takes longer than a file of this rate is given up
@@ -100,11 +101,21 @@ def refuse_too_large(claimed: int, name: str) -> None:
 # ── which stored name is which array ────────────────────────────────────────────────────────────────────────────────
 
 
-def resolve_keys(stored: Sequence[str], key_map: Mapping[str, str], name: str) -> tuple[dict[str, str], list[str]]:
-    """Which stored name holds each array, by the key map first and then by known names; and notes."""
-    unknown = [key for key in key_map if key not in ALIASES]
+def _plural_keys(key_map: Mapping[str, str]) -> dict[str, str]:
+    """A key map with our keys, where it may say them in the singular, as the columns of tables are called."""
+    plural = {name: key for key in ALIASES for name in (key, key.removesuffix("s"))}
+    unknown = [key for key in key_map if key not in plural]
     if unknown:
         raise AspcError(f"The key map names {unknown[0]!r}; it can name {', '.join(ALIASES)}.")
+    twice = [key for key, count in Counter(plural[key] for key in key_map).items() if count > 1]
+    if twice:
+        raise AspcError(f"The key map names {twice[0]!r} twice, once in the singular; leave one of them out.")
+    return {plural[key]: value for key, value in key_map.items()}
+
+
+def resolve_keys(stored: Sequence[str], key_map: Mapping[str, str], name: str) -> tuple[dict[str, str], list[str]]:
+    """Which stored name holds each array, by the key map first and then by known names; and notes."""
+    key_map = _plural_keys(key_map)
     found, notes = {}, []
     for key, aliases in ALIASES.items():
         if key in key_map:
@@ -133,11 +144,39 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _need_all(found: Mapping[str, Any], stored: Sequence[str], name: str) -> None:
-    for key in REQUIRED:
-        if key not in found and not (key == "terminals" and ("timeouts" in found or "episodes" in found)):
+    for key in ("observations", "actions", "rewards"):
+        if key not in found:
             raise AspcError(
-                f"{name}: {key!r} is missing; there are {_listed(stored)} (a key map can say which one it is)."
+                f"{name}: {key!r} is missing; there are {_listed(stored)} ({_mapped(key)} says which it is)."
             )
+    if not any(key in found for key in ("terminals", "timeouts", "episodes")):
+        raise AspcError(
+            f"{name}: nothing says where episodes end; add a column 'episode' that numbers the stretches, or flags "
+            f"'terminal' or 'timeout', or say which of {_listed(stored)} it is with {_mapped('episode')}."
+        )
+
+
+def _mapped(key: str) -> str:
+    """How the user says which stored name is which array."""
+    return f"--map {key}=NAME, in Python key_map={{{key!r}: 'NAME'}}"
+
+
+def _extracted(arrays: Arrays, notes: Sequence[str], facts: dict[str, Any], name: str) -> Extracted:
+    """What a reader found, with whole flags, and a note where the rows are not in time order."""
+    more = _notes_on_order(arrays["episodes"]) if "episodes" in arrays else []
+    return Extracted(complete_flags(arrays, len(arrays["observations"]), name), [*notes, *more], facts)
+
+
+def _notes_on_order(numbers: np.ndarray) -> list[str]:
+    """A warning where a number of an episode comes back after another has begun."""
+    flat = numbers.reshape(-1)
+    stretches = np.concatenate([flat[:1], flat[1:][flat[1:] != flat[:-1]]])
+    if len(np.unique(stretches)) == len(stretches):
+        return []
+    return [
+        "episode numbers come back after they had changed, and each time counts as an episode of its own: "
+        "sort the rows by episode and time, or give each stretch a number of its own."
+    ]
 
 
 def complete_flags(arrays: Arrays, length: int, name: str) -> Arrays:
@@ -173,7 +212,7 @@ def _read_hdf5(path: Path, key_map: Mapping[str, str]) -> Extracted:
         refuse_too_large(total, path.name)
         arrays = {key: np.asarray(file[source][()]) for key, source in found.items()}
         facts = read_facts(file.attrs.get(FACTS_KEY))
-    return Extracted(complete_flags(arrays, len(arrays["observations"]), path.name), notes, facts)
+    return _extracted(arrays, notes, facts, path.name)
 
 
 def read_facts(text: Any) -> dict[str, Any]:
@@ -227,7 +266,7 @@ def _read_npz(path: Path, key_map: Mapping[str, str]) -> Extracted:
         if array.nbytes > MOST_FACTS:
             raise AspcError(f"{path.name}: {key!r} has {array.nbytes:,} bytes, which is no such fact; take it out.")
     facts = checked_facts({key: array.tolist() for key, array in stated.items()})
-    return Extracted(complete_flags(arrays, len(arrays["observations"]), path.name), notes, facts)
+    return _extracted(arrays, notes, facts, path.name)
 
 
 def _npz_members(
@@ -300,9 +339,7 @@ def resolve_columns(
     columns: Sequence[str], key_map: Mapping[str, str], name: str
 ) -> tuple[dict[str, list[str]], list[str]]:
     """Which columns make each array, and notes; a key map's value is names and patterns with commas between."""
-    unknown = [key for key in key_map if key not in COLUMNS]
-    if unknown:
-        raise AspcError(f"The key map names {unknown[0]!r}; it can name {', '.join(COLUMNS)}.")
+    key_map = _plural_keys(key_map)
     twice = [column for column, count in Counter(columns).items() if count > 1]
     if twice:
         raise AspcError(f"{name}: the column {twice[0]!r} is there twice; give each column a name of its own.")
@@ -320,7 +357,19 @@ def resolve_columns(
             elif given is not None:
                 raise AspcError(f"{name}: the key map says {pattern!r}, but there are {_listed(columns)}.")
     _need_all(found, columns, name)
-    return _in_step(found), notes
+    return _in_step(found), [*notes, *_notes_on_unused(columns, found)]
+
+
+def _notes_on_unused(columns: Sequence[str], found: Mapping[str, list[str]]) -> list[str]:
+    """Which columns are left out: a misspelt name is seen nowhere else. Those without a name are an index."""
+    used = {column for names in found.values() for column in names}
+    unused = [column for column in columns if column and column not in used]
+    if not unused:
+        return []
+    return [
+        f"columns that are not used: {_listed(unused)}; if one should be, call it obs_* or action_*, "
+        "or name it with --map."
+    ]
 
 
 def _names(found: Mapping[str, list[str]]) -> dict[str, list[str]]:
@@ -368,7 +417,7 @@ def _read_arrow(path: Path, key_map: Mapping[str, str]) -> Extracted:
         return values.to_numpy()
 
     arrays = _table_arrays(found, column, path.name)
-    return Extracted(complete_flags(arrays, len(arrays["observations"]), path.name), notes, _names(found))
+    return _extracted(arrays, notes, _names(found), path.name)
 
 
 def _flag(text: str) -> float:
@@ -377,50 +426,93 @@ def _flag(text: str) -> float:
     return float(word == "true") if word in ("true", "false") else float(word)
 
 
+class _Layout(NamedTuple):
+    """How the lines of a CSV are to be read."""
+
+    separator: str
+    columns: list[str]
+    wanted: list[int]  # columns that are used, in order
+    flags: set[int]  # those of them that hold 0 or 1
+
+
+def _split_header(line: str) -> tuple[str, list[str]]:
+    """The separator that parts a CSV's first line into the most names, and these names."""
+    parted = {separator: next(csv.reader([line], delimiter=separator), []) for separator in SEPARATORS}
+    separator = max(parted, key=lambda separator: len(parted[separator]))
+    return separator, [column.strip() for column in parted[separator]]
+
+
 def _read_csv(path: Path, key_map: Mapping[str, str]) -> Extracted:
     opener: Any = gzip.open if path.name.endswith(".gz") else open
     with opener(path, "rt", encoding="utf-8-sig", newline="") as file:
-        header = next(csv.reader(file), [])
-    columns = [column.strip() for column in header]
-    found, notes = resolve_columns(columns, key_map, path.name)
-    wanted = sorted({columns.index(source) for names in found.values() for source in names})
-    flags = [columns.index(n) for key in ("terminals", "timeouts") for n in found.get(key, ())]
-    with opener(path, "rt", encoding="utf-8-sig", newline="") as file:
-        try:
-            table = np.loadtxt(
-                file,
-                delimiter=",",
-                skiprows=1,
-                usecols=wanted,
-                ndmin=2,
-                dtype=np.float64,
-                quotechar='"',
-                comments=None,
-                converters=dict.fromkeys(flags, _flag),
-            )
-        except ValueError:
-            file.seek(0)
-            _refuse_bad_cell(file, columns, wanted, path.name)
-            raise
+        separator, columns = _split_header(file.readline())
+        found, notes = resolve_columns(columns, key_map, path.name)
+        if not any(line.strip() for line in file):
+            raise AspcError(f"{path.name}: no row follows the header, so the dataset is empty.")
+        wanted = sorted({columns.index(source) for names in found.values() for source in names})
+        flags = {columns.index(n) for key in ("terminals", "timeouts") for n in found.get(key, ())}
+        file.seek(0)
+        table = _read_cells(file, _Layout(separator, columns, wanted, flags), path.name)
     position = {columns[index]: i for i, index in enumerate(wanted)}
     arrays = _table_arrays(found, lambda source: table[:, position[source]], path.name)
-    return Extracted(complete_flags(arrays, len(arrays["observations"]), path.name), notes, _names(found))
+    return _extracted(arrays, notes, _names(found), path.name)
 
 
-def _refuse_bad_cell(file: Iterable[str], columns: Sequence[str], wanted: Sequence[int], name: str) -> None:
-    """An error that names the first cell of a CSV that holds no number; none where no such cell is found."""
-    rows = csv.reader(file)
+def _read_cells(file: Any, layout: _Layout, name: str) -> np.ndarray:
+    """The columns that are used; only where one holds what cannot be used, the file is read again to find the place."""
+    try:
+        table = np.loadtxt(
+            file,
+            delimiter=layout.separator,
+            skiprows=1,
+            usecols=layout.wanted,
+            ndmin=2,
+            dtype=np.float64,
+            quotechar='"',
+            comments=None,
+            converters=dict.fromkeys(layout.flags, _flag),
+        )
+    except ValueError:
+        file.seek(0)
+        _refuse_bad_cell(file, layout, name)
+        raise
+    flags = table[:, [i for i, column in enumerate(layout.wanted) if column in layout.flags]]
+    in_range = table.min() >= -LARGEST and table.max() <= LARGEST  # no NaN is
+    if not in_range or not ((flags == 0) | (flags == 1)).all():
+        file.seek(0)
+        _refuse_bad_cell(file, layout, name)
+    return table
+
+
+def _refuse_bad_cell(file: Iterable[str], layout: _Layout, name: str) -> None:
+    """An error that names the first cell of a CSV that cannot be used; none where no such cell is found."""
+    rows = csv.reader(file, delimiter=layout.separator)
     next(rows)
     for row in rows:
         at = f"{name}, line {rows.line_num}"
-        if row and len(row) <= wanted[-1]:
-            raise AspcError(f"{at}: it has {len(row)} cells, but the header {len(columns)}; mend or drop that line.")
-        for i in wanted if row else ():
-            try:
-                _flag(row[i])
-            except ValueError:
-                held = f"holds {row[i][:40]!r}, not a number" if row[i].strip() else "is empty"
-                raise AspcError(f"{at}: the cell of column {columns[i]!r} {held}; fill it or drop that line.") from None
+        if row and len(row) <= layout.wanted[-1]:
+            expected = len(layout.columns)
+            raise AspcError(f"{at}: it has {len(row)} cells, but the header {expected}; mend or drop that line.")
+        for i in layout.wanted if row else ():
+            fault = _fault(row[i], i in layout.flags)
+            if fault:
+                raise AspcError(f"{at}: the cell of column {layout.columns[i]!r} {fault}.")
+
+
+def _fault(cell: str, is_flag: bool) -> str:
+    """What is wrong with a cell and what to do, or nothing."""
+    if not cell.strip():
+        return "is empty; fill it or drop that line"
+    held = f"holds {cell[:40]!r}"
+    try:
+        value = _flag(cell) if is_flag else float(cell)
+    except ValueError:
+        if re.fullmatch(r"\s*[+-]?\d*,\d+([eE][+-]?\d+)?\s*", cell):
+            return f"{held}, not a number; write decimals with a point, not with a comma"
+        return f"{held}, not a number; fill it or drop that line"
+    if not abs(value) <= LARGEST:
+        return f"{held}, which is NaN, infinite or too large; mend it or drop that line"
+    return f"{held}, but must be 0 or 1; mend it or drop that line" if is_flag and value not in (0, 1) else ""
 
 
 def extract(path: Path, key_map: Mapping[str, str]) -> Extracted:

@@ -163,8 +163,8 @@ def _jumps(dataset: Dataset) -> list[str]:
     if len(where) == 0:
         return []
     return [
-        f"{len(where):,} steps jump more than {JUMP:g} times as far as 99 % of steps do, first after row {where[0]:,}: "
-        "episode ends may be missing there."
+        f"{len(where):,} steps jump more than {JUMP:g} times as far as 99 % of steps do, "
+        f"first after row {where[0] + 1:,} of {len(dataset):,}: episode ends may be missing there."
     ]
 
 
