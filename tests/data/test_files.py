@@ -536,3 +536,18 @@ def test_real_files() -> None:
     np.testing.assert_array_equal(pendulum.episode_lengths, 200)
     assert len(pendulum.transitions().rewards) == 10_000
     assert json.dumps(pendulum.notes)
+
+
+@pytest.mark.parametrize(
+    ("line", "fault"),
+    [("2,0,5,1,0", "line 3: it has 5 cells, but the header 4"), ("2,0.5,1,0,", ""), ('2,0.5,1,0," "', ""), ("", "")],
+)
+def test_a_line_with_more_cells_than_the_header_is_refused(tmp_path, line: str, fault: str):
+    """A decimal comma in a file with commas would move all cells behind it; empty cells at the end move none."""
+    path = tmp_path / "logs.csv"
+    path.write_text(f"obs_a,act_b,reward,episode\n1,0.5,1,0\n{line}\n3,0.1,1,0\n")
+    if not fault:
+        assert len(data.load(path)) == 3 - (not line)
+        return
+    with pytest.raises(AspcError, match=fault):
+        data.load(path)

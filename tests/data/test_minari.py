@@ -112,7 +112,7 @@ def test_what_convert_writes_is_read_by_minari_and_by_us(log: dict[str, np.ndarr
 
 def test_rows_that_do_not_follow_each_other_are_not_written(log: dict[str, np.ndarray]) -> None:
     shuffled = Dataset.from_arrays(**log, next_observations=log["observations"] + 1, name="mine")
-    with pytest.raises(AspcError, match="the next observation of row 0 is not"):
+    with pytest.raises(AspcError, match="the next observation of row 1 is not"):
         ours.write(shuffled, "mine/shuffled-v0")
     assert "mine/shuffled-v0" not in minari.list_local_datasets()
 

@@ -18,6 +18,7 @@ import tempfile
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -163,11 +164,11 @@ def _mapped(key: str) -> str:
 
 def _extracted(arrays: Arrays, notes: Sequence[str], facts: dict[str, Any], name: str) -> Extracted:
     """What a reader found, with whole flags, and a note where the rows are not in time order."""
-    more = _notes_on_order(arrays["episodes"]) if "episodes" in arrays else []
+    more = notes_on_order(arrays["episodes"]) if "episodes" in arrays else []
     return Extracted(complete_flags(arrays, len(arrays["observations"]), name), [*notes, *more], facts)
 
 
-def _notes_on_order(numbers: np.ndarray) -> list[str]:
+def notes_on_order(numbers: np.ndarray) -> list[str]:
     """A warning where a number of an episode comes back after another has begun."""
     flat = numbers.reshape(-1)
     stretches = np.concatenate([flat[:1], flat[1:][flat[1:] != flat[:-1]]])
@@ -481,7 +482,24 @@ def _read_cells(file: Any, layout: _Layout, name: str) -> np.ndarray:
     if not in_range or not ((flags == 0) | (flags == 1)).all():
         file.seek(0)
         _refuse_bad_cell(file, layout, name)
+    file.seek(0)
+    found = sum(block.count(layout.separator) for block in iter(partial(file.read, 1 << 20), ""))
+    if found != (len(layout.columns) - 1) * (len(table) + 1):  # more cells, or fewer, or quoted separators
+        file.seek(0)
+        _refuse_more_cells(file, layout, name)
     return table
+
+
+def _refuse_more_cells(file: Iterable[str], layout: _Layout, name: str) -> None:
+    """An error for the first line with more cells than the header; empty ones at its end are none."""
+    rows, expected = csv.reader(file, delimiter=layout.separator), len(layout.columns)
+    for row in rows:
+        if any(cell.strip() for cell in row[expected:]):
+            decimals = " (write decimals with a point, not with a comma)" if layout.separator == "," else ""
+            raise AspcError(
+                f"{name}, line {rows.line_num}: it has {len(row)} cells, but the header {expected}; mend or drop that "
+                f"line{decimals}."
+            )
 
 
 def _refuse_bad_cell(file: Iterable[str], layout: _Layout, name: str) -> None:

@@ -205,8 +205,8 @@ def episodes_with_last(dataset: Dataset) -> Any:
         apart = (dataset.next_observations[inside] != dataset.observations[inside + 1]).any(axis=1)
         if apart.any():
             raise AspcError(
-                f"{dataset.name}: the next observation of row {inside[apart.argmax()]} is not the observation of the "
-                "row after it, so the rows are no trajectory; mark where episodes end and try again."
+                f"{dataset.name}: the next observation of row {inside[apart.argmax()] + 1} is not the observation of "
+                "the row after it, so the rows are no trajectory; mark where episodes end and try again."
             )
     for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
         if dataset.next_observations is not None:

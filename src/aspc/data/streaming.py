@@ -149,7 +149,7 @@ class _Reader:
             timeouts=self.flags[1][rows],
             action_low=self.bounds[0],
             action_high=self.bounds[1],
-            name=f"{self.name}, rows from {rows.start:,}",
+            name=f"{self.name}, rows from {rows.start + 1:,}",
             strict=strict,
         )
 
@@ -187,6 +187,8 @@ def _open_hdf5(
         flags: dict[str, Any] = {
             key: file[found[key]][()] for key in ("terminals", "timeouts", "episodes") if key in found
         }
+        if "episodes" in flags:
+            notes = [*notes, *files.notes_on_order(flags["episodes"])]
         flags = files.complete_flags(flags, sizes["observations"], path.name)
         name, facts = path.stem, files.read_facts(file.attrs.get(files.FACTS_KEY))
         env = facts.get("env") if env is None else env
