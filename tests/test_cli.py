@@ -133,8 +133,8 @@ def nan_at(key, row):
 BAD_FILES = {
     "flat observations": ({"observations": np.zeros(600)}, "observations"),
     "lengths differ": ({"rewards": np.zeros(599)}, "599"),
-    "NaN in rewards": (nan_at("rewards", 17), "17"),
-    "NaN in observations": (nan_at("observations", 123), "123"),
+    "NaN in rewards": (nan_at("rewards", 17), "row 18 of 600"),
+    "NaN in observations": (nan_at("observations", 123), "row 124 of 600"),
     "discrete actions": ({"actions": np.zeros(600, int)}, "continuous"),
     "no rewards": ({"rewards": None}, "rewards"),
     "empty": (
