@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from importlib import import_module
 
 # name → (module, function, what it does)
@@ -42,7 +43,7 @@ def usage() -> str:
 
 def main(argv: list[str] | None = None) -> int:
     """Run a command. Returns the exit code: 0, 2 for what the user can mend, or the command's own."""
-    from aspc.errors import DISK_ERRORS, AspcError, unknown_name
+    from aspc.errors import unknown_name
 
     argv = sys.argv[1:] if argv is None else argv
     if not argv or argv[0] in ("-h", "--help", "help"):
@@ -53,11 +54,22 @@ def main(argv: list[str] | None = None) -> int:
 
         print(f"aspc {version('aspc')}")
         return 0
-    try:
+
+    def command() -> int | None:
         if argv[0] not in COMMANDS:
             raise unknown_name("command", argv[0], COMMANDS)
         module, function, _ = COMMANDS[argv[0]]
-        return getattr(import_module(module), function)(argv[1:]) or 0
+        return getattr(import_module(module), function)(argv[1:])
+
+    return exit_code(command)
+
+
+def exit_code(work: Callable[[], int | None]) -> int:
+    """Do some work. What the user can mend, or has interrupted, is one sentence on stderr and an exit code."""
+    from aspc.errors import DISK_ERRORS, AspcError
+
+    try:
+        return work() or 0
     except AspcError as error:
         print(f"aspc: {error}", file=sys.stderr)
         return getattr(error, "exit_code", 2)

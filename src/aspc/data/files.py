@@ -163,15 +163,14 @@ def _mapped(key: str) -> str:
 
 
 def _extracted(arrays: Arrays, notes: Sequence[str], facts: dict[str, Any], name: str) -> Extracted:
-    """What a reader found, with whole flags, and a note where the rows are not in time order."""
-    more = notes_on_order(arrays["episodes"]) if "episodes" in arrays else []
-    return Extracted(complete_flags(arrays, len(arrays["observations"]), name), [*notes, *more], facts)
+    """What a reader found, with whole flags."""
+    whole, more = complete_flags(arrays, len(arrays["observations"]), name)
+    return Extracted(whole, [*notes, *more], facts)
 
 
-def notes_on_order(numbers: np.ndarray) -> list[str]:
+def _notes_on_order(numbers: np.ndarray) -> list[str]:
     """A warning where a number of an episode comes back after another has begun."""
-    flat = numbers.reshape(-1)
-    stretches = np.concatenate([flat[:1], flat[1:][flat[1:] != flat[:-1]]])
+    stretches = np.concatenate([numbers[:1], numbers[1:][numbers[1:] != numbers[:-1]]])
     if len(np.unique(stretches)) == len(stretches):
         return []
     return [
@@ -180,21 +179,23 @@ def notes_on_order(numbers: np.ndarray) -> list[str]:
     ]
 
 
-def complete_flags(arrays: Arrays, length: int, name: str) -> Arrays:
-    """Terminals where none were logged, and timeouts from episode numbers."""
+def complete_flags(arrays: Arrays, length: int, name: str) -> tuple[Arrays, list[str]]:
+    """Terminals where none were logged, and timeouts from episode numbers; and a note where these are out of order."""
+    notes: list[str] = []
     if "terminals" not in arrays:
         arrays["terminals"] = np.zeros(length, dtype=bool)
     numbers = arrays.pop("episodes", None)
     if numbers is not None:
         if numbers.shape != (length,):
             raise AspcError(f"{name}: episode numbers must be one a row, but their shape is {numbers.shape}.")
+        notes = _notes_on_order(numbers)
         ends = np.append(numbers[1:] != numbers[:-1], True) if length else np.zeros(0, dtype=bool)
         if "timeouts" in arrays:
             ends = ends | (np.asarray(arrays["timeouts"]).reshape(-1) != 0)
         terminals = np.asarray(arrays["terminals"]).reshape(-1) != 0
         if len(terminals) == len(ends):
             arrays["timeouts"] = ends & ~terminals
-    return arrays
+    return arrays, notes
 
 
 # ── readers, one a format: path and key map in, arrays and notes out ────────────────────────────────────────────────
@@ -492,14 +493,17 @@ def _read_cells(file: Any, layout: _Layout, name: str) -> np.ndarray:
 
 def _refuse_more_cells(file: Iterable[str], layout: _Layout, name: str) -> None:
     """An error for the first line with more cells than the header; empty ones at its end are none."""
-    rows, expected = csv.reader(file, delimiter=layout.separator), len(layout.columns)
+    rows = csv.reader(file, delimiter=layout.separator)
     for row in rows:
-        if any(cell.strip() for cell in row[expected:]):
+        if any(cell.strip() for cell in row[len(layout.columns) :]):
             decimals = " (write decimals with a point, not with a comma)" if layout.separator == "," else ""
-            raise AspcError(
-                f"{name}, line {rows.line_num}: it has {len(row)} cells, but the header {expected}; mend or drop that "
-                f"line{decimals}."
-            )
+            raise _wrong_count(f"{name}, line {rows.line_num}", row, layout, decimals)
+
+
+def _wrong_count(at: str, row: list[str], layout: _Layout, hint: str = "") -> AspcError:
+    return AspcError(
+        f"{at}: it has {len(row)} cells, but the header {len(layout.columns)}; mend or drop that line{hint}."
+    )
 
 
 def _refuse_bad_cell(file: Iterable[str], layout: _Layout, name: str) -> None:
@@ -509,8 +513,7 @@ def _refuse_bad_cell(file: Iterable[str], layout: _Layout, name: str) -> None:
     for row in rows:
         at = f"{name}, line {rows.line_num}"
         if row and len(row) <= layout.wanted[-1]:
-            expected = len(layout.columns)
-            raise AspcError(f"{at}: it has {len(row)} cells, but the header {expected}; mend or drop that line.")
+            raise _wrong_count(at, row, layout)
         for i in layout.wanted if row else ():
             fault = _fault(row[i], i in layout.flags)
             if fault:

@@ -187,9 +187,8 @@ def _open_hdf5(
         flags: dict[str, Any] = {
             key: file[found[key]][()] for key in ("terminals", "timeouts", "episodes") if key in found
         }
-        if "episodes" in flags:
-            notes = [*notes, *files.notes_on_order(flags["episodes"])]
-        flags = files.complete_flags(flags, sizes["observations"], path.name)
+        flags, on_order = files.complete_flags(flags, sizes["observations"], path.name)
+        notes = [*notes, *on_order]
         name, facts = path.stem, files.read_facts(file.attrs.get(files.FACTS_KEY))
         env = facts.get("env") if env is None else env
         action_low = facts.get("action_low") if action_low is None else action_low

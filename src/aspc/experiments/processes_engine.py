@@ -12,9 +12,12 @@ import signal
 import subprocess
 import sys
 import threading
+import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from aspc.__main__ import exit_code
 from aspc.errors import AspcError
 from aspc.experiments.engine import Ended, Watching
 from aspc.experiments.groups import Group, group_folder, part_file, run_group
@@ -66,13 +69,15 @@ class ProcessesEngine(Watching):
         return Ended(group, f"Its process ended with exit code {code} and no results; its log is {self._log(group)}")
 
     def close(self) -> None:
+        until = time.monotonic() + STOP_SECONDS
         processes: list[Any] = [process for _, process in self._jobs.values()]
         for process in processes:
             process.stdin.close()
         for process in processes:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(STOP_SECONDS)
+                process.wait(max(until - time.monotonic(), 0))
             process.kill()  # nothing happens to one that has ended
+            process.wait()
 
 
 def end_with_the_parent() -> None:
@@ -83,12 +88,7 @@ def end_with_the_parent() -> None:
 
 def main(bench: str, group_id: str) -> int:
     threading.Thread(target=end_with_the_parent, daemon=True).start()
-    try:
-        run_group(Path(bench), group_id)
-    except AspcError as error:
-        print(f"aspc: {error}", file=sys.stderr)
-        return getattr(error, "exit_code", 2)
-    return 0
+    return exit_code(partial(run_group, Path(bench), group_id))
 
 
 if __name__ == "__main__":

@@ -149,7 +149,7 @@ class Prepared:
                 self.loop, self.state, self.runs, self.table, jnp.asarray(0), blocks=self.blocks
             ).compile()
             self.compile_seconds = time.perf_counter() - begin
-        self.timed_chunk()  # warm up
+        self.chunk()  # warm up
 
     def restart(self) -> None:
         """Fresh runs from the same seeds."""
@@ -171,16 +171,12 @@ class Prepared:
 
     def chunk(self) -> float:
         """Train one chunk of all runs; returns its seconds."""
-        begin = time.perf_counter()
-        first_block = jnp.asarray(self.done * self.blocks)
-        self.state, _ = jax.block_until_ready(self.program(self.state, self.runs, self.table, first_block))
-        self.done += 1
-        return time.perf_counter() - begin
-
-    def timed_chunk(self) -> float:
-        """A chunk, and a word if it takes long."""
         with said_if_slow(f"timing {self.steps * self.seeds:,} steps of {self.algo} …"):
-            return self.chunk()
+            begin = time.perf_counter()
+            first_block = jnp.asarray(self.done * self.blocks)
+            self.state, _ = jax.block_until_ready(self.program(self.state, self.runs, self.table, first_block))
+            self.done += 1
+            return time.perf_counter() - begin
 
     def products(self) -> dict[Product, float]:
         """The matrix products of an average step of one run."""
@@ -210,7 +206,7 @@ def measure(
 
 def measured(prepared: Prepared, bound: bool = True) -> dict[str, Any]:
     """What `aspc speed` says of a prepared algorithm."""
-    seconds = statistics.median(prepared.timed_chunk() for _ in range(REPEATS))
+    seconds = statistics.median(prepared.chunk() for _ in range(REPEATS))
     rate = prepared.steps * prepared.seeds / seconds
     result = {
         **prepared.facts(),
@@ -237,7 +233,7 @@ def measured(prepared: Prepared, bound: bool = True) -> dict[str, Any]:
 def compare(algos: Sequence[str], obs_dim: int, act_dim: int, batch: int, seeds: int, steps: int) -> list[dict]:
     """Several algorithms, timed in turn so that all see the same machine; times are relative to the first one's."""
     prepared = [Prepared(algo, obs_dim, act_dim, batch, seeds, steps) for algo in algos]
-    seconds = [[p.timed_chunk() / p.steps for p in prepared] for _ in range(COMPARE_ROUNDS)]
+    seconds = [[p.chunk() / p.steps for p in prepared] for _ in range(COMPARE_ROUNDS)]
     rows = []
     for i, p in enumerate(prepared):
         relative = statistics.median(round_[i] / round_[0] for round_ in seconds)
