@@ -162,16 +162,29 @@ def test_an_environment_that_never_ends_an_episode_is_not_waited_for(monkeypatch
     assert pending.done()
 
 
-def test_an_evaluation_that_is_not_waited_for_is_not_begun_again(monkeypatch):
-    started = []
-    start = evaluation._Worker._start
+@pytest.mark.parametrize("ended", ["while it waits for the worker", "before the worker has the job"])
+def test_an_evaluation_that_is_not_waited_for_is_not_begun_again(monkeypatch, ended):
+    started, calling, ending = [], threading.Event(), threading.Event()
+    start, call, sends = evaluation._Worker._start, evaluation._Worker.call, evaluation.send
     monkeypatch.setattr(evaluation._Worker, "_start", lambda self: (started.append(self), start(self))[1])
+    if ended == "while it waits for the worker":
+        monkeypatch.setattr(evaluation, "send", lambda *args: (sends(*args), calling.set())[0])
+    else:
+
+        def slow_call(self, job, timeout):
+            calling.set()
+            ending.wait()
+            return call(self, job, timeout)
+
+        monkeypatch.setattr(evaluation._Worker, "call", slow_call)
 
     with Evaluator("maze2d-umaze", workers=1) as evaluator:
-        os.kill(evaluator._workers[0].process.pid, signal.SIGSTOP)
+        worker = evaluator._workers[0]
+        end = worker.end
+        monkeypatch.setattr(worker, "end", lambda: (end(), ending.set())[0])
+        os.kill(worker.process.pid, signal.SIGSTOP)
         pending = evaluator.evaluate(Counting, [0], env="maze2d-umaze")  # type: ignore[arg-type]
-        while not evaluator._idle.empty():
-            pass
+        assert calling.wait(60)
     assert len(started) == 1
     with pytest.raises(evaluation.WorkerFailed):
         pending.result()

@@ -75,9 +75,10 @@ class WorkerFailed(Exception):
 
 
 class _Worker:
-    """One child process; one that has died is started again by the next job."""
+    """One child process; one that has died is started again by the next job, until the worker is ended."""
 
     def __init__(self) -> None:
+        self._starting, self._ended = threading.Lock(), False
         self._start()
 
     def _start(self) -> None:
@@ -92,7 +93,13 @@ class _Worker:
             start_new_session=True,  # Ctrl-C is the parent's to handle
         )
 
-    def stop(self) -> None:
+    def end(self) -> None:
+        """Kill it for good, whatever a job of it is doing in another thread."""
+        with self._starting:
+            self._ended = True
+            self.process.kill()
+
+    def close(self) -> None:
         self.process.kill()
         self.process.wait()
         for stream in (self.process.stdin, self.process.stdout, self.log):
@@ -102,9 +109,12 @@ class _Worker:
 
     def call(self, job: tuple[str, Policy, list[int]], timeout: float) -> list[dict[str, float]]:
         """Run one job, in `timeout` seconds at most."""
-        if self.process.poll() is not None:
-            self.stop()
-            self._start()
+        with self._starting:
+            if self._ended:
+                raise WorkerFailed("the evaluation was ended")
+            if self.process.poll() is not None:
+                self.close()
+                self._start()
         alarm = threading.Timer(timeout, self.process.kill)
         alarm.start()
         try:
@@ -162,10 +172,10 @@ class Evaluator:
         # A thread that waits for a worker then ends at once, and so does one that rolls out itself.
         self._closing.set()
         for worker in self._workers:
-            worker.process.kill()
+            worker.end()
         self._threads.shutdown(cancel_futures=True)
         for worker in self._workers:
-            worker.stop()
+            worker.close()
 
     def evaluate(self, policy: Policy, seeds: Sequence[int], env: str | EnvFactory | None = None) -> PendingEvaluation:
         """Roll the policy out once for each seed, spread over the workers; returns at once.
@@ -185,8 +195,6 @@ class Evaluator:
                 try:
                     return worker.call((env, policy, seeds), timeout)
                 except WorkerFailed:
-                    if self._closing.is_set():
-                        raise
                     # Once more on a fresh process: a passing fault should not cost a run.
                     return worker.call((env, policy, seeds), timeout)
         finally:
