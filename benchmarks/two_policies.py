@@ -25,7 +25,7 @@ from aspc.networks import DeterministicActor, Ensemble
 from aspc.optim import Adam
 
 NAME = "two_policies+aspc"
-RATIOS = (0.5, 2.0, 4.0)
+RATIOS = (0.5, 2.0)
 
 
 class TwoPoliciesState(NamedTuple):

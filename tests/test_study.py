@@ -37,13 +37,11 @@ def test_a_sitting_that_ends_between_groups_leaves_whole_comparisons() -> None:
 def test_the_halves_are_fixed_and_balanced() -> None:
     tuned, reported = set(suites.TUNED_ON), set(suites.REPORTED_ON)
     assert not tuned & reported
-    assert tuned | reported == set(suites.STUDIED)
+    assert tuned | reported == {*suites.STUDY_WALKERS, *suites.MAZES}
     for half in (tuned, reported):
         domains = Counter(map(domain_of, half))
         assert domains["MuJoCo"] == 9
-        assert domains["AntMaze"] == 3
         assert domains["Maze2d"] in (1, 2)
-        assert domains["Adroit"] in (2, 3)
         assert all(sum(name.startswith(f"{task}-") for name in half) == 3 for task in suites.WALKERS)
         assert all(any(name.endswith(f"-{quality}") for name in half) for quality in suites.QUALITIES)
 
@@ -51,9 +49,8 @@ def test_the_halves_are_fixed_and_balanced() -> None:
 def test_candidates_that_differ_in_numbers_are_one_program() -> None:
     plan = make_plan(suites.expanded(["search_tune"]), data=FILES, only=["hopper-random"])
     programs = [{member.variant for member in group.members} for group in make_groups(plan, plan.runs, 1000, FILES)]
-    assert {len(variants) for variants in programs} == {6, 3, 1}
+    assert sorted(map(len, programs)) == [1, 1, 1, 1, 1, 5]
     assert {"ASPC", "alpha0 = 10", "discount = 0.995", "lr = 1e-3"} < max(programs, key=len)
-    assert {run.steps for run in plan.runs.values()} == {suites.SHORT}
 
 
 @pytest.fixture
@@ -98,4 +95,4 @@ def equal(a, b) -> bool:
 def test_ratios_of_two_policies_train_as_one_program(two_policies) -> None:
     plan = make_plan(suites.expanded(["two_policies_tune"]), data=FILES, only=["maze2d-medium"])
     groups = make_groups(plan, plan.runs, 1000, FILES)
-    assert [len(group.members) for group in groups] == [4, 4 * len(two_policies.RATIOS)]
+    assert [len(group.members) for group in groups] == [2, 2 * len(two_policies.RATIOS)]

@@ -267,15 +267,17 @@ def test_mirrors_come_first_and_keep_the_tree(monkeypatch: pytest.MonkeyPatch) -
 
 
 class Noticed(io.StringIO):
-    """A stderr that does something at the first words."""
+    """A stderr that does something after a line."""
 
-    def __init__(self, at_first: Callable[[], None]) -> None:
+    def __init__(self, after_a_line: Callable[[], None]) -> None:
         super().__init__()
-        self.at_first = at_first
+        self.after_a_line = after_a_line
 
     def write(self, text: str) -> int:
-        self.at_first()
-        return super().write(text)
+        written = super().write(text)
+        if text.endswith("\n"):
+            self.after_a_line()
+        return written
 
 
 def test_waiting_for_another_process_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -285,7 +287,7 @@ def test_waiting_for_another_process_is_said(tmp_path: Path, monkeypatch: pytest
         let_go = partial(fcntl.flock, file, fcntl.LOCK_UN)
         monkeypatch.setattr(cache, "SHOW_AFTER", 0.01)
         monkeypatch.setattr(sys, "stderr", Noticed(let_go))
-        rescue = threading.Timer(5, let_go)  # without a word this test fails, and does not hang
+        rescue = threading.Timer(60, let_go)  # without a word this test fails, and does not hang
         rescue.start()
         with cache.lock(path):
             rescue.cancel()

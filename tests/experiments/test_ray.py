@@ -24,7 +24,7 @@ ray = pytest.importorskip("ray", reason="needs Ray: pip install 'aspc[ray]'")
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own
 
 Start = Callable[..., "subprocess.Popen[str]"]
-PATIENCE = 240
+PATIENCE = 1200
 LOOPBACK = "127.0.0.2"  # Ray replaces 127.0.0.1 by an address that others can reach
 
 
@@ -70,14 +70,15 @@ def at_work(cluster: Any, group: Path) -> tuple[Any, int] | None:
 
 def caught_at_work(cluster: Any, bench: Path) -> tuple[Any, int, Path] | None:
     """A node in the middle of a group that has saved a checkpoint; the process that trains it now stands still."""
-    for checkpoint in bench.glob("groups/*/fleet-*/checkpoints/[0-9]*"):
-        group = checkpoint.parents[2]
-        if (found := at_work(cluster, group)) is not None:
-            node, process = found
-            os.kill(process, signal.SIGSTOP)
-            if not (bench / "runs" / f"{group.name}.parquet").exists():
-                return node, process, group
-            os.kill(process, signal.SIGCONT)
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # what has ended in the middle of this
+        for checkpoint in bench.glob("groups/*/fleet-*/checkpoints/[0-9]*"):
+            group = checkpoint.parents[2]
+            if (found := at_work(cluster, group)) is not None:
+                node, process = found
+                os.kill(process, signal.SIGSTOP)
+                if not (bench / "runs" / f"{group.name}.parquet").exists():
+                    return node, process, group
+                os.kill(process, signal.SIGCONT)
     return None
 
 

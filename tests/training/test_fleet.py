@@ -339,7 +339,7 @@ class Patient(Counting):
     waited_in_vain = False
 
     def reset(self, **options):
-        if not self.training_went_on.wait(timeout=20):
+        if not self.training_went_on.wait(timeout=600):
             type(self).waited_in_vain = True
         return super().reset(**options)
 

@@ -122,6 +122,10 @@ sys.path.insert(0, {tests!r})
 import aspc
 from tiny import TINY, Counting, make_dataset
 settings = dict(TINY, steps=1600, log_every=40, checkpoint_every=200, tensorboard=False, quiet=True)
+if {never_ends}:
+    import time
+    from aspc.training import run
+    run.leave_result = lambda *result: time.sleep(600)
 if {resume}:
     aspc.train(make_dataset(), resume={out!r}, quiet=True)
 else:
@@ -129,8 +133,8 @@ else:
 """
 
 
-def run_script(out, resume):
-    script = SCRIPT.format(tests=str(Path(__file__).parents[1]), out=str(out), resume=resume)
+def run_script(out, resume, never_ends=False):
+    script = SCRIPT.format(tests=str(Path(__file__).parents[1]), out=str(out), resume=resume, never_ends=never_ends)
     return subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.PIPE, text=True)
 
 
@@ -141,7 +145,7 @@ def wait_for_checkpoint(folder, process):
 
 def test_a_killed_run_resumes_to_the_same_bits(tmp_path):
     whole = run_script(tmp_path / "whole", resume=False)
-    cut = run_script(tmp_path / "cut", resume=False)
+    cut = run_script(tmp_path / "cut", resume=False, never_ends=True)
     wait_for_checkpoint(tmp_path / "cut", cut)
     time.sleep(random.uniform(0, 0.5))
     cut.send_signal(signal.SIGKILL)

@@ -328,13 +328,15 @@ def _counted(errors: Any) -> list[tuple[str, int]]:
 @contextmanager
 def gentle_end() -> Iterator[None]:
     """SIGTERM between trainings ends as one during a training does: with a sentence, and nothing half."""
-    from aspc.training.trainer import Interrupted
+    from aspc.experiments.engine import Stop, stopped
 
     def stop(number: int, frame: Any) -> None:
-        raise Interrupted("Stopped; the same command goes on where it was.", number)
+        raise Stop
 
     before = signal.signal(signal.SIGTERM, stop)
     try:
         yield
+    except Stop as stop_signal:
+        raise stopped(stop_signal) from None
     finally:
         signal.signal(signal.SIGTERM, before)

@@ -120,6 +120,17 @@ class Watching:
         raise NotImplementedError
 
 
+class Stop(BaseException):
+    """SIGTERM between trainings. Like Python's own for Ctrl-C it is no `Exception`: it comes anywhere, and what deals
+    with every failure of a library must not take it for one."""
+
+    exit_code = 128 + signal.SIGTERM
+
+
+def stopped(interruption: Interrupted | Stop) -> Interrupted:
+    return Interrupted("Stopped; the same command goes on where it was.", interruption.exit_code - 128)
+
+
 @contextmanager
 def interrupted_at(when: float | None) -> Iterator[None]:
     """SIGTERM to ourselves at a time of the monotonic clock: a training saves a checkpoint and stops."""
@@ -273,10 +284,9 @@ class Bench:
                 for ended in self.engine.wait(max(min(LINE_SECONDS, self._seconds_left()), 0)):
                     self._end(ended)
                 self._line_now_and_then()
-        except Interrupted as interruption:
+        except (Interrupted, Stop) as interruption:
             if not self._time_is_up():
-                number = interruption.exit_code - 128
-                raise Interrupted("Stopped; the same command goes on where it was.", number) from interruption
+                raise stopped(interruption) from interruption
         finally:
             self.engine.close()
             self._look_again()

@@ -115,7 +115,8 @@ class _Worker:
             if self.process.poll() is not None:
                 self.close()
                 self._start()
-        alarm = threading.Timer(timeout, self.process.kill)
+        late = threading.Event()
+        alarm = threading.Timer(timeout, self._end_late_job, [late])
         alarm.start()
         try:
             assert self.process.stdin is not None
@@ -123,11 +124,10 @@ class _Worker:
             send(self.process.stdin, job)
             kind, answer = receive(self.process.stdout)
         except (EOFError, OSError) as error:
-            late = not alarm.is_alive()
             said = self._last_words()
             self.process.kill()
             self.process.wait()
-            what = f"took longer than {timeout:.0f} s" if late else "died"
+            what = f"took longer than {timeout:.0f} s" if late.is_set() else "died"
             raise WorkerFailed(f"an evaluation worker {what}{said}") from error
         finally:
             alarm.cancel()
@@ -136,6 +136,10 @@ class _Worker:
         if kind == "error":
             raise WorkerFailed(answer)
         return answer
+
+    def _end_late_job(self, late: threading.Event) -> None:
+        late.set()  # first: the job may see the end of its process before this thread ends
+        self.process.kill()
 
     def _last_words(self) -> str:
         self.log.seek(0)
