@@ -29,8 +29,7 @@ from aspc.report.view import DOMAINS, View, in_order, prepare, scores
 
 ROOT = Path(__file__).parents[1]
 TIERS = suites.get("study").parts
-# The two halves of the search; the second suite of each is a plugin's (benchmarks/two_policies.py).
-TUNE, REPORT = ("search_tune", "two_policies_tune"), ("search_report", "two_policies_report")
+SEARCH = ("search", "two_policies")  # the second is a plugin's (benchmarks/two_policies.py)
 NOT_RUN = "Not run yet."
 BASELINE = suites.ASPC.label
 VERDICT_NAMES = {claims.HOLDS: "**holds**", claims.FAILS: "**does not hold**", claims.OPEN: "not enough data"}
@@ -52,7 +51,7 @@ def read(folder: Path) -> Study:
         return Study(None, None, None)
     everything = results.read(folder)
     study = of_suites(everything, TIERS)
-    return Study(study, of_suites(everything, (*TUNE, *REPORT)), None if study is None else prepare(study))
+    return Study(study, of_suites(everything, SEARCH), None if study is None else prepare(study))
 
 
 def of_suites(found: Results, names: Iterable[str]) -> Results | None:
@@ -95,7 +94,7 @@ def planned(suite: str) -> set[str]:
 
 def what_ran(study: Study) -> str:
     rows = []
-    for suite in (*TIERS, TUNE[0], REPORT[0]):
+    for suite in (*TIERS, SEARCH[0]):
         wanted = planned(suite)
         found = study.study if suite in TIERS else study.search
         runs = None if found is None else found.runs[found.runs["run_id"].isin(wanted)]
@@ -205,29 +204,42 @@ def by_dataset(study: Study) -> str:
 
 def searched(study: Study) -> str:
     """Which candidate the first half chooses, and what the second half says of it."""
-    view = None if study.search is None else prepare(study.search)
-    tune, report = ({} if view is None else candidates(view, half) for half in (TUNE, REPORT))
-    if not tune:
+    if study.search is None:
         return NOT_RUN
+    runs = prepare(study.search).places.drop_duplicates(["label", "run_id"])
+    tune, report = (candidates(runs[runs["dataset"].isin(half)]) for half in (suites.TUNED_ON, suites.REPORTED_ON))
+    if not (tune and report):
+        return "Not run yet on both halves."
     shared = set.intersection(*(set(values) for values in tune.values()))
     total = {label: stats.average({n: v for n, v in values.items() if n in shared}) for label, values in tune.items()}
     chosen = max(total, key=lambda label: -math.inf if math.isnan(total[label].value) else total[label].value)
-    parts = ["### On the half that chooses", domain_table(tune), f"The highest average has **{chosen}**."]
-    parts += ["### On the half that judges", domain_table(report) if report else NOT_RUN]
-    if chosen != BASELINE and {chosen, BASELINE} <= report.keys():
-        lead = stats.difference(report[chosen], report[BASELINE])
-        verdict = {claims.HOLDS: "is better than", claims.FAILS: "is worse than"}.get(claims.at_least(lead))
+    first, second = leads_over_baseline(tune), leads_over_baseline(report)
+    rows = [(label, interval(first[label]), interval(second[label])) for label in first if label in second]
+    parts = [
+        *("### On the half that chooses", domain_table(tune), f"The highest average has **{chosen}**."),
+        *("### On the half that judges", domain_table(report)),
+        "### Against ASPC, on the datasets that both have",
+        table((f"points above {BASELINE}", "half that chooses", "half that judges"), rows),
+    ]
+    if chosen in second:
+        verdict = {claims.HOLDS: "is better than", claims.FAILS: "is worse than"}.get(claims.at_least(second[chosen]))
         said = f"{chosen} {verdict} {BASELINE}" if verdict else f"{chosen} cannot be told from {BASELINE}"
-        parts.append(f"{said}: {interval(lead)} points on the datasets that both have.")
+        parts.append(f"{said}: {interval(second[chosen])} points on the half that judges.")
     return "\n\n".join(parts)
 
 
-def candidates(view: View, half: Sequence[str]) -> dict[str, dict[str, np.ndarray]]:
+def candidates(runs: pd.DataFrame) -> dict[str, dict[str, np.ndarray]]:
     """Label → scores, the library's candidates first."""
-    runs = view.places[view.places["suite"].isin(half)].drop_duplicates(["label", "run_id"])
     known = [variant.label for variant in suites.CANDIDATES]
     labels = [*known, *sorted(set(runs["label"]) - set(known))]
     return {label: scores(runs[runs["label"] == label]) for label in labels if (runs["label"] == label).any()}
+
+
+def leads_over_baseline(found: Mapping[str, Mapping[str, np.ndarray]]) -> dict[str, Estimate]:
+    """How far each candidate is above ASPC."""
+    if BASELINE not in found:
+        return {}
+    return {k: stats.difference(v, found[BASELINE]) for k, v in found.items() if k != BASELINE}
 
 
 # ── the document ────────────────────────────────────────────────────────────────────────────────────────────────────

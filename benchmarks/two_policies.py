@@ -1,6 +1,6 @@
 """A candidate for a better variant: ASPC with two policies, one that the critics bootstrap from and one that acts.
 
-    aspc bench two_policies_tune --plugin benchmarks/two_policies.py --data FOLDER --out RESULTS
+    aspc bench two_policies --plugin benchmarks/two_policies.py --data FOLDER --out RESULTS
 
 The critics are learned with the policy that has the learned scale α, close to the data, where their values can be
 trusted. A second policy is trained on the same critics with the scale acting_ratio · α, and that one is rolled out. A
@@ -20,7 +20,7 @@ from aspc.algorithms import register
 from aspc.algorithms.base import Context, Inner, OuterTerms, PolicyExport
 from aspc.algorithms.common import deterministic_policy
 from aspc.algorithms.td3_bc import TD3BC
-from aspc.experiments.suites import ASPC, REPORTED_ON, TUNED_ON, Variant, search
+from aspc.experiments.suites import ASPC, Variant, search
 from aspc.networks import DeterministicActor, Ensemble
 from aspc.optim import Adam
 
@@ -82,5 +82,4 @@ def _two_policies() -> Any:
 
 
 VARIANTS = (ASPC, *(Variant(f"two policies, ratio {ratio:g}", NAME, {"acting_ratio": ratio}) for ratio in RATIOS))
-search("two_policies_tune", "ASPC with a second policy that acts, on the half that chooses", VARIANTS, TUNED_ON)
-search("two_policies_report", "ASPC with a second policy that acts, on the half that judges", VARIANTS, REPORTED_ON)
+search("two_policies", "ASPC with a second policy that acts", VARIANTS)

@@ -47,7 +47,7 @@ def test_the_halves_are_fixed_and_balanced() -> None:
 
 
 def test_candidates_that_differ_in_numbers_are_one_program() -> None:
-    plan = make_plan(suites.expanded(["search_tune"]), data=FILES, only=["hopper-random"])
+    plan = make_plan(suites.expanded(["search"]), data=FILES, only=["hopper-random"])
     programs = [{member.variant for member in group.members} for group in make_groups(plan, plan.runs, 1000, FILES)]
     assert sorted(map(len, programs)) == [1, 1, 1, 1, 1, 5]
     assert {"ASPC", "alpha0 = 10", "discount = 0.995", "lr = 1e-3"} < max(programs, key=len)
@@ -93,6 +93,6 @@ def equal(a, b) -> bool:
 
 
 def test_ratios_of_two_policies_train_as_one_program(two_policies) -> None:
-    plan = make_plan(suites.expanded(["two_policies_tune"]), data=FILES, only=["maze2d-medium"])
+    plan = make_plan(suites.expanded(["two_policies"]), data=FILES, only=["maze2d-medium"])
     groups = make_groups(plan, plan.runs, 1000, FILES)
     assert [len(group.members) for group in groups] == [2, 2 * len(two_policies.RATIOS)]

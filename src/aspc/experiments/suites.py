@@ -416,14 +416,11 @@ CANDIDATES = (
 )
 
 
-def search(name: str, title: str, variants: tuple[Variant, ...], datasets: tuple[str, ...]) -> Suite:
-    """Variants on datasets of the study, a block for each kind of evaluation; many, so their runs are short and few."""
-    mazes = tuple(dataset for dataset in datasets if dataset.startswith("maze2d"))
-    others = tuple(dataset for dataset in datasets if dataset not in mazes)
-    kinds = ((others, EVERY_100K), (mazes, MANY_EPISODES))
+def search(name: str, title: str, variants: tuple[Variant, ...]) -> Suite:
+    """Variants on both halves, a block for each kind of evaluation; many, so their runs are short and few."""
+    kinds = ((STUDY_WALKERS, EVERY_100K), (MAZES, MANY_EPISODES))
     blocks = tuple(Block(variants, names, 200_000, seeds=2, options=options) for names, options in kinds)
     return register(Suite(name, title, "this project", blocks))
 
 
-search("search_tune", "variants of ASPC, on the half of the study's datasets that chooses", CANDIDATES, TUNED_ON)
-search("search_report", "variants of ASPC, on the half that judges", CANDIDATES, REPORTED_ON)
+search("search", "variants of ASPC on the study's locomotion and maze datasets", CANDIDATES)
