@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -173,6 +176,13 @@ def test_locomotion_is_the_v4_environment_and_other_gymnasium_ids_work() -> None
 def test_wrong_environments_give_a_sentence(name: str, says: str) -> None:
     with pytest.raises(AspcError, match=says):
         envs.make_env(name)
+
+
+def test_a_maze_of_ogbench_leaves_no_file_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    env = envs.make_env("antmaze-medium-navigate-singletask-v0")
+    env.reset(seed=0)
+    assert not list(tmp_path.iterdir())
 
 
 def test_ogbench_names() -> None:

@@ -10,9 +10,11 @@ from __future__ import annotations
 import contextlib
 import io
 import math
+import tempfile
 import warnings
 from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -95,9 +97,13 @@ def _make_ogbench(name: str) -> gym.Env[Any, Any]:
         except ImportError as error:
             raise MissingExtra(f"The environment of {name}", "ogbench") from error
         try:
-            return SeededGlobally(gym.make(ogbench.environment_id(name), disable_env_checker=True))
+            env = gym.make(ogbench.environment_id(name), disable_env_checker=True)
         except gym.error.Error as error:
             raise unknown_name("OGBench dataset", name, ogbench.known_names()) from error
+    model = Path(getattr(env.unwrapped, "fullpath", ""))
+    if model.parent == Path(tempfile.gettempdir()):  # a maze's world, which MuJoCo has read: OGBench leaves it behind
+        model.unlink(missing_ok=True)
+    return SeededGlobally(env)
 
 
 class SeededGlobally(gym.Wrapper[Any, Any, Any, Any]):
