@@ -199,6 +199,40 @@ def by_dataset(study: Study) -> str:
     return table(("dataset", "data", *every, "final alpha"), rows)
 
 
+SETTLED, EARLY, HALF = 0.2, 0.05, 0.5  # of training: from where on curves are said to swing, and looks at alpha
+
+
+def by_curve(study: Study) -> str:
+    """How far the evaluations of the main pair swing, how the worst of its runs ends, and how alpha moves."""
+    found = {} if study.view is None else by_label(study.view, "study_a")
+    if study.study is None or not found:
+        return NOT_RUN
+    curves, rows = study.study.curves, []
+    for name in in_order({name for runs in found.values() for name in runs["dataset"]}):
+        for label, runs in found.items():
+            here = curves[curves["run_id"].isin(runs.loc[runs["dataset"] == name, "run_id"])]
+            if not here.empty:
+                rows.append((name, label, *swing(here.dropna(subset="score")), *scale_on_its_way(here)))
+    shares = [f"{100 * share:.0f} %" for share in (SETTLED, EARLY, HALF)]
+    alphas = ("lowest alpha", f"alpha at {shares[1]}", f"at {shares[2]}")
+    return table(("dataset", "variant", f"evaluations from {shares[0]} on", "lowest last one", *alphas), rows)
+
+
+def swing(evaluations: pd.DataFrame) -> tuple[str, str]:
+    """The range of the evaluations, and the lowest of the runs' last ones."""
+    late = evaluations[evaluations["step"] >= SETTLED * evaluations["step"].max()]["score"]
+    last = evaluations.sort_values("step").groupby("run_id")["score"].last()
+    return f"{number(late.min())} to {number(late.max())}", number(last.min())
+
+
+def scale_on_its_way(curves: pd.DataFrame) -> tuple[str, str, str]:
+    """Alpha's lowest value in any run, and its means early and at half of training."""
+    known = curves.dropna(subset="scale")
+    early, half = (known.loc[known["step"] == share * known["step"].max(), "scale"].mean() for share in (EARLY, HALF))
+    lowest = "–" if known.empty else f"{known['scale'].min():.3f}"
+    return lowest, number(early), number(half)
+
+
 # ── search ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -244,7 +278,14 @@ def leads_over_baseline(found: Mapping[str, Mapping[str, np.ndarray]]) -> dict[s
 
 # ── the document ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-SECTIONS = {"ran": what_ran, "claims": verdicts, "averages": averages, "datasets": by_dataset, "search": searched}
+SECTIONS = {
+    "ran": what_ran,
+    "claims": verdicts,
+    "averages": averages,
+    "datasets": by_dataset,
+    "curves": by_curve,
+    "search": searched,
+}
 
 
 def filled(text: str, study: Study) -> str:

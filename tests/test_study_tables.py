@@ -6,11 +6,13 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+import pandas as pd
 import pytest
 
 ROOT = Path(__file__).parents[1]
 PAGE = "before\n" + "".join(
-    f"<!-- study: {name} -->\n\nold\n\n<!-- end -->\n" for name in ("ran", "claims", "averages", "datasets", "search")
+    f"<!-- study: {name} -->\n\nold\n\n<!-- end -->\n"
+    for name in ("ran", "claims", "averages", "datasets", "curves", "search")
 )
 TUNE = ("hopper-random", "maze2d-medium")
 REPORT = ("hopper-medium", "maze2d-large")
@@ -89,6 +91,20 @@ def test_variants_of_the_search_are_no_part_of_the_study(filled: str) -> None:
 def test_every_dataset_has_a_line_with_the_scale(filled: str) -> None:
     row = line(section(filled, "datasets"), "hopper-expert |")
     assert [float(cell.split()[0]) for cell in row[1:]] == pytest.approx([64, 80, 60, 1.0], abs=2)
+
+
+def test_curves_are_said_in_numbers(filled: str, modules: tuple[ModuleType, ModuleType]) -> None:
+    evaluations = pd.DataFrame(
+        {"run_id": ["a", "b"] * 3, "step": [10, 10, 20, 20, 100, 100], "score": [0.0, 1.0, 30.0, 40.0, 50.0, 20.0]}
+    )
+    assert modules[0].swing(evaluations) == ("20.0 to 50.0", "20.0")  # 10 steps are before a fifth of training
+    alphas = pd.DataFrame({"step": [5, 5, 50, 50, 100], "scale": [2.0, 3.0, 4.0, 5.0, 9.0]})
+    assert modules[0].scale_on_its_way(alphas) == ("2.000", "2.5", "4.5")
+    assert modules[0].scale_on_its_way(alphas.assign(scale=float("nan"))) == ("–", "–", "–")
+    rows = section(filled, "curves")
+    lowest = line(rows, "hopper-expert | ASPC")[3]
+    assert float(lowest) == pytest.approx(80, abs=2)
+    assert line(rows, "hopper-expert | TD3+BC")[4:] == ["–", "–", "–"]
 
 
 def test_the_search_chooses_on_one_half_and_judges_on_the_other(filled: str) -> None:
