@@ -9,15 +9,21 @@ yet). What stands between `<!-- study: NAME -->` and `<!-- end -->` is written a
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 
+from aspc import algorithms
+from aspc.adaptive_scale import raw_from_scale
+from aspc.algorithms.base import with_horizon
 from aspc.experiments import results, suites
 from aspc.experiments.plan import make_plan
 from aspc.experiments.results import Results
@@ -26,6 +32,7 @@ from aspc.presets.paper_tables import domain_of
 from aspc.report import claims, stats
 from aspc.report.stats import Estimate
 from aspc.report.view import DOMAINS, View, in_order, prepare, scores
+from aspc.training.config import replace_fields
 
 ROOT = Path(__file__).parents[1]
 TIERS = suites.get("study").parts
@@ -189,14 +196,46 @@ def by_dataset(study: Study) -> str:
     if not found:
         return NOT_RUN
     every = {label: scores(runs) for label, runs in found.items()}
-    alphas = scores(found[BASELINE], "scale_last") if BASELINE in found else {}
+    learned = found.get(BASELINE, pd.DataFrame(columns=["dataset", "scale_last"]))
+    alphas = scores(learned, "scale_last")
+    shares = {name: [rise_share(run) for _, run in runs.iterrows()] for name, runs in learned.groupby("dataset")}
     behaviour = pd.concat(found.values()).groupby("dataset")["behaviour_score"].first()
     rows = []
     for name in in_order({name for values in every.values() for name in values}):
         cells = [interval(stats.mean(values[name])) if name in values else "–" for values in every.values()]
         alpha = interval(stats.mean(alphas[name])) if name in alphas else "–"
-        rows.append((name, number(behaviour[name]), *cells, alpha))
-    return table(("dataset", "data", *every, "final alpha"), rows)
+        share = f"{100 * np.mean(shares[name]):.0f} %" if name in shares else "–"
+        rows.append((name, number(behaviour[name]), *cells, alpha, share))
+    return table(("dataset", "data", *every, "final alpha", "of the way up"), rows)
+
+
+def rise_share(run: pd.Series) -> float:
+    """How much of the way up the scale went that its learning rates allow.
+
+    A step of Adam on a gradient of one sign is as long as the learning rate, so all of them together are that way; it
+    is one on softplus⁻¹(α), where the steps are made.
+    """
+    settings = json.loads(run["settings"])
+    algorithm = with_horizon(replace_fields(algorithms.default(run["algo"]), settings), int(run["steps"]))
+    rates = np.asarray(jax.vmap(algorithm.scale_optimiser().learning_rate)(jnp.arange(algorithm.scale_updates())))
+    start, end = (float(raw_from_scale(scale)) for scale in (algorithm.base.scale, run["scale_last"]))
+    return (end - start) / float(rates.sum())
+
+
+def by_step(study: Study) -> str:
+    """The main pair's averages at every evaluation, over the datasets that both have."""
+    found = {} if study.view is None else by_label(study.view, "study_a")
+    if study.study is None or not found:
+        return NOT_RUN
+    shared = set.intersection(*(set(runs["dataset"]) for runs in found.values()))
+    evaluations = study.study.curves.dropna(subset="score")
+    every: dict[int, list[str]] = {}
+    for runs in found.values():
+        known = evaluations.merge(runs.loc[runs["dataset"].isin(shared), ["run_id", "dataset", "seed"]], on="run_id")
+        for step, here in known.groupby("step"):
+            every.setdefault(int(step), []).append(interval(stats.average(scores(here, "score"))))
+    rows = [(f"{step:,}", *cells) for step, cells in sorted(every.items()) if len(cells) == len(found)]
+    return table(("steps", *(f"{label} ({len(shared)} datasets)" for label in found)), rows)
 
 
 SETTLED, EARLY, HALF = 0.2, 0.05, 0.5  # of training: from where on curves are said to swing, and looks at alpha
@@ -283,6 +322,7 @@ SECTIONS = {
     "claims": verdicts,
     "averages": averages,
     "datasets": by_dataset,
+    "steps": by_step,
     "curves": by_curve,
     "search": searched,
 }

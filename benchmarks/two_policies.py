@@ -1,10 +1,15 @@
-"""A candidate for a better variant: ASPC with two policies, one that the critics bootstrap from and one that acts.
+"""Candidates for a better variant: ASPC with two policies, one that the critics bootstrap from and one that acts.
 
     aspc bench two_policies --plugin benchmarks/two_policies.py --data FOLDER --out RESULTS
 
-The critics are learned with the policy that has the learned scale α, close to the data, where their values can be
-trusted. A second policy is trained on the same critics with the scale acting_ratio · α, and that one is rolled out. A
-ratio of 1 would be ASPC. It is no part of the library as long as it has not been found to be better.
+Two scales: the critics are learned with the policy that has the learned scale α, close to the data, where their values
+can be trusted. A second policy is trained on the same critics with the scale acting_ratio · α, and that one is rolled
+out. A ratio of 1 would be ASPC.
+
+An average: evaluations of one run swing widely once α is large, so the policy that acts is a slow average of the
+weights that the other one has on its way.
+
+They are no part of the library as long as they have not been found to be better.
 """
 
 from __future__ import annotations
@@ -21,14 +26,16 @@ from aspc.algorithms.base import Context, Inner, OuterTerms, PolicyExport
 from aspc.algorithms.common import deterministic_policy
 from aspc.algorithms.td3_bc import TD3BC
 from aspc.experiments.suites import ASPC, Variant, search
-from aspc.networks import DeterministicActor, Ensemble
+from aspc.networks import DeterministicActor, Ensemble, polyak
 from aspc.optim import Adam
 
-NAME = "two_policies+aspc"
+NAME, AVERAGED = "two_policies+aspc", "averaged_policy+aspc"
 RATIOS = (0.5, 2.0)
 
 
 class TwoPoliciesState(NamedTuple):
+    """TD3+BC's state, and the policy that acts (with its optimiser, if it is trained by itself)."""
+
     actor: DeterministicActor
     actor_target: DeterministicActor
     actor_opt: Any
@@ -36,7 +43,7 @@ class TwoPoliciesState(NamedTuple):
     critics_target: Ensemble
     critics_opt: Any
     acting: DeterministicActor
-    acting_opt: Any
+    acting_opt: Any = None
 
 
 @dataclass(frozen=True)
@@ -76,10 +83,37 @@ class TwoPolicies(TD3BC):
         return deterministic_policy(state.acting.net)
 
 
+@dataclass(frozen=True)
+class AveragedPolicy(TD3BC):
+    """TD3+BC that acts with an average of its policy's weights."""
+
+    acting_tau: float = 1e-4
+    """How fast the average follows, for each step of the policy: 1e-4 averages over about 20,000 steps of training."""
+
+    def start(self, actor: DeterministicActor, critics: Ensemble) -> TwoPoliciesState:  # type: ignore[override]
+        return TwoPoliciesState(*super().start(actor, critics), acting=actor)
+
+    def commit(self, ctx: Context, inner: Inner) -> TwoPoliciesState:
+        state = super().commit(ctx, inner)
+        return state._replace(acting=polyak(state.acting, state.actor, self.acting_tau))
+
+    def policy(self, state: TwoPoliciesState) -> PolicyExport:
+        return deterministic_policy(state.acting.net)
+
+
 @register(NAME)
 def _two_policies() -> Any:
     return AdaptiveScale(base=TwoPolicies())
 
 
-VARIANTS = (ASPC, *(Variant(f"two policies, ratio {ratio:g}", NAME, {"acting_ratio": ratio}) for ratio in RATIOS))
+@register(AVERAGED)
+def _averaged_policy() -> Any:
+    return AdaptiveScale(base=AveragedPolicy())
+
+
+VARIANTS = (
+    ASPC,
+    *(Variant(f"two policies, ratio {ratio:g}", NAME, {"acting_ratio": ratio}) for ratio in RATIOS),
+    Variant("averaged policy", AVERAGED),
+)
 search("two_policies", "ASPC with a second policy that acts", VARIANTS)

@@ -6,13 +6,14 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import pandas as pd
 import pytest
 
 ROOT = Path(__file__).parents[1]
 PAGE = "before\n" + "".join(
     f"<!-- study: {name} -->\n\nold\n\n<!-- end -->\n"
-    for name in ("ran", "claims", "averages", "datasets", "curves", "search")
+    for name in ("ran", "claims", "averages", "datasets", "steps", "curves", "search")
 )
 TUNE = ("hopper-random", "maze2d-medium")
 REPORT = ("hopper-medium", "maze2d-large")
@@ -88,9 +89,25 @@ def test_variants_of_the_search_are_no_part_of_the_study(filled: str) -> None:
     assert averages.count("Not run yet.") == 4
 
 
+def test_the_way_up_is_the_sum_of_all_learning_rates(modules: tuple[ModuleType, ModuleType]) -> None:
+    softplus, n = lambda raw: np.log1p(np.exp(raw)), 300_000 // 20
+    rates = 2e-3 * 0.01 ** (np.arange(n) / n)
+    for share in (1.0, 0.5, -0.1):
+        end = softplus(np.log(np.expm1(2.5)) + share * rates.sum())
+        run = pd.Series({"algo": "aspc", "settings": "{}", "steps": 300_000, "scale_last": end})
+        assert modules[0].rise_share(run) == pytest.approx(share, rel=1e-4)
+
+
+def test_averages_are_taken_at_every_evaluation(filled: str) -> None:
+    rows = [row.split("|")[1:-1] for row in section(filled, "steps").splitlines() if row.startswith("| ")][2:]
+    assert len(rows) > 3
+    assert [float(cell.split()[0]) for cell in rows[-1][1:]] == pytest.approx([80, 60], abs=1.5)
+    assert float(rows[0][2].split()[0]) < float(rows[-1][2].split()[0])
+
+
 def test_every_dataset_has_a_line_with_the_scale(filled: str) -> None:
     row = line(section(filled, "datasets"), "hopper-expert |")
-    assert [float(cell.split()[0]) for cell in row[1:]] == pytest.approx([64, 80, 60, 1.0], abs=2)
+    assert [float(cell.split()[0]) for cell in row[1:]] == pytest.approx([64, 80, 60, 1.0, -9], abs=2)
 
 
 def test_curves_are_said_in_numbers(filled: str, modules: tuple[ModuleType, ModuleType]) -> None:

@@ -405,9 +405,8 @@ CANDIDATES = (
     ASPC,
     # These differ from ASPC in numbers, so they train with it as one program.
     aspc_with("alpha0 = 10", alpha=10.0),
-    aspc_with("scale lr = 6e-3", scale_lr=6e-3),
+    aspc_with("scale lr = 5e-4", scale_lr=5e-4),
     aspc_with("discount = 0.995", discount=0.995),
-    aspc_with("lr = 1e-3", actor_lr=1e-3, critic_lr=1e-3),
     # These are programs of their own.
     aspc_with("L2 as written", l2="literal"),
     aspc_with("independent outer batch", outer_batch="independent"),
@@ -417,9 +416,10 @@ CANDIDATES = (
 
 
 def search(name: str, title: str, variants: tuple[Variant, ...]) -> Suite:
-    """Variants on both halves, a block for each kind of evaluation; many, so their runs are short and few."""
+    """Variants on both halves, a block for each kind of evaluation; many, so their runs are few, and as short as those
+    of the study's later tiers, which have some of them already."""
     kinds = ((STUDY_WALKERS, EVERY_100K), (MAZES, MANY_EPISODES))
-    blocks = tuple(Block(variants, names, 200_000, seeds=2, options=options) for names, options in kinds)
+    blocks = tuple(Block(variants, names, SHORT, seeds=2, options=options) for names, options in kinds)
     return register(Suite(name, title, "this project", blocks))
 
 
