@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -272,6 +274,22 @@ def test_figures_are_written_as_png_and_svg(tmp_path: Path) -> None:
         assert (tmp_path / "out" / "figures" / f"{name}.png").read_bytes()[:4] == b"\x89PNG"
         assert "<svg" in (tmp_path / "out" / "figures" / f"{name}.svg").read_text()[:1000]
         assert f"figures/{name}.svg" in text
+
+
+def test_the_first_sentence_compares_on_the_datasets_that_all_have(tmp_path: Path) -> None:
+    """ASPC is better wherever both are, and has run on a hard dataset besides."""
+    ours, other = Variant("ASPC", "aspc"), Variant("TD3+BC", "td3_bc")
+    easy, hard = ("hopper-medium-v2", "walker2d-medium-v2"), "halfcheetah-random-v2"
+    score = lambda label, dataset: 2.0 if dataset == hard else {"ASPC": 80.0, "TD3+BC": 70.0}[label]  # noqa: E731
+    make(tmp_path / "r", "main_table", (ours,), (*easy, hard), score=score, noise=0.1)
+    make(tmp_path / "r", "main_table", (other,), easy, score=score, noise=0.1)
+    page = report(tmp_path / "r", tmp_path / "out", "--no-figures")
+    text = page.read_text("utf-8")
+    assert "On average over 2 datasets <strong>ASPC</strong> is first with 8" in text
+    assert "before TD3+BC with 7" in text
+    data = json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)[1])
+    lasts = {label: last for _, label, last, _, _ in data["lastBest"]}
+    assert lasts == {"ASPC": pytest.approx(80, abs=0.5), "TD3+BC": pytest.approx(70, abs=0.5)}
 
 
 @pytest.mark.parametrize("seeds", [1, 2])

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from aspc.errors import AspcError
 from aspc.experiments.results import Results
 from aspc.report import claims, curves, tables
+from aspc.report.stats import Estimate
 from aspc.report.style import Style, styles
 from aspc.report.view import View, in_order, prepare, scores
 
@@ -18,6 +20,14 @@ MAIN_SUITES = (
     "locomotion",
     "embedded",
 )  # the first that is there leads the page, else the largest
+
+
+class Compared(NamedTuple):
+    """Scores that stand side by side: of the columns of the main table, averages over the same datasets (or one)."""
+
+    datasets: tuple[str, ...]
+    last: Mapping[str, Estimate]
+    best: Mapping[str, Estimate]
 
 
 @dataclass(frozen=True)
@@ -40,6 +50,17 @@ class Content:
     def style_of_label(self, label: str) -> Style:
         """The style of a column of the main table."""
         return self.styles[self.main.series[label]]
+
+    def compared(self) -> Compared | None:
+        """On the datasets that all have. With nothing to compare: one column's average, or the first dataset."""
+        if self.aggregates is not None:
+            return Compared(self.aggregates.datasets, self.aggregates.mean, self.aggregates.best)
+        rows = [*(row for row in reversed(self.main.rows) if row.average), *self.main.rows]
+        row = next((row for row in rows if row.comparable()), None)
+        if row is None:
+            return None
+        cells = row.comparable().items()
+        return Compared(row.datasets, {k: cell.last for k, cell in cells}, {k: cell.best for k, cell in cells})
 
     @property
     def main_series(self) -> list[str]:

@@ -127,18 +127,13 @@ def _radar_data(content: Content, numbers: Mapping[str, int]) -> dict[str, Any] 
 
 
 def _last_best(content: Content, numbers: Mapping[str, int]) -> list[Any]:
-    rows = [row for row in content.main.rows if row.average] or [row for row in content.main.rows if row.cells][:1]
-    row = rows[-1] if rows else None
-    cells = row.cells.items() if row else ()
+    found = content.compared()
+    if found is None:
+        return []
+    name = f"average of {len(found.datasets)} datasets" if len(found.datasets) > 1 else found.datasets[0]
     return [
-        [
-            numbers[content.main.series[label]],
-            label,
-            _short(cell.last.value),
-            _short(cell.best.value),
-            row.name if row else "",
-        ]
-        for label, cell in sorted(cells, key=lambda item: item[1].last.value)
+        [numbers[content.main.series[label]], label, _short(last.value), _short(found.best[label].value), name]
+        for label, last in sorted(found.last.items(), key=lambda item: item[1].value)
     ]
 
 

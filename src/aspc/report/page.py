@@ -152,18 +152,17 @@ def _claims_tile(hold: int, decided: int) -> tuple[str, str]:
 
 def summary(content: Content) -> str:
     """One sentence: who is best by how much, and what of the paper holds here. HTML, escaped."""
-    rows = [row for row in content.main.rows if row.average]
-    row = rows[-1] if rows else next((row for row in content.main.rows if row.cells), None)
-    if row is None:
+    compared = content.compared()
+    if compared is None:
         return "No dataset has a score yet."
-    order = sorted(row.cells.items(), key=lambda item: -item[1].last.value)
-    where = f"On average over {len(row.datasets)} datasets" if row.average else f"On {esc(row.name)}"
-    label, cell = order[0]
-    text = f"{where} <strong>{esc(label)}</strong> is first with {number(cell.last.value)}"
-    if cell.last.has_interval:
-        text += f" (95 % interval {interval(cell.last)})"
-    if len(order) > 1:
-        text += f", before {esc(order[1][0])} with {number(order[1][1].last.value)}"
+    n = len(compared.datasets)
+    where = f"On average over {n} datasets" if n > 1 else f"On {esc(compared.datasets[0])}"
+    (label, best), *others = sorted(compared.last.items(), key=lambda item: -item[1].value)
+    text = f"{where} <strong>{esc(label)}</strong> is first with {number(best.value)}"
+    if best.has_interval:
+        text += f" (95 % interval {interval(best)})"
+    if others:
+        text += f", before {esc(others[0][0])} with {number(others[0][1].value)}"
     counts = Counter(claim.verdict for claim in content.claims)
     hold, do = "hold" + "s" * (counts[HOLDS] == 1), "do" + "es" * (counts[FAILS] == 1)
     return (

@@ -286,7 +286,7 @@ def last_and_best(content: Content) -> Any:
     figure, panels = _grid(len(rows), 3, 4, 0.3 * len(labels) + 1.2)
     for axes, row in zip(panels, rows, strict=True):
         for y, label in enumerate(reversed(labels)):
-            if label in row.cells:
+            if label in row.comparable():
                 cell, colour = row.cells[label], content.style_of_label(label).colour
                 axes.plot([cell.last.value, cell.best.value], [y, y], color=colour, lw=2, alpha=0.5)
                 axes.plot(cell.last.value, y, "o", color=colour)

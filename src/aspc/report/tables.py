@@ -47,6 +47,10 @@ class Row:
     cells: Mapping[str, Cell]
     datasets: tuple[str, ...]
 
+    def comparable(self) -> dict[str, Cell]:
+        """Of an average only what is over all its datasets."""
+        return {label: cell for label, cell in self.cells.items() if not self.average or cell.n == len(self.datasets)}
+
 
 @dataclass(frozen=True)
 class Table:
@@ -217,6 +221,7 @@ class Aggregates:
     datasets: tuple[str, ...]
     left_out: tuple[str, ...]  # labels that have too few of the datasets
     mean: Mapping[str, Estimate]
+    best: Mapping[str, Estimate]  # the mean of best evaluations
     iqm: Mapping[str, Estimate]
     thresholds: tuple[float, ...]
     profiles: Mapping[str, tuple[np.ndarray, np.ndarray, np.ndarray]]
@@ -240,6 +245,7 @@ def aggregates(view: View, table: Table, reference: str | None = None) -> Aggreg
     datasets = [name for name in in_order(found[labels[0]]) if all(name in found[label] for label in labels)]
     if len(labels) < 2 or not datasets:
         return None
+    best = {label: scores(runs[runs["label"] == label], "best") for label in labels}
     matrices = {label: stats.rectangle(found[label], datasets) for label in labels}
     lowest, highest = (f(float(f(m.flat)) for m in matrices.values()) for f in (min, max))
     thresholds = np.linspace(min(0.0, max(lowest, -50.0)), max(100.0, min(highest, 300.0)), 81)
@@ -258,6 +264,7 @@ def aggregates(view: View, table: Table, reference: str | None = None) -> Aggreg
         tuple(datasets),
         tuple(label for label in table.labels if label not in labels),
         {label: stats.average({d: found[label][d] for d in datasets}) for label in labels},
+        {label: stats.average({d: best[label][d] for d in datasets if d in best[label]}) for label in labels},
         {label: _estimate(*stats.bootstrap(stats.interquartile_mean, matrix)) for label, matrix in matrices.items()},
         tuple(float(t) for t in thresholds),
         profiles,
