@@ -36,7 +36,7 @@ from aspc.training.config import replace_fields
 
 ROOT = Path(__file__).parents[1]
 TIERS = suites.get("study").parts
-SEARCH = ("search", "two_policies")  # the second is a plugin's (benchmarks/two_policies.py)
+SEARCH = ("search", "candidates")  # the second is a plugin's (benchmarks/candidates.py)
 NOT_RUN = "Not run yet."
 BASELINE = suites.ASPC.label
 VERDICT_NAMES = {claims.HOLDS: "**holds**", claims.FAILS: "**does not hold**", claims.OPEN: "not enough data"}

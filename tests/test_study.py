@@ -13,7 +13,7 @@ import pytest
 
 from aspc import algorithms
 from aspc.adaptive_scale import AdaptiveScale
-from aspc.algorithms.base import CRITIC, INNER, SCALE, Batch, Spec
+from aspc.algorithms.base import CRITIC, INNER, SCALE, Batch, Context, Spec
 from aspc.algorithms.td3_bc import TD3BC
 from aspc.cli import load_plugin
 from aspc.experiments import suites
@@ -54,11 +54,11 @@ def test_candidates_that_differ_in_numbers_are_one_program() -> None:
 
 
 @pytest.fixture
-def two_policies(monkeypatch: pytest.MonkeyPatch):
+def candidates(monkeypatch: pytest.MonkeyPatch):
     """The plugin, forgotten afterwards: other tests go over all that is registered."""
     monkeypatch.setattr(algorithms, "_REGISTRY", dict(algorithms._REGISTRY))
     monkeypatch.setattr(suites, "_SUITES", dict(suites._SUITES))
-    load_plugin(BENCHMARKS / "two_policies.py")
+    load_plugin(BENCHMARKS / "candidates.py")
     yield sys.modules["aspc_plugin"]
     del sys.modules["aspc_plugin"]
 
@@ -85,8 +85,8 @@ SMALL = {"actor_hidden_dim": 8, "critic_hidden_dim": 8, "batch_size": 8, "critic
 LEARNED = ("actor", "actor_target", "critics", "critics_target")
 
 
-def test_the_policy_that_acts_changes_nothing_but_how_is_acted(two_policies) -> None:
-    base = two_policies.TwoPolicies(**SMALL)
+def test_the_policy_that_acts_changes_nothing_but_how_is_acted(candidates) -> None:
+    base = candidates.TwoScales(**SMALL)
     algorithm = AdaptiveScale(base=base, k_alpha=1)
     same, bolder = trained(algorithm, 1.0)[-1], trained(algorithm, 4.0)[-1]
     assert equal(same.base.actor, same.base.acting)  # with a ratio of 1 it is ASPC
@@ -98,8 +98,8 @@ def test_the_policy_that_acts_changes_nothing_but_how_is_acted(two_policies) -> 
     assert equal(algorithm.policy(bolder).arrays, TD3BC.policy(base, acts_with.base).arrays)
 
 
-def test_the_averaged_policy_is_an_average_of_aspcs_own_policies(two_policies) -> None:
-    averaged = AdaptiveScale(base=two_policies.AveragedPolicy(**SMALL, acting_tau=0.25), k_alpha=1)
+def test_the_averaged_policy_is_an_average_of_aspcs_own_policies(candidates) -> None:
+    averaged = AdaptiveScale(base=candidates.AveragedPolicy(**SMALL, acting_tau=0.25), k_alpha=1)
     states, plain = trained(averaged), trained(AdaptiveScale(base=TD3BC(**SMALL), k_alpha=1))
     for name in LEARNED:
         assert equal(getattr(states[-1].base, name), getattr(plain[-1].base, name))
@@ -113,11 +113,27 @@ def test_the_averaged_policy_is_an_average_of_aspcs_own_policies(two_policies) -
     assert equal(averaged.policy(states[-1]).arrays, TD3BC.policy(averaged.base, acts_with.base).arrays)
 
 
+def test_the_lower_q_is_that_of_the_critic_which_likes_an_action_less(candidates) -> None:
+    base, plain = candidates.LowerQ(**SMALL), TD3BC(**SMALL)
+    state = plain.init(jax.random.key(0), Spec(4, 2))
+    batch = Batch(
+        *(np.float32(np.random.default_rng(0).standard_normal(shape)) for shape in ((8, 4), (8, 2), 8, (8, 4), 8))
+    )
+    ctx = Context(state, batch, {}, {})
+    q, bc = base.q_and_constraint(ctx, state.actor)
+    both = [
+        critic(batch.observations, state.actor(batch.observations)) for critic in (state.critics[0], state.critics[1])
+    ]
+    np.testing.assert_allclose(q, np.minimum(*both), rtol=1e-4)
+    assert 0 < np.count_nonzero(both[0] < both[1]) < 8  # each is the lower one somewhere
+    np.testing.assert_array_equal(bc, plain.q_and_constraint(ctx, state.actor)[1])
+
+
 def equal(a, b) -> bool:
     return all(np.array_equal(x, y) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True))
 
 
-def test_ratios_of_two_policies_train_as_one_program(two_policies) -> None:
-    plan = make_plan(suites.expanded(["two_policies"]), data=FILES, only=["maze2d-medium"])
+def test_ratios_of_two_scales_train_as_one_program(candidates) -> None:
+    plan = make_plan(suites.expanded(["candidates"]), data=FILES, only=["maze2d-medium"])
     groups = make_groups(plan, plan.runs, 1000, FILES)
-    assert [len(group.members) for group in groups] == [2, 2 * len(two_policies.RATIOS), 2]
+    assert [len(group.members) for group in groups] == [2, 2 * len(candidates.RATIOS), 2, 2, 2]

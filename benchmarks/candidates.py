@@ -1,15 +1,16 @@
-"""Candidates for a better variant: ASPC with two policies, one that the critics bootstrap from and one that acts.
+"""Candidates for a better variant that are no part of the library: ASPC with changes of its policies.
 
-    aspc bench two_policies --plugin benchmarks/two_policies.py --data FOLDER --out RESULTS
+    aspc bench candidates --plugin benchmarks/candidates.py --data FOLDER --out RESULTS
 
 Two scales: the critics are learned with the policy that has the learned scale α, close to the data, where their values
 can be trusted. A second policy is trained on the same critics with the scale acting_ratio · α, and that one is rolled
 out. A ratio of 1 would be ASPC.
 
 An average: evaluations of one run swing widely once α is large, so the policy that acts is a slow average of the
-weights that the other one has on its way.
+weights that the trained one has on its way.
 
-They are no part of the library as long as they have not been found to be better.
+The lower Q: a large α lets the policy go where the first critic errs upwards; where it is to be liked by both critics,
+it has to find an error that they share.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 from jax.lax import stop_gradient as sg
 from jaxtyping import Array
 
@@ -29,11 +31,10 @@ from aspc.experiments.suites import ASPC, Variant, search
 from aspc.networks import DeterministicActor, Ensemble, polyak
 from aspc.optim import Adam
 
-NAME, AVERAGED = "two_policies+aspc", "averaged_policy+aspc"
 RATIOS = (0.5, 2.0)
 
 
-class TwoPoliciesState(NamedTuple):
+class ActingState(NamedTuple):
     """TD3+BC's state, and the policy that acts (with its optimiser, if it is trained by itself)."""
 
     actor: DeterministicActor
@@ -47,15 +48,15 @@ class TwoPoliciesState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class TwoPolicies(TD3BC):
+class TwoScales(TD3BC):
     """TD3+BC with a second policy that acts, under another scale than the one that the critics bootstrap from."""
 
     acting_ratio: float = 2.0
     """The scale of the policy that acts, in units of the other's."""
 
-    def start(self, actor: DeterministicActor, critics: Ensemble) -> TwoPoliciesState:  # type: ignore[override]
+    def start(self, actor: DeterministicActor, critics: Ensemble) -> ActingState:  # type: ignore[override]
         """Both policies start as the same network."""
-        return TwoPoliciesState(*super().start(actor, critics), actor, Adam(self.actor_lr).init(actor))
+        return ActingState(*super().start(actor, critics), actor, Adam(self.actor_lr).init(actor))
 
     def inner_step(self, ctx: Context, scale: Array | float) -> Inner:
         """A step of each policy; the one that acts has no say in what the scale learns."""
@@ -68,18 +69,18 @@ class TwoPolicies(TD3BC):
             metrics={**first.metrics, "acting_bc_loss": acting.metrics["bc_loss"]},
         )
 
-    def inner_params(self, state: TwoPoliciesState) -> tuple[DeterministicActor, DeterministicActor]:
+    def inner_params(self, state: ActingState) -> tuple[DeterministicActor, DeterministicActor]:
         return state.actor, state.acting
 
     def outer_terms(self, ctx: Context, params: Any, scale: Array | float) -> OuterTerms:
         return super().outer_terms(ctx, params[0], scale)
 
-    def commit(self, ctx: Context, inner: Inner) -> TwoPoliciesState:
+    def commit(self, ctx: Context, inner: Inner) -> ActingState:
         (actor, acting), (actor_opt, acting_opt) = inner.params, inner.opt_state
         state = super().commit(ctx, inner._replace(params=actor, opt_state=actor_opt))
         return state._replace(acting=acting, acting_opt=acting_opt)
 
-    def policy(self, state: TwoPoliciesState) -> PolicyExport:
+    def policy(self, state: ActingState) -> PolicyExport:
         return deterministic_policy(state.acting.net)
 
 
@@ -90,30 +91,57 @@ class AveragedPolicy(TD3BC):
     acting_tau: float = 1e-4
     """How fast the average follows, for each step of the policy: 1e-4 averages over about 20,000 steps of training."""
 
-    def start(self, actor: DeterministicActor, critics: Ensemble) -> TwoPoliciesState:  # type: ignore[override]
-        return TwoPoliciesState(*super().start(actor, critics), acting=actor)
+    def start(self, actor: DeterministicActor, critics: Ensemble) -> ActingState:  # type: ignore[override]
+        return ActingState(*super().start(actor, critics), acting=actor)
 
-    def commit(self, ctx: Context, inner: Inner) -> TwoPoliciesState:
+    def commit(self, ctx: Context, inner: Inner) -> ActingState:
         state = super().commit(ctx, inner)
         return state._replace(acting=polyak(state.acting, state.actor, self.acting_tau))
 
-    def policy(self, state: TwoPoliciesState) -> PolicyExport:
+    def policy(self, state: ActingState) -> PolicyExport:
         return deterministic_policy(state.acting.net)
 
 
-@register(NAME)
-def _two_policies() -> Any:
-    return AdaptiveScale(base=TwoPolicies())
+@dataclass(frozen=True)
+class LowerQ(TD3BC):
+    """TD3+BC whose policy goes by the lower of both critics."""
+
+    def q_and_constraint(self, ctx: Context, actor: DeterministicActor) -> tuple[Array, Array]:
+        actions = actor(ctx.batch.observations)
+        q = ctx.state.critics(ctx.batch.observations, actions).min(0)
+        return q, jnp.square(actions - ctx.batch.actions).mean(-1)
 
 
-@register(AVERAGED)
+@dataclass(frozen=True)
+class AveragedLowerQ(AveragedPolicy, LowerQ):
+    """Both."""
+
+
+@register("two_scales+aspc")
+def _two_scales() -> Any:
+    return AdaptiveScale(base=TwoScales())
+
+
+@register("averaged_policy+aspc")
 def _averaged_policy() -> Any:
     return AdaptiveScale(base=AveragedPolicy())
 
 
+@register("lower_q+aspc")
+def _lower_q() -> Any:
+    return AdaptiveScale(base=LowerQ())
+
+
+@register("averaged_lower_q+aspc")
+def _averaged_lower_q() -> Any:
+    return AdaptiveScale(base=AveragedLowerQ())
+
+
 VARIANTS = (
     ASPC,
-    *(Variant(f"two policies, ratio {ratio:g}", NAME, {"acting_ratio": ratio}) for ratio in RATIOS),
-    Variant("averaged policy", AVERAGED),
+    *(Variant(f"two scales, ratio {ratio:g}", "two_scales+aspc", {"acting_ratio": ratio}) for ratio in RATIOS),
+    Variant("averaged policy", "averaged_policy+aspc"),
+    Variant("lower Q", "lower_q+aspc"),
+    Variant("averaged policy, lower Q, scale lr = 5e-4", "averaged_lower_q+aspc", {"scale_lr": 5e-4}),
 )
-search("two_policies", "ASPC with a second policy that acts", VARIANTS)
+search("candidates", "ASPC with changes of its policies", VARIANTS)
