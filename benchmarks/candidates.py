@@ -18,7 +18,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import jax.numpy as jnp
 from jax.lax import stop_gradient as sg
 from jaxtyping import Array
 
@@ -48,7 +47,15 @@ class ActingState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class TwoScales(TD3BC):
+class SecondPolicy(TD3BC):
+    """TD3+BC in which another policy acts than the one that the critics bootstrap from."""
+
+    def policy(self, state: ActingState) -> PolicyExport:
+        return deterministic_policy(state.acting.net)
+
+
+@dataclass(frozen=True)
+class TwoScales(SecondPolicy):
     """TD3+BC with a second policy that acts, under another scale than the one that the critics bootstrap from."""
 
     acting_ratio: float = 2.0
@@ -80,12 +87,9 @@ class TwoScales(TD3BC):
         state = super().commit(ctx, inner._replace(params=actor, opt_state=actor_opt))
         return state._replace(acting=acting, acting_opt=acting_opt)
 
-    def policy(self, state: ActingState) -> PolicyExport:
-        return deterministic_policy(state.acting.net)
-
 
 @dataclass(frozen=True)
-class AveragedPolicy(TD3BC):
+class AveragedPolicy(SecondPolicy):
     """TD3+BC that acts with an average of its policy's weights."""
 
     acting_tau: float = 1e-4
@@ -98,18 +102,13 @@ class AveragedPolicy(TD3BC):
         state = super().commit(ctx, inner)
         return state._replace(acting=polyak(state.acting, state.actor, self.acting_tau))
 
-    def policy(self, state: ActingState) -> PolicyExport:
-        return deterministic_policy(state.acting.net)
-
 
 @dataclass(frozen=True)
 class LowerQ(TD3BC):
     """TD3+BC whose policy goes by the lower of both critics."""
 
-    def q_and_constraint(self, ctx: Context, actor: DeterministicActor) -> tuple[Array, Array]:
-        actions = actor(ctx.batch.observations)
-        q = ctx.state.critics(ctx.batch.observations, actions).min(0)
-        return q, jnp.square(actions - ctx.batch.actions).mean(-1)
+    def actor_q(self, ctx: Context, actions: Array) -> Array:
+        return ctx.state.critics(ctx.batch.observations, actions).min(0)
 
 
 @dataclass(frozen=True)
@@ -117,25 +116,14 @@ class AveragedLowerQ(AveragedPolicy, LowerQ):
     """Both."""
 
 
-@register("two_scales+aspc")
-def _two_scales() -> Any:
-    return AdaptiveScale(base=TwoScales())
-
-
-@register("averaged_policy+aspc")
-def _averaged_policy() -> Any:
-    return AdaptiveScale(base=AveragedPolicy())
-
-
-@register("lower_q+aspc")
-def _lower_q() -> Any:
-    return AdaptiveScale(base=LowerQ())
-
-
-@register("averaged_lower_q+aspc")
-def _averaged_lower_q() -> Any:
-    return AdaptiveScale(base=AveragedLowerQ())
-
+BASES = {
+    "two_scales+aspc": TwoScales,
+    "averaged_policy+aspc": AveragedPolicy,
+    "lower_q+aspc": LowerQ,
+    "averaged_lower_q+aspc": AveragedLowerQ,
+}
+for name, base in BASES.items():
+    register(name)(lambda base=base: AdaptiveScale(base=base()))
 
 VARIANTS = (
     ASPC,

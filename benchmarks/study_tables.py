@@ -16,7 +16,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
@@ -166,6 +165,11 @@ def by_label(view: View, suite: str) -> dict[str, pd.DataFrame]:
     return {label: runs[runs["label"] == label] for label in dict.fromkeys(declared) if (runs["label"] == label).any()}
 
 
+def main_pair(study: Study) -> dict[str, pd.DataFrame]:
+    """Tier a's runs by label; none where nothing has run."""
+    return {} if study.view is None else by_label(study.view, "study_a")
+
+
 def averages(study: Study) -> str:
     """For each tier its variants: averages of domains over the datasets that all variants of the tier have."""
     parts = []
@@ -192,11 +196,11 @@ def domain_table(found: Mapping[str, Mapping[str, np.ndarray]]) -> str:
 
 def by_dataset(study: Study) -> str:
     """The main pair on every dataset, with the scale that was learned and the score of the data."""
-    found = {} if study.view is None else by_label(study.view, "study_a")
+    found = main_pair(study)
     if not found:
         return NOT_RUN
     every = {label: scores(runs) for label, runs in found.items()}
-    learned = found.get(BASELINE, pd.DataFrame(columns=["dataset", "scale_last"]))
+    learned = found[BASELINE] if BASELINE in found else next(iter(found.values())).iloc[:0]
     alphas = scores(learned, "scale_last")
     shares = {name: [rise_share(run) for _, run in runs.iterrows()] for name, runs in learned.groupby("dataset")}
     behaviour = pd.concat(found.values()).groupby("dataset")["behaviour_score"].first()
@@ -217,14 +221,14 @@ def rise_share(run: pd.Series) -> float:
     """
     settings = json.loads(run["settings"])
     algorithm = with_horizon(replace_fields(algorithms.default(run["algo"]), settings), int(run["steps"]))
-    rates = np.asarray(jax.vmap(algorithm.scale_optimiser().learning_rate)(jnp.arange(algorithm.scale_updates())))
+    rates = np.asarray(algorithm.scale_optimiser().learning_rate(jnp.arange(algorithm.scale_updates())))
     start, end = (float(raw_from_scale(scale)) for scale in (algorithm.base.scale, run["scale_last"]))
     return (end - start) / float(rates.sum())
 
 
 def by_step(study: Study) -> str:
     """The main pair's averages at every evaluation, over the datasets that both have."""
-    found = {} if study.view is None else by_label(study.view, "study_a")
+    found = main_pair(study)
     if study.study is None or not found:
         return NOT_RUN
     shared = set.intersection(*(set(runs["dataset"]) for runs in found.values()))
@@ -243,7 +247,7 @@ SETTLED, EARLY, HALF = 0.2, 0.05, 0.5  # of training: from where on curves are s
 
 def by_curve(study: Study) -> str:
     """How far the evaluations of the main pair swing, how the worst of its runs ends, and how alpha moves."""
-    found = {} if study.view is None else by_label(study.view, "study_a")
+    found = main_pair(study)
     if study.study is None or not found:
         return NOT_RUN
     curves, rows = study.study.curves, []

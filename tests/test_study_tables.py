@@ -110,6 +110,14 @@ def test_every_dataset_has_a_line_with_the_scale(filled: str) -> None:
     assert [float(cell.split()[0]) for cell in row[1:]] == pytest.approx([64, 80, 60, 1.0, -9], abs=2)
 
 
+def test_a_page_without_aspc_says_what_there_is(modules: tuple[ModuleType, ModuleType], tmp_path: Path) -> None:
+    study_tables, synthetic = modules
+    other = (synthetic.Variant("TD3+BC", "td3_bc"),)
+    synthetic.make(tmp_path / "study", "study_a", other, ("hopper-expert",), score=score, noise=0.5)
+    text = study_tables.filled(PAGE, study_tables.read(tmp_path))
+    assert line(section(text, "datasets"), "hopper-expert |")[3:] == ["–", "–"]
+
+
 def test_curves_are_said_in_numbers(filled: str, modules: tuple[ModuleType, ModuleType]) -> None:
     evaluations = pd.DataFrame(
         {"run_id": ["a", "b"] * 3, "step": [10, 10, 20, 20, 100, 100], "score": [0.0, 1.0, 30.0, 40.0, 50.0, 20.0]}

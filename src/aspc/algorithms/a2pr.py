@@ -149,5 +149,5 @@ class A2PR(TD3BC):
         policy_actions = actor(ctx.batch.observations)
         proposal = self.propose(ctx, policy_actions)
         target = jnp.where(proposal.chosen[:, None], proposal.actions, ctx.batch.actions)
-        q = ctx.state.critics[0](ctx.batch.observations, policy_actions)
+        q = self.actor_q(ctx, policy_actions)
         return q, self.constraint_weight * proposal.gate * jnp.square(policy_actions - target).mean(-1)

@@ -94,10 +94,14 @@ class TD3BC(TD3):
         return Context(state, batch, noise, {"critic_loss": fit.loss, "q_mean": fit.aux[0].mean()}, target)
 
     # -- actor: the inner step ---------------------------------------------------------------------------------
+    def actor_q(self, ctx: Context, actions: Float[Array, "batch act"]) -> Float[Array, "batch"]:
+        """The Q that the policy follows: the first critic's."""
+        return ctx.state.critics[0](ctx.batch.observations, actions)
+
     def q_and_constraint(self, ctx: Context, actor: DeterministicActor) -> tuple[Array, Array]:
-        """Per sample: Q(s, π(s)) by the first critic, and (π(s) − a)² averaged over action dimensions."""
+        """Per sample: Q(s, π(s)), and (π(s) − a)² averaged over action dimensions."""
         actions = actor(ctx.batch.observations)
-        q = ctx.state.critics[0](ctx.batch.observations, actions)
+        q = self.actor_q(ctx, actions)
         return q, jnp.square(actions - ctx.batch.actions).mean(-1)
 
     def bc_weight(self, ctx: Context) -> Array | float:

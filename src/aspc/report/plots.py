@@ -285,9 +285,10 @@ def last_and_best(content: Content) -> Any:
         return None
     figure, panels = _grid(len(rows), 3, 4, 0.3 * len(labels) + 1.2)
     for axes, row in zip(panels, rows, strict=True):
+        cells = row.comparable()
         for y, label in enumerate(reversed(labels)):
-            if label in row.comparable():
-                cell, colour = row.cells[label], content.style_of_label(label).colour
+            if label in cells:
+                cell, colour = cells[label], content.style_of_label(label).colour
                 axes.plot([cell.last.value, cell.best.value], [y, y], color=colour, lw=2, alpha=0.5)
                 axes.plot(cell.last.value, y, "o", color=colour)
                 axes.plot(cell.best.value, y, "o", color=colour, mfc="white")
