@@ -36,6 +36,7 @@ from aspc.training.config import replace_fields
 ROOT = Path(__file__).parents[1]
 TIERS = suites.get("study").parts
 SEARCH = ("search", "candidates")  # the second is a plugin's (benchmarks/candidates.py)
+ABLATION_TIER = "study_b"
 NOT_RUN = "Not run yet."
 BASELINE = suites.ASPC.label
 VERDICT_NAMES = {claims.HOLDS: "**holds**", claims.FAILS: "**does not hold**", claims.OPEN: "not enough data"}
@@ -151,9 +152,11 @@ def verdicts(study: Study) -> str:
         rows.append((f"`{claim.name}`", claim.text, claim.source, here, verdict))
         for check in claim.checks:
             value = f"{interval(check.estimate)} {check.unit}"
-            details.append((f"`{claim.name}`", check.what, value, VERDICT_NAMES[check.verdict]))
+            basis = str(len(set(check.datasets)))
+            details.append((f"`{claim.name}`", check.what, basis, value, VERDICT_NAMES[check.verdict]))
     summary = table(("claim", "the paper says", "where", "here", "verdict"), rows)
-    return "\n\n".join([summary, table(("claim", "what was measured", "number [95 % interval]", "verdict"), details)])
+    head = ("claim", "what was measured", "datasets", "number [95 % interval]", "verdict")
+    return "\n\n".join([summary, table(head, details)])
 
 
 # ── scores ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -171,13 +174,23 @@ def main_pair(study: Study) -> dict[str, pd.DataFrame]:
 
 
 def averages(study: Study) -> str:
-    """For each tier its variants: averages of domains over the datasets that all variants of the tier have."""
+    """For each comparison of a tier its variants: averages of domains over the datasets that all of them have."""
     parts = []
     for tier in TIERS:
         found = {} if study.view is None else by_label(study.view, tier)
-        parts.append(f"### Tier {tier[-1]}: {suites.get(tier).title}")
-        parts.append(domain_table({label: scores(runs) for label, runs in found.items()}) if found else NOT_RUN)
+        for title, labels in comparisons(tier).items():
+            inside = {label: scores(found[label]) for label in labels if label in found}
+            parts.append(f"### Tier {tier[-1]}: {title}")
+            parts.append(domain_table(inside) if inside else NOT_RUN)
     return "\n\n".join(parts)
+
+
+def comparisons(tier: str) -> dict[str, list[str]]:
+    """Title → labels: each ablation by itself, so that one that has run everywhere does not wait for the others."""
+    if tier == ABLATION_TIER:
+        return {title: [variant.label for variant in variants] for title, variants in suites.ABLATIONS.items()}
+    suite = suites.get(tier)
+    return {suite.title: [variant.label for block in suite.blocks for variant in block.variants]}
 
 
 def domain_table(found: Mapping[str, Mapping[str, np.ndarray]]) -> str:
@@ -185,13 +198,14 @@ def domain_table(found: Mapping[str, Mapping[str, np.ndarray]]) -> str:
     present = [domain for domain in DOMAINS if any(domain_of(name) == domain for name in shared)]
     if not shared:
         return "No dataset has been run with all of them yet."
-    head = ["variant", *(f"{d} ({sum(domain_of(n) == d for n in shared)})" for d in present), f"all ({len(shared)})"]
+    columns = {domain: [name for name in shared if domain_of(name) == domain] for domain in present}
+    if len(present) > 1:
+        columns["all"] = shared
     rows = []
     for label, scores_ in found.items():
-        inside = [[name for name in shared if domain_of(name) == domain] for domain in present]
-        cells = [interval(stats.average({name: scores_[name] for name in names})) for names in (*inside, shared)]
-        rows.append((label, *cells))
-    return table(head, rows)
+        averaged = (stats.average({name: scores_[name] for name in names}) for names in columns.values())
+        rows.append((label, *map(interval, averaged)))
+    return table(["variant", *(f"{column} ({len(names)})" for column, names in columns.items())], rows)
 
 
 def by_dataset(study: Study) -> str:
@@ -232,14 +246,43 @@ def by_step(study: Study) -> str:
     if study.study is None or not found:
         return NOT_RUN
     shared = set.intersection(*(set(runs["dataset"]) for runs in found.values()))
+    inside = {domain: [name for name in shared if domain_of(name) == domain] for domain in DOMAINS}
     evaluations = study.study.curves.dropna(subset="score")
+    head = ["steps"]
     every: dict[int, list[str]] = {}
-    for runs in found.values():
-        known = evaluations.merge(runs.loc[runs["dataset"].isin(shared), ["run_id", "dataset", "seed"]], on="run_id")
-        for step, here in known.groupby("step"):
-            every.setdefault(int(step), []).append(interval(stats.average(scores(here, "score"))))
-    rows = [(f"{step:,}", *cells) for step, cells in sorted(every.items()) if len(cells) == len(found)]
-    return table(("steps", *(f"{label} ({len(shared)} datasets)" for label in found)), rows)
+    for domain, names in inside.items():
+        for label, runs in found.items() if names else ():
+            head.append(f"{label}, {domain} ({len(names)})")
+            known = evaluations.merge(runs.loc[runs["dataset"].isin(names), ["run_id", "dataset", "seed"]], on="run_id")
+            for step, here in known.groupby("step"):
+                every.setdefault(int(step), []).append(interval(stats.average(scores(here, "score"))))
+    return table(head, [(f"{step:,}", *cells) for step, cells in sorted(every.items()) if len(cells) == len(head) - 1])
+
+
+def ablated(study: Study) -> str:
+    """The ablations on every dataset: mean score, and the mean of the final alpha where one is learned."""
+    found = {} if study.view is None else by_label(study.view, ABLATION_TIER)
+    if not found:
+        return NOT_RUN
+    # Plain ones are in several comparisons, under other names: the first stands for all.
+    once = {tuple(sorted(runs["run_id"])): label for label, runs in reversed(found.items())}
+    labels = [label for label in found if label in once.values()]
+    datasets = in_order({name for runs in found.values() for name in runs["dataset"]})
+    parts = []
+    for domain in DOMAINS:
+        names = [name for name in datasets if domain_of(name) == domain]
+        rows = [(label, *(score_and_scale(found[label], name) for name in names)) for label in labels]
+        if names:
+            parts.append(table(("variant", *names), [row for row in rows if set(row[1:]) != {"–"}]))
+    return "\n\n".join(parts)
+
+
+def score_and_scale(runs: pd.DataFrame, dataset: str) -> str:
+    here = runs[runs["dataset"] == dataset]
+    if here.empty:
+        return "–"
+    learned = f" ({number(here['scale_last'].mean())})" if here["algo"].iloc[0] == "aspc" else ""
+    return number(here["last"].mean()) + learned
 
 
 SETTLED, EARLY, HALF = 0.2, 0.05, 0.5  # of training: from where on curves are said to swing, and looks at alpha
@@ -327,6 +370,7 @@ SECTIONS = {
     "averages": averages,
     "datasets": by_dataset,
     "steps": by_step,
+    "ablations": ablated,
     "curves": by_curve,
     "search": searched,
 }

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,7 +15,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PAGE = "before\n" + "".join(
     f"<!-- study: {name} -->\n\nold\n\n<!-- end -->\n"
-    for name in ("ran", "claims", "averages", "datasets", "steps", "curves", "search")
+    for name in ("ran", "claims", "averages", "datasets", "steps", "ablations", "curves", "search")
 )
 TUNE = ("hopper-random", "maze2d-medium")
 REPORT = ("hopper-medium", "maze2d-large")
@@ -22,14 +24,22 @@ REPORT = ("hopper-medium", "maze2d-large")
 @pytest.fixture(scope="module")
 def modules() -> tuple[ModuleType, ModuleType]:
     """The script, and the maker of synthetic results."""
+    return modules_of("study_tables", "synthetic")
+
+
+@pytest.fixture(scope="module")
+def comparing() -> tuple[ModuleType, ModuleType]:
+    """The script that compares results, and the maker of synthetic ones."""
+    return modules_of("same_results", "synthetic")
+
+
+def modules_of(*names: str) -> Any:
     places = [str(ROOT / "benchmarks"), str(ROOT / "tests" / "report")]
     sys.path[:0] = places
     try:
-        import study_tables
-        import synthetic
+        return tuple(importlib.import_module(name) for name in names)
     finally:
         del sys.path[: len(places)]
-    return study_tables, synthetic
 
 
 def score(label: str, dataset: str) -> float:
@@ -73,7 +83,8 @@ def test_claims_have_a_number_an_interval_and_a_verdict(filled: str) -> None:
     assert "\nold\n" not in filled
     assert line(claims, "`beats_td3_bc` | ASPC's")[-1] == "**holds**"
     measured = line(claims, "`beats_td3_bc` | ASPC − TD3+BC")
-    value, low, high = (float(x) for x in measured[2].replace("[", "").replace("]", "").replace(",", "").split()[:3])
+    value, low, high = (float(x) for x in measured[3].replace("[", "").replace("]", "").replace(",", "").split()[:3])
+    assert measured[2] == "3"  # datasets
     assert low < value < high
     assert value == pytest.approx(20, abs=1.5)
     assert line(claims, "`holds_on_ogbench`")[-1] == "not run"
@@ -86,7 +97,37 @@ def test_variants_of_the_search_are_no_part_of_the_study(filled: str) -> None:
     assert "discount" not in section(filled, "claims")
     averages = section(filled, "averages")
     assert float(line(averages, "ASPC |")[-1].split()[0]) == pytest.approx(80, abs=1.5)
-    assert averages.count("Not run yet.") == 4
+    assert averages.count("Not run yet.") == 8  # five ablations, three tiers
+
+
+def test_each_ablation_has_a_table_over_the_datasets_that_it_has_run_on(
+    modules: tuple[ModuleType, ModuleType], tmp_path: Path
+) -> None:
+    study_tables, synthetic = modules
+    naive, dynamic = synthetic.Variant("naive", "td3_bc"), synthetic.Variant("dynamic", "aspc")
+    every = synthetic.Variant("k_alpha = 1", "aspc", k_alpha=1)
+    same = synthetic.Variant("L1+L2+L3", "aspc")
+    values = {"naive": 40.0, "dynamic": 50.0, "L1+L2+L3": 50.0, "k_alpha = 1": 60.0}
+    both = ("hopper-medium", "maze2d-large")
+    for variants, datasets in (((naive, same, dynamic), both), ((every,), ("hopper-medium",))):
+        synthetic.make(tmp_path, "study_b", variants, datasets, score=lambda label, _: values[label], noise=0.5)
+    text = study_tables.filled(PAGE, study_tables.read(tmp_path))
+    averages, ablations = section(text, "averages"), section(text, "ablations")
+    alpha, interval = (
+        averages.partition(f"### Tier b: {title}")[2].partition("###")[0]
+        for title in ("how alpha is set", "steps between updates of alpha")
+    )
+    assert line(alpha, "variant") == ["variant", "MuJoCo (1)", "Maze2d (1)", "all (2)"]
+    assert [float(cell.split()[0]) for cell in line(alpha, "naive")[1:]] == pytest.approx([40] * 3, abs=1)
+    assert line(interval, "variant") == ["variant", "MuJoCo (1)"]  # with one domain its average says it all
+    assert float(line(interval, "k_alpha = 1 |")[1].split()[0]) == pytest.approx(60, abs=1)
+    hopper, maze = (part for part in ablations.split("\n\n") if part.startswith("|"))
+    assert "(" not in line(hopper, "naive")[1]  # its alpha is not learned
+    assert float(line(hopper, "dynamic")[1].split()[0]) == pytest.approx(50, abs=1)
+    assert float(line(hopper, "k_alpha = 1")[1].split("(")[1].strip(")")) == pytest.approx(5.6, abs=0.3)
+    assert "k_alpha" not in maze
+    assert ablations.count("| dynamic") == 2
+    assert "L1+L2+L3" not in ablations  # the same runs
 
 
 def test_the_way_up_is_the_sum_of_all_learning_rates(modules: tuple[ModuleType, ModuleType]) -> None:
@@ -101,7 +142,7 @@ def test_the_way_up_is_the_sum_of_all_learning_rates(modules: tuple[ModuleType, 
 def test_averages_are_taken_at_every_evaluation(filled: str) -> None:
     rows = [row.split("|")[1:-1] for row in section(filled, "steps").splitlines() if row.startswith("| ")][2:]
     assert len(rows) > 3
-    assert [float(cell.split()[0]) for cell in rows[-1][1:]] == pytest.approx([80, 60], abs=1.5)
+    assert [float(cell.split()[0]) for cell in rows[-1][1:]] == pytest.approx([80, 60] * 2, abs=1.5)  # two domains
     assert float(rows[0][2].split()[0]) < float(rows[-1][2].split()[0])
 
 
@@ -154,3 +195,49 @@ def test_a_page_without_a_section_is_refused(modules: tuple[ModuleType, ModuleTy
 def test_the_document_is_what_the_committed_results_give(modules: tuple[ModuleType, ModuleType]) -> None:
     document = (ROOT / "docs" / "study.md").read_text("utf-8")
     assert modules[0].filled(document, modules[0].read(ROOT / "results")) == document
+
+
+# ── runs made again ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def compare(script: ModuleType, folder: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, list[str]]:
+    code = script.main([str(folder / "recorded"), str(folder / "again")])
+    return code, capsys.readouterr().out.splitlines()
+
+
+def test_runs_made_again_are_the_recorded_ones(
+    comparing: tuple[ModuleType, ModuleType], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script, synthetic = comparing
+    variants = [synthetic.Variant("TD3+BC", "td3_bc")]
+    synthetic.make(tmp_path / "recorded", "study_a", variants, ("hopper-medium", "hopper-expert"), points=10)
+    synthetic.make(tmp_path / "again", "study_a", variants, ("hopper-medium",), points=10)
+    same = ["4 runs are in both, with 40 points of curves.", "0 runs and 0 points differ."]
+    assert compare(script, tmp_path, capsys) == (0, same)
+
+
+def test_a_changed_last_bit_of_a_run_made_again_is_seen(
+    comparing: tuple[ModuleType, ModuleType], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script, synthetic = comparing
+    variants, names = [synthetic.Variant("TD3+BC", "td3_bc")], ("hopper-medium", "hopper-expert")
+    synthetic.make(tmp_path / "recorded", "study_a", variants, names, points=10, score=lambda *_: 50.0, noise=0)
+    bits = {"hopper-medium": float(np.nextafter(50.0, np.inf)), "hopper-expert": 50.0}
+    synthetic.make(tmp_path / "again", "study_a", variants, names, points=10, score=lambda _, name: bits[name], noise=0)
+    code, (_, said) = compare(script, tmp_path, capsys)
+    assert code == 1
+    assert said.startswith("4 runs and ")  # of the eight runs those of one dataset
+
+
+def test_a_point_or_a_run_that_was_not_recorded_is_seen(
+    comparing: tuple[ModuleType, ModuleType], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script, synthetic = comparing
+    variants = [synthetic.Variant("TD3+BC", "td3_bc")]
+    synthetic.make(tmp_path / "recorded", "study_a", variants, ("hopper-medium",), points=5)
+    synthetic.make(tmp_path / "again", "study_a", variants, ("hopper-expert",), points=5)
+    assert compare(script, tmp_path, capsys) == (1, ["No run is in both."])
+    synthetic.make(tmp_path / "again", "study_a", variants, ("hopper-medium",), points=4)
+    code, (_, said) = compare(script, tmp_path, capsys)
+    assert code == 1
+    assert "0 points" not in said

@@ -356,13 +356,20 @@ def on_mazes(variants: tuple[Variant, ...], steps: int, mazes: tuple[str, ...] =
 
 
 MAIN_PAIR = (ASPC, TD3_BC)
-ABLATIONS = (*NECESSITY, *LOSSES, *L3_FORMS, *ROBUST_CRITIC, *K_ALPHA)
+ABLATIONS = {
+    "how alpha is set": NECESSITY,
+    "terms of the outer loss": LOSSES,
+    "forms of L3": L3_FORMS,
+    "robust critic": ROBUST_CRITIC,
+    "steps between updates of alpha": K_ALPHA,
+}
+ABLATED = tuple(variant for variants in ABLATIONS.values() for variant in variants)
 COMPARED = (*ONE_SETTING, relabelled("IQL, tuned", IQL), relabelled("ReBRAC, tuned", REBRAC))
 SPARSE = (ASPC, TD3_BC, Variant("ReBRAC", "rebrac"), relabelled("ReBRAC, tuned", REBRAC))
 MILLION, SHORT = 1_000_000, 300_000
 
 study("a", "ASPC and TD3+BC, a million steps", MAIN_PAIR, MILLION, STUDY_WALKERS, on_mazes(MAIN_PAIR, MILLION))
-study("b", "necessity, loss, L3, critic and k_alpha", ABLATIONS, SHORT, STUDY_NINE, on_mazes(ABLATIONS, SHORT))
+study("b", "necessity, loss, L3, critic and k_alpha", ABLATED, SHORT, STUDY_NINE, on_mazes(ABLATED, SHORT))
 study("c", "the algorithms compared", COMPARED, SHORT, STUDY_WALKERS, on_mazes(COMPARED, SHORT))
 study(
     "d",

@@ -3,7 +3,8 @@
 A claim is one or more checks. A check is a number with a 95 % interval and a bound: it *holds* where the whole interval
 is on the claimed side, it *does not hold* where the whole interval is on the other side, and between the two there is
 *not enough data*. A check that cannot be made is a gap. A claim does not hold if one of its checks does not; it holds
-if all do and there is no gap: no claim holds on a part of what it speaks of.
+if all do and there is no gap: no claim holds on a part of what it speaks of. Nor does an average over domains hold or
+fail without one of them.
 """
 
 from __future__ import annotations
@@ -226,10 +227,12 @@ def in_each_domain(
 
 
 def better_over_all(view: View, a: Method, b: Method, domains: Sequence[str]) -> list[Part]:
-    """One check of the average difference, and a gap for each domain that the average is without."""
+    """One check of the average difference, and a gap for each domain that the average is without: with one the check
+    is open, since that domain could turn the average."""
     inside = {domain_of(name) for name in pair(view, a, b, domains)[0]}
     gaps = [Gap((a, b), (domain,)) for domain in domains if domain not in inside]
-    return [*(better(view, a, b, domains) if inside else ()), *gaps]
+    found = better(view, a, b, domains) if inside else []
+    return [*(part._replace(verdict=OPEN) if gaps and isinstance(part, Check) else part for part in found), *gaps]
 
 
 # ── the benchmark ───────────────────────────────────────────────────────────────────────────────────────────────────

@@ -1,0 +1,53 @@
+"""Whether runs that were made again are the ones that were recorded, to the last bit.
+
+    python benchmarks/same_results.py RECORDED AGAIN
+
+Both are folders of results. Runs are the same if all numbers of their rows and of their curves are; when and how fast
+they ran is not compared. Ends with 1 if one differs, or if no run is in both.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from aspc.experiments import results
+
+OF_A_RUN = ("score_last", "score_best", "return_last", "return_best", "success_last", "scale_last", "behaviour_score")
+
+
+def differing(recorded: pd.DataFrame, again: pd.DataFrame, keys: Sequence[str], columns: Sequence[str]) -> pd.DataFrame:
+    """The rows of `again` that are not in `recorded`: another number somewhere, or no such row. Two missing numbers are
+    the same."""
+    both = again.merge(recorded, on=list(keys), how="left", suffixes=("", "_recorded"), indicator=True)
+    same = both["_merge"] == "both"
+    for column in columns:
+        new, old = both[column], both[f"{column}_recorded"]
+        same &= (new == old) | (new.isna() & old.isna())
+    return again[~same.to_numpy()]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("recorded", type=Path)
+    parser.add_argument("again", type=Path)
+    asked = parser.parse_args(argv)
+    recorded, again = results.read(asked.recorded), results.read(asked.again)
+    shared = set(recorded.runs["run_id"]) & set(again.runs["run_id"])
+    if not shared:
+        print("No run is in both.")
+        return 1
+    runs, curves = (table[table["run_id"].isin(shared)] for table in (again.runs, again.curves))
+    numbers = [column for column in curves.columns if column not in ("schema_version", "run_id", "step")]
+    other_runs = differing(recorded.runs, runs, ["run_id"], OF_A_RUN)
+    other_points = differing(recorded.curves, curves, ["run_id", "step"], numbers)
+    print(f"{len(runs):,} runs are in both, with {len(curves):,} points of curves.")
+    print(f"{len(other_runs):,} runs and {len(other_points):,} points differ.")
+    return int(bool(len(other_runs) or len(other_points)))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
