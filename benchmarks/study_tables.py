@@ -36,6 +36,7 @@ from aspc.training.config import replace_fields
 ROOT = Path(__file__).parents[1]
 TIERS = suites.get("study").parts
 SEARCH = ("search", "candidates")  # the second is a plugin's (benchmarks/candidates.py)
+TIMED = "study_time"
 ABLATION_TIER = "study_b"
 NOT_RUN = "Not run yet."
 BASELINE = suites.ASPC.label
@@ -57,7 +58,7 @@ def read(folder: Path) -> Study:
     if not results.result_folders(folder):
         return Study(None, None, None)
     everything = results.read(folder)
-    study = of_suites(everything, TIERS)
+    study = of_suites(everything, (*TIERS, TIMED))
     return Study(study, of_suites(everything, SEARCH), None if study is None else prepare(study))
 
 
@@ -101,9 +102,9 @@ def planned(suite: str) -> set[str]:
 
 def what_ran(study: Study) -> str:
     rows = []
-    for suite in (*TIERS, SEARCH[0]):
+    for suite in (*TIERS, TIMED, SEARCH[0]):
         wanted = planned(suite)
-        found = study.study if suite in TIERS else study.search
+        found = study.search if suite in SEARCH else study.study
         runs = None if found is None else found.runs[found.runs["run_id"].isin(wanted)]
         done, failed = (0 if runs is None else int((runs["status"] == s).sum()) for s in ("done", "failed"))
         hours = "–" if runs is None or runs.empty else f"{device_hours(runs):.2f}"

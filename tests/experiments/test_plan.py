@@ -42,6 +42,7 @@ COUNTS = {
     "study_c": (8 * 21 - 4) * 4,  # tuned IQL on the mazes and halfcheetah-medium-expert is IQL by default
     "study_d": 4 * 11 * 4,
     "study_e": 8 * 9 * 4,
+    "study_time": 3 * 4,
     "search": 9 * 21 * 2,
 }
 STUDY_FILES = (*suites.STUDY_WALKERS, *suites.STUDY_ANTMAZE, *suites.STUDY_HANDS)

@@ -388,6 +388,23 @@ study(
     SHORT,
     STUDY_NINE,
 )
+register(
+    Suite(
+        "study_time",
+        "what learning the scale costs, each run alone",
+        "this project",
+        (
+            Block(
+                (ASPC, aspc_with("k_alpha = 30", k_alpha=30), TD3_BC),
+                ("halfcheetah-medium",),
+                steps=10_000,
+                options={"eval_every": 10_000},
+                alone=True,
+            ),
+        ),
+        note="For a machine that does nothing else; the tiers' runs share theirs, so their times say nothing.",
+    )
+)
 register(Suite("study", "all tiers, in order", "this project", parts=tuple(f"study_{tier}" for tier in "abcde")))
 
 # The search for a better variant, with one configuration for all datasets. Candidates are chosen on one half of the
