@@ -24,7 +24,7 @@ from jaxtyping import Array
 from aspc.adaptive_scale import AdaptiveScale
 from aspc.algorithms import register
 from aspc.algorithms.base import Context, Inner, OuterTerms, PolicyExport
-from aspc.algorithms.common import deterministic_policy
+from aspc.algorithms.common import deterministic_policy, smaller
 from aspc.algorithms.td3_bc import TD3BC
 from aspc.experiments.suites import ASPC, Variant, search
 from aspc.networks import DeterministicActor, Ensemble, polyak
@@ -108,7 +108,7 @@ class LowerQ(TD3BC):
     """TD3+BC whose policy goes by the lower of both critics."""
 
     def actor_q(self, ctx: Context, actions: Array) -> Array:
-        return ctx.state.critics(ctx.batch.observations, actions).min(0)
+        return smaller(ctx.state.critics(ctx.batch.observations, actions))
 
 
 @dataclass(frozen=True)

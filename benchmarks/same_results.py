@@ -20,14 +20,14 @@ OF_A_RUN = ("score_last", "score_best", "return_last", "return_best", "success_l
 
 
 def differing(recorded: pd.DataFrame, again: pd.DataFrame, keys: Sequence[str], columns: Sequence[str]) -> pd.DataFrame:
-    """The rows of `again` that are not in `recorded`: another number somewhere, or no such row. Two missing numbers are
+    """The rows that are not the same in both: another number somewhere, or in one of them only. Two missing numbers are
     the same."""
-    both = again.merge(recorded, on=list(keys), how="left", suffixes=("", "_recorded"), indicator=True)
+    both = again.merge(recorded, on=list(keys), how="outer", suffixes=("", "_recorded"), indicator=True)
     same = both["_merge"] == "both"
     for column in columns:
         new, old = both[column], both[f"{column}_recorded"]
         same &= (new == old) | (new.isna() & old.isna())
-    return again[~same.to_numpy()]
+    return both[~same]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -40,10 +40,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not shared:
         print("No run is in both.")
         return 1
-    runs, curves = (table[table["run_id"].isin(shared)] for table in (again.runs, again.curves))
+    old_runs, old_curves, runs, curves = (
+        table[table["run_id"].isin(shared)] for found in (recorded, again) for table in (found.runs, found.curves)
+    )
     numbers = [column for column in curves.columns if column not in ("schema_version", "run_id", "step")]
-    other_runs = differing(recorded.runs, runs, ["run_id"], OF_A_RUN)
-    other_points = differing(recorded.curves, curves, ["run_id", "step"], numbers)
+    other_runs = differing(old_runs, runs, ["run_id"], OF_A_RUN)
+    other_points = differing(old_curves, curves, ["run_id", "step"], numbers)
     print(f"{len(runs):,} runs are in both, with {len(curves):,} points of curves.")
     print(f"{len(other_runs):,} runs and {len(other_points):,} points differ.")
     return int(bool(len(other_runs) or len(other_points)))

@@ -332,8 +332,10 @@ def searched(study: Study) -> str:
     if not (tune and report):
         return "Not run yet on both halves."
     shared = set.intersection(*(set(values) for values in tune.values()))
+    if not shared:
+        return "No dataset of the half that chooses has been run with all of them yet."
     total = {label: stats.average({n: v for n, v in values.items() if n in shared}) for label, values in tune.items()}
-    chosen = max(total, key=lambda label: -math.inf if math.isnan(total[label].value) else total[label].value)
+    chosen = max(total, key=lambda label: total[label].value)
     first, second = leads_over_baseline(tune), leads_over_baseline(report)
     rows = [(label, interval(first[label]), interval(second[label])) for label in first if label in second]
     parts = [

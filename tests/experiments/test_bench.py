@@ -294,11 +294,13 @@ def test_a_process_that_crashes_is_a_failed_group_and_one_that_is_stopped_is_non
         if group is nameless:
             (group_folder(tmp_path, group.group_id) / GROUP).unlink()
         engine.start(group)
-    assert not engine.has_room()
+    assert not engine.has_room(nameless)
     (ended,) = engine.wait(600)
     assert ended.group == nameless
     assert "ended with exit code 1 and no results" in str(ended.error)
-    assert engine.has_room()
+    assert engine.has_room(nameless)
+    timed = replace(nameless, members=tuple(replace(m, run=replace(m.run, alone=True)) for m in nameless.members))
+    assert not engine.has_room(timed)  # it trains alone
     while not list(group_folder(tmp_path, stopped.group_id).glob("fleet-*/checkpoints/[0-9]*")):
         assert engine.wait(0.1) == []
     process = engine._jobs[stopped.group_id][1]
@@ -328,7 +330,7 @@ class Stopping:
     def __init__(self, bench: Path, interruption: BaseException) -> None:
         self.bench, self.interruption, self.groups = bench, interruption, list[Group]()
 
-    def has_room(self) -> bool:
+    def has_room(self, group: Group) -> bool:
         return not self.groups
 
     def start(self, group: Group) -> None:

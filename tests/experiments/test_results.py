@@ -10,6 +10,7 @@ import pytest
 from aspc.__main__ import main
 from aspc.errors import AspcError
 from aspc.experiments import results
+from aspc.experiments.engine import known_runs
 
 pa = pytest.importorskip("pyarrow", reason="the extra [tables] is not installed")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -83,6 +84,33 @@ def test_done_beats_failed_then_the_newest_and_curves_follow_the_run(tmp_path: P
     found = results.read(tmp_path)
     assert list(found.runs["score_last"]) == [60.0]
     assert list(found.curves["score"]) == [2.0, 2.0]
+
+
+def test_merging_loses_nothing_that_was_merged_before(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        results.write_part(tmp_path / name, "p", [run_row(name)], curve_rows(name))
+    results.merge([tmp_path / "a"], tmp_path / "all")
+    with pytest.raises(AspcError, match=r"runs\.parquet has 1 runs that would be lost; name .*all among the folders"):
+        results.merge([tmp_path / "b"], tmp_path / "all")
+    assert list(results.read(tmp_path / "all").runs["run_id"]) == ["a"]
+    results.merge([tmp_path / "all", tmp_path / "b"], tmp_path / "all")
+    assert list(results.read(tmp_path / "all").runs["run_id"]) == ["a", "b"]
+
+
+def test_runs_made_again_with_other_scores_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    row = run_row(data_fingerprint="same")
+    results.write_part(tmp_path / "a", "p", [row], [])
+    results.write_part(tmp_path / "b", "p", [{**row, "finished": "2026-01-02T00:00:00Z"}], [])
+    results.read(tmp_path / "a", tmp_path / "b")
+    assert capsys.readouterr().err == ""
+    results.write_part(tmp_path / "c", "p", [{**row, "score_last": 51.0, "finished": "2025-01-01T00:00:00Z"}], [])
+    found = results.read(tmp_path / "a", tmp_path / "b", tmp_path / "c")
+    assert capsys.readouterr().err == (
+        "warning: 1 runs are there more than once, with other scores, and the newest counts.\n"
+    )
+    assert found.runs["score_last"].tolist() == [50.0]
+    known = known_runs([tmp_path / name for name in "acb"])
+    assert known["a"].finished == "2026-01-02T00:00:00Z"  # a bench goes by the same one
 
 
 def test_merging_parts_and_merged_folders_changes_nothing(tmp_path: Path) -> None:

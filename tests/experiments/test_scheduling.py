@@ -29,7 +29,7 @@ class PretendEngine:
         self.running: list[Group] = []
         self.closed = False
 
-    def has_room(self) -> bool:
+    def has_room(self, group: Group) -> bool:
         return len(self.running) < self.room
 
     def start(self, group: Group) -> None:

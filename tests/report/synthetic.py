@@ -35,6 +35,7 @@ class Shape(NamedTuple):
     drop: float = 6.0  # how fast alpha leaves where it starts
     last: float = 1.0  # the last evaluation, as a share of the curve's end
     overhead: float = 0.08  # of the time of TD3+BC
+    others: float = 0.2  # the pace of those that do not learn their scale
 
 
 class Variant:
@@ -148,7 +149,7 @@ def one_run(
     rng = np.random.default_rng([seed, zlib.crc32(f"{variant.label}{dataset}".encode())])
     t = np.linspace(1 / points, 1, points)
     learned = variant.algo.endswith("aspc")
-    pace = shape.pace if learned else 0.2
+    pace = shape.pace if learned else shape.others
     shift = rng.normal(0, noise / 2)
     score = (end + shift) * (1 - np.exp(-t / pace)) + rng.normal(0, noise / 2, points)
     score[-1] = (end + shift + rng.normal(0, noise / 4)) * (shape.last if learned else 1)

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 
 pytest.importorskip("pyarrow", reason="the extra [report] is not installed")
@@ -231,8 +232,8 @@ CASES = {
             claims.keeps_rising,
             (ASPC, TD3_BC),
             (CHEETAH,),
-            {**by_label(50), "shape": Shape(pace=0.6)},
-            {**by_label(50), "shape": Shape(rise=-0.3)},
+            {**by_label(50), "shape": Shape(pace=0.6, others=0.05)},
+            {**by_label(50), "shape": Shape(pace=0.6, others=0.2)},  # TD3+BC is not flat
             {"points": 40},
         ),
     )
@@ -300,7 +301,7 @@ def test_no_claim_holds_without_one_of_the_methods_that_it_speaks_of(
             "smaller_on_better_data",
             "dataset",
             "hopper-expert-v2",
-            "runs of ASPC on two qualities of one task (expert and medium-expert)",
+            "runs of ASPC of one length on two qualities of one task (expert and medium-expert)",
         ),
     ],
 )
@@ -417,6 +418,47 @@ def test_runs_of_another_length_are_not_compared(tmp_path: Path) -> None:
     assert difference.estimate.value == pytest.approx(-10, abs=4)
 
 
+def test_the_polygon_is_of_runs_of_one_length(tmp_path: Path) -> None:
+    case = CASES["largest_polygon"]
+    make(tmp_path, "long", [ASPC], case.datasets, seeds=2, points=5, score=lambda *_: 90)
+    rivals = [variant for variant in MAIN if variant.algo != "aspc"]
+    make(tmp_path, "short", rivals, case.datasets, seeds=2, points=5, score=lambda *_: 50, steps=1000)
+    claim = case.claim(prepare(results.read(tmp_path)))
+    assert claim.checks == ()
+    assert "the same number of steps" in claim.missing
+
+
+def test_tuned_runs_of_another_length_are_not_compared(tmp_path: Path) -> None:
+    for variant, steps in ((Variant("ReBRAC", "rebrac"), 1000), (Variant("tuned", "rebrac", beta1=0.05), 1_000_000)):
+        make(tmp_path, "own", [variant], [HOPPER], seeds=2, points=5, steps=steps)
+    assert claims.one_setting_degrades(prepare(results.read(tmp_path))).checks == ()
+
+
+def test_alpha_is_compared_after_runs_of_one_length_only(tmp_path: Path) -> None:
+    for name, steps in zip(LADDER, (1000, 1000, 1000, 1_000_000), strict=True):
+        make(tmp_path, "own", [ASPC], [name], seeds=2, points=5, steps=steps)
+    assert claims.smaller_on_better_data(prepare(results.read(tmp_path))).checks == ()
+    make(tmp_path, "own", [ASPC], LADDER[2:3], seeds=2, points=5)
+    (one,) = claims.smaller_on_better_data(prepare(results.read(tmp_path))).checks
+    assert one.datasets == (LADDER[2], LADDER[3])
+
+
+def test_where_alpha_ends_is_asked_of_runs_as_long_as_the_papers(tmp_path: Path) -> None:
+    make(tmp_path, "own", [ASPC], [MAZE], seeds=2, points=5, steps=300_000)
+    claim = claims.scale_by_task(prepare(results.read(tmp_path)))
+    assert claim.checks == ()
+    assert "after a million steps" in claim.missing
+
+
+def test_profiles_are_compared_where_they_can_differ() -> None:
+    """Where every run, or none, is above a threshold with both, that says nothing: 96 against 102 is below, at the
+    thresholds between the two."""
+    low, high = np.full((2, 3), 96.0), np.full((2, 3), 102.0)
+    assert float(claims.share_above(low, high)) == 0
+    assert float(claims.share_above(high, low)) == 1
+    assert np.isnan(claims.share_above(low, low))
+
+
 def test_a_claim_on_average_weighs_datasets_alike(tmp_path: Path) -> None:
     """The same difference on each dataset, but for one dataset with many more seeds."""
     gap = {HOPPER: 30.0, PEN: 0.0}
@@ -436,6 +478,12 @@ def test_verdicts(low: float, high: float, least: str, inside: str) -> None:
     assert claims.at_least(estimate) == least
     assert claims.at_most(estimate.times(-1)) == least
     assert claims.within(estimate, -5, 5) == inside
+
+
+def test_no_difference_at_all_decides_nothing() -> None:
+    nothing = stats.difference({ANT: np.zeros(4)}, {ANT: np.zeros(4)})
+    assert nothing.has_interval
+    assert claims.at_least(nothing) == claims.at_most(nothing) == OPEN
 
 
 def test_no_interval_no_verdict() -> None:

@@ -177,8 +177,14 @@ def test_a_searched_setting_does_not_stand_for_an_algorithm_and_a_tuned_one_does
     view = view_of(tmp_path)
     assert view.of(method("aspc"))["settings"].tolist() == ["{}"]
     assert "beta1" in view.of(method("rebrac"))["settings"].item()
-    assert view.of(method("aspc"), tuned=True).empty
-    assert "beta1" not in view.of(method("rebrac"), tuned=False)["settings"].item()
+
+
+def test_seeds_of_tuned_and_of_other_runs_are_not_mixed(tmp_path: Path) -> None:
+    make(tmp_path, "s", [Variant("ReBRAC", "rebrac")], [HOPPER], seeds=4)
+    make(tmp_path, "s", [Variant("ReBRAC, tuned", "rebrac", beta1=0.05)], [HOPPER], seeds=2)
+    found = view_of(tmp_path).of(method("rebrac"))
+    assert found["seed"].tolist() == [0, 1]
+    assert all("beta1" in settings for settings in found["settings"])
 
 
 @pytest.mark.parametrize("algo", ["aspc", "td3_bc", "wpc"])

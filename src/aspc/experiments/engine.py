@@ -56,8 +56,8 @@ class Ended(NamedTuple):
 class Engine(Protocol):
     """Where groups are trained."""
 
-    def has_room(self) -> bool:
-        """Whether another group may be started now."""
+    def has_room(self, group: Group) -> bool:
+        """Whether a group may be started now, beside those that run."""
         ...
 
     def start(self, group: Group) -> None:
@@ -78,7 +78,7 @@ class LocalEngine:
         self.bench, self.quiet, self.stop_at = bench, quiet, stop_at
         self._next: Group | None = None
 
-    def has_room(self) -> bool:
+    def has_room(self, group: Group) -> bool:
         return self._next is None
 
     def start(self, group: Group) -> None:
@@ -151,13 +151,18 @@ class Known(NamedTuple):
     error: str | None
     scale_last: float | None
     data_fingerprint: str | None = None
+    finished: str | None = None
+
+    def counts_before(self, other: Known) -> bool:
+        """As where results are read: "done" beats "failed", then the newest counts."""
+        return (self.status == "done", self.finished or "") > (other.status == "done", other.finished or "")
 
 
 def known_runs(folders: Iterable[Path]) -> dict[str, Known]:
-    """The runs whose results are in some folders; "done" goes before "failed"."""
+    """The runs whose results are in some folders."""
     found: dict[str, Known] = {}
     for path in results.all_tables_of_runs(folders):
-        found |= {k: v for k, v in read_known(path).items() if k not in found or found[k].status == "failed"}
+        found |= {k: v for k, v in read_known(path).items() if k not in found or v.counts_before(found[k])}
     return found
 
 
@@ -311,7 +316,7 @@ class Bench:
         """
         moved = False
         for group in list(self.waiting):
-            if not self.engine.has_room() or self._time_is_up():
+            if not self.engine.has_room(group) or self._time_is_up():
                 break
             needs = {m.run.scale_of for m in group.members if m.run.scale_of is not None}
             too_long = self.pace.seconds_left([(group, self._share(group))]) > self._seconds_left()

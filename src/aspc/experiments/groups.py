@@ -89,6 +89,11 @@ class Group:
         return sum(m.run.steps for m in self.members)
 
     @property
+    def alone(self) -> bool:
+        """It is timed, so nothing trains beside it."""
+        return any(m.run.alone for m in self.members)
+
+    @property
     def title(self) -> str:
         datasets = list(dict.fromkeys(m.run.dataset for m in self.members))
         variants = list(dict.fromkeys(m.variant for m in self.members))

@@ -37,8 +37,9 @@ class ProcessesEngine(Watching):
         super().__init__()
         self.bench, self.at_once = bench, at_once
 
-    def has_room(self) -> bool:
-        return len(self._jobs) < self.at_once
+    def has_room(self, group: Group) -> bool:
+        alone = group.alone or any(running.alone for running, _ in self._jobs.values())
+        return len(self._jobs) < (1 if alone else self.at_once)
 
     def start(self, group: Group) -> None:
         command = [sys.executable, "-m", "aspc.experiments.processes_engine", str(self.bench), group.group_id]

@@ -63,7 +63,7 @@ class RayEngine:
                 file=sys.stderr,
             )
 
-    def has_room(self) -> bool:
+    def has_room(self, group: Group) -> bool:
         return True  # Ray keeps the queue, and a cluster that scales sees all that is wanted
 
     def start(self, group: Group) -> None:

@@ -197,9 +197,17 @@ def _arrow_type(kind: Kind) -> pa.DataType:
 
 
 def merge(folders: Iterable[str | Path], out: str | Path) -> Results:
-    """Read folders and write them as one file for each table (`runs.parquet`, …) in `out`."""
+    """Read folders and write them as one file for each table (`runs.parquet`, …) in `out`, which must not hold other
+    runs already."""
     results = read(*folders)
     pa = _pyarrow()
+    written = Path(out) / "runs.parquet"
+    before = set(read_table(written, "runs")["run_id"].to_pylist()) if written.is_file() else set()
+    if lost := before - set(results.runs["run_id"]):
+        raise AspcError(
+            f"{written} has {len(lost):,} runs that would be lost; name {out} among the folders to keep them, "
+            "or choose another --out."
+        )
     for kind, frame in results.tables().items():
         fields = [(key, _arrow_type(column.kind)) for key, column in TABLES[kind].items()]
         table = pa.Table.from_pandas(frame, pa.schema(fields), preserve_index=False).replace_schema_metadata(None)
@@ -225,7 +233,8 @@ def export_csv(results: Results, out: str | Path) -> list[Path]:
 
 def read(*folders: str | Path) -> Results:
     """Read folders of results, parts and merged ones. Of a run that is there twice, "done" beats "failed", then the
-    newest counts; its curve comes from the same part. A warning on stderr says where runs on different data meet."""
+    newest counts; its curve comes from the same part. Warnings on stderr say where runs on different data, or runs with
+    different scores, meet."""
     sources = [source for folder in folders for source in _sources(Path(folder))]
     if not sources:
         raise AspcError("Give at least one folder of results.")
@@ -236,7 +245,7 @@ def read(*folders: str | Path) -> Results:
             numbers = _pyarrow().repeat(_pyarrow().scalar(i, "int64"), len(table))
             tables[kind].append(table.append_column("source", numbers))
     frames = {kind: _frame(tables[kind], columns) for kind, columns in TABLES.items()}
-    if warning := unlike_data(frames["runs"]):
+    for warning in filter(None, (unlike_data(frames["runs"]), unlike_scores(frames["runs"]))):
         print(f"warning: {warning}", file=sys.stderr)
     return _unique(**frames)
 
@@ -257,6 +266,14 @@ def unlike_data(runs: pd.DataFrame) -> str:
         f"not all runs on {a_few(datasets)} were trained on the same data, as their data_fingerprint says{twice}; "
         "keep their results apart, or rename one of the files and train again."
     )
+
+
+def unlike_scores(runs: pd.DataFrame) -> str:
+    """A sentence where a run was made twice from the same data, with other scores; else an empty text."""
+    done = runs[runs["status"] == "done"]
+    scores = done.groupby(["run_id", "data_fingerprint"], dropna=False)["score_last"].nunique()
+    unlike = int((scores > 1).sum())
+    return f"{unlike:,} runs are there more than once, with other scores, and the newest counts." if unlike else ""
 
 
 def a_few(names: Sequence[str]) -> str:

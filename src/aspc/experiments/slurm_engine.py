@@ -64,7 +64,7 @@ class SlurmEngine(Watching):
         self._job_kind = submitit.LocalJob if cluster == "local" else submitit.SlurmJob
         self.bench = bench
 
-    def has_room(self) -> bool:
+    def has_room(self, group: Group) -> bool:
         return True  # the queue is Slurm's
 
     def start(self, group: Group) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, reduce
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -93,24 +93,19 @@ class View:
     all_runs: pd.DataFrame
     curves: pd.DataFrame
 
-    def of(self, wanted: Method, tuned: bool | None = None) -> pd.DataFrame:
+    def of(self, wanted: Method) -> pd.DataFrame:
         """The runs that stand for a method, each seed once: those with the most steps, tuned per dataset rather than
         not."""
-        found = self.standing_for(wanted)
-        if tuned is not None:
-            found = found[(found["tuned"] > 0) == tuned]
-        return one_each(found, ["dataset"])
+        return one_each(self.standing_for(wanted), ["dataset"])
 
     def standing_for(self, wanted: Method) -> pd.DataFrame:
         """All runs of a method; on datasets where it was run plain, the plain ones alone."""
         return plain_if_any(self.runs[self.runs["method"] == wanted.name], ["dataset"])
 
     def pair(self, a: Method, b: Method) -> tuple[pd.DataFrame, pd.DataFrame]:
-        """The runs of two methods that can be compared: on the same datasets, with the same number of steps (the most
-        that both have)."""
-        first, second = self.standing_for(a), self.standing_for(b)
-        both = first[["dataset", "steps"]].merge(second[["dataset", "steps"]]).groupby("dataset", as_index=False).max()
-        return one_each(first.merge(both), ["dataset"]), one_each(second.merge(both), ["dataset"])
+        """The runs of two methods that can be compared."""
+        first, second = comparable(self.standing_for(a), self.standing_for(b))
+        return first, second
 
     def suite(self, name: str) -> pd.DataFrame:
         """The runs of a suite with their labels there; each dataset, label and seed once."""
@@ -123,14 +118,23 @@ class View:
         return sorted(found, key=lambda name: (order.index(name) if name in order else len(order), name))
 
 
+def comparable(*found: pd.DataFrame) -> list[pd.DataFrame]:
+    """Of several tables of runs those on the same datasets, with the same number of steps (the most that all have);
+    each seed once."""
+    shared = reduce(pd.merge, [runs[["dataset", "steps"]].drop_duplicates() for runs in found])
+    longest = shared.groupby("dataset", as_index=False).max()
+    return [one_each(runs.merge(longest), ["dataset"]) for runs in found]
+
+
 def one_each(runs: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
-    """Each seed once: the plain runs if they are to stand for the others, with the most steps, the most tuned, the
-    newest."""
+    """Each seed once: the plain runs if they are to stand for the others; of these those with the most steps, of these
+    the most tuned, and of these each seed's newest."""
     if runs.empty:
         return runs
     runs = plain_if_any(runs, keys)
-    runs = runs[runs["steps"] == runs.groupby(keys)["steps"].transform("max")]
-    runs = runs.sort_values(["tuned", "finished"], kind="stable").drop_duplicates([*keys, "seed"], keep="last")
+    for column in ("steps", "tuned"):
+        runs = runs[runs[column] == runs.groupby(keys)[column].transform("max")]
+    runs = runs.sort_values("finished", kind="stable").drop_duplicates([*keys, "seed"], keep="last")
     return runs.sort_values([*keys, "seed"], kind="stable")
 
 
