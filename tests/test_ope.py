@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 
@@ -209,6 +210,11 @@ def test_trouble_is_named():
     assert "NaN" in fqe.trouble(np.append(steady, np.nan), np.asarray([3.0, np.nan]), (0.0, 10.0))
     assert "between 0 and 10" in fqe.trouble(steady, np.asarray([3.0, 11.0]), (0.0, 10.0))
     assert "settled" in fqe.trouble(np.linspace(0, 3, 20), np.asarray([3.0, 3.0]), (0.0, 10.0))
+    # Critics start at 0, which no policy may be worth: that they are still on their way is no divergence.
+    assert "settled" in fqe.trouble(steady, np.asarray([3.0, 3.0]), (400.0, 500.0))
+    assert "settled" in fqe.trouble(-steady, np.asarray([-3.0, -3.0]), (-500.0, -400.0))
+    assert "diverged" in fqe.trouble(steady, np.asarray([3.0, 900.0]), (400.0, 500.0))
+    assert "diverged" in fqe.trouble(-steady, np.asarray([-30.0, -3.0]), (400.0, 500.0))
 
 
 def test_what_diverged_comes_last_and_is_not_chosen(tiny):
@@ -329,6 +335,47 @@ def test_mistakes_are_one_sentence(trained, tmp_path, capsys):
     assert "--dataset" in refused(capsys, ["fqe", str(copy), *QUICK])
     assert "discount" in refused(capsys, ["fqe", run, "--discount", "1"])
     assert "cannot be written" in refused(capsys, ["fqe", run, "--figure", f"{endless}/f.png"])
+    (tmp_path / "folder.png").mkdir()
+    assert "is a folder" in refused(capsys, ["fqe", run, "--figure", str(tmp_path / "folder.png")])
+    before = (tmp_path / "other.hdf5").read_bytes()
+    assert "ends in .png" in refused(capsys, ["fqe", run, "--figure", other])
+    assert "ends in .html" in refused(capsys, ["inspect", run, "--out", other])
+    assert (tmp_path / "other.hdf5").read_bytes() == before
+    assert "give them with --dataset" in refused(capsys, ["fqe", run, "--action-high", "3", *QUICK])
+
+
+def test_columns_in_another_order_are_refused(trained, tmp_path, capsys):
+    policy = trained.policy_of(0)
+    named = dataclasses.replace(policy, info={**policy.info, "observation_names": ["a", "b", "c", "d"]})
+    named.save(tmp_path / "named")
+    data = dataclasses.replace(make_dataset(), observation_names=("a", "c", "b", "d"))
+    with pytest.raises(aspc.AspcError, match=r"trained on observations a, b, c, d, but tiny has a, c, b, d; .*--map"):
+        fqe.check_fits("named", Policy.load(tmp_path / "named"), data)
+    fqe.check_fits("named", named, dataclasses.replace(data, observation_names=("a", "b", "c", "d")))
+    fqe.check_fits("named", named, make_dataset())  # nothing is known of the columns
+
+
+def test_other_data_does_not_cut_what_a_policy_does(trained):
+    policy, data = trained.policy_of(0), make_dataset()
+    narrow = dataclasses.replace(data, action_low=data.action_low / 4, action_high=data.action_high / 4)
+    wide = runs.with_bounds_of(narrow, [policy], {})
+    np.testing.assert_array_equal(wide.action_high, policy.action_high)
+    np.testing.assert_array_equal(wide.action_low, policy.action_low)
+    given = {"action_low": narrow.action_low, "action_high": narrow.action_high}
+    assert runs.with_bounds_of(narrow, [policy], given) is narrow
+    wider = dataclasses.replace(data, action_low=2 * policy.action_low, action_high=2 * policy.action_high)
+    np.testing.assert_array_equal(runs.with_bounds_of(wider, [policy], {}).action_high, wider.action_high)
+
+
+@pytest.mark.parametrize("content", ["[1, 2]", '{"dataset": "foo"}', "{", '{"members": 3}'])
+def test_another_programs_config_above_a_policy_is_none_of_a_run(trained, tmp_path, content):
+    trained.policy_of(0).save(tmp_path / "project" / "best")
+    (tmp_path / "project" / "config.json").write_text(content)
+    assert runs.home_of(tmp_path / "project" / "best") is None
+    with pytest.raises(aspc.AspcError, match="give it with --dataset"):
+        runs.dataset_of([tmp_path / "project" / "best"], None, {})
+    with pytest.raises(aspc.AspcError):
+        runs.dataset_of([tmp_path / "project"], None, {})
 
 
 def test_names_from_files_cannot_control_the_terminal():

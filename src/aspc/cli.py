@@ -87,13 +87,13 @@ class Train:
     out: Path | None = None
     """Folder for the run; made anew. Default: runs/DATASET_ALGO_TIME."""
     resume: Path | None = None
-    """Continue the run in this folder, from its last checkpoint. Only --steps can be changed."""
+    """Continue the run in this folder, from its last checkpoint. Only --steps and --env can be changed."""
     repeat: Annotated[Path | None, tyro.conf.arg(name="from")] = None
     """Repeat the run in this folder: its data, algorithm, settings and seeds are the defaults of all options here."""
     plugin: Path | None = None
     """A Python file that registers an algorithm of your own."""
     quiet: bool = False
-    """Show no progress."""
+    """Show no progress, and no notes on the data (`aspc data info` has them)."""
     source: tyro.conf.OmitArgPrefixes[Source] = field(default_factory=Source)
     training: tyro.conf.OmitArgPrefixes[TrainOptions] = field(default_factory=TrainOptions)
 
@@ -205,7 +205,7 @@ class Resume:
     plugin: Path | None = None
     """A Python file that registers an algorithm of your own."""
     quiet: bool = False
-    """Show no progress."""
+    """Show no progress, and no notes on the data (`aspc data info` has them)."""
 
 
 def refuse_settings(argv: list[str]) -> None:

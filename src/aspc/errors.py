@@ -24,6 +24,7 @@ DISK_ERRORS = (
     errno.EPERM,
     errno.EIO,
     errno.ENOTDIR,
+    errno.EISDIR,
 )
 
 

@@ -165,7 +165,7 @@ def _go(
         {},
         options,
         config,
-        resume_with=f"aspc finetune --resume {path}",
+        resume_with=folder.resume_command("finetune", path, env, last_step if last_step != online.steps else None),
     )
     with folder.written(path, plan.resume_with):
         outcome = OnlineTrainer(plan, online, trained, quiet).go(None if resuming else 0, last_step)

@@ -199,6 +199,19 @@ def without_nan(value: Any, instead: Callable[[float], Any] = lambda number: Non
     return instead(float(value)) if number and not math.isfinite(value) else value
 
 
+def make_room(path: Path, suffix: str) -> None:
+    """The folder that a file will be written into, made now: before the work, not after it, one learns if it cannot.
+    The name has to say what will be in the file, so that no log is written over by a mistake."""
+    if path.suffix.lower() != suffix:
+        raise AspcError(f"{path} cannot be written: give it a name that ends in {suffix}.")
+    if path.is_dir():
+        raise AspcError(f"{path} is a folder; choose another name for the file.")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise AspcError(f"{path} cannot be written: {error.strerror}; choose another place.") from error
+
+
 def write_atomically(path: Path, content: bytes) -> None:
     """The file appears whole or not at all: written under another name, flushed to disk, then renamed."""
     with tempfile.NamedTemporaryFile(prefix=f".{path.name}.", dir=path.parent, delete=False) as file:

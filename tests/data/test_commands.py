@@ -105,6 +105,17 @@ def saturated() -> Dataset:
     return dataset(actions=np.sign(make_log(rows=3_000)["actions"]))
 
 
+def guessed() -> Dataset:
+    """All actions are one of two, and the bounds are wider than that."""
+    return dataset(actions=np.sign(make_log(rows=3_000)["actions"]), action_low=-1.5, action_high=1.5)
+
+
+def mistyped(key: str, value: float) -> Dataset:
+    log = make_log(rows=3_000)
+    log[key].reshape(3_000, -1)[41, -1] = value
+    return dataset(**{key: log[key]})
+
+
 def smooth(missing: bool) -> Dataset:
     """Random walks of 100 steps that start far apart; with `missing`, nothing says where they end."""
     rng = np.random.default_rng(0)
@@ -123,6 +134,9 @@ REPEATED = {key: np.concatenate([array, array[:100]]) for key, array in make_log
         (with_constants(), "action dimension 0 never changes"),
         (dataset(**REPEATED), "100 of 3,100 rows repeat"),
         (saturated(), "actions sit at a bound: in dimension . in 100 %"),
+        (guessed(), "actions sit at a bound: in dimension . in 100 %"),
+        (mistyped("observations", 1e9), r"observation dimension 2 is 1e\+09 in row 42 \(1 such rows\)"),
+        (mistyped("rewards", -1e30), r"reward is -1e\+30 in row 42 \(1 such rows\)"),
         (dataset(rewards=np.ones(3_000)), "the reward is 1 in every row"),
         (dataset(rewards=-np.arange(3_000) / 1_000), "no reward is above 0: .* --algo iql"),
         (dataset(rewards=-np.arange(3_000) / 1_000, terminals=np.zeros(3_000)), "no reward is .* --reward-shift 3"),
@@ -211,9 +225,25 @@ def test_convert_keeps_everything(capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
     run("info", "packed")
     assert "packed, to be streamed" in capsys.readouterr().out
+    with pytest.raises(AspcError, match="for what it was packed from"):
+        run("info", "packed", "--action-high", "3")
     for target, says in (("b.npz", "there already"), ("x.csv", "not written as .csv"), ("packed", "there already")):
         with pytest.raises(AspcError, match=says):
             run("convert", "a.hdf5", target)
+
+
+@pytest.mark.parametrize("target", ["cut.npz", "cut.hdf5", "cut"])
+def test_convert_says_what_it_clips(target: str, capsys: pytest.CaptureFixture[str]) -> None:
+    made = dataset()
+    files.write_npz(Path("a.npz"), files.dataset_arrays(made), {})
+    run("convert", "a.npz", target, "--action-low", "-0.1", "--action-high", "0.1")
+    assert "were clipped" in capsys.readouterr().out
+
+
+def test_a_page_never_replaces_another_kind_of_file() -> None:
+    files.write_npz(Path("a.npz"), files.dataset_arrays(dataset()), {})
+    with pytest.raises(AspcError, match=r"ends in \.html"):
+        run("info", "a.npz", "--page", "a.npz")
 
 
 def test_a_file_cannot_name_a_module_to_import() -> None:

@@ -207,6 +207,14 @@ def test_whole_numbers_as_actions_are_refused_where_the_file_says_integers(tmp_p
     assert data.load(write_table(tmp_path / "half.parquet", half)).action_size == 2
 
 
+def test_a_single_number_needs_no_underscore(tmp_path: Path, log: dict[str, np.ndarray]) -> None:
+    columns = {"obs": log["observations"][:, 0], "action": log["actions"][:, 0], "reward": log["rewards"]}
+    columns |= {"next_obs": log["observations"][:, 1], "done": log["terminals"].astype(int)}
+    dataset = data.load(write_csv(tmp_path / "one.csv", columns))
+    assert (dataset.observation_names, dataset.action_names) == (("obs",), ("action",))
+    np.testing.assert_allclose(dataset.next_observations[:, 0], log["observations"][:, 1], rtol=1e-6)
+
+
 def test_named_columns_stay_in_the_order_of_the_file(tmp_path: Path, log: dict[str, np.ndarray]) -> None:
     columns = {
         "next_obs_hot": np.full(60, 3.0), "obs_warm": np.full(60, 1.0), "obs_hot": np.full(60, 2.0),

@@ -25,6 +25,7 @@ from aspc.training.evaluation import Evaluator
 from aspc.training.problem import prepared_rewards, score_of
 from aspc.training.run import Interrupted, default_folder
 from aspc.training.table import Layout, Normaliser, pack
+from aspc.training.trainer import caught_signals
 from policies import policy_named
 from tiny import TINY, Counting, make_dataset
 
@@ -279,6 +280,32 @@ def test_a_signal_during_the_evaluation_of_a_chunk_that_is_saved_anyway(tmp_path
     with pytest.raises(Interrupted, match="Stopped at step 40"):
         aspc.train(make_dataset(), "td3_bc", out=tmp_path / "run", env=Interrupting, checkpoint_every=40, **SHORT)
     assert Checkpoints(tmp_path / "run" / "checkpoints", read_only=True).latest_step() == 40
+
+
+def test_the_command_to_go_on_can_be_pasted():
+    assert folder.resume_command("train", Path("rün 2"), None) == "aspc train --resume 'rün 2'"
+    assert folder.resume_command("train", Path("a"), "Hopper-v4", 20_000) == "aspc train --resume a --steps 20000"
+    own = folder.resume_command("finetune", Path("a"), "plant:Env")
+    assert own == "aspc finetune --resume a --env plant:Env"
+    assert folder.resume_command("train", Path("a"), "minari:D/x-v0") == "aspc train --resume a"
+
+
+def test_a_stopped_extension_is_continued_to_its_own_end(tmp_path):
+    data = make_dataset()
+    aspc.train(data, "td3_bc", out=tmp_path / "run", env=Counting, **SHORT)
+    steps = 2 * SHORT["steps"]
+    Interrupting.pending = True
+    with pytest.raises(Interrupted, match=rf"continue with: aspc train --resume \S+ --steps {steps}"):
+        aspc.train(data, resume=tmp_path / "run", steps=steps, env=Interrupting, quiet=True)
+
+
+def test_ctrl_c_is_answered_at_once(capfd):
+    with caught_signals() as caught:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert caught == [signal.SIGINT]
+        assert "Stopping when this chunk is done" in capfd.readouterr().err
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
 
 
 def test_what_can_be_said_when_a_run_is_resumed(tmp_path, capsys):

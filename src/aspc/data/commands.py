@@ -122,8 +122,15 @@ class Info:
     def run(self) -> None:
         from aspc.data import streaming
         from aspc.data.summary import summarise
+        from aspc.policy import make_room
 
+        if self.page is not None:
+            make_room(self.page, ".html")
         if streaming.is_packed(self.dataset):
+            if self.plot or self.page is not None or self.source.options():
+                raise AspcError(
+                    f"{self.dataset} is packed: pictures and other options are for what it was packed from."
+                )
             _print_packed(streaming.StreamingDataset.open(self.dataset))
             return
         loaded = self.source.load(self.dataset)
@@ -246,17 +253,20 @@ class Convert:
     def run(self) -> None:
         target, notes = Path(self.destination), list[str]()
         if self.destination.startswith(minari.PREFIX):
-            notes = minari.write(self.source.load(self.dataset), minari.identifier(self.destination))
+            loaded = self.source.load(self.dataset)
+            notes = [*loaded.notes, *minari.write(loaded, minari.identifier(self.destination))]
         elif target.suffix in files.HDF5_SUFFIXES:
             loaded = self._load_unless_there(target)
+            notes = list(loaded.notes)
             files.write_hdf5(target, files.dataset_arrays(loaded), files.dataset_facts(loaded))
         elif target.suffix == ".npz":
             loaded = self._load_unless_there(target)
+            notes = list(loaded.notes)
             files.write_npz(target, files.dataset_arrays(loaded), files.dataset_facts(loaded))
         elif target.suffix:
             raise AspcError(f"Datasets are not written as {target.suffix}; use .hdf5, .npz, minari:ID or a folder.")
         else:
-            self._pack(target)
+            notes = self._pack(target)
         print(f"{self.dataset} → {self.destination}")
         for note in notes:
             print(f"warning: {note}")
@@ -265,13 +275,15 @@ class Convert:
         _not_there_yet(target)
         return self.source.load(self.dataset)
 
-    def _pack(self, target: Path) -> None:
+    def _pack(self, target: Path) -> list[str]:
+        """Pack, and say what was noted."""
         from aspc.data import streaming
 
         if self.dataset.endswith(files.HDF5_SUFFIXES):
             streaming.pack(self.dataset, target, **self.source.options())
         else:
             streaming.pack(self.source.load(self.dataset), target)
+        return list(streaming.StreamingDataset.open(target).notes)
 
 
 @dataclass(frozen=True)

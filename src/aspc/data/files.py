@@ -58,9 +58,9 @@ ALIASES: dict[str, tuple[str, ...]] = {
 }
 # Columns of tables: one pattern for each vector, one name for each number.
 COLUMNS = {
-    "observations": ("obs_*", "observation_*"),
-    "actions": ("action_*", "act_*"),
-    "next_observations": ("next_obs_*", "next_observation_*"),
+    "observations": ("obs_*", "observation_*", *ALIASES["observations"]),
+    "actions": ("action_*", "act_*", *ALIASES["actions"]),
+    "next_observations": ("next_obs_*", "next_observation_*", *ALIASES["next_observations"]),
     **{key: ALIASES[key] for key in ("rewards", "terminals", "timeouts", "episodes")},
 }
 HDF5_SUFFIXES = (".hdf5", ".h5")

@@ -14,7 +14,9 @@ SATURATED = 0.999  # of the way to a bound
 MANY_SATURATED = 0.05  # share of rows
 MANY_DUPLICATES = 0.001
 JUMP = 5.0  # times the 99th percentile of the steps between rows
+FAR = 1_000.0  # times the range of the middle 98 % of a column
 FEW_ROWS = 1_000
+LOOKED_AT = 100_000  # rows that quantiles are taken of
 MOST_NAMES = 20  # columns that are listed
 
 
@@ -81,6 +83,7 @@ def find_warnings(dataset: Dataset) -> list[str]:
     """What looks wrong or hard to learn from."""
     checks = (
         _constant_dimensions,
+        _far_away,
         _duplicated_rows,
         _saturated_actions,
         _constant_rewards,
@@ -103,6 +106,29 @@ def _constant_dimensions(dataset: Dataset) -> list[str]:
     return found
 
 
+def _far_away(dataset: Dataset) -> list[str]:
+    """Numbers so far from the others of their column that they look like a mistake of the log."""
+    found = []
+    some = slice(None, None, -(-len(dataset) // LOOKED_AT))
+    columns = (
+        ("observation dimension", dataset.observations, dataset.observation_names),
+        ("action dimension", dataset.actions, dataset.action_names),
+        ("reward", dataset.rewards[:, None], ()),
+    )
+    for what, values, names in columns:
+        low, middle, high = np.quantile(values[some].astype(np.float64), (0.01, 0.5, 0.99), axis=0)
+        furthest = np.maximum(values.max(axis=0) - middle, middle - values.min(axis=0))
+        for i in np.flatnonzero((high > low) & (furthest > FAR * (high - low))):
+            far = np.abs(values[:, i] - middle[i]) > FAR * (high[i] - low[i])
+            first, name = int(far.argmax()), f" {i}" if names or values.shape[1] > 1 else ""
+            name += f" ({printable(names[i])})" if names else ""
+            found.append(
+                f"{what}{name} is {values[first, i]:.4g} in row {first + 1:,} ({int(far.sum()):,} such rows), where "
+                f"98 % of the rows are between {low[i]:.4g} and {high[i]:.4g}: look whether that is a mistake."
+            )
+    return found
+
+
 def _numbers(indices: np.ndarray) -> str:
     shown = ", ".join(map(str, indices[:10].tolist()))
     return shown + (f" and {len(indices) - 10} more" if len(indices) > 10 else "")
@@ -120,7 +146,12 @@ def _duplicated_rows(dataset: Dataset) -> list[str]:
 
 
 def _saturated_actions(dataset: Dataset) -> list[str]:
-    shares = (np.abs(dataset.scale_actions(dataset.actions)) >= SATURATED).mean(axis=0)
+    # Bounds that were guessed are wider than the data: there the data's own ends may be the real ones.
+    actions = dataset.actions
+    low, high = actions.min(axis=0), actions.max(axis=0)
+    edge = (1 - SATURATED) * (high - low)
+    at_its_ends = ((actions <= low + edge) | (actions >= high - edge)) & (high > low)
+    shares = (at_its_ends | (np.abs(dataset.scale_actions(actions)) >= SATURATED)).mean(axis=0)
     worst = int(shares.argmax())
     if shares[worst] <= MANY_SATURATED:
         return []

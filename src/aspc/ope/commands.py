@@ -14,8 +14,8 @@ import tyro
 from aspc.data.commands import Source
 from aspc.errors import AspcError, printable
 from aspc.ope.options import FQEOptions
-from aspc.ope.runs import Candidate, checkpoint_policies, dataset_of, saved_policies
-from aspc.policy import without_nan, write_atomically
+from aspc.ope.runs import Candidate, checkpoint_policies, dataset_of, saved_policies, with_bounds_of
+from aspc.policy import make_room, without_nan, write_atomically
 
 if TYPE_CHECKING:
     from aspc.ope.fqe import Estimate, Ranking
@@ -59,7 +59,7 @@ def main(argv: list[str]) -> int:
     if asked.select is not None and asked.select.exists() and (asked.select.is_file() or any(asked.select.iterdir())):
         raise AspcError(f"{asked.select} exists already; choose a new folder for --select.")
 
-    make_room(asked.figure)
+    make_room(asked.figure, ".png")
 
     from aspc.ope.fqe import fitted_q_evaluation
     from aspc.ope.returns import choose_states
@@ -71,6 +71,7 @@ def main(argv: list[str]) -> int:
     saved = [] if asked.checkpoints else saved_policies(paths)  # before the data is read: mistakes show at once
     dataset = dataset_of(paths, asked.dataset, asked.source.options())
     candidates = saved or checkpoint_policies(paths, dataset)
+    dataset = with_bounds_of(dataset, (c.policy for c in candidates), asked.source.options())
     states = choose_states(dataset, asked.states)
     progress = Progress(asked.fqe.steps, quiet=asked.quiet)
     try:
@@ -126,14 +127,6 @@ def plain(ranking: Ranking, candidates: list[Candidate]) -> dict[str, Any]:
             "monte_carlo": ranking.monte_carlo,
         }
     )
-
-
-def make_room(path: Path) -> None:
-    """The folder that a file will be written into, made now: before the work, not after it, one learns if it cannot."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise AspcError(f"{path} cannot be written: {error.strerror}; choose another place.") from error
 
 
 def text(ranking: Ranking, result: dict[str, Any]) -> str:

@@ -25,7 +25,7 @@ from jaxtyping import Array, Float, Int
 from aspc.algorithms.base import Spec
 from aspc.algorithms.common import bootstrap, fit_critics
 from aspc.data import Dataset
-from aspc.errors import AspcError
+from aspc.errors import AspcError, printable
 from aspc.networks import Critic, Ensemble, ensemble, mlp, polyak, robust_critic_init
 from aspc.ope.options import FQEOptions
 from aspc.ope.returns import States, interval, resampled_means, returns_to_go
@@ -39,6 +39,7 @@ BEHAVIOUR = "behaviour (the data)"
 TABLE_BYTES = 2**30  # of precomputed actions on the device at a time
 ACT_ROWS, ACT_NUMBERS = 65_536, 2**22  # observations, and random numbers for them, in one call of a policy
 LOOKS = 20  # how often the estimates are looked at on the way
+UNSETTLED_TEXT = "has not settled: give more --steps"
 UNSETTLED = 0.05  # an estimate that still moved by this share of itself in the last quarter has not settled
 
 
@@ -135,6 +136,15 @@ def check_fits(name: str, policy: Policy, dataset: Dataset) -> None:
             f"{name} takes {sizes[0]} observation and gives {sizes[1]} action numbers, but {dataset.name} has "
             f"{dataset.observation_size} and {dataset.action_size}; choose the dataset with --dataset."
         )
+    for key in ("observations", "actions"):
+        field = f"{key[:-1]}_names"
+        known, found = tuple(policy.info.get(field, ())), getattr(dataset, field)
+        if known and found and known != found:
+            raise AspcError(
+                f"{name} was trained on {key} {printable(', '.join(known))}, but {dataset.name} has "
+                f"{printable(', '.join(found))}; choose its columns in the policy's order, for example with "
+                f"--map {key}={printable(','.join(known))}."
+            )
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -356,10 +366,15 @@ def trouble(history: np.ndarray, critics: np.ndarray, limits: tuple[float, float
         return "diverged: the critics became NaN or infinite"
     margin = 0.05 * (limits[1] - limits[0]) + 1e-9
     if critics.min() < limits[0] - margin or critics.max() > limits[1] + margin:
+        # Critics start at 0: where no policy can be worth that little, they are on their way for long.
+        if limits[0] > 0 and critics.min() > -margin and critics.max() <= limits[1] + margin:
+            return UNSETTLED_TEXT
+        if limits[1] < 0 and critics.max() < margin and critics.min() >= limits[0] - margin:
+            return UNSETTLED_TEXT
         return f"diverged: no policy can be worth it, values lie between {limits[0]:.4g} and {limits[1]:.4g}"
     before = history[int(0.75 * (len(history) - 1))]
     if abs(history[-1] - before) > UNSETTLED * max(abs(history[-1]), 0.01 * (limits[1] - limits[0])):
-        return "has not settled: give more --steps"
+        return UNSETTLED_TEXT
     return None
 
 

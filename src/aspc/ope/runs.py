@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from aspc.data import Dataset
 from aspc.errors import AspcError
 from aspc.policy import WEIGHTS, Policy
@@ -62,13 +64,28 @@ def unique_names(paths: list[list[str]]) -> list[str]:
 
 def home_of(path: Path) -> Path | None:
     """The folder of the run or fleet that a path is, or that a policy's folder lies in."""
-    return next((f for f in (path, *path.absolute().parents[:3]) if (f / CONFIG).is_file()), None)
+    if (path / CONFIG).is_file():
+        return path
+    return next((folder for folder in path.absolute().parents[:3] if _is_run(folder)), None)
+
+
+def _is_run(folder: Path) -> bool:
+    """Whether a folder's config is a run's or a fleet's: other programs have files of that name too."""
+    try:
+        config = read_json(folder / CONFIG, None)
+    except AspcError:
+        return False
+    if not isinstance(config, dict):
+        return False
+    return isinstance(config.get("dataset"), dict) or isinstance(config.get("members"), list)
 
 
 def _data_facts(path: Path) -> list[dict[str, Any]]:
     """What a run says of its data; a fleet may have several, a policy of a fleet has its own."""
     home = home_of(path)
     config = {} if home is None else read_json(home / CONFIG)
+    if home is not None and not _is_run(home):
+        raise AspcError(f"{home / CONFIG} is no run's; give the data with --dataset.")
     if "members" not in config:
         return [config.get("dataset", {})]
     own = [m["dataset"] for m in config["members"] if m["name"] == path.name]
@@ -80,11 +97,26 @@ def dataset_of(paths: Iterable[Path], dataset: str | None, options: Mapping[str,
     from aspc.training.problem import load_source
 
     if dataset is None:
+        if options:
+            given = ", ".join(f"--{name.replace('_', '-')}" for name in options)
+            raise AspcError(f"{given} says how to read other data: give them with --dataset.")
         dataset, options = _trained_on(list(paths))
     loaded = load_source(dataset, options)
     if not isinstance(loaded, Dataset):
         raise AspcError(f"{dataset} is packed for streaming; give the data that it was packed from with --dataset.")
     return loaded
+
+
+def with_bounds_of(dataset: Dataset, policies: Iterable[Policy], options: Mapping[str, Any]) -> Dataset:
+    """The dataset with bounds of actions that hold those of the policies too, unless they were given: bounds that are
+    guessed from other data would cut what the policies do."""
+    if not {"action_low", "action_high"}.isdisjoint(options):
+        return dataset
+    low, high = dataset.action_low, dataset.action_high
+    for policy in policies:
+        if policy.action_size == dataset.action_size:
+            low, high = np.minimum(low, policy.action_low), np.maximum(high, policy.action_high)
+    return dataclasses.replace(dataset, action_low=low, action_high=high)
 
 
 def _trained_on(paths: list[Path]) -> tuple[str, dict[str, Any]]:

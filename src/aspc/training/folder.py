@@ -17,6 +17,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -214,6 +215,17 @@ EVALUATION_COLUMNS = (
     "length_mean",
     "episodes",
 )
+
+
+def resume_command(command: str, path: Path, env: Any, steps: int | None = None) -> str:
+    """How to go on with a run, for a shell: with the end that was asked for, if it is not the run's own, and with an
+    environment of the user's own, which is not taken from a file."""
+    words = ["aspc", command, "--resume", str(path)]
+    if isinstance(env, str) and ":" in env.removeprefix("minari:"):
+        words += ["--env", env]
+    if steps is not None:
+        words += ["--steps", str(steps)]
+    return shlex.join(words)
 
 
 @contextmanager

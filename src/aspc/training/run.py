@@ -125,7 +125,7 @@ def resume_run(path: Path, dataset: Any, algo: Any, env: Any, steps: int | None,
     run = Run(path)
     config = run.config
     if "finetuned_from" in config:
-        raise AspcError(f"{path} was trained online; continue it with: aspc finetune --resume {path}")
+        raise AspcError(f"{path} was trained online; continue it with: {folder.resume_command('finetune', path, None)}")
     algorithm = recorded_algorithm(config, None if isinstance(algo, str) else algo)
     options = recorded_options(config)
     source = dataset if dataset is not None else config["dataset"]["source"]
@@ -211,7 +211,7 @@ def _train(
         {},
         options,
         config,
-        resume_with=f"aspc train --resume {path}",
+        resume_with=folder.resume_command("train", path, place.env, last_step if last_step != options.steps else None),
     )
     with folder.written(path, plan.resume_with):
         outcome = Trainer(plan, quiet).go(first_step, last_step)

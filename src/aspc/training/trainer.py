@@ -155,6 +155,8 @@ def caught_signals() -> Iterator[list[int]]:
         if caught:
             raise KeyboardInterrupt
         caught.append(number)
+        if number == signal.SIGINT:  # straight to the terminal: a signal may come in the middle of a print
+            os.write(2, b"\nStopping when this chunk is done and saved; Ctrl-C again stops at once, without it.\n")
 
     try:
         before = {s: signal.signal(s, note) for s in (signal.SIGINT, signal.SIGTERM)}
@@ -249,7 +251,8 @@ class Trainer:
         return AspcError(
             f"The device is out of memory: the data takes {4 * rows * self.loop.layout.width / 2**20:,.1f} MiB and the "
             f"networks {len(self.trainees)} × {bytes_of_run / 2**20:,.1f} MiB, besides what a step computes with; "
-            f"train fewer seeds at once, or stream the data (aspc data convert) with a smaller --memory-budget-mb."
+            "train fewer seeds at once or with a smaller --batch-size, or stream the data (aspc data convert) with a "
+            "smaller --memory-budget-mb."
         )
 
     def _say_cost(self, outcome: Outcome) -> None:
