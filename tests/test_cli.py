@@ -90,7 +90,9 @@ def test_train_resume_and_evaluate_from_a_file(tmp_path, capsys):
     assert main(["train", "--resume", str(tmp_path / "run"), "--steps", "120"]) == 0
     assert "keep the horizon" in capsys.readouterr().err
     assert "names no environment" in refused(capsys, ["eval", str(tmp_path / "run")])
-    assert "only --steps and --env" in refused(capsys, ["train", "--resume", str(tmp_path / "run"), "--alpha", "3"])
+    assert "only --steps, --env and --dataset" in refused(
+        capsys, ["train", "--resume", str(tmp_path / "run"), "--alpha", "3"]
+    )
 
 
 def test_a_run_in_a_maze_is_evaluated_and_can_be_again(tmp_path, capsys):

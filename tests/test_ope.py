@@ -312,6 +312,8 @@ def test_a_fleets_policies_know_their_data(trained, tmp_path):
     assert len(runs.dataset_of([fleet / "policy" / "a"], None, {})) == len(make_dataset())
     with pytest.raises(aspc.AspcError, match="different data"):
         runs.dataset_of([fleet], None, {})
+    with pytest.raises(aspc.AspcError, match=r"no file elsewhere\.csv any more; say where it is now with --dataset"):
+        runs.dataset_of([fleet / "policy" / "b"], None, {})
 
 
 def test_mistakes_are_one_sentence(trained, tmp_path, capsys):

@@ -87,7 +87,8 @@ class Train:
     out: Path | None = None
     """Folder for the run; made anew. Default: runs/DATASET_ALGO_TIME."""
     resume: Path | None = None
-    """Continue the run in this folder, from its last checkpoint. Only --steps and --env can be changed."""
+    """Continue the run in this folder, from its last checkpoint. Only --steps and --env can be changed, and --dataset
+    says where its data are now."""
     repeat: Annotated[Path | None, tyro.conf.arg(name="from")] = None
     """Repeat the run in this folder: its data, algorithm, settings and seeds are the defaults of all options here."""
     plugin: Path | None = None
@@ -202,6 +203,8 @@ class Resume:
     """Steps in all, if more than it was begun with."""
     env: str | None = None
     """The environment, where it is a function of your own (module:Env); "none" evaluates no more."""
+    dataset: str | None = None
+    """Where its data are now, if they were moved; they have to be the same."""
     plugin: Path | None = None
     """A Python file that registers an algorithm of your own."""
     quiet: bool = False
@@ -214,7 +217,8 @@ def refuse_settings(argv: list[str]) -> None:
     others = [word for word in argv if word.startswith("--") and word.split("=")[0] not in allowed]
     if others:
         raise AspcError(
-            f"A resumed run keeps its settings; only --steps and --env can be given, not {', '.join(others)}."
+            "A resumed run keeps its settings; only --steps, --env and --dataset can be given, "
+            f"not {', '.join(others)}."
         )
 
 
@@ -226,7 +230,9 @@ def _resume(argv: list[str]) -> int:
 
     if asked.steps is not None and asked.steps < 1:
         raise AspcError(f"--steps must be at least 1, not {asked.steps}.")
-    print_result(resume_run(asked.resume, None, "", environment_asked_for(asked.env), asked.steps, asked.quiet))
+    print_result(
+        resume_run(asked.resume, asked.dataset, "", environment_asked_for(asked.env), asked.steps, asked.quiet)
+    )
     return 0
 
 

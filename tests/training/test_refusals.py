@@ -17,6 +17,7 @@ import aspc
 from aspc import algorithms, envs
 from aspc.__main__ import main
 from aspc.algorithms.base import Preprocessing
+from aspc.data import files
 from aspc.errors import AspcError
 from aspc.training import evaluation, folder, worker
 from aspc.training.checkpoint import Checkpoints
@@ -297,6 +298,23 @@ def test_a_stopped_extension_is_continued_to_its_own_end(tmp_path):
     Interrupting.pending = True
     with pytest.raises(Interrupted, match=rf"continue with: aspc train --resume \S+ --steps {steps}"):
         aspc.train(data, resume=tmp_path / "run", steps=steps, env=Interrupting, quiet=True)
+
+
+def test_a_run_goes_on_where_its_data_were_moved(tmp_path, capsys):
+    made = make_dataset()
+    log = tmp_path / "log.npz"
+    files.write_npz(log, files.dataset_arrays(made), files.dataset_facts(made))
+    aspc.train(str(log), "td3_bc", out=tmp_path / "run", env=None, **SHORT)
+    log.rename(tmp_path / "moved.npz")
+    further = ["train", "--resume", str(tmp_path / "run"), "--steps", "120", "--quiet"]
+    assert main(further) == 2
+    assert "any more; say where it is now with --dataset" in capsys.readouterr().err
+    assert main([*further, "--dataset", str(tmp_path / "moved.npz")]) == 0
+    assert folder.Run(tmp_path / "run").result["steps"] == 120
+    other = make_dataset(seed=1)
+    files.write_npz(log, files.dataset_arrays(other), files.dataset_facts(other))
+    assert main([*further[:-2], "160", "--quiet", "--dataset", str(log)]) == 2
+    assert "a run cannot change data" in capsys.readouterr().err
 
 
 def test_ctrl_c_is_answered_at_once(capfd):

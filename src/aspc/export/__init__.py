@@ -39,6 +39,8 @@ def export(
         raise AspcError(f"{target} exists already; choose another --out, or replace it with --force.")
     if target.is_dir() and not (format == "numpy" and {f.name for f in target.iterdir()} <= OWN_FILES):
         raise AspcError(f"{target} is not an exported {format} policy, so it is not replaced; choose another --out.")
+    if format == "numpy" and target.is_file():
+        raise AspcError(f"{target} is a file, but a NumPy export is a folder; choose another --out.")
     files = contents(policy, format)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -94,14 +94,16 @@ def _data_facts(path: Path) -> list[dict[str, Any]]:
 
 def dataset_of(paths: Iterable[Path], dataset: str | None, options: Mapping[str, Any]) -> Dataset:
     """The dataset named, or else the one that all the runs were trained on."""
-    from aspc.training.problem import load_source
+    from aspc.training.problem import load_recorded, load_source
 
-    if dataset is None:
+    if dataset is not None:
+        loaded = load_source(dataset, options)
+    else:
         if options:
             given = ", ".join(f"--{name.replace('_', '-')}" for name in options)
             raise AspcError(f"{given} says how to read other data: give them with --dataset.")
-        dataset, options = _trained_on(list(paths))
-    loaded = load_source(dataset, options)
+        dataset, recorded = _trained_on(list(paths))
+        loaded = load_recorded(dataset, recorded)
     if not isinstance(loaded, Dataset):
         raise AspcError(f"{dataset} is packed for streaming; give the data that it was packed from with --dataset.")
     return loaded
@@ -129,7 +131,10 @@ def _trained_on(paths: list[Path]) -> tuple[str, dict[str, Any]]:
             sources[json.dumps([facts["source"], facts.get("options", {})], sort_keys=True)] = facts["name"]
     if len(sources) > 1:
         names = ", ".join(sorted(set(sources.values())))
-        raise AspcError(f"The runs were trained on different data ({names}); choose one with --dataset.")
+        raise AspcError(
+            f"The runs were trained on different data, or on data read in different ways ({names}); "
+            "choose with --dataset, and how to read it."
+        )
     source, options = json.loads(next(iter(sources)))
     return source, options
 

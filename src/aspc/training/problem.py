@@ -35,6 +35,16 @@ def load_source(source: Data | str | os.PathLike[str], options: Mapping[str, Any
     return load(source, **options)
 
 
+def load_recorded(source: str, options: Mapping[str, Any]) -> Data:
+    """The data that a run says it was trained on."""
+    try:
+        return load_source(source, options)
+    except AspcError as error:
+        if Path(source).suffix and not Path(source).exists():
+            raise AspcError(f"There is no file {source} any more; say where it is now with --dataset.") from error
+        raise
+
+
 # ---------------------------------------------------------------------------------------------------------------
 # What the algorithm asks of the data
 # ---------------------------------------------------------------------------------------------------------------
