@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import html
 import json
 import shutil
@@ -146,6 +147,16 @@ def test_the_critics_are_those_of_the_policys_own_state(run):
     assert np.std(columns["theory_delta_q"]) > 0  # other batches
 
 
+def test_actions_are_seen_in_the_policys_units_whatever_bounds_the_data_have(run):
+    data = dataset_of([run.path], None, {})
+    folder = run.path / "policy" / "seed4"
+    for factor in (0.5, 3.0):
+        other = dataclasses.replace(data, action_low=factor * data.action_low, action_high=factor * data.action_high)
+        subject = Subject.of(folder, other, 50)
+        np.testing.assert_array_equal(subject.actions, Subject.of(folder, data, 50).actions)
+        np.testing.assert_array_equal(subject.logged, Subject.of(folder, data, 50).logged)
+
+
 def test_what_cannot_be_known_is_said(run, log, tmp_path, capsys):
     lone = tmp_path / "lone"
     shutil.copytree(run.path / "policy" / "seed3", lone)
@@ -156,11 +167,11 @@ def test_what_cannot_be_known_is_said(run, log, tmp_path, capsys):
     assert "not checked: over-estimation" in shown or "look" in shown
     options = {"log_every": 20, "quiet": True, "tensorboard": False, "env": None}
     small = {"actor_hidden_dim": 16, "batch_size": 16}
-    no_q = aspc.train(make_dataset(), "bc", out=tmp_path / "bc", steps=40, seeds=[0, 1], **options, **small)
+    no_q = aspc.train(make_dataset(seed=1), "bc", out=tmp_path / "bc", steps=40, seeds=[0, 1], **options, **small)
     assert main(["inspect", str(no_q.path), "--dataset", str(log), *out]) == 0
     shown = capsys.readouterr().out
     assert "bc learns no Q" in shown
-    assert "row by row" in shown  # the file's bounds are its data's own
+    assert "row by row" in shown
 
 
 def test_without_a_checkpoint_the_monitors_log_is_used(run, tmp_path):

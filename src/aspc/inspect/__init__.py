@@ -52,14 +52,13 @@ def main(argv: list[str]) -> int:
 
     from aspc.inspect.page import page
     from aspc.inspect.report import Subject, inspect_subject
-    from aspc.ope.runs import dataset_of, with_bounds_of
-    from aspc.policy import Policy, find_policy, write_atomically
+    from aspc.ope.runs import dataset_of
+    from aspc.policy import find_policy, write_atomically
     from aspc.training.run import use_compilation_cache
 
     use_compilation_cache()
     folder = find_policy(asked.run, asked.seed)
     dataset = dataset_of([folder], asked.dataset, asked.source.options())
-    dataset = with_bounds_of(dataset, [Policy.load(folder)], asked.source.options())
     subject = Subject.of(folder, dataset, asked.states)
 
     def say(text: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -92,6 +92,8 @@ class Subject:
         policy = Policy.load(folder)
         name = "/".join(part for part in folder.absolute().parts[-3:] if part != "policy")
         check_fits(name, policy, dataset)
+        # In the policy's units, which its critics learned in too, whatever bounds other data have.
+        dataset = replace(dataset, action_low=policy.action_low, action_high=policy.action_high)
         rng = np.random.default_rng(0)
         rows = np.sort(rng.choice(len(dataset), min(states, len(dataset)), replace=False))
         actions = dataset.scale_actions(act_on_device(policy, dataset.observations[rows], rng))
