@@ -588,9 +588,9 @@ def read_arrays(path: Path, key_map: Mapping[str, str] | None = None) -> Extract
         raise AspcError(f"There is no file {path}.")
     if path.is_dir():
         return _read_folder(path, key_map)
-    if path.name.lower().endswith((*HDF5_SUFFIXES, *TABLE_SUFFIXES)):
-        return extract_in_child(path, key_map)
-    return extract(path, key_map)
+    in_child = path.name.lower().endswith((*HDF5_SUFFIXES, *TABLE_SUFFIXES))
+    with cache.said_if_slow(f"Reading {path.name} ({path.stat().st_size / 1e6:,.0f} MB) …"):
+        return extract_in_child(path, key_map) if in_child else extract(path, key_map)
 
 
 def _read_folder(path: Path, key_map: Mapping[str, str]) -> Extracted:

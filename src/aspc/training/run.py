@@ -13,6 +13,7 @@ from typing import Any
 
 from aspc import algorithms, envs, theory
 from aspc.algorithms.base import with_horizon
+from aspc.data.cache import said_if_slow
 from aspc.errors import AspcError
 from aspc.presets import overrides
 from aspc.training import figure, folder, loggers
@@ -238,10 +239,12 @@ def evaluate(run: Run, episodes: int = 100, seeds: Sequence[int] | None = None, 
     environment = env or run.env
     if environment is None or environment == A_FUNCTION:
         raise AspcError(f"{run.path} names no environment to evaluate in; give one with --env.")
-    rows = []
+    rows: list[Row] = []
+    seeds = seeds or run.seeds
     score = partial(envs.normalised_score, environment)
-    with Evaluator(environment) as evaluator:
-        for seed in seeds or run.seeds:
+    said = said_if_slow(f"Rolling out {len(seeds)} policies, {episodes:,} episodes each …")
+    with said, Evaluator(environment) as evaluator:
+        for seed in seeds:
             pending = evaluator.evaluate(run.policy_of(seed), episode_seeds(seed, -1 % 2**32, episodes))
             try:
                 evaluation = pending.result()
