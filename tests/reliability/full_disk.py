@@ -116,7 +116,7 @@ def read_only(disk: Path, data: Any, whole: aspc.Run) -> dict[str, Any]:
         "resume": said(lambda: aspc.train(data, resume=disk / "run", steps=120, quiet=True)),
         "bench": command("bench", "embedded", "--out", disk / "bench"),
         "export": command("export", disk / "run", "--format", "numpy"),
-        "inspect": command("inspect", disk / "run", "--dataset", disk / "logs.npz", "--out", disk / "page"),
+        "inspect": command("inspect", disk / "run", "--dataset", disk / "logs.npz", "--out", disk / "page.html"),
         "acts": bool(np.isfinite(aspc.Run(disk / "run").policy.act(np.zeros(4))).all()),
     }
     room(disk, ENOUGH)
