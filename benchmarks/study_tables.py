@@ -194,14 +194,20 @@ def comparisons(tier: str) -> dict[str, list[str]]:
     return {suite.title: [variant.label for block in suite.blocks for variant in block.variants]}
 
 
+def by_domain(names: Iterable[str]) -> dict[str, list[str]]:
+    """Domain → its datasets, both in order; only domains that have some."""
+    ordered = in_order(names)
+    inside = {domain: [name for name in ordered if domain_of(name) == domain] for domain in DOMAINS}
+    return {domain: found for domain, found in inside.items() if found}
+
+
 def domain_table(found: Mapping[str, Mapping[str, np.ndarray]]) -> str:
-    shared = in_order(set.intersection(*(set(scores_) for scores_ in found.values())))
-    present = [domain for domain in DOMAINS if any(domain_of(name) == domain for name in shared)]
+    shared = set.intersection(*(set(scores_) for scores_ in found.values()))
     if not shared:
         return "No dataset has been run with all of them yet."
-    columns = {domain: [name for name in shared if domain_of(name) == domain] for domain in present}
-    if len(present) > 1:
-        columns["all"] = shared
+    columns = by_domain(shared)
+    if len(columns) > 1:
+        columns["all"] = in_order(shared)
     rows = []
     for label, scores_ in found.items():
         averaged = (stats.average({name: scores_[name] for name in names}) for names in columns.values())
@@ -247,12 +253,11 @@ def by_step(study: Study) -> str:
     if study.study is None or not found:
         return NOT_RUN
     shared = set.intersection(*(set(runs["dataset"]) for runs in found.values()))
-    inside = {domain: [name for name in shared if domain_of(name) == domain] for domain in DOMAINS}
     evaluations = study.study.curves.dropna(subset="score")
     head = ["steps"]
     every: dict[int, list[str]] = {}
-    for domain, names in inside.items():
-        for label, runs in found.items() if names else ():
+    for domain, names in by_domain(shared).items():
+        for label, runs in found.items():
             head.append(f"{label}, {domain} ({len(names)})")
             known = evaluations.merge(runs.loc[runs["dataset"].isin(names), ["run_id", "dataset", "seed"]], on="run_id")
             for step, here in known.groupby("step"):
@@ -268,13 +273,10 @@ def ablated(study: Study) -> str:
     # Plain ones are in several comparisons, under other names: the first stands for all.
     once = {tuple(sorted(runs["run_id"])): label for label, runs in reversed(found.items())}
     labels = [label for label in found if label in once.values()]
-    datasets = in_order({name for runs in found.values() for name in runs["dataset"]})
     parts = []
-    for domain in DOMAINS:
-        names = [name for name in datasets if domain_of(name) == domain]
+    for names in by_domain({name for runs in found.values() for name in runs["dataset"]}).values():
         rows = [(label, *(score_and_scale(found[label], name) for name in names)) for label in labels]
-        if names:
-            parts.append(table(("variant", *names), [row for row in rows if set(row[1:]) != {"–"}]))
+        parts.append(table(("variant", *names), [row for row in rows if set(row[1:]) != {"–"}]))
     return "\n\n".join(parts)
 
 

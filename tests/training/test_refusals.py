@@ -326,6 +326,22 @@ def test_ctrl_c_is_answered_at_once(capfd):
             os.kill(os.getpid(), signal.SIGINT)
 
 
+def test_ctrl_c_is_obeyed_where_nobody_reads_the_answer():
+    """In `aspc train … 2>&1 | tee log` Ctrl-C ends the reader first: the chunk is saved all the same."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    before = os.dup(2)
+    os.dup2(writer, 2)
+    try:
+        with caught_signals() as caught:
+            os.kill(os.getpid(), signal.SIGINT)
+            assert caught == [signal.SIGINT]
+    finally:
+        os.dup2(before, 2)
+        for descriptor in (before, writer):
+            os.close(descriptor)
+
+
 def test_what_can_be_said_when_a_run_is_resumed(tmp_path, capsys):
     run = Path("maze2d-umaze?steps=300")
     words = ["--steps", "40", "--log-every", "20", "--batch-size", "16", "--actor-hidden-dim", "16", "--env", "none"]

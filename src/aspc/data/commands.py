@@ -251,18 +251,16 @@ class Convert:
     source: tyro.conf.OmitArgPrefixes[Source] = Source()
 
     def run(self) -> None:
-        target, notes = Path(self.destination), list[str]()
+        target = Path(self.destination)
         if self.destination.startswith(minari.PREFIX):
             loaded = self.source.load(self.dataset)
             notes = [*loaded.notes, *minari.write(loaded, minari.identifier(self.destination))]
-        elif target.suffix in files.HDF5_SUFFIXES:
-            loaded = self._load_unless_there(target)
+        elif target.suffix in (*files.HDF5_SUFFIXES, ".npz"):
+            _not_there_yet(target)
+            loaded = self.source.load(self.dataset)
             notes = list(loaded.notes)
-            files.write_hdf5(target, files.dataset_arrays(loaded), files.dataset_facts(loaded))
-        elif target.suffix == ".npz":
-            loaded = self._load_unless_there(target)
-            notes = list(loaded.notes)
-            files.write_npz(target, files.dataset_arrays(loaded), files.dataset_facts(loaded))
+            write = files.write_npz if target.suffix == ".npz" else files.write_hdf5
+            write(target, files.dataset_arrays(loaded), files.dataset_facts(loaded))
         elif target.suffix:
             raise AspcError(f"Datasets are not written as {target.suffix}; use .hdf5, .npz, minari:ID or a folder.")
         else:
@@ -271,12 +269,8 @@ class Convert:
         for note in notes:
             print(f"warning: {note}")
 
-    def _load_unless_there(self, target: Path) -> Dataset:
-        _not_there_yet(target)
-        return self.source.load(self.dataset)
-
     def _pack(self, target: Path) -> list[str]:
-        """Pack, and say what was noted."""
+        """Pack; gives back what was noted."""
         from aspc.data import streaming
 
         if self.dataset.endswith(files.HDF5_SUFFIXES):

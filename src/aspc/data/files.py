@@ -583,14 +583,18 @@ def extract_in_child(path: Path, key_map: Mapping[str, str], patience: float = P
 
 def read_arrays(path: Path, key_map: Mapping[str, str] | None = None) -> Extracted:
     """The arrays of a file or of a folder of episodes, by D4RL's names; and notes."""
-    key_map = key_map or {}
+    with cache.said_if_slow(f"Reading {path.name} …"):
+        return _read(path, key_map or {})
+
+
+def _read(path: Path, key_map: Mapping[str, str]) -> Extracted:
     if not path.exists():
         raise AspcError(f"There is no file {path}.")
     if path.is_dir():
         return _read_folder(path, key_map)
-    in_child = path.name.lower().endswith((*HDF5_SUFFIXES, *TABLE_SUFFIXES))
-    with cache.said_if_slow(f"Reading {path.name} ({path.stat().st_size / 1e6:,.0f} MB) …"):
-        return extract_in_child(path, key_map) if in_child else extract(path, key_map)
+    if path.name.lower().endswith((*HDF5_SUFFIXES, *TABLE_SUFFIXES)):
+        return extract_in_child(path, key_map)
+    return extract(path, key_map)
 
 
 def _read_folder(path: Path, key_map: Mapping[str, str]) -> Extracted:
@@ -619,7 +623,7 @@ def _read_folder(path: Path, key_map: Mapping[str, str]) -> Extracted:
 
 def _read_episode(path: Path, key_map: Mapping[str, str]) -> Extracted:
     """One file of a folder; its last row ends the episode, by timeout unless it is terminal."""
-    arrays, notes, facts = read_arrays(path, key_map)
+    arrays, notes, facts = _read(path, key_map)
     length = len(arrays["rewards"])
     timeouts = np.array(arrays.get("timeouts", np.zeros(length)), dtype=bool).reshape(-1)
     if length == 0 or len(timeouts) != length or len(arrays["terminals"]) != length:

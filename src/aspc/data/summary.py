@@ -120,13 +120,17 @@ def _far_away(dataset: Dataset) -> list[str]:
         furthest = np.maximum(values.max(axis=0) - middle, middle - values.min(axis=0))
         for i in np.flatnonzero((high > low) & (furthest > FAR * (high - low))):
             far = np.abs(values[:, i] - middle[i]) > FAR * (high[i] - low[i])
-            first, name = int(far.argmax()), f" {i}" if names or values.shape[1] > 1 else ""
-            name += f" ({printable(names[i])})" if names else ""
+            first, which = int(far.argmax()), "" if what == "reward" else f" {_which(int(i), names)}"
             found.append(
-                f"{what}{name} is {values[first, i]:.4g} in row {first + 1:,} ({int(far.sum()):,} such rows), where "
+                f"{what}{which} is {values[first, i]:.4g} in row {first + 1:,} ({int(far.sum()):,} such rows), where "
                 f"98 % of the rows are between {low[i]:.4g} and {high[i]:.4g}: look whether that is a mistake."
             )
     return found
+
+
+def _which(dimension: int, names: Sequence[str]) -> str:
+    """A dimension's number, and its column's name where it has one."""
+    return f"{dimension} ({printable(names[dimension])})" if names else str(dimension)
 
 
 def _numbers(indices: np.ndarray) -> str:
@@ -155,8 +159,8 @@ def _saturated_actions(dataset: Dataset) -> list[str]:
     worst = int(shares.argmax())
     if shares[worst] <= MANY_SATURATED:
         return []
-    name = f" ({printable(dataset.action_names[worst])})" if dataset.action_names else ""
-    return [f"actions sit at a bound: in dimension {worst}{name} in {100 * shares[worst]:.0f} % of the rows."]
+    which = _which(worst, dataset.action_names)
+    return [f"actions sit at a bound: in dimension {which} in {100 * shares[worst]:.0f} % of the rows."]
 
 
 def _constant_rewards(dataset: Dataset) -> list[str]:

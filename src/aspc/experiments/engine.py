@@ -154,8 +154,8 @@ class Known(NamedTuple):
     finished: str | None = None
 
     def counts_before(self, other: Known) -> bool:
-        """As where results are read: "done" beats "failed", then the newest counts."""
-        return (self.status == "done", self.finished or "") > (other.status == "done", other.finished or "")
+        """As where results are read: "done" beats "failed", then the newest counts, then what is read later."""
+        return (self.status == "done", self.finished or "") >= (other.status == "done", other.finished or "")
 
 
 def known_runs(folders: Iterable[Path]) -> dict[str, Known]:

@@ -66,15 +66,18 @@ def home_of(path: Path) -> Path | None:
     """The folder of the run or fleet that a path is, or that a policy's folder lies in."""
     if (path / CONFIG).is_file():
         return path
-    return next((folder for folder in path.absolute().parents[:3] if _is_run(folder)), None)
+    return next((folder for folder in path.absolute().parents[:3] if _has_config(folder)), None)
 
 
-def _is_run(folder: Path) -> bool:
-    """Whether a folder's config is a run's or a fleet's: other programs have files of that name too."""
+def _has_config(folder: Path) -> bool:
     try:
-        config = read_json(folder / CONFIG, None)
+        return _is_config(read_json(folder / CONFIG, None))
     except AspcError:
         return False
+
+
+def _is_config(config: Any) -> bool:
+    """Whether a config is a run's or a fleet's: other programs have files of that name too."""
     if not isinstance(config, dict):
         return False
     return isinstance(config.get("dataset"), dict) or isinstance(config.get("members"), list)
@@ -83,8 +86,10 @@ def _is_run(folder: Path) -> bool:
 def _data_facts(path: Path) -> list[dict[str, Any]]:
     """What a run says of its data; a fleet may have several, a policy of a fleet has its own."""
     home = home_of(path)
-    config = {} if home is None else read_json(home / CONFIG)
-    if home is not None and not _is_run(home):
+    if home is None:
+        return [{}]
+    config = read_json(home / CONFIG)
+    if not _is_config(config):
         raise AspcError(f"{home / CONFIG} is no run's; give the data with --dataset.")
     if "members" not in config:
         return [config.get("dataset", {})]

@@ -179,9 +179,14 @@ def check_form(path: Path, content: Any, form: Mapping[str, Any]) -> None:
             raise AspcError(f"{path} is damaged: {name} is missing or wrong.")
 
 
+def would_be_imported(env: str) -> bool:
+    """Whether an environment's name is "module:Name" (Minari's have a colon too)."""
+    return ":" in env.removeprefix("minari:")
+
+
 def safe_env(path: Path, env: Any) -> str | None:
     """An environment that a file names. "module:Name" would have its reader import a module: never."""
-    if env is not None and (not isinstance(env, str) or ":" in env.removeprefix("minari:")):
+    if env is not None and (not isinstance(env, str) or would_be_imported(env)):
         raise AspcError(f"{path} names an environment to import, {env!r}; if you trust it, give it again as --env.")
     return env
 
@@ -221,7 +226,7 @@ def resume_command(command: str, path: Path, env: Any, steps: int | None = None)
     """How to go on with a run, for a shell: with the end that was asked for, if it is not the run's own, and with an
     environment of the user's own, which is not taken from a file."""
     words = ["aspc", command, "--resume", str(path)]
-    if isinstance(env, str) and ":" in env.removeprefix("minari:"):
+    if isinstance(env, str) and would_be_imported(env):
         words += ["--env", env]
     if steps is not None:
         words += ["--steps", str(steps)]

@@ -13,7 +13,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -155,8 +155,11 @@ def caught_signals() -> Iterator[list[int]]:
         if caught:
             raise KeyboardInterrupt
         caught.append(number)
-        if number == signal.SIGINT:  # straight to the terminal: a signal may come in the middle of a print
-            os.write(2, b"\nStopping when this chunk is done and saved; Ctrl-C again stops at once, without it.\n")
+        if number == signal.SIGINT:
+            # Straight to the terminal, since a signal may come in the middle of a print; and where nobody reads any
+            # more (Ctrl-C ends a `tee` behind us first) the chunk is saved all the same.
+            with suppress(OSError):
+                os.write(2, b"\nStopping when this chunk is done and saved; Ctrl-C again stops at once, without it.\n")
 
     try:
         before = {s: signal.signal(s, note) for s in (signal.SIGINT, signal.SIGTERM)}
