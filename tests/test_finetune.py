@@ -18,6 +18,8 @@ import aspc
 from aspc import algorithms
 from aspc.__main__ import main
 from aspc.algorithms.base import Spec
+from aspc.data import load
+from aspc.data.files import write_hdf5
 from aspc.errors import AspcError
 from aspc.finetune import finetune, resume
 from aspc.training import online
@@ -281,6 +283,26 @@ def test_every_algorithm_goes_on(name: str, tmp_path: Path) -> None:
     gone_on = finetune(run, Line, dataset=data, out=tmp_path / "on", **settings)
     first = "noise.layers.0.weight" if run.policy.kind == "diffusion" else "layers.0.weight"
     assert not np.array_equal(run.policy.arrays[first], gone_on.policy.arrays[first])
+
+
+def test_data_that_were_moved_are_given_again(tmp_path: Path, capsys: Any) -> None:
+    there, here, on = tmp_path / "there.hdf5", tmp_path / "here.hdf5", tmp_path / "on"
+    made = load(MAZE)
+    columns = ("observations", "actions", "rewards", "terminals", "timeouts")
+    write_hdf5(there, {name: getattr(made, name) for name in columns})
+    hyper = {"actor_hidden_dim": 16, "batch_size": 16}
+    options = {name: value for name, value in OFFLINE.items() if name not in TINY}
+    run = aspc.train(there, "bc", out=tmp_path / "off", env=None, **options, **hyper)
+    there.rename(here)
+    words = ["finetune", str(run.path), "--env", "maze2d-umaze", "--out", str(on), "--steps", "40", "--collect", "40"]
+    words += ["--eval-every", "40", "--eval-episodes", "1", "--final-episodes", "1", "--quiet"]
+    assert main(words) == 2
+    assert "say where it is now with --dataset" in capsys.readouterr().err
+    assert main([*words, "--dataset", str(here)]) == 0
+    longer = ["finetune", "--resume", str(on), "--steps", "80", "--quiet"]
+    assert main(longer) == 2
+    assert main([*longer, "--dataset", str(here)]) == 0
+    assert json.loads((on / "result.json").read_text())["steps"] == 80
 
 
 def test_the_command_says_what_is_wrong(gone_on: Run, offline: Run, capsys: Any) -> None:

@@ -24,7 +24,7 @@ from aspc.training import folder
 from aspc.training.config import TrainOptions, environment_facts, to_plain
 from aspc.training.folder import Run
 from aspc.training.online import OnlineOptions, OnlineTrainer
-from aspc.training.problem import load_source
+from aspc.training.problem import load_again
 from aspc.training.run import A_FUNCTION, default_folder, leave_result
 from aspc.training.trainer import Place, Plan, Trainee
 
@@ -46,7 +46,7 @@ def finetune(
     """Go on from the checkpoint of a run, for one of its seeds; leaves a run folder of its own behind.
 
     `env` is by default the run's own. `settings` are fields of `OnlineOptions`. `dataset` has to be given only where
-    the run was trained on arrays.
+    the run was trained on arrays, or on a file that is elsewhere now.
 
         online = aspc.finetune.finetune("runs/maze", steps=10_000)
     """
@@ -123,10 +123,8 @@ def environment_of(run: Run, env: str | Callable[[], Any] | None) -> str | Calla
 
 def offline_part(run: Run, dataset: Dataset | str | None, env: Any) -> Trained:
     """The run's algorithm, and its data made ready as it was."""
-    source = dataset if dataset is not None else run.config["dataset"]["source"]
-    if source is None:
-        raise AspcError(f"{run.path} was trained on arrays: give the dataset again, finetune(…, dataset=…).")
-    data = load_source(source, run.data_options(env))
+    how, call = run.data_options(env), "finetune(…, dataset=…)"
+    data = load_again(run.path, run.config["dataset"]["source"], dataset, how, call)
     if not isinstance(data, Dataset):
         raise AspcError(f"{run.path} was trained on streamed data; fine-tuning needs data that fits in memory.")
     trained = Trained.of(run, data)
@@ -194,12 +192,14 @@ class Finetune:
     """The offline run's folder."""
     env: str | None = None
     """The environment; by default the run's own."""
+    dataset: str | None = None
+    """Where the run's data are now, if they were moved since."""
     seed: int | None = None
     """Which of the run's seeds; by default the first."""
     out: Path | None = None
     """Folder for the new run. Default: runs/DATASET_ALGO_online_TIME."""
     resume: Path | None = None
-    """Continue the fine-tuning in this folder (instead of RUN). Only --steps and --env can be changed."""
+    """Continue the fine-tuning in this folder (instead of RUN). Only --steps, --env and --dataset can be given."""
     plugin: Path | None = None
     """A Python file that registers the algorithm, where it is your own."""
     quiet: bool = False
@@ -216,8 +216,9 @@ def main(argv: list[str]) -> int:
     if asked.resume is not None:
         refuse_settings(argv)
         steps = asked.online.steps if any(word.split("=")[0] == "--steps" for word in argv) else None
-        print_result(resume(asked.resume, steps, asked.env, quiet=asked.quiet))
+        print_result(resume(asked.resume, steps, asked.env, dataset=asked.dataset, quiet=asked.quiet))
         return 0
     settings = {field.name: getattr(asked.online, field.name) for field in dataclasses.fields(asked.online)}
-    print_result(finetune(asked.run, asked.env, seed=asked.seed, out=asked.out, quiet=asked.quiet, **settings))
+    settings |= {"seed": asked.seed, "dataset": asked.dataset, "out": asked.out, "quiet": asked.quiet}
+    print_result(finetune(asked.run, asked.env, **settings))
     return 0

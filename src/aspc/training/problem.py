@@ -45,6 +45,15 @@ def load_recorded(source: str, options: Mapping[str, Any]) -> Data:
         raise
 
 
+def load_again(run: Path, recorded: str | None, given: Any, options: Mapping[str, Any], call: str) -> Data:
+    """The data that a run goes on with: as given, or else as it says. `call` is how to give what has no name."""
+    if given is not None:
+        return load_source(given, options)
+    if recorded is None:
+        raise AspcError(f"{run} was trained on arrays: give the dataset again, {call}.")
+    return load_recorded(recorded, options)
+
+
 # ---------------------------------------------------------------------------------------------------------------
 # What the algorithm asks of the data
 # ---------------------------------------------------------------------------------------------------------------

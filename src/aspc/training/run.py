@@ -20,7 +20,7 @@ from aspc.training import figure, folder, loggers
 from aspc.training.config import TrainOptions, check_values, environment_facts, replace_fields, to_plain
 from aspc.training.evaluation import Evaluator, WorkerFailed, episode_seeds
 from aspc.training.folder import Row, Run
-from aspc.training.problem import Data, Problem, dataset_facts, load_recorded, load_source, wishes
+from aspc.training.problem import Data, Problem, dataset_facts, load_again, load_source, wishes
 from aspc.training.trainer import Diverged, Interrupted, Place, Plan, Trainee, Trainer, use_compilation_cache
 
 __all__ = ["Diverged", "Interrupted", "evaluate", "resume_run", "start_run", "train", "use_compilation_cache"]
@@ -129,11 +129,8 @@ def resume_run(path: Path, dataset: Any, algo: Any, env: Any, steps: int | None,
         raise AspcError(f"{path} was trained online; continue it with: {folder.resume_command('finetune', path, None)}")
     algorithm = recorded_algorithm(config, None if isinstance(algo, str) else algo)
     options = recorded_options(config)
-    recorded = config["dataset"]["source"]
-    if dataset is None and recorded is None:
-        raise AspcError(f"{path} was trained on arrays: give the dataset again, train(dataset, resume=…).")
-    how = run.data_options(env)
-    data = load_recorded(recorded, how) if dataset is None else load_source(dataset, how)
+    how, call = run.data_options(env), "train(dataset, resume=…)"
+    data = load_again(path, config["dataset"]["source"], dataset, how, call)
     problem = Problem.of(data, algorithm, options)
     if problem.fingerprint != config["dataset"]["fingerprint"]:
         raise AspcError(f"The data is not what {path} was trained on (its content differs); a run cannot change data.")
