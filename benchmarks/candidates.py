@@ -1,13 +1,14 @@
 """Candidates for a better variant that are no part of the library: ASPC with changes of its policies.
 
-    aspc bench candidates --plugin benchmarks/candidates.py --data FOLDER --out RESULTS
+    aspc bench candidates candidates_long --plugin benchmarks/candidates.py --data FOLDER --out RESULTS
 
 Two scales: the critics are learned with the policy that has the learned scale α, close to the data, where their values
 can be trusted. A second policy is trained on the same critics with the scale acting_ratio · α, and that one is rolled
 out. A ratio of 1 would be ASPC.
 
 An average: evaluations of one run swing widely once α is large, so the policy that acts is a slow average of the
-weights that the trained one has on its way.
+weights that the trained one has on its way. α is large late in a long run, so this one is also trained for a million
+steps; and TD3+BC with it, which says how much of what is gained is ASPC's.
 
 The lower Q: a large α lets the policy go where the first critic errs upwards; where it is to be liked by both critics,
 it has to find an error that they share.
@@ -26,7 +27,7 @@ from aspc.algorithms import register
 from aspc.algorithms.base import Context, Inner, OuterTerms, PolicyExport
 from aspc.algorithms.common import deterministic_policy, smaller
 from aspc.algorithms.td3_bc import TD3BC
-from aspc.experiments.suites import ASPC, Variant, search
+from aspc.experiments.suites import ASPC, MILLION, TD3_BC, Variant, search
 from aspc.networks import DeterministicActor, Ensemble, polyak
 from aspc.optim import Adam
 
@@ -124,12 +125,16 @@ BASES = {
 }
 for name, base in BASES.items():
     register(name)(lambda base=base: AdaptiveScale(base=base()))
+register("averaged_policy")(AveragedPolicy)
 
+AVERAGED = Variant("averaged policy", "averaged_policy+aspc")
 VARIANTS = (
     ASPC,
     *(Variant(f"two scales, ratio {ratio:g}", "two_scales+aspc", {"acting_ratio": ratio}) for ratio in RATIOS),
-    Variant("averaged policy", "averaged_policy+aspc"),
+    AVERAGED,
     Variant("lower Q", "lower_q+aspc"),
     Variant("averaged policy, lower Q, scale lr = 5e-4", "averaged_lower_q+aspc", {"scale_lr": 5e-4}),
 )
+LONG = (ASPC, AVERAGED, TD3_BC, Variant("TD3+BC, averaged policy", "averaged_policy"))
 search("candidates", "ASPC with changes of its policies", VARIANTS)
+search("candidates_long", "the average of the policy, a million steps", LONG, MILLION, seeds=4)

@@ -35,7 +35,7 @@ from aspc.training.config import replace_fields
 
 ROOT = Path(__file__).parents[1]
 TIERS = suites.get("study").parts
-SEARCH = ("search", "candidates")  # the second is a plugin's (benchmarks/candidates.py)
+SEARCH = ("search", "candidates", "candidates_long")  # the last two are a plugin's (benchmarks/candidates.py)
 TIMED = "study_time"
 ABLATION_TIER = "study_b"
 NOT_RUN = "Not run yet."
@@ -326,10 +326,16 @@ def scale_on_its_way(curves: pd.DataFrame) -> tuple[str, str, str]:
 
 
 def searched(study: Study) -> str:
-    """Which candidate the first half chooses, and what the second half says of it."""
+    """The search, its short runs and its long ones each by themselves."""
     if study.search is None:
         return NOT_RUN
     runs = prepare(study.search).places.drop_duplicates(["label", "run_id"])
+    lengths = sorted(set(runs["steps"]))
+    return "\n\n".join(f"### {steps:,} steps\n\n{halves(runs[runs['steps'] == steps])}" for steps in lengths)
+
+
+def halves(runs: pd.DataFrame) -> str:
+    """Which candidate the first half chooses, and what the second half says of it."""
     tune, report = (candidates(runs[runs["dataset"].isin(half)]) for half in (suites.TUNED_ON, suites.REPORTED_ON))
     if not (tune and report):
         return "Not run yet on both halves."
@@ -341,9 +347,9 @@ def searched(study: Study) -> str:
     first, second = leads_over_baseline(tune), leads_over_baseline(report)
     rows = [(label, interval(first[label]), interval(second[label])) for label in first if label in second]
     parts = [
-        *("### On the half that chooses", domain_table(tune), f"The highest average has **{chosen}**."),
-        *("### On the half that judges", domain_table(report)),
-        "### Against ASPC, on the datasets that both have",
+        *("#### On the half that chooses", domain_table(tune), f"The highest average has **{chosen}**."),
+        *("#### On the half that judges", domain_table(report)),
+        "#### Against ASPC, on the datasets that both have",
         table((f"points above {BASELINE}", "half that chooses", "half that judges"), rows),
     ]
     if chosen in second:

@@ -137,3 +137,9 @@ def test_ratios_of_two_scales_train_as_one_program(candidates) -> None:
     plan = make_plan(suites.expanded(["candidates"]), data=FILES, only=["maze2d-medium"])
     groups = make_groups(plan, plan.runs, 1000, FILES)
     assert [len(group.members) for group in groups] == [2, 2 * len(candidates.RATIOS), 2, 2, 2]
+
+
+def test_the_long_search_shares_the_runs_of_tier_a(candidates) -> None:
+    long, tier_a = (make_plan(suites.expanded([name]), data=FILES) for name in ("candidates_long", "study_a"))
+    assert len(long.runs) == 4 * 21 * 4
+    assert long.runs.keys() >= tier_a.runs.keys()

@@ -200,6 +200,24 @@ def test_finished_runs_of_the_study_are_counted_with_the_time_of_their_groups(
     assert line(study_tables.what_ran(real), "`study_a`")[2:] == ["168", "2", "1", "0.75"]
 
 
+def test_long_runs_of_the_search_are_not_mixed_with_short_ones(
+    modules: tuple[ModuleType, ModuleType], tmp_path: Path
+) -> None:
+    study_tables, synthetic = modules
+    variants = (synthetic.Variant("ASPC", "aspc"), synthetic.Variant("other", "aspc", discount=0.9))
+    for steps, lead in ((300_000, -10.0), (1_000_000, 10.0)):
+        scores = {"ASPC": 50.0, "other": 50.0 + lead}.__getitem__
+        how = {"score": lambda label, _, scores=scores: scores(label), "noise": 0.5, "steps": steps}
+        synthetic.make(tmp_path, "search", variants, (*TUNE, *REPORT), **how)
+    short, long = section(study_tables.filled(PAGE, study_tables.read(tmp_path)), "search").split("### 1,000,000 steps")
+    assert short.strip().startswith("### 300,000 steps")
+    assert "**ASPC**" in short
+    assert "other is better than ASPC" in long
+    for text, lead in ((short, -10), (long, 10)):
+        cell = line(text.partition("Against ASPC")[2], "other")[1]
+        assert float(cell.split()[0].replace("−", "-")) == pytest.approx(lead, abs=1.5)
+
+
 def test_the_search_chooses_nothing_without_a_dataset_that_all_have_run_on(
     modules: tuple[ModuleType, ModuleType], tmp_path: Path
 ) -> None:

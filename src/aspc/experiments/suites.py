@@ -439,11 +439,11 @@ CANDIDATES = (
 )
 
 
-def search(name: str, title: str, variants: tuple[Variant, ...]) -> Suite:
-    """Variants on both halves, a block for each kind of evaluation; many, so their runs are few, and as short as those
-    of the study's later tiers, which have some of them already."""
+def search(name: str, title: str, variants: tuple[Variant, ...], steps: int = SHORT, seeds: int = 2) -> Suite:
+    """Variants on both halves, a block for each kind of evaluation. There are many, so by default their runs are few,
+    and as short as those of the study's later tiers, which have some of them already."""
     kinds = ((STUDY_WALKERS, EVERY_100K), (MAZES, MANY_EPISODES))
-    blocks = tuple(Block(variants, names, SHORT, seeds=2, options=options) for names, options in kinds)
+    blocks = tuple(Block(variants, names, steps, seeds, options) for names, options in kinds)
     return register(Suite(name, title, "this project", blocks))
 
 
