@@ -8,7 +8,8 @@ out. A ratio of 1 would be ASPC.
 
 An average: evaluations of one run swing widely once α is large, so the policy that acts is a slow average of the
 weights that the trained one has on its way. α is large late in a long run, so this one is also trained for a million
-steps; and TD3+BC with it, which says how much of what is gained is ASPC's.
+steps, alone and of a second policy with a smaller scale; and TD3+BC with it, which says how much of what is gained is
+ASPC's.
 
 The lower Q: a large α lets the policy go where the first critic errs upwards; where it is to be liked by both critics,
 it has to find an error that they share.
@@ -35,7 +36,7 @@ RATIOS = (0.5, 2.0)
 
 
 class ActingState(NamedTuple):
-    """TD3+BC's state, and the policy that acts (with its optimiser, if it is trained by itself)."""
+    """TD3+BC's state, and the policy that acts (with its optimiser, if it is trained by itself, and its average)."""
 
     actor: DeterministicActor
     actor_target: DeterministicActor
@@ -45,6 +46,7 @@ class ActingState(NamedTuple):
     critics_opt: Any
     acting: DeterministicActor
     acting_opt: Any = None
+    averaged: DeterministicActor | None = None
 
 
 @dataclass(frozen=True)
@@ -105,6 +107,24 @@ class AveragedPolicy(SecondPolicy):
 
 
 @dataclass(frozen=True)
+class AveragedTwoScales(TwoScales):
+    """Two scales, and an average of the second policy acts."""
+
+    acting_ratio: float = 0.5
+    acting_tau: float = AveragedPolicy.acting_tau
+
+    def start(self, actor: DeterministicActor, critics: Ensemble) -> ActingState:  # type: ignore[override]
+        return super().start(actor, critics)._replace(averaged=actor)
+
+    def commit(self, ctx: Context, inner: Inner) -> ActingState:
+        state = super().commit(ctx, inner)
+        return state._replace(averaged=polyak(state.averaged, state.acting, self.acting_tau))
+
+    def policy(self, state: ActingState) -> PolicyExport:
+        return deterministic_policy(state.averaged.net)
+
+
+@dataclass(frozen=True)
 class LowerQ(TD3BC):
     """TD3+BC whose policy goes by the lower of both critics."""
 
@@ -120,6 +140,7 @@ class AveragedLowerQ(AveragedPolicy, LowerQ):
 BASES = {
     "two_scales+aspc": TwoScales,
     "averaged_policy+aspc": AveragedPolicy,
+    "averaged_two_scales+aspc": AveragedTwoScales,
     "lower_q+aspc": LowerQ,
     "averaged_lower_q+aspc": AveragedLowerQ,
 }
@@ -135,6 +156,10 @@ VARIANTS = (
     Variant("lower Q", "lower_q+aspc"),
     Variant("averaged policy, lower Q, scale lr = 5e-4", "averaged_lower_q+aspc", {"scale_lr": 5e-4}),
 )
-LONG = (ASPC, AVERAGED, TD3_BC, Variant("TD3+BC, averaged policy", "averaged_policy"))
+LONG = (
+    *(ASPC, TD3_BC, AVERAGED),
+    Variant("averaged second policy, ratio 0.5", "averaged_two_scales+aspc"),
+    Variant("TD3+BC, averaged policy", "averaged_policy"),
+)
 search("candidates", "ASPC with changes of its policies", VARIANTS)
 search("candidates_long", "the average of the policy, a million steps", LONG, MILLION, seeds=4)

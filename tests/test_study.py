@@ -103,14 +103,32 @@ def test_the_averaged_policy_is_an_average_of_aspcs_own_policies(candidates) -> 
     states, plain = trained(averaged), trained(AdaptiveScale(base=TD3BC(**SMALL), k_alpha=1))
     for name in LEARNED:
         assert equal(getattr(states[-1].base, name), getattr(plain[-1].base, name))
-    weights = [0.75**4, *(0.25 * 0.75**i for i in (3, 2, 1, 0))]
-    by_hand = jax.tree.map(
-        lambda *leaves: sum(w * leaf for w, leaf in zip(weights, leaves, strict=True)), *(s.base.actor for s in plain)
-    )
-    for a, b in zip(jax.tree.leaves(by_hand), jax.tree.leaves(states[-1].base.acting), strict=True):
+    for a, b in zip(average(s.base.actor for s in plain), jax.tree.leaves(states[-1].base.acting), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)
     acts_with = plain[-1]._replace(base=plain[-1].base._replace(actor=states[-1].base.acting))
     assert equal(averaged.policy(states[-1]).arrays, TD3BC.policy(averaged.base, acts_with.base).arrays)
+
+
+def test_the_second_policys_average_is_one_of_it_alone(candidates) -> None:
+    settings = {**SMALL, "acting_ratio": 4.0}
+    second = trained(AdaptiveScale(base=candidates.TwoScales(**settings), k_alpha=1))
+    algorithm = AdaptiveScale(base=candidates.AveragedTwoScales(**settings, acting_tau=0.25), k_alpha=1)
+    states = trained(algorithm)
+    for name in (*LEARNED, "acting"):
+        assert equal(getattr(states[-1].base, name), getattr(second[-1].base, name))
+    for a, b in zip(average(s.base.acting for s in second), jax.tree.leaves(states[-1].base.averaged), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)
+    acts_with = second[-1]._replace(base=second[-1].base._replace(acting=states[-1].base.averaged))
+    assert equal(
+        algorithm.policy(states[-1]).arrays, candidates.TwoScales.policy(algorithm.base, acts_with.base).arrays
+    )
+
+
+def average(policies) -> list:
+    """By hand, of five that follow each other, at a rate of 0.25."""
+    weights = [0.75**4, *(0.25 * 0.75**i for i in (3, 2, 1, 0))]
+    leaves = zip(*map(jax.tree.leaves, policies), strict=True)
+    return [sum(w * leaf for w, leaf in zip(weights, same, strict=True)) for same in leaves]
 
 
 def test_the_lower_q_is_that_of_the_critic_which_likes_an_action_less(candidates) -> None:
@@ -141,5 +159,5 @@ def test_ratios_of_two_scales_train_as_one_program(candidates) -> None:
 
 def test_the_long_search_shares_the_runs_of_tier_a(candidates) -> None:
     long, tier_a = (make_plan(suites.expanded([name]), data=FILES) for name in ("candidates_long", "study_a"))
-    assert len(long.runs) == 4 * 21 * 4
+    assert len(long.runs) == 5 * 21 * 4
     assert long.runs.keys() >= tier_a.runs.keys()

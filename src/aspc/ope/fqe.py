@@ -297,6 +297,10 @@ def fitted_q_evaluation(
     `states` says where the returns begin: `choose_states(dataset, "auto")` takes the first states of episodes. The
     estimate of the behaviour can be held against the logged returns (`Ranking.monte_carlo`): where the two disagree,
     believe none of it. docs/trust.md says how far to believe the rest.
+
+    Actions are cut at the dataset's bounds, which may be those of the machine. Where they were only guessed from data
+    that the policies were not trained on, `aspc.ope.runs.with_bounds_of` makes room for what the policies do, as the
+    command does.
     """
     for name, policy in policies.items():
         check_fits(name, policy, dataset)
