@@ -396,7 +396,7 @@ register(
         (
             Block(
                 (ASPC, aspc_with("k_alpha = 30", k_alpha=30), TD3_BC),
-                ("halfcheetah-medium",),
+                ("hopper-medium",),
                 steps=10_000,
                 options={"eval_every": 10_000},
                 alone=True,
