@@ -202,6 +202,17 @@ def test_a_file_with_a_benchmarks_name_has_d4rls_transitions(tmp_path: Path) -> 
     assert len(own.transitions().rewards) == 4
 
 
+def test_what_is_timed_runs_in_turn() -> None:
+    plan = plan_of(
+        "runtime", "alpha0", only=["halfcheetah-medium*", "hopper-medium-v2", "ASPC", "TD3+BC", "alpha0*"], seeds=2
+    )
+    groups = make_groups(plan, plan.runs, 10, ALL_FILES)
+    timed = [(g.members[0].run.seed, g.members[0].variant) for g in groups if g.alone]
+    assert timed == [(0, "ASPC"), (0, "TD3+BC"), (1, "ASPC"), (1, "TD3+BC")]
+    assert [g.alone for g in groups] == [True] * 4 + [False] * (len(groups) - 4)  # suites stay in order
+    assert len(groups) > 4
+
+
 def test_groups_are_programs_of_at_most_the_size_with_seeds_together() -> None:
     plan = plan_of("alpha0", "runtime", only=["*-medium-v2", "maze2d-*", "ASPC", "alpha0*"])
     groups = make_groups(plan, plan.runs, 10, ALL_FILES)

@@ -140,7 +140,15 @@ def make_groups(
         cuts = [round(i * len(members) / parts) for i in range(parts + 1)]
         ordered = sorted(members, key=lambda m: m.run.dataset)
         groups += [Group(tuple(ordered[a:b]), plugin) for a, b in pairwise(cuts)]
-    return groups
+    return in_turn(groups)
+
+
+def in_turn(groups: list[Group]) -> list[Group]:
+    """Timed runs in the order of datasets and seeds, variants in turn: a machine that gets slower does so for all."""
+    timed = sorted((group for group in groups if group.alone), key=lambda group: group.members[0].run.seed)
+    timed.sort(key=lambda group: group.members[0].run.dataset)
+    following = iter(timed)
+    return [next(following) if group.alone else group for group in groups]
 
 
 def file_of(run: RunSpec, data: Mapping[str, Path]) -> str | None:
