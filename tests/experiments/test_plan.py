@@ -10,6 +10,7 @@ import pytest
 from aspc.data import d4rl, known_names
 from aspc.errors import AspcError
 from aspc.experiments import suites
+from aspc.experiments.engine import groups_to_run
 from aspc.experiments.groups import Group, load_dataset, make_groups
 from aspc.experiments.plan import RunSpec, files_of, make_plan, name_in_presets
 from aspc.presets.paper_tables import tables
@@ -202,11 +203,11 @@ def test_a_file_with_a_benchmarks_name_has_d4rls_transitions(tmp_path: Path) -> 
     assert len(own.transitions().rewards) == 4
 
 
-def test_what_is_timed_runs_in_turn() -> None:
+def test_what_is_timed_runs_in_turn(tmp_path: Path) -> None:
     plan = plan_of(
         "runtime", "alpha0", only=["halfcheetah-medium*", "hopper-medium-v2", "ASPC", "TD3+BC", "alpha0*"], seeds=2
     )
-    groups = make_groups(plan, plan.runs, 10, ALL_FILES)
+    groups = groups_to_run(tmp_path, plan, list(plan.runs), 10, ALL_FILES)
     timed = [(g.members[0].run.seed, g.members[0].variant) for g in groups if g.alone]
     assert timed == [(0, "ASPC"), (0, "TD3+BC"), (1, "ASPC"), (1, "TD3+BC")]
     assert [g.alone for g in groups] == [True] * 4 + [False] * (len(groups) - 4)  # suites stay in order

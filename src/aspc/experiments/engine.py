@@ -32,6 +32,7 @@ from aspc.experiments.groups import (
     data_fingerprint,
     file_of,
     group_folder,
+    in_turn,
     load_dataset,
     make_groups,
     part_file,
@@ -243,7 +244,7 @@ def groups_to_run(
     place = {run_id: i for i, run_id in enumerate(pending)}
     new = [_next_attempt(bench, group) for group in make_groups(plan, left, size, data, plugin)]
     # Those that wait for a scale come after the others of their suite, so their place is that of their last run.
-    return sorted([*begun, *new], key=lambda group: max(place[run_id] for run_id in group.run_ids))
+    return in_turn(sorted([*begun, *new], key=lambda group: max(place[run_id] for run_id in group.run_ids)))
 
 
 def _next_attempt(bench: Path, group: Group) -> Group:

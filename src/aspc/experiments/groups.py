@@ -140,7 +140,7 @@ def make_groups(
         cuts = [round(i * len(members) / parts) for i in range(parts + 1)]
         ordered = sorted(members, key=lambda m: m.run.dataset)
         groups += [Group(tuple(ordered[a:b]), plugin) for a, b in pairwise(cuts)]
-    return in_turn(groups)
+    return groups
 
 
 def in_turn(groups: list[Group]) -> list[Group]:
