@@ -58,6 +58,22 @@ def test_single_steps_do_what_blocks_do(algo, hyper):
         np.testing.assert_allclose(last[name], values[:, -1], rtol=2e-3, atol=1e-5, err_msg=name)
 
 
+def test_single_steps_draw_each_block_that_they_touch_once():
+    drawn = []
+
+    class Counting(Loop):
+        def draw_block(self, algorithm, table, run, block):
+            jax.debug.callback(lambda block: drawn.append(int(block)), block)
+            return super().draw_block(algorithm, table, run, block)
+
+    loop, state, runs, table = tiny_loop("td3_bc")
+    counting = Counting(loop.algorithm, loop.spec, loop.layout, loop.vectorise)
+    assert loop.block_steps == 20
+    counting.run_steps(state, runs, table, jnp.asarray(70), jnp.asarray(35))
+    jax.effects_barrier()
+    assert drawn == [3, 4, 5]
+
+
 def test_metrics_of_few_single_steps_are_marked_as_not_computed():
     loop, state, runs, table = tiny_loop("aspc")
     _, _, computed = loop.run_steps(state, runs, table, jnp.asarray(0), jnp.asarray(1))

@@ -212,17 +212,24 @@ class Loop:
                 state, new = algorithm.update(state, *inputs, parts)
                 return state, metrics | new, seen | dict.fromkeys(new, jnp.array(True))
 
-            def one_step(i: Int[Array, ""], carry: Any) -> Any:
-                step = first_step + i
-                inputs = at(self.draw_block(algorithm, table, run, step // self.block_steps), step % self.block_steps)
+            def one_step(drawn: Any, step: Int[Array, ""], carry: Any) -> Any:
                 branches = [partial(branch, parts) for parts in kinds]
+                inputs = at(drawn, step % self.block_steps)
                 return jax.lax.switch(kind_of_step[step % len(cycle)], branches, carry, inputs)
+
+            def part_of_block(block: Int[Array, ""], carry: Any) -> Any:
+                """Those of a block's steps that are asked for. It is drawn once: that costs as much as some steps."""
+                drawn = self.draw_block(algorithm, table, run, block)
+                first, last = block * self.block_steps, (block + 1) * self.block_steps
+                inside = jnp.maximum(first, first_step), jnp.minimum(last, first_step + steps)
+                return jax.lax.fori_loop(*inside, partial(one_step, drawn), carry)
 
             first_inputs = jax.eval_shape(lambda: at(self.draw_block(algorithm, table, run, first_step), 0))
             updates = [partial(update_with, algorithm, parts) for parts in kinds]
             names = {name for update in updates for name in metric_names(update, run.state, first_inputs)}
             nothing_yet = {name: jnp.zeros(()) for name in names}, {name: jnp.array(False) for name in names}
-            return jax.lax.fori_loop(0, steps, one_step, (run.state, *nothing_yet))
+            touched = first_step // self.block_steps, -(-(first_step + steps) // self.block_steps)
+            return jax.lax.fori_loop(*touched, part_of_block, (run.state, *nothing_yet))
 
         return self.train_runs(one_run, runs._replace(state=state))
 
