@@ -145,8 +145,7 @@ def make_groups(
 
 def in_turn(groups: list[Group]) -> list[Group]:
     """Timed runs in the order of datasets and seeds, variants in turn: a machine that gets slower does so for all."""
-    timed = sorted((group for group in groups if group.alone), key=lambda group: group.members[0].run.seed)
-    timed.sort(key=lambda group: group.members[0].run.dataset)
+    timed = sorted((g for g in groups if g.alone), key=lambda g: (g.members[0].run.dataset, g.members[0].run.seed))
     following = iter(timed)
     return [next(following) if group.alone else group for group in groups]
 
