@@ -19,7 +19,7 @@ from aspc import algorithms
 from aspc.__main__ import main
 from aspc.algorithms.base import Spec
 from aspc.data import load
-from aspc.data.files import write_hdf5
+from aspc.data.files import dataset_arrays, write_hdf5
 from aspc.errors import AspcError
 from aspc.finetune import finetune, resume
 from aspc.training import online
@@ -34,6 +34,8 @@ from tiny import TINY, make_dataset
 
 MAZE = "maze2d-umaze?steps=2000"
 OFFLINE = {**TINY, "steps": 80, "log_every": 40, "tensorboard": False, "quiet": True}
+# BC has no critic.
+OFFLINE_BC = {name: value for name, value in OFFLINE.items() if name != "critic_hidden_dim"}
 ONLINE: dict[str, Any] = {
     "collect": 40,
     "eval_every": 80,
@@ -250,9 +252,7 @@ def test_deterministic_policies_explore_with_noise_and_others_by_themselves(name
 
 def test_own_environments_and_rewards_as_they_were_offline(tmp_path: Path) -> None:
     data = make_dataset()
-    hyper = {"actor_hidden_dim": 16, "batch_size": 16, "reward_transform": "standardize"}
-    options = {name: value for name, value in OFFLINE.items() if name not in TINY}
-    run = aspc.train(data, "bc", out=tmp_path / "off", env=None, **options, **hyper)
+    run = aspc.train(data, "bc", out=tmp_path / "off", env=None, reward_transform="standardize", **OFFLINE_BC)
     settings = {**ONLINE, "steps": 40, "eval_every": 40, "updates": 2}
     gone_on = finetune(run, Line, dataset=data, out=tmp_path / "on", **settings)
     assert gone_on.config["env"] == "a Python function"
@@ -287,12 +287,8 @@ def test_every_algorithm_goes_on(name: str, tmp_path: Path) -> None:
 
 def test_data_that_were_moved_are_given_again(tmp_path: Path, capsys: Any) -> None:
     there, here, on = tmp_path / "there.hdf5", tmp_path / "here.hdf5", tmp_path / "on"
-    made = load(MAZE)
-    columns = ("observations", "actions", "rewards", "terminals", "timeouts")
-    write_hdf5(there, {name: getattr(made, name) for name in columns})
-    hyper = {"actor_hidden_dim": 16, "batch_size": 16}
-    options = {name: value for name, value in OFFLINE.items() if name not in TINY}
-    run = aspc.train(there, "bc", out=tmp_path / "off", env=None, **options, **hyper)
+    write_hdf5(there, dataset_arrays(load(MAZE)))
+    run = aspc.train(there, "bc", out=tmp_path / "off", env=None, **OFFLINE_BC)
     there.rename(here)
     words = ["finetune", str(run.path), "--env", "maze2d-umaze", "--out", str(on), "--steps", "40", "--collect", "40"]
     words += ["--eval-every", "40", "--eval-episodes", "1", "--final-episodes", "1", "--quiet"]
