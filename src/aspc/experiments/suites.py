@@ -427,12 +427,7 @@ def rebrac_with(batch_size: int) -> Variant:
 
 CANDIDATES = (
     ASPC,
-    # These differ from ASPC in numbers, so they train with it as one program.
-    aspc_with("alpha0 = 10", alpha=10.0),
-    aspc_with("scale lr = 5e-4", scale_lr=5e-4),
-    aspc_with("discount = 0.995", discount=0.995),
-    # These are programs of their own.
-    aspc_with("L2 as written", l2="literal"),
+    aspc_with("discount = 0.995", discount=0.995),  # a number, so it trains with ASPC as one program
     aspc_with("independent outer batch", outer_batch="independent"),
     Variant("ASPC+AW", "aspc", bc="advantage_weighted"),
     *(rebrac_with(batch_size) for batch_size in (256, 1024)),
