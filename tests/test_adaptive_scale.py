@@ -13,6 +13,7 @@ from aspc import algorithms
 from aspc.adaptive_scale import AdaptiveScale, l1, l2_ema, l2_literal, l3, raw_from_scale
 from aspc.algorithms.base import CRITIC, INNER, SCALE, Batch, OuterTerms, Spec
 from aspc.algorithms.td3_bc import TD3BC
+from aspc.algorithms.wpc import WPC
 from aspc.errors import AspcError
 
 SPEC = Spec(5, 3)
@@ -217,6 +218,18 @@ def test_an_independent_outer_batch_moves_the_scale_otherwise_and_leaves_the_inn
             np.testing.assert_array_equal(a, b)
     assert scales[-1] != scale_same[-1]
     assert scales[-1] != 2.5
+
+
+def test_an_independent_outer_batch_is_weighed_by_the_critics_as_they_are():
+    """What weighs its samples has not been fitted to them: not so, the losses would be judged by another critic."""
+    base = WPC(actor_hidden_dim=12, critic_hidden_dim=12, value_hidden_dim=12, batch_size=24, critic_lr=1e-2)
+    state = base.init(jax.random.key(0), SPEC)
+    ctx = base.prepare(state, *inputs(0), frozenset({CRITIC, INNER}))
+    batch, noise = inputs(1)
+    judged = base.prepare_again(ctx, batch, noise)
+    q, v = ctx.state.critics[0](batch.observations, batch.actions), ctx.state.value(batch.observations)
+    np.testing.assert_allclose(judged.extra, q - v, rtol=1e-5, atol=1e-6)
+    assert judged.state is ctx.state
 
 
 def test_advantage_weights_have_mean_one_and_prefer_good_actions():

@@ -13,6 +13,7 @@ import pytest
 
 from aspc import algorithms
 from aspc.__main__ import COMMANDS, main
+from aspc.cli import final_scale, option
 from aspc.training.config import all_field_names
 from aspc.training.folder import Run
 from tiny import make_dataset
@@ -222,3 +223,57 @@ def test_a_converged_scale_is_taken_from_a_run(tmp_path, capsys):
     assert main(["train", path, *more, *QUICK]) == 0
     np.testing.assert_allclose(Run(tmp_path / "second").metrics["scale"], learned, rtol=1e-5)
     assert "scale_target" in refused(capsys, ["train", path, "--scale-mode", "linear", *QUICK])
+
+
+def test_a_run_that_follows_a_line_can_be_repeated_and_looked_at(tmp_path, capsys):
+    path, out = write_hdf5(tmp_path / "logs.hdf5"), tmp_path / "line"
+    assert main(["train", path, "--scale-mode", "linear", "--scale-target", "5", "--out", str(out), *QUICK]) == 0
+    assert main(["train", "--from", str(out), "--out", str(tmp_path / "again"), "--quiet"]) == 0
+    assert main(["inspect", str(out), "--quiet", "--out", str(tmp_path / "t.html")]) == 0
+    assert Run(tmp_path / "again").config["hyperparameters"] == Run(out).config["hyperparameters"]
+
+
+def test_the_final_scale_is_known_when_the_last_chunk_has_no_step_of_the_policy(tmp_path, capsys):
+    out = tmp_path / "run"
+    assert main(["train", write_hdf5(tmp_path / "logs.hdf5"), "--out", str(out), *QUICK, "--steps", "41"]) == 0
+    assert np.isnan(Run(out).metrics["scale"][-1])
+    assert final_scale(Run(out)) == Run(out).metrics["scale"][-2]
+    assert "nan" not in capsys.readouterr().out
+
+
+def test_options_are_looked_up_as_they_are_read():
+    words = ["--algo", "bc", "--scale_from", "one", "--algo=td3_bc", "--steps"]
+    assert option(words, "algo") == "td3_bc"
+    assert option(words, "scale-from") == "one"
+    assert option(words, "steps") is None
+
+
+def test_a_horizon_is_set_for_all_that_decays(tmp_path, capsys):
+    path = write_hdf5(tmp_path / "logs.hdf5")
+    assert "set it with --horizon" in refused(capsys, ["train", path, "--scale-horizon", "77", *QUICK])
+    assert main(["train", path, "--horizon", "77", "--out", str(tmp_path / "run"), *QUICK]) == 0
+    assert Run(tmp_path / "run").config["hyperparameters"]["scale_horizon"] == 77
+
+
+def test_a_run_of_a_plugins_algorithm_is_looked_at_with_the_plugin(tmp_path, capsys, monkeypatch):
+    known = dict(algorithms._REGISTRY)
+
+    def command(*words):
+        """As in a process of its own, which knows of no plugin yet."""
+        monkeypatch.setattr(algorithms, "_REGISTRY", dict(known))
+        return main([*words])
+
+    plugin = ["--plugin", str(Path(__file__).parents[1] / "examples" / "own_algorithm.py")]
+    path, out = write_hdf5(tmp_path / "logs.hdf5"), str(tmp_path / "run")
+    quick = ["--steps", "40", "--log-every", "20", "--env", "none", "--quiet", "--no-tensorboard"]
+    assert command("train", path, "--algo", "crr", "--out", out, *quick, *plugin) == 0
+    page = ["--quiet", "--states", "50", "--out", str(tmp_path / "t.html")]
+    assert command("inspect", out, *page, *plugin) == 0
+    select = ["--checkpoints", "--steps", "20", "--quiet", "--figure", str(tmp_path / "f.png")]
+    assert command("fqe", out, *select, *plugin) == 0
+    monkeypatch.setattr(algorithms, "_REGISTRY", dict(known))
+    assert "with --plugin" in refused(capsys, ["inspect", out, *page])
+
+
+def test_a_page_that_cannot_be_written_is_said_before_the_work(tmp_path, capsys):
+    assert "choose another place" in refused(capsys, ["inspect", str(tmp_path), "--out", "/proc/none.html"])

@@ -13,7 +13,7 @@ import pytest
 import aspc
 from aspc.__main__ import main
 from aspc.inspect import measures, text
-from aspc.inspect.report import Finding, Report, Subject, level_of, monitored, theory, values
+from aspc.inspect.report import Finding, Report, Subject, inspect_subject, level_of, monitored, theory, values
 from aspc.ope.runs import dataset_of
 from tiny import TINY, make_dataset
 
@@ -73,7 +73,7 @@ def test_calibration_by_hand():
 
 
 def test_impossible_values_disagreement_and_the_worst():
-    assert measures.share_outside(np.asarray([-1.0, 0.0, 10.05, 12.0]), (0.0, 10.0)) == 0.5
+    assert measures.shares_outside(np.asarray([-1.0, 0.0, 10.05, 12.0]), (0.0, 10.0)) == (0.25, 0.25)
     spread = measures.disagreement(np.asarray([[1.0, 5.0, 2.0], [3.0, 5.0, 8.0]]))
     np.testing.assert_allclose(spread, [1, 0, 3])
     np.testing.assert_array_equal(measures.worst(spread, 2), [2, 0])
@@ -155,6 +155,18 @@ def test_actions_are_seen_in_the_policys_units_whatever_bounds_the_data_have(run
         subject = Subject.of(folder, other, 50)
         np.testing.assert_array_equal(subject.actions, Subject.of(folder, data, 50).actions)
         np.testing.assert_array_equal(subject.logged, Subject.of(folder, data, 50).logged)
+
+
+def test_critics_that_still_rise_are_no_over_estimation(tmp_path):
+    data = make_dataset(rewards=np.linspace(1, 3, 600), terminals=np.zeros(600, bool), action_names=["valve", "fan"])
+    options = {"log_every": 40, "quiet": True, "tensorboard": False, "env": None}
+    short = aspc.train(data, "td3_bc", out=tmp_path / "run", steps=40, **options, **TINY)
+    report = inspect_subject(Subject.of(short.path / "policy" / "seed0", data, 100))
+    (finding,) = [f for f in report.findings if f.about == "over-estimation"]
+    assert finding.level == "look"
+    assert "0.0 % of Q(s, π(s)) is above what the logged rewards allow, and 100.0 % below" in finding.text
+    assert "has not settled" in finding.text
+    assert report.action_names == ("valve", "fan")
 
 
 def test_what_cannot_be_known_is_said(run, log, tmp_path, capsys):

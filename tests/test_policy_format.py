@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from aspc.algorithms.diffusion_ql import DiffusionQL
@@ -172,6 +173,35 @@ def test_where_a_policy_is_found(tmp_path: Path) -> None:
         find_policy(tmp_path, 1)
     with pytest.raises(AspcError, match="There is no policy in"):
         load_policy(tmp_path / "nowhere")
+    (tmp_path / "config.json").write_text('{"seeds": [10, 2]}')  # the order in which they were given
+    assert find_policy(tmp_path).name == "seed10"
+    for damaged in ("", "[]", '{"seeds": 3}'):
+        (tmp_path / "config.json").write_text(damaged)
+        assert find_policy(tmp_path).name == "seed2"
+    cut = tmp_path / "cut"
+    cut.mkdir()
+    (cut / "config.json").write_text('{"seeds": [0]}')
+    with pytest.raises(AspcError, match=r"has not finished.*train --resume .*cut.*--checkpoints --select"):
+        find_policy(cut)
+
+
+def test_a_policy_takes_the_logs_columns_by_name_and_is_one_line() -> None:
+    names = [f"T{i}" for i in range(5)]
+    policy = policy_named("td3_bc")
+    named = dataclasses.replace(policy, info={**policy.info, "observation_names": names})
+    row = np.random.default_rng(0).normal(size=(4, 5)).astype(np.float32)
+    table = pd.DataFrame({**{name: row[:, i] for i, name in reversed([*enumerate(names)])}, "more": 1.0})
+    np.testing.assert_array_equal(named.act(table), policy.act(row))
+    np.testing.assert_array_equal(named.act(dict(zip(names, row[0].tolist(), strict=True))), policy.act(row[0]))
+    np.testing.assert_array_equal(named.act(pd.DataFrame(row)), policy.act(row))  # without names: as they come
+    np.testing.assert_array_equal(policy.act(pd.DataFrame(row, columns=names)), policy.act(row))
+    with pytest.raises(AspcError, match="lacks 'T3'; this policy takes T0, T1, T2, T3, T4"):
+        named.act(table.drop(columns="T3"))
+    with pytest.raises(AspcError, match="no names of columns; give an array"):
+        policy.act({"T0": 1.0})
+    assert repr(policy) == (
+        "Policy(deterministic, 5 observation and 3 action numbers, algo td3_bc, dataset random, step 7, seed 3)"
+    )
 
 
 def check_fuzz(folder: Path, name: str, cases: int) -> None:

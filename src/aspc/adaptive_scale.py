@@ -156,12 +156,12 @@ class AdaptiveScale(Generic[Base]):
 
     def __post_init__(self) -> None:
         # As one of several runs of a program the target is a traced number, and so it is given.
-        missing = isinstance(self.scale_target, float) and not self.scale_target > 0
+        missing = isinstance(self.scale_target, int | float) and not self.scale_target > 0
         if self.scale_mode in ("converged", "linear") and missing:
             raise AspcError(f"The scale mode {self.scale_mode!r} needs scale_target, the final scale of a learned run.")
         if self.k_alpha < 1:
             raise AspcError("k_alpha must be at least 1.")
-        if isinstance(self.base.scale, float) and not self.base.scale > 0:
+        if isinstance(self.base.scale, int | float) and not self.base.scale > 0:
             raise AspcError(
                 f"A scale that is learned starts above 0, so {self.base.scale_name} cannot be {self.base.scale}."
             )

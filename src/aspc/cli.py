@@ -17,7 +17,7 @@ import tyro
 from aspc import algorithms
 from aspc.data.commands import Source
 from aspc.errors import AspcError
-from aspc.training.config import TrainOptions, replace_fields
+from aspc.training.config import TrainOptions, flat_values, replace_fields
 
 if TYPE_CHECKING:
     from aspc.training.folder import Run
@@ -38,13 +38,14 @@ def parse(kind: Any, argv: list[str], prog: str, description: str = "", **defaul
 
 
 def option(argv: list[str], name: str) -> str | None:
-    """The value of `--name VALUE` or `--name=VALUE`, looked up before the options are parsed."""
+    """The value of `--name VALUE` or `--name=VALUE`, looked up before the options are parsed; as there the last one
+    counts, and an underscore is a hyphen."""
+    found = None
     for i, word in enumerate(argv):
-        if word == f"--{name}" and i + 1 < len(argv):
-            return argv[i + 1]
-        if word.startswith(f"--{name}="):
-            return word.partition("=")[2]
-    return None
+        given, equals, value = word.partition("=")
+        if given.startswith("--") and given.replace("_", "-") == f"--{name}":
+            found = value if equals else argv[i + 1] if i + 1 < len(argv) else found
+    return found
 
 
 def load_plugin(path: str) -> None:
@@ -119,6 +120,11 @@ def train(argv: list[str]) -> int:
         preset = overrides(name, asked.dataset, asked.preset)
         asked = parse(_with_algorithm(replace_fields(algorithm, preset)), argv, "train", TRAIN_HELP, **defaults)
 
+    given, default = flat_values(asked.algorithm), flat_values(algorithm)
+    if moved := [name for name in given if name.endswith("horizon") and given[name] != default[name]]:
+        flag = moved[0].rpartition(".")[2].replace("_", "-")
+        raise AspcError(f"--{flag} follows from the length of the run; set it with --horizon.")
+
     from aspc.training.problem import load_source
     from aspc.training.run import start_run
 
@@ -178,8 +184,14 @@ def scale_of(path: Path) -> float:
 
 def final_scale(run: Run) -> float | None:
     """The mean over seeds of the scale at the end of a run; None where there is none."""
-    scales = run.metrics.get("scale")
-    return None if scales is None else float(scales[-len(run.seeds) :].mean())
+    from aspc.training.fleet import last_finite
+
+    metrics = run.metrics
+    if "scale" not in metrics:
+        return None
+    scales = [last_finite(metrics["scale"][metrics["seed"] == seed]) for seed in run.seeds]
+    known = [scale for scale in scales if scale is not None]
+    return sum(known) / len(known) if known else None
 
 
 def _with_algorithm(algorithm: Any) -> Any:

@@ -42,8 +42,10 @@ class MissingExtra(AspcError):
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> AspcError:
     """An error for a name that does not exist, with the nearest ones that do."""
     known = sorted(known)
-    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5) or known[:8]
-    return AspcError(f"Unknown {kind} {name!r}; did you mean {', '.join(near)}?")
+    if near := difflib.get_close_matches(name, known, n=3, cutoff=0.5):
+        return AspcError(f"Unknown {kind} {name!r}; did you mean {', '.join(near)}?")
+    more = f" and {len(known) - 8} more" if len(known) > 8 else ""
+    return AspcError(f"Unknown {kind} {name!r}; there are {', '.join(known[:8])}{more}.")
 
 
 def printable(text: str) -> str:

@@ -57,11 +57,13 @@ class Policy:
         return len(self.action_low)
 
     def act(self, observations: np.ndarray, rng: np.random.Generator | int | None = 0) -> np.ndarray:
-        """Actions for one observation [obs] or a batch [batch, obs], in the units of the logs.
+        """Actions for one observation [obs] or a batch [batch, obs], in the units of the logs. Where the log's columns
+        had names, a table or a dictionary with these will do, in any order.
 
         `rng` matters only for policies that sample (diffusion, flow); an integer is a seed.
         """
-        x = np.asarray(observations, np.float32)
+        known = isinstance(observations, np.ndarray)  # the usual case, and a fast one
+        x = np.asarray(observations if known else self._in_order(observations), np.float32)
         if x.shape[-1:] != self.observation_mean.shape or x.ndim > 2:
             raise AspcError(
                 f"This policy takes observations of {self.observation_size} numbers, [{self.observation_size}] or "
@@ -70,6 +72,26 @@ class Policy:
         rows = x if x.ndim == 2 else x[None]
         actions = whole_act(self, rows, sample(self.noise(), len(rows), rng))
         return actions if x.ndim == 2 else actions[0]
+
+    def _in_order(self, observations: Any) -> Any:
+        """The columns of a table or a dictionary by their names, in the order of training; anything else as it is."""
+        by_name = isinstance(observations, Mapping)
+        if not (by_name or hasattr(observations, "columns")):
+            return observations
+        names = self.info.get("observation_names") or []
+        missing = [name for name in names if name not in observations]
+        if not by_name and len(missing) == len(names):
+            return observations  # a table with names of its own: its columns are taken as they come
+        if not names:
+            raise AspcError("This policy's log had no names of columns; give an array instead of a dictionary.")
+        if missing:
+            raise AspcError(f"The observation lacks {missing[0]!r}; this policy takes {', '.join(names)}.")
+        return np.stack([np.asarray(observations[name], np.float32) for name in names], axis=-1)
+
+    def __repr__(self) -> str:
+        sizes = f"{self.observation_size} observation and {self.action_size} action numbers"
+        source = [f"{key} {self.info[key]}" for key in ("algo", "dataset", "step", "seed") if key in self.info]
+        return f"Policy({', '.join([self.kind, sizes, *source])})"
 
     def noise(self) -> dict[str, Draw]:
         """The random numbers that acting takes, by name; none for a deterministic policy."""
@@ -173,7 +195,14 @@ def find_policy(path: str | Path, seed: int | None = None) -> Path:
     if (path / WEIGHTS).exists():
         return path
     folders = (path / "policy").glob("seed*") if (path / "policy").is_dir() else []
-    found = sorted(folders, key=lambda folder: (len(folder.name), folder.name))  # seed 2 before seed 10
+    given = [f"seed{seed}" for seed in _seeds_of(path)]
+    # As they were given; without that, seed 2 before seed 10.
+    found = sorted(folders, key=lambda f: (given.index(f.name) if f.name in given else len(given), len(f.name), f.name))
+    if not found and given:
+        raise AspcError(
+            f"{path} has not finished, so it has no policy yet: go on with aspc train --resume {path}, or take one of "
+            f"its checkpoints, aspc fqe {path} --checkpoints --select FOLDER."
+        )
     if not found:
         raise AspcError(f"There is no policy in {path}; give a run's folder or a policy's own folder.")
     if seed is None:
@@ -182,6 +211,15 @@ def find_policy(path: str | Path, seed: int | None = None) -> Path:
     if wanted not in found:
         raise AspcError(f"{path} has no policy of seed {seed}; it has {', '.join(f.name[4:] for f in found)}.")
     return wanted
+
+
+def _seeds_of(run: Path) -> list[Any]:
+    """The seeds of a run in the order in which they were given, so far as its folder says."""
+    try:
+        seeds = json.loads((run / "config.json").read_text("utf-8"))["seeds"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return []
+    return seeds if isinstance(seeds, list) else []
 
 
 def load_policy(path: str | Path, seed: int | None = None) -> Policy:
@@ -199,15 +237,21 @@ def without_nan(value: Any, instead: Callable[[float], Any] = lambda number: Non
     return instead(float(value)) if number and not math.isfinite(value) else value
 
 
-def make_room(path: Path, suffix: str) -> None:
-    """The folder that a file will be written into, made now: before the work, not after it, one learns if it cannot.
-    The name has to say what will be in the file, so that no log is written over by a mistake."""
-    if path.suffix.lower() != suffix:
-        raise AspcError(f"{path} cannot be written: give it a name that ends in {suffix}.")
+def make_room(path: Path, *suffixes: str) -> None:
+    """The folder that a file will be written into, made and tried now: before the work, not after it, one learns if it
+    cannot. The name has to say what will be in the file, so that no log is written over by a mistake."""
+    if path.suffix.lower() not in suffixes:
+        raise AspcError(f"{path} cannot be written: give it a name that ends in {' or '.join(suffixes)}.")
     if path.is_dir():
         raise AspcError(f"{path} is a folder; choose another name for the file.")
+    make_folder_for(path)
+
+
+def make_folder_for(path: Path) -> None:
+    """The folder of what will be written, made now, and a file made in it, which says whether that can be done."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=path.parent).close()
     except OSError as error:
         raise AspcError(f"{path} cannot be written: {error.strerror}; choose another place.") from error
 

@@ -59,6 +59,15 @@ def test_info_takes_maps_bounds_and_strictness(capsys: pytest.CaptureFixture[str
         run("info", "other.npz", "--map", "actions=u", "--action-low", "-1", "--action-high", "1", "--strict")
     with pytest.raises(AspcError, match="--map takes KEY=NAME"):
         run("info", "other.npz", "--map", "state")
+    with pytest.raises(AspcError, match="--map names 'actions' twice; give it once, with commas: actions=NAME,NAME"):
+        run("info", "other.npz", "--map", "observations=state", "actions=u", "actions=v")
+
+
+def test_a_map_is_stated_as_it_was_given() -> None:
+    asked = commands.Source(map=("observations=a,b", "actions=u_*"), action_low=(0.0,), env="none")
+    assert commands.Source.stated(asked.options()) == asked
+    listed = {"key_map": {"observations": ["a", "b"], "actions": "u_*"}}  # from Python
+    assert commands.Source.stated(listed).map == asked.map
 
 
 def test_info_writes_a_page_of_pictures(capsys: pytest.CaptureFixture[str]) -> None:
@@ -83,6 +92,19 @@ def test_pages_of_many_sizes(sizes: tuple[int, int], env: str | None) -> None:
     assert ("first 12 of 20" in captions[2]) == (sizes[1] == 20)
 
 
+def test_panels_of_actions_have_the_names_of_their_columns() -> None:
+    from matplotlib.figure import Figure
+
+    def titles(**names: tuple[str, ...]) -> list[str]:
+        figure = Figure()
+        page._actions(figure, dataset(**names))
+        return [axes.get_title() for axes in figure.axes]
+
+    assert titles() == ["0", "1"]
+    assert titles(action_names=("valve", "a$b_{")) == ["valve", "a$b_{"]
+    assert page.png(page._actions, dataset(action_names=("valve", "a$b_{$")))  # no formula, though it looks like one
+
+
 def test_principal_components_find_the_widest_plane() -> None:
     rng = np.random.default_rng(0)
     hidden = rng.normal(size=(500, 2))
@@ -95,10 +117,10 @@ def test_principal_components_find_the_widest_plane() -> None:
 # ── warnings ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def with_constants() -> Dataset:
+def with_constants(**names: tuple[str, ...]) -> Dataset:
     log = make_log(rows=3_000)
     log["observations"][:, 1], log["actions"][:, 0] = 7.0, 0.5
-    return dataset(**log)
+    return dataset(**log, **names)
 
 
 def saturated() -> Dataset:
@@ -132,17 +154,20 @@ REPEATED = {key: np.concatenate([array, array[:100]]) for key, array in make_log
     [
         (with_constants(), "observation dimension 1 never changes"),
         (with_constants(), "action dimension 0 never changes"),
+        (with_constants(observation_names=("a", "b", "c")), r"observation dimension 1 \(b\) never changes"),
+        (with_constants(action_names=("u", "v")), r"action dimension 0 \(u\) never changes"),
         (dataset(**REPEATED), "100 of 3,100 rows repeat"),
         (saturated(), "actions sit at a bound: in dimension . in 100 %"),
         (guessed(), "actions sit at a bound: in dimension . in 100 %"),
-        (mistyped("observations", 1e9), r"observation dimension 2 is 1e\+09 in row 42 \(1 such rows\)"),
-        (mistyped("rewards", -1e30), r"reward is -1e\+30 in row 42 \(1 such rows\)"),
+        (mistyped("observations", 1e9), r"observation dimension 2 is 1e\+09 in row 42 \(1 such row\)"),
+        (mistyped("rewards", -1e30), r"reward is -1e\+30 in row 42 \(1 such row\)"),
         (dataset(rewards=np.ones(3_000)), "the reward is 1 in every row"),
         (dataset(rewards=-np.arange(3_000) / 1_000), "no reward is above 0: .* --algo iql"),
         (dataset(rewards=-np.arange(3_000) / 1_000, terminals=np.zeros(3_000)), "no reward is .* --reward-shift 3"),
         (dataset(terminals=np.zeros(3_000), timeouts=np.zeros(3_000)), "no episode ever ends"),
         (smooth(missing=True), "29 steps jump .* first after row 100 of 3,000: episode ends may be missing"),
-        (dataset(rows=50), "only 50 rows"),
+        (dataset(rows=50), "there are only 50 rows"),
+        (dataset(rows=1), "there is only 1 row."),
     ],
 )
 def test_each_warning_is_given(made: Dataset, says: str) -> None:
@@ -222,9 +247,16 @@ def test_convert_keeps_everything(capsys: pytest.CaptureFixture[str]) -> None:
     assert (len(packed), packed.env) == (len(made.transitions().rewards), "Pendulum-v1")
     np.testing.assert_array_equal(packed.action_high, made.action_high)
     run("convert", "b.npz", "packed2")
-    capsys.readouterr()
-    run("info", "packed")
-    assert "packed, to be streamed" in capsys.readouterr().out
+    for folder in ("packed", "packed2"):  # of an HDF5 file, slab by slab, and of a dataset
+        packed = streaming.StreamingDataset.open(folder)
+        assert (packed.observation_names, packed.action_names) == (made.observation_names, made.action_names)
+        capsys.readouterr()
+        run("info", folder)
+        out = capsys.readouterr().out
+        assert "packed, to be streamed" in out
+        assert re.search(
+            r"observation +3 numbers: x, y, spin\naction +1 number: torque\naction bounds +\[-5, 5\] in", out
+        )
     with pytest.raises(AspcError, match="for what it was packed from"):
         run("info", "packed", "--action-high", "3")
     for target, says in (("b.npz", "there already"), ("x.csv", "not written as .csv"), ("packed", "there already")):

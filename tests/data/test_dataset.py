@@ -112,6 +112,23 @@ def test_bounds_from_the_data_leave_a_margin_and_from_the_environment_none() -> 
     np.testing.assert_array_equal(from_env.action_high, [2.0])
 
 
+def test_guessed_bounds_are_said_to_be_guessed() -> None:
+    actions = np.linspace([-2.0], [2.0], 12).astype(np.float32)
+
+    def notes(**bounds: object) -> tuple[str, ...]:
+        return make(**{"actions": actions, "action_low": None, "action_high": None, **bounds}).notes
+
+    assert notes() == (
+        "action bounds are guessed from the data ([-2.2, 2.2] in every dimension); "
+        "state yours with --action-low and --action-high.",
+    )
+    (half,) = notes(action_low=-3)
+    assert half.startswith("high action bounds are guessed")
+    assert half.endswith("state yours with --action-high.")
+    assert notes(action_low=-3, action_high=3) == ()
+    assert notes(env="Pendulum-v1") == ()
+
+
 def test_actions_are_scaled_by_their_bounds() -> None:
     actions = np.random.default_rng(0).uniform([0.0, -5.0], [10.0, -4.0], (12, 2)).astype(np.float32)
     data = make(actions=actions, action_low=[0, -5], action_high=[10, -4])

@@ -72,12 +72,11 @@ def write_as(path: Path, log: dict[str, np.ndarray]) -> Path:
 
 
 def write_without_ends(path: Path, log: dict[str, np.ndarray], **more: np.ndarray) -> Path:
-    if path.suffix == ".npz":
-        np.savez(path, **{key: log[key] for key in ("observations", "actions", "rewards")}, **more)
-        return path
+    if path.suffix in (".npz", ".hdf5"):
+        return write_as(path, {**{key: log[key] for key in ("observations", "actions", "rewards")}, **more})
     table = columns(log)
     del table["terminal"], table["timeout"]
-    return write_csv(path, {**table, **more})
+    return (write_csv if path.suffix == ".csv" else write_table)(path, {**table, **more})
 
 
 def same(dataset: Dataset, log: dict[str, np.ndarray], atol: float = 0.0) -> None:
@@ -131,6 +130,45 @@ def test_a_column_done_is_a_terminal_with_a_warning(tmp_path: Path, log: dict[st
     assert found.notes == ["'done' was read as terminals: if it also marks time limits, map those to timeouts."]
     np.testing.assert_array_equal(found.arrays["terminals"], log["terminals"])
     assert files.extract(path, {"terminals": "done"}).notes == []  # asked for
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet", ".npz", ".hdf5"])
+def test_what_is_mapped_to_one_key_is_not_taken_for_another(tmp_path: Path, log, suffix: str) -> None:
+    path = write_without_ends(tmp_path / f"mine{suffix}", log, done=log["terminals"] | log["timeouts"])
+    for key in ("timeout", "timeouts"):
+        dataset = data.load(path, key_map={key: "done"}, action_low=-1, action_high=1)
+        assert (dataset.terminals.sum(), dataset.timeouts.sum(), dataset.notes) == (0, 6, ())
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_exact_names_come_before_patterns_and_lists_of_names_work(tmp_path: Path, log, suffix: str) -> None:
+    table = columns(log)
+    for old, new in (("obs_0", "TI-101.PV [°C]"), ("obs_1", "Temp, degC")):
+        table[f'"{new}"' if suffix == ".csv" else new] = table.pop(old)
+    path = (write_csv if suffix == ".csv" else write_table)(tmp_path / f"mine{suffix}", table)
+    order = ("TI-101.PV [°C]", "Temp, degC", "obs_2")
+    for wanted, names in (
+        ("TI-101.PV [°C]", order[:1]),
+        ("Temp, degC", order[1:2]),
+        ("Temp, degC,obs_2, TI-101.PV [°C]", (*order[1:], order[0])),
+        ("obs_2,obs_*", order[2:]),
+        (list(order), order),
+        (order, order),
+        (["T*", "obs_*"], order),
+    ):
+        assert data.load(path, key_map={"observations": wanted}).observation_names == names
+    with pytest.raises(AspcError, match="the key map says 'obs_3', but there are"):
+        data.load(path, key_map={"observations": ["obs_2", "obs_3"]})
+    for wrong in ([], [1], 7):
+        with pytest.raises(AspcError, match="for 'observations'; give a name or a list of names"):
+            data.load(path, key_map={"observations": wrong})
+
+
+def test_arrays_are_mapped_by_one_name(tmp_path: Path, log: dict[str, np.ndarray]) -> None:
+    path = write_as(tmp_path / "mine.npz", {"a": log["observations"], **log})
+    assert len(data.load(path, key_map={"observations": ["a"]})) == 60
+    with pytest.raises(AspcError, match="'observations' is one array, but the key map says 'a', 'observations'"):
+        data.load(path, key_map={"observations": ["a", "observations"]})
 
 
 def test_columns_can_be_mapped_and_are_ordered_by_number(tmp_path: Path, log: dict[str, np.ndarray]) -> None:
@@ -203,7 +241,15 @@ def test_whole_numbers_as_actions_are_refused_where_the_file_says_integers(tmp_p
         write_as(tmp_path / "mine.hdf5", integers),
     ):
         refuse(path, "so discrete")
-    half = {**table, "action_1": log["actions"][:, 1]}  # integers beside floats are numbers like others
+    floats = log["actions"][:, 1]
+    for truths in ({}, {"action_1": floats}):  # truth values are refused beside floats too, whatever the format
+        table_of_truths = {**table, "action_0": np.arange(60) % 2 == 0, **truths}
+        for path in (
+            write_csv(tmp_path / "truths.csv", table_of_truths),
+            write_table(tmp_path / "truths.parquet", table_of_truths),
+        ):
+            refuse(path, "column 'action_0' holds truth values, so discrete")
+    half = {**table, "action_1": floats}  # integers beside floats are numbers like others
     assert data.load(write_table(tmp_path / "half.parquet", half)).action_size == 2
 
 
@@ -256,6 +302,18 @@ def test_a_folder_is_a_dataset_of_episodes(tmp_path: Path, log: dict[str, np.nda
     empty.mkdir()
     with pytest.raises(AspcError, match="holds no episodes"):
         data.load(empty)
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".csv", ".hdf5", ".parquet"])
+def test_the_end_of_a_file_in_a_folder_is_the_end_of_its_episode(tmp_path: Path, log, suffix: str) -> None:
+    folder = tmp_path / "episodes"
+    folder.mkdir()
+    for i in range(3):
+        part = {key: array[20 * i : 20 * i + 20] for key, array in log.items()}
+        write_without_ends(folder / f"{i}{suffix}", part)
+    dataset = data.load(folder)
+    np.testing.assert_array_equal(np.flatnonzero(dataset.timeouts), [19, 39, 59])
+    assert not dataset.terminals.any()
 
 
 def test_a_d4rl_name_brings_environment_and_scores_if_sizes_match(tmp_path: Path) -> None:
@@ -416,9 +474,37 @@ def test_bad_tables(tmp_path: Path, log: dict[str, np.ndarray]) -> None:
     import pyarrow.parquet as pq
 
     pq.write_table(pa.table({**columns(log), "reward": pa.array([None] + [1.0] * 59)}), tmp_path / "holes.parquet")
-    refuse(tmp_path / "holes.parquet", "column 'reward' has 1 empty cells")
+    refuse(tmp_path / "holes.parquet", "column 'reward' has 1 empty cell; fill")
     pq.write_table(pa.table({**columns(log), "reward": pa.array(["x"] * 60)}), tmp_path / "text.parquet")
-    refuse(tmp_path / "text.parquet", "column 'reward' must hold numbers")
+    refuse(tmp_path / "text.parquet", "column 'reward' holds text, not numbers; leave it out with --map, or code it")
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_columns_of_truth_values_are_numbers_and_columns_of_text_are_none(tmp_path: Path, log, suffix: str) -> None:
+    def write(**changes: np.ndarray) -> Path:
+        return (write_csv if suffix == ".csv" else write_table)(tmp_path / f"x{suffix}", {**columns(log), **changes})
+
+    for truths in (["obs_1"], ["obs_0", "obs_1", "obs_2", "reward"]):
+        on = np.arange(60) % 3 == 0
+        dataset = data.load(write(**dict.fromkeys(truths, on)))
+        np.testing.assert_array_equal(dataset.observations[:, 1], on)
+    for words in (["B000", "B001"], ["AUTO", "MAN"]):
+        refuse(
+            write(obs_1=np.array(words * 30)),
+            rf"^x\{suffix}: column 'obs_1' holds text, not numbers; leave it out with --map, or code it as numbers\.$",
+        )
+
+
+def test_a_hole_among_truth_values_is_placed(tmp_path: Path, log: dict[str, np.ndarray]) -> None:
+    path = write_csv(tmp_path / "x.csv", {**columns(log), "obs_1": np.array(["True", "False", ""] * 20)})
+    refuse(path, "x.csv, line 4: the cell of column 'obs_1' is empty")
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-16", "utf-16-le"])
+def test_text_that_is_not_utf8_says_the_cure(tmp_path: Path, log: dict[str, np.ndarray], encoding: str) -> None:
+    path = write_csv(tmp_path / "x.csv", {"obs_°C": log["rewards"], **columns(log)})
+    path.write_bytes(path.read_text("utf-8").encode(encoding))
+    refuse(path, r"^x\.csv: its text is not in UTF-8; save it as UTF-8")
 
 
 @pytest.mark.parametrize("cell", ["nan", "-inf", "1e300"])
@@ -499,6 +585,11 @@ def test_unknown_names_and_options_say_what_there_is() -> None:
         data.load("maze2d-umaze?seed=-1")
     with pytest.raises(AspcError, match="no dataset's name"):
         data.load("qqqq")
+    for wrong in (np.zeros((3, 2)), None, {"observations": []}):
+        with pytest.raises(
+            AspcError, match=rf"not from {type(wrong).__name__}: write a table to a Parquet .*from_array"
+        ):
+            data.load(wrong)
 
 
 def test_a_question_mark_in_a_file_name_is_just_that(tmp_path: Path, log: dict[str, np.ndarray]) -> None:

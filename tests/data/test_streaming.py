@@ -72,6 +72,8 @@ def test_a_file_without_timeouts_and_bounds_from_its_data(tmp_path: Path) -> Non
     reference = files.load(tmp_path / "own.hdf5", max_episode_steps=7)
     assert len(own) == len(reference.transitions().rewards)
     np.testing.assert_array_equal(own.action_low, reference.action_low)
+    for notes, guessed in ((packed.notes, False), (own.notes, True), (reference.notes, True)):
+        assert any("bounds are guessed" in note for note in notes) == guessed
 
 
 def test_windows_repeat_themselves_and_differ_by_number_and_seed(tmp_path: Path) -> None:
@@ -157,6 +159,9 @@ def test_bad_packed_folders_and_sources(tmp_path: Path) -> None:
     (packed.folder / "packed.json").write_text(json.dumps({**meta, "format": 99}))
     with pytest.raises(AspcError, match="format 99"):
         StreamingDataset.open(packed.folder)
+    (packed.folder / "packed.json").write_text(json.dumps({**meta, "action_names": ["one too few"]}))
+    with pytest.raises(AspcError, match="not a whole packed folder"):
+        StreamingDataset.open(packed.folder)
     (tmp_path / "junk.hdf5").write_bytes(b"junk")
     with pytest.raises(AspcError, match="absent, damaged or not HDF5"):
         pack(tmp_path / "junk.hdf5", tmp_path / "q")
@@ -170,7 +175,31 @@ def test_bad_packed_folders_and_sources(tmp_path: Path) -> None:
             file[key] = array[:-1] if key == "rewards" else array
     with pytest.raises(AspcError, match="differ in length"):
         pack(tmp_path / "short.hdf5", tmp_path / "q")
+    with h5py.File(tmp_path / "scalar.hdf5", "w") as file:
+        for key, array in make_log().items():
+            file[key] = 1.0 if key == "rewards" else array
+    with pytest.raises(AspcError, match="'rewards' must have one or two axes"):
+        pack(tmp_path / "scalar.hdf5", tmp_path / "q")
+    with h5py.File(tmp_path / "chunk.hdf5", "w") as file:
+        for key, array in make_log().items():
+            file.create_dataset(key, data=array, chunks=array.shape, compression="gzip", fletcher32=True)
+        place = file["actions"].id.get_chunk_info(0)
+    with open(tmp_path / "chunk.hdf5", "r+b") as file:
+        file.seek(place.byte_offset)
+        file.write(bytes(place.size))
+    with pytest.raises(AspcError, match="'actions' is damaged"):
+        pack(tmp_path / "chunk.hdf5", tmp_path / "q")
+    log = make_log()
+    del log["timeouts"]
+    files.write_hdf5(tmp_path / "open.hdf5", log)
+    for limit in (0, -5):
+        with pytest.raises(AspcError, match="max_episode_steps must be at least 1"):
+            pack(tmp_path / "open.hdf5", tmp_path / "q", max_episode_steps=limit)
     assert not (tmp_path / "q").exists()
+    assert any(
+        "step limit of 7 is assumed" in note
+        for note in pack(tmp_path / "open.hdf5", tmp_path / "q", max_episode_steps=7).notes
+    )
 
 
 @pytest.mark.slow

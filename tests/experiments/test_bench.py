@@ -212,7 +212,7 @@ def test_wrong_options_are_sentences(tmp_path: Path) -> None:
         (["tiny", "--budget", "0"], "--budget is in minutes, above 0"),
         (["tiny", "--dry-run", "--rate", "aspx=30"], "did you mean aspc"),
         (["tiny_files", "--data", str(tmp_path / "none")], "no folder"),
-        (["tiny", "--only", "fql"], "did you mean"),
+        (["tiny", "--only", "fql"], "there are ASPC, BC"),
         (["tiny", "--at-once", "0"], "--at-once must be at least 1"),
         (["tiny", "--at-once", "2", "--engine", "ray"], "--at-once is for --engine local"),
     ):
@@ -315,7 +315,7 @@ def test_what_ends_a_bench_in_one_process_ends_one_of_several(tmp_path: Path) ->
     (group_folder(tmp_path, group.group_id) / GROUP).write_text("{}")
     engine = ProcessesEngine(tmp_path, at_once=1)
     engine.start(group)
-    with pytest.raises(AspcError, match=r"^A group\.json of the bench is damaged"):
+    with pytest.raises(AspcError, match=r"group\.json is damaged; remove its folder"):
         engine.wait(600)
     engine.start(group)
     engine._jobs[group.group_id][1].kill()

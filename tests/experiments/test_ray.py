@@ -9,16 +9,18 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from same import assert_each_run_once, assert_same_results
 
-from aspc.errors import AspcError
+from aspc.errors import AspcError, DiskTrouble
 from aspc.experiments import results, suites
 from aspc.experiments.groups import make_groups
 from aspc.experiments.plan import make_plan
-from aspc.experiments.ray_engine import RayEngine, unpack
+from aspc.experiments.ray_engine import RayEngine, lost_when_stopped, unpack
+from aspc.training.trainer import Interrupted
 
 ray = pytest.importorskip("ray", reason="needs Ray: pip install 'aspc[ray]'")
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own
@@ -129,6 +131,32 @@ def test_files_that_are_not_a_groups_own_are_refused(tmp_path: Path) -> None:
     for name in ("runs/another.parquet", f"{own}/../other/x", "/etc/passwd", f"{own}-2/x"):
         with pytest.raises(AspcError, match="not its own"):
             unpack(tmp_path, group, {name: b""})
+
+
+def test_a_full_disk_is_no_failure_of_a_run_and_a_stop_is_a_lost_machine(tmp_path: Path, monkeypatch) -> None:
+    class Task(Exception):
+        cause: Exception = DiskTrouble("The disk is full.")
+
+    def get(task: Any) -> None:
+        raise task
+
+    engine = object.__new__(RayEngine)
+    kinds = SimpleNamespace(RayTaskError=Task, RayError=Task)
+    engine._ray, engine._running = SimpleNamespace(get=get, exceptions=kinds), {}
+    for cause in (DiskTrouble("The disk is full."), ValueError("a bug")):
+        task = Task()
+        task.cause = cause
+        engine._running[task] = "group"
+        if isinstance(cause, DiskTrouble):
+            with pytest.raises(DiskTrouble, match="disk is full"):
+                engine._ended(task)
+        else:
+            assert engine._ended(task).error == "ValueError: a bug"
+    left = []
+    monkeypatch.setattr(os, "_exit", left.append)
+    with lost_when_stopped():
+        raise Interrupted("Stopped.", signal.SIGTERM)
+    assert left == [143]
 
 
 def test_a_cluster_that_is_not_there_is_a_sentence(tmp_path: Path) -> None:

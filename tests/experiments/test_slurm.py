@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from by_hand import Clock
 
-from aspc.errors import AspcError
+from aspc.errors import AspcError, DiskTrouble
 from aspc.experiments import engine as engine_module
 from aspc.experiments import results, suites
 from aspc.experiments.engine import Bench
@@ -28,6 +29,20 @@ def test_groups_are_jobs(tmp_path: Path, uninterrupted: Path) -> None:
     found = results.read(tmp_path).runs.set_index("run_id")["score_last"]
     assert len(found) == 2
     assert (found == expected[found.index]).all()
+
+
+def test_a_full_disk_is_no_failure_of_a_run(tmp_path: Path) -> None:
+    plan = make_plan(suites.expanded(["tiny_shared"]))
+    (group,) = make_groups(plan, plan.runs, 2, {})
+    engine = SlurmEngine(tmp_path, cluster="local")
+    paths = SimpleNamespace(stderr=tmp_path / "log")
+    for said in ("aspc.errors.DiskTrouble: no space", "ValueError: a bug"):
+        job = SimpleNamespace(job_id="17", done=lambda: True, paths=paths, exception=lambda said=said: said)
+        if "Disk" in said:
+            with pytest.raises(DiskTrouble, match=r"17 ended without results.*the same command goes on"):
+                engine._ended(group, job)
+        else:
+            assert "17 ended without results" in engine._ended(group, job).error
 
 
 class Queued:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aspc import algorithms
+from aspc.algorithms.td3_bc import TD3BC
 from aspc.training.config import TrainOptions, replace_fields
 from aspc.training.loop import Loop, Source, plan_chunk, start_runs, usual_blocks
 from aspc.training.problem import Problem
@@ -156,3 +159,16 @@ def test_every_full_chunk_uses_whole_blocks_where_it_can(index, block, chunk):
     pieces = plan_chunk(index * chunk, (index + 1) * chunk, block, usual)
     single = sum(piece.steps for piece in pieces if not piece.blocks)
     assert single <= 2 * block
+
+
+def test_a_metric_may_be_a_whole_number_or_a_truth_value():
+    class Counted(TD3BC):
+        def update(self, state, batch, noise, parts):
+            state, metrics = super().update(state, batch, noise, parts)
+            return state, {**metrics, "rows": jnp.asarray(len(batch.rewards)), "paid": batch.rewards.max() > 0}
+
+    loop, state, runs, table = tiny_loop("td3_bc")
+    counted = Loop(Counted(**dataclasses.asdict(loop.algorithm)), loop.spec, loop.layout, loop.vectorise)
+    _, metrics, computed = counted.run_steps(state, runs, table, jnp.asarray(0), jnp.asarray(3))
+    assert computed["rows"].all()
+    np.testing.assert_array_equal(metrics["rows"], TINY["batch_size"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import signal
@@ -19,7 +20,7 @@ from aspc.__main__ import main
 from aspc.algorithms.base import Preprocessing
 from aspc.data import files
 from aspc.errors import AspcError
-from aspc.training import evaluation, folder, worker
+from aspc.training import evaluation, folder, progress, worker
 from aspc.training.checkpoint import Checkpoints
 from aspc.training.config import TrainOptions, check_values, replace_fields
 from aspc.training.evaluation import Evaluator
@@ -60,6 +61,8 @@ def test_whole_numbers_come_in_many_kinds():
         ({"seeds": [2**31]}, "0 to 2,147,483,647"),
         ({"seeds": []}, "for example --seeds 0 1 2 3"),
         ({"seeds": [True, 2]}, "--seeds must be a whole number"),
+        ({"checkpoint_every": -1}, r"--checkpoint-every must be 0 \(about once a minute\) or more, not -1"),
+        ({"monitor_every": -1}, r"--monitor-every must be 0 \(never\) or more"),
     ],
 )
 def test_options_that_cannot_be(changes, says):
@@ -78,12 +81,47 @@ def test_options_that_cannot_be(changes, says):
         ("td3_bc", {"batch_size": 0}, "batch_size must be at least 1"),
         ("td3_bc", {"critic_hidden_dim": 0}, "critic_hidden_dim must be at least 1"),
         ("td3_bc", {"actor_hidden_layers": -1}, "actor_hidden_layers must be at least 0"),
+        ("td3_bc", {"policy_freq": 0}, "policy_freq must be at least 1"),
+        ("aspc", {"alpha": 0}, "starts above 0"),
+        ("aspc", {"scale_horizon": 77}, r"scale_horizon follows from the length of the run; set it with horizon="),
+        ("aspc", {"key_map": {"observations": "s"}}, r"how data are read.*aspc\.data\.load\(PATH, key_map=…\)"),
+        ("aspc", {"stps": 10}, "Unknown setting 'stps'; did you mean steps"),
+        ("aspc", {"zzz": 10}, r"Unknown setting 'zzz'; there are .* and \d+ more\."),
+        (None, {}, "algo is an algorithm or the name of one"),
     ],
 )
 def test_hyperparameters_that_cannot_be(algo, changes, says, tmp_path):
     with pytest.raises(AspcError, match=says):
         aspc.train(make_dataset(), algo, out=tmp_path / "run", env=None, **{**SHORT, **changes})
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("algo", "changes", "says"),
+    [
+        ("diffusion_ql", {"diffusion_steps": 0}, "diffusion_steps must be at least 1"),
+        ("diffusion_ql", {"time_dim": 3}, "time_dim must be an even number, at least 4"),
+        ("diffusion_ql", {"ema_every": 0}, "ema_every must be at least 1"),
+        ("fql", {"flow_steps": 0}, "flow_steps must be at least 1"),
+        ("iql", {"max_weight": 0.0}, "max_weight must be above 0"),
+    ],
+)
+def test_values_that_no_algorithm_can_have(algo, changes, says):
+    with pytest.raises(AspcError, match=says):
+        check_values(replace_fields(algorithms.default(algo), changes))
+
+
+def test_settings_are_taken_together_in_whatever_order_they_stand():
+    given = {"scale_mode": "linear", "base": {"alpha": 3.0}, "scale_target": 5.0, "base.tau": 0.1, "discount": 0.9}
+    for settings in (given, dict(reversed(given.items()))):
+        algorithm = replace_fields(algorithms.default("aspc"), settings)
+        assert (algorithm.scale_mode, algorithm.scale_target) == ("linear", 5.0)
+        assert (algorithm.base.alpha, algorithm.base.tau, algorithm.base.discount) == (3.0, 0.1, 0.9)
+
+
+def test_data_of_another_kind_are_refused_in_a_sentence(tmp_path):
+    with pytest.raises(AspcError, match=r"a Dataset \(aspc\.data\.Dataset\.from_arrays.*, not dict"):
+        aspc.train({"observations": np.zeros((4, 2))}, out=tmp_path / "run", **SHORT)
 
 
 def test_every_algorithm_is_what_it_can_be():
@@ -364,3 +402,65 @@ def test_what_can_be_said_when_a_run_is_resumed(tmp_path, capsys):
         main([*resume, "--help"])
     assert ended.value.code == 0
     assert "last checkpoint" in capsys.readouterr().out
+
+
+# -- more than one evaluation --------------------------------------------------------------------------------
+
+
+class Closing(Counting):
+    """Says when it is made and closed."""
+
+    made, closed = 0, 0
+
+    def __init__(self):
+        type(self).made += 1
+
+    def close(self):
+        type(self).closed += 1
+
+
+def test_environments_of_a_function_are_kept_and_closed():
+    policy = policy_named("td3_bc", obs=4, act=2)
+    with Evaluator(Closing) as evaluator:
+        first = [evaluator.evaluate(policy, [1, 2, 3]).result() for _ in range(2)]
+        assert (Closing.made, Closing.closed) == (3, 0)
+    assert Closing.closed == 3
+    assert first[0].row(lambda value: value) == first[1].row(lambda value: value)
+
+
+def test_a_message_that_is_cut_is_the_end_of_a_worker():
+    stream = io.BytesIO()
+    worker.send(stream, ("episodes", [1.0] * 100))
+    whole = stream.getvalue()
+    assert worker.receive(io.BytesIO(whole))[0] == "episodes"
+    for length in (0, 4, 8, len(whole) - 1):
+        with pytest.raises(EOFError):
+            worker.receive(io.BytesIO(whole[:length]))
+
+
+def test_the_time_left_is_not_told_by_the_time_that_compiling_took(monkeypatch, capsys):
+    clock = iter([0.0, 30.0, 41.0, 52.0])
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
+    seen = progress.Progress(4_000)
+    seen.show(1_000)
+    seen.show(2_000)
+    seen.show(3_000, score="7.0")
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [
+        "1,000/4,000 steps",
+        "2,000/4,000 steps  91 steps/s  0:22 left",
+        "3,000/4,000 steps  91 steps/s  0:11 left  score 7.0",
+    ]
+
+
+def test_a_training_on_costs_is_warned_of_it_unless_it_can_cope(tmp_path, capsys):
+    """The tiny dataset's rewards are all below 0."""
+    said = "warning: no reward is above 0: actions that nobody tried"
+    for algo, changes, warned in (
+        ("td3_bc", {}, True),
+        ("td3_bc", {"reward_shift": 100.0}, False),
+        ("bc", {}, False),
+    ):
+        settings = {k: v for k, v in {**SHORT, **changes}.items() if algo != "bc" or "critic" not in k}
+        aspc.train(make_dataset(), algo, out=tmp_path / f"{algo}{warned}", env=None, **{**settings, "quiet": False})
+        assert (said in capsys.readouterr().err) == warned

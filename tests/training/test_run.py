@@ -17,6 +17,7 @@ import pytest
 import aspc
 from aspc.errors import AspcError
 from aspc.training.folder import RowFile, read_rows
+from aspc.training.problem import load_source
 from aspc.training.run import Diverged
 from tiny import TINY, Counting, make_dataset
 
@@ -308,6 +309,10 @@ def test_a_packed_folder_is_streamed_and_a_cut_run_sees_the_same_windows(tiny, t
     same(weights(whole), weights(resumed))
     with pytest.raises(AspcError, match="held out"):
         aspc.train(tmp_path / "packed", out=tmp_path / "no", holdout=0.5, **options)
+    # Where a policy is evaluated is no matter of how the data are read; all else was settled when they were packed.
+    assert load_source(tmp_path / "packed", {"env": "none"}).rows == whole.config["dataset"]["transitions"]
+    with pytest.raises(AspcError, match="packed already; key_map"):
+        load_source(tmp_path / "packed", {"env": "none", "key_map": {"rewards": "r"}})
 
 
 def test_presets_and_bc_variants_are_in_the_config(tiny, tmp_path):

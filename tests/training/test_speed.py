@@ -71,6 +71,9 @@ def test_compare_and_sweep_save_and_draw(tmp_path: Path, capsys: pytest.CaptureF
         (["--profile", "--compare", "bc,aspc"], "one of --profile"),
         (["--plot", "x.png"], "give --compare or --sweep-seeds"),
         (["--sweep-seeds", "1,two"], "whole numbers"),
+        (["--save", "table.txt"], "ends in .json"),
+        (["--save", "/proc/none/table.json"], "choose another place"),
+        (["--compare", "bc,bc", "--plot", "x.txt"], "ends in .png or .svg"),
     ],
 )
 def test_what_cannot_be_measured_is_said(options: list[str], says: str, capsys: pytest.CaptureFixture[str]):

@@ -123,6 +123,17 @@ class TestErrorsSayWhatToDo:
         with pytest.raises(AspcError, match="metric 'surprise'"):
             verify(_changed(tmp_path, "iql_deterministic", **{"out/surprise": np.zeros(50)}))
 
+    @pytest.mark.parametrize("changes", [{"batch/weights": np.zeros((50, 8))}, {"batch/actions": np.zeros((50, 3, 2))}])
+    def test_arrays_that_do_not_fit(self, changes: dict[str, np.ndarray], tmp_path: Path) -> None:
+        with pytest.raises(AspcError, match="cannot be replayed: its arrays do not fit"):
+            verify(_changed(tmp_path, "iql", **changes))
+
+    def test_nothing_to_compare(self, tmp_path: Path) -> None:
+        trace = read_trace(GOLDEN / "iql.npz")
+        results = {name: None for name in trace.arrays if name.split("/")[0] in ("out", "norm", "final")}
+        with pytest.raises(AspcError, match="no results to compare"):
+            verify(_changed(tmp_path, "iql", **results))
+
     def test_a_missing_array(self, tmp_path: Path) -> None:
         with pytest.raises(AspcError, match="lacks"):
             verify(_changed(tmp_path, "iql", **{"batch/terminals": None}))

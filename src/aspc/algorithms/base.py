@@ -202,7 +202,8 @@ class Scalable(Preprocessing):
 
     def prepare_again(self, ctx: Any, batch: Batch, noise: Noise) -> Any:
         """The context for judging the inner step on another batch: what that batch brings with it (targets, weights),
-        and the state as it is before the inner step."""
+        and the state as it is before the inner step. No part of a step is asked for, so the critics of TD3+BC and what
+        builds on it are not fitted to that batch before they weigh it."""
         return self.prepare(ctx.state, batch, noise, frozenset())._replace(state=ctx.state)
 
     def inner_params(self, state: Any) -> Any:

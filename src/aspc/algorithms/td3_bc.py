@@ -89,6 +89,8 @@ class TD3BC(TD3):
     def prepare(self, state: Any, batch: Batch, noise: Noise, parts: Parts) -> Context:
         """The critics' step: Σ_k mean (Q_k(s, a) − y)²."""
         target = self.td_target(state, batch, noise)
+        if CRITIC not in parts:
+            return Context(state, batch, noise, {}, target)
         fit = fit_critics(Adam(self.critic_lr), state.critics, state.critics_opt, batch, target.y)
         state = state._replace(critics=fit.params, critics_opt=fit.opt_state)
         return Context(state, batch, noise, {"critic_loss": fit.loss, "q_mean": fit.aux[0].mean()}, target)

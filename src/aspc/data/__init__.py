@@ -32,6 +32,11 @@ def load(name_or_path: str | os.PathLike[str], **options: Any) -> Dataset:
     Paths: HDF5, NPZ, Parquet, Arrow, CSV, or a folder of episodes. Options are those of the kind's own loader
     (`aspc.data.files.load` for paths); one that the kind does not know is an error.
     """
+    if not isinstance(name_or_path, str | os.PathLike):
+        raise AspcError(
+            f"A dataset is loaded by its name or path, not from {type(name_or_path).__name__}: write a table to a "
+            "Parquet or CSV file and load that, or give its arrays to aspc.data.Dataset.from_arrays."
+        )
     name = os.fspath(name_or_path)
     try:
         return _loader(name)(**options)

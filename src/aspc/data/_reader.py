@@ -13,11 +13,11 @@ from aspc.data import files
 from aspc.errors import AspcError
 
 
-def main(path: str, folder: str, key_map: str) -> None:
+def main(path: str, folder: str, how: str) -> None:
     report_to = os.dup(1)
     os.dup2(2, 1)  # whatever a library prints must not mix with the report
     try:
-        arrays, notes, facts = files.extract(Path(path), json.loads(key_map))
+        arrays, notes, facts = files.extract(Path(path), **json.loads(how))
         for key, array in arrays.items():
             np.save(Path(folder) / f"{key}.npy", array, allow_pickle=False)
         report: dict[str, object] = {"keys": list(arrays), "notes": notes, "facts": facts}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,7 +54,7 @@ class Source:
     def stated(cls, options: Mapping[str, Any]) -> Source:
         """The inverse of `options`."""
         return cls(
-            map=tuple(f"{key}={name}" for key, name in options.get("key_map", {}).items()),
+            map=tuple(f"{key}={_with_commas(names)}" for key, names in options.get("key_map", {}).items()),
             env=options.get("env"),
             action_low=_many(options.get("action_low", [])),
             action_high=_many(options.get("action_high", [])),
@@ -68,6 +69,9 @@ class Source:
         ]
         if wrong:
             raise AspcError(f"--map takes KEY=NAME, as in observations=obs, not {wrong[0]!r}.")
+        twice = [key for key, count in Counter(key for key, *_ in pairs).items() if count > 1]
+        if twice:
+            raise AspcError(f"--map names {twice[0]!r} twice; give it once, with commas: {twice[0]}=NAME,NAME.")
         return {key: value for key, _, value in pairs}
 
 
@@ -75,6 +79,10 @@ def _one_or_many(values: tuple[float, ...]) -> float | list[float] | None:
     if not values:
         return None
     return values[0] if len(values) == 1 else list(values)
+
+
+def _with_commas(names: Any) -> str:
+    return ",".join(map(str, names)) if isinstance(names, list | tuple) else str(names)
 
 
 def _many(value: float | list[float]) -> tuple[float, ...]:
@@ -121,7 +129,7 @@ class Info:
 
     def run(self) -> None:
         from aspc.data import streaming
-        from aspc.data.summary import summarise
+        from aspc.data.summary import summarise, summarise_packed
         from aspc.policy import make_room
 
         if self.page is not None:
@@ -131,7 +139,7 @@ class Info:
                 raise AspcError(
                     f"{self.dataset} is packed: pictures and other options are for what it was packed from."
                 )
-            _print_packed(streaming.StreamingDataset.open(self.dataset))
+            print(summarise_packed(streaming.StreamingDataset.open(self.dataset)).text())
             return
         loaded = self.source.load(self.dataset)
         print(summarise(loaded).text())
@@ -141,17 +149,6 @@ class Info:
             path = Path(f"{loaded.name.replace('/', '-')}.html") if self.page is None else self.page
             write_page(loaded, path)
             print(f"pictures: {path}")
-
-
-def _print_packed(packed: Any) -> None:
-    print(f"dataset      {packed.name} (packed, to be streamed)")
-    print(f"transitions  {len(packed):,} ({len(packed) * packed.row_bytes / 1e9:,.2f} GB)")
-    print(f"observation  {packed.observation_size} numbers")
-    print(f"action       {packed.action_size} numbers")
-    print(f"mean reward  {packed.mean_reward:.4g}")
-    print(f"environment  {packed.env or 'none'}")
-    for note in packed.notes:
-        print(f"warning: {note}")
 
 
 @dataclass(frozen=True)

@@ -105,6 +105,14 @@ def _bound(key: str, value: ArrayLike, size: int, name: str) -> np.ndarray:
         raise AspcError(f"{name}: {key} must be one number or {size} numbers, one an action dimension.") from error
 
 
+def shown_bounds(low: np.ndarray, high: np.ndarray) -> str:
+    """Bounds as people read them, the first few where they differ."""
+    pairs = [f"[{below:.4g}, {above:.4g}]" for below, above in zip(low, high, strict=True)]
+    if len(set(pairs)) == 1:
+        return f"{pairs[0]} in every dimension"
+    return " ".join(pairs[:8]) + (f" and {len(pairs) - 8} more" if len(pairs) > 8 else "")
+
+
 def action_bounds(
     actions: np.ndarray, action_low: ArrayLike | None, action_high: ArrayLike | None, env: str | None, name: str
 ) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
@@ -126,6 +134,11 @@ def action_bounds(
     high = _bound("action_high", high if action_high is None else action_high, size, name)
     if not (np.isfinite(low).all() and np.isfinite(high).all() and (low < high).all()):
         raise AspcError(f"{name}: action bounds must be finite, and each low bound below its high bound.")
+    missing = [side for side, given in (("low", action_low), ("high", action_high)) if given is None]
+    if known is None and missing:
+        which = "action bounds" if len(missing) == 2 else f"{missing[0]} action bounds"
+        options = " and ".join(f"--action-{side}" for side in missing)
+        notes += (f"{which} are guessed from the data ({shown_bounds(low, high)}); state yours with {options}.",)
     return low, high, notes
 
 
@@ -266,7 +279,7 @@ class Dataset:
                 raise AspcError(f"{name}: {len(names)} names are given for {arrays[key].shape[1]} columns of {key!r}.")
         low, high, notes = action_bounds(arrays["actions"], action_low, action_high, env, name)
         clipped, clip_notes = _clip_actions(arrays["actions"], low, high, strict, name)
-        ends, end_notes = _timeouts(arrays["terminals"], arrays.get("timeouts"), max_episode_steps, env)
+        ends, end_notes = episode_ends(arrays["terminals"], arrays.get("timeouts"), max_episode_steps, env)
         if env is not None and ref_min is None and ref_max is None:
             from aspc import envs
 
@@ -483,7 +496,7 @@ class Dataset:
         )
 
 
-def _timeouts(
+def episode_ends(
     terminals: np.ndarray, timeouts: np.ndarray | None, max_episode_steps: int | None, env: str | None
 ) -> tuple[np.ndarray, tuple[str, ...]]:
     """Episode ends that are not terminals, logged or implied by the step limit; and notes."""

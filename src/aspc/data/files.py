@@ -29,6 +29,7 @@ from aspc.data.dataset import Dataset
 from aspc.errors import AspcError, MissingExtra
 
 Arrays = dict[str, Any]  # NumPy arrays by name
+KeyMap = Mapping[str, str | Sequence[str]]  # which stored names hold which array: `checked_map` makes sure
 
 FACTS_KEY = "aspc"  # attribute of HDF5 files that we write: environment, bounds and scores, as JSON
 FACTS_PREFIX = "aspc_"  # of the arrays that say the same in an NPZ file: numbers, or text as NumPy's unicode
@@ -68,6 +69,8 @@ TABLE_SUFFIXES = (".parquet", ".arrow", ".feather")
 CSV_SUFFIXES = (".csv", ".csv.gz")
 SUFFIXES = (*HDF5_SUFFIXES, ".npz", *TABLE_SUFFIXES, *CSV_SUFFIXES)
 SEPARATORS = ",;\t"  # of a CSV's cells
+TRUTHS = ("true", "false")
+DECIMAL_COMMA = re.compile(r"[+-]?\d*,\d+([eE][+-]?\d+)?")
 LARGEST = float(np.finfo(np.float32).max)
 
 MOST_COMPRESSED = 1100  # deflate's best ratio is 1032 : 1
@@ -102,8 +105,9 @@ def refuse_too_large(claimed: int, name: str) -> None:
 # ── which stored name is which array ────────────────────────────────────────────────────────────────────────────────
 
 
-def _plural_keys(key_map: Mapping[str, str]) -> dict[str, str]:
-    """A key map with our keys, where it may say them in the singular, as the columns of tables are called."""
+def checked_map(key_map: Mapping[str, Any]) -> KeyMap:
+    """A key map with our keys, where it may say them in the singular, as the columns of tables are called; its values
+    are text or lists of text."""
     plural = {name: key for key in ALIASES for name in (key, key.removesuffix("s"))}
     unknown = [key for key in key_map if key not in plural]
     if unknown:
@@ -111,25 +115,45 @@ def _plural_keys(key_map: Mapping[str, str]) -> dict[str, str]:
     twice = [key for key, count in Counter(plural[key] for key in key_map).items() if count > 1]
     if twice:
         raise AspcError(f"The key map names {twice[0]!r} twice, once in the singular; leave one of them out.")
-    return {plural[key]: value for key, value in key_map.items()}
+    return {plural[key]: _checked_names(key, names) for key, names in key_map.items()}
 
 
-def resolve_keys(stored: Sequence[str], key_map: Mapping[str, str], name: str) -> tuple[dict[str, str], list[str]]:
-    """Which stored name holds each array, by the key map first and then by known names; and notes."""
-    key_map = _plural_keys(key_map)
-    found, notes = {}, []
+def _checked_names(key: str, names: Any) -> str | list[str]:
+    if isinstance(names, str):
+        return names
+    listed = list(names) if isinstance(names, Iterable) else []
+    if not listed or not all(isinstance(name, str) for name in listed):
+        raise AspcError(f"The key map gives {names!r} for {key!r}; give a name or a list of names.")
+    return listed
+
+
+def resolve_keys(
+    stored: Sequence[str], key_map: KeyMap, name: str, one_episode: bool = False
+) -> tuple[dict[str, str], list[str]]:
+    """Which stored name holds each array, by the key map first and then by the known names that it leaves; and notes.
+
+    A file that is `one_episode` need not say where that ends.
+    """
+    found = {key: _mapped_array(stored, key, names, name) for key, names in key_map.items()}
+    left = set(stored) - set(found.values())
+    notes: list[str] = []
     for key, aliases in ALIASES.items():
-        if key in key_map:
-            if key_map[key] not in stored:
-                raise AspcError(f"{name}: the key map says {key_map[key]!r}, but there are {_listed(stored)}.")
-            found[key] = key_map[key]
-        else:
-            match = next((alias for alias in aliases if alias in stored), None)
-            if match is not None:
-                found[key] = match
-                notes += _notes_on(match)
-    _need_all(found, stored, name)
+        match = None if key in found else next((alias for alias in aliases if alias in left), None)
+        if match is not None:
+            found[key] = match
+            notes += _notes_on(match)
+    _need_all(found, stored, name, one_episode)
     return found, notes
+
+
+def _mapped_array(stored: Sequence[str], key: str, names: str | Sequence[str], name: str) -> str:
+    """The one stored array that a key map says."""
+    listed = [names] if isinstance(names, str) else names
+    if len(listed) > 1:
+        raise AspcError(f"{name}: {key!r} is one array, but the key map says {_listed(listed)}; name one.")
+    if listed[0] not in stored:
+        raise AspcError(f"{name}: the key map says {listed[0]!r}, but there are {_listed(stored)}.")
+    return listed[0]
 
 
 def _notes_on(name: str) -> list[str]:
@@ -144,13 +168,13 @@ def _listed(names: Sequence[str]) -> str:
     return f"{shown} and {len(names) - 20} more" if len(names) > 20 else shown
 
 
-def _need_all(found: Mapping[str, Any], stored: Sequence[str], name: str) -> None:
+def _need_all(found: Mapping[str, Any], stored: Sequence[str], name: str, one_episode: bool) -> None:
     for key in ("observations", "actions", "rewards"):
         if key not in found:
             raise AspcError(
                 f"{name}: {key!r} is missing; there are {_listed(stored)} ({_mapped(key)} says which it is)."
             )
-    if not any(key in found for key in ("terminals", "timeouts", "episodes")):
+    if not one_episode and not any(key in found for key in ("terminals", "timeouts", "episodes")):
         raise AspcError(
             f"{name}: nothing says where episodes end; add a column 'episode' that numbers the stretches, or flags "
             f"'terminal' or 'timeout', or say which of {_listed(stored)} it is with {_mapped('episode')}."
@@ -201,13 +225,13 @@ def complete_flags(arrays: Arrays, length: int, name: str) -> tuple[Arrays, list
 # ── readers, one a format: path and key map in, arrays and notes out ────────────────────────────────────────────────
 
 
-def _read_hdf5(path: Path, key_map: Mapping[str, str]) -> Extracted:
+def _read_hdf5(path: Path, key_map: KeyMap, one_episode: bool) -> Extracted:
     import h5py
 
     with h5py.File(path, "r") as file:
         stored: list[str] = []
         file.visititems(lambda key, item: stored.append(key) if isinstance(item, h5py.Dataset) else None)
-        found, notes = resolve_keys(stored, key_map, path.name)
+        found, notes = resolve_keys(stored, key_map, path.name, one_episode)
         total = 0
         for source in found.values():
             total += check_hdf5_dataset(file[source], f"{path.name}: {source!r}")
@@ -257,9 +281,9 @@ def check_hdf5_dataset(dataset: Any, name: str) -> int:
     return claimed
 
 
-def _read_npz(path: Path, key_map: Mapping[str, str]) -> Extracted:
+def _read_npz(path: Path, key_map: KeyMap, one_episode: bool) -> Extracted:
     def choose(stored: list[str]) -> tuple[dict[str, str], list[str]]:
-        found, notes = resolve_keys(stored, key_map, path.name)
+        found, notes = resolve_keys(stored, key_map, path.name, one_episode)
         return {**found, **{key: key for key in STORED_FACTS if key in stored}}, notes
 
     arrays, notes = _npz_members(path, choose)
@@ -323,10 +347,36 @@ def natural(text: str) -> list[Any]:
 
 
 def _matching(columns: Sequence[str], pattern: str) -> list[str]:
-    """The columns of a pattern: numbered ones (obs_0, obs_1, …) by their numbers, others as they stand in the file."""
+    """The column of that name, or else those of a pattern: numbered ones (obs_0, obs_1, …) by their numbers, others as
+    they stand in the file."""
+    if pattern in columns:  # also one with brackets in its name, which are a pattern's too
+        return [pattern]
     matches = [column for column in columns if fnmatch.fnmatchcase(column, pattern)]
     star = len(pattern.partition("*")[0])
     return sorted(matches, key=natural) if all(column[star:].isdigit() for column in matches) else matches
+
+
+def _parted(text: str, columns: Sequence[str]) -> list[str]:
+    """Names and patterns with commas between; a column with commas in its own name stays whole."""
+    parts, names = text.split(","), list[str]()
+    most = 1 + max((column.count(",") for column in columns), default=0)
+    while parts:
+        whole = (n for n in range(most, 1, -1) if ",".join(parts[:n]).strip() in columns)
+        count = next(whole, 1)
+        names.append(",".join(parts[:count]).strip())
+        parts = parts[count:]
+    return names
+
+
+def _mapped_columns(columns: Sequence[str], names: str | Sequence[str], name: str) -> list[str]:
+    """The columns that a key map says, each once."""
+    found: dict[str, None] = {}
+    for pattern in _parted(names, columns) if isinstance(names, str) else names:
+        matches = _matching(columns, pattern)
+        if not matches:
+            raise AspcError(f"{name}: the key map says {pattern!r}, but there are {_listed(columns)}.")
+        found |= dict.fromkeys(matches)
+    return list(found)
 
 
 def _in_step(found: dict[str, list[str]]) -> dict[str, list[str]]:
@@ -338,27 +388,28 @@ def _in_step(found: dict[str, list[str]]) -> dict[str, list[str]]:
 
 
 def resolve_columns(
-    columns: Sequence[str], key_map: Mapping[str, str], name: str
+    columns: Sequence[str], key_map: KeyMap, name: str, one_episode: bool = False
 ) -> tuple[dict[str, list[str]], list[str]]:
-    """Which columns make each array, and notes; a key map's value is names and patterns with commas between."""
-    key_map = _plural_keys(key_map)
+    """Which columns make each array, by the key map first and then by known names among the others; and notes.
+
+    A key map's value is a list of names and patterns, or a text with commas between them. A file that is
+    `one_episode` need not say where that ends.
+    """
     twice = [column for column, count in Counter(columns).items() if count > 1]
     if twice:
         raise AspcError(f"{name}: the column {twice[0]!r} is there twice; give each column a name of its own.")
-    found: dict[str, list[str]] = {}
+    found = {key: _mapped_columns(columns, names, name) for key, names in key_map.items()}
+    taken = {column for names in found.values() for column in names}
+    left = [column for column in columns if column not in taken]
     notes: list[str] = []
     for key, patterns in COLUMNS.items():
-        given = [part.strip() for part in key_map[key].split(",")] if key in key_map else None
-        for pattern in given if given is not None else patterns:
-            matches = _matching(columns, pattern)
+        for pattern in patterns if key not in key_map else ():
+            matches = _matching(left, pattern)
             if matches:
-                found.setdefault(key, []).extend(matches)
-                if given is None:
-                    notes += _notes_on(pattern)
-                    break
-            elif given is not None:
-                raise AspcError(f"{name}: the key map says {pattern!r}, but there are {_listed(columns)}.")
-    _need_all(found, columns, name)
+                found[key] = matches
+                notes += _notes_on(pattern)
+                break
+    _need_all(found, columns, name, one_episode)
     return _in_step(found), [*notes, *_notes_on_unused(columns, found)]
 
 
@@ -384,6 +435,12 @@ def _table_arrays(found: Mapping[str, list[str]], column: Callable[[str], np.nda
     arrays = {}
     for key, names in found.items():
         parts = [column(source) for source in names]
+        truths = [source for source, part in zip(names, parts, strict=True) if part.dtype == bool]
+        if key == "actions" and truths:  # beside floats they would pass for numbers
+            raise AspcError(
+                f"{name}: column {truths[0]!r} holds truth values, so discrete actions; this library is for continuous "
+                "ones (leave that column out with --map)."
+            )
         is_vector = key in ("observations", "actions", "next_observations")
         arrays[key] = np.stack(parts, axis=1) if is_vector else parts[0]
         if not is_vector and len(parts) > 1:
@@ -391,7 +448,13 @@ def _table_arrays(found: Mapping[str, list[str]], column: Callable[[str], np.nda
     return arrays
 
 
-def _read_arrow(path: Path, key_map: Mapping[str, str]) -> Extracted:
+def _no_numbers(name: str, column: str, held: str) -> AspcError:
+    return AspcError(
+        f"{name}: column {column!r} holds {held}, not numbers; leave it out with --map, or code it as numbers."
+    )
+
+
+def _read_arrow(path: Path, key_map: KeyMap, one_episode: bool) -> Extracted:
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -399,23 +462,26 @@ def _read_arrow(path: Path, key_map: Mapping[str, str]) -> Extracted:
         raise MissingExtra(f"Reading {path.name}", "tables") from error
     if path.suffix == ".parquet":
         with pq.ParquetFile(path) as file:
-            found, notes = resolve_columns(file.schema_arrow.names, key_map, path.name)
+            found, notes = resolve_columns(file.schema_arrow.names, key_map, path.name, one_episode)
             wanted = [column for names in found.values() for column in names]
             refuse_too_large(file.metadata.num_rows * len(wanted) * 16, path.name)
             table = file.read(columns=wanted, use_threads=False)
     else:
         with pa.memory_map(str(path)) as source:
             table = pa.ipc.open_file(source).read_all()
-            found, notes = resolve_columns(table.column_names, key_map, path.name)
+            found, notes = resolve_columns(table.column_names, key_map, path.name, one_episode)
 
     def column(source: str) -> np.ndarray:
         values = table.column(source)
         if values.null_count:
-            raise AspcError(f"{path.name}: column {source!r} has {values.null_count:,} empty cells; fill or drop them.")
+            cells = "cell" if values.null_count == 1 else "cells"
+            raise AspcError(
+                f"{path.name}: column {source!r} has {values.null_count:,} empty {cells}; fill or drop them."
+            )
         if not (
             pa.types.is_integer(values.type) or pa.types.is_floating(values.type) or pa.types.is_boolean(values.type)
         ):
-            raise AspcError(f"{path.name}: column {source!r} must hold numbers, not {values.type}.")
+            raise _no_numbers(path.name, source, "text" if "string" in str(values.type) else str(values.type))
         return values.to_numpy()
 
     arrays = _table_arrays(found, column, path.name)
@@ -425,7 +491,7 @@ def _read_arrow(path: Path, key_map: Mapping[str, str]) -> Extracted:
 def _flag(text: str) -> float:
     """A number or a truth value, as spreadsheets write it."""
     word = text.strip().strip('"').lower()
-    return float(word == "true") if word in ("true", "false") else float(word)
+    return float(word == "true") if word in TRUTHS else float(word)
 
 
 class _Layout(NamedTuple):
@@ -444,38 +510,52 @@ def _split_header(line: str) -> tuple[str, list[str]]:
     return separator, [column.strip() for column in parted[separator]]
 
 
-def _read_csv(path: Path, key_map: Mapping[str, str]) -> Extracted:
+def _read_csv(path: Path, key_map: KeyMap, one_episode: bool) -> Extracted:
     opener: Any = gzip.open if path.name.endswith(".gz") else open
-    with opener(path, "rt", encoding="utf-8-sig", newline="") as file:
-        separator, columns = _split_header(file.readline())
-        found, notes = resolve_columns(columns, key_map, path.name)
-        if not any(line.strip() for line in file):
-            raise AspcError(f"{path.name}: no row follows the header, so the dataset is empty.")
-        wanted = sorted({columns.index(source) for names in found.values() for source in names})
-        flags = {columns.index(n) for key in ("terminals", "timeouts") for n in found.get(key, ())}
-        file.seek(0)
-        table = _read_cells(file, _Layout(separator, columns, wanted, flags), path.name)
-    position = {columns[index]: i for i, index in enumerate(wanted)}
-    arrays = _table_arrays(found, lambda source: table[:, position[source]], path.name)
-    return _extracted(arrays, notes, _names(found), path.name)
-
-
-def _read_cells(file: Any, layout: _Layout, name: str) -> np.ndarray:
-    """The columns that are used; only where one holds what cannot be used, the file is read again to find the place."""
     try:
-        table = np.loadtxt(
-            file,
-            delimiter=layout.separator,
-            skiprows=1,
-            usecols=layout.wanted,
-            ndmin=2,
-            dtype=np.float64,
-            quotechar='"',
-            comments=None,
-            converters=dict.fromkeys(layout.flags, _flag),
-        )
+        with opener(path, "rt", encoding="utf-8-sig", newline="") as file:
+            return _read_lines(file, path.name, key_map, one_episode)
+    except UnicodeDecodeError as error:
+        raise _not_utf8(path.name) from error
+
+
+def _not_utf8(name: str) -> AspcError:
+    return AspcError(f"{name}: its text is not in UTF-8; save it as UTF-8 and load it again.")
+
+
+def _read_lines(file: Any, name: str, key_map: KeyMap, one_episode: bool) -> Extracted:
+    """The table of an open CSV."""
+    header = file.readline()
+    if "\0" in header:  # UTF-16 of which the first two bytes do not say so
+        raise _not_utf8(name)
+    separator, columns = _split_header(header)
+    found, notes = resolve_columns(columns, key_map, name, one_episode)
+    if not any(line.strip() for line in file):
+        raise AspcError(f"{name}: no row follows the header, so the dataset is empty.")
+    wanted = sorted({columns.index(source) for names in found.values() for source in names})
+    flags = {columns.index(n) for key in ("terminals", "timeouts") for n in found.get(key, ())}
+    file.seek(0)
+    table, truths = _read_cells(file, _Layout(separator, columns, wanted, flags), name)
+
+    def column(source: str) -> np.ndarray:
+        index = columns.index(source)
+        return table[:, wanted.index(index)].astype(bool if index in truths else np.float64, copy=False)
+
+    arrays = _table_arrays(found, column, name)
+    return _extracted(arrays, notes, _names(found), name)
+
+
+def _read_cells(file: Any, layout: _Layout, name: str) -> tuple[np.ndarray, set[int]]:
+    """The columns that are used, and which of them hold truth values; only where one holds what is no number, the file
+    is read again to find out what."""
+    try:
+        table = _parse_cells(file, layout)
     except ValueError:
         file.seek(0)
+        truths = _truth_columns(file, layout, name) - layout.flags
+        file.seek(0)
+        if truths:
+            return _read_cells(file, layout._replace(flags=layout.flags | truths), name)[0], truths
         _refuse_bad_cell(file, layout, name)
         raise
     flags = table[:, [i for i, column in enumerate(layout.wanted) if column in layout.flags]]
@@ -488,7 +568,50 @@ def _read_cells(file: Any, layout: _Layout, name: str) -> np.ndarray:
     if found != (len(layout.columns) - 1) * (len(table) + 1):  # more cells, or fewer, or quoted separators
         file.seek(0)
         _refuse_more_cells(file, layout, name)
-    return table
+    return table, set()
+
+
+def _parse_cells(file: Any, layout: _Layout) -> np.ndarray:
+    return np.loadtxt(
+        file,
+        delimiter=layout.separator,
+        skiprows=1,
+        usecols=layout.wanted,
+        ndmin=2,
+        dtype=np.float64,
+        quotechar='"',
+        comments=None,
+        converters=dict.fromkeys(layout.flags, _flag),
+    )
+
+
+def _truth_columns(file: Iterable[str], layout: _Layout, name: str) -> set[int]:
+    """The columns that hold truth values and nothing else; an error for one that holds text and no number at all."""
+    rows = csv.reader(file, delimiter=layout.separator)
+    next(rows)
+    kinds: dict[int, set[str]] = {i: set() for i in layout.wanted}
+    undecided = layout.wanted
+    for row in rows:
+        for i in undecided:
+            if i < len(row) and row[i].strip():
+                kinds[i].add(_kind(row[i].strip()))
+        undecided = [i for i in undecided if "number" not in kinds[i]]
+        if not undecided:
+            return set()
+    text = [i for i in undecided if "text" in kinds[i]]
+    if text:
+        raise _no_numbers(name, layout.columns[text[0]], "text")
+    return {i for i in undecided if kinds[i]}
+
+
+def _kind(cell: str) -> str:
+    if cell.lower() in TRUTHS:
+        return "truth"
+    try:
+        float(cell)
+    except ValueError:
+        return "number" if DECIMAL_COMMA.fullmatch(cell) else "text"
+    return "number"
 
 
 def _refuse_more_cells(file: Iterable[str], layout: _Layout, name: str) -> None:
@@ -528,7 +651,7 @@ def _fault(cell: str, is_flag: bool) -> str:
     try:
         value = _flag(cell) if is_flag else float(cell)
     except ValueError:
-        if re.fullmatch(r"\s*[+-]?\d*,\d+([eE][+-]?\d+)?\s*", cell):
+        if DECIMAL_COMMA.fullmatch(cell.strip()):
             return f"{held}, not a number; write decimals with a point, not with a comma"
         return f"{held}, not a number; fill it or drop that line"
     if not abs(value) <= LARGEST:
@@ -536,7 +659,7 @@ def _fault(cell: str, is_flag: bool) -> str:
     return f"{held}, but must be 0 or 1; mend it or drop that line" if is_flag and value not in (0, 1) else ""
 
 
-def extract(path: Path, key_map: Mapping[str, str]) -> Extracted:
+def extract(path: Path, key_map: KeyMap, one_episode: bool = False) -> Extracted:
     """Read one file in this process; whatever a format's library raises becomes one sentence."""
     name = path.name.lower()
     readers = {HDF5_SUFFIXES: _read_hdf5, (".npz",): _read_npz, TABLE_SUFFIXES: _read_arrow, CSV_SUFFIXES: _read_csv}
@@ -545,7 +668,7 @@ def extract(path: Path, key_map: Mapping[str, str]) -> Extracted:
         raise AspcError(
             f"{path}: files of this kind are not read; known are {', '.join(SUFFIXES)} and folders of them."
         )
-    return _one_sentence(path, lambda: reader(path, key_map))
+    return _one_sentence(path, lambda: reader(path, key_map, one_episode))
 
 
 def _one_sentence(path: Path, read: Callable[[], Extracted]) -> Extracted:
@@ -561,10 +684,13 @@ def _one_sentence(path: Path, read: Callable[[], Extracted]) -> Extracted:
         raise AspcError(f"{path}: the file is damaged, cut short or not what its name says ({detail}).") from error
 
 
-def extract_in_child(path: Path, key_map: Mapping[str, str], patience: float = PATIENCE) -> Extracted:
+def extract_in_child(
+    path: Path, key_map: KeyMap, one_episode: bool = False, *, patience: float = PATIENCE
+) -> Extracted:
     """`extract` in another process: a crash or a hang inside a C library becomes the same clean error."""
     with tempfile.TemporaryDirectory(prefix="aspc-read-") as folder:
-        command = [sys.executable, "-m", "aspc.data._reader", os.fspath(path), folder, json.dumps(dict(key_map))]
+        how = json.dumps({"key_map": key_map, "one_episode": one_episode})
+        command = [sys.executable, "-m", "aspc.data._reader", os.fspath(path), folder, how]
         try:
             size = path.stat().st_size
             done = subprocess.run(command, capture_output=True, timeout=patience + size / SLOWEST_READ, check=False)
@@ -581,23 +707,23 @@ def extract_in_child(path: Path, key_map: Mapping[str, str], patience: float = P
     return Extracted(arrays, report["notes"], report["facts"])
 
 
-def read_arrays(path: Path, key_map: Mapping[str, str] | None = None) -> Extracted:
+def read_arrays(path: Path, key_map: Mapping[str, Any] | None = None) -> Extracted:
     """The arrays of a file or of a folder of episodes, by D4RL's names; and notes."""
     with cache.said_if_slow(f"Reading {path.name} …"):
-        return _read(path, key_map or {})
+        return _read(path, checked_map(key_map or {}))
 
 
-def _read(path: Path, key_map: Mapping[str, str]) -> Extracted:
+def _read(path: Path, key_map: KeyMap, one_episode: bool = False) -> Extracted:
     if not path.exists():
         raise AspcError(f"There is no file {path}.")
     if path.is_dir():
         return _read_folder(path, key_map)
     if path.name.lower().endswith((*HDF5_SUFFIXES, *TABLE_SUFFIXES)):
-        return extract_in_child(path, key_map)
-    return extract(path, key_map)
+        return extract_in_child(path, key_map, one_episode)
+    return extract(path, key_map, one_episode)
 
 
-def _read_folder(path: Path, key_map: Mapping[str, str]) -> Extracted:
+def _read_folder(path: Path, key_map: KeyMap) -> Extracted:
     """A folder of files, each an episode, in the order of their names."""
     files = sorted((p for p in path.iterdir() if p.name.lower().endswith(SUFFIXES)), key=lambda p: natural(p.name))
     if not files:
@@ -621,9 +747,9 @@ def _read_folder(path: Path, key_map: Mapping[str, str]) -> Extracted:
     return Extracted(arrays, notes, {**names})
 
 
-def _read_episode(path: Path, key_map: Mapping[str, str]) -> Extracted:
+def _read_episode(path: Path, key_map: KeyMap) -> Extracted:
     """One file of a folder; its last row ends the episode, by timeout unless it is terminal."""
-    arrays, notes, facts = _read(path, key_map)
+    arrays, notes, facts = _read(path, key_map, one_episode=True)
     length = len(arrays["rewards"])
     timeouts = np.array(arrays.get("timeouts", np.zeros(length)), dtype=bool).reshape(-1)
     if length == 0 or len(timeouts) != length or len(arrays["terminals"]) != length:
@@ -638,16 +764,17 @@ def _read_episode(path: Path, key_map: Mapping[str, str]) -> Extracted:
 def load(
     path: str | os.PathLike[str],
     *,
-    key_map: Mapping[str, str] | None = None,
+    key_map: KeyMap | None = None,
     env: str | None = None,
     name: str | None = None,
     **options: Any,
 ) -> Dataset:
     """A dataset from a file or a folder of episodes.
 
-    `key_map` says which stored name holds which array, e.g. `{"observations": "obs"}`. A file whose name and sizes
-    are a D4RL dataset's gets that dataset's environment and scores; `env="none"` turns that off and another `env`
-    overrides it. Further options are those of `Dataset.from_arrays`.
+    `key_map` says which stored name holds which array, e.g. `{"observations": "obs"}`, and of a table which columns
+    make it, e.g. `{"observations": ["temp", "flow_*"]}`. A file whose name and sizes are a D4RL dataset's gets that
+    dataset's environment and scores; `env="none"` turns that off and another `env` overrides it. Further options are
+    those of `Dataset.from_arrays`.
     """
     path = Path(path)
     stem = path.name

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import html
 import io
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 from aspc.data import cache, d4rl
 from aspc.data.dataset import Dataset
 from aspc.data.summary import Summary, summarise
+from aspc.errors import printable
 
 SHOWN_ROWS = 20_000  # of state coverage
 SHOWN_ACTIONS = 12
@@ -108,8 +110,13 @@ def _actions(figure: Any, dataset: Dataset) -> None:
             continue
         bounds = (float(dataset.action_low[i]), float(dataset.action_high[i]))
         axes.hist(dataset.actions[:, i], bins=40, range=bounds, color=INK)
-        axes.set_title(str(i), fontsize=8)
+        axes.set_title(_action_title(dataset, i), fontsize=8, parse_math=False)
         axes.tick_params(labelsize=6)
+
+
+def _action_title(dataset: Dataset, dimension: int) -> str:
+    """The column's name, in lines that fit a panel, or else the dimension's number."""
+    return textwrap.fill(printable(dataset.action_names[dimension]), 28) if dataset.action_names else str(dimension)
 
 
 def _is_maze(dataset: Dataset) -> bool:

@@ -14,16 +14,18 @@ import os
 import queue
 import shutil
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from aspc.data import cache
-from aspc.data.dataset import Dataset, Transitions, action_bounds, timeouts_from_limit
-from aspc.errors import AspcError
+from aspc.data import cache, d4rl, files
+from aspc.data.dataset import Dataset, Transitions, action_bounds, episode_ends
+from aspc.data.files import KeyMap
+from aspc.errors import AspcError, first_line
 
 META, ROWS = "packed.json", "rows.f32"
 FORMAT = 1
@@ -91,7 +93,7 @@ def pack(
     *,
     n_step: int = 1,
     discount: float = 0.99,
-    key_map: Mapping[str, str] | None = None,
+    key_map: KeyMap | None = None,
     env: str | None = None,
     action_low: Any = None,
     action_high: Any = None,
@@ -105,7 +107,7 @@ def pack(
     if isinstance(source, Dataset):
         return _write_packed(folder, _Reader.of_dataset(source), n_step, discount, strict)
     options = {"action_low": action_low, "action_high": action_high, "max_episode_steps": max_episode_steps}
-    with _open_hdf5(Path(source), key_map or {}, env, **options) as reader:
+    with _open_hdf5(Path(source), files.checked_map(key_map or {}), env, **options) as reader:
         return _write_packed(folder, reader, n_step, discount, strict)
 
 
@@ -120,6 +122,7 @@ class _Reader:
     has_next: bool
     bounds: tuple[np.ndarray, np.ndarray]
     notes: tuple[str, ...]
+    names: dict[str, Any]  # of columns, by `files.NAMES`, where they are known
     close: Callable[[], None] = lambda: None
 
     def __enter__(self) -> _Reader:
@@ -138,6 +141,7 @@ class _Reader:
             has_next=dataset.next_observations is not None,
             bounds=(dataset.action_low, dataset.action_high),
             notes=dataset.notes,
+            names={key: getattr(dataset, key) for key in files.NAMES},
         )
 
     def slab(self, rows: slice, strict: bool) -> Dataset:
@@ -149,6 +153,7 @@ class _Reader:
             timeouts=self.flags[1][rows],
             action_low=self.bounds[0],
             action_high=self.bounds[1],
+            **self.names,
             name=f"{self.name}, rows from {rows.start + 1:,}",
             strict=strict,
         )
@@ -156,7 +161,7 @@ class _Reader:
 
 def _open_hdf5(
     path: Path,
-    key_map: Mapping[str, str],
+    key_map: KeyMap,
     env: str | None,
     *,
     action_low: Any,
@@ -166,27 +171,29 @@ def _open_hdf5(
     """An HDF5 file, its claims checked, its flags read, its bounds known."""
     import h5py
 
-    from aspc import envs
-    from aspc.data import d4rl, files
-
     try:
         file = h5py.File(path, "r")
     except OSError as error:
         raise AspcError(f"{path}: the file is absent, damaged or not HDF5 ({error}).") from error
+
+    def read(key: str, rows: Any = ()) -> np.ndarray:
+        try:
+            return file[found[key]][rows]
+        except OSError as error:
+            raise AspcError(f"{path}: {found[key]!r} is damaged ({first_line(error)}).") from error
+
     try:
         stored: list[str] = []
         file.visititems(lambda key, item: stored.append(key) if isinstance(item, h5py.Dataset) else None)
         found, notes = files.resolve_keys(stored, key_map, path.name)
-        sizes = {key: len(file[source]) for key, source in found.items()}
         for source in found.values():
             files.check_hdf5_dataset(file[source], f"{path.name}: {source!r}")
+        sizes = {key: len(file[source]) for key, source in found.items()}
         if len(set(sizes.values())) != 1:
             raise AspcError(f"{path.name}: its arrays differ in length: {sizes}.")
         if file[found["observations"]].ndim != 2 or file[found["actions"]].ndim != 2:
             raise AspcError(f"{path.name}: observations and actions must have two axes (rows, features).")
-        flags: dict[str, Any] = {
-            key: file[found[key]][()] for key in ("terminals", "timeouts", "episodes") if key in found
-        }
+        flags: dict[str, Any] = {key: read(key) for key in ("terminals", "timeouts", "episodes") if key in found}
         flags, on_order = files.complete_flags(flags, sizes["observations"], path.name)
         notes = [*notes, *on_order]
         name, facts = path.stem, files.read_facts(file.attrs.get(files.FACTS_KEY))
@@ -198,15 +205,14 @@ def _open_hdf5(
         elif env == "none":
             env = None
         terminals = np.asarray(flags["terminals"]).reshape(-1) != 0
-        if "timeouts" in flags:
-            timeouts = (np.asarray(flags["timeouts"]).reshape(-1) != 0) & ~terminals
-        else:
-            limit = max_episode_steps or (
-                envs.horizon(env) if env is not None and not envs.is_continuing(env) else None
-            )
-            timeouts = np.zeros_like(terminals) if limit is None else timeouts_from_limit(terminals, limit)
-        extremes = _extremes(file[found["actions"]])
+        logged = np.asarray(flags["timeouts"]).reshape(-1) != 0 if "timeouts" in flags else None
+        timeouts, on_limit = episode_ends(terminals, logged, max_episode_steps, env)
+        notes = [*notes, *on_limit]
+        extremes = _extremes(partial(read, "actions"), sizes["actions"])
         low, high, more = action_bounds(extremes, action_low, action_high, env, path.name)
+    except (RuntimeError, KeyError, ValueError, OSError) as error:  # what h5py raises on a damaged tree
+        file.close()
+        raise AspcError(f"{path}: the file is damaged ({first_line(error)}).") from error
     except BaseException:
         file.close()
         raise
@@ -214,19 +220,20 @@ def _open_hdf5(
         name=name,
         env=env,
         flags=(terminals, timeouts),
-        read=lambda key, rows: file[found[key]][rows],
+        read=read,
         has_next="next_observations" in found,
         bounds=(low, high),
         notes=(*notes, *more),
+        names={key: facts[key] for key in files.NAMES if key in facts},
         close=file.close,
     )
 
 
-def _extremes(actions: Any) -> np.ndarray:
+def _extremes(actions: Callable[[slice], np.ndarray], length: int) -> np.ndarray:
     """Two rows, the smallest and the largest value of each action dimension."""
     low, high = np.inf, -np.inf
-    for start in range(0, len(actions), SLAB_ROWS):
-        part = actions[start : start + SLAB_ROWS]
+    for start in range(0, length, SLAB_ROWS):
+        part = actions(slice(start, start + SLAB_ROWS))
         low, high = np.minimum(low, part.min(axis=0)), np.maximum(high, part.max(axis=0))
     return np.stack([low, high]).astype(np.float32)
 
@@ -276,6 +283,7 @@ def _write_packed(folder: Path, reader: _Reader, n_step: int, discount: float, s
             "discount": discount,
             "action_low": reader.bounds[0].tolist(),
             "action_high": reader.bounds[1].tolist(),
+            **reader.names,
             "observation_mean": moments.mean.tolist(),
             "observation_std": moments.std.tolist(),
             "notes": notes,
@@ -310,12 +318,12 @@ class StreamingDataset:
     observation_std: np.ndarray
     mean_reward: float
     notes: tuple[str, ...]
+    observation_names: tuple[str, ...] = ()  # the log's columns, in the order of the numbers
+    action_names: tuple[str, ...] = ()
 
     @classmethod
     def open(cls, folder: str | os.PathLike[str]) -> StreamingDataset:
         """Open a folder that `pack` wrote."""
-        from aspc.data.files import read_facts
-
         folder = Path(folder)
         try:
             meta = json.loads((folder / META).read_text("utf-8"))
@@ -325,11 +333,12 @@ class StreamingDataset:
                 raise ValueError("it states sizes that nothing has")
             width = _columns(meta["observation_size"], meta["action_size"])["discounts"].stop
             size = (folder / ROWS).stat().st_size
+            facts = files.checked_facts({"env": meta["env"], **{key: meta.get(key) for key in files.NAMES}})
             with np.errstate(over="ignore"):  # what is too large becomes infinite, and is refused
                 dataset = cls(
                     folder=folder,
                     name=str(meta["name"]),
-                    env=read_facts(json.dumps({"env": meta["env"]})).get("env"),
+                    env=facts.get("env"),
                     rows=int(meta["rows"]),
                     observation_size=int(meta["observation_size"]),
                     action_size=int(meta["action_size"]),
@@ -341,10 +350,13 @@ class StreamingDataset:
                     observation_std=np.asarray(meta["observation_std"], dtype=np.float64),
                     mean_reward=float(meta["mean_reward"]),
                     notes=tuple(map(str, meta["notes"])),
+                    **{key: tuple(facts.get(key, ())) for key in files.NAMES},
                 )
             vectors = (dataset.action_low, dataset.action_high, dataset.observation_mean, dataset.observation_std)
             sizes = [(dataset.action_size,)] * 2 + [(dataset.observation_size,)] * 2
             fits = [vector.shape for vector in vectors] == sizes and all(np.isfinite(v).all() for v in vectors)
+            fits &= len(dataset.observation_names) in (0, dataset.observation_size)
+            fits &= len(dataset.action_names) in (0, dataset.action_size)
             if not fits or not (dataset.action_low < dataset.action_high).all() or dataset.n_step < 1:
                 raise ValueError("its vectors do not fit")
         except (OSError, ValueError, KeyError, TypeError, ArithmeticError, RecursionError) as error:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from aspc.data.dataset import Dataset
+from aspc.data.dataset import Dataset, shown_bounds
+from aspc.data.streaming import StreamingDataset
 from aspc.errors import printable
 
 SATURATED = 0.999  # of the way to a bound
@@ -34,10 +35,14 @@ class Summary:
         return "\n".join(lines)
 
 
+def _counted(count: int, what: str) -> str:
+    return f"{count:,} {what}{'s' * (count != 1)}"
+
+
 def _named(size: int, names: Sequence[str]) -> str:
     """How many numbers, and which: a policy wants them in this order."""
     shown = ", ".join((*names[:MOST_NAMES], "…") if len(names) > MOST_NAMES else names)
-    return f"{size} numbers" + (f": {printable(shown)}" if names else "")
+    return _counted(size, "number") + (f": {printable(shown)}" if names else "")
 
 
 def summarise(dataset: Dataset) -> Summary:
@@ -50,9 +55,7 @@ def summarise(dataset: Dataset) -> Summary:
         ("dataset", dataset.name),
         ("rows", f"{len(dataset):,} ({dataset.nbytes / 1e6:,.1f} MB)"),
         ("transitions", f"{len(dataset.transition_rows()[0]):,}"),
-        ("observation", _named(dataset.observation_size, dataset.observation_names)),
-        ("action", _named(dataset.action_size, dataset.action_names)),
-        ("action bounds", _bounds(dataset)),
+        *_sizes(dataset),
         ("episodes", f"{len(lengths):,} ({terminals:,} ended by terminal, {timeouts:,} by timeout)"),
         ("episode length", _spread(lengths.astype(float), digits=0)),
         ("episode return", _spread(returns, digits=2)),
@@ -65,18 +68,31 @@ def summarise(dataset: Dataset) -> Summary:
     return Summary(tuple(facts), (*dataset.notes, *find_warnings(dataset)))
 
 
+def summarise_packed(packed: StreamingDataset) -> Summary:
+    """What is known of a packed folder without reading its rows."""
+    facts = (
+        ("dataset", f"{packed.name} (packed, to be streamed)"),
+        ("transitions", f"{len(packed):,} ({len(packed) * packed.row_bytes / 1e9:,.2f} GB)"),
+        *_sizes(packed),
+        ("mean reward", f"{packed.mean_reward:.4g}"),
+        ("environment", packed.env or "none"),
+    )
+    return Summary(facts, packed.notes)
+
+
+def _sizes(data: Dataset | StreamingDataset) -> tuple[tuple[str, str], ...]:
+    return (
+        ("observation", _named(data.observation_size, data.observation_names)),
+        ("action", _named(data.action_size, data.action_names)),
+        ("action bounds", shown_bounds(data.action_low, data.action_high)),
+    )
+
+
 def _spread(values: np.ndarray, digits: int) -> str:
     low, middle, high = (float(np.quantile(values, q)) for q in (0.0, 0.5, 1.0))
     return (
         f"{low:,.{digits}f} to {high:,.{digits}f}, median {middle:,.{digits}f}, mean {float(values.mean()):,.{digits}f}"
     )
-
-
-def _bounds(dataset: Dataset) -> str:
-    pairs = [f"[{low:.4g}, {high:.4g}]" for low, high in zip(dataset.action_low, dataset.action_high, strict=True)]
-    if len(set(pairs)) == 1:
-        return f"{pairs[0]} in every dimension"
-    return " ".join(pairs[:8]) + (f" and {len(pairs) - 8} more" if len(pairs) > 8 else "")
 
 
 def find_warnings(dataset: Dataset) -> list[str]:
@@ -87,7 +103,7 @@ def find_warnings(dataset: Dataset) -> list[str]:
         _duplicated_rows,
         _saturated_actions,
         _constant_rewards,
-        _costs,
+        costs,
         _endless_episodes,
         _jumps,
         _little_data,
@@ -97,12 +113,15 @@ def find_warnings(dataset: Dataset) -> list[str]:
 
 def _constant_dimensions(dataset: Dataset) -> list[str]:
     found = []
-    for what, values in (("observation", dataset.observations), ("action", dataset.actions)):
+    columns = (
+        ("observation", dataset.observations, dataset.observation_names),
+        ("action", dataset.actions, dataset.action_names),
+    )
+    for what, values, names in columns:
         still = np.flatnonzero(values.min(axis=0) == values.max(axis=0))
         if len(still):
-            found.append(
-                f"{what} dimension{'s' * (len(still) > 1)} {_numbers(still)} never change{'s' * (len(still) == 1)}."
-            )
+            which = f"dimension{'s' * (len(still) > 1)} {_dimensions(still, names)}"
+            found.append(f"{what} {which} never change{'s' * (len(still) == 1)}.")
     return found
 
 
@@ -121,8 +140,9 @@ def _far_away(dataset: Dataset) -> list[str]:
         for i in np.flatnonzero((high > low) & (furthest > FAR * (high - low))):
             far = np.abs(values[:, i] - middle[i]) > FAR * (high[i] - low[i])
             first, which = int(far.argmax()), "" if what == "reward" else f" {_which(int(i), names)}"
+            rows = _counted(int(far.sum()), "such row")
             found.append(
-                f"{what}{which} is {values[first, i]:.4g} in row {first + 1:,} ({int(far.sum()):,} such rows), where "
+                f"{what}{which} is {values[first, i]:.4g} in row {first + 1:,} ({rows}), where "
                 f"98 % of the rows are between {low[i]:.4g} and {high[i]:.4g}: look whether that is a mistake."
             )
     return found
@@ -133,8 +153,8 @@ def _which(dimension: int, names: Sequence[str]) -> str:
     return f"{dimension} ({printable(names[dimension])})" if names else str(dimension)
 
 
-def _numbers(indices: np.ndarray) -> str:
-    shown = ", ".join(map(str, indices[:10].tolist()))
+def _dimensions(indices: np.ndarray, names: Sequence[str]) -> str:
+    shown = ", ".join(_which(i, names) for i in indices[:10].tolist())
     return shown + (f" and {len(indices) - 10} more" if len(indices) > 10 else "")
 
 
@@ -169,7 +189,7 @@ def _constant_rewards(dataset: Dataset) -> list[str]:
     return [f"the reward is {dataset.rewards[0]:g} in every row: there is nothing to prefer one action by."]
 
 
-def _costs(dataset: Dataset) -> list[str]:
+def costs(dataset: Dataset) -> list[str]:
     """Critics start near 0, so with rewards below 0 all that was never tried looks better than all that was."""
     lowest, highest = float(dataset.rewards.min()), float(dataset.rewards.max())
     if highest > 0 or lowest == highest:
@@ -197,11 +217,13 @@ def _jumps(dataset: Dataset) -> list[str]:
     where = np.flatnonzero(inside)[steps > JUMP * usual] if usual > 0 else np.zeros(0, dtype=int)
     if len(where) == 0:
         return []
+    steps_jump = f"{_counted(len(where), 'step')} jump{'s' * (len(where) == 1)}"
     return [
-        f"{len(where):,} steps jump more than {JUMP:g} times as far as 99 % of steps do, "
+        f"{steps_jump} more than {JUMP:g} times as far as 99 % of steps do, "
         f"first after row {where[0] + 1:,} of {len(dataset):,}: episode ends may be missing there."
     ]
 
 
 def _little_data(dataset: Dataset) -> list[str]:
-    return [f"there are only {len(dataset):,} rows."] if len(dataset) < FEW_ROWS else []
+    are = "is" if len(dataset) == 1 else "are"
+    return [f"there {are} only {_counted(len(dataset), 'row')}."] if len(dataset) < FEW_ROWS else []

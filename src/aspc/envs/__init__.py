@@ -185,7 +185,7 @@ def check_sizes(name: str, found: tuple[int, int], data: tuple[int, int]) -> Non
     if found != data:
         raise AspcError(
             f"{name} has observations of {found[0]} and actions of {found[1]} numbers, but the data have {data[0]} and "
-            f"{data[1]}; evaluate in another environment (--env), or in none (--env none)."
+            f"{data[1]}; evaluate in another environment (--env), or train without one (--env none)."
         )
 
 

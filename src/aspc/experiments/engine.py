@@ -195,7 +195,8 @@ def unfinished_groups(bench: Path) -> list[Group]:
     """Groups that were begun and have no results yet, the oldest first."""
     found = [p for p in (bench / "groups").glob(f"*/{GROUP}") if not part_file(bench, p.parent.name).exists()]
     return [
-        Group.from_json(path.read_text(errors="replace")) for path in sorted(found, key=lambda p: p.stat().st_mtime)
+        Group.from_json(path.read_text(errors="replace"), path)
+        for path in sorted(found, key=lambda p: p.stat().st_mtime)
     ]
 
 

@@ -103,14 +103,14 @@ class Group:
         return json.dumps({"format": 1, **dataclasses.asdict(self)}, indent=1) + "\n"
 
     @classmethod
-    def from_json(cls, text: str) -> Group:
+    def from_json(cls, text: str, path: Path | str = GROUP) -> Group:
         try:
             content = json.loads(text)
             members = [Member(RunSpec(**m["run"]), *(m[k] for k in MEMBER_FACTS)) for m in content["members"]]
             group = cls(tuple(members), content["plugin"], content["attempt"], content.get("command"))
             group.group_id  # noqa: B018  (can be computed)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise AspcError(f"A {GROUP} of the bench is damaged; remove its folder, which is begun again.") from error
+            raise AspcError(f"{path} is damaged; remove its folder, and the group is begun again.") from error
         return group
 
 
@@ -208,7 +208,7 @@ def run_group(bench: Path, group_id: str, quiet: bool = True, on_progress: OnPro
     with _the_only_one(folder):
         if part_file(bench, group_id).exists():
             return
-        group = Group.from_json((folder / GROUP).read_text(errors="replace"))
+        group = Group.from_json((folder / GROUP).read_text(errors="replace"), folder / GROUP)
         if group.plugin and getattr(sys.modules.get("aspc_plugin"), "__file__", None) != group.plugin:
             from aspc.cli import load_plugin
 

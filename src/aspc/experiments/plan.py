@@ -58,7 +58,7 @@ class RunSpec:
         settings = dict(self.settings)
         if self.scale_of is not None and "scale_target" not in settings:
             settings["scale_target"] = 1.0
-        return _with_settings(algorithms.default(self.algo, self.bc), settings)
+        return replace_fields(algorithms.default(self.algo, self.bc), settings)
 
     def train_options(self) -> TrainOptions:
         return TrainOptions(steps=self.steps, tensorboard=False, **self.options)
@@ -105,18 +105,10 @@ def resolved_settings(variant: Variant, dataset: str) -> dict[str, Any]:
         settings = {**overrides(variant.algo, name_in_presets(dataset), variant.preset), **settings}
     if variant.scale_of is not None:
         settings["scale_target"] = 1.0
-    changed = _differences(flat_values(_with_settings(default, settings)), flat_values(default))
+    changed = _differences(flat_values(replace_fields(default, settings)), flat_values(default))
     if variant.scale_of is not None:
         changed.pop("scale_target")
     return changed
-
-
-def _with_settings(algorithm: Any, settings: Mapping[str, Any]) -> Any:
-    # At once, since a mode of the scale is refused without its target.
-    if {"scale_mode", "scale_target"} <= settings.keys():
-        together = {key: settings[key] for key in ("scale_target", "scale_mode")}
-        settings = {**together, **{k: v for k, v in settings.items() if k not in together}}
-    return replace_fields(algorithm, settings)
 
 
 def _differences(new: Mapping[str, Any], old: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,13 +12,15 @@ import os
 import socket
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from aspc.errors import AspcError, MissingExtra, first_line
+from aspc.errors import AspcError, DiskTrouble, MissingExtra, first_line
 from aspc.experiments.engine import Ended
 from aspc.experiments.groups import GROUP, Group, group_folder, part_file, run_group, write_group
 from aspc.policy import write_atomically
+from aspc.training.trainer import Interrupted
 
 CONNECT_SECONDS = 10.0
 RETRIES = 10  # of a task whose machine was lost
@@ -84,6 +86,8 @@ class RayEngine:
         try:
             files = self._ray.get(task)
         except self._ray.exceptions.RayTaskError as error:
+            if isinstance(error.cause, DiskTrouble):  # no fault of the run: the bench stops, and can go on
+                raise error.cause from error
             return Ended(group, f"{type(error.cause).__name__}: {error.cause}")
         except self._ray.exceptions.RayError as error:
             return Ended(group, f"Its machine was lost {RETRIES + 1} times, or the cluster ended: {first_line(error)}")
@@ -116,14 +120,24 @@ def refuse_unreachable(address: str) -> None:
 def train_in_place(bench: str, group_id: str, gpus: float) -> None:
     """Train a group in the folder that all machines see."""
     _share_device(gpus)
-    run_group(Path(bench), group_id)
+    with lost_when_stopped():
+        run_group(Path(bench), group_id)
+
+
+@contextlib.contextmanager
+def lost_when_stopped() -> Iterator[None]:
+    """A worker that is told to stop ends as one whose machine is lost: Ray begins its task again."""
+    try:
+        yield
+    except Interrupted as interruption:
+        os._exit(interruption.exit_code)
 
 
 def train_and_pack(group_json: str, gpus: float) -> Files:
     """Train a group in a folder of this machine; returns what it leaves behind."""
     _share_device(gpus)
     group = Group.from_json(group_json)
-    with tempfile.TemporaryDirectory(prefix="aspc-") as folder:
+    with lost_when_stopped(), tempfile.TemporaryDirectory(prefix="aspc-") as folder:
         bench = Path(folder)
         write_group(bench, group)
         run_group(bench, group.group_id)

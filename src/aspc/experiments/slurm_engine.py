@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from aspc.errors import AspcError, MissingExtra
+from aspc.errors import AspcError, DiskTrouble, MissingExtra
 from aspc.experiments.engine import Ended, Watching
 from aspc.experiments.groups import Group, group_folder, part_file, run_group
 from aspc.policy import write_atomically
@@ -87,8 +87,12 @@ class SlurmEngine(Watching):
         over = job.done()  # asked first: results are written before a job ends
         if part_file(self.bench, group.group_id).exists():
             return Ended(group)
-        log = job.paths.stderr if over else ""
-        return Ended(group, f"The job {job.job_id} ended without results; its log is {log}") if over else None
+        if not over:
+            return None
+        said = f"The job {job.job_id} ended without results; its log is {job.paths.stderr}"
+        if DiskTrouble.__name__ in str(job.exception()):  # no fault of the run: the bench stops, and can go on
+            raise DiskTrouble(f"{said}; it could not write, so make room, and the same command goes on.")
+        return Ended(group, said)
 
     def close(self) -> None:
         """Jobs that are still wanted go on without us; the next `aspc bench` finds their results."""

@@ -13,7 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
-from aspc.errors import AspcError
+from aspc.errors import AspcError, unknown_name
 from aspc.policy import Policy, find_policy, write_atomically
 
 __all__ = ["export", "load_stablehlo", "main"]
@@ -32,6 +32,8 @@ def export(
 
     What is already at `out` is kept, unless `force` is given; then it is replaced whole.
     """
+    if format not in DEFAULT_NAMES:
+        raise unknown_name("format of an export", str(format), DEFAULT_NAMES)
     folder = find_policy(run, seed)
     policy = Policy.load(folder)
     target = Path(out) if out is not None else folder / DEFAULT_NAMES[format]

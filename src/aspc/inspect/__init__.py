@@ -32,6 +32,8 @@ class Inspect:
     """Logged states to look at."""
     out: Path = Path("trust.html")
     """Where to write the page."""
+    plugin: Path | None = None
+    """A Python file that registers the algorithm, where it is your own."""
     json: bool = False
     """Print one JSON object instead of a table."""
     quiet: bool = False
@@ -40,9 +42,11 @@ class Inspect:
 
 
 def main(argv: list[str]) -> int:
-    from aspc.cli import parse
+    from aspc.cli import load_plugin, parse
 
     asked: Inspect = parse(Inspect, argv, "inspect")
+    if asked.plugin is not None:
+        load_plugin(str(asked.plugin))
 
     import sys
 

@@ -97,10 +97,10 @@ def calibration(q: np.ndarray, returns: np.ndarray) -> Calibration:
     )
 
 
-def share_outside(q: np.ndarray, limits: tuple[float, float]) -> float:
-    """The share of values that no policy can have (with a margin of 1 % of their range)."""
+def shares_outside(q: np.ndarray, limits: tuple[float, float]) -> tuple[float, float]:
+    """The shares of values below and above all that a policy can have (with a margin of 1 % of their range)."""
     margin = 0.01 * (limits[1] - limits[0])
-    return float(((q < limits[0] - margin) | (q > limits[1] + margin)).mean())
+    return float((q < limits[0] - margin).mean()), float((q > limits[1] + margin).mean())
 
 
 def disagreement(q: np.ndarray) -> np.ndarray:

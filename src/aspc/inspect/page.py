@@ -88,7 +88,7 @@ def _bars(axes: Any, policy: np.ndarray, data: np.ndarray) -> None:
 
 
 def _actions(figure: Any, report: Report) -> None:
-    policy, data = report.arrays["policy_actions"], report.arrays["data_actions"]
+    policy, data, names = report.arrays["policy_actions"], report.arrays["data_actions"], report.action_names
     shown = min(policy.shape[1], SHOWN_ACTIONS)
     columns = min(shown, 6)
     for i, axes in enumerate(figure.subplots(-(-shown // columns), columns, squeeze=False).flat):
@@ -97,7 +97,7 @@ def _actions(figure: Any, report: Report) -> None:
             continue
         axes.hist(data[:, i], bins=40, range=(-1, 1), color=GREY)
         axes.hist(policy[:, i], bins=40, range=(-1, 1), color=INK, alpha=0.6)
-        axes.set_title(str(i), fontsize=8)
+        axes.set_title(names[i] if i < len(names) else str(i), fontsize=8)
         axes.tick_params(labelsize=6)
 
 
@@ -131,10 +131,12 @@ def worst_states(report: Report) -> str:
     worst = report.numbers.get("disagreeing", {}).get("worst", [])
     if not worst:
         return ""
-    names = ("row", "episode", "step", "spread", "q")
+    names, counts = ("row", "episode", "step", "spread", "q"), ("row", "episode", "step")
     head = "".join(f"<th>{name}</th>" for name in names)
-    body = "".join("<tr>" + "".join(f"<td>{w[name]:.6g}</td>" for name in names) + "</tr>" for w in worst)
-    return f"<h2>Where the critics disagree most</h2><table><tr>{head}</tr>{body}</table>"
+    shown = [{**w, **{name: w[name] + 1 for name in counts}} for w in worst]
+    body = "".join("<tr>" + "".join(f"<td>{w[name]:.6g}</td>" for name in names) + "</tr>" for w in shown)
+    note = "<p>Rows, episodes and steps are counted from 1, as in <code>aspc data info</code>.</p>"
+    return f"<h2>Where the critics disagree most</h2>{note}<table><tr>{head}</tr>{body}</table>"
 
 
 def all_numbers(report: Report) -> str:

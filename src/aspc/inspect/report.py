@@ -49,6 +49,8 @@ class Report:
     findings: list[Finding]
     numbers: dict[str, Any]
     arrays: dict[str, np.ndarray] = field(default_factory=dict)
+    action_names: tuple[str, ...] = ()
+    """The log's columns, where they are known."""
 
     @property
     def verdict(self) -> str:
@@ -64,6 +66,11 @@ class Report:
 
 def level_of(value: float, limits: tuple[float, float]) -> Level:
     return "good" if value <= limits[0] else "look" if value <= limits[1] else "worry"
+
+
+def highest(levels: list[Level]) -> Level:
+    """The one of most concern."""
+    return max(levels, key=("good", "look", "worry").index)
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -156,7 +163,8 @@ def inspect_subject(subject: Subject, say: Callable[[str], None] = lambda text: 
         findings.append(finding)
         numbers[look.__name__] = found
         arrays |= pictured
-    return Report(facts(subject), findings, numbers, arrays)
+    names = tuple(subject.policy.info.get("action_names") or ())
+    return Report(facts(subject), findings, numbers, arrays, names)
 
 
 Look = tuple[Finding, dict[str, Any], dict[str, np.ndarray]]
@@ -240,31 +248,36 @@ def values(subject: Subject) -> Look:
     shown = to_go.trusted[subject.rows]
     limits = attainable(rewards, bool(data.terminals.any()), discount)
     q_policy = critics(subject.observations, subject.actions).mean(0)
-    impossible = measures.share_outside(q_policy, limits)
+    too_low, impossible = measures.shares_outside(q_policy, limits)
     numbers: dict[str, Any] = {
         "discount": discount,
         "q_of_policy": measures.summary(q_policy),
         "attainable": list(limits),
         "impossible": impossible,
+        "too_low": too_low,
         "states_with_return": int(shown.sum()),
         "missing_tolerated": MISSING_TOLERATED,
     }
-    impossible_text = f"{100 * impossible:.1f} % of Q(s, π(s)) is beyond what the logged rewards allow"
+    impossible_text = f"{100 * impossible:.1f} % of Q(s, π(s)) is above what the logged rewards allow"
+    levels = [level_of(impossible, IMPOSSIBLE)]
+    if too_low > IMPOSSIBLE[0]:  # critics begin near 0, so with rewards above 0 they come from below
+        impossible_text += f", and {100 * too_low:.1f} % below all that they allow: train longer, it has not settled"
+        levels.append("look")
     if shown.sum() < 10:
         text = f"{impossible_text}; no return is logged whole (all episodes are cut early), so no more can be said."
-        return Finding(level_of(impossible, IMPOSSIBLE), about, text), numbers, {"q_policy": q_policy}
+        return Finding(highest(levels), about, text), numbers, {"q_policy": q_policy}
     q, returns = critics(subject.observations, subject.logged).mean(0)[shown], to_go.returns[subject.rows[shown]]
     found = measures.calibration(q, returns)
     numbers |= measures.as_numbers(found)
-    high = found.bias_in_stds if np.isfinite(found.bias_in_stds) else abs(found.bias)
-    levels = [level_of(impossible, IMPOSSIBLE), level_of(abs(high), BIAS)]
-    level = max(levels, key=("good", "look", "worry").index)
+    high = found.bias_in_stds if np.isfinite(found.bias_in_stds) else found.bias
+    # What is too low is worth a look, but it is no over-estimation.
+    levels.append(level_of(high, BIAS) if high > 0 else level_of(-high, (BIAS[0], np.inf)))
     text = (
         f"Q of logged actions is {found.mean_q:.4g} on average, the logged return {found.mean_return:.4g} "
         f"({found.bias_in_stds:+.2g} standard deviations); their correlation is {found.correlation:.2f}. "
         f"{impossible_text}. Q is the learned policy's value: a better policy should have a somewhat higher one."
     )
-    return Finding(level, about, text), numbers, {"q": q, "returns": returns, "q_policy": q_policy}
+    return Finding(highest(levels), about, text), numbers, {"q": q, "returns": returns, "q_policy": q_policy}
 
 
 def disagreeing(subject: Subject) -> Look:

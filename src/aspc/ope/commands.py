@@ -15,7 +15,7 @@ from aspc.data.commands import Source
 from aspc.errors import AspcError, printable
 from aspc.ope.options import FQEOptions
 from aspc.ope.runs import Candidate, checkpoint_policies, dataset_of, saved_policies, with_bounds_of
-from aspc.policy import make_room, without_nan, write_atomically
+from aspc.policy import make_folder_for, make_room, without_nan, write_atomically
 
 if TYPE_CHECKING:
     from aspc.ope.fqe import Estimate, Ranking
@@ -42,6 +42,8 @@ class Fqe:
     """Write the best policy into this new folder."""
     figure: Path = Path("fqe.png")
     """Where to draw the ranking."""
+    plugin: Path | None = None
+    """A Python file that registers the algorithm, where it is your own (for --checkpoints)."""
     json: bool = False
     """Print one JSON object instead of a table."""
     quiet: bool = False
@@ -51,15 +53,19 @@ class Fqe:
 
 
 def main(argv: list[str]) -> int:
-    from aspc.cli import parse
+    from aspc.cli import load_plugin, parse
 
     asked: Fqe = parse(Fqe, argv, "fqe", HELP)
+    if asked.plugin is not None:
+        load_plugin(str(asked.plugin))
     if not asked.runs:
         raise AspcError("Give at least one run's folder, for example: aspc fqe runs/*.")
     if asked.select is not None and asked.select.exists() and (asked.select.is_file() or any(asked.select.iterdir())):
         raise AspcError(f"{asked.select} exists already; choose a new folder for --select.")
 
     make_room(asked.figure, ".png")
+    if asked.select is not None:
+        make_folder_for(asked.select)
 
     from aspc.ope.fqe import fitted_q_evaluation
     from aspc.ope.returns import choose_states

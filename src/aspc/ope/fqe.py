@@ -302,6 +302,8 @@ def fitted_q_evaluation(
     that the policies were not trained on, `aspc.ope.runs.with_bounds_of` makes room for what the policies do, as the
     command does.
     """
+    if not isinstance(policies, Mapping):
+        raise AspcError("fitted_q_evaluation takes policies by name, for example {'mine': policy}.")
     for name, policy in policies.items():
         check_fits(name, policy, dataset)
     logs = Logs.of(dataset, states, options)

@@ -63,6 +63,8 @@ def start_states(dataset: Dataset) -> States:
 
 def choose_states(dataset: Dataset, which: Literal["auto", "start", "all"]) -> States:
     """Where policies are valued: at the first states of episodes, or, where the log has none, everywhere in it."""
+    if which not in ("auto", "start", "all"):
+        raise AspcError(f"Policies are valued at 'start', 'all' or 'auto' states, not {which!r}.")
     if which == "all" or (which == "auto" and dataset.never_ends):
         return all_states(dataset)
     return start_states(dataset)

@@ -75,8 +75,9 @@ class TrainOptions:
         if self.matmul_precision not in get_args(MatmulPrecision):
             names = ", ".join(get_args(MatmulPrecision))
             raise AspcError(f"--matmul-precision is one of {names}, not {self.matmul_precision!r}.")
-        if self.monitor_every < 0:
-            raise AspcError(f"--monitor-every must be 0 (never) or more, not {self.monitor_every}.")
+        for name, zero in (("monitor_every", "never"), ("checkpoint_every", "about once a minute")):
+            if getattr(self, name) < 0:
+                raise AspcError(f"--{name.replace('_', '-')} must be 0 ({zero}) or more, not {getattr(self, name)}.")
         several = len(set(self.seeds)) == len(self.seeds) > 0
         if not several or min(self.seeds) < 0 or max(self.seeds) > LARGEST_SEED:
             raise AspcError(
@@ -111,16 +112,17 @@ def to_plain(algorithm: Any) -> dict[str, Any]:
 def replace_fields(algorithm: Any, values: Mapping[str, Any]) -> Any:
     """The algorithm with hyper-parameters replaced. A name may be nested, dotted (`base.alpha`), or, where only the
     wrapped algorithm has it, plain (`alpha`)."""
+    changes: dict[str, Any] = {}
+    inside: dict[str, dict[str, Any]] = {}
     for name, value in values.items():
         head, rest = _first_part(algorithm, name)
-        if rest:
-            value = replace_fields(getattr(algorithm, head), {rest: value})
-        elif isinstance(value, Mapping):
-            value = replace_fields(getattr(algorithm, head), value)
+        if rest or isinstance(value, Mapping):
+            inside.setdefault(head, {}).update({rest: value} if rest else value)
         else:
-            value = _like(getattr(algorithm, head), value, head)
-        algorithm = dataclasses.replace(algorithm, **{head: value})
-    return algorithm
+            changes[head] = _like(getattr(algorithm, head), value, head)
+    changes |= {head: replace_fields(getattr(algorithm, head), deeper) for head, deeper in inside.items()}
+    # At once, since some values are refused without others: a mode of the scale without its target.
+    return dataclasses.replace(algorithm, **changes)
 
 
 def check_values(algorithm: Any) -> None:
@@ -134,9 +136,20 @@ def check_values(algorithm: Any) -> None:
         allowed = choices.get(name)
         if allowed is not None and value not in allowed:
             raise AspcError(f"The hyper-parameter {name} is one of {', '.join(map(str, allowed))}, not {value!r}.")
-        least = 1 if name == "batch_size" or name.endswith("_dim") else 0 if name.endswith("_layers") else None
+        least = _least(name)
         if least is not None and isinstance(value, int) and value < least:
             raise AspcError(f"The hyper-parameter {name} must be at least {least}, not {value}.")
+        if name == "max_weight" and not value > 0:
+            raise AspcError(f"The hyper-parameter {name} must be above 0, not {value}.")
+        if name == "time_dim" and (value < 4 or value % 2):
+            raise AspcError(f"The hyper-parameter {name} must be an even number, at least 4, not {value}.")
+
+
+def _least(name: str) -> int | None:
+    """The smallest value that a whole number of this name can have."""
+    if name in ("batch_size", "policy_freq", "diffusion_steps", "flow_steps", "ema_every") or name.endswith("_dim"):
+        return 1
+    return 0 if name.endswith("_layers") else None
 
 
 @cache

@@ -162,6 +162,7 @@ class Evaluator:
         self._counting = threading.Lock()
         self.size = workers or available_cores()
         self._idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
+        self._made: dict[EnvFactory, list[Any]] = {}  # environments of somebody's function that are not in use
         self._workers: list[_Worker] = []
         self._threads = ThreadPoolExecutor(self.size, thread_name_prefix="evaluation")
         if isinstance(env, str):
@@ -180,6 +181,9 @@ class Evaluator:
         self._threads.shutdown(cancel_futures=True)
         for worker in self._workers:
             worker.close()
+        for made in self._made.values():
+            for env in made:
+                getattr(env, "close", lambda: None)()
 
     def evaluate(self, policy: Policy, seeds: Sequence[int], env: str | EnvFactory | None = None) -> PendingEvaluation:
         """Roll the policy out once for each seed, spread over the workers; returns at once.
@@ -206,8 +210,21 @@ class Evaluator:
 
     def _share_here(self, make: EnvFactory, policy: Policy, seeds: list[int]) -> list[dict[str, float]]:
         """A Python function that makes the environment cannot be sent to another process: roll out in a thread."""
-        with self._counted(len(seeds)):
-            return rollouts("", policy, seeds, {"": [make() for _ in seeds]}, stopped=self._closing.is_set)
+        with self._counted(len(seeds)), self._borrowed(make, len(seeds)) as envs:
+            return rollouts("", policy, seeds, {"": envs}, stopped=self._closing.is_set)
+
+    @contextlib.contextmanager
+    def _borrowed(self, make: EnvFactory, count: int) -> Iterator[list[Any]]:
+        """Environments that no other thread has, kept for the next evaluation: making one may be dear."""
+        with self._counting:
+            kept = self._made.setdefault(make, [])
+            envs = [kept.pop() for _ in range(min(count, len(kept)))]
+        envs += [make() for _ in range(count - len(envs))]
+        try:
+            yield envs
+        finally:
+            with self._counting:
+                kept += envs
 
     @contextlib.contextmanager
     def _counted(self, episodes: int) -> Iterator[None]:

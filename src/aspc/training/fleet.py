@@ -21,7 +21,7 @@ import datetime
 import hashlib
 import json
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -455,7 +455,7 @@ def _result(fleet: Fleet, outcome: Outcome) -> dict[str, Any]:
             "error": failure and failure.message,
             "steps": outcome.step if failure is None else failure.step,
             **_scores(evaluations.get(i, [])),
-            "final_scale": metrics[i][-1].get("scale") if i in metrics else None,
+            "final_scale": last_finite(row.get("scale") for row in metrics.get(i, ())),
             **shared,
         }
     return {
@@ -466,6 +466,11 @@ def _result(fleet: Fleet, outcome: Outcome) -> dict[str, Any]:
         "hidden_eval_every": outcome.hidden_eval_every,
         "members": members,
     }
+
+
+def last_finite(values: Iterable[float | None]) -> float | None:
+    """The last of them that is a number: a chunk without an update of the policy has no scale."""
+    return next((value for value in reversed([*values]) if value is not None and np.isfinite(value)), None)
 
 
 def _scores(rows: Sequence[Row]) -> dict[str, float | int | None]:

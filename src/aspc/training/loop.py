@@ -131,7 +131,7 @@ class Loop:
             parts: jax.jit(partial(update_with, algorithm, parts), inline=True) for parts in all_parts(algorithm)
         }
         first_inputs = at((batches, noise), 0)
-        names = {parts: metric_names(step, state, first_inputs) for parts, step in one_step.items()}
+        names = {parts: list(metrics_of(step, state, first_inputs)) for parts, step in one_step.items()}
 
         def one_schedule(state: Any, inputs: Any) -> tuple[Any, Metrics]:
             metrics: Metrics = {}
@@ -226,8 +226,8 @@ class Loop:
 
             first_inputs = jax.eval_shape(lambda: at(self.draw_block(algorithm, table, run, first_step), 0))
             updates = [partial(update_with, algorithm, parts) for parts in kinds]
-            names = {name for update in updates for name in metric_names(update, run.state, first_inputs)}
-            nothing_yet = {name: jnp.zeros(()) for name in names}, {name: jnp.array(False) for name in names}
+            given = {n: m for update in updates for n, m in metrics_of(update, run.state, first_inputs).items()}
+            nothing_yet = {n: jnp.zeros((), m.dtype) for n, m in given.items()}, dict.fromkeys(given, jnp.array(False))
             touched = first_step // self.block_steps, -(-(first_step + steps) // self.block_steps)
             return jax.lax.fori_loop(*touched, part_of_block, (run.state, *nothing_yet))
 
@@ -339,9 +339,10 @@ def update_with(algorithm: Any, parts: Parts, state: Any, inputs: tuple[Batch, N
     return updated
 
 
-def metric_names(update: Callable[[Any, Any], tuple[Any, Metrics]], state: Any, inputs: Any) -> list[str]:
-    """The metrics that an update gives; nothing is computed."""
-    return list(jax.eval_shape(update, state, inputs)[1])
+def metrics_of(update: Callable[[Any, Any], tuple[Any, Metrics]], state: Any, inputs: Any) -> dict[str, Any]:
+    """The metrics that an update gives, as shapes; nothing is computed."""
+    metrics: dict[str, Any] = jax.eval_shape(update, state, inputs)[1]
+    return metrics
 
 
 def at(tree: Any, index: int | Array) -> Any:

@@ -13,8 +13,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from aspc.algorithms.base import PolicyExport, Preprocessing, Spec
+from aspc.algorithms.td3_bc import TD3BC
 from aspc.data import Dataset, Transitions, load
 from aspc.data.streaming import StreamingDataset, is_packed
+from aspc.data.summary import costs
 from aspc.envs import normalised_score
 from aspc.errors import AspcError
 from aspc.policy import Policy
@@ -28,7 +30,11 @@ def load_source(source: Data | str | os.PathLike[str], options: Mapping[str, Any
     """A dataset by name or path (a packed folder is opened for streaming), or as it is."""
     if isinstance(source, Dataset | StreamingDataset):
         return source
+    if not isinstance(source, str | os.PathLike):
+        kinds = "a name, a path, or a Dataset (aspc.data.Dataset.from_arrays makes one of arrays)"
+        raise AspcError(f"The data must be {kinds}, not {type(source).__name__}.")
     if is_packed(source):
+        options = {name: value for name, value in options.items() if name != "env"}  # it is only evaluated in
         if options:
             raise AspcError(f"{source} is packed already; {', '.join(options)} can be given when it is packed.")
         return StreamingDataset.open(source)
@@ -73,6 +79,14 @@ def wishes(algorithm: Any, options: TrainOptions) -> tuple[Any, ...]:
     how = preprocessing_of(algorithm)
     fields = tuple(getattr(how, field.name) for field in dataclasses.fields(Preprocessing))
     return (*fields, options.holdout, options.n_step, discount_of(algorithm) if options.n_step > 1 else None)
+
+
+def warnings_of(data: Data, algorithm: Any) -> list[str]:
+    """What may go wrong with this algorithm on logs of one's own; of benchmarks it is known what works."""
+    how = preprocessing_of(algorithm)
+    if not isinstance(how, TD3BC) or not isinstance(data, Dataset) or data.env is not None:
+        return []
+    return costs(data) if prepared_rewards(data, how).max() <= 0 else []
 
 
 def prepared_rewards(data: Dataset, how: Preprocessing, like: Dataset | None = None) -> np.ndarray:

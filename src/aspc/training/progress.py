@@ -21,6 +21,7 @@ class Progress:
     def __init__(self, total: int, done: int = 0, quiet: bool = False) -> None:
         self.total, self.first, self.quiet = total, done, quiet
         self.start = self.last_line = time.monotonic()
+        self.compiled: tuple[int, float] | None = None  # where and when the first steps were done
         self.fields: dict[str, str] = {}
         self._bar: Any = None
         if not quiet and sys.stderr.isatty():
@@ -44,15 +45,19 @@ class Progress:
         if self.quiet:
             return
         now = time.monotonic()
-        rate = (step - self.first) / max(now - self.start, 1e-9)
-        left = (self.total - step) / rate if rate else 0.0
-        text = f"{rate:,.0f} steps/s  {seconds_text(left)} left"
-        text += "".join(f"  {name} {value}" for name, value in self.fields.items())
+        told = []
+        if self.compiled is None and step < self.total:
+            self.compiled = (step, now)  # what came before is no measure of what is left
+        first, start = self.compiled or (self.first, self.start)
+        if step > first:
+            rate = (step - first) / max(now - start, 1e-9)
+            told = [f"{rate:,.0f} steps/s", f"{seconds_text((self.total - step) / rate)} left"]
+        text = "  ".join([*told, *(f"{name} {value}" for name, value in self.fields.items())])
         if self._bar is not None:
             self._bar.update(self._task, completed=step, text=text)
         elif now - self.last_line >= QUIET_SECONDS or (step == self.total and changed):
             self.last_line = now
-            print(f"{step:,}/{self.total:,} steps  {text}", file=sys.stderr, flush=True)
+            print(f"{step:,}/{self.total:,} steps  {text}".rstrip(), file=sys.stderr, flush=True)
 
     def say(self, text: str) -> None:
         """A line that stays."""

@@ -14,10 +14,17 @@ from typing import Any
 from aspc import algorithms, envs, theory
 from aspc.algorithms.base import with_horizon
 from aspc.data.cache import said_if_slow
-from aspc.errors import AspcError
+from aspc.errors import AspcError, unknown_name
 from aspc.presets import overrides
 from aspc.training import figure, folder, loggers
-from aspc.training.config import TrainOptions, check_values, environment_facts, replace_fields, to_plain
+from aspc.training.config import (
+    TrainOptions,
+    all_field_names,
+    check_values,
+    environment_facts,
+    replace_fields,
+    to_plain,
+)
 from aspc.training.evaluation import Evaluator, WorkerFailed, episode_seeds
 from aspc.training.folder import Row, Run
 from aspc.training.problem import Data, Problem, dataset_facts, load_again, load_source, wishes
@@ -25,6 +32,7 @@ from aspc.training.trainer import Diverged, Interrupted, Place, Plan, Trainee, T
 
 __all__ = ["Diverged", "Interrupted", "evaluate", "resume_run", "start_run", "train", "use_compilation_cache"]
 
+READING = ("key_map", "action_low", "action_high", "max_episode_steps", "strict")  # options of `aspc.data.load`
 A_FUNCTION = "a Python function"  # what the config says of an environment that has no name
 
 
@@ -56,10 +64,21 @@ def train(
         return resume_run(Path(resume), dataset, algo, env, given.get("steps"), quiet)
     if dataset is None:
         raise AspcError("train needs a dataset: a name, a path, or a Dataset.")
+    if not (isinstance(algo, str) or dataclasses.is_dataclass(algo)):
+        raise AspcError(f"algo is an algorithm or the name of one ({', '.join(algorithms.names())}), not {algo!r}.")
+    for name in hyper:
+        if name in READING:
+            call = f"aspc.train(aspc.data.load(PATH, {name}=…))"
+            raise AspcError(f"{name} says how data are read, so it is given there: {call}.")
+        if name.endswith("horizon"):
+            raise AspcError(f"{name} follows from the length of the run; set it with horizon=….")
     data = load_source(dataset, {})
     source = os.fspath(dataset) if isinstance(dataset, str | os.PathLike) else None
     variant = {name: hyper.pop(name, default) for name, default in (("bc", "plain"), ("preset", None))}
     algorithm = algorithms.default(algo, variant["bc"]) if isinstance(algo, str) else algo
+    known = {*names, *all_field_names(algorithm), "bc", "preset"}
+    if unknown := [name for name in hyper if "." not in name and name not in {*known, "base"}]:
+        raise unknown_name("setting", unknown[0], known)
     if variant["preset"] is not None:
         hyper = {**overrides(str(algo), data.name, variant["preset"]), **hyper}
     return start_run(
@@ -161,7 +180,10 @@ def recorded_options(config: Mapping[str, Any]) -> TrainOptions:
 
 def recorded_algorithm(config: Mapping[str, Any], algorithm: Any = None) -> Any:
     """The algorithm of a run with its hyper-parameters; one that is not registered has to be given."""
-    algorithm = algorithm or algorithms.default(config["algo"], config.get("bc", "plain"))
+    name = config["algo"]
+    if algorithm is None and name not in algorithms.names():
+        raise AspcError(f"The run's algorithm, {name}, is none of this library's; name its file with --plugin.")
+    algorithm = algorithm or algorithms.default(name, config.get("bc", "plain"))
     with _whole("the hyper-parameters"):
         return replace_fields(algorithm, config["hyperparameters"])
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from aspc.cli import parse
 from aspc.errors import AspcError
-from aspc.policy import write_atomically
+from aspc.policy import make_room, write_atomically
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,10 @@ def main(argv: list[str]) -> int:
         raise AspcError("Give one of --profile, --compare and --sweep-seeds at a time.")
     if asked.plot and asked.compare is None and asked.sweep_seeds is None:
         raise AspcError("--plot draws a comparison or a sweep; give --compare or --sweep-seeds too.")
+    if asked.save:
+        make_room(asked.save, ".json")
+    if asked.plot:
+        make_room(asked.plot, ".png", ".svg")
     if asked.cache:
         from aspc.training.run import use_compilation_cache
 
@@ -84,9 +88,9 @@ def _rows(asked: Speed) -> dict[str, Any] | list[dict[str, Any]]:
             _line(asked, [row["algo"], f"{row['steps_per_second']:,.0f}", f"{row['relative_time']:.3f}"])
         return rows
     if asked.sweep_seeds is not None:
-        rows = []
+        rows, together = [], _numbers(asked.sweep_seeds)
         _line(asked, ["runs", "steps/s in all", "steps/s a run", "compile s", "device MiB"])
-        for row in speed.sweep(asked.algo, *sizes, _numbers(asked.sweep_seeds), asked.steps):
+        for row in speed.sweep(asked.algo, *sizes, together, asked.steps):
             rows.append(row)
             memory = row.get("peak_device_memory_mib")
             rate = row["steps_per_second"]

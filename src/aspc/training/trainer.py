@@ -45,7 +45,7 @@ from aspc.training.loop import (
     usual_blocks,
     with_overrides,
 )
-from aspc.training.problem import Data, Problem, Tables, score_of, shared_tables
+from aspc.training.problem import Data, Problem, Tables, score_of, shared_tables, warnings_of
 from aspc.training.progress import Progress
 
 CHECKPOINT_SECONDS = 60.0
@@ -272,8 +272,12 @@ class Trainer:
         )
 
     def _announce(self, first_step: int, last_step: int) -> None:
-        for note in dict.fromkeys(note for place in self.places for note in place.data.notes):
-            self.progress.say(f"note: {note}")
+        algorithms = [(self.places[trainee.place].data, trainee.algorithm) for trainee in self.trainees]
+        warnings = (warning for data, algorithm in algorithms for warning in warnings_of(data, algorithm))
+        notes = (note for place in self.places for note in place.data.notes)
+        for kind, texts in (("note", notes), ("warning", warnings)):
+            for text in dict.fromkeys(texts):
+                self.progress.say(f"{kind}: {text}")
         if first_step:
             self.progress.say(f"Continuing {self.plan.path} from step {first_step:,}.")
         if last_step > self.options.steps:

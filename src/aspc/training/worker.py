@@ -74,8 +74,9 @@ def send(stream: IO[bytes], message: Any) -> None:
 def receive(stream: IO[bytes]) -> Any:
     """The next message; EOFError where the other side is gone."""
     head = stream.read(8)
-    data = stream.read(int.from_bytes(head, "little")) if len(head) == 8 else b""
-    if not data:
+    size = int.from_bytes(head, "little")
+    data = stream.read(size) if len(head) == 8 else b""
+    if not data or len(data) < size:  # also where it was killed in the middle of a message
         raise EOFError
     return pickle.loads(data)
 

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from aspc.algorithms.base import INNER, SCALE, Batch, Noise, Parts, Schedule
-from aspc.errors import AspcError
+from aspc.errors import AspcError, first_line
 
 TOLERANCE = 1e-6
 
@@ -150,6 +150,12 @@ def verify(path: str | Path) -> list[Check]:
     trace = read_trace(path)
     with jax.enable_x64(True):
         try:
-            return check_for(trace)(trace)
+            checks = check_for(trace)(trace)
         except KeyError as missing:
             raise AspcError(f"{path} lacks {missing}, which a {trace.meta['algo']} trace has.") from missing
+        except (TypeError, ValueError, IndexError) as error:
+            what = f"its arrays do not fit a {trace.meta['algo']} trace"
+            raise AspcError(f"{path} cannot be replayed: {what} ({first_line(error)}).") from error
+    if not checks:
+        raise AspcError(f"{path} holds no results to compare with; a trace has them under out/.")
+    return checks
