@@ -1,4 +1,4 @@
-"""Write the tables and verdicts of docs/study.md from results: one command after every sitting.
+"""Write the tables, the verdicts and the picture of docs/study.md from results: one command after every sitting.
 
     python benchmarks/study_tables.py [RESULTS] [--doc docs/study.md]
 
@@ -9,12 +9,14 @@ yet). What stands between `<!-- study: NAME -->` and `<!-- end -->` is written a
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -39,6 +41,8 @@ SEARCH = ("search", "candidates", "candidates_long")  # the last two are a plugi
 TIMED = "study_time"
 ABLATION_TIER = "study_b"
 NOT_RUN = "Not run yet."
+BLUE, ORANGE, GREY = "#0072b2", "#d55e00", "#999999"
+ALIKE = 2.0  # points, below which the ends of two algorithms on a dataset are not told apart in the picture
 BASELINE = suites.ASPC.label
 VERDICT_NAMES = {claims.HOLDS: "**holds**", claims.FAILS: "**does not hold**", claims.OPEN: "not enough data"}
 
@@ -247,22 +251,75 @@ def rise_share(run: pd.Series) -> float:
     return (end - start) / float(rates.sum())
 
 
-def by_step(study: Study) -> str:
-    """The main pair's averages at every evaluation, over the datasets that both have."""
-    found = main_pair(study)
+def at_every_step(study: Study) -> dict[tuple[str, str], dict[int, Estimate]]:
+    """(domain and its number of datasets, label) → the main pair's averages at every evaluation, over the datasets that
+    both have."""
+    found, averages_ = main_pair(study), {}
     if study.study is None or not found:
-        return NOT_RUN
+        return {}
     shared = set.intersection(*(set(runs["dataset"]) for runs in found.values()))
     evaluations = study.study.curves.dropna(subset="score")
-    head = ["steps"]
-    every: dict[int, list[str]] = {}
     for domain, names in by_domain(shared).items():
         for label, runs in found.items():
-            head.append(f"{label}, {domain} ({len(names)})")
             known = evaluations.merge(runs.loc[runs["dataset"].isin(names), ["run_id", "dataset", "seed"]], on="run_id")
-            for step, here in known.groupby("step"):
-                every.setdefault(int(step), []).append(interval(stats.average(scores(here, "score"))))
-    return table(head, [(f"{step:,}", *cells) for step, cells in sorted(every.items()) if len(cells) == len(head) - 1])
+            here = {int(step): stats.average(scores(some, "score")) for step, some in known.groupby("step")}
+            averages_[f"{domain} ({len(names)})", label] = here
+    return averages_
+
+
+def by_step(study: Study) -> str:
+    """The main pair's averages at the evaluations that both have."""
+    found = at_every_step(study)
+    if not found:
+        return NOT_RUN
+    steps = sorted(set.intersection(*map(set, found.values())))
+    rows = [(f"{step:,}", *(interval(averages_[step]) for averages_ in found.values())) for step in steps]
+    return table(["steps", *(f"{label}, {domain}" for domain, label in found)], rows)
+
+
+def picture(study: Study) -> bytes | None:
+    """The same averages as curves, and alpha on every dataset: blue where ASPC ends above TD3+BC, orange below."""
+    from matplotlib.figure import Figure
+
+    found, pair = at_every_step(study), main_pair(study)
+    if study.study is None or len(pair) != 2:
+        return None
+    domains = list(dict.fromkeys(domain for domain, _ in found))
+    figure = Figure(figsize=(4 * (len(domains) + 1), 3.2), layout="constrained")
+    panels = figure.subplots(1, len(domains) + 1)
+    colours = dict(zip(pair, (BLUE, ORANGE), strict=True))
+    for domain, axes in zip(domains, panels, strict=False):
+        for (_, label), averages_ in ((key, value) for key, value in found.items() if key[0] == domain):
+            steps, bands = sorted(averages_), [averages_[step] for step in sorted(averages_)]
+            millions = [step / 1e6 for step in steps]
+            axes.plot(millions, [band.value for band in bands], color=colours[label], label=label)
+            low, high = [band.low for band in bands], [band.high for band in bands]
+            axes.fill_between(millions, low, high, color=colours[label], alpha=0.2, lw=0)
+        axes.set(title=domain, xlabel="million steps", ylabel="average score")
+        axes.legend(frameon=False)
+    draw_alphas(panels[-1], study.study.curves, pair)
+    for axes in panels:
+        axes.spines[["top", "right"]].set_visible(False)
+    file = io.BytesIO()
+    figure.savefig(file, dpi=110, metadata={"Software": None})
+    return file.getvalue()
+
+
+def draw_alphas(axes: Any, curves: pd.DataFrame, pair: Mapping[str, pd.DataFrame]) -> None:
+    """Alpha's mean over seeds on every dataset, coloured by what came of it."""
+    (learned, fixed) = (scores(runs) for runs in pair.values())
+    known = curves.dropna(subset="scale").merge(next(iter(pair.values()))[["run_id", "dataset"]], on="run_id")
+    for name, here in known.groupby("dataset"):
+        lead = learned[name].mean() - fixed[name].mean() if name in fixed else 0.0
+        colour = GREY if abs(lead) < ALIKE else BLUE if lead > 0 else ORANGE
+        alpha = here.groupby("step")["scale"].mean()
+        axes.plot(alpha.index / 1e6, alpha, color=colour, lw=1)
+    names = {BLUE: "ASPC ends higher", ORANGE: "ASPC ends lower", GREY: f"within {ALIKE:g} points"}
+    for colour, name in names.items():
+        axes.plot([], [], color=colour, label=name)
+    room = 1.4 * axes.get_ylim()[1]  # for the legend
+    axes.set(title="alpha on every dataset", xlabel="million steps", ylabel="alpha", ylim=(0, room))
+    axes.legend(frameon=False, fontsize=8)
 
 
 def ablated(study: Study) -> str:
@@ -403,8 +460,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("results", type=Path, nargs="?", default=ROOT / "results")
     parser.add_argument("--doc", type=Path, default=ROOT / "docs" / "study.md")
     asked = parser.parse_args(argv)
-    text = filled(asked.doc.read_text("utf-8"), read(asked.results))
+    found = read(asked.results)
+    text = filled(asked.doc.read_text("utf-8"), found)
     write_atomically(asked.doc, text.encode())
+    if drawn := picture(found):
+        path = asked.doc.parent / "images" / "study.png"
+        path.parent.mkdir(exist_ok=True)
+        write_atomically(path, drawn)
     print(f"wrote {asked.doc}")
     return 0
 

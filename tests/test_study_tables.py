@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.figure import Figure
 
 ROOT = Path(__file__).parents[1]
 PAGE = "before\n" + "".join(
@@ -82,7 +83,10 @@ def line(text: str, start: str) -> list[str]:
 def test_claims_have_a_number_an_interval_and_a_verdict(filled: str) -> None:
     claims = section(filled, "claims")
     assert "\nold\n" not in filled
-    assert line(claims, "`beats_td3_bc` | ASPC's")[-1] == "**holds**"
+    assert line(claims, "`best_on_locomotion_and_mazes` | ASPC − TD3+BC on MuJoCo")[-1] == "**holds**"
+    *_, here, verdict = line(claims, "`beats_td3_bc` | ASPC's")
+    assert here == "0 of 2 checks hold. Missing: runs on AntMaze and Adroit."
+    assert verdict == "not enough data"
     measured = line(claims, "`beats_td3_bc` | ASPC − TD3+BC")
     value, low, high = (float(x) for x in measured[3].replace("[", "").replace("]", "").replace(",", "").split()[:3])
     assert measured[2] == "3"  # datasets
@@ -158,6 +162,27 @@ def test_a_page_without_aspc_says_what_there_is(modules: tuple[ModuleType, Modul
     synthetic.make(tmp_path / "study", "study_a", other, ("hopper-expert",), score=score, noise=0.5)
     text = study_tables.filled(PAGE, study_tables.read(tmp_path))
     assert line(section(text, "datasets"), "hopper-expert |")[3:] == ["–", "–"]
+    assert study_tables.picture(study_tables.read(tmp_path)) is None
+
+
+def test_the_picture_has_a_panel_for_each_domain_and_one_for_alpha(
+    modules: tuple[ModuleType, ModuleType], tmp_path: Path
+) -> None:
+    """A pair that ends alike on one dataset, and apart both ways on two."""
+    study_tables, synthetic = modules
+    pair = (synthetic.Variant("ASPC", "aspc"), synthetic.Variant("TD3+BC", "td3_bc"))
+    ends = {"hopper-medium": 50.0, "hopper-expert": 90.0, "maze2d-large": 10.0}
+    made = {"score": lambda label, name: ends[name] if label == "ASPC" else 50.0, "noise": 0.1}
+    synthetic.make(tmp_path / "study", "study_a", pair, tuple(ends), **made)
+    (tmp_path / "study.md").write_text(PAGE)
+    assert study_tables.main([str(tmp_path), "--doc", str(tmp_path / "study.md")]) == 0
+    assert (tmp_path / "images" / "study.png").read_bytes().startswith(b"\x89PNG")
+    figure = Figure()
+    axes = figure.subplots()
+    study = study_tables.read(tmp_path)
+    study_tables.draw_alphas(axes, study.study.curves, study_tables.main_pair(study))
+    drawn = [drawn.get_color() for drawn in axes.lines if len(drawn.get_xdata())]
+    assert sorted(drawn) == sorted([study_tables.BLUE, study_tables.ORANGE, study_tables.GREY])
 
 
 def test_curves_are_said_in_numbers(filled: str, modules: tuple[ModuleType, ModuleType]) -> None:
