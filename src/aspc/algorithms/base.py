@@ -146,6 +146,8 @@ class Preprocessing:
     Rewards become `reward_scale · transform(r) + reward_shift`.
     """
 
+    climbs_q: ClassVar[bool] = False  # its policy goes where Q is highest, also where nothing was logged
+
     normalize_observations: bool = True
     """Standardise observations with the dataset's mean and standard deviation (+ 1e-3)."""
     reward_transform: Literal["none", "return_range", "standardize"] = "none"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -26,6 +26,8 @@ class TD3State(NamedTuple):
 @dataclass(frozen=True)
 class TD3(Scalable):
     """TD3 (Fujimoto et al., 2018) without the loss of its actor, which is where its offline forms differ."""
+
+    climbs_q: ClassVar[bool] = True
 
     policy_noise: float = 0.2
     """Standard deviation of the target policy's noise, in units of the largest action."""

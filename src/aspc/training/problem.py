@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from aspc.algorithms.base import PolicyExport, Preprocessing, Spec
-from aspc.algorithms.td3_bc import TD3BC
 from aspc.data import Dataset, Transitions, load
 from aspc.data.streaming import StreamingDataset, is_packed
 from aspc.data.summary import costs
@@ -84,7 +83,7 @@ def wishes(algorithm: Any, options: TrainOptions) -> tuple[Any, ...]:
 def warnings_of(data: Data, algorithm: Any) -> list[str]:
     """What may go wrong with this algorithm on logs of one's own; of benchmarks it is known what works."""
     how = preprocessing_of(algorithm)
-    if not isinstance(how, TD3BC) or not isinstance(data, Dataset) or data.env is not None:
+    if not how.climbs_q or not isinstance(data, Dataset) or data.env is not None:
         return []
     return costs(data) if prepared_rewards(data, how).max() <= 0 else []
 
