@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import h5py
 import numpy as np
@@ -14,8 +15,9 @@ import pytest
 from aspc import algorithms
 from aspc.__main__ import COMMANDS, main
 from aspc.cli import final_scale, option
-from aspc.training.config import all_field_names
+from aspc.training.config import all_field_names, to_plain
 from aspc.training.folder import Run
+from aspc.training.run import recorded_algorithm
 from tiny import make_dataset
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -221,24 +223,19 @@ def test_a_converged_scale_is_taken_from_a_run(tmp_path, capsys):
     learned = Run(tmp_path / "first").metrics["scale"][-1]
     more = ["--scale-mode", "converged", "--scale-from", str(tmp_path / "first"), "--out", str(tmp_path / "second")]
     assert main(["train", path, *more, *QUICK]) == 0
-    np.testing.assert_allclose(Run(tmp_path / "second").metrics["scale"], learned, rtol=1e-5)
+    second = Run(tmp_path / "second")
+    np.testing.assert_allclose(second.metrics["scale"], learned, rtol=1e-5)
+    assert to_plain(recorded_algorithm(second.config))["scale_mode"] == "converged"  # so that it can be looked at later
     assert "scale_target" in refused(capsys, ["train", path, "--scale-mode", "linear", *QUICK])
 
 
-def test_a_run_that_follows_a_line_can_be_repeated_and_looked_at(tmp_path, capsys):
-    path, out = write_hdf5(tmp_path / "logs.hdf5"), tmp_path / "line"
-    assert main(["train", path, "--scale-mode", "linear", "--scale-target", "5", "--out", str(out), *QUICK]) == 0
-    assert main(["train", "--from", str(out), "--out", str(tmp_path / "again"), "--quiet"]) == 0
-    assert main(["inspect", str(out), "--quiet", "--out", str(tmp_path / "t.html")]) == 0
-    assert Run(tmp_path / "again").config["hyperparameters"] == Run(out).config["hyperparameters"]
-
-
-def test_the_final_scale_is_known_when_the_last_chunk_has_no_step_of_the_policy(tmp_path, capsys):
-    out = tmp_path / "run"
-    assert main(["train", write_hdf5(tmp_path / "logs.hdf5"), "--out", str(out), *QUICK, "--steps", "41"]) == 0
-    assert np.isnan(Run(out).metrics["scale"][-1])
-    assert final_scale(Run(out)) == Run(out).metrics["scale"][-2]
-    assert "nan" not in capsys.readouterr().out
+def test_the_final_scale_is_the_last_that_is_known():
+    """A chunk without a step of the policy has none."""
+    columns = {"scale": np.asarray([2.0, 4.0, 3.0, np.nan, np.nan, np.nan]), "seed": np.asarray([7, 8, 7, 8, 7, 8])}
+    assert final_scale(SimpleNamespace(metrics=columns, seeds=[7, 8])) == 3.5
+    unknown = {"scale": np.full(6, np.nan), "seed": columns["seed"]}
+    assert final_scale(SimpleNamespace(metrics=unknown, seeds=[7, 8])) is None
+    assert final_scale(SimpleNamespace(metrics={"seed": columns["seed"]}, seeds=[7, 8])) is None
 
 
 def test_options_are_looked_up_as_they_are_read():
@@ -248,11 +245,9 @@ def test_options_are_looked_up_as_they_are_read():
     assert option(words, "steps") is None
 
 
-def test_a_horizon_is_set_for_all_that_decays(tmp_path, capsys):
+def test_a_horizon_is_set_for_all_that_decays_at_once(tmp_path, capsys):
     path = write_hdf5(tmp_path / "logs.hdf5")
     assert "set it with --horizon" in refused(capsys, ["train", path, "--scale-horizon", "77", *QUICK])
-    assert main(["train", path, "--horizon", "77", "--out", str(tmp_path / "run"), *QUICK]) == 0
-    assert Run(tmp_path / "run").config["hyperparameters"]["scale_horizon"] == 77
 
 
 def test_a_run_of_a_plugins_algorithm_is_looked_at_with_the_plugin(tmp_path, capsys, monkeypatch):
@@ -269,8 +264,6 @@ def test_a_run_of_a_plugins_algorithm_is_looked_at_with_the_plugin(tmp_path, cap
     assert command("train", path, "--algo", "crr", "--out", out, *quick, *plugin) == 0
     page = ["--quiet", "--states", "50", "--out", str(tmp_path / "t.html")]
     assert command("inspect", out, *page, *plugin) == 0
-    select = ["--checkpoints", "--steps", "20", "--quiet", "--figure", str(tmp_path / "f.png")]
-    assert command("fqe", out, *select, *plugin) == 0
     monkeypatch.setattr(algorithms, "_REGISTRY", dict(known))
     assert "with --plugin" in refused(capsys, ["inspect", out, *page])
 
