@@ -202,7 +202,17 @@ def test_an_output_folder_with_another_run_is_refused(tmp_path, capsys):
     assert "already holds a run" in refused(capsys, ["train", path, "--out", str(tmp_path / "run"), *QUICK])
 
 
-@pytest.mark.parametrize("algo", [name for name in algorithms.names() if name.endswith("+aspc")])
+LONG_TO_COMPILE = ("diffusion_ql+aspc", "fql+aspc", "wpc+aspc")  # each is also trained in tests/algorithms
+
+
+@pytest.mark.parametrize(
+    "algo",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] if name in LONG_TO_COMPILE else [])
+        for name in algorithms.names()
+        if name.endswith("+aspc")
+    ],
+)
 def test_every_integration_runs_from_the_command_line_under_its_scales_own_name(algo, tmp_path, capsys):
     path = write_hdf5(tmp_path / "logs.hdf5")
     widths = [f for f in all_field_names(algorithms.default(algo)) if f.endswith("hidden_dim")]
