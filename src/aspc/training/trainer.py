@@ -272,8 +272,8 @@ class Trainer:
         )
 
     def _announce(self, first_step: int, last_step: int) -> None:
-        algorithms = [(self.places[trainee.place].data, trainee.algorithm) for trainee in self.trainees]
-        warnings = (warning for data, algorithm in algorithms for warning in warnings_of(data, algorithm))
+        once = dict.fromkeys((trainee.place, trainee.algorithm) for trainee in self.trainees)  # seeds share them
+        warnings = (text for place, algorithm in once for text in warnings_of(self.places[place].data, algorithm))
         notes = (note for place in self.places for note in place.data.notes)
         for kind, texts in (("note", notes), ("warning", warnings)):
             for text in dict.fromkeys(texts):
