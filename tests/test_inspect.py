@@ -13,8 +13,20 @@ import pytest
 import aspc
 from aspc.__main__ import main
 from aspc.inspect import measures, text
-from aspc.inspect.report import Finding, Report, Subject, inspect_subject, level_of, monitored, theory, values
+from aspc.inspect.page import page
+from aspc.inspect.report import (
+    Finding,
+    Report,
+    Subject,
+    action_names,
+    inspect_subject,
+    level_of,
+    monitored,
+    theory,
+    values,
+)
 from aspc.ope.runs import dataset_of
+from aspc.policy import Policy
 from tiny import TINY, make_dataset
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -167,6 +179,11 @@ def test_critics_that_still_rise_are_no_over_estimation(tmp_path):
     assert "0.0 % of Q(s, π(s)) is above what the logged rewards allow, and 100.0 % below" in finding.text
     assert "has not settled" in finding.text
     assert report.action_names == ("valve", "fan")
+    hostile = dataclasses.replace(report, action_names=("$x_{$", "fan"))  # no formula
+    assert "data:image/png;base64," in page(hostile, data.observations[:100])
+    for names in (3, ["valve"], ["valve", 3]):
+        policy = Policy.load(short.path / "policy" / "seed0")
+        assert action_names(dataclasses.replace(policy, info={"action_names": names})) == ()
 
 
 def test_what_cannot_be_known_is_said(run, log, tmp_path, capsys):

@@ -6,6 +6,7 @@ import base64
 import html
 import io
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -110,13 +111,14 @@ def _actions(figure: Any, dataset: Dataset) -> None:
             continue
         bounds = (float(dataset.action_low[i]), float(dataset.action_high[i]))
         axes.hist(dataset.actions[:, i], bins=40, range=bounds, color=INK)
-        axes.set_title(_action_title(dataset, i), fontsize=8, parse_math=False)
+        write_action_title(axes, dataset.action_names, i)
         axes.tick_params(labelsize=6)
 
 
-def _action_title(dataset: Dataset, dimension: int) -> str:
-    """The column's name, in lines that fit a panel, or else the dimension's number."""
-    return textwrap.fill(printable(dataset.action_names[dimension]), 28) if dataset.action_names else str(dimension)
+def write_action_title(axes: Any, names: Sequence[str], dimension: int) -> None:
+    """The column's name, in lines that fit a panel and never read as a formula, or else the dimension's number."""
+    title = textwrap.fill(printable(names[dimension]), 28) if names else str(dimension)
+    axes.set_title(title, fontsize=8, parse_math=False)
 
 
 def _is_maze(dataset: Dataset) -> bool:

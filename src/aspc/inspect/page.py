@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from aspc.data.page import INK, SHOWN_ACTIONS, STYLE, png, principal_components
+from aspc.data.page import INK, SHOWN_ACTIONS, STYLE, png, principal_components, write_action_title
 from aspc.inspect.report import Report
 
 GREY = "#a0aec0"
@@ -97,7 +97,7 @@ def _actions(figure: Any, report: Report) -> None:
             continue
         axes.hist(data[:, i], bins=40, range=(-1, 1), color=GREY)
         axes.hist(policy[:, i], bins=40, range=(-1, 1), color=INK, alpha=0.6)
-        axes.set_title(names[i] if i < len(names) else str(i), fontsize=8)
+        write_action_title(axes, names, i)
         axes.tick_params(labelsize=6)
 
 

@@ -163,8 +163,14 @@ def inspect_subject(subject: Subject, say: Callable[[str], None] = lambda text: 
         findings.append(finding)
         numbers[look.__name__] = found
         arrays |= pictured
-    names = tuple(subject.policy.info.get("action_names") or ())
-    return Report(facts(subject), findings, numbers, arrays, names)
+    return Report(facts(subject), findings, numbers, arrays, action_names(subject.policy))
+
+
+def action_names(policy: Policy) -> tuple[str, ...]:
+    """The log's columns, where the policy's file says them as it should."""
+    names: Any = policy.info.get("action_names")
+    fit = isinstance(names, list) and len(names) == policy.action_size and all(isinstance(n, str) for n in names)
+    return tuple(names) if fit else ()
 
 
 Look = tuple[Finding, dict[str, Any], dict[str, np.ndarray]]
