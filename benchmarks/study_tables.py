@@ -15,6 +15,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,9 @@ import pandas as pd
 from aspc import algorithms
 from aspc.adaptive_scale import raw_from_scale
 from aspc.algorithms.base import with_horizon
+from aspc.cli import load_plugin
 from aspc.experiments import results, suites
-from aspc.experiments.plan import make_plan
+from aspc.experiments.plan import Plan, make_plan
 from aspc.experiments.results import Results
 from aspc.policy import write_atomically
 from aspc.presets.paper_tables import domain_of
@@ -37,7 +39,8 @@ from aspc.training.config import replace_fields
 
 ROOT = Path(__file__).parents[1]
 TIERS = suites.get("study").parts
-SEARCH = ("search", "candidates", "candidates_long")  # the last two are a plugin's (benchmarks/candidates.py)
+PLUGIN = Path(__file__).with_name("candidates.py")
+SEARCH = ("search", "candidates", "candidates_long")  # the last two are the plugin's
 TIMED = "study_time"
 ABLATION_TIER = "study_b"
 NOT_RUN = "Not run yet."
@@ -62,8 +65,17 @@ def read(folder: Path) -> Study:
     if not results.result_folders(folder):
         return Study(None, None, None)
     everything = results.read(folder)
-    study = of_suites(everything, (*TIERS, TIMED))
-    return Study(study, of_suites(everything, SEARCH), None if study is None else prepare(study))
+    study, search = of_suites(everything, (*TIERS, TIMED)), of_suites(everything, SEARCH)
+    if search is not None:
+        search = of_suites(with_planned_entries(everything), SEARCH)
+    return Study(study, search, None if study is None else prepare(study))
+
+
+def with_planned_entries(found: Results) -> Results:
+    """Runs of the tiers are also the search's where it declares the same ones, all of their seeds: a sitting that was
+    asked for the candidates alone has made no entries for what they are compared with."""
+    extra = pd.DataFrame([entry for suite in SEARCH for entry in planned(suite, seeds=suites.Block.seeds).entries])
+    return replace(found, entries=pd.concat([found.entries, extra]).drop_duplicates(["suite", "variant", "run_id"]))
 
 
 def of_suites(found: Results, names: Iterable[str]) -> Results | None:
@@ -98,16 +110,19 @@ def interval(estimate: Estimate) -> str:
 # ── what ran ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def planned(suite: str) -> set[str]:
-    """The runs that a suite declares, with all its data at hand."""
+@cache
+def planned(suite: str, seeds: int | None = None) -> Plan:
+    """What a suite declares, with all its data at hand."""
+    if suite not in suites.names():
+        load_plugin(str(PLUGIN))
     files = {name: Path(name) for name in suites.STUDIED}
-    return set(make_plan(suites.expanded([suite]), data=files).runs)
+    return make_plan(suites.expanded([suite]), seeds=seeds, data=files)
 
 
 def what_ran(study: Study) -> str:
     rows = []
-    for suite in (*TIERS, TIMED, SEARCH[0]):
-        wanted = planned(suite)
+    for suite in (*TIERS, TIMED, *SEARCH):
+        wanted = set(planned(suite).runs)
         found = study.search if suite in SEARCH else study.study
         runs = None if found is None else found.runs[found.runs["run_id"].isin(wanted)]
         done, failed = (0 if runs is None else int((runs["status"] == s).sum()) for s in ("done", "failed"))
@@ -394,8 +409,8 @@ def searched(study: Study) -> str:
 def halves(runs: pd.DataFrame) -> str:
     """Which candidate the first half chooses, and what the second half says of it."""
     tune, report = (candidates(runs[runs["dataset"].isin(half)]) for half in (suites.TUNED_ON, suites.REPORTED_ON))
-    if not (tune and report):
-        return "Not run yet on both halves."
+    if not all(found.keys() - {BASELINE, suites.TD3_BC.label} for found in (tune, report)):
+        return "No candidate has been run on both halves yet."
     shared = set.intersection(*(set(values) for values in tune.values()))
     if not shared:
         return "No dataset of the half that chooses has been run with all of them yet."

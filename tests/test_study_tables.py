@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -13,6 +14,8 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.figure import Figure
+
+import registries
 
 ROOT = Path(__file__).parents[1]
 PAGE = "before\n" + "".join(
@@ -24,9 +27,10 @@ REPORT = ("hopper-medium", "maze2d-large")
 
 
 @pytest.fixture(scope="module")
-def modules() -> tuple[ModuleType, ModuleType]:
+def modules() -> Iterator[tuple[ModuleType, ModuleType]]:
     """The script, and the maker of synthetic results."""
-    return modules_of("study_tables", "synthetic")
+    with registries.restored():
+        yield modules_of("study_tables", "synthetic")
 
 
 @pytest.fixture(scope="module")
@@ -219,7 +223,7 @@ def test_finished_runs_of_the_study_are_counted_with_the_time_of_their_groups(
     study_tables, synthetic = modules
     synthetic.make(tmp_path, "study_a", (synthetic.Variant("ASPC", "aspc"),), ("hopper-expert",), seeds=3, points=2)
     found = study_tables.read(tmp_path)
-    names = sorted(study_tables.planned("study_a"))[:3]
+    names = sorted(study_tables.planned("study_a").runs)[:3]
     facts = {"group_id": ["one", "one", "two"], "seconds": [1800.0, 1800.0, 900.0], "status": ["done"] * 2 + ["failed"]}
     real = replace(found, study=replace(found.study, runs=found.study.runs.assign(run_id=names, **facts)))
     assert line(study_tables.what_ran(real), "`study_a`")[2:] == ["168", "2", "1", "0.75"]
@@ -241,6 +245,26 @@ def test_long_runs_of_the_search_are_not_mixed_with_short_ones(
     for text, lead in ((short, -10), (long, 10)):
         cell = line(text.partition("Against ASPC")[2], "other")[1]
         assert float(cell.split()[0].replace("−", "-")) == pytest.approx(lead, abs=1.5)
+
+
+def test_candidates_are_compared_with_all_runs_of_a_tier_that_the_search_declares(
+    modules: tuple[ModuleType, ModuleType], tmp_path: Path
+) -> None:
+    """Where a sitting was asked for the candidates alone: they have two seeds, the tier's runs four."""
+    study_tables, synthetic = modules
+    slower, datasets = synthetic.Variant("scale lr × 0.3", "aspc", scale_lr=6e-4), (*TUNE, *REPORT)
+    synthetic.make(tmp_path, "study_a", [synthetic.Variant("ASPC", "aspc")], datasets, score=lambda *_: 50.0)
+    synthetic.make(tmp_path, "candidates_long", [slower], datasets, score=lambda *_: 70.0, seeds=2)
+    found = study_tables.results.read(tmp_path)
+    plan = study_tables.planned("study_a")
+    real = {(r.dataset, r.seed): name for name, r in plan.runs.items() if plan.entry_of(name).variant == "ASPC"}
+    tier = found.runs[found.runs["suite"] == "study_a"]
+    names = {run.run_id: real[run.dataset, run.seed] for run in tier.itertuples()}
+    for_real = {name: table.replace({"run_id": names}) for name, table in found.tables().items()}
+    entries = study_tables.with_planned_entries(replace(found, **for_real)).entries
+    runs = entries[(entries["suite"] == "candidates_long") & entries["run_id"].isin(names.values())]
+    assert set(runs["variant"]) == {"ASPC"}
+    assert len(runs) == 4 * len(datasets)
 
 
 def test_the_search_chooses_nothing_without_a_dataset_that_all_have_run_on(

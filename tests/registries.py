@@ -1,0 +1,21 @@
+"""What plugins register, forgotten after a test: others go over all that is registered."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from aspc import algorithms
+from aspc.experiments import suites
+
+
+@contextmanager
+def restored() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(algorithms, "_REGISTRY", dict(algorithms._REGISTRY))
+        patch.setattr(suites, "_SUITES", dict(suites._SUITES))
+        yield
+    sys.modules.pop("aspc_plugin", None)
