@@ -126,13 +126,16 @@ def what_ran(study: Study) -> str:
         found = study.search if suite in SEARCH else study.study
         runs = None if found is None else found.runs[found.runs["run_id"].isin(wanted)]
         done, failed = (0 if runs is None else int((runs["status"] == s).sum()) for s in ("done", "failed"))
-        hours = "–" if runs is None or runs.empty else f"{device_hours(runs):.2f}"
+        hours = "–" if runs is None or runs.empty else f"{group_hours(runs):.2f}"
         rows.append((f"`{suite}`", suites.get(suite).title, f"{len(wanted):,}", f"{done:,}", f"{failed:,}", hours))
-    return "\n\n".join([table(("suite", "what", "runs", "done", "failed", "device hours"), rows), circumstances(study)])
+    return "\n\n".join(
+        [table(("suite", "what", "runs", "done", "failed", "hours of groups"), rows), circumstances(study)]
+    )
 
 
-def device_hours(runs: pd.DataFrame) -> float:
-    """A group's seconds count once; what suites share counts in each."""
+def group_hours(runs: pd.DataFrame) -> float:
+    """Of all groups together: a group's seconds count once, what suites share counts in each, and groups that share a
+    device count each by itself."""
     return float(runs.groupby("group_id")["seconds"].max().sum()) / 3600
 
 
@@ -165,7 +168,7 @@ def verdicts(study: Study) -> str:
         return NOT_RUN
     rows, details = [], []
     for claim in found:
-        verdict = VERDICT_NAMES[claim.verdict] if claim.checks else "not run"
+        verdict = VERDICT_NAMES[claim.verdict] + claim.where if claim.checks else "not run"
         held = sum(check.verdict == claims.HOLDS for check in claim.checks)
         counted = f"{held} of {len(claim.checks)} checks hold." if claim.checks else ""
         here = " ".join(filter(None, (counted, claim.missing)))

@@ -288,6 +288,47 @@ def test_named_columns_stay_in_the_order_of_the_file(tmp_path: Path, log: dict[s
         data.load(folder)
 
 
+@pytest.mark.parametrize(
+    ("now", "then"),
+    [
+        (("temp", "flow"), ("next_obs_flow", "next_obs_temp")),
+        (("temp", "flow"), ("next_flow", "next_temp")),
+        (("obs_temp", "obs_flow"), ("next_observation_flow", "next_observation_temp")),
+    ],
+)
+def test_next_observations_are_in_step_with_observations(now, then, tmp_path: Path, log) -> None:
+    values = dict(zip((*now, *then), (1.0, 2.0, 20.0, 10.0), strict=True))
+    table = {name: np.full(60, value) for name, value in values.items()}
+    table |= {"action_0": log["actions"][:, 0], "reward": log["rewards"], "terminal": log["terminals"].astype(int)}
+    path = write_csv(tmp_path / "plant.csv", table)
+    key_map = {"observations": ",".join(now)}
+    if then[0] == "next_flow":
+        key_map["next_observations"] = "next_*"
+    np.testing.assert_array_equal(data.load(path, key_map=key_map).next_observations[0], [10, 20])
+
+
+def test_next_observations_under_other_names_must_be_given_in_order(tmp_path: Path, log) -> None:
+    table = {f"obs_{name}": np.full(60, 1.0) for name in ("temp", "flow")}
+    table |= {"next_obs_t": np.full(60, 10.0), "next_obs_f": np.full(60, 20.0)}
+    table |= {"action_0": log["actions"][:, 0], "reward": log["rewards"], "terminal": log["terminals"].astype(int)}
+    path = write_csv(tmp_path / "plant.csv", table)
+    with pytest.raises(
+        AspcError, match="'next_obs_t', 'next_obs_f' do not say which of 'obs_temp', 'obs_flow' comes next"
+    ):
+        data.load(path)
+    given = data.load(path, key_map={"next_observations": "next_obs_f,next_obs_t"})
+    np.testing.assert_array_equal(given.next_observations[0], [20, 10])
+
+
+def test_a_file_of_a_folder_without_what_the_others_have_is_refused(tmp_path: Path, log) -> None:
+    for i in range(3):
+        part = {key: array[20 * i : 20 * i + 20] for key, array in log.items()}
+        more = {"next_observations": part["observations"]} if i != 1 else {}
+        np.savez(tmp_path / f"{i}.npz", **part, **more)
+    with pytest.raises(AspcError, match=r"1\.npz has no next_observations, which other files have"):
+        data.load(tmp_path)
+
+
 def test_a_folder_is_a_dataset_of_episodes(tmp_path: Path, log: dict[str, np.ndarray]) -> None:
     folder = tmp_path / "episodes"
     folder.mkdir()

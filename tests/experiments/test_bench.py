@@ -22,7 +22,7 @@ from aspc.data import files
 from aspc.errors import AspcError
 from aspc.experiments import engine, processes_engine, results, suites
 from aspc.experiments.commands import bench, gentle_end, settled_runs
-from aspc.experiments.cost import Rates
+from aspc.experiments.cost import Rates, evaluations
 from aspc.experiments.engine import Bench, Known, refuse_other_data
 from aspc.experiments.groups import (
     GROUP,
@@ -187,6 +187,13 @@ def test_what_is_shown_before_anything_runs(tmp_path: Path, capsys) -> None:
     assert f"{hours:.1f} hours of one device; {hours / 2:.1f} on 2" in shown
     assert f"{9 * 8} episodes, at most {9 * 8 * 300:,} environment steps" in shown
     assert not (tmp_path / "no").exists()
+
+
+def test_a_larger_last_evaluation_is_counted() -> None:
+    options = {"eval_every": 1000, "eval_episodes": 10, "final_episodes": 50}
+    plan = make_plan(expanded(["tiny"]), options=options, steps=3000)
+    found = evaluations(make_groups(plan, plan.runs, 64, {}))
+    assert found.episodes == len(plan.runs) * (2 * 10 + 50)
 
 
 def test_rates_are_numbers_or_measured(tmp_path: Path) -> None:

@@ -19,9 +19,9 @@ from synthetic import MAIN, NECESSITY, Shape, Variant, make
 from aspc.experiments import results
 from aspc.presets.paper_tables import domain_of
 from aspc.report import claims, stats
-from aspc.report.claims import FAILS, HOLDS, OPEN
+from aspc.report.claims import FAILS, HOLDS, OPEN, SAME_RUNTIME
 from aspc.report.stats import Estimate
-from aspc.report.view import View, prepare, quality_of
+from aspc.report.view import WALKERS, View, prepare, quality_of
 
 ASPC, TD3_BC = Variant("ASPC", "aspc"), Variant("TD3+BC", "td3_bc")
 WPC, A2PR, IQL = Variant("wPC", "wpc"), Variant("A2PR", "a2pr"), Variant("IQL", "iql")
@@ -97,7 +97,7 @@ CASES = {
             by_label(ASPC=80, ReBRAC=90),
         ),
         Case(claims.best_on_locomotion_and_mazes, MAIN, (HOPPER, MAZE), by_label(ASPC=80), by_label(ASPC=80, wPC=90)),
-        Case(claims.profile_above, MAIN, (HOPPER, PEN, MAZE), by_label(ASPC=80), by_label(ASPC=40)),
+        Case(claims.profile_above, MAIN, (HOPPER, PEN, MAZE, ANT), by_label(ASPC=80), by_label(ASPC=40)),
         Case(claims.largest_polygon, MAIN, TASKS, by_label(ASPC=80), by_label(ASPC=80, IQL=90)),
         Case(
             claims.rises_faster,
@@ -127,7 +127,7 @@ CASES = {
         Case(
             claims.smaller_on_better_data,
             (ASPC,),
-            LADDER,
+            tuple(name.replace("hopper", task) for task in WALKERS for name in LADDER),
             {"alpha": rising_with_quality(True)},
             {"alpha": rising_with_quality(False)},
         ),
@@ -301,8 +301,10 @@ def test_no_claim_holds_without_one_of_the_methods_that_it_speaks_of(
             "smaller_on_better_data",
             "dataset",
             "hopper-expert-v2",
-            "runs of ASPC of one length on two qualities of one task (expert and medium-expert)",
+            "runs of ASPC on hopper of one length on two qualities (expert and medium-expert)",
         ),
+        ("smaller_on_better_data", "task", "walker2d", "runs on walker2d"),
+        ("profile_above", "domain", "Adroit", "runs on Adroit"),
     ],
 )
 def test_no_claim_holds_without_a_place_that_it_names(
@@ -311,12 +313,12 @@ def test_no_claim_holds_without_a_place_that_it_names(
     case = CASES[name]
     claim = case.claim(without(of_case(case, tmp_path, case.holds), **{column: value}))
     assert claim.verdict == OPEN
-    part_of_an_average = name == "beats_all_on_average"
+    part_of_an_average = name in ("beats_all_on_average", "profile_above")
     assert {check.verdict for check in claim.checks} == {OPEN if part_of_an_average else HOLDS}
     assert claim.missing == f"Missing: {missing}."
 
 
-@pytest.mark.parametrize("name", ["beats_all_on_average", "beats_td3_bc"])
+@pytest.mark.parametrize("name", ["beats_all_on_average", "beats_td3_bc", "profile_above"])
 def test_an_average_is_open_while_one_of_its_domains_could_turn_it(name: str, tmp_path: Path) -> None:
     case = CASES[name]
     view = of_case(case, tmp_path, case.fails)
@@ -325,6 +327,23 @@ def test_an_average_is_open_while_one_of_its_domains_could_turn_it(name: str, tm
     assert claim.checks
     assert {check.verdict for check in claim.checks} == {OPEN}
     assert claim.verdict == OPEN
+
+
+EFFECTS = [
+    *("rises_faster", "dynamic_is_best", "robust_critic_helps", "l1_alone_is_worst", "form_five_is_form_four"),
+    "middle_rate_is_best",
+]
+
+
+@pytest.mark.parametrize("name", EFFECTS)
+def test_the_verdict_on_an_effect_says_which_domains_it_is_of(name: str, tmp_path: Path) -> None:
+    case = CASES[name]._replace(datasets=(HOPPER, MAZE, ANT, PEN))
+    view = of_case(case, tmp_path, case.holds)
+    everywhere, partly = case.claim(view), case.claim(without(without(view, domain="AntMaze"), domain="Adroit"))
+    assert (everywhere.verdict, everywhere.where) == (HOLDS, "")
+    assert (partly.verdict, partly.where) == (HOLDS, " on MuJoCo and Maze2d")
+    make(tmp_path, "plant", case.variants, ("plant.csv",), **{"seeds": 3, "points": 10, **case.given, **case.fails})
+    assert case.claim(prepare(results.read(tmp_path))).checks == everywhere.checks  # own data are no part of it
 
 
 def test_what_is_missing_is_said_in_words(tmp_path: Path) -> None:
@@ -394,6 +413,21 @@ def test_only_runs_that_trained_alone_are_timed(tmp_path: Path) -> None:
     assert "timed alone on the same dataset" in claims.small_overhead(together).missing
 
 
+def test_a_step_is_timed_on_one_machine(tmp_path: Path) -> None:
+    """Every processor's device is called the same."""
+    make(tmp_path, "own", (ASPC, TD3_BC), [HOPPER], seeds=2, points=5)
+    view = prepare(results.read(tmp_path))
+    server = view.runs["machine"].where(view.runs["algo"] == "aspc", "a server with 64 cores")
+    assert claims.small_overhead(replace(view, runs=view.runs.assign(machine=server))).checks == ()
+
+
+def test_a_run_that_is_much_faster_does_not_take_as_long(tmp_path: Path) -> None:
+    case = CASES["interval_of_thirty"]
+    timed = check(case, tmp_path, {**case.holds, "shape": Shape(overhead=-0.5)}).checks[0]
+    assert timed.estimate.value < -SAME_RUNTIME
+    assert timed.verdict == FAILS
+
+
 def test_without_the_runs_nothing_is_decided(tmp_path: Path) -> None:
     make(tmp_path, "own", [Variant("mine", "my_own")], ["my-data"], seeds=2, points=5)
     for claim in claims.check_all(prepare(results.read(tmp_path))):
@@ -418,6 +452,16 @@ def test_runs_of_another_length_are_not_compared(tmp_path: Path) -> None:
     make(tmp_path, "short_too", [ASPC], [HOPPER], seeds=2, points=5, score=lambda label, dataset: 40, steps=1000)
     (difference, _) = claims.beats_td3_bc(prepare(results.read(tmp_path))).checks
     assert difference.estimate.value == pytest.approx(-10, abs=4)
+
+
+def test_the_polygon_is_of_scores(tmp_path: Path) -> None:
+    case = CASES["largest_polygon"]
+    view = of_case(case, tmp_path, case.holds)
+    assert HOPPER in case.datasets
+    other, options = "hopper-expert", {"seeds": 3, "points": 10, "noise": 0.4, **case.given}
+    make(tmp_path, "returns", MAIN, [other], **options, **case.fails, measure="return")
+    claim = case.claim(prepare(results.read(tmp_path)))
+    assert claim.checks == case.claim(view).checks
 
 
 def test_the_polygon_is_of_runs_of_one_length(tmp_path: Path) -> None:

@@ -186,7 +186,7 @@ def test_claims_and_evaluations_can_be_chosen(opened: Watched) -> None:
     assert cards.count() == 26
     assert told < 26  # those without any runs are folded away
     page.locator('#verdicts [data-verdict="holds"]').click()
-    assert set(page.locator(".card:visible .badge").all_inner_texts()) == {"✓\nholds"}
+    assert all(text.startswith("✓\nholds") for text in page.locator(".card:visible .badge").all_inner_texts())
     page.locator('#verdicts [data-verdict="open"]').click()
     assert page.locator("details.without .card:visible").count() == 26 - told
     cell = page.locator("table.scores").first.locator("td").first

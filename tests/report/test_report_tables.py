@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -185,6 +186,43 @@ def test_seeds_of_tuned_and_of_other_runs_are_not_mixed(tmp_path: Path) -> None:
     found = view_of(tmp_path).of(method("rebrac"))
     assert found["seed"].tolist() == [0, 1]
     assert all("beta1" in settings for settings in found["settings"])
+
+
+def test_seeds_of_two_settings_are_not_averaged_as_one_method(tmp_path: Path) -> None:
+    """Nor where only the changed ones have been run, the newer with fewer seeds."""
+    for settings, seeds, end in (({"discount": 0.995}, 4, 30.0), ({"actor_lr": 1e-4}, 2, 90.0)):
+        variant = Variant("ASPC", "aspc", **settings)
+        make(tmp_path, "s", [variant], [HOPPER], seeds=seeds, points=3, score=lambda *_, end=end: end, noise=0)
+    view = view_of(tmp_path)
+    for found in (view.of(method("aspc")), view.suite("s"), view.compared("s")):
+        assert found["last"].tolist() == pytest.approx([30.0] * 4)
+
+
+def test_runs_of_different_lengths_are_shown_but_not_ranked_or_compared(tmp_path: Path) -> None:
+    aspc, td3_bc, iql = Variant("ASPC", "aspc"), Variant("TD3+BC", "td3_bc"), Variant("IQL", "iql")
+    for variants, steps in (((aspc, iql), 1_000_000), ((td3_bc,), 10_000)):
+        make(tmp_path, "s", variants, [HOPPER, PEN], seeds=2, points=3, steps=steps)
+    view = view_of(tmp_path)
+    table = tables.suite_table(view, "s")
+    assert {cell.rank for row in table.rows for cell in row.cells.values()} == {0}
+    assert f"{HOPPER}: runs of 10,000 to 1,000,000 steps, which are not ranked." in table.notes
+    found = tables.aggregates(view, table)
+    assert found is not None
+    assert set(found.labels) == {"ASPC", "IQL"}
+    assert found.left_out == ("TD3+BC",)
+    make(tmp_path, "s", (td3_bc,), [HOPPER, PEN], seeds=2, points=3)
+    view = view_of(tmp_path)
+    assert set(view.compared("s")["steps"]) == {1_000_000}
+    assert {cell.rank for cell in tables.suite_table(view, "s").rows[0].cells.values()} == {0, 1, 2}
+
+
+def test_processors_of_two_machines_are_two_devices(tmp_path: Path) -> None:
+    make(tmp_path, "s", [Variant("ASPC", "aspc"), Variant("TD3+BC", "td3_bc")], [HOPPER], seeds=2, points=3)
+    view = view_of(tmp_path)
+    server = view.places["machine"].where(view.places["algo"] == "aspc", "a server")
+    speeds = tables.runtime(dataclasses.replace(view, places=view.places.assign(machine=server)))
+    assert len({speed.device for speed in speeds}) == 2
+    assert len({speed.device for speed in tables.runtime(view)}) == 1
 
 
 @pytest.mark.parametrize("algo", ["aspc", "td3_bc", "wpc"])

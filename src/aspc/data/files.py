@@ -379,11 +379,24 @@ def _mapped_columns(columns: Sequence[str], names: str | Sequence[str], name: st
     return list(found)
 
 
-def _in_step(found: dict[str, list[str]]) -> dict[str, list[str]]:
-    """The columns with those of the next observation in the order of the observation's, where their names say it."""
-    then = {name.partition("_")[2]: name for name in found.get("next_observations", ())}  # obs_x of next_obs_x
-    if set(then) == set(found["observations"]):
-        found["next_observations"] = [then[name] for name in found["observations"]]
+def _plain(column: str) -> str:
+    """What a column of an observation is of: temp for temp, obs_temp, next_temp and next_obs_temp."""
+    plain = column.removeprefix("next_")
+    return next((plain.removeprefix(p) for p in ("obs_", "observation_") if plain.startswith(p)), plain)
+
+
+def _in_step(found: dict[str, list[str]], given: bool, name: str) -> dict[str, list[str]]:
+    """The columns with those of the next observation in the order of the observation's. Names that do not say which
+    belong together are in order only where they were `given` so, or are counted."""
+    now, then = found["observations"], found.get("next_observations", [])
+    after = {_plain(column): column for column in then}
+    if {_plain(column) for column in now} == after.keys():
+        found["next_observations"] = [after[_plain(column)] for column in now]
+    elif len(then) > 1 and len(then) == len(now) and not (given or all(word.isdigit() for word in after)):
+        raise AspcError(
+            f"{name}: the names {_listed(then)} do not say which of {_listed(now)} comes next in each; call them "
+            f"next_obs_* as these are called, or give both in order with --map."
+        )
     return found
 
 
@@ -410,7 +423,8 @@ def resolve_columns(
                 notes += _notes_on(pattern)
                 break
     _need_all(found, columns, name, one_episode)
-    return _in_step(found), [*notes, *_notes_on_unused(columns, found)]
+    found = _in_step(found, "next_observations" in key_map, name)
+    return found, [*notes, *_notes_on_unused(columns, found)]
 
 
 def _notes_on_unused(columns: Sequence[str], found: Mapping[str, list[str]]) -> list[str]:
@@ -739,9 +753,13 @@ def _read_folder(path: Path, key_map: KeyMap) -> Extracted:
             if own != names:
                 raise AspcError(f"{file} has other columns than {files[0].name}, or in another order; make them alike.")
             advance(i + 1)
-    common = set.intersection(*(set(part) for part in parts))
+    for file, part in zip(files, parts, strict=True):
+        if part.keys() != parts[0].keys():
+            (key, *_) = sorted(part.keys() ^ parts[0].keys())
+            without = file if key in parts[0] else files[0]
+            raise AspcError(f"{path}: {without.name} has no {key}, which other files have; make them alike.")
     try:
-        arrays = {key: np.concatenate([part[key] for part in parts]) for key in parts[0] if key in common}
+        arrays = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
     except ValueError as error:
         raise AspcError(f"{path}: its files differ in observation or action size.") from error
     return Extracted(arrays, notes, {**names})

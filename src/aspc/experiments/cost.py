@@ -95,7 +95,8 @@ def evaluations(groups: Sequence[Group]) -> Evaluations:
     episodes = steps = 0
     for run in (member.run for group in groups for member in group.members):
         options = run.train_options()
-        own = -(-run.steps // options.eval_every) * options.eval_episodes
+        before = -(-run.steps // options.eval_every) - 1
+        own = before * options.eval_episodes + (options.final_episodes or options.eval_episodes)
         family = d4rl.FAMILIES.get(d4rl.family_of(name_in_presets(run.dataset)) or "")
         episodes += own
         steps += own * (family.horizon if family else DEFAULT_HORIZON)

@@ -92,7 +92,7 @@ CURVES: dict[str, Column] = {
     "return": Column("float", False, "return"),
     "success_rate": Column("float", False, "share of episodes that succeeded"),
     "scale": Column("float", False, "scale"),
-    "q": Column("float", False, "mean Q of the policy's actions"),
+    "q": Column("float", False, "mean Q of the policy's actions, or of the logged ones (IQL, CQL)"),
     "bc_loss": Column("float", False, "mean BC loss"),
     "critic_loss": Column("float", False, "critic loss"),
     "l1": Column("float", False, "L1"),

@@ -3,8 +3,9 @@
 A claim is one or more checks. A check is a number with a 95 % interval and a bound: it *holds* where the whole interval
 is on the claimed side, it *does not hold* where the whole interval is on the other side, and between the two there is
 *not enough data*. A check that cannot be made is a gap. A claim does not hold if one of its checks does not; it holds
-if all do and there is no gap: no claim holds on a part of what it speaks of. Nor does one about an average over all
-domains fail without one of them.
+if all do and there is no gap: no claim holds on a part of the methods, tasks or domains that it names. One about the
+benchmark's average or profile neither holds nor fails without one of the domains in it. One about an effect (of the
+robust critic, say) that the paper shows in all domains is judged on those that there are, and its verdict says which.
 """
 
 from __future__ import annotations
@@ -79,13 +80,15 @@ Part = Check | Gap
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim of the paper, its checks, and in words what is missing to make the others."""
+    """A claim of the paper, its checks, in words what is missing to make the others, and the domains that its verdict
+    is limited to, where the paper has more."""
 
     name: str
     text: str
     source: str
     checks: tuple[Check, ...]
     missing: str = ""
+    only: tuple[str, ...] = ()
 
     @property
     def verdict(self) -> Verdict:
@@ -95,15 +98,23 @@ class Claim:
         return HOLDS if set(verdicts) == {HOLDS} and not self.missing else OPEN
 
     @property
+    def where(self) -> str:
+        """What a verdict is limited to, as words that go behind it."""
+        return f" on {listed(self.only)}" if self.only and self.verdict != OPEN else ""
+
+    @property
     def datasets(self) -> list[str]:
         return in_order(name for check in self.checks for name in check.datasets)
 
 
-def made(view: View, name: str, text: str, source: str, parts: Iterable[Part]) -> Claim:
-    """A claim of the checks and gaps that were found for all that it speaks of."""
+def made(view: View, name: str, text: str, source: str, parts: Iterable[Part], shown_in: Sequence[str] = ()) -> Claim:
+    """A claim of the checks and gaps that were found for all that it speaks of; `shown_in` are the domains that the
+    paper shows an effect in."""
     parts = list(parts)
     checks = tuple(part for part in parts if isinstance(part, Check))
-    return Claim(name, text, source, checks, missing(view, [part for part in parts if isinstance(part, Gap)]))
+    seen = {domain_of(name) for check in checks for name in check.datasets}
+    only = () if seen.issuperset(shown_in) else tuple(domain for domain in shown_in if domain in seen)
+    return Claim(name, text, source, checks, missing(view, [part for part in parts if isinstance(part, Gap)]), only)
 
 
 # ── what is missing ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -231,12 +242,17 @@ def in_each_domain(
 
 
 def better_over_all(view: View, a: Method, b: Method, domains: Sequence[str]) -> list[Part]:
-    """One check of the average difference, and a gap for each domain that the average is without: with one the check
-    is open, since that domain could turn the average."""
-    inside = {domain_of(name) for name in pair(view, a, b, domains)[0]}
+    """One check of the average difference over all of these domains."""
+    return over_all(better(view, a, b, domains), a, b, domains)
+
+
+def over_all(parts: Iterable[Part], a: Method, b: Method, domains: Sequence[str]) -> list[Part]:
+    """Checks of two methods, and a gap for each domain that they are without: with one they are open, since that
+    domain could turn them."""
+    checks = [part for part in parts if isinstance(part, Check)]
+    inside = {domain_of(name) for check in checks for name in check.datasets}
     gaps = [Gap((a, b), (domain,)) for domain in domains if domain not in inside]
-    found = better(view, a, b, domains) if inside else []
-    return [*(part._replace(verdict=OPEN) if gaps and isinstance(part, Check) else part for part in found), *gaps]
+    return [*(check._replace(verdict=OPEN) if gaps else check for check in checks), *gaps]
 
 
 # ── the benchmark ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -293,7 +309,8 @@ def profile_above(view: View) -> Claim:
         estimate = Estimate(float(value[0]), float(low[0]), float(high[0])).times(100)
         what = f"thresholds that only a part of the runs reach, where ASPC's profile is at or above {other.name}'s"
         verdict = at_least(estimate, 100 * ALMOST_EVERY)
-        parts.append(Check(what, estimate, "% of thresholds", verdict, (ASPC, other), tuple(names)))
+        found = Check(what, estimate, "% of thresholds", verdict, (ASPC, other), tuple(names))
+        parts += over_all([found], ASPC, other, D4RL)
     return made(
         view,
         "profile_above",
@@ -314,9 +331,10 @@ def share_above(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 def largest_polygon(view: View) -> Claim:
     wanted = (ASPC, *BASELINES)
-    have = [m for m in wanted if not view.standing_for(m).empty]
-    tables = comparable(*map(view.standing_for, have)) if have else []
-    found = dict(zip(have, map(scores, tables), strict=True))
+    all_scored = {m: runs[runs["measure"] != "return"] for m in wanted for runs in [view.standing_for(m)]}
+    scored = {m: runs for m, runs in all_scored.items() if not runs.empty}
+    tables = comparable(*scored.values()) if scored else []
+    found = dict(zip(scored, map(scores, tables), strict=True))
     names = [n for n in in_order(set.intersection(*map(set, found.values())) if found else ()) if domain_of(n) in D4RL]
     covered = {task_of(name) for name in names} if len(found) == len(wanted) else set()
     need = "with scores on the same dataset and the same number of steps"
@@ -349,7 +367,7 @@ def largest_polygon(view: View) -> Claim:
 def rises_faster(view: View) -> Claim:
     parts: list[Part] = []
     for other in IN_FIGURE_8:
-        scored = (runs[runs["measure"] != "return"] for runs in view.pair(ASPC, other))
+        scored = (runs[(runs["measure"] != "return") & runs["domain"].isin(D4RL)] for runs in view.pair(ASPC, other))
         first, second = common(*(at_share(view, runs, "score", EARLY) for runs in scored))
         if not first:
             early = f"an evaluation in the first {100 * EARLY:.0f} %"
@@ -365,6 +383,7 @@ def rises_faster(view: View) -> Claim:
         "ASPC rises faster: within the first 0.3 M of 1 M steps it is above TD3+BC, wPC and A2PR.",
         "Appendix C, Figure 8",
         parts,
+        shown_in=D4RL,
     )
 
 
@@ -415,7 +434,6 @@ def log_scales(runs: pd.DataFrame) -> dict[str, np.ndarray]:
 def smaller_on_better_data(view: View) -> Claim:
     parts: list[Part] = []
     qualities = ("expert", "medium-expert", "medium", "medium-replay")
-    steps = set()
     runs = view.of(ASPC)
     for task in WALKERS:
         of_task = runs[runs["task"] == task]
@@ -423,20 +441,20 @@ def smaller_on_better_data(view: View) -> Claim:
         found = log_scales(of_task[of_task["steps"] == of_task["steps"].max()])
         by_quality = {quality_of(n): n for n in in_order(found)}
         ladder = [q for q in qualities if q in by_quality]
-        steps |= set(pairwise(ladder))
+        unseen = [f"{high} and {low}" for high, low in pairwise(qualities) if (high, low) not in pairwise(ladder)]
+        if unseen:
+            parts.append(Gap((ASPC,), (task,), f"of one length on two qualities ({', '.join(unseen)})"))
         for high, low in pairwise(ladder):
             names = by_quality[high], by_quality[low]
             estimate = stats.difference({"": found[names[1]]}, {"": found[names[0]]})
             alphas = [f"{10 ** found[n].mean():.3g}" for n in names]
             what = f"{task}: log₁₀ alpha on {low} − on {high} (alpha {alphas[1]} against {alphas[0]})"
             parts.append(Check(what, estimate, "decades", at_least(estimate), (ASPC,), names))
-    unseen = [f"{high} and {low}" for high, low in pairwise(qualities) if (high, low) not in steps]
-    if unseen:
-        parts.append(Gap((ASPC,), need=f"of one length on two qualities of one task ({', '.join(unseen)})"))
     return made(
         view,
         "smaller_on_better_data",
-        "Alpha ends smaller on higher-quality data of the same task: expert < medium-expert < medium < medium-replay.",
+        "Alpha ends smaller on higher-quality data of each locomotion task: "
+        "expert < medium-expert < medium < medium-replay.",
         "Section 5.2, Figure 3",
         parts,
     )
@@ -504,7 +522,8 @@ def dynamic_is_best(view: View) -> Claim:
         "dynamic_is_best",
         "Dynamic alpha ≥ converged alpha ≥ naive alpha, and a linear schedule closes only part of the gap.",
         "Section 5.3, Table 2",
-        [part for a, b in pairs for part in better(view, a, b)],
+        [part for a, b in pairs for part in better(view, a, b, D4RL)],
+        shown_in=D4RL,
     )
 
 
@@ -512,7 +531,7 @@ def dynamic_is_best(view: View) -> Claim:
 
 
 def time_ratio(view: View, a: Method, b: Method) -> tuple[Estimate, tuple[str, ...]]:
-    """How much longer a step of `a` takes, in percent, over the settings (dataset, device) of both.
+    """How much longer a step of `a` takes, in percent, over the settings (dataset, device, machine) of both.
 
     Only runs that trained alone are timed: those of a group have one time, and groups may share a device.
     """
@@ -520,7 +539,7 @@ def time_ratio(view: View, a: Method, b: Method) -> tuple[Estimate, tuple[str, .
     runs = runs[(runs["steps_per_second"] > 0) & (runs["runs_together"].fillna(1) == 1)]
     if runs.empty:
         return stats.NONE, ()
-    keys = [runs["dataset"], runs["device"].fillna("")]
+    keys = [runs["dataset"], runs["device"].fillna(""), runs["machine"].fillna("")]
     setting = pd.Series(["\n".join(k) for k in zip(*keys, strict=True)], runs.index)
     logs = -np.log(runs["steps_per_second"].astype(float))
     found = [
@@ -530,13 +549,13 @@ def time_ratio(view: View, a: Method, b: Method) -> tuple[Estimate, tuple[str, .
     if not settings:
         return stats.NONE, ()
     ratio = stats.difference(*found)
-    return Estimate(*(100 * (math.exp(x) - 1) for x in ratio)), tuple({s.split("\n")[0] for s in settings})
+    return Estimate(*(100 * (math.exp(x) - 1) for x in ratio)), tuple(in_order(s.split("\n")[0] for s in settings))
 
 
 def runtime_checks(view: View, a: Method, verdict: Callable[[Estimate], Verdict]) -> list[Part]:
     estimate, datasets = time_ratio(view, a, TD3_BC)
     if not datasets:
-        return [Gap((a, TD3_BC), need="timed alone on the same dataset and device")]
+        return [Gap((a, TD3_BC), need="timed alone on the same dataset, device and machine")]
     return [Check(f"time of a step, {a.name} against TD3+BC", estimate, "%", verdict(estimate), (a, TD3_BC), datasets)]
 
 
@@ -552,13 +571,13 @@ def small_overhead(view: View) -> Claim:
 
 def interval_of_thirty(view: View) -> Claim:
     thirty = method("aspc", k_alpha=30)
-    timed = runtime_checks(view, thirty, lambda e: at_most(e, SAME_RUNTIME))
+    timed = runtime_checks(view, thirty, lambda e: within(e, -SAME_RUNTIME, SAME_RUNTIME))
     return made(
         view,
         "interval_of_thirty",
         f"With k_alpha = 30 a run takes as long as TD3+BC (within {SAME_RUNTIME:.0f} %) and scores as with 10.",
         "Section 5.4, Figure 5b",
-        [*timed, *nearly_equal(view, thirty, ASPC)],
+        [*timed, *nearly_equal(view, thirty, ASPC, D4RL)],
     )
 
 
@@ -566,13 +585,14 @@ def interval_of_thirty(view: View) -> Claim:
 
 
 def robust_critic_helps(view: View) -> Claim:
-    parts = [part for algo in ("aspc", "wpc") for part in better(view, method(algo), method(algo, **WITHOUT_RC))]
+    pairs = [(method(algo), method(algo, **WITHOUT_RC)) for algo in ("aspc", "wpc")]
     return made(
         view,
         "robust_critic_helps",
         "ASPC and wPC need the robust critic: without it they score less.",
         "Section 5.5, Figure 6a",
-        parts,
+        [part for a, b in pairs for part in better(view, a, b, D4RL)],
+        shown_in=D4RL,
     )
 
 
@@ -587,7 +607,8 @@ def l1_alone_is_worst(view: View) -> Claim:
         "l1_alone_is_worst",
         "L1 alone gives the poorest performance of all outer losses.",
         "Section 5.5, Figure 6b",
-        [part for other in others for part in better(view, other, loss("L1"))],
+        [part for other in others for part in better(view, other, loss("L1"), D4RL)],
+        shown_in=D4RL,
     )
 
 
@@ -628,7 +649,8 @@ def form_five_is_form_four(view: View) -> Claim:
         "form_five_is_form_four",
         f"L3 with means in place of suprema (form 5) scores as form 4 (within {NEARLY_EQUAL:.0f} %).",
         "Appendix E.2, Table 13",
-        nearly_equal(view, form(5), form(4)),
+        nearly_equal(view, form(5), form(4), D4RL),
+        shown_in=D4RL,
     )
 
 
@@ -656,13 +678,14 @@ def middle_start_is_best(view: View) -> Claim:
 
 
 def middle_rate_is_best(view: View) -> Claim:
-    parts = [part for lr in (2e-2, 2e-4) for part in better(view, ASPC, method("aspc", scale_lr=lr))]
+    parts = [part for lr in (2e-2, 2e-4) for part in better(view, ASPC, method("aspc", scale_lr=lr), D4RL)]
     return made(
         view,
         "middle_rate_is_best",
         "A learning rate of alpha that is ten times smaller or larger than 2e-3 scores less on average.",
         "Appendix F.2, Figure 12",
         parts,
+        shown_in=D4RL,
     )
 
 
@@ -674,9 +697,9 @@ def improves_each_base(view: View) -> Claim:
     return made(
         view,
         "improves_each_base",
-        "+ASPC improves the average of each base: IQL, CQL and Diffusion-QL.",
+        "+ASPC improves the average of each base on MuJoCo: IQL, CQL and Diffusion-QL.",
         "Section 5.6, Table 3",
-        [part for base in bases for part in better(view, method(f"{base}+aspc"), method(base), D4RL)],
+        [part for b in bases for part in in_each_domain(better, view, method(f"{b}+aspc"), method(b), ("MuJoCo",))],
     )
 
 

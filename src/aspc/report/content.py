@@ -88,7 +88,7 @@ def build(results: Results, done: Callable[[str], None] = lambda part: None) -> 
     main = every[leading]
     done("profiles")
     aggregates = tables.aggregates(view, main)
-    runs = view.suite(leading)
+    runs = view.compared(leading)
     runs = runs[runs["measure"] != "return"]
     wide = {label: scores(runs[runs["label"] == label]) for label in (aggregates.labels if aggregates else ())}
     done("curves")

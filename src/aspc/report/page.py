@@ -241,7 +241,7 @@ def _table(table: Table, content: Content) -> str:
         else:
             body.append(line)
     notes = "".join(f"<li>{esc(note)}</li>" for note in table.notes)
-    summary = f"Notes on the paper’s numbers ({len(table.notes)})"
+    summary = f"Notes on these numbers ({len(table.notes)})"
     care = f'<details class="notes"><summary>{summary}</summary><ul>{notes}</ul></details>'
     return (
         f'<div class="scroll tall"><table class="scores sortable" data-s="{esc(table.suite)}"><thead><tr>'
@@ -309,7 +309,7 @@ def _claims(claims: Sequence[Claim]) -> str:
 
 def _card(claim: Claim) -> str:
     kind, sign = SIGNS[claim.verdict]
-    badge = f'<span class="badge {kind}"><i aria-hidden="true">{sign}</i>{claim.verdict}</span>'
+    badge = f'<span class="badge {kind}"><i aria-hidden="true">{sign}</i>{claim.verdict}{esc(claim.where)}</span>'
     inside = ""
     if claim.checks:  # one that has the claim's verdict speaks for it; none has where all hold and runs are missing
         lead = next((check for check in claim.checks if check.verdict == claim.verdict), claim.checks[0])

@@ -180,7 +180,10 @@ def _paper_average(domain: str, inside: list[str], label: str, paper: PaperTable
 
 
 def ranked(cells: Mapping[str, Cell]) -> dict[str, Cell]:
-    """Best and second best by the last score, as they are shown; equal ones share the rank."""
+    """Best and second best by the last score, as they are shown; equal ones share the rank. Runs of different lengths
+    are not ranked."""
+    if len({cell.steps for cell in cells.values()}) > 1:
+        return dict(cells)
     places = _places({label: round(cell.last.value, 1) for label, cell in cells.items()})
     return {label: cell._replace(rank=places[label]) for label, cell in cells.items()}
 
@@ -204,6 +207,9 @@ def _with_paper(cells: Mapping[str, Cell], printed: Mapping[str, Printed]) -> di
 def _notes(rows: Sequence[Row], paper: PaperTable | None) -> list[str]:
     notes = [paper.note] if paper and paper.note else []
     for row in rows:
+        lengths = sorted({cell.steps for cell in row.cells.values()})
+        if len(lengths) > 1:
+            notes.append(f"{row.name}: runs of {lengths[0]:,} to {lengths[-1]:,} steps, which are not ranked.")
         for label, cell in row.cells.items():
             if cell.paper and cell.paper.note:
                 notes.append(f"{row.name}, {label}: {cell.paper.note}")
@@ -234,7 +240,7 @@ MOST_COMPARED = 12  # labels in one picture
 
 def aggregates(view: View, table: Table, reference: str | None = None) -> Aggregates | None:
     """Profiles, means and the probability that `reference` (ASPC if it is there) does better than each other."""
-    runs = view.suite(table.suite)
+    runs = view.compared(table.suite)
     runs = runs[runs["measure"] != "return"]
     found = {label: scores(runs[runs["label"] == label]) for label in table.labels}
     found = {label: values for label, values in found.items() if values}
@@ -376,7 +382,7 @@ def ablations(view: View) -> list[Ablation]:
 
 
 def ablation(view: View, group: Group, suite: str) -> Ablation | None:
-    runs = view.suite(suite)
+    runs = view.compared(suite)
     runs = runs[runs["measure"] != "return"]
     base = scores(runs[runs["label"] == group.baseline])
     percent: dict[tuple[str, str], Estimate] = {}
@@ -449,12 +455,15 @@ class Speed(NamedTuple):
 
 
 def runtime(view: View) -> list[Speed]:
-    """Seconds of a million steps, from steps per second; only runs on one device and dataset can be compared."""
+    """Seconds of a million steps, from steps per second; only runs on one device and dataset can be compared. Every
+    processor's device has the same name, so that of its machine goes with it."""
     places = view.places[view.places["steps_per_second"] > 0].drop_duplicates(["series", "run_id"])
     places = plain_if_any(places, ["dataset", "series"])
     out = []
     keys = ["dataset", "device", "runs_together", "series"]
-    filled = places.assign(device=places["device"].fillna("unknown"), runs_together=places["runs_together"].fillna(1))
+    device = places["device"].fillna("unknown")
+    device = device.where(~device.str.startswith("cpu"), places["machine"].fillna("") + " " + device).str.strip()
+    filled = places.assign(device=device, runs_together=places["runs_together"].fillna(1))
     for (dataset, device, together, series), group in filled.groupby(keys):
         seconds = stats.mean(1e6 / group["steps_per_second"].to_numpy(float))
         out.append(Speed(series, device, int(together), dataset, seconds, len(group)))

@@ -109,7 +109,20 @@ class View:
 
     def suite(self, name: str) -> pd.DataFrame:
         """The runs of a suite with their labels there; each dataset, label and seed once."""
-        return one_each(self.places[self.places["suite"] == name], ["dataset", "label"])
+        return one_each(self._places_of(name), ["dataset", "label"])
+
+    def compared(self, name: str) -> pd.DataFrame:
+        """The runs of a suite as `suite` has them, but of one length on each dataset: the longest that at least half of
+        the labels have there, or else the one that most have."""
+        places = plain_if_any(self._places_of(name), ["dataset", "label"])
+        labels = places.groupby(["dataset", "steps"], as_index=False)["label"].nunique()
+        most = places.groupby("dataset")["label"].nunique()
+        labels["label"] = labels["label"].clip(upper=np.ceil(labels["dataset"].map(most) / 2))
+        chosen = labels.sort_values(["label", "steps"], kind="stable").drop_duplicates("dataset", keep="last")
+        return one_each(places.merge(chosen[["dataset", "steps"]]), ["dataset", "label"])
+
+    def _places_of(self, suite: str) -> pd.DataFrame:
+        return self.places[self.places["suite"] == suite]
 
     def suites(self) -> list[str]:
         """Suites with runs: the paper's tables first, in its order."""
@@ -128,12 +141,16 @@ def comparable(*found: pd.DataFrame) -> list[pd.DataFrame]:
 
 def one_each(runs: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
     """Each seed once: the plain runs if they are to stand for the others; of these those with the most steps, of these
-    the most tuned, and of these each seed's newest."""
+    the most tuned, of these those of the settings that have the most seeds (then the newest), and of these each seed's
+    newest."""
     if runs.empty:
         return runs
     runs = plain_if_any(runs, keys)
     for column in ("steps", "tuned"):
         runs = runs[runs[column] == runs.groupby(keys)[column].transform("max")]
+    alike = runs.fillna({"finished": ""}).groupby([*keys, "changed"], as_index=False)
+    kinds = alike.agg(seeds=("seed", "nunique"), finished=("finished", "max")).sort_values(["seeds", "finished"])
+    runs = runs.merge(kinds.drop_duplicates(keys, keep="last")[[*keys, "changed"]])
     runs = runs.sort_values("finished", kind="stable").drop_duplicates([*keys, "seed"], keep="last")
     return runs.sort_values([*keys, "seed"], kind="stable")
 
@@ -154,6 +171,7 @@ def prepare(results: Results) -> View:
     methods = [method_of(algo, s) for algo, s in zip(runs["algo"], settings, strict=True)]
     runs["method"] = [m.name for m in methods]
     runs["tuned"] = [_tuned(s, m) for s, m in zip(settings, methods, strict=True)]
+    runs["changed"] = [json.dumps(s, sort_keys=True) for s in settings]
     _measure(runs, results.curves)
     done = runs[runs["status"] == "done"].reset_index(drop=True)
     entries = results.entries[["suite", "variant", "run_id"]].rename(columns={"variant": "label"})
