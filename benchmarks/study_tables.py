@@ -26,10 +26,10 @@ import pandas as pd
 from aspc import algorithms
 from aspc.adaptive_scale import raw_from_scale
 from aspc.algorithms.base import with_horizon
-from aspc.cli import load_plugin
 from aspc.experiments import results, suites
 from aspc.experiments.plan import Plan, make_plan
 from aspc.experiments.results import Results
+from aspc.plugins import load_plugin
 from aspc.policy import write_atomically
 from aspc.presets.paper_tables import domain_of
 from aspc.report import claims, stats

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from aspc import algorithms
+from aspc import algorithms, plugins
 from aspc.experiments import suites
 
 
@@ -17,5 +17,7 @@ def restored() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(algorithms, "_REGISTRY", dict(algorithms._REGISTRY))
         patch.setattr(suites, "_SUITES", dict(suites._SUITES))
+        patch.setattr(plugins, "_loaded", None)
+        patch.setattr(sys, "path", list(sys.path))
         yield
-    sys.modules.pop("aspc_plugin", None)
+    sys.modules.pop(plugins.MODULE, None)

@@ -12,6 +12,7 @@ import h5py
 import numpy as np
 import pytest
 
+import registries
 from aspc import algorithms
 from aspc.__main__ import COMMANDS, main
 from aspc.cli import final_scale, option
@@ -258,6 +259,30 @@ def test_options_are_looked_up_as_they_are_read():
 def test_a_horizon_is_set_for_all_that_decays_at_once(tmp_path, capsys):
     path = write_hdf5(tmp_path / "logs.hdf5")
     assert "set it with --horizon" in refused(capsys, ["train", path, "--scale-horizon", "77", *QUICK])
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--discount", "1.5"], "discount must be between 0 and 1, not 1.5"),
+        (["--scale-lr", "-1"], "scale_lr must be at least 0, not -1.0"),
+        (["--algo", "td3_bc", "--alpha", "-1"], "alpha must be at least 0, not -1.0"),
+    ],
+)
+def test_numbers_that_make_no_sense_are_refused(words, says, tmp_path, capsys):
+    path = write_hdf5(tmp_path / "logs.hdf5")
+    assert says in refused(capsys, ["train", path, "--out", str(tmp_path / "run"), *words, *QUICK])
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_plugin_without_a_frozen_dataclass_is_refused_in_a_sentence(tmp_path, capsys):
+    plugin = tmp_path / "plugin.py"
+    register = "from aspc.algorithms import register\nfrom aspc.algorithms.bc import BC\n\n@register('bare')\n"
+    plugin.write_text(f"{register}class Bare(BC):\n    spread: float = 0.5\n")
+    path = write_hdf5(tmp_path / "logs.hdf5")
+    with registries.restored():
+        said = refused(capsys, ["train", path, "--plugin", str(plugin), "--algo", "bare", *QUICK])
+    assert "bare must be a frozen dataclass: write @dataclass(frozen=True) above Bare." in said
 
 
 def test_a_run_of_a_plugins_algorithm_is_looked_at_with_the_plugin(tmp_path, capsys, monkeypatch):

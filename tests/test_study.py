@@ -16,10 +16,10 @@ import registries
 from aspc.adaptive_scale import AdaptiveScale
 from aspc.algorithms.base import CRITIC, INNER, SCALE, Batch, Context, Spec, with_horizon
 from aspc.algorithms.td3_bc import TD3BC
-from aspc.cli import load_plugin
 from aspc.experiments import suites
 from aspc.experiments.groups import make_groups
 from aspc.experiments.plan import RunSpec, make_plan
+from aspc.plugins import load_plugin
 from aspc.presets.paper_tables import domain_of
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"

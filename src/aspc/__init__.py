@@ -18,18 +18,19 @@ if TYPE_CHECKING:
     from aspc.errors import AspcError
     from aspc.policy import Policy, load_policy
     from aspc.training.folder import Run
-    from aspc.training.run import train
+    from aspc.training.run import evaluate, train
 
 _HOMES = {
     "AspcError": "aspc.errors",
     "Dataset": "aspc.data",
     "Policy": "aspc.policy",
     "Run": "aspc.training.folder",
+    "evaluate": "aspc.training.run",
     "load_policy": "aspc.policy",
     "train": "aspc.training.run",
 }
 
-__all__ = ["AspcError", "Dataset", "Policy", "Run", "load_policy", "train"]
+__all__ = ["AspcError", "Dataset", "Policy", "Run", "evaluate", "load_policy", "train"]
 
 
 def __getattr__(name: str) -> Any:

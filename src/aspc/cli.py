@@ -17,6 +17,7 @@ import tyro
 from aspc import algorithms
 from aspc.data.commands import Source
 from aspc.errors import AspcError
+from aspc.plugins import load_asked
 from aspc.training.config import TrainOptions, flat_values, replace_fields
 
 if TYPE_CHECKING:
@@ -37,27 +38,20 @@ def parse(kind: Any, argv: list[str], prog: str, description: str = "", **defaul
     )
 
 
-def option(argv: list[str], name: str) -> str | None:
-    """The value of `--name VALUE` or `--name=VALUE`, looked up before the options are parsed; as there the last one
-    counts, and an underscore is a hyphen."""
-    found = None
+def values_of(argv: list[str], name: str) -> list[str]:
+    """The values of `--name VALUE` and `--name=VALUE`, looked up before the options are parsed; as there an underscore
+    is a hyphen."""
+    found = []
     for i, word in enumerate(argv):
         given, equals, value = word.partition("=")
         if given.startswith("--") and given.replace("_", "-") == f"--{name}":
-            found = value if equals else argv[i + 1] if i + 1 < len(argv) else found
+            found += [value] if equals else argv[i + 1 : i + 2]
     return found
 
 
-def load_plugin(path: str) -> None:
-    """Run a Python file of the user's own, which registers algorithms."""
-    from importlib import util
-
-    spec = util.spec_from_file_location("aspc_plugin", path) if Path(path).is_file() else None
-    if spec is None or spec.loader is None:
-        raise AspcError(f"There is no plugin at {path}; give the path of a Python file.")
-    # A module that can be found: the help page looks up its classes' sources.
-    module = sys.modules["aspc_plugin"] = util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+def option(argv: list[str], name: str) -> str | None:
+    """The last of these values counts, as it does when options are parsed."""
+    return next(reversed(values_of(argv, name)), None)
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -101,8 +95,7 @@ class Train:
 
 
 def train(argv: list[str]) -> int:
-    if plugin := option(argv, "plugin"):
-        load_plugin(plugin)
+    load_asked(values_of(argv, "plugin"))
     if option(argv, "resume"):
         return _resume(argv)
     model = _model(Path(repeated)) if (repeated := option(argv, "from")) else {}

@@ -16,10 +16,11 @@ from typing import Annotated, Any
 import tyro
 
 from aspc.algorithms.base import with_horizon
-from aspc.cli import load_plugin, parse, print_result, refuse_settings
+from aspc.cli import parse, print_result, refuse_settings
 from aspc.data import Dataset
 from aspc.errors import AspcError
 from aspc.ope.runs import Trained
+from aspc.plugins import load_plugin
 from aspc.training import folder
 from aspc.training.config import TrainOptions, environment_facts, to_plain
 from aspc.training.folder import Run

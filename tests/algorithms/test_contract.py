@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import inspect
 import itertools
-from dataclasses import fields, is_dataclass
-from typing import Any
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, ClassVar
 
 import jax
 import numpy as np
 import pytest
 from problems import SPEC, cycle, random_batch, random_noise, run, small
 
+import registries
 from aspc import algorithms
+from aspc.adaptive_scale import AdaptiveScale
 from aspc.algorithms.base import INNER, Preprocessing, with_horizon
 from aspc.algorithms.diffusion_ql import DiffusionQL
 from aspc.algorithms.iql import IQL
+from aspc.algorithms.td3_bc import TD3BC
 from aspc.errors import AspcError
+from aspc.training.config import replace_fields
 
 NAMES = algorithms.names()
 
@@ -72,6 +76,57 @@ def test_an_unknown_algorithm_names_the_nearest() -> None:
 def test_a_name_is_taken_once() -> None:
     with pytest.raises(AspcError, match="already registered"):
         algorithms.register("iql")(IQL)
+
+
+@pytest.mark.parametrize("bc", ["plain", "advantage_weighted"])
+@pytest.mark.parametrize("name", NAMES)
+def test_an_algorithm_is_found_in_the_registry_whatever_its_numbers_are(name: str, bc: algorithms.BCTerm) -> None:
+    if bc == "plain" or name in algorithms.WITH_BC_TERM:
+        changed = replace_fields(algorithms.default(name, bc), {"reward_shift": 1.0, "batch_size": 7})
+        assert algorithms.registered_as(changed) == (name, bc)
+
+
+def test_an_algorithm_of_classes_that_nobody_has_registered_is_not_found() -> None:
+    class Mine(TD3BC):
+        pass
+
+    assert algorithms.registered_as(Mine()) is None
+    assert algorithms.registered_as(AdaptiveScale(base=Mine())) is None
+
+
+@dataclass
+class Thawed:
+    batch_size: int = 16
+
+
+class Bare(Preprocessing):
+    batch_size: int = 16
+
+
+@dataclass(frozen=True)
+class Above(Bare):
+    lr: float = 1e-3
+
+
+@pytest.mark.parametrize(("kind", "called"), [(Thawed, "Thawed"), (Bare, "Bare"), (Above, "Bare"), (object, "object")])
+def test_an_algorithm_that_is_no_frozen_dataclass_is_refused_when_it_is_used(kind: type, called: str) -> None:
+    with registries.restored():
+        algorithms.register("mine")(kind)
+        says = rf"^mine must be a frozen dataclass: write @dataclass\(frozen=True\) above {called}\.$"
+        with pytest.raises(AspcError, match=says):
+            algorithms.default("mine")
+
+
+def test_a_class_with_no_field_of_its_own_needs_no_decorator() -> None:
+    class Louder(TD3BC):
+        climbs_q: ClassVar[bool] = True
+
+        def bc_weight(self, ctx: Any) -> float:
+            return 2.0
+
+    with registries.restored():
+        algorithms.register("louder")(Louder)
+        assert isinstance(algorithms.default("louder"), Louder)
 
 
 def test_the_horizon_reaches_a_wrapped_base() -> None:

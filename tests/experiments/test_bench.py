@@ -38,7 +38,7 @@ from aspc.experiments.plan import files_of, make_plan
 from aspc.experiments.processes_engine import ProcessesEngine
 from aspc.experiments.suites import expanded
 from aspc.training.checkpoint import Checkpoints
-from aspc.training.trainer import Interrupted
+from aspc.training.trainer import Interrupted, Trainer
 from tiny import make_dataset
 
 Start = Callable[..., "subprocess.Popen[str]"]
@@ -373,6 +373,33 @@ def test_a_stop_is_not_taken_for_a_failure_of_what_it_comes_into(tmp_path: Path,
     with pytest.raises(Interrupted, match="the same command goes on") as interruption, gentle_end():
         _attempt(partial(Checkpoints, tmp_path / "checkpoints"))
     assert interruption.value.exit_code == 143
+
+
+def test_a_signal_in_a_groups_last_chunk_stops_before_the_next_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved = Trainer._save_policies
+
+    def signalled(*arguments: object) -> None:
+        signal.raise_signal(signal.SIGTERM)
+        saved(*arguments)
+
+    monkeypatch.setattr(Trainer, "_save_policies", signalled)
+    plan = make_plan([suites.get("tiny_shared")], steps=500)
+    groups = make_groups(plan, plan.runs, 1, {})
+    assert len(groups) == 2
+    stopped = Bench(tmp_path, plan, groups, {}, engine.LocalEngine(tmp_path, quiet=True), quiet=True)
+    with pytest.raises(Interrupted, match="the same command goes on") as interruption:
+        stopped.run()
+    assert interruption.value.exit_code == 143
+    assert len(stopped.known) == 1  # what was trained to its end is recorded all the same
+    assert {known.status for known in stopped.known.values()} == {"done"}
+
+
+def test_ctrl_c_on_a_cluster_says_how_to_go_on() -> None:
+    with pytest.raises(Interrupted, match="the same command goes on") as interruption, gentle_end():
+        raise KeyboardInterrupt
+    assert interruption.value.exit_code == 130
 
 
 @pytest.mark.slow

@@ -307,7 +307,7 @@ def test_the_least_there_can_be(tmp_path: Path, seeds: int) -> None:
     rows = [{**row, "run_id": f"r{seed}", "seed": seed, "return_last": -3.0} for seed in range(seeds)]
     results.write_part(tmp_path / "r", "p", rows, [])
     text = report(tmp_path / "r", tmp_path / "out").read_text("utf-8")
-    assert "On plant <strong>mine</strong> is first with −3.0" in text
+    assert "On plant <strong>mine</strong> has −3.0" in text
 
 
 def test_a_missing_package_is_said_before_anything_is_made(

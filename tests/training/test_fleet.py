@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -241,9 +242,16 @@ def test_members_that_cannot_share_a_program_are_refused(tmp_path):
 # -- failing, killing, continuing ----------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("seed", [-1, 2**31, 0.5, True])
+def test_a_member_has_a_seed_that_can_be_one(seed, tmp_path):
+    with pytest.raises(AspcError, match=r"The seed of a must be a whole number, 0 to 2,147,483,647, not "):
+        train_fleet("td3_bc", TD3BC, [Member("a", make_dataset(), seed)], OPTIONS, tmp_path / "fleet")
+    assert not (tmp_path / "fleet").exists()
+
+
 def test_a_member_that_diverges_is_left_behind(tmp_path, fleet):
     """Also across an interruption: what had failed before the checkpoint stays as it was reported."""
-    sick = [*MEMBERS[:3], MEMBERS[3]._replace(name="sick", settings={"alpha": float("nan"), "discount": 0.99})]
+    sick = [*MEMBERS[:3], MEMBERS[3]._replace(name="sick", settings={"alpha": float("inf"), "discount": 0.99})]
     options = TrainOptions(**SHORT, checkpoint_every=40)
 
     def stop(step, total):
@@ -256,7 +264,7 @@ def test_a_member_that_diverges_is_left_behind(tmp_path, fleet):
     cut = train_fleet("td3_bc", TD3BC, sick, options, tmp_path / "fleet", env=Counting, quiet=True)
     result = cut.result["members"]
     assert (result["sick"]["status"], result["sick"]["steps"]) == ("failed", 20)
-    assert "became nan at step 20 (sick)" in result["sick"]["error"]
+    assert re.search(r"became (nan|-?inf) at step 20 \(sick\)", result["sick"]["error"])
     assert not cut.evaluations("sick")
     assert not (cut.path / "policy" / "sick").exists()
     assert result["second"]["status"] == "done"
@@ -265,7 +273,7 @@ def test_a_member_that_diverges_is_left_behind(tmp_path, fleet):
 
 
 def test_a_fleet_whose_members_all_fail_stops(tmp_path):
-    sick = [member._replace(settings={"alpha": float("nan"), "discount": 0.9}) for member in MEMBERS]
+    sick = [member._replace(settings={"alpha": float("inf"), "discount": 0.9}) for member in MEMBERS]
     options = TrainOptions(**{**SHORT, "steps": 4000})
     fleet = train_fleet("td3_bc", TD3BC, sick, options, tmp_path / "fleet", env=None, quiet=True)
     assert fleet.result["steps"] < 200

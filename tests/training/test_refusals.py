@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import io
 import json
+import math
 import os
 import signal
 import threading
+from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import gymnasium as gym
 import numpy as np
 import pytest
 
 import aspc
-from aspc import algorithms, envs
+from aspc import algorithms, envs, presets
 from aspc.__main__ import main
+from aspc.adaptive_scale import AdaptiveScale
 from aspc.algorithms.base import Preprocessing
+from aspc.algorithms.bc import BC
+from aspc.algorithms.iql import IQL
+from aspc.algorithms.td3_bc import TD3BC
 from aspc.data import files
-from aspc.errors import AspcError
+from aspc.errors import AspcError, DiskTrouble
 from aspc.training import evaluation, folder, progress, worker
 from aspc.training.checkpoint import Checkpoints
-from aspc.training.config import TrainOptions, check_values, replace_fields
+from aspc.training.config import TrainOptions, check_values, replace_fields, with_kinds
 from aspc.training.evaluation import Evaluator
 from aspc.training.problem import prepared_rewards, score_of
 from aspc.training.run import Interrupted, default_folder
@@ -87,7 +95,7 @@ def test_options_that_cannot_be(changes, says):
         ("aspc", {"key_map": {"observations": "s"}}, r"how data are read.*aspc\.data\.load\(PATH, key_map=…\)"),
         ("aspc", {"stps": 10}, "Unknown setting 'stps'; did you mean steps"),
         ("aspc", {"zzz": 10}, r"Unknown setting 'zzz'; there are .* and \d+ more\."),
-        (None, {}, "algo is an algorithm or the name of one"),
+        (3, {}, "algo is an algorithm or the name of one"),
     ],
 )
 def test_hyperparameters_that_cannot_be(algo, changes, says, tmp_path):
@@ -104,11 +112,97 @@ def test_hyperparameters_that_cannot_be(algo, changes, says, tmp_path):
         ("diffusion_ql", {"ema_every": 0}, "ema_every must be at least 1"),
         ("fql", {"flow_steps": 0}, "flow_steps must be at least 1"),
         ("iql", {"max_weight": 0.0}, "max_weight must be above 0"),
+        ("td3_bc", {"discount": 1.5}, "discount must be between 0 and 1, not 1.5"),
+        ("td3_bc", {"discount": math.nan}, "discount must be between 0 and 1, not nan"),
+        ("aspc", {"tau": 7.0}, "tau must be between 0 and 1, not 7.0"),
+        ("aspc", {"ema": -0.1}, "ema must be between 0 and 1"),
+        ("iql", {"expectile": 1.1}, "expectile must be between 0 and 1"),
+        ("iql", {"actor_dropout": 1.0}, "actor_dropout must be 0 or more and below 1, not 1.0"),
+        ("bc", {"actor_lr": -1.0}, "actor_lr must be at least 0, not -1.0"),
+        ("fql", {"lr": -1.0}, "lr must be at least 0"),
+        ("aspc", {"scale_lr": -1.0}, "scale_lr must be at least 0"),
+        ("td3_bc", {"alpha": -1.0}, "alpha must be at least 0"),
+        ("rebrac", {"beta2": -0.1}, "beta2 must be at least 0"),
+        ("cql", {"temperature": -1.0}, "temperature must be at least 0"),
+        ("a2pr", {"vae_weight": -1.0}, "vae_weight must be at least 0"),
     ],
 )
 def test_values_that_no_algorithm_can_have(algo, changes, says):
     with pytest.raises(AspcError, match=says):
         check_values(replace_fields(algorithms.default(algo), changes))
+
+
+def test_numbers_at_the_ends_of_what_they_can_be_are_taken():
+    frozen = {
+        "discount": 1.0,
+        "tau": 0.0,
+        "actor_lr": 0.0,
+        "alpha": 0.0,
+        "policy_noise": 0.0,
+        "critic_hidden_layers": 0,
+    }
+    check_values(replace_fields(algorithms.default("td3_bc"), frozen))
+    check_values(replace_fields(algorithms.default("cql"), {"target_gap": -5.0, "reward_scale": -1.0}))
+
+
+@pytest.mark.parametrize("algo", algorithms.names())
+def test_no_preset_has_a_value_that_is_refused(algo):
+    for preset, found in presets.presets_of(algo).items():
+        for dataset in found.by_dataset or ("any",):
+            check_values(replace_fields(algorithms.default(algo), presets.overrides(algo, dataset, preset)))
+
+
+# -- algorithms as objects -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Ramped(BC):
+    """An algorithm of somebody's own."""
+
+    spread: float = 0.5
+    widths: tuple[int, ...] = (16, 16)
+    limit: float | str = "none"
+    ramp_horizon: int = 1_000
+
+
+@dataclass
+class Thawed:
+    batch_size: int = 16
+
+
+@pytest.mark.parametrize(
+    ("algo", "changes", "says"),
+    [
+        (Ramped, {}, r"algo is an algorithm, not its class: give Ramped\(\)"),
+        (Thawed(), {}, r"algo must be a frozen dataclass: write @dataclass\(frozen=True\) above Thawed"),
+        (AdaptiveScale(base=TD3BC), {}, r"base is an algorithm, not its class: give TD3BC\(\)"),
+        (Ramped(spread="a"), {}, "spread is a float, so it cannot be 'a'"),
+        (AdaptiveScale(base=TD3BC(batch_size=0.5)), {}, "batch_size is a int, so it cannot be 0.5"),
+        (TD3BC(discount=1.5), {}, "discount must be between 0 and 1"),
+        (Ramped(ramp_horizon=77), {}, r"ramp_horizon follows from the length of the run; set it with horizon="),
+        (AdaptiveScale(base=IQL(lr_horizon=77)), {}, "lr_horizon follows from the length of the run"),
+        (TD3BC(), {"bc": "advantage_weighted"}, "bc goes with the name of an algorithm"),
+        (TD3BC(), {"preset": "corl"}, "preset goes with the name of an algorithm"),
+    ],
+)
+def test_algorithms_that_cannot_be(algo, changes, says, tmp_path):
+    with pytest.raises(AspcError, match=says):
+        aspc.train(make_dataset(), algo, out=tmp_path / "run", env=None, steps=80, quiet=True, **changes)
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_object_is_taken_as_settings_by_name_are():
+    assert with_kinds(Ramped(spread=1, widths=[8], limit=0.5)) == Ramped(spread=1.0, widths=(8,), limit=0.5)
+    assert isinstance(with_kinds(AdaptiveScale(base=TD3BC(alpha=3))).base.alpha, float)
+
+
+def test_the_option_for_the_horizon_goes_before_an_objects_own(tmp_path):
+    made = Ramped(ramp_horizon=77, batch_size=16, actor_hidden_dim=16)
+    short = {"env": None, "steps": 40, "log_every": 40, "quiet": True, "tensorboard": False}
+    run = aspc.train(make_dataset(), made, out=tmp_path / "run", horizon=50, **short)
+    assert run.config["hyperparameters"]["ramp_horizon"] == 50
+    same = dataclasses.replace(made, ramp_horizon=40)  # what it would be set to anyway
+    assert aspc.train(make_dataset(), same, out=tmp_path / "same", **short).result["steps"] == 40
 
 
 def test_settings_are_taken_together_in_whatever_order_they_stand():
@@ -260,6 +354,53 @@ def test_of_two_that_make_the_same_run_one_is_refused(tmp_path):
             thread.join()
         assert len(outcomes) == 1
         assert folder.read_json(tmp_path / f"{i}" / folder.CONFIG) == {"number": outcomes[0]}
+
+
+@dataclass(frozen=True)
+class Faulty(BC):
+    """Its code is wrong until it is mended."""
+
+    faulty: ClassVar[bool] = True
+
+    def update(self, state, batch, noise, parts):
+        if Faulty.faulty:
+            raise ValueError("shapes do not fit")
+        return super().update(state, batch, noise, parts)
+
+
+FAULTY = {"env": None, "steps": 40, "log_every": 20, "quiet": True, "batch_size": 16, "actor_hidden_dim": 16}
+
+
+def test_a_start_that_fails_before_its_first_number_leaves_the_folder_free(tmp_path, monkeypatch):
+    with pytest.raises(ValueError, match="shapes do not fit"):
+        aspc.train(make_dataset(), Faulty(), out=tmp_path / "run", **FAULTY)
+    assert {file.name for file in (tmp_path / "run").iterdir()} <= {folder.LOCK}
+    monkeypatch.setattr(Faulty, "faulty", False)
+    assert aspc.train(make_dataset(), Faulty(), out=tmp_path / "run", **FAULTY).result["steps"] == 40
+
+
+@pytest.mark.parametrize("left", [folder.METRICS, folder.EVALUATIONS, "checkpoints/40", "notes.txt"])
+def test_a_start_that_fails_removes_nothing_where_there_is_anything_to_lose(left, tmp_path):
+    run = tmp_path / "run"
+    folder.create(run, {"some": "config"})
+    for name in (folder.METRICS, folder.EVALUATIONS):
+        folder.RowFile(run / name)
+    (run / left).parent.mkdir(exist_ok=True)
+    (run / left).write_text("step\n40\n")
+    before = {file.name for file in run.rglob("*")}
+    with pytest.raises(ZeroDivisionError), folder.undone_if_nothing_came_of_it(run):
+        raise ZeroDivisionError
+    assert {file.name for file in run.rglob("*")} == before
+    with pytest.raises(AspcError, match="already holds a run"):
+        folder.create(run, {})
+
+
+def test_a_run_that_a_disk_in_trouble_has_stopped_can_be_continued(tmp_path):
+    """The message says so."""
+    folder.create(tmp_path / "run", {})
+    with pytest.raises(DiskTrouble), folder.undone_if_nothing_came_of_it(tmp_path / "run"):
+        raise DiskTrouble
+    assert (tmp_path / "run" / folder.CONFIG).exists()
 
 
 def test_columns_that_come_later_are_added(tmp_path):

@@ -9,12 +9,16 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import aspc
+import registries
+from aspc import algorithms
+from aspc.algorithms.bc import BC
 from aspc.errors import AspcError
 from aspc.training.folder import RowFile, read_rows
 from aspc.training.problem import load_source
@@ -115,6 +119,54 @@ def test_a_resumed_run_refuses_other_data_and_other_settings(tiny, tmp_path):
         aspc.train(tiny, resume=tmp_path / "run", alpha=1.0)
     with pytest.raises(AspcError, match="give the dataset again"):
         aspc.train(resume=tmp_path / "run", steps=200)
+
+
+@dataclass(frozen=True)
+class Mine(BC):
+    """An algorithm of somebody's own."""
+
+    spread: float = 0.5
+
+
+SHORT_BC = {"env": None, "steps": 40, "log_every": 20, "quiet": True, "tensorboard": False}
+MINE = Mine(spread=0.25, batch_size=16, actor_hidden_dim=16)
+
+
+def test_a_run_of_an_object_is_called_by_the_name_that_is_registered_and_goes_on_by_it(tiny, tmp_path):
+    with registries.restored():
+        algorithms.register("mine")(Mine)
+        run = aspc.train(tiny, MINE, out=tmp_path / "run", **SHORT_BC)
+        assert run.config["algo"] == "mine"
+        for longer, algo in ((60, None), (80, "mine"), (100, MINE)):
+            run = aspc.train(tiny, algo, resume=run, steps=longer, quiet=True)
+            assert run.result["steps"] == longer
+        assert run.config["hyperparameters"]["spread"] == 0.25
+
+
+def test_a_run_of_an_object_that_is_not_registered_goes_on_when_it_is_given_again(tiny, tmp_path):
+    run = aspc.train(tiny, MINE, out=tmp_path / "run", **SHORT_BC)
+    assert run.config["algo"] == "Mine"
+    with pytest.raises(AspcError, match=r"give it again as algo=… from Python, or register it as 'Mine'.*--plugin"):
+        aspc.train(tiny, resume=run, steps=80)
+    assert aspc.train(tiny, Mine(), resume=run, steps=80, quiet=True).result["steps"] == 80
+
+
+def test_a_resumed_run_refuses_another_algorithm(tiny, tmp_path):
+    run = aspc.train(tiny, BC(batch_size=16, actor_hidden_dim=16), out=tmp_path / "run", **SHORT_BC)
+    assert run.config["algo"] == "bc"
+    for other, called in (("td3_bc", "td3_bc"), ("aspc", "aspc"), (MINE, "Mine")):
+        with pytest.raises(AspcError, match=f"is a run of bc, not of {called}; a resumed run keeps its algorithm"):
+            aspc.train(tiny, other, resume=tmp_path / "run", steps=80)
+
+
+def test_a_run_stands_for_its_folder(tiny, tmp_path):
+    run = aspc.train(tiny, BC(batch_size=16, actor_hidden_dim=16), out=tmp_path / "run", **SHORT_BC)
+    assert os.fspath(run) == str(tmp_path / "run")
+    for same in (run, run.path, str(run.path)):
+        with pytest.raises(AspcError, match=r"run names no environment to evaluate in"):
+            aspc.evaluate(same)
+    with pytest.raises(AspcError, match="evaluate takes a run or the path of its folder, not Policy"):
+        aspc.evaluate(run.policy)
 
 
 SCRIPT = """

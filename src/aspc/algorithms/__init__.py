@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
 from aspc.errors import AspcError, unknown_name
 
 BCTerm = Literal["plain", "advantage_weighted"]
+WITH_BC_TERM = ("aspc", "td3_bc")  # those that have a choice of it
 
 _REGISTRY: dict[str, Callable[[], Any]] = {}
 
 
 def register(name: str) -> Callable[[Callable[[], Any]], Callable[[], Any]]:
-    """Make an algorithm available as `--algo NAME`: decorates a function (or class) that gives its default."""
+    """Make an algorithm available as `--algo NAME`: decorates a frozen dataclass, or a function that gives one."""
 
     def add(make: Callable[[], Any]) -> Callable[[], Any]:
         if name in _REGISTRY:
@@ -40,13 +42,50 @@ def default(name: str, bc: BCTerm = "plain") -> Any:
     if name not in _REGISTRY:
         raise unknown_name("algorithm", name, names())
     algorithm = _REGISTRY[name]()
+    check_class(algorithm, name)
     if bc == "plain":
         return algorithm
-    if bc != "advantage_weighted" or name not in ("aspc", "td3_bc"):
+    if bc != "advantage_weighted" or name not in WITH_BC_TERM:
         raise AspcError(f"{name} has no BC term {bc!r}; advantage_weighted goes with aspc and td3_bc.")
     from aspc.algorithms.advantage_weighted import AdvantageWeighted
 
     return replace(algorithm, base=AdvantageWeighted()) if name == "aspc" else AdvantageWeighted()
+
+
+def registered_as(algorithm: Any) -> tuple[str, BCTerm] | None:
+    """The name and the BC term by which `default` gives an algorithm like this one, whatever its numbers are."""
+    known: list[tuple[str, BCTerm]] = [(name, "plain") for name in _REGISTRY]
+    known += [(name, "advantage_weighted") for name in WITH_BC_TERM]
+    return next((entry for entry in known if same_classes(default(*entry), algorithm)), None)
+
+
+def same_classes(one: Any, other: Any) -> bool:
+    """Whether two algorithms, and whatever they wrap, are of the same classes."""
+    if type(one) is not type(other):
+        return False
+    inner = [field.name for field in fields(one) if is_dataclass(getattr(one, field.name))]
+    return all(same_classes(getattr(one, name), getattr(other, name)) for name in inner)
+
+
+def check_class(algorithm: Any, what: str = "algo") -> None:
+    """Refuses what is no frozen dataclass: programs are compiled for each algorithm, by the values of its fields."""
+    if isinstance(algorithm, type):
+        raise AspcError(f"{what} is an algorithm, not its class: give {algorithm.__name__}().")
+    if (kind := _without_decorator(type(algorithm))) is not None:
+        raise AspcError(f"{what} must be a frozen dataclass: write @dataclass(frozen=True) above {kind.__name__}.")
+    for field in fields(algorithm):
+        if is_dataclass(inner := getattr(algorithm, field.name)):
+            check_class(inner, field.name)
+
+
+def _without_decorator(kind: type) -> type | None:
+    """The class itself, or one that it derives from whose fields are lost: what looks like fields there is none."""
+    declared = getattr(kind, "__dataclass_params__", None)
+    if declared is None or not declared.frozen:
+        return kind
+    bare = [k for k in kind.__mro__ if is_dataclass(k) and "__dataclass_params__" not in vars(k)]
+    hints = {k: inspect.get_annotations(k).values() for k in bare}
+    return next((k for k in bare if any("ClassVar" not in str(hint) for hint in hints[k])), None)
 
 
 # Each is imported when it is asked for, so that a look at the names needs no JAX.

@@ -168,6 +168,13 @@ def with_horizon(algorithm: Any, steps: int) -> Any:
     return replace(algorithm, **{f.name: steps for f in fields(algorithm) if f.name.endswith("horizon")})
 
 
+def lost_horizons(algorithm: Any, steps: int) -> list[str]:
+    """The horizons that somebody has chosen and `with_horizon` would replace: not their class's default."""
+    inner = lost_horizons(algorithm.base, steps) if isinstance(getattr(algorithm, "base", None), Preprocessing) else []
+    own = [f for f in fields(algorithm) if f.name.endswith("horizon")]
+    return [*inner, *(f.name for f in own if getattr(algorithm, f.name) not in (f.default, steps))]
+
+
 @dataclass(frozen=True)
 class Scalable(Preprocessing):
     """An algorithm whose constraint has a scale, in the four pieces that `adaptive_scale` wraps.

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from aspc.cli import load_plugin, option
+from aspc.cli import values_of
 from aspc.errors import AspcError
 from aspc.experiments import suites
+from aspc.plugins import load_asked
 
 if TYPE_CHECKING:
     from aspc.experiments.engine import Engine, Known, Pace
@@ -102,8 +103,7 @@ class Asked:
 
 def bench(argv: list[str]) -> int:
     began = time.monotonic()
-    if plugin := option(argv, "plugin"):
-        load_plugin(plugin)
+    load_asked(values_of(argv, "plugin"))
     asked = tyro.cli(Asked, args=argv, prog="aspc bench")
     if asked.list or not asked.suites:
         print(listing())
@@ -115,7 +115,7 @@ def bench(argv: list[str]) -> int:
         raise AspcError(f"--budget is in minutes, above 0, not {asked.budget:g}.")
 
     use_processes(asked.cluster)
-    from aspc.experiments.engine import known_runs, refuse_other_data, remember, the_only_bench
+    from aspc.experiments.engine import known_runs, other_code, refuse_other_data, remember, the_only_bench
     from aspc.experiments.plan import files_of, make_plan
     from aspc.experiments.results import result_folders
 
@@ -138,11 +138,15 @@ def bench(argv: list[str]) -> int:
             )
     folders = [asked.out, *asked.known]
     if asked.dry_run:
-        show_plan(asked, plan, data, known_runs(folders))
+        known = known_runs(folders)
+        print(other_code(plan, settled_runs(plan, known, asked.retry_failed)), end="")
+        show_plan(asked, plan, data, known)
         return 0
     with the_only_bench(asked.out), gentle_end():
         known = known_runs(folders)
-        refuse_other_data(plan, settled_runs(plan, known, asked.retry_failed), data)
+        settled = settled_runs(plan, known, asked.retry_failed)
+        refuse_other_data(plan, settled, data)
+        print(other_code(plan, settled), end="")
         remember(asked.out, plan)
         stop_at, command = stopping_time(began, asked.budget), shlex.join(["aspc", "bench", *argv])
         return run(asked, plan, data, known, stop_at, command)
@@ -311,6 +315,8 @@ def finish(asked: Asked, plan: Plan, known: dict[str, Known]) -> int:
     print(f"{done} of {len(plan.runs)} runs done, {len(failed)} failed" + (f", {left} left" if left else ""))
     for error, count in _counted(failed.values())[:5]:
         print(f"  failed ({count}): {error}")
+    if failed:
+        print("When that is mended, the same command with --retry-failed tries them again.")
     if left:
         print("The same command goes on with what is left.")
     if done:
@@ -327,7 +333,7 @@ def _counted(errors: Any) -> list[tuple[str, int]]:
 
 @contextmanager
 def gentle_end() -> Iterator[None]:
-    """SIGTERM between trainings ends as one during a training does: with a sentence, and nothing half."""
+    """A signal between trainings ends as one during a training does: with a sentence, and nothing half."""
     from aspc.experiments.engine import Stop, stopped
 
     def stop(number: int, frame: Any) -> None:
@@ -336,7 +342,7 @@ def gentle_end() -> Iterator[None]:
     before = signal.signal(signal.SIGTERM, stop)
     try:
         yield
-    except Stop as stop_signal:
-        raise stopped(stop_signal) from None
+    except (Stop, KeyboardInterrupt) as signalled:
+        raise stopped(signalled) from None
     finally:
         signal.signal(signal.SIGTERM, before)

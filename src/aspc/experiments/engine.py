@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, Protocol
 
 from filelock import FileLock, Timeout
 
+from aspc import plugins
 from aspc.data import cache
 from aspc.errors import AspcError
 from aspc.experiments import results
@@ -41,6 +42,7 @@ from aspc.experiments.groups import (
     write_group,
 )
 from aspc.experiments.plan import Plan, short_hash
+from aspc.training.folder import CONFIG
 from aspc.training.progress import seconds_text
 from aspc.training.trainer import Interrupted
 
@@ -78,11 +80,14 @@ class LocalEngine:
     def __init__(self, bench: Path, quiet: bool = False, stop_at: float | None = None) -> None:
         self.bench, self.quiet, self.stop_at = bench, quiet, stop_at
         self._next: Group | None = None
+        self._late_signal: int | None = None  # came when a group had nothing left to stop
 
     def has_room(self, group: Group) -> bool:
         return self._next is None
 
     def start(self, group: Group) -> None:
+        if self._late_signal is not None:
+            raise Interrupted("Stopped before the next group.", self._late_signal)
         self._next = group
 
     def wait(self, seconds: float) -> list[Ended]:
@@ -90,7 +95,7 @@ class LocalEngine:
         if group is None:
             return []
         with interrupted_at(self.stop_at):
-            run_group(self.bench, group.group_id, self.quiet)
+            self._late_signal = run_group(self.bench, group.group_id, self.quiet)
         return [Ended(group)]
 
     def close(self) -> None:
@@ -128,8 +133,9 @@ class Stop(BaseException):
     exit_code = 128 + signal.SIGTERM
 
 
-def stopped(interruption: Interrupted | Stop) -> Interrupted:
-    return Interrupted("Stopped; the same command goes on where it was.", interruption.exit_code - 128)
+def stopped(interruption: Interrupted | Stop | KeyboardInterrupt) -> Interrupted:
+    code = 128 + signal.SIGINT if isinstance(interruption, KeyboardInterrupt) else interruption.exit_code
+    return Interrupted("Stopped; the same command goes on where it was.", code - 128)
 
 
 @contextmanager
@@ -153,6 +159,7 @@ class Known(NamedTuple):
     scale_last: float | None
     data_fingerprint: str | None = None
     finished: str | None = None
+    versions: str | None = None
 
     def counts_before(self, other: Known) -> bool:
         """As where results are read: "done" beats "failed", then the newest counts, then what is read later."""
@@ -191,6 +198,20 @@ def refuse_other_data(plan: Plan, settled: Mapping[str, Known], data: Mapping[st
                 )
 
 
+def other_code(plan: Plan, settled: Mapping[str, Known]) -> str:
+    """A line where runs of the user's own algorithms count as finished that were trained with another code of them."""
+    versions = {run_id: results.parse_json(known.versions) for run_id, known in settled.items()}
+    algos = [plan.runs[run_id].algo for run_id in settled]
+    others = [algo for algo, own in zip(algos, versions.values(), strict=True) if plugins.differs(algo, own)]
+    plugin = plugins.loaded()
+    if plugin is None or not others:
+        return ""
+    return (
+        f"warning: {len(others)} finished runs of {', '.join(dict.fromkeys(others))} were trained with another version "
+        f"of {Path(plugin.path).name}, and are not trained again; choose another --out for new ones.\n"
+    )
+
+
 def unfinished_groups(bench: Path) -> list[Group]:
     """Groups that were begun and have no results yet, the oldest first."""
     found = [p for p in (bench / "groups").glob(f"*/{GROUP}") if not part_file(bench, p.parent.name).exists()]
@@ -218,6 +239,8 @@ def the_only_bench(bench: Path) -> Iterator[None]:
         raise AspcError(
             f"The folder {bench} cannot be made: {error.strerror or error}; choose another --out."
         ) from None
+    if (bench / CONFIG).exists():
+        raise AspcError(f"{bench} holds a run of `aspc train`; choose another --out.")
     guard = FileLock(bench / ".bench.lock")
     try:
         guard.acquire(timeout=0)

@@ -17,8 +17,8 @@ import os
 import platform
 import shutil
 import subprocess
-import sys
 import time
+import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock, Timeout
 
+from aspc import plugins
 from aspc.data import Dataset, d4rl, files, ogbench
 from aspc.errors import AspcError, DiskTrouble
 from aspc.experiments import results
@@ -199,27 +200,27 @@ def write_group(bench: Path, group: Group) -> None:
     write_atomically(folder / GROUP, group.to_json().encode())
 
 
-def run_group(bench: Path, group_id: str, quiet: bool = True, on_progress: OnProgress | None = None) -> None:
+def run_group(bench: Path, group_id: str, quiet: bool = True, on_progress: OnProgress | None = None) -> int | None:
     """Train a group from its file, from where it was; then write its results. Does nothing if they are there.
 
-    What goes wrong in a run, or with its data, is in the results; it does not stop the others.
+    What goes wrong in a run, or with its data, is in the results; it does not stop the others. A signal to stop that
+    came too late for this group is returned, for those after it.
     """
     folder = group_folder(bench, group_id)
     with _the_only_one(folder):
         if part_file(bench, group_id).exists():
-            return
+            return None
         group = Group.from_json((folder / GROUP).read_text(errors="replace"), folder / GROUP)
-        if group.plugin and getattr(sys.modules.get("aspc_plugin"), "__file__", None) != group.plugin:
-            from aspc.cli import load_plugin
-
-            load_plugin(group.plugin)
+        if group.plugin and group.plugin != getattr(plugins.loaded(), "path", None):
+            plugins.load_plugin(group.plugin)
         began = _now()
-        rows, curves = _trained(group, folder, quiet, _reporter(folder, on_progress))
+        rows, curves, late_signal = _trained(group, folder, quiet, _reporter(folder, on_progress))
         facts = {"group_id": group_id, "started": began, "finished": _now(), **_machine_facts()}
         facts["command"] = group.command
         results.write_part(bench, group_id, [{**facts, **row} for row in rows], curves)
         for checkpoints in folder.glob("fleet-*/checkpoints"):  # large, and nothing is left to continue
             shutil.rmtree(checkpoints, ignore_errors=True)
+    return late_signal
 
 
 def record_failure(bench: Path, group: Group, error: str) -> None:
@@ -263,14 +264,17 @@ def _reporter(folder: Path, on_progress: OnProgress | None) -> OnProgress:
 Rows = list[dict[str, Any]]
 
 
-def _trained(group: Group, folder: Path, quiet: bool, report: OnProgress) -> tuple[Rows, Rows]:
-    """Rows of the runs and of their curves."""
+def _trained(group: Group, folder: Path, quiet: bool, report: OnProgress) -> tuple[Rows, Rows, int | None]:
+    """Rows of the runs and of their curves, and a signal that came during the last chunk of all."""
+    from aspc.training.trainer import Interrupted
+
     paths = {member.run.dataset: member.file for member in group.members}
     data = {name: _attempt(partial(load_dataset, name, path)) for name, path in paths.items()}
     marks = {name: data_fingerprint(found) for name, found in data.items() if isinstance(found, Dataset)}
     rows: Rows = []
     curves: Rows = []
     programs: dict[Any, list[Member]] = {}
+    late_signal: int | None = None
     for member in group.members:
         found = data[member.run.dataset]
         if isinstance(found, Dataset):
@@ -278,16 +282,19 @@ def _trained(group: Group, folder: Path, quiet: bool, report: OnProgress) -> tup
         else:
             rows.append(failed_row(member, found))
     for members in programs.values():
+        if late_signal is not None:
+            raise Interrupted(f"Stopped between two parts of {folder.name}.", late_signal)
         path = folder / f"fleet-{short_hash([m.run.run_id for m in members])[:8]}"
         fleet = _attempt(partial(_train, members, data, path, quiet, report))
         if isinstance(fleet, str):
             rows += [failed_row(member, fleet) for member in members]
             continue
+        late_signal = fleet.signal
         for member in members:
             row, points = rows_of(fleet, member, data[member.run.dataset], len(members))
             rows.append(row)
             curves += points
-    return [{**row, "data_fingerprint": marks.get(row["dataset"])} for row in rows], curves
+    return [{**row, "data_fingerprint": marks.get(row["dataset"])} for row in rows], curves, late_signal
 
 
 def _attempt(what: Callable[[], Any]) -> Any:
@@ -304,7 +311,15 @@ def _attempt(what: Callable[[], Any]) -> Any:
 
 def _sentence(error: Exception) -> str:
     text = " ".join(str(error).split())[:2000]
-    return text if isinstance(error, AspcError) else f"{type(error).__name__}: {text}"
+    return text if isinstance(error, AspcError) else f"{type(error).__name__}: {text}{_place(error)}"
+
+
+def _place(error: Exception) -> str:
+    """Where in the user's own code it came from, if anywhere."""
+    plugin = plugins.loaded()
+    folder = None if plugin is None else Path(plugin.path).parent
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).parent == folder]
+    return f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno}, in {frames[-1].name})" if frames else ""
 
 
 def load_dataset(name: str, file: str | None) -> Dataset:

@@ -8,6 +8,7 @@ dataset's file holds is no part of it either: that is in the run's row, and `eng
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import fnmatch
 import hashlib
 import json
@@ -146,6 +147,12 @@ def files_of(folder: Path) -> dict[str, Path]:
     return found
 
 
+def _near(names: Iterable[str]) -> str:
+    """Names of known datasets that these may be meant to be."""
+    near = dict.fromkeys(match for name in names for match in difflib.get_close_matches(name, _known(), 1, 0.8))
+    return f" If they are known by name: the nearest are {', '.join(list(near)[:6])}." if near else ""
+
+
 def _is_known(dataset: str) -> bool:
     return dataset.partition("?")[0] in _known() or "/" in dataset
 
@@ -193,7 +200,7 @@ def make_plan(
     if not runs and left_out:
         raise AspcError(
             f"The datasets of {', '.join(s.name for s in suites)} come from a folder of files: give it with --data. "
-            f"It may have {', '.join(list(left_out)[:6])} and so on (.hdf5)."
+            f"It may have {', '.join(list(left_out)[:6])} and so on (.hdf5).{_near(left_out)}"
         )
     in_suites = {(entry.suite, entry.run_id) for entry in entries}
     extra = [entry for entry in needed if (entry.suite, entry.run_id) not in in_suites]

@@ -16,6 +16,7 @@ import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -119,6 +120,20 @@ class Results:
 
     def tables(self) -> dict[str, pd.DataFrame]:
         return {"curves": self.curves, "entries": self.entries, "runs": self.runs}
+
+
+@lru_cache(maxsize=10_000)
+def _parsed(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def parse_json(text: Any) -> dict[str, Any]:
+    """A JSON object in a cell; empty where it is none."""
+    return _parsed(text) if isinstance(text, str) else {}
 
 
 # ── writing ─────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -6,13 +6,16 @@ asks for it (`aspc.experiments.plan`), so suites that look at the same runs shar
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import product
 from typing import Any
 
 from aspc.algorithms import BCTerm
 from aspc.data import d4rl
 from aspc.errors import AspcError, unknown_name
+from aspc.training.config import TrainOptions
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,20 @@ class Block:
     options: Mapping[str, Any] = field(default_factory=dict)
     alone: bool = False
 
+    def __post_init__(self) -> None:
+        """Refuse the slips that are easy to make in a suite of one's own."""
+        for name, items, kind in (("variants", self.variants, Variant), ("datasets", self.datasets, str)):
+            if not isinstance(items, tuple | list) or not all(isinstance(item, kind) for item in items):
+                raise AspcError(f"A block's {name} are a tuple, with a comma even behind a single one; not {items!r}.")
+        for name in ("steps", "seeds"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < 1:
+                raise AspcError(f"A block's {name} are a whole number of at least 1, not {value!r}.")
+        known = {field.name for field in dataclasses.fields(TrainOptions)}
+        for name in self.options:
+            if name not in known:
+                raise unknown_name("option of a block", name, known)
+
 
 @dataclass(frozen=True)
 class Suite:
@@ -55,6 +72,15 @@ class Suite:
     """Other suites, in order, if this one is made of them."""
     every_file: bool = False
     """The datasets are all files of the folder that is given with --data."""
+
+    def __post_init__(self) -> None:
+        labelled: dict[tuple[str, str], Variant] = {}
+        for block in self.blocks:
+            for variant, dataset in product(block.variants, block.datasets or ("",)):
+                if labelled.setdefault((variant.label, dataset), variant) != variant:
+                    raise AspcError(
+                        f"In the suite {self.name} two variants have the label {variant.label!r}; give each its own."
+                    )
 
 
 _SUITES: dict[str, Suite] = {}

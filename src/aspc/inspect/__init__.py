@@ -42,7 +42,8 @@ class Inspect:
 
 
 def main(argv: list[str]) -> int:
-    from aspc.cli import load_plugin, parse
+    from aspc.cli import parse
+    from aspc.plugins import load_plugin
 
     asked: Inspect = parse(Inspect, argv, "inspect")
     if asked.plugin is not None:

@@ -53,7 +53,8 @@ class Fqe:
 
 
 def main(argv: list[str]) -> int:
-    from aspc.cli import load_plugin, parse
+    from aspc.cli import parse
+    from aspc.plugins import load_plugin
 
     asked: Fqe = parse(Fqe, argv, "fqe", HELP)
     if asked.plugin is not None:

@@ -45,9 +45,10 @@ def main(argv: list[str]) -> int:
             print(f"aspc report: {what} …", file=sys.stderr)
 
     say("reading results")
-    found = content.build(results.read(*asked.results), say)
+    tables = results.read(*asked.results)
     try:
-        asked.out.mkdir(parents=True, exist_ok=True)
+        asked.out.mkdir(parents=True, exist_ok=True)  # before all the work
+        found = content.build(tables, say)
         names: list[str] = []
         if asked.figures:
             say("figures")

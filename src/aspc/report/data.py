@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from aspc.experiments.results import parse_json
 from aspc.report.content import Content
 from aspc.report.curves import METRICS, Curve
 from aspc.report.stats import Estimate
 from aspc.report.style import QUALITY_COLOURS, TASK_COLOURS
 from aspc.report.tables import Ablation
-from aspc.report.view import DOMAINS, MEASURES, QUALITIES, domain_of, in_order, parse_json, quality_of, task_of
+from aspc.report.view import DOMAINS, MEASURES, QUALITIES, domain_of, in_order, quality_of, task_of
 
 
 def page_data(content: Content) -> dict[str, Any]:

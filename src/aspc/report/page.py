@@ -158,7 +158,7 @@ def summary(content: Content) -> str:
     n = len(compared.datasets)
     where = f"On average over {n} datasets" if n > 1 else f"On {esc(compared.datasets[0])}"
     (label, best), *others = sorted(compared.last.items(), key=lambda item: -item[1].value)
-    text = f"{where} <strong>{esc(label)}</strong> is first with {number(best.value)}"
+    text = f"{where} <strong>{esc(label)}</strong> {'is first with' if others else 'has'} {number(best.value)}"
     if best.has_interval:
         text += f" (95 % interval {interval(best)})"
     if others:

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from aspc.data.d4rl import without_version
-from aspc.experiments.results import Results
+from aspc.experiments.results import Results, parse_json
 from aspc.presets import presets_of
 from aspc.presets.paper_tables import PaperTable, domain_of, tables
 
@@ -201,20 +201,6 @@ def settings_of(settings: Any, config: Any) -> dict[str, Any]:
     if found.get("bc") == "plain":
         del found["bc"]
     return {k: v for k, v in found.items() if k not in FOLLOWS and isinstance(v, str | int | float | bool)}
-
-
-@lru_cache(maxsize=10_000)
-def _parsed(text: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
-
-
-def parse_json(text: Any) -> dict[str, Any]:
-    """A JSON object in a cell; empty where it is none."""
-    return _parsed(text) if isinstance(text, str) else {}
 
 
 def _measure(runs: pd.DataFrame, curves: pd.DataFrame) -> None:

@@ -7,14 +7,17 @@ import hashlib
 import math
 import platform
 import sys
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import MISSING, dataclass
+from fnmatch import fnmatchcase
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from types import UnionType
+from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 
+from aspc import plugins
 from aspc.errors import AspcError, unknown_name
 from aspc.training.loggers import LoggerName
 
@@ -125,8 +128,31 @@ def replace_fields(algorithm: Any, values: Mapping[str, Any]) -> Any:
     return dataclasses.replace(algorithm, **changes)
 
 
+class Rule(NamedTuple):
+    """What numbers of certain names can be, in an algorithm of one's own too."""
+
+    names: str
+    """Patterns with a space between them."""
+    says: str
+    holds: Callable[[float], bool]
+
+
+RULES = (  # for each name the first that fits it
+    Rule("time_dim", "an even number, at least 4", lambda x: x >= 4 and x % 2 == 0),
+    Rule("batch_size policy_freq diffusion_steps flow_steps ema_every n_actions *_dim", "at least 1", lambda x: x >= 1),
+    Rule("max_weight", "above 0", lambda x: x > 0),
+    Rule("discount tau *_tau ema ema_rate expectile", "between 0 and 1", lambda x: 0 <= x <= 1),
+    Rule("*dropout", "0 or more and below 1", lambda x: 0 <= x < 1),
+    # A rate of 0 freezes what it is the rate of, a weight of 0 leaves its term out: both are ways to ask a question.
+    Rule("lr *_lr *_final_ratio", "at least 0", lambda x: x >= 0),
+    Rule("alpha cql_alpha alpha_multiplier beta* eta temperature *_weight", "at least 0", lambda x: x >= 0),
+    Rule("policy_noise noise_clip max_grad_norm ema_start *_layers", "at least 0", lambda x: x >= 0),
+)
+
+
 def check_values(algorithm: Any) -> None:
-    """Refuses hyper-parameters that no algorithm can have: a choice that is none, a network or a batch of nothing."""
+    """Refuses hyper-parameters that no algorithm can have: a choice that is none, a network or a batch of nothing, a
+    discount above 1."""
     kind: Any = type(algorithm)
     choices = choices_of(kind)
     for field in dataclasses.fields(algorithm):
@@ -136,30 +162,46 @@ def check_values(algorithm: Any) -> None:
         allowed = choices.get(name)
         if allowed is not None and value not in allowed:
             raise AspcError(f"The hyper-parameter {name} is one of {', '.join(map(str, allowed))}, not {value!r}.")
-        least = _least(name)
-        if least is not None and isinstance(value, int) and value < least:
-            raise AspcError(f"The hyper-parameter {name} must be at least {least}, not {value}.")
-        if name == "max_weight" and not value > 0:
-            raise AspcError(f"The hyper-parameter {name} must be above 0, not {value}.")
-        if name == "time_dim" and (value < 4 or value % 2):
-            raise AspcError(f"The hyper-parameter {name} must be an even number, at least 4, not {value}.")
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            _check_number(name, value)
 
 
-def _least(name: str) -> int | None:
-    """The smallest value that a whole number of this name can have."""
-    if name in ("batch_size", "policy_freq", "diffusion_steps", "flow_steps", "ema_every") or name.endswith("_dim"):
-        return 1
-    return 0 if name.endswith("_layers") else None
+def _check_number(name: str, value: float) -> None:
+    rule = next((rule for rule in RULES if any(fnmatchcase(name, pattern) for pattern in rule.names.split())), None)
+    if rule is not None and not rule.holds(value):
+        raise AspcError(f"The hyper-parameter {name} must be {rule.says}, not {value}.")
+
+
+def with_kinds(algorithm: Any) -> Any:
+    """The algorithm with every value of the kind that its field's default has, as values that are given by name are:
+    3 becomes 3.0, a list a tuple, and what is of another kind is refused."""
+    kind: Any = type(algorithm)
+    changes: dict[str, Any] = {}
+    for field in dataclasses.fields(algorithm):
+        value = getattr(algorithm, field.name)
+        if dataclasses.is_dataclass(value):
+            changes[field.name] = with_kinds(value)
+        elif field.init and field.default is not MISSING and not _takes_several_kinds(_hints(kind).get(field.name)):
+            changes[field.name] = _like(field.default, value, field.name)
+    return dataclasses.replace(algorithm, **changes)
+
+
+def _takes_several_kinds(hint: Any) -> bool:
+    return hint is Any or get_origin(hint) in (Union, UnionType)
+
+
+def choices_of(kind: Any) -> dict[str, tuple[Any, ...]]:
+    """The fields of an algorithm that have a few choices."""
+    return {name: get_args(hint) for name, hint in _hints(kind).items() if get_origin(hint) is Literal}
 
 
 @cache
-def choices_of(kind: Any) -> dict[str, tuple[Any, ...]]:
-    """The fields of an algorithm that have a few choices."""
+def _hints(kind: Any) -> dict[str, Any]:
+    """The annotations of an algorithm's fields; none where they are of somebody's own and cannot be looked up."""
     try:
-        hints = get_type_hints(kind)
-    except (NameError, TypeError):  # annotations of somebody's own that cannot be looked up
+        return get_type_hints(kind)
+    except (NameError, TypeError):
         return {}
-    return {name: get_args(hint) for name, hint in hints.items() if get_origin(hint) is Literal}
 
 
 def _first_part(algorithm: Any, name: str) -> tuple[str, str]:
@@ -247,6 +289,9 @@ def environment_facts() -> dict[str, Any]:
             versions[package] = version(package)
         except PackageNotFoundError:
             versions[package] = None
+    plugin = plugins.loaded()
+    if plugin is not None and plugin.algorithms:  # one with suites alone changes nothing of how is trained
+        versions["plugin"] = plugin.fingerprint
     device = jax.devices()[0]
     return {
         "python": platform.python_version(),

@@ -36,6 +36,7 @@ from aspc.errors import AspcError
 from aspc.policy import Policy
 from aspc.training import folder, loggers
 from aspc.training.config import (
+    LARGEST_SEED,
     TrainOptions,
     check_values,
     choices_of,
@@ -45,6 +46,7 @@ from aspc.training.config import (
     full_name,
     replace_fields,
     to_plain,
+    with_kinds,
 )
 from aspc.training.folder import Row, columns, read_json, read_rows
 from aspc.training.loop import all_parts, with_overrides
@@ -183,10 +185,12 @@ def train_fleet(
     side by side or one after the other, if not as the device likes it best.
     """
     out = Path(out)
+    algorithm = with_kinds(algorithm)
     algorithms = [_own_algorithm(algorithm, member, options) for member in members]
     for own in algorithms:
         check_values(own)
     _check_names(members)
+    _check_seeds(members)
     asked = _asked(algo, members, algorithms, options, env)
     if (out / folder.CONFIG).exists():
         fleet = Fleet(out)
@@ -244,7 +248,9 @@ def train_fleet(
     with folder.written(out, plan.resume_with):
         outcome = Trainer(plan, quiet, on_progress).go(None, options.steps)
         folder.write_json(out / folder.RESULT, _result(Fleet(out), outcome))
-    return Fleet(out)
+    fleet = Fleet(out)
+    fleet.signal = outcome.signal
+    return fleet
 
 
 def _own_algorithm(algorithm: Any, member: Member, options: TrainOptions) -> Any:
@@ -261,6 +267,15 @@ def _check_names(members: Sequence[Member]) -> None:
     twice = [name for name in names if names.count(name) > 1]
     if twice:
         raise AspcError(f"Two members of the fleet are called {twice[0]!r}; give each a name of its own.")
+
+
+def _check_seeds(members: Sequence[Member]) -> None:
+    for member in members:
+        whole = isinstance(member.seed, int | np.integer) and not isinstance(member.seed, bool)
+        if not whole or not 0 <= member.seed <= LARGEST_SEED:
+            raise AspcError(
+                f"The seed of {member.name} must be a whole number, 0 to {LARGEST_SEED:,}, not {member.seed!r}."
+            )
 
 
 def _is_name(dataset: Any) -> bool:
@@ -355,6 +370,9 @@ def _facts(member: Member, place: Place) -> dict[str, Any]:
 
 class Fleet:
     """A fleet on disk, finished or not."""
+
+    signal: int | None = None
+    """A signal to stop that came when the last of it was being trained; whoever trains several is to obey."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)

@@ -17,9 +17,11 @@ from __future__ import annotations
 import csv
 import json
 import math
+import os
 import shlex
+import shutil
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +40,7 @@ CONFIG, METRICS, EVALUATIONS, RESULT, FIGURE, STATUS = (
     "curves.png",
     "status.json",
 )
+CHECKPOINTS, EVENTS = "checkpoints", "tensorboard"
 
 Row = dict[str, float]
 
@@ -109,7 +112,7 @@ class Run:
     Tables are NumPy arrays by column, so that `pandas.DataFrame(run.metrics)` works as it is.
     """
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         if not (self.path / CONFIG).is_file():
             raise AspcError(f"There is no run in {self.path}: it has no {CONFIG}.")
@@ -123,6 +126,10 @@ class Run:
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r}: {self.config['algo']} on {self.config['dataset']['name']})"
+
+    def __fspath__(self) -> str:
+        """A run stands for its folder wherever a path is taken."""
+        return str(self.path)
 
     @property
     def seeds(self) -> list[int]:
@@ -288,6 +295,40 @@ def _check_free(path: Path) -> None:
     ours = (f".{CONFIG}.", LOCK)
     if path.exists() and (not path.is_dir() or any(not f.name.startswith(ours) for f in path.iterdir())):
         raise AspcError(f"{path} exists and is not empty; choose another --out.")
+
+
+@contextmanager
+def undone_if_nothing_came_of_it(path: Path) -> Iterator[None]:
+    """A start that fails before its first number leaves the folder free, so that the same command can be given again.
+
+    Where a disk is in trouble it stays, since that message says to continue; so does what a kill or Ctrl-C has left.
+    """
+    try:
+        yield
+    except DiskTrouble:
+        raise
+    except Exception:
+        with suppress(AspcError, OSError):  # what failed is the news
+            _undo_start(path)
+        raise
+
+
+def _undo_start(path: Path) -> None:
+    """Removes what a start writes, if that is all there is: no row, no checkpoint, nothing that we do not know."""
+    guard = lock(path)
+    try:
+        tables, checkpoints, events = [path / METRICS, path / EVALUATIONS], path / CHECKPOINTS, path / EVENTS
+        if {*path.iterdir()} - {path / CONFIG, path / LOCK, *tables, checkpoints, events}:
+            return
+        if any(table.exists() and table.stat().st_size for table in tables):
+            return
+        if checkpoints.exists():
+            checkpoints.rmdir()  # fails where it holds anything
+        shutil.rmtree(events, ignore_errors=True)  # without a row of metrics there is no number in them
+        for file in (*tables, path / CONFIG):  # the config last: until then it is a run that can be continued
+            file.unlink(missing_ok=True)
+    finally:
+        guard.release()
 
 
 def read_json(path: Path, *default: Any) -> Any:

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from aspc import algorithms, envs, theory
-from aspc.algorithms.base import with_horizon
+from aspc.algorithms.base import lost_horizons, with_horizon
 from aspc.data.cache import said_if_slow
 from aspc.errors import AspcError, unknown_name
 from aspc.presets import overrides
@@ -24,6 +24,7 @@ from aspc.training.config import (
     environment_facts,
     replace_fields,
     to_plain,
+    with_kinds,
 )
 from aspc.training.evaluation import Evaluator, WorkerFailed, episode_seeds
 from aspc.training.folder import Row, Run
@@ -38,23 +39,26 @@ A_FUNCTION = "a Python function"  # what the config says of an environment that 
 
 def train(
     dataset: Data | str | os.PathLike[str] | None = None,
-    algo: Any = "aspc",
+    algo: Any = None,
     *,
     out: str | Path | None = None,
     env: str | Callable[[], Any] | None = "auto",
-    resume: str | Path | None = None,
+    resume: str | os.PathLike[str] | None = None,
     quiet: bool = False,
     **settings: Any,
 ) -> Run:
     """Train an algorithm on a dataset and leave a run folder behind.
 
-    `settings` are fields of `TrainOptions` (steps, seeds, eval_every, …) or hyper-parameters of the algorithm
-    (alpha, discount, k_alpha, …). `env` is a name or a function that makes the environment; "auto" takes the
-    dataset's own, None trains without evaluation, as for logs that have no simulator. `resume` continues a run.
+    `algo` is a name or an algorithm, by default "aspc". `settings` are fields of `TrainOptions` (steps, seeds,
+    eval_every, …) or hyper-parameters of the algorithm (alpha, discount, k_alpha, …). `env` is a name or a function
+    that makes the environment; "auto" takes the dataset's own, None trains without evaluation, as for logs that have
+    no simulator. `resume` continues a run.
 
         run = aspc.train("maze2d-umaze", algo="aspc", steps=20_000, seeds=[0, 1])
         run.policy.act(observation)
     """
+    if algo is not None:
+        _check_algo(algo)
     names = {field.name for field in dataclasses.fields(TrainOptions)}
     given: dict[str, Any] = {k: v for k, v in settings.items() if k in names}
     hyper = {k: v for k, v in settings.items() if k not in names}
@@ -64,34 +68,74 @@ def train(
         return resume_run(Path(resume), dataset, algo, env, given.get("steps"), quiet)
     if dataset is None:
         raise AspcError("train needs a dataset: a name, a path, or a Dataset.")
-    if not (isinstance(algo, str) or dataclasses.is_dataclass(algo)):
-        raise AspcError(f"algo is an algorithm or the name of one ({', '.join(algorithms.names())}), not {algo!r}.")
     for name in hyper:
         if name in READING:
             call = f"aspc.train(aspc.data.load(PATH, {name}=…))"
             raise AspcError(f"{name} says how data are read, so it is given there: {call}.")
         if name.endswith("horizon"):
-            raise AspcError(f"{name} follows from the length of the run; set it with horizon=….")
-    data = load_source(dataset, {})
-    source = os.fspath(dataset) if isinstance(dataset, str | os.PathLike) else None
-    variant = {name: hyper.pop(name, default) for name, default in (("bc", "plain"), ("preset", None))}
-    algorithm = algorithms.default(algo, variant["bc"]) if isinstance(algo, str) else algo
-    known = {*names, *all_field_names(algorithm), "bc", "preset"}
+            raise _follows_from_the_length(name)
+    options = TrainOptions(**given)
+    algo = "aspc" if algo is None else algo
+    chosen = _from_name(algo, hyper) if isinstance(algo, str) else _from_object(algo, hyper, options)
+    known = {*names, *all_field_names(chosen.algorithm), "bc", "preset"}
     if unknown := [name for name in hyper if "." not in name and name not in {*known, "base"}]:
         raise unknown_name("setting", unknown[0], known)
-    if variant["preset"] is not None:
-        hyper = {**overrides(str(algo), data.name, variant["preset"]), **hyper}
+    data = load_source(dataset, {})
+    source = os.fspath(dataset) if isinstance(dataset, str | os.PathLike) else None
+    if chosen.variant["preset"] is not None:
+        hyper = {**overrides(chosen.name, data.name, chosen.variant["preset"]), **hyper}
     return start_run(
-        algo if isinstance(algo, str) else getattr(algo, "name", type(algo).__name__),
-        replace_fields(algorithm, hyper),
+        chosen.name,
+        replace_fields(chosen.algorithm, hyper),
         data,
-        TrainOptions(**given),
+        options,
         source=source,
-        variant=variant,
+        variant=chosen.variant,
         out=out,
         env=env,
         quiet=quiet,
     )
+
+
+class Chosen(NamedTuple):
+    """The algorithm of a new run before its settings, and what the run's config calls it."""
+
+    name: str
+    algorithm: Any
+    variant: dict[str, Any]
+
+
+def _from_name(name: str, hyper: dict[str, Any]) -> Chosen:
+    """Takes what chooses among the forms of an algorithm out of the settings."""
+    bc, preset = hyper.pop("bc", "plain"), hyper.pop("preset", None)
+    return Chosen(name, algorithms.default(name, bc), {"bc": bc, "preset": preset})
+
+
+def _from_object(algorithm: Any, hyper: Mapping[str, Any], options: TrainOptions) -> Chosen:
+    """An object is called by the name of its like in the registry, by which the run can be found again."""
+    if by_name := [name for name in ("bc", "preset") if name in hyper]:
+        raise AspcError(f"{by_name[0]} goes with the name of an algorithm; an object has its settings already.")
+    if options.horizon is None and (lost := lost_horizons(algorithm, options.steps)):
+        raise _follows_from_the_length(lost[0])
+    name, bc = algorithms.registered_as(algorithm) or (_own_name(algorithm), "plain")
+    return Chosen(name, with_kinds(algorithm), {"bc": bc, "preset": None})
+
+
+def _own_name(algorithm: Any) -> str:
+    """What an algorithm is called that is registered nowhere."""
+    return getattr(algorithm, "name", type(algorithm).__name__)
+
+
+def _check_algo(algo: Any) -> None:
+    if isinstance(algo, str):
+        return
+    if not dataclasses.is_dataclass(algo):
+        raise AspcError(f"algo is an algorithm or the name of one ({', '.join(algorithms.names())}), not {algo!r}.")
+    algorithms.check_class(algo)
+
+
+def _follows_from_the_length(name: str) -> AspcError:
+    return AspcError(f"{name} follows from the length of the run; set it with horizon=….")
 
 
 def start_run(
@@ -137,7 +181,8 @@ def start_run(
     }
     folder.create(path, config)
     place = Place(data, problem, environment)
-    return _train(path, config, algorithm, place, options, quiet, 0, options.steps)
+    with folder.undone_if_nothing_came_of_it(path):
+        return _train(path, config, algorithm, place, options, quiet, 0, options.steps)
 
 
 def resume_run(path: Path, dataset: Any, algo: Any, env: Any, steps: int | None, quiet: bool) -> Run:
@@ -146,6 +191,8 @@ def resume_run(path: Path, dataset: Any, algo: Any, env: Any, steps: int | None,
     config = run.config
     if "finetuned_from" in config:
         raise AspcError(f"{path} was trained online; continue it with: {folder.resume_command('finetune', path, None)}")
+    if algo:
+        _check_same_algorithm(run, algo)
     algorithm = recorded_algorithm(config, None if isinstance(algo, str) else algo)
     options = recorded_options(config)
     how, call = run.data_options(env), "train(dataset, resume=…)"
@@ -160,6 +207,19 @@ def resume_run(path: Path, dataset: Any, algo: Any, env: Any, steps: int | None,
     if run.result is not None and run.result["steps"] >= steps:
         raise AspcError(f"{path} has already trained {run.result['steps']:,} steps; give more with --steps.")
     return _train(path, config, algorithm, Place(data, problem, environment), options, quiet, None, steps)
+
+
+def _check_same_algorithm(run: Run, algo: Any) -> None:
+    """Refuses to continue a run with another algorithm. Where the run's is not registered, an object is believed."""
+    recorded = run.config["algo"]
+    if isinstance(algo, str):
+        same, given = algo == recorded, algo
+    else:
+        known = recorded in algorithms.names()
+        same = not known or algorithms.same_classes(algorithms.default(recorded, run.config.get("bc", "plain")), algo)
+        given = type(algo).__name__
+    if not same:
+        raise AspcError(f"{run.path} is a run of {recorded}, not of {given}; a resumed run keeps its algorithm.")
 
 
 def _check_same_data(run: Run, facts: Mapping[str, Any], algorithm: Any, options: TrainOptions) -> None:
@@ -182,7 +242,10 @@ def recorded_algorithm(config: Mapping[str, Any], algorithm: Any = None) -> Any:
     """The algorithm of a run with its hyper-parameters; one that is not registered has to be given."""
     name = config["algo"]
     if algorithm is None and name not in algorithms.names():
-        raise AspcError(f"The run's algorithm, {name}, is none of this library's; name its file with --plugin.")
+        raise AspcError(
+            f"The run's algorithm, {name}, is none of this library's; give it again as algo=… from Python, or "
+            f"register it as {name!r} in a file and name that with --plugin."
+        )
     algorithm = algorithm or algorithms.default(name, config.get("bc", "plain"))
     with _whole("the hyper-parameters"):
         return replace_fields(algorithm, config["hyperparameters"])
@@ -253,8 +316,14 @@ def leave_result(path: Path, steps: Mapping[str, int], seconds: float, options: 
     return run
 
 
-def evaluate(run: Run, episodes: int = 100, seeds: Sequence[int] | None = None, env: str | None = None) -> list[Row]:
-    """Roll the saved policies of a run out again, in episodes that training did not use."""
+def evaluate(
+    run: Run | str | os.PathLike[str], episodes: int = 100, seeds: Sequence[int] | None = None, env: str | None = None
+) -> list[Row]:
+    """Roll the saved policies of a run (or of the run in that folder) out again, in episodes that training did not
+    use."""
+    if not isinstance(run, str | os.PathLike):
+        raise AspcError(f"evaluate takes a run or the path of its folder, not {type(run).__name__}.")
+    run = run if isinstance(run, Run) else Run(run)
     environment = env or run.env
     if environment is None or environment == A_FUNCTION:
         raise AspcError(f"{run.path} names no environment to evaluate in; give one with --env.")

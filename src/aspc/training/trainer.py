@@ -14,7 +14,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
@@ -23,6 +23,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from aspc import plugins
 from aspc.algorithms.base import PolicyExport, Spec
 from aspc.errors import AspcError
 from aspc.policy import Policy
@@ -144,6 +145,8 @@ class Outcome:
     """Seconds that one evaluation of all runs takes the workers; None where nothing was evaluated."""
     hidden_eval_every: int | None
     """Steps between evaluations from which on these hide behind training."""
+    signal: int | None = None
+    """One that came in the last chunk: there was nothing left to stop here, but there may be where this was called."""
 
 
 @contextmanager
@@ -241,7 +244,7 @@ class Trainer:
                 if "RESOURCE_EXHAUSTED" not in str(error):
                     raise
                 raise self._out_of_memory(tables) from error
-            outcome = self._outcome(step)
+            outcome = replace(self._outcome(step), signal=caught[0] if caught else None)
             if self.plan.isolate:
                 self._say_cost(outcome)
             self.progress.close()
@@ -280,6 +283,8 @@ class Trainer:
                 self.progress.say(f"{kind}: {text}")
         if first_step:
             self.progress.say(f"Continuing {self.plan.path} from step {first_step:,}.")
+            if plugins.differs(self.plan.algo, self.plan.config["versions"]):
+                self.progress.say("warning: up to here it was trained with another version of the plugin's code.")
         if last_step > self.options.steps:
             self.progress.say(
                 f"Going on to {last_step:,} steps; schedules that decay keep the horizon of "

@@ -1,0 +1,155 @@
+"""A file of the user's own: what it may import, how its code is known again, and slips in a suite of one's own."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import registries
+from aspc import algorithms, plugins
+from aspc.__main__ import main
+from aspc.errors import AspcError
+from aspc.experiments import suites
+from aspc.experiments.engine import Known, other_code, the_only_bench
+from aspc.experiments.groups import _attempt
+from aspc.experiments.plan import make_plan
+from aspc.experiments.suites import Block, Suite, Variant
+from aspc.training.config import environment_facts
+
+MAZE = "maze2d-umaze?steps=2000"
+BESIDE = """
+from aspc.algorithms import register
+from aspc.algorithms.bc import BC
+
+
+def broken():
+    return [][1]
+
+
+register("mine")(BC)
+"""
+PLUGIN = """
+import {beside}  # noqa
+from aspc.experiments.suites import Block, Suite, Variant, register
+
+register(Suite("own", "mine", "tests", (Block((Variant("mine", "mine"), Variant("BC", "bc")), ("{maze}",), 500, 1),)))
+"""
+
+
+@pytest.fixture
+def plugin(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
+    """A suite's file that imports an algorithm's beside it, under a name that no other test's has."""
+    beside = f"beside_{abs(hash(request.node.name))}"
+    (tmp_path / f"{beside}.py").write_text(BESIDE)
+    path = tmp_path / "suite.py"
+    path.write_text(PLUGIN.format(beside=beside, maze=MAZE))
+    with registries.restored():
+        yield path
+    sys.modules.pop(beside, None)
+
+
+def fingerprint(path: Path) -> str:
+    """As a process of its own has it."""
+    with registries.restored():
+        imported = set(sys.modules)
+        plugins.load_plugin(path)
+        found = plugins.loaded()
+        for name in set(sys.modules) - imported:
+            if name.startswith("beside_"):
+                del sys.modules[name]
+    assert found is not None
+    return found.fingerprint
+
+
+def test_a_plugin_may_import_what_lies_beside_it(plugin: Path) -> None:
+    plugins.load_plugin(plugin)
+    assert "mine" in algorithms.names()
+    assert "own" in suites.names()
+    found = plugins.loaded()
+    assert found is not None
+    assert found.algorithms == {"mine"}
+    assert environment_facts()["versions"]["plugin"] == found.fingerprint
+
+
+def test_code_is_known_again_whatever_its_comments(plugin: Path) -> None:
+    (beside,) = plugin.parent.glob("beside_*.py")
+    first = fingerprint(plugin)
+    plugin.write_text(plugin.read_text() + "\n# a remark\n")
+    assert fingerprint(plugin) == first
+    beside.write_text(beside.read_text().replace("[1]", "[2]"))
+    assert fingerprint(plugin) != first  # what it imports is code of its own too
+
+
+def test_finished_runs_of_other_code_are_said(plugin: Path) -> None:
+    plugins.load_plugin(plugin)
+    plan = make_plan([suites.get("own")])
+    now = environment_facts()["versions"]["plugin"]
+    for trained_with, said in (
+        ({"plugin": now}, ""),
+        ({}, ""),
+        ({"plugin": "other"}, "warning: 1 finished runs of mine"),
+    ):
+        settled = {run_id: Known("done", None, None, versions=json.dumps(trained_with)) for run_id in plan.runs}
+        assert other_code(plan, settled).startswith(said)
+        assert bool(other_code(plan, settled)) == bool(said)
+    assert plugins.differs("mine", {"plugin": "other"})
+    assert not plugins.differs("bc", {"plugin": "other"})  # not the plugin's
+
+
+def test_an_error_in_a_plugin_says_where_it_is(plugin: Path) -> None:
+    plugins.load_plugin(plugin)
+    (beside,) = (module for name, module in sys.modules.items() if name.startswith("beside_"))
+    said = _attempt(beside.broken)
+    assert said == f"IndexError: list index out of range ({Path(beside.__file__).name}, line 7, in broken)"
+
+
+def test_one_file_is_given_and_must_be_there(plugin: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    twice = ["bench", "own", "--plugin", str(plugin), f"--plugin={plugin}", "--dry-run"]
+    assert main(twice) == 2
+    assert "takes one file; import the others in it" in capsys.readouterr().err
+    assert main(["bench", "own", "--plugin", "nowhere.py"]) == 2
+    assert "There is no plugin at nowhere.py" in capsys.readouterr().err
+
+
+BC = Variant("a", "bc")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"variants": BC}, "a comma even behind a single one"),
+        ({"datasets": MAZE}, "a comma even behind a single one"),
+        ({"seeds": (0, 1)}, "seeds are a whole number"),
+        ({"steps": 1e4}, "steps are a whole number"),
+        ({"steps": 0}, "at least 1"),
+        ({"options": {"eval_evry": 5}}, "did you mean eval_every"),
+    ],
+)
+def test_slips_in_a_block_are_said(wrong: dict, said: str) -> None:
+    with pytest.raises(AspcError, match=said):
+        Block(**{"variants": (BC,), "datasets": (MAZE,), **wrong})
+
+
+def test_two_variants_of_a_dataset_have_two_labels() -> None:
+    other = Variant("a", "bc", {"actor_lr": 1e-2})
+    with pytest.raises(AspcError, match="two variants have the label 'a'"):
+        Suite("own", "", "", (Block((BC, other), (MAZE,)),))
+    with pytest.raises(AspcError, match="two variants have the label 'a'"):
+        Suite("own", "", "", (Block((BC,), (MAZE,)), Block((other,), (MAZE,))))
+    Suite("own", "", "", (Block((BC,), (MAZE,)), Block((other,), ("maze2d-large",)), Block((BC,), (MAZE,), 500)))
+
+
+def test_a_misspelt_dataset_of_a_suite_is_said_with_the_nearest() -> None:
+    suite = Suite("own", "", "", (Block((BC,), ("maze2d-umzae",)),))
+    with pytest.raises(AspcError, match="the nearest are maze2d-umaze"):
+        make_plan([suite])
+
+
+def test_a_bench_is_no_run(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(AspcError, match="holds a run of `aspc train`"), the_only_bench(tmp_path):
+        pass
