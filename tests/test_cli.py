@@ -108,6 +108,10 @@ def test_a_run_in_a_maze_is_evaluated_and_can_be_again(tmp_path, capsys):
     (row,) = json.loads(capsys.readouterr().out)
     assert row["episodes"] == 3
     assert 0 <= row["success_rate"] <= 1
+    alone = ["eval", str(tmp_path / "run" / "policy" / "seed0")]  # as a bench leaves it
+    assert "give one with --env" in refused(capsys, alone)
+    assert main([*alone, "--env", "maze2d-umaze", "--episodes", "3", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == [row]
 
 
 def test_verify_passes_on_a_trace_and_fails_on_a_changed_one(tmp_path, capsys):

@@ -292,7 +292,7 @@ class Evaluate:
     """Roll the policies of a run out again, in episodes that training did not use."""
 
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-    """The run's folder."""
+    """The run's folder, or with --env that of a policy by itself (a bench's, say)."""
     episodes: int = 100
     """Episodes for each seed."""
     env: str | None = None
@@ -305,12 +305,11 @@ def evaluate(argv: list[str]) -> int:
     asked = parse(Evaluate, argv, "eval")
 
     from aspc.policy import without_nan
-    from aspc.training.folder import Run
     from aspc.training.run import evaluate as evaluate_run
 
     if asked.episodes < 1:
         raise AspcError("--episodes must be at least 1.")
-    rows = evaluate_run(Run(asked.run), asked.episodes, env=asked.env)
+    rows = evaluate_run(asked.run, asked.episodes, env=asked.env)
     if asked.json:
         print(json.dumps(without_nan(rows)))
         return 0

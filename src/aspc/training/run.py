@@ -15,6 +15,7 @@ from aspc import algorithms, envs, theory
 from aspc.algorithms.base import lost_horizons, with_horizon
 from aspc.data.cache import said_if_slow
 from aspc.errors import AspcError, unknown_name
+from aspc.policy import WEIGHTS, Policy
 from aspc.presets import overrides
 from aspc.training import figure, folder, loggers
 from aspc.training.config import (
@@ -320,20 +321,25 @@ def evaluate(
     run: Run | str | os.PathLike[str], episodes: int = 100, seeds: Sequence[int] | None = None, env: str | None = None
 ) -> list[Row]:
     """Roll the saved policies of a run (or of the run in that folder) out again, in episodes that training did not
-    use."""
+    use. The path may also be that of a policy by itself, which names no environment, so that `env` has to."""
     if not isinstance(run, str | os.PathLike):
         raise AspcError(f"evaluate takes a run or the path of its folder, not {type(run).__name__}.")
-    run = run if isinstance(run, Run) else Run(run)
-    environment = env or run.env
+    if (Path(run) / WEIGHTS).exists():
+        alone = Policy.load(Path(run))
+        seed = alone.info.get("seed")
+        policies, environment = {seed if isinstance(seed, int) and seed >= 0 else 0: alone}, env
+    else:
+        run = run if isinstance(run, Run) else Run(run)
+        policies = {seed: run.policy_of(seed) for seed in seeds or run.seeds}
+        environment = env or run.env
     if environment is None or environment == A_FUNCTION:
-        raise AspcError(f"{run.path} names no environment to evaluate in; give one with --env.")
+        raise AspcError(f"{Path(run)} names no environment to evaluate in; give one with --env.")
     rows: list[Row] = []
-    seeds = seeds or run.seeds
     score = partial(envs.normalised_score, environment)
-    said = said_if_slow(f"Rolling out {len(seeds)} policies, {episodes:,} episodes each …")
+    said = said_if_slow(f"Rolling out {len(policies)} policies, {episodes:,} episodes each …")
     with said, Evaluator(environment) as evaluator:
-        for seed in seeds:
-            pending = evaluator.evaluate(run.policy_of(seed), episode_seeds(seed, -1 % 2**32, episodes))
+        for seed, policy in policies.items():
+            pending = evaluator.evaluate(policy, episode_seeds(seed, -1 % 2**32, episodes))
             try:
                 evaluation = pending.result()
             except WorkerFailed as failure:
