@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -146,6 +147,13 @@ def smooth(missing: bool) -> Dataset:
     return dataset(observations=walks.reshape(-1, 3), timeouts=ends & (not missing), terminals=np.zeros(3_000))
 
 
+def followed(columns: slice) -> Dataset:
+    """Random walks with next observations, whose columns may be in another order."""
+    made = smooth(missing=False)
+    after = np.concatenate([made.observations[1:], made.observations[-1:]])
+    return replace(made, next_observations=after[:, columns])
+
+
 REPEATED = {key: np.concatenate([array, array[:100]]) for key, array in make_log(rows=3_000).items()}
 
 
@@ -166,6 +174,7 @@ REPEATED = {key: np.concatenate([array, array[:100]]) for key, array in make_log
         (dataset(rewards=-np.arange(3_000) / 1_000, terminals=np.zeros(3_000)), "no reward is .* --reward-shift 3"),
         (dataset(terminals=np.zeros(3_000), timeouts=np.zeros(3_000)), "no episode ever ends"),
         (smooth(missing=True), "29 steps jump .* first after row 100 of 3,000: episode ends may be missing"),
+        (followed(slice(None, None, -1)), "in 100 % of the rows inside episodes the next observation is not"),
         (dataset(rows=50), "there are only 50 rows"),
         (dataset(rows=1), "there is only 1 row."),
     ],
@@ -177,6 +186,7 @@ def test_each_warning_is_given(made: Dataset, says: str) -> None:
 def test_sound_data_gives_no_warning() -> None:
     assert summary.find_warnings(dataset()) == []
     assert summary.find_warnings(smooth(missing=False)) == []
+    assert summary.find_warnings(followed(slice(None))) == []
 
 
 # ── list, download, make, convert ───────────────────────────────────────────────────────────────────────────────────

@@ -15,6 +15,8 @@ SATURATED = 0.999  # of the way to a bound
 MANY_SATURATED = 0.05  # share of rows
 MANY_DUPLICATES = 0.001
 JUMP = 5.0  # times the 99th percentile of the steps between rows
+SAME = 1e-3  # of a column's standard deviation
+MANY_OUT_OF_STEP = 0.05  # share of rows
 FAR = 1_000.0  # times the range of the middle 98 % of a column
 FEW_ROWS = 1_000
 LOOKED_AT = 100_000  # rows that quantiles are taken of
@@ -106,6 +108,7 @@ def find_warnings(dataset: Dataset) -> list[str]:
         costs,
         _endless_episodes,
         _jumps,
+        _out_of_step,
         _little_data,
     )
     return [warning for check in checks for warning in check(dataset)]
@@ -221,6 +224,23 @@ def _jumps(dataset: Dataset) -> list[str]:
     return [
         f"{steps_jump} more than {JUMP:g} times as far as 99 % of steps do, "
         f"first after row {where[0] + 1:,} of {len(dataset):,}: episode ends may be missing there."
+    ]
+
+
+def _out_of_step(dataset: Dataset) -> list[str]:
+    """Next observations that are not what the row below them, in the same episode, observed."""
+    if dataset.next_observations is None:
+        return []
+    inside = np.flatnonzero(~(dataset.terminals | dataset.timeouts)[:-1])
+    some = inside[:: -(-len(inside) // LOOKED_AT) or 1]
+    scale = dataset.observations.std(axis=0, dtype=np.float64) + 1e-9
+    apart = (np.abs(dataset.next_observations[some] - dataset.observations[some + 1]) > SAME * scale).any(axis=1)
+    if len(some) == 0 or apart.mean() <= MANY_OUT_OF_STEP:
+        return []
+    return [
+        f"in {100 * apart.mean():.0f} % of the rows inside episodes the next observation is not the observation of the "
+        "row below: look whether rows are in order of time, and the next observation's columns in the order of the "
+        "observation's."
     ]
 
 
