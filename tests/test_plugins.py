@@ -84,6 +84,14 @@ def test_code_is_known_again_whatever_its_comments(plugin: Path) -> None:
     assert fingerprint(plugin) != first  # what it imports is code of its own too
 
 
+def test_what_is_no_python_beside_a_plugin_is_no_code_of_it(plugin: Path) -> None:
+    first = fingerprint(plugin)
+    (plugin.parent / "beside_it.so").write_bytes(b"\x7fELF\0")
+    text = "import sys, types\nm = sys.modules['beside_it'] = types.ModuleType('beside_it')\n"
+    plugin.write_text(plugin.read_text() + text + f"m.__file__ = {str(plugin.parent / 'beside_it.so')!r}\n")
+    assert fingerprint(plugin) not in ("", first)
+
+
 def test_finished_runs_of_other_code_are_said(plugin: Path) -> None:
     plugins.load_plugin(plugin)
     plan = make_plan([suites.get("own")])
@@ -111,6 +119,9 @@ def test_one_file_is_given_and_must_be_there(plugin: Path, capsys: pytest.Captur
     twice = ["bench", "own", "--plugin", str(plugin), f"--plugin={plugin}", "--dry-run"]
     assert main(twice) == 2
     assert "takes one file; import the others in it" in capsys.readouterr().err
+    for command in ("inspect", "fqe", "finetune"):
+        assert main([command, "run", "--plugin", str(plugin), "--plugin", str(plugin)]) == 2
+        assert "takes one file; import the others in it" in capsys.readouterr().err
     assert main(["bench", "own", "--plugin", "nowhere.py"]) == 2
     assert "There is no plugin at nowhere.py" in capsys.readouterr().err
 

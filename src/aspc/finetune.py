@@ -16,11 +16,11 @@ from typing import Annotated, Any
 import tyro
 
 from aspc.algorithms.base import with_horizon
-from aspc.cli import parse, print_result, refuse_settings
+from aspc.cli import parse, print_result, refuse_settings, values_of
 from aspc.data import Dataset
 from aspc.errors import AspcError
 from aspc.ope.runs import Trained
-from aspc.plugins import load_plugin
+from aspc.plugins import load_asked
 from aspc.training import folder
 from aspc.training.config import TrainOptions, environment_facts, to_plain
 from aspc.training.folder import Run
@@ -212,8 +212,7 @@ def main(argv: list[str]) -> int:
     asked = parse(Finetune, argv, "finetune")
     if (asked.run is None) == (asked.resume is None):
         raise AspcError("Give the folder of a run to go on from, or --resume and the folder of a fine-tuning.")
-    if asked.plugin is not None:
-        load_plugin(str(asked.plugin))
+    load_asked(values_of(argv, "plugin"))
     if asked.resume is not None:
         refuse_settings(argv)
         steps = asked.online.steps if any(word.split("=")[0] == "--steps" for word in argv) else None

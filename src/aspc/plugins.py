@@ -47,8 +47,8 @@ def load_plugin(path: str | Path) -> None:
     # A module that can be found: the help page looks up its classes' sources.
     module = sys.modules[MODULE] = util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    beside = [getattr(sys.modules[name], "__file__", None) for name in set(sys.modules) - imported]
-    sources = sorted({file, *(Path(f) for f in beside if f and Path(f).parent == file.parent)})
+    new = [Path(getattr(sys.modules[name], "__file__", None) or "") for name in set(sys.modules) - imported]
+    sources = sorted({file, *(source for source in new if source.parent == file.parent and source.suffix == ".py")})
     _loaded = Plugin(str(file), _fingerprint(sources), frozenset(algorithms.names()) - known)
 
 

@@ -320,6 +320,14 @@ def test_next_observations_under_other_names_must_be_given_in_order(tmp_path: Pa
     np.testing.assert_array_equal(given.next_observations[0], [20, 10])
 
 
+def test_columns_of_one_plain_name_are_not_taken_for_each_other(tmp_path: Path, log) -> None:
+    table = {name: np.full(60, 1.0) for name in ("temp", "obs_temp", "next_temp")}
+    table |= {"action_0": log["actions"][:, 0], "reward": log["rewards"], "terminal": log["terminals"].astype(int)}
+    key_map = {"observations": "temp,obs_temp", "next_observations": "next_temp"}
+    with pytest.raises(AspcError, match="'next_observations' has 1 columns"):
+        data.load(write_csv(tmp_path / "plant.csv", table), key_map=key_map)
+
+
 def test_a_file_of_a_folder_without_what_the_others_have_is_refused(tmp_path: Path, log) -> None:
     for i in range(3):
         part = {key: array[20 * i : 20 * i + 20] for key, array in log.items()}

@@ -390,7 +390,7 @@ def _in_step(found: dict[str, list[str]], given: bool, name: str) -> dict[str, l
     belong together are in order only where they were `given` so, or are counted."""
     now, then = found["observations"], found.get("next_observations", [])
     after = {_plain(column): column for column in then}
-    if {_plain(column) for column in now} == after.keys():
+    if len(now) == len(then) == len(after) and {_plain(column) for column in now} == after.keys():
         found["next_observations"] = [after[_plain(column)] for column in now]
     elif len(then) > 1 and len(then) == len(now) and not (given or all(word.isdigit() for word in after)):
         raise AspcError(

@@ -42,12 +42,11 @@ class Inspect:
 
 
 def main(argv: list[str]) -> int:
-    from aspc.cli import parse
-    from aspc.plugins import load_plugin
+    from aspc.cli import parse, values_of
+    from aspc.plugins import load_asked
 
     asked: Inspect = parse(Inspect, argv, "inspect")
-    if asked.plugin is not None:
-        load_plugin(str(asked.plugin))
+    load_asked(values_of(argv, "plugin"))
 
     import sys
 

@@ -53,12 +53,11 @@ class Fqe:
 
 
 def main(argv: list[str]) -> int:
-    from aspc.cli import parse
-    from aspc.plugins import load_plugin
+    from aspc.cli import parse, values_of
+    from aspc.plugins import load_asked
 
     asked: Fqe = parse(Fqe, argv, "fqe", HELP)
-    if asked.plugin is not None:
-        load_plugin(str(asked.plugin))
+    load_asked(values_of(argv, "plugin"))
     if not asked.runs:
         raise AspcError("Give at least one run's folder, for example: aspc fqe runs/*.")
     if asked.select is not None and asked.select.exists() and (asked.select.is_file() or any(asked.select.iterdir())):

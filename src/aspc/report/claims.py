@@ -25,7 +25,19 @@ from aspc.report import stats
 from aspc.report.curves import with_measure
 from aspc.report.stats import Estimate, Scores
 from aspc.report.tables import percent_difference, polygon_area, radar
-from aspc.report.view import TASKS, WALKERS, Method, View, comparable, in_order, method, quality_of, scores, task_of
+from aspc.report.view import (
+    TASKS,
+    WALKERS,
+    Method,
+    View,
+    averaged,
+    comparable,
+    in_order,
+    method,
+    quality_of,
+    scores,
+    task_of,
+)
 
 Verdict = Literal["holds", "does not hold", "not enough data"]
 HOLDS: Verdict = "holds"
@@ -195,7 +207,7 @@ def within(estimate: Estimate, low: float, high: float) -> Verdict:
 
 def pair(view: View, a: Method, b: Method, domains: Iterable[str] | None = None) -> tuple[Scores, Scores]:
     """Scores of two methods on the datasets that both have, at the same number of steps."""
-    kept = [runs[runs["measure"] != "return"] for runs in view.pair(a, b)]
+    kept = list(map(averaged, view.pair(a, b)))
     if domains is not None:
         kept = [runs[runs["domain"].isin(list(domains))] for runs in kept]
     return common(*(scores(runs) for runs in kept))
@@ -331,8 +343,7 @@ def share_above(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 def largest_polygon(view: View) -> Claim:
     wanted = (ASPC, *BASELINES)
-    all_scored = {m: runs[runs["measure"] != "return"] for m in wanted for runs in [view.standing_for(m)]}
-    scored = {m: runs for m, runs in all_scored.items() if not runs.empty}
+    scored = {m: runs for m in wanted if not (runs := averaged(view.standing_for(m))).empty}
     tables = comparable(*scored.values()) if scored else []
     found = dict(zip(scored, map(scores, tables), strict=True))
     names = [n for n in in_order(set.intersection(*map(set, found.values())) if found else ()) if domain_of(n) in D4RL]
@@ -367,7 +378,7 @@ def largest_polygon(view: View) -> Claim:
 def rises_faster(view: View) -> Claim:
     parts: list[Part] = []
     for other in IN_FIGURE_8:
-        scored = (runs[(runs["measure"] != "return") & runs["domain"].isin(D4RL)] for runs in view.pair(ASPC, other))
+        scored = (runs[runs["domain"].isin(D4RL)] for runs in map(averaged, view.pair(ASPC, other)))
         first, second = common(*(at_share(view, runs, "score", EARLY) for runs in scored))
         if not first:
             early = f"an evaluation in the first {100 * EARLY:.0f} %"
@@ -388,8 +399,8 @@ def rises_faster(view: View) -> Claim:
 
 
 def no_late_collapse(view: View) -> Claim:
-    runs = view.of(ASPC)
-    runs = runs[(runs["measure"] != "return") & (runs["best"] > 0)]
+    runs = averaged(view.of(ASPC))
+    runs = runs[runs["best"] > 0]
     last, best = scores(runs, "last"), scores(runs, "best")
     names = [n for n in in_order(last) if n in best and len(last[n]) == len(best[n])]
     parts: list[Part] = [] if names else [Gap((ASPC,), need="with a score above zero")]
@@ -403,8 +414,7 @@ def no_late_collapse(view: View) -> Claim:
 def one_setting_degrades(view: View) -> Claim:
     parts: list[Part] = []
     for one in (method("rebrac"), method("a2pr")):
-        runs = view.standing_for(one)
-        runs = runs[runs["measure"] != "return"]
+        runs = averaged(view.standing_for(one))
         plain, tuned = common(*map(scores, comparable(runs[runs["tuned"] <= 0], runs[runs["tuned"] > 0])))
         if not plain:
             need = "both with one setting and tuned for each dataset, on the same dataset with the same number of steps"

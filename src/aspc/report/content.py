@@ -11,7 +11,7 @@ from aspc.experiments.results import Results
 from aspc.report import claims, curves, tables
 from aspc.report.stats import Estimate
 from aspc.report.style import Style, styles
-from aspc.report.view import View, in_order, prepare, scores
+from aspc.report.view import View, averaged, in_order, prepare, scores
 
 MAIN_SUITES = (
     "main_table",
@@ -88,8 +88,7 @@ def build(results: Results, done: Callable[[str], None] = lambda part: None) -> 
     main = every[leading]
     done("profiles")
     aggregates = tables.aggregates(view, main)
-    runs = view.compared(leading)
-    runs = runs[runs["measure"] != "return"]
+    runs = averaged(view.compared(leading))
     wide = {label: scores(runs[runs["label"] == label]) for label in (aggregates.labels if aggregates else ())}
     done("curves")
     all_curves = curves.all_curves(view)

@@ -15,7 +15,7 @@ from aspc.presets.paper_tables import DOMAINS as SIZES
 from aspc.presets.paper_tables import TOTAL, PaperTable, domain_of, tables
 from aspc.report import stats
 from aspc.report.stats import Estimate
-from aspc.report.view import TASKS, View, in_order, paper_row, plain_if_any, scores, task_of
+from aspc.report.view import TASKS, View, averaged, in_order, paper_row, plain_if_any, scores, task_of
 
 
 class Printed(NamedTuple):
@@ -240,8 +240,7 @@ MOST_COMPARED = 12  # labels in one picture
 
 def aggregates(view: View, table: Table, reference: str | None = None) -> Aggregates | None:
     """Profiles, means and the probability that `reference` (ASPC if it is there) does better than each other."""
-    runs = view.compared(table.suite)
-    runs = runs[runs["measure"] != "return"]
+    runs = averaged(view.compared(table.suite))
     found = {label: scores(runs[runs["label"] == label]) for label in table.labels}
     found = {label: values for label, values in found.items() if values}
     if not found:
@@ -382,8 +381,7 @@ def ablations(view: View) -> list[Ablation]:
 
 
 def ablation(view: View, group: Group, suite: str) -> Ablation | None:
-    runs = view.compared(suite)
-    runs = runs[runs["measure"] != "return"]
+    runs = averaged(view.compared(suite))
     base = scores(runs[runs["label"] == group.baseline])
     percent: dict[tuple[str, str], Estimate] = {}
     counts: dict[str, int] = {}

@@ -216,6 +216,11 @@ def _measure(runs: pd.DataFrame, curves: pd.DataFrame) -> None:
         runs[which] = np.where(scored, runs[f"score_{which}"], other).astype(float)
 
 
+def averaged(runs: pd.DataFrame) -> pd.DataFrame:
+    """Runs that are averaged over datasets: returns are in units of their own, so they are not."""
+    return runs[runs["measure"] != "return"]
+
+
 def scores(runs: pd.DataFrame, column: str = "last") -> dict[str, np.ndarray]:
     """Dataset → one number for each seed, in the order of seeds; missing and infinite numbers are left out."""
     found = runs[np.isfinite(runs[column].astype(float))].sort_values(["dataset", "seed"], kind="stable")
