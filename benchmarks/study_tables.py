@@ -422,7 +422,8 @@ def halves(runs: pd.DataFrame) -> str:
     first, second = leads_over_baseline(tune), leads_over_baseline(report)
     rows = [(label, interval(first[label]), interval(second[label])) for label in first if label in second]
     parts = [
-        *("#### On the half that chooses", domain_table(tune), f"The highest average has **{chosen}**."),
+        *("#### On the half that chooses", domain_table(tune)),
+        f"The highest average has **{chosen}**, on the {len(shared)} of {len(suites.TUNED_ON)} datasets that all have.",
         *("#### On the half that judges", domain_table(report)),
         "#### Against ASPC, on the datasets that both have",
         table((f"points above {BASELINE}", "half that chooses", "half that judges"), rows),
@@ -430,8 +431,21 @@ def halves(runs: pd.DataFrame) -> str:
     if chosen in second:
         verdict = {claims.HOLDS: "is better than", claims.FAILS: "is worse than"}.get(claims.at_least(second[chosen]))
         said = f"{chosen} {verdict} {BASELINE}" if verdict else f"{chosen} cannot be told from {BASELINE}"
-        parts.append(f"{said}: {interval(second[chosen])} points on the half that judges.")
+        both = f"{len(report[chosen].keys() & report[BASELINE])} of {len(suites.REPORTED_ON)} datasets"
+        parts.append(f"{said}: {interval(second[chosen])} points on {both} of the half that judges.")
+    parts += ["#### On every dataset", "Means over seeds.", dataset_by_dataset({"chooses": tune, "judges": report})]
     return "\n\n".join(parts)
+
+
+def dataset_by_dataset(found: Mapping[str, Mapping[str, Mapping[str, np.ndarray]]]) -> str:
+    """Every candidate's mean over seeds on every dataset, half after half."""
+    labels = list(dict.fromkeys(label for half in found.values() for label in half))
+    rows = []
+    for half, scores_of in found.items():
+        for name in in_order({name for values in scores_of.values() for name in values}):
+            known = (scores_of.get(label, {}).get(name) for label in labels)
+            rows.append((name, half, *("–" if values is None else number(values.mean()) for values in known)))
+    return table(("dataset", "half that", *labels), rows)
 
 
 def candidates(runs: pd.DataFrame) -> dict[str, dict[str, np.ndarray]]:

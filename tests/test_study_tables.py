@@ -205,10 +205,26 @@ def test_curves_are_said_in_numbers(filled: str, modules: tuple[ModuleType, Modu
 
 def test_the_search_chooses_on_one_half_and_judges_on_the_other(filled: str) -> None:
     search = section(filled, "search")
-    assert "The highest average has **discount = 0.995**." in search
+    assert f"The highest average has **discount = 0.995**, on the {len(TUNE)} of 10 datasets that all have." in search
     assert "discount = 0.995 is better than ASPC: " in search
+    assert f"points on {len(REPORT)} of 11 datasets of the half that judges." in search
     leads = line(search.partition("Against ASPC")[2], "discount = 0.995")[1:]
     assert [float(cell.split()[0]) for cell in leads] == pytest.approx([10, 10], abs=1.5)
+    rows = search.partition("On every dataset")[2]
+    for half, names in (("chooses", TUNE), ("judges", REPORT)):
+        for name in names:
+            row = line(rows, f"{name} |")
+            assert row[1] == half
+            assert float(row[3]) - float(row[2]) == pytest.approx(10, abs=3)  # one dataset's means over seeds
+
+
+def test_a_candidate_that_has_not_run_on_a_dataset_has_no_number_there(
+    modules: tuple[ModuleType, ModuleType],
+) -> None:
+    half = {"ASPC": {"hopper-medium": np.array([1.0, 3.0])}, "other": {"hopper-expert": np.array([9.0])}}
+    rows = modules[0].dataset_by_dataset({"chooses": half})
+    assert line(rows, "hopper-medium")[2:] == ["2.0", "–"]
+    assert line(rows, "hopper-expert")[2:] == ["–", "9.0"]
 
 
 def test_what_ran_is_counted(filled: str, modules: tuple[ModuleType, ModuleType]) -> None:
