@@ -128,7 +128,8 @@ def fuzz(folder: Path, suffix: str, cases: int, child: str = __file__) -> tuple[
         command = [sys.executable, "-W", "error", child, str(folder), suffix, str(first), str(cases)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=3600, check=False)
         lines = done.stdout.splitlines()
-        assert not [line for line in lines if line.startswith(("TRACEBACK", "TWO LINES"))], done.stdout[-2000:]
+        wrong = [line for line in lines if line.startswith(("TRACEBACK", "TWO LINES"))]
+        assert not wrong, "\n".join(wrong[:5])
         if done.returncode == 0:
             return refused + int(lines[-1].split()[1]), crashed
         assert done.returncode < 0, done.stderr[-2000:]  # ended by a signal, or the test itself is broken

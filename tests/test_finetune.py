@@ -23,7 +23,7 @@ from aspc.data.files import dataset_arrays, write_hdf5
 from aspc.errors import AspcError
 from aspc.finetune import finetune, resume
 from aspc.training import online
-from aspc.training.config import replace_fields, to_plain
+from aspc.training.config import replace_fields
 from aspc.training.evaluation import Evaluator, episode_seeds
 from aspc.training.folder import Run
 from aspc.training.loop import Loop, Source
@@ -229,6 +229,15 @@ def test_an_environment_of_other_sizes_is_refused() -> None:
         pass
 
 
+def test_a_start_that_fails_leaves_its_folder_free(tmp_path: Path) -> None:
+    data = make_dataset()
+    aspc.train(data, algo="bc", out=tmp_path / "offline", env=None, **OFFLINE_BC)
+    for _ in range(2):
+        with pytest.raises(AspcError, match="Pendulum-v1 has observations of 3"):
+            finetune(tmp_path / "offline", "Pendulum-v1", dataset=data, out=tmp_path / "online", steps=40, **ONLINE)
+    assert {path.name for path in (tmp_path / "online").iterdir()} <= {".lock"}
+
+
 @pytest.mark.parametrize(("name", "noisy"), [("td3_bc", True), ("fql", False), ("diffusion_ql", False)])
 def test_deterministic_policies_explore_with_noise_and_others_by_themselves(name: str, noisy: bool) -> None:
     data, policy = (
@@ -278,7 +287,7 @@ def test_own_environments_and_rewards_as_they_were_offline(tmp_path: Path) -> No
 def test_every_algorithm_goes_on(name: str, tmp_path: Path) -> None:
     data, algorithm = make_dataset(), replace_fields(narrow(algorithms.default(name), 16), {"batch_size": 16})
     options = {"steps": 20, "log_every": 20, "tensorboard": False, "quiet": True}
-    run = aspc.train(data, name, out=tmp_path / "off", env=None, **options, **to_plain(algorithm))
+    run = aspc.train(data, algorithm, out=tmp_path / "off", env=None, **options)
     settings = {**ONLINE, "steps": 40, "collect": 20, "eval_every": 40}
     gone_on = finetune(run, Line, dataset=data, out=tmp_path / "on", **settings)
     first = "noise.layers.0.weight" if run.policy.kind == "diffusion" else "layers.0.weight"

@@ -204,6 +204,12 @@ def test_an_unbroken_log_is_valued_everywhere():
         choose_states(data, "start")
 
 
+def test_a_single_episode_has_a_start_but_is_valued_everywhere():
+    data = make_dataset(100, terminals=np.arange(100) == 99, timeouts=np.zeros(100))
+    np.testing.assert_array_equal(choose_states(data, "start").rows, [0])
+    assert len(choose_states(data, "auto").rows) == 100
+
+
 def test_trouble_is_named():
     steady = np.full(20, 3.0)
     assert fqe.trouble(steady, np.asarray([3.0, 3.0]), (0.0, 10.0)) is None

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib import import_module
 
 # name → (module, function, what it does)
@@ -64,12 +68,32 @@ def main(argv: list[str] | None = None) -> int:
     return exit_code(command)
 
 
+@contextmanager
+def no_interruption_lost() -> Iterator[None]:
+    """Python prints and forgets what is raised in a callback of the garbage collector, and JAX has one: a Ctrl-C that
+    comes there is given again, a moment later (in the hook itself it would be forgotten too)."""
+    usual = sys.unraisablehook
+
+    def hook(forgotten: sys.UnraisableHookArgs) -> None:
+        if issubclass(forgotten.exc_type, KeyboardInterrupt):
+            threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGINT)).start()
+        else:
+            usual(forgotten)
+
+    sys.unraisablehook = hook
+    try:
+        yield
+    finally:
+        sys.unraisablehook = usual
+
+
 def exit_code(work: Callable[[], int | None]) -> int:
     """Do some work. What the user can mend, or has interrupted, is one sentence on stderr and an exit code."""
     from aspc.errors import DISK_ERRORS, AspcError
 
     try:
-        return work() or 0
+        with no_interruption_lost():
+            return work() or 0
     except AspcError as error:
         print(f"aspc: {error}", file=sys.stderr)
         return getattr(error, "exit_code", 2)

@@ -28,8 +28,12 @@ DISK_ERRORS = (
 )
 
 
-class DiskTrouble(AspcError):
-    """Files cannot be written. Nothing is wrong with what was being done: it goes on once they can be."""
+class OutsideTrouble(AspcError):
+    """Nothing is wrong with what was being done, but with what is around it: it goes on once that is mended."""
+
+
+class DiskTrouble(OutsideTrouble):
+    """Files cannot be written."""
 
 
 class MissingExtra(AspcError):

@@ -77,7 +77,8 @@ def finetune(
         **environment_facts(),
     }
     folder.create(path, config)
-    return _go(path, config, trained, algorithm, environment, online, options, online.steps, quiet)
+    with folder.undone_if_nothing_came_of_it(path):
+        return _go(path, config, trained, algorithm, environment, online, options, online.steps, quiet)
 
 
 def resume(

@@ -326,3 +326,31 @@ def test_the_behaviour_score_of_an_unbroken_log_is_mean_reward_times_the_limit()
     ended = make(rewards=np.ones(12), timeouts=np.arange(12) % 4 == 3)
     assert ended.behaviour_return() == pytest.approx(4.0)
     assert ended.behaviour_score() is None
+
+
+@pytest.mark.parametrize("flag", ["terminals", "timeouts"])
+def test_a_single_episode_that_ended_is_no_unbroken_log(flag: str) -> None:
+    def log(end: int) -> Dataset:
+        flags = {"terminals": np.zeros(100), "timeouts": np.zeros(100), flag: np.arange(100) == end}
+        return Dataset.from_arrays(
+            np.zeros((100, 11)), np.zeros((100, 3)), np.ones(100), **flags, env="hopper-medium-v2"
+        )
+
+    assert (log(99).never_ends, log(99).behaviour_return()) == (False, 100.0)
+    assert (log(-1).never_ends, log(-1).behaviour_return()) == (True, 1000.0)
+
+
+def test_the_return_of_an_episode_that_the_end_of_the_log_cut_is_none() -> None:
+    rewards = np.repeat([9.0, 10.0, 9.5], [4, 4, 3])
+    ends = np.isin(np.arange(11), (3, 7))
+
+    def log(ends: np.ndarray) -> Dataset:
+        return Dataset.from_arrays(np.zeros((11, 2)), np.zeros((11, 1)), rewards, np.zeros(11), ends)
+
+    cut = log(ends)
+    np.testing.assert_array_equal(cut.episode_returns, [36, 40, 28.5])  # rows to learn from are what they were
+    np.testing.assert_array_equal(cut.whole_episode_returns, [36, 40])
+    assert cut.behaviour_return() == 38.0
+    whole = log(ends | (np.arange(11) == 10))
+    np.testing.assert_array_equal(whole.whole_episode_returns, whole.episode_returns)
+    np.testing.assert_array_equal(log(np.zeros(11)).whole_episode_returns, [rewards.sum()])

@@ -261,6 +261,37 @@ def test_a_single_number_needs_no_underscore(tmp_path: Path, log: dict[str, np.n
     np.testing.assert_allclose(dataset.next_observations[:, 0], log["observations"][:, 1], rtol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("names", "observations", "actions"),
+    [
+        (("obs_0", "obs_1", "action", "action_logprob"), ("obs_0", "obs_1"), ("action",)),
+        (("obs_0", "obs_1", "action", "action_mean", "action_std"), ("obs_0", "obs_1"), ("action",)),
+        (("state", "obs_id", "action"), ("state",), ("action",)),
+        (("obs_id", "obs_0", "action_logprob", "action_0"), ("obs_0",), ("action_0",)),
+        (("obs", "obs_mean", "action_0", "action"), ("obs",), ("action",)),
+        (("state", "obs_1", "obs_0", "action", "action_1", "action_0", "action_mean"), ("obs_0", "obs_1"),
+         ("action_0", "action_1")),
+        (("obs_temp", "observation", "action_valve", "action_1"), ("observation",), ("action_valve", "action_1")),
+    ],
+)  # fmt: skip
+def test_a_known_name_comes_before_a_pattern_unless_its_parts_are_counted(
+    tmp_path: Path, log, names, observations, actions
+) -> None:
+    table = {name: log["rewards"] + i for i, name in enumerate(names)}
+    table |= {"reward": log["rewards"], "done": log["terminals"].astype(int)}
+    dataset = data.load(write_csv(tmp_path / "mine.csv", table))
+    assert (dataset.observation_names, dataset.action_names) == (observations, actions)
+    unused = [name for name in names if name not in (*observations, *actions)]
+    assert any(", ".join(map(repr, unused)) in note for note in dataset.notes if "not used" in note) == bool(unused)
+
+
+def test_names_that_may_be_either_are_asked_about(tmp_path: Path, log: dict[str, np.ndarray]) -> None:
+    table = dict.fromkeys(("state", "obs_temp", "obs_flow", "action", "reward"), log["rewards"])
+    path = write_csv(tmp_path / "plant.csv", {**table, "done": log["terminals"].astype(int)})
+    refuse(path, "'observations' may be 'state', or 'obs_temp', 'obs_flow'; say which with --map observations=NAMES")
+    assert data.load(path, key_map={"observations": "obs_*"}).observation_names == ("obs_temp", "obs_flow")
+
+
 def test_named_columns_stay_in_the_order_of_the_file(tmp_path: Path, log: dict[str, np.ndarray]) -> None:
     columns = {
         "next_obs_hot": np.full(60, 3.0), "obs_warm": np.full(60, 1.0), "obs_hot": np.full(60, 2.0),
@@ -363,6 +394,11 @@ def test_the_end_of_a_file_in_a_folder_is_the_end_of_its_episode(tmp_path: Path,
     dataset = data.load(folder)
     np.testing.assert_array_equal(np.flatnonzero(dataset.timeouts), [19, 39, 59])
     assert not dataset.terminals.any()
+
+
+def test_flags_in_a_folder_are_0_or_1(tmp_path: Path, log: dict[str, np.ndarray]) -> None:
+    np.savez(tmp_path / "1.npz", **{**log, "timeouts": np.full(60, 7)})
+    refuse(tmp_path, r"1\.npz: 'timeouts' must be 0 or 1, but row 1 of 60 has 7")
 
 
 def test_a_d4rl_name_brings_environment_and_scores_if_sizes_match(tmp_path: Path) -> None:
@@ -599,8 +635,48 @@ def test_a_crash_of_the_reader_becomes_a_sentence(tmp_path: Path, log: dict[str,
     monkeypatch.setenv("PYTHONPATH", str(site))
     refuse(path, "the file is damaged .its reader stopped with status -11.")
     (site / "h5py.py").write_text("import time\ntime.sleep(60)\n")
-    with pytest.raises(AspcError, match="did not end"):
-        files.extract_in_child(path, {}, patience=1.0)
+    with pytest.raises(AspcError, match="did not end"), files.ChildReader(patience=1.0) as reader:
+        reader.extract(path, {})
+
+
+def test_a_module_beside_a_log_is_not_run(tmp_path: Path, log: dict[str, np.ndarray], monkeypatch) -> None:
+    write_hdf5(tmp_path / "x.hdf5", log)
+    for module in ("h5py", "json"):
+        (tmp_path / f"{module}.py").write_text("open('mark', 'w').close()\n")
+    monkeypatch.chdir(tmp_path)
+    same(data.load("x.hdf5"), log)
+    assert not (tmp_path / "mark").exists()
+
+
+def test_a_folder_is_read_by_one_child_and_the_file_that_ends_it_is_named(tmp_path: Path, log, monkeypatch) -> None:
+    started = []
+    popen = files.subprocess.Popen
+
+    def counted(*args, **options):
+        started.append(args)
+        return popen(*args, **options)
+
+    monkeypatch.setattr(files.subprocess, "Popen", counted)
+    for i in range(4):
+        write_without_ends(tmp_path / f"{i}{('.parquet', '.hdf5', '.csv', '.arrow')[i]}", log)
+    with pytest.raises(AspcError, match=r"0\.parquet, or in another order"):  # an HDF5 file has no names of columns
+        data.load(tmp_path)
+    (tmp_path / "1.hdf5").unlink()
+    assert len(data.load(tmp_path)) == 180
+    assert len(started) == 2
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "h5py.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)\n")
+    monkeypatch.setenv("PYTHONPATH", str(site))
+    write_without_ends(tmp_path / "4.hdf5", log)
+    refuse(tmp_path, r"4\.hdf5: the file is damaged .its reader stopped with status -11.")
+
+
+@pytest.mark.parametrize("name", ["LOG.PARQUET", "Log.Arrow", "LOG.CSV", "log.CSV.GZ", "LOG.NPZ", "LOG.H5"])
+def test_the_end_of_a_name_may_be_in_capitals(tmp_path: Path, log: dict[str, np.ndarray], name: str) -> None:
+    path = write_as(tmp_path / name.lower(), log).rename(tmp_path / name)
+    dataset = data.load(path)
+    assert (len(dataset), dataset.name.lower()) == (60, "log")
 
 
 def test_a_missing_extra_is_named(tmp_path: Path, log: dict[str, np.ndarray], monkeypatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import subprocess
 import sys
@@ -74,6 +75,47 @@ def test_a_file_without_timeouts_and_bounds_from_its_data(tmp_path: Path) -> Non
     np.testing.assert_array_equal(own.action_low, reference.action_low)
     for notes, guessed in ((packed.notes, False), (own.notes, True), (reference.notes, True)):
         assert any("bounds are guessed" in note for note in notes) == guessed
+
+
+@pytest.mark.parametrize("offset", [1e6, -3e6])
+def test_the_spread_of_large_numbers_is_not_lost(tmp_path: Path, monkeypatch, offset: float) -> None:
+    monkeypatch.setattr(streaming, "SLAB_ROWS", 700)
+    log = make_log(rows=5_000)
+    log["observations"][:, 0] = offset + np.random.default_rng(0).normal(size=5_000)
+    log["observations"][:2_500, 1] += offset  # slabs whose means are far apart
+    dataset = Dataset.from_arrays(**log, action_low=-1, action_high=1, name="x")
+    packed, seen = pack(dataset, tmp_path / "p"), dataset.transitions().observations.astype(np.float64)
+    np.testing.assert_allclose(packed.observation_mean, seen.mean(axis=0), rtol=1e-12)
+    np.testing.assert_allclose(packed.observation_std, seen.std(axis=0), rtol=1e-9)
+
+
+@pytest.mark.parametrize("key", ["terminals", "timeouts"])
+@pytest.mark.parametrize("wrong", [0.5, 7.0, np.nan])
+@pytest.mark.parametrize("numbers", [{}, {"episodes": np.repeat(np.arange(6), 10)}])
+def test_flags_are_0_or_1_in_memory_and_packed(tmp_path: Path, key: str, wrong: float, numbers) -> None:
+    log = {**make_log(rows=60), **numbers}
+    log[key] = log[key].astype(np.float32)
+    log[key][19] = wrong
+    files.write_hdf5(tmp_path / "x.hdf5", log)
+    for read in (lambda path: pack(path, tmp_path / "p"), files.load):
+        with pytest.raises(AspcError, match=rf"'{key}' must be 0 or 1, but row 20 of 60 has {wrong}"):
+            read(tmp_path / "x.hdf5")
+
+
+def test_a_packed_folder_knows_its_rows_by_a_hash(tmp_path: Path) -> None:
+    log = make_log(rows=200)
+    one, other = ({**log, "actions": sign * log["actions"]} for sign in (1, -1))
+    hashes = []
+    for i, arrays in enumerate((one, one, other)):
+        dataset = Dataset.from_arrays(**arrays, action_low=-1, action_high=1)
+        hashes.append(pack(dataset, tmp_path / f"{i}").sha256)
+    assert hashes[0] == hashes[1] != hashes[2]
+    assert hashes[0] == hashlib.sha256((tmp_path / "0" / "rows.f32").read_bytes()).hexdigest()
+    meta = json.loads((tmp_path / "0" / "packed.json").read_text())
+    for wrong in ("../../x", 7, "f" * 63):
+        (tmp_path / "0" / "packed.json").write_text(json.dumps({**meta, "sha256": wrong}))
+        with pytest.raises(AspcError, match="not a whole packed folder"):
+            StreamingDataset.open(tmp_path / "0")
 
 
 def test_windows_repeat_themselves_and_differ_by_number_and_seed(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from same import assert_each_run_once, assert_same_results
 from tiny_suites import MAZE, OTHER_MAZE, STEPS
 
 from aspc.data import files
-from aspc.errors import AspcError
+from aspc.errors import AspcError, OutsideTrouble
 from aspc.experiments import engine, processes_engine, results, suites
 from aspc.experiments.commands import bench, gentle_end, settled_runs
 from aspc.experiments.cost import Rates, evaluations
@@ -37,6 +38,8 @@ from aspc.experiments.groups import (
 from aspc.experiments.plan import files_of, make_plan
 from aspc.experiments.processes_engine import ProcessesEngine
 from aspc.experiments.suites import expanded
+from aspc.policy import Policy
+from aspc.training import evaluation
 from aspc.training.checkpoint import Checkpoints
 from aspc.training.trainer import Interrupted, Trainer
 from tiny import make_dataset
@@ -81,9 +84,12 @@ def test_a_finished_bench_is_not_run_again_and_suites_share_runs(uninterrupted: 
         assert bench(["tiny", "--out", str(uninterrupted)]) == 0
     assert "8 runs: 8 done, 0 failed before, none to go" in capsys.readouterr().out
     assert {path: path.stat().st_mtime_ns for path in (uninterrupted / "runs").iterdir()} == before
-    # Where another folder has it all, that one is named.
-    assert bench(["tiny", "--out", str(tmp_path / "new"), "--known", str(uninterrupted)]) == 0
-    assert f"aspc report {uninterrupted}\n" in capsys.readouterr().out
+    # Where another folder has it all, this one still says which suite the runs belong to.
+    assert bench(["tiny_again", "--out", str(tmp_path / "new"), "--known", str(uninterrupted)]) == 0
+    assert f"aspc report {tmp_path / 'new'} {uninterrupted}\n" in capsys.readouterr().out
+    assert set(results.read(tmp_path / "new", uninterrupted).entries["suite"]) == {"tiny", "tiny_again"}
+    with pytest.raises(AspcError, match=r"No run in .* has ended yet"):
+        results.read(tmp_path / "new")
     # Another suite in another folder, with what is known from the first: one of its two runs is new.
     assert bench(["tiny_shared", "--out", str(tmp_path), "--known", str(uninterrupted), "--quiet"]) == 0
     shown = capsys.readouterr().out
@@ -139,6 +145,10 @@ def test_data_that_cannot_be_loaded_fails_alone_and_data_that_has_changed_is_ref
     capsys.readouterr()
     assert bench(words) == 1
     assert "none to go" in capsys.readouterr().out
+    time.sleep(2.1)
+    files.write_hdf5(folder / "broken.hdf5", files.dataset_arrays(make_dataset(seed=2)))  # a sound one in its place
+    assert bench(words) == 0
+    assert "1 to go in 1 groups" in capsys.readouterr().out
     files.write_hdf5(folder / "small.hdf5", files.dataset_arrays(make_dataset(seed=1)))
     with pytest.raises(AspcError, match=r"small.hdf5 is not the data that finished runs on small were .*; rename the"):
         bench(words)
@@ -163,7 +173,7 @@ def test_only_files_of_finished_runs_are_read_and_a_run_without_a_fingerprint_sa
     with pytest.raises(AspcError, match=r"b\.npz is not the data .* choose another --out"):
         refuse_other_data(plan, known, files_of(folder))
     retried = {run_id: Known("failed", "NaN", None, k.data_fingerprint) for run_id, k in known.items()}
-    assert settled_runs(plan, retried, retry_failed=True) == {}
+    assert settled_runs(plan, retried, {}, retry_failed=True) == {}
 
 
 def test_two_benches_in_one_folder_are_refused(tmp_path: Path) -> None:
@@ -329,6 +339,77 @@ def test_what_ends_a_bench_in_one_process_ends_one_of_several(tmp_path: Path) ->
     with pytest.raises(AspcError, match=r"killed by SIGKILL .*the same command goes on from its checkpoint"):
         engine.wait(600)
     engine.close()
+
+
+def test_a_group_whose_evaluation_fails_keeps_its_checkpoints_and_the_next_attempt_goes_on(
+    tmp_path: Path, uninterrupted: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual = evaluation._Worker.call
+
+    def dies(worker: evaluation._Worker, job: tuple[str, Policy, list[int]], timeout: float) -> list[dict[str, float]]:
+        if job[1].info["step"] >= 3000:
+            raise evaluation.WorkerFailed("an evaluation worker died")
+        return usual(worker, job, timeout)
+
+    monkeypatch.setattr(evaluation._Worker, "call", dies)
+    words = ["tiny", "--only", "BC", "maze2d-umaze?steps=2000", "--out", str(tmp_path), "--quiet", *GROUPS_OF_TWO]
+    assert bench(words) == 1
+    (begun,) = tmp_path.glob("groups/*/fleet-*")
+    assert list(begun.glob("checkpoints/[0-9]*"))
+    started = json.loads((begun / "config.json").read_text())["started"]
+    monkeypatch.setattr(evaluation._Worker, "call", usual)
+    assert bench([*words, "--retry-failed"]) == 0
+    (ended,) = tmp_path.glob("groups/*/fleet-*")
+    assert ended.parent != begun.parent
+    assert json.loads((ended / "config.json").read_text())["started"] == started
+    assert not (ended / "checkpoints").exists()
+    expected = results.read(uninterrupted).runs.set_index("run_id")["score_last"]
+    found = results.read(tmp_path).runs.set_index("run_id")["score_last"]
+    assert len(found) == 2
+    assert (found == expected[found.index]).all()
+
+
+def test_another_file_in_the_place_of_half_trained_data_stops_the_bench_and_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual = Trainer._look_at
+
+    def signalled(trainer: Trainer, chunk: Any) -> None:
+        usual(trainer, chunk)
+        signal.raise_signal(signal.SIGTERM)
+
+    folder = tmp_path / "data"
+    folder.mkdir()
+    file = folder / "mine.npz"
+    files.write_npz(file, files.dataset_arrays(make_dataset()))
+    words = ["tiny_files", "--data", str(folder), "--steps", "20000", "--out", str(tmp_path), "--quiet"]
+    monkeypatch.setattr(Trainer, "_look_at", signalled)
+    with pytest.raises(Interrupted):
+        bench(words)
+    monkeypatch.setattr(Trainer, "_look_at", usual)
+    begun = sorted(tmp_path.glob("groups/*/fleet-*/checkpoints/[0-9]*"))
+    assert begun
+    good = file.read_bytes()
+    files.write_npz(file, files.dataset_arrays(make_dataset(seed=1)))
+    with pytest.raises(OutsideTrouble, match=r"mine is not what .* was trained on"):
+        bench(words)
+    assert sorted(tmp_path.glob("groups/*/fleet-*/checkpoints/[0-9]*")) == begun
+    file.write_bytes(good)
+    assert bench(words) == 0
+
+
+def test_an_option_with_nothing_behind_it_is_refused(tmp_path: Path) -> None:
+    for option in ("--only", "--known", "--rate"):
+        with pytest.raises(AspcError, match=f"{option} has nothing behind it"):
+            bench(["tiny", option, "--out", str(tmp_path)])
+
+
+def test_a_plan_says_what_has_to_be_downloaded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["main_table", "--only", "ASPC", "hopper-medium-v2", "--dry-run", "--out", str(tmp_path)]
+    assert bench(words) == 0
+    assert "to be downloaded first: hopper-medium-v2\n" in capsys.readouterr().out
+    assert bench(["tiny", "--dry-run", "--out", str(tmp_path)]) == 0
+    assert "downloaded" not in capsys.readouterr().out  # mazes are made here
 
 
 class Stopping:

@@ -22,9 +22,9 @@ COUNTS = {
     "alpha_by_quality": 12 * 4,
     "alpha_by_task": 6 * 4,
     "necessity": 4 * 39 * 4,
-    "runtime": 6,
+    "runtime": 24,
     "k_alpha": 5 * 9 * 4,
-    "k_alpha_runtime": 6,
+    "k_alpha_runtime": 24,
     "robust_critic": 6 * 39 * 4,
     "losses": 4 * 39 * 4,
     "integrations": 6 * 9 * 4,
@@ -148,7 +148,7 @@ def test_a_needed_run_is_planned_even_if_it_was_not_asked_for() -> None:
     plan = plan_of("necessity", only=["converged", "hopper-medium-v2"], seeds=1)
     first, second = plan.runs.values()
     assert second.scale_of == first.run_id
-    assert [(e.variant, e.run_id) for e in plan.entries] == [("converged", second.run_id), ("ASPC", first.run_id)]
+    assert [(e.variant, e.run_id) for e in plan.entries] == [("converged", second.run_id), ("dynamic", first.run_id)]
 
 
 def test_changes_of_steps_seeds_and_evaluations() -> None:
@@ -157,6 +157,8 @@ def test_changes_of_steps_seeds_and_evaluations() -> None:
     assert {run.train_options().eval_every for run in plan.runs.values()} == {2_000}
     plan = plan_of("main_table", steps=20_000, only=["ASPC", "hopper-*"], options={"eval_every": 7_000})
     assert {run.train_options().eval_every for run in plan.runs.values()} == {7_000}
+    timed = plan_of("runtime", steps=20_000, seeds=1)  # the suite evaluates once, at the end
+    assert {run.train_options().eval_every for run in timed.runs.values()} == {20_000}
 
 
 def test_only_keeps_what_matches_and_says_what_does_not() -> None:
@@ -224,7 +226,7 @@ def test_groups_are_programs_of_at_most_the_size_with_seeds_together() -> None:
         assert len(group.members) <= (1 if group.members[0].run.alone else 10)
     # alpha0 is a number of the run: runs that differ in it share a program.
     assert max(len({m.run.settings.get("base.alpha") for m in group.members}) for group in groups) == 3
-    assert len(groups) == 1 + 3 + 2 + 4  # timed; 24 runs of 17/6, 12 of 11/3, 36 of Maze2d's 4/2
+    assert len(groups) == 4 + 3 + 2 + 4  # timed; 24 runs of 17/6, 12 of 11/3, 36 of Maze2d's 4/2
     for group in groups:
         assert Group.from_json(group.to_json()) == group
 

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import signal
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from by_hand import Clock
 
-from aspc.errors import AspcError, DiskTrouble
+from aspc.errors import AspcError, DiskTrouble, OutsideTrouble
 from aspc.experiments import engine as engine_module
 from aspc.experiments import results, suites
 from aspc.experiments.engine import Bench
 from aspc.experiments.groups import make_groups, record_failure, write_group
 from aspc.experiments.plan import make_plan
-from aspc.experiments.slurm_engine import SlurmEngine, slurm_settings
+from aspc.experiments.slurm_engine import STOPPED, SlurmEngine, slurm_settings
 
 pytest.importorskip("submitit", reason="needs submitit: pip install 'aspc[slurm]'")
 pytestmark = pytest.mark.filterwarnings("ignore")  # submitit's own
@@ -36,13 +40,84 @@ def test_a_full_disk_is_no_failure_of_a_run(tmp_path: Path) -> None:
     (group,) = make_groups(plan, plan.runs, 2, {})
     engine = SlurmEngine(tmp_path, cluster="local")
     paths = SimpleNamespace(stderr=tmp_path / "log")
-    for said in ("aspc.errors.DiskTrouble: no space", "ValueError: a bug"):
+    for said in ("aspc.errors.DiskTrouble: no space", "aspc.errors.OutsideTrouble: other data", "ValueError: a bug"):
         job = SimpleNamespace(job_id="17", done=lambda: True, paths=paths, exception=lambda said=said: said)
         if "Disk" in said:
             with pytest.raises(DiskTrouble, match=r"17 ended without results.*the same command goes on"):
                 engine._ended(group, job)
+        elif "Outside" in said:
+            with pytest.raises(OutsideTrouble, match=r"17 ended without results.*mended, the same command goes on"):
+                engine._ended(group, job)
         else:
             assert "17 ended without results" in engine._ended(group, job).error
+
+
+def test_a_job_that_the_cluster_stops_is_submitted_again_and_goes_on(tmp_path: Path) -> None:
+    """SIGTERM, as before a preemption."""
+    plan = make_plan(suites.expanded(["tiny"]), only=["BC", "*?steps=2000"], steps=60_000, seeds=1)
+    (group,) = make_groups(plan, plan.runs, 2, {})[:1]
+    write_group(tmp_path, group)
+    engine = SlurmEngine(tmp_path, cluster="local")
+    engine.start(group)
+    first = engine._jobs[group.group_id][1].job_id
+    while not list(tmp_path.glob("groups/*/fleet-*/checkpoints/[0-9]*")):
+        assert engine.wait(0.1) == []
+    (training,) = [p for p in Path("/proc").glob("[0-9]*") if b"submitit.core._submit" in cmdline(p)]
+    os.kill(int(training.name), signal.SIGTERM)
+    until = time.monotonic() + 300
+    while not (ended := engine.wait(1.0)):
+        assert time.monotonic() < until
+    assert ended[0].error is None
+    assert engine.wait(0) == []
+    second = (tmp_path / "groups" / group.group_id / "slurm_job").read_text()
+    assert second != first
+    assert set(results.read(tmp_path).runs["status"]) == {"done"}
+
+
+def cmdline(process: Path) -> bytes:
+    try:
+        return (process / "cmdline").read_bytes()
+    except OSError:  # it has just ended
+        return b""
+
+
+def test_a_job_that_somebody_cancels_is_not_submitted_again(tmp_path: Path) -> None:
+    plan = make_plan(suites.expanded(["tiny_shared"]))
+    (group,) = make_groups(plan, plan.runs, 2, {})
+    write_group(tmp_path, group)
+    (tmp_path / "groups" / group.group_id / STOPPED).touch()
+    facts = {"job_id": "17", "done": lambda: True, "exception": lambda: None, "state": "CANCELLED by 1000"}
+    job = SimpleNamespace(paths=SimpleNamespace(stderr=tmp_path / "log"), **facts)
+    assert "17 ended without results" in SlurmEngine(tmp_path, cluster="local")._ended(group, job).error
+
+
+def test_a_disk_that_is_full_when_results_are_written_is_disk_trouble(tmp_path: Path, monkeypatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(results, "write_atomically", full)
+    with pytest.raises(DiskTrouble, match="cannot be written"):
+        results.write_entries(tmp_path, "one", [])
+
+
+def test_jobs_may_run_into_their_time_limit_as_often_as_they_need(tmp_path: Path, monkeypatch) -> None:
+    import submitit
+
+    made = {}
+
+    class Executor:
+        def __init__(self, **settings: object) -> None:
+            made.update(settings)
+
+        def update_parameters(self, **settings: object) -> None:
+            if "slurm_partitoin" in settings:
+                raise NameError("Unknown argument 'slurm_partitoin'")
+
+    monkeypatch.setattr(submitit, "AutoExecutor", Executor)
+    SlurmEngine(tmp_path)
+    assert made["slurm_max_num_timeout"] >= 1000
+    with pytest.raises(AspcError, match=r"does not know a setting of --slurm: .*partitoin"):
+        SlurmEngine(tmp_path, words=["partitoin=gpu"])
 
 
 class Queued:

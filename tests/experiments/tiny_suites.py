@@ -24,6 +24,7 @@ def block(variants: tuple[Variant, ...], datasets: tuple[str, ...], seeds: int =
 
 
 register(Suite("tiny", "two algorithms", "tests", (block((BC, ASPC), (MAZE, OTHER_MAZE)),)))
+register(Suite("tiny_again", "some of the same runs", "tests", (block((BC,), (MAZE,)),)))
 register(Suite("tiny_shared", "the same runs and others", "tests", (block((FAST_BC, BC), (MAZE,), 1),)))
 register(Suite("tiny_stages", "a scale from another run", "tests", (block((CONVERGED, ASPC), (MAZE,)),)))
 register(Suite("tiny_failing", "one run diverges", "tests", (block((FAST_BC, DIVERGING), (MAZE,), 1),)))

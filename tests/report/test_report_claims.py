@@ -21,7 +21,7 @@ from aspc.presets.paper_tables import domain_of
 from aspc.report import claims, stats
 from aspc.report.claims import FAILS, HOLDS, OPEN, SAME_RUNTIME
 from aspc.report.stats import Estimate
-from aspc.report.view import WALKERS, View, prepare, quality_of
+from aspc.report.view import WALKERS, View, method, prepare, quality_of
 
 ASPC, TD3_BC = Variant("ASPC", "aspc"), Variant("TD3+BC", "td3_bc")
 WPC, A2PR, IQL = Variant("wPC", "wpc"), Variant("A2PR", "a2pr"), Variant("IQL", "iql")
@@ -134,7 +134,7 @@ CASES = {
         Case(
             claims.scale_by_task,
             (ASPC,),
-            (PEN, MAZE, ANT),
+            ("pen-expert-v1", MAZE, ANT),
             {},
             {"alpha": lambda dataset: 1.0},
             {"shape": Shape(drop=20.0)},
@@ -505,6 +505,41 @@ def test_where_alpha_ends_is_asked_of_runs_as_long_as_the_papers(tmp_path: Path)
     claim = claims.scale_by_task(prepare(results.read(tmp_path)))
     assert claim.checks == ()
     assert "after a million steps" in claim.missing
+
+
+def test_hands_are_experts_where_alpha_is_asked_for(tmp_path: Path) -> None:
+    """As the suite of Figure 4 reads it: humans' data have another alpha."""
+    for name, alpha in (("pen-expert-v1", 0.1), ("pen-human-v1", 3.0)):
+        make(tmp_path, "own", [ASPC], [name], seeds=2, points=5, alpha=lambda _, alpha=alpha: alpha)
+    (one,) = claims.scale_by_task(prepare(results.read(tmp_path))).checks
+    assert one.datasets == ("pen-expert-v1",)
+
+
+def test_what_is_late_in_a_short_run_says_nothing_of_a_late_collapse(tmp_path: Path) -> None:
+    make(tmp_path, "own", [ASPC], [HOPPER], seeds=3, points=5, steps=600)
+    claim = claims.no_late_collapse(prepare(results.read(tmp_path)))
+    assert claim.checks == ()
+    assert "a million steps long" in claim.missing
+    make(tmp_path, "own", [ASPC], [HOPPER], seeds=3, points=5)
+    assert claims.no_late_collapse(prepare(results.read(tmp_path))).where == " on MuJoCo"
+
+
+def test_figures_about_d4rl_are_not_judged_on_other_data(tmp_path: Path) -> None:
+    case = CASES["drops_then_rises"]
+    view = of_case(case, tmp_path, case.holds)
+    make(tmp_path, "own", (ASPC,), (OGBENCH,), seeds=3, **case.given, **case.fails)
+    assert case.claim(prepare(results.read(tmp_path))).checks == case.claim(view).checks
+
+
+def test_a2pr_is_compared_with_one_setting_as_in_the_paper(tmp_path: Path) -> None:
+    """Its authors' settings for some datasets are there for Figure 1b. ReBRAC's stand for it in the paper."""
+    tuned_rebrac = Variant("ReBRAC, tuned", "rebrac", beta1=0.05)
+    for tuned, plain in ((Variant("A2PR, tuned", "a2pr", vae_lr=1e-4), A2PR), (tuned_rebrac, Variant("R", "rebrac"))):
+        make(tmp_path, "own", [plain], [HOPPER], seeds=2, points=5, score=lambda *_: 40.0)
+        make(tmp_path, "own", [tuned], [HOPPER], seeds=2, points=5, score=lambda *_: 80.0)
+    view = prepare(results.read(tmp_path))
+    assert view.of(method("a2pr"))["last"].mean() == pytest.approx(40, abs=5)
+    assert view.of(method("rebrac"))["last"].mean() == pytest.approx(80, abs=5)
 
 
 def test_profiles_are_compared_where_they_can_differ() -> None:

@@ -269,11 +269,74 @@ def test_figures_are_written_as_png_and_svg(tmp_path: Path) -> None:
     make(tmp_path / "r", "main_table", MAIN, DATASETS[1:], seeds=2, points=6)
     make(tmp_path / "r", "necessity", NECESSITY, ["$x$-{y}-own"], seeds=1, points=3)
     text = report(tmp_path / "r", tmp_path / "out").read_text("utf-8")
-    names = "profiles improvement radar learning_curves alpha_by_quality alpha_by_task ablations runtime last_and_best"
-    for name in names.split():
+    names = "profiles improvement radar learning_curves q_curves bc_loss_curves alpha_by_quality alpha_by_task"
+    for name in f"{names} ablations runtime last_and_best".split():
         assert (tmp_path / "out" / "figures" / f"{name}.png").read_bytes()[:4] == b"\x89PNG"
         assert "<svg" in (tmp_path / "out" / "figures" / f"{name}.svg").read_text()[:1000]
         assert f"figures/{name}.svg" in text
+
+
+@pytest.fixture(scope="module")
+def paper_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Some suites of the paper, each with a little."""
+    folder, few = tmp_path_factory.mktemp("results"), {"seeds": 2, "points": 6}
+    aspc, weighted = MAIN[-1], Variant("ASPC+AW", "aspc", bc="advantage_weighted")
+    make(folder, "main_table", [MAIN[0], aspc], [*DATASETS, "pen-expert-v1"], **few)
+    make(folder, "aspc_aw", [aspc, weighted], ["pen-human-v1", "pen-expert-v1"], **few)
+    make(folder, "necessity", NECESSITY, DATASETS[:1], **few)
+    make(folder, "k_alpha_runtime", [Variant("k_alpha = 30", "aspc", k_alpha=30), MAIN[0]], DATASETS[:1], **few)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stats, "REPETITIONS", 20)
+        return report(folder, tmp_path_factory.mktemp("report"), "--no-figures")
+
+
+def test_suites_and_pictures_say_what_of_the_paper_they_are(paper_page: Path) -> None:
+    text = paper_page.read_text("utf-8")
+    assert "<h3>Table 1, figure 2 of the paper · 39 datasets, six algorithms · main_table</h3>" in text
+    others = ["Table 2 of the paper · Alpha naive, converged, linear and dynamic · necessity"]
+    by_k_alpha = "Seconds of a million steps, by the update interval of alpha"
+    others += [f"Figure 5b, time of the paper · {by_k_alpha} · k_alpha_runtime"]
+    others += ["Figure 9, appendix E.1 of the paper · ASPC with advantage-weighted BC on AntMaze and Adroit · aspc_aw"]
+    assert re.findall(r'<details><summary>([^<]*)</summary><div class="scroll', text) == others
+    captions = {
+        chart: caption
+        for caption, chart in re.findall(
+            r"<figcaption>(.*?)</figcaption><div class=\"plot\" data-chart=\"(.*?)\"", text
+        )
+    }
+    parts = {"profiles": "Figure 2", "radar": "Figure 2", "curve-score": "Figures 8 and 10", "curve-scale": "Figure 7"}
+    parts |= {"curve-q": "Figure 10", "curve-bc_loss": "Figure 10", "quality-0": "Figures 3 and 7"}
+    parts |= {"task-0": "Figures 4 and 7", "runtime": "Figure 5a", "intervals": "Figure 5b", "dataset-0": "Figure 9"}
+    for chart, part in parts.items():
+        assert captions[chart].endswith(f"{part}</span>"), chart
+    assert "no diamond on MuJoCo: the paper’s numbers are over all its datasets" in captions["ablation-0"]
+
+
+def test_pointing_at_a_number_says_the_standard_deviation_over_seeds(paper_page: Path) -> None:
+    text = paper_page.read_text("utf-8")
+    titles = re.findall(r'title="2 seeds, 1,000,000 steps(.*?)"', text)
+    assert titles
+    assert all(re.fullmatch(r"; standard deviation over seeds ± [\d.]+", title) for title in titles)
+    assert "another quantity than an interval" in text
+
+
+@needs_browser
+@pytest.mark.parametrize("width", [390, 1400])
+def test_pictures_of_tasks_datasets_and_intervals(browser: Any, paper_page: Path, width: int) -> None:
+    watched = Watched(browser, paper_page, width)
+    assert [name for name, _ in watched.traces("task-1")] == ["human-v1", "expert-v1"]
+    colours = """name => document.querySelector(`[data-chart="${name}"]`).data.filter(t => t.hoverinfo !== "skip")
+        .map(t => t.line?.color ?? t.marker.color + t.marker.pattern.shape)"""
+    for chart in ("task-1", "dataset-0", "intervals"):
+        watched.show(chart)
+        found = watched.page.evaluate(colours, chart)
+        assert len(set(found)) == len(found) > 1
+    bars = watched.show("dataset-0")
+    assert all(text.endswith(" %") for text in bars.locator(".annotation-text").all_text_contents())
+    assert bars.locator(".annotation-text").count() == 2
+    names = watched.page.evaluate("""document.querySelector('[data-chart="intervals"]').data.map(t => t.y[0])""")
+    assert names == ["TD3+BC", "ASPC, k_alpha = 30", "ASPC"]  # from the bottom
+    watched.close()
 
 
 def test_the_first_sentence_compares_on_the_datasets_that_all_have(tmp_path: Path) -> None:

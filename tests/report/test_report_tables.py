@@ -11,16 +11,18 @@ import pytest
 pytest.importorskip("pyarrow", reason="the extra [report] is not installed")
 pytest.importorskip("rliable", reason="the extra [report] is not installed")
 
-from synthetic import LOSSES, MAIN, NECESSITY, Variant, make
+from synthetic import D4RL, LOSSES, MAIN, NECESSITY, Variant, make
 
 from aspc.errors import AspcError
 from aspc.experiments import results
-from aspc.presets.paper_tables import number
+from aspc.presets.paper_tables import domain_of, number
+from aspc.presets.paper_tables import tables as paper_tables
 from aspc.report import content, curves, data, tables
-from aspc.report.style import styles
+from aspc.report.style import COLOURS, OTHERS, TASK_COLOURS, styles
 from aspc.report.view import View, in_order, method, method_of, prepare, quality_of, settings_of, task_of
 
 HOPPER, CHEETAH, PEN, MAZE = "hopper-medium-v2", "halfcheetah-medium-v2", "pen-human-v1", "maze2d-umaze-v1"
+MAZES = tuple(name for name in D4RL if domain_of(name) == "Maze2d")
 
 
 def view_of(folder: Path) -> View:
@@ -105,14 +107,41 @@ def test_own_data_are_measured_by_success_or_return(tmp_path: Path) -> None:
 
 def test_ablations_are_percent_of_the_baseline(tmp_path: Path) -> None:
     scores = {"naive": 50.0, "converged": 60.0, "linear": 55.0, "dynamic": 75.0}
-    make(tmp_path, "study_b", NECESSITY, [HOPPER, MAZE], seeds=2, points=5, noise=0.01, score=lambda a, d: scores[a])
+    make(tmp_path, "study_b", NECESSITY, [HOPPER, *MAZES], seeds=2, points=5, noise=0.01, score=lambda a, d: scores[a])
     make(tmp_path, "study_b", LOSSES, [HOPPER], seeds=2, points=5)
     found = {a.group.title: a for a in tables.ablations(view_of(tmp_path))}
     dynamic = found["Is a dynamic scale necessary?"]
     assert dynamic.domains == ("MuJoCo", "Maze2d", "Total")
     assert dynamic.percent["Maze2d", "dynamic"].value == pytest.approx(50, abs=0.2)
     assert dynamic.paper["Maze2d", "dynamic"] == pytest.approx(137.8, abs=0.1)  # as the paper prints it
+    assert {domain for domain, _ in dynamic.paper} == {"Maze2d"}  # elsewhere it is over datasets that are not here
+    assert dynamic.without_paper == ("MuJoCo", "Total")
     assert set(found["Terms of the outer loss"].series) == {"L1", "L1+L2", "L1+L3"}
+
+
+def test_the_papers_percentage_is_over_the_same_datasets(tmp_path: Path) -> None:
+    names = [HOPPER, "walker2d-medium-replay-v2"]  # of the nine of its table
+    make(tmp_path, "integrations", [Variant("IQL", "iql"), Variant("IQL+ASPC", "iql+aspc")], names, seeds=2, points=3)
+    (found,) = tables.ablations(view_of(tmp_path))
+    ours, base = (
+        np.mean([number("integrations", name, label).mean for name in names]) for label in ("IQL+ASPC", "IQL")
+    )
+    assert found.paper == {("MuJoCo", "IQL+ASPC"): pytest.approx(100 * (ours - base) / base)}
+    assert found.without_paper == ()
+
+
+def test_the_papers_bars_of_single_datasets(tmp_path: Path) -> None:
+    scores = {("ASPC", PEN): 80.0, ("ASPC+AW", PEN): 60.0, ("ASPC", HOPPER): 0.001, ("ASPC+AW", HOPPER): 5.0}
+    aspc, weighted = Variant("ASPC", "aspc"), Variant("ASPC+AW", "aspc", bc="advantage_weighted")
+    here = {"seeds": 2, "points": 3, "noise": 0, "score": lambda *key: scores.get(key, 1.0)}
+    make(tmp_path, "aspc_aw", [aspc, weighted], [PEN, HOPPER], **here)
+    make(tmp_path, "aspc_aw", [aspc], [CHEETAH], **here)  # nothing to compare it with
+    (found,) = content.build(results.read(tmp_path)).by_dataset
+    assert found.datasets == (HOPPER, PEN)
+    assert found.series == {"ASPC": "ASPC", "ASPC+AW": "ASPC+AW"}
+    assert found.scores[PEN, "ASPC+AW"].value == pytest.approx(60)
+    assert found.changes(PEN) == "−25 %"
+    assert found.changes(HOPPER) == ">999 %"
 
 
 def test_radar_is_scaled_between_worst_and_best() -> None:
@@ -136,6 +165,88 @@ def test_runtime_compares_like_with_like(tmp_path: Path) -> None:
     assert {s.dataset for s in speeds} == {CHEETAH}
     assert [s.series for s in speeds][:2] == ["TD3+BC", "ASPC"]
     assert speeds[1].seconds.value / speeds[0].seconds.value == pytest.approx(1.08, abs=0.03)
+
+
+def test_runtime_is_of_runs_that_trained_alone_and_of_algorithms(tmp_path: Path) -> None:
+    """Though more series trained side by side, and variants of the algorithms alone."""
+    variants = [
+        *(Variant(f"k_alpha = {k}", "aspc", k_alpha=k) for k in (30, 2)),
+        Variant("A2PR, tuned", "a2pr", mask=1),
+    ]
+    timed = [MAIN[0], MAIN[1], MAIN[-1], *variants]
+    make(tmp_path, "runtime", timed, [HOPPER], seeds=1, points=3)
+    make(tmp_path, "main_table", [*MAIN, *NECESSITY, *variants], [CHEETAH], seeds=2, points=3)
+    view = view_of(tmp_path)
+    together = view.places["dataset"].map({HOPPER: 1, CHEETAH: 4})
+    speeds = tables.runtime(dataclasses.replace(view, places=view.places.assign(runs_together=together)))
+    chosen = tables.comparable_speeds(speeds)
+    assert [(s.series, s.together) for s in chosen] == [("TD3+BC", 1), ("ASPC", 1), ("A2PR", 1)]
+    intervals = tables.interval_speeds(speeds)
+    assert [s.series for s in intervals] == ["ASPC, k_alpha = 2", "ASPC", "ASPC, k_alpha = 30", "TD3+BC"]
+    alone = [s for s in speeds if s.together > 1 or s.series == "TD3+BC"]
+    assert {s.together for s in tables.comparable_speeds(alone)} == {4}  # one series alone is no comparison
+    only_variants = [s for s in speeds if s.series in ("A2PR, tuned", "ASPC, k_alpha = 2")]
+    assert {s.series for s in tables.comparable_speeds(only_variants)} == {"A2PR, tuned", "ASPC, k_alpha = 2"}
+
+
+def test_columns_are_as_the_suite_declares_them_and_else_in_the_order_of_numbers(tmp_path: Path) -> None:
+    k_alpha = [Variant(f"k_alpha = {k}", "aspc", k_alpha=k) for k in (30, 5, 1, 10, 20)]
+    rates = [Variant(f"lr = {lr:g}", "aspc", scale_lr=lr) for lr in (2e-4, 2e-2, 2e-3)]
+    for suite, variants in (("k_alpha", k_alpha), ("own", k_alpha), ("alpha_lr", rates)):
+        make(tmp_path, suite, variants, [HOPPER], seeds=1, points=3)
+    view = view_of(tmp_path)
+    for suite in ("k_alpha", "own"):
+        assert tables.suite_table(view, suite).labels == tuple(f"k_alpha = {k}" for k in (1, 5, 10, 20, 30))
+    assert tables.suite_table(view, "alpha_lr").labels == ("lr = 0.02", "lr = 0.002", "lr = 0.0002")
+
+
+def test_rows_of_ogbench_are_in_the_papers_order(tmp_path: Path) -> None:
+    rows = paper_tables()["ogbench"].rows
+    make(tmp_path, "ogbench", [MAIN[0], MAIN[-1]], sorted(rows), seeds=1, points=3, measure="success")
+    view = view_of(tmp_path)
+    assert [row.name for row in tables.suite_table(view, "ogbench").rows] == [*rows, "Average"]
+    assert list(content.build(results.read(tmp_path)).datasets) == rows
+
+
+def test_suites_say_what_of_the_paper_they_are_in_its_order(tmp_path: Path) -> None:
+    for suite in ("alpha_lr", "own", "case_study", "study_a", "necessity", "main_table"):
+        make(tmp_path, suite, [MAIN[0], MAIN[-1]], [HOPPER], seeds=1, points=3)
+    found = content.build(results.read(tmp_path))
+    assert [(table.suite, table.source) for table in (found.main, *found.others)] == [
+        ("main_table", "Table 1, figure 2"),
+        ("necessity", "Table 2"),
+        ("case_study", "Figure 10, appendix E.3"),
+        ("alpha_lr", "Figure 12, appendix F.2"),
+        ("study_a", ""),
+        ("own", ""),
+    ]
+    assert found.others[2].title == "learning rate of alpha 2e-2, 2e-3 and 2e-4"
+
+
+def test_a_cell_has_the_standard_deviation_over_seeds(tmp_path: Path) -> None:
+    make(tmp_path, "own", MAIN[-1:], [HOPPER, CHEETAH], seeds=3, points=5)
+    make(tmp_path, "own", MAIN[:1], [HOPPER], seeds=1, points=5)
+    rows = {row.name: row.cells for row in tables.suite_table(view_of(tmp_path), "own").rows}
+    runs = results.read(tmp_path).runs.query("dataset == @HOPPER and variant == 'ASPC'")
+    assert rows[HOPPER]["ASPC"].last_std == pytest.approx(runs["score_last"].std())
+    assert rows[HOPPER]["ASPC"].best_std == pytest.approx(runs["score_best"].std())
+    assert np.isnan(rows[HOPPER]["TD3+BC"].last_std)  # one seed
+    assert np.isnan(rows["MuJoCo average"]["ASPC"].last_std)
+
+
+def test_each_task_has_a_picture_of_its_scale_with_a_line_for_each_dataset(tmp_path: Path) -> None:
+    ogbench, own = paper_tables()["ogbench"].rows, [f"plant-{i}" for i in range(12)]
+    others = [name for name in D4RL if domain_of(name) != "MuJoCo"]
+    make(tmp_path, "own", MAIN[-1:], [HOPPER, *others, *ogbench, *own], seeds=1, points=3)
+    found = content.build(results.read(tmp_path)).scale_by_task()
+    assert {task: len(lines) for task, lines in found.items()} == {
+        "maze2d": 3, "antmaze": 6, "pen": 3, "door": 3, "hammer": 3, "relocate": 3,
+        "antmaze-large-navigate-singletask": 5, "antmaze-giant-navigate-singletask": 5, "other datasets": 12,
+    }  # fmt: skip
+    assert [line.name for line in found["pen"]] == ["human-v1", "cloned-v1", "expert-v1"]
+    for lines in found.values():
+        assert len({line.style for line in lines}) == len(lines)
+        assert len({line.style.colour for line in lines}) == min(len(lines), len(TASK_COLOURS))
 
 
 def test_curves_are_mean_and_deviation_over_seeds_with_few_points(tmp_path: Path) -> None:
@@ -253,6 +364,26 @@ def test_every_series_has_a_colour_of_its_own() -> None:
     assert found["IQL"].colour == found["IQL+ASPC"].colour
     assert found["IQL"].dash != found["IQL+ASPC"].dash
     assert styles(["ASPC, alpha0 = 10"])["ASPC, alpha0 = 10"] == styles(["ASPC"])["ASPC"]
+
+
+def test_dozens_of_series_can_be_told_apart() -> None:
+    names = ["ASPC", "IQL", "IQL+ASPC", *(f"ASPC, k_alpha = {k}" for k in range(11, 71))]
+    found = styles(names)
+    assert len(set(found.values())) == len(names)
+    colours = np.array([oklab(colour) for colour in (*COLOURS.values(), *OTHERS)])
+    apart = np.linalg.norm(colours[:, None] - colours[None], axis=-1) + np.eye(len(colours))
+    assert apart.min() > 0.08
+    together = [found[f"ASPC, k_alpha = {k}"].colour for k in range(20, 20 + len(OTHERS))]
+    assert len(set(together)) == len(OTHERS)  # series that stand together differ in colour
+
+
+def oklab(colour: str) -> np.ndarray:
+    """Where a colour is in Ottosson's OKLab, in which distance is how different colours look."""
+    rgb = np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)]) / 255
+    linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+    to_lms = [[0.41222, 0.53633, 0.05145], [0.21190, 0.68070, 0.10740], [0.08830, 0.28172, 0.62998]]
+    to_lab = [[0.21045, 0.79362, -0.00407], [1.97800, -2.42859, 0.45059], [0.02590, 0.78277, -0.80868]]
+    return np.array(to_lab) @ np.cbrt(np.array(to_lms) @ linear)
 
 
 def test_configs_are_told_by_what_differs() -> None:

@@ -163,18 +163,21 @@ def test_runs_of_one_program_can_differ_in_numbered_choices(tmp_path):
 
 
 TWO_DEVICES = """
-import sys
+import gc, sys, weakref
 sys.path[:0] = {paths!r}
 import jax
 from aspc.training.devices import Devices
 from test_fleet import MEMBERS, OPTIONS, TD3BC, train_fleet
-spread = Devices.spread
+spread, seen = Devices.spread, []
 def noted(self, tree):
+    seen.append(weakref.ref(self))
     tree = spread(self, tree)
     print([len(x.sharding.device_set) for x in jax.tree.leaves(tree)][:1], len(jax.tree.leaves(tree)[0]))
     return tree
 Devices.spread = noted
 train_fleet("td3_bc", TD3BC, MEMBERS[:3], OPTIONS, {out!r}, env=None, quiet=True, vectorise=True)
+gc.collect()
+print("kept", sum(devices() is not None for devices in seen))
 """
 
 
@@ -184,7 +187,8 @@ def test_two_devices_share_three_runs(fleet, tmp_path):
     environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["[2]", "4"]  # two devices; one run more, so that each has as many
+    # two devices; one run more, so that each has as many; and nothing of them stays when they are done
+    assert done.stdout.split() == ["[2]", "4", "kept", "0"]
     two = Fleet(tmp_path / "fleet")
     for member in MEMBERS[:3]:
         same(arrays(two, member.name), arrays(fleet, member.name), atol=1e-5, rtol=1e-5)
@@ -270,6 +274,17 @@ def test_a_member_that_diverges_is_left_behind(tmp_path, fleet):
     assert result["second"]["status"] == "done"
     same(arrays(cut, "second"), arrays(fleet, "second"))
     same(cut.evaluations("second"), fleet.evaluations("second"))
+
+
+def test_a_member_whose_last_update_breaks_it_is_left_behind(tmp_path):
+    rates = {"well": 3e-4, "sick": np.inf}
+    members = [Member(name, MEMBERS[0].dataset, 0, {"actor_lr": rate}) for name, rate in rates.items()]
+    options = TrainOptions(**{**SHORT, "steps": 2, "log_every": 1, "eval_every": 1})
+    fleet = train_fleet("td3_bc", TD3BC, members, options, tmp_path / "fleet", env=Counting, quiet=True)
+    result = fleet.result["members"]
+    assert (result["well"]["status"], result["sick"]["status"], result["sick"]["steps"]) == ("done", "failed", 2)
+    assert "became NaN or infinite at step 2 (sick)" in result["sick"]["error"]
+    assert [path.name for path in (fleet.path / "policy").iterdir()] == ["well"]
 
 
 def test_a_fleet_whose_members_all_fail_stops(tmp_path):

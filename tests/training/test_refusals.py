@@ -10,6 +10,7 @@ import math
 import os
 import signal
 import threading
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -28,7 +29,7 @@ from aspc.algorithms.iql import IQL
 from aspc.algorithms.td3_bc import TD3BC
 from aspc.data import files
 from aspc.errors import AspcError, DiskTrouble
-from aspc.training import evaluation, folder, progress, worker
+from aspc.training import evaluation, folder, progress, trainer, worker
 from aspc.training.checkpoint import Checkpoints
 from aspc.training.config import TrainOptions, check_values, replace_fields, with_kinds
 from aspc.training.evaluation import Evaluator
@@ -248,6 +249,13 @@ def test_rewards_are_not_divided_by_no_range():
         prepared_rewards(one, Preprocessing(reward_transform="return_range"))
 
 
+def test_rewards_are_divided_by_the_range_of_whole_episodes():
+    ends = np.isin(np.arange(603), np.arange(49, 600, 50))
+    cut = make_dataset(rows=603, timeouts=ends, terminals=np.zeros(603), rewards=np.arange(603) // 50 + 1.0)
+    how = Preprocessing(reward_transform="return_range")  # episodes of 50 to 600, and three rows more
+    np.testing.assert_allclose(prepared_rewards(cut, how)[0], 1000 / (600 - 50), rtol=1e-6)
+
+
 def test_a_discount_of_nothing_packs_rows_that_are_numbers():
     transitions = make_dataset().transitions(discount=0.0)
     rows = pack(transitions, Layout(4, 2, False), Normaliser.identity(4), 0.0)
@@ -279,7 +287,10 @@ def test_an_environment_that_never_ends_an_episode_is_not_waited_for(monkeypatch
     class Idle:
         observation_size, action_size = 4, 2
 
-        def act(self, observations, rngs):
+        def noise(self):
+            return {}
+
+        def act(self, observations):
             return np.zeros((len(observations), 2))
 
     monkeypatch.setattr(worker, "LONGEST_EPISODE", 50)
@@ -333,6 +344,16 @@ def test_runs_of_the_same_second_have_folders_of_their_own(tmp_path, monkeypatch
     assert len(set(made)) == 5
     for path in made:
         folder.create(path, {})
+
+
+@pytest.mark.parametrize("name", ["../../elsewhere", "/tmp/elsewhere", "D4RL/pen/human-v2", "a\\b\0c\nd", "..", "é 1"])
+def test_a_name_from_a_file_does_not_leave_the_folder_of_runs(name, tmp_path, monkeypatch):
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    made = default_folder(name, "aspc")
+    folder.create(made, {})
+    assert made.resolve().parent == tmp_path / "work" / "runs"
+    assert [path.name for path in tmp_path.iterdir()] == ["work"]
 
 
 def test_of_two_that_make_the_same_run_one_is_refused(tmp_path):
@@ -460,6 +481,28 @@ def test_a_signal_during_the_evaluation_of_a_chunk_that_is_saved_anyway(tmp_path
     with pytest.raises(Interrupted, match="Stopped at step 40"):
         aspc.train(make_dataset(), "td3_bc", out=tmp_path / "run", env=Interrupting, checkpoint_every=40, **SHORT)
     assert Checkpoints(tmp_path / "run" / "checkpoints", read_only=True).latest_step() == 40
+
+
+def test_a_signal_while_a_chunk_that_is_saved_is_given_to_the_device(tmp_path, monkeypatch):
+    """There its checkpoint waits for the evaluations that go on meanwhile, which are waited for."""
+
+    class Slow(Counting):
+        def step(self, action):
+            time.sleep(0.02)
+            return super().step(action)
+
+    export = trainer.Trainer._export
+
+    def interrupted(self, state, overrides):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return export(self, state, overrides)
+
+    monkeypatch.setattr(trainer, "on_accelerator", lambda: True)
+    monkeypatch.setattr(trainer.Trainer, "_export", interrupted)
+    with pytest.raises(Interrupted, match="Stopped at step 40"):
+        aspc.train(make_dataset(), "td3_bc", out=tmp_path / "run", env=Slow, checkpoint_every=40, **SHORT)
+    assert Checkpoints(tmp_path / "run" / "checkpoints", read_only=True).latest_step() == 40
+    assert list(aspc.Run(tmp_path / "run").evaluations["step"]) == [40]
 
 
 def test_the_command_to_go_on_can_be_pasted():

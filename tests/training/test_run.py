@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,8 @@ from aspc.errors import AspcError
 from aspc.training.folder import RowFile, read_rows
 from aspc.training.problem import load_source
 from aspc.training.run import Diverged
+from aspc.training.worker import rollouts
+from policies import policy_named
 from tiny import TINY, Counting, make_dataset
 
 SHORT = {**TINY, "steps": 120, "log_every": 40, "quiet": True, "tensorboard": False}
@@ -76,6 +79,10 @@ def test_metrics_are_what_pandas_and_tensorboard_read(tiny, tmp_path):
     events.Reload()
     scale = [e.value for e in events.Scalars("train/scale")]
     np.testing.assert_allclose(scale, frame["scale"], rtol=1e-6)
+    aspc.train(tiny, resume=run.path, steps=160, quiet=True)
+    events = loader.EventAccumulator(str(run.path / "tensorboard" / "seed0"))
+    events.Reload()
+    assert [e.step for e in events.Scalars("train/scale")] == [40, 80, 120, 160]  # the point it went on from as well
 
 
 def test_policy_acts_as_the_network_does(tiny, tmp_path):
@@ -347,6 +354,86 @@ def test_a_line_cut_by_a_kill_is_dropped(tmp_path):
 
 
 # -- more ways in --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("algo", ["td3_bc", "fql", "diffusion_ql"])
+def test_an_episode_does_not_depend_on_which_others_its_worker_has(algo):
+    policy, seeds = policy_named(algo, obs=4, act=2), [7, 8, 9, 10, 11]
+
+    def returns(*shares):
+        episodes = [e for share in shares for e in rollouts("", policy, share, {"": [Counting() for _ in share]})]
+        return [episode["return"] for episode in episodes]
+
+    together = returns(seeds)
+    for shares in ((seeds[:2], seeds[2:]), [[seed] for seed in seeds]):
+        np.testing.assert_allclose(returns(*shares), together, rtol=1e-4)  # but for the rounding of other batches
+
+
+def test_workers_import_what_their_parent_does_and_not_what_lies_around(tmp_path, monkeypatch):
+    from aspc.training.evaluation import Evaluator
+
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "my_envs.py").write_text(
+        "import gymnasium as gym\nfrom tiny import Counting\n"
+        "gym.register('Mine-v0', entry_point=Counting, max_episode_steps=10)\n"
+    )
+    for module in ("json", "gymnasium", "my_envs"):
+        (tmp_path / f"{module}.py").write_text(f"open({str(tmp_path / 'mark')!r}, 'w').close()\n")
+    monkeypatch.syspath_prepend(mine)
+    monkeypatch.chdir(tmp_path)
+    with Evaluator("my_envs:Mine-v0", workers=1) as evaluator:
+        assert evaluator.evaluate(policy_named("td3_bc", obs=4, act=2), [0]).result().lengths.tolist() == [10]
+    assert not (tmp_path / "mark").exists()
+
+
+def test_the_datas_own_reference_scores_are_those_of_later_evaluations(tmp_path):
+    from aspc.training.run import evaluate
+
+    rng, rows = np.random.default_rng(0), 200
+    data = aspc.data.Dataset.from_arrays(
+        rng.normal(size=(rows, 3)), rng.uniform(-2, 2, (rows, 1)), rng.normal(size=rows), np.zeros(rows),
+        np.arange(rows) % 100 == 99, env="Pendulum-v1", ref_min=-1500, ref_max=-100,
+    )  # fmt: skip
+    options = {"steps": 20, "log_every": 20, "eval_episodes": 1, "actor_hidden_dim": 8, "tensorboard": False}
+    run = aspc.train(data, algo="bc", out=tmp_path / "run", quiet=True, **options)
+    (row,) = evaluate(run, episodes=2)
+    assert row["score_mean"] == pytest.approx(100 * (row["return_mean"] + 1500) / 1400)
+    config = json.loads((run.path / "config.json").read_text())
+    for key in ("ref_env", "ref_min", "ref_max"):  # a run of an older version
+        del config["dataset"][key]
+    (run.path / "config.json").write_text(json.dumps(config))
+    assert np.isnan(evaluate(run.path, episodes=1)[0]["score_mean"])
+
+
+def test_a_state_that_is_not_finite_is_neither_a_checkpoint_nor_a_policy(tiny, tmp_path):
+    """The last update breaks it, which the losses before it do not show."""
+    options = {"algo": "bc", "env": None, "quiet": True, "tensorboard": False, "actor_hidden_dim": 8}
+    options |= {"actor_lr": np.inf, "steps": 1, "log_every": 1, "eval_every": 1, "checkpoint_every": 1}
+    with pytest.raises(Diverged, match=r"actor\S* became NaN or infinite at step 1 \(seed 0\); no checkpoint was due"):
+        aspc.train(tiny, out=tmp_path / "run", **options)
+    assert not (tmp_path / "run" / "policy").exists()
+    assert not [path for path in (tmp_path / "run").glob("checkpoints/*") if path.name.isdigit()]
+
+
+def test_a_streamed_run_does_not_go_on_with_other_rows(tmp_path):
+    from aspc.data.streaming import META
+    from aspc.data.streaming import pack as pack_folder
+
+    packed, options = tmp_path / "packed", {"env": None, "quiet": True}
+    data = make_dataset()
+    pack_folder(data, packed)
+    start = {**options, "algo": "bc", "steps": 20, "log_every": 20, "tensorboard": False, "actor_hidden_dim": 8}
+    aspc.train(packed, out=tmp_path / "run", **start)
+    # A folder of an older version does not say its hash: it is known by its statistics, and can be trained on.
+    meta = {key: value for key, value in json.loads((packed / META).read_text()).items() if key != "sha256"}
+    (packed / META).write_text(json.dumps(meta))
+    aspc.train(packed, out=tmp_path / "old", **start)
+    assert aspc.train(resume=tmp_path / "old", steps=40, **options).result["steps"] == 40
+    shutil.rmtree(packed)
+    pack_folder(replace(data, actions=-data.actions), packed)  # the same observations and rewards
+    with pytest.raises(AspcError, match=r"not what .* was trained on"):
+        aspc.train(resume=tmp_path / "run", steps=40, **options)
 
 
 def test_a_packed_folder_is_streamed_and_a_cut_run_sees_the_same_windows(tiny, tmp_path):

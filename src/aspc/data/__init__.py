@@ -24,6 +24,15 @@ def known_names() -> list[str]:
     return [*maze2d.NAMES, *d4rl.datasets(), *ogbench.known_names()]
 
 
+def downloaded_file(name: str) -> Path | None:
+    """Where a D4RL or OGBench dataset lies in the cache, or will; None for what is made here, or not kept by us."""
+    from aspc.data import d4rl, d4rl_files, ogbench
+
+    if name in d4rl.datasets():
+        return d4rl_files.file_path(name)
+    return ogbench.file_path(name) if ogbench.is_single_task(name) else None
+
+
 def load(name_or_path: str | os.PathLike[str], **options: Any) -> Dataset:
     """A dataset by its name or path.
 

@@ -25,6 +25,11 @@ def root() -> Path:
     return Path(chosen).expanduser() if chosen else Path(platformdirs.user_cache_dir("aspc")) / "data"
 
 
+def as_file_name(name: str) -> str:
+    """A name that data go by, which a file may have said, as one that stays in the folder where it is used."""
+    return "".join(letter if letter.isprintable() and letter not in "/\\" else "-" for letter in name)
+
+
 @contextlib.contextmanager
 def lock(path: Path) -> Iterator[None]:
     """Only one process at a time makes or downloads a file of the cache; its folder is made if it is missing.

@@ -146,7 +146,7 @@ class Info:
         if self.plot or self.page is not None:
             from aspc.data.page import write_page
 
-            path = Path(f"{loaded.name.replace('/', '-')}.html") if self.page is None else self.page
+            path = Path(f"{cache.as_file_name(loaded.name)}.html") if self.page is None else self.page
             write_page(loaded, path)
             print(f"pictures: {path}")
 

@@ -80,7 +80,8 @@ def _vector(key: str, values: ArrayLike, name: str) -> np.ndarray:
     return array
 
 
-def _flags(key: str, values: ArrayLike, name: str) -> np.ndarray:
+def checked_flags(key: str, values: ArrayLike, name: str) -> np.ndarray:
+    """Flags as truth values, or an error that says which is neither 0 nor 1."""
     array = _vector(key, values, name)
     if array.dtype == bool:
         return np.ascontiguousarray(array)
@@ -252,10 +253,10 @@ class Dataset:
             "observations": _matrix("observations", observations, name),
             "actions": _matrix("actions", raw_actions, name),
             "rewards": _vector("rewards", rewards, name),
-            "terminals": _flags("terminals", terminals, name),
+            "terminals": checked_flags("terminals", terminals, name),
         }
         if timeouts is not None:
-            arrays["timeouts"] = _flags("timeouts", timeouts, name)
+            arrays["timeouts"] = checked_flags("timeouts", timeouts, name)
         if next_observations is not None:
             arrays["next_observations"] = _matrix("next_observations", next_observations, name)
         length = len(arrays["observations"])
@@ -368,9 +369,17 @@ class Dataset:
         return np.add.reduceat(self.rewards.astype(np.float64), self.episode_bounds[0])
 
     @property
+    def whole_episode_returns(self) -> np.ndarray:
+        """`episode_returns` without that of a last piece which neither a terminal nor a timeout ends, where there are
+        others: the log stopped in the middle of an episode, so its return is none."""
+        returns = self.episode_returns
+        cut = len(returns) > 1 and not (self.terminals[-1] or self.timeouts[-1])
+        return returns[:-1] if cut else returns
+
+    @property
     def never_ends(self) -> bool:
-        """Whether the log is one unbroken trajectory that no flag ever ends before the last row."""
-        return not (self.terminals[:-1] | self.timeouts[:-1]).any()
+        """Whether the log is one unbroken trajectory that no flag ever ends."""
+        return not (self.terminals | self.timeouts).any()
 
     def normalise(self, value: float) -> float | None:
         """D4RL's score of a return, or None where no reference scores are known."""
@@ -379,7 +388,7 @@ class Dataset:
         return 100.0 * (value - self.ref_min) / (self.ref_max - self.ref_min)
 
     def behaviour_return(self) -> float:
-        """The mean return of the policy that made the data.
+        """The mean return of the policy that made the data, over its whole episodes.
 
         Where the log's pieces are not the environment's episodes (Maze2d: the point walks on from target to
         target), it is the mean reward times the environment's step limit.
@@ -389,7 +398,7 @@ class Dataset:
 
             if self.never_ends or envs.is_continuing(self.env):
                 return float(self.rewards.mean(dtype=np.float64)) * envs.horizon(self.env)
-        return float(self.episode_returns.mean())
+        return float(self.whole_episode_returns.mean())
 
     def behaviour_score(self) -> float | None:
         """`behaviour_return` as a D4RL-normalised score, or None where no reference scores are known."""
@@ -535,7 +544,7 @@ def _episode(episode: Mapping[str, Any], name: str) -> dict[str, np.ndarray]:
     terminals = np.asarray(episode.get("terminals", False))
     if terminals.ndim == 0:
         terminals = np.arange(steps) == (steps - 1 if terminals else steps)
-    flags = _flags("terminals", terminals, name)
+    flags = checked_flags("terminals", terminals, name)
     if len(flags) != steps:
         raise AspcError(f"{name}: there are {steps} rewards but {len(flags)} terminals.")
     timeouts = np.zeros(steps, dtype=bool)

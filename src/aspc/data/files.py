@@ -15,6 +15,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import threading
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,7 +26,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from aspc.data import cache, d4rl
-from aspc.data.dataset import Dataset
+from aspc.data.dataset import Dataset, checked_flags
 from aspc.errors import AspcError, MissingExtra
 
 Arrays = dict[str, Any]  # NumPy arrays by name
@@ -57,13 +58,14 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "next_observations": ("next_observations", "next_observation", "next_obs", "new_obs", "next_states", "next_state"),
     "episodes": ("episodes", "episode", "episode_id", "episode_ids", "eps_id"),
 }
-# Columns of tables: one pattern for each vector, one name for each number.
-COLUMNS = {
-    "observations": ("obs_*", "observation_*", *ALIASES["observations"]),
-    "actions": ("action_*", "act_*", *ALIASES["actions"]),
-    "next_observations": ("next_obs_*", "next_observation_*", *ALIASES["next_observations"]),
-    **{key: ALIASES[key] for key in ("rewards", "terminals", "timeouts", "episodes")},
+# Patterns by which the columns of a table are the parts of a vector.
+PARTS: dict[str, tuple[str, ...]] = {
+    "observations": ("obs_*", "observation_*"),
+    "actions": ("action_*", "act_*"),
+    "next_observations": ("next_obs_*", "next_observation_*"),
 }
+# Columns of these patterns that loggers write beside a vector, and that are no part of it.
+NO_PART = re.compile(r"(next_)?(obs|observation)_id|(action|act)_(id|logp|log_?probs?|probs?)")
 HDF5_SUFFIXES = (".hdf5", ".h5")
 TABLE_SUFFIXES = (".parquet", ".arrow", ".feather")
 CSV_SUFFIXES = (".csv", ".csv.gz")
@@ -215,8 +217,8 @@ def complete_flags(arrays: Arrays, length: int, name: str) -> tuple[Arrays, list
         notes = _notes_on_order(numbers)
         ends = np.append(numbers[1:] != numbers[:-1], True) if length else np.zeros(0, dtype=bool)
         if "timeouts" in arrays:
-            ends = ends | (np.asarray(arrays["timeouts"]).reshape(-1) != 0)
-        terminals = np.asarray(arrays["terminals"]).reshape(-1) != 0
+            ends = ends | checked_flags("timeouts", arrays["timeouts"], name)
+        terminals = checked_flags("terminals", arrays["terminals"], name)
         if len(terminals) == len(ends):
             arrays["timeouts"] = ends & ~terminals
     return arrays, notes
@@ -415,16 +417,35 @@ def resolve_columns(
     taken = {column for names in found.values() for column in names}
     left = [column for column in columns if column not in taken]
     notes: list[str] = []
-    for key, patterns in COLUMNS.items():
-        for pattern in patterns if key not in key_map else ():
-            matches = _matching(left, pattern)
-            if matches:
-                found[key] = matches
-                notes += _notes_on(pattern)
-                break
+    for key in ALIASES:
+        matches = _guessed_columns(left, key, name) if key not in key_map else []
+        if matches:
+            found[key] = matches
+            notes += _notes_on(matches[0])
     _need_all(found, columns, name, one_episode)
     found = _in_step(found, "next_observations" in key_map, name)
     return found, [*notes, *_notes_on_unused(columns, found)]
+
+
+def _guessed_columns(columns: Sequence[str], key: str, name: str) -> list[str]:
+    """The columns that make an array by their names. A known name comes before a pattern, for `action_logprob` says
+    something of the `action`; but parts that are counted (action_0, action_1) are the vector, whatever else there is.
+    """
+    exact = next((alias for alias in ALIASES[key] if alias in columns), None)
+    for pattern in PARTS.get(key, ()):
+        parts = [column for column in _matching(columns, pattern) if not NO_PART.fullmatch(column)]
+        stem = pattern.removesuffix("_*")
+        if exact is None and parts:
+            return parts
+        counted = [column for column in parts if column.removeprefix(f"{stem}_").isdigit()]
+        if len(counted) > 1:
+            return sorted(counted, key=natural)
+        if len(parts) > 1 and exact != stem:  # `state` beside obs_temp and obs_flow may be either's name for a mode
+            raise AspcError(
+                f"{name}: {key!r} may be {exact!r}, or {_listed(parts)}; say which with --map {key}=NAMES, "
+                f"in Python key_map={{{key!r}: [NAMES]}}."
+            )
+    return [] if exact is None else [exact]
 
 
 def _notes_on_unused(columns: Sequence[str], found: Mapping[str, list[str]]) -> list[str]:
@@ -474,7 +495,7 @@ def _read_arrow(path: Path, key_map: KeyMap, one_episode: bool) -> Extracted:
         import pyarrow.parquet as pq
     except ImportError as error:
         raise MissingExtra(f"Reading {path.name}", "tables") from error
-    if path.suffix == ".parquet":
+    if path.suffix.lower() == ".parquet":
         with pq.ParquetFile(path) as file:
             found, notes = resolve_columns(file.schema_arrow.names, key_map, path.name, one_episode)
             wanted = [column for names in found.values() for column in names]
@@ -525,7 +546,7 @@ def _split_header(line: str) -> tuple[str, list[str]]:
 
 
 def _read_csv(path: Path, key_map: KeyMap, one_episode: bool) -> Extracted:
-    opener: Any = gzip.open if path.name.endswith(".gz") else open
+    opener: Any = gzip.open if path.name.lower().endswith(".gz") else open
     try:
         with opener(path, "rt", encoding="utf-8-sig", newline="") as file:
             return _read_lines(file, path.name, key_map, one_episode)
@@ -698,46 +719,97 @@ def _one_sentence(path: Path, read: Callable[[], Extracted]) -> Extracted:
         raise AspcError(f"{path}: the file is damaged, cut short or not what its name says ({detail}).") from error
 
 
-def extract_in_child(
-    path: Path, key_map: KeyMap, one_episode: bool = False, *, patience: float = PATIENCE
-) -> Extracted:
-    """`extract` in another process: a crash or a hang inside a C library becomes the same clean error."""
-    with tempfile.TemporaryDirectory(prefix="aspc-read-") as folder:
-        how = json.dumps({"key_map": key_map, "one_episode": one_episode})
-        command = [sys.executable, "-m", "aspc.data._reader", os.fspath(path), folder, how]
+class ChildReader:
+    """`extract` in another process: a crash or a hang inside a C library becomes the same clean error.
+
+    The process starts with the first file and reads them all, since starting one takes longer than most episodes.
+    """
+
+    def __init__(self, patience: float = PATIENCE) -> None:
+        self._patience = patience
+        self._process: subprocess.Popen[str] | None = None
+        self._folder: tempfile.TemporaryDirectory[str] | None = None  # of the arrays on their way
+
+    def __enter__(self) -> ChildReader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+        if self._folder is not None:
+            self._folder.cleanup()
+
+    def extract(self, path: Path, key_map: KeyMap, one_episode: bool = False) -> Extracted:
+        """Read one file."""
+        request = {"path": os.fspath(path), "how": {"key_map": key_map, "one_episode": one_episode}}
+        late = threading.Event()
         try:
-            size = path.stat().st_size
-            done = subprocess.run(command, capture_output=True, timeout=patience + size / SLOWEST_READ, check=False)
-        except subprocess.TimeoutExpired as error:
-            raise AspcError(f"{path}: reading it did not end; the file is probably damaged.") from error
+            patience = self._patience + path.stat().st_size / SLOWEST_READ
+            child, folder = self._started()
+            alarm = threading.Timer(patience, self._end_late, [child, late])
+            alarm.start()
+            try:
+                answer = self._answer(child, json.dumps(request))
+            finally:
+                alarm.cancel()
         except OSError as error:
             raise AspcError(f"{path} could not be read: {error.strerror or error}.") from error
-        if done.returncode != 0:
-            raise AspcError(f"{path}: the file is damaged (its reader stopped with status {done.returncode}).")
-        report = json.loads(done.stdout)
+        if late.is_set():
+            raise AspcError(f"{path}: reading it did not end; the file is probably damaged.")
+        if not answer:
+            raise AspcError(f"{path}: the file is damaged (its reader stopped with status {child.wait()}).")
+        report = json.loads(answer)
         if "error" in report:
             raise AspcError(report["error"])
-        arrays = {key: np.load(Path(folder) / f"{key}.npy", allow_pickle=False) for key in report["keys"]}
-    return Extracted(arrays, report["notes"], report["facts"])
+        arrays = {key: np.load(folder / f"{key}.npy", allow_pickle=False) for key in report["keys"]}
+        return Extracted(arrays, report["notes"], report["facts"])
+
+    def _started(self) -> tuple[subprocess.Popen[str], Path]:
+        """The process, and the folder where it leaves arrays."""
+        if self._folder is None:
+            self._folder = tempfile.TemporaryDirectory(prefix="aspc-read-")
+        if self._process is None:
+            # -P: a module that lies beside a log, in the folder where we are, is nobody's to import.
+            command = [sys.executable, "-P", "-m", "aspc.data._reader", self._folder.name]
+            pipe = subprocess.PIPE
+            self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True)
+        return self._process, Path(self._folder.name)
+
+    @staticmethod
+    def _end_late(child: subprocess.Popen[str], late: threading.Event) -> None:
+        late.set()  # first: who waits for an answer may see the end of the child before this thread ends
+        child.kill()
+
+    @staticmethod
+    def _answer(child: subprocess.Popen[str], request: str) -> str:
+        """What the child says; nothing where it has ended instead."""
+        assert child.stdin is not None
+        assert child.stdout is not None
+        try:
+            print(request, file=child.stdin, flush=True)
+        except BrokenPipeError:
+            return ""
+        return child.stdout.readline()
 
 
 def read_arrays(path: Path, key_map: Mapping[str, Any] | None = None) -> Extracted:
     """The arrays of a file or of a folder of episodes, by D4RL's names; and notes."""
-    with cache.said_if_slow(f"Reading {path.name} …"):
-        return _read(path, checked_map(key_map or {}))
+    with cache.said_if_slow(f"Reading {path.name} …"), ChildReader() as reader:
+        return _read(path, checked_map(key_map or {}), reader)
 
 
-def _read(path: Path, key_map: KeyMap, one_episode: bool = False) -> Extracted:
+def _read(path: Path, key_map: KeyMap, reader: ChildReader, one_episode: bool = False) -> Extracted:
     if not path.exists():
         raise AspcError(f"There is no file {path}.")
     if path.is_dir():
-        return _read_folder(path, key_map)
+        return _read_folder(path, key_map, reader)
     if path.name.lower().endswith((*HDF5_SUFFIXES, *TABLE_SUFFIXES)):
-        return extract_in_child(path, key_map, one_episode)
+        return reader.extract(path, key_map, one_episode)
     return extract(path, key_map, one_episode)
 
 
-def _read_folder(path: Path, key_map: KeyMap) -> Extracted:
+def _read_folder(path: Path, key_map: KeyMap, reader: ChildReader) -> Extracted:
     """A folder of files, each an episode, in the order of their names."""
     files = sorted((p for p in path.iterdir() if p.name.lower().endswith(SUFFIXES)), key=lambda p: natural(p.name))
     if not files:
@@ -745,7 +817,7 @@ def _read_folder(path: Path, key_map: KeyMap) -> Extracted:
     parts, notes, names = list[Arrays](), list[str](), dict[str, list[str]]()
     with cache.progress(f"Reading {path.name}", len(files), unit="files") as advance:
         for i, file in enumerate(files):
-            arrays, found, facts = _read_episode(file, key_map)
+            arrays, found, facts = _read_episode(file, key_map, reader)
             parts.append(arrays)
             notes += [note for note in found if note not in notes]
             own = {key: facts[key] for key in NAMES if key in facts}
@@ -765,11 +837,11 @@ def _read_folder(path: Path, key_map: KeyMap) -> Extracted:
     return Extracted(arrays, notes, {**names})
 
 
-def _read_episode(path: Path, key_map: KeyMap) -> Extracted:
+def _read_episode(path: Path, key_map: KeyMap, reader: ChildReader) -> Extracted:
     """One file of a folder; its last row ends the episode, by timeout unless it is terminal."""
-    arrays, notes, facts = _read(path, key_map, one_episode=True)
+    arrays, notes, facts = _read(path, key_map, reader, one_episode=True)
     length = len(arrays["rewards"])
-    timeouts = np.array(arrays.get("timeouts", np.zeros(length)), dtype=bool).reshape(-1)
+    timeouts = checked_flags("timeouts", arrays.get("timeouts", np.zeros(length)), path.name).copy()
     if length == 0 or len(timeouts) != length or len(arrays["terminals"]) != length:
         raise AspcError(f"{path}: the episode is empty or its arrays differ in length.")
     timeouts[-1] = not np.asarray(arrays["terminals"]).reshape(-1)[-1]
@@ -797,7 +869,7 @@ def load(
     path = Path(path)
     stem = path.name
     for suffix in SUFFIXES:
-        stem = stem.removesuffix(suffix)
+        stem = stem[: -len(suffix)] if stem.lower().endswith(suffix) else stem
     arrays, notes, facts = read_arrays(path, key_map)
     if env is None and "env" not in facts:
         shapes = np.shape(arrays["observations"]), np.shape(arrays["actions"])

@@ -8,10 +8,12 @@ depends on (seed, k) alone, so a resumed run sees the same ones.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import mmap
 import os
 import queue
+import re
 import shutil
 import threading
 from collections.abc import Callable, Iterator
@@ -23,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from aspc.data import cache, d4rl, files
-from aspc.data.dataset import Dataset, Transitions, action_bounds, episode_ends
+from aspc.data.dataset import Dataset, Transitions, action_bounds, checked_flags, episode_ends
 from aspc.data.files import KeyMap
 from aspc.errors import AspcError, first_line
 
@@ -31,6 +33,7 @@ META, ROWS = "packed.json", "rows.f32"
 FORMAT = 1
 BLOCK_ROWS = 32  # consecutive transitions that are read together: fewer mix better, more read faster
 SLAB_ROWS = 65_536  # rows that packing and preparing hold at once
+SHA256 = re.compile("[0-9a-f]{64}")
 COPIES = 4  # tables alive at the worst moment: in use, on its way to the device, waiting, and being filled
 
 Prepare = Callable[[Transitions], np.ndarray]
@@ -66,25 +69,28 @@ def _as_table(transitions: Transitions) -> np.ndarray:
 
 @dataclass
 class _Moments:
-    """Running facts of what is packed."""
+    """Mean and spread of what is packed, merged slab by slab (Chan, Golub and LeVeque 1983).
+
+    Sums of squares would lose the spread of numbers that are large beside it, as a clock's or a pressure's are.
+    """
 
     rows: int = 0
-    total: Any = 0.0
-    squares: Any = 0.0
+    mean: Any = 0.0
+    squares: Any = 0.0  # of the distances from the mean
 
     def add(self, observations: np.ndarray) -> None:
+        if len(observations) == 0:
+            return
         wide = observations.astype(np.float64)
-        self.rows += len(wide)
-        self.total = self.total + wide.sum(axis=0)
-        self.squares = self.squares + np.square(wide).sum(axis=0)
-
-    @property
-    def mean(self) -> np.ndarray:
-        return self.total / self.rows
+        mean, rows = wide.mean(axis=0), self.rows + len(wide)
+        apart, share = mean - self.mean, len(wide) / rows
+        self.squares = self.squares + np.square(wide - mean).sum(axis=0) + np.square(apart) * self.rows * share
+        self.mean = self.mean + apart * share
+        self.rows = rows
 
     @property
     def std(self) -> np.ndarray:
-        return np.sqrt(np.maximum(self.squares / self.rows - np.square(self.mean), 0.0))
+        return np.sqrt(self.squares / self.rows)
 
 
 def pack(
@@ -204,8 +210,8 @@ def _open_hdf5(
             env = d4rl.name_from_stem(name, file[found["observations"]].shape[1], file[found["actions"]].shape[1])
         elif env == "none":
             env = None
-        terminals = np.asarray(flags["terminals"]).reshape(-1) != 0
-        logged = np.asarray(flags["timeouts"]).reshape(-1) != 0 if "timeouts" in flags else None
+        terminals = checked_flags("terminals", flags["terminals"], path.name)
+        logged = checked_flags("timeouts", flags["timeouts"], path.name) if "timeouts" in flags else None
         timeouts, on_limit = episode_ends(terminals, logged, max_episode_steps, env)
         notes = [*notes, *on_limit]
         extremes = _extremes(partial(read, "actions"), sizes["actions"])
@@ -242,7 +248,7 @@ def _write_packed(folder: Path, reader: _Reader, n_step: int, discount: float, s
     """Write slab by slab beside the folder, then move it there whole."""
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
     length = len(reader.flags[0])
-    moments, clipped, reward_sum, sizes = _Moments(), 0, 0.0, (0, 0)
+    moments, content, clipped, reward_sum, sizes = _Moments(), hashlib.sha256(), 0, 0.0, (0, 0)
     try:
         temporary.mkdir(parents=True)
         with open(temporary / ROWS, "wb") as file, cache.progress(f"Packing {reader.name}", length) as advance:
@@ -254,8 +260,9 @@ def _write_packed(folder: Path, reader: _Reader, n_step: int, discount: float, s
                 if len(rows):
                     transitions = slab.transitions(n_step=n_step, discount=discount)
                     own = int(np.searchsorted(rows, stop - start))
-                    table = _as_table(Transitions(*(field[:own] for field in transitions)))
-                    file.write(np.ascontiguousarray(table).tobytes())
+                    table = _as_table(Transitions(*(field[:own] for field in transitions))).tobytes()
+                    file.write(table)
+                    content.update(table)
                     moments.add(transitions.observations[:own])
                 reward_sum += float(slab.rewards[: stop - start].sum(dtype=np.float64))
                 raw = np.asarray(reader.read("actions", slice(start, stop)))
@@ -274,6 +281,7 @@ def _write_packed(folder: Path, reader: _Reader, n_step: int, discount: float, s
             "name": reader.name,
             "env": reader.env,
             "rows": moments.rows,
+            "sha256": content.hexdigest(),
             "logged_rows": length,
             "episodes": int((reader.flags[0] | reader.flags[1]).sum()),
             "mean_reward": reward_sum / length,
@@ -320,6 +328,7 @@ class StreamingDataset:
     notes: tuple[str, ...]
     observation_names: tuple[str, ...] = ()  # the log's columns, in the order of the numbers
     action_names: tuple[str, ...] = ()
+    sha256: str | None = None  # of the rows when they were packed; older folders do not say it
 
     @classmethod
     def open(cls, folder: str | os.PathLike[str]) -> StreamingDataset:
@@ -350,6 +359,7 @@ class StreamingDataset:
                     observation_std=np.asarray(meta["observation_std"], dtype=np.float64),
                     mean_reward=float(meta["mean_reward"]),
                     notes=tuple(map(str, meta["notes"])),
+                    sha256=meta.get("sha256"),
                     **{key: tuple(facts.get(key, ())) for key in files.NAMES},
                 )
             vectors = (dataset.action_low, dataset.action_high, dataset.observation_mean, dataset.observation_std)
@@ -357,6 +367,7 @@ class StreamingDataset:
             fits = [vector.shape for vector in vectors] == sizes and all(np.isfinite(v).all() for v in vectors)
             fits &= len(dataset.observation_names) in (0, dataset.observation_size)
             fits &= len(dataset.action_names) in (0, dataset.action_size)
+            fits &= dataset.sha256 is None or SHA256.fullmatch(dataset.sha256) is not None
             if not fits or not (dataset.action_low < dataset.action_high).all() or dataset.n_step < 1:
                 raise ValueError("its vectors do not fit")
         except (OSError, ValueError, KeyError, TypeError, ArithmeticError, RecursionError) as error:

@@ -6,15 +6,17 @@ import os
 import shlex
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
 from aspc.cli import values_of
+from aspc.data import downloaded_file
 from aspc.errors import AspcError
 from aspc.experiments import suites
 from aspc.plugins import load_asked
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 
 TOGETHER_ON_CPU, TOGETHER_ON_ACCELERATOR = 4, 64
 SHOWN_GROUPS = 30  # of a plan
+SHOWN_CAUSES = 5  # of failures
+SHOWN_DATASETS = 10  # of those that are to be downloaded
 ENDING_SECONDS, ENDING_SHARE = 30.0, 0.1  # of a budget, kept for the last evaluations and a checkpoint
 
 
@@ -113,6 +117,9 @@ def bench(argv: list[str]) -> int:
             raise AspcError(f"--{name.replace('_', '-')} must be at least 1, not {getattr(asked, name)}.")
     if asked.budget is not None and not asked.budget > 0:
         raise AspcError(f"--budget is in minutes, above 0, not {asked.budget:g}.")
+    for name in ("only", "known", "rate"):
+        if f"--{name}" in argv and not getattr(asked, name):
+            raise AspcError(f"--{name} has nothing behind it; name something, or leave it out.")
 
     use_processes(asked.cluster)
     from aspc.experiments.engine import known_runs, other_code, refuse_other_data, remember, the_only_bench
@@ -139,12 +146,12 @@ def bench(argv: list[str]) -> int:
     folders = [asked.out, *asked.known]
     if asked.dry_run:
         known = known_runs(folders)
-        print(other_code(plan, settled_runs(plan, known, asked.retry_failed)), end="")
+        print(other_code(plan, settled_runs(plan, known, data, asked.retry_failed)), end="")
         show_plan(asked, plan, data, known)
         return 0
     with the_only_bench(asked.out), gentle_end():
         known = known_runs(folders)
-        settled = settled_runs(plan, known, asked.retry_failed)
+        settled = settled_runs(plan, known, data, asked.retry_failed)
         refuse_other_data(plan, settled, data)
         print(other_code(plan, settled), end="")
         remember(asked.out, plan)
@@ -181,16 +188,39 @@ def listing() -> str:
     return "\n".join(lines)
 
 
-def settled_runs(plan: Plan, known: dict[str, Known], retry_failed: bool) -> dict[str, Known]:
-    """The runs of the plan that are not run again."""
-    found = {run_id: known[run_id] for run_id in plan.runs if run_id in known}
-    return {run_id: k for run_id, k in found.items() if k.status == "done" or not retry_failed}
+def settled_runs(plan: Plan, known: dict[str, Known], data: Mapping[str, Path], retry_failed: bool) -> dict[str, Known]:
+    """The runs of the plan that are not run again. One that failed before its data were read is, once their file has
+    come."""
+
+    def is_settled(run_id: str) -> bool:
+        found = known[run_id]
+        if found.status == "done" or found.data_fingerprint is not None:
+            return found.status == "done" or not retry_failed
+        dataset = plan.runs[run_id].dataset
+        return not retry_failed and not has_come_since(data.get(dataset, downloaded_file(dataset)), found.finished)
+
+    return {run_id: known[run_id] for run_id in plan.runs if run_id in known and is_settled(run_id)}
 
 
-def pending_runs(plan: Plan, known: dict[str, Known], retry_failed: bool) -> list[str]:
+def has_come_since(file: Path | None, when: str | None) -> bool:
+    """Whether a file was written, copied or moved to its place after a time."""
+    if file is None or when is None or not file.exists():
+        return False
+    return file.stat().st_ctime > datetime.fromisoformat(when).timestamp() + 1  # times in results are whole seconds
+
+
+def pending_runs(plan: Plan, known: dict[str, Known], data: Mapping[str, Path], retry_failed: bool) -> list[str]:
     """The runs that are not finished yet, in order."""
-    settled = settled_runs(plan, known, retry_failed)
+    settled = settled_runs(plan, known, data, retry_failed)
     return [run_id for run_id in plan.runs if run_id not in settled]
+
+
+def to_download(groups: Iterable[Group]) -> str:
+    """A line that says which datasets are not here yet; nothing if all are."""
+    names = dict.fromkeys(m.run.dataset for group in groups for m in group.members if m.file is None)
+    absent = [name for name in names if (file := downloaded_file(name)) is not None and not file.exists()]
+    more = f" and {len(absent) - SHOWN_DATASETS} more datasets" if len(absent) > SHOWN_DATASETS else ""
+    return f"to be downloaded first: {', '.join(absent[:SHOWN_DATASETS])}{more}\n" if absent else ""
 
 
 def groups_of(asked: Asked, plan: Plan, data: dict[str, Path], pending: list[str]) -> list[Group]:
@@ -224,8 +254,9 @@ def state(plan: Plan, known: dict[str, Known], groups: list[Group]) -> str:
 def show_plan(asked: Asked, plan: Plan, data: dict[str, Path], known: dict[str, Known]) -> None:
     from aspc.experiments.cost import Rates, costs, evaluations, table
 
-    groups = groups_of(asked, plan, data, pending_runs(plan, known, asked.retry_failed))
+    groups = groups_of(asked, plan, data, pending_runs(plan, known, data, asked.retry_failed))
     print(state(plan, known, groups))
+    print(to_download(groups), end="")
     for group in groups[:SHOWN_GROUPS]:
         print(f"  {group.group_id}  {group.title}")
     if len(groups) > SHOWN_GROUPS:
@@ -250,9 +281,9 @@ def run(
 ) -> int:
     from aspc.experiments.engine import Bench
 
-    groups = groups_of(asked, plan, data, pending_runs(plan, known, asked.retry_failed))
-    print(state(plan, known, groups), flush=True)
-    settled = settled_runs(plan, known, asked.retry_failed)
+    groups = groups_of(asked, plan, data, pending_runs(plan, known, data, asked.retry_failed))
+    print(f"{state(plan, known, groups)}\n{to_download(groups)}", end="", flush=True)
+    settled = settled_runs(plan, known, data, asked.retry_failed)
     if groups:
         engine = make_engine(asked, stop_at)
         work = Bench(
@@ -305,22 +336,24 @@ def make_engine(asked: Asked, stop_at: float | None) -> Engine:
 
 def finish(asked: Asked, plan: Plan, known: dict[str, Known]) -> int:
     """The last lines. The exit code is 1 if runs have failed."""
-    from aspc.experiments.results import result_folders
-
     failed = {
         run_id: known[run_id].error for run_id in plan.runs if run_id in known and known[run_id].status == "failed"
     }
     done = sum(run_id in known for run_id in plan.runs) - len(failed)
     left = len(plan.runs) - done - len(failed)
     print(f"{done} of {len(plan.runs)} runs done, {len(failed)} failed" + (f", {left} left" if left else ""))
-    for error, count in _counted(failed.values())[:5]:
+    causes = _counted(failed.values())
+    for error, count in causes[:SHOWN_CAUSES]:
         print(f"  failed ({count}): {error}")
+    if len(causes) > SHOWN_CAUSES:
+        print(f"  and {len(causes) - SHOWN_CAUSES} other causes")
     if failed:
         print("When that is mended, the same command with --retry-failed tries them again.")
     if left:
         print("The same command goes on with what is left.")
     if done:
-        folders = [str(folder) for folder in (asked.out, *asked.known) if result_folders(folder)]
+        # The folder of the results also says which suite the runs of --known belong to.
+        folders = [str(asked.out), *(str(folder) for folder in asked.known)]
         print(f"To see the results: aspc report {shlex.join(folders)}")
     return 1 if failed else 0
 

@@ -187,7 +187,7 @@ def refuse_other_data(plan: Plan, settled: Mapping[str, Known], data: Mapping[st
     recorded: dict[str, set[str]] = {}
     for run_id, known in settled.items():
         dataset = plan.runs[run_id].dataset
-        if dataset in data and known.data_fingerprint is not None:
+        if known.status == "done" and dataset in data and known.data_fingerprint is not None:
             recorded.setdefault(dataset, set()).add(known.data_fingerprint)
     with cache.said_if_slow("Reading files of --data, to see whether finished runs were trained on the same …"):
         for dataset, marks in recorded.items():
@@ -361,7 +361,7 @@ class Bench:
 
     def _without_the_lost(self, group: Group) -> Group | None:
         """The group with the scales that its runs need; those whose scale was never found are recorded as failed."""
-        lost: dict[str, list[Member]] = {}
+        lost: dict[Known, list[Member]] = {}
         ready = []
         for member in group.members:
             needed = self.known.get(member.run.scale_of or "")
@@ -370,10 +370,11 @@ class Bench:
             elif needed.status == "done" and needed.scale_last is not None:
                 ready.append(replace(member, scale_target=needed.scale_last))
             else:
-                lost.setdefault(needed.error or "it has learned no scale", []).append(member)
-        for error, members in lost.items():
-            failed = replace(group, members=tuple(members))
-            record_failure(self.folder, failed, f"The run whose final scale is needed failed: {error}")
+                lost.setdefault(needed, []).append(member)
+        for needed, members in lost.items():
+            failed, why = replace(group, members=tuple(members)), needed.error or "it has learned no scale"
+            said = f"The run whose final scale is needed failed: {why}"
+            record_failure(self.folder, failed, said, needed.data_fingerprint)
             self._end(Ended(failed))
         return replace(group, members=tuple(ready)) if ready else None
 

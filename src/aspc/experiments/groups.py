@@ -30,11 +30,12 @@ from filelock import FileLock, Timeout
 
 from aspc import plugins
 from aspc.data import Dataset, d4rl, files, ogbench
-from aspc.errors import AspcError, DiskTrouble
+from aspc.errors import AspcError, OutsideTrouble
 from aspc.experiments import results
 from aspc.experiments.plan import Plan, RunSpec, name_in_presets, short_hash
 from aspc.policy import write_atomically
 from aspc.training.config import fingerprint, flat_values, to_plain
+from aspc.training.folder import RESULT
 
 if TYPE_CHECKING:
     from aspc.training.fleet import Fleet
@@ -203,8 +204,9 @@ def write_group(bench: Path, group: Group) -> None:
 def run_group(bench: Path, group_id: str, quiet: bool = True, on_progress: OnProgress | None = None) -> int | None:
     """Train a group from its file, from where it was; then write its results. Does nothing if they are there.
 
-    What goes wrong in a run, or with its data, is in the results; it does not stop the others. A signal to stop that
-    came too late for this group is returned, for those after it.
+    What goes wrong in a run, or with its data, is in the results; it does not stop the others. A training that could
+    not be ended keeps its checkpoints, and the next attempt goes on from them. A signal to stop that came too late for
+    this group is returned, for those after it.
     """
     folder = group_folder(bench, group_id)
     with _the_only_one(folder):
@@ -213,19 +215,31 @@ def run_group(bench: Path, group_id: str, quiet: bool = True, on_progress: OnPro
         group = Group.from_json((folder / GROUP).read_text(errors="replace"), folder / GROUP)
         if group.plugin and group.plugin != getattr(plugins.loaded(), "path", None):
             plugins.load_plugin(group.plugin)
+        _adopt(bench, group)
         began = _now()
         rows, curves, late_signal = _trained(group, folder, quiet, _reporter(folder, on_progress))
         facts = {"group_id": group_id, "started": began, "finished": _now(), **_machine_facts()}
         facts["command"] = group.command
         results.write_part(bench, group_id, [{**facts, **row} for row in rows], curves)
-        for checkpoints in folder.glob("fleet-*/checkpoints"):  # large, and nothing is left to continue
-            shutil.rmtree(checkpoints, ignore_errors=True)
+        for ended in folder.glob(f"fleet-*/{RESULT}"):
+            shutil.rmtree(ended.parent / "checkpoints", ignore_errors=True)  # large, and nothing is left to continue
     return late_signal
 
 
-def record_failure(bench: Path, group: Group, error: str) -> None:
+def _adopt(bench: Path, group: Group) -> None:
+    """What an earlier attempt has trained and could not end becomes this attempt's."""
+    if group.attempt == 0:
+        return
+    before = group_folder(bench, dataclasses.replace(group, attempt=group.attempt - 1).group_id)
+    folder = group_folder(bench, group.group_id)
+    for fleet in before.glob("fleet-*"):
+        if not (fleet / RESULT).exists() and not (folder / fleet.name).exists():
+            fleet.rename(folder / fleet.name)
+
+
+def record_failure(bench: Path, group: Group, error: str, data_fingerprint: str | None = None) -> None:
     """Results of a group that could not be run at all."""
-    facts = {"group_id": group.group_id, "started": _now(), "finished": _now()}
+    facts = {"group_id": group.group_id, "started": _now(), "finished": _now(), "data_fingerprint": data_fingerprint}
     rows = [{**facts, **failed_row(member, error)} for member in group.members]
     results.write_part(bench, group.group_id, rows, [])
 
@@ -298,12 +312,13 @@ def _trained(group: Group, folder: Path, quiet: bool, report: OnProgress) -> tup
 
 
 def _attempt(what: Callable[[], Any]) -> Any:
-    """The value, or a sentence that says what went wrong. An interruption or a full disk is no failure of a run."""
+    """The value, or a sentence that says what went wrong. An interruption, a full disk or another file in the place of
+    a run's data is no failure of the run."""
     from aspc.training.trainer import Interrupted
 
     try:
         return what()
-    except (Interrupted, DiskTrouble):
+    except (Interrupted, OutsideTrouble):
         raise
     except Exception as error:
         return _sentence(error)

@@ -195,7 +195,7 @@ def make_plan(
                     chain = _runs_of(variant, dataset, seed, block, steps, options or {})
                     runs |= {run.run_id: run for run in chain if run.run_id not in runs}
                     if variant.scale_of is not None:
-                        needed[Entry(suite.name, variant.scale_of.label, chain[0].run_id)] = None
+                        needed[Entry(suite.name, _label_of(variant.scale_of, suite), chain[0].run_id)] = None
                     entries[Entry(suite.name, variant.label, chain[-1].run_id)] = None
     if not runs and left_out:
         raise AspcError(
@@ -205,6 +205,13 @@ def make_plan(
     in_suites = {(entry.suite, entry.run_id) for entry in entries}
     extra = [entry for entry in needed if (entry.suite, entry.run_id) not in in_suites]
     return Plan(runs, (*entries, *extra), tuple(left_out))
+
+
+def _label_of(wanted: Variant, suite: Suite) -> str:
+    """What a suite calls a variant that others of it need: its own label, if it has the same under another one."""
+    variants = [variant for block in suite.blocks for variant in block.variants]
+    same = [v.label for v in variants if dataclasses.replace(v, label=wanted.label) == wanted]
+    return wanted.label if wanted.label in same or not same else same[0]
 
 
 def _blocks(suite: Suite, data: Mapping[str, Path]) -> list[Block]:
@@ -224,7 +231,8 @@ def _runs_of(
     options = {**block.options, **changes}
     if length < block.steps and "eval_every" not in changes:
         usual = options.get("eval_every", TrainOptions.eval_every)
-        options["eval_every"] = min(usual, max(length // FEWEST_EVALUATIONS, 1))
+        fewest = min(FEWEST_EVALUATIONS, max(block.steps // usual, 1))  # a suite may want one alone, at the end
+        options["eval_every"] = min(usual, max(length // fewest, 1))
     defaults = {f.name: f.default for f in dataclasses.fields(TrainOptions)}
     run = RunSpec(
         variant.algo,
@@ -258,7 +266,8 @@ class Filter(NamedTuple):
             elif any(_matches(word, name) for name in variants):
                 about_variants.append(word)
             else:
-                raise unknown_name("dataset, algorithm or variant of this suite", word, names | variants)
+                kinds = {f"{name.split('-')[0]}-*" for name in names if "-" in name}
+                raise unknown_name("dataset, algorithm or variant of this suite", word, names | variants | kinds)
         return cls(tuple(about_data), tuple(about_variants))
 
     def keeps(self, variant: Variant, dataset: str) -> bool:

@@ -42,7 +42,7 @@ class ProcessesEngine(Watching):
         return len(self._jobs) < (1 if alone else self.at_once)
 
     def start(self, group: Group) -> None:
-        command = [sys.executable, "-m", "aspc.experiments.processes_engine", str(self.bench), group.group_id]
+        command = [sys.executable, "-P", "-m", "aspc.experiments.processes_engine", str(self.bench), group.group_id]
         with self._log(group).open("ab") as log:
             # A session of its own: Ctrl-C is for us, and we end it.
             process = subprocess.Popen(

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from aspc.errors import AspcError, DiskTrouble, MissingExtra, first_line
+from aspc.errors import AspcError, MissingExtra, OutsideTrouble, first_line
 from aspc.experiments.engine import Ended
 from aspc.experiments.groups import GROUP, Group, group_folder, part_file, run_group, write_group
 from aspc.policy import write_atomically
@@ -86,7 +86,7 @@ class RayEngine:
         try:
             files = self._ray.get(task)
         except self._ray.exceptions.RayTaskError as error:
-            if isinstance(error.cause, DiskTrouble):  # no fault of the run: the bench stops, and can go on
+            if isinstance(error.cause, OutsideTrouble):  # no fault of the run: the bench stops, and can go on
                 raise error.cause from error
             return Ended(group, f"{type(error.cause).__name__}: {error.cause}")
         except self._ray.exceptions.RayError as error:

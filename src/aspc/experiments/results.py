@@ -20,7 +20,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from aspc.errors import AspcError, MissingExtra, first_line
+from aspc.errors import DISK_ERRORS, AspcError, DiskTrouble, MissingExtra, first_line
 from aspc.policy import without_nan, write_atomically
 
 if TYPE_CHECKING:
@@ -175,7 +175,8 @@ def _write(path: Path, table: pa.Table) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, buffer.getvalue())
     except OSError as error:
-        raise AspcError(f"Results cannot be written to {path}: {error.strerror or error}.") from error
+        kind = DiskTrouble if error.errno in DISK_ERRORS else AspcError
+        raise kind(f"Results cannot be written to {path}: {error.strerror or error}.") from error
 
 
 def _table(rows: Sequence[Row], columns: Mapping[str, Column], name: str) -> pa.Table:
@@ -253,6 +254,10 @@ def read(*folders: str | Path) -> Results:
     sources = [source for folder in folders for source in _sources(Path(folder))]
     if not sources:
         raise AspcError("Give at least one folder of results.")
+    if not any("runs" in source for source in sources):  # only which runs suites look at
+        raise AspcError(
+            f"No run in {a_few([str(folder) for folder in folders])} has ended yet; let `aspc bench` go on."
+        )
     tables: dict[str, list[pa.Table]] = {kind: [] for kind in TABLES}
     for i, source in enumerate(sources):
         for kind, path in source.items():
@@ -297,10 +302,13 @@ def a_few(names: Sequence[str]) -> str:
 
 def result_folders(folder: Path) -> list[Path]:
     """A folder, and those in it, as far as they hold results."""
+    return [place for place in _places(folder) if tables_of_runs(place)]
+
+
+def _places(folder: Path) -> list[Path]:
     if not folder.is_dir():
         return []
-    inner = sorted(place for place in folder.iterdir() if place.is_dir() and place.name not in TABLES)
-    return [place for place in (folder, *inner) if tables_of_runs(place)]
+    return [folder, *sorted(place for place in folder.iterdir() if place.is_dir() and place.name not in TABLES)]
 
 
 def tables_of_runs(folder: Path) -> list[Path]:
@@ -319,7 +327,7 @@ def _sources(folder: Path) -> list[dict[str, Path]]:
     if not folder.is_dir():
         raise AspcError(f"There is no folder of results at {folder}.")
     found: list[dict[str, Path]] = []
-    for place in result_folders(folder):
+    for place in _places(folder):
         for runs in tables_of_runs(place):
             if runs.parent == place:
                 found.append({kind: place / f"{kind}.parquet" for kind in TABLES})

@@ -5,23 +5,34 @@ A job that runs into its time limit, or is preempted, is put into the queue agai
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from aspc.errors import AspcError, DiskTrouble, MissingExtra
+from aspc.errors import AspcError, DiskTrouble, MissingExtra, OutsideTrouble, first_line
 from aspc.experiments.engine import Ended, Watching
 from aspc.experiments.groups import Group, group_folder, part_file, run_group
 from aspc.policy import write_atomically
+from aspc.training.trainer import Interrupted
 
 DEFAULT_MINUTES = 24 * 60
+ANY_NUMBER_OF_TIMES = 1_000_000  # that a job may run into its time limit
+STOPPED = "stopped"  # a file of a group whose job was told to stop
 
 
 class GroupJob:
     """What a job does; submitit asks `checkpoint` what to do with one that is cut off."""
 
     def __call__(self, bench: str, group_id: str) -> None:
-        run_group(Path(bench), group_id)
+        mark = group_folder(Path(bench), group_id) / STOPPED
+        mark.unlink(missing_ok=True)
+        try:
+            run_group(Path(bench), group_id)
+        except Interrupted as interruption:
+            # SIGTERM, as before a preemption: the checkpoint is saved. Without a result the job can be begun again.
+            mark.touch()
+            os._exit(interruption.exit_code)
 
     def checkpoint(self, bench: str, group_id: str) -> Any:
         from submitit.helpers import DelayedSubmission
@@ -57,10 +68,15 @@ class SlurmEngine(Watching):
             raise AspcError("Slurm gives whole cores and GPUs: give whole numbers.")
         settings = slurm_settings(words)
         try:
-            self._executor = submitit.AutoExecutor(folder=bench / "slurm", cluster=cluster)
+            self._executor = submitit.AutoExecutor(
+                folder=bench / "slurm", cluster=cluster, slurm_max_num_timeout=ANY_NUMBER_OF_TIMES
+            )
         except RuntimeError as error:
             raise AspcError(f"Slurm cannot be used from here: {error}.") from error
-        self._executor.update_parameters(name="aspc", cpus_per_task=int(cpus), gpus_per_node=int(gpus), **settings)
+        try:
+            self._executor.update_parameters(name="aspc", cpus_per_task=int(cpus), gpus_per_node=int(gpus), **settings)
+        except NameError as error:  # submitit's own for a name that it does not know
+            raise AspcError(f"submitit does not know a setting of --slurm: {first_line(error)}.") from error
         self._job_kind = submitit.LocalJob if cluster == "local" else submitit.SlurmJob
         self.bench = bench
 
@@ -89,9 +105,17 @@ class SlurmEngine(Watching):
             return Ended(group)
         if not over:
             return None
+        stopped = group_folder(self.bench, group.group_id) / STOPPED
+        if stopped.exists() and not str(job.state).startswith("CANCELLED"):  # not by us or the user: by the cluster
+            stopped.unlink()
+            self.start(group)
+            return None
         said = f"The job {job.job_id} ended without results; its log is {job.paths.stderr}"
-        if DiskTrouble.__name__ in str(job.exception()):  # no fault of the run: the bench stops, and can go on
+        failure = str(job.exception())
+        if DiskTrouble.__name__ in failure:  # no fault of the run: the bench stops, and can go on
             raise DiskTrouble(f"{said}; it could not write, so make room, and the same command goes on.")
+        if OutsideTrouble.__name__ in failure:
+            raise OutsideTrouble(f"{said}; when what it says is mended, the same command goes on.")
         return Ended(group, said)
 
     def close(self) -> None:

@@ -62,10 +62,11 @@ def start_states(dataset: Dataset) -> States:
 
 
 def choose_states(dataset: Dataset, which: Literal["auto", "start", "all"]) -> States:
-    """Where policies are valued: at the first states of episodes, or, where the log has none, everywhere in it."""
+    """Where policies are valued: at the first states of episodes, or, where the log is a single one, everywhere in it:
+    one state says little, and nothing of how far off it may be."""
     if which not in ("auto", "start", "all"):
         raise AspcError(f"Policies are valued at 'start', 'all' or 'auto' states, not {which!r}.")
-    if which == "all" or (which == "auto" and dataset.never_ends):
+    if which == "all" or (which == "auto" and len(dataset.episode_lengths) == 1):
         return all_states(dataset)
     return start_states(dataset)
 

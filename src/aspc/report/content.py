@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -10,8 +10,8 @@ from aspc.errors import AspcError
 from aspc.experiments.results import Results
 from aspc.report import claims, curves, tables
 from aspc.report.stats import Estimate
-from aspc.report.style import Style, styles
-from aspc.report.view import View, averaged, in_order, prepare, scores
+from aspc.report.style import TASK_COLOURS, Style, in_turn, styles
+from aspc.report.view import MEASURES, View, averaged, prepare, quality_of, scores
 
 MAIN_SUITES = (
     "main_table",
@@ -30,6 +30,14 @@ class Compared(NamedTuple):
     best: Mapping[str, Estimate]
 
 
+class Line(NamedTuple):
+    """One of the curves in a picture."""
+
+    curve: curves.Curve
+    name: str
+    style: Style
+
+
 @dataclass(frozen=True)
 class Content:
     """The parts of a report."""
@@ -44,12 +52,18 @@ class Content:
     radar: tables.Radar | None
     curves: tuple[curves.Curve, ...]
     ablations: tuple[tables.Ablation, ...]
+    by_dataset: tuple[tables.ByDataset, ...]
     speeds: tuple[tables.Speed, ...]
+    interval_speeds: tuple[tables.Speed, ...]
     claims: tuple[claims.Claim, ...]
 
     def style_of_label(self, label: str) -> Style:
         """The style of a column of the main table."""
         return self.styles[self.main.series[label]]
+
+    def units(self, datasets: Iterable[str]) -> str:
+        """What the numbers on these datasets are."""
+        return " or ".join(dict.fromkeys(MEASURES[self.measures[name]] for name in datasets))
 
     def compared(self) -> Compared | None:
         """On the datasets that all have. With nothing to compare: one column's average, or the first dataset."""
@@ -74,13 +88,25 @@ class Content:
         learned = [series for series in drawn if algo[series].split("+")[-1] == "aspc"]
         return "ASPC" if "ASPC" in learned else next(iter(learned), None)
 
+    def scale_by_task(self) -> dict[str, list[Line]]:
+        """The scale on datasets that have no quality in their name, a picture for each task."""
+        found = {c.dataset: c for c in curves.pick(self.curves, "scale") if c.series == self.scale_series}
+        datasets = [name for name in self.datasets if name in found and not quality_of(name)]
+        return {
+            task: [
+                Line(found[name], short, style)
+                for (name, short), style in zip(inside.items(), in_turn(TASK_COLOURS), strict=False)
+            ]
+            for task, inside in curves.by_task(datasets).items()
+        }
+
 
 def build(results: Results, done: Callable[[str], None] = lambda part: None) -> Content:
     """Compute a report's parts; `done` is called with the name of each before it is made."""
     view = prepare(results)
     if view.runs.empty:
         raise AspcError("These results have no run that is done; there is nothing to report yet.")
-    names = view.suites()
+    names = tables.in_suites_order(view.suites())
     largest = view.places["suite"].value_counts().idxmax()
     leading = next((name for name in MAIN_SUITES if name in names), largest)
     done("tables")
@@ -96,9 +122,10 @@ def build(results: Results, done: Callable[[str], None] = lambda part: None) -> 
     done("claims")
     checked = claims.check_all(view)
     done("ablations")
+    ablations, speeds = tables.ablations(view), tables.runtime(view)
     return Content(
         view,
-        tuple(in_order(view.runs["dataset"].unique())),
+        tuple(tables.in_papers_order(view.runs["dataset"].unique())),
         dict(zip(view.runs["dataset"], view.runs["measure"], strict=True)),
         styles(series),
         main,
@@ -106,7 +133,9 @@ def build(results: Results, done: Callable[[str], None] = lambda part: None) -> 
         aggregates,
         tables.radar(wide) if wide else None,
         tuple(all_curves),
-        tuple(tables.ablations(view)),
-        tuple(tables.comparable_speeds(tables.runtime(view))),
+        tuple(ablations),
+        tuple(tables.by_dataset(view, a) for a in ablations if a.group.source in tables.PER_DATASET),
+        tuple(tables.comparable_speeds(speeds)),
+        tuple(tables.interval_speeds(speeds)),
         tuple(checked),
     )

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
-from aspc.report.view import View, one_each
+from aspc.data.d4rl import without_version
+from aspc.presets.paper_tables import domain_of
+from aspc.report.view import TASKS, View, one_each, task_of
 
 METRICS = ("score", "scale", "q", "bc_loss")
 MOST_POINTS = 200
@@ -73,3 +76,19 @@ def downsample(length: int, points: int) -> np.ndarray:
 
 def pick(curves: Sequence[Curve], metric: str, series: str | None = None, dataset: str | None = None) -> list[Curve]:
     return [c for c in curves if c.metric == metric and series in (None, c.series) and dataset in (None, c.dataset)]
+
+
+def by_task(datasets: Iterable[str]) -> dict[str, dict[str, str]]:
+    """Tasks, their datasets, and what tells each from the others there: few enough for one picture of a task."""
+    out: dict[str, dict[str, str]] = {}
+    for name in datasets:
+        task = _picture_of(name)
+        out.setdefault(task, {})[name] = name.removeprefix(f"{task}-")
+    return out
+
+
+def _picture_of(dataset: str) -> str:
+    """OGBench has five tasks in each of its mazes; names that nobody knows are together."""
+    if domain_of(dataset) == "OGBench":
+        return re.sub(r"-task[0-9]+$", "", without_version(dataset))
+    return task if (task := task_of(dataset)) in TASKS else "other datasets"

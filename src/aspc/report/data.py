@@ -6,7 +6,6 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -15,10 +14,10 @@ import pandas as pd
 from aspc.experiments.results import parse_json
 from aspc.report.content import Content
 from aspc.report.curves import METRICS, Curve
-from aspc.report.stats import Estimate
-from aspc.report.style import QUALITY_COLOURS, TASK_COLOURS
-from aspc.report.tables import Ablation
-from aspc.report.view import DOMAINS, MEASURES, QUALITIES, domain_of, in_order, quality_of, task_of
+from aspc.report.stats import NONE, Estimate
+from aspc.report.style import QUALITY_COLOURS
+from aspc.report.tables import Ablation, ByDataset, Speed
+from aspc.report.view import DOMAINS, MEASURES, QUALITIES, domain_of, quality_of, task_of
 
 
 def page_data(content: Content) -> dict[str, Any]:
@@ -45,12 +44,14 @@ def page_data(content: Content) -> dict[str, Any]:
         ],
         "domains": list(DOMAINS),
         "curves": curves,
-        "scale": _scale_data(content),
+        "scale": _scale_data(content, position),
         "overall": _overall_data(content, numbers),
         "radar": _radar_data(content, numbers),
         "lastBest": _last_best(content, numbers),
         "ablations": [_ablation_data(a, numbers) for a in content.ablations],
-        "runtime": [[numbers[s.series], *_three(s.seconds), s.runs] for s in content.speeds],
+        "byDataset": [_by_dataset_data(found, numbers, content) for found in content.by_dataset],
+        "runtime": _speeds_data(content.speeds, numbers),
+        "intervals": _speeds_data(content.interval_speeds, numbers),
         "runs": runs_data(content.view.all_runs, places),
     }
 
@@ -78,10 +79,9 @@ def _curve(curve: Curve) -> list[Any]:
     return [METRICS.index(curve.metric), packed, _list(curve.mean), _list(curve.std), curve.n]
 
 
-def _scale_data(content: Content) -> dict[str, Any]:
+def _scale_data(content: Content, position: Mapping[str, int]) -> dict[str, Any]:
     """Which datasets each picture of the scale has; their curves are those of `curves`."""
     curves = [c for c in content.curves if c.metric == "scale" and c.series == content.scale_series]
-    position = {name: i for i, name in enumerate(content.datasets)}
     tasks = sorted({task_of(c.dataset) for c in curves if quality_of(c.dataset)})
     by_quality = [
         [
@@ -92,14 +92,28 @@ def _scale_data(content: Content) -> dict[str, Any]:
         ]
         for task in tasks
     ]
-    others = [c.dataset for c in curves if not quality_of(c.dataset)]
-    shades = dict(zip(dict.fromkeys(task_of(name) for name in in_order(others)), cycle(TASK_COLOURS), strict=False))
+    by_task = [
+        [[position[line.curve.dataset], line.name, *line.style] for line in lines]
+        for lines in content.scale_by_task().values()
+    ]
     number = list(content.styles).index(content.scale_series) if curves and content.scale_series else 0
+    return {"series": number, "qualities": by_quality, "tasks": by_task}
+
+
+def _by_dataset_data(found: ByDataset, numbers: Mapping[str, int], content: Content) -> dict[str, Any]:
     return {
-        "series": number,
-        "qualities": by_quality,
-        "tasks": [[position[n], task_of(n), shades[task_of(n)]] for n in in_order(others)],
+        "datasets": found.datasets,
+        "unit": content.units(found.datasets),
+        "changes": [found.changes(name) for name in found.datasets],
+        "bars": [
+            [numbers[series], label, [_three(found.scores.get((name, label), NONE)) for name in found.datasets]]
+            for label, series in found.series.items()
+        ],
     }
+
+
+def _speeds_data(speeds: Iterable[Speed], numbers: Mapping[str, int]) -> list[Any]:
+    return [[numbers[s.series], *_three(s.seconds), s.runs] for s in speeds]
 
 
 def _overall_data(content: Content, numbers: Mapping[str, int]) -> dict[str, Any] | None:

@@ -87,16 +87,16 @@
     draw(place, traces, more);
   };
 
-  // Rows are [dataset, group, colour]: a group has one entry in the legend; datasets say their name on hover.
-  const drawScale = (chosen, byName) => (place) => {
+  // Rows are [dataset, name, colour, dash]; two versions of a dataset may have one name, and one entry in the legend.
+  const drawScale = (chosen) => (place) => {
     const named = new Set();
-    const traces = chosen.flatMap(([at, group, colour]) => (data.curves[at] || [])
+    const traces = chosen.flatMap(([at, name, colour, dash = "solid"]) => (data.curves[at] || [])
       .filter((c) => c[0] === data.scale.series && c[1] === METRIC.scale)
-      .flatMap((c) => band(byName ? data.datasets[at][0] : group, colour, "solid", c, true))
+      .flatMap((c) => band(name, colour, dash, c, true))
       .map((trace) => {
-        const first = trace.hoverinfo !== "skip" && !named.has(group);
-        if (first) named.add(group);
-        return { ...trace, name: plain(group), legendgroup: group, showlegend: first };
+        const first = trace.hoverinfo !== "skip" && !named.has(name);
+        if (first) named.add(name);
+        return { ...trace, name: plain(name), legendgroup: name, showlegend: first };
       }));
     draw(place, traces, { xaxis: onSteps, yaxis: scaleAxis(traces), showlegend: true, hovermode: "closest", legend: onTop });
   };
@@ -113,24 +113,29 @@
       yaxis: { title: { text: "share of runs above τ" }, tickformat: ".0%", range: [0, 1.02] } });
   };
 
+  // Bars of one colour are told apart as lines of one colour are.
+  const HATCH = { solid: "", dash: "/", dot: ".", dashdot: "x", longdash: "\\", longdashdot: "+" };
+  const fill = ([, colour, dash]) => ({ color: colour,
+    pattern: { shape: HATCH[dash], fillmode: "overlay", fgcolor: css("--card"), size: 7, solidity: 0.25 } });
+  const errors = (values) => ({ type: "data", symmetric: false, array: values.map((v) => (v && v[2] !== null ? v[2] - v[0] : null)),
+    arrayminus: values.map((v) => (v && v[1] !== null ? v[0] - v[1] : null)), color: css("--ink"), thickness: 1, width: 2 });
+
   // Horizontal bars with intervals; rows are [series, label, value, low, high].
   const drawBars = (place, rows, more, unit) => {
-    const kept = [...rows].reverse();
-    const traces = !kept.length ? [] : [{ type: "bar", orientation: "h", y: kept.map((r) => plain(r[1])), x: kept.map((r) => r[2]),
-      marker: { color: kept.map((r) => data.series[r[0]][1]) },
-      error_x: { type: "data", symmetric: false, array: kept.map((r) => (r[4] === null ? 0 : r[4] - r[2])),
-        arrayminus: kept.map((r) => (r[3] === null ? 0 : r[2] - r[3])), color: css("--ink"), thickness: 1.2, width: 3 },
-      customdata: kept.map((r) => (r[3] === null ? "" : ` (${figure(r[3])} to ${figure(r[4])})`)),
-      hovertemplate: `%{y}: %{x:.4g}${unit}%{customdata}<extra></extra>` }];
-    draw(place, traces, { bargap: 0.35, ...more });
+    const traces = [...rows].reverse().map(([s, label, ...three]) => ({ type: "bar", orientation: "h", y: [plain(label)],
+      x: [three[0]], marker: fill(data.series[s]), error_x: errors([three]),
+      customdata: [three[1] === null ? "" : ` (${figure(three[1])} to ${figure(three[2])})`],
+      hovertemplate: `%{y}: %{x:.4g}${unit}%{customdata}<extra></extra>` }));
+    draw(place, traces, { barmode: "overlay", bargap: 0.35, ...more });
   };
   const drawImprovement = (place) => drawBars(place, data.overall.improvement.filter(([s]) => shown.has(s)), {
     xaxis: { range: [0, 1], title: { text: plain(`P(${data.overall.reference} scores more)`) } },
     shapes: [{ type: "line", x0: 0.5, x1: 0.5, yref: "paper", y0: 0, y1: 1, line: { color: css("--muted"), width: 1, dash: "dot" } }],
   }, "");
-  const drawRuntime = (place) => drawBars(place,
-    data.runtime.filter(([s]) => shown.has(s) || !data.main.includes(s)).map(([s, ...rest]) => [s, data.series[s][0], ...rest]),
+  const drawSeconds = (place, rows) => drawBars(place, rows.map(([s, ...rest]) => [s, data.series[s][0], ...rest]),
     { xaxis: { title: { text: "seconds" }, rangemode: "tozero" } }, " s");
+  const drawRuntime = (place) => drawSeconds(place, data.runtime.filter(([s]) => shown.has(s) || !data.main.includes(s)));
+  const drawIntervals = (place) => drawSeconds(place, data.intervals);
 
   const drawRadar = (place) => {
     const { tasks, values } = data.radar;
@@ -162,9 +167,7 @@
   const drawAblation = (found) => (place) => {
     const x = found.domains.map(plain);
     const traces = found.bars.map(([s, label, values, paper]) => ({ type: "bar", name: plain(label), x,
-      y: values.map((v) => v && v[0]), marker: { color: data.series[s][1] },
-      error_y: { type: "data", symmetric: false, array: values.map((v) => (v && v[2] !== null ? v[2] - v[0] : 0)),
-        arrayminus: values.map((v) => (v && v[1] !== null ? v[0] - v[1] : 0)), color: css("--ink"), thickness: 1, width: 2 },
+      y: values.map((v) => v && v[0]), marker: fill(data.series[s]), error_y: errors(values),
       customdata: values.map((v, i) => (v && v[1] !== null ? ` (${figure(v[1], 3)} to ${figure(v[2], 3)})` : "")
         + (paper[i] === null ? "" : `, paper ${figure(paper[i], 3)} %`)),
       hovertemplate: `${plain(label)}, %{x}: %{y:.3g} %%{customdata}<extra></extra>`, offsetgroup: label }));
@@ -175,11 +178,29 @@
       legend: onTop, yaxis: { ticksuffix: " %", zerolinecolor: css("--muted") } });
   };
 
-  const charts = { profiles: drawProfiles, improvement: drawImprovement, radar: drawRadar, last_best: drawLastBest, runtime: drawRuntime };
+  // Scores on each dataset; the change is written above the tallest of its bars, upright where there is little room.
+  const drawByDataset = (found) => (place) => {
+    const x = found.datasets.map(plain);
+    const traces = found.bars.map(([s, label, values]) => ({ type: "bar", name: plain(label), x, y: values.map((v) => v[0]),
+      marker: fill(data.series[s]), error_y: errors(values), offsetgroup: label,
+      customdata: values.map((v) => (v[1] === null ? "" : ` (${figure(v[1], 3)} to ${figure(v[2], 3)})`)),
+      hovertemplate: `${plain(label)}, %{x}: %{y:.3g}%{customdata}<extra></extra>` }));
+    const top = (i) => Math.max(0, ...found.bars.map(([, , values]) => values[i][2] ?? values[i][0] ?? 0));
+    const [narrow, phone] = [place.clientWidth / x.length < 52, place.clientWidth < 600];
+    const annotations = found.changes.map((text, i) => ({ x: x[i], y: top(i), text: plain(text), showarrow: false, yanchor: "bottom",
+      font: { size: 10 }, textangle: narrow ? -90 : 0 }));
+    draw(place, traces, { barmode: "group", bargap: 0.25, showlegend: true, legend: onTop, annotations,
+      margin: { l: 48, r: 12, t: 10, b: phone ? 180 : 120 }, yaxis: { title: { text: found.unit } },
+      xaxis: { type: "category", tickangle: phone ? -90 : -40, automargin: false } });
+  };
+
+  const charts = { profiles: drawProfiles, improvement: drawImprovement, radar: drawRadar, last_best: drawLastBest, runtime: drawRuntime,
+    intervals: drawIntervals };
   for (const metric of Object.keys(METRIC)) charts[`curve-${metric}`] = drawCurves(metric);
   data.scale.qualities.forEach((chosen, i) => { charts[`quality-${i}`] = drawScale(chosen); });
-  charts.tasks = drawScale(data.scale.tasks, true);
+  data.scale.tasks.forEach((chosen, i) => { charts[`task-${i}`] = drawScale(chosen); });
   data.ablations.forEach((found, i) => { charts[`ablation-${i}`] = drawAblation(found); });
+  data.byDataset.forEach((found, i) => { charts[`dataset-${i}`] = drawByDataset(found); });
 
   // Pictures are drawn when they come near the screen, and again when what they show changes.
   const visible = new Set();
@@ -225,13 +246,13 @@
     hidden.textContent = columns.filter((th) => some && off.has(th.dataset.series))
       .map((th) => `table.first [data-l="${th.dataset.l}"]{display:none}`).join("");
     $$("tr[data-series]").forEach((row) => { row.hidden = off.has(row.dataset.series); });
-    redraw((name) => !name.startsWith("quality-") && name !== "tasks" && !name.startsWith("ablation-"));
+    redraw((name) => !/^(quality|task|ablation|dataset)-|^intervals$/.test(name)); // these show their own series
   };
   $("table.scores")?.classList.add("first");
-  data.series.forEach(([name, colour], i) => {
+  data.series.forEach(([name, colour, dash], i) => {
     const chip = element("button");
-    const dot = element("i");
-    dot.style.background = colour;
+    const dot = element("i", undefined, dash === "solid" ? "" : "striped");
+    dot.style.backgroundColor = colour;
     chip.append(dot, name);
     chip.dataset.series = i;
     chip.addEventListener("click", () => { shown.has(i) ? shown.delete(i) : shown.add(i); applySeries(); });

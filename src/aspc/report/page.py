@@ -21,8 +21,9 @@ from aspc.report.claims import FAILS, HOLDS, OPEN, Check, Claim
 from aspc.report.content import Content
 from aspc.report.data import page_data
 from aspc.report.stats import Estimate
-from aspc.report.tables import MOST_COMPARED, Ablation, Cell, Row, Table
-from aspc.report.view import MEASURES, quality_of, task_of
+from aspc.report.style import Style
+from aspc.report.tables import MOST_COMPARED, Ablation, Cell, Row, Speed, Table
+from aspc.report.view import MEASURES, TASKS, quality_of, task_of
 
 PAPER_STEPS = 1_000_000
 SIGNS = {HOLDS: ("holds", "✓"), FAILS: ("fails", "✕"), OPEN: ("open", "·")}
@@ -38,8 +39,10 @@ SECTIONS = {
 }
 
 SCORES_NOTE = """Mean over seeds of the last evaluation, with its 95 % interval below; the paper’s number beside it, ±
-its standard deviation. <b>Bold</b> is the best of a row, <u>underlined</u> the second best, in ours and in the
-paper’s separately. A number leads to its runs; a heading sorts."""
+its standard deviation over seeds, which is another quantity than an interval of the mean: point at a number of ours for
+its own. <b>Bold</b> is the best of a row, <u>underlined</u> the second best, in ours and in the paper’s separately. A
+number leads to its runs; a heading sorts."""
+SUITES_NOTE = """By the part of the paper that each reproduces, in its order; then others."""
 CLAIMS_NOTE = """Each claim of the paper, checked on these data. A check holds where its whole 95 % interval is on the
 claimed side, does not hold where all of it is on the other, and is open in between. A claim does not hold if one of its
 checks does not; it holds if all of them do and nothing that it speaks of is missing."""
@@ -47,7 +50,9 @@ OVERALL_NOTE = """Intervals from a stratified bootstrap over seeds (rliable), th
 CURVES_NOTE = """On <b class="picked"></b>: mean over seeds, the band is one standard deviation each way, as in the
 paper. Pick another dataset in the bar above."""
 ABLATIONS_NOTE = """Percent difference of domain averages from the paper’s baseline of each comparison, with 95 %
-intervals. A diamond is the paper’s number."""
+intervals. A diamond is the paper’s number for the same datasets."""
+BY_DATASET_NOTE = """The same on each dataset, as the paper draws it: means over seeds with 95 % intervals, and above
+them the difference in percent."""
 RUNS_NOTE = """Every run behind the numbers. A row opens its whole record: settings, config, versions, folder."""
 METHOD_NOTE = """A number is the mean over seeds; its interval is Student’s t at 95 %. Averages weigh each dataset the
 same, with Satterthwaite’s degrees of freedom; differences are Welch’s. Methods are compared only on datasets that
@@ -209,7 +214,7 @@ def _scores(content: Content) -> str:
         f"<details><summary>{esc(_table_name(table))}</summary>{_table(table, content)}</details>"
         for table in content.others
     )
-    heading = "<h3>Other suites</h3>" if others else ""
+    heading = f'<h3>Other suites</h3><p class="note">{SUITES_NOTE}</p>' if others else ""
     return (
         f'<p class="note">{SCORES_NOTE}</p><div class="switch" role="group" aria-label="Which evaluation">'
         '<button data-which="last" aria-pressed="true">Last evaluation</button>'
@@ -219,7 +224,10 @@ def _scores(content: Content) -> str:
 
 
 def _table_name(table: Table) -> str:
-    return f"{table.suite.replace('_', ' ')}{f' · {table.source} of the paper' if table.source else ''}"
+    """What the paper calls it, what it is about, and the suite that made it."""
+    about = table.title[:1].upper() + table.title[1:]
+    source = f"{table.source} of the paper" if table.source else ""
+    return " · ".join(filter(None, (source, about, table.suite)))
 
 
 def _table(table: Table, content: Content) -> str:
@@ -252,10 +260,16 @@ def _table(table: Table, content: Content) -> str:
 
 def _head_cell(i: int, label: str, table: Table, content: Content, paper: bool) -> str:
     series = table.series[label]
-    dot = f'<i class="dot" style="background:{content.styles[series].colour}"></i>'
+    dot = _dot(content.styles[series])
     beside = "<small>ours / paper</small>" if paper else ""
     names = f'data-series="{esc(series)}" data-label="{esc(label)}"'
     return f'<th scope="col" data-l="{i}" {names}><button>{dot}{esc(label)}</button>{beside}</th>'
+
+
+def _dot(style: Style) -> str:
+    """The colour of a series; striped where its lines are dashed."""
+    striped = "" if style.dash == "solid" else " striped"
+    return f'<i class="dot{striped}" style="background-color:{style.colour}"></i>'
 
 
 def _score_cell(i: int, cell: Cell | None, row: Row) -> str:
@@ -266,13 +280,17 @@ def _score_cell(i: int, cell: Cell | None, row: Row) -> str:
     title = f"{count}, {cell.steps:,} steps"
     whole = row.average and cell.n < len(row.datasets)
     ours = "".join(
-        f'<span class="{which}"><a href="#runs" title="{esc(title)}"><{tag}>{number(e.value)}</{tag}></a>'
+        f'<span class="{which}"><a href="#runs" title="{esc(title)}{_spread(std)}"><{tag}>{number(e.value)}</{tag}></a>'
         f"<small>{interval(e) or '1 seed' * (cell.n == 1 and not row.average)}</small></span>"
-        for which, e in (("last", cell.last), ("best", cell.best))
+        for which, e, std in (("last", cell.last, cell.last_std), ("best", cell.best, cell.best_std))
     )
     some = f"<small>{cell.n} of {len(row.datasets)}</small>" if whole else ""
     values = f'data-last="{cell.last.value:.6g}" data-best="{cell.best.value:.6g}"'
     return f'<td data-l="{i}" {values}>{ours}{some}{_paper(cell)}</td>'
+
+
+def _spread(std: float) -> str:
+    return f"; standard deviation over seeds ± {number(std)}" if math.isfinite(std) else ""
 
 
 def _paper(cell: Cell) -> str:
@@ -365,8 +383,8 @@ def _overall(content: Content, figures: Sequence[str]) -> str:
     n = len(found.datasets)
     on = f"{n} dataset{'s' * (n != 1)} that all of them have"
     rows = "".join(
-        f'<tr data-series="{esc(content.main.series[label])}"><th scope="row"><i class="dot" '
-        f'style="background:{content.style_of_label(label).colour}"></i>{esc(label)}</th>'
+        f'<tr data-series="{esc(content.main.series[label])}"><th scope="row">'
+        f"{_dot(content.style_of_label(label))}{esc(label)}</th>"
         + "".join(
             f'<td data-value="{e.value:.6g}">{number(e.value)}<small>{interval(e)}</small></td>'
             for e in (found.mean[label], found.iqm[label])
@@ -385,7 +403,10 @@ def _overall(content: Content, figures: Sequence[str]) -> str:
         some = ", ".join(found.left_out[:5]) + (f" and {len(found.left_out) - 5} more" if found.left_out[5:] else "")
         without = f" Not compared, with few datasets or beyond the first {MOST_COMPARED}: {esc(some)}."
     charts = _chart(
-        "profiles", "Performance profiles", "Share of runs that score more than τ; bands are 95 % intervals.", figures
+        "profiles",
+        "Performance profiles",
+        "Share of runs that score more than τ; bands are 95 % intervals · as Figure 2",
+        figures,
     ) + _chart(
         "improvement",
         f"Does {found.reference} do better?",
@@ -394,7 +415,10 @@ def _overall(content: Content, figures: Sequence[str]) -> str:
     )
     if content.radar is not None:
         charts += _chart(
-            "radar", "Radar", f"Mean of each task, 0 the worst and 1 the best of these {len(found.labels)}.", figures
+            "radar",
+            "Radar",
+            f"Mean of each task, 0 the worst and 1 the best of these {len(found.labels)} · as Figure 2",
+            figures,
         )
     charts += _chart(
         "last_best",
@@ -404,19 +428,19 @@ def _overall(content: Content, figures: Sequence[str]) -> str:
         "last_and_best",
     )
     return (
-        f'<p class="note">{esc(_table_name(content.main))}, on the {on}. {OVERALL_NOTE}{without}</p>'
+        f'<p class="note">Of the suite {esc(content.main.suite)}, on the {on}. {OVERALL_NOTE}{without}</p>'
         f'{table}<div class="charts">{charts}</div>'
     )
 
 
 def _curves(figures: Sequence[str]) -> str:
     charts = "".join(
-        _chart(f"curve-{metric}", title, text, figures, "learning_curves" if metric == "score" else "-")
-        for metric, title, text in (
-            ("score", "Score", "of the evaluations"),
-            ("scale", "Scale", "that the algorithm learns"),
-            ("q", "Q", "of the policy’s actions, mean"),
-            ("bc_loss", "BC loss", "mean"),
+        _chart(f"curve-{metric}", title, text, figures, file)
+        for metric, title, text, file in (
+            ("score", "Score", "of the evaluations · as Figures 8 and 10", "learning_curves"),
+            ("scale", "Scale", "that the algorithm learns · as Figure 7", "-"),
+            ("q", "Q", "of the policy’s actions, mean · as Figure 10", "q_curves"),
+            ("bc_loss", "BC loss", "mean · as Figure 10", "bc_loss_curves"),
         )
     )
     return f'<p class="note">{CURVES_NOTE}</p><div class="charts">{charts}</div>'
@@ -428,13 +452,14 @@ def _scale(content: Content, figures: Sequence[str]) -> str:
         return ""
     by_quality = sorted({task_of(c.dataset) for c in curves if quality_of(c.dataset)})
     charts = "".join(
-        _chart(f"quality-{i}", task, "alpha by the quality of the data", figures, "alpha_by_quality")
+        _chart(
+            f"quality-{i}", task, "alpha by the quality of the data · as Figures 3 and 7", figures, "alpha_by_quality"
+        )
         for i, task in enumerate(by_quality)
     )
-    if any(not quality_of(c.dataset) for c in curves):
-        charts += _chart(
-            "tasks", "By task", "alpha on each dataset, coloured by task", figures, "alpha_by_task", "wide"
-        )
+    for i, task in enumerate(content.scale_by_task()):
+        text = f"alpha on its datasets{' · as Figures 4 and 7' * (task in TASKS)}"
+        charts += _chart(f"task-{i}", task, text, figures, "alpha_by_task")
     return (
         f'<p class="note">How {esc(content.scale_series)}’s scale moves. Small favours '
         f'imitation of the data, large favours Q.</p><div class="charts three">{charts}</div>'
@@ -446,7 +471,7 @@ def _ablations(content: Content, figures: Sequence[str]) -> str:
         _chart(
             f"ablation-{i}",
             a.group.title,
-            f"% difference from {esc(a.group.baseline)} · {esc(a.group.source)} · {_counts(a)}",
+            f"% difference from {esc(a.group.baseline)} · {esc(a.group.source)} · {_counts(a)}{_without_paper(a)}",
             figures,
             "ablations",
         )
@@ -454,7 +479,27 @@ def _ablations(content: Content, figures: Sequence[str]) -> str:
     )
     if not charts:
         return ""
-    return f'<p class="note">{ABLATIONS_NOTE}</p><div class="charts">{charts}</div>'
+    single = "".join(
+        _chart(
+            f"dataset-{i}",
+            found.group.title,
+            f"{content.units(found.datasets)} · above, the difference from {esc(found.group.baseline)} · "
+            f"{esc(found.group.source)}",
+            figures,
+            "by_dataset",
+            "wide high",
+        )
+        for i, found in enumerate(content.by_dataset)
+    )
+    if single:
+        single = f'<h3>By dataset</h3><p class="note">{BY_DATASET_NOTE}</p><div class="charts">{single}</div>'
+    return f'<p class="note">{ABLATIONS_NOTE}</p><div class="charts">{charts}</div>{single}'
+
+
+def _without_paper(ablation: Ablation) -> str:
+    if not ablation.without_paper:
+        return ""
+    return f" · no diamond on {esc(', '.join(ablation.without_paper))}: the paper’s numbers are over all its datasets"
 
 
 def _counts(ablation: Ablation) -> str:
@@ -462,14 +507,21 @@ def _counts(ablation: Ablation) -> str:
 
 
 def _runtime(content: Content, figures: Sequence[str]) -> str:
-    if not content.speeds:
-        return ""
-    first = content.speeds[0]
-    side = "alone" if first.together == 1 else f"{first.together} runs side by side"
-    text = f"{esc(first.dataset)} on {esc(first.device)}, {side}; compilation left out"
-    if first.together > 1:
+    charts = ""
+    if content.speeds:
+        text = f"{_setting(content.speeds[0])} · as Figure 5a"
+        charts += _chart("runtime", "Seconds for a million steps", text, figures, css="wide")
+    if content.interval_speeds:
+        title, text = "By update interval of alpha", f"{_setting(content.interval_speeds[0])} · as Figure 5b"
+        charts += _chart("intervals", title, text, figures, "runtime_by_interval", "wide")
+    return charts and f'<div class="charts">{charts}</div>'
+
+
+def _setting(speed: Speed) -> str:
+    text = f"{esc(speed.dataset)} on {esc(speed.device)}, {speed.company}; compilation left out"
+    if speed.together > 1:
         text += ". Other groups may have shared the device: what an algorithm costs, only runs that train alone say"
-    return f'<div class="charts">{_chart("runtime", "Seconds for a million steps", text, figures, css="wide")}</div>'
+    return text
 
 
 def _runs(content: Content) -> str:

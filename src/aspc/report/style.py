@@ -1,8 +1,9 @@
-"""One colour and dash for each series, everywhere. Colours are told apart with colour blindness, on light and dark."""
+"""One colour and dash for each series, everywhere. Colours are for light and dark pages alike."""
 
 from __future__ import annotations
 
-import zlib
+from collections.abc import Iterator, Sequence
+from itertools import cycle
 from typing import NamedTuple
 
 COLOURS = {
@@ -17,8 +18,22 @@ COLOURS = {
     "FQL": "#6466cf",
     "BC": "#80868c",
 }
-OTHERS = ("#5a9e4b", "#4e79a7", "#7f6db0", "#3f8f8a", "#a35d6a", "#6b8e23", "#8c6d4f", "#5f7fbf", "#b0607f", "#708090")
-DASHES = ("solid", "dash", "dot", "dashdot")
+# For all other series: at least 0.08 (in OKLab) from each other and from those above, and seen on white and on black.
+OTHERS = (
+    "#0fc378",
+    "#5a5a00",
+    "#b4a5b4",
+    "#a5b400",
+    "#7887ff",
+    "#5a4b96",
+    "#c396ff",
+    "#69a587",
+    "#00694b",
+    "#b41e2d",
+    "#e169c3",
+    "#5aa54b",
+)
+DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 QUALITY_COLOURS = {  # dark is better data
     "expert": "#7d5fc9",
     "medium-expert": "#2b6ca3",
@@ -31,33 +46,36 @@ TASK_COLOURS = ("#d55e00", "#b98a00", "#0072b2", "#00916e", "#a3486b", "#6466cf"
 
 
 class Style(NamedTuple):
+    """Of lines. Bars have the colour, and a hatch for the dash."""
+
     colour: str
     dash: str
 
 
-def style_of(series: str) -> Style:
-    """An algorithm's own colour; X+ASPC has X's, dashed; any other name has the same one on every page."""
-    base, plus, rest = series.partition("+ASPC")
-    if series in COLOURS:
-        return Style(COLOURS[series], "solid")
-    if plus and not rest and base in COLOURS:
-        return Style(COLOURS[base], "dash")
-    number = zlib.crc32(series.encode())
-    return Style(OTHERS[number % len(OTHERS)], DASHES[1 + number // len(OTHERS) % 3])
+def in_turn(colours: Sequence[str]) -> Iterator[Style]:
+    """All colours, then all of them again with the next dash: no two alike for six times as many as there are."""
+    return cycle(Style(colour, dash) for dash in DASHES for colour in colours)
 
 
-def styles(series: list[str]) -> dict[str, Style]:
-    """Styles of the series on one page: others that fall on the same colour are moved apart while colours last."""
+def styles(series: Sequence[str]) -> dict[str, Style]:
+    """Styles of the series on one page. An algorithm has its own colour on every page, X+ASPC has X's, dashed; other
+    names have what comes next, so that those which stand together differ in colour."""
     out: dict[str, Style] = {}
-    used: set[str] = set()
+    spare = in_turn(OTHERS)
     for name in series:
-        style, algorithm = style_of(name), name.partition(", ")[0]
+        base, plus, rest = name.partition("+ASPC")
+        algorithm = name.partition(", ")[0]
+        if name in COLOURS:
+            out[name] = _solid(name)
+        elif plus and not rest and base in COLOURS:
+            out[name] = Style(COLOURS[base], "dash")
         # A variant has the colour of its algorithm where that one is not on the page itself.
-        if algorithm in COLOURS and algorithm not in series and COLOURS[algorithm] not in used:
-            style = Style(COLOURS[algorithm], "solid")
-        if style.colour in used and style.colour in OTHERS:
-            free = next((c for c in OTHERS if c not in used), style.colour)
-            style = style._replace(colour=free)
-        used.add(style.colour)
-        out[name] = style
+        elif algorithm in COLOURS and algorithm not in series and _solid(algorithm) not in out.values():
+            out[name] = _solid(algorithm)
+        else:
+            out[name] = next(spare)
     return out
+
+
+def _solid(algorithm: str) -> Style:
+    return Style(COLOURS[algorithm], "solid")

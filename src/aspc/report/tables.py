@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -11,11 +12,12 @@ import numpy as np
 import pandas as pd
 
 from aspc.data.d4rl import without_version
+from aspc.experiments import suites
 from aspc.presets.paper_tables import DOMAINS as SIZES
 from aspc.presets.paper_tables import TOTAL, PaperTable, domain_of, tables
 from aspc.report import stats
 from aspc.report.stats import Estimate
-from aspc.report.view import TASKS, View, averaged, in_order, paper_row, plain_if_any, scores, task_of
+from aspc.report.view import DOMAINS, TASKS, View, averaged, in_order, method, paper_row, plain_if_any, scores, task_of
 
 
 class Printed(NamedTuple):
@@ -28,12 +30,14 @@ class Printed(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """Ours: last and best over n seeds. An average counts datasets instead."""
+    """Ours: last and best over n seeds. An average counts datasets instead, and has no standard deviation of seeds."""
 
     last: Estimate
     best: Estimate
     n: int
     steps: int
+    last_std: float = math.nan
+    best_std: float = math.nan
     paper: Printed | None = None
     rank: int = 0
 
@@ -54,7 +58,8 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """A suite's table: labels are columns, `series` is each label's name (and colour) on the whole page."""
+    """A suite's table: labels are columns, `series` is each label's name (and colour) on the whole page. `source` is
+    the part of the paper that it reproduces."""
 
     suite: str
     source: str
@@ -73,13 +78,13 @@ OTHER_DATA = "these data were generated anew."
 
 def suite_table(view: View, suite: str) -> Table:
     """Mean over seeds with 95 % intervals for each dataset and label, averages of domains, the paper's numbers."""
-    runs, paper = view.suite(suite), tables().get(suite)
+    runs, paper, declared = view.suite(suite), tables().get(suite), declared_suite(suite)
     # The study's suites have the main table's algorithms on its datasets: its numbers stand beside theirs too.
     beside = paper or tables()["main_table"]
-    labels = ordered_labels(runs["label"].unique(), beside)
+    labels = ordered_labels(runs["label"].unique(), labels_of(declared) if declared else beside.variants)
     by_label = {label: runs[runs["label"] == label] for label in labels}
     rows: list[Row] = []
-    datasets = in_order(runs["dataset"].unique())
+    datasets = in_papers_order(runs["dataset"].unique())
     measures = dict(zip(runs["dataset"], runs["measure"], strict=True))
     for domain in dict.fromkeys(domain_of(name) for name in datasets):
         inside = [name for name in datasets if domain_of(name) == domain]
@@ -94,29 +99,68 @@ def suite_table(view: View, suite: str) -> Table:
     series = dict(zip(runs["label"], runs["series"], strict=True))
     return Table(
         suite,
-        paper.source if paper else "",
-        paper.title if paper else "",
+        declared.source if declared and suite in suites.get("paper").parts else "",
+        declared.title if declared else "",
         tuple(labels),
         {label: series[label] for label in labels},
         tuple(rows),
         (int(counts.min()), int(counts.max())),
-        tuple(_notes(rows, paper)),
+        (*_notes_on_suite(declared, paper), *_notes(rows)),
     )
 
 
-def ordered_labels(labels: Sequence[str], paper: PaperTable) -> list[str]:
-    """In the paper's order, then by name."""
-    known = {label: i for i, label in enumerate(paper.variants)}
-    return sorted(labels, key=lambda label: (known.get(label, len(known)), label))
+def declared_suite(name: str) -> suites.Suite | None:
+    """The suite of that name, if it is the paper's or one that is registered."""
+    return suites.get(name) if name in suites.names() else None
+
+
+def in_suites_order(names: Iterable[str]) -> list[str]:
+    """Declared suites in the paper's order, then others as they come."""
+    known = suites.names()
+    return sorted(names, key=lambda name: known.index(name) if name in known else len(known))
+
+
+def labels_of(suite: suites.Suite) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(variant.label for block in suite.blocks for variant in block.variants))
+
+
+def ordered_labels(labels: Iterable[str], known: Sequence[str]) -> list[str]:
+    """As they are in `known`; then by name, with the numbers in it as numbers."""
+    return sorted(labels, key=lambda label: (known.index(label) if label in known else len(known), _natural(label)))
+
+
+def _natural(text: str) -> list[str | float]:
+    """Words and numbers in turn, so that 5 comes before 10."""
+    parts = re.split(r"([0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?)", text)
+    return [float(part) if i % 2 else part for i, part in enumerate(parts)]
+
+
+def in_papers_order(datasets: Iterable[str]) -> list[str]:
+    """`in_order`, with OGBench's datasets as the paper's table has them."""
+    place = {name: i for i, name in enumerate(tables()["ogbench"].rows)}
+    return sorted(in_order(datasets), key=lambda name: (DOMAINS.index(domain_of(name)), place.get(name, len(place))))
 
 
 def _cells(runs: pd.DataFrame) -> dict[str, Cell]:
     last, best = scores(runs, "last"), scores(runs, "best")
     steps = runs.groupby("dataset")["steps"].max()
     return {
-        name: Cell(stats.mean(values), stats.mean(best[name]) if name in best else stats.NONE, len(values), steps[name])
+        name: Cell(
+            stats.mean(values),
+            stats.mean(best[name]) if name in best else stats.NONE,
+            len(values),
+            steps[name],
+            _std(values),
+            _std(best.get(name, np.empty(0))),
+        )
         for name, values in last.items()
     }
+
+
+def _std(values: np.ndarray) -> float:
+    """Standard deviation over seeds, which the paper prints behind ±: how far runs lie apart, not how well their mean
+    is known."""
+    return float(values.std(ddof=1)) if len(values) > 1 else math.nan
 
 
 def _row(name: str, measure: str, cells: dict[str, Cell], paper: PaperTable) -> Row:
@@ -204,8 +248,12 @@ def _with_paper(cells: Mapping[str, Cell], printed: Mapping[str, Printed]) -> di
     return {label: cell._replace(paper=printed.get(label)) for label, cell in cells.items()}
 
 
-def _notes(rows: Sequence[Row], paper: PaperTable | None) -> list[str]:
-    notes = [paper.note] if paper and paper.note else []
+def _notes_on_suite(declared: suites.Suite | None, paper: PaperTable | None) -> list[str]:
+    return [about.note for about in (declared, paper) if about is not None and about.note]
+
+
+def _notes(rows: Sequence[Row]) -> list[str]:
+    notes = []
     for row in rows:
         lengths = sorted({cell.steps for cell in row.cells.values()})
         if len(lengths) > 1:
@@ -331,8 +379,11 @@ class Group(NamedTuple):
     labels: tuple[str, ...]
 
 
-GROUPS = (
+GROUPS = (  # in the paper's order
+    Group("ReBRAC with one setting", "Figure 1b", "ReBRAC, tuned", ("ReBRAC, one setting", "ReBRAC")),
+    Group("A2PR with one setting", "Figure 1b", "A2PR, tuned", ("A2PR, one setting", "A2PR")),
     Group("Is a dynamic scale necessary?", "Table 2", "naive", ("converged", "linear", "dynamic")),
+    Group("Update interval of alpha", "Figure 5b", "k_alpha = 10", tuple(f"k_alpha = {k}" for k in (1, 5, 20, 30))),
     Group(
         "Robust critic (RC)",
         "Figure 6a",
@@ -340,15 +391,12 @@ GROUPS = (
         ("TD3+BC with RC", "wPC without RC", "wPC with RC", "ASPC without RC", "ASPC with RC"),
     ),
     Group("Terms of the outer loss", "Figure 6b", "L1+L2+L3", ("L1", "L1+L2", "L1+L3")),
-    Group("Forms of L3", "Table 13", "(4)", ("(1)", "(2)", "(3)", "(5)")),
-    Group("Update interval of alpha", "Figure 5b", "k_alpha = 10", tuple(f"k_alpha = {k}" for k in (1, 5, 20, 30))),
-    Group("Initial alpha", "Figure 11", "alpha0 = 2.5", ("alpha0 = 0.1", "alpha0 = 10.0")),
-    Group("Learning rate of alpha", "Figure 12", "lr = 0.002", ("lr = 0.02", "lr = 0.0002")),
-    Group("Advantage-weighted BC", "Figure 9", "ASPC", ("ASPC+AW",)),
     *(Group(f"{base} with ASPC", "Table 3", base, (f"{base}+ASPC",)) for base in ("IQL", "CQL", "Diffusion-QL")),
     Group("FQL with ASPC", "Table 4", "FQL", ("FQL+ASPC",)),
-    Group("ReBRAC with one setting", "Figure 1b", "ReBRAC, tuned", ("ReBRAC, one setting", "ReBRAC")),
-    Group("A2PR with one setting", "Figure 1b", "A2PR, tuned", ("A2PR, one setting", "A2PR")),
+    Group("Advantage-weighted BC", "Figure 9", "ASPC", ("ASPC+AW",)),
+    Group("Forms of L3", "Table 13", "(4)", ("(1)", "(2)", "(3)", "(5)")),
+    Group("Initial alpha", "Figure 11", "alpha0 = 2.5", ("alpha0 = 0.1", "alpha0 = 10.0")),
+    Group("Learning rate of alpha", "Figure 12", "lr = 0.002", ("lr = 0.02", "lr = 0.0002")),
 )
 
 
@@ -362,7 +410,8 @@ class Ablation:
     series: Mapping[str, str]
     percent: Mapping[tuple[str, str], Estimate]  # (domain, label)
     datasets: Mapping[str, int]
-    paper: Mapping[tuple[str, str], float]
+    paper: Mapping[tuple[str, str], float]  # over the same datasets
+    without_paper: tuple[str, ...]  # domains of which the paper prints one number alone, over more datasets than ours
 
 
 def ablations(view: View) -> list[Ablation]:
@@ -384,10 +433,11 @@ def ablation(view: View, group: Group, suite: str) -> Ablation | None:
     runs = averaged(view.compared(suite))
     base = scores(runs[runs["label"] == group.baseline])
     percent: dict[tuple[str, str], Estimate] = {}
+    paper: dict[tuple[str, str], float] = {}
     counts: dict[str, int] = {}
     for label in group.labels:
         values = scores(runs[runs["label"] == label])
-        common = [name for name in in_order(values) if name in base]
+        common = [name for name in in_papers_order(values) if name in base]
         domains = list(dict.fromkeys(domain_of(name) for name in common))
         for domain in [*domains, *([TOTAL] if len(domains) > 1 else [])]:
             inside = [name for name in common if domain in (TOTAL, domain_of(name))]
@@ -395,10 +445,14 @@ def ablation(view: View, group: Group, suite: str) -> Ablation | None:
             if math.isfinite(estimate.value):
                 percent[domain, label] = estimate
                 counts[domain] = max(counts.get(domain, 0), len(inside))
+                printed = _paper_percent(group, label, domain, inside)
+                if printed is not None:
+                    paper[domain, label] = printed
     if not percent:
         return None
     shown = [label for label in group.labels if any(key[1] == label for key in percent)]
     series = dict(zip(runs["label"], runs["series"], strict=True))
+    over_more = {domain for domain, label in percent if (domain, label) not in paper and _prints(group, domain, label)}
     return Ablation(
         group,
         suite,
@@ -406,7 +460,8 @@ def ablation(view: View, group: Group, suite: str) -> Ablation | None:
         {label: series[label] for label in shown},
         percent,
         counts,
-        _paper_percent(group, tuple(counts)),
+        paper,
+        tuple(domain for domain in counts if domain in over_more),
     )
 
 
@@ -416,26 +471,79 @@ def percent_difference(a: stats.Scores, b: stats.Scores) -> Estimate:
     return stats.difference(a, b).times(100 / abs(base)) if base else stats.NONE
 
 
-def _paper_percent(group: Group, domains: Sequence[str]) -> dict[tuple[str, str], float]:
-    """The same from the paper's table of that name, where it has both labels."""
-    out = {}
-    for table in tables().values():
-        if table.source.split(",")[0] != group.source.split(",")[0] or group.baseline not in table.variants:
-            continue
-        for domain in domains:
-            for label in group.labels:
-                pair = [_paper_mean(table, domain, name) for name in (label, group.baseline)]
-                if label in table.variants and None not in pair and pair[1]:
-                    out[domain, label] = 100 * (pair[0] - pair[1]) / abs(pair[1])  # type: ignore[operator]
-    return out
+def _tables_of(group: Group, label: str) -> list[PaperTable]:
+    """The paper's tables that print a label of a group and its baseline."""
+    found = [table for table in tables().values() if table.source.split(",")[0] == group.source.split(",")[0]]
+    return [table for table in found if {label, group.baseline} <= set(table.variants)]
 
 
-def _paper_mean(table: PaperTable, domain: str, label: str) -> float | None:
-    for numbers in (table.numbers, table.averages):
-        if (domain, label) in numbers:
-            return numbers[domain, label].mean
-    rows = [row for row in table.rows if domain_of(row) == domain and (row, label) in table.numbers]
-    return float(np.mean([table.numbers[row, label].mean for row in rows])) if rows else None
+def _paper_percent(group: Group, label: str, domain: str, datasets: Sequence[str]) -> float | None:
+    """The same from the paper's numbers on the same datasets, where it has them."""
+    for table in _tables_of(group, label):
+        ours, base = (_paper_mean(table, domain, datasets, name) for name in (label, group.baseline))
+        if ours is not None and base:
+            return 100 * (ours - base) / abs(base)
+    return None
+
+
+def _paper_mean(table: PaperTable, domain: str, datasets: Sequence[str], label: str) -> float | None:
+    """The paper's average over these datasets, from its rows. A table of domains has no others than its own."""
+    rows = [row for name in datasets if (row := paper_row(table, name)) is not None]
+    if len(rows) == len(datasets):
+        return float(np.mean([table.numbers[row, label].mean for row in rows]))
+    if len(datasets) != SIZES.get(domain, sum(SIZES.values())):
+        return None
+    number = table.numbers.get((domain, label)) or table.averages.get((domain, label))
+    return number.mean if number else None
+
+
+def _prints(group: Group, domain: str, label: str) -> bool:
+    return any(
+        (domain, label) in numbers for table in _tables_of(group, label) for numbers in (table.numbers, table.averages)
+    )
+
+
+PER_DATASET = ("Figure 1b", "Figure 9")  # figures of the paper with bars for each dataset
+
+
+@dataclass(frozen=True)
+class ByDataset:
+    """The scores of a group on each dataset, baseline first, and how far each is from the baseline's."""
+
+    group: Group
+    datasets: tuple[str, ...]
+    series: Mapping[str, str]
+    scores: Mapping[tuple[str, str], Estimate]  # (dataset, label)
+    percent: Mapping[tuple[str, str], float]
+
+    def changes(self, dataset: str) -> str:
+        """What is written above a dataset's bars. Of a baseline near zero anything is thousands of percent."""
+        found = [self.percent[dataset, label] for label in self.series if (dataset, label) in self.percent]
+        texts = (f"{value:+.0f} %" if abs(value) < 1000 else f"{'>' if value > 0 else '<-'}999 %" for value in found)
+        return " / ".join(texts).replace("-", "−")
+
+
+def by_dataset(view: View, ablation: Ablation) -> ByDataset:
+    """The datasets behind an ablation's averages, one by one."""
+    group, runs = ablation.group, averaged(view.compared(ablation.suite))
+    labels = [group.baseline, *ablation.series]
+    found = {label: scores(runs[runs["label"] == label]) for label in labels}
+    base = found[group.baseline]
+    datasets = in_papers_order(n for label in ablation.series for n in found[label] if n in base)
+    percent = {
+        (name, label): percent_difference({name: found[label][name]}, {name: base[name]}).value
+        for name in datasets
+        for label in ablation.series
+        if name in found[label]
+    }
+    series = dict(zip(runs["label"], runs["series"], strict=True))
+    return ByDataset(
+        group,
+        tuple(datasets),
+        {label: series[label] for label in labels},
+        {(n, label): stats.mean(found[label][n]) for n in datasets for label in labels if n in found[label]},
+        {key: value for key, value in percent.items() if math.isfinite(value)},
+    )
 
 
 # ── runtime ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -450,6 +558,11 @@ class Speed(NamedTuple):
     dataset: str
     seconds: Estimate
     runs: int
+    algo: str
+
+    @property
+    def company(self) -> str:
+        return "alone" if self.together == 1 else f"{self.together} runs side by side"
 
 
 def runtime(view: View) -> list[Speed]:
@@ -464,16 +577,48 @@ def runtime(view: View) -> list[Speed]:
     filled = places.assign(device=device, runs_together=places["runs_together"].fillna(1))
     for (dataset, device, together, series), group in filled.groupby(keys):
         seconds = stats.mean(1e6 / group["steps_per_second"].to_numpy(float))
-        out.append(Speed(series, device, int(together), dataset, seconds, len(group)))
+        out.append(Speed(series, device, int(together), dataset, seconds, len(group), group["algo"].iloc[0]))
     return out
 
 
 def comparable_speeds(speeds: Sequence[Speed]) -> list[Speed]:
-    """The setting (dataset, device, runs together) in which most series were run; halfcheetah-medium goes first."""
+    """Algorithms in one setting, the fastest first; variants of one that is there itself are left out."""
+    chosen = _in_one_setting(speeds)
+    plain = {speed.algo for speed in chosen if speed.series == method(speed.algo).name}
+    kept = [speed for speed in chosen if speed.series == method(speed.algo).name or speed.algo not in plain]
+    return sorted(kept, key=lambda speed: speed.seconds.value)
+
+
+def interval_speeds(speeds: Sequence[Speed]) -> list[Speed]:
+    """ASPC by its update interval in one setting, the shortest first, and TD3+BC, which has nothing to update; empty
+    where there are not two intervals."""
+    intervals = {speed.series: k for speed in speeds if (k := _interval_of(speed.series)) is not None}
+    chosen = _in_one_setting([speed for speed in speeds if speed.series in {*intervals, "TD3+BC"}])
+    learned = sorted((s for s in chosen if s.series in intervals), key=lambda speed: intervals[speed.series])
+    return [*learned, *(s for s in chosen if s.series == "TD3+BC")] if len(learned) > 1 else []
+
+
+def _interval_of(series: str) -> int | None:
+    """Steps between updates of alpha, if that is all in which a series may differ from plain ASPC."""
+    if series == "ASPC":
+        return 10
+    found = re.fullmatch(r"ASPC, k_alpha = ([0-9]+)", series)
+    return int(found[1]) if found else None
+
+
+def _in_one_setting(speeds: Sequence[Speed]) -> list[Speed]:
+    """The setting (dataset, device, runs together) in which most series were run, of those with runs that trained
+    alone if two series did; halfcheetah-medium goes first. Only such runs say what an algorithm costs."""
     settings: dict[tuple[str, str, int], list[Speed]] = {}
     for speed in speeds:
         settings.setdefault((speed.dataset, speed.device, speed.together), []).append(speed)
     if not settings:
         return []
-    best = max(settings, key=lambda k: (len(settings[k]), without_version(k[0]) == "halfcheetah-medium", -k[2], k))
-    return sorted(settings[best], key=lambda speed: speed.seconds.value)
+
+    def worth(setting: tuple[str, str, int]) -> tuple[bool, int, bool, int, tuple[str, str, int]]:
+        dataset, _, together = setting
+        many = len(settings[setting])
+        alone = together == 1 and many > 1
+        return alone, many, without_version(dataset) == "halfcheetah-medium", -together, setting
+
+    return settings[max(settings, key=worth)]

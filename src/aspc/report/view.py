@@ -37,6 +37,7 @@ MEASURES = {"score": "normalised score", "success": "success rate, %", "return":
 OF_THE_SCALE = ("bc", "k_alpha", "l2", "l3_form", "outer_batch", "outer_loss", "scale_lr", "scale_mode")
 OF_TD3_BC = ("alpha", "critic_hidden_layers", "critic_layer_norm")
 ON_TD3_BC = ("aspc", "td3_bc", "wpc")
+ONE_SETTING = ("a2pr",)  # has settings for some datasets, but the paper compares it with one for all
 FOLLOWS = ("scale_target", "scale_horizon")  # settings that follow from the dataset and the length of the run
 
 
@@ -95,7 +96,7 @@ class View:
 
     def of(self, wanted: Method) -> pd.DataFrame:
         """The runs that stand for a method, each seed once: those with the most steps, tuned per dataset rather than
-        not."""
+        not where the paper's are."""
         return one_each(self.standing_for(wanted), ["dataset"])
 
     def standing_for(self, wanted: Method) -> pd.DataFrame:
@@ -141,12 +142,12 @@ def comparable(*found: pd.DataFrame) -> list[pd.DataFrame]:
 
 def one_each(runs: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
     """Each seed once: the plain runs if they are to stand for the others; of these those with the most steps, of these
-    the most tuned, of these those of the settings that have the most seeds (then the newest), and of these each seed's
-    newest."""
+    the most tuned (where the paper's are), of these those of the settings that have the most seeds (then the newest),
+    and of these each seed's newest."""
     if runs.empty:
         return runs
     runs = plain_if_any(runs, keys)
-    for column in ("steps", "tuned"):
+    for column in ("steps", "as_in_paper"):
         runs = runs[runs[column] == runs.groupby(keys)[column].transform("max")]
     alike = runs.fillna({"finished": ""}).groupby([*keys, "changed"], as_index=False)
     kinds = alike.agg(seeds=("seed", "nunique"), finished=("finished", "max")).sort_values(["seeds", "finished"])
@@ -171,6 +172,7 @@ def prepare(results: Results) -> View:
     methods = [method_of(algo, s) for algo, s in zip(runs["algo"], settings, strict=True)]
     runs["method"] = [m.name for m in methods]
     runs["tuned"] = [_tuned(s, m) for s, m in zip(settings, methods, strict=True)]
+    runs["as_in_paper"] = runs["tuned"].where(~runs["algo"].isin(ONE_SETTING), -runs["tuned"])
     runs["changed"] = [json.dumps(s, sort_keys=True) for s in settings]
     _measure(runs, results.curves)
     done = runs[runs["status"] == "done"].reset_index(drop=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import jax
@@ -27,6 +27,9 @@ class Devices:
         devices = list(devices or jax.local_devices())[:runs]
         self.loop, self.runs, self.copies = loop, runs, -runs % len(devices)
         self.mesh = Mesh(np.asarray(devices), ("runs",)) if len(devices) > 1 else None
+        # The programs of several devices, made when they are first needed; they live as long as one training.
+        self._shared_blocks: dict[int, Callable[..., Any]] = {}
+        self._shared_steps: Callable[..., Any] | None = None
 
     # -- there and back ----------------------------------------------------------------------------------------
     def spread(self, tree: Any) -> Any:
@@ -49,21 +52,17 @@ class Devices:
     def run_blocks(self, state: Any, runs: Any, table: Any, first_block: Any, *, blocks: int) -> Any:
         if self.mesh is None:
             return self.loop.run_blocks(state, runs, table, first_block, blocks=blocks)
-        return self._shared_blocks(blocks)(state, runs, table, first_block)
+        if blocks not in self._shared_blocks:
+            program = partial(_plain(type(self.loop).run_blocks), self.loop, blocks=blocks)
+            self._shared_blocks[blocks] = self._shared(program, numbers=1, compiler_options=COMPILER_OPTIONS)
+        return self._shared_blocks[blocks](state, runs, table, first_block)
 
     def run_steps(self, state: Any, runs: Any, table: Any, first_step: Any, steps: Any) -> Any:
         if self.mesh is None:
             return self.loop.run_steps(state, runs, table, first_step, steps)
-        return self._shared_steps()(state, runs, table, first_step, steps)
-
-    @cache  # noqa: B019 (lives as long as one training)
-    def _shared_blocks(self, blocks: int) -> Callable[..., Any]:
-        program = partial(_plain(type(self.loop).run_blocks), self.loop, blocks=blocks)
-        return self._shared(program, numbers=1, compiler_options=COMPILER_OPTIONS)
-
-    @cache  # noqa: B019
-    def _shared_steps(self) -> Callable[..., Any]:
-        return self._shared(partial(_plain(type(self.loop).run_steps), self.loop), numbers=2)
+        if self._shared_steps is None:
+            self._shared_steps = self._shared(partial(_plain(type(self.loop).run_steps), self.loop), numbers=2)
+        return self._shared_steps(state, runs, table, first_step, steps)
 
     def _shared(self, program: Callable[..., Any], numbers: int, **options: Any) -> Callable[..., Any]:
         """A program of state, runs, table and some numbers, run by each device on its share of the runs."""

@@ -84,12 +84,15 @@ class _Worker:
     def _start(self) -> None:
         self.log = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the worker)
         one_thread = {f"{lib}_NUM_THREADS": "1" for lib in ("OMP", "OPENBLAS", "MKL")}
+        # The modules that we find, as one that registers an environment, and with -P no others: without it a file in
+        # the folder where we are would come before a library of its name.
+        modules = {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "aspc.training.worker"],
+            [sys.executable, "-P", "-m", "aspc.training.worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.log,
-            env={**os.environ, **one_thread},
+            env={**os.environ, **one_thread, **modules},
             start_new_session=True,  # Ctrl-C is the parent's to handle
         )
 

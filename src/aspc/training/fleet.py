@@ -32,7 +32,7 @@ import numpy as np
 from aspc import theory
 from aspc.algorithms.base import Spec, with_horizon
 from aspc.data import Dataset
-from aspc.errors import AspcError
+from aspc.errors import AspcError, OutsideTrouble
 from aspc.policy import Policy
 from aspc.training import folder, loggers
 from aspc.training.config import (
@@ -223,7 +223,7 @@ def train_fleet(
     if (out / folder.CONFIG).exists():
         for before, now in zip(fleet.config["datasets"], config["datasets"], strict=True):
             if before["fingerprint"] != now["fingerprint"]:
-                raise AspcError(f"{now['name']} is not what {out} was trained on (its content differs).")
+                raise OutsideTrouble(f"{now['name']} is not what {out} was trained on (its content differs).")
         if fleet.result is not None:
             return fleet
         config = fleet.config

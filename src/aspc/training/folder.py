@@ -41,6 +41,7 @@ CONFIG, METRICS, EVALUATIONS, RESULT, FIGURE, STATUS = (
     "status.json",
 )
 CHECKPOINTS, EVENTS = "checkpoints", "tensorboard"
+ONLINE = "online.f32"  # every row that a fine-tuning collected, packed, as bare float32: its ring is filled from it
 
 Row = dict[str, float]
 
@@ -215,6 +216,9 @@ DATASET_FORM: dict[str, Any] = {
     "fingerprint": str,
     "observation_size": int,
     "action_size": int,
+    "ref_env": (str, NOTHING),
+    "ref_min": (int, float, NOTHING),
+    "ref_max": (int, float, NOTHING),
     "behaviour_return": (int, float, NOTHING),
     "behaviour_score": (int, float, NOTHING),
 }
@@ -317,7 +321,8 @@ def _undo_start(path: Path) -> None:
     """Removes what a start writes, if that is all there is: no row, no checkpoint, nothing that we do not know."""
     guard = lock(path)
     try:
-        tables, checkpoints, events = [path / METRICS, path / EVALUATIONS], path / CHECKPOINTS, path / EVENTS
+        tables = [path / METRICS, path / EVALUATIONS, path / ONLINE]
+        checkpoints, events = path / CHECKPOINTS, path / EVENTS
         if {*path.iterdir()} - {path / CONFIG, path / LOCK, *tables, checkpoints, events}:
             return
         if any(table.exists() and table.stat().st_size for table in tables):

@@ -74,7 +74,9 @@ class TensorBoard:
     def __init__(self, run: Logged) -> None:
         from tensorboardX import SummaryWriter
 
-        self._writer = SummaryWriter(str(run.folder / "tensorboard" / run.name), purge_step=run.first_step or None)
+        # What is purged begins with that step, and the row of the step that a run goes on from is kept.
+        purged = run.first_step + 1 if run.first_step else None
+        self._writer = SummaryWriter(str(run.folder / "tensorboard" / run.name), purge_step=purged)
 
     def log(self, values: Mapping[str, float], step: int) -> None:
         for name, value in values.items():

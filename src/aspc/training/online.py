@@ -31,7 +31,7 @@ from aspc.envs import make_env
 from aspc.errors import AspcError
 from aspc.policy import Policy
 from aspc.training.devices import Devices
-from aspc.training.folder import Run
+from aspc.training.folder import ONLINE, Run
 from aspc.training.loggers import LoggerName
 from aspc.training.loop import Loop, Runs, Source, at, plan_chunk, run_chunk, usual_blocks
 from aspc.training.problem import Tables, discount_of, transitions_of
@@ -41,7 +41,6 @@ from aspc.training.trainer import CHECKPOINT_SECONDS, Chunk, Plan, Trainer, pass
 if TYPE_CHECKING:
     from aspc.ope.runs import Trained
 
-ONLINE = "online.f32"  # every row collected, packed, as bare float32: the ring is filled from it on resuming
 DEFAULT_NOISE = 0.1
 ONLINE_KEY = 2  # folded into the seed's key: other draws than offline ones
 
@@ -274,7 +273,7 @@ class OnlineTrainer(Trainer):
         if self.checkpoints.latest_step() is None:
             if self.evaluations.columns is None:
                 self._evaluate(0, self._export(state, {}))  # the offline policy, to compare with
-            self._save_when_evaluated(0, state)
+            self._save_when_evaluated(0, self._sound(0, state))
             self._collect_evaluations(wait=True)
         assert self.place.env is not None
         with collecting(self.place.env, self.trained.dataset, self.trainee.seed, self.online.noise) as collector:

@@ -93,7 +93,7 @@ def prepared_rewards(data: Dataset, how: Preprocessing, like: Dataset | None = N
     if it is not the same."""
     rewards, like = data.rewards.astype(np.float64), data if like is None else like
     if how.reward_transform == "return_range":
-        returns = like.episode_returns
+        returns = like.whole_episode_returns
         spread = returns.max() - returns.min()
         if spread <= 1e-9 * np.abs(returns).max():
             raise AspcError(
@@ -183,7 +183,10 @@ class Problem:
             rewards = how.reward_scale * transitions.rewards + how.reward_shift
             return pack(transitions._replace(rewards=rewards), layout, normaliser, discount)
 
-        mark = fingerprint(data.observation_mean, data.observation_std, np.asarray([data.rows, data.mean_reward]))
+        if data.sha256 is not None:
+            mark = data.sha256[:16]
+        else:  # a folder that was packed before its rows were hashed
+            mark = fingerprint(data.observation_mean, data.observation_std, np.asarray([data.rows, data.mean_reward]))
         return cls(spec, layout, normaliser, data.rows, mark, stream=(data, prepare))
 
     def policy(self, export: PolicyExport, data: Data, info: dict[str, Any]) -> Policy:
@@ -236,6 +239,14 @@ def score_of(data: Data, env: Any) -> Callable[[float], float | None]:
     return (lambda value: None) if data.env is None else partial(normalised_score, data.env)
 
 
+def recorded_score_of(facts: Mapping[str, Any], env: str) -> Callable[[float], float | None]:
+    """`score_of` for a run's own record of its data; one of an older version has the environment's scores alone."""
+    low, high = facts.get("ref_min"), facts.get("ref_max")
+    if facts.get("ref_env") != env or low is None or high is None or low == high:
+        return partial(normalised_score, env)
+    return lambda value: 100.0 * (value - low) / (high - low)
+
+
 def dataset_facts(data: Data, source: str | None, options: Mapping[str, Any], problem: Problem) -> dict[str, Any]:
     if source is not None and Path(source).exists():
         source = str(Path(source).absolute())
@@ -249,6 +260,10 @@ def dataset_facts(data: Data, source: str | None, options: Mapping[str, Any], pr
         "transitions": problem.transitions,
         "observation_size": problem.spec.obs_dim,
         "action_size": problem.spec.act_dim,
+        # The data's own reference scores, and the environment that they are of: `recorded_score_of` takes them up.
+        "ref_env": data.env,
+        "ref_min": getattr(data, "ref_min", None),
+        "ref_max": getattr(data, "ref_max", None),
         "behaviour_return": behaviour[0],
         "behaviour_score": behaviour[1],
         "notes": list(data.notes),

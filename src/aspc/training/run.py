@@ -7,13 +7,12 @@ import datetime
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from aspc import algorithms, envs, theory
 from aspc.algorithms.base import lost_horizons, with_horizon
-from aspc.data.cache import said_if_slow
+from aspc.data.cache import as_file_name, said_if_slow
 from aspc.errors import AspcError, unknown_name
 from aspc.policy import WEIGHTS, Policy
 from aspc.presets import overrides
@@ -29,7 +28,15 @@ from aspc.training.config import (
 )
 from aspc.training.evaluation import Evaluator, WorkerFailed, episode_seeds
 from aspc.training.folder import Row, Run
-from aspc.training.problem import Data, Problem, dataset_facts, load_again, load_source, wishes
+from aspc.training.problem import (
+    Data,
+    Problem,
+    dataset_facts,
+    load_again,
+    load_source,
+    recorded_score_of,
+    wishes,
+)
 from aspc.training.trainer import Diverged, Interrupted, Place, Plan, Trainee, Trainer, use_compilation_cache
 
 __all__ = ["Diverged", "Interrupted", "evaluate", "resume_run", "start_run", "train", "use_compilation_cache"]
@@ -265,7 +272,7 @@ def default_folder(dataset: str, algo: str) -> Path:
     """A new folder, made at once: runs that are started in the same second have different ones."""
     stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
     for end in ("", *(f"-{number}" for number in range(2, 1000))):
-        path = Path("runs") / f"{dataset}_{algo}_{stamp}{end}"
+        path = Path("runs") / as_file_name(f"{dataset}_{algo}_{stamp}{end}")
         try:
             path.mkdir(parents=True)
         except FileExistsError:
@@ -328,14 +335,15 @@ def evaluate(
         alone = Policy.load(Path(run))
         seed = alone.info.get("seed")
         policies, environment = {seed if isinstance(seed, int) and seed >= 0 else 0: alone}, env
+        facts: Mapping[str, Any] = {}
     else:
         run = run if isinstance(run, Run) else Run(run)
         policies = {seed: run.policy_of(seed) for seed in seeds or run.seeds}
-        environment = env or run.env
+        environment, facts = env or run.env, run.config["dataset"]
     if environment is None or environment == A_FUNCTION:
         raise AspcError(f"{Path(run)} names no environment to evaluate in; give one with --env.")
     rows: list[Row] = []
-    score = partial(envs.normalised_score, environment)
+    score = recorded_score_of(facts, environment)
     said = said_if_slow(f"Rolling out {len(policies)} policies, {episodes:,} episodes each …")
     with said, Evaluator(environment) as evaluator:
         for seed, policy in policies.items():

@@ -356,10 +356,11 @@ class Trainer:
         return step
 
     def _obey(self, signal_number: int, step: int, unsaved: Any) -> NoReturn:
-        """Stop. A signal that came while a chunk was evaluated finds the state not saved: that is done first."""
+        """Stop. A signal that came while a chunk was evaluated finds the state not saved, or still waiting for its
+        evaluations: that is done first."""
         if unsaved is not None:
-            self._save_when_evaluated(step, unsaved)
-            self._collect_evaluations(wait=True)
+            self._save_when_evaluated(step, self._sound(step, unsaved))
+        self._collect_evaluations(wait=True)
         self.progress.close()
         raise Interrupted(f"Stopped at step {step:,}; continue with: {self.plan.resume_with}", signal_number)
 
@@ -385,10 +386,11 @@ class Trainer:
         if self.on_progress is not None:
             self.on_progress(end, self.progress.total)
         self.first_look = self.first_look or (end, time.monotonic())
+        state = None if chunk.state is None else self._sound(end, chunk.state)
         if chunk.policies is not None:
             self._evaluate(end, chunk.policies)
-        if chunk.state is not None:
-            self._save_when_evaluated(end, chunk.state)
+        if state is not None:
+            self._save_when_evaluated(end, state)
         self._collect_evaluations(wait=False)
 
     def _alive(self) -> list[int]:
@@ -417,15 +419,31 @@ class Trainer:
                     found[i] = (first, name, samples[i, first])
         for i, (first, name, number) in sorted(found.items(), key=lambda item: item[1][0]):
             steps = (first + 1) * self.loop.block_steps if piece.blocks else piece.steps
-            what = f"{name} became {number} at step {piece.first_step + steps:,} ({self.trainees[i].title})"
-            if not self.plan.isolate:
-                kept = self.checkpoints.latest_step()
-                good = f"the last good checkpoint, step {kept:,}, is kept" if kept else "no checkpoint was due yet"
-                raise Diverged(f"{what}; {good} in {self.plan.path}.")
-            self.failures[i] = Failure(piece.first_step + steps, f"{what}.")
-            self.progress.say(f"{what}; the other runs go on without it.")
+            self._leave_behind(i, piece.first_step + steps, f"{name} became {number}")
         if found:
             self._write_status()
+
+    def _leave_behind(self, i: int, step: int, what: str) -> None:
+        what = f"{what} at step {step:,} ({self.trainees[i].title})"
+        if not self.plan.isolate:
+            kept = self.checkpoints.latest_step()
+            good = f"the last good checkpoint, step {kept:,}, is kept" if kept else "no checkpoint was due yet"
+            raise Diverged(f"{what}; {good} in {self.plan.path}.")
+        self.failures[i] = Failure(step, f"{what}.")
+        self.progress.say(f"{what}; the other runs go on without it.")
+
+    def _sound(self, step: int, state: Any) -> Any:
+        """The state on the host. A run whose state is not finite ends: metrics are of what was before an update, so
+        they show it one update too late for a checkpoint, and never for the last policy."""
+        state, before = self.devices.fetch(state), len(self.failures)
+        for place, numbers in jax.tree_util.tree_leaves_with_path(state):
+            finite = np.isfinite(numbers).reshape(len(numbers), -1).all(1)
+            for i in self._alive() if not finite.all() else ():
+                if not finite[i]:
+                    self._leave_behind(i, step, f"{jax.tree_util.keystr(place)[1:]} became NaN or infinite")
+        if len(self.failures) > before:
+            self._write_status()
+        return state
 
     def _write_status(self) -> None:
         """What a checkpoint does not say: who has failed, and how long it took so far."""
@@ -539,7 +557,7 @@ class Trainer:
         """
         if self.unsaved is not None:
             self._collect_evaluations(wait=True, up_to=self.unsaved[0])
-        self.unsaved = (step, self.devices.fetch(state))
+        self.unsaved = (step, state)
 
     def _save_what_is_evaluated(self) -> None:
         if self.unsaved is None:

@@ -19,7 +19,9 @@ import numpy as np
 from aspc.envs import check_sizes, make_env
 from aspc.errors import AspcError
 from aspc.policy import Policy
+from aspc.policy_kinds import sample, whole_act
 
+ACTING = 1  # beside an episode's seed: an environment that is reset with the seed draws from that alone
 LONGEST_EPISODE = 100_000  # steps; an environment that never ends an episode would be waited for in vain
 
 
@@ -32,12 +34,13 @@ def rollouts(
 ) -> list[dict[str, float]]:
     """One episode for each seed, stepped side by side so that the policy acts on all of them at once.
 
-    Where `stopped` says so, the episodes end where they are.
+    An episode's draws depend on its seed alone, so it does not matter which others are rolled out beside it. Where
+    `stopped` says so, the episodes end where they are.
     """
     pool = envs.setdefault(env_name, [])
     while len(pool) < len(seeds):
         pool.append(make_env(env_name))
-    rngs = np.random.default_rng(seeds)
+    rngs = [np.random.default_rng((seed, ACTING)) for seed in seeds] if policy.noise() else []
     observations = [env.reset(seed=seed)[0] for env, seed in zip(pool, seeds, strict=False)]
     episodes = [{"return": 0.0, "length": 0, "success": np.nan} for _ in seeds]
     here = np.size(observations[0]), math.prod(pool[0].action_space.shape)
@@ -49,7 +52,8 @@ def rollouts(
                 f"An episode has not ended in {LONGEST_EPISODE:,} steps; give the environment a step limit "
                 f"(gymnasium.wrappers.TimeLimit)."
             )
-        actions = policy.act(np.stack([observations[i] for i in running]), rngs)
+        now = np.stack([observations[i] for i in running])
+        actions = _act_with(policy, now, [rngs[i] for i in running]) if rngs else policy.act(now)
         still_running = []
         for i, action in zip(running, actions, strict=True):
             observation, reward, terminated, truncated, info = pool[i].step(action)
@@ -62,6 +66,15 @@ def rollouts(
                 still_running.append(i)
         running = still_running
     return episodes
+
+
+def _act_with(policy: Policy, observations: np.ndarray, rngs: list[np.random.Generator]) -> np.ndarray:
+    """Actions of a policy that samples, each from a generator of its own."""
+    draws = policy.noise()
+    of_each = [sample(draws, 1, rng) for rng in rngs]
+    batch_axes = [draw.shape.index(None) for draw in draws.values()]
+    noise = [np.concatenate([own[k] for own in of_each], axis) for k, axis in enumerate(batch_axes)]
+    return whole_act(policy, observations.astype(np.float32, copy=False), noise)
 
 
 def send(stream: IO[bytes], message: Any) -> None:

@@ -1,0 +1,115 @@
+"""Which way does L1 pull at alpha: judged on the batch that made the step, as in the paper, or on another one?
+
+    python benchmarks/outer_batch.py DATA/hopper-medium.hdf5 DATA/halfcheetah-medium.hdf5
+
+ASPC is trained for a while, then its state is left as it is and the derivative of L1 by alpha is taken on many batches,
+each time once on the inner step's own batch and once on an independent one. A negative derivative makes alpha rise.
+
+Why they differ: with inner gradients g = −α·∇q̂ + ∇c on a batch, dL1/dα ≈ η·g_outer·P·∇q̂_inner (P is Adam's
+preconditioner). On one and the same batch its noise is in both factors and adds −η·α·E‖noise of ∇q̂‖²_P, whatever the
+state; on another batch that part has mean zero. So where the policy is as good as it gets for this alpha (E g = 0) an
+independent batch leaves alpha alone, and the same batch lets it rise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from aspc import algorithms, data
+from aspc.adaptive_scale import AdaptiveScale
+from aspc.algorithms.base import CRITIC, INNER, SCALE, Spec
+from aspc.training.table import Layout, Normaliser, pack
+
+ALL = frozenset({CRITIC, INNER, SCALE})
+
+
+def measured(path: str, steps: int, batches: int, seed: int) -> dict[str, Any]:
+    """The derivative of L1 by alpha on a dataset, with its standard error, and how often it makes alpha rise."""
+    dataset = data.load(path)
+    layout = Layout(dataset.observation_size, dataset.action_size)
+    rows = jnp.asarray(pack(dataset.transitions(), layout, Normaliser.of(dataset.observations), 0.99))
+    algorithm: AdaptiveScale[Any] = algorithms.default("aspc")
+    state = trained(algorithm, rows, layout, steps, seed)
+    found: dict[str, Any] = {"dataset": Path(path).stem, "steps": steps, "alpha": float(state.scale.scale)}
+    for outer in ("same", "independent"):
+        values = derivatives(replace(algorithm, outer_batch=outer), state, rows, layout, batches, seed)
+        error = values.std(ddof=1) / np.sqrt(len(values))
+        found[outer] = {"mean": float(values.mean()), "error": float(error), "rises": float((values < 0).mean())}
+    return found
+
+
+def trained(algorithm: AdaptiveScale[Any], rows: jax.Array, layout: Layout, steps: int, seed: int) -> Any:
+    """The state after some steps of plain training."""
+    spec = Spec(layout.obs_dim, layout.act_dim)
+
+    def one_schedule(carry: tuple[Any, jax.Array], _: None) -> tuple[tuple[Any, jax.Array], None]:
+        state, key = carry
+        for segment in algorithm.schedule():
+            for parts in segment.steps * segment.repeats:
+                key, draw = jax.random.split(key)
+                state, _metrics = algorithm.update(state, *drawn(algorithm, draw, rows, layout), parts)
+        return (state, key), None
+
+    @jax.jit
+    def several(state: Any, key: jax.Array) -> tuple[Any, jax.Array]:
+        return jax.lax.scan(one_schedule, (state, key), None, 50)[0]
+
+    key, init = jax.random.split(jax.random.key(seed))
+    state = algorithm.init(init, spec)
+    per_call = 50 * sum(len(s.steps) * s.repeats for s in algorithm.schedule())
+    for _ in range(max(steps // per_call, 1)):
+        state, key = several(state, key)
+    return state
+
+
+def drawn(algorithm: Any, key: jax.Array, rows: jax.Array, layout: Layout) -> tuple[Any, dict[str, jax.Array]]:
+    """A batch and the noise of a step."""
+    places, *keys = jax.random.split(key, 16)
+    batch = layout.unpack(rows[jax.random.randint(places, (algorithm.batch_size,), 0, len(rows))])
+    draws = algorithm.noise(Spec(layout.obs_dim, layout.act_dim), algorithm.batch_size)
+    return batch, {name: draw.sample(k, 1)[0] for (name, draw), k in zip(draws.items(), keys, strict=False)}
+
+
+def derivatives(algorithm: Any, state: Any, rows: jax.Array, layout: Layout, batches: int, seed: int) -> np.ndarray:
+    """dL1/dα on many batches, all from one state."""
+
+    def one(key: jax.Array) -> jax.Array:
+        return algorithm.update(state, *drawn(algorithm, key, rows, layout), ALL)[1]["dl1_dscale"]
+
+    return np.asarray(jax.jit(lambda keys: jax.lax.map(one, keys))(jax.random.split(jax.random.key(seed + 1), batches)))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("datasets", nargs="+")
+    parser.add_argument("--steps", type=int, default=10_000)
+    parser.add_argument("--batches", type=int, default=500)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", type=Path)
+    asked = parser.parse_args(argv)
+    found = []
+    print(f"{'dataset':28s} {'alpha':>6s}  {'same batch: dL1/dα':>30s}  {'independent: dL1/dα':>30s}", flush=True)
+    for path in asked.datasets:
+        one = measured(path, asked.steps, asked.batches, asked.seed)
+        found.append(one)
+        cells = [
+            f"{one[k]['mean']:+.2e} ± {one[k]['error']:.0e} ({100 * one[k]['rises']:3.0f} % < 0)"
+            for k in ("same", "independent")
+        ]
+        print(f"{one['dataset']:28s} {one['alpha']:6.2f}  {cells[0]:>30s}  {cells[1]:>30s}", flush=True)
+    if asked.json is not None:
+        asked.json.write_text(json.dumps(found, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
