@@ -433,18 +433,29 @@ def halves(runs: pd.DataFrame) -> str:
         said = f"{chosen} {verdict} {BASELINE}" if verdict else f"{chosen} cannot be told from {BASELINE}"
         both = f"{len(report[chosen].keys() & report[BASELINE])} of {len(suites.REPORTED_ON)} datasets"
         parts.append(f"{said}: {interval(second[chosen])} points on {both} of the half that judges.")
-    parts += ["#### On every dataset", "Means over seeds.", dataset_by_dataset({"chooses": tune, "judges": report})]
+    learned = runs[runs["algo"].str.endswith("aspc")]
+    alphas = {label: scores(some, "scale_last") for label, some in learned.groupby("label")}
+    found = dataset_by_dataset({"chooses": tune, "judges": report}, alphas)
+    parts += ["#### On every dataset", "Means over seeds, with the final alpha where it is learned.", found]
     return "\n\n".join(parts)
 
 
-def dataset_by_dataset(found: Mapping[str, Mapping[str, Mapping[str, np.ndarray]]]) -> str:
-    """Every candidate's mean over seeds on every dataset, half after half."""
+def dataset_by_dataset(
+    found: Mapping[str, Mapping[str, Mapping[str, np.ndarray]]], alphas: Mapping[str, Mapping[str, np.ndarray]]
+) -> str:
+    """Every candidate's mean over seeds on every dataset, and its alpha, half after half."""
     labels = list(dict.fromkeys(label for half in found.values() for label in half))
+
+    def cell(scores_of: Mapping[str, Mapping[str, np.ndarray]], label: str, name: str) -> str:
+        if name not in scores_of.get(label, {}):
+            return "–"
+        score, alpha = scores_of[label][name].mean(), alphas.get(label, {}).get(name)
+        return number(score) if alpha is None else f"{number(score)} (α {number(alpha.mean())})"
+
     rows = []
     for half, scores_of in found.items():
         for name in in_order({name for values in scores_of.values() for name in values}):
-            known = (scores_of.get(label, {}).get(name) for label in labels)
-            rows.append((name, half, *("–" if values is None else number(values.mean()) for values in known)))
+            rows.append((name, half, *(cell(scores_of, label, name) for label in labels)))
     return table(("dataset", "half that", *labels), rows)
 
 
