@@ -6,9 +6,9 @@ ASPC is trained for a while, then its state is left as it is and the derivative 
 each time once on the inner step's own batch and once on an independent one. A negative derivative makes alpha rise.
 
 Why they differ: with inner gradients g = −α·∇q̂ + ∇c on a batch, dL1/dα ≈ η·g_outer·P·∇q̂_inner (P is Adam's
-preconditioner). On one and the same batch its noise is in both factors and adds −η·α·E‖noise of ∇q̂‖²_P, whatever the
-state; on another batch that part has mean zero. So where the policy is as good as it gets for this alpha (E g = 0) an
-independent batch leaves alpha alone, and the same batch lets it rise.
+preconditioner). On one and the same batch its noise is in both factors and adds about −η·α·E‖noise of ∇q̂‖²_P, whatever
+the state; on another batch that part has mean zero. So where the policy is as good as it gets for this alpha (E g = 0)
+an independent batch leaves alpha alone, and the same batch lets it rise. docs/theory.md has what was measured.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         ]
         print(f"{one['dataset']:28s} {one['alpha']:6.2f}  {cells[0]:>30s}  {cells[1]:>30s}", flush=True)
     if asked.json is not None:
-        asked.json.write_text(json.dumps(found, indent=1) + "\n")
+        asked.json.write_text(json.dumps({one.pop("dataset"): one for one in found}, indent=1) + "\n")
     return 0
 
 

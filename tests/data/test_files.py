@@ -268,6 +268,7 @@ def test_a_single_number_needs_no_underscore(tmp_path: Path, log: dict[str, np.n
         (("obs_0", "obs_1", "action", "action_mean", "action_std"), ("obs_0", "obs_1"), ("action",)),
         (("state", "obs_id", "action"), ("state",), ("action",)),
         (("obs_id", "obs_0", "action_logprob", "action_0"), ("obs_0",), ("action_0",)),
+        (("obs_0", "action_10", "action_2", "action_logprob"), ("obs_0",), ("action_2", "action_10")),
         (("obs", "obs_mean", "action_0", "action"), ("obs",), ("action",)),
         (("state", "obs_1", "obs_0", "action", "action_1", "action_0", "action_mean"), ("obs_0", "obs_1"),
          ("action_0", "action_1")),

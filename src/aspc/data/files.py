@@ -433,7 +433,7 @@ def _guessed_columns(columns: Sequence[str], key: str, name: str) -> list[str]:
     """
     exact = next((alias for alias in ALIASES[key] if alias in columns), None)
     for pattern in PARTS.get(key, ()):
-        parts = [column for column in _matching(columns, pattern) if not NO_PART.fullmatch(column)]
+        parts = _matching([column for column in columns if not NO_PART.fullmatch(column)], pattern)
         stem = pattern.removesuffix("_*")
         if exact is None and parts:
             return parts
