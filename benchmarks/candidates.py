@@ -10,9 +10,10 @@ The lower Q: a large α lets the policy go where the first critic errs upwards; 
 it has to find an error that they share.
 
 A million steps show what 300,000 do not: α goes as far as its learning rates let it, three times as far in three times
-the steps, and where it is large evaluations of one run swing widely. So there are two candidates for long runs. One
-lets α go as far as in 300,000 steps, with a learning rate that is smaller by the same factor. The other also acts with
+the steps, and where it is large evaluations of one run swing widely. So there are three candidates for long runs. One
+lets α go as far as in 300,000 steps, with a learning rate that is smaller by the same factor. The second also acts with
 a slow average of the weights that the trained policy has on its way; TD3+BC with it says how much of that is ASPC's.
+The third has the average too, and judges a step on an independent batch, which leaves α near where it is of use.
 """
 
 from __future__ import annotations
@@ -132,6 +133,7 @@ LONG = (
     *(ASPC, TD3_BC),
     Variant("scale lr × 0.3", "aspc", {"scale_lr": SLOWER}),
     Variant("scale lr × 0.3, averaged policy", "averaged_policy+aspc", {"scale_lr": SLOWER}),
+    Variant("independent outer batch, averaged policy", "averaged_policy+aspc", {"outer_batch": "independent"}),
     Variant("TD3+BC, averaged policy", "averaged_policy"),
 )
 search("candidates", "ASPC with changes of its policies", VARIANTS)
