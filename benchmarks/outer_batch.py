@@ -26,10 +26,11 @@ import numpy as np
 
 from aspc import algorithms, data
 from aspc.adaptive_scale import AdaptiveScale
-from aspc.algorithms.base import CRITIC, INNER, SCALE, Spec
+from aspc.algorithms.base import CRITIC, INNER, SCALE, Spec, schedule_length
 from aspc.training.table import Layout, Normaliser, pack
 
 ALL = frozenset({CRITIC, INNER, SCALE})
+SCHEDULES = 50  # that one call of the compiled program trains
 
 
 def measured(path: str, steps: int, batches: int, seed: int) -> dict[str, Any]:
@@ -61,12 +62,11 @@ def trained(algorithm: AdaptiveScale[Any], rows: jax.Array, layout: Layout, step
 
     @jax.jit
     def several(state: Any, key: jax.Array) -> tuple[Any, jax.Array]:
-        return jax.lax.scan(one_schedule, (state, key), None, 50)[0]
+        return jax.lax.scan(one_schedule, (state, key), None, SCHEDULES)[0]
 
     key, init = jax.random.split(jax.random.key(seed))
     state = algorithm.init(init, spec)
-    per_call = 50 * sum(len(s.steps) * s.repeats for s in algorithm.schedule())
-    for _ in range(max(steps // per_call, 1)):
+    for _ in range(max(steps // (SCHEDULES * schedule_length(algorithm.schedule())), 1)):
         state, key = several(state, key)
     return state
 

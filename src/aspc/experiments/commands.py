@@ -193,11 +193,11 @@ def settled_runs(plan: Plan, known: dict[str, Known], data: Mapping[str, Path], 
     come."""
 
     def is_settled(run_id: str) -> bool:
-        found = known[run_id]
-        if found.status == "done" or found.data_fingerprint is not None:
-            return found.status == "done" or not retry_failed
-        dataset = plan.runs[run_id].dataset
-        return not retry_failed and not has_come_since(data.get(dataset, downloaded_file(dataset)), found.finished)
+        found, dataset = known[run_id], plan.runs[run_id].dataset
+        if found.status == "done" or retry_failed:
+            return found.status == "done"
+        had_data = found.data_fingerprint is not None
+        return had_data or not has_come_since(data.get(dataset, downloaded_file(dataset)), found.finished)
 
     return {run_id: known[run_id] for run_id in plan.runs if run_id in known and is_settled(run_id)}
 
