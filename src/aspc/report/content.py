@@ -11,7 +11,7 @@ from aspc.experiments.results import Results
 from aspc.report import claims, curves, tables
 from aspc.report.stats import Estimate
 from aspc.report.style import TASK_COLOURS, Style, in_turn, styles
-from aspc.report.view import MEASURES, View, averaged, prepare, quality_of, scores
+from aspc.report.view import MEASURES, View, averaged, in_order, prepare, quality_of, scores
 
 MAIN_SUITES = (
     "main_table",
@@ -125,7 +125,7 @@ def build(results: Results, done: Callable[[str], None] = lambda part: None) -> 
     ablations, speeds = tables.ablations(view), tables.runtime(view)
     return Content(
         view,
-        tuple(tables.in_papers_order(view.runs["dataset"].unique())),
+        tuple(in_order(view.runs["dataset"].unique())),
         dict(zip(view.runs["dataset"], view.runs["measure"], strict=True)),
         styles(series),
         main,

@@ -17,7 +17,7 @@ from aspc.presets.paper_tables import DOMAINS as SIZES
 from aspc.presets.paper_tables import TOTAL, PaperTable, domain_of, tables
 from aspc.report import stats
 from aspc.report.stats import Estimate
-from aspc.report.view import DOMAINS, TASKS, View, averaged, in_order, method, paper_row, plain_if_any, scores, task_of
+from aspc.report.view import TASKS, View, averaged, in_order, method, paper_row, plain_if_any, scores, task_of
 
 
 class Printed(NamedTuple):
@@ -84,7 +84,7 @@ def suite_table(view: View, suite: str) -> Table:
     labels = ordered_labels(runs["label"].unique(), labels_of(declared) if declared else beside.variants)
     by_label = {label: runs[runs["label"] == label] for label in labels}
     rows: list[Row] = []
-    datasets = in_papers_order(runs["dataset"].unique())
+    datasets = in_order(runs["dataset"].unique())
     measures = dict(zip(runs["dataset"], runs["measure"], strict=True))
     for domain in dict.fromkeys(domain_of(name) for name in datasets):
         inside = [name for name in datasets if domain_of(name) == domain]
@@ -133,12 +133,6 @@ def _natural(text: str) -> list[str | float]:
     """Words and numbers in turn, so that 5 comes before 10."""
     parts = re.split(r"([0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?)", text)
     return [float(part) if i % 2 else part for i, part in enumerate(parts)]
-
-
-def in_papers_order(datasets: Iterable[str]) -> list[str]:
-    """`in_order`, with OGBench's datasets as the paper's table has them."""
-    place = {name: i for i, name in enumerate(tables()["ogbench"].rows)}
-    return sorted(in_order(datasets), key=lambda name: (DOMAINS.index(domain_of(name)), place.get(name, len(place))))
 
 
 def _cells(runs: pd.DataFrame) -> dict[str, Cell]:
@@ -437,7 +431,7 @@ def ablation(view: View, group: Group, suite: str) -> Ablation | None:
     counts: dict[str, int] = {}
     for label in group.labels:
         values = scores(runs[runs["label"] == label])
-        common = [name for name in in_papers_order(values) if name in base]
+        common = [name for name in in_order(values) if name in base]
         domains = list(dict.fromkeys(domain_of(name) for name in common))
         for domain in [*domains, *([TOTAL] if len(domains) > 1 else [])]:
             inside = [name for name in common if domain in (TOTAL, domain_of(name))]
@@ -529,7 +523,7 @@ def by_dataset(view: View, ablation: Ablation) -> ByDataset:
     labels = [group.baseline, *ablation.series]
     found = {label: scores(runs[runs["label"] == label]) for label in labels}
     base = found[group.baseline]
-    datasets = in_papers_order(n for label in ablation.series for n in found[label] if n in base)
+    datasets = in_order(n for label in ablation.series for n in found[label] if n in base)
     percent = {
         (name, label): percent_difference({name: found[label][name]}, {name: base[name]}).value
         for name in datasets

@@ -242,8 +242,9 @@ def quality_of(dataset: str) -> str | None:
 
 
 def in_order(datasets: Iterable[str]) -> list[str]:
-    """Domains in the paper's order, D4RL's datasets in the order of its table, others by name."""
-    known = {without_version(name): i for i, name in enumerate(tables()["main_table"].rows)}
+    """Domains in the paper's order, D4RL's and OGBench's datasets in the order of its tables, others by name."""
+    printed = [name for table in ("main_table", "ogbench") for name in tables()[table].rows]
+    known = {without_version(name): i for i, name in enumerate(printed)}
 
     def place(name: str) -> tuple[int, int, str]:
         return DOMAINS.index(domain_of(name)), known.get(without_version(name), len(known)), name
