@@ -27,17 +27,16 @@ from jaxtyping import Array
 from aspc.adaptive_scale import AdaptiveScale
 from aspc.algorithms import register
 from aspc.algorithms.base import Context, Inner, OuterTerms, PolicyExport
-from aspc.algorithms.common import deterministic_policy, smaller
+from aspc.algorithms.common import deterministic_policy
 from aspc.algorithms.td3_bc import TD3BC
-from aspc.experiments.suites import ASPC, MILLION, TD3_BC, Variant, search
+from aspc.experiments.suites import ASPC, MILLION, SHORT, TD3_BC, Block, Suite, Variant, search
+from aspc.experiments.suites import register as register_suite
 from aspc.networks import DeterministicActor, Ensemble, polyak
 from aspc.optim import Adam
 
-RATIOS = (0.5, 2.0)
-
 
 class ActingState(NamedTuple):
-    """TD3+BC's state, and the policy that acts (with its optimiser, if it is trained by itself)."""
+    """TD3+BC's state, the policy that acts, and the one that is averaged, with its optimiser, where that is another."""
 
     actor: DeterministicActor
     actor_target: DeterministicActor
@@ -46,53 +45,12 @@ class ActingState(NamedTuple):
     critics_target: Ensemble
     critics_opt: Any
     acting: DeterministicActor
-    acting_opt: Any = None
+    second: DeterministicActor | None = None
+    second_opt: Any = None
 
 
 @dataclass(frozen=True)
-class SecondPolicy(TD3BC):
-    """TD3+BC in which another policy acts than the one that the critics bootstrap from."""
-
-    def policy(self, state: ActingState) -> PolicyExport:
-        return deterministic_policy(state.acting.net)
-
-
-@dataclass(frozen=True)
-class TwoScales(SecondPolicy):
-    """TD3+BC with a second policy that acts, under another scale than the one that the critics bootstrap from."""
-
-    acting_ratio: float = 2.0
-    """The scale of the policy that acts, in units of the other's."""
-
-    def start(self, actor: DeterministicActor, critics: Ensemble) -> ActingState:  # type: ignore[override]
-        """Both policies start as the same network."""
-        return ActingState(*super().start(actor, critics), actor, Adam(self.actor_lr).init(actor))
-
-    def inner_step(self, ctx: Context, scale: Array | float) -> Inner:
-        """A step of each policy; the one that acts has no say in what the scale learns."""
-        state = ctx.state
-        acting_ctx = ctx._replace(state=state._replace(actor=state.acting, actor_opt=state.acting_opt))
-        first, acting = super().inner_step(ctx, scale), super().inner_step(acting_ctx, self.acting_ratio * sg(scale))
-        return first._replace(
-            params=(first.params, acting.params),
-            opt_state=(first.opt_state, acting.opt_state),
-            metrics={**first.metrics, "acting_bc_loss": acting.metrics["bc_loss"]},
-        )
-
-    def inner_params(self, state: ActingState) -> tuple[DeterministicActor, DeterministicActor]:
-        return state.actor, state.acting
-
-    def outer_terms(self, ctx: Context, params: Any, scale: Array | float) -> OuterTerms:
-        return super().outer_terms(ctx, params[0], scale)
-
-    def commit(self, ctx: Context, inner: Inner) -> ActingState:
-        (actor, acting), (actor_opt, acting_opt) = inner.params, inner.opt_state
-        state = super().commit(ctx, inner._replace(params=actor, opt_state=actor_opt))
-        return state._replace(acting=acting, acting_opt=acting_opt)
-
-
-@dataclass(frozen=True)
-class AveragedPolicy(SecondPolicy):
+class AveragedPolicy(TD3BC):
     """TD3+BC that acts with an average of its policy's weights."""
 
     acting_tau: float = 1e-4
@@ -105,28 +63,57 @@ class AveragedPolicy(SecondPolicy):
         state = super().commit(ctx, inner)
         return state._replace(acting=polyak(state.acting, state.actor, self.acting_tau))
 
+    def policy(self, state: ActingState) -> PolicyExport:
+        return deterministic_policy(state.acting.net)
+
 
 @dataclass(frozen=True)
-class LowerQ(TD3BC):
-    """TD3+BC whose policy goes by the lower of both critics."""
+class TwoScales(AveragedPolicy):
+    """TD3+BC with a second policy, under another scale than the one the critics bootstrap from; its average acts."""
 
-    def actor_q(self, ctx: Context, actions: Array) -> Array:
-        return smaller(ctx.state.critics(ctx.batch.observations, actions))
+    acting_ratio: float = 2.0
+    """The scale of the second policy, in units of the first one's."""
+
+    def start(self, actor: DeterministicActor, critics: Ensemble) -> ActingState:  # type: ignore[override]
+        """Both policies start as the same network."""
+        return super().start(actor, critics)._replace(second=actor, second_opt=Adam(self.actor_lr).init(actor))
+
+    def inner_step(self, ctx: Context, scale: Array | float) -> Inner:
+        """A step of each policy; the second has no say in what the scale learns."""
+        state = ctx.state
+        second_ctx = ctx._replace(state=state._replace(actor=state.second, actor_opt=state.second_opt))
+        first, second = super().inner_step(ctx, scale), super().inner_step(second_ctx, self.acting_ratio * sg(scale))
+        return first._replace(
+            params=(first.params, second.params),
+            opt_state=(first.opt_state, second.opt_state),
+            metrics={**first.metrics, "acting_bc_loss": second.metrics["bc_loss"]},
+        )
+
+    def inner_params(self, state: ActingState) -> tuple[DeterministicActor, DeterministicActor | None]:
+        return state.actor, state.second
+
+    def outer_terms(self, ctx: Context, params: Any, scale: Array | float) -> OuterTerms:
+        return super().outer_terms(ctx, params[0], scale)
+
+    def commit(self, ctx: Context, inner: Inner) -> ActingState:
+        (actor, second), (actor_opt, second_opt) = inner.params, inner.opt_state
+        state = TD3BC.commit(self, ctx, inner._replace(params=actor, opt_state=actor_opt))
+        acting = polyak(state.acting, second, self.acting_tau)
+        return state._replace(acting=acting, second=second, second_opt=second_opt)
 
 
 BASES = {
     "two_scales+aspc": TwoScales,
     "averaged_policy+aspc": AveragedPolicy,
-    "lower_q+aspc": LowerQ,
 }
 for name, base in BASES.items():
     register(name)(lambda base=base: AdaptiveScale(base=base()))
 register("averaged_policy")(AveragedPolicy)
 
+RATIOS = (2.0, 4.0)
 VARIANTS = (
     ASPC,
     *(Variant(f"two scales, ratio {ratio:g}", "two_scales+aspc", {"acting_ratio": ratio}) for ratio in RATIOS),
-    Variant("lower Q", "lower_q+aspc"),
 )
 SLOWER = 0.3 * AdaptiveScale.scale_lr  # what makes a million steps of α together as long as 300,000 are by default
 LONG = (
@@ -138,3 +125,31 @@ LONG = (
 )
 search("candidates", "ASPC with changes of its policies", VARIANTS)
 search("candidates_long", "a slower scale and the average of the policy, a million steps", LONG, MILLION)
+
+
+def trial(algo: str, **settings: Any) -> Variant:
+    return Variant(", ".join([algo, *(f"{name} {value}" for name, value in settings.items())]), algo, settings)
+
+
+LR, OTHER = AdaptiveScale.scale_lr, {"outer_batch": "independent"}
+TRIALS = (
+    trial("averaged_policy+aspc"),
+    trial("averaged_policy+aspc", discount=0.995),
+    trial("averaged_policy+aspc", scale_lr=3 * LR),
+    trial("averaged_policy+aspc", **OTHER),
+    trial("averaged_policy+aspc", **OTHER, scale_lr=3 * LR),
+    trial("averaged_policy+aspc", **OTHER, scale_lr=10 * LR),
+    trial("averaged_policy+aspc", **OTHER, scale_lr=10 * LR, discount=0.995),
+    trial("two_scales+aspc", acting_ratio=2.0),
+    trial("two_scales+aspc", acting_ratio=4.0),
+    trial("two_scales+aspc", acting_ratio=8.0),
+    trial("two_scales+aspc", acting_ratio=4.0, discount=0.995),
+)
+register_suite(
+    Suite(
+        "candidates_trial",
+        "short trials on one dataset of the half that chooses",
+        "this project",
+        (Block(TRIALS, ("maze2d-medium",), SHORT, options={"eval_every": 50_000, "eval_episodes": 100}),),
+    )
+)

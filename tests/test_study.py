@@ -14,7 +14,7 @@ import pytest
 
 import registries
 from aspc.adaptive_scale import AdaptiveScale
-from aspc.algorithms.base import CRITIC, INNER, SCALE, Batch, Context, Spec, with_horizon
+from aspc.algorithms.base import CRITIC, INNER, SCALE, Batch, Spec, with_horizon
 from aspc.algorithms.td3_bc import TD3BC
 from aspc.experiments import suites
 from aspc.experiments.groups import make_groups
@@ -48,9 +48,9 @@ def test_the_halves_are_fixed_and_balanced() -> None:
 
 
 def test_candidates_that_differ_in_numbers_are_one_program() -> None:
-    plan = make_plan(suites.expanded(["search"]), data=FILES, only=["hopper-random"])
+    plan = make_plan(suites.expanded(["search"]), data=FILES, only=["hopper-medium"])
     programs = [{member.variant for member in group.members} for group in make_groups(plan, plan.runs, 1000, FILES)]
-    assert sorted(map(len, programs)) == [1, 1, 1, 1, 2]
+    assert sorted(map(len, programs)) == [1, 1, 1, 2]
     assert {"ASPC", "discount = 0.995"} == max(programs, key=len)
 
 
@@ -84,7 +84,7 @@ LEARNED = ("actor", "actor_target", "critics", "critics_target")
 
 
 def test_the_policy_that_acts_changes_nothing_but_how_is_acted(candidates) -> None:
-    base = candidates.TwoScales(**SMALL)
+    base = candidates.TwoScales(**SMALL, acting_tau=1.0)
     algorithm = AdaptiveScale(base=base, k_alpha=1)
     same, bolder = trained(algorithm, 1.0)[-1], trained(algorithm, 4.0)[-1]
     assert equal(same.base.actor, same.base.acting)  # with a ratio of 1 it is ASPC
@@ -114,22 +114,6 @@ def average(policies) -> list:
     return [sum(w * leaf for w, leaf in zip(weights, same, strict=True)) for same in leaves]
 
 
-def test_the_lower_q_is_that_of_the_critic_which_likes_an_action_less(candidates) -> None:
-    base, plain = candidates.LowerQ(**SMALL), TD3BC(**SMALL)
-    state = plain.init(jax.random.key(0), Spec(4, 2))
-    batch = Batch(
-        *(np.float32(np.random.default_rng(0).standard_normal(shape)) for shape in ((8, 4), (8, 2), 8, (8, 4), 8))
-    )
-    ctx = Context(state, batch, {}, {})
-    q, bc = base.q_and_constraint(ctx, state.actor)
-    both = [
-        critic(batch.observations, state.actor(batch.observations)) for critic in (state.critics[0], state.critics[1])
-    ]
-    np.testing.assert_allclose(q, np.minimum(*both), rtol=1e-4)
-    assert 0 < np.count_nonzero(both[0] < both[1]) < 8  # each is the lower one somewhere
-    np.testing.assert_array_equal(bc, plain.q_and_constraint(ctx, state.actor)[1])
-
-
 def equal(a, b) -> bool:
     return all(np.array_equal(x, y) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True))
 
@@ -137,7 +121,7 @@ def equal(a, b) -> bool:
 def test_ratios_of_two_scales_train_as_one_program(candidates) -> None:
     plan = make_plan(suites.expanded(["candidates"]), data=FILES, only=["maze2d-medium"])
     groups = make_groups(plan, plan.runs, 1000, FILES)
-    assert [len(group.members) for group in groups] == [4, 4 * len(candidates.RATIOS), 4]
+    assert [len(group.members) for group in groups] == [4, 4 * len(candidates.RATIOS)]
 
 
 def test_the_long_search_shares_the_runs_of_tier_a(candidates) -> None:

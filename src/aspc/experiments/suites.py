@@ -457,7 +457,7 @@ CANDIDATES = (
     aspc_with("discount = 0.995", discount=0.995),  # a number, so it trains with ASPC as one program
     aspc_with("independent outer batch", outer_batch="independent"),
     Variant("ASPC+AW", "aspc", bc="advantage_weighted"),
-    *(rebrac_with(batch_size) for batch_size in (256, 1024)),
+    rebrac_with(batch_size=256),
 )
 
 
@@ -465,7 +465,7 @@ def search(name: str, title: str, variants: tuple[Variant, ...], steps: int = SH
     """Variants on both halves, a block for each kind of evaluation. There are many, so by default they are as short as
     those of the study's later tiers, which have some of them already, and have two seeds but on the mazes, where the
     scores of one variant differ most."""
-    walkers = Block(variants, STUDY_WALKERS, steps, seeds=2, options=EVERY_100K)
+    walkers = Block(variants, STUDY_NINE if steps == SHORT else STUDY_WALKERS, steps, seeds=2, options=EVERY_100K)
     return register(Suite(name, title, "this project", (walkers, on_mazes(variants, steps))))
 
 
