@@ -3,17 +3,16 @@
     aspc bench candidates candidates_long --plugin benchmarks/candidates.py --data FOLDER --out RESULTS
 
 Two scales: the critics are learned with the policy that has the learned scale α, close to the data, where their values
-can be trusted. A second policy is trained on the same critics with the scale acting_ratio · α, and that one is rolled
-out. A ratio of 1 would be ASPC.
-
-The lower Q: a large α lets the policy go where the first critic errs upwards; where it is to be liked by both critics,
-it has to find an error that they share.
+can be trusted. A second policy is trained on the same critics with the scale acting_ratio · α, and a slow average of
+its weights is rolled out. TD3+BC with two scales says how much of what that gives is ASPC's.
 
 A million steps show what 300,000 do not: α goes as far as its learning rates let it, three times as far in three times
-the steps, and where it is large evaluations of one run swing widely. So there are three candidates for long runs. One
-lets α go as far as in 300,000 steps, with a learning rate that is smaller by the same factor. The second also acts with
-a slow average of the weights that the trained policy has on its way; TD3+BC with it says how much of that is ASPC's.
-The third has the average too, and judges a step on an independent batch, which leaves α near where it is of use.
+the steps, and where it is large evaluations of one run swing widely. So there are candidates for long runs. One lets α
+go as far as in 300,000 steps, with a learning rate that is smaller by the same factor. The next also acts with an
+average of the weights that the trained policy has on its way. The last one has two scales and judges a step on an
+independent batch, which leaves α low where data are narrow.
+
+`candidates_trial` is what the ratio and the rest were chosen by: short runs on one dataset of the half that chooses.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from aspc.algorithms import register
 from aspc.algorithms.base import Context, Inner, OuterTerms, PolicyExport
 from aspc.algorithms.common import deterministic_policy
 from aspc.algorithms.td3_bc import TD3BC
-from aspc.experiments.suites import ASPC, MILLION, SHORT, TD3_BC, Block, Suite, Variant, search
+from aspc.experiments.suites import ASPC, MANY_EPISODES, MILLION, SHORT, TD3_BC, Block, Suite, Variant, search
 from aspc.experiments.suites import register as register_suite
 from aspc.networks import DeterministicActor, Ensemble, polyak
 from aspc.optim import Adam
@@ -102,54 +101,46 @@ class TwoScales(AveragedPolicy):
         return state._replace(acting=acting, second=second, second_opt=second_opt)
 
 
-BASES = {
-    "two_scales+aspc": TwoScales,
-    "averaged_policy+aspc": AveragedPolicy,
-}
+BASES = {"two_scales": TwoScales, "averaged_policy": AveragedPolicy}
 for name, base in BASES.items():
-    register(name)(lambda base=base: AdaptiveScale(base=base()))
-register("averaged_policy")(AveragedPolicy)
+    register(name)(base)
+    register(f"{name}+aspc")(lambda base=base: AdaptiveScale(base=base()))
 
 RATIOS = (2.0, 4.0)
 VARIANTS = (
     ASPC,
     *(Variant(f"two scales, ratio {ratio:g}", "two_scales+aspc", {"acting_ratio": ratio}) for ratio in RATIOS),
+    Variant("TD3+BC, two scales, ratio 4", "two_scales", {"acting_ratio": 4.0}),
 )
-SLOWER = 0.3 * AdaptiveScale.scale_lr  # what makes a million steps of α together as long as 300,000 are by default
+RATE, OTHER_BATCH = AdaptiveScale.scale_lr, {"outer_batch": "independent"}
+SLOWER = 0.3 * RATE  # what makes a million steps of α together as long as 300,000 are by default
 LONG = (
     *(ASPC, TD3_BC),
     Variant("scale lr × 0.3", "aspc", {"scale_lr": SLOWER}),
     Variant("scale lr × 0.3, averaged policy", "averaged_policy+aspc", {"scale_lr": SLOWER}),
-    Variant("independent outer batch, averaged policy", "averaged_policy+aspc", {"outer_batch": "independent"}),
-    Variant("TD3+BC, averaged policy", "averaged_policy"),
+    Variant("independent outer batch, two scales, ratio 4", "two_scales+aspc", {**OTHER_BATCH, "acting_ratio": 4.0}),
 )
-search("candidates", "ASPC with changes of its policies", VARIANTS)
-search("candidates_long", "a slower scale and the average of the policy, a million steps", LONG, MILLION)
 
 
 def trial(algo: str, **settings: Any) -> Variant:
+    """A variant that is called what it is."""
     return Variant(", ".join([algo, *(f"{name} {value}" for name, value in settings.items())]), algo, settings)
 
 
-LR, OTHER = AdaptiveScale.scale_lr, {"outer_batch": "independent"}
 TRIALS = (
     trial("averaged_policy+aspc"),
     trial("averaged_policy+aspc", discount=0.995),
-    trial("averaged_policy+aspc", scale_lr=3 * LR),
-    trial("averaged_policy+aspc", **OTHER),
-    trial("averaged_policy+aspc", **OTHER, scale_lr=3 * LR),
-    trial("averaged_policy+aspc", **OTHER, scale_lr=10 * LR),
-    trial("averaged_policy+aspc", **OTHER, scale_lr=10 * LR, discount=0.995),
+    trial("averaged_policy+aspc", scale_lr=3 * RATE),
+    trial("averaged_policy+aspc", **OTHER_BATCH),
+    trial("averaged_policy+aspc", **OTHER_BATCH, scale_lr=3 * RATE),
+    trial("averaged_policy+aspc", **OTHER_BATCH, scale_lr=10 * RATE),
+    trial("averaged_policy+aspc", **OTHER_BATCH, scale_lr=10 * RATE, discount=0.995),
     trial("two_scales+aspc", acting_ratio=2.0),
     trial("two_scales+aspc", acting_ratio=4.0),
     trial("two_scales+aspc", acting_ratio=8.0),
     trial("two_scales+aspc", acting_ratio=4.0, discount=0.995),
 )
-register_suite(
-    Suite(
-        "candidates_trial",
-        "short trials on one dataset of the half that chooses",
-        "this project",
-        (Block(TRIALS, ("maze2d-medium",), SHORT, options={"eval_every": 50_000, "eval_episodes": 100}),),
-    )
-)
+search("candidates", "ASPC with changes of its policies", VARIANTS)
+search("candidates_long", "a slower scale, the average of the policy and two scales, a million steps", LONG, MILLION)
+on_one = Block(TRIALS, ("maze2d-medium",), SHORT, options={**MANY_EPISODES, "eval_every": 50_000})
+register_suite(Suite("candidates_trial", "trials on one dataset of the half that chooses", "this project", (on_one,)))

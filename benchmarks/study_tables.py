@@ -40,7 +40,8 @@ from aspc.training.config import replace_fields
 ROOT = Path(__file__).parents[1]
 TIERS = suites.get("study").parts
 PLUGIN = Path(__file__).with_name("candidates.py")
-SEARCH = ("search", "candidates", "candidates_long")  # the last two are the plugin's
+TRIAL = "candidates_trial"
+SEARCH = ("search", "candidates", "candidates_long", TRIAL)  # all but the first are the plugin's
 TIMED = "study_time"
 ABLATION_TIER = "study_b"
 NOT_RUN = "Not run yet."
@@ -367,19 +368,24 @@ SETTLED, EARLY, HALF = 0.2, 0.05, 0.5  # of training: from where on curves are s
 
 
 def by_curve(study: Study) -> str:
-    """How far the evaluations of the main pair swing, how the worst of its runs ends, and how alpha moves."""
+    """How far the evaluations of the main pair swing, how the worst of its runs ends, how many of the last episodes
+    reach a goal where there is one, and how alpha moves."""
     found = main_pair(study)
     if study.study is None or not found:
         return NOT_RUN
     curves, rows = study.study.curves, []
     for name in in_order({name for runs in found.values() for name in runs["dataset"]}):
         for label, runs in found.items():
-            here = curves[curves["run_id"].isin(runs.loc[runs["dataset"] == name, "run_id"])]
+            own = runs[runs["dataset"] == name]
+            here = curves[curves["run_id"].isin(own["run_id"])]
             if not here.empty:
-                rows.append((name, label, *swing(here.dropna(subset="score")), *scale_on_its_way(here)))
+                success = own["success_last"].astype(float).mean()
+                reached = f"{100 * success:.0f} %" if math.isfinite(success) else "–"
+                rows.append((name, label, *swing(here.dropna(subset="score")), reached, *scale_on_its_way(here)))
     shares = [f"{100 * share:.0f} %" for share in (SETTLED, EARLY, HALF)]
     alphas = ("lowest alpha", f"alpha at {shares[1]}", f"at {shares[2]}")
-    return table(("dataset", "variant", f"evaluations from {shares[0]} on", "lowest last one", *alphas), rows)
+    head = ("dataset", "variant", f"evaluations from {shares[0]} on", "lowest last one", "goal reached at the end")
+    return table((*head, *alphas), rows)
 
 
 def swing(evaluations: pd.DataFrame) -> tuple[str, str]:
@@ -404,9 +410,23 @@ def searched(study: Study) -> str:
     """The search, its short runs and its long ones each by themselves."""
     if study.search is None:
         return NOT_RUN
-    runs = prepare(study.search).places.drop_duplicates(["label", "run_id"])
-    lengths = sorted(set(runs["steps"]))
-    return "\n\n".join(f"### {steps:,} steps\n\n{halves(runs[runs['steps'] == steps])}" for steps in lengths)
+    view = prepare(study.search)
+    runs = view.places[view.places["suite"] != TRIAL].drop_duplicates(["label", "run_id"])
+    parts = {f"{steps:,} steps": halves(runs[runs["steps"] == steps]) for steps in sorted(set(runs["steps"]))}
+    parts["Trials"] = tried(by_label(view, TRIAL))
+    return "\n\n".join(f"### {title}\n\n{text}" for title, text in parts.items())
+
+
+def tried(found: Mapping[str, pd.DataFrame]) -> str:
+    """What was tried on a part of the half that chooses before candidates were declared."""
+    if not found:
+        return NOT_RUN
+    rows = []
+    for label, runs in found.items():
+        for name, values in scores(runs).items():
+            alpha = scores(runs, "scale_last")[name].mean()
+            rows.append((f"`{label}`", name, str(len(values)), interval(stats.mean(values)), number(alpha)))
+    return table(("what", "dataset", "seeds", "score", "final alpha"), rows)
 
 
 def halves(runs: pd.DataFrame) -> str:
@@ -414,30 +434,56 @@ def halves(runs: pd.DataFrame) -> str:
     tune, report = (candidates(runs[runs["dataset"].isin(half)]) for half in (suites.TUNED_ON, suites.REPORTED_ON))
     if not all(found.keys() - {BASELINE, suites.TD3_BC.label} for found in (tune, report)):
         return "No candidate has been run on both halves yet."
-    shared = set.intersection(*(set(values) for values in tune.values()))
-    if not shared:
+    compared = widely_run(tune).keys() & widely_run(report).keys()
+    tuned, reported = ({k: v for k, v in found.items() if k in compared} for found in (tune, report))
+    shared = set.intersection(*(set(values) for values in tuned.values()))
+    if not shared or not compared - {BASELINE, suites.TD3_BC.label}:
         return "No dataset of the half that chooses has been run with all of them yet."
-    total = {label: stats.average({n: v for n, v in values.items() if n in shared}) for label, values in tune.items()}
+    total = {label: stats.average({n: v for n, v in values.items() if n in shared}) for label, values in tuned.items()}
     chosen = max(total, key=lambda label: total[label].value)
     first, second = leads_over_baseline(tune), leads_over_baseline(report)
-    rows = [(label, interval(first[label]), interval(second[label])) for label in first if label in second]
+    rows = [
+        (
+            label,
+            *(f"{interval(lead[label])} ({on_both(half, label)})" for lead, half in ((first, tune), (second, report))),
+        )
+        for label in first
+        if label in second
+    ]
     parts = [
-        *("#### On the half that chooses", domain_table(tune)),
+        *("#### On the half that chooses", domain_table(tuned)),
         f"The highest average has **{chosen}**, on the {len(shared)} of {len(suites.TUNED_ON)} datasets that all have.",
-        *("#### On the half that judges", domain_table(report)),
-        "#### Against ASPC, on the datasets that both have",
+    ]
+    if left_out := [label for label in tune if label not in compared]:
+        parts.append(f"Not among them, since too few of its datasets have run: {', '.join(left_out)}.")
+    parts += [
+        *("#### On the half that judges", domain_table(reported)),
+        "#### Against ASPC, on the datasets that both have (their number)",
         table((f"points above {BASELINE}", "half that chooses", "half that judges"), rows),
     ]
     if chosen in second:
         verdict = {claims.HOLDS: "is better than", claims.FAILS: "is worse than"}.get(claims.at_least(second[chosen]))
         said = f"{chosen} {verdict} {BASELINE}" if verdict else f"{chosen} cannot be told from {BASELINE}"
-        both = f"{len(report[chosen].keys() & report[BASELINE])} of {len(suites.REPORTED_ON)} datasets"
+        both = f"{on_both(report, chosen)} of {len(suites.REPORTED_ON)} datasets"
         parts.append(f"{said}: {interval(second[chosen])} points on {both} of the half that judges.")
     learned = runs[runs["algo"].str.endswith("aspc")]
     alphas = {label: scores(some, "scale_last") for label, some in learned.groupby("label")}
     found = dataset_by_dataset({"chooses": tune, "judges": report}, alphas)
     parts += ["#### On every dataset", "Means over seeds, with the final alpha where it is learned.", found]
     return "\n\n".join(parts)
+
+
+def widely_run(found: Mapping[str, Mapping[str, np.ndarray]]) -> dict[str, Mapping[str, np.ndarray]]:
+    """Those that have at least half of ASPC's datasets: averages are over what all have, and a candidate that has just
+    begun would leave little of that."""
+    if BASELINE not in found:
+        return dict(found)
+    return {label: values for label, values in found.items() if 2 * on_both(found, label) >= len(found[BASELINE])}
+
+
+def on_both(found: Mapping[str, Mapping[str, np.ndarray]], label: str) -> int:
+    """How many datasets a candidate shares with ASPC."""
+    return len(found[label].keys() & found[BASELINE].keys())
 
 
 def dataset_by_dataset(

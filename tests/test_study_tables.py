@@ -200,7 +200,7 @@ def test_curves_are_said_in_numbers(filled: str, modules: tuple[ModuleType, Modu
     rows = section(filled, "curves")
     lowest = line(rows, "hopper-expert | ASPC")[3]
     assert float(lowest) == pytest.approx(80, abs=2)
-    assert line(rows, "hopper-expert | TD3+BC")[4:] == ["–", "–", "–"]
+    assert line(rows, "hopper-expert | TD3+BC")[4:] == ["–", "–", "–", "–"]
 
 
 def test_the_search_chooses_on_one_half_and_judges_on_the_other(filled: str) -> None:
@@ -293,6 +293,40 @@ def test_the_search_chooses_nothing_without_a_dataset_that_all_have_run_on(
         synthetic.make(tmp_path, "search", [synthetic.Variant(label, "aspc", **settings)], datasets, points=2)
     text = study_tables.filled(PAGE, study_tables.read(tmp_path))
     assert "No dataset of the half that chooses has been run with all of them yet." in section(text, "search")
+
+
+def test_a_candidate_that_has_just_begun_takes_no_datasets_from_the_others(
+    modules: tuple[ModuleType, ModuleType], tmp_path: Path
+) -> None:
+    study_tables, synthetic = modules
+    plain, other, begun = (
+        synthetic.Variant(label, "aspc", discount=d) for label, d in (("ASPC", 0.99), ("other", 0.9), ("begun", 0.8))
+    )
+    chooses = (*TUNE, "hopper-medium-replay")
+    every = {"ASPC": 50.0, "other": 60.0, "begun": 90.0}
+    how = {"score": lambda label, _: every[label], "noise": 0.5}
+    synthetic.make(tmp_path, "search", (plain, other), (*chooses, *REPORT), **how)
+    synthetic.make(tmp_path, "search", (begun,), (chooses[0], *REPORT), **how)
+    search = section(study_tables.filled(PAGE, study_tables.read(tmp_path)), "search")
+    assert f"The highest average has **other**, on the {len(chooses)} of 10 datasets that all have." in search
+    assert "too few of its datasets have run: begun." in search
+    leads = line(search.partition("Against ASPC")[2], "begun")[1:]
+    assert [cell.split()[-1] for cell in leads] == ["(1)", f"({len(REPORT)})"]
+
+
+def test_trials_have_a_table_of_their_own_and_are_no_candidates(
+    modules: tuple[ModuleType, ModuleType], tmp_path: Path
+) -> None:
+    study_tables, synthetic = modules
+    study_tables.planned(study_tables.TRIAL)  # loads the plugin that declares them
+    label = study_tables.suites.get(study_tables.TRIAL).blocks[0].variants[-1].label
+    variants = (synthetic.Variant("ASPC", "aspc"), synthetic.Variant("other", "aspc", discount=0.9))
+    synthetic.make(tmp_path, "search", variants, (*TUNE, *REPORT), points=2)
+    trial = synthetic.Variant(label, "aspc", discount=0.8)
+    synthetic.make(tmp_path, study_tables.TRIAL, (trial,), ("maze2d-medium",), score=lambda *_: 99.0, noise=0.5)
+    search, trials = section(study_tables.filled(PAGE, study_tables.read(tmp_path)), "search").split("### Trials")
+    assert label not in search
+    assert float(line(trials, f"`{label}`")[3].split()[0]) == pytest.approx(99, abs=1)
 
 
 def test_a_page_without_a_section_is_refused(modules: tuple[ModuleType, ModuleType]) -> None:

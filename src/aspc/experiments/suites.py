@@ -445,26 +445,20 @@ TUNED_ON = (
 REPORTED_ON = tuple(name for name in (*STUDY_WALKERS, *MAZES) if name not in TUNED_ON)
 
 
-def rebrac_with(batch_size: int) -> Variant:
-    """ReBRAC's backbone (a deeper actor, a penalty of its own for the critics); its β₁ is learned from about where
-    TD3+BC's α is."""
-    numbers = {"batch_size": batch_size, "beta1": 0.1, "beta2": 0.01}
-    return Variant(f"ReBRAC+ASPC, batch {batch_size}", "rebrac+aspc", numbers)
-
-
 CANDIDATES = (
     ASPC,
     aspc_with("discount = 0.995", discount=0.995),  # a number, so it trains with ASPC as one program
     aspc_with("independent outer batch", outer_batch="independent"),
     Variant("ASPC+AW", "aspc", bc="advantage_weighted"),
-    rebrac_with(batch_size=256),
+    # ReBRAC's backbone: a deeper actor, a penalty of its own for the critics; β₁ starts about where TD3+BC's α is.
+    Variant("ReBRAC+ASPC", "rebrac+aspc", {"beta1": 0.1, "beta2": 0.01}),
 )
 
 
 def search(name: str, title: str, variants: tuple[Variant, ...], steps: int = SHORT) -> Suite:
     """Variants on both halves, a block for each kind of evaluation. There are many, so by default they are as short as
-    those of the study's later tiers, which have some of them already, and have two seeds but on the mazes, where the
-    scores of one variant differ most."""
+    those of the study's later tiers and on the datasets of tier b, which has ASPC's own short runs. They have two seeds
+    but on the mazes, where the scores of one variant differ most."""
     walkers = Block(variants, STUDY_NINE if steps == SHORT else STUDY_WALKERS, steps, seeds=2, options=EVERY_100K)
     return register(Suite(name, title, "this project", (walkers, on_mazes(variants, steps))))
 
