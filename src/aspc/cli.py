@@ -17,6 +17,7 @@ import tyro
 from aspc import algorithms
 from aspc.data.commands import Source
 from aspc.errors import AspcError
+from aspc.options import read_options
 from aspc.plugins import load_asked
 from aspc.training.config import TrainOptions, flat_values, replace_fields
 
@@ -29,10 +30,10 @@ def parse(kind: Any, argv: list[str], prog: str, description: str = "", **defaul
 
     `defaults` are those that are not the class's own.
     """
-    return tyro.cli(
+    return read_options(
         kind,
-        args=argv,
-        prog=f"aspc {prog}",
+        argv,
+        f"aspc {prog}",
         description=description or None,  # the docstring of `kind`
         **({"default": kind(**defaults)} if defaults else {}),
     )

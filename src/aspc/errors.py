@@ -37,10 +37,20 @@ class DiskTrouble(OutsideTrouble):
 
 
 class MissingExtra(AspcError):
-    """An optional dependency is not installed."""
+    """An optional dependency is not installed; `error` may say which."""
 
-    def __init__(self, what: str, extra: str) -> None:
-        super().__init__(f"{what} needs an extra: pip install 'aspc[{extra}]'.")
+    def __init__(self, what: str, extra: str, error: BaseException | None = None) -> None:
+        package = missing_module(error).partition(".")[0] if error else ""
+        needed = f"{package}, which is not installed" if package else "an extra"
+        super().__init__(f"{what} needs {needed}: pip install 'aspc[{extra}]'.")
+
+
+def missing_module(error: BaseException) -> str:
+    """The module that an import did not find, be that told by another error; "" where it is not about one."""
+    for told in (error, error.__cause__):
+        if isinstance(told, ModuleNotFoundError) and told.name:
+            return told.name
+    return ""
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> AspcError:

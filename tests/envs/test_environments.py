@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -176,6 +178,33 @@ def test_locomotion_is_the_v4_environment_and_other_gymnasium_ids_work() -> None
 def test_wrong_environments_give_a_sentence(name: str, says: str) -> None:
     with pytest.raises(AspcError, match=says):
         envs.make_env(name)
+
+
+@pytest.mark.parametrize("package", ["imageio", "mujoco"])
+def test_a_package_that_is_missing_is_named_with_what_to_install(package: str, tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text("import a_package_of_theirs")
+    names = ["Hopper-v4", "hopper-medium-v2", "pen-human-v1", "antmaze-umaze-v2", OGBENCH[0], "own:Own-v0", "Hoper-v4"]
+    script = (
+        "import sys; sys.modules[sys.argv[1]] = None\n"
+        "from aspc import envs, errors\n"
+        "for name in sys.argv[2:]:\n"
+        "    try: envs.make_env(name)\n"
+        "    except errors.AspcError as error: print(error)"
+    )
+    command = [sys.executable, "-c", script, package, *names]  # in a process where it was not imported before
+    said = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout.splitlines()
+    extras = ["mujoco", "mujoco", "robotics", "ogbench", "ogbench"]
+    for sentence, extra in zip(said[:5], extras, strict=True):
+        assert sentence.endswith(f" needs {package}, which is not installed: pip install 'aspc[{extra}]'.")
+    assert said[5:-1] == [
+        "The environment own:Own-v0 needs a_package_of_theirs, which is not installed; install it first."
+    ]
+    assert said[-1].startswith("Unknown environment 'Hoper-v4'; did you mean Hopper-v4")
+
+
+def test_an_environment_that_was_moved_away_is_not_called_unknown() -> None:
+    with pytest.raises(AspcError, match=r"^The environment Hopper-v3 cannot be made: [TN]"):
+        envs.make_env("Hopper-v3")
 
 
 def test_a_maze_of_ogbench_leaves_no_file_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from aspc import data
 from aspc.data import cache, d4rl, d4rl_files, files, maze2d, minari, ogbench, pointmaze
 from aspc.data.dataset import Dataset
 from aspc.errors import AspcError, unknown_name
+from aspc.options import read_options
 
 Name = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATASET")]
 
@@ -319,10 +320,10 @@ Command = (
 
 def main(argv: list[str]) -> int:
     """Run `aspc data ...`; what the user can mend is raised as `AspcError`."""
-    command: Any = tyro.cli(
+    command: Any = read_options(
         Command,
-        args=argv,
-        prog="aspc data",
+        argv,
+        "aspc data",
         description="Datasets: list, look at, download, make, convert, collect.",
         config=(tyro.conf.FlagCreatePairsOff,),
     )

@@ -27,7 +27,7 @@ def _make(name: str) -> Any:
             # The goal is only a place to walk to: reaching it must not end the episode.
             return gym.make(f"{name}-v0", terminate_at_goal=False, disable_env_checker=True, max_episode_steps=-1)
         except (ImportError, gym.error.DependencyNotInstalled) as error:
-            raise MissingExtra(f"Making {name}", "ogbench") from error
+            raise MissingExtra(f"Making {name}", "ogbench", error) from error
 
 
 def generate(

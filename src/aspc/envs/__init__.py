@@ -21,7 +21,7 @@ import gymnasium as gym
 import numpy as np
 
 from aspc.data import d4rl, minari, ogbench
-from aspc.errors import AspcError, MissingExtra, unknown_name
+from aspc.errors import AspcError, MissingExtra, first_line, missing_module, unknown_name
 
 __all__ = [
     "action_bounds",
@@ -33,6 +33,7 @@ __all__ = [
 ]
 
 LOCOMOTION = {"halfcheetah": "HalfCheetah-v4", "hopper": "Hopper-v4", "walker2d": "Walker2d-v4"}
+EXTRAS = {"gymnasium.envs.mujoco": "mujoco", "gymnasium_robotics": "robotics"}  # of modules with environments
 DEFAULT_HORIZON = 1000  # where an environment has no step limit of its own
 
 
@@ -78,26 +79,41 @@ def quiet_packages() -> Iterator[None]:
 def _make_gymnasium(name: str) -> gym.Env[Any, Any]:
     with quiet_packages():
         if name not in gym.registry:
-            with contextlib.suppress(ImportError):
+            with contextlib.suppress(ImportError, gym.error.DependencyNotInstalled):
                 import gymnasium_robotics  # noqa: F401  (registers its environments)
         try:
             env = gym.make(name, disable_env_checker=True)
-        except gym.error.DependencyNotInstalled as error:
-            raise MissingExtra(f"The environment {name}", "mujoco") from error
-        except (gym.error.Error, ImportError) as error:
+        except (ImportError, gym.error.DependencyNotInstalled) as error:
+            raise _not_imported(name, error) from error
+        except gym.error.Error as error:
             raise unknown_name("environment", name, _known_names()) from error
     unlimited = env.spec is not None and env.spec.max_episode_steps is None
     return gym.wrappers.TimeLimit(env, DEFAULT_HORIZON) if unlimited else env
+
+
+def _not_imported(name: str, error: Exception) -> AspcError:
+    """What to install for an environment whose module, or a package that this imports, cannot be imported."""
+    module, _, identifier = name.rpartition(":")
+    missing, spec = missing_module(error), gym.registry.get(identifier)
+    if missing and f"{module}.".startswith(f"{missing}."):  # of "module:Env-v0", and it is the module that is not there
+        return unknown_name("environment", name, _known_names())
+    for origin, extra in EXTRAS.items():
+        if missing and spec is not None and str(spec.entry_point).startswith(origin):
+            return MissingExtra(f"The environment {name}", extra, error)
+    if missing and isinstance(error, ImportError):  # Gymnasium's own errors say what to install
+        return AspcError(f"The environment {name} needs {missing}, which is not installed; install it first.")
+    reason = first_line(ImportError(*error.args[:1]))  # some have a second text
+    return AspcError(f"The environment {name} cannot be made: {reason}.")
 
 
 def _make_ogbench(name: str) -> gym.Env[Any, Any]:
     with quiet_packages():
         try:
             import ogbench as package  # noqa: F401  (registers its environments)
-        except ImportError as error:
-            raise MissingExtra(f"The environment of {name}", "ogbench") from error
-        try:
+
             env = gym.make(ogbench.environment_id(name), disable_env_checker=True)
+        except (ImportError, gym.error.DependencyNotInstalled) as error:
+            raise MissingExtra(f"The environment of {name}", "ogbench", error) from error
         except gym.error.Error as error:
             raise unknown_name("OGBench dataset", name, ogbench.known_names()) from error
     model = Path(getattr(env.unwrapped, "fullpath", ""))

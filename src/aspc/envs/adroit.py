@@ -70,5 +70,5 @@ def make_adroit(task: str) -> gym.Env[Any, Any]:
 
             inner = gym.make(f"AdroitHand{task.capitalize()}-v1", disable_env_checker=True, max_episode_steps=-1)
         except (ImportError, gym.error.DependencyNotInstalled) as error:
-            raise MissingExtra(f"The environment of {task}", "robotics") from error
+            raise MissingExtra(f"The environment of {task}", "robotics", error) from error
     return AdroitD4RL(inner, task)

@@ -62,7 +62,7 @@ class AntMazeEnv(gym.Env[np.ndarray, np.ndarray]):
 
                 self._ant = _ant_among_walls(AntEnv, MAZES[maze].rows)
             except (ImportError, gym.error.DependencyNotInstalled) as error:
-                raise MissingExtra(f"The environment of antmaze-{maze}", "ogbench") from error
+                raise MissingExtra(f"The environment of antmaze-{maze}", "ogbench", error) from error
         self._goal_cell = GOALS[maze]
         self._limit = FAMILIES[f"antmaze-{maze}"].horizon
         self._steps = 0

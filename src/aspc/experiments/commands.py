@@ -19,6 +19,7 @@ from aspc.cli import values_of
 from aspc.data import downloaded_file
 from aspc.errors import AspcError
 from aspc.experiments import suites
+from aspc.options import read_options
 from aspc.plugins import load_asked
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ class Asked:
 def bench(argv: list[str]) -> int:
     began = time.monotonic()
     load_asked(values_of(argv, "plugin"))
-    asked = tyro.cli(Asked, args=argv, prog="aspc bench")
+    asked: Asked = read_options(Asked, argv, "aspc bench")
     if asked.list or not asked.suites:
         print(listing())
         return 0

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from aspc.errors import AspcError
+from aspc.options import read_options
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,7 +30,7 @@ class Asked:
 
 
 def main(argv: list[str]) -> int:
-    asked = tyro.cli(Asked, args=argv, prog="aspc results")
+    asked: Asked = read_options(Asked, argv, "aspc results")
     if not asked.folders:
         raise AspcError("Give at least one folder of results, for example: aspc results results/table1.")
 

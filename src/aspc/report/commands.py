@@ -11,6 +11,7 @@ from typing import Annotated
 import tyro
 
 from aspc.errors import AspcError, MissingExtra
+from aspc.options import read_options
 
 NEEDED = ("pandas", "plotly", "pyarrow", "rliable")
 
@@ -30,7 +31,7 @@ class Report:
 
 
 def main(argv: list[str]) -> int:
-    asked = tyro.cli(Report, args=argv, prog="aspc report")
+    asked: Report = read_options(Report, argv, "aspc report")
     if not asked.results:
         raise AspcError("Give at least one folder of results, for example: aspc report results --out report.")
     if not all(find_spec(package) for package in NEEDED):
