@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -9,6 +10,8 @@ import folders_child
 import pytest
 from folders_child import MARK, USES
 
+from aspc.errors import AspcError
+from aspc.training.folder import CONFIG, CONFIG_FORM, DATASET_FORM, Run
 from fuzz_child import fuzz
 
 
@@ -23,6 +26,18 @@ def check(folders: Path, folder: Path, kind: str, cases: int) -> None:
 
 def test_damaged_folders(folders: Path, tmp_path: Path) -> None:
     check(folders, tmp_path, "all", 1000)
+
+
+@pytest.mark.parametrize("name", [*CONFIG_FORM, *(f"dataset/{name}" for name in DATASET_FORM)])
+def test_a_config_without_one_of_its_names_is_damaged(folders: Path, tmp_path: Path, name: str) -> None:
+    """Also without one that may be null: a wound in a name leaves well-formed JSON."""
+    path = shutil.copytree(folders / "run", tmp_path / "run")
+    config = json.loads((path / CONFIG).read_text())
+    within, key = (config["dataset"], name.partition("/")[2]) if "/" in name else (config, name)
+    del within[key]
+    (path / CONFIG).write_text(json.dumps(config))
+    with pytest.raises(AspcError, match=f"is damaged: {key} is missing or wrong"):
+        Run(path)
 
 
 @pytest.mark.slow

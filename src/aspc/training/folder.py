@@ -182,8 +182,8 @@ def check_form(path: Path, content: Any, form: Mapping[str, Any]) -> None:
     if not isinstance(content, dict):
         raise AspcError(f"{path} is damaged: it is not a table of names and values.")
     for name, kinds in form.items():
-        value = content.get(name)
-        if not isinstance(value, kinds) or isinstance(value, bool):
+        value = content.get(name)  # None is a value that may be allowed; the name has to be there all the same
+        if name not in content or not isinstance(value, kinds) or isinstance(value, bool):
             raise AspcError(f"{path} is damaged: {name} is missing or wrong.")
 
 
