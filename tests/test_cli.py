@@ -42,10 +42,7 @@ def write_hdf5(path, **changes):
 
 def refused(capsys, argv):
     """The command ends with exit code 2 and one sentence; returns it."""
-    try:
-        code = main(argv)
-    except SystemExit as exit_:  # the option parser's own
-        code = exit_.code
+    code = main(argv)
     out = capsys.readouterr()
     assert code == 2, out
     assert "Traceback" not in out.err + out.out

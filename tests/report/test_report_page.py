@@ -225,6 +225,57 @@ def test_it_fits_a_phone_and_a_desk_in_light_and_dark(
 
 
 @needs_browser
+@pytest.mark.parametrize("width", [390, 1400])
+def test_of_many_algorithms_some_are_on_and_the_page_says_which_are_not(
+    browser: Any, tmp_path: Path, width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stats, "REPETITIONS", 20)
+    many = [MAIN[0], *(Variant(f"k_alpha = {k}", "aspc", k_alpha=k) for k in range(11, 24))]
+    make(tmp_path / "r", "own", many, DATASETS[:3], seeds=2, points=4)
+    watched = Watched(browser, report(tmp_path / "r", tmp_path / "out", "--no-figures"), width)
+    page, last = watched.page, "ASPC, k_alpha = 23"
+    notes, column = page.locator(".off"), page.locator("table.scores").first.locator(f'th[data-series="{last}"]')
+
+    def drawn(chart: str) -> int:
+        return len(watched.traces(chart))
+
+    assert (drawn("curve-score"), drawn("profiles")) == (12, 12)
+    assert not column.is_visible()
+    assert notes.count() == 3  # above the scores, the averages and the curves
+    off = f"Off: ASPC, k_alpha = 22; {last}. Show all"
+    assert set(notes.all_inner_texts()) == {f"12 of the first table’s 14 algorithms are shown. {off}"}
+    chips = page.locator("#chips")
+    one_line = chips.bounding_box()["height"]
+    page.locator("#open").click()  # not all of them fit
+    assert page.locator("#open").get_attribute("aria-expanded") == "true"
+    assert chips.bounding_box()["height"] > 1.5 * one_line
+    chips.get_by_role("button", name=last).click()
+    assert last in [name for name, _ in watched.traces("curve-score")]
+    assert "13 of the first table’s 14 algorithms are shown. Off: ASPC, k_alpha = 22." in notes.first.inner_text()
+    page.locator("#open").click()
+    assert chips.bounding_box()["height"] == one_line
+    notes.first.get_by_role("button").click()
+    assert notes.locator("visible=true").count() == 0
+    assert column.is_visible()
+    assert (drawn("curve-score"), drawn("profiles")) == (14, 14)
+    look = """document.querySelector('[data-chart="curve-score"]').data.filter(t => t.hoverinfo !== "skip")
+        .map(t => t.line.color + t.line.dash)"""
+    assert len(set(page.evaluate(look))) == 14
+    assert watched.show("last_best").locator(".ytick").count() == 14  # each with its name
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    watched.close()
+
+
+@needs_browser
+def test_where_all_algorithms_fit_nothing_is_said_of_them(opened: Watched) -> None:
+    assert opened.page.locator(".off:visible").count() == 0
+    opened.page.locator("#chips").get_by_role("button", name="IQL", exact=True).click()
+    assert opened.page.locator(".off").first.inner_text().startswith("5 of the first table’s 6 algorithms are shown.")
+    opened.page.locator(".off button").first.click()
+    assert opened.page.locator(".off:visible").count() == 0
+
+
+@needs_browser
 def test_names_with_html_and_scripts_are_only_names(browser: Any, tmp_path: Path) -> None:
     variants = [Variant(f"{EVIL} {i}", f"own{i}{EVIL}", note=EVIL) for i in range(2)]
     make(tmp_path / "r", "evil", variants, [f"a{EVIL}", f"b{EVIL}"], seeds=2, points=6)
@@ -263,6 +314,15 @@ def test_a_claim_on_part_of_its_runs_says_what_is_missing(tmp_path: Path) -> Non
     assert "not enough data" in card
     assert '<li class="holds">' in card
     assert "<p>Missing: runs on Maze2d; runs of A2PR, IQL, wPC and ReBRAC.</p>" in card
+
+
+def test_a_claim_that_the_papers_own_table_does_not_show_says_so_on_its_card(page_path: Path) -> None:
+    cards = re.findall(r'<article .*?id="claim-(\w+)">(.*?)</article>', page_path.read_text("utf-8"))
+    cautions = {name: re.findall(r'<p class="caution">(.*?)</p>', card) for name, card in cards}
+    assert [name for name, found in cautions.items() if found] == ["profile_above"]
+    (said,) = cautions["profile_above"]
+    assert said.startswith("The paper&#x27;s own Table 1 does not show this.")
+    assert said.endswith("at or above ReBRAC&#x27;s: 72.1 % of thresholds.")
 
 
 def test_figures_are_written_as_png_and_svg(tmp_path: Path) -> None:

@@ -125,14 +125,30 @@ def test_q_and_bc_loss_are_drawn_on_each_dataset(drawn: tuple[content.Content, d
         assert any(np.allclose(line.get_ydata(), curve.mean) for line in panels[CHEETAH].lines)
 
 
-def test_a_panel_has_no_more_curves_than_can_be_read(
-    drawn: tuple[content.Content, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+def test_a_file_has_no_more_series_than_can_be_told_apart_and_says_so(
+    drawn: tuple[content.Content, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found, _ = drawn
-    monkeypatch.setattr(plots, "MOST_COMPARED", 1)
+    cut = ("profiles", "improvement", "radar", "learning_curves", "q_curves", "bc_loss_curves", "last_and_best")
+    few, figures = drawn
+    assert len(few.main_series) == 2
+    assert not any(figures[name].get_suptitle() for name in cut)
+    monkeypatch.setattr(stats, "REPETITIONS", 20)
+    many = [MAIN[0], *(Variant(f"k_alpha = {k}", "aspc", k_alpha=k) for k in range(11, 24))]
+    make(tmp_path, "own", many, [HOPPER, CHEETAH, MAZES[0]], seeds=2, points=4)
+    found = content.build(results.read(tmp_path))
+    assert len(found.aggregates.labels) == len(many) == 14  # all of them are compared
     with mpl.rc_context(plots.QUIET):
-        figure = plots.learning_curves(found)
-    assert {line.get_label() for axes in figure.axes for line in axes.lines} == {found.main_series[0]}
+        figures = {name: figure for name, figure in plots.figures(found) if name in cut}
+        for figure in figures.values():
+            figure.draw_without_rendering()
+    said = {name: figure.get_suptitle() for name, figure in figures.items()}
+    of = {"improvement": 13}  # all but the one that they are compared with
+    assert said == {name: f"The first 12 of {of.get(name, 14)}; the page can show all of them." for name in cut}
+    for axes in figures["learning_curves"].axes:
+        assert [line.get_label() for line in axes.lines] == sorted(found.main_series[:12])
+    for figure in figures.values():
+        top = max((axes.title if axes.get_title() else axes).get_window_extent().y1 for axes in figure.axes)
+        assert figure._suptitle.get_window_extent().y0 >= top
 
 
 def test_bars_of_single_datasets_say_the_change(drawn: tuple[content.Content, dict[str, Any]]) -> None:

@@ -6,13 +6,16 @@ is on the claimed side, it *does not hold* where the whole interval is on the ot
 if all do and there is no gap: no claim holds on a part of the methods, tasks or domains that it names. One about the
 benchmark's average or profile neither holds nor fails without one of the domains in it. One about an effect (of the
 robust critic, say) that the paper shows in all domains is judged on those that there are, and its verdict says which.
+The same checks are made on the numbers that the paper prints, where it prints what a claim is about: a claim that these
+do not show says so, whatever ours do.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
@@ -20,8 +23,8 @@ import numpy as np
 import pandas as pd
 
 from aspc.data.d4rl import without_version
-from aspc.presets.paper_tables import domain_of
-from aspc.report import stats
+from aspc.presets.paper_tables import DOMAINS, PaperTable, domain_of
+from aspc.report import printed, stats
 from aspc.report.curves import with_measure
 from aspc.report.stats import Estimate, Scores
 from aspc.report.tables import percent_difference, polygon_area, radar
@@ -92,8 +95,8 @@ Part = Check | Gap
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim of the paper, its checks, in words what is missing to make the others, and the domains that its verdict
-    is limited to, where the paper has more."""
+    """A claim of the paper, its checks, in words what is missing to make the others, the domains that its verdict is
+    limited to, where the paper has more, and in words what of it the paper's own table does not show."""
 
     name: str
     text: str
@@ -101,6 +104,7 @@ class Claim:
     checks: tuple[Check, ...]
     missing: str = ""
     only: tuple[str, ...] = ()
+    not_in_paper: str = ""
 
     @property
     def verdict(self) -> Verdict:
@@ -846,4 +850,24 @@ ALL: tuple[Callable[[View], Claim], ...] = (
 
 def check_all(view: View) -> list[Claim]:
     """Every claim, in the paper's order."""
-    return [claim(view) for claim in ALL]
+    found = [(claim, claim(view)) for claim in ALL]
+    return [replace(checked, not_in_paper=not_in_paper(claim, checked.source)) for claim, checked in found]
+
+
+@cache
+def not_in_paper(claim: Callable[[View], Claim], source: str) -> str:
+    """What the tables that a claim's source names do not show of it; nothing where they do, or where there are none."""
+    checked = [(table, claim(printed.view_of(table.name)).checks) for table in printed.named_in(source)]
+    return " ".join(filter(None, (_not_shown(table, checks) for table, checks in checked)))
+
+
+def _not_shown(table: PaperTable, checks: Sequence[Check]) -> str:
+    failed = [check for check in checks if check.verdict == FAILS]
+    if not failed:
+        return ""
+    each = "domain" if table.rows[0] in DOMAINS else "dataset"
+    numbers = "; ".join(f"{check.what}: {check.estimate.value:.1f} {check.unit}" for check in failed)
+    return (
+        f"The paper's own {table.source} does not show this. By the mean that it prints for each {each}, in the place "
+        f"of runs, {len(failed)} of {len(checks)} checks {'do' if len(failed) > 1 else 'does'} not hold: {numbers}."
+    )

@@ -15,7 +15,7 @@ from aspc.experiments.results import parse_json
 from aspc.report.content import Content
 from aspc.report.curves import METRICS, Curve
 from aspc.report.stats import NONE, Estimate
-from aspc.report.style import QUALITY_COLOURS
+from aspc.report.style import MOST_DRAWN, QUALITY_COLOURS
 from aspc.report.tables import Ablation, ByDataset, Speed
 from aspc.report.view import DOMAINS, MEASURES, QUALITIES, domain_of, quality_of, task_of
 
@@ -33,6 +33,7 @@ def page_data(content: Content) -> dict[str, Any]:
     return {
         "series": [[name, *content.styles[name]] for name in series],
         "main": [numbers[name] for name in content.main_series],
+        "mostDrawn": MOST_DRAWN,
         "datasets": [
             [
                 name,

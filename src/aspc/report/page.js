@@ -4,8 +4,7 @@
   const $ = (selector, within = document) => within.querySelector(selector);
   const $$ = (selector, within = document) => [...within.querySelectorAll(selector)];
   const METRIC = { score: 0, scale: 1, q: 2, bc_loss: 3 };
-  const MOST_SHOWN = 14; // series that are on at the start
-  const shown = new Set(data.main.slice(0, MOST_SHOWN));
+  const shown = new Set(data.main.slice(0, data.mostDrawn));
   let dataset = 0;
 
   const element = (tag, text, classes) => {
@@ -41,6 +40,15 @@
     }
     if (!place.data) place.textContent = "";
     Plotly.react(place, traces, layout(more), { displayModeBar: false, responsive: true, scrollZoom: false });
+  };
+
+  // A row for each name, and each name is written: many make the picture taller.
+  const drawRows = (place, count, traces, more) => {
+    const height = count > data.mostDrawn ? `${1.3 * count + 4}rem` : "";
+    const other = place.style.height !== height;
+    place.style.height = height;
+    draw(place, traces, { ...more, yaxis: { dtick: 1 } });
+    if (other && place.data) Plotly.Plots.resize(place);
   };
 
   const steps = (packed) => (Array.isArray(packed) ? packed
@@ -126,7 +134,7 @@
       x: [three[0]], marker: fill(data.series[s]), error_x: errors([three]),
       customdata: [three[1] === null ? "" : ` (${figure(three[1])} to ${figure(three[2])})`],
       hovertemplate: `%{y}: %{x:.4g}${unit}%{customdata}<extra></extra>` }));
-    draw(place, traces, { barmode: "overlay", bargap: 0.35, ...more });
+    drawRows(place, rows.length, traces, { barmode: "overlay", bargap: 0.35, ...more });
   };
   const drawImprovement = (place) => drawBars(place, data.overall.improvement.filter(([s]) => shown.has(s)), {
     xaxis: { range: [0, 1], title: { text: plain(`P(${data.overall.reference} scores more)`) } },
@@ -161,7 +169,8 @@
     const dots = [[2, "last", "circle"], [3, "best", "circle-open"]].map(([at, what, symbol]) => ({ type: "scatter",
       mode: "markers", x: rows.map((r) => r[at]), y: names, marker: { size: 11, color: colours, symbol, line: { width: 2, color: colours } },
       hovertemplate: `%{y}, ${what}: %{x:.1f}<extra></extra>` }));
-    draw(place, rows.length ? [...links, ...dots] : [], { xaxis: { title: { text: rows.length ? plain(rows[0][4]) : "" } } });
+    drawRows(place, rows.length, rows.length ? [...links, ...dots] : [],
+      { xaxis: { title: { text: rows.length ? plain(rows[0][4]) : "" } } });
   };
 
   const drawAblation = (found) => (place) => {
@@ -246,6 +255,12 @@
     hidden.textContent = columns.filter((th) => some && off.has(th.dataset.series))
       .map((th) => `table.first [data-l="${th.dataset.l}"]{display:none}`).join("");
     $$("tr[data-series]").forEach((row) => { row.hidden = off.has(row.dataset.series); });
+    const names = data.main.filter((i) => !shown.has(i)).map((i) => data.series[i][0]);
+    const most = names.slice(0, data.mostDrawn).join("; ") + (names.length > data.mostDrawn ? ` and ${names.length - data.mostDrawn} more` : "");
+    $$(".off").forEach((note) => {
+      note.hidden = !names.length;
+      $("span", note).textContent = `${data.main.length - names.length} of the first table’s ${data.main.length} algorithms are shown. Off: ${most}.`;
+    });
     redraw((name) => !/^(quality|task|ablation|dataset)-|^intervals$/.test(name)); // these show their own series
   };
   $("table.scores")?.classList.add("first");
@@ -258,6 +273,18 @@
     chip.addEventListener("click", () => { shown.has(i) ? shown.delete(i) : shown.add(i); applySeries(); });
     chips.append(chip);
   });
+  $$(".off button").forEach((button) => button.addEventListener("click", () => { data.main.forEach((i) => shown.add(i)); applySeries(); }));
+  // Chips are in one line that scrolls; where not all fit, it opens to as many lines as it takes.
+  const open = $("#open");
+  const unfold = (all) => {
+    chips.classList.toggle("unfolded", all);
+    open.setAttribute("aria-expanded", all);
+    open.textContent = all ? "▴" : `▾ ${data.series.length}`;
+    open.title = open.ariaLabel = all ? "Algorithms in one line" : `All ${data.series.length} algorithms`;
+  };
+  open.addEventListener("click", () => unfold(open.getAttribute("aria-expanded") === "false"));
+  new ResizeObserver(() => { open.hidden = !chips.classList.contains("unfolded") && chips.scrollWidth <= chips.clientWidth; }).observe(chips);
+  unfold(false);
   if (data.series.length > 3) {
     const all = element("button", "Main", "all");
     all.title = "Show the algorithms of the first table alone";

@@ -22,7 +22,7 @@ from aspc.report.content import Content
 from aspc.report.data import page_data
 from aspc.report.stats import Estimate
 from aspc.report.style import Style
-from aspc.report.tables import MOST_COMPARED, Ablation, Cell, Row, Speed, Table
+from aspc.report.tables import Ablation, Cell, Row, Speed, Table
 from aspc.report.view import MEASURES, TASKS, quality_of, task_of
 
 PAPER_STEPS = 1_000_000
@@ -45,10 +45,11 @@ number leads to its runs; a heading sorts."""
 SUITES_NOTE = """By the part of the paper that each reproduces, in its order; then others."""
 CLAIMS_NOTE = """Each claim of the paper, checked on these data. A check holds where its whole 95 % interval is on the
 claimed side, does not hold where all of it is on the other, and is open in between. A claim does not hold if one of its
-checks does not; it holds if all of them do and nothing that it speaks of is missing."""
+checks does not; it holds if all of them do and nothing that it speaks of is missing. A claim that the paper’s own table
+does not show says so."""
 OVERALL_NOTE = """Intervals from a stratified bootstrap over seeds (rliable), those of means from Student’s t."""
 CURVES_NOTE = """On <b class="picked"></b>: mean over seeds, the band is one standard deviation each way, as in the
-paper. Pick another dataset in the bar above."""
+paper. Pick another dataset and further algorithms in the bar above."""
 ABLATIONS_NOTE = """Percent difference of domain averages from the paper’s baseline of each comparison, with 95 %
 intervals. A diamond is the paper’s number for the same datasets."""
 BY_DATASET_NOTE = """The same on each dataset, as the paper draws it: means over seeds with 95 % intervals, and above
@@ -58,6 +59,10 @@ METHOD_NOTE = """A number is the mean over seeds; its interval is Student’s t 
 same, with Satterthwaite’s degrees of freedom; differences are Welch’s. Methods are compared only on datasets that
 both have, at the same number of steps. Where a dataset has no normalised score, its success rate is taken, and where
 it has none, its return, which is never averaged over datasets. The page loads nothing and sends nothing."""
+
+
+# Filled and shown by page.js while it draws fewer series than the first table has.
+SOME_ARE_OFF = '<p class="off" hidden><span></span> <button>Show all</button></p>'
 
 
 def page(content: Content, figures: Sequence[str] = ()) -> str:
@@ -202,6 +207,7 @@ def _bar() -> str:
         '<div class="bar" role="region" aria-label="What is shown"><div class="wrap">'
         '<label class="pick"><span>Dataset</span><select id="dataset"></select></label>'
         '<div class="chips" id="chips" role="group" aria-label="Algorithms"></div>'
+        '<button id="open" class="icon" aria-expanded="false" aria-controls="chips" hidden></button>'
         '<button id="theme" class="icon" title="Light or dark" aria-label="Light or dark">◐</button></div></div>'
     )
 
@@ -219,7 +225,7 @@ def _scores(content: Content) -> str:
         f'<p class="note">{SCORES_NOTE}</p><div class="switch" role="group" aria-label="Which evaluation">'
         '<button data-which="last" aria-pressed="true">Last evaluation</button>'
         '<button data-which="best" aria-pressed="false">Best evaluation</button></div>'
-        f"<h3>{esc(_table_name(content.main))}</h3>{_table(content.main, content)}{heading}{others}"
+        f"<h3>{esc(_table_name(content.main))}</h3>{SOME_ARE_OFF}{_table(content.main, content)}{heading}{others}"
     )
 
 
@@ -334,6 +340,8 @@ def _card(claim: Claim) -> str:
         inside += f'<ul class="lead">{_check(lead)}</ul>'
     if claim.missing:
         inside += f"<p>{esc(claim.missing)}</p>"
+    if claim.not_in_paper:
+        inside += f'<p class="caution">{esc(claim.not_in_paper)}</p>'
     if len(claim.checks) > 1:
         checks = "".join(_check(check) for check in claim.checks)
         inside += f"<details><summary>{esc(_scope(claim))}</summary><ul>{checks}</ul></details>"
@@ -401,7 +409,7 @@ def _overall(content: Content, figures: Sequence[str]) -> str:
     without = ""
     if found.left_out:
         some = ", ".join(found.left_out[:5]) + (f" and {len(found.left_out) - 5} more" if found.left_out[5:] else "")
-        without = f" Not compared, with few datasets or beyond the first {MOST_COMPARED}: {esc(some)}."
+        without = f" Not compared, with too few datasets: {esc(some)}."
     charts = _chart(
         "profiles",
         "Performance profiles",
@@ -429,7 +437,7 @@ def _overall(content: Content, figures: Sequence[str]) -> str:
     )
     return (
         f'<p class="note">Of the suite {esc(content.main.suite)}, on the {on}. {OVERALL_NOTE}{without}</p>'
-        f'{table}<div class="charts">{charts}</div>'
+        f'{SOME_ARE_OFF}{table}<div class="charts">{charts}</div>'
     )
 
 
@@ -443,7 +451,7 @@ def _curves(figures: Sequence[str]) -> str:
             ("bc_loss", "BC loss", "mean · as Figure 10", "bc_loss_curves"),
         )
     )
-    return f'<p class="note">{CURVES_NOTE}</p><div class="charts">{charts}</div>'
+    return f'<p class="note">{CURVES_NOTE}</p>{SOME_ARE_OFF}<div class="charts">{charts}</div>'
 
 
 def _scale(content: Content, figures: Sequence[str]) -> str:

@@ -15,8 +15,8 @@ from aspc.policy import write_atomically
 from aspc.report.content import Content
 from aspc.report.curves import Curve, pick
 from aspc.report.stats import Estimate
-from aspc.report.style import QUALITY_COLOURS, Style
-from aspc.report.tables import MOST_COMPARED, Ablation, ByDataset, Speed
+from aspc.report.style import MOST_DRAWN, QUALITY_COLOURS, Style
+from aspc.report.tables import Ablation, ByDataset, Speed
 from aspc.report.view import MEASURES, QUALITIES, quality_of, task_of
 
 LINES: Mapping[str, Any] = {
@@ -103,6 +103,16 @@ def _figure(width: float, height: float, **more: Any) -> Any:
     return Figure(figsize=(width, height), layout="constrained", **more)
 
 
+def _drawn(figure: Any, names: Iterable[str]) -> list[str]:
+    """The first of these, as many as can be told apart; where there are more, the figure says so."""
+    names = list(names)
+    if len(names) > MOST_DRAWN:
+        laid_out = figure.get_layout_engine() is not None
+        place = {} if laid_out else {"y": 1 - 0.08 / figure.get_figheight(), "va": "top"}
+        figure.suptitle(f"The first {MOST_DRAWN} of {len(names)}; the page can show all of them.", fontsize=8, **place)
+    return names[:MOST_DRAWN]
+
+
 def _line(style: Style) -> dict[str, Any]:
     return {"color": style.colour, "ls": LINES[style.dash], "lw": 1.6}
 
@@ -117,7 +127,7 @@ def profiles(content: Content) -> Any:
         return None
     figure = _figure(6, 4)
     axes = figure.subplots()
-    for label in found.labels:
+    for label in _drawn(figure, found.labels):
         style = content.style_of_label(label)
         value, low, high = found.profiles[label]
         axes.plot(found.thresholds, value, label=label, **_line(style))
@@ -133,9 +143,9 @@ def improvement(content: Content) -> Any:
     found = content.aggregates
     if found is None:
         return None
-    figure = _figure(6, 0.5 * len(found.improvement) + 1.3)
+    figure = _figure(6, 0.5 * min(len(found.improvement), MOST_DRAWN) + 1.3)
     axes = figure.subplots()
-    labels = list(found.improvement)
+    labels = _drawn(figure, found.improvement)
     _bars(axes, labels, [found.improvement[label] for label in labels], [content.style_of_label(x) for x in labels])
     axes.axvline(0.5, color="0.4", lw=1)
     axes.set(xlim=(0, 1), xlabel=f"P({found.reference} scores more than …)")
@@ -167,7 +177,8 @@ def radar(content: Content) -> Any:
     figure = _figure(5.5, 5)
     axes = figure.add_subplot(projection="polar")
     angles = np.linspace(0, 2 * np.pi, len(found.tasks), endpoint=False)
-    for label, values in found.values.items():
+    for label in _drawn(figure, found.values):
+        values = found.values[label]
         style = content.style_of_label(label)
         axes.plot([*angles, angles[0]], [*values, values[0]], label=label, **_line(style))
         axes.fill([*angles, angles[0]], [*values, values[0]], color=style.colour, alpha=0.06)
@@ -266,12 +277,14 @@ def bc_loss_curves(content: Content) -> Any:
 def _on_each_dataset(content: Content, metric: str, unit: str | None = None) -> Any:
     """A panel for each dataset with the curves of the main table's first series; by default in the dataset's
     measure."""
-    series = content.main_series[:MOST_COMPARED]
-    curves = [c for c in pick(content.curves, metric) if c.series in series]
+    found = {c.series for c in pick(content.curves, metric)}
+    series = [name for name in content.main_series if name in found]
+    curves = [c for c in pick(content.curves, metric) if c.series in series[:MOST_DRAWN]]
     datasets = [name for name in content.datasets if any(c.dataset == name for c in curves)]
     if not datasets:
         return None
     figure, panels = _grid(len(datasets), 6)
+    _drawn(figure, series)
     for axes, name in zip(panels, datasets, strict=True):
         for curve in pick(curves, metric, dataset=name):
             _draw(axes, curve, content.styles[curve.series], curve.series)
@@ -405,11 +418,17 @@ def _seconds(content: Content, speeds: Sequence[Speed]) -> Any:
 def last_and_best(content: Content) -> Any:
     rows = [row for row in content.main.rows if row.average] or list(content.main.rows)
     rows = rows[:6]
-    labels = [label for label in content.main.labels if any(label in row.cells for row in rows)][:12]
+    labels = [label for label in content.main.labels if any(label in row.cells for row in rows)]
     if not labels:
         return None
-    figure, panels = _grid(len(rows), 3, 4, 0.3 * len(labels) + 1.2)
-    for axes, row in zip(panels, rows, strict=True):
+    columns = min(3, len(rows))
+    lines = -(-len(rows) // columns)
+    figure = _figure(4 * columns, (0.3 * min(len(labels), MOST_DRAWN) + 1.2) * lines + 0.6)
+    panels = list(figure.subplots(lines, columns, squeeze=False).flat)
+    for spare in panels[len(rows) :]:
+        spare.set_axis_off()
+    labels = _drawn(figure, labels)
+    for axes, row in zip(panels, rows, strict=False):
         cells = row.comparable()
         for y, label in enumerate(reversed(labels)):
             if label in cells:
@@ -419,5 +438,5 @@ def last_and_best(content: Content) -> Any:
                 axes.plot(cell.best.value, y, "o", color=colour, mfc="white")
         axes.set_yticks(range(len(labels)), list(reversed(labels)))
         axes.set_title(row.name)
-    figure.supxlabel("last (filled) and best (hollow) evaluation", fontsize=9, y=0.02)
+    figure.supxlabel("last (filled) and best (hollow) evaluation", fontsize=9)
     return figure

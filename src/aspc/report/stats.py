@@ -89,12 +89,15 @@ def bootstrap(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """A statistic of one or more [seeds, datasets] matrices, with the ends of its percentile interval.
 
-    Seeds are drawn anew within each dataset. With one seed there is nothing to draw: the ends are NaN.
+    Seeds are drawn anew within each dataset. With one seed there is nothing to draw: the ends are NaN. Where all seeds
+    agree every draw is the same: there the ends are the value.
     """
     library = _rliable()
     value = np.atleast_1d(statistic(*matrices))
     if min(len(m) for m in matrices) < 2:
         return value, np.full_like(value, np.nan), np.full_like(value, np.nan)
+    if all((m == m[0]).all() for m in matrices):
+        return value, value, value
     scores: Any = {"": list(matrices) if len(matrices) > 1 else matrices[0]}
     with _seeded():
         points, ends = library.get_interval_estimates(

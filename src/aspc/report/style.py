@@ -33,6 +33,7 @@ OTHERS = (
     "#e169c3",
     "#5aa54b",
 )
+MOST_DRAWN = 12  # series in one picture, or on the page at its start: more cannot be told apart at a glance
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 QUALITY_COLOURS = {  # dark is better data
     "expert": "#7d5fc9",

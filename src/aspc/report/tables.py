@@ -277,9 +277,6 @@ class Aggregates:
     improvement: Mapping[str, Estimate]
 
 
-MOST_COMPARED = 12  # labels in one picture
-
-
 def aggregates(view: View, table: Table, reference: str | None = None) -> Aggregates | None:
     """Profiles, means and the probability that `reference` (ASPC if it is there) does better than each other."""
     runs = averaged(view.compared(table.suite))
@@ -288,7 +285,7 @@ def aggregates(view: View, table: Table, reference: str | None = None) -> Aggreg
     if not found:
         return None
     most = max(len(values) for values in found.values())
-    labels = [label for label, values in found.items() if len(values) >= 0.5 * most][:MOST_COMPARED]
+    labels = [label for label, values in found.items() if len(values) >= 0.5 * most]
     datasets = [name for name in in_order(found[labels[0]]) if all(name in found[label] for label in labels)]
     if len(labels) < 2 or not datasets:
         return None

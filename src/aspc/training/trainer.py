@@ -240,10 +240,12 @@ class Trainer:
             tables = stack.enter_context(shared_tables(problems, first_chunk, self.options.memory_budget_mb))
             try:
                 step = self._steps(first_step, last_step, caught, tables)
-            except jax.errors.JaxRuntimeError as error:
-                if "RESOURCE_EXHAUSTED" not in str(error):
-                    raise
-                raise self._out_of_memory(tables) from error
+            except Exception as error:  # not a second Ctrl-C, which stops at once
+                if not isinstance(error, OSError):  # a row that a full disk has cut short stays the last of its file
+                    self._save_what_waits()
+                if isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" in str(error):
+                    raise self._out_of_memory(tables) from error
+                raise
             outcome = replace(self._outcome(step), signal=caught[0] if caught else None)
             if self.plan.isolate:
                 self._say_cost(outcome)
@@ -350,6 +352,7 @@ class Trainer:
                     self._look_at(unseen)
                 self._obey(caught[0], step, None if save or stop else state)
             if len(self.failures) == len(self.trainees):
+                self._collect_evaluations(wait=True)  # of what they were before
                 break
         if step == last_step:
             self._save_policies(step, self._export(state, runs.overrides))
@@ -426,8 +429,9 @@ class Trainer:
     def _leave_behind(self, i: int, step: int, what: str) -> None:
         what = f"{what} at step {step:,} ({self.trainees[i].title})"
         if not self.plan.isolate:
+            self._save_what_waits()
             kept = self.checkpoints.latest_step()
-            good = f"the last good checkpoint, step {kept:,}, is kept" if kept else "no checkpoint was due yet"
+            good = f"the last good checkpoint, step {kept:,}, is kept" if kept else "there is no checkpoint yet"
             raise Diverged(f"{what}; {good} in {self.plan.path}.")
         self.failures[i] = Failure(step, f"{what}.")
         self.progress.say(f"{what}; the other runs go on without it.")
@@ -523,11 +527,9 @@ class Trainer:
         """Record evaluations in the order in which they were asked for; then the checkpoint that waited for them."""
         began = time.monotonic()
         rows: list[tuple[int, Row]] = []
-        while self.evaluations_under_way:
-            step, i, pending = self.evaluations_under_way[0]
-            if not (pending.done() or (wait and step <= up_to)):
+        for step, i, pending in self.evaluations_under_way:
+            if step > up_to or not (wait or pending.done()):
                 break
-            self.evaluations_under_way.pop(0)
             trainee = self.trainees[i]
             try:
                 place = self.places[trainee.place]
@@ -539,6 +541,7 @@ class Trainer:
             rows.append((i, {"step": step, **trainee.marks, **row}))
         self.waited += time.monotonic() - began
         self.evaluations.append([row for _, row in rows])
+        del self.evaluations_under_way[: len(rows)]  # only now: a checkpoint waits for what is not on disk
         for i, row in rows:
             shown = {name: row[name] for name in ("score_mean", "return_mean", "success_rate")}
             self._log(i, "evaluation", shown, int(row["step"]))
@@ -567,6 +570,15 @@ class Trainer:
             self.checkpoints.save(step, state)
             self._write_status()
             self.unsaved = None
+
+    def _save_what_waits(self) -> None:
+        """Before a failure ends the training: a checkpoint that waits for its evaluations is of a state from before it.
+        Where these fail too it is not saved, as ever, and the first failure is the one to tell."""
+        if self.unsaved is not None:
+            step, _ = self.unsaved
+            with suppress(Exception):
+                self._collect_evaluations(wait=True, up_to=step)
+            self.unsaved = None  # whatever became of it: it is tried once
 
     # -- the end -----------------------------------------------------------------------------------------------
     def _save_policies(self, step: int, arrays: dict[str, Any]) -> None:
