@@ -44,7 +44,7 @@ COUNTS = {
     "study_d": 4 * 11 * 4,
     "study_e": 8 * 9 * 4,
     "study_time": 3 * 4,
-    "search": 6 * (18 * 2 + 3 * 4),
+    "search": 5 * (9 * 2 + 3 * 4),
 }
 STUDY_FILES = (*suites.STUDY_WALKERS, *suites.STUDY_ANTMAZE, *suites.STUDY_HANDS)
 ALL_FILES = {name: Path(f"/data/{name}.hdf5") for name in STUDY_FILES}

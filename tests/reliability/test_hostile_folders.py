@@ -11,7 +11,7 @@ import pytest
 from folders_child import MARK, USES
 
 from aspc.errors import AspcError
-from aspc.training.folder import CONFIG, CONFIG_FORM, DATASET_FORM, Run
+from aspc.training.folder import CONFIG, CONFIG_FORM, DATASET_FORM, LATER, Run
 from fuzz_child import fuzz
 
 
@@ -28,7 +28,7 @@ def test_damaged_folders(folders: Path, tmp_path: Path) -> None:
     check(folders, tmp_path, "all", 1000)
 
 
-@pytest.mark.parametrize("name", [*CONFIG_FORM, *(f"dataset/{name}" for name in DATASET_FORM)])
+@pytest.mark.parametrize("name", [*CONFIG_FORM, *(f"dataset/{name}" for name in DATASET_FORM if name not in LATER)])
 def test_a_config_without_one_of_its_names_is_damaged(folders: Path, tmp_path: Path, name: str) -> None:
     """Also without one that may be null: a wound in a name leaves well-formed JSON."""
     path = shutil.copytree(folders / "run", tmp_path / "run")

@@ -20,7 +20,7 @@ import math
 import os
 import shlex
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -121,7 +121,7 @@ class Run:
         if "members" in self.config:
             raise AspcError(f"{self.path} holds a fleet of runs, not one: read it with aspc.training.fleet.Fleet.")
         check_form(self.path / CONFIG, self.config, CONFIG_FORM)
-        check_form(self.path / CONFIG, self.config["dataset"], DATASET_FORM)
+        check_form(self.path / CONFIG, self.config["dataset"], DATASET_FORM, later=LATER)
         if not self.seeds or any(type(seed) is not int or seed < 0 for seed in self.seeds):
             raise AspcError(f"{self.path / CONFIG} is damaged: its seeds are not whole numbers.")
 
@@ -177,13 +177,14 @@ class Run:
         return load_policy(self.path, seed)
 
 
-def check_form(path: Path, content: Any, form: Mapping[str, Any]) -> None:
-    """Refuses what was read from a file if a value that others rely on is not there, or not of its kind."""
+def check_form(path: Path, content: Any, form: Mapping[str, Any], later: Container[str] = ()) -> None:
+    """Refuses what was read from a file if a value that others rely on is not there, or not of its kind. Names that
+    came `later` may be missing where they may be null."""
     if not isinstance(content, dict):
         raise AspcError(f"{path} is damaged: it is not a table of names and values.")
     for name, kinds in form.items():
-        value = content.get(name)  # None is a value that may be allowed; the name has to be there all the same
-        if name not in content or not isinstance(value, kinds) or isinstance(value, bool):
+        value, there = content.get(name), name in content or name in later
+        if not there or not isinstance(value, kinds) or isinstance(value, bool):
             raise AspcError(f"{path} is damaged: {name} is missing or wrong.")
 
 
@@ -222,6 +223,7 @@ DATASET_FORM: dict[str, Any] = {
     "behaviour_return": (int, float, NOTHING),
     "behaviour_score": (int, float, NOTHING),
 }
+LATER = ("ref_env", "ref_min", "ref_max")  # of a dataset: runs of older versions do not have them
 EVALUATION_COLUMNS = (
     "return_mean",
     "return_std",
