@@ -71,12 +71,13 @@ def main(argv: list[str] | None = None) -> int:
 @contextmanager
 def no_interruption_lost() -> Iterator[None]:
     """Python prints and forgets what is raised in a callback of the garbage collector, and JAX has one: a Ctrl-C that
-    comes there is given again, a moment later (in the hook itself it would be forgotten too)."""
+    comes there is given again, a moment later: in the hook itself it would be forgotten too, and on a busy machine it
+    takes a while until that is left."""
     usual = sys.unraisablehook
 
     def hook(forgotten: sys.UnraisableHookArgs) -> None:
         if issubclass(forgotten.exc_type, KeyboardInterrupt):
-            threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGINT)).start()
+            threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
         else:
             usual(forgotten)
 
