@@ -127,7 +127,7 @@ def test_ratios_of_two_scales_train_as_one_program(candidates) -> None:
 def test_the_long_search_shares_the_runs_of_tier_a(candidates) -> None:
     long, tier_a = (make_plan(suites.expanded([name]), data=FILES) for name in ("candidates_long", "study_a"))
     shared = long.runs.keys() & tier_a.runs.keys()
-    assert len(long.runs) == 5 * (18 * 2 + 3 * 4)
+    assert len(long.runs) == 5 * (18 * 2 + 3 * 4) + 2 * len(candidates.SPREAD)
     assert len(shared) == 2 * (18 * 2 + 3 * 4)
 
 

@@ -455,12 +455,12 @@ CANDIDATES = (
 )
 
 
-def search(name: str, title: str, variants: tuple[Variant, ...], steps: int = SHORT) -> Suite:
+def search(name: str, title: str, variants: tuple[Variant, ...], steps: int = SHORT, *more: Block) -> Suite:
     """Variants on both halves, a block for each kind of evaluation. There are many, so by default they are as short as
     those of the study's later tiers and on the datasets of tier b, which has ASPC's own short runs. They have two seeds
-    but on the mazes, where the scores of one variant differ most."""
+    but on the mazes, where the scores of one variant differ most, and in further blocks."""
     walkers = Block(variants, STUDY_NINE if steps == SHORT else STUDY_WALKERS, steps, seeds=2, options=EVERY_100K)
-    return register(Suite(name, title, "this project", (walkers, on_mazes(variants, steps))))
+    return register(Suite(name, title, "this project", (walkers, on_mazes(variants, steps), *more)))
 
 
 search("search", "variants of ASPC on the study's locomotion and maze datasets", CANDIDATES)
