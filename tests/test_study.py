@@ -15,6 +15,7 @@ import pytest
 import registries
 from aspc.adaptive_scale import AdaptiveScale
 from aspc.algorithms.base import CRITIC, INNER, SCALE, Batch, Spec, with_horizon
+from aspc.algorithms.rebrac import ReBRAC
 from aspc.algorithms.td3_bc import TD3BC
 from aspc.experiments import suites
 from aspc.experiments.groups import make_groups
@@ -107,6 +108,32 @@ def test_the_averaged_policy_is_an_average_of_aspcs_own_policies(candidates) -> 
     assert equal(averaged.policy(states[-1]).arrays, TD3BC.policy(averaged.base, acts_with.base).arrays)
 
 
+def test_the_critics_penalty_is_rebracs(candidates) -> None:
+    """Both algorithms on one state: neither the actor's step nor what else differs has a part in the critics' first."""
+    rng = np.random.default_rng(0)
+    draw = lambda *shape: rng.standard_normal(shape)  # noqa: E731
+    masks = np.array([1.0] * 6 + [0.0] * 2)
+    batch = Batch(draw(8, 4), np.tanh(draw(8, 2)), draw(8), draw(8, 4), masks, np.tanh(draw(8, 2)))
+    noise = {"target_policy": draw(8, 2)}
+    penalised, plain = (
+        base(**SMALL, critic_lr=1e-3, **more)
+        for base, more in ((candidates.CriticPenalty, {"beta2": 0.5}), (TD3BC, {}))
+    )
+    rebrac = ReBRAC(beta2=0.5, critic_lr=1e-3, batch_size=8)
+    with jax.enable_x64():
+        state = jax.tree.map(jnp.float64, plain.init(jax.random.key(0), Spec(4, 2)))
+        learned = [
+            algorithm.prepare(state, batch, noise, frozenset({CRITIC})).state.critics
+            for algorithm in (penalised, rebrac, plain)
+        ]
+        for a, b in zip(*map(jax.tree.leaves, learned[:2]), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-14)
+        assert not equal(learned[0], learned[2])
+        lower = np.asarray(plain.td_target(state, batch, noise).y - penalised.td_target(state, batch, noise).y)
+    assert (lower[:6] > 0).all()
+    assert (lower[6:] == 0).all()  # after the end of an episode there is nothing to punish
+
+
 def average(policies) -> list:
     """By hand, of five that follow each other, at a rate of 0.25."""
     weights = [0.75**4, *(0.25 * 0.75**i for i in (3, 2, 1, 0))]
@@ -121,13 +148,13 @@ def equal(a, b) -> bool:
 def test_ratios_of_two_scales_train_as_one_program(candidates) -> None:
     plan = make_plan(suites.expanded(["candidates"]), data=FILES, only=["maze2d-medium"])
     groups = make_groups(plan, plan.runs, 1000, FILES)
-    assert [len(group.members) for group in groups] == [4, 4 * len(candidates.RATIOS), 4]
+    assert [len(group.members) for group in groups] == [4, 4 * len(candidates.RATIOS), 4, 4, 4]
 
 
 def test_the_long_search_shares_the_runs_of_tier_a(candidates) -> None:
     long, tier_a = (make_plan(suites.expanded([name]), data=FILES) for name in ("candidates_long", "study_a"))
     shared = long.runs.keys() & tier_a.runs.keys()
-    assert len(long.runs) == 5 * (18 * 2 + 3 * 4) + 2 * len(candidates.SPREAD)
+    assert len(long.runs) == 6 * (18 * 2 + 3 * 4) + 2 * 2 * len(candidates.SPREAD)
     assert len(shared) == 2 * (18 * 2 + 3 * 4)
 
 

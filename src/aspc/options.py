@@ -7,6 +7,7 @@ own message is what the user gets; `tests/test_options.py` fails then.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -25,7 +26,19 @@ def read_options(kind: Any, argv: list[str], prog: str, **how: Any) -> Any:
                 raise mistake
 
     with _telling(tell):
-        return tyro.cli(kind, args=argv, prog=prog, **how)
+        asked = tyro.cli(kind, args=argv, prog=prog, **how)
+    _refuse_empty_lists(argv, lambda: _parser(kind, prog, how))
+    return asked
+
+
+def _refuse_empty_lists(argv: list[str], parser: Callable[[], Any]) -> None:
+    """tyro takes an option of several values without any: whoever wrote it has forgotten them."""
+    bare = [word for word, after in itertools.pairwise([*argv, "--"]) if _is_option(word) and not _is_value(after)]
+    if bare:
+        options = _command(parser(), argv)[0]._option_string_actions
+        for name in (word.replace("_", "-") for word in bare):
+            if name in options and options[name].nargs == "*":
+                raise AspcError(f"{name} needs at least one value behind it; leave it out for the default.")
 
 
 def _telling(tell: Callable[[Any], None]) -> contextlib.AbstractContextManager[None]:
@@ -69,13 +82,17 @@ def _mistake(event: Any, argv: list[str], parser: Callable[[], Any]) -> AspcErro
     return None
 
 
+def _command(parser: Any, argv: list[str]) -> tuple[Any, str, dict[str, Any]]:
+    """The parser of the command that is asked for and its name, and all commands if none of them is."""
+    commands: dict[str, Any] = next((a.choices for a in parser._actions if isinstance(a.choices, dict)), {})
+    command = next((word for word in argv if word in commands), None)
+    return (parser, parser.prog, commands) if command is None else (commands[command], f"{parser.prog} {command}", {})
+
+
 def _unknown_word(unknown: list[str], argv: list[str], parser: Any) -> AspcError:
-    prog, commands = parser.prog, next((a.choices for a in parser._actions if isinstance(a.choices, dict)), {})
+    parser, prog, commands = _command(parser, argv)
     if commands:
-        command = next((word for word in argv if word in commands), None)
-        if command is None:
-            return unknown_name(f"{prog.removeprefix('aspc ')} command", unknown[0], commands)
-        parser, prog = commands[command], f"{prog} {command}"
+        return unknown_name(f"{prog.removeprefix('aspc ')} command", unknown[0], commands)
     options = parser._option_string_actions
     for word in argv:  # a misspelt option first: a word that has no place may be its value
         name = word.partition("=")[0]
@@ -90,6 +107,10 @@ def _unknown_word(unknown: list[str], argv: list[str], parser: Any) -> AspcError
 
 def _is_option(word: str) -> bool:
     return word.startswith("-") and word.strip("-") != "" and not _is(float, word)
+
+
+def _is_value(word: str) -> bool:
+    return not _is_option(word) and word != "--"
 
 
 def _wrong_number(argument: Any, argv: list[str]) -> AspcError | None:

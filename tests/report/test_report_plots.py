@@ -125,6 +125,17 @@ def test_q_and_bc_loss_are_drawn_on_each_dataset(drawn: tuple[content.Content, d
         assert any(np.allclose(line.get_ydata(), curve.mean) for line in panels[CHEETAH].lines)
 
 
+def test_panels_that_are_left_out_are_counted(
+    drawn: tuple[content.Content, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, figures = drawn
+    averages = sum(row.average for row in found.main.rows)
+    assert averages > 1
+    assert figures["last_and_best"].get_supxlabel() == "last (filled) and best (hollow) evaluation"
+    monkeypatch.setattr(plots, "MOST_PANELS", 1)
+    assert plots.last_and_best(found).get_supxlabel().endswith(f"evaluation; the first 1 of {averages}")
+
+
 def test_a_file_has_no_more_series_than_can_be_told_apart_and_says_so(
     drawn: tuple[content.Content, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

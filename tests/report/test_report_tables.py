@@ -155,6 +155,16 @@ def test_radar_is_scaled_between_worst_and_best() -> None:
     assert found.tasks == ("hopper", "maze2d", "pen")
     assert found.values == {"a": (0.0, 0.0, 1.0), "b": (1.0, 0.0, 0.0), "c": (0.5, 0.0, 0.5)}
     assert tables.radar({"a": values["a"]}) is None
+
+
+@pytest.mark.parametrize(("tasks", "which"), [(12, ""), (13, "the first 12 of 13 tasks")])
+def test_a_radar_of_many_tasks_says_that_it_shows_some(tasks, which) -> None:
+    """Names that are no dataset's are tasks of their own."""
+    scores = {f"mine{i:02}": np.arange(3.0) for i in range(tasks)}
+    found = tables.radar({"a": scores, "b": scores})
+    assert found is not None
+    assert len(found.tasks) == 12
+    assert found.which == which
     assert tables.polygon_area((1, 1, 1)) == 1
 
 

@@ -422,10 +422,11 @@ def _overall(content: Content, figures: Sequence[str]) -> str:
         figures,
     )
     if content.radar is not None:
+        which = f" · {content.radar.which}" if content.radar.which else ""
         charts += _chart(
             "radar",
             "Radar",
-            f"Mean of each task, 0 the worst and 1 the best of these {len(found.labels)} · as Figure 2",
+            f"Mean of each task, 0 the worst and 1 the best of these {len(found.labels)}{which} · as Figure 2",
             figures,
         )
     charts += _chart(

@@ -184,6 +184,7 @@ def radar(content: Content) -> Any:
         axes.fill([*angles, angles[0]], [*values, values[0]], color=style.colour, alpha=0.06)
     axes.set_xticks(angles, list(found.tasks))
     axes.set_yticks([0.25, 0.5, 0.75, 1], [])
+    axes.set_title(found.which)
     figure.legend(loc="outside lower center", ncols=4)
     return figure
 
@@ -415,9 +416,12 @@ def _seconds(content: Content, speeds: Sequence[Speed]) -> Any:
     return figure
 
 
+MOST_PANELS = 6
+
+
 def last_and_best(content: Content) -> Any:
-    rows = [row for row in content.main.rows if row.average] or list(content.main.rows)
-    rows = rows[:6]
+    all_rows = [row for row in content.main.rows if row.average] or list(content.main.rows)
+    rows = all_rows[:MOST_PANELS]
     labels = [label for label in content.main.labels if any(label in row.cells for row in rows)]
     if not labels:
         return None
@@ -438,5 +442,6 @@ def last_and_best(content: Content) -> Any:
                 axes.plot(cell.best.value, y, "o", color=colour, mfc="white")
         axes.set_yticks(range(len(labels)), list(reversed(labels)))
         axes.set_title(row.name)
-    figure.supxlabel("last (filled) and best (hollow) evaluation", fontsize=9)
+    which = f"; the first {len(rows)} of {len(all_rows)}" if len(all_rows) > len(rows) else ""
+    figure.supxlabel(f"last (filled) and best (hollow) evaluation{which}", fontsize=9)
     return figure

@@ -321,6 +321,9 @@ def _estimate(value: np.ndarray, low: np.ndarray, high: np.ndarray) -> Estimate:
     return Estimate(float(value[0]), float(low[0]), float(high[0]))
 
 
+MOST_CORNERS = 12
+
+
 @dataclass(frozen=True)
 class Radar:
     """Mean score of each task, scaled so that the worst label is 0 and the best 1."""
@@ -328,21 +331,29 @@ class Radar:
     tasks: tuple[str, ...]
     values: Mapping[str, tuple[float, ...]]
     raw: Mapping[str, tuple[float, ...]]
+    left_out: int = 0
+    """Further tasks: more than twelve corners cannot be read."""
+
+    @property
+    def which(self) -> str:
+        """That tasks were left out, in words."""
+        return f"the first {len(self.tasks)} of {len(self.tasks) + self.left_out} tasks" if self.left_out else ""
 
 
 def radar(found: Mapping[str, Mapping[str, np.ndarray]]) -> Radar | None:
     """From label → dataset → scores, over the tasks that every label has; at least three make a polygon."""
     means = {label: task_means(values) for label, values in found.items()}
-    tasks = [task for task in TASKS if all(task in m for m in means.values())]
     others = sorted({t for m in means.values() for t in m if t not in TASKS})
-    tasks += [task for task in others if all(task in m for m in means.values())][: 12 - len(tasks)]
+    common = [task for task in (*TASKS, *others) if all(task in m for m in means.values())]
+    tasks = common[:MOST_CORNERS]
     if len(tasks) < 3 or len(means) < 2:
         return None
     raw = {label: tuple(m[task] for task in tasks) for label, m in means.items()}
     matrix = np.array(list(raw.values()))
     low, high = matrix.min(axis=0), matrix.max(axis=0)
     scaled = (matrix - low) / np.where(high > low, high - low, 1)
-    return Radar(tuple(tasks), {label: tuple(map(float, row)) for label, row in zip(raw, scaled, strict=True)}, raw)
+    values = {label: tuple(map(float, row)) for label, row in zip(raw, scaled, strict=True)}
+    return Radar(tuple(tasks), values, raw, len(common) - len(tasks))
 
 
 def task_means(values: Mapping[str, np.ndarray]) -> dict[str, float]:
