@@ -12,12 +12,13 @@ import pytest
 
 import aspc
 from aspc.__main__ import main
+from aspc.algorithms.bc import BC
 from aspc.data import Dataset
 from aspc.ope import commands, fqe, runs
 from aspc.ope.fqe import BEHAVIOUR, FQEOptions, act_on_device, fitted_q_evaluation
 from aspc.ope.returns import States, all_states, choose_states, interval, resampled_means, returns_to_go, start_states
 from aspc.policy import Policy, load_policy
-from policies import policy_named
+from policies import policy_named, policy_of
 from tiny import make_dataset
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -216,11 +217,23 @@ def test_trouble_is_named():
     assert "NaN" in fqe.trouble(np.append(steady, np.nan), np.asarray([3.0, np.nan]), (0.0, 10.0))
     assert "between 0 and 10" in fqe.trouble(steady, np.asarray([3.0, 11.0]), (0.0, 10.0))
     assert "settled" in fqe.trouble(np.linspace(0, 3, 20), np.asarray([3.0, 3.0]), (0.0, 10.0))
-    # Critics start at 0, which no policy may be worth: that they are still on their way is no divergence.
-    assert "settled" in fqe.trouble(steady, np.asarray([3.0, 3.0]), (400.0, 500.0))
-    assert "settled" in fqe.trouble(-steady, np.asarray([-3.0, -3.0]), (-500.0, -400.0))
-    assert "diverged" in fqe.trouble(steady, np.asarray([3.0, 900.0]), (400.0, 500.0))
-    assert "diverged" in fqe.trouble(-steady, np.asarray([-30.0, -3.0]), (400.0, 500.0))
+    assert "diverged" in fqe.trouble(steady, np.asarray([3.0, 3.0]), (400.0, 500.0))
+    assert "diverged" in fqe.trouble(-steady, np.asarray([-3.0, -3.0]), (-500.0, -400.0))
+
+
+@pytest.mark.parametrize("reward", [-5.0, 3.0])
+@pytest.mark.parametrize("ends", [False, True])
+def test_critics_start_at_the_value_of_the_data_and_not_at_0(reward, ends):
+    """With one reward in all rows and an end in every tenth, that is 1 / (1 − γ·0.9) of it, and 1 / (1 − γ) without."""
+    last = np.arange(200) % 10 == 9
+    terminals, timeouts = (last, np.zeros(200)) if ends else (np.zeros(200), last)
+    data = make_dataset(200, rewards=np.full(200, reward), terminals=terminals, timeouts=timeouts)
+    options = FQEOptions(steps=1, hidden_dim=8, batch_size=16, discount=0.9)
+    policy = policy_of(BC(), data.observation_size, data.action_size)
+    ranking = fitted_q_evaluation({"any": policy}, data, start_states(data), options)
+    value = reward / (1 - 0.9 * (0.9 if ends else 1.0))
+    assert ranking.behaviour.value == pytest.approx(value, rel=0.02)
+    assert ranking.best.value == pytest.approx(value, rel=0.02)
 
 
 def test_what_diverged_comes_last_and_is_not_chosen(tiny):
@@ -286,6 +299,29 @@ def test_a_ranking_with_a_choice(trained, tmp_path, capsys):
     assert policy.info["chosen"]["from"] == best["source"]
     assert policy.info["chosen"]["among"] == 2
     assert "exists already" in refused(capsys, ["fqe", str(trained.path), "--select", str(chosen)])
+
+
+def test_a_choice_that_has_not_settled_is_called_so(tiny):
+    states = start_states(tiny)
+    values = np.full((2, 2, len(states.rows)), -0.1)
+    moving = np.repeat(np.linspace(-0.9, -0.1, 20)[None], 2, 0)
+    ranking = fqe.rank(["data", "mine"], values, moving, tiny, states, FQEOptions())
+    last = commands.text(ranking, {"figure": "f", "selected": "best"}).splitlines()[-1]
+    assert last == "selected  mine → best, though its estimate has not settled: give more --steps"
+
+
+def test_data_that_changed_since_the_training_is_noted(trained, tmp_path, capsys):
+    home = shutil.copytree(trained.path, tmp_path / "run")
+    data = make_dataset()
+    config = json.loads((home / "config.json").read_text())
+    config["dataset"]["source"] = write_log(tmp_path / "log.hdf5", data)
+    (home / "config.json").write_text(json.dumps(config))
+    ask = ["fqe", str(home), *QUICK, "--figure", str(tmp_path / "f.png")]
+    assert main(ask) == 0
+    assert "note" not in capsys.readouterr().err
+    write_log(tmp_path / "log.hdf5", dataclasses.replace(data, rewards=data.rewards + 1))
+    assert main(ask) == 0
+    assert f"note: log is not, row by row, the data that {home} was trained on\n" in capsys.readouterr().err
 
 
 def test_checkpoints_are_ranked_and_the_last_is_the_saved_policy(trained, tmp_path, capsys):

@@ -307,6 +307,21 @@ def test_the_command_prints_merges_and_exports(tmp_path: Path, capsys: Any) -> N
     assert (tmp_path / "c" / "curves.csv").read_text().count("\n") == 3
 
 
+def test_the_command_averages_runs_of_one_length_and_counts_a_shared_run_in_each_suite(
+    tmp_path: Path, capsys: Any
+) -> None:
+    long = run_row("b", steps=200, score_last=70.0)
+    results.write_part(tmp_path, "p", [run_row("a"), long], curve_rows())
+    results.write_entries(tmp_path, "p", [("table2", "dynamic", "b")])
+    assert main(["results", str(tmp_path)]) == 0
+    shown = [line.split() for line in capsys.readouterr().out.splitlines()[2:]]
+    assert [(*words[:4], words[7]) for words in shown] == [
+        ("table1", "ASPC", "100", "1", "50.0"),
+        ("table1", "ASPC", "200", "1", "70.0"),
+        ("table2", "dynamic", "200", "1", "70.0"),
+    ]
+
+
 def test_every_column_is_described_in_the_documentation() -> None:
     text = (Path(__file__).parents[2] / "docs" / "report.md").read_text()
     for columns in results.TABLES.values():

@@ -399,6 +399,15 @@ def test_pictures_of_tasks_datasets_and_intervals(browser: Any, paper_page: Path
     watched.close()
 
 
+def test_the_first_sentence_says_when_intervals_overlap(tmp_path: Path) -> None:
+    both, score = (Variant("ASPC", "aspc"), Variant("TD3+BC", "td3_bc")), lambda label, _: 70.0 + len(label) / 10
+    make(tmp_path / "r", "main_table", both, ("hopper-medium-v2", "walker2d-medium-v2"), score=score, noise=9.0)
+    text = report(tmp_path / "r", tmp_path / "out", "--no-figures").read_text("utf-8")
+    assert re.search(
+        r"is first with .*, before (ASPC|TD3\+BC) with [\d.]+; their intervals overlap\. Of the paper", text
+    )
+
+
 def test_the_first_sentence_compares_on_the_datasets_that_all_have(tmp_path: Path) -> None:
     """ASPC is better wherever both are, and has run on a hard dataset besides."""
     ours, other = Variant("ASPC", "aspc"), Variant("TD3+BC", "td3_bc")
@@ -410,6 +419,7 @@ def test_the_first_sentence_compares_on_the_datasets_that_all_have(tmp_path: Pat
     text = page.read_text("utf-8")
     assert "On average over 2 datasets <strong>ASPC</strong> is first with 8" in text
     assert "before TD3+BC with 7" in text
+    assert "their intervals overlap" not in text
     data = json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)[1])
     lasts = {label: last for _, label, last, _, _ in data["lastBest"]}
     assert lasts == {"ASPC": pytest.approx(80, abs=0.5), "TD3+BC": pytest.approx(70, abs=0.5)}

@@ -47,7 +47,8 @@ def main(argv: list[str]) -> int:
 
 
 def summary(found: Results) -> str:
-    """What is there, in a few lines: how many runs, and a line for each suite and variant."""
+    """What is there, in a few lines: how many runs, and a line for each suite, variant and length of training. A run
+    that several of them share counts in each."""
     runs = found.runs
     done = runs[runs["status"] == "done"]
     failed = len(runs) - len(done)
@@ -55,15 +56,17 @@ def summary(found: Results) -> str:
         f"{len(runs):,} runs ({len(done):,} done, {failed:,} failed), {runs['dataset'].nunique()} datasets, "
         f"{len(found.curves):,} points of curves"
     ]
-    width = max([len(str(v)) for v in runs["variant"]] + [7])
-    suite_width = max([len(str(v)) for v in runs["suite"]] + [5])
+    placed = found.entries[["suite", "variant", "run_id"]].merge(runs.drop(columns=["suite", "variant"]), on="run_id")
+    width = max([len(str(v)) for v in placed["variant"]] + [7])
+    suite_width = max([len(str(v)) for v in placed["suite"]] + [5])
     lines.append(
-        f"  {'suite':{suite_width}s}  {'variant':{width}s}  runs  failed  datasets  seeds  score (last)  score (best)"
+        f"  {'suite':{suite_width}s}  {'variant':{width}s}      steps  runs  failed  datasets  seeds"
+        "  score (last)  score (best)"
     )
-    for (suite, variant), group in runs.groupby(["suite", "variant"], sort=True):
+    for (suite, variant, steps), group in placed.groupby(["suite", "variant", "steps"], sort=True):
         good = group[group["status"] == "done"]
         lines.append(
-            f"  {suite:{suite_width}s}  {variant:{width}s}  {len(group):4d}  {len(group) - len(good):6d}  "
+            f"  {suite:{suite_width}s}  {variant:{width}s}  {steps:9,d}  {len(group):4d}  {len(group) - len(good):6d}  "
             f"{group['dataset'].nunique():8d}  {group['seed'].nunique():5d}  "
             f"{average(good, 'score_last'):>12s}  {average(good, 'score_best'):>12s}"
         )

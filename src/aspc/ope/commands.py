@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -14,7 +15,14 @@ import tyro
 from aspc.data.commands import Source
 from aspc.errors import AspcError, printable
 from aspc.ope.options import FQEOptions
-from aspc.ope.runs import Candidate, checkpoint_policies, dataset_of, saved_policies, with_bounds_of
+from aspc.ope.runs import (
+    Candidate,
+    changed_since,
+    checkpoint_policies,
+    dataset_of,
+    saved_policies,
+    with_bounds_of,
+)
 from aspc.policy import make_folder_for, make_room, without_nan, write_atomically
 
 if TYPE_CHECKING:
@@ -77,6 +85,9 @@ def main(argv: list[str]) -> int:
     saved = [] if asked.checkpoints else saved_policies(paths)  # before the data is read: mistakes show at once
     dataset = dataset_of(paths, asked.dataset, asked.source.options())
     candidates = saved or checkpoint_policies(paths, dataset)
+    if asked.dataset is None:
+        for run in changed_since(paths, dataset):
+            print(f"note: {dataset.name} is not, row by row, the data that {run} was trained on", file=sys.stderr)
     dataset = with_bounds_of(dataset, (c.policy for c in candidates), asked.source.options())
     states = choose_states(dataset, asked.states)
     progress = Progress(asked.fqe.steps, quiet=asked.quiet)
@@ -162,7 +173,8 @@ def text(ranking: Ranking, result: dict[str, Any]) -> str:
             lines.append(gap)
     lines.append(f"figure    {result['figure']}")
     if "selected" in result:
-        lines.append(f"selected  {printable(ranking.best.name)} → {result['selected']}")
+        though = f", though its estimate {ranking.best.trouble}" if ranking.best.trouble else ""
+        lines.append(f"selected  {printable(ranking.best.name)} → {result['selected']}{though}")
     return "\n".join(lines)
 
 

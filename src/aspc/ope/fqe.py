@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -66,6 +67,7 @@ class Logs:
     behaviour: Actions
     normaliser: Normaliser
     unit: float  # one unit of the critics in units of reward
+    start: float  # where critics start, in their units: the value of a log whose every row is like its average one
 
     @classmethod
     def of(cls, dataset: Dataset, states: States, options: FQEOptions) -> Logs:
@@ -78,10 +80,12 @@ class Logs:
         unit = float(np.sqrt(np.square(returns).mean())) or 1.0
         normaliser = Normaliser.of(dataset.observations)
         layout = Layout(dataset.observation_size, dataset.action_size)
-        rows = pack(transitions._replace(rewards=transitions.rewards / unit), layout, normaliser, options.discount)
+        rows: Any = pack(transitions._replace(rewards=transitions.rewards / unit), layout, normaliser, options.discount)
+        batch = layout.unpack(rows)
+        start = float(batch.rewards.mean() / (1 - options.discount * batch.masks.mean()))
         logged = dataset.scale_actions(dataset.actions[states.rows])
         behaviour = Actions(transitions.next_actions, logged)
-        return cls(dataset, states, rows, transitions.next_observations, behaviour, normaliser, unit)
+        return cls(dataset, states, rows, transitions.next_observations, behaviour, normaliser, unit, start)
 
     @property
     def layout(self) -> Layout:
@@ -171,13 +175,15 @@ class FQE:
     def adam(self) -> Adam:
         return Adam(cosine_decay(self.options.learning_rate, self.options.steps))
 
-    def init(self, policies: int) -> FQEState:
-        """The same fresh networks for every policy."""
+    def init(self, policies: int, start: float) -> FQEState:
+        """The same fresh networks for every policy. They start at the data's value: where the data says nothing critics
+        stay near their start, and with costs a policy that does what nobody did would be the best if that were 0."""
         hidden = [self.options.hidden_dim] * self.options.hidden_layers
 
         def make(key: Any) -> Critic:
             inputs = self.spec.obs_dim + self.spec.act_dim
-            return Critic(mlp(key, inputs, hidden, 1, init=robust_critic_init, layer_norm=True))
+            net = mlp(key, inputs, hidden, 1, init=robust_critic_init, layer_norm=True)
+            return Critic(eqx.tree_at(lambda net: net.layers[-1].bias, net, jnp.full(1, start)))
 
         critics = ensemble(make, jax.random.key(self.options.seed), self.options.critics)
         state = FQEState(critics, critics, self.adam().init(critics))
@@ -229,7 +235,7 @@ class FQE:
         table = jnp.asarray(logs.rows)
         next_actions, start_actions = (jnp.asarray(np.stack(x)) for x in zip(*actions, strict=True))
         start = jnp.asarray(logs.normaliser(logs.dataset.observations[logs.states.rows]))
-        state, step, history = self.init(len(actions)), 0, []
+        state, step, history = self.init(len(actions), logs.start), 0, []
         chunk = max(1, -(-self.options.steps // LOOKS))
         while step < self.options.steps:
             size = min(chunk, self.options.steps - step)
@@ -370,13 +376,8 @@ def trouble(history: np.ndarray, critics: np.ndarray, limits: tuple[float, float
     """Why an estimate should not be believed, if something says so."""
     if not (np.isfinite(history).all() and np.isfinite(critics).all()):
         return "diverged: the critics became NaN or infinite"
-    margin = 0.05 * (limits[1] - limits[0]) + 1e-9
+    margin = 0.05 * (limits[1] - limits[0]) + 0.01 * max(map(abs, limits)) + 1e-9  # critics are no exact numbers
     if critics.min() < limits[0] - margin or critics.max() > limits[1] + margin:
-        # Critics start at 0: where no policy can be worth that little, they are on their way for long.
-        if limits[0] > 0 and critics.min() > -margin and critics.max() <= limits[1] + margin:
-            return UNSETTLED_TEXT
-        if limits[1] < 0 and critics.max() < margin and critics.min() >= limits[0] - margin:
-            return UNSETTLED_TEXT
         return f"diverged: no policy can be worth it, values lie between {limits[0]:.4g} and {limits[1]:.4g}"
     before = history[int(0.75 * (len(history) - 1))]
     if abs(history[-1] - before) > UNSETTLED * max(abs(history[-1]), 0.01 * (limits[1] - limits[0])):

@@ -229,6 +229,21 @@ def _host(array: Any) -> Any:
     return np.asarray(array, np.float32)
 
 
+def changed_since(paths: Iterable[Path], dataset: Dataset) -> list[Path]:
+    """The runs among these that were trained on other rows than the dataset has by now."""
+    homes = dict.fromkeys(home for home in map(home_of, paths) if home is not None)
+    return [home for home in homes if _trained_on_other_rows(home, dataset)]
+
+
+def _trained_on_other_rows(home: Path, dataset: Dataset) -> bool:
+    if "dataset" not in read_json(home / CONFIG):
+        return False  # a fleet: its runs may have several
+    try:
+        return not Trained.of(Run(home), dataset).same_data
+    except AspcError:  # its algorithm is a plugin's that is not here: its policies can be judged all the same
+        return False
+
+
 def checkpoint_policies(paths: Iterable[Path], dataset: Dataset) -> list[Candidate]:
     """The policies in all checkpoints that the runs keep."""
     found = []

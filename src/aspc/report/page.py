@@ -172,7 +172,9 @@ def summary(content: Content) -> str:
     if best.has_interval:
         text += f" (95 % interval {interval(best)})"
     if others:
-        text += f", before {esc(others[0][0])} with {number(others[0][1].value)}"
+        second, its = others[0]
+        overlap = best.has_interval and its.has_interval and its.high >= best.low
+        text += f", before {esc(second)} with {number(its.value)}{'; their intervals overlap' if overlap else ''}"
     counts = Counter(claim.verdict for claim in content.claims)
     hold, do = "hold" + "s" * (counts[HOLDS] == 1), "do" + "es" * (counts[FAILS] == 1)
     return (
