@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import subprocess
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from aspc import algorithms
@@ -225,6 +227,30 @@ assert not [name for name in sys.modules if name.partition(".")[0] in ("jax", "j
 print(sum(calls))
 """
     assert 5 < int(python("-c", script, str(saved)).stdout) <= MOST_CALLS
+
+
+# -- observations by name --------------------------------------------------------------------------------------
+
+
+def test_exports_take_the_logs_columns_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ["T0", "T1", "T2", "T3", "T4"]
+    ours = policy("td3_bc")
+    saved = replace(ours, info={**ours.info, "observation_names": names}).save(tmp_path / "policy")
+    act = load_stablehlo(export(saved, "stablehlo"))
+    monkeypatch.syspath_prepend(str(export(saved, "numpy")))
+    monkeypatch.delitem(sys.modules, "policy", raising=False)
+    module = importlib.import_module("policy")
+    monkeypatch.delitem(sys.modules, "policy")
+    rows = inputs_of(ours, 4)["observations"]
+    expected = ours.act(rows)
+    table = pd.DataFrame(rows, columns=names)[names[::-1]]
+    for acts, refused in ((act, AspcError), (module.act, ValueError)):
+        for one, many in ((rows[0], rows), (table.iloc[0], table), (dict(table.iloc[0]), pd.DataFrame(rows))):
+            np.testing.assert_allclose(acts(one), expected[0], atol=1e-5)
+            np.testing.assert_allclose(acts(many), expected, atol=1e-5)
+        for wrong in (table.rename(columns=str.lower), table.iloc[0].drop("T0")):
+            with pytest.raises(refused, match=r"lacks 'T0'; this policy takes T0, .*, or an array in this order"):
+                acts(wrong)
 
 
 # -- files -----------------------------------------------------------------------------------------------------

@@ -126,6 +126,103 @@ def test_one_file_is_given_and_must_be_there(plugin: Path, capsys: pytest.Captur
     assert "There is no plugin at nowhere.py" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("import sys\n\ndef broken(:\n", "{file}, line 3: SyntaxError: invalid syntax; mend the plugin."),
+        (
+            "\nimport no_such_module.inner\n",
+            "{file}, line 2: there is no module no_such_module; install it, or put its file beside the plugin.",
+        ),
+        ("from aspc.errors import Nothing\n", "{file}, line 1: ImportError: cannot import name 'Nothing'"),
+        (
+            "def f():\n    return [][1]\n\nf()\n",
+            "{file}, line 2: IndexError: list index out of range; mend the plugin.",
+        ),
+    ],
+)
+def test_a_plugin_that_cannot_be_run_is_one_sentence_with_the_line(
+    text: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(text)
+    with registries.restored():
+        assert main(["train", MAZE, "--plugin", str(file)]) == 2
+    out = capsys.readouterr().err
+    assert out.startswith(f"aspc: {said.format(file=file)}")
+    assert out.count("\n") == 1
+
+
+def test_an_error_beside_a_plugin_names_that_file(plugin: Path) -> None:
+    (beside,) = plugin.parent.glob("beside_*.py")
+    beside.write_text("import jax\nx = (\n")
+    with pytest.raises(AspcError, match=rf"{beside.name}, line 2: SyntaxError: '\(' was never closed"):
+        plugins.load_plugin(plugin)
+
+
+ALGORITHM = """
+from dataclasses import dataclass
+
+import jax.numpy as jnp
+
+from aspc.algorithms import register
+from aspc.algorithms.bc import BC
+
+
+@register("mine")
+@dataclass(frozen=True)
+class Mine(BC):
+    {change}
+"""
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("policy = None", "The algorithm mine has no function policy; add it to its class, Mine."),
+        ("schedule = None", "The algorithm mine has no function schedule; add it to its class, Mine."),
+        (
+            "def policy(self, state): return state.no_such_part",
+            "The algorithm mine can make no policy of its first state (AttributeError: 'BCState' object has no "
+            "attribute 'no_such_part', mine.py, line 13); mend policy.",
+        ),
+        (
+            "def policy(self, state): return state",
+            "policy of the algorithm mine gives a BCState; it must give a PolicyExport.",
+        ),
+        (
+            "def policy(self, state): return super().policy(state)._replace(kind='flwo')",
+            "Unknown kind of policy of the algorithm mine 'flwo'; did you mean flow?",
+        ),
+        (
+            "def policy(self, state): return super().policy(state)._replace(arrays={})",
+            "The arrays or settings that policy of the algorithm mine gives are no deterministic policy for 4 "
+            "observation and 2 action numbers; compare them with those of "
+            "aspc.algorithms.common.deterministic_policy.",
+        ),
+        (
+            "def update(self, *given): return super().update(*given)[0], {'off': jnp.ones(3)}",
+            "The metric off of the algorithm mine has the shape (3,); make it a single number, for instance with "
+            ".mean().",
+        ),
+        (
+            "def update(self, *given): return super().update(*given)[0]",
+            "update of the algorithm mine must give the next state and a dictionary of metrics.",
+        ),
+    ],
+)
+def test_an_algorithm_that_breaks_the_contract_is_refused_before_the_first_step(
+    change: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, out = tmp_path / "mine.py", tmp_path / "out"
+    file.write_text(ALGORITHM.format(change=change))
+    with registries.restored():
+        wanted = ["train", MAZE, "--plugin", str(file), "--algo", "mine", "--steps", "50", "--out", str(out)]
+        assert main(wanted) == 2
+    assert capsys.readouterr().err.splitlines()[-1] == f"aspc: {said}"
+    assert not (out / "config.json").exists()  # so the same command can be given again
+
+
 BC = Variant("a", "bc")
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 
 from aspc.algorithms.diffusion_ql import DiffusionQL
@@ -199,9 +200,39 @@ def test_a_policy_takes_the_logs_columns_by_name_and_is_one_line() -> None:
         named.act(table.drop(columns="T3"))
     with pytest.raises(AspcError, match="no names of columns; give an array"):
         policy.act({"T0": 1.0})
+    np.testing.assert_array_equal(policy.act(pd.Series(row[0], index=names)), policy.act(row[0]))
     assert repr(policy) == (
         "Policy(deterministic, 5 observation and 3 action numbers, algo td3_bc, dataset random, step 7, seed 3)"
     )
+
+
+def test_rows_of_a_table_are_taken_by_name_too_and_foreign_names_are_refused() -> None:
+    names = ["T0", "T1", "index", "columns", "T4"]  # two of them are attributes of a table as well
+    policy = policy_named("td3_bc")
+    named = dataclasses.replace(policy, info={**policy.info, "observation_names": names})
+    row = np.random.default_rng(0).normal(size=(4, 5)).astype(np.float32)
+    expected = policy.act(row)
+    table = pd.DataFrame(row, columns=names)[names[::-1]].assign(more="text")
+    np.testing.assert_array_equal(named.act(table), expected)
+    np.testing.assert_array_equal(named.act(pa.Table.from_pandas(table)), expected)
+    np.testing.assert_array_equal(named.act(table.iloc[0]), policy.act(row[0]))
+    for rows in (
+        [row for _, row in table.iterrows()],
+        table.to_dict("records"),
+        list(table.itertuples()),
+        row.tolist(),
+    ):
+        np.testing.assert_array_equal(named.act(rows), expected)
+    np.testing.assert_array_equal(named.act(next(table.itertuples(index=False))), policy.act(row[0]))
+    for unnamed in (row[0], row[0].tolist(), tuple(row[0]), pd.Series(row[0]), pd.DataFrame(row).iloc[0]):
+        np.testing.assert_array_equal(named.act(unnamed), policy.act(row[0]))
+    foreign = pd.DataFrame(row, columns=[name.upper() + "!" for name in names])
+    levels = pd.DataFrame(row, columns=pd.MultiIndex.from_product([["a"], names]))
+    for wrong in (foreign, foreign.iloc[0], [foreign.iloc[0]], next(foreign.itertuples(index=False)), levels):
+        with pytest.raises(AspcError, match="lacks 'T0'; this policy takes T0, T1, index, columns, T4, or an array"):
+            named.act(wrong)
+    with pytest.raises(AspcError, match="has 'T1' 2 times"):
+        named.act(table[[*names, "T1"]])
 
 
 def check_fuzz(folder: Path, name: str, cases: int) -> None:

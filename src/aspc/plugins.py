@@ -5,12 +5,13 @@ from __future__ import annotations
 import ast
 import hashlib
 import sys
+import traceback
 from collections.abc import Mapping
 from importlib import util
 from pathlib import Path
 from typing import NamedTuple
 
-from aspc.errors import AspcError
+from aspc.errors import AspcError, first_line, missing_module
 
 MODULE = "aspc_plugin"
 
@@ -46,7 +47,12 @@ def load_plugin(path: str | Path) -> None:
     known, imported = set(algorithms.names()), set(sys.modules)
     # A module that can be found: the help page looks up its classes' sources.
     module = sys.modules[MODULE] = util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except AspcError:
+        raise
+    except Exception as error:  # a boundary: it is the user's code
+        raise AspcError(_what_is_wrong(file, error)) from error
     new = [Path(getattr(sys.modules[name], "__file__", None) or "") for name in set(sys.modules) - imported]
     sources = sorted({file, *(source for source in new if source.parent == file.parent and source.suffix == ".py")})
     _loaded = Plugin(str(file), _fingerprint(sources), frozenset(algorithms.names()) - known)
@@ -64,6 +70,19 @@ def load_asked(values: list[str]) -> None:
         raise AspcError("--plugin takes one file; import the others in it (they may lie beside it).")
     for value in values:
         load_plugin(value)
+
+
+def _what_is_wrong(file: Path, error: Exception) -> str:
+    """A sentence on an error in a plugin, or in a module beside it, with the place."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).parent == file.parent]
+    place, line = (frames[-1].filename, frames[-1].lineno) if frames else (str(file), None)
+    said = first_line(error)
+    if isinstance(error, SyntaxError) and error.filename:  # its line was never run, so the traceback does not have it
+        place, line, said = error.filename, error.lineno, error.msg
+    where = place if line is None else f"{place}, line {line}"
+    if module := missing_module(error):
+        return f"{where}: there is no module {module}; install it, or put its file beside the plugin."
+    return f"{where}: {type(error).__name__}: {said}; mend the plugin."
 
 
 def _fingerprint(sources: list[Path]) -> str:

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from aspc.errors import AspcError
-from aspc.policy_kinds import KINDS, Draw, sample, whole_act, whole_noise
+from aspc.policy_kinds import KINDS, Draw, in_order, sample, whole_act, whole_noise
 
 FORMAT_VERSION = 1
 HEADER, WEIGHTS = "policy.json", "weights.safetensors"
@@ -58,12 +58,11 @@ class Policy:
 
     def act(self, observations: np.ndarray, rng: np.random.Generator | int | None = 0) -> np.ndarray:
         """Actions for one observation [obs] or a batch [batch, obs], in the units of the logs. Where the log's columns
-        had names, a table or a dictionary with these will do, in any order.
+        had names, a table, one of its rows or a dictionary with these will do, in any order.
 
         `rng` matters only for policies that sample (diffusion, flow); an integer is a seed.
         """
-        known = isinstance(observations, np.ndarray)  # the usual case, and a fast one
-        x = np.asarray(observations if known else self._in_order(observations), np.float32)
+        x = np.asarray(in_order(self.info.get("observation_names") or (), observations, AspcError), np.float32)
         if x.shape[-1:] != self.observation_mean.shape or x.ndim > 2:
             raise AspcError(
                 f"This policy takes observations of {self.observation_size} numbers, [{self.observation_size}] or "
@@ -72,21 +71,6 @@ class Policy:
         rows = x if x.ndim == 2 else x[None]
         actions = whole_act(self, rows, sample(self.noise(), len(rows), rng))
         return actions if x.ndim == 2 else actions[0]
-
-    def _in_order(self, observations: Any) -> Any:
-        """The columns of a table or a dictionary by their names, in the order of training; anything else as it is."""
-        by_name = isinstance(observations, Mapping)
-        if not (by_name or hasattr(observations, "columns")):
-            return observations
-        names = self.info.get("observation_names") or []
-        missing = [name for name in names if name not in observations]
-        if not by_name and len(missing) == len(names):
-            return observations  # a table with names of its own: its columns are taken as they come
-        if not names:
-            raise AspcError("This policy's log had no names of columns; give an array instead of a dictionary.")
-        if missing:
-            raise AspcError(f"The observation lacks {missing[0]!r}; this policy takes {', '.join(names)}.")
-        return np.stack([np.asarray(observations[name], np.float32) for name in names], axis=-1)
 
     def __repr__(self) -> str:
         sizes = f"{self.observation_size} observation and {self.action_size} action numbers"

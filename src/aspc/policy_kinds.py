@@ -11,7 +11,7 @@ needs nothing but NumPy, and a policy exported as NumPy carries this very file w
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -259,6 +259,49 @@ def whole_act(policy: Any, observations: Any, noise: Any) -> Any:
 def whole_noise(policy: Any) -> dict[str, Draw]:
     """The random inputs of a policy; none where it is deterministic."""
     return KINDS[policy.kind].noise(policy.arrays, policy.settings, len(policy.observation_mean))
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Observations by name
+# ---------------------------------------------------------------------------------------------------------------
+
+
+def in_order(names: Sequence[str], observations: Any, error: type[Exception] = ValueError) -> Any:
+    """Observations whose numbers have names (a table, one of its rows, a dictionary, a list of such rows) in the order
+    of a policy's `names`; without names, on either side, they are taken as they come. Names that lack one raise."""
+    if isinstance(observations, np.ndarray):  # the usual case, and a fast one
+        return observations
+    if isinstance(observations, list | tuple) and not hasattr(observations, "_fields"):
+        return [
+            row if isinstance(row, float | int | np.generic) else _by_name(names, row, error) for row in observations
+        ]
+    return _by_name(names, observations, error)
+
+
+def _by_name(names: Sequence[str], observations: Any, error: type[Exception]) -> Any:
+    labels = _labels(observations)
+    if not names and isinstance(observations, Mapping):
+        raise error("This policy's log had no names of columns; give an array instead of a dictionary.")
+    if not names or labels is None:
+        return observations
+    for name in names:
+        if (found := labels.count(name)) != 1:
+            wrong = f"has {name!r} {found} times" if found else f"lacks {name!r}"
+            raise error(f"The observation {wrong}; this policy takes {', '.join(names)}, or an array in this order.")
+    values = observations._asdict() if hasattr(type(observations), "_fields") else observations
+    return np.stack([np.asarray(values[name], np.float32) for name in names], axis=-1)
+
+
+def _labels(observations: Any) -> list[Any] | None:
+    """What the columns of a table or the numbers of a row are called; None where they are only numbered. A tuple is a
+    name of several levels."""
+    if isinstance(observations, Mapping):
+        return list(observations)
+    # Of the class: a column may have such a name too. A list's `index` is a function.
+    kinds = ("_fields", "column_names", "columns", "index")
+    held = (getattr(observations, kind) for kind in kinds if hasattr(type(observations), kind))
+    labels = list(next((labels for labels in held if not callable(labels)), ()))
+    return labels if any(isinstance(label, str | tuple) for label in labels) else None
 
 
 # ---------------------------------------------------------------------------------------------------------------

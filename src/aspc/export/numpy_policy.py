@@ -2,6 +2,7 @@
 
     import policy                        # this file; weights.npz lies beside it
     policy.act(observation)              # [obs] or [batch, obs] → actions in the units of the logs
+    policy.act(table)                    # where the logs were a table: its columns by name, in any order
     policy.act(observation, rng=7)       # policies that sample: a seed or a numpy.random.Generator
     policy.METADATA["observation_size"]  # where it came from, its sizes and versions
 
@@ -17,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from aspc.policy_kinds import sample, whole_act, whole_noise
+from aspc.policy_kinds import in_order, sample, whole_act, whole_noise
 
 
 class Loaded:
@@ -39,8 +40,8 @@ METADATA = POLICY.metadata
 
 
 def act(observations: Any, rng: np.random.Generator | int | None = 0) -> np.ndarray:
-    """Actions for one observation [obs] or a batch [batch, obs]."""
-    x = np.asarray(observations, np.float32)
+    """Actions for one observation [obs] or a batch [batch, obs]: arrays, or by the names of the log's columns."""
+    x = np.asarray(in_order(METADATA.get("observation_names") or (), observations), np.float32)
     if x.ndim not in (1, 2) or x.shape[-1] != len(POLICY.observation_mean):
         raise ValueError(f"observations have {len(POLICY.observation_mean)} numbers, but the shape here is {x.shape}")
     rows = x if x.ndim == 2 else x[None]

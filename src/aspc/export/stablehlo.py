@@ -17,7 +17,7 @@ import numpy as np
 
 from aspc.errors import AspcError
 from aspc.policy import Policy
-from aspc.policy_kinds import Draw, sample, whole_act
+from aspc.policy_kinds import Draw, in_order, sample, whole_act
 
 PROGRAM, METADATA = "program", "metadata.json"
 PLATFORMS = ("cpu", "cuda", "tpu")
@@ -65,7 +65,7 @@ def load(path: Path) -> Act:
     call = jax.jit(program.call)
 
     def act(observations: np.ndarray, rng: np.random.Generator | int | None = 0) -> np.ndarray:
-        x = np.asarray(observations, np.float32)
+        x = np.asarray(in_order(metadata.get("observation_names") or (), observations, AspcError), np.float32)
         rows = x if x.ndim == 2 else x[None]
         actions = np.asarray(call(rows, *sample(draws, len(rows), rng)))
         return actions if x.ndim == 2 else actions[0]

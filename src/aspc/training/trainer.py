@@ -30,6 +30,7 @@ from aspc.policy import Policy
 from aspc.training import folder
 from aspc.training.checkpoint import Checkpoints
 from aspc.training.config import TrainOptions, flat_values
+from aspc.training.contract import check_contract
 from aspc.training.devices import Devices
 from aspc.training.evaluation import EnvFactory, Evaluator, PendingEvaluation, WorkerFailed, episode_seeds
 from aspc.training.folder import Row, RowFile
@@ -199,6 +200,7 @@ class Trainer:
         vectorise = self.on_accelerator if plan.vectorise is None else plan.vectorise
         problem = self.places[0].problem
         self.loop = Loop(plan.algorithm, problem.spec, problem.layout, vectorise=vectorise)
+        check_contract(plan.algo, plan.algorithm, self.loop)
         self.devices = Devices(self.loop, len(self.trainees))
         self.failures: dict[int, Failure] = {}
         self.evaluations_under_way: list[tuple[int, int, PendingEvaluation]] = []
