@@ -147,11 +147,40 @@ def smooth(missing: bool) -> Dataset:
     return dataset(observations=walks.reshape(-1, 3), timeouts=ends & (not missing), terminals=np.zeros(3_000))
 
 
-def followed(columns: slice) -> Dataset:
-    """Random walks with next observations, whose columns may be in another order."""
+def followed(columns: slice = slice(None), across: bool = False, going_on: bool = False) -> Dataset:
+    """Random walks with next observations, whose columns may be in another order, and which may lead `across` the ends
+    of episodes; with `going_on` the walk does so, too."""
     made = smooth(missing=False)
+    if going_on:
+        walk = np.cumsum(np.random.default_rng(0).normal(size=(3_000, 3)) * 0.1, axis=0)
+        made = replace(made, observations=walk.astype(np.float32))
     after = np.concatenate([made.observations[1:], made.observations[-1:]])
+    if not (across or going_on):
+        after = np.where(made.timeouts[:, None], made.observations + np.float32(0.1), after)
     return replace(made, next_observations=after[:, columns])
+
+
+def with_value(value: float, rows: int, key: str = "observations", **more: object) -> Dataset:
+    """A column between 0 and 100, with another value in some rows."""
+    log, rng = make_log(rows=3_000), np.random.default_rng(1)
+    column = rng.uniform(0, 100, 3_000)
+    column[rng.choice(3_000, rows, replace=False)] = value
+    log[key].reshape(3_000, -1)[:, -1] = column
+    return Dataset.from_arrays(**log, **more)
+
+
+def paid(step: float, goal: float, ends: bool = False) -> Dataset:
+    """The same reward in each step, another in each hundredth."""
+    last = np.arange(3_000) % 100 == 99
+    return dataset(rewards=np.where(last, goal, step), terminals=last & ends, timeouts=last & (not ends))
+
+
+def in_single_rows(flag: str, share: float) -> Dataset:
+    marked = np.arange(3_000) < share * 3_000
+    return dataset(**{"terminals": np.zeros(3_000), "timeouts": np.zeros(3_000), flag: marked})
+
+
+UNIFORM = np.random.default_rng(0).uniform(size=3_000)
 
 
 REPEATED = {key: np.concatenate([array, array[:100]]) for key, array in make_log(rows=3_000).items()}
@@ -172,9 +201,25 @@ REPEATED = {key: np.concatenate([array, array[:100]]) for key, array in make_log
         (dataset(rewards=np.ones(3_000)), "the reward is 1 in every row"),
         (dataset(rewards=-np.arange(3_000) / 1_000), "no reward is above 0: .* --algo iql"),
         (dataset(rewards=-np.arange(3_000) / 1_000, terminals=np.zeros(3_000)), "no reward is .* --reward-shift 3"),
+        (
+            dataset(rewards=UNIFORM - 0.95, terminals=np.zeros(3_000)),
+            r"mostly below 0 \(in 9. % .* --reward-shift 0.95",
+        ),
+        (paid(-1, 10), r"mostly below 0 \(in 99 % of the rows\): actions that nobody .* --reward-shift 1\."),
+        (paid(-1, 10, ends=True), "mostly below 0 .* --algo iql"),
         (dataset(terminals=np.zeros(3_000), timeouts=np.zeros(3_000)), "no episode ever ends"),
+        (in_single_rows("terminals", 1.0), "every row is terminal, so nothing is learned of what follows"),
+        (in_single_rows("terminals", 0.9), "2,700 of 2,701 episodes have only one row"),
+        (in_single_rows("timeouts", 1.0), "3,000 of 3,000 episodes have only one row"),
+        (with_value(-999, 1), r"observation dimension 2 is -999 in 1 row, far .* between .* missing value, put a real"),
+        (with_value(9_999, 200, observation_names=("a", "b", "c")), r"dimension 2 \(c\) is 9999 in 200 rows"),
+        (with_value(-700, 6, "actions", action_names=("u", "v")), r"action dimension 1 \(v\) is -700 in 6 rows"),
+        (with_value(-999, 6, "actions"), "is -999 in 6 rows.*guessed action bounds come from it: .* --action-low"),
+        (with_value(999, 6, "actions"), "is 999 in 6 rows.*guessed action bounds come from it: .* --action-high"),
+        (with_value(-999, 6, "rewards"), "reward is -999 in 6 rows"),
         (smooth(missing=True), "29 steps jump .* first after row 100 of 3,000: episode ends may be missing"),
         (followed(slice(None, None, -1)), "in 100 % of the rows inside episodes the next observation is not"),
+        (followed(across=True), "at 100 % of the timeouts the next observation is the first one of the next episode"),
         (dataset(rows=50), "there are only 50 rows"),
         (dataset(rows=1), "there is only 1 row."),
     ],
@@ -186,7 +231,69 @@ def test_each_warning_is_given(made: Dataset, says: str) -> None:
 def test_sound_data_gives_no_warning() -> None:
     assert summary.find_warnings(dataset()) == []
     assert summary.find_warnings(smooth(missing=False)) == []
-    assert summary.find_warnings(followed(slice(None))) == []
+    assert summary.find_warnings(followed()) == []
+    assert summary.find_warnings(followed(going_on=True)) == []
+    assert not any("one row" in text for text in summary.find_warnings(in_single_rows("terminals", 0.0003)))
+    stated = summary.find_warnings(with_value(-999, 6, "actions", action_low=-1_000, action_high=100))
+    assert not any("guessed" in text for text in stated)
+
+
+@pytest.mark.parametrize(
+    "rewards",
+    [
+        np.random.default_rng(0).normal(size=3_000),
+        np.random.default_rng(0).normal(1.0, 1.5, size=3_000),
+        np.random.default_rng(0).standard_t(3, size=3_000) - 0.1,
+        np.where(np.arange(3_000) % 100 == 99, 1.0, 0.0),
+        np.where(np.arange(3_000) % 100 == 99, 100.0, -1.0),
+    ],
+)
+def test_rewards_that_are_no_costs_are_not_taken_for_such(rewards: np.ndarray) -> None:
+    assert summary.costs(rewards.astype(np.float32), ends=False) == []
+
+
+def test_a_shift_that_makes_costs_of_rewards_is_seen() -> None:
+    assert summary.costs(UNIFORM, ends=False) == []
+    (said,) = summary.costs(UNIFORM - 1, ends=False, shift=-1.0)
+    assert re.search("no reward is above 0: .* --reward-shift [-0e.]", said)
+
+
+def test_a_training_judges_the_rewards_that_it_sees() -> None:
+    from aspc.algorithms.base import Preprocessing
+    from aspc.training.problem import warnings_of
+
+    class Climbs(Preprocessing):
+        climbs_q = True
+
+    assert warnings_of(paid(-1, 10), Preprocessing()) == []
+    assert warnings_of(paid(-1, 10), Climbs()) == summary.costs(paid(-1, 10).rewards, ends=False) != []
+    assert warnings_of(paid(-1, 10), Climbs(reward_shift=1.0)) == []
+    (said,) = warnings_of(paid(0, 1), Climbs(reward_shift=-0.5))
+    assert said.startswith("rewards are mostly below 0 (in 99 % of the rows)")
+    assert said.endswith("train with --reward-shift 0.")
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_tails_goals_and_switches_are_no_missing_values(seed: int) -> None:
+    rng, rows = np.random.default_rng(seed), 20_000
+    on = rng.uniform(size=rows) < 0.005
+    columns = {
+        "normal": rng.normal(size=rows),
+        "exponential": rng.exponential(size=rows),
+        "rounded": rng.exponential(size=rows).round(1),
+        "student": rng.standard_t(3, size=rows),
+        "clipped": np.clip(rng.standard_t(3, size=rows), -20, 20),
+        "each episode's own": np.repeat(rng.lognormal(size=rows // 100), 100),
+        "count": rng.poisson(0.05, size=rows),
+        "rarely on": on,
+        "half on": rng.integers(0, 2, size=rows),
+        "off or hot": np.where(on, 0.0, rng.uniform(190, 200, size=rows)),
+    }
+    table = np.stack(list(columns.values()), axis=1)
+    for rewards in (on, np.where(on, 100.0, rng.uniform(-1, 0, size=rows))):
+        ends = np.zeros(rows)
+        made = Dataset.from_arrays(table, table, rewards, ends, ends, observation_names=list(columns))
+        assert summary._odd_values(made) == []
 
 
 # ── list, download, make, convert ───────────────────────────────────────────────────────────────────────────────────

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from small_logs import make_log
 
 from aspc.data.dataset import Dataset, timeouts_from_limit
 from aspc.errors import AspcError
@@ -82,6 +83,23 @@ def test_empty_data_is_refused() -> None:
 def test_whole_numbers_as_actions_are_noted() -> None:
     assert any("whole numbers" in note for note in make(actions=np.ones((12, 2), dtype=np.float32)).notes)
     assert not any("whole numbers" in note for note in make().notes)
+
+
+def test_digits_that_float32_does_not_keep_are_noted() -> None:
+    rows = 970
+
+    def notes(offset: float, noise: float = 1.0, **more: object) -> list[str]:
+        log = {key: array.astype(np.float64) for key, array in make_log(rows=rows).items()}
+        log["observations"][:, 1] = offset + noise * np.arange(rows)
+        return [note for note in Dataset.from_arrays(**log, **more).notes if "digits" in note]
+
+    assert notes(0.0) == notes(1e6) == []
+    assert notes(9.81, noise=1e-17) == []  # nothing but the rounding of float64
+    says = "loses its last digits in float32 (970 distinct values become 9): subtract an offset first."
+    assert notes(1.7e9) == [f"observation dimension 1 {says}"]
+    assert notes(1.7e9, observation_names=("x", "time", "y")) == [f"column 'time' {says}"]
+    whole = {**make_log(rows=rows), "rewards": 1_700_000_000 + np.arange(rows)}
+    assert f"reward {says}" in Dataset.from_arrays(**whole).notes
 
 
 def test_columns_of_one_number_are_fine() -> None:

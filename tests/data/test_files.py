@@ -17,7 +17,7 @@ import pytest
 from small_logs import make_log, shared_folder
 
 from aspc import data
-from aspc.data import files
+from aspc.data import files, streaming
 from aspc.data.dataset import Dataset
 from aspc.data.summary import summarise
 from aspc.errors import AspcError
@@ -540,14 +540,13 @@ def test_hdf5_data_in_another_file_is_refused(tmp_path: Path, log: dict[str, np.
 
 def test_bad_tables(tmp_path: Path, log: dict[str, np.ndarray]) -> None:
     path = write_csv(tmp_path / "words.csv", {**columns(log), "reward": np.array(["1.0", "high"] * 30)})
-    refuse(
-        path, r"words.csv, line 3: the cell of column 'reward' holds 'high', not a number; fill it or drop that line"
-    )
+    cure = "or drop that line and give the rows after it another episode"
+    refuse(path, rf"words.csv, line 3: the cell of column 'reward' holds 'high', not a number; mend it, {cure}")
     path = write_csv(tmp_path / "holes.csv.gz", {**columns(log), "terminal": np.array(["0", "1", " "] * 20)})
-    refuse(path, r"holes.csv.gz, line 4: the cell of column 'terminal' is empty; fill it or drop that line")
+    refuse(path, rf"holes.csv.gz, line 4: the cell of column 'terminal' is empty; fill it, {cure}")
     cut = write_csv(tmp_path / "cut.csv", columns(log))
     cut.write_text(cut.read_text().rstrip().rpartition(",")[0])
-    refuse(cut, r"cut.csv, line 61: it has 7 cells, but the header 8; mend or drop that line")
+    refuse(cut, rf"cut.csv, line 61: it has 7 cells, but the header 8; mend it, {cure}")
     (tmp_path / "twice.csv").write_text("obs_0,obs_0,action_0,reward,terminal\n0,1,0.5,0,0\n")
     refuse(tmp_path / "twice.csv", "the column 'obs_0' is there twice")
     path = write_csv(tmp_path / "truth.csv", {**columns(log), "obs_1": np.array(["1.0", "True"] * 30)})
@@ -560,9 +559,9 @@ def test_bad_tables(tmp_path: Path, log: dict[str, np.ndarray]) -> None:
     import pyarrow.parquet as pq
 
     pq.write_table(pa.table({**columns(log), "reward": pa.array([None] + [1.0] * 59)}), tmp_path / "holes.parquet")
-    refuse(tmp_path / "holes.parquet", "column 'reward' has 1 empty cell; fill")
+    refuse(tmp_path / "holes.parquet", "column 'reward' has 1 empty cell; fill it, or drop its row and give the rows")
     pq.write_table(pa.table({**columns(log), "reward": pa.array(["x"] * 60)}), tmp_path / "text.parquet")
-    refuse(tmp_path / "text.parquet", "column 'reward' holds text, not numbers; leave it out with --map, or code it")
+    refuse(tmp_path / "text.parquet", "column 'reward' holds text, not numbers; code it as numbers, or name")
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
@@ -577,8 +576,54 @@ def test_columns_of_truth_values_are_numbers_and_columns_of_text_are_none(tmp_pa
     for words in (["B000", "B001"], ["AUTO", "MAN"]):
         refuse(
             write(obs_1=np.array(words * 30)),
-            rf"^x\{suffix}: column 'obs_1' holds text, not numbers; leave it out with --map, or code it as numbers\.$",
+            rf"^x\{suffix}: column 'obs_1' holds text, not numbers; code it .*, or name other columns with --map\.$",
         )
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_flags_and_episodes_may_be_words(tmp_path: Path, log: dict[str, np.ndarray], suffix: str) -> None:
+    def write(**changes: np.ndarray) -> Path:
+        return (write_csv if suffix == ".csv" else write_table)(tmp_path / f"x{suffix}", {**columns(log), **changes})
+
+    for yes, no in (("yes", "No"), ("TRUE", "false"), ("T", "f"), ("Y", "n"), ("1", "0")):
+        same(data.load(write(terminal=np.where(log["terminals"], yes, no))), log, atol=1e-6)
+    refuse(write(terminal=np.array(["yes", "maybe"] * 30)), "'terminal'.* holds 'maybe', not a flag; mend it, or drop")
+    refuse(write(timeout=np.array(["yes", "2"] * 30)), "'timeout'.* holds '2', but must be 0 or 1")
+
+    names = np.repeat([f"6f1c-{i}e4" for i in range(6)], 10)
+    dataset = data.load(write(episode=names, timeout=np.zeros(60, dtype=bool)))
+    np.testing.assert_array_equal(dataset.timeouts, log["timeouts"])
+    assert not any("come back" in note for note in dataset.notes)
+    back = data.load(write(episode=np.roll(names, 5)))
+    assert any("come back" in note for note in back.notes)
+    refuse(write(episode=np.array(["a", " "] * 30)), "'episode'.* is empty; fill it, or drop")
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".hdf5"])
+def test_arrays_that_are_not_used_are_named(tmp_path: Path, log: dict[str, np.ndarray], suffix: str) -> None:
+    more = {
+        "observatons_2": np.zeros((60, 2)),
+        "qpos": np.zeros((60, 9)),
+        "settings": np.zeros(7),
+        "infos/goal": log["rewards"],
+    }
+    path = write_as(tmp_path / f"mine{suffix}", {**log, **more})
+    (said,) = [note for note in data.load(path).notes if "not used" in note]
+    assert said == "arrays that are not used: 'observatons_2'; if one should be, name it with --map."
+    mapped = data.load(path, key_map={"observations": "observatons_2"})
+    assert any("not used: 'observations';" in note for note in mapped.notes)
+    if suffix == ".hdf5":
+        assert said in streaming.pack(path, tmp_path / "packed").notes
+    kept = tmp_path / f"kept{suffix}"
+    (files.write_npz if suffix == ".npz" else files.write_hdf5)(kept, log, {"action_low": [-1.0] * 60})
+    assert not any("not used" in note for note in files.extract(kept, {}).notes)
+
+
+def test_an_array_that_is_not_used_may_be_damaged_or_pickled(tmp_path: Path, log: dict[str, np.ndarray]) -> None:
+    np.savez(tmp_path / "x.npz", **log, words=np.array(["a", 1] * 30, dtype=object))
+    with zipfile.ZipFile(tmp_path / "x.npz", "a") as archive:
+        archive.writestr("junk.npy", b"no header")
+    assert any("not used: 'words';" in note for note in data.load(tmp_path / "x.npz").notes)
 
 
 def test_a_hole_among_truth_values_is_placed(tmp_path: Path, log: dict[str, np.ndarray]) -> None:

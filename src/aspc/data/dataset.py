@@ -12,6 +12,8 @@ from numpy.typing import ArrayLike
 from aspc.data import d4rl
 from aspc.errors import AspcError
 
+LOOKED_AT = 10_000  # rows that are looked at for lost digits
+ROUNDING = 1e-12  # of a number: differences below this are those of float64's arithmetic
 BOUND_MARGIN = 0.05  # bounds taken from the data reach beyond it by this share of each dimension's range
 
 
@@ -46,7 +48,7 @@ def _finite_float32(key: str, values: np.ndarray, name: str) -> np.ndarray:
         row = int(np.flatnonzero(~np.isfinite(result.reshape(len(result), -1)).all(axis=1))[0])
         raise AspcError(
             f"{name}: {key!r} has a NaN, infinite or too large value in {_row(row, result)}; "
-            "remove or repair that row and load again."
+            "repair that row, or remove it and give the rows after it another episode."
         )
     return result
 
@@ -91,7 +93,8 @@ def checked_flags(key: str, values: ArrayLike, name: str) -> np.ndarray:
     return array.astype(bool)
 
 
-def _bounds_from_data(actions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def bounds_from_data(actions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The smallest and the largest action in each dimension, with a margin."""
     low, high = actions.min(axis=0), actions.max(axis=0)
     with np.errstate(over="ignore"):  # what is too large becomes infinite, and is refused
         margin = np.maximum(BOUND_MARGIN * (high - low), 1e-3 * np.maximum(1.0, np.abs(high)))
@@ -130,7 +133,7 @@ def action_bounds(
             notes = (f"the environment {env} could not give action bounds: {error}",)
         if known is not None and len(known[0]) != size:
             raise AspcError(f"{name}: actions have {size} dimensions, but the environment {env} takes {len(known[0])}.")
-    low, high = known if known is not None else _bounds_from_data(actions)
+    low, high = known if known is not None else bounds_from_data(actions)
     low = _bound("action_low", low if action_low is None else action_low, size, name)
     high = _bound("action_high", high if action_high is None else action_high, size, name)
     if not (np.isfinite(low).all() and np.isfinite(high).all() and (low < high).all()):
@@ -160,6 +163,25 @@ def _whole_number_note(actions: np.ndarray) -> tuple[str, ...]:
     if not (actions == np.round(actions)).all():
         return ()
     return ("all actions are whole numbers: if they are choices, they are discrete, and this library is not for them.",)
+
+
+def _lost_digits(values: np.ndarray, what: str, names: Sequence[str]) -> tuple[str, ...]:
+    """Large numbers that differ by little, as times do, are one and the same in float32."""
+    if values.dtype.itemsize < 4 or values.dtype == np.float32:
+        return ()
+    first = values.reshape(len(values), -1)[:LOOKED_AT]  # neighbours, which differ the least
+    notes = []
+    for i, column in enumerate(first.T):
+        with np.errstate(over="ignore"):  # what is too large is refused elsewhere
+            distinct, left = len(np.unique(column)), len(np.unique(column.astype(np.float32)))
+        spread = float(column.max()) - float(column.min())
+        if left < distinct / 2 and spread > ROUNDING * abs(float(column.max())):
+            which = f"column {names[i]!r}" if names else what if values.ndim == 1 else f"{what} dimension {i}"
+            notes.append(
+                f"{which} loses its last digits in float32 ({distinct:,} distinct values become {left:,}): "
+                "subtract an offset first."
+            )
+    return tuple(notes)
 
 
 def _clip_actions(
@@ -265,6 +287,11 @@ class Dataset:
                 raise AspcError(f"{name}: 'observations' has {length} rows, but {key!r} has {len(array)}.")
         if length == 0:
             raise AspcError(f"{name}: the dataset is empty; it needs at least one transition.")
+        lost = (
+            *_lost_digits(arrays["observations"], "observation", observation_names),
+            *_lost_digits(arrays["actions"], "action", action_names),
+            *_lost_digits(arrays["rewards"], "reward", ()),
+        )
         for key in ("observations", "actions", "rewards", "next_observations"):
             if key in arrays:
                 arrays[key] = _finite_float32(key, arrays[key], name)
@@ -298,7 +325,7 @@ class Dataset:
             env=env,
             ref_min=ref_min,
             ref_max=ref_max,
-            notes=(*notes, *_whole_number_note(arrays["actions"]), *clip_notes, *end_notes),
+            notes=(*notes, *lost, *_whole_number_note(arrays["actions"]), *clip_notes, *end_notes),
             observation_names=tuple(observation_names),
             action_names=tuple(action_names),
         )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import fnmatch
 import gzip
+import hashlib
 import json
 import os
 import re
@@ -72,6 +73,9 @@ CSV_SUFFIXES = (".csv", ".csv.gz")
 SUFFIXES = (*HDF5_SUFFIXES, ".npz", *TABLE_SUFFIXES, *CSV_SUFFIXES)
 SEPARATORS = ",;\t"  # of a CSV's cells
 TRUTHS = ("true", "false")
+FLAG_WORDS = {**dict.fromkeys(("true", "t", "yes", "y"), 1.0), **dict.fromkeys(("false", "f", "no", "n"), 0.0)}
+OR_DROP_LINE = "or drop that line and give the rows after it another episode"
+UNNEEDED_ARRAYS = ("infos", "infos/*", "metadata/*", "qpos", "qvel")  # of D4RL's and OGBench's files
 DECIMAL_COMMA = re.compile(r"[+-]?\d*,\d+([eE][+-]?\d+)?")
 LARGEST = float(np.finfo(np.float32).max)
 
@@ -239,6 +243,7 @@ def _read_hdf5(path: Path, key_map: KeyMap, one_episode: bool) -> Extracted:
             total += check_hdf5_dataset(file[source], f"{path.name}: {source!r}")
         refuse_too_large(total, path.name)
         arrays = {key: np.asarray(file[source][()]) for key, source in found.items()}
+        notes += notes_on_unused_arrays({key: file[key].shape or () for key in stored}, found)
         facts = read_facts(file.attrs.get(FACTS_KEY))
     return _extracted(arrays, notes, facts, path.name)
 
@@ -286,6 +291,7 @@ def check_hdf5_dataset(dataset: Any, name: str) -> int:
 def _read_npz(path: Path, key_map: KeyMap, one_episode: bool) -> Extracted:
     def choose(stored: list[str]) -> tuple[dict[str, str], list[str]]:
         found, notes = resolve_keys(stored, key_map, path.name, one_episode)
+        notes += notes_on_unused_arrays(_npz_shapes(path), found)
         return {**found, **{key: key for key in STORED_FACTS if key in stored}}, notes
 
     arrays, notes = _npz_members(path, choose)
@@ -326,11 +332,29 @@ def read_npz(path: Path, *, required: Sequence[str], optional: Sequence[str] = (
     return _one_sentence(path, lambda: Extracted(*_npz_members(path, choose), {})).arrays
 
 
-def _check_npy_header(file: Any, size: int, name: str, kinds: str) -> int:
-    """The bytes of an array, once its header is known to claim values of these kinds that the file really holds."""
+def _npy_header(file: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
     version = np.lib.format.read_magic(file)
     read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, _, dtype = read_header(file)
+    return shape, dtype
+
+
+def _npz_shapes(path: Path) -> dict[str, tuple[int, ...]]:
+    """The shapes that the headers of an NPZ file claim; what has no sound header is no array."""
+    shapes = {}
+    with zipfile.ZipFile(path) as archive:
+        for info in archive.infolist():
+            try:
+                with archive.open(info) as file:
+                    shapes[info.filename.removesuffix(".npy")] = _npy_header(file)[0]
+            except Exception:  # a boundary: a damaged array that nobody needs does no harm
+                continue
+    return shapes
+
+
+def _check_npy_header(file: Any, size: int, name: str, kinds: str) -> int:
+    """The bytes of an array, once its header is known to claim values of these kinds that the file really holds."""
+    shape, dtype = _npy_header(file)
     if dtype.hasobject:
         raise AspcError(
             f"{name} holds pickled Python objects, which are never loaded; save plain number arrays instead."
@@ -460,6 +484,20 @@ def _notes_on_unused(columns: Sequence[str], found: Mapping[str, list[str]]) -> 
     ]
 
 
+def notes_on_unused_arrays(shapes: Mapping[str, tuple[int, ...]], found: Mapping[str, str]) -> list[str]:
+    """Which stored arrays with an entry for each row are left out, as `_notes_on_unused` says of columns."""
+    rows = shapes.get(found["observations"], ())[:1]
+    unused = [
+        stored
+        for stored, shape in shapes.items()
+        if rows
+        and shape[:1] == rows
+        and stored not in (*found.values(), *STORED_FACTS)
+        and not any(fnmatch.fnmatchcase(stored, pattern) for pattern in UNNEEDED_ARRAYS)
+    ]
+    return [f"arrays that are not used: {_listed(unused)}; if one should be, name it with --map."] if unused else []
+
+
 def _names(found: Mapping[str, list[str]]) -> dict[str, list[str]]:
     """Which number of an observation and of an action is which column."""
     return {"observation_names": found["observations"], "action_names": found["actions"]}
@@ -485,7 +523,7 @@ def _table_arrays(found: Mapping[str, list[str]], column: Callable[[str], np.nda
 
 def _no_numbers(name: str, column: str, held: str) -> AspcError:
     return AspcError(
-        f"{name}: column {column!r} holds {held}, not numbers; leave it out with --map, or code it as numbers."
+        f"{name}: column {column!r} holds {held}, not numbers; code it as numbers, or name other columns with --map."
     )
 
 
@@ -506,17 +544,23 @@ def _read_arrow(path: Path, key_map: KeyMap, one_episode: bool) -> Extracted:
             table = pa.ipc.open_file(source).read_all()
             found, notes = resolve_columns(table.column_names, key_map, path.name, one_episode)
 
+    parsers = {column: parse for key, parse in PARSERS.items() for column in found.get(key, ())}
+
     def column(source: str) -> np.ndarray:
         values = table.column(source)
         if values.null_count:
-            cells = "cell" if values.null_count == 1 else "cells"
+            cells, them, rows = ("cell", "it", "its row") if values.null_count == 1 else ("cells", "them", "their rows")
             raise AspcError(
-                f"{path.name}: column {source!r} has {values.null_count:,} empty {cells}; fill or drop them."
+                f"{path.name}: column {source!r} has {values.null_count:,} empty {cells}; fill {them}, or drop {rows} "
+                "and give the rows after another episode."
             )
+        is_text = "string" in str(values.type)
+        if is_text and source in parsers:
+            return _parsed(values.to_pylist(), parsers[source], f"{path.name}: column {source!r}")
         if not (
             pa.types.is_integer(values.type) or pa.types.is_floating(values.type) or pa.types.is_boolean(values.type)
         ):
-            raise _no_numbers(path.name, source, "text" if "string" in str(values.type) else str(values.type))
+            raise _no_numbers(path.name, source, "text" if is_text else str(values.type))
         return values.to_numpy()
 
     arrays = _table_arrays(found, column, path.name)
@@ -524,9 +568,33 @@ def _read_arrow(path: Path, key_map: KeyMap, one_episode: bool) -> Extracted:
 
 
 def _flag(text: str) -> float:
-    """A number or a truth value, as spreadsheets write it."""
+    """A number or a truth value, as spreadsheets and people write it."""
     word = text.strip().strip('"').lower()
-    return float(word == "true") if word in TRUTHS else float(word)
+    return FLAG_WORDS[word] if word in FLAG_WORDS else float(word)
+
+
+def _episode_number(text: str) -> float:
+    """A number, or a number for a text that no other text and no whole number has."""
+    word = text.strip().strip('"')
+    try:
+        return float(word)
+    except ValueError:
+        if not word:
+            raise
+        return 0.5 + int.from_bytes(hashlib.blake2b(word.encode(), digest_size=6).digest())
+
+
+Parsers = dict[int | str, Callable[[str], float]]  # by column
+PARSERS: dict[str, Callable[[str], float]] = {"terminals": _flag, "timeouts": _flag, "episodes": _episode_number}
+
+
+def _parsed(cells: Sequence[str], parse: Callable[[str], float], name: str) -> np.ndarray:
+    """The cells of a column of text that can be read as flags or as names of episodes."""
+    for i, cell in enumerate(cells):
+        fault = _fault(cell, parse)
+        if fault:
+            raise AspcError(f"{name}, row {i + 1:,} {fault}.")
+    return np.array([parse(cell) for cell in cells])
 
 
 class _Layout(NamedTuple):
@@ -535,7 +603,7 @@ class _Layout(NamedTuple):
     separator: str
     columns: list[str]
     wanted: list[int]  # columns that are used, in order
-    flags: set[int]  # those of them that hold 0 or 1
+    parsers: Parsers  # of those of them whose cells may be other than plain numbers
 
 
 def _split_header(line: str) -> tuple[str, list[str]]:
@@ -568,9 +636,9 @@ def _read_lines(file: Any, name: str, key_map: KeyMap, one_episode: bool) -> Ext
     if not any(line.strip() for line in file):
         raise AspcError(f"{name}: no row follows the header, so the dataset is empty.")
     wanted = sorted({columns.index(source) for names in found.values() for source in names})
-    flags = {columns.index(n) for key in ("terminals", "timeouts") for n in found.get(key, ())}
+    parsers: Parsers = {columns.index(n): parse for key, parse in PARSERS.items() for n in found.get(key, ())}
     file.seek(0)
-    table, truths = _read_cells(file, _Layout(separator, columns, wanted, flags), name)
+    table, truths = _read_cells(file, _Layout(separator, columns, wanted, parsers), name)
 
     def column(source: str) -> np.ndarray:
         index = columns.index(source)
@@ -587,13 +655,14 @@ def _read_cells(file: Any, layout: _Layout, name: str) -> tuple[np.ndarray, set[
         table = _parse_cells(file, layout)
     except ValueError:
         file.seek(0)
-        truths = _truth_columns(file, layout, name) - layout.flags
+        truths = _truth_columns(file, layout, name)
         file.seek(0)
         if truths:
-            return _read_cells(file, layout._replace(flags=layout.flags | truths), name)[0], truths
+            parsers = layout.parsers | dict.fromkeys(truths, _flag)
+            return _read_cells(file, layout._replace(parsers=parsers), name)[0], truths
         _refuse_bad_cell(file, layout, name)
         raise
-    flags = table[:, [i for i, column in enumerate(layout.wanted) if column in layout.flags]]
+    flags = table[:, [i for i, column in enumerate(layout.wanted) if layout.parsers.get(column) is _flag]]
     in_range = table.min() >= -LARGEST and table.max() <= LARGEST  # no NaN is
     if not in_range or not ((flags == 0) | (flags == 1)).all():
         file.seek(0)
@@ -616,7 +685,7 @@ def _parse_cells(file: Any, layout: _Layout) -> np.ndarray:
         dtype=np.float64,
         quotechar='"',
         comments=None,
-        converters=dict.fromkeys(layout.flags, _flag),
+        converters=layout.parsers,
     )
 
 
@@ -624,8 +693,8 @@ def _truth_columns(file: Iterable[str], layout: _Layout, name: str) -> set[int]:
     """The columns that hold truth values and nothing else; an error for one that holds text and no number at all."""
     rows = csv.reader(file, delimiter=layout.separator)
     next(rows)
-    kinds: dict[int, set[str]] = {i: set() for i in layout.wanted}
-    undecided = layout.wanted
+    undecided = [i for i in layout.wanted if i not in layout.parsers]
+    kinds: dict[int, set[str]] = {i: set() for i in undecided}
     for row in rows:
         for i in undecided:
             if i < len(row) and row[i].strip():
@@ -660,7 +729,7 @@ def _refuse_more_cells(file: Iterable[str], layout: _Layout, name: str) -> None:
 
 def _wrong_count(at: str, row: list[str], layout: _Layout, hint: str = "") -> AspcError:
     return AspcError(
-        f"{at}: it has {len(row)} cells, but the header {len(layout.columns)}; mend or drop that line{hint}."
+        f"{at}: it has {len(row)} cells, but the header {len(layout.columns)}; mend it, {OR_DROP_LINE}{hint}."
     )
 
 
@@ -673,25 +742,26 @@ def _refuse_bad_cell(file: Iterable[str], layout: _Layout, name: str) -> None:
         if row and len(row) <= layout.wanted[-1]:
             raise _wrong_count(at, row, layout)
         for i in layout.wanted if row else ():
-            fault = _fault(row[i], i in layout.flags)
+            fault = _fault(row[i], layout.parsers.get(i, float))
             if fault:
                 raise AspcError(f"{at}: the cell of column {layout.columns[i]!r} {fault}.")
 
 
-def _fault(cell: str, is_flag: bool) -> str:
+def _fault(cell: str, parse: Callable[[str], float]) -> str:
     """What is wrong with a cell and what to do, or nothing."""
     if not cell.strip():
-        return "is empty; fill it or drop that line"
+        return f"is empty; fill it, {OR_DROP_LINE}"
     held = f"holds {cell[:40]!r}"
+    is_flag = parse is _flag
     try:
-        value = _flag(cell) if is_flag else float(cell)
+        value = parse(cell)
     except ValueError:
         if DECIMAL_COMMA.fullmatch(cell.strip()):
             return f"{held}, not a number; write decimals with a point, not with a comma"
-        return f"{held}, not a number; fill it or drop that line"
+        return f"{held}, not a {'flag' if is_flag else 'number'}; mend it, {OR_DROP_LINE}"
     if not abs(value) <= LARGEST:
-        return f"{held}, which is NaN, infinite or too large; mend it or drop that line"
-    return f"{held}, but must be 0 or 1; mend it or drop that line" if is_flag and value not in (0, 1) else ""
+        return f"{held}, which is NaN, infinite or too large; mend it, {OR_DROP_LINE}"
+    return f"{held}, but must be 0 or 1; mend it, {OR_DROP_LINE}" if is_flag and value not in (0, 1) else ""
 
 
 def extract(path: Path, key_map: KeyMap, one_episode: bool = False) -> Extracted:

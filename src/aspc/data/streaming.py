@@ -201,7 +201,8 @@ def _open_hdf5(
             raise AspcError(f"{path.name}: observations and actions must have two axes (rows, features).")
         flags: dict[str, Any] = {key: read(key) for key in ("terminals", "timeouts", "episodes") if key in found}
         flags, on_order = files.complete_flags(flags, sizes["observations"], path.name)
-        notes = [*notes, *on_order]
+        unused = files.notes_on_unused_arrays({key: file[key].shape or () for key in stored}, found)
+        notes = [*notes, *unused, *on_order]
         name, facts = path.stem, files.read_facts(file.attrs.get(files.FACTS_KEY))
         env = facts.get("env") if env is None else env
         action_low = facts.get("action_low") if action_low is None else action_low

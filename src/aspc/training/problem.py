@@ -85,7 +85,7 @@ def warnings_of(data: Data, algorithm: Any) -> list[str]:
     how = preprocessing_of(algorithm)
     if not how.climbs_q or not isinstance(data, Dataset) or data.env is not None:
         return []
-    return costs(data) if prepared_rewards(data, how).max() <= 0 else []
+    return costs(prepared_rewards(data, how), ends=bool(data.terminals.any()), shift=how.reward_shift)
 
 
 def prepared_rewards(data: Dataset, how: Preprocessing, like: Dataset | None = None) -> np.ndarray:
