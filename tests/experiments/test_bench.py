@@ -400,7 +400,7 @@ def test_another_file_in_the_place_of_half_trained_data_stops_the_bench_and_lose
 
 def test_an_option_with_nothing_behind_it_is_refused(tmp_path: Path) -> None:
     for option in ("--only", "--known", "--rate"):
-        with pytest.raises(AspcError, match=f"{option} has nothing behind it"):
+        with pytest.raises(AspcError, match=f"{option} needs at least one value behind it"):
             bench(["tiny", option, "--out", str(tmp_path)])
 
 

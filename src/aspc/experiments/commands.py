@@ -118,9 +118,6 @@ def bench(argv: list[str]) -> int:
             raise AspcError(f"--{name.replace('_', '-')} must be at least 1, not {getattr(asked, name)}.")
     if asked.budget is not None and not asked.budget > 0:
         raise AspcError(f"--budget is in minutes, above 0, not {asked.budget:g}.")
-    for name in ("only", "known", "rate"):
-        if f"--{name}" in argv and not getattr(asked, name):
-            raise AspcError(f"--{name} has nothing behind it; name something, or leave it out.")
 
     use_processes(asked.cluster)
     from aspc.experiments.engine import known_runs, other_code, refuse_other_data, remember, the_only_bench
