@@ -676,8 +676,9 @@ def _read_cells(file: Any, layout: _Layout, name: str) -> tuple[np.ndarray, set[
 
 
 def _parse_cells(file: Any, layout: _Layout) -> np.ndarray:
-    return np.loadtxt(
-        file,
+    """All cells as numbers. A parser costs as much as all the rest, so it is asked only where a cell is no number."""
+    parse = partial(
+        np.loadtxt,
         delimiter=layout.separator,
         skiprows=1,
         usecols=layout.wanted,
@@ -685,8 +686,12 @@ def _parse_cells(file: Any, layout: _Layout) -> np.ndarray:
         dtype=np.float64,
         quotechar='"',
         comments=None,
-        converters=layout.parsers,
     )
+    try:
+        return parse(file)
+    except ValueError:
+        file.seek(0)
+        return parse(file, converters=layout.parsers)
 
 
 def _truth_columns(file: Iterable[str], layout: _Layout, name: str) -> set[int]:

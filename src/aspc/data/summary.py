@@ -360,10 +360,12 @@ def _into_the_next_episode(dataset: Dataset) -> list[str]:
     cut = np.flatnonzero(dataset.timeouts[:-1])
     if dataset.next_observations is None or len(cut) < 2:
         return []
+    same = 1 - _differs_from_below(dataset, cut).mean()
+    if same < MANY_IN_NEXT_EPISODE:
+        return []
     steps, inside = _steps(dataset), ~(dataset.terminals | dataset.timeouts)[:-1]
     usual = float(np.median(steps[inside])) if inside.any() else 0.0
-    same = 1 - _differs_from_below(dataset, cut).mean()
-    if same < MANY_IN_NEXT_EPISODE or np.median(steps[cut]) <= LEAP * usual:
+    if np.median(steps[cut]) <= LEAP * usual:
         return []
     return [
         f"at {100 * same:.0f} % of the timeouts the next observation is the first one of the next episode: log the "

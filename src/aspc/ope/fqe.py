@@ -40,7 +40,6 @@ BEHAVIOUR = "behaviour (the data)"
 TABLE_BYTES = 2**30  # of precomputed actions on the device at a time
 ACT_ROWS, ACT_NUMBERS = 65_536, 2**22  # observations, and random numbers for them, in one call of a policy
 LOOKS = 20  # how often the estimates are looked at on the way
-UNSETTLED_TEXT = "has not settled: give more --steps"
 UNSETTLED = 0.05  # an estimate that still moved by this share of itself in the last quarter has not settled
 
 
@@ -381,7 +380,7 @@ def trouble(history: np.ndarray, critics: np.ndarray, limits: tuple[float, float
         return f"diverged: no policy can be worth it, values lie between {limits[0]:.4g} and {limits[1]:.4g}"
     before = history[int(0.75 * (len(history) - 1))]
     if abs(history[-1] - before) > UNSETTLED * max(abs(history[-1]), 0.01 * (limits[1] - limits[0])):
-        return UNSETTLED_TEXT
+        return "has not settled: give more --steps"
     return None
 
 

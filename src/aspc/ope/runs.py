@@ -231,13 +231,15 @@ def _host(array: Any) -> Any:
 
 def changed_since(paths: Iterable[Path], dataset: Dataset) -> list[Path]:
     """The runs among these that were trained on other rows than the dataset has by now."""
-    homes = dict.fromkeys(home for home in map(home_of, paths) if home is not None)
-    return [home for home in homes if _trained_on_other_rows(home, dataset)]
+    alike: dict[Any, list[Path]] = {}  # by the fingerprint of their rows, so that one of them speaks for all
+    for home in dict.fromkeys(home for home in map(home_of, paths) if home is not None):
+        facts = read_json(home / CONFIG).get("dataset")
+        if isinstance(facts, dict):  # a fleet's runs may have several
+            alike.setdefault(str(facts.get("fingerprint")), []).append(home)
+    return [home for homes in alike.values() if _trained_on_other_rows(homes[0], dataset) for home in homes]
 
 
 def _trained_on_other_rows(home: Path, dataset: Dataset) -> bool:
-    if "dataset" not in read_json(home / CONFIG):
-        return False  # a fleet: its runs may have several
     try:
         return not Trained.of(Run(home), dataset).same_data
     except AspcError:  # its algorithm is a plugin's that is not here: its policies can be judged all the same
