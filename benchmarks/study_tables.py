@@ -455,7 +455,7 @@ def halves(runs: pd.DataFrame) -> str:
         f"The highest average has **{chosen}**, on the {len(shared)} of {len(suites.TUNED_ON)} datasets that all have.",
     ]
     if left_out := [label for label in tune if label not in compared]:
-        parts.append(f"Not among them, since too few of its datasets have run: {', '.join(left_out)}.")
+        parts.append(f"Not among them, since too few of their datasets have run: {'; '.join(left_out)}.")
     parts += [
         *("#### On the half that judges", domain_table(reported)),
         "#### Against ASPC, on the datasets that both have (their number)",

@@ -309,7 +309,7 @@ def test_a_candidate_that_has_just_begun_takes_no_datasets_from_the_others(
     synthetic.make(tmp_path, "search", (begun,), (chooses[0], *REPORT), **how)
     search = section(study_tables.filled(PAGE, study_tables.read(tmp_path)), "search")
     assert f"The highest average has **other**, on the {len(chooses)} of 10 datasets that all have." in search
-    assert "too few of its datasets have run: begun." in search
+    assert "too few of their datasets have run: begun." in search
     leads = line(search.partition("Against ASPC")[2], "begun")[1:]
     assert [cell.split()[-1] for cell in leads] == ["(1)", f"({len(REPORT)})"]
 
