@@ -29,7 +29,7 @@ from jaxtyping import Array
 
 from aspc.adaptive_scale import AdaptiveScale
 from aspc.algorithms import register
-from aspc.algorithms.base import Batch, Context, Inner, Noise, OuterTerms, PolicyExport
+from aspc.algorithms.base import Batch, Context, Inner, Noise, PolicyExport
 from aspc.algorithms.common import deterministic_policy
 from aspc.algorithms.td3 import TD3State
 from aspc.algorithms.td3_bc import TD3BC, TDTarget
@@ -51,7 +51,7 @@ from aspc.optim import Adam
 
 
 class ActingState(NamedTuple):
-    """TD3+BC's state, the policy that acts, and the one that is averaged, with its optimiser, where that is another."""
+    """TD3+BC's state, the policy that acts, and the one that it averages, where that is not TD3+BC's own."""
 
     actor: DeterministicActor
     actor_target: DeterministicActor
@@ -74,9 +74,14 @@ class AveragedPolicy(TD3BC):
     def start(self, actor: DeterministicActor, critics: Ensemble) -> ActingState:  # type: ignore[override]
         return ActingState(*super().start(actor, critics), acting=actor)
 
+    def averaged(self, average: DeterministicActor, policy: DeterministicActor, opt_state: Any) -> DeterministicActor:
+        """τ, or what makes it an average over the last tenth of the steps so far, where those are too few for τ."""
+        steps = opt_state[0].count
+        return polyak(average, policy, jnp.maximum(self.acting_tau, 10 / (steps + 9)))
+
     def commit(self, ctx: Context, inner: Inner) -> ActingState:
         state = super().commit(ctx, inner)
-        return state._replace(acting=polyak(state.acting, state.actor, self.acting_tau))
+        return state._replace(acting=self.averaged(state.acting, state.actor, state.actor_opt))
 
     def policy(self, state: ActingState) -> PolicyExport:
         return deterministic_policy(state.acting.net)
@@ -98,23 +103,12 @@ class TwoScales(AveragedPolicy):
         state = ctx.state
         second_ctx = ctx._replace(state=state._replace(actor=state.second, actor_opt=state.second_opt))
         first, second = super().inner_step(ctx, scale), super().inner_step(second_ctx, self.acting_ratio * sg(scale))
-        return first._replace(
-            params=(first.params, second.params),
-            opt_state=(first.opt_state, second.opt_state),
-            metrics={**first.metrics, "acting_bc_loss": second.metrics["bc_loss"]},
-        )
-
-    def inner_params(self, state: ActingState) -> tuple[DeterministicActor, DeterministicActor | None]:
-        return state.actor, state.second
-
-    def outer_terms(self, ctx: Context, params: Any, scale: Array | float) -> OuterTerms:
-        return super().outer_terms(ctx, params[0], scale)
+        return first._replace(extra=second, metrics={**first.metrics, "acting_bc_loss": second.metrics["bc_loss"]})
 
     def commit(self, ctx: Context, inner: Inner) -> ActingState:
-        (actor, second), (actor_opt, second_opt) = inner.params, inner.opt_state
-        state = TD3BC.commit(self, ctx, inner._replace(params=actor, opt_state=actor_opt))
-        acting = polyak(state.acting, second, self.acting_tau)
-        return state._replace(acting=acting, second=second, second_opt=second_opt)
+        state, second = TD3BC.commit(self, ctx, inner), inner.extra
+        acting = self.averaged(state.acting, second.params, second.opt_state)
+        return state._replace(acting=acting, second=second.params, second_opt=second.opt_state)
 
 
 @dataclass(frozen=True)

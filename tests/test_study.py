@@ -97,12 +97,15 @@ def test_the_policy_that_acts_changes_nothing_but_how_is_acted(candidates) -> No
     assert equal(algorithm.policy(bolder).arrays, TD3BC.policy(base, acts_with.base).arrays)
 
 
-def test_the_averaged_policy_is_an_average_of_aspcs_own_policies(candidates) -> None:
-    averaged = AdaptiveScale(base=candidates.AveragedPolicy(**SMALL, acting_tau=0.25), k_alpha=1)
+@pytest.mark.parametrize("tau", [1e-4, 0.95])
+def test_the_averaged_policy_is_an_average_of_aspcs_own_policies(candidates, tau: float) -> None:
+    """With the first τ no step of the four is the average's own yet, with the second all but the first are."""
+    averaged = AdaptiveScale(base=candidates.AveragedPolicy(**SMALL, acting_tau=tau), k_alpha=1)
     states, plain = trained(averaged), trained(AdaptiveScale(base=TD3BC(**SMALL), k_alpha=1))
     for name in LEARNED:
         assert equal(getattr(states[-1].base, name), getattr(plain[-1].base, name))
-    for a, b in zip(average(s.base.actor for s in plain), jax.tree.leaves(states[-1].base.acting), strict=True):
+    by_hand = average((s.base.actor for s in plain), tau)
+    for a, b in zip(by_hand, jax.tree.leaves(states[-1].base.acting), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)
     acts_with = plain[-1]._replace(base=plain[-1].base._replace(actor=states[-1].base.acting))
     assert equal(averaged.policy(states[-1]).arrays, TD3BC.policy(averaged.base, acts_with.base).arrays)
@@ -134,11 +137,13 @@ def test_the_critics_penalty_is_rebracs(candidates) -> None:
     assert (lower[6:] == 0).all()  # after the end of an episode there is nothing to punish
 
 
-def average(policies) -> list:
-    """By hand, of five that follow each other, at a rate of 0.25."""
-    weights = [0.75**4, *(0.25 * 0.75**i for i in (3, 2, 1, 0))]
-    leaves = zip(*map(jax.tree.leaves, policies), strict=True)
-    return [sum(w * leaf for w, leaf in zip(weights, same, strict=True)) for same in leaves]
+def average(policies, tau: float) -> list:
+    """By hand: over the last tenth of the steps so far where that is less than 1/τ of them."""
+    first, *others = map(jax.tree.leaves, policies)
+    for step, leaves in enumerate(others, start=1):
+        rate = max(tau, 10 / (step + 9))
+        first = [(1 - rate) * mean + rate * leaf for mean, leaf in zip(first, leaves, strict=True)]
+    return first
 
 
 def equal(a, b) -> bool:

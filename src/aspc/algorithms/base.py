@@ -86,7 +86,8 @@ class PolicyExport(NamedTuple):
 class Inner(NamedTuple):
     """What one inner step gives: updated parameters, and per-sample Q and constraint *before* the step.
 
-    Q is None where the step does without it (IQL's does); `outer_terms` computes it where it is needed.
+    Q is None where the step does without it (IQL's does); `outer_terms` computes it where it is needed. `extra` is
+    for `commit` alone.
     """
 
     params: Any
@@ -94,6 +95,7 @@ class Inner(NamedTuple):
     q: Float[Array, "batch"] | None
     constraint: Float[Array, "batch"]
     metrics: Metrics
+    extra: Any = None
 
 
 class OuterTerms(NamedTuple):
