@@ -299,6 +299,23 @@ def test_a_ranking_with_a_choice(trained, tmp_path, capsys):
     assert policy.info["chosen"]["from"] == best["source"]
     assert policy.info["chosen"]["among"] == 2
     assert "exists already" in refused(capsys, ["fqe", str(trained.path), "--select", str(chosen)])
+    page = tmp_path / "trust.html"
+    assert main(["inspect", str(chosen), "--out", str(page)]) == 0  # it says what data its run was trained on
+    assert page.is_file()
+
+
+def test_a_choice_among_checkpoints_says_its_data_too(trained, tmp_path, capsys):
+    chosen = tmp_path / "chosen"
+    figure = ["--figure", str(tmp_path / "f.png")]
+    assert main(["fqe", str(trained.path), "--checkpoints", *QUICK, *figure, "--select", str(chosen)]) == 0
+    assert load_policy(chosen).info["chosen"]["data"]["source"].endswith("log.hdf5")
+    assert main(["fqe", str(chosen), *QUICK, *figure]) == 0
+
+
+@pytest.mark.parametrize("chosen", ["best", {"data": "log.hdf5"}, {"data": {"source": "x", "name": "x", "options": 1}}])
+def test_a_note_of_another_shape_is_no_dataset(trained, tmp_path, capsys, chosen):
+    dataclasses.replace(load_policy(trained.path / "policy" / "seed0"), info={"chosen": chosen}).save(tmp_path / "p")
+    assert "does not say what data" in refused(capsys, ["fqe", str(tmp_path / "p"), *QUICK])
 
 
 def test_a_choice_that_has_not_settled_is_called_so(tiny):

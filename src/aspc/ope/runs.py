@@ -87,7 +87,7 @@ def _data_facts(path: Path) -> list[dict[str, Any]]:
     """What a run says of its data; a fleet may have several, a policy of a fleet has its own."""
     home = home_of(path)
     if home is None:
-        return [{}]
+        return [_noted_data(path)]
     config = read_json(home / CONFIG)
     if not _is_config(config):
         raise AspcError(f"{home / CONFIG} is no run's; give the data with --dataset.")
@@ -95,6 +95,21 @@ def _data_facts(path: Path) -> list[dict[str, Any]]:
         return [config.get("dataset", {})]
     own = [m["dataset"] for m in config["members"] if m["name"] == path.name]
     return [config["datasets"][i] for i in own] or config["datasets"]
+
+
+def data_of(source: str) -> dict[str, Any]:
+    """What is to be noted of a candidate's data, so that its policy says it without its run: nothing if unknown."""
+    facts = _data_facts(Path(source))[0]
+    return {key: facts[key] for key in ("name", "source", "options") if key in facts}
+
+
+def _noted_data(path: Path) -> dict[str, Any]:
+    """What a policy that was copied out of its run says of its data."""
+    chosen = Policy.load(path).info.get("chosen") if (path / WEIGHTS).is_file() else None
+    data = chosen.get("data") if isinstance(chosen, dict) else None
+    if not isinstance(data, dict) or not {"name", "source"} <= data.keys():
+        return {}
+    return data if isinstance(data.get("options", {}), dict) else {}
 
 
 def dataset_of(paths: Iterable[Path], dataset: str | None, options: Mapping[str, Any]) -> Dataset:
