@@ -68,7 +68,7 @@ def write_as(path: Path, log: dict[str, np.ndarray]) -> Path:
     if path.suffix == ".npz":
         np.savez(path, **log)
         return path
-    return write_csv(path, columns(log)) if ".csv" in path.name else write_table(path, columns(log))
+    return write_csv(path, columns(log)) if path.name.endswith(files.CSV_SUFFIXES) else write_table(path, columns(log))
 
 
 def write_without_ends(path: Path, log: dict[str, np.ndarray], **more: np.ndarray) -> Path:
@@ -189,6 +189,29 @@ def test_the_header_says_how_cells_are_separated(tmp_path: Path, log: dict[str, 
     dataset = data.load(write_csv(tmp_path / "mine.csv", table, separator))
     same(dataset, log, atol=1e-6)
     assert dataset.observation_names == ("obs_a, in °C; or K", "obs_1", "obs_2")
+
+
+@pytest.mark.parametrize("suffix", [".tsv", ".tsv.gz"])
+def test_a_file_of_tabs_is_a_table(tmp_path: Path, log: dict[str, np.ndarray], suffix: str) -> None:
+    dataset = data.load(write_csv(tmp_path / f"plant.7{suffix}", columns(log), "\t"))
+    same(dataset, log, atol=1e-6)
+    assert dataset.name == "plant.7"
+
+
+def test_capitals_in_names_do_not_matter_where_nothing_else_fits(tmp_path: Path, log: dict[str, np.ndarray]) -> None:
+    table = {name.capitalize(): values for name, values in columns(log).items() if name != "timeout"}
+    table |= {f"Next_{name}": values + 1 for name, values in list(table.items())[2::-1]}
+    table["Done"] = table.pop("Terminal")
+    dataset = data.load(write_csv(tmp_path / "plant.csv", table))
+    assert dataset.observation_names == ("Obs_0", "Obs_1", "Obs_2")
+    np.testing.assert_allclose(dataset.next_observations, dataset.observations + 1, atol=1e-5)
+    np.testing.assert_array_equal(dataset.terminals, log["terminals"])
+    assert "'Done' was read as terminals" in "".join(dataset.notes)
+    plain = {**table, "reward": np.zeros(60)}  # comes before the one with a capital
+    assert not data.load(write_csv(tmp_path / "plain.csv", plain)).rewards.any()
+    twice = {**table, "REWARD": np.zeros(60)}
+    with pytest.raises(AspcError, match="'rewards' is missing"):
+        data.load(write_csv(tmp_path / "twice.csv", twice))
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet", ".npz", ".hdf5"])
@@ -441,7 +464,7 @@ def test_files_that_are_not_what_their_name_says(tmp_path: Path, log: dict[str, 
         path.write_bytes(b"this is not a dataset\n" * 10)
         refuse(path, "damaged, cut short or not|is missing")
         whole = write_as(tmp_path / f"whole{suffix}", log)
-        if "csv" not in suffix:  # half a CSV is a CSV
+        if suffix not in files.CSV_SUFFIXES:  # half a CSV is a CSV
             whole.write_bytes(whole.read_bytes()[: whole.stat().st_size // 2])
             refuse(whole, "damaged, cut short or not")
         whole.write_bytes(b"")

@@ -69,7 +69,7 @@ PARTS: dict[str, tuple[str, ...]] = {
 NO_PART = re.compile(r"(next_)?(obs|observation)_id|(action|act)_(id|logp|log_?probs?|probs?)")
 HDF5_SUFFIXES = (".hdf5", ".h5")
 TABLE_SUFFIXES = (".parquet", ".arrow", ".feather")
-CSV_SUFFIXES = (".csv", ".csv.gz")
+CSV_SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz")
 SUFFIXES = (*HDF5_SUFFIXES, ".npz", *TABLE_SUFFIXES, *CSV_SUFFIXES)
 SEPARATORS = ",;\t"  # of a CSV's cells
 TRUTHS = ("true", "false")
@@ -164,7 +164,7 @@ def _mapped_array(stored: Sequence[str], key: str, names: str | Sequence[str], n
 
 def _notes_on(name: str) -> list[str]:
     """What to say of a stored name that was taken for an array without being asked to."""
-    if name not in ("dones", "done"):
+    if name.lower() not in ("dones", "done"):
         return []
     return [f"{name!r} was read as terminals: if it also marks time limits, map those to timeouts."]
 
@@ -407,8 +407,7 @@ def _mapped_columns(columns: Sequence[str], names: str | Sequence[str], name: st
 
 def _plain(column: str) -> str:
     """What a column of an observation is of: temp for temp, obs_temp, next_temp and next_obs_temp."""
-    plain = column.removeprefix("next_")
-    return next((plain.removeprefix(p) for p in ("obs_", "observation_") if plain.startswith(p)), plain)
+    return re.sub("(next_)?(obs_|observation_)?", "", column, count=1, flags=re.IGNORECASE)
 
 
 def _in_step(found: dict[str, list[str]], given: bool, name: str) -> dict[str, list[str]]:
@@ -442,7 +441,7 @@ def resolve_columns(
     left = [column for column in columns if column not in taken]
     notes: list[str] = []
     for key in ALIASES:
-        matches = _guessed_columns(left, key, name) if key not in key_map else []
+        matches = _guessed_columns(left, key, name) or _in_any_case(left, key, name) if key not in key_map else []
         if matches:
             found[key] = matches
             notes += _notes_on(matches[0])
@@ -470,6 +469,13 @@ def _guessed_columns(columns: Sequence[str], key: str, name: str) -> list[str]:
                 f"in Python key_map={{{key!r}: [NAMES]}}."
             )
     return [] if exact is None else [exact]
+
+
+def _in_any_case(columns: Sequence[str], key: str, name: str) -> list[str]:
+    """The same by `Reward` and `OBS_0`. What differs in nothing but capitals from another is not guessed about."""
+    alike = Counter(column.lower() for column in columns)
+    by_lower = {column.lower(): column for column in columns if alike[column.lower()] == 1}
+    return [by_lower[column] for column in _guessed_columns(list(by_lower), key, name)]
 
 
 def _notes_on_unused(columns: Sequence[str], found: Mapping[str, list[str]]) -> list[str]:
