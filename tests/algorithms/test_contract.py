@@ -117,6 +117,30 @@ def test_an_algorithm_that_is_no_frozen_dataclass_is_refused_when_it_is_used(kin
             algorithms.default("mine")
 
 
+@dataclass(frozen=True)
+class Dataless:
+    batch_size: int = 16
+
+
+@dataclass(frozen=True)
+class Batchless(Preprocessing):
+    lr: float = 1e-3
+
+
+def test_an_algorithm_says_what_it_wants_of_its_data() -> None:
+    with registries.restored():
+        algorithms.register("mine")(Dataless)
+        with pytest.raises(AspcError, match=r"^mine does not say .*: write class Dataless\(Preprocessing\), with "):
+            algorithms.default("mine")
+
+
+def test_an_algorithm_says_how_large_a_batch_is() -> None:
+    with registries.restored():
+        algorithms.register("mine")(Batchless)
+        with pytest.raises(AspcError, match=r"^mine has no batch_size: add batch_size: int = 256 to Batchless\.$"):
+            algorithms.default("mine")
+
+
 def test_a_class_with_no_field_of_its_own_needs_no_decorator() -> None:
     class Louder(TD3BC):
         climbs_q: ClassVar[bool] = True

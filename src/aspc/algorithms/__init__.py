@@ -42,7 +42,7 @@ def default(name: str, bc: BCTerm = "plain") -> Any:
     if name not in _REGISTRY:
         raise unknown_name("algorithm", name, names())
     algorithm = _REGISTRY[name]()
-    check_class(algorithm, name)
+    check_algorithm(algorithm, name)
     if bc == "plain":
         return algorithm
     if bc != "advantage_weighted" or name not in WITH_BC_TERM:
@@ -67,7 +67,22 @@ def same_classes(one: Any, other: Any) -> bool:
     return all(same_classes(getattr(one, name), getattr(other, name)) for name in inner)
 
 
-def check_class(algorithm: Any, what: str = "algo") -> None:
+def check_algorithm(algorithm: Any, what: str = "algo") -> None:
+    """Refuses what cannot be trained at all, with what to do about it."""
+    check_class(algorithm, what)
+    from aspc.algorithms.base import Preprocessing
+
+    base = getattr(algorithm, "base", algorithm)
+    if not isinstance(base, Preprocessing):
+        raise AspcError(
+            f"{what} does not say what it wants of its data: write class {type(base).__name__}(Preprocessing), "
+            "with Preprocessing from aspc.algorithms.base."
+        )
+    if not hasattr(algorithm, "batch_size"):
+        raise AspcError(f"{what} has no batch_size: add batch_size: int = 256 to {type(base).__name__}.")
+
+
+def check_class(algorithm: Any, what: str) -> None:
     """Refuses what is no frozen dataclass: programs are compiled for each algorithm, by the values of its fields."""
     if isinstance(algorithm, type):
         raise AspcError(f"{what} is an algorithm, not its class: give {algorithm.__name__}().")

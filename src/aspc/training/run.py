@@ -139,7 +139,7 @@ def _check_algo(algo: Any) -> None:
         return
     if not dataclasses.is_dataclass(algo):
         raise AspcError(f"algo is an algorithm or the name of one ({', '.join(algorithms.names())}), not {algo!r}.")
-    algorithms.check_class(algo)
+    algorithms.check_algorithm(algo)
 
 
 def _follows_from_the_length(name: str) -> AspcError:
