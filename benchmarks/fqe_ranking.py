@@ -107,6 +107,7 @@ def main() -> int:
     parser.add_argument("--fqe-steps", type=int, default=15_000)
     parser.add_argument("--hidden-dim", type=int, default=128, help="of the evaluation's critics")
     parser.add_argument("--discount", type=float, default=0.99)
+    parser.add_argument("--seed", type=int, default=0, help="of the evaluation")
     parser.add_argument("--policies", type=Path, help="keep the policies here, and take them from here if there")
     parser.add_argument("--out", type=Path, required=True)
     asked = parser.parse_args()
@@ -125,7 +126,8 @@ def main() -> int:
     trained = time.monotonic()
     truth = {name: real_returns(p, dataset.env, asked.episodes, asked.discount) for name, p in policies.items()}
     rolled = time.monotonic()
-    options = FQEOptions(discount=asked.discount, steps=asked.fqe_steps, hidden_dim=asked.hidden_dim)
+    how = {"steps": asked.fqe_steps, "hidden_dim": asked.hidden_dim, "seed": asked.seed}
+    options = FQEOptions(discount=asked.discount, **how)
     progress = Progress(options.steps)
     ranking = fitted_q_evaluation(policies, dataset, choose_states(dataset, "auto"), options, progress)
     progress.close()
