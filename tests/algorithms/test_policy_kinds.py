@@ -98,11 +98,11 @@ def test_the_critics_choose_by_softmax(diffusion_state: Any) -> None:
     arrays = {
         name: np.zeros_like(a) if name.startswith("critics.") else np.asarray(a) for name, a in export.arrays.items()
     }
-    indifferent = act(export._replace(arrays=arrays), np.repeat(OBSERVATIONS[:1], 400, 0))
+    indifferent = act(export._replace(arrays=arrays), np.repeat(OBSERVATIONS[:1], 100, 0))
     for layer in range(4):  # Q = 200·a₀ for positive activations: Mish is near the identity there
         arrays[f"critics.layers.{layer}.weight"][:, 7 if layer == 0 else 0, 0] = 20.0 if layer == 0 else 1.0
     arrays["critics.layers.0.bias"][:, 0] = 40.0
-    choosy = act(export._replace(arrays=arrays), np.repeat(OBSERVATIONS[:1], 400, 0))
+    choosy = act(export._replace(arrays=arrays), np.repeat(OBSERVATIONS[:1], 100, 0))
     assert choosy[:, 0].mean() > indifferent[:, 0].mean() + 0.3
     assert np.abs(choosy).max() <= 1
 
