@@ -203,11 +203,12 @@ def test_actions_beyond_the_bounds_are_counted_or_refused(tmp_path, capsys):
 
 def test_an_output_folder_with_another_run_is_refused(tmp_path, capsys):
     path = write_hdf5(tmp_path / "logs.hdf5")
-    assert main(["train", path, "--out", str(tmp_path / "run"), *QUICK]) == 0
-    assert "already holds a run" in refused(capsys, ["train", path, "--out", str(tmp_path / "run"), *QUICK])
+    words = ["train", path, "--out", str(tmp_path / "run"), "--algo", "bc", "--actor-hidden-dim", "16", *QUICK[-6:]]
+    assert main(words) == 0
+    assert "already holds a run" in refused(capsys, words)
 
 
-LONG_TO_COMPILE = ("diffusion_ql+aspc", "fql+aspc", "wpc+aspc")  # each is also trained in tests/algorithms
+LONG_TO_COMPILE = ("cql+aspc", "diffusion_ql+aspc", "fql+aspc", "wpc+aspc")  # each is also trained in tests/algorithms
 
 
 @pytest.mark.parametrize(

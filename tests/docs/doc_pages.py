@@ -32,6 +32,7 @@ REASONS = (
     "needs Docker",
     "needs a GPU",
     "needs several machines",
+    "needs policies that are no part of this repository",
     "takes hours",
 )
 

@@ -465,7 +465,7 @@ def test_presets_and_bc_variants_are_in_the_config(tiny, tmp_path):
     assert run.config["hyperparameters"]["beta"] == 3.0
     assert run.config["hyperparameters"]["deterministic"] is True
     assert run.config["preset"] == "paper"
-    run = aspc.train(tiny, bc="advantage_weighted", value_hidden_dim=16, out=tmp_path / "aw", **SHORT)
+    run = aspc.train(tiny, "td3_bc", bc="advantage_weighted", value_hidden_dim=16, out=tmp_path / "aw", **SHORT)
     assert run.config["bc"] == "advantage_weighted"
     assert np.isfinite(run.metrics["value_loss"]).all()
     longer = aspc.train(tiny, resume=tmp_path / "aw", steps=160, quiet=True)
