@@ -75,7 +75,7 @@ class AveragedPolicy(TD3BC):
         return ActingState(*super().start(actor, critics), acting=actor)
 
     def averaged(self, average: DeterministicActor, policy: DeterministicActor, opt_state: Any) -> DeterministicActor:
-        """τ, or what makes it an average over the last tenth of the steps so far, where those are too few for τ."""
+        """The average one step on, at τ; as long as 1/τ is more than a tenth of the steps so far, over that tenth."""
         steps = opt_state[0].count
         return polyak(average, policy, jnp.maximum(self.acting_tau, 10 / (steps + 9)))
 

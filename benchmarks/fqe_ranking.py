@@ -126,8 +126,7 @@ def main() -> int:
     trained = time.monotonic()
     truth = {name: real_returns(p, dataset.env, asked.episodes, asked.discount) for name, p in policies.items()}
     rolled = time.monotonic()
-    how = {"steps": asked.fqe_steps, "hidden_dim": asked.hidden_dim, "seed": asked.seed}
-    options = FQEOptions(discount=asked.discount, **how)
+    options = FQEOptions(discount=asked.discount, steps=asked.fqe_steps, hidden_dim=asked.hidden_dim, seed=asked.seed)
     progress = Progress(options.steps)
     ranking = fitted_q_evaluation(policies, dataset, choose_states(dataset, "auto"), options, progress)
     progress.close()

@@ -26,7 +26,8 @@ from tiny import make_dataset
 
 GOLDEN = Path(__file__).parent / "golden"
 SMALL = ["--actor-hidden-dim", "16", "--critic-hidden-dim", "16", "--batch-size", "16", "--log-every", "40"]
-QUICK = [*SMALL, "--steps", "80", "--env", "none", "--quiet", "--no-tensorboard"]
+BRIEF = ["--steps", "80", "--env", "none", "--quiet", "--no-tensorboard"]
+QUICK = [*SMALL, *BRIEF]
 
 
 def write_hdf5(path, **changes):
@@ -203,7 +204,7 @@ def test_actions_beyond_the_bounds_are_counted_or_refused(tmp_path, capsys):
 
 def test_an_output_folder_with_another_run_is_refused(tmp_path, capsys):
     path = write_hdf5(tmp_path / "logs.hdf5")
-    words = ["train", path, "--out", str(tmp_path / "run"), "--algo", "bc", "--actor-hidden-dim", "16", *QUICK[-6:]]
+    words = ["train", path, "--out", str(tmp_path / "run"), "--algo", "bc", "--actor-hidden-dim", "16", *BRIEF]
     assert main(words) == 0
     assert "already holds a run" in refused(capsys, words)
 
