@@ -22,6 +22,7 @@ ALGORITHMS = {
     "bc": 2000,
     "td3_bc": 200,
     "aspc": 200,
+    "aspc_plus": 200,
     "wpc": 200,
     "a2pr": 100,
     "iql": 200,
@@ -32,6 +33,7 @@ ALGORITHMS = {
 }
 PAIRS = {
     "aspc": ("td3_bc", {}),
+    "aspc_plus": ("td3_bc", {}),
     "wpc+aspc": ("wpc", {}),
     "rebrac+aspc": ("rebrac", {}),
     "iql+aspc": ("iql", {}),

@@ -1,6 +1,7 @@
-"""Write the tables, the verdicts and the picture of docs/study.md from results: one command after every sitting.
+"""Write the tables, the verdicts and the pictures of docs/study.md and docs/aspc_plus.md from results: one command
+after every sitting.
 
-    python benchmarks/study_tables.py [RESULTS] [--doc docs/study.md]
+    python benchmarks/study_tables.py [RESULTS] [--docs docs]
 
 RESULTS is a folder of results, or a folder of such folders (by default results/; where it is not there, nothing has run
 yet). What stands between `<!-- study: NAME -->` and `<!-- end -->` is written anew, the rest is left as it is.
@@ -13,7 +14,7 @@ import io
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -34,7 +35,7 @@ from aspc.policy import write_atomically
 from aspc.presets.paper_tables import domain_of
 from aspc.report import claims, stats
 from aspc.report.stats import Estimate
-from aspc.report.view import DOMAINS, View, in_order, prepare, scores
+from aspc.report.view import DOMAINS, QUALITIES, View, in_order, prepare, quality_of, scores
 from aspc.training.config import replace_fields
 
 ROOT = Path(__file__).parents[1]
@@ -45,9 +46,10 @@ SEARCH = ("search", "candidates", "candidates_long", TRIAL)  # all but the first
 TIMED = "study_time"
 ABLATION_TIER = "study_b"
 NOT_RUN = "Not run yet."
-BLUE, ORANGE, GREY = "#0072b2", "#d55e00", "#999999"
+BLUE, ORANGE, GREEN, GREY = "#0072b2", "#d55e00", "#009e73", "#999999"
 ALIKE = 2.0  # points, below which the ends of two algorithms on a dataset are not told apart in the picture
 BASELINE = suites.ASPC.label
+WINNER = "independent outer batch, two scales, ratio 2"  # of the search: the library's aspc_plus
 VERDICT_NAMES = {claims.HOLDS: "**holds**", claims.FAILS: "**does not hold**", claims.OPEN: "not enough data"}
 
 
@@ -270,58 +272,74 @@ def rise_share(run: pd.Series) -> float:
     return (end - start) / float(rates.sum())
 
 
-def at_every_step(study: Study) -> dict[tuple[str, str], dict[int, Estimate]]:
-    """(domain and its number of datasets, label) → the main pair's averages at every evaluation, over the datasets that
-    both have."""
-    found, averages_ = main_pair(study), {}
-    if study.study is None or not found:
-        return {}
+def at_every_step(found: Mapping[str, pd.DataFrame], curves: pd.DataFrame) -> dict[str, dict[str, dict[int, Estimate]]]:
+    """Domain and its number of datasets → label → averages at every evaluation, over the datasets that all have."""
     shared = set.intersection(*(set(runs["dataset"]) for runs in found.values()))
-    evaluations = study.study.curves.dropna(subset="score")
-    for domain, names in by_domain(shared).items():
-        for label, runs in found.items():
-            known = evaluations.merge(runs.loc[runs["dataset"].isin(names), ["run_id", "dataset", "seed"]], on="run_id")
-            here = {int(step): stats.average(scores(some, "score")) for step, some in known.groupby("step")}
-            averages_[f"{domain} ({len(names)})", label] = here
-    return averages_
+    evaluations = curves.dropna(subset="score")
+
+    def averages_of(runs: pd.DataFrame, names: list[str]) -> dict[int, Estimate]:
+        known = evaluations.merge(runs.loc[runs["dataset"].isin(names), ["run_id", "dataset", "seed"]], on="run_id")
+        return {int(step): stats.average(scores(some, "score")) for step, some in known.groupby("step")}
+
+    return {
+        f"{domain} ({len(names)})": {label: averages_of(runs, names) for label, runs in found.items()}
+        for domain, names in by_domain(shared).items()
+    }
 
 
 def by_step(study: Study) -> str:
     """The main pair's averages at the evaluations that both have."""
-    found = at_every_step(study)
-    if not found:
+    pair = main_pair(study)
+    if study.study is None or not pair:
         return NOT_RUN
-    steps = sorted(set.intersection(*map(set, found.values())))
-    rows = [(f"{step:,}", *(interval(averages_[step]) for averages_ in found.values())) for step in steps]
-    return table(["steps", *(f"{label}, {domain}" for domain, label in found)], rows)
+    found = at_every_step(pair, study.study.curves)
+    columns = {f"{label}, {domain}": line for domain, lines in found.items() for label, line in lines.items()}
+    steps = sorted(set.intersection(*map(set, columns.values())))
+    rows = [(f"{step:,}", *(interval(line[step]) for line in columns.values())) for step in steps]
+    return table(["steps", *columns], rows)
+
+
+def draw_averages(axes: Any, lines: Mapping[str, Mapping[int, Estimate]], colours: Mapping[str, str]) -> None:
+    """Averages over training with their intervals as bands."""
+    for label, line in lines.items():
+        steps = sorted(line)
+        millions, bands = [step / 1e6 for step in steps], [line[step] for step in steps]
+        axes.plot(millions, [band.value for band in bands], color=colours[label], label=label)
+        low, high = [band.low for band in bands], [band.high for band in bands]
+        axes.fill_between(millions, low, high, color=colours[label], alpha=0.2, lw=0)
+    axes.set(xlabel="million steps", ylabel="average score")
+    axes.legend(frameon=False)
+
+
+def panels(number_of: int) -> tuple[Any, Sequence[Any]]:
+    """A figure with a row of axes."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(4 * number_of, 3.2), layout="constrained")
+    row = figure.subplots(1, number_of, squeeze=False)[0]
+    for axes in row:
+        axes.spines[["top", "right"]].set_visible(False)
+    return figure, row
+
+
+def as_png(figure: Any) -> bytes:
+    file = io.BytesIO()
+    figure.savefig(file, dpi=110, metadata={"Software": None})
+    return file.getvalue()
 
 
 def picture(study: Study) -> bytes | None:
     """The same averages as curves, and alpha on every dataset: blue where ASPC ends above TD3+BC, orange below."""
-    from matplotlib.figure import Figure
-
-    found, pair = at_every_step(study), main_pair(study)
+    pair = main_pair(study)
     if study.study is None or len(pair) != 2:
         return None
-    domains = list(dict.fromkeys(domain for domain, _ in found))
-    figure = Figure(figsize=(4 * (len(domains) + 1), 3.2), layout="constrained")
-    panels = figure.subplots(1, len(domains) + 1)
-    colours = dict(zip(pair, (BLUE, ORANGE), strict=True))
-    for domain, axes in zip(domains, panels, strict=False):
-        for (_, label), averages_ in ((key, value) for key, value in found.items() if key[0] == domain):
-            steps, bands = sorted(averages_), [averages_[step] for step in sorted(averages_)]
-            millions = [step / 1e6 for step in steps]
-            axes.plot(millions, [band.value for band in bands], color=colours[label], label=label)
-            low, high = [band.low for band in bands], [band.high for band in bands]
-            axes.fill_between(millions, low, high, color=colours[label], alpha=0.2, lw=0)
-        axes.set(title=domain, xlabel="million steps", ylabel="average score")
-        axes.legend(frameon=False)
-    draw_alphas(panels[-1], study.study.curves, pair)
-    for axes in panels:
-        axes.spines[["top", "right"]].set_visible(False)
-    file = io.BytesIO()
-    figure.savefig(file, dpi=110, metadata={"Software": None})
-    return file.getvalue()
+    found = at_every_step(pair, study.study.curves)
+    figure, row = panels(len(found) + 1)
+    for (domain, lines), axes in zip(found.items(), row, strict=False):
+        draw_averages(axes, lines, dict(zip(pair, (BLUE, ORANGE), strict=True)))
+        axes.set_title(domain)
+    draw_alphas(row[-1], study.study.curves, pair)
+    return as_png(figure)
 
 
 def draw_alphas(axes: Any, curves: pd.DataFrame, pair: Mapping[str, pd.DataFrame]) -> None:
@@ -466,6 +484,13 @@ def halves(runs: pd.DataFrame) -> str:
         said = f"{chosen} {verdict} {BASELINE}" if verdict else f"{chosen} cannot be told from {BASELINE}"
         both = f"{on_both(report, chosen)} of {len(suites.REPORTED_ON)} datasets"
         parts.append(f"{said}: {interval(second[chosen])} points on {both} of the half that judges.")
+    if chosen in second and (tests := len(second.keys() - {suites.TD3_BC.label})) > 1:
+        level = 1 - (1 - stats.LEVEL) / tests
+        wider = stats.difference(report[chosen], report[BASELINE], level=level)
+        parts.append(
+            f"That half was looked at with {tests} candidates of this length. With an interval that allows for all of "
+            f"them ({100 * level:.2f} % instead of 95 %, Bonferroni) it is {interval(wider)}."
+        )
     learned = runs[runs["algo"].str.endswith("aspc")]
     alphas = {label: scores(some, "scale_last") for label, some in learned.groupby("label")}
     found = dataset_by_dataset({"chooses": tune, "judges": report}, alphas)
@@ -519,9 +544,69 @@ def leads_over_baseline(found: Mapping[str, Mapping[str, np.ndarray]]) -> dict[s
     return {k: stats.difference(v, found[BASELINE]) for k, v in found.items() if k != BASELINE}
 
 
+# ── ASPC+ ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def with_the_winner(study: Study) -> dict[str, pd.DataFrame]:
+    """ASPC+'s long runs, and those of what it is held against; none as long as one of the three has not run."""
+    if study.search is None:
+        return {}
+    runs = prepare(study.search).places
+    runs = runs[runs["steps"] == suites.MILLION].drop_duplicates(["label", "run_id"])
+    labels = {suites.TD3_BC.label: suites.TD3_BC.label, BASELINE: BASELINE, "ASPC+": WINNER}
+    found = {name: runs[runs["label"] == label] for name, label in labels.items()}
+    return found if all(len(some) for some in found.values()) else {}
+
+
+def winner_by_kind(study: Study) -> str:
+    """ASPC+ beside ASPC and TD3+BC: averages by the kind of the data, over all datasets, and over each half."""
+    found = {label: scores(runs) for label, runs in with_the_winner(study).items()}
+    if not found:
+        return NOT_RUN
+    names = in_order(set.intersection(*map(set, found.values())))
+    kinds = {kind: [name for name in names if quality_of(name) == kind] for kind in QUALITIES}
+    kinds["Maze2d"] = [name for name in names if domain_of(name) == "Maze2d"]
+    kinds["**all**"] = names
+    kinds["the half that chose it"] = [name for name in names if name in suites.TUNED_ON]
+    kinds["**the half that judges**"] = [name for name in names if name in suites.REPORTED_ON]
+    rows = []
+    for kind, inside in ((kind, inside) for kind, inside in kinds.items() if inside):
+        here = {label: {name: values[name] for name in inside} for label, values in found.items()}
+        leads = (stats.difference(here["ASPC+"], here[label]) for label in (BASELINE, suites.TD3_BC.label))
+        averaged = (number(stats.average(values).value) for values in here.values())
+        rows.append((f"{kind} ({len(inside)})", *averaged, *map(interval, leads)))
+    return table(("data", *found, f"ASPC+ − {BASELINE}", f"ASPC+ − {suites.TD3_BC.label}"), rows)
+
+
+def winner_by_dataset(study: Study) -> str:
+    """The three on every dataset, with the scale of ASPC+'s first policy."""
+    found = with_the_winner(study)
+    if not found:
+        return NOT_RUN
+    every, alphas = {label: scores(runs) for label, runs in found.items()}, scores(found["ASPC+"], "scale_last")
+    rows = [
+        (name, *(interval(stats.mean(values[name])) for values in every.values()), interval(stats.mean(alphas[name])))
+        for name in in_order(set.intersection(*map(set, every.values())))
+    ]
+    return table(("dataset", *every, "its alpha"), rows)
+
+
+def winner_picture(study: Study) -> bytes | None:
+    """The averages of the three over training, a panel for each domain."""
+    three = with_the_winner(study)
+    if study.search is None or not three:
+        return None
+    found = at_every_step(three, study.search.curves)
+    figure, row = panels(len(found))
+    for (domain, lines), axes in zip(found.items(), row, strict=True):
+        draw_averages(axes, lines, dict(zip(three, (ORANGE, BLUE, GREEN), strict=True)))
+        axes.set_title(domain)
+    return as_png(figure)
+
+
 # ── the document ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-SECTIONS = {
+STUDY = {
     "ran": what_ran,
     "claims": verdicts,
     "averages": averages,
@@ -531,11 +616,13 @@ SECTIONS = {
     "curves": by_curve,
     "search": searched,
 }
+PLUS = {"kinds": winner_by_kind, "datasets": winner_by_dataset}
+DOCUMENTS = {"study": (STUDY, picture), "aspc_plus": (PLUS, winner_picture)}
 
 
-def filled(text: str, study: Study) -> str:
+def filled(text: str, study: Study, sections: Mapping[str, Callable[[Study], str]] = STUDY) -> str:
     """The document with every marked section made anew."""
-    for name, make in SECTIONS.items():
+    for name, make in sections.items():
         pattern = re.compile(rf"(<!-- study: {name} -->\n\n).*?(\n\n<!-- end -->)", re.DOTALL)
         if len(pattern.findall(text)) != 1:
             raise SystemExit(f"The document has no section {name!r} between its markers.")
@@ -547,16 +634,18 @@ def filled(text: str, study: Study) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("results", type=Path, nargs="?", default=ROOT / "results")
-    parser.add_argument("--doc", type=Path, default=ROOT / "docs" / "study.md")
+    parser.add_argument("--docs", type=Path, default=ROOT / "docs")
     asked = parser.parse_args(argv)
     found = read(asked.results)
-    text = filled(asked.doc.read_text("utf-8"), found)
-    write_atomically(asked.doc, text.encode())
-    if drawn := picture(found):
-        path = asked.doc.parent / "images" / "study.png"
-        path.parent.mkdir(exist_ok=True)
-        write_atomically(path, drawn)
-    print(f"wrote {asked.doc}")
+    for name, (sections, draw) in DOCUMENTS.items():
+        document = asked.docs / f"{name}.md"
+        text = filled(document.read_text("utf-8"), found, sections)
+        write_atomically(document, text.encode())
+        if drawn := draw(found):
+            path = asked.docs / "images" / f"{name}.png"
+            path.parent.mkdir(exist_ok=True)
+            write_atomically(path, drawn)
+        print(f"wrote {document}")
     return 0
 
 

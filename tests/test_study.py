@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -13,8 +12,7 @@ import numpy as np
 import pytest
 
 import registries
-from aspc.adaptive_scale import AdaptiveScale
-from aspc.algorithms.base import CRITIC, INNER, SCALE, Batch, Spec, with_horizon
+from aspc.algorithms.base import CRITIC, Batch, Spec, with_horizon
 from aspc.algorithms.rebrac import ReBRAC
 from aspc.algorithms.td3_bc import TD3BC
 from aspc.experiments import suites
@@ -62,53 +60,7 @@ def candidates():
         yield sys.modules["aspc_plugin"]
 
 
-def trained(algorithm: AdaptiveScale, ratio: float | None = None) -> list:
-    """The states of four steps on random data; the ratio can be given as a traced number."""
-    rng = np.random.default_rng(0)
-    parts = frozenset({CRITIC, INNER, SCALE})
-
-    @jax.jit
-    def update(state, batch, noise, ratio):
-        base = algorithm.base if ratio is None else replace(algorithm.base, acting_ratio=ratio)
-        return replace(algorithm, base=base).update(state, batch, noise, parts)[0]
-
-    draw = lambda *shape: rng.standard_normal(shape).astype(np.float32)  # noqa: E731
-    states = [jax.jit(lambda key: algorithm.init(key, Spec(4, 2)))(jax.random.key(0))]
-    for _ in range(4):
-        batch = Batch(draw(8, 4), np.tanh(draw(8, 2)), draw(8), draw(8, 4), np.ones(8, np.float32))
-        states.append(update(states[-1], batch, {"target_policy": draw(8, 2)}, ratio))
-    return states
-
-
 SMALL = {"actor_hidden_dim": 8, "critic_hidden_dim": 8, "batch_size": 8, "critic_hidden_layers": 1}
-LEARNED = ("actor", "actor_target", "critics", "critics_target")
-
-
-def test_the_policy_that_acts_changes_nothing_but_how_is_acted(candidates) -> None:
-    base = candidates.TwoScales(**SMALL, acting_tau=1.0)
-    algorithm = AdaptiveScale(base=base, k_alpha=1)
-    same, bolder = trained(algorithm, 1.0)[-1], trained(algorithm, 4.0)[-1]
-    assert equal(same.base.actor, same.base.acting)  # with a ratio of 1 it is ASPC
-    assert not equal(bolder.base.actor, bolder.base.acting)
-    for name in LEARNED:
-        assert equal(getattr(same.base, name), getattr(bolder.base, name))
-    assert same.scale.scale == bolder.scale.scale != algorithm.base.scale
-    acts_with = bolder._replace(base=bolder.base._replace(actor=bolder.base.acting))
-    assert equal(algorithm.policy(bolder).arrays, TD3BC.policy(base, acts_with.base).arrays)
-
-
-@pytest.mark.parametrize("tau", [1e-4, 0.95])
-def test_the_averaged_policy_is_an_average_of_aspcs_own_policies(candidates, tau: float) -> None:
-    """With the first τ no step of the four is the average's own yet, with the second all but the first are."""
-    averaged = AdaptiveScale(base=candidates.AveragedPolicy(**SMALL, acting_tau=tau), k_alpha=1)
-    states, plain = trained(averaged), trained(AdaptiveScale(base=TD3BC(**SMALL), k_alpha=1))
-    for name in LEARNED:
-        assert equal(getattr(states[-1].base, name), getattr(plain[-1].base, name))
-    by_hand = average((s.base.actor for s in plain), tau)
-    for a, b in zip(by_hand, jax.tree.leaves(states[-1].base.acting), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)
-    acts_with = plain[-1]._replace(base=plain[-1].base._replace(actor=states[-1].base.acting))
-    assert equal(averaged.policy(states[-1]).arrays, TD3BC.policy(averaged.base, acts_with.base).arrays)
 
 
 def test_the_critics_penalty_is_rebracs(candidates) -> None:
@@ -135,15 +87,6 @@ def test_the_critics_penalty_is_rebracs(candidates) -> None:
         lower = np.asarray(plain.td_target(state, batch, noise).y - penalised.td_target(state, batch, noise).y)
     assert (lower[:6] > 0).all()
     assert (lower[6:] == 0).all()  # after the end of an episode there is nothing to punish
-
-
-def average(policies, tau: float) -> list:
-    """By hand: over the last tenth of the steps so far where that is less than 1/τ of them."""
-    first, *others = map(jax.tree.leaves, policies)
-    for step, leaves in enumerate(others, start=1):
-        rate = max(tau, 10 / (step + 9))
-        first = [(1 - rate) * mean + rate * leaf for mean, leaf in zip(first, leaves, strict=True)]
-    return first
 
 
 def equal(a, b) -> bool:

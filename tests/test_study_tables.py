@@ -1,4 +1,5 @@
-"""docs/study.md: its tables come from results by one command, and are what the committed results give."""
+"""docs/study.md, docs/aspc_plus.md: their tables come from results by one command, and are what the committed results
+give."""
 
 from __future__ import annotations
 
@@ -18,10 +19,14 @@ from matplotlib.figure import Figure
 import registries
 
 ROOT = Path(__file__).parents[1]
-PAGE = "before\n" + "".join(
-    f"<!-- study: {name} -->\n\nold\n\n<!-- end -->\n"
-    for name in ("ran", "claims", "averages", "datasets", "steps", "ablations", "curves", "search")
-)
+
+
+def page(*sections: str) -> str:
+    return "before\n" + "".join(f"<!-- study: {name} -->\n\nold\n\n<!-- end -->\n" for name in sections)
+
+
+PAGE = page("ran", "claims", "averages", "datasets", "steps", "ablations", "curves", "search")
+PLUS = page("kinds", "datasets")
 TUNE = ("hopper-random", "maze2d-medium")
 REPORT = ("hopper-medium", "maze2d-large")
 
@@ -66,12 +71,18 @@ def filled(modules: tuple[ModuleType, ModuleType], tmp_path_factory: pytest.Temp
         synthetic.Variant("alpha0 = 10", "aspc", alpha=10.0),
     )
     synthetic.make(folder / "search", "search", candidates, (*TUNE, *REPORT), score=score, noise=0.5, steps=300_000)
-    page = folder / "study.md"
-    page.write_text(PAGE)
-    assert study_tables.main([str(folder), "--doc", str(page)]) == 0
-    text = page.read_text()
+    text = made_again(study_tables, folder)["study"]
     assert study_tables.filled(text, study_tables.read(folder)) == text
     return text
+
+
+def made_again(study_tables: ModuleType, folder: Path) -> dict[str, str]:
+    """Both documents, made from the results of a folder by the command."""
+    pages = {"study": PAGE, "aspc_plus": PLUS}
+    for name, text in pages.items():
+        (folder / f"{name}.md").write_text(text)
+    assert study_tables.main([str(folder), "--docs", str(folder)]) == 0
+    return {name: (folder / f"{name}.md").read_text() for name in pages}
 
 
 def section(text: str, name: str) -> str:
@@ -178,8 +189,8 @@ def test_the_picture_has_a_panel_for_each_domain_and_one_for_alpha(
     ends = {"hopper-medium": 50.0, "hopper-expert": 90.0, "maze2d-large": 10.0}
     made = {"score": lambda label, name: ends[name] if label == "ASPC" else 50.0, "noise": 0.1}
     synthetic.make(tmp_path / "study", "study_a", pair, tuple(ends), **made)
-    (tmp_path / "study.md").write_text(PAGE)
-    assert study_tables.main([str(tmp_path), "--doc", str(tmp_path / "study.md")]) == 0
+    assert "Not run yet." in made_again(study_tables, tmp_path)["aspc_plus"]
+    assert not (tmp_path / "images" / "aspc_plus.png").exists()
     assert (tmp_path / "images" / "study.png").read_bytes().startswith(b"\x89PNG")
     figure = Figure()
     axes = figure.subplots()
@@ -208,6 +219,8 @@ def test_the_search_chooses_on_one_half_and_judges_on_the_other(filled: str) -> 
     assert f"The highest average has **discount = 0.995**, on the {len(TUNE)} of 10 datasets that all have." in search
     assert "discount = 0.995 is better than ASPC: " in search
     assert f"points on {len(REPORT)} of 11 datasets of the half that judges." in search
+    assert "was looked at with 2 candidates of this length" in search
+    assert "(97.50 % instead of 95 %, Bonferroni) it is " in search
     leads = line(search.partition("Against ASPC")[2], "discount = 0.995")[1:]
     assert [float(cell.split()[0]) for cell in leads] == pytest.approx([10, 10], abs=1.5)
     rows = search.partition("On every dataset")[2]
@@ -334,9 +347,34 @@ def test_a_page_without_a_section_is_refused(modules: tuple[ModuleType, ModuleTy
         modules[0].filled(PAGE.replace("study: claims", "study: clams"), modules[0].read(Path("nowhere")))
 
 
-def test_the_document_is_what_the_committed_results_give(modules: tuple[ModuleType, ModuleType]) -> None:
-    document = (ROOT / "docs" / "study.md").read_text("utf-8")
-    assert modules[0].filled(document, modules[0].read(ROOT / "results")) == document
+def test_aspc_plus_is_held_against_both_on_the_same_datasets(
+    modules: tuple[ModuleType, ModuleType], tmp_path: Path
+) -> None:
+    study_tables, synthetic = modules
+    means = {"ASPC": 50.0, "TD3+BC": 40.0, study_tables.WINNER: 70.0}
+    variants = [
+        *(synthetic.Variant("ASPC", "aspc"), synthetic.Variant("TD3+BC", "td3_bc")),
+        synthetic.Variant(study_tables.WINNER, "aspc", outer_batch="independent"),
+    ]
+    long = {"score": lambda label, _: means[label], "noise": 0.5, "steps": 1_000_000}
+    for some, datasets in ((variants, (*TUNE, *REPORT)), (variants[:2], ("walker2d-expert",))):
+        synthetic.make(tmp_path, "candidates_long", some, datasets, **long)
+    text = made_again(study_tables, tmp_path)["aspc_plus"]
+    kinds, datasets = section(text, "kinds"), section(text, "datasets")
+    for kind, how_many in (("random", 1), ("Maze2d", 2), ("**all**", 4), ("**the half that judges**", 2)):
+        row = line(kinds, f"{kind} ({how_many})")
+        assert [float(cell.split()[0]) for cell in row[1:]] == pytest.approx([40, 50, 70, 20, 30], abs=1.5)
+    assert "expert" not in kinds  # ASPC+ has not run there
+    assert [float(cell.split()[0]) for cell in line(datasets, "hopper-medium")[1:4]] == pytest.approx(
+        [40, 50, 70], abs=1
+    )
+    assert (tmp_path / "images" / "aspc_plus.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("name", ["study", "aspc_plus"])
+def test_the_document_is_what_the_committed_results_give(modules: tuple[ModuleType, ModuleType], name: str) -> None:
+    document, (sections, _) = (ROOT / "docs" / f"{name}.md").read_text("utf-8"), modules[0].DOCUMENTS[name]
+    assert modules[0].filled(document, modules[0].read(ROOT / "results"), sections) == document
 
 
 # ── runs made again ─────────────────────────────────────────────────────────────────────────────────────────────────

@@ -25,14 +25,17 @@ def test_mean_is_students() -> None:
 def test_intervals_cover_the_truth_as_often_as_they_say() -> None:
     """Datasets of different spread and numbers of seeds; the true difference is 5."""
     rng = np.random.default_rng(0)
-    covered = 0
+    covered = {0.95: 0, 0.99: 0}
     for _ in range(1000):
         a = {"x": rng.normal(10, 1, 4), "y": rng.normal(20, 6, 3)}
         b = {"x": rng.normal(5, 2, 5), "y": rng.normal(15, 0.5, 4), "only b": rng.normal(0, 1, 3)}
-        found = stats.difference(a, b)
-        covered += found.low <= 5 <= found.high
-    # A little less than 95 %: one dataset with three seeds has nearly all the spread.
-    assert 0.91 <= covered / 1000 <= 0.98
+        for level in covered:
+            found = stats.difference(a, b, level=level)
+            covered[level] += found.low <= 5 <= found.high
+    # A little less than that: one dataset with three seeds has nearly all the spread.
+    assert 910 <= covered[0.95] <= 980
+    assert 970 <= covered[0.99] <= 999
+    assert stats.difference(a, b) == stats.difference(a, b, level=0.95)
 
 
 def test_datasets_weigh_alike() -> None:

@@ -141,3 +141,12 @@ def _aspc() -> Any:
     from aspc.adaptive_scale import AdaptiveScale
 
     return AdaptiveScale()
+
+
+@register("aspc_plus")
+def _aspc_plus() -> Any:
+    """ASPC with a second, bolder policy that acts, and steps of the first one judged on another batch."""
+    from aspc.adaptive_scale import AdaptiveScale
+    from aspc.algorithms.two_scales import TwoScales
+
+    return AdaptiveScale(base=TwoScales(), outer_batch="independent")

@@ -51,7 +51,7 @@ class Rates(NamedTuple):
 
     def of(self, algo: str) -> float | None:
         """The rate of an algorithm; one with a learned scale that was not measured goes by its base."""
-        base = {"aspc": "td3_bc"}.get(algo, algo.removesuffix("+aspc"))
+        base = {"aspc": "td3_bc", "aspc_plus": "aspc"}.get(algo, algo.removesuffix("+aspc"))
         return self.by_algo.get(algo, self.by_algo.get(base, self.other))
 
 

@@ -356,6 +356,14 @@ register(
         every_file=True,
     )
 )
+register(
+    Suite(
+        "aspc_plus",
+        "ASPC+ beside ASPC and TD3+BC on the main table's datasets",
+        "this project",
+        (Block((TD3_BC, ASPC, Variant("ASPC+", "aspc_plus")), D4RL),),
+    )
+)
 
 # The study: D4RL's recipes with other behaviour policies. Its datasets have no version in their names, since they are
 # not D4RL's: scores on the two are never mixed.

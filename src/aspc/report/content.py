@@ -85,7 +85,7 @@ class Content:
         """Whose scale is drawn by quality and task: ASPC's, or the first learned one there is."""
         algo = dict(zip(self.view.places["series"], self.view.places["algo"], strict=True))
         drawn = dict.fromkeys(c.series for c in self.curves if c.metric == "scale")
-        learned = [series for series in drawn if algo[series].split("+")[-1] == "aspc"]
+        learned = [series for series in drawn if algo[series].split("+")[-1] in ("aspc", "aspc_plus")]
         return "ASPC" if "ASPC" in learned else next(iter(learned), None)
 
     def scale_by_task(self) -> dict[str, list[Line]]:

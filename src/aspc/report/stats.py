@@ -46,16 +46,16 @@ def average(scores: Scores) -> Estimate:
     return _combine([(1 / len(scores), values) for values in scores.values()]) if scores else NONE
 
 
-def difference(a: Scores, b: Scores) -> Estimate:
+def difference(a: Scores, b: Scores, *, level: float = LEVEL) -> Estimate:
     """Average of `a` minus average of `b` over the datasets that both have (Welch)."""
     common = [name for name in a if name in b]
     if not common:
         return NONE
     share = 1 / len(common)
-    return _combine([(share, a[name]) for name in common] + [(-share, b[name]) for name in common])
+    return _combine([(share, a[name]) for name in common] + [(-share, b[name]) for name in common], level)
 
 
-def _combine(parts: list[tuple[float, np.ndarray]]) -> Estimate:
+def _combine(parts: list[tuple[float, np.ndarray]], level: float = LEVEL) -> Estimate:
     """Σ wᵢ·meanᵢ with a t interval whose degrees of freedom are Satterthwaite's."""
     value = float(sum(w * x.mean() for w, x in parts))
     if any(len(x) < 2 for _, x in parts):
@@ -65,14 +65,14 @@ def _combine(parts: list[tuple[float, np.ndarray]]) -> Estimate:
     if total == 0:
         return Estimate(value, value, value)
     freedom = total**2 / sum(v * v / (len(x) - 1) for v, (_, x) in zip(variances, parts, strict=True))
-    half = _t_quantile(freedom) * math.sqrt(total)
+    half = _t_quantile(freedom, level) * math.sqrt(total)
     return Estimate(value, value - half, value + half)
 
 
-def _t_quantile(freedom: float) -> float:
+def _t_quantile(freedom: float, level: float) -> float:
     from scipy.special import stdtrit
 
-    return float(stdtrit(freedom, 0.5 + LEVEL / 2))
+    return float(stdtrit(freedom, 0.5 + level / 2))
 
 
 # ── rliable ─────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -18,6 +18,7 @@ from aspc.presets.paper_tables import PaperTable, domain_of, tables
 
 ALGORITHMS = {
     "aspc": "ASPC",
+    "aspc_plus": "ASPC+",
     "td3_bc": "TD3+BC",
     "wpc": "wPC",
     "a2pr": "A2PR",
@@ -34,9 +35,9 @@ QUALITIES = ("expert", "medium-expert", "medium", "medium-replay", "full-replay"
 DOMAINS = ("MuJoCo", "Maze2d", "AntMaze", "Adroit", "OGBench", "Other")
 MEASURES = {"score": "normalised score", "success": "success rate, %", "return": "return"}
 # Settings that make another method of an algorithm. Others (sizes, a preset's tuned values) leave it what it is.
-OF_THE_SCALE = ("bc", "k_alpha", "l2", "l3_form", "outer_batch", "outer_loss", "scale_lr", "scale_mode")
+OF_THE_SCALE = ("acting_ratio", "bc", "k_alpha", "l2", "l3_form", "outer_batch", "outer_loss", "scale_lr", "scale_mode")
 OF_TD3_BC = ("alpha", "critic_hidden_layers", "critic_layer_norm")
-ON_TD3_BC = ("aspc", "td3_bc", "wpc")
+ON_TD3_BC = ("aspc", "aspc_plus", "td3_bc", "wpc")
 ONE_SETTING = ("a2pr",)  # has settings for some datasets, but the paper compares it with one for all
 FOLLOWS = ("scale_target", "scale_horizon")  # settings that follow from the dataset and the length of the run
 
@@ -68,7 +69,7 @@ def _words(algo: str, key: str, value: Any) -> str:
         return f"L3 form {value}"
     if key == "scale_mode":
         return f"{value} alpha"
-    name = {"scale_lr": "lr", "alpha": "alpha0" if algo == "aspc" else "alpha"}.get(key, key)
+    name = {"scale_lr": "lr", "alpha": "alpha0" if algo in ("aspc", "aspc_plus") else "alpha"}.get(key, key)
     return f"{name} = {value:g}" if isinstance(value, float) else f"{name} = {value}"
 
 
