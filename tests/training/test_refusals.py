@@ -118,6 +118,8 @@ def test_hyperparameters_that_cannot_be(algo, changes, says, tmp_path):
         ("td3_bc", {"discount": 1.5}, "discount must be between 0 and 1, not 1.5"),
         ("td3_bc", {"discount": math.nan}, "discount must be between 0 and 1, not nan"),
         ("aspc", {"tau": 7.0}, "tau must be between 0 and 1, not 7.0"),
+        ("aspc_plus", {"acting_ratio": -1.0}, "acting_ratio must be at least 0, not -1.0"),
+        ("aspc_plus", {"acting_tau": 2.0}, "acting_tau must be between 0 and 1, not 2.0"),
         ("aspc", {"ema": -0.1}, "ema must be between 0 and 1"),
         ("iql", {"expectile": 1.1}, "expectile must be between 0 and 1"),
         ("iql", {"actor_dropout": 1.0}, "actor_dropout must be 0 or more and below 1, not 1.0"),
