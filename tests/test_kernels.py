@@ -93,7 +93,8 @@ def test_every_scale_can_be_updated_with_fused_networks(algo: str, way: Way):
     be refused here."""
     algorithm = small(algorithms.default(algo))
     parts = frozenset().union(*(parts for segment in algorithm.schedule() for parts in segment.steps))
-    state, batch, noise = algorithm.init(jax.random.key(0), SPEC), random_batch(0, 12), random_noise(1, algorithm)
+    rows = 12 * algorithm.batch_size // algorithm.base.batch_size  # twice as many with an independent outer batch
+    state, batch, noise = algorithm.init(jax.random.key(0), SPEC), random_batch(0, rows), random_noise(1, algorithm)
     with fused(way):
         _, metrics = jax.eval_shape(lambda state: algorithm.update(state, batch, noise, parts), state)
     assert "dl1_dscale" in metrics

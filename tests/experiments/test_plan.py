@@ -37,6 +37,7 @@ COUNTS = {
     "alpha0": 3 * 39 * 4,
     "alpha_lr": 3 * 39 * 4,
     "embedded": 3 * 2,
+    "aspc_plus": 3 * 39 * 4,
     "study_a": 2 * 21 * 4,
     # Of the 24 labels on 12 datasets, those of plain ASPC (five) and of plain TD3+BC (two) are the same runs.
     "study_b": (24 - 4 - 1) * 12 * 4,
