@@ -60,18 +60,19 @@ class Study:
     study: Results | None
     search: Results | None
     view: View | None
+    search_view: View | None
 
 
 def read(folder: Path) -> Study:
     """The results below a folder. A run belongs to a suite by its entry: the study's claims are never made with the
     search's variants of ASPC, whatever folder they are in."""
     if not results.result_folders(folder):
-        return Study(None, None, None)
+        return Study(None, None, None, None)
     everything = results.read(folder)
     study, search = of_suites(everything, (*TIERS, TIMED)), of_suites(everything, SEARCH)
     if search is not None:
         search = of_suites(with_planned_entries(everything), SEARCH)
-    return Study(study, search, None if study is None else prepare(study))
+    return Study(study, search, *(None if found is None else prepare(found) for found in (study, search)))
 
 
 def with_planned_entries(found: Results) -> Results:
@@ -426,12 +427,12 @@ def scale_on_its_way(curves: pd.DataFrame) -> tuple[str, str, str]:
 
 def searched(study: Study) -> str:
     """The search, its short runs and its long ones each by themselves."""
-    if study.search is None:
+    if study.search_view is None:
         return NOT_RUN
-    view = prepare(study.search)
-    runs = view.places[view.places["suite"] != TRIAL].drop_duplicates(["label", "run_id"])
+    places = study.search_view.places
+    runs = places[places["suite"] != TRIAL].drop_duplicates(["label", "run_id"])
     parts = {f"{steps:,} steps": halves(runs[runs["steps"] == steps]) for steps in sorted(set(runs["steps"]))}
-    parts["Trials"] = tried(by_label(view, TRIAL))
+    parts["Trials"] = tried(by_label(study.search_view, TRIAL))
     return "\n\n".join(f"### {title}\n\n{text}" for title, text in parts.items())
 
 
@@ -549,9 +550,9 @@ def leads_over_baseline(found: Mapping[str, Mapping[str, np.ndarray]]) -> dict[s
 
 def with_the_winner(study: Study) -> dict[str, pd.DataFrame]:
     """ASPC+'s long runs, and those of what it is held against; none as long as one of the three has not run."""
-    if study.search is None:
+    if study.search_view is None:
         return {}
-    runs = prepare(study.search).places
+    runs = study.search_view.places
     runs = runs[runs["steps"] == suites.MILLION].drop_duplicates(["label", "run_id"])
     labels = {suites.TD3_BC.label: suites.TD3_BC.label, BASELINE: BASELINE, "ASPC+": WINNER}
     found = {name: runs[runs["label"] == label] for name, label in labels.items()}
@@ -565,6 +566,7 @@ def winner_by_kind(study: Study) -> str:
         return NOT_RUN
     names = in_order(set.intersection(*map(set, found.values())))
     kinds = {kind: [name for name in names if quality_of(name) == kind] for kind in QUALITIES}
+    kinds["locomotion"] = [name for name in names if quality_of(name)]
     kinds["Maze2d"] = [name for name in names if domain_of(name) == "Maze2d"]
     kinds["**all**"] = names
     kinds["the half that chose it"] = [name for name in names if name in suites.TUNED_ON]

@@ -309,6 +309,7 @@ def test_a_choice_among_checkpoints_says_its_data_too(trained, tmp_path, capsys)
     figure = ["--figure", str(tmp_path / "f.png")]
     assert main(["fqe", str(trained.path), "--checkpoints", *QUICK, *figure, "--select", str(chosen)]) == 0
     assert load_policy(chosen).info["chosen"]["data"]["source"].endswith("log.hdf5")
+    assert main(["fqe", str(chosen), *QUICK, *figure]) == 0
 
 
 @pytest.mark.parametrize("chosen", ["best", {"data": "log.hdf5"}, {"data": {"source": "x", "name": "x", "options": 1}}])

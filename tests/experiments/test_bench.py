@@ -214,6 +214,7 @@ def test_rates_are_numbers_or_measured(tmp_path: Path) -> None:
     measured.write_text(json.dumps({"speeds": [{"algo": a, "steps_per_second": r} for a, r in rows]}))
     algos = ("td3_bc", "aspc", "iql+aspc", "fql")
     assert [Rates.read([str(measured)]).of(algo) for algo in algos] == [300.0, 300.0, 50.0, None]
+    assert Rates.read([str(measured)]).of("aspc_plus") == 300.0
     assert [Rates.read([str(measured), "aspc=3000"]).of(algo) for algo in algos] == [3000.0, 3000.0, 500.0, None]
     for wrong in ("0", "aspc=-1", str(tmp_path / "none.json")):
         with pytest.raises(AspcError, match="--rate"):

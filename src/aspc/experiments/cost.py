@@ -51,8 +51,10 @@ class Rates(NamedTuple):
 
     def of(self, algo: str) -> float | None:
         """The rate of an algorithm; one with a learned scale that was not measured goes by its base."""
+        if algo in self.by_algo:
+            return self.by_algo[algo]
         base = {"aspc": "td3_bc", "aspc_plus": "aspc"}.get(algo, algo.removesuffix("+aspc"))
-        return self.by_algo.get(algo, self.by_algo.get(base, self.other))
+        return self.other if base == algo else self.of(base)
 
 
 class Line(NamedTuple):

@@ -11,7 +11,7 @@ from aspc.experiments.results import Results
 from aspc.report import claims, curves, tables
 from aspc.report.stats import Estimate
 from aspc.report.style import TASK_COLOURS, Style, in_turn, styles
-from aspc.report.view import MEASURES, View, averaged, in_order, prepare, quality_of, scores
+from aspc.report.view import MEASURES, OWN_SCALE, View, averaged, in_order, prepare, quality_of, scores
 
 MAIN_SUITES = (
     "main_table",
@@ -85,7 +85,7 @@ class Content:
         """Whose scale is drawn by quality and task: ASPC's, or the first learned one there is."""
         algo = dict(zip(self.view.places["series"], self.view.places["algo"], strict=True))
         drawn = dict.fromkeys(c.series for c in self.curves if c.metric == "scale")
-        learned = [series for series in drawn if algo[series].split("+")[-1] in ("aspc", "aspc_plus")]
+        learned = [series for series in drawn if algo[series].split("+")[-1] in OWN_SCALE]
         return "ASPC" if "ASPC" in learned else next(iter(learned), None)
 
     def scale_by_task(self) -> dict[str, list[Line]]:

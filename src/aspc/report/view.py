@@ -37,7 +37,8 @@ MEASURES = {"score": "normalised score", "success": "success rate, %", "return":
 # Settings that make another method of an algorithm. Others (sizes, a preset's tuned values) leave it what it is.
 OF_THE_SCALE = ("acting_ratio", "bc", "k_alpha", "l2", "l3_form", "outer_batch", "outer_loss", "scale_lr", "scale_mode")
 OF_TD3_BC = ("alpha", "critic_hidden_layers", "critic_layer_norm")
-ON_TD3_BC = ("aspc", "aspc_plus", "td3_bc", "wpc")
+OWN_SCALE = ("aspc", "aspc_plus")  # learn alpha without a base in their names
+ON_TD3_BC = (*OWN_SCALE, "td3_bc", "wpc")
 ONE_SETTING = ("a2pr",)  # has settings for some datasets, but the paper compares it with one for all
 FOLLOWS = ("scale_target", "scale_horizon")  # settings that follow from the dataset and the length of the run
 
@@ -69,7 +70,7 @@ def _words(algo: str, key: str, value: Any) -> str:
         return f"L3 form {value}"
     if key == "scale_mode":
         return f"{value} alpha"
-    name = {"scale_lr": "lr", "alpha": "alpha0" if algo in ("aspc", "aspc_plus") else "alpha"}.get(key, key)
+    name = {"scale_lr": "lr", "alpha": "alpha0" if algo in OWN_SCALE else "alpha"}.get(key, key)
     return f"{name} = {value:g}" if isinstance(value, float) else f"{name} = {value}"
 
 
