@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import signal
+from collections.abc import Iterator
 
 # Tests ask what a program computes, benchmarks how fast: here less time goes into making machine code better.
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_backend_optimization_level=1"
 
 import pytest
 
-from aspc.data import Dataset
+from aspc.data import Dataset, cache
 from aspc.training.run import use_compilation_cache
 from tiny import make_dataset
 
@@ -17,6 +19,19 @@ from tiny import make_dataset
 @pytest.fixture
 def tiny() -> Dataset:
     return make_dataset()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def default_signals() -> Iterator[None]:
+    """Handle SIGINT and SIGTERM as in a terminal, here and in the programs that tests start.
+
+    A background job of a shell script (`nohup make test &`, many CI systems) is started with SIGINT ignored.
+    """
+    defaults = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+    before = {number: signal.signal(number, handler) for number, handler in defaults.items()}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -28,3 +43,9 @@ def private_caches(tmp_path_factory: pytest.TempPathFactory) -> None:
     # One cache for all workers and for the programs that tests start: the same program is compiled once.
     os.environ["ASPC_COMPILATION_CACHE"] = str(shared / "compiled")
     use_compilation_cache()
+
+
+@pytest.fixture(autouse=True)
+def no_notes_on_slow_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine reading takes longer than it takes to say so, and tests count the lines of an error."""
+    monkeypatch.setattr(cache, "SHOW_AFTER", 3600.0)

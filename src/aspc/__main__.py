@@ -1,14 +1,13 @@
-"""The `aspc` command: finds the subcommand and loads only what it needs, so that help is there at once."""
+"""The `aspc` command: find the subcommand and load only what it needs, so that help appears at once."""
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from importlib import import_module
+
+from aspc.interrupts import DeferredInterrupts, Terminated
 
 # name → (module, function, what it does)
 COMMANDS: dict[str, tuple[str, str, str]] = {
@@ -22,6 +21,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "inspect": ("aspc.inspect", "main", "May I trust this policy? One page about a run."),
     "export": ("aspc.export", "main", "Write a policy as ONNX, StableHLO or plain NumPy."),
     "finetune": ("aspc.finetune", "main", "Go on from a run in its environment: offline to online."),
+    "verify-run": ("aspc.cli", "verify_run", "Check a run's files and checkpoints against their checksums."),
     "verify": ("aspc.cli", "verify", "Replay reference traces in float64: is this the authors' algorithm?"),
     "speed": ("aspc.training.speed_command", "main", "Measure steps per second here, and the share of the limit."),
 }
@@ -42,14 +42,23 @@ first steps:
 
 
 def usage() -> str:
-    return USAGE.format(commands="\n".join(f"  {name:8s} {what}" for name, (_, _, what) in COMMANDS.items()))
+    return USAGE.format(commands="\n".join(f"  {name:10s} {what}" for name, (_, _, what) in COMMANDS.items()))
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run a command. Returns the exit code: 0, 2 for what the user can mend, or the command's own."""
-    from aspc.errors import unknown_name
+    """Run a command and return the exit code: 0, 2 for mistakes that the user can fix, or the command's own."""
+    if argv is not None:
+        return exit_code(lambda: _run_command(argv))
+    code = exit_code(lambda: _run_command(sys.argv[1:]))
+    # CPython ends a process by SIGINT, whatever its exit code, once an interrupt has left code that `exec` or `eval`
+    # compiled from text (dataclasses and namedtuples are made so), even if it was handled. The next `exec` resets that.
+    exec("")
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # while Python shuts down Ctrl-C ends it, without a traceback
+    return code
 
-    argv = sys.argv[1:] if argv is None else argv
+
+def _run_command(argv: list[str]) -> int | None:
     if not argv or argv[0] in ("-h", "--help", "help"):
         print(usage())
         return 0
@@ -58,49 +67,37 @@ def main(argv: list[str] | None = None) -> int:
 
         print(f"aspc {version('aspc')}")
         return 0
+    if argv[0] not in COMMANDS:
+        from aspc.errors import unknown_name
 
-    def command() -> int | None:
-        if argv[0] not in COMMANDS:
-            raise unknown_name("command", argv[0], COMMANDS)
-        module, function, _ = COMMANDS[argv[0]]
-        return getattr(import_module(module), function)(argv[1:])
-
-    return exit_code(command)
-
-
-@contextmanager
-def no_interruption_lost() -> Iterator[None]:
-    """Python prints and forgets what is raised in a callback of the garbage collector, and JAX has one: a Ctrl-C that
-    comes there is given again, a moment later: in the hook itself it would be forgotten too, and on a busy machine it
-    takes a while until that is left."""
-    usual = sys.unraisablehook
-
-    def hook(forgotten: sys.UnraisableHookArgs) -> None:
-        if issubclass(forgotten.exc_type, KeyboardInterrupt):
-            threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
-        else:
-            usual(forgotten)
-
-    sys.unraisablehook = hook
-    try:
-        yield
-    finally:
-        sys.unraisablehook = usual
+        raise unknown_name("command", argv[0], COMMANDS)
+    module, function, _ = COMMANDS[argv[0]]
+    return getattr(import_module(module), function)(argv[1:])
 
 
 def exit_code(work: Callable[[], int | None]) -> int:
-    """Do some work. What the user can mend, or has interrupted, is one sentence on stderr and an exit code."""
+    """Do some work; mistakes that the user can fix, and interrupts, become a sentence on stderr and an exit code."""
+    code = None
+    try:
+        with DeferredInterrupts():
+            code = _exit_code(work)
+    except KeyboardInterrupt as interrupt:
+        is_terminated = isinstance(interrupt, Terminated)
+        interrupted = 128 + (signal.SIGTERM if is_terminated else signal.SIGINT)
+        if code != interrupted:  # otherwise the command has obeyed the signal and reported it already
+            print(f"aspc: {'terminated' if is_terminated else 'interrupted'}.", file=sys.stderr)
+        return interrupted
+    return code
+
+
+def _exit_code(work: Callable[[], int | None]) -> int:
     from aspc.errors import DISK_ERRORS, AspcError
 
     try:
-        with no_interruption_lost():
-            return work() or 0
+        return work() or 0
     except AspcError as error:
         print(f"aspc: {error}", file=sys.stderr)
         return getattr(error, "exit_code", 2)
-    except KeyboardInterrupt:
-        print("aspc: interrupted.", file=sys.stderr)
-        return 130
     except BrokenPipeError:  # the reader of our output (head, less) has seen enough
         sys.stderr.close()
         return 0
@@ -108,7 +105,8 @@ def exit_code(work: Callable[[], int | None]) -> int:
         if error.errno not in DISK_ERRORS:
             raise
         where = f"{error.filename}: " if error.filename else ""
-        print(f"aspc: {where}{error.strerror}; make room or choose another place, then do it again.", file=sys.stderr)
+        remedy = "check the path, make room or choose another place, then try again"
+        print(f"aspc: {where}{error.strerror}; {remedy}.", file=sys.stderr)
         return 2
 
 

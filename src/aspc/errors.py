@@ -14,7 +14,8 @@ class AspcError(Exception):
     """
 
 
-# What the system says of a disk that is full, read-only, somebody else's, or broken.
+# What the system reports for a disk that is full, read-only, somebody else's or broken, for a path that it cannot have,
+# and for files that were deleted while in use.
 DISK_ERRORS = (
     errno.ENOSPC,
     errno.EDQUOT,
@@ -25,6 +26,9 @@ DISK_ERRORS = (
     errno.EIO,
     errno.ENOTDIR,
     errno.EISDIR,
+    errno.ENAMETOOLONG,
+    errno.ENOENT,
+    errno.ESTALE,
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Callable
@@ -54,6 +55,9 @@ def make_folders(out: Path) -> None:
     aspc.train(write_logs(out / "logs.npz"), "bc", env=Counting, out=out / "run", quiet=True, **options, **small)
     config = json.loads((out / "run" / "config.json").read_text())
     (out / "run" / "config.json").write_text(json.dumps({**config, "env": "maze2d-umaze"}))
+    checksums = json.loads((out / "run" / "checksums.json").read_text())
+    checksums["files"]["config.json"] = hashlib.sha256((out / "run" / "config.json").read_bytes()).hexdigest()
+    (out / "run" / "checksums.json").write_text(json.dumps(checksums))
 
     data = make_dataset()
     members = [fleet.Member(name, data, seed) for name, seed in (("one", 0), ("two", 1))]

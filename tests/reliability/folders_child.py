@@ -14,6 +14,7 @@ import pickle
 import shutil
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -30,9 +31,14 @@ MARK = "unpickled"
 
 def use_run(path: Path) -> None:
     from aspc.cli import _model, final_scale
-    from aspc.training.folder import Run
+    from aspc.errors import AspcError
+    from aspc.training.checksums import verify
+    from aspc.training.folder import CHECKSUMS, Run
     from aspc.training.run import recorded_algorithm, recorded_options
 
+    if (path / CHECKSUMS).exists():
+        with suppress(AspcError):  # it says that the run is damaged, which the readers below have to find out as well
+            verify(path)
     run = Run(path)
     repr(run), run.metrics, run.evaluations, run.result, run.env, final_scale(run)
     recorded_options(run.config), recorded_algorithm(run.config), _model(path)
@@ -49,12 +55,15 @@ def use_fleet(path: Path) -> None:
 
 
 def use_checkpoints(path: Path) -> None:
+    from aspc.errors import AspcError
     from aspc.training.checkpoint import Checkpoints
 
     checkpoints = Checkpoints(path, read_only=True)
     try:
         step = checkpoints.latest_step()
         if step is not None:
+            with suppress(AspcError):
+                checkpoints.verify(step)
             state = checkpoints.restore(step, checkpoint_state())
             assert all(state[name].shape == leaf.shape for name, leaf in checkpoint_state().items())
     finally:

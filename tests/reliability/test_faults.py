@@ -4,9 +4,11 @@ tests/training/test_run.py, tests/experiments/test_bench.py and, at random momen
 from __future__ import annotations
 
 import datetime
+import errno
 import functools
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,13 +21,15 @@ import pytest
 from small_runs import SHORT, SMALL
 
 import aspc
-from aspc.__main__ import main
-from aspc.errors import AspcError
+from aspc.__main__ import exit_code, main
+from aspc.errors import AspcError, DiskTrouble
 from aspc.experiments import results
 from aspc.training import evaluation, trainer
 from aspc.training import run as run_module
+from aspc.training.checkpoint import Checkpoints
 from aspc.training.evaluation import Evaluator
 from aspc.training.folder import Run
+from aspc.training.trainer import Trainer
 from tiny import make_dataset
 
 HERE = Path(__file__).parent
@@ -58,7 +62,7 @@ def small_disk(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     disk = tmp_path_factory.mktemp("small") / "disk"
     disk.mkdir()
     command = [*words, sys.executable, "-W", "error", str(HERE / "full_disk.py"), str(disk)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1800)
     assert done.returncode == 0, done.stderr[-3000:]
     assert "Traceback" not in done.stderr, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
@@ -73,6 +77,34 @@ def test_a_full_disk_loses_nothing_and_a_run_goes_on_when_there_is_room(small_di
     stopped = [case for case in small_disk["training"] if case["first"] != "done"]
     assert len(stopped) >= 6
     assert sum("continue with: aspc train --resume" in case["first"] for case in stopped) >= 5
+
+
+NO_ROOM_FOR_FOLDERS = """
+import errno, os, sys
+from pathlib import Path
+import numpy as np
+from aspc.training.checkpoint import Checkpoints
+
+checkpoints = Checkpoints(Path(sys.argv[1]))
+
+def full(path, *_, **__):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+os.mkdir = full
+try:
+    checkpoints.save(40, {"weight": np.zeros((8, 8), np.float32)})
+    checkpoints.close()
+except OSError as error:
+    print(error.strerror)
+"""
+
+
+def test_a_process_exits_after_its_disk_was_full(tmp_path: Path) -> None:
+    """Threads of Orbax that wait for a folder which cannot be made must not keep it alive."""
+    command = [sys.executable, "-c", NO_ROOM_FOR_FOLDERS, str(tmp_path / "checkpoints")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout == "No space left on device\n"
 
 
 def test_results_exports_and_conversions_on_a_full_disk_are_whole_or_absent(small_disk: dict[str, Any]) -> None:
@@ -118,6 +150,78 @@ def test_a_folder_with_the_rest_of_a_killed_start_can_be_used(tmp_path: Path) ->
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / ".config.json.abc123").write_text('{"algo": ')
     assert aspc.train(make_dataset(), "bc", out=tmp_path / "run", **SHORT).result["steps"] == 80
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [
+        (Trainer, "_announce"),
+        (Trainer, "_look_at"),
+        (Trainer, "_write_status"),
+        (Trainer, "_save_policies"),
+        (Trainer, "_outcome"),
+        (Checkpoints, "save"),
+        (Checkpoints, "close"),
+    ],
+)
+def test_a_run_folder_deleted_during_training_ends_in_a_sentence(
+    owner: type, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = getattr(owner, name)
+
+    def delete_first(*arguments: Any) -> Any:
+        shutil.rmtree(tmp_path / "run", ignore_errors=True)
+        return original(*arguments)
+
+    monkeypatch.setattr(owner, name, delete_first)
+    with pytest.raises(AspcError, match=r"was deleted or moved during training|There is no run in") as failure:
+        aspc.train(make_dataset(), "bc", out=tmp_path / "run", **SHORT)
+    assert "\n" not in str(failure.value)
+
+
+LONG = "x" * 300
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["train", "--out", LONG, "--steps", "10"],
+        ["train", LONG],
+        ["train", "--resume", LONG],
+        ["eval", LONG],
+        ["bench", "embedded", "--out", LONG],
+        ["results", LONG],
+        ["data", "info", f"{LONG}.csv"],
+        ["export", LONG, "--format", "numpy"],
+    ],
+    ids=lambda words: " ".join(words).replace(LONG, "LONG"),
+)
+def test_a_name_that_is_too_long_is_reported_in_a_sentence(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(words) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "File name too long" in line
+
+
+@pytest.mark.parametrize("number", [errno.ESTALE, errno.ENOENT, errno.ENAMETOOLONG])
+def test_other_errors_of_a_disk_are_sentences(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A network disk that is gone, while a run is written and while a command reads."""
+
+    def broken(*_: Any) -> None:
+        raise OSError(number, os.strerror(number), str(tmp_path / "file"))
+
+    with monkeypatch.context() as stale:
+        stale.setattr(Trainer, "_write_status", broken)
+        with pytest.raises(DiskTrouble, match=r"fix that, then continue with: aspc train --resume"):
+            aspc.train(make_dataset(), "bc", out=tmp_path / "run", **SHORT)
+    assert aspc.train(make_dataset(), resume=tmp_path / "run", quiet=True).result is not None
+    assert exit_code(broken) == 2  # type: ignore[arg-type]
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"aspc: {tmp_path / 'file'}: {os.strerror(number)}; ")
 
 
 # ── clocks ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -237,8 +341,6 @@ def test_a_worker_that_fails_twice_ends_the_run_in_a_sentence_and_it_can_go_on(
 def test_a_run_folder_cannot_name_a_module_to_import(
     folders: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    import shutil
-
     (tmp_path / "evil_module.py").write_text("raise SystemExit('imported')")
     run = shutil.copytree(folders / "run", tmp_path / "run")
     config = json.loads((run / "config.json").read_text())
@@ -248,7 +350,7 @@ def test_a_run_folder_cannot_name_a_module_to_import(
             if words[0] == "eval" and "env" not in change:
                 continue
             assert main([str(word) for word in words]) == 2
-            assert "to import" in capsys.readouterr().err
+            assert "would import a module" in capsys.readouterr().err
     assert os.path.exists(run)
 
 
@@ -257,7 +359,7 @@ def test_who_trusts_an_environment_names_it_again(folders: Path) -> None:
     run = Run(folders / "run")
     run.config["dataset"]["options"]["env"] = "mine:Env-v0"
     assert run.data_options("mine:Env-v0")["env"] == "mine:Env-v0"
-    with pytest.raises(AspcError, match="give it again as --env"):
+    with pytest.raises(AspcError, match="give it again: --env mine:Env-v0"):
         run.data_options("other:Env-v0")
 
 

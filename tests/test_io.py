@@ -1,0 +1,102 @@
+"""Files that are written: whole, durable, and with the permissions that the user chose."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from aspc import io
+from aspc.data.streaming import META, ROWS, pack
+from aspc.export import write_folder
+from aspc.io import flush, write_atomically
+from tiny import make_dataset
+
+
+@contextmanager
+def umask(mask: int) -> Iterator[None]:
+    before = os.umask(mask)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@pytest.mark.parametrize(("mask", "file", "folder"), [(0o077, 0o600, 0o700), (0o022, 0o644, 0o755)])
+def test_permissions_follow_the_umask(tmp_path: Path, mask: int, file: int, folder: int) -> None:
+    with umask(mask):
+        write_atomically(tmp_path / "a", b"1")
+        write_folder(tmp_path / "exported", {"b": b"2"})
+    assert mode(tmp_path / "a") == mode(tmp_path / "exported" / "b") == file
+    assert mode(tmp_path / "exported") == folder
+
+
+def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_atomically(tmp_path / "a", b"old")
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(io.os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        write_atomically(tmp_path / "a", b"new")
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+    assert (tmp_path / "a").read_bytes() == b"old"
+
+
+@pytest.fixture
+def flushed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Path]]:
+    """Every flush and every rename, in order."""
+    events: list[tuple[str, Path]] = []
+    fsync, replace = os.fsync, os.replace
+
+    def spy_fsync(descriptor: int) -> None:
+        events.append(("flush", Path(os.readlink(f"/proc/self/fd/{descriptor}"))))
+        fsync(descriptor)
+
+    def spy_replace(source: Path, target: Path) -> None:
+        events.append(("rename", Path(target)))
+        replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", spy_fsync)
+    monkeypatch.setattr(os, "replace", spy_replace)
+    return events
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc to see what is flushed")
+def test_a_rename_is_flushed_with_its_folder(tmp_path: Path, flushed: list[tuple[str, Path]]) -> None:
+    write_atomically(tmp_path / "a", b"1")
+    kinds = [kind for kind, _ in flushed]
+    assert kinds == ["flush", "rename", "flush"]
+    assert flushed[-1] == ("flush", tmp_path)
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc to see what is flushed")
+def test_packed_data_are_flushed_with_their_description(tmp_path: Path, flushed: list[tuple[str, Path]]) -> None:
+    pack(make_dataset(rows=100), tmp_path / "packed")
+    renamed = flushed.index(("rename", tmp_path / "packed"))
+    before = {path.name.lstrip(".").partition(".json")[0] for kind, path in flushed[:renamed] if kind == "flush"}
+    assert {ROWS, META.removesuffix(".json")} <= before
+    assert ("flush", tmp_path) in flushed[renamed:]
+
+
+def test_a_file_system_that_cannot_flush_a_folder_is_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: int) -> None:
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+
+    monkeypatch.setattr(io.os, "fsync", refuse)
+    flush(tmp_path)
+    (tmp_path / "a").touch()
+    with pytest.raises(OSError, match="Invalid argument"):
+        flush(tmp_path / "a")
