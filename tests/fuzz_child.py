@@ -3,13 +3,16 @@
     python fuzz_child.py FOLDER SUFFIX FIRST LAST
 
 Case i is the valid file FOLDER/whole + SUFFIX, damaged by a generator seeded with i. The number of a case is printed
-before it is read, so that after a crash it is known. A policy's suffix is .safetensors; the others are datasets'.
+before it is read, so that after a crash it is known. A policy's suffix is .safetensors; the others are datasets', which
+are read as users read them, by one `LimitedReader` after another: its process is started again where a file ended it.
 """
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
+import os
 import resource
 import signal
 import subprocess
@@ -24,12 +27,15 @@ import numpy as np
 
 from aspc.data import files
 from aspc.data.dataset import Dataset
+from aspc.data.limited_reader import LimitedReader
 from aspc.errors import AspcError
 from aspc.policy import Policy
 
 SECONDS = 20  # for one file; then the default action of SIGALRM ends the process, which counts as a hang
 MEMORY = 6 << 30
 POLICY_MEMORY = 2 << 30
+READ_MEMORY = 500_000_000  # the budget of the process that reads a dataset
+READ_OVERHEAD = 300_000_000  # the interpreter and its libraries
 
 
 def damage(whole: bytes, case: int) -> bytes:
@@ -67,6 +73,8 @@ def damage_file(whole: bytes, suffix: str, case: int) -> bytes:
     """A damaged file; of an archive every other case has a wounded member in a sound archive, past its checksums."""
     if suffix == ".safetensors" and case % 3:
         return damage_header(whole, case)
+    if suffix == ".csv.gz" and case % 4:  # else most cases end at gzip's checksum
+        return gzip.compress(damage(gzip.decompress(whole), case), compresslevel=1)
     if suffix != ".npz" or case % 2:
         return damage(whole, case)
     buffer = io.BytesIO()
@@ -111,27 +119,36 @@ def replace_one(tree: Any, value: Any, rng: np.random.Generator) -> None:
         tree[key] = value
 
 
-def read(path: Path) -> None:
-    """Read as users do, and use what was read."""
-    if path.suffix == ".safetensors":
-        policy = Policy.load(path)
-        with np.errstate(all="ignore"):
-            assert policy.act(np.zeros((2, policy.observation_size))).shape == (2, policy.action_size)
+def read_policy(path: Path) -> None:
+    """Load a policy and use it."""
+    policy = Policy.load(path)
+    with np.errstate(all="ignore"):
+        assert policy.act(np.zeros((2, policy.observation_size))).shape == (2, policy.action_size)
+
+
+def read_dataset(path: Path, reader: LimitedReader) -> None:
+    """Read as users do, and use what was read; of HDF5 files every other one as if it were packed."""
+    if path.suffix in files.HDF5_SUFFIXES and path.stat().st_size % 2:
+        stated = reader.call("open_hdf5", path, key_map={}).value
+        for key in stated["keys"]:
+            rows = reader.call("read_hdf5_rows", path, key=key, start=10, stop=20).arrays["rows"]
+            assert len(rows) == max(0, min(10, stated["rows"] - 10))
     else:
-        Dataset.from_arrays(**files.extract(path, {}).arrays)
+        Dataset.from_arrays(**files.read_with(reader, path, {}).arrays)
 
 
-def fuzz(folder: Path, suffix: str, cases: int, child: str = __file__) -> tuple[int, list[int]]:
-    """Run all cases in children; returns how many were refused and which ones crashed or hung a child."""
-    first, refused, crashed = 0, 0, []
+def fuzz(folder: Path, suffix: str, cases: int, child: str = __file__, first: int = 0) -> tuple[int, list[int]]:
+    """Run all cases from `first` on in children; returns how many were refused, and which ones ended a child."""
+    refused, crashed, cases = 0, list[int](), first + cases
     while first < cases:
         command = [sys.executable, "-W", "error", child, str(folder), suffix, str(first), str(cases)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=3600, check=False)
         lines = done.stdout.splitlines()
-        wrong = [line for line in lines if line.startswith(("TRACEBACK", "TWO LINES"))]
+        wrong = [line for line in lines if line.startswith(("TRACEBACK", "TWO LINES", "TOO MUCH MEMORY"))]
         assert not wrong, "\n".join(wrong[:5])
         if done.returncode == 0:
-            return refused + int(lines[-1].split()[1]), crashed
+            (done_line,) = [line for line in lines if line.startswith("refused")]
+            return refused + int(done_line.split()[1]), crashed
         assert done.returncode < 0, done.stderr[-2000:]  # ended by a signal, or the test itself is broken
         crashed.append(int(lines[-1]))
         first = crashed[-1] + 1
@@ -143,10 +160,19 @@ def main(folder: Path, suffix: str, first: int, last: int) -> None:
     path = folder / f"damaged{suffix}"
 
     def damaged(case: int) -> Path:
+        path.unlink(missing_ok=True)  # HDF5 takes a file that it has open for the same one
         path.write_bytes(damage_file(whole, suffix, case))
         return path
 
-    read_all(first, last, POLICY_MEMORY if suffix == ".safetensors" else MEMORY, damaged, read)
+    if suffix == ".safetensors":
+        read_all(first, last, POLICY_MEMORY, damaged, read_policy)
+        return
+    os.environ["ASPC_READ_MEMORY"] = str(READ_MEMORY)
+    with LimitedReader() as reader:
+        read_all(first, last, MEMORY, damaged, lambda path: read_dataset(path, reader))
+    peak = 1024 * resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    if peak > READ_MEMORY + READ_OVERHEAD:
+        print(f"TOO MUCH MEMORY: {peak:,} bytes", flush=True)
 
 
 def read_all(first: int, last: int, memory: int, damaged: Callable[[int], Path], read: Callable[[Path], None]) -> None:

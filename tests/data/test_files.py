@@ -7,6 +7,7 @@ import io
 import json
 import os
 import re
+import subprocess
 import warnings
 import zipfile
 from pathlib import Path
@@ -19,6 +20,7 @@ from small_logs import make_log, shared_folder
 from aspc import data
 from aspc.data import files, streaming
 from aspc.data.dataset import Dataset
+from aspc.data.limited_reader import LimitedReader
 from aspc.data.summary import summarise
 from aspc.errors import AspcError
 
@@ -501,15 +503,15 @@ def test_facts_of_an_npz_are_plain_arrays_of_honest_size(
     assert dataset.env is None  # a file cannot name a module to import
     for fact, says in (
         (np.array(["x", 1], dtype=object), "'aspc_env' holds pickled Python objects"),
-        (np.array("x" * 300_000), "'env' has 1,200,000 bytes, which is no such fact"),
+        (np.array("x" * 300_000), "'aspc_env' has 1,200,000 bytes, too large for metadata"),
         (np.array(b"bytes"), "'aspc_env' must hold numbers, not"),
     ):
         np.savez(path, **log, aspc_env=fact)
         refuse(path, says)
     np.savez(path, **log, aspc_action_low=np.array("junk"))
     assert len(data.load(path)) == 60
-    monkeypatch.setattr(files, "available_memory", lambda: sum(a.nbytes for a in log.values()) + 10)
-    refuse(path, "more than this machine's free memory")
+    monkeypatch.setenv("ASPC_READ_MEMORY", str(sum(a.nbytes for a in log.values()) + 10))
+    refuse(path, "may be used for reading")
 
 
 def test_claims_of_too_many_rows_are_refused_at_once(tmp_path: Path, log: dict[str, np.ndarray]) -> None:
@@ -532,9 +534,11 @@ def test_claims_of_too_many_rows_are_refused_at_once(tmp_path: Path, log: dict[s
 
 
 def test_sizes_beyond_the_memory_are_refused(tmp_path: Path, log: dict[str, np.ndarray], monkeypatch) -> None:
-    monkeypatch.setattr(files, "available_memory", lambda: 100)
+    monkeypatch.setenv("ASPC_READ_MEMORY", "100")
     np.savez(tmp_path / "x.npz", **log)
-    refuse(tmp_path / "x.npz", "more than this machine's free memory.*convert")
+    refuse(tmp_path / "x.npz", "x.npz needs 8.0 MB of memory, but only 0.0 MB may be used.*convert FILE.hdf5 FOLDER")
+    write_hdf5(tmp_path / "x.hdf5", log)
+    refuse(tmp_path / "x.hdf5", r"x.hdf5 needs .* to stream it, pack it with `aspc data convert x.hdf5 FOLDER`")
 
 
 @pytest.mark.parametrize(
@@ -703,9 +707,9 @@ def test_a_crash_of_the_reader_becomes_a_sentence(tmp_path: Path, log: dict[str,
     (site / "h5py.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)\n")
     monkeypatch.setenv("PYTHONPATH", str(site))
     refuse(path, "the file is damaged .its reader stopped with status -11.")
-    (site / "h5py.py").write_text("import time\ntime.sleep(60)\n")
-    with pytest.raises(AspcError, match="did not end"), files.ChildReader(patience=1.0) as reader:
-        reader.extract(path, {})
+    (site / "h5py.py").write_text("import time\ndef File(*_):\n    time.sleep(600)\n")
+    with pytest.raises(AspcError, match="no progress for 1 seconds"), LimitedReader(timeout_seconds=1.0) as reader:
+        files.read_with(reader, path, {})
 
 
 def test_a_module_beside_a_log_is_not_run(tmp_path: Path, log: dict[str, np.ndarray], monkeypatch) -> None:
@@ -719,13 +723,13 @@ def test_a_module_beside_a_log_is_not_run(tmp_path: Path, log: dict[str, np.ndar
 
 def test_a_folder_is_read_by_one_child_and_the_file_that_ends_it_is_named(tmp_path: Path, log, monkeypatch) -> None:
     started = []
-    popen = files.subprocess.Popen
+    popen = subprocess.Popen
 
     def counted(*args, **options):
         started.append(args)
         return popen(*args, **options)
 
-    monkeypatch.setattr(files.subprocess, "Popen", counted)
+    monkeypatch.setattr(subprocess, "Popen", counted)
     for i in range(4):
         write_without_ends(tmp_path / f"{i}{('.parquet', '.hdf5', '.csv', '.arrow')[i]}", log)
     with pytest.raises(AspcError, match=r"0\.parquet, or in another order"):  # an HDF5 file has no names of columns
@@ -797,16 +801,16 @@ def test_a_question_mark_in_a_file_name_is_just_that(tmp_path: Path, log: dict[s
 def test_generated_mazes_are_cached(tmp_path: Path, monkeypatch) -> None:
     from aspc.data import maze2d
 
-    first = data.load("maze2d-medium-noisy?steps=2000&seed=4")
+    first = data.load("maze2d-medium-clean?steps=2000&seed=4")
     monkeypatch.setattr(maze2d, "generate", None)  # not called again
-    again = data.load("maze2d-medium-noisy", steps=2000, seed=4)
+    again = data.load("maze2d-medium-clean", steps=2000, seed=4)
     np.testing.assert_array_equal(first.observations, again.observations)
-    assert (first.env, len(first), first.never_ends) == ("maze2d-medium-noisy", 2000, True)
+    assert (first.env, len(first), first.timeouts.any()) == ("maze2d-medium-clean", 2000, True)
     assert (first.ref_min, first.ref_max) == (13.13, 277.39)
     (cached,) = (tmp_path / "cache" / "generated").glob("*.hdf5")
     cached.write_bytes(b"broken")
     with pytest.raises(AspcError, match="damaged; delete it"):
-        data.load("maze2d-medium-noisy?steps=2000&seed=4")
+        data.load("maze2d-medium-clean?steps=2000&seed=4")
 
 
 def test_real_files() -> None:

@@ -1,7 +1,6 @@
-"""Damaged files of every kind: a dataset or one clear sentence, never a traceback, never a hang.
+"""Damaged files of every kind: a dataset or one clear sentence, never a traceback, a hang, or too much memory.
 
-Reading happens in a child process. Where a C library crashes there, the same file is loaded as users load it, and that
-must end in the same clean error.
+Each file is read as users read it. A library that crashes or hangs ends the process that reads, which gives a sentence.
 """
 
 from __future__ import annotations
@@ -9,15 +8,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from small_logs import make_log
 from test_files import columns, write_csv, write_hdf5, write_table
 
-from aspc import data
-from aspc.errors import AspcError
-from fuzz_child import damage_file, fuzz
+from fuzz_child import fuzz
 
-SUFFIXES = [".hdf5", ".h5", ".npz", ".parquet", ".arrow", ".csv"]
+SUFFIXES = [".hdf5", ".h5", ".npz", ".parquet", ".arrow", ".feather", ".csv", ".csv.gz"]
 
 
 def write_whole(folder: Path, suffix: str) -> None:
@@ -33,24 +31,21 @@ def write_whole(folder: Path, suffix: str) -> None:
             "aspc_ref_min": np.array(1.0),
         }
         np.savez_compressed(path, **log, **facts)
-    elif suffix == ".csv":
+    elif suffix == ".feather":  # the same as .arrow, with compressed buffers
+        table = pa.table(columns(log))
+        with pa.ipc.new_file(path, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+            writer.write_table(table)
+    elif suffix in (".csv", ".csv.gz"):
         write_csv(path, columns(log))
     else:
         write_table(path, columns(log))
 
 
-def check(folder: Path, suffix: str, cases: int) -> None:
+def check(folder: Path, suffix: str, cases: int, first: int = 0) -> None:
     write_whole(folder, suffix)
-    refused, crashed = fuzz(folder, suffix, cases)
+    refused, crashed = fuzz(folder, suffix, cases, first=first)
     assert refused > cases / 20  # else the damage does nothing
-    if suffix in (".npz", ".csv"):
-        assert crashed == []  # these are read without a child
-    whole = (folder / f"whole{suffix}").read_bytes()
-    for case in crashed:
-        path = folder / f"case{case}{suffix}"
-        path.write_bytes(damage_file(whole, suffix, case))
-        with pytest.raises(AspcError, match="damaged"):
-            data.load(path)
+    assert crashed == []  # a crash or a hang in the reader's process, not in the one that asks
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)

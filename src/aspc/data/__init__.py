@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import os
-import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -36,7 +35,7 @@ def downloaded_file(name: str) -> Path | None:
 def load(name_or_path: str | os.PathLike[str], **options: Any) -> Dataset:
     """A dataset by its name or path.
 
-    Names: a generated maze (`maze2d-umaze`, `maze2d-umaze-noisy`, ..., with `?steps=1000000&seed=1` if wished), a
+    Names: a generated maze (`maze2d-umaze`, `maze2d-umaze-clean`, ..., with `?steps=1000000&seed=1` if wished), a
     D4RL dataset (`hopper-medium-v2`), an OGBench single task, a Minari id (`D4RL/pen/human-v2`).
     Paths: HDF5, NPZ, Parquet, Arrow, CSV, or a folder of episodes. Options are those of the kind's own loader
     (`aspc.data.files.load` for paths); one that the kind does not know is an error.
@@ -79,7 +78,7 @@ def _loader(name: str) -> Callable[..., Dataset]:
         return partial(files.load, path)
     if ogbench.is_single_task(name):
         return partial(ogbench.load, name)
-    if name.startswith(minari.PREFIX) or ("/" in name and re.search(r"-v\d+$", name)):
+    if minari.is_id(name):
         return partial(minari.load, name)
     if not difflib.get_close_matches(name, known_names(), n=1, cutoff=0.5):
         raise AspcError(f"{name!r} is no file here and no dataset's name; `aspc data list` shows the names.")

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
+import re
+import shutil
+import socket
 import sys
 import threading
 import time
@@ -15,6 +19,7 @@ import platformdirs
 from filelock import FileLock
 
 from aspc.errors import AspcError
+from aspc.io import replace_durably
 
 SHOW_AFTER = 2.0  # seconds until a progress bar appears, or a sentence on what is waited for
 
@@ -72,16 +77,51 @@ def doing_after(seconds: float, action: Callable[[], object]) -> Iterator[None]:
         timer.cancel()
 
 
+def temporary_name(path: Path) -> Path:
+    """Return the hidden name beside `path` that this process writes to before it renames. It states the owner."""
+    return path.with_name(f".{path.name}.{_host()}-{os.getpid()}.tmp")
+
+
+def _host() -> str:
+    """Return a short name of this machine, or of this container: processes are known by number within one only."""
+    return hashlib.blake2b(socket.gethostname().encode(), digest_size=4).hexdigest()
+
+
+def remove_stale(path: Path) -> None:
+    """Remove what killed processes of this machine left under their temporary names for `path`.
+
+    One of them may have had the number that this process has now.
+    """
+    owned = re.compile(re.escape(f".{path.name}.{_host()}-") + r"(\d+)\.tmp")
+    with contextlib.suppress(OSError):
+        for left in path.parent.iterdir():
+            owner = owned.fullmatch(left.name)
+            if owner and (int(owner[1]) == os.getpid() or not _is_running(int(owner[1]))):
+                if left.is_dir() and not left.is_symlink():
+                    shutil.rmtree(left, ignore_errors=True)
+                else:
+                    left.unlink(missing_ok=True)
+
+
+def _is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:  # it is somebody else's
+        return True
+    return True
+
+
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """A temporary name beside `path` to write to; moved onto it when the block ends well, else removed."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = temporary_name(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        remove_stale(path)
         yield temporary
-        with open(temporary, "rb+") as file:
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+        replace_durably(temporary, path)
     except OSError as error:
         # HDF5 says much more than the system does, on several lines.
         why = os.strerror(error.errno) if error.errno else " ".join(str(error).split())

@@ -179,16 +179,16 @@ def _download(name: str) -> list[Any]:
 
 @dataclass(frozen=True)
 class Make:
-    """Make a dataset with a scripted walker: maze2d-{umaze,medium,large}[-noisy], pointmaze-{medium,large,giant}."""
+    """Generate maze2d-{umaze,medium,large}[-clean] or pointmaze-{medium,large,giant} with a scripted controller."""
 
     name: Name
     """Which one to make."""
     out: Path | None = None
     """File to write: .hdf5 (D4RL's layout) for maze2d, .npz (OGBench's) for pointmaze; default: NAME in this folder."""
     steps: int | None = None
-    """Steps in all; by default a million."""
+    """Total steps; by default the benchmark's size (1 to 4 million)."""
     noise: float | None = None
-    """Standard deviation of the noise on actions; by default the name's (0 or 0.5)."""
+    """Standard deviation of the action noise; by default 0.5, or 0 for -clean."""
     seed: int = 0
     """Random seed."""
 
@@ -196,9 +196,9 @@ class Make:
         if self.seed < 0:
             raise AspcError(f"--seed must be 0 or more, not {self.seed}.")
         if self.name in maze2d.NAMES:
-            steps = maze2d.DEFAULT_STEPS if self.steps is None else self.steps
-            path, facts = self._path(".hdf5", steps), {"env": self.name}
             maze, usual = maze2d.parse_name(self.name)
+            steps = maze2d.DEFAULT_STEPS[maze] if self.steps is None else self.steps
+            path, facts = self._path(".hdf5", steps), {"env": self.name}
             with cache.progress(f"Making {self.name}", steps) as advance:
                 arrays = maze2d.generate(maze, steps, self.seed, self._noise(usual), advance)
             files.write_hdf5(path, arrays, facts)

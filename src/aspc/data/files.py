@@ -1,41 +1,40 @@
 """Reading and writing datasets as files: HDF5 (D4RL's layout or a key map), NPZ, Parquet, Arrow, CSV, folders.
 
-Nothing is unpickled, sizes that a header claims are checked before memory is taken, and formats that C libraries
-parse (HDF5, Parquet, Arrow) are read in a child process, so that a damaged file ends in a sentence, not a crash.
+Nothing is unpickled. Sizes that a header states are checked before memory is taken. Every file is parsed in a child
+process with a memory limit and a timeout (`LimitedReader`), so that a damaged file ends in a sentence, not a crash.
 """
 
 from __future__ import annotations
 
-import csv
+import errno
 import fnmatch
-import gzip
-import hashlib
+import io
 import json
+import math
 import os
 import re
-import subprocess
 import sys
-import tempfile
-import threading
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from aspc.data import cache, d4rl
+from aspc.data import cache, d4rl, hdf5_data
+from aspc.data.array_files import ArrayFile
 from aspc.data.dataset import Dataset, checked_flags
-from aspc.errors import AspcError, MissingExtra
+from aspc.data.limited_reader import LimitedReader
+from aspc.data.limits import ReadLimits, memory_budget, size_text, too_large
+from aspc.errors import AspcError
 
 Arrays = dict[str, Any]  # NumPy arrays by name
 KeyMap = Mapping[str, str | Sequence[str]]  # which stored names hold which array: `checked_map` makes sure
 
 FACTS_KEY = "aspc"  # attribute of HDF5 files that we write: environment, bounds and scores, as JSON
 FACTS_PREFIX = "aspc_"  # of the arrays that say the same in an NPZ file: numbers, or text as NumPy's unicode
-MOST_FACTS = 1_000_000  # bytes of each of these
+MAX_FACT_BYTES = 1_000_000  # of each of these
 NUMBERS = ("action_low", "action_high", "ref_min", "ref_max")
 NAMES = ("observation_names", "action_names")
 STORED_FACTS = {f"{FACTS_PREFIX}{key}": key for key in ("env", *NUMBERS, *NAMES)}
@@ -71,41 +70,16 @@ HDF5_SUFFIXES = (".hdf5", ".h5")
 TABLE_SUFFIXES = (".parquet", ".arrow", ".feather")
 CSV_SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz")
 SUFFIXES = (*HDF5_SUFFIXES, ".npz", *TABLE_SUFFIXES, *CSV_SUFFIXES)
-SEPARATORS = ",;\t"  # of a CSV's cells
-TRUTHS = ("true", "false")
-FLAG_WORDS = {**dict.fromkeys(("true", "t", "yes", "y"), 1.0), **dict.fromkeys(("false", "f", "no", "n"), 0.0)}
-OR_DROP_LINE = "or drop that line and give the rows after it another episode"
 UNNEEDED_ARRAYS = ("infos", "infos/*", "metadata/*", "qpos", "qvel")  # of D4RL's and OGBench's files
-DECIMAL_COMMA = re.compile(r"[+-]?\d*,\d+([eE][+-]?\d+)?")
-LARGEST = float(np.finfo(np.float32).max)
 
-MOST_COMPRESSED = 1100  # deflate's best ratio is 1032 : 1
-SLOWEST_READ = 10e6  # bytes a second: a child that takes longer than a file of this rate is given up
-PATIENCE = 60.0  # seconds that any file may take
-
-
-# ── sizes that a header claims ──────────────────────────────────────────────────────────────────────────────────────
-
-
-def available_memory() -> int:
-    """Bytes of host memory that can still be taken."""
-    try:
-        with open("/proc/meminfo", encoding="ascii") as file:
-            for line in file:
-                if line.startswith("MemAvailable:"):
-                    return int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
-def refuse_too_large(claimed: int, name: str) -> None:
-    """An error where a file claims more bytes than there is memory for."""
-    if claimed > available_memory():
-        raise AspcError(
-            f"{name}: it claims {claimed / 1e9:,.1f} GB of arrays, more than this machine's free memory; "
-            "if that is right, turn it into a packed folder with `aspc data convert` and stream it."
-        )
+MAX_MEMBERS = 10_000  # of an NPZ file
+MAX_NPY_HEADER = 65_536  # bytes; NumPy itself parses no more than 10,000
+PART_BYTES = 4_000_000  # of an array that are read at once
+UNREADABLE = (errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE, errno.ENOENT, errno.EISDIR)
+OUT_OF_MEMORY = re.compile(
+    r"(can't|unable to|could not|failed to) (allocate|reserve)|allocation failed|out of memory", re.I
+)
+Result = TypeVar("Result")
 
 
 # ── which stored name is which array ────────────────────────────────────────────────────────────────────────────────
@@ -192,8 +166,8 @@ def _mapped(key: str) -> str:
     return f"--map {key}=NAME, in Python key_map={{{key!r}: 'NAME'}}"
 
 
-def _extracted(arrays: Arrays, notes: Sequence[str], facts: dict[str, Any], name: str) -> Extracted:
-    """What a reader found, with whole flags."""
+def completed(arrays: Arrays, notes: Sequence[str], facts: dict[str, Any], name: str) -> Extracted:
+    """Return what a reader found, with whole flags."""
     whole, more = complete_flags(arrays, len(arrays["observations"]), name)
     return Extracted(whole, [*notes, *more], facts)
 
@@ -231,21 +205,23 @@ def complete_flags(arrays: Arrays, length: int, name: str) -> tuple[Arrays, list
 # ── readers, one a format: path and key map in, arrays and notes out ────────────────────────────────────────────────
 
 
-def _read_hdf5(path: Path, key_map: KeyMap, one_episode: bool) -> Extracted:
+def _read_hdf5(path: Path, key_map: KeyMap, one_episode: bool, limits: ReadLimits) -> Extracted:
     import h5py
 
     with h5py.File(path, "r") as file:
-        stored: list[str] = []
-        file.visititems(lambda key, item: stored.append(key) if isinstance(item, h5py.Dataset) else None)
+        stored = hdf5_data.stored_arrays(file, path.name, limits)
         found, notes = resolve_keys(stored, key_map, path.name, one_episode)
-        total = 0
+        needed = decoding = 0
         for source in found.values():
-            total += check_hdf5_dataset(file[source], f"{path.name}: {source!r}")
-        refuse_too_large(total, path.name)
-        arrays = {key: np.asarray(file[source][()]) for key, source in found.items()}
+            dataset = file[source]
+            stated = hdf5_data.check_dataset(dataset, f"{path.name}: {source!r}")
+            needed += hdf5_data.loading_bytes(dataset.dtype, stated // dataset.dtype.itemsize)
+            decoding = max(decoding, hdf5_data.decoding_bytes(dataset))
+        limits.require(needed + decoding, path.name)
+        arrays = {key: hdf5_data.copy_dataset(file[source], limits) for key, source in found.items()}
         notes += notes_on_unused_arrays({key: file[key].shape or () for key in stored}, found)
         facts = read_facts(file.attrs.get(FACTS_KEY))
-    return _extracted(arrays, notes, facts, path.name)
+    return completed(arrays, notes, facts, path.name)
 
 
 def read_facts(text: Any) -> dict[str, Any]:
@@ -268,103 +244,161 @@ def checked_facts(stated: Any) -> dict[str, Any]:
         env = stated.get("env")
     except (TypeError, ValueError, AttributeError):
         return {}
-    # "module:Name" would have Gymnasium import a module that a file names: never.
-    safe = isinstance(env, str) and ":" not in env.removeprefix("minari:")
-    return {**numbers, **names, **({"env": env} if safe else {})}
+    return {**numbers, **names, **({"env": env} if isinstance(env, str) else {})}
 
 
-def check_hdf5_dataset(dataset: Any, name: str) -> int:
-    """The bytes of a dataset, once it is known to be numbers that the file really holds."""
-    if dataset.dtype.kind not in "fiub":
-        raise AspcError(f"{name} must hold numbers, not {dataset.dtype}.")
-    if dataset.shape is None or len(dataset.shape) not in (1, 2):
-        raise AspcError(f"{name} must have one or two axes, but its shape is {dataset.shape}.")
-    if dataset.external or dataset.is_virtual:
-        raise AspcError(f"{name} lies in another file; copy the data into this one.")
-    claimed = int(np.prod(dataset.shape, dtype=object)) * dataset.dtype.itemsize
-    held = int(dataset.id.get_storage_size())
-    if claimed > MOST_COMPRESSED * held + 4096:
-        raise AspcError(f"{name} claims {dataset.shape[0]:,} rows, but the file holds {held:,} bytes of them.")
-    return claimed
+def without_refused_env(facts: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Drop the environment that a file states if a file cannot choose it; and a note that says so."""
+    from aspc.envs.allowed import problem_with_name
+
+    env = facts.get("env")
+    problem = None if env is None else problem_with_name(env)
+    if problem is None:
+        return facts, []
+    kept = {key: value for key, value in facts.items() if key != "env"}
+    shown = str(env)[:80]
+    return kept, [
+        f"the environment {shown!r} that the file states is not used: {problem}; if you trust it, give --env."
+    ]
 
 
-def _read_npz(path: Path, key_map: KeyMap, one_episode: bool) -> Extracted:
-    def choose(stored: list[str]) -> tuple[dict[str, str], list[str]]:
-        found, notes = resolve_keys(stored, key_map, path.name, one_episode)
-        notes += notes_on_unused_arrays(_npz_shapes(path), found)
-        return {**found, **{key: key for key in STORED_FACTS if key in stored}}, notes
-
-    arrays, notes = _npz_members(path, choose)
-    stated = {STORED_FACTS[key]: arrays.pop(key) for key in STORED_FACTS if key in arrays}
-    for key, array in stated.items():
-        if array.nbytes > MOST_FACTS:
-            raise AspcError(f"{path.name}: {key!r} has {array.nbytes:,} bytes, which is no such fact; take it out.")
-    facts = checked_facts({key: array.tolist() for key, array in stated.items()})
-    return _extracted(arrays, notes, facts, path.name)
-
-
-def _npz_members(
-    path: Path, choose: Callable[[list[str]], tuple[dict[str, str], list[str]]]
-) -> tuple[Arrays, list[str]]:
-    """The arrays that `choose` picks of the stored names, once their headers are known to be honest."""
+def _read_npz(path: Path, key_map: KeyMap, one_episode: bool, limits: ReadLimits) -> Extracted:
     with zipfile.ZipFile(path) as archive:
-        members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-        found, notes = choose(list(members))
-        total = 0
-        for source in found.values():
-            with archive.open(members[source]) as file:
-                kinds = "fiubU" if source in STORED_FACTS else "fiub"
-                total += _check_npy_header(file, members[source].file_size, f"{path.name}: {source!r}", kinds)
-        refuse_too_large(total, path.name)
-    with np.load(path, allow_pickle=False) as data:
-        return {key: data[source] for key, source in found.items()}, notes
+        members = _npz_members(archive, path.name)
+        stored = list(members)
+        found, notes = resolve_keys(stored, key_map, path.name, one_episode)
+        notes += notes_on_unused_arrays(_npz_shapes(archive, members, limits), found)
+        wanted = {**found, **{key: key for key in STORED_FACTS if key in stored}}
+        arrays = _read_members(archive, {key: members[source] for key, source in wanted.items()}, path.name, limits)
+    stated = {STORED_FACTS[key]: arrays.pop(key) for key in STORED_FACTS if key in arrays}
+    facts = checked_facts({key: _listed_values(array) for key, array in stated.items()})
+    return completed(arrays, notes, facts, path.name)
+
+
+def _listed_values(array: np.ndarray) -> Any:
+    """Return an array as lists. Raises ValueError for text that no Unicode string can hold."""
+    if array.dtype.kind == "U":
+        codes = np.frombuffer(array.tobytes(), np.dtype(np.uint32).newbyteorder(array.dtype.byteorder))
+        if codes.max(initial=0) > sys.maxunicode:
+            raise ValueError("its text is not Unicode")
+    return array.tolist()
+
+
+def extract_npz(path: Path, required: Sequence[str], optional: Sequence[str], limits: ReadLimits) -> Arrays:
+    """Read named arrays of an NPZ file in this process."""
+    with zipfile.ZipFile(path) as archive:
+        members = _npz_members(archive, path.name)
+        missing = [key for key in required if key not in members]
+        if missing:
+            raise AspcError(f"{path.name}: {missing[0]!r} is missing; there are {_listed(list(members))}.")
+        wanted = {key: members[key] for key in (*required, *optional) if key in members}
+        return _read_members(archive, wanted, path.name, limits)
+
+
+def _npz_members(archive: zipfile.ZipFile, name: str) -> dict[str, zipfile.ZipInfo]:
+    """Return the members of an NPZ file by the names of their arrays."""
+    members = archive.infolist()
+    if len(members) > MAX_MEMBERS:
+        raise AspcError(
+            f"{name} holds {len(members):,} arrays, more than {MAX_MEMBERS:,}; save one array for each quantity, with "
+            "a row per time step."
+        )
+    return {info.filename.removesuffix(".npy"): info for info in members}
+
+
+class _NpyHeader(NamedTuple):
+    shape: tuple[int, ...]
+    is_fortran: bool
+    dtype: np.dtype[Any]
+
+
+def _read_members(
+    archive: zipfile.ZipFile, members: Mapping[str, zipfile.ZipInfo], name: str, limits: ReadLimits
+) -> Arrays:
+    """Read arrays of an NPZ file, once their headers are known to be true and all of them to fit in memory."""
+    needed = 0
+    for key, info in members.items():
+        with _open_member(archive, info, name) as file:
+            header = _check_npy_header(file, info, f"{name}: {info.filename.removesuffix('.npy')!r}", key)
+            needed += hdf5_data.loading_bytes(header.dtype, math.prod(header.shape))
+    limits.require(needed + 2 * PART_BYTES, name)
+    return {key: _read_member(archive, info, name, limits) for key, info in members.items()}
+
+
+def _open_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str) -> Any:
+    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise AspcError(f"{name}: {info.filename!r} is compressed in a way that NumPy does not write; save it again.")
+    return archive.open(info)
+
+
+def _read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str, limits: ReadLimits) -> np.ndarray:
+    result = ArrayFile()
+    with _open_member(archive, info, name) as file:
+        shape, is_fortran, dtype = _npy_header(file)
+        left = math.prod(shape) * dtype.itemsize
+        part = np.empty(min(PART_BYTES, left), np.uint8)
+        while left:
+            limits.progress()
+            count = file.readinto(part[:left])
+            if not count:
+                raise EOFError(f"{info.filename} ends too early")
+            result.write(part[:count])
+            left -= count
+        file.read(1)  # at the end of the member its checksum is compared
+    return result.array(dtype, shape, "F" if is_fortran else "C")
 
 
 def read_npz(path: Path, *, required: Sequence[str], optional: Sequence[str] = ()) -> Arrays:
-    """Named arrays of an NPZ file, with the same checks as a dataset's."""
-
-    def choose(stored: list[str]) -> tuple[dict[str, str], list[str]]:
-        missing = [key for key in required if key not in stored]
-        if missing:
-            raise AspcError(f"{path.name}: {missing[0]!r} is missing; there are {_listed(stored)}.")
-        return {key: key for key in (*required, *optional) if key in stored}, []
-
-    return _one_sentence(path, lambda: Extracted(*_npz_members(path, choose), {})).arrays
+    """Read named arrays of an NPZ file, with the same limits and checks as a dataset's."""
+    with cache.said_if_slow(f"Reading {path.name} …"), LimitedReader() as reader:
+        return reader.call("read_npz", path, required=list(required), optional=list(optional)).arrays
 
 
-def _npy_header(file: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    version = np.lib.format.read_magic(file)
+def _npy_header(file: Any) -> _NpyHeader:
+    """Read the header of an array. Its length is checked first: NumPy would take as much memory as that states."""
+    start = file.read(8)
+    version = np.lib.format.read_magic(io.BytesIO(start))
+    digits = file.read(2 if version == (1, 0) else 4)
+    length = int.from_bytes(digits, "little")
+    if length > MAX_NPY_HEADER:
+        raise ValueError(f"the header of an array states a length of {length:,} bytes")
     read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, _, dtype = read_header(file)
-    return shape, dtype
+    return _NpyHeader(*read_header(io.BytesIO(digits + file.read(length))))
 
 
-def _npz_shapes(path: Path) -> dict[str, tuple[int, ...]]:
-    """The shapes that the headers of an NPZ file claim; what has no sound header is no array."""
+def _npz_shapes(
+    archive: zipfile.ZipFile, members: Mapping[str, zipfile.ZipInfo], limits: ReadLimits
+) -> dict[str, tuple[int, ...]]:
+    """Return the shapes that the headers of an NPZ file state; what has no valid header is not an array."""
     shapes = {}
-    with zipfile.ZipFile(path) as archive:
-        for info in archive.infolist():
-            try:
-                with archive.open(info) as file:
-                    shapes[info.filename.removesuffix(".npy")] = _npy_header(file)[0]
-            except Exception:  # a boundary: a damaged array that nobody needs does no harm
-                continue
+    for key, info in members.items():
+        limits.progress()
+        try:
+            with _open_member(archive, info, key) as file:
+                shapes[key] = _npy_header(file).shape
+        except Exception:  # a boundary: a damaged array that nobody needs does no harm
+            continue
     return shapes
 
 
-def _check_npy_header(file: Any, size: int, name: str, kinds: str) -> int:
-    """The bytes of an array, once its header is known to claim values of these kinds that the file really holds."""
-    shape, dtype = _npy_header(file)
+def _check_npy_header(file: Any, info: zipfile.ZipInfo, name: str, key: str) -> _NpyHeader:
+    """Return the header of an array, once it is known to state values of the right kind that the file really holds."""
+    header = _npy_header(file)
+    shape, _, dtype = header
     if dtype.hasobject:
         raise AspcError(
             f"{name} holds pickled Python objects, which are never loaded; save plain number arrays instead."
         )
-    if dtype.kind not in kinds:
+    if dtype.kind not in ("fiubU" if key in STORED_FACTS else "fiub"):
         raise AspcError(f"{name} must hold numbers, not {dtype}.")
-    claimed = int(np.prod(shape, dtype=object)) * dtype.itemsize
-    if claimed > size:
-        raise AspcError(f"{name} claims shape {shape}, but the file holds {size:,} bytes of it.")
-    return claimed
+    stated = math.prod(shape) * dtype.itemsize
+    if min(shape, default=0) < 0 or stated > info.file_size:
+        raise AspcError(f"{name} claims shape {shape}, but the file holds {info.file_size:,} bytes of it.")
+    if stated > hdf5_data.MAX_COMPRESSION * info.compress_size + 4096:
+        raise AspcError(f"{name} claims shape {shape}, but the file holds {info.compress_size:,} bytes of it.")
+    if key in STORED_FACTS and stated > MAX_FACT_BYTES:
+        raise AspcError(f"{name} has {stated:,} bytes, too large for metadata; remove it.")
+    return header
 
 
 def natural(text: str) -> list[Any]:
@@ -504,402 +538,70 @@ def notes_on_unused_arrays(shapes: Mapping[str, tuple[int, ...]], found: Mapping
     return [f"arrays that are not used: {_listed(unused)}; if one should be, name it with --map."] if unused else []
 
 
-def _names(found: Mapping[str, list[str]]) -> dict[str, list[str]]:
-    """Which number of an observation and of an action is which column."""
-    return {"observation_names": found["observations"], "action_names": found["actions"]}
+def extract(path: Path, key_map: KeyMap, one_episode: bool = False, limits: ReadLimits | None = None) -> Extracted:
+    """Read one file in this process. Raises whatever a format's library does where the file is damaged."""
+    from aspc.data import tables
+
+    readers = {
+        HDF5_SUFFIXES: _read_hdf5,
+        (".npz",): _read_npz,
+        TABLE_SUFFIXES: tables.read_arrow,
+        CSV_SUFFIXES: tables.read_csv,
+    }
+    reader = next(read for suffixes, read in readers.items() if path.name.lower().endswith(suffixes))
+    return reader(path, key_map, one_episode, limits or ReadLimits(memory_budget()))
 
 
-def _table_arrays(found: Mapping[str, list[str]], column: Callable[[str], np.ndarray], name: str) -> Arrays:
-    """Columns stacked into arrays: vectors as matrices, the rest as they are."""
-    arrays = {}
-    for key, names in found.items():
-        parts = [column(source) for source in names]
-        truths = [source for source, part in zip(names, parts, strict=True) if part.dtype == bool]
-        if key == "actions" and truths:  # beside floats they would pass for numbers
-            raise AspcError(
-                f"{name}: column {truths[0]!r} holds truth values, so discrete actions; this library is for continuous "
-                "ones (leave that column out with --map)."
-            )
-        is_vector = key in ("observations", "actions", "next_observations")
-        arrays[key] = np.stack(parts, axis=1) if is_vector else parts[0]
-        if not is_vector and len(parts) > 1:
-            raise AspcError(f"{name}: {key!r} is one column, but {len(parts)} match: {', '.join(names)}.")
-    return arrays
-
-
-def _no_numbers(name: str, column: str, held: str) -> AspcError:
-    return AspcError(
-        f"{name}: column {column!r} holds {held}, not numbers; code it as numbers, or name other columns with --map."
-    )
-
-
-def _read_arrow(path: Path, key_map: KeyMap, one_episode: bool) -> Extracted:
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-    except ImportError as error:
-        raise MissingExtra(f"Reading {path.name}", "tables") from error
-    if path.suffix.lower() == ".parquet":
-        with pq.ParquetFile(path) as file:
-            found, notes = resolve_columns(file.schema_arrow.names, key_map, path.name, one_episode)
-            wanted = [column for names in found.values() for column in names]
-            refuse_too_large(file.metadata.num_rows * len(wanted) * 16, path.name)
-            table = file.read(columns=wanted, use_threads=False)
-    else:
-        with pa.memory_map(str(path)) as source:
-            table = pa.ipc.open_file(source).read_all()
-            found, notes = resolve_columns(table.column_names, key_map, path.name, one_episode)
-
-    parsers = {column: parse for key, parse in PARSERS.items() for column in found.get(key, ())}
-
-    def column(source: str) -> np.ndarray:
-        values = table.column(source)
-        if values.null_count:
-            cells, them, rows = ("cell", "it", "its row") if values.null_count == 1 else ("cells", "them", "their rows")
-            raise AspcError(
-                f"{path.name}: column {source!r} has {values.null_count:,} empty {cells}; fill {them}, or drop {rows} "
-                "and give the rows after another episode."
-            )
-        is_text = "string" in str(values.type)
-        if is_text and source in parsers:
-            return _parsed(values.to_pylist(), parsers[source], f"{path.name}: column {source!r}")
-        if not (
-            pa.types.is_integer(values.type) or pa.types.is_floating(values.type) or pa.types.is_boolean(values.type)
-        ):
-            raise _no_numbers(path.name, source, "text" if is_text else str(values.type))
-        return values.to_numpy()
-
-    arrays = _table_arrays(found, column, path.name)
-    return _extracted(arrays, notes, _names(found), path.name)
-
-
-def _flag(text: str) -> float:
-    """A number or a truth value, as spreadsheets and people write it."""
-    word = text.strip().strip('"').lower()
-    return FLAG_WORDS[word] if word in FLAG_WORDS else float(word)
-
-
-def _episode_number(text: str) -> float:
-    """A number, or a number for a text that no other text and no whole number has."""
-    word = text.strip().strip('"')
-    try:
-        return float(word)
-    except ValueError:
-        if not word:
-            raise
-        return 0.5 + int.from_bytes(hashlib.blake2b(word.encode(), digest_size=6).digest())
-
-
-Parsers = dict[int | str, Callable[[str], float]]  # by column
-PARSERS: dict[str, Callable[[str], float]] = {"terminals": _flag, "timeouts": _flag, "episodes": _episode_number}
-
-
-def _parsed(cells: Sequence[str], parse: Callable[[str], float], name: str) -> np.ndarray:
-    """The cells of a column of text that can be read as flags or as names of episodes."""
-    for i, cell in enumerate(cells):
-        fault = _fault(cell, parse)
-        if fault:
-            raise AspcError(f"{name}, row {i + 1:,} {fault}.")
-    return np.array([parse(cell) for cell in cells])
-
-
-class _Layout(NamedTuple):
-    """How the lines of a CSV are to be read."""
-
-    separator: str
-    columns: list[str]
-    wanted: list[int]  # columns that are used, in order
-    parsers: Parsers  # of those of them whose cells may be other than plain numbers
-
-
-def _split_header(line: str) -> tuple[str, list[str]]:
-    """The separator that parts a CSV's first line into the most names, and these names."""
-    parted = {separator: next(csv.reader([line], delimiter=separator), []) for separator in SEPARATORS}
-    separator = max(parted, key=lambda separator: len(parted[separator]))
-    return separator, [column.strip() for column in parted[separator]]
-
-
-def _read_csv(path: Path, key_map: KeyMap, one_episode: bool) -> Extracted:
-    opener: Any = gzip.open if path.name.lower().endswith(".gz") else open
-    try:
-        with opener(path, "rt", encoding="utf-8-sig", newline="") as file:
-            return _read_lines(file, path.name, key_map, one_episode)
-    except UnicodeDecodeError as error:
-        raise _not_utf8(path.name) from error
-
-
-def _not_utf8(name: str) -> AspcError:
-    return AspcError(f"{name}: its text is not in UTF-8; save it as UTF-8 and load it again.")
-
-
-def _read_lines(file: Any, name: str, key_map: KeyMap, one_episode: bool) -> Extracted:
-    """The table of an open CSV."""
-    header = file.readline()
-    if "\0" in header:  # UTF-16 of which the first two bytes do not say so
-        raise _not_utf8(name)
-    separator, columns = _split_header(header)
-    found, notes = resolve_columns(columns, key_map, name, one_episode)
-    if not any(line.strip() for line in file):
-        raise AspcError(f"{name}: no row follows the header, so the dataset is empty.")
-    wanted = sorted({columns.index(source) for names in found.values() for source in names})
-    parsers: Parsers = {columns.index(n): parse for key, parse in PARSERS.items() for n in found.get(key, ())}
-    file.seek(0)
-    table, truths = _read_cells(file, _Layout(separator, columns, wanted, parsers), name)
-
-    def column(source: str) -> np.ndarray:
-        index = columns.index(source)
-        return table[:, wanted.index(index)].astype(bool if index in truths else np.float64, copy=False)
-
-    arrays = _table_arrays(found, column, name)
-    return _extracted(arrays, notes, _names(found), name)
-
-
-def _read_cells(file: Any, layout: _Layout, name: str) -> tuple[np.ndarray, set[int]]:
-    """The columns that are used, and which of them hold truth values; only where one holds what is no number, the file
-    is read again to find out what."""
-    try:
-        table = _parse_cells(file, layout)
-    except ValueError:
-        file.seek(0)
-        truths = _truth_columns(file, layout, name)
-        file.seek(0)
-        if truths:
-            parsers = layout.parsers | dict.fromkeys(truths, _flag)
-            return _read_cells(file, layout._replace(parsers=parsers), name)[0], truths
-        _refuse_bad_cell(file, layout, name)
-        raise
-    flags = table[:, [i for i, column in enumerate(layout.wanted) if layout.parsers.get(column) is _flag]]
-    in_range = table.min() >= -LARGEST and table.max() <= LARGEST  # no NaN is
-    if not in_range or not ((flags == 0) | (flags == 1)).all():
-        file.seek(0)
-        _refuse_bad_cell(file, layout, name)
-    file.seek(0)
-    found = sum(block.count(layout.separator) for block in iter(partial(file.read, 1 << 20), ""))
-    if found != (len(layout.columns) - 1) * (len(table) + 1):  # more cells, or fewer, or quoted separators
-        file.seek(0)
-        _refuse_more_cells(file, layout, name)
-    return table, set()
-
-
-def _parse_cells(file: Any, layout: _Layout) -> np.ndarray:
-    """All cells as numbers. A parser costs as much as all the rest, so it is asked only where a cell is no number."""
-    parse = partial(
-        np.loadtxt,
-        delimiter=layout.separator,
-        skiprows=1,
-        usecols=layout.wanted,
-        ndmin=2,
-        dtype=np.float64,
-        quotechar='"',
-        comments=None,
-    )
-    try:
-        return parse(file)
-    except ValueError:
-        file.seek(0)
-        return parse(file, converters=layout.parsers)
-
-
-def _truth_columns(file: Iterable[str], layout: _Layout, name: str) -> set[int]:
-    """The columns that hold truth values and nothing else; an error for one that holds text and no number at all."""
-    rows = csv.reader(file, delimiter=layout.separator)
-    next(rows)
-    undecided = [i for i in layout.wanted if i not in layout.parsers]
-    kinds: dict[int, set[str]] = {i: set() for i in undecided}
-    for row in rows:
-        for i in undecided:
-            if i < len(row) and row[i].strip():
-                kinds[i].add(_kind(row[i].strip()))
-        undecided = [i for i in undecided if "number" not in kinds[i]]
-        if not undecided:
-            return set()
-    text = [i for i in undecided if "text" in kinds[i]]
-    if text:
-        raise _no_numbers(name, layout.columns[text[0]], "text")
-    return {i for i in undecided if kinds[i]}
-
-
-def _kind(cell: str) -> str:
-    if cell.lower() in TRUTHS:
-        return "truth"
-    try:
-        float(cell)
-    except ValueError:
-        return "number" if DECIMAL_COMMA.fullmatch(cell) else "text"
-    return "number"
-
-
-def _refuse_more_cells(file: Iterable[str], layout: _Layout, name: str) -> None:
-    """An error for the first line with more cells than the header; empty ones at its end are none."""
-    rows = csv.reader(file, delimiter=layout.separator)
-    for row in rows:
-        if any(cell.strip() for cell in row[len(layout.columns) :]):
-            decimals = " (write decimals with a point, not with a comma)" if layout.separator == "," else ""
-            raise _wrong_count(f"{name}, line {rows.line_num}", row, layout, decimals)
-
-
-def _wrong_count(at: str, row: list[str], layout: _Layout, hint: str = "") -> AspcError:
-    return AspcError(
-        f"{at}: it has {len(row)} cells, but the header {len(layout.columns)}; mend it, {OR_DROP_LINE}{hint}."
-    )
-
-
-def _refuse_bad_cell(file: Iterable[str], layout: _Layout, name: str) -> None:
-    """An error that names the first cell of a CSV that cannot be used; none where no such cell is found."""
-    rows = csv.reader(file, delimiter=layout.separator)
-    next(rows)
-    for row in rows:
-        at = f"{name}, line {rows.line_num}"
-        if row and len(row) <= layout.wanted[-1]:
-            raise _wrong_count(at, row, layout)
-        for i in layout.wanted if row else ():
-            fault = _fault(row[i], layout.parsers.get(i, float))
-            if fault:
-                raise AspcError(f"{at}: the cell of column {layout.columns[i]!r} {fault}.")
-
-
-def _fault(cell: str, parse: Callable[[str], float]) -> str:
-    """What is wrong with a cell and what to do, or nothing."""
-    if not cell.strip():
-        return f"is empty; fill it, {OR_DROP_LINE}"
-    held = f"holds {cell[:40]!r}"
-    is_flag = parse is _flag
-    try:
-        value = parse(cell)
-    except ValueError:
-        if DECIMAL_COMMA.fullmatch(cell.strip()):
-            return f"{held}, not a number; write decimals with a point, not with a comma"
-        return f"{held}, not a {'flag' if is_flag else 'number'}; mend it, {OR_DROP_LINE}"
-    if not abs(value) <= LARGEST:
-        return f"{held}, which is NaN, infinite or too large; mend it, {OR_DROP_LINE}"
-    return f"{held}, but must be 0 or 1; mend it, {OR_DROP_LINE}" if is_flag and value not in (0, 1) else ""
-
-
-def extract(path: Path, key_map: KeyMap, one_episode: bool = False) -> Extracted:
-    """Read one file in this process; whatever a format's library raises becomes one sentence."""
-    name = path.name.lower()
-    readers = {HDF5_SUFFIXES: _read_hdf5, (".npz",): _read_npz, TABLE_SUFFIXES: _read_arrow, CSV_SUFFIXES: _read_csv}
-    reader = next((read for suffixes, read in readers.items() if name.endswith(suffixes)), None)
-    if reader is None:
-        raise AspcError(
-            f"{path}: files of this kind are not read; known are {', '.join(SUFFIXES)} and folders of them."
-        )
-    return _one_sentence(path, lambda: reader(path, key_map, one_episode))
-
-
-def _one_sentence(path: Path, read: Callable[[], Extracted]) -> Extracted:
+def in_one_sentence(path: Path, limits: ReadLimits, read: Callable[[], Result]) -> Result:
     """Call a reader; whatever a damaged file makes its library raise becomes an `AspcError`."""
     try:
-        if path.stat().st_size == 0:
+        if path.is_file() and path.stat().st_size == 0:
             raise AspcError(f"{path}: the file is empty.")
         return read()
     except AspcError:
         raise
     except Exception as error:  # a boundary: each library has errors of its own, and of Python's
         detail = " ".join(str(error).split())[:200] or type(error).__name__
+        if isinstance(error, MemoryError) or OUT_OF_MEMORY.search(str(error)):
+            raise too_large(path.name, f"more than {size_text(limits.budget_bytes)}", limits.budget_bytes) from error
+        if isinstance(error, OSError) and error.errno in UNREADABLE:
+            raise AspcError(f"{path} cannot be read: {os.strerror(error.errno)}.") from error
         raise AspcError(f"{path}: the file is damaged, cut short or not what its name says ({detail}).") from error
-
-
-class ChildReader:
-    """`extract` in another process: a crash or a hang inside a C library becomes the same clean error.
-
-    The process starts with the first file and reads them all, since starting one takes longer than most episodes.
-    """
-
-    def __init__(self, patience: float = PATIENCE) -> None:
-        self._patience = patience
-        self._process: subprocess.Popen[str] | None = None
-        self._folder: tempfile.TemporaryDirectory[str] | None = None  # of the arrays on their way
-
-    def __enter__(self) -> ChildReader:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.communicate()
-        if self._folder is not None:
-            self._folder.cleanup()
-
-    def extract(self, path: Path, key_map: KeyMap, one_episode: bool = False) -> Extracted:
-        """Read one file."""
-        request = {"path": os.fspath(path), "how": {"key_map": key_map, "one_episode": one_episode}}
-        late = threading.Event()
-        try:
-            patience = self._patience + path.stat().st_size / SLOWEST_READ
-            child, folder = self._started()
-            alarm = threading.Timer(patience, self._end_late, [child, late])
-            alarm.start()
-            try:
-                answer = self._answer(child, json.dumps(request))
-            finally:
-                alarm.cancel()
-        except OSError as error:
-            raise AspcError(f"{path} could not be read: {error.strerror or error}.") from error
-        if late.is_set():
-            raise AspcError(f"{path}: reading it did not end; the file is probably damaged.")
-        if not answer:
-            raise AspcError(f"{path}: the file is damaged (its reader stopped with status {child.wait()}).")
-        report = json.loads(answer)
-        if "error" in report:
-            raise AspcError(report["error"])
-        arrays = {key: np.load(folder / f"{key}.npy", allow_pickle=False) for key in report["keys"]}
-        return Extracted(arrays, report["notes"], report["facts"])
-
-    def _started(self) -> tuple[subprocess.Popen[str], Path]:
-        """The process, and the folder where it leaves arrays."""
-        if self._folder is None:
-            self._folder = tempfile.TemporaryDirectory(prefix="aspc-read-")
-        if self._process is None:
-            # -P: a module that lies beside a log, in the folder where we are, is nobody's to import.
-            command = [sys.executable, "-P", "-m", "aspc.data._reader", self._folder.name]
-            pipe = subprocess.PIPE
-            self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True)
-        return self._process, Path(self._folder.name)
-
-    @staticmethod
-    def _end_late(child: subprocess.Popen[str], late: threading.Event) -> None:
-        late.set()  # first: who waits for an answer may see the end of the child before this thread ends
-        child.kill()
-
-    @staticmethod
-    def _answer(child: subprocess.Popen[str], request: str) -> str:
-        """What the child says; nothing where it has ended instead."""
-        assert child.stdin is not None
-        assert child.stdout is not None
-        try:
-            print(request, file=child.stdin, flush=True)
-        except BrokenPipeError:
-            return ""
-        return child.stdout.readline()
 
 
 def read_arrays(path: Path, key_map: Mapping[str, Any] | None = None) -> Extracted:
     """The arrays of a file or of a folder of episodes, by D4RL's names; and notes."""
-    with cache.said_if_slow(f"Reading {path.name} …"), ChildReader() as reader:
-        return _read(path, checked_map(key_map or {}), reader)
+    with cache.said_if_slow(f"Reading {path.name} …"), LimitedReader() as reader:
+        return read_with(reader, path, checked_map(key_map or {}))
 
 
-def _read(path: Path, key_map: KeyMap, reader: ChildReader, one_episode: bool = False) -> Extracted:
-    if not path.exists():
-        raise AspcError(f"There is no file {path}.")
+def read_with(
+    reader: LimitedReader, path: Path, key_map: KeyMap, one_episode: bool = False, taken_bytes: int = 0
+) -> Extracted:
+    """Read a file, or a folder of episodes, with a reader that is there already."""
     if path.is_dir():
         return _read_folder(path, key_map, reader)
-    if path.name.lower().endswith((*HDF5_SUFFIXES, *TABLE_SUFFIXES)):
-        return reader.extract(path, key_map, one_episode)
-    return extract(path, key_map, one_episode)
+    if path.exists() and not path.name.lower().endswith(SUFFIXES):
+        raise AspcError(
+            f"{path}: files of this kind are not read; known are {', '.join(SUFFIXES)} and folders of them."
+        )
+    value, arrays = reader.call(
+        "read_file", path, taken_bytes=taken_bytes, key_map=dict(key_map), one_episode=one_episode
+    )
+    return Extracted(arrays, value["notes"], value["facts"])
 
 
-def _read_folder(path: Path, key_map: KeyMap, reader: ChildReader) -> Extracted:
-    """A folder of files, each an episode, in the order of their names."""
+def _read_folder(path: Path, key_map: KeyMap, reader: LimitedReader) -> Extracted:
+    """Read a folder of files, each an episode, in the order of their names."""
     files = sorted((p for p in path.iterdir() if p.name.lower().endswith(SUFFIXES)), key=lambda p: natural(p.name))
     if not files:
         raise AspcError(f"{path} holds no episodes; it needs files that end in {', '.join(SUFFIXES)}.")
-    parts, notes, names = list[Arrays](), list[str](), dict[str, list[str]]()
+    parts, notes, names, taken = list[Arrays](), list[str](), dict[str, list[str]](), 0
     with cache.progress(f"Reading {path.name}", len(files), unit="files") as advance:
         for i, file in enumerate(files):
-            arrays, found, facts = _read_episode(file, key_map, reader)
-            parts.append(arrays)
+            arrays, found, facts = _read_episode(file, key_map, reader, taken)
+            parts.append({key: array.copy() for key, array in arrays.items()})  # a mapping would keep its file open
+            taken += sum(hdf5_data.loading_bytes(array.dtype, array.size) for array in arrays.values())
             notes += [note for note in found if note not in notes]
             own = {key: facts[key] for key in NAMES if key in facts}
             names = names or own
@@ -912,15 +614,15 @@ def _read_folder(path: Path, key_map: KeyMap, reader: ChildReader) -> Extracted:
             without = file if key in parts[0] else files[0]
             raise AspcError(f"{path}: {without.name} has no {key}, which other files have; make them alike.")
     try:
-        arrays = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
+        arrays = {key: np.concatenate([part.pop(key) for part in parts]) for key in list(parts[0])}
     except ValueError as error:
         raise AspcError(f"{path}: its files differ in observation or action size.") from error
     return Extracted(arrays, notes, {**names})
 
 
-def _read_episode(path: Path, key_map: KeyMap, reader: ChildReader) -> Extracted:
-    """One file of a folder; its last row ends the episode, by timeout unless it is terminal."""
-    arrays, notes, facts = _read(path, key_map, reader, one_episode=True)
+def _read_episode(path: Path, key_map: KeyMap, reader: LimitedReader, taken_bytes: int) -> Extracted:
+    """Read one file of a folder; its last row ends the episode, by timeout unless it is terminal."""
+    arrays, notes, facts = read_with(reader, path, key_map, one_episode=True, taken_bytes=taken_bytes)
     length = len(arrays["rewards"])
     timeouts = checked_flags("timeouts", arrays.get("timeouts", np.zeros(length)), path.name).copy()
     if length == 0 or len(timeouts) != length or len(arrays["terminals"]) != length:
@@ -952,6 +654,9 @@ def load(
     for suffix in SUFFIXES:
         stem = stem[: -len(suffix)] if stem.lower().endswith(suffix) else stem
     arrays, notes, facts = read_arrays(path, key_map)
+    if env is None:
+        facts, refused = without_refused_env(facts)
+        notes = [*notes, *refused]
     if env is None and "env" not in facts:
         shapes = np.shape(arrays["observations"]), np.shape(arrays["actions"])
         if len(shapes[0]) == 2 and len(shapes[1]) == 2:

@@ -8,6 +8,7 @@ depends on (seed, k) alone, so a resumed run sees the same ones.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import mmap
@@ -27,7 +28,10 @@ import numpy as np
 from aspc.data import cache, d4rl, files
 from aspc.data.dataset import Dataset, Transitions, action_bounds, checked_flags, episode_ends
 from aspc.data.files import KeyMap
-from aspc.errors import AspcError, first_line
+from aspc.data.limited_reader import LimitedReader
+from aspc.data.limits import read_json, size_text
+from aspc.errors import AspcError
+from aspc.io import replace_durably, write_atomically
 
 META, ROWS = "packed.json", "rows.f32"
 FORMAT = 1
@@ -174,66 +178,42 @@ def _open_hdf5(
     action_high: Any,
     max_episode_steps: int | None,
 ) -> _Reader:
-    """An HDF5 file, its claims checked, its flags read, its bounds known."""
-    import h5py
+    """Open an HDF5 file in a process with limits; its flags are read, and its bounds become known."""
+    with contextlib.ExitStack() as opened:
+        child = opened.enter_context(LimitedReader())
 
-    try:
-        file = h5py.File(path, "r")
-    except OSError as error:
-        raise AspcError(f"{path}: the file is absent, damaged or not HDF5 ({error}).") from error
+        def read(key: str, rows: slice) -> np.ndarray:
+            start, stop, _ = rows.indices(length)
+            return child.call("read_hdf5_rows", path, key=key, start=start, stop=stop).arrays["rows"]
 
-    def read(key: str, rows: Any = ()) -> np.ndarray:
-        try:
-            return file[found[key]][rows]
-        except OSError as error:
-            raise AspcError(f"{path}: {found[key]!r} is damaged ({first_line(error)}).") from error
-
-    try:
-        stored: list[str] = []
-        file.visititems(lambda key, item: stored.append(key) if isinstance(item, h5py.Dataset) else None)
-        found, notes = files.resolve_keys(stored, key_map, path.name)
-        for source in found.values():
-            files.check_hdf5_dataset(file[source], f"{path.name}: {source!r}")
-        sizes = {key: len(file[source]) for key, source in found.items()}
-        if len(set(sizes.values())) != 1:
-            raise AspcError(f"{path.name}: its arrays differ in length: {sizes}.")
-        if file[found["observations"]].ndim != 2 or file[found["actions"]].ndim != 2:
-            raise AspcError(f"{path.name}: observations and actions must have two axes (rows, features).")
-        flags: dict[str, Any] = {key: read(key) for key in ("terminals", "timeouts", "episodes") if key in found}
-        flags, on_order = files.complete_flags(flags, sizes["observations"], path.name)
-        unused = files.notes_on_unused_arrays({key: file[key].shape or () for key in stored}, found)
-        notes = [*notes, *unused, *on_order]
-        name, facts = path.stem, files.read_facts(file.attrs.get(files.FACTS_KEY))
-        env = facts.get("env") if env is None else env
+        stated, flags = child.call("open_hdf5", path, key_map=dict(key_map))
+        length, facts, notes = stated["rows"], stated["facts"], stated["notes"]
+        flags, on_order = files.complete_flags(flags, length, path.name)
+        if env is None:
+            facts, refused = files.without_refused_env(facts)
+            env, notes = facts.get("env"), [*notes, *refused]
         action_low = facts.get("action_low") if action_low is None else action_low
         action_high = facts.get("action_high") if action_high is None else action_high
         if env is None:
-            env = d4rl.name_from_stem(name, file[found["observations"]].shape[1], file[found["actions"]].shape[1])
+            env = d4rl.name_from_stem(path.stem, stated["observation_size"], stated["action_size"])
         elif env == "none":
             env = None
         terminals = checked_flags("terminals", flags["terminals"], path.name)
         logged = checked_flags("timeouts", flags["timeouts"], path.name) if "timeouts" in flags else None
         timeouts, on_limit = episode_ends(terminals, logged, max_episode_steps, env)
-        notes = [*notes, *on_limit]
-        extremes = _extremes(partial(read, "actions"), sizes["actions"])
-        low, high, more = action_bounds(extremes, action_low, action_high, env, path.name)
-    except (RuntimeError, KeyError, ValueError, OSError) as error:  # what h5py raises on a damaged tree
-        file.close()
-        raise AspcError(f"{path}: the file is damaged ({first_line(error)}).") from error
-    except BaseException:
-        file.close()
-        raise
-    return _Reader(
-        name=name,
-        env=env,
-        flags=(terminals, timeouts),
-        read=read,
-        has_next="next_observations" in found,
-        bounds=(low, high),
-        notes=(*notes, *more),
-        names={key: facts[key] for key in files.NAMES if key in facts},
-        close=file.close,
-    )
+        extremes = _extremes(partial(read, "actions"), length)
+        low, high, on_bounds = action_bounds(extremes, action_low, action_high, env, path.name)
+        return _Reader(
+            name=path.stem,
+            env=env,
+            flags=(terminals, timeouts),
+            read=read,
+            has_next="next_observations" in stated["keys"],
+            bounds=(low, high),
+            notes=(*notes, *on_order, *on_limit, *on_bounds),
+            names={key: facts[key] for key in files.NAMES if key in facts},
+            close=opened.pop_all().close,
+        )
 
 
 def _extremes(actions: Callable[[slice], np.ndarray], length: int) -> np.ndarray:
@@ -245,18 +225,34 @@ def _extremes(actions: Callable[[slice], np.ndarray], length: int) -> np.ndarray
     return np.stack([low, high]).astype(np.float32)
 
 
+def _check_disk_space(folder: Path, needed_bytes: int) -> None:
+    """Raise an `AspcError` where a packed folder does not fit on its disk: a compressed file can state any size."""
+    free = shutil.disk_usage(folder.parent).free
+    if needed_bytes > free:
+        raise AspcError(
+            f"{folder} needs {size_text(needed_bytes)}, but its disk has {size_text(free)} left; make room, or choose "
+            "a folder on another disk."
+        )
+
+
 def _write_packed(folder: Path, reader: _Reader, n_step: int, discount: float, strict: bool) -> StreamingDataset:
     """Write slab by slab beside the folder, then move it there whole."""
-    temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
+    temporary = cache.temporary_name(folder)
     length = len(reader.flags[0])
     moments, content, clipped, reward_sum, sizes = _Moments(), hashlib.sha256(), 0, 0.0, (0, 0)
     try:
-        temporary.mkdir(parents=True)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        cache.remove_stale(folder)
+        temporary.mkdir()
         with open(temporary / ROWS, "wb") as file, cache.progress(f"Packing {reader.name}", length) as advance:
             for start in range(0, length, SLAB_ROWS):
                 stop = min(start + SLAB_ROWS, length)
                 # n_step rows more, so that no return is cut at the slab's edge; they belong to the next slab
                 slab = reader.slab(slice(start, min(stop + n_step, length)), strict)
+                if start == 0:
+                    _check_disk_space(
+                        folder, length * 4 * _columns(slab.observation_size, slab.action_size)["discounts"].stop
+                    )
                 rows, _ = slab.transition_rows(n_step)
                 if len(rows):
                     transitions = slab.transitions(n_step=n_step, discount=discount)
@@ -297,8 +293,8 @@ def _write_packed(folder: Path, reader: _Reader, n_step: int, discount: float, s
             "observation_std": moments.std.tolist(),
             "notes": notes,
         }
-        (temporary / META).write_text(json.dumps(meta, indent=1), "utf-8")
-        os.replace(temporary, folder)
+        write_atomically(temporary / META, json.dumps(meta, indent=1).encode())
+        replace_durably(temporary, folder)
     except OSError as error:
         raise AspcError(f"{folder} could not be written: {error.strerror or error}.") from error
     finally:
@@ -336,14 +332,15 @@ class StreamingDataset:
         """Open a folder that `pack` wrote."""
         folder = Path(folder)
         try:
-            meta = json.loads((folder / META).read_text("utf-8"))
+            meta = read_json(folder / META)
             if meta["format"] != FORMAT:
                 raise AspcError(f"{folder} is packed in format {meta['format']}, but this version reads {FORMAT}.")
             if not all(0 < meta[f"{name}_size"] < 2**31 for name in ("observation", "action")):
                 raise ValueError("it states sizes that nothing has")
             width = _columns(meta["observation_size"], meta["action_size"])["discounts"].stop
             size = (folder / ROWS).stat().st_size
-            facts = files.checked_facts({"env": meta["env"], **{key: meta.get(key) for key in files.NAMES}})
+            stated = files.checked_facts({"env": meta["env"], **{key: meta.get(key) for key in files.NAMES}})
+            facts, refused = files.without_refused_env(stated)
             with np.errstate(over="ignore"):  # what is too large becomes infinite, and is refused
                 dataset = cls(
                     folder=folder,
@@ -359,7 +356,7 @@ class StreamingDataset:
                     observation_mean=np.asarray(meta["observation_mean"], dtype=np.float64),
                     observation_std=np.asarray(meta["observation_std"], dtype=np.float64),
                     mean_reward=float(meta["mean_reward"]),
-                    notes=tuple(map(str, meta["notes"])),
+                    notes=(*map(str, meta["notes"]), *refused),
                     sha256=meta.get("sha256"),
                     **{key: tuple(facts.get(key, ())) for key in files.NAMES},
                 )

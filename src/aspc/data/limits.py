@@ -1,0 +1,172 @@
+"""Limits for reading foreign files: a memory budget, a stall timeout, and bounded JSON.
+
+The budget is a share of the memory that can still be taken on this machine, control groups included, or what the
+environment variable `ASPC_READ_MEMORY` states. Readers compare the sizes that a file states with it before they
+allocate, and the process that reads is limited to it by the kernel.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from aspc.errors import AspcError
+
+MEMORY_VARIABLE = "ASPC_READ_MEMORY"
+TIMEOUT_VARIABLE = "ASPC_READ_TIMEOUT"
+MEMORY_SHARE = 0.9  # of the available memory
+DEFAULT_TIMEOUT_SECONDS = 18.0
+MAX_JSON_BYTES = 16_000_000
+UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+
+
+def available_memory() -> int:
+    """Return the bytes of memory that can still be taken, the limits of control groups included."""
+    return min(_system_memory(), *cgroup_headrooms())
+
+
+def _system_memory() -> int:
+    try:
+        with open("/proc/meminfo", encoding="ascii") as file:
+            for line in file:
+                if line.startswith("MemAvailable:"):
+                    return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def cgroup_headrooms(membership: str = "/proc/self/cgroup", mount: str = "/sys/fs/cgroup") -> list[int]:
+    """Return what each control group above this process (version 1 or 2) leaves, or one huge number where none limits.
+
+    The file cache does not count as used: the kernel gives it up before a group runs out of memory.
+    """
+    found = [2**63 - 1]
+    try:
+        lines = Path(membership).read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError):
+        return found
+    for line in lines:
+        hierarchy, _, rest = line.partition(":")
+        controllers, _, group = rest.partition(":")
+        if hierarchy == "0" and not controllers:
+            roots, names = [Path(mount), Path(mount, "unified")], ("memory.max", "memory.current", "")
+        elif "memory" in controllers.split(","):
+            roots, names = [Path(mount, "memory")], ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_")
+        else:
+            continue
+        for root in roots:
+            for folder in _ancestors(root, group):
+                headroom = _headroom(folder, *names)
+                if headroom is not None:
+                    found.append(headroom)
+    return found
+
+
+def _ancestors(root: Path, group: str) -> Iterator[Path]:
+    """Yield the folders of a control group and of those above it."""
+    folder = root / group.strip("/")
+    while folder != root and root in folder.parents:
+        yield folder
+        folder = folder.parent
+    yield root
+
+
+def _headroom(folder: Path, limit: str, usage: str, prefix: str) -> int | None:
+    try:
+        allowed = (folder / limit).read_text("ascii").strip()
+        used = int((folder / usage).read_text("ascii"))
+        statistics = dict(line.split() for line in (folder / "memory.stat").read_text("ascii").splitlines())
+        cached = sum(int(statistics.get(f"{prefix}{kind}_file", 0)) for kind in ("inactive", "active"))
+        return None if allowed == "max" else max(0, int(allowed) - max(0, used - cached))
+    except (OSError, ValueError):
+        return None
+
+
+def memory_budget(taken_bytes: int = 0) -> int:
+    """Return the bytes that reading a file may take: `ASPC_READ_MEMORY`, or a share of the available memory.
+
+    `taken_bytes` is what this process holds already of what it was told to read: the available memory is less by it.
+    """
+    stated = os.environ.get(MEMORY_VARIABLE, "").strip()
+    if not stated:
+        return int(MEMORY_SHARE * available_memory())
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)B?", stated.upper())
+    if match is None or float(match[1]) == 0:
+        raise AspcError(f"{MEMORY_VARIABLE} is {stated!r}, which is not a size; write it as 8GB or 500MB.")
+    return max(0, int(float(match[1]) * UNITS[match[2]]) - taken_bytes)
+
+
+def timeout_seconds() -> float:
+    """Return the seconds without progress after which reading is given up: `ASPC_READ_TIMEOUT`, or the default."""
+    stated = os.environ.get(TIMEOUT_VARIABLE, "").strip()
+    if not stated:
+        return DEFAULT_TIMEOUT_SECONDS
+    try:
+        seconds = float(stated)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise AspcError(f"{TIMEOUT_VARIABLE} is {stated!r}; it must be a number of seconds above 0.")
+    return seconds
+
+
+def size_text(count: int) -> str:
+    """Return a number of bytes as people write it."""
+    return f"{count / 1e9:,.1f} GB" if count >= 10**9 else f"{count / 1e6:,.1f} MB"
+
+
+def too_large(name: str, needed: str, budget_bytes: int) -> AspcError:
+    """Return the error for a file that needs more memory than there is, with the way to stream it."""
+    is_hdf5 = name.lower().endswith((".hdf5", ".h5"))
+    source = name if is_hdf5 else "FILE.hdf5"
+    remedy = f"{'' if is_hdf5 else 'write it as HDF5, '}pack it with `aspc data convert {source} FOLDER`"
+    return AspcError(
+        f"{name} needs {needed} of memory, but only {size_text(budget_bytes)} may be used for reading; to stream it, "
+        f"{remedy} and train on FOLDER, or raise the limit with {MEMORY_VARIABLE}."
+    )
+
+
+@dataclass
+class ReadLimits:
+    """The memory budget of one reader, and where it reports that it is getting on."""
+
+    budget_bytes: int
+    report_progress: Callable[[int], None] = lambda upcoming_bytes: None
+
+    def require(self, needed_bytes: int, name: str, *, at_least: bool = False) -> None:
+        """Raise an `AspcError` where a file needs more memory than the budget.
+
+        Args:
+            needed_bytes: the arrays, their float32 copies, and what decoding takes at one time.
+            name: the file's name.
+            at_least: whether the file may need more than is known yet.
+        """
+        if needed_bytes > self.budget_bytes:
+            raise too_large(name, f"{'at least ' if at_least else ''}{size_text(needed_bytes)}", self.budget_bytes)
+
+    def progress(self, upcoming_bytes: int = 0) -> None:
+        """Report progress; `upcoming_bytes` is what the next step decodes without being able to report."""
+        self.report_progress(upcoming_bytes)
+
+
+def read_json(path: Path, max_bytes: int = MAX_JSON_BYTES) -> Any:
+    """Return what a JSON file holds.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it is longer than `max_bytes`, nested too deep, or not JSON in UTF-8.
+    """
+    with open(path, "rb") as file:
+        body = file.read(max_bytes + 1)
+    if len(body) > max_bytes:
+        raise ValueError(f"it has more than {max_bytes:,} bytes")
+    try:
+        return json.loads(body.decode("utf-8"))
+    except RecursionError as error:
+        raise ValueError("it is nested too deep") from error
