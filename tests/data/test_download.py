@@ -8,6 +8,7 @@ import http.server
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -21,20 +22,29 @@ import pytest
 from small_logs import make_log
 
 from aspc import data
-from aspc.data import cache, d4rl_files, download
+from aspc.data import cache, d4rl, d4rl_files, download
 from aspc.errors import AspcError
 
-NAME = "hopper-medium-v2"
-TAIL = "offline_rl/gym_mujoco_v2/hopper_medium-v2.hdf5"
+NAME = "maze2d-umaze-v1"  # no SHA-256 is published for it, so that other bytes can stand in for it
+FILE = "maze2d-umaze-sparse-v1.hdf5"
+TAIL = f"offline_rl/maze2d/{FILE}"
+PINNED = "hopper-medium-v2"
 
 
 class Server(http.server.ThreadingHTTPServer):
-    """Serves one body; can cut answers short, ignore ranges or pretend to be gone."""
+    """Serves one body; can cut answers short, ignore ranges, name its file badly or pretend to be gone."""
 
     body = b""
     cut_after: int | None = None
     ranges = True
     status: int | None = None
+    tag: str | None = "of the body"
+    modified: str | None = None
+    offset = 0
+    """How far beyond the range that was asked for an answer begins."""
+    total: int | None = None
+    """The size that an answer to a range claims, if not the body's."""
+    states_length = True
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
@@ -54,19 +64,26 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         server, wanted = self.server, self.headers.get("Range")
         server.requests.append((self.path, wanted))
-        tag = f'"{hashlib.md5(server.body).hexdigest()}"'
+        tag = f'"{hashlib.md5(server.body).hexdigest()}"' if server.tag == "of the body" else server.tag
+        known = tag or server.modified
         if server.status is not None:
             self.send_error(server.status)
             return
         start = 0
-        if wanted and server.ranges and self.headers.get("If-Range", tag) == tag:
-            start = int(wanted.removeprefix("bytes=").split("-")[0])
+        if wanted and server.ranges and self.headers.get("If-Range", known) == known:
+            start = int(wanted.removeprefix("bytes=").split("-")[0]) + server.offset
             if start >= len(server.body):
                 self.send_error(416)
                 return
         self.send_response(206 if start else 200)
-        self.send_header("Content-Length", str(len(server.body) - start))
-        self.send_header("ETag", tag)
+        if server.states_length:
+            self.send_header("Content-Length", str(len(server.body) - start))
+        if start:
+            total = len(server.body) if server.total is None else server.total
+            self.send_header("Content-Range", f"bytes {start}-{total - 1}/{total}")
+        for header, value in (("ETag", tag), ("Last-Modified", server.modified)):
+            if value is not None:
+                self.send_header(header, value)
         self.end_headers()
         stop = len(server.body) if server.cut_after is None else start + server.cut_after
         self.wfile.write(server.body[start:stop])
@@ -79,7 +96,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     # the published address must never be asked in a test
     monkeypatch.setattr(download, "mirror_addresses", lambda url: REAL_MIRRORS(url)[:-1])
     with h5py.File(tmp_path / "body.hdf5", "w") as file:
-        for key, array in make_log(rows=2000, observation=11, action=3).items():
+        for key, array in make_log(rows=2000, observation=4, action=2).items():
             file[key] = array
     made = Server()
     made.body = (tmp_path / "body.hdf5").read_bytes()
@@ -101,20 +118,20 @@ def cached() -> list[str]:
 
 def test_a_dataset_is_downloaded_once_and_loaded(server: Server) -> None:
     first = data.load(NAME)
-    assert (first.name, first.env, first.ref_max) == (NAME, NAME, 3234.3)
+    assert (first.name, first.env, first.ref_max) == (NAME, NAME, 161.86)
     assert (len(first), first.next_observations) == (2000, None)
     assert server.requests == [(f"/mirror/{TAIL}", None)]
     data.load(NAME)
     assert len(server.requests) == 1
-    record = json.loads((d4rl_files.file_path(NAME).parent / "hopper_medium-v2.hdf5.json").read_text())
+    record = json.loads((d4rl_files.file_path(NAME).parent / f"{FILE}.json").read_text())
     assert record["size"] == len(server.body)
     assert record["sha256"] == hashlib.sha256(server.body).hexdigest()
-    assert cached() == ["hopper_medium-v2.hdf5", "hopper_medium-v2.hdf5.json"]
+    assert cached() == [FILE, f"{FILE}.json"]
 
 
 def test_d4rls_own_view_drops_timeout_rows_even_with_next_observations(server: Server, tmp_path: Path) -> None:
     with h5py.File(tmp_path / "body.hdf5", "a") as file:
-        file["next_observations"] = np.zeros((2000, 11), dtype=np.float32)
+        file["next_observations"] = np.zeros((2000, 4), dtype=np.float32)
     server.body = (tmp_path / "body.hdf5").read_bytes()
     dataset = data.load(NAME)
     assert len(dataset.transitions().rewards) == 2000 - 100
@@ -124,26 +141,172 @@ def test_a_cut_download_is_resumed(server: Server) -> None:
     server.cut_after = len(server.body) // 2
     with pytest.raises(AspcError, match=r"cut at .* bytes"):
         data.load(NAME)
-    assert "hopper_medium-v2.hdf5" not in cached()
+    assert FILE not in cached()
     server.cut_after = None
     data.load(NAME)
     assert server.requests[1] == (f"/mirror/{TAIL}", f"bytes={len(server.body) // 2}-")
     assert d4rl_files.file_path(NAME).read_bytes() == server.body
 
 
-@pytest.mark.parametrize("ranges", [True, False])
-def test_a_part_of_another_file_is_not_glued(server: Server, ranges: bool) -> None:
+def cut_download(server: Server) -> None:
     server.cut_after = 1000
     with pytest.raises(AspcError, match="cut"):
         data.load(NAME)
-    server.cut_after, server.ranges = None, ranges
+    server.cut_after = None
+
+
+@pytest.mark.parametrize("ranges", [True, False])
+def test_a_part_of_another_file_is_not_glued(server: Server, ranges: bool) -> None:
+    cut_download(server)
+    server.ranges = ranges
     server.body = server.body + b"more"  # the published file has changed since
     download.fetch(f"{server.base}/datasets/{TAIL}", d4rl_files.file_path(NAME))
     assert d4rl_files.file_path(NAME).read_bytes() == server.body
 
 
+ODD_SERVERS = {
+    "no validator": {"tag": None},
+    "a weak tag": {"tag": 'W/"1"'},
+    "a validator that does not change": {"tag": '"always the same"', "offset": 7},
+    "another range, and its own end": {"offset": 7},
+    "another total": {"total": 999},
+}
+
+
+@pytest.mark.parametrize("odd", ODD_SERVERS)
+def test_a_rest_that_is_not_known_to_be_the_rest_starts_anew(server: Server, odd: str) -> None:
+    for key, value in ODD_SERVERS[odd].items():
+        setattr(server, key, value)
+    cut_download(server)
+    if "validator" in odd or "weak" in odd:  # the published file has changed since, and the server cannot tell
+        server.body = server.body[:-1] + b"!"
+    if odd == "a validator that does not change":
+        server.body += b"!"  # which its size tells
+    assert download.fetch(f"{server.base}/datasets/{TAIL}", d4rl_files.file_path(NAME)).read_bytes() == server.body
+    assert server.requests[-1][1] is None  # asked for as a whole
+
+
+def test_a_date_is_a_validator_too(server: Server) -> None:
+    server.tag, server.modified = None, "Wed, 01 Jan 2020 00:00:00 GMT"
+    cut_download(server)
+    data.load(NAME)
+    assert server.requests[-1][1] == "bytes=1000-"
+    d4rl_files.file_path(NAME).unlink()
+    (d4rl_files.file_path(NAME).parent / f"{FILE}.json").unlink()
+    cut_download(server)
+    server.modified, server.body = "Thu, 02 Jan 2020 00:00:00 GMT", server.body[:-1] + b"!"
+    download.fetch(f"{server.base}/datasets/{TAIL}", d4rl_files.file_path(NAME))
+    assert d4rl_files.file_path(NAME).read_bytes() == server.body
+
+
+def test_a_part_from_one_address_is_not_continued_from_another(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    cut_download(server)
+    monkeypatch.setenv("ASPC_MIRRORS", f"{server.base}/other/")
+    data.load(NAME)
+    assert server.requests[-1] == (f"/other/{TAIL}", None)
+
+
+def test_a_file_of_unknown_length_is_refused(server: Server) -> None:
+    """Where the end of the connection is the end of the file, half of it looks whole."""
+    server.states_length = False
+    with pytest.raises(AspcError, match="does not state the file's length"):
+        data.load(NAME)
+    published = download.Record(len(server.body), hashlib.sha256(server.body).hexdigest())
+    path = d4rl_files.file_path(NAME)
+    assert download.fetch(f"{server.base}/datasets/{TAIL}", path, published).read_bytes() == server.body
+
+
+def test_an_answer_that_is_not_http_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    import socket
+
+    monkeypatch.setenv("no_proxy", "*")
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def answer() -> None:
+            connection, _ = listening.accept()
+            with connection:
+                connection.recv(1000)
+                connection.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhe")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with pytest.raises(AspcError, match="could not be downloaded"):
+            download.fetch(f"http://127.0.0.1:{listening.getsockname()[1]}/x.hdf5", d4rl_files.file_path(NAME))
+        thread.join()
+
+
+def test_a_published_checksum_is_compared(server: Server, tmp_path: Path) -> None:
+    """With bytes that are not D4RL's, from a mirror and put there by hand."""
+    with h5py.File(tmp_path / "other.hdf5", "w") as file:
+        for key, array in make_log(rows=2000, observation=11, action=3).items():
+            file[key] = array
+    server.body = (tmp_path / "other.hdf5").read_bytes()
+    path = d4rl_files.file_path(PINNED)
+    with pytest.raises(AspcError, match=r"its SHA-256 is [0-9a-f]{16}…, not the published 5bdf1bc4a713c829…"):
+        data.load(PINNED)
+    assert list(path.parent.glob("hopper*[!k]")) == []  # neither it nor a part is kept
+    path.write_bytes(server.body)
+    with pytest.raises(AspcError, match=r"is not the published file .* load it by its path"):
+        data.load(PINNED)
+    assert len(data.load(tmp_path / "other.hdf5")) == 2000
+
+
+def test_most_of_d4rls_files_have_a_published_checksum() -> None:
+    pinned = {name for name, dataset in d4rl.datasets().items() if dataset.sha256 is not None}
+    assert set(d4rl.datasets()) - pinned == {"maze2d-umaze-v1", "maze2d-medium-v1", "maze2d-large-v1"}
+    assert len({d4rl.datasets()[name].sha256 for name in pinned}) == len(pinned) == 36
+    for name in pinned:
+        dataset = d4rl.datasets()[name]
+        assert re.fullmatch("[0-9a-f]{64}", dataset.sha256)
+        assert dataset.size > 2_000_000
+
+
+def test_first_use_is_said(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    data.load(NAME)
+    assert "no SHA-256 is published for this file, so it is trusted on first use" in capsys.readouterr().err
+    record = json.loads((d4rl_files.file_path(NAME).parent / f"{FILE}.json").read_text())
+    assert record["verified_against"].startswith("first use")
+    data.load(NAME)
+    assert capsys.readouterr().err == ""
+
+
+DAMAGED_RECORDS = {
+    "wrong types": json.dumps({"size": "many", "sha256": 7}),
+    "a flag": json.dumps({"size": True, "sha256": "0" * 64}),
+    "a list": json.dumps(["size", "sha256"]),
+    "deep": "[" * 100_000,
+    "half": '{"size": 12',
+    "not text": "\udcff",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGED_RECORDS)
+def test_a_damaged_record_is_a_sentence(server: Server, damage: str) -> None:
+    data.load(NAME)
+    record = d4rl_files.file_path(NAME).parent / f"{FILE}.json"
+    record.write_bytes(DAMAGED_RECORDS[damage].encode(errors="surrogateescape"))
+    with pytest.raises(AspcError, match=r"download record .* is damaged; delete it"):
+        data.load(NAME)
+    d4rl_files.file_path(NAME).unlink()
+    with pytest.raises(AspcError, match=r"download record .* is damaged; delete it"):
+        data.load(NAME)
+    record.unlink()
+    assert len(data.load(NAME)) == 2000
+
+
+@pytest.mark.parametrize("damage", DAMAGED_RECORDS)
+def test_a_damaged_note_on_a_part_starts_anew(server: Server, damage: str) -> None:
+    cut_download(server)
+    note = d4rl_files.file_path(NAME).parent / f"{FILE}.part.json"
+    assert note.exists()
+    note.write_bytes(DAMAGED_RECORDS[damage].encode(errors="surrogateescape"))
+    data.load(NAME)
+    assert server.requests[-1][1] is None
+    assert cached() == [FILE, f"{FILE}.json"]
+
+
 def test_a_part_longer_than_the_file_starts_anew(server: Server) -> None:
-    part = d4rl_files.file_path(NAME).with_name("hopper_medium-v2.hdf5.part")
+    part = d4rl_files.file_path(NAME).with_name(f"{FILE}.part")
     part.parent.mkdir(parents=True)
     part.write_bytes(server.body + b"too much")
     data.load(NAME)
@@ -160,7 +323,7 @@ def test_a_wrong_checksum_is_refused(server: Server) -> None:
     server.body = server.body[:-1] + b"!"  # the server has another file than the record says
     with pytest.raises(AspcError, match="checksum is not the one recorded"):
         data.load(NAME)
-    assert cached() == ["hopper_medium-v2.hdf5.json"]
+    assert cached() == [f"{FILE}.json"]
 
 
 def test_a_page_instead_of_the_file_is_refused(server: Server) -> None:
@@ -174,7 +337,7 @@ def test_a_server_that_is_gone(server: Server) -> None:
     server.status = 404
     with pytest.raises(AspcError, match="Not Found") as error:
         data.load(NAME)
-    assert "http://rail.eecs.berkeley.edu/datasets/offline_rl/gym_mujoco_v2/hopper_medium-v2.hdf5" in str(error.value)
+    assert f"http://rail.eecs.berkeley.edu/datasets/{TAIL}" in str(error.value)
     assert f"put it at {d4rl_files.file_path(NAME)}" in str(error.value)
 
 
@@ -188,7 +351,9 @@ def test_no_network_is_said_at_once_with_address_and_path(monkeypatch: pytest.Mo
     monkeypatch.setattr(socket, "getaddrinfo", nowhere)
     monkeypatch.setattr(time, "sleep", lambda seconds: pytest.fail(f"it waits {seconds} s"))
     monkeypatch.setenv("no_proxy", "*")
-    with pytest.raises(AspcError, match=r"name resolution.*get http://rail.* and put it at .*hopper_medium-v2\.hdf5"):
+    with pytest.raises(
+        AspcError, match=r"name resolution.*get http://rail.* and put it at .*maze2d-umaze-sparse-v1\.hdf5"
+    ):
         data.load(NAME)
     with pytest.raises(AspcError, match=r"get https://rail.*antmaze-large-navigate-v0-val\.npz"):
         data.load("antmaze-large-navigate-singletask-task1-v0", split="val")
@@ -201,7 +366,7 @@ def test_a_file_put_there_by_hand_is_taken(server: Server) -> None:
     d4rl_files.file_path(NAME).write_bytes(server.body)
     assert len(data.load(NAME)) == 2000
     assert server.requests == []
-    assert "hopper_medium-v2.hdf5.json" in cached()  # verified from now on
+    assert f"{FILE}.json" in cached()  # verified from now on
 
 
 def test_a_cache_that_cannot_be_written_to(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,8 +386,8 @@ def test_the_server_dies_half_way(server: Server, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("ASPC_MIRRORS", "http://127.0.0.1:9")  # nobody listens there
     with pytest.raises(AspcError, match="refused"):
         data.load(NAME)
-    assert "hopper_medium-v2.hdf5" not in cached()
-    assert "hopper_medium-v2.hdf5.part" in cached()  # to go on from
+    assert FILE not in cached()
+    assert f"{FILE}.part" in cached()  # to go on from
 
 
 def test_another_file_under_the_name_is_refused(server: Server, tmp_path: Path) -> None:
@@ -230,7 +395,7 @@ def test_another_file_under_the_name_is_refused(server: Server, tmp_path: Path) 
         for key, array in make_log(observation=4, action=3).items():
             file[key] = array
     server.body = (tmp_path / "small.hdf5").read_bytes()
-    with pytest.raises(AspcError, match="those of hopper-medium-v2 have 11 and 3"):
+    with pytest.raises(AspcError, match="those of maze2d-umaze-v1 have 4 and 2"):
         data.load(NAME)
 
 
@@ -249,11 +414,11 @@ except AspcError as error:
 
 
 def test_no_room_on_the_disk(server: Server, tmp_path: Path) -> None:
-    path = tmp_path / "room" / "hopper_medium-v2.hdf5"
+    path = tmp_path / "room" / FILE
     environment = {**os.environ, "ASPC_MIRRORS": ""}
     done = subprocess.run(
         [sys.executable, "-c", FETCH, f"{server.base}/datasets/{TAIL}", str(path)],
-        capture_output=True, text=True, env=environment, timeout=60, check=True,
+        capture_output=True, text=True, env=environment, timeout=600, check=True,
     )  # fmt: skip
     assert "There is no room" in done.stdout
     assert not path.exists()

@@ -44,6 +44,10 @@ class D4RLDataset:
     url: str
     ref_min: float
     ref_max: float
+    size: int | None = None
+    """Bytes of the published file, where they are publicly known: from TensorFlow Datasets' checksums of D4RL."""
+    sha256: str | None = None
+    """SHA-256 of the published file, from the same source; Maze2d's three files are not listed there."""
 
     @property
     def family_name(self) -> str:
@@ -59,7 +63,9 @@ def datasets() -> dict[str, D4RLDataset]:
     """The 39 datasets by name."""
     table = json.loads(resources.files("aspc.data").joinpath("d4rl.json").read_text("utf-8"))
     return {
-        name: D4RLDataset(name, facts["url"], facts["ref_min_score"], facts["ref_max_score"])
+        name: D4RLDataset(
+            name, facts["url"], facts["ref_min_score"], facts["ref_max_score"], facts.get("size"), facts.get("sha256")
+        )
         for name, facts in table.items()
     }
 
@@ -70,10 +76,11 @@ def without_version(name: str) -> str:
 
 
 def family_of(name: str) -> str | None:
-    """The environment family of a D4RL name or of a generated maze's name, or None."""
+    """Return the environment family of a D4RL name or of a generated maze's name, or None."""
     if name in datasets():
         return datasets()[name].family_name
-    return next((key for key in FAMILIES if name in (key, f"{key}-noisy") and key.startswith("maze2d")), None)
+    maze = re.sub(r"-(clean|noisy)$", "", name)  # `-noisy` is in run folders of version 0.1
+    return maze if maze in FAMILIES and maze.startswith("maze2d") else None
 
 
 def name_from_stem(stem: str, observation_size: int, action_size: int) -> str | None:

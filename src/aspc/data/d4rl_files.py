@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from aspc.data import cache, files
 from aspc.data.d4rl import datasets
 from aspc.data.dataset import Dataset
-from aspc.data.download import fetch
+from aspc.data.download import Record, fetch
 
 
 def file_path(name: str) -> Path:
@@ -18,8 +18,12 @@ def file_path(name: str) -> Path:
 
 
 def download(name: str) -> Path:
-    """The dataset's file, downloaded if it is not in the cache."""
-    return fetch(datasets()[name].url, file_path(name))
+    """Return the dataset's file, downloaded if it is not in the cache, and verified where its SHA-256 is published."""
+    dataset = datasets()[name]
+    published = None
+    if dataset.size is not None and dataset.sha256 is not None:
+        published = Record(dataset.size, dataset.sha256)
+    return fetch(dataset.url, file_path(name), published)
 
 
 def load(name: str, *, path: Path | None = None, **options: Any) -> Dataset:
