@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import warnings
 
 import gymnasium as gym
@@ -13,7 +14,9 @@ from aspc import data, envs
 from aspc.data import minari as ours
 from aspc.data.collect import collect as roll
 from aspc.data.dataset import Dataset
+from aspc.data.limited_reader import LimitedReader
 from aspc.errors import AspcError
+from fuzz_child import damage
 
 minari = pytest.importorskip("minari")
 
@@ -83,7 +86,10 @@ def test_dict_observations_are_flattened_in_a_stated_order_as_the_environment_do
     order = [part.split()[0] for part in note.split(": ")[1].split(", ")]
     start = 2 * order.index("desired_goal")
     np.testing.assert_array_equal(dataset.observations[:, start : start + 2], 1.0)
-    env = envs.make_env(dataset.env)
+    assert dataset.env is None  # its package is not a known one, so it has to be named
+    (note,) = [note for note in dataset.notes if "the environment of goal-v0" in note]
+    assert "'test_minari:GoalEnv' is not an environment of aspc, gymnasium" in note
+    env = envs.make_env("test_minari:AspcTestGoal-v0")
     observation, _ = env.reset(seed=0)
     np.testing.assert_allclose(observation, dataset.observations[0], rtol=1e-6)
 
@@ -138,6 +144,39 @@ def test_a_damaged_dataset_gives_a_sentence(tmp_path) -> None:
     file.write_bytes(b"junk")
     with pytest.raises(AspcError, match="cannot be read"):
         data.load("minari:broken-v0")
+
+
+def test_metadata_without_spaces_does_not_make_an_environment(tmp_path) -> None:
+    """Minari would make the one that the metadata names, whatever code that is."""
+    collect("Pendulum-v1", "evil-v0", episodes=1)
+    path = tmp_path / "minari" / "evil-v0" / "data" / "metadata.json"
+    metadata = json.loads(path.read_text())
+    mark = tmp_path / "mark"
+    spec = {**json.loads(metadata["env_spec"]), "entry_point": "os:system", "kwargs": {"command": f"touch {mark}"}}
+    del metadata["observation_space"]
+    path.write_text(json.dumps({**metadata, "env_spec": json.dumps(spec)}))
+    with pytest.raises(AspcError, match="cannot be read: its metadata has no observation_space"):
+        data.load("minari:evil-v0")
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize("name", ["main_data.hdf5", "metadata.json"])
+def test_damaged_files_of_a_dataset_are_read_or_refused_in_a_sentence(tmp_path, monkeypatch, name: str) -> None:
+    collect("Pendulum-v1", "broken-v0", episodes=1)
+    monkeypatch.setenv("ASPC_READ_MEMORY", "500MB")
+    folder = tmp_path / "minari" / "broken-v0" / "data"
+    whole = (folder / name).read_bytes()
+    refused = list[str]()
+    with LimitedReader() as reader:
+        for case in range(100):
+            (folder / name).unlink()
+            (folder / name).write_bytes(damage(whole, case))
+            try:
+                reader.call("read_minari", folder, name="broken-v0")
+            except AspcError as error:
+                refused.append(str(error))
+    assert len(refused) > 10
+    assert not any("\n" in sentence for sentence in refused)
 
 
 def test_collected_and_converted_datasets_both_train(tmp_path) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from aspc import envs
-from aspc.data import d4rl, ogbench
+from aspc.data import d4rl, ogbench, pointmaze
 from aspc.errors import AspcError
 
 OGBENCH = [f"antmaze-{size}-navigate-singletask-task{task}-v0" for size in ("large", "giant") for task in range(1, 6)]
@@ -211,7 +211,16 @@ def test_a_maze_of_ogbench_leaves_no_file_behind(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     env = envs.make_env("antmaze-medium-navigate-singletask-v0")
     env.reset(seed=0)
+    pointmaze.generate("pointmaze-medium", episodes=1, steps=3, seed=0, noise=0.5)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_manipulation_environment_gives_no_warnings() -> None:
+    env = envs.make_env("cube-single-play-singletask-task1-v0")  # warnings are errors here
+    first, _ = env.reset(seed=0)
+    env.step(env.action_space.sample())
+    np.testing.assert_array_equal(env.reset(seed=0)[0], first)
+    assert env.action_space is env.action_space
 
 
 def test_ogbench_names() -> None:

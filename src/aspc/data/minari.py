@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import warnings
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
+from aspc.data.cache import said_if_slow
 from aspc.data.dataset import Dataset
-from aspc.errors import AspcError, MissingExtra
+from aspc.data.limited_reader import LimitedReader
+from aspc.data.limits import read_json
+from aspc.data.minari_files import METADATA, check_metadata, evaluation_spec
+from aspc.errors import AspcError, MissingExtra, first_line
 
 PREFIX = "minari:"  # marks a Minari id where other names are possible
 
@@ -29,13 +35,36 @@ def identifier(name: str) -> str:
     return name.removeprefix(PREFIX)
 
 
+def is_id(name: str) -> bool:
+    """Return whether a name is a Minari id: it has the prefix, or a namespace and a version."""
+    return name.startswith(PREFIX) or ("/" in name and re.search(r"-v\d+$", name) is not None)
+
+
+def _data_folder(name: str) -> Path:
+    """Return where a dataset's files are in Minari's store, or would be."""
+    _package()
+    from minari.storage.datasets_root_dir import get_dataset_path
+
+    return Path(get_dataset_path(identifier(name)), "data")
+
+
+def is_local(name: str) -> bool:
+    """Return whether a dataset is in Minari's store on this machine."""
+    return os.path.exists(_data_folder(name))  # Path.exists raises on a name that is too long
+
+
+def _load_local(name: str) -> Any:
+    """Load a dataset from the store without making its environment, as Minari does for one that states no spaces."""
+    check_metadata(_data_folder(name))
+    return _package().load_dataset(identifier(name))
+
+
 def _open(name: str) -> Any:
     """A local Minari dataset, downloaded if it is not there yet."""
     minari, dataset_id = _package(), identifier(name)
     try:
-        return minari.load_dataset(dataset_id)
-    except FileNotFoundError:
-        pass
+        if is_local(name):
+            return _load_local(name)
     except Exception as error:  # a boundary: a damaged folder raises whatever its reader feels like
         raise AspcError(f"The Minari dataset {dataset_id} cannot be read: {error}") from error
     advice = f"run `minari download {dataset_id}` on a machine with a network and copy its folder"
@@ -43,7 +72,7 @@ def _open(name: str) -> Any:
         raise AspcError(f"The Minari dataset {dataset_id} is not on this machine and there is no network; {advice}.")
     try:
         minari.download_dataset(dataset_id)
-        return minari.load_dataset(dataset_id)
+        return _load_local(name)
     except Exception as error:  # the hub's client raises errors of many packages
         detail = " ".join(str(error).split())[:200]
         raise AspcError(f"The Minari dataset {dataset_id} could not be downloaded ({detail}); {advice}.") from error
@@ -70,72 +99,70 @@ def download(name: str) -> str:
 
 def load(name: str, **options: Any) -> Dataset:
     """A Minari dataset by its id; dict observations are flattened in the order of their space's keys."""
-    source = _open(name)
     dataset_id = identifier(name)
-    if not isinstance(source.action_space, gym.spaces.Box):
-        raise AspcError(
-            f"{dataset_id}: its actions are {source.action_space}; this library is for continuous (Box) ones."
-        )
-    space = source.observation_space
-    order = _flat_order(space, dataset_id)
-    try:
-        episodes = [_episode(episode, space) for episode in source.iterate_episodes()]
-    except Exception as error:  # a boundary: a damaged folder raises whatever its reader feels like
-        raise AspcError(f"The Minari dataset {dataset_id} cannot be read: {error}") from error
-    low, high = source.action_space.low.ravel(), source.action_space.high.ravel()
-    if np.isfinite(low).all() and np.isfinite(high).all():
-        options = {"action_low": low, "action_high": high, **options}
-    scores = {key: source.storage.metadata.get(f"{key}_score") for key in ("ref_min", "ref_max")}
-    env = None if source.env_spec is None else f"{PREFIX}{dataset_id}"
-    dataset = Dataset.from_episodes(episodes, **{"name": dataset_id, "env": env, **scores, **options})
-    return dataset.with_notes([f"observations are flattened in this order: {order}."] if order else [])
+    folder = _local_folder(name)
+    with said_if_slow(f"Reading {dataset_id} …"), LimitedReader() as reader:
+        stated, arrays = reader.call("read_minari", folder, name=dataset_id)
+    if "action_low" in arrays:
+        options = {"action_low": arrays["action_low"], "action_high": arrays["action_high"], **options}
+    env, notes = (f"{PREFIX}{dataset_id}" if stated["has_environment"] else None), []
+    if problem := stated["environment_problem"]:
+        env = None
+        notes.append(f"the environment of {dataset_id} is not used: {problem}; name one that you trust with --env.")
+    if layout := stated["layout"]:
+        notes.append(f"observations are flattened in this order: {layout}.")
+    settings = {"name": dataset_id, "env": env, **stated["scores"], **options}
+    return Dataset.from_episodes(_split_episodes(arrays), **settings).with_notes(notes)
 
 
-def _flat_order(space: gym.Space[Any], name: str) -> str:
-    """How a structured observation is laid out flat, or '' for one that is flat already."""
-    if isinstance(space, gym.spaces.Box) and space.shape is not None and len(space.shape) == 1:
-        return ""
-    if isinstance(space, gym.spaces.Box):
-        return f"all {space.shape} numbers, last axis fastest"
-    if isinstance(space, gym.spaces.Dict) and all(isinstance(s, gym.spaces.Box) for s in space.spaces.values()):
-        return ", ".join(f"{key} ({int(np.prod(part.shape or ()))})" for key, part in space.spaces.items())
-    raise AspcError(f"{name}: its observations are {space}; only Box and Dict of Box spaces work.")
+def _local_folder(name: str) -> Path:
+    """Return the folder of a dataset's files, downloaded if it is not there yet."""
+    if not is_local(name):
+        _open(name)
+    return _data_folder(name)
 
 
-def _flatten(space: gym.Space[Any], values: Any) -> np.ndarray:
-    """Observations of one episode as [T + 1, size]."""
-    if isinstance(space, gym.spaces.Dict):
-        return np.concatenate([_flatten(part, values[key]) for key, part in space.spaces.items()], axis=1)
-    return np.asarray(values).reshape(len(values), -1)
-
-
-def _episode(episode: Any, space: gym.Space[Any]) -> dict[str, Any]:
-    return {
-        "observations": _flatten(space, episode.observations),
-        "actions": np.asarray(episode.actions, dtype=np.float32).reshape(len(episode.rewards), -1),
-        "rewards": episode.rewards,
-        "terminals": np.asarray(episode.terminations, dtype=bool),
-    }
+def _split_episodes(arrays: dict[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
+    """Episodes as `Dataset.from_episodes` takes them, of arrays that hold one after the other."""
+    ends = np.cumsum(arrays["steps"])
+    cuts = dict.fromkeys(("actions", "rewards", "terminals"), ends)
+    cuts["observations"] = ends + np.arange(1, len(ends) + 1)
+    parts = {key: np.split(arrays[key], cut[:-1]) for key, cut in cuts.items() if key in arrays}
+    return [{key: part[i] for key, part in parts.items()} for i in range(len(ends))]
 
 
 def recover_environment(name: str) -> gym.Env[Any, Any]:
-    """The environment that a Minari dataset says to evaluate in."""
-    source = _open(name)
-    from aspc.envs import quiet_packages
+    """Make the environment that a Minari dataset says to evaluate in.
 
-    with quiet_packages(), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="(?s).*(requirement|is not installed).*", category=UserWarning)
+    Raises:
+        AspcError: If the dataset states none, its entry point is not of a known package, or making it fails.
+    """
+    from aspc.envs.allowed import problem_with_spec
+    from aspc.envs.packages import quiet_packages
+
+    spec, dataset_id = evaluation_spec(_open(name)), identifier(name)
+    if spec is None:
+        raise AspcError(f"The Minari dataset {dataset_id} states no environment; name one with --env.")
+    if problem := problem_with_spec(spec):
+        raise AspcError(
+            f"The environment of {dataset_id} is not made: {problem}; name one that you trust with --env MODULE:ID."
+        )
+    with quiet_packages():
         try:
-            return source.recover_environment(eval_env=True)
-        except (ValueError, gym.error.Error, ImportError) as error:
-            raise AspcError(f"The environment of {identifier(name)} cannot be made: {error}") from error
+            return gym.make(spec)
+        except Exception as error:  # a boundary: what a constructor raises on arguments that do not fit
+            reason = first_line(error)
+            raise AspcError(f"The environment of {dataset_id} cannot be made: {reason}.") from error
 
 
 def reference_scores(name: str) -> tuple[float, float] | None:
     """The scores that the dataset itself carries."""
-    metadata = _open(name).storage.metadata
-    low, high = metadata.get("ref_min_score"), metadata.get("ref_max_score")
-    return None if low is None or high is None else (float(low), float(high))
+    try:
+        metadata = read_json(_local_folder(name) / METADATA)
+        low, high = (metadata.get(f"ref_{end}_score") for end in ("min", "max"))
+        return None if low is None or high is None else (float(low), float(high))
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise AspcError(f"The Minari dataset {identifier(name)} cannot be read: its {METADATA} is damaged.") from error
 
 
 def write(dataset: Dataset, dataset_id: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,23 @@ def environment_id(name: str) -> str:
 def file_stem(name: str) -> str:
     """The name of the data that the tasks of one environment share."""
     return re.sub(r"-singletask(-task[1-5])?", "", name)
+
+
+def tasks_of_file(stem: str) -> list[str] | None:
+    """Return the single-task names that share a file (`antmaze-large-navigate-v0`), None for an unknown stem.
+
+    A validation file (`…-v0-val`) has none: tasks train on the other file.
+    """
+    found = _tasks_by_file().get(stem.removesuffix("-val"))
+    return [] if found and stem.endswith("-val") else found
+
+
+@functools.cache
+def _tasks_by_file() -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for name in known_names():
+        found.setdefault(file_stem(name), []).append(name)
+    return found
 
 
 def file_path(name: str, split: str = "train") -> Path:

@@ -8,7 +8,6 @@ are imported only when an environment that needs them is made.
 from __future__ import annotations
 
 import contextlib
-import io
 import math
 import tempfile
 import warnings
@@ -21,6 +20,7 @@ import gymnasium as gym
 import numpy as np
 
 from aspc.data import d4rl, minari, ogbench
+from aspc.envs.packages import PRECISION_WARNING, quiet_packages, register_environments
 from aspc.errors import AspcError, MissingExtra, first_line, missing_module, unknown_name
 
 __all__ = [
@@ -66,21 +66,10 @@ def _make_d4rl(family: str) -> gym.Env[Any, Any]:
     return make_adroit(family)
 
 
-@contextlib.contextmanager
-def quiet_packages() -> Iterator[None]:
-    """Silence what the simulation packages say of their own age while they are imported or asked for old versions."""
-    with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
-        warnings.filterwarnings("ignore", message=".*is out of date.*", category=DeprecationWarning)
-        warnings.filterwarnings("ignore", message=".*(precision lowered|lowered by casting).*", category=UserWarning)
-        warnings.filterwarnings("ignore", message=".*Overriding environment .* already in registry.*")
-        yield
-
-
 def _make_gymnasium(name: str) -> gym.Env[Any, Any]:
+    if name not in gym.registry:
+        register_environments("gymnasium_robotics")
     with quiet_packages():
-        if name not in gym.registry:
-            with contextlib.suppress(ImportError, gym.error.DependencyNotInstalled):
-                import gymnasium_robotics  # noqa: F401  (registers its environments)
         try:
             env = gym.make(name, disable_env_checker=True)
         except (ImportError, gym.error.DependencyNotInstalled) as error:
@@ -116,10 +105,15 @@ def _make_ogbench(name: str) -> gym.Env[Any, Any]:
             raise MissingExtra(f"The environment of {name}", "ogbench", error) from error
         except gym.error.Error as error:
             raise unknown_name("OGBench dataset", name, ogbench.known_names()) from error
-    model = Path(getattr(env.unwrapped, "fullpath", ""))
-    if model.parent == Path(tempfile.gettempdir()):  # a maze's world, which MuJoCo has read: OGBench leaves it behind
-        model.unlink(missing_ok=True)
+    remove_model_file(env)
     return SeededGlobally(env)
+
+
+def remove_model_file(env: gym.Env[Any, Any]) -> None:
+    """Remove the temporary file of an OGBench maze, which OGBench leaves behind after MuJoCo has read it."""
+    model = Path(getattr(env.unwrapped, "fullpath", ""))
+    if model.parent == Path(tempfile.gettempdir()):
+        model.unlink(missing_ok=True)
 
 
 class SeededGlobally(gym.Wrapper[Any, Any, Any, Any]):
@@ -128,6 +122,9 @@ class SeededGlobally(gym.Wrapper[Any, Any, Any, Any]):
     def __init__(self, env: gym.Env[Any, Any]) -> None:
         super().__init__(env)
         self._state = np.random.RandomState().get_state()
+        with self._own_generator(), quiet_packages():
+            # OGBench's manipulation environments make new spaces, with a warning, at every access.
+            self.action_space, self.observation_space = env.action_space, env.observation_space
 
     @contextlib.contextmanager
     def _own_generator(self) -> Iterator[None]:
@@ -142,8 +139,9 @@ class SeededGlobally(gym.Wrapper[Any, Any, Any, Any]):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         if seed is not None:
             self._state = np.random.RandomState(seed).get_state()
-            self.env.action_space.seed(seed)
-        with self._own_generator():
+            self.action_space.seed(seed)
+        with self._own_generator(), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=PRECISION_WARNING, category=UserWarning)
             return self.env.reset(seed=seed, options=options)
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:

@@ -1,0 +1,106 @@
+"""The decision whether an environment that a file names can be made.
+
+A dataset, a packed folder or a run's config comes from someone else, and making an environment runs code. So a name
+from a file is accepted only if its entry point is one that a known package has registered. What the user types
+(`--env`, `env=`) is not checked here, except for the specification inside a Minari dataset, which is data as well.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+from gymnasium.envs.registration import EnvSpec, parse_env_id
+
+from aspc.data import d4rl, minari, ogbench
+from aspc.envs.packages import register_environments
+
+KNOWN_PACKAGES = ("aspc", "gymnasium", "gymnasium_robotics", "ogbench")
+RENDERING = "gymnasium.wrappers.rendering"  # its wrappers write videos and open windows
+
+
+def must_be_typed(env: str) -> bool:
+    """Return whether a name is honoured only where the user typed it: `module:Id` imports, `minari:ID` downloads."""
+    return ":" in env
+
+
+def problem_with_name(env: str) -> str | None:
+    """Return why an environment named by a file cannot be made, or None if it can.
+
+    A name that nothing has registered passes: `make_env` reports it as unknown without importing anything.
+    """
+    if env.startswith(minari.PREFIX):
+        return "a Minari dataset is opened only if you name it yourself"
+    if must_be_typed(env):
+        return "it would import a module that the file chose"
+    env = env.split("?")[0]
+    if d4rl.family_of(env) is not None or ogbench.is_single_task(env):
+        return None
+    for spec in _registered_specs(env):
+        if not _is_known(spec.entry_point):
+            return f"its entry point {_shown(spec.entry_point)} belongs to none of {', '.join(KNOWN_PACKAGES)}"
+    return None
+
+
+def problem_with_spec(spec: EnvSpec) -> str | None:
+    """Return why a specification that a dataset carries cannot be made, or None if it can.
+
+    Its entry point must be one that a known package registers itself: `gymnasium` alone has many functions that are
+    not environments. Its wrappers must be Gymnasium's own, and its arguments plain values that name no files.
+    """
+    for package in ("gymnasium_robotics", "ogbench"):
+        if str(spec.entry_point).startswith(f"{package}."):
+            register_environments(package)
+    registered = {known.entry_point for known in gym.registry.values() if _is_known(known.entry_point)}
+    if not isinstance(spec.entry_point, str) or spec.entry_point not in registered:
+        return f"its entry point {_shown(spec.entry_point)} is not an environment of {', '.join(KNOWN_PACKAGES)}"
+    for wrapper in spec.additional_wrappers:
+        if not _is_gymnasium_wrapper(wrapper.entry_point):
+            return f"its wrapper {_shown(wrapper.entry_point)} is not one of Gymnasium's"
+    for arguments in (spec.kwargs, *(wrapper.kwargs for wrapper in spec.additional_wrappers)):
+        if not isinstance(arguments, dict | None) or not _is_plain(arguments):
+            return f"its arguments {_shown(arguments)} name a file"
+    return None
+
+
+def _registered_specs(env: str) -> list[EnvSpec]:
+    """The specifications that `gymnasium.make` can choose for a name: all versions of one without a version."""
+    if env not in gym.registry:
+        register_environments("gymnasium_robotics")
+    if env in gym.registry:
+        return [gym.registry[env]]
+    try:
+        namespace, name, version = parse_env_id(env)
+    except gym.error.Error:
+        return []
+    if version is not None:
+        return []
+    return [spec for spec in gym.registry.values() if (spec.namespace, spec.name) == (namespace, name)]
+
+
+def _is_known(entry_point: Any) -> bool:
+    module = entry_point if isinstance(entry_point, str) else getattr(entry_point, "__module__", None)
+    return isinstance(module, str) and module.partition(":")[0].partition(".")[0] in KNOWN_PACKAGES
+
+
+def _is_gymnasium_wrapper(entry_point: Any) -> bool:
+    module, _, name = entry_point.partition(":") if isinstance(entry_point, str) else ("", "", "")
+    if name not in gym.wrappers.__all__ or not module.startswith("gymnasium.wrappers.") or module == RENDERING:
+        return False
+    return getattr(vars(gym.wrappers).get(name), "__module__", None) == module
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a value is made of numbers and words: a path would have the environment read a file of its choice."""
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and _is_plain(item) for key, item in value.items())
+    if isinstance(value, list | tuple):
+        return all(map(_is_plain, value))
+    if isinstance(value, str):
+        return not any(mark in value for mark in "/\\~")
+    return value is None or isinstance(value, bool | int | float)
+
+
+def _shown(value: Any) -> str:
+    shown = repr(value)
+    return shown if len(shown) <= 80 else f"{shown[:77]}..."
