@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import json
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,7 +14,7 @@ import pytest
 
 import registries
 from aspc import algorithms
-from aspc.__main__ import COMMANDS, exit_code, main
+from aspc.__main__ import COMMANDS, main
 from aspc.cli import final_scale, option
 from aspc.training.config import all_field_names, to_plain
 from aspc.training.folder import Run
@@ -311,20 +308,3 @@ def test_a_run_of_a_plugins_algorithm_is_looked_at_with_the_plugin(tmp_path, cap
 
 def test_a_page_that_cannot_be_written_is_said_before_the_work(tmp_path, capsys):
     assert "choose another place" in refused(capsys, ["inspect", str(tmp_path), "--out", "/proc/none.html"])
-
-
-def test_a_ctrl_c_in_a_callback_of_the_garbage_collector_is_not_lost(capfd: pytest.CaptureFixture[str]) -> None:
-    """JAX has such a callback, and Python prints and forgets what is raised in one."""
-
-    def work() -> int:
-        def callback(phase: str, info: dict[str, int]) -> None:
-            gc.callbacks.remove(callback)
-            signal.raise_signal(signal.SIGINT)
-
-        gc.callbacks.append(callback)
-        gc.collect()
-        time.sleep(10)
-        return 0
-
-    assert exit_code(work) == 130
-    assert capfd.readouterr().err == "aspc: interrupted.\n"

@@ -1,4 +1,4 @@
-"""The commands `train`, `eval` and `verify`: their options, and what they print.
+"""The commands `train`, `eval`, `verify-run` and `verify`: their options, and what they print.
 
 Options come from the same dataclasses that the library uses (tyro), so a hyper-parameter's sentence is written once.
 """
@@ -99,7 +99,7 @@ def train(argv: list[str]) -> int:
     load_asked(values_of(argv, "plugin"))
     if option(argv, "resume"):
         return _resume(argv)
-    model = _model(Path(repeated)) if (repeated := option(argv, "from")) else {}
+    model = _model(Path(repeated), option(argv, "env")) if (repeated := option(argv, "from")) else {}
     name, bc = option(argv, "algo") or model.get("algo", "aspc"), option(argv, "bc") or model.get("bc", "plain")
     algorithm = algorithms.default(name, bc)  # type: ignore[arg-type]
     if model and (name, bc) == (model["algo"], model["bc"]):
@@ -119,7 +119,7 @@ def train(argv: list[str]) -> int:
         flag = moved[0].rpartition(".")[2].replace("_", "-")
         raise AspcError(f"--{flag} follows from the length of the run; set it with --horizon.")
 
-    from aspc.training.problem import load_source
+    from aspc.training.problem import load_recorded, load_source
     from aspc.training.run import start_run
 
     env, options = asked.source.env, asked.source.options()
@@ -128,10 +128,11 @@ def train(argv: list[str]) -> int:
         environment = model["run"].env
     if not Path(asked.dataset).exists():
         options.pop("env", None)  # a name has its environment; another one is only evaluated in
+    is_recorded = bool(model) and asked.dataset == model["dataset"]
     run = start_run(
         name,
         asked.algorithm,
-        load_source(asked.dataset, options),
+        (load_recorded if is_recorded else load_source)(asked.dataset, options),
         asked.training,
         source=asked.dataset,
         source_options=options,
@@ -145,8 +146,8 @@ def train(argv: list[str]) -> int:
     return 0
 
 
-def _model(path: Path) -> dict[str, Any]:
-    """What `--from` takes from a recorded run."""
+def _model(path: Path, typed_env: str | None = None) -> dict[str, Any]:
+    """Return what `--from` takes from a recorded run."""
     from aspc.training.folder import Run
     from aspc.training.run import A_FUNCTION, recorded_options
 
@@ -161,7 +162,7 @@ def _model(path: Path) -> dict[str, Any]:
         "run": run,
         "bc": config.get("bc", "plain"),
         "dataset": data["source"],
-        "source": Source.stated(run.data_options()),
+        "source": Source.stated(run.data_options(typed_env)),
         "training": recorded_options(config),
     }
 
@@ -321,6 +322,43 @@ def evaluate(argv: list[str]) -> int:
         if row["success_rate"] == row["success_rate"]:
             line += f", success {100 * row['success_rate']:.0f} %"
         print(f"{line} ({row['episodes']} episodes)")
+    return 0
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# verify-run
+# ---------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class VerifyRun:
+    """Compare the files and checkpoints of a run with the checksums that were written with them.
+
+    Exit code 2 if one is missing or damaged.
+    """
+
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    """The run's folder."""
+
+
+def verify_run(argv: list[str]) -> int:
+    asked = parse(VerifyRun, argv, "verify-run")
+
+    from aspc.training import checksums
+    from aspc.training.checkpoint import Checkpoints
+    from aspc.training.folder import CHECKPOINTS
+
+    verified = checksums.verify(asked.run)
+    known: list[bool] = []
+    if (asked.run / CHECKPOINTS).is_dir():
+        checkpoints = Checkpoints(asked.run / CHECKPOINTS, read_only=True)
+        known = [checkpoints.verify(step) for step in checkpoints.all_steps()]
+        checkpoints.close()
+    print(f"{asked.run}: {verified.files} files and {sum(known)} checkpoints match their checksums.")
+    if not all(known):
+        print(f"  {known.count(False)} checkpoints of an older version have no checksum.")
+    if not verified.finished:
+        print(f"  The run is not finished: rows after step {verified.step:,} are not covered.")
     return 0
 
 

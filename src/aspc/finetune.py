@@ -26,7 +26,7 @@ from aspc.training.config import TrainOptions, environment_facts, to_plain
 from aspc.training.folder import Run
 from aspc.training.online import OnlineOptions, OnlineTrainer
 from aspc.training.problem import load_again
-from aspc.training.run import A_FUNCTION, default_folder, leave_result
+from aspc.training.run import A_FUNCTION, default_folder, is_finished, leave_result
 from aspc.training.trainer import Place, Plan, Trainee
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -96,8 +96,8 @@ def resume(
     run = Run(path)
     if "finetuned_from" not in run.config:
         raise AspcError(f"{run.path} was trained offline; continue it with aspc train --resume, or fine-tune it.")
-    if run.result is not None and run.result["steps"] >= (steps or run.config["steps"]):
-        raise AspcError(f"{run.path} has already gone {run.result['steps']:,} steps; give more with --steps.")
+    if is_finished(run, steps or run.config["steps"], quiet):
+        return run
     online = OnlineOptions(**run.config["online"])
     options = train_options(run, online, run.seeds[0], run.config["horizon"])
     trained = offline_part(run, dataset, env)

@@ -27,6 +27,7 @@ from aspc.training.fleet import Fleet, Member, group_key, traceable, train_fleet
 from aspc.training.folder import read_rows
 from aspc.training.loop import Loop
 from tiny import TINY, Counting, make_dataset
+from waiting import wait_until
 
 TD3BC = replace_fields(algorithms.default("td3_bc"), TINY)
 SHORT = {"steps": 80, "log_every": 40, "eval_every": 40, "eval_episodes": 2, "tensorboard": False}
@@ -60,6 +61,14 @@ def fleet(tmp_path_factory):
     fleet = train_fleet("td3_bc", TD3BC, MEMBERS, OPTIONS, out, env=Counting, quiet=True)
     fleet.programs = Loop.run_blocks._cache_size() - before[0], Loop.run_steps._cache_size() - before[1]
     return fleet
+
+
+def test_nothing_is_said_of_accelerators_on_a_cpu(tmp_path, capsys):
+    """There training waits for evaluations, so that none can hide behind it."""
+    train_fleet("td3_bc", TD3BC, MEMBERS[:1], OPTIONS, tmp_path / "fleet", env=Counting, quiet=False)
+    said = capsys.readouterr().err
+    assert "hide" not in said
+    assert "accelerator" not in said
 
 
 # -- what a fleet leaves behind ------------------------------------------------------------------------------
@@ -309,8 +318,7 @@ def test_a_killed_fleet_continues_to_the_same_bits(tmp_path):
     script = KILLED.format(paths=[str(here), str(here.parent)], out=str(tmp_path / "cut"))
     process = subprocess.Popen([sys.executable, "-c", script])
     whole = train_fleet("td3_bc", TD3BC, MEMBERS, LONG, tmp_path / "whole", env=Counting, quiet=True)
-    while process.poll() is None and not any(p.name.isdigit() for p in tmp_path.glob("cut/checkpoints/*")):
-        time.sleep(0.05)
+    wait_until(lambda: any(p.name.isdigit() for p in tmp_path.glob("cut/checkpoints/*")), process)
     time.sleep(random.uniform(0, 0.3))
     process.send_signal(signal.SIGKILL)
     process.wait()

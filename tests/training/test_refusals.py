@@ -120,6 +120,7 @@ def test_hyperparameters_that_cannot_be(algo, changes, says, tmp_path):
         ("aspc", {"tau": 7.0}, "tau must be between 0 and 1, not 7.0"),
         ("aspc_plus", {"acting_ratio": -1.0}, "acting_ratio must be at least 0, not -1.0"),
         ("aspc_plus", {"acting_tau": 2.0}, "acting_tau must be between 0 and 1, not 2.0"),
+        ("mcep", {"evaluation_alpha": -1.0}, "evaluation_alpha must be at least 0, not -1.0"),
         ("aspc", {"ema": -0.1}, "ema must be between 0 and 1"),
         ("iql", {"expectile": 1.1}, "expectile must be between 0 and 1"),
         ("iql", {"actor_dropout": 1.0}, "actor_dropout must be 0 or more and below 1, not 1.0"),
@@ -322,7 +323,7 @@ def test_an_evaluation_that_is_not_waited_for_is_not_begun_again(monkeypatch, en
 
         def slow_call(self, job, timeout):
             calling.set()
-            ending.wait()
+            assert ending.wait(600)
             return call(self, job, timeout)
 
         monkeypatch.setattr(evaluation._Worker, "call", slow_call)
@@ -333,7 +334,7 @@ def test_an_evaluation_that_is_not_waited_for_is_not_begun_again(monkeypatch, en
         monkeypatch.setattr(worker, "end", lambda: (end(), ending.set())[0])
         os.kill(worker.process.pid, signal.SIGSTOP)
         pending = evaluator.evaluate(Counting, [0], env="maze2d-umaze")  # type: ignore[arg-type]
-        assert calling.wait(60)
+        assert calling.wait(600)
     assert len(started) == 1
     with pytest.raises(evaluation.WorkerFailed):
         pending.result()
@@ -365,7 +366,7 @@ def test_of_two_that_make_the_same_run_one_is_refused(tmp_path):
         barrier, outcomes = threading.Barrier(2), []
 
         def make(number: int, i: int = i, barrier: threading.Barrier = barrier, outcomes: list = outcomes) -> None:
-            barrier.wait()
+            barrier.wait(600)
             try:
                 folder.create(tmp_path / f"{i}", {"number": number})
                 outcomes.append(number)
@@ -615,7 +616,8 @@ def test_the_command_to_go_on_can_be_pasted():
     assert folder.resume_command("train", Path("a"), "Hopper-v4", 20_000) == "aspc train --resume a --steps 20000"
     own = folder.resume_command("finetune", Path("a"), "plant:Env")
     assert own == "aspc finetune --resume a --env plant:Env"
-    assert folder.resume_command("train", Path("a"), "minari:D/x-v0") == "aspc train --resume a"
+    theirs = folder.resume_command("train", Path("a"), "minari:D/x-v0")
+    assert theirs == "aspc train --resume a --env minari:D/x-v0"
 
 
 def test_a_stopped_extension_is_continued_to_its_own_end(tmp_path):
@@ -679,11 +681,15 @@ def test_what_can_be_said_when_a_run_is_resumed(tmp_path, capsys):
         (["another"], "no place for 'another'"),
         (["--steps"], "needs a whole number behind it"),
         (["--steps", "0"], "at least 1"),
-        (["--steps", "30"], "already trained 40 steps"),
     ):
         capsys.readouterr()
         assert main([*resume, *more]) == 2
         assert says in capsys.readouterr().err
+    before = (tmp_path / "run" / "result.json").read_bytes()
+    for more in ([], ["--steps", "40"], ["--steps", "30"]):  # "resume until it exits 0" ends
+        assert main([*resume, *more]) == 0
+        assert "already finished its 40 steps; to train longer, pass more with --steps" in capsys.readouterr().err
+    assert (tmp_path / "run" / "result.json").read_bytes() == before
     assert main([*resume, "--steps", "60", "--env", "none", "--quiet"]) == 0
     assert "60 steps" in capsys.readouterr().out
     with pytest.raises(SystemExit) as ended:

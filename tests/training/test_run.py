@@ -27,6 +27,7 @@ from aspc.training.run import Diverged
 from aspc.training.worker import rollouts
 from policies import policy_named
 from tiny import TINY, Counting, make_dataset
+from waiting import DEADLINE_SECONDS, wait_until
 
 SHORT = {**TINY, "steps": 120, "log_every": 40, "quiet": True, "tensorboard": False}
 
@@ -198,21 +199,20 @@ def run_script(out, resume, never_ends=False):
     return subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.PIPE, text=True)
 
 
-def wait_for_checkpoint(folder, process):
-    while process.poll() is None and not any(p.name.isdigit() for p in folder.glob("checkpoints/*")):
-        time.sleep(0.05)
+def has_checkpoint(folder):
+    return any(p.name.isdigit() for p in folder.glob("checkpoints/*"))
 
 
 def test_a_killed_run_resumes_to_the_same_bits(tmp_path):
     whole = run_script(tmp_path / "whole", resume=False)
     cut = run_script(tmp_path / "cut", resume=False, never_ends=True)
-    wait_for_checkpoint(tmp_path / "cut", cut)
+    assert wait_until(lambda: has_checkpoint(tmp_path / "cut"), cut)
     time.sleep(random.uniform(0, 0.5))
     cut.send_signal(signal.SIGKILL)
     cut.communicate()
     resumed = run_script(tmp_path / "cut", resume=True)
     for process in (resumed, whole):
-        _, said = process.communicate()
+        _, said = process.communicate(timeout=DEADLINE_SECONDS)
         assert process.returncode == 0, said
     one, other = aspc.Run(tmp_path / "whole"), aspc.Run(tmp_path / "cut")
     same(weights(one), weights(other))
@@ -225,15 +225,13 @@ def test_a_signal_ends_the_chunk_saves_and_says_how_to_go_on(tmp_path, number, c
     command = [sys.executable, "-m", "aspc", "train", str(tmp_path / "logs.npz"), "--out", str(tmp_path / "run")]
     command += ["--actor-hidden-dim", "16", "--critic-hidden-dim", "16", "--log-every", "40", "--env", "none"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    while not read_rows(tmp_path / "run" / "metrics.csv"):
-        assert process.poll() is None, process.stderr.read()
-        time.sleep(0.05)
+    assert wait_until(lambda: read_rows(tmp_path / "run" / "metrics.csv"), process)
     process.send_signal(number)
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=DEADLINE_SECONDS)
     assert process.returncode == code
     assert "--resume" in said.splitlines()[-1]
     assert "Traceback" not in said
-    assert any(p.name.isdigit() for p in (tmp_path / "run" / "checkpoints").iterdir())
+    assert has_checkpoint(tmp_path / "run")
 
 
 def logs():
@@ -403,6 +401,7 @@ def test_the_datas_own_reference_scores_are_those_of_later_evaluations(tmp_path)
     for key in ("ref_env", "ref_min", "ref_max"):  # a run of an older version
         del config["dataset"][key]
     (run.path / "config.json").write_text(json.dumps(config))
+    (run.path / "checksums.json").unlink()
     assert np.isnan(evaluate(run.path, episodes=1)[0]["score_mean"])
 
 

@@ -145,7 +145,11 @@ RULES = (  # for each name the first that fits it
     Rule("*dropout", "0 or more and below 1", lambda x: 0 <= x < 1),
     # A rate of 0 freezes what it is the rate of, a weight of 0 leaves its term out: both are ways to ask a question.
     Rule("lr *_lr *_ratio", "at least 0", lambda x: x >= 0),
-    Rule("alpha cql_alpha alpha_multiplier beta* eta temperature *_weight", "at least 0", lambda x: x >= 0),
+    Rule(
+        "alpha cql_alpha evaluation_alpha alpha_multiplier beta* eta temperature *_weight",
+        "at least 0",
+        lambda x: x >= 0,
+    ),
     Rule("policy_noise noise_clip max_grad_norm ema_start *_layers", "at least 0", lambda x: x >= 0),
 )
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from aspc.policy import write_atomically
+from aspc.io import write_atomically
 from aspc.training.folder import FIGURE, Run
 
 

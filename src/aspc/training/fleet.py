@@ -12,6 +12,7 @@ fleet/
   policy/NAME/         the policy of each member that did not fail
   checkpoints/         what the same call continues from
   status.json          who has failed so far, and how long it took
+  checksums.json       SHA-256 of all of these (see aspc.training.checksums)
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from aspc.algorithms.base import Spec, with_horizon
 from aspc.data import Dataset
 from aspc.errors import AspcError, OutsideTrouble
 from aspc.policy import Policy
-from aspc.training import folder, loggers
+from aspc.training import checksums, folder, loggers
 from aspc.training.config import (
     LARGEST_SEED,
     TrainOptions,
@@ -248,6 +249,7 @@ def train_fleet(
     with folder.written(out, plan.resume_with):
         outcome = Trainer(plan, quiet, on_progress).go(None, options.steps)
         folder.write_json(out / folder.RESULT, _result(Fleet(out), outcome))
+        checksums.finish(out)
     fleet = Fleet(out)
     fleet.signal = outcome.signal
     return fleet

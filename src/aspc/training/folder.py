@@ -9,17 +9,20 @@ run/
   curves.png           score, scale, Q and BC loss over steps
   policy/seed0/        the policy (see aspc.policy)
   checkpoints/         what --resume continues from
+  checksums.json       SHA-256 of all of these, which `aspc verify-run` compares (see aspc.training.checksums)
   tensorboard/seed0/   the same numbers for TensorBoard
 """
 
 from __future__ import annotations
 
 import csv
+import hashlib
 import json
 import math
 import os
 import shlex
 import shutil
+from collections import deque
 from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -28,8 +31,10 @@ from typing import Any
 import numpy as np
 from filelock import FileLock, Timeout
 
-from aspc.errors import DISK_ERRORS, AspcError, DiskTrouble
-from aspc.policy import Policy, load_policy, without_nan, write_atomically
+from aspc.envs.allowed import problem_with_name
+from aspc.errors import DISK_ERRORS, AspcError, DiskTrouble, printable
+from aspc.io import flush, write_atomically
+from aspc.policy import Policy, load_policy, without_nan
 
 LOCK = ".lock"
 CONFIG, METRICS, EVALUATIONS, RESULT, FIGURE, STATUS = (
@@ -40,10 +45,36 @@ CONFIG, METRICS, EVALUATIONS, RESULT, FIGURE, STATUS = (
     "curves.png",
     "status.json",
 )
-CHECKPOINTS, EVENTS = "checkpoints", "tensorboard"
+CHECKSUMS = "checksums.json"
+CHECKPOINTS, EVENTS, POLICY = "checkpoints", "tensorboard", "policy"
 ONLINE = "online.f32"  # every row that a fine-tuning collected, packed, as bare float32: its ring is filled from it
 
 Row = dict[str, float]
+
+
+class RowDigest:
+    """A running SHA-256 of the numbers in a table's rows, which columns that are added later do not change."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self.columns: list[str] = []
+        self._digest = hashlib.sha256()
+
+    def add(self, row: Row) -> None:
+        # NaN is what earlier rows have in a new column.
+        known = sorted((name, _number(value)) for name, value in row.items() if not math.isnan(value))
+        self._digest.update(json.dumps(known).encode())
+        self.rows += 1
+        self.columns = list(dict.fromkeys([*self.columns, *row]))
+
+    def record(self) -> dict[str, Any]:
+        return {"rows": self.rows, "columns": self.columns, "sha256": self._digest.hexdigest()}
+
+    def matches(self, recorded: Any) -> bool:
+        """Return whether a record is of these rows; they may have more columns by now."""
+        if not isinstance(recorded, dict) or not isinstance(recorded.get("columns"), list):
+            return False
+        return {**self.record(), "columns": self.columns[: len(recorded["columns"])]} == recorded
 
 
 class RowFile:
@@ -54,6 +85,7 @@ class RowFile:
         self.path = path
         kept = [r for r in read_rows(path) if up_to_step is None or r["step"] <= up_to_step]
         self.columns = list(kept[0]) if kept else None
+        self._digest, self._undigested = RowDigest(), deque(kept)
         write_atomically(path, (self._lines(kept) if kept else "").encode())
 
     def _lines(self, rows: Iterable[Row], header: bool = True) -> str:
@@ -65,6 +97,7 @@ class RowFile:
     def append(self, rows: list[Row]) -> None:
         if not rows:
             return
+        self._undigested.extend(rows)
         before = self.columns or []
         self.columns = list(dict.fromkeys([*before, *(name for row in rows for name in row)]))
         if len(self.columns) > len(before):
@@ -73,19 +106,26 @@ class RowFile:
         with open(self.path, "a") as file:
             file.write(self._lines(rows, header=False))
 
+    def record(self, up_to_step: int) -> dict[str, Any]:
+        """Flush the rows to disk and return the checksum of those up to a step, which never goes back."""
+        flush(self.path)
+        while self._undigested and self._undigested[0]["step"] <= up_to_step:
+            self._digest.add(self._undigested.popleft())
+        return self._digest.record()
+
 
 def _number(value: float) -> str:
     return str(int(value)) if float(value).is_integer() and abs(value) < 1e15 else repr(float(value))
 
 
 def read_rows(path: Path) -> list[Row]:
-    """The whole rows of a CSV file of numbers; a line that a kill cut short is left out."""
+    """Return the complete rows of a CSV file of numbers; a line that a kill cut short is left out."""
     if not path.exists():
         return []
     rows: list[Row] = []
     try:
         text = path.read_text()
-        for row in csv.DictReader(text[: text.rfind("\n") + 1].splitlines()):
+        for row in csv.DictReader(text[: text.rfind("\n") + 1].split("\n")):
             rows.append({name: float(value) for name, value in row.items()})
             rows[-1]["step"]  # every table of a run has steps
     except (TypeError, ValueError, KeyError, csv.Error):
@@ -188,15 +228,21 @@ def check_form(path: Path, content: Any, form: Mapping[str, Any], later: Contain
             raise AspcError(f"{path} is damaged: {name} is missing or wrong.")
 
 
-def would_be_imported(env: str) -> bool:
-    """Whether an environment's name is "module:Name" (Minari's have a colon too)."""
-    return ":" in env.removeprefix("minari:")
-
-
 def safe_env(path: Path, env: Any) -> str | None:
-    """An environment that a file names. "module:Name" would have its reader import a module: never."""
-    if env is not None and (not isinstance(env, str) or would_be_imported(env)):
-        raise AspcError(f"{path} names an environment to import, {env!r}; if you trust it, give it again as --env.")
+    """Return the environment that a file names.
+
+    Raises:
+        AspcError: If a file cannot choose it (see `aspc.envs.allowed`).
+    """
+    if env is None:
+        return None
+    problem = problem_with_name(env) if isinstance(env, str) else "it is not a name"
+    if problem is not None:
+        again = f" {shlex.quote(printable(env[:80]))}" if isinstance(env, str) else ""
+        raise AspcError(
+            f"{path} names the environment {str(env)[:80]!r}, which is not taken from a file ({problem}); "
+            f"if you trust it, give it again: --env{again}."
+        )
     return env
 
 
@@ -239,7 +285,7 @@ def resume_command(command: str, path: Path, env: Any, steps: int | None = None)
     """How to go on with a run, for a shell: with the end that was asked for, if it is not the run's own, and with an
     environment of the user's own, which is not taken from a file."""
     words = ["aspc", command, "--resume", str(path)]
-    if isinstance(env, str) and would_be_imported(env):
+    if isinstance(env, str) and problem_with_name(env) is not None:
         words += ["--env", env]
     if steps is not None:
         words += ["--steps", str(steps)]
@@ -248,15 +294,22 @@ def resume_command(command: str, path: Path, env: Any, steps: int | None = None)
 
 @contextmanager
 def written(path: Path, resume_with: str) -> Iterator[None]:
-    """A disk that is full or read-only while a run is written ends in a sentence; what was whole before still is."""
+    """Turn errors of the disk under a run into one sentence; what was complete before still is."""
     try:
         yield
-    except OSError as error:
-        if error.errno not in DISK_ERRORS:
+    except AspcError:
+        raise
+    except Exception as error:  # in a folder that is gone Orbax fails in many ways
+        if not (path / CONFIG).exists():
+            raise DiskTrouble(
+                f"{path} was deleted or moved during training; start again with another --out, or move it back and "
+                f"continue with: {resume_with}"
+            ) from error
+        if not isinstance(error, OSError) or error.errno not in DISK_ERRORS:
             raise
         raise DiskTrouble(
-            f"{path} cannot be written: {error.strerror}; what was saved before is whole: "
-            f"mend that, then continue with: {resume_with}"
+            f"{path} cannot be written: {error.strerror}; what was saved before is complete: "
+            f"fix that, then continue with: {resume_with}"
         ) from error
 
 
@@ -281,8 +334,8 @@ def lock(path: Path) -> FileLock:
 def create(path: Path, config: Mapping[str, Any]) -> None:
     """Make a new run folder. One that holds anything already is refused: nothing on disk is ever overwritten."""
     check_place(path)
-    _check_free(path)
     try:
+        _check_free(path)
         path.mkdir(parents=True, exist_ok=True)
         guard = lock(path)
         try:
@@ -325,14 +378,14 @@ def _undo_start(path: Path) -> None:
     try:
         tables = [path / METRICS, path / EVALUATIONS, path / ONLINE]
         checkpoints, events = path / CHECKPOINTS, path / EVENTS
-        if {*path.iterdir()} - {path / CONFIG, path / LOCK, *tables, checkpoints, events}:
+        if {*path.iterdir()} - {path / CONFIG, path / CHECKSUMS, path / LOCK, *tables, checkpoints, events}:
             return
         if any(table.exists() and table.stat().st_size for table in tables):
             return
         if checkpoints.exists():
             checkpoints.rmdir()  # fails where it holds anything
         shutil.rmtree(events, ignore_errors=True)  # without a row of metrics there is no number in them
-        for file in (*tables, path / CONFIG):  # the config last: until then it is a run that can be continued
+        for file in (*tables, path / CHECKSUMS, path / CONFIG):  # the config last: without it there is no run
             file.unlink(missing_ok=True)
     finally:
         guard.release()

@@ -11,6 +11,7 @@ transformation of rewards stay those of the offline data.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -170,12 +171,22 @@ class RowLog:
             raise AspcError(f"{path} is damaged: it has fewer rows than the checkpoint of step {rows:,} speaks of.")
         with open(path, "ab") as file:
             file.truncate(rows * width * 4)
+        with open(path, "rb") as file:
+            self._digest = hashlib.file_digest(file, "sha256")
+        self._size = rows * width * 4
 
     def append(self, rows: np.ndarray) -> None:
+        content = np.ascontiguousarray(rows, np.float32).tobytes()
         with open(self.path, "ab") as file:
-            file.write(np.ascontiguousarray(rows, np.float32).tobytes())
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
+        self._digest.update(content)
+        self._size += len(content)
+
+    def record(self) -> dict[str, Any]:
+        """Return the checksum of all rows."""
+        return {"bytes": self._size, "sha256": self._digest.hexdigest()}
 
     def read(self, first: int, last: int) -> np.ndarray:
         values = np.fromfile(self.path, np.float32, (last - first) * self.width, offset=first * self.width * 4)
@@ -265,7 +276,7 @@ class OnlineTrainer(Trainer):
         state, runs = self._start(step, tables)
         problem, collect, updates = self.place.problem, self.online.collect, self.online.updates
         self.held_out = [None if problem.held_out is None else self.devices.everywhere(problem.held_out)]
-        log = RowLog(self.plan.path / ONLINE, problem.layout.width, step)
+        self.log = log = RowLog(self.plan.path / ONLINE, problem.layout.width, step)
         capacity = self.online.capacity(last_step)
         table = self.devices.everywhere(filled_table(tables.next(), log, step, capacity))
         blocks = usual_blocks(collect * updates, self.loop.block_steps)
@@ -309,6 +320,12 @@ class OnlineTrainer(Trainer):
                     self._obey(caught[0], step, None if save else state)
         self._save_policies(step, self._export(state, {}))
         return step
+
+    def _sizes_of_growing_files(self, step: int) -> dict[str, int]:
+        return {ONLINE: step * self.place.problem.layout.width * 4}
+
+    def _records_of_growing_files(self) -> dict[str, dict[str, Any]]:
+        return {ONLINE: self.log.record()}
 
     # -- rows --------------------------------------------------------------------------------------------------
     def _packed(self, collected: Dataset) -> np.ndarray:

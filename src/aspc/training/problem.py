@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -13,11 +14,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from aspc.algorithms.base import PolicyExport, Preprocessing, Spec
-from aspc.data import Dataset, Transitions, load
+from aspc.data import Dataset, Transitions, load, minari
 from aspc.data.streaming import StreamingDataset, is_packed
 from aspc.data.summary import costs
 from aspc.envs import normalised_score
-from aspc.errors import AspcError
+from aspc.errors import AspcError, printable
 from aspc.policy import Policy
 from aspc.training.config import TrainOptions, fingerprint
 from aspc.training.table import Layout, Normaliser, pack
@@ -41,7 +42,14 @@ def load_source(source: Data | str | os.PathLike[str], options: Mapping[str, Any
 
 
 def load_recorded(source: str, options: Mapping[str, Any]) -> Data:
-    """The data that a run says it was trained on."""
+    """Load the data that a run says it was trained on. Nothing is downloaded from Minari because a file names it."""
+    is_minari = isinstance(source, str) and minari.is_id(source) and not os.path.exists(source)
+    if is_minari and not minari.is_local(source):
+        name = printable(minari.identifier(source)[:80])
+        raise AspcError(
+            f"The Minari dataset {name} that the run was trained on is not on this machine; if you trust it, download "
+            f"it first: aspc data download {shlex.quote(minari.PREFIX + name)}."
+        )
     try:
         return load_source(source, options)
     except AspcError as error:

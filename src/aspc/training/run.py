@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +17,7 @@ from aspc.data.cache import as_file_name, said_if_slow
 from aspc.errors import AspcError, unknown_name
 from aspc.policy import WEIGHTS, Policy
 from aspc.presets import overrides
-from aspc.training import figure, folder, loggers
+from aspc.training import checksums, figure, folder, loggers
 from aspc.training.config import (
     TrainOptions,
     all_field_names,
@@ -203,6 +204,9 @@ def resume_run(path: Path, dataset: Any, algo: Any, env: Any, steps: int | None,
         _check_same_algorithm(run, algo)
     algorithm = recorded_algorithm(config, None if isinstance(algo, str) else algo)
     options = recorded_options(config)
+    steps = steps or options.steps
+    if is_finished(run, steps, quiet):
+        return run
     how, call = run.data_options(env), "train(dataset, resume=…)"
     data = load_again(path, config["dataset"]["source"], dataset, how, call)
     problem = Problem.of(data, algorithm, options)
@@ -211,10 +215,17 @@ def resume_run(path: Path, dataset: Any, algo: Any, env: Any, steps: int | None,
     environment = run.env if env == "auto" else env
     if environment == A_FUNCTION:
         raise AspcError(f"{path} was evaluated in an environment made by a Python function: give it again as env=….")
-    steps = steps or options.steps
-    if run.result is not None and run.result["steps"] >= steps:
-        raise AspcError(f"{path} has already trained {run.result['steps']:,} steps; give more with --steps.")
     return _train(path, config, algorithm, Place(data, problem, environment), options, quiet, None, steps)
+
+
+def is_finished(run: Run, steps: int, quiet: bool) -> bool:
+    """Return whether a run has all of its `steps`, and report it: resuming it again is then no error."""
+    if run.result is None or run.result["steps"] < steps:
+        return False
+    if not quiet:
+        done = f"{run.path} has already finished its {run.result['steps']:,} steps"
+        print(f"{done}; to train longer, pass more with --steps.", file=sys.stderr)
+    return True
 
 
 def _check_same_algorithm(run: Run, algo: Any) -> None:
@@ -318,9 +329,10 @@ def leave_result(path: Path, steps: Mapping[str, int], seconds: float, options: 
         "matmul_precision": options.matmul_precision,
         **folder.summary(folder.read_rows(path / folder.EVALUATIONS), list(options.seeds)),
     }
-    folder.write_json(path / folder.RESULT, result)
     run = Run(path)
     figure.draw(run)
+    folder.write_json(path / folder.RESULT, result)
+    checksums.finish(path)
     return run
 
 
@@ -342,6 +354,8 @@ def evaluate(
         environment, facts = env or run.env, run.config["dataset"]
     if environment is None or environment == A_FUNCTION:
         raise AspcError(f"{Path(run)} names no environment to evaluate in; give one with --env.")
+    if (Path(run) / folder.CHECKSUMS).exists():  # runs of older versions have none
+        checksums.verify(Path(run))
     rows: list[Row] = []
     score = recorded_score_of(facts, environment)
     said = said_if_slow(f"Rolling out {len(policies)} policies, {episodes:,} episodes each …")

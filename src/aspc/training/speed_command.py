@@ -10,7 +10,8 @@ from typing import Any
 
 from aspc.cli import parse
 from aspc.errors import AspcError
-from aspc.policy import make_room, write_atomically
+from aspc.io import write_atomically
+from aspc.policy import make_room
 
 
 @dataclass(frozen=True)

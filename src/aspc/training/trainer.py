@@ -29,6 +29,7 @@ from aspc.errors import AspcError
 from aspc.policy import Policy
 from aspc.training import folder
 from aspc.training.checkpoint import Checkpoints
+from aspc.training.checksums import Checksums
 from aspc.training.config import TrainOptions, flat_values
 from aspc.training.contract import check_contract
 from aspc.training.devices import Devices
@@ -152,7 +153,10 @@ class Outcome:
 
 @contextmanager
 def caught_signals() -> Iterator[list[int]]:
-    """SIGINT and SIGTERM are noted, to be obeyed at the end of the chunk; a second SIGINT is Python's own."""
+    """Note SIGINT and SIGTERM, to be obeyed at the end of the chunk; a second one raises KeyboardInterrupt.
+
+    A signal that is ignored stays ignored, as SIGINT is in a background job of a shell script.
+    """
     caught: list[int] = []
 
     def note(number: int, frame: Any) -> None:
@@ -166,7 +170,8 @@ def caught_signals() -> Iterator[list[int]]:
                 os.write(2, b"\nStopping when this chunk is done and saved; Ctrl-C again stops at once, without it.\n")
 
     try:
-        before = {s: signal.signal(s, note) for s in (signal.SIGINT, signal.SIGTERM)}
+        heeded = [s for s in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(s) is not signal.SIG_IGN]
+        before = {s: signal.signal(s, note) for s in heeded}
     except ValueError:  # not the main thread: signals are somebody else's
         yield caught
         return
@@ -226,6 +231,7 @@ class Trainer:
                 if first_step > last_step:
                     raise AspcError(f"{path} has trained {first_step:,} steps already; give more with --steps.")
             self._recall_status(first_step)
+            self.checksums = Checksums(path, first_step, self._sizes_of_growing_files(first_step))
             self.metrics = RowFile(path / folder.METRICS, first_step)
             self.evaluations = RowFile(path / folder.EVALUATIONS, first_step)
             self.progress = stack.enter_context(_closing(Progress(last_step, first_step, self.quiet)))
@@ -248,6 +254,7 @@ class Trainer:
                 if isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" in str(error):
                     raise self._out_of_memory(tables) from error
                 raise
+            self._record_checksums(step)
             outcome = replace(self._outcome(step), signal=caught[0] if caught else None)
             if self.plan.isolate:
                 self._say_cost(outcome)
@@ -266,16 +273,15 @@ class Trainer:
         )
 
     def _say_cost(self, outcome: Outcome) -> None:
-        """Whether evaluation was hidden behind training, and from which interval on it would be."""
-        if outcome.hidden_eval_every is None:
+        """Report whether evaluation was hidden behind training; on a CPU training always waits for it."""
+        if outcome.hidden_eval_every is None or not self.on_accelerator:
             return
         assert self.evaluator is not None
         enough = outcome.hidden_eval_every <= self.options.eval_every
         self.progress.say(
             f"One evaluation of all runs takes {outcome.evaluation_seconds:.1f} s on {self.evaluator.size} workers, "
             f"which training makes up for in {outcome.hidden_eval_every:,} steps: evaluation every "
-            f"{self.options.eval_every:,} steps {'hides' if enough else 'does not hide'} behind training on an "
-            f"accelerator."
+            f"{self.options.eval_every:,} steps {'hides' if enough else 'does not hide'} behind training."
         )
 
     def _announce(self, first_step: int, last_step: int) -> None:
@@ -569,9 +575,22 @@ class Trainer:
             return
         step, state = self.unsaved
         if not any(asked <= step for asked, *_ in self.evaluations_under_way):
+            self._record_checksums(step)
             self.checkpoints.save(step, state)
             self._write_status()
             self.unsaved = None
+
+    def _record_checksums(self, step: int) -> None:
+        tables = {file.path.name: file.record(step) for file in (self.metrics, self.evaluations)}
+        self.checksums.record(step, tables, self._records_of_growing_files())
+
+    def _sizes_of_growing_files(self, step: int) -> dict[str, int]:
+        """Return the names of files that grow besides the tables, with their bytes at a checkpoint."""
+        return {}
+
+    def _records_of_growing_files(self) -> dict[str, dict[str, Any]]:
+        """Return the checksums of these files as they are now."""
+        return {}
 
     def _save_what_waits(self) -> None:
         """Before a failure ends the training: a checkpoint that waits for its evaluations is of a state from before it.

@@ -53,6 +53,7 @@ def rollouts(
                 f"(gymnasium.wrappers.TimeLimit)."
             )
         now = np.stack([observations[i] for i in running])
+        _check_observations(env_name, now, [(seeds[i], episodes[i]["length"]) for i in running])
         actions = _act_with(policy, now, [rngs[i] for i in running]) if rngs else policy.act(now)
         still_running = []
         for i, action in zip(running, actions, strict=True):
@@ -66,6 +67,19 @@ def rollouts(
                 still_running.append(i)
         running = still_running
     return episodes
+
+
+def _check_observations(env_name: str, observations: np.ndarray, episodes: list[tuple[int, float]]) -> None:
+    """Refuse observations that are not finite: no policy can act on them, and the episode's return means nothing."""
+    is_number = np.isfinite(observations)
+    if np.count_nonzero(is_number) == observations.size:
+        return
+    row, entry = np.argwhere(~is_number.reshape(len(observations), -1))[0]
+    value, (seed, step) = observations[row].flat[entry], episodes[row]
+    raise AspcError(
+        f"{env_name or 'The environment'} returned {value} as entry {entry} of an observation (episode of seed {seed}, "
+        f"after {step:.0f} steps), and no policy can act on that; correct the environment, or end episodes before it."
+    )
 
 
 def _act_with(policy: Policy, observations: np.ndarray, rngs: list[np.random.Generator]) -> np.ndarray:

@@ -1,0 +1,160 @@
+"""Checksums of a run folder, in checksums.json: damage to a file is noticed, whatever it looks like.
+
+    {"format": 1, "step": 8000, "finished": false,
+     "files":    {"config.json": SHA256, …},                    files that do not change
+     "tables":   {"metrics.csv": {"rows": 8, …}, …},            rows up to `step`, and their columns
+     "prefixes": {"online.f32": {"bytes": 512, "sha256": …}}}   the first bytes of a file that grows
+
+They are written before each checkpoint and at the end of a run. What is recorded is on disk by then, and neither new
+rows nor new columns change it: a kill at any time leaves a folder whose checksums are right. Checkpoints carry their
+own (see aspc.training.checkpoint).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
+
+from aspc.errors import AspcError, OutsideTrouble
+from aspc.training.folder import (
+    CHECKSUMS,
+    CONFIG,
+    EVALUATIONS,
+    METRICS,
+    POLICY,
+    RESULT,
+    STATUS,
+    RowDigest,
+    check_form,
+    read_json,
+    read_rows,
+    write_json,
+)
+
+FORMAT = 1
+Records = Mapping[str, Mapping[str, Any]]
+
+
+class Verified(NamedTuple):
+    """What the checksums of a folder cover."""
+
+    files: int
+    """How many files match."""
+    step: int
+    """The last step whose rows are covered."""
+    finished: bool
+
+
+class Checksums:
+    """The checksums of a run while it is trained."""
+
+    def __init__(self, path: Path, first_step: int, prefixes: Mapping[str, int] | None = None) -> None:
+        """Check what an earlier training has left, then record it up to `first_step`, from which training continues.
+
+        Args:
+            path: The run folder.
+            first_step: The step of the checkpoint, 0 for a new run.
+            prefixes: Names of other files that grow, each with the bytes that it had at `first_step`.
+
+        Raises:
+            OutsideTrouble: A file does not match its checksum.
+        """
+        self.path = path
+        if (path / CHECKSUMS).exists():
+            verify(path)
+        self.files = {CONFIG: _digest_file(path / CONFIG)}
+        tables = {name: _digest_rows(path / name, first_step).record() for name in (METRICS, EVALUATIONS)}
+        grown = {name: _prefix(path / name, size) for name, size in (prefixes or {}).items()}
+        # Rows after `first_step` are dropped later: these checksums hold before and after that.
+        self.record(first_step, tables, {name: prefix for name, prefix in grown.items() if prefix is not None})
+
+    def record(self, step: int, tables: Records, prefixes: Records) -> None:
+        """Write the checksums of everything up to `step`, which is on disk."""
+        content = {"format": FORMAT, "step": step, "finished": False}
+        write_json(self.path / CHECKSUMS, {**content, "files": self.files, "tables": tables, "prefixes": prefixes})
+
+
+def finish(path: Path) -> None:
+    """Add the files that a finished run has: its result, status and policies."""
+    content = read_json(path / CHECKSUMS)
+    written = [path / RESULT, path / STATUS, *sorted((path / POLICY).glob("*/*"))]
+    files = {file.relative_to(path).as_posix(): _digest_file(file) for file in written if file.is_file()}
+    write_json(path / CHECKSUMS, {**content, "finished": True, "files": {**content["files"], **files}})
+
+
+def verify(path: Path) -> Verified:
+    """Compare a run's files with its checksums.
+
+    Raises:
+        OutsideTrouble: A file is missing or damaged.
+        AspcError: There are no checksums, or they cannot be read.
+    """
+    if not (path / CHECKSUMS).is_file():
+        raise AspcError(f"{path} has no {CHECKSUMS} to verify it with: it is no run, or an older version wrote it.")
+    content = _read(path / CHECKSUMS)
+    damaged = [name for name, digest in content["files"].items() if _digest_file(path / name) != digest]
+    for name, recorded in content["tables"].items():
+        try:
+            matches = _digest_rows(path / name, content["step"], not content["finished"]).matches(recorded)
+        except AspcError:
+            matches = False
+        if not matches:
+            damaged.append(name)
+    damaged += [
+        name for name, recorded in content["prefixes"].items() if _prefix(path / name, recorded["bytes"]) != recorded
+    ]
+    if damaged:
+        raise OutsideTrouble(
+            f"{path} is damaged: missing or other than when written: {', '.join(damaged)}; restore that from a copy, "
+            f"or, if you changed it yourself, delete {path / CHECKSUMS}."
+        )
+    return Verified(
+        sum(len(content[kind]) for kind in ("files", "tables", "prefixes")), content["step"], content["finished"]
+    )
+
+
+def _read(path: Path) -> dict[str, Any]:
+    content = read_json(path)
+    check_form(path, content, {"format": int, "step": int, "files": dict, "tables": dict, "prefixes": dict})
+    if content["format"] > FORMAT:
+        raise AspcError(f"{path} was made by a newer aspc; update aspc.")
+    for recorded in content["prefixes"].values():
+        check_form(path, recorded, {"bytes": int})
+    names = [PurePosixPath(name) for kind in ("files", "tables", "prefixes") for name in content[kind]]
+    outside = any(name.is_absolute() or ".." in name.parts or "\0" in str(name) for name in names)
+    if outside or not isinstance(content.get("finished"), bool):
+        raise AspcError(f"{path} is damaged: it names files outside of the run, or does not tell whether it finished.")
+    return content
+
+
+def _digest_file(path: Path) -> str | None:
+    """Return the SHA-256 of a file, None if it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError:
+        return None
+
+
+def _digest_rows(path: Path, step: int, allow_more: bool = True) -> RowDigest:
+    """Return the checksum of a table's rows up to a step, or of all of them if there should not be more."""
+    digest = RowDigest()
+    for row in read_rows(path):
+        if row["step"] <= step or not allow_more:
+            digest.add(row)
+    return digest
+
+
+def _prefix(path: Path, size: int) -> dict[str, Any] | None:
+    """Return the record of the first `size` bytes of a file, None if it has fewer or cannot be read."""
+    digest, left = hashlib.sha256(), size
+    try:
+        with open(path, "rb") as file:
+            while left > 0 and (piece := file.read(min(left, 1 << 20))):
+                digest.update(piece)
+                left -= len(piece)
+    except OSError:
+        return None if size else {"bytes": 0, "sha256": digest.hexdigest()}
+    return {"bytes": size, "sha256": digest.hexdigest()} if left == 0 else None
