@@ -12,9 +12,9 @@ A policy is a folder of two files, never a pickle:
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
-import os
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -24,7 +24,8 @@ from typing import Any
 import numpy as np
 
 from aspc.errors import AspcError
-from aspc.policy_kinds import KINDS, Draw, in_order, sample, whole_act, whole_noise
+from aspc.io import write_atomically
+from aspc.policy_kinds import KINDS, ON_INVALID, Draw, checked_act, sample, whole_act, whole_noise
 
 FORMAT_VERSION = 1
 HEADER, WEIGHTS = "policy.json", "weights.safetensors"
@@ -35,6 +36,7 @@ class Policy:
     """A trained policy: normaliser, network and action bounds. It acts with NumPy alone.
 
     `info` says where it came from: algorithm, dataset, step, seed, versions, and the names of the log's columns.
+    `on_invalid` is what `act` does with an observation that is not made of numbers.
     """
 
     kind: str
@@ -45,6 +47,8 @@ class Policy:
     action_low: np.ndarray
     action_high: np.ndarray
     info: dict[str, Any] = field(default_factory=dict)
+    on_invalid: str = "raise"
+    _held: dict[str, np.ndarray] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def observation_size(self) -> int:
@@ -56,21 +60,37 @@ class Policy:
         """How many numbers an action has."""
         return len(self.action_low)
 
-    def act(self, observations: np.ndarray, rng: np.random.Generator | int | None = 0) -> np.ndarray:
-        """Actions for one observation [obs] or a batch [batch, obs], in the units of the logs. Where the log's columns
-        had names, a table, one of its rows or a dictionary with these will do, in any order.
+    def act(
+        self, observations: Any, rng: np.random.Generator | int | None = 0, on_invalid: str | None = None
+    ) -> np.ndarray:
+        """Return actions in the units of the logs.
 
-        `rng` matters only for policies that sample (diffusion, flow); an integer is a seed.
+        Args:
+            observations: One observation [obs] or a batch [batch, obs]. Where the log's columns had names, a table, one
+                of its rows or a dictionary with these will do, in any order.
+            rng: A generator or a seed, for policies that sample (diffusion, flow).
+            on_invalid: What to do where an observation has NaN, infinity, None or a masked entry; by default what the
+                policy says. "raise" an error; "hold" the last action, of the same row in a batch; or return a "nan"
+                action. "hold" remembers one stream of observations: use a policy object of its own for each.
+
+        Raises:
+            AspcError: If an observation does not fit or is invalid, or if there is no action to hold yet.
         """
-        x = np.asarray(in_order(self.info.get("observation_names") or (), observations, AspcError), np.float32)
-        if x.shape[-1:] != self.observation_mean.shape or x.ndim > 2:
-            raise AspcError(
-                f"This policy takes observations of {self.observation_size} numbers, [{self.observation_size}] or "
-                f"[batch, {self.observation_size}], but got an array of shape {x.shape}."
-            )
-        rows = x if x.ndim == 2 else x[None]
-        actions = whole_act(self, rows, sample(self.noise(), len(rows), rng))
-        return actions if x.ndim == 2 else actions[0]
+        return checked_act(
+            lambda rows: whole_act(self, rows, sample(self.noise(), len(rows), rng)),
+            observations,
+            self.info.get("observation_names") or (),
+            self.observation_mean.shape[0],
+            self.on_invalid if on_invalid is None else on_invalid,
+            self._held,
+            AspcError,
+        )
+
+    def with_on_invalid(self, on_invalid: str) -> Policy:
+        """Return a copy that treats invalid observations differently; see `act`. Saving it records the choice."""
+        if on_invalid not in ON_INVALID:
+            raise AspcError(f"on_invalid is one of {', '.join(ON_INVALID)}, not {on_invalid!r}.")
+        return dataclasses.replace(self, on_invalid=on_invalid)
 
     def __repr__(self) -> str:
         sizes = f"{self.observation_size} observation and {self.action_size} action numbers"
@@ -95,6 +115,7 @@ class Policy:
             "action_high": self.action_high.tolist(),
             "settings": self.settings,
             "info": self.info,
+            "on_invalid": self.on_invalid,
         }
 
     def save(self, folder: str | Path) -> Path:
@@ -119,7 +140,9 @@ class Policy:
         try:
             with np.errstate(over="ignore"):  # what is too large becomes infinite, and is refused
                 mean, std, low, high = (np.asarray(header[name], np.float32) for name in VECTORS)
-            policy = cls(header["kind"], arrays, dict(header["settings"]), mean, std, low, high, dict(header["info"]))
+            settings, info = dict(header["settings"]), dict(header["info"])
+            on_invalid = header.get("on_invalid", "raise")  # policies of older versions do not state it
+            policy = cls(header["kind"], arrays, settings, mean, std, low, high, info, on_invalid)
             sizes = [(header["observation_size"],)] * 2 + [(header["action_size"],)] * 2
             fits = [vector.shape for vector in (mean, std, low, high)] == sizes and policy._sound()
         except (KeyError, TypeError, ValueError, IndexError, ArithmeticError) as error:
@@ -132,7 +155,8 @@ class Policy:
         """Whether the parts fit, so that a policy that cannot act is refused now and not when it is needed."""
         vectors = (self.observation_mean, self.observation_std, self.action_low, self.action_high)
         return (
-            all(np.isfinite(array).all() for array in (*vectors, *self.arrays.values()))
+            self.on_invalid in ON_INVALID
+            and all(np.isfinite(array).all() for array in (*vectors, *self.arrays.values()))
             and bool((self.observation_std > 0).all() and (self.action_low < self.action_high).all())
             and KINDS[self.kind].check(self.arrays, self.settings, self.observation_size, self.action_size)
         )
@@ -238,17 +262,3 @@ def make_folder_for(path: Path) -> None:
         tempfile.TemporaryFile(dir=path.parent).close()
     except OSError as error:
         raise AspcError(f"{path} cannot be written: {error.strerror}; choose another place.") from error
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """The file appears whole or not at all: written under another name, flushed to disk, then renamed."""
-    with tempfile.NamedTemporaryFile(prefix=f".{path.name}.", dir=path.parent, delete=False) as file:
-        try:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-            os.chmod(file.name, 0o644)
-            os.replace(file.name, path)
-        except BaseException:
-            os.unlink(file.name)
-            raise

@@ -273,7 +273,8 @@ def in_order(names: Sequence[str], observations: Any, error: type[Exception] = V
         return observations
     if isinstance(observations, list | tuple) and not hasattr(observations, "_fields"):
         return [
-            row if isinstance(row, float | int | np.generic) else _by_name(names, row, error) for row in observations
+            row if isinstance(row, float | int | np.generic) else as_numbers(_by_name(names, row, error))
+            for row in observations
         ]
     return _by_name(names, observations, error)
 
@@ -289,7 +290,7 @@ def _by_name(names: Sequence[str], observations: Any, error: type[Exception]) ->
             wrong = f"has {name!r} {found} times" if found else f"lacks {name!r}"
             raise error(f"The observation {wrong}; this policy takes {', '.join(names)}, or an array in this order.")
     values = observations._asdict() if hasattr(type(observations), "_fields") else observations
-    return np.stack([np.asarray(values[name], np.float32) for name in names], axis=-1)
+    return np.stack([as_numbers(values[name]) for name in names], axis=-1)
 
 
 def _labels(observations: Any) -> list[Any] | None:
@@ -302,6 +303,110 @@ def _labels(observations: Any) -> list[Any] | None:
     held = (getattr(observations, kind) for kind in kinds if hasattr(type(observations), kind))
     labels = list(next((labels for labels in held if not callable(labels)), ()))
     return labels if any(isinstance(label, str | tuple) for label in labels) else None
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Observations that are not numbers
+# ---------------------------------------------------------------------------------------------------------------
+
+ON_INVALID = ("raise", "hold", "nan")
+
+
+def as_numbers(values: Any) -> np.ndarray:
+    """Return values as float32. None and masked entries become NaN, numbers too large for float32 infinite."""
+    if type(values) is np.ndarray and values.dtype == np.float32:  # the usual case, and a fast one
+        return values
+    with np.errstate(over="ignore"):
+        if isinstance(values, np.ma.MaskedArray):
+            return np.ma.filled(values.astype(np.float32), np.nan)
+        return np.asarray(values, np.float32)
+
+
+def checked_act(
+    compute: Callable[[np.ndarray], Any],
+    observations: Any,
+    names: Sequence[str],
+    size: int,
+    on_invalid: str,
+    held: dict[str, np.ndarray],
+    error: type[Exception] = ValueError,
+) -> np.ndarray:
+    """Act on one observation [obs] or a batch [batch, obs], and decide what an observation without numbers gives.
+
+    Args:
+        compute: Rows of observations [batch, obs] → actions [batch, act].
+        observations: An array, or a table, a row or a dictionary with the `names` of the log's columns.
+        names: The log's columns, in the order of the numbers; may be empty.
+        size: How many numbers an observation has.
+        on_invalid: What an observation with NaN, infinity, None or a masked entry gives: "raise" an error, "hold" the
+            last action of the same row, or a "nan" action.
+        held: The last actions, kept between calls by "hold".
+        error: The exception to raise.
+    """
+    if on_invalid not in ON_INVALID:
+        raise error(f"on_invalid is one of {', '.join(ON_INVALID)}, not {on_invalid!r}.")
+    try:
+        is_plain = type(observations) is np.ndarray  # the usual case, and a fast one
+        x = as_numbers(observations if is_plain else in_order(names, observations, error))
+    except (TypeError, ValueError) as reason:
+        if isinstance(reason, error):
+            raise
+        raise error(
+            f"The observation is not made of numbers ({reason}); give {size} numbers, or rows of them."
+        ) from reason
+    if x.ndim not in (1, 2) or x.shape[-1] != size:
+        raise error(
+            f"This policy takes observations of {size} numbers, [{size}] or [batch, {size}], but got an array of "
+            f"shape {x.shape}."
+        )
+    rows = x if x.ndim == 2 else x[None]
+    is_number = np.isfinite(rows)
+    if np.logical_and.reduce(is_number, axis=None):
+        actions = compute(rows)
+    else:
+        if on_invalid == "raise":
+            raise error(f"{_first_invalid(x, names)}; correct it, or choose on_invalid='hold' or 'nan'.")
+        actions = np.array(compute(np.where(is_number, rows, np.float32(0))))
+        invalid = ~is_number.all(axis=1)
+        actions[invalid] = np.nan if on_invalid == "nan" else _held_actions(x, names, actions, invalid, held, error)
+    if on_invalid == "hold":
+        held["actions"] = np.array(actions)
+    return actions if x.ndim == 2 else actions[0]
+
+
+def _held_actions(
+    x: np.ndarray,
+    names: Sequence[str],
+    actions: np.ndarray,
+    invalid: np.ndarray,
+    held: dict[str, np.ndarray],
+    error: type[Exception],
+) -> np.ndarray:
+    """The last actions of the rows without numbers, or an error where there are none."""
+    last = held.get("actions")
+    if last is None:
+        raise error(f"{_first_invalid(x, names)}, and there is no action to hold yet; start with a valid observation.")
+    if last.shape != actions.shape:
+        raise error(
+            f"{_first_invalid(x, names)}, and its last action is unknown: the batch had {len(last)} rows before, now "
+            f"{len(actions)}; keep the rows of a batch, or act on each with a policy of its own."
+        )
+    return last[invalid]
+
+
+def _first_invalid(x: np.ndarray, names: Sequence[str]) -> str:
+    """The first entry of an observation, or of a batch, that is not a number, in words."""
+    at = [int(i) for i in np.argwhere(~np.isfinite(x))[0]]
+    named = f" ({names[at[-1]]!r})" if at[-1] < len(names) else ""
+    return f"{'observations' if x.ndim == 2 else 'observation'}{at}{named} is {x[tuple(at)]}"
+
+
+def nan_where_invalid(actions: Any, observations: Any) -> Any:
+    """Actions of a program that can neither raise nor remember: NaN where an observation has NaN or infinity.
+
+    A network alone does not give that: tanh(inf) is 1, and some runtimes drop a NaN where they take a maximum.
+    """
+    return actions + (observations * 0.0).mean(-1, keepdims=True)
 
 
 # ---------------------------------------------------------------------------------------------------------------

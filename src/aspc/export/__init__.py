@@ -7,18 +7,20 @@ random numbers as inputs, so that the program stays a pure function; its metadat
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
-import tempfile
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
 from aspc.errors import AspcError, unknown_name
-from aspc.policy import Policy, find_policy, write_atomically
+from aspc.io import replace_durably, write_atomically
+from aspc.policy import Policy, find_policy
 
 __all__ = ["export", "load_stablehlo", "main"]
 
 Format = Literal["onnx", "stablehlo", "numpy"]
+OnInvalid = Literal["raise", "hold", "nan"]
 DEFAULT_NAMES = {"onnx": "policy.onnx", "stablehlo": "policy.stablehlo", "numpy": "numpy"}
 
 
@@ -26,16 +28,29 @@ OWN_FILES = {"policy.py", "weights.npz", "__pycache__"}
 
 
 def export(
-    run: str | Path, format: Format, out: str | Path | None = None, seed: int | None = None, force: bool = False
+    run: str | Path,
+    format: Format,
+    out: str | Path | None = None,
+    seed: int | None = None,
+    force: bool = False,
+    on_invalid: OnInvalid | None = None,
 ) -> Path:
     """Write the policy of a run (or of a policy's own folder); returns where it is.
 
-    What is already at `out` is kept, unless `force` is given; then it is replaced whole.
+    What is already at `out` is kept, unless `force` is given; then it is replaced whole. `on_invalid` is what the
+    export does with an observation that is not made of numbers, by default what the policy says; ONNX returns NaN.
     """
+    if format == "onnx" and on_invalid not in (None, "nan"):
+        raise AspcError(
+            f"An ONNX graph cannot {on_invalid}: an invalid observation gives a NaN action. Leave --on-invalid out and "
+            "check for NaN, or export to numpy."
+        )
     if format not in DEFAULT_NAMES:
         raise unknown_name("format of an export", str(format), DEFAULT_NAMES)
     folder = find_policy(run, seed)
     policy = Policy.load(folder)
+    if on_invalid is not None:
+        policy = policy.with_on_invalid(on_invalid)
     target = Path(out) if out is not None else folder / DEFAULT_NAMES[format]
     if target.exists() and not force:
         raise AspcError(f"{target} exists already; choose another --out, or replace it with --force.")
@@ -60,7 +75,8 @@ def contents(policy: Policy, format: Format) -> dict[str, bytes]:
     if format == "onnx":
         from aspc.export.onnx_graph import onnx_model
 
-        return {"": onnx_model(policy, metadata(policy)).SerializeToString()}
+        stated = {**metadata(policy), "on_invalid": "nan"}
+        return {"": onnx_model(policy, stated).SerializeToString()}
     if format == "stablehlo":
         from aspc.export.stablehlo import stablehlo_archive
 
@@ -79,6 +95,7 @@ def metadata(policy: Policy) -> dict[str, Any]:
         "action_size": policy.action_size,
         "action_low": policy.action_low.tolist(),
         "action_high": policy.action_high.tolist(),
+        "on_invalid": policy.on_invalid,
         "noise": {
             name: {"distribution": draw.distribution, "shape": ["batch" if n is None else n for n in draw.shape]}
             for name, draw in policy.noise().items()
@@ -89,18 +106,17 @@ def metadata(policy: Policy) -> dict[str, Any]:
 
 def write_folder(target: Path, files: dict[str, bytes]) -> None:
     """The folder appears whole: written under another name, then renamed. One that it replaces goes after that."""
-    new = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    new, old = (target.with_name(f".{target.name}.{secrets.token_hex(4)}") for _ in range(2))
     try:
-        os.chmod(new, 0o755)
+        new.mkdir()
         for name, content in files.items():
             write_atomically(new / name, content)
         if target.exists():
-            old = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
-            os.rename(target, old)  # onto an empty folder
-            os.rename(new, target)
+            os.rename(target, old)
+            replace_durably(new, target)
             shutil.rmtree(old)
         else:
-            os.rename(new, target)
+            replace_durably(new, target)
     finally:
         shutil.rmtree(new, ignore_errors=True)
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import tyro
 
 from aspc.cli import parse
-from aspc.export import Format, export
+from aspc.export import Format, OnInvalid, export
 
 
 @dataclass(frozen=True)
@@ -27,11 +27,14 @@ class Export:
     """Which of a run's seeds; by default the first."""
     force: bool = False
     """Replace what is there."""
+    on_invalid: OnInvalid | None = None
+    """Action for an observation with NaN, infinity or missing entries: raise an error, hold the last action, or return
+    NaN. Default: what the policy says (raise, unless you saved it otherwise). ONNX always returns NaN."""
 
 
 def run(argv: list[str]) -> int:
     asked = parse(Export, argv, "export")
-    path = export(asked.run, asked.format, asked.out, asked.seed, asked.force)
+    path = export(asked.run, asked.format, asked.out, asked.seed, asked.force, asked.on_invalid)
     size = sum(file.stat().st_size for file in (path.iterdir() if path.is_dir() else [path]))
     print(f"{path} ({size / 1e6:.2f} MB)")
     return 0

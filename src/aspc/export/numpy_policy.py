@@ -4,6 +4,7 @@
     policy.act(observation)              # [obs] or [batch, obs] → actions in the units of the logs
     policy.act(table)                    # where the logs were a table: its columns by name, in any order
     policy.act(observation, rng=7)       # policies that sample: a seed or a numpy.random.Generator
+    policy.act(observation, on_invalid="hold")  # where a sensor says NaN: the last action instead of an error
     policy.METADATA["observation_size"]  # where it came from, its sizes and versions
 
 `python policy.py 0.1 0.2 …` prints the action for one observation.
@@ -18,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from aspc.policy_kinds import in_order, sample, whole_act, whole_noise
+from aspc.policy_kinds import checked_act, sample, whole_act, whole_noise
 
 
 class Loaded:
@@ -39,14 +40,23 @@ POLICY = Loaded(Path(__file__).with_name("weights.npz"))
 METADATA = POLICY.metadata
 
 
-def act(observations: Any, rng: np.random.Generator | int | None = 0) -> np.ndarray:
-    """Actions for one observation [obs] or a batch [batch, obs]: arrays, or by the names of the log's columns."""
-    x = np.asarray(in_order(METADATA.get("observation_names") or (), observations), np.float32)
-    if x.ndim not in (1, 2) or x.shape[-1] != len(POLICY.observation_mean):
-        raise ValueError(f"observations have {len(POLICY.observation_mean)} numbers, but the shape here is {x.shape}")
-    rows = x if x.ndim == 2 else x[None]
-    actions = whole_act(POLICY, rows, sample(whole_noise(POLICY), len(rows), rng))
-    return actions if x.ndim == 2 else actions[0]
+HELD: dict[str, np.ndarray] = {}
+
+
+def act(observations: Any, rng: np.random.Generator | int | None = 0, on_invalid: str | None = None) -> np.ndarray:
+    """Return actions for one observation [obs] or a batch [batch, obs]: arrays, or by the names of the log's columns.
+
+    `on_invalid` is what an observation with NaN, infinity, None or a masked entry gives: "raise" a ValueError, "hold"
+    the last action (of the same row in a batch), or a "nan" action; by default METADATA["on_invalid"].
+    """
+    return checked_act(
+        lambda rows: whole_act(POLICY, rows, sample(whole_noise(POLICY), len(rows), rng)),
+        observations,
+        METADATA.get("observation_names") or (),
+        POLICY.observation_mean.shape[0],
+        METADATA["on_invalid"] if on_invalid is None else on_invalid,
+        HELD,
+    )
 
 
 if __name__ == "__main__":

@@ -14,14 +14,17 @@ import numpy as np
 
 from aspc.errors import MissingExtra
 from aspc.policy import Policy
-from aspc.policy_kinds import whole_act
+from aspc.policy_kinds import nan_where_invalid, whole_act
 
 OPSET, IR_VERSION = 17, 8  # both of 2022: old enough for what is deployed today
 EXAMPLE_BATCH = 2
 
 
 def onnx_model(policy: Policy, metadata: dict[str, Any]) -> Any:
-    """The checked `onnx.ModelProto`: inputs `observations` and the policy's noise, output `actions`."""
+    """Return the checked `onnx.ModelProto`: inputs `observations` and the policy's noise, output `actions`.
+
+    A graph can neither raise nor remember: an observation with NaN or infinity gives a NaN action.
+    """
     try:
         import onnx
     except ImportError as error:
@@ -30,7 +33,8 @@ def onnx_model(policy: Policy, metadata: dict[str, Any]) -> Any:
     graph = Graph(onnx)
     observations = graph.input("observations", (None, policy.observation_size))
     noise = [graph.input(name, draw.shape) for name, draw in policy.noise().items()]
-    actions = graph.node("Identity", np.copy, whole_act(policy, observations, noise), name="actions")
+    computed = nan_where_invalid(whole_act(policy, observations, noise), observations)
+    actions = graph.node("Identity", np.copy, computed, name="actions")
     out = onnx.helper.make_tensor_value_info(actions.name, onnx.TensorProto.FLOAT, ["batch", policy.action_size])
     model = onnx.helper.make_model(
         onnx.helper.make_graph(graph.nodes, "policy", graph.inputs, [out], graph.initialisers),

@@ -17,7 +17,7 @@ import numpy as np
 
 from aspc.errors import AspcError
 from aspc.policy import Policy
-from aspc.policy_kinds import Draw, in_order, sample, whole_act
+from aspc.policy_kinds import Draw, checked_act, nan_where_invalid, sample, whole_act
 
 PROGRAM, METADATA = "program", "metadata.json"
 PLATFORMS = ("cpu", "cuda", "tpu")
@@ -26,7 +26,10 @@ Act = Callable[..., np.ndarray]
 
 
 def stablehlo_archive(policy: Policy, metadata: dict[str, Any]) -> bytes:
-    """The file's content: `program(observations, *noise) → actions`, with a batch axis of any size."""
+    """Return the file's content: `program(observations, *noise) → actions`, with a batch axis of any size.
+
+    The program is a pure function, so an invalid observation gives NaN; what `load` returns obeys `on_invalid`.
+    """
     import jax
     from jax import export
 
@@ -35,7 +38,7 @@ def stablehlo_archive(policy: Policy, metadata: dict[str, Any]) -> bytes:
     inputs = [
         jax.ShapeDtypeStruct(tuple(batch if size is None else size for size in shape), np.float32) for shape in shapes
     ]
-    program = jax.jit(lambda observations, *noise: whole_act(policy, observations, noise))
+    program = jax.jit(lambda rows, *noise: nan_where_invalid(whole_act(policy, rows, noise), rows))
     with jax.default_matmul_precision("highest"):  # the policy's own numbers on every device
         serialised = export.export(program, platforms=PLATFORMS)(*inputs).serialize()
     buffer = io.BytesIO()
@@ -64,11 +67,18 @@ def load(path: Path) -> Act:
     }
     call = jax.jit(program.call)
 
-    def act(observations: np.ndarray, rng: np.random.Generator | int | None = 0) -> np.ndarray:
-        x = np.asarray(in_order(metadata.get("observation_names") or (), observations, AspcError), np.float32)
-        rows = x if x.ndim == 2 else x[None]
-        actions = np.asarray(call(rows, *sample(draws, len(rows), rng)))
-        return actions if x.ndim == 2 else actions[0]
+    held: dict[str, np.ndarray] = {}
+
+    def act(observations: Any, rng: np.random.Generator | int | None = 0, on_invalid: str | None = None) -> np.ndarray:
+        return checked_act(
+            lambda rows: np.asarray(call(rows, *sample(draws, len(rows), rng))),
+            observations,
+            metadata.get("observation_names") or (),
+            metadata["observation_size"],
+            metadata.get("on_invalid", "raise") if on_invalid is None else on_invalid,
+            held,
+            AspcError,
+        )
 
     act.metadata = metadata  # type: ignore[attr-defined]
     return act

@@ -56,8 +56,9 @@ def main(argv: list[str]) -> int:
 
     from aspc.inspect.page import page
     from aspc.inspect.report import Subject, inspect_subject
+    from aspc.io import write_atomically
     from aspc.ope.runs import dataset_of
-    from aspc.policy import find_policy, write_atomically
+    from aspc.policy import find_policy
     from aspc.training.run import use_compilation_cache
 
     use_compilation_cache()

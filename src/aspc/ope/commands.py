@@ -14,6 +14,7 @@ import tyro
 
 from aspc.data.commands import Source
 from aspc.errors import AspcError, printable
+from aspc.io import write_atomically
 from aspc.ope.options import FQEOptions
 from aspc.ope.runs import (
     Candidate,
@@ -24,7 +25,7 @@ from aspc.ope.runs import (
     saved_policies,
     with_bounds_of,
 )
-from aspc.policy import make_folder_for, make_room, without_nan, write_atomically
+from aspc.policy import make_folder_for, make_room, without_nan
 
 if TYPE_CHECKING:
     from aspc.ope.fqe import Estimate, Ranking
