@@ -124,10 +124,10 @@ def place(choice: str | int | Array, choices: tuple[Any, ...]) -> int | Array:
 
 
 @dataclass(frozen=True)
-class AdaptiveScale(Generic[Base]):
-    """A base algorithm whose scale is learned (ASPC when the base is TD3+BC)."""
+class LearnedScale(Generic[Base]):
+    """A base algorithm with a learned scale: schedule, learning rate and batches. A subclass adds the outer loss."""
 
-    base: Base = field(default_factory=TD3BC)  # type: ignore[assignment]
+    base: Base
     """The algorithm whose scale is learned; its own scale is the initial one."""
     scale_lr: float = 2e-3
     """Learning rate η_α of the scale (Adam) at an update interval of 10; it is multiplied by k_alpha/10."""
@@ -135,30 +135,12 @@ class AdaptiveScale(Generic[Base]):
     """The scale's learning rate decays exponentially to this share of itself over the horizon."""
     k_alpha: int = 10
     """Inner (actor) steps for each update of the scale."""
-    ema: float = 0.995
-    """Smoothing factor of the average of Q in L2."""
-    outer_loss: OuterLoss = "L1+L2+L3"
-    """Which terms of the outer loss (9) are used."""
-    l2: Literal["ema", "literal"] = "ema"
-    """L2 on an average of Q, as the authors compute it, or on one batch, as (7) is written."""
-    l3_form: L3Form = 4
-    """Which of appendix E.2's five forms L3 has; 4 is the paper's (8)."""
     outer_batch: Literal["same", "independent"] = "same"
-    """Judge the inner step on the batch it was made with, as the paper does, or on another one."""
-    scale_mode: Literal["learned", "fixed", "converged", "linear"] = "learned"
-    """The scale is learned; or stays at its initial value; or is scale_target throughout; or goes there on a line."""
-    scale_target: float = math.nan
-    """Where the modes "converged" and "linear" end: the final scale of a learned run."""
+    """Judge the inner step on the batch it was made with, as ASPC's paper does, or on another one."""
     scale_horizon: int = 1_000_000
     """Steps over which the scale's learning rate decays (or the line ends); set to the length of the run."""
 
-    numbered: ClassVar[tuple[str, ...]] = ("outer_loss", "l3_form")
-
     def __post_init__(self) -> None:
-        # As one of several runs of a program the target is a traced number, and so it is given.
-        missing = isinstance(self.scale_target, int | float) and not self.scale_target > 0
-        if self.scale_mode in ("converged", "linear") and missing:
-            raise AspcError(f"The scale mode {self.scale_mode!r} needs scale_target, the final scale of a learned run.")
         if self.k_alpha < 1:
             raise AspcError("k_alpha must be at least 1.")
         if isinstance(self.base.scale, int | float) and not self.base.scale > 0:
@@ -203,7 +185,7 @@ class AdaptiveScale(Generic[Base]):
         inner = {name: draw for name, draw in noise.items() if not name.startswith("outer/")}
         return first, inner, (second, {name: noise[f"outer/{name}"] for name in inner})
 
-    def policy(self, state: AdaptiveState) -> PolicyExport:
+    def policy(self, state: Any) -> PolicyExport:
         """The base's policy: the scale plays no part in acting."""
         return self.base.policy(state.base)
 
@@ -228,11 +210,44 @@ class AdaptiveScale(Generic[Base]):
         """How often the scale is updated over the horizon."""
         return max(self.scale_horizon // schedule_length(self.schedule()), 1)
 
-    # -- state -------------------------------------------------------------------------------------------------
-    def init(self, key: PRNGKeyArray, spec: Spec) -> AdaptiveState:
+    def init(self, key: PRNGKeyArray, spec: Spec) -> Any:
         """The base's initial state, and the scale at its own."""
         return self.start(self.base.init(key, spec))
 
+    def start(self, base_state: Any) -> Any:
+        """The state before the first step for a given base."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class AdaptiveScale(LearnedScale[Base]):
+    """A base algorithm whose scale is learned (ASPC when the base is TD3+BC)."""
+
+    base: Base = field(default_factory=TD3BC)  # type: ignore[assignment]
+    """The algorithm whose scale is learned; its own scale is the initial one."""
+    ema: float = 0.995
+    """Smoothing factor of the average of Q in L2."""
+    outer_loss: OuterLoss = "L1+L2+L3"
+    """Which terms of the outer loss (9) are used."""
+    l2: Literal["ema", "literal"] = "ema"
+    """L2 on an average of Q, as the authors compute it, or on one batch, as (7) is written."""
+    l3_form: L3Form = 4
+    """Which of appendix E.2's five forms L3 has; 4 is the paper's (8)."""
+    scale_mode: Literal["learned", "fixed", "converged", "linear"] = "learned"
+    """The scale is learned; or stays at its initial value; or is scale_target throughout; or goes there on a line."""
+    scale_target: float = math.nan
+    """Where the modes "converged" and "linear" end: the final scale of a learned run."""
+
+    numbered: ClassVar[tuple[str, ...]] = ("outer_loss", "l3_form")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        # As one of several runs of a program the target is a traced number, and so it is given.
+        missing = isinstance(self.scale_target, int | float) and not self.scale_target > 0
+        if self.scale_mode in ("converged", "linear") and missing:
+            raise AspcError(f"The scale mode {self.scale_mode!r} needs scale_target, the final scale of a learned run.")
+
+    # -- state -------------------------------------------------------------------------------------------------
     def start(self, base_state: Any) -> AdaptiveState:
         """The state before the first step for a given base: the base's scale, an empty optimiser, ema = 0."""
         initial = self.scale_target if self.scale_mode == "converged" else self.base.scale

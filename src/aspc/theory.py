@@ -26,7 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from aspc.adaptive_scale import AdaptiveScale
+from aspc.adaptive_scale import LearnedScale
 from aspc.algorithms.base import Batch, Metrics, Noise, Parts, Scalable
 from aspc.networks import DeterministicActor, GaussianActor
 
@@ -286,7 +286,7 @@ def monitor(algorithm: Any, state: Any, batch: Batch, noise: Noise, parts: Parts
     the inner step moves a policy that gives one action a state, all columns are there. For others (the critics of
     CQL, the samplers of Diffusion-QL and FQL) only the changes of Q and of the base's own constraint are.
     """
-    if isinstance(algorithm, AdaptiveScale):
+    if isinstance(algorithm, LearnedScale):
         base, base_state, scale = algorithm.base, state.base, state.scale.scale
         batch, noise, _ = algorithm.split_inputs(batch, noise)
     else:

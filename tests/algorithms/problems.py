@@ -105,7 +105,7 @@ def as_in_mid_run(state: Any) -> Any:
         nu = jax.tree.map(lambda p: (p != 0) * floats(0.01 * rng.uniform(0.5, 1.5, p.shape)), params)
         return opt._replace(count=jnp.asarray(5, jnp.int32), mu=mu, nu=nu)
 
-    optimisers = [name for name in state._fields if name.endswith("_opt")]
+    optimisers = [name for name in state._fields if name.endswith("_opt") and getattr(state, name) is not None]
     return state._replace(
         **{
             name: tuple(moments(opt, getattr(state, name.removesuffix("_opt"))) for opt in getattr(state, name))

@@ -1,8 +1,10 @@
-"""The policy that acts beside ASPC's own: what it changes, what it leaves alone, and what it is an average of."""
+"""A policy that acts beside the one the critics bootstrap from: what it changes, and what it leaves alone."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import jax
 import numpy as np
@@ -11,6 +13,7 @@ import pytest
 from aspc import algorithms
 from aspc.adaptive_scale import AdaptiveScale
 from aspc.algorithms.base import CRITIC, INNER, SCALE, Batch, Spec
+from aspc.algorithms.mcep import MCEP
 from aspc.algorithms.td3_bc import TD3BC
 from aspc.algorithms.two_scales import AveragedPolicy, TwoScales
 
@@ -18,28 +21,29 @@ SMALL = {"actor_hidden_dim": 8, "critic_hidden_dim": 8, "batch_size": 8, "critic
 LEARNED = ("actor", "actor_target", "critics", "critics_target")
 
 
-def trained(algorithm: AdaptiveScale, ratio: float | None = None) -> list:
-    """The states of four steps on random data; the ratio can be given as a traced number."""
+def trained(make: Callable[[Any], Any], number: float | None = None) -> list:
+    """The states of four steps on random data; `number` is a traced hyper-parameter, so all values share a program."""
     rng = np.random.default_rng(0)
     parts = frozenset({CRITIC, INNER, SCALE})
+    algorithm = make(number)
 
     @jax.jit
-    def update(state, batch, noise, ratio):
-        base = algorithm.base if ratio is None else replace(algorithm.base, acting_ratio=ratio)
-        return replace(algorithm, base=base).update(state, batch, noise, parts)[0]
+    def update(state, batch, noise, number):
+        return make(number).update(state, batch, noise, parts)[0]
 
     draw = lambda *shape: rng.standard_normal(shape).astype(np.float32)  # noqa: E731
     states = [jax.jit(lambda key: algorithm.init(key, Spec(4, 2)))(jax.random.key(0))]
     for _ in range(4):
         batch = Batch(draw(8, 4), np.tanh(draw(8, 2)), draw(8), draw(8, 4), np.ones(8, np.float32))
-        states.append(update(states[-1], batch, {"target_policy": draw(8, 2)}, ratio))
+        states.append(update(states[-1], batch, {"target_policy": draw(8, 2)}, number))
     return states
 
 
 def test_the_policy_that_acts_changes_nothing_but_how_is_acted() -> None:
     base = TwoScales(**SMALL, acting_tau=1.0)
     algorithm = AdaptiveScale(base=base, k_alpha=1)
-    same, bolder = trained(algorithm, 1.0)[-1], trained(algorithm, 4.0)[-1]
+    with_ratio = lambda ratio: replace(algorithm, base=replace(base, acting_ratio=ratio))  # noqa: E731
+    same, bolder = trained(with_ratio, 1.0)[-1], trained(with_ratio, 4.0)[-1]
     assert equal(same.base.actor, same.base.acting)  # with a ratio of 1 it is ASPC
     assert not equal(bolder.base.actor, bolder.base.acting)
     for name in LEARNED:
@@ -49,11 +53,31 @@ def test_the_policy_that_acts_changes_nothing_but_how_is_acted() -> None:
     assert equal(algorithm.policy(bolder).arrays, TD3BC.policy(base, acts_with.base).arrays)
 
 
+def test_mceps_evaluation_policy_changes_nothing_but_the_actions() -> None:
+    mcep = lambda alpha: MCEP(**SMALL, evaluation_alpha=alpha)  # noqa: E731
+    same, milder = trained(mcep, 2.5)[-1], trained(mcep, 10.0)[-1]
+    for name in LEARNED:
+        assert equal(getattr(same, name), getattr(milder, name))
+    assert not equal(milder.actor, milder.second)
+    assert equal(mcep(0.0).policy(milder).arrays, TD3BC.policy(mcep(0.0), milder._replace(actor=milder.second)).arrays)
+
+
+def test_mcep_with_equal_scales_acts_as_td3_bc() -> None:
+    mcep, td3_bc = MCEP(**SMALL, evaluation_alpha=2.5), TD3BC(**SMALL)
+    state, plain = trained(lambda _: mcep)[-1], trained(lambda _: td3_bc)[-1]
+    assert equal(mcep.policy(state).arrays, td3_bc.policy(plain).arrays)
+
+
+def test_mcep_has_the_scales_of_its_paper() -> None:
+    algorithm = algorithms.default("mcep")
+    assert (algorithm.alpha, algorithm.evaluation_alpha) == (2.5, 10.0)
+
+
 @pytest.mark.parametrize("tau", [1e-4, 0.95])
 def test_the_averaged_policy_is_an_average_of_aspcs_own_policies(tau: float) -> None:
     """With the first τ no step of the four is the average's own yet, with the second all but the first are."""
     averaged = AdaptiveScale(base=AveragedPolicy(**SMALL, acting_tau=tau), k_alpha=1)
-    states, plain = trained(averaged), trained(AdaptiveScale(base=TD3BC(**SMALL), k_alpha=1))
+    states, plain = trained(lambda _: averaged), trained(lambda _: AdaptiveScale(base=TD3BC(**SMALL), k_alpha=1))
     for name in LEARNED:
         assert equal(getattr(states[-1].base, name), getattr(plain[-1].base, name))
     by_hand = average((s.base.actor for s in plain), tau)
@@ -77,6 +101,13 @@ def equal(a, b) -> bool:
 
 
 def test_aspc_plus_is_what_the_study_measured() -> None:
-    """The candidate of benchmarks/candidates.py that won: two scales, ratio 2, an independent outer batch."""
+    """ASPC+ is two scales with ratio 2, an averaged acting policy and an independent outer batch, as in the study."""
     algorithm = algorithms.default("aspc_plus")
     assert algorithm == AdaptiveScale(base=TwoScales(acting_ratio=2.0, acting_tau=1e-4), outer_batch="independent")
+
+
+def test_the_controls_are_aspc_plus_without_one_of_its_parts() -> None:
+    plus = algorithms.default("aspc_plus")
+    assert algorithms.default("td3_bc_two_policies") == plus.base
+    averaged = algorithms.default("aspc_averaged")
+    assert averaged == AdaptiveScale(base=AveragedPolicy(acting_tau=plus.base.acting_tau))

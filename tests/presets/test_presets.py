@@ -91,6 +91,8 @@ def test_the_ten_ogbench_tasks_have_settings(algo: str) -> None:
             {"alpha": 10.0, "q_agg": "min", "discount": 0.995},
         ),
         ("a2pr", "authors", "hopper-medium-v2", {"constraint_weight": 0.4, "discount": 0.995}),
+        ("rapo", "authors", "hopper-medium-expert-v2", {"scale_lr": 3e-4}),
+        ("rapo", "authors", "antmaze-large-play-v2", {"scale_lr": 1e-3}),
         ("iql+aspc", "paper", "hopper-medium-v2", {"base.deterministic": True}),
     ],
 )

@@ -109,6 +109,8 @@ _OWN = {
     "td3_bc": "TD3BC",
     "wpc": "WPC",
     "a2pr": "A2PR",
+    "mcep": "MCEP",
+    "rapo": "RAPO",
     "iql": "IQL",
     "rebrac": "ReBRAC",
     "cql": "CQL",
@@ -141,6 +143,23 @@ def _aspc() -> Any:
     from aspc.adaptive_scale import AdaptiveScale
 
     return AdaptiveScale()
+
+
+@register("td3_bc_two_policies")
+def _td3_bc_two_policies() -> Any:
+    """ASPC+ without the learned scale: TD3+BC with a second, bolder policy whose average acts."""
+    from aspc.algorithms.two_scales import TwoScales
+
+    return TwoScales()
+
+
+@register("aspc_averaged")
+def _aspc_averaged() -> Any:
+    """ASPC that acts with an average of its policy's weights."""
+    from aspc.adaptive_scale import AdaptiveScale
+    from aspc.algorithms.two_scales import AveragedPolicy
+
+    return AdaptiveScale(base=AveragedPolicy())
 
 
 @register("aspc_plus")

@@ -110,15 +110,19 @@ class TD3BC(TD3):
         """The weight of each sample's BC loss: every action is imitated alike."""
         return 1.0
 
+    def actor_loss(
+        self, ctx: Context, actor: DeterministicActor, scale: Array | float
+    ) -> tuple[Array, tuple[Array, Array, Array, Array]]:
+        """(4): −λ(α)·Q(s, π(s)) + ‖π(s) − a‖²; also Q and BC loss per sample, λ, and the mean BC loss."""
+        q, bc = self.q_and_constraint(ctx, actor)
+        lmbda, bc_loss = scale / mean_abs(q), (self.bc_weight(ctx) * bc).mean()
+        return -lmbda * q.mean() + bc_loss, (q, bc, lmbda, bc_loss)
+
     def inner_step(self, ctx: Context, scale: Array | float) -> Inner:
-        """(4), (5): one Adam step on −λ(α)·Q(s, π_θ(s)) + ‖π_θ(s) − a‖²."""
-
-        def inner_loss(actor: DeterministicActor) -> tuple[Array, tuple[Array, ...]]:
-            q, bc = self.q_and_constraint(ctx, actor)
-            lmbda, bc_loss = scale / mean_abs(q), (self.bc_weight(ctx) * bc).mean()
-            return -lmbda * q.mean() + bc_loss, (q, bc, lmbda, bc_loss)
-
-        step = Adam(self.actor_lr).minimize(inner_loss, ctx.state.actor, ctx.state.actor_opt)
+        """(5): one Adam step on `actor_loss`."""
+        step = Adam(self.actor_lr).minimize(
+            lambda actor: self.actor_loss(ctx, actor, scale), ctx.state.actor, ctx.state.actor_opt
+        )
         q, bc, lmbda, bc_loss = step.aux
         metrics = {"actor_loss": step.loss, "actor_q_mean": q.mean(), "lmbda": lmbda, "bc_loss": bc_loss}
         return Inner(step.params, step.opt_state, q, bc, metrics)
