@@ -11,7 +11,7 @@ from aspc.__main__ import main
 STEPS, SEEDS, ALPHA = 16_000, (0, 1), 10.0
 
 print(f"Training ASPC on a generated U-maze: {STEPS:,} steps (the paper trains 1,000,000), {len(SEEDS)} seeds.")
-print(f"The scale alpha starts at {ALPHA:g} instead of 2.5: on mazes it ends above 10, but that takes a long run.")
+print(f"The scale alpha starts at {ALPHA:g} instead of 2.5: it rises on mazes, which takes a long run.")
 print("Every other hyper-parameter is the paper's. This takes two to four minutes on two cores.", flush=True)
 options = {
     "--steps": [str(STEPS)],

@@ -17,7 +17,7 @@ NOISE = 0.5
 
 
 def _make(name: str) -> Any:
-    from aspc.envs import quiet_packages
+    from aspc.envs import quiet_packages, remove_model_file
 
     with quiet_packages():
         try:
@@ -25,9 +25,11 @@ def _make(name: str) -> Any:
             import ogbench  # noqa: F401  (registers its environments)
 
             # The goal is only a place to walk to: reaching it must not end the episode.
-            return gym.make(f"{name}-v0", terminate_at_goal=False, disable_env_checker=True, max_episode_steps=-1)
+            env = gym.make(f"{name}-v0", terminate_at_goal=False, disable_env_checker=True, max_episode_steps=-1)
         except (ImportError, gym.error.DependencyNotInstalled) as error:
             raise MissingExtra(f"Making {name}", "ogbench", error) from error
+    remove_model_file(env)
+    return env
 
 
 def generate(
