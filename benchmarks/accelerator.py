@@ -34,7 +34,7 @@ import numpy as np
 
 import aspc
 from aspc import algorithms
-from aspc.policy import write_atomically
+from aspc.io import write_atomically
 from aspc.training import speed
 from aspc.training.config import TrainOptions
 from aspc.training.fleet import Member, train_fleet

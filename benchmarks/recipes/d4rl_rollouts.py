@@ -1,0 +1,121 @@
+"""Rollouts by D4RL's recipes. Every function returns transitions as arrays with D4RL's names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from aspc.data import files, maze2d
+from aspc.envs import make_env
+from aspc.envs.antmaze import CELL, GOALS, AntMazeEnv, cell_centre
+from aspc.envs.maze2d import MAZES, Cell
+from recipes.policies import POLICIES, Arrays, ant_action, load_arrays
+
+ANT_NOISE = 0.2
+ARRIVAL_METRES = 0.5  # distance at which the ant heads for the next point
+# Where an ant heads, by the kind of dataset: any free cell, the corners and the goal's cell, or the goal's cell only.
+ANY_CELL, CORNERS, GOAL = "diverse", "play", ""
+
+
+class Transitions:
+    """A growing list of transitions, returned as D4RL's arrays."""
+
+    DTYPES: Mapping[str, type] = {
+        "observations": np.float32,
+        "actions": np.float32,
+        "rewards": np.float32,
+        "next_observations": np.float32,
+        "terminals": bool,
+        "timeouts": bool,
+    }
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[Any, ...]] = []
+
+    def add(self, *values: Any) -> None:
+        self.rows.append(values)
+
+    def arrays(self) -> Arrays:
+        columns = zip(self.DTYPES.items(), zip(*self.rows, strict=True), strict=True)
+        return {name: np.asarray(column, dtype) for (name, dtype), column in columns}
+
+
+def roll_out(env_name: str, policy: str, file: Path, index: int, n: int, seed: int) -> Arrays:
+    """Collect `n` transitions of a stochastic policy; the last episode is cut by a timeout."""
+    act = POLICIES[policy](load_arrays(file), index)
+    env, rng, rows = make_env(env_name), np.random.default_rng(seed), Transitions()
+    observation, _ = env.reset(seed=int(rng.integers(2**31)))
+    for i in range(n):
+        action = np.minimum(np.maximum(act(observation.astype(np.float32), rng), -1), 1)
+        following, reward, terminal, truncated, _ = env.step(action)
+        timeout = (truncated or i == n - 1) and not terminal
+        rows.add(observation, action, reward, following, terminal, timeout)
+        observation = env.reset()[0] if terminal or timeout else following
+    env.close()
+    return rows.arrays()
+
+
+def roll_out_clone(env_name: str, file: Path, n: int, seed: int) -> Arrays:
+    """Collect `n` transitions of a cloned policy, without next observations: demonstrations have none."""
+    arrays = roll_out(env_name, "hand", file, 0, n, seed)
+    return {key: array for key, array in arrays.items() if key != "next_observations"}
+
+
+def repeat_demonstrations(file: Path, n: int) -> Arrays:
+    """Repeat demonstrations up to `n` transitions; actions are clipped to the action space and the end is a timeout."""
+    stored = files.read_trusted_hdf5(file)
+    rows = np.arange(n) % len(stored["rewards"])
+    arrays = {key: stored[key][rows].astype(dtype) for key, dtype in Transitions.DTYPES.items() if key in stored}
+    arrays["actions"] = np.clip(arrays["actions"], -1, 1)
+    arrays["timeouts"][-1] = not arrays["terminals"][-1]
+    return arrays
+
+
+def walk_maze2d(maze: str, noise: float, n: int, seed: int) -> Arrays:
+    """Generate `n` transitions with the library's own Maze2d generator."""
+    return maze2d.generate(maze, n, seed, noise=noise)
+
+
+def walk_antmaze(maze: str, kind: str, file: Path, n: int, seed: int) -> Arrays:
+    """Collect `n` transitions of an ant that follows shortest paths with action noise, as in D4RL.
+
+    It heads for a point of a cell and, once there, for another. `diverse` starts in any cell and heads for any;
+    otherwise the ant starts where the task does and heads for few cells: the task's goal, and in `play` the corners.
+    It does not know where in its cell the goal lies; where it comes near, the reward is 1 and the episode ends.
+    """
+    p, rng, rows, env = load_arrays(file), np.random.default_rng(seed), Transitions(), AntMazeEnv(maze)
+    free = MAZES[maze].free_cells
+    targets = {ANY_CELL: free, CORNERS: (*corners(free), GOALS[maze]), GOAL: (GOALS[maze],)}[kind]
+
+    def draw_target() -> tuple[Cell, np.ndarray]:
+        cell = targets[rng.integers(len(targets))]
+        return cell, cell_centre(*cell) + rng.uniform(0, 1, 2) + rng.uniform(0, 0.5, 2)  # as D4RL draws goals
+
+    while len(rows.rows) < n:
+        observation, _ = env.reset(seed=int(rng.integers(2**31)))
+        if kind == ANY_CELL:
+            observation = env.place(cell_centre(*free[rng.integers(len(free))]) + rng.uniform(-0.1, 0.1, 2))
+        (cell, point), over = draw_target(), False
+        while not over:
+            if np.linalg.norm(point - observation[:2]) < ARRIVAL_METRES:
+                cell, point = draw_target()
+            here = (round(observation[1] / CELL) + 1, round(observation[0] / CELL) + 1)
+            towards = point if here == cell else np.array(cell_centre(*maze2d.next_cell(MAZES[maze], here, cell)))
+            action = ant_action(p, observation, towards - observation[:2])
+            action = np.clip(action + ANT_NOISE * rng.standard_normal(8, np.float32), -1, 1)
+            following, reward, terminal, truncated, _ = env.step(action)
+            timeout = (truncated or len(rows.rows) == n - 1) and not terminal
+            rows.add(observation, action, reward, following, terminal, timeout)
+            observation, over = following, terminal or timeout
+    env.close()
+    return rows.arrays()
+
+
+def corners(cells: tuple[Cell, ...]) -> list[Cell]:
+    """Return the free cells nearest to the four corners."""
+    height, width = (max(cell[axis] for cell in cells) for axis in (0, 1))
+    far = [(1, 1), (1, width), (height, 1), (height, width)]
+    return [min(cells, key=lambda cell: abs(cell[0] - at[0]) + abs(cell[1] - at[1])) for at in far]
