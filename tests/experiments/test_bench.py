@@ -19,7 +19,7 @@ from filelock import FileLock
 from same import assert_each_run_once, assert_same_results
 from tiny_suites import MAZE, OTHER_MAZE, STEPS
 
-from aspc.data import files
+from aspc.data import files, pointmaze
 from aspc.errors import AspcError, OutsideTrouble
 from aspc.experiments import engine, processes_engine, results, suites
 from aspc.experiments.commands import bench, gentle_end, settled_runs
@@ -43,6 +43,7 @@ from aspc.training import evaluation
 from aspc.training.checkpoint import Checkpoints
 from aspc.training.trainer import Interrupted, Trainer
 from tiny import make_dataset
+from waiting import DEADLINE_SECONDS, wait_until
 
 Start = Callable[..., "subprocess.Popen[str]"]
 GROUPS_OF_TWO = ("--group-size", "2")
@@ -155,6 +156,22 @@ def test_data_that_cannot_be_loaded_fails_alone_and_data_that_has_changed_is_ref
     assert bench([*words, "--only", "wide"]) == 0  # what is not asked for is not looked at
 
 
+def test_a_folder_serves_the_single_tasks_of_an_ogbench_file(tmp_path: Path) -> None:
+    pytest.importorskip("ogbench")
+    folder, stem = tmp_path / "data", "pointmaze-medium-navigate"
+    for suffix, seed in (("", 0), ("-val", 1)):
+        arrays = pointmaze.generate("pointmaze-medium", 10, 301, seed, noise=0.5)
+        files.write_npz(folder / f"{stem}-v0{suffix}.npz", arrays)
+    names = [f"{stem}-singletask-task{i}-v0" for i in (1, 4)]
+    words = ["tiny_files", "--data", str(folder), "--out", str(tmp_path / "bench"), "--quiet"]
+    assert bench([*words, "--only", *names, "--steps", "100", "--eval-every", "100"]) == 0
+    runs = results.read(tmp_path / "bench").runs.set_index("dataset")
+    assert runs["status"].to_dict() == dict.fromkeys(names, "done")
+    assert set(runs["runs_together"]) == {2}  # one program for tasks of one environment
+    assert runs["data_fingerprint"].nunique() == 2  # the rewards are the task's own
+    assert runs["success_last"].notna().all()  # evaluated in OGBench's environment
+
+
 def test_only_files_of_finished_runs_are_read_and_a_run_without_a_fingerprint_says_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -199,6 +216,18 @@ def test_what_is_shown_before_anything_runs(tmp_path: Path, capsys) -> None:
     assert not (tmp_path / "no").exists()
 
 
+def test_a_dry_run_without_a_rate_has_no_empty_columns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench(["tiny_both", "--dry-run", "--out", str(tmp_path / "no")]) == 0
+    shown = capsys.readouterr().out
+    assert "steps/s" not in shown
+    assert "hours\n" not in shown
+    assert "Add --rate to see how long it takes" in shown
+    assert bench(["tiny_both", "--dry-run", "--rate", "aspc=100", "--out", str(tmp_path / "no")]) == 0
+    shown = capsys.readouterr().out
+    assert "steps/s" in shown
+    assert "Add --rate" not in shown
+
+
 def test_a_larger_last_evaluation_is_counted() -> None:
     options = {"eval_every": 1000, "eval_episodes": 10, "final_episodes": 50}
     plan = make_plan(expanded(["tiny"]), options=options, steps=3000)
@@ -214,7 +243,9 @@ def test_rates_are_numbers_or_measured(tmp_path: Path) -> None:
     measured.write_text(json.dumps({"speeds": [{"algo": a, "steps_per_second": r} for a, r in rows]}))
     algos = ("td3_bc", "aspc", "iql+aspc", "fql")
     assert [Rates.read([str(measured)]).of(algo) for algo in algos] == [300.0, 300.0, 50.0, None]
-    assert Rates.read([str(measured)]).of("aspc_plus") == 300.0
+    two_policies = ("aspc_plus", "mcep", "rapo", "td3_bc_two_policies")
+    assert {Rates.read([str(measured)]).of(algo) for algo in two_policies} == {300.0}
+    assert Rates.read([str(measured), "aspc_plus=60"]).of("mcep") == 60.0
     assert [Rates.read([str(measured), "aspc=3000"]).of(algo) for algo in algos] == [3000.0, 3000.0, 500.0, None]
     for wrong in ("0", "aspc=-1", str(tmp_path / "none.json")):
         with pytest.raises(AspcError, match="--rate"):
@@ -255,18 +286,16 @@ def test_curves_keep_every_evaluation_and_a_hundred_points() -> None:
 
 def kill_when(process: subprocess.Popen[str], moment: Callable[[], bool]) -> bool:
     """SIGKILL at that moment; False if the program ended before."""
-    while not moment():
-        if process.poll() is not None:
-            process.stdout.close()
-            return False
-        time.sleep(0.02)
+    if not wait_until(moment, process):
+        process.stdout.close()
+        return False
     process.send_signal(signal.SIGKILL)
     process.communicate()
     return True
 
 
 def finish(process: subprocess.Popen[str]) -> None:
-    output, _ = process.communicate(timeout=300)
+    output, _ = process.communicate(timeout=DEADLINE_SECONDS)
     assert process.returncode == 0, output
 
 
@@ -292,7 +321,7 @@ def test_groups_at_once_give_the_same_results_and_end_with_a_killed_bench(
 
     assert kill_when(start(*words), lambda: len(under_way()) >= 2)
     for folder in under_way():
-        with FileLock(folder / ".group.lock", timeout=60):  # its process has ended by itself
+        with FileLock(folder / ".group.lock", timeout=DEADLINE_SECONDS):  # its process has ended by itself
             pass
     finish(start(*words))
     assert_same_results(out, uninterrupted)
@@ -302,7 +331,7 @@ def test_groups_at_once_give_the_same_results_and_end_with_a_killed_bench(
 def test_a_process_that_crashes_is_a_failed_group_and_one_that_is_stopped_is_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without its group's file, and stopped by us."""
+    """With a group's file that cannot be opened, for a reason that no sentence is written for; and stopped by us."""
     monkeypatch.setattr(processes_engine, "STOP_SECONDS", 600)
     plan = make_plan([suites.get("tiny_shared")], steps=10_000_000)
     nameless, stopped = (replace(make_groups(plan, plan.runs, 1, {})[0], attempt=i) for i in range(2))
@@ -311,6 +340,7 @@ def test_a_process_that_crashes_is_a_failed_group_and_one_that_is_stopped_is_non
         write_group(tmp_path, group)
         if group is nameless:
             (group_folder(tmp_path, group.group_id) / GROUP).unlink()
+            (group_folder(tmp_path, group.group_id) / GROUP).symlink_to(GROUP)  # to itself
         engine.start(group)
     assert not engine.has_room(nameless)
     (ended,) = engine.wait(600)
@@ -319,8 +349,9 @@ def test_a_process_that_crashes_is_a_failed_group_and_one_that_is_stopped_is_non
     assert engine.has_room(nameless)
     timed = replace(nameless, members=tuple(replace(m, run=replace(m.run, alone=True)) for m in nameless.members))
     assert not engine.has_room(timed)  # it trains alone
-    while not list(group_folder(tmp_path, stopped.group_id).glob("fleet-*/checkpoints/[0-9]*")):
-        assert engine.wait(0.1) == []
+    checkpoints = group_folder(tmp_path, stopped.group_id)
+    wait_until(lambda: list(checkpoints.glob("fleet-*/checkpoints/[0-9]*")) or engine.wait(0.1))
+    assert engine.wait(0) == []
     process = engine._jobs[stopped.group_id][1]
     engine.close()
     assert process.returncode == 128 + signal.SIGTERM
@@ -517,11 +548,9 @@ def test_a_budget_stops_in_the_middle_and_the_next_one_goes_on(tmp_path: Path, c
 
 def test_sigterm_ends_with_a_sentence_and_a_checkpoint(start: Start, tmp_path: Path) -> None:
     process = start("tiny_shared", "--steps", "10000000", "--eval-every", "1000000", "--out", tmp_path)
-    while not list(tmp_path.glob("groups/*/fleet-*/checkpoints/[0-9]*")):
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.05)
+    assert wait_until(lambda: list(tmp_path.glob("groups/*/fleet-*/checkpoints/[0-9]*")), process)
     process.send_signal(signal.SIGTERM)
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=DEADLINE_SECONDS)
     assert process.returncode == 128 + signal.SIGTERM, output
     assert "Traceback" not in output
     assert "Stopped; the same command goes on where it was." in output

@@ -38,14 +38,12 @@ COUNTS = {
     "alpha_lr": 3 * 39 * 4,
     "embedded": 3 * 2,
     "aspc_plus": 3 * 39 * 4,
-    "study_a": 2 * 21 * 4,
-    # Of the 24 labels on 12 datasets, those of plain ASPC (five) and of plain TD3+BC (two) are the same runs.
-    "study_b": (24 - 4 - 1) * 12 * 4,
-    "study_c": (8 * 21 - 4) * 4,  # tuned IQL on the mazes and halfcheetah-medium-expert is IQL by default
-    "study_d": 4 * 11 * 4,
-    "study_e": 8 * 9 * 4,
+    "study_main": 9 * 33 * 4,
+    "study_ablations": (24 - 4 - 1) * 12 * 4,
+    "study_integrations": 8 * 9 * 4,
     "study_time": 3 * 4,
-    "search": 5 * (9 * 2 + 3 * 4),
+    "maze2d_recipe": 4 * 6 * 4 + 4,
+    "study_controls": 5 * (3 + 18) * 4,
 }
 STUDY_FILES = (*suites.STUDY_WALKERS, *suites.STUDY_ANTMAZE, *suites.STUDY_HANDS)
 ALL_FILES = {name: Path(f"/data/{name}.hdf5") for name in STUDY_FILES}
@@ -170,6 +168,21 @@ def test_only_keeps_what_matches_and_says_what_does_not() -> None:
         plan_of("main_table", only=["hoper-medium-v2"])
 
 
+def test_five_tasks_share_an_ogbench_file(tmp_path: Path) -> None:
+    for name in ("antmaze-large-navigate-v0.npz", "antmaze-large-navigate-v0-val.npz", "cube_single_play-v0.npz"):
+        (tmp_path / name).touch()
+    found = files_of(tmp_path)
+    tasks = [f"antmaze-large-navigate-singletask-task{i}-v0" for i in range(1, 6)]
+    assert {found[name].name for name in tasks} == {"antmaze-large-navigate-v0.npz"}
+    assert found["cube-single-play-singletask-v0"].name == "cube_single_play-v0.npz"
+    assert len(found) == 2 * 6  # the default task too, and nothing for the validation file
+    plan = make_plan(suites.expanded(["ogbench"]), data=found, seeds=1, only=["antmaze-large-*", "ASPC"])
+    files = {member.file for group in make_groups(plan, plan.runs, 8, found) for member in group.members}
+    assert files == {str(found[tasks[0]])}
+    every = make_plan(suites.expanded(["locomotion"]), data=found, seeds=1)
+    assert {run.dataset for run in every.runs.values()} == {name for name in found if "-task" in name}
+
+
 def test_files_are_datasets_by_their_names(tmp_path: Path) -> None:
     for name in ("hopper_medium-v2.hdf5", "walker2d-expert.npz", "notes.txt"):
         (tmp_path / name).touch()
@@ -184,10 +197,10 @@ def test_files_are_datasets_by_their_names(tmp_path: Path) -> None:
     with pytest.raises(AspcError, match="--data"):
         make_plan(suites.expanded(["locomotion"]))
     with pytest.raises(AspcError, match="--data"):
-        make_plan(suites.expanded(["study_e"]))
-    partly = make_plan(suites.expanded(["study_a"]), data={"hopper-medium": Path("x")})
+        make_plan(suites.expanded(["study_integrations"]))
+    partly = make_plan(suites.expanded(["study_ablations"]), data={"hopper-medium": Path("x")})
     assert {run.dataset for run in partly.runs.values()} == {"hopper-medium", *suites.MAZES}
-    assert len(partly.left_out) == 17
+    assert len(partly.left_out) == 8
 
 
 def test_a_file_with_a_benchmarks_name_has_d4rls_transitions(tmp_path: Path) -> None:
@@ -233,7 +246,7 @@ def test_groups_are_programs_of_at_most_the_size_with_seeds_together() -> None:
 
 
 def test_a_group_says_where_its_files_are() -> None:
-    plan = plan_of("study_a", only=["ASPC", "hopper-medium", "maze2d-umaze"], seeds=1)
+    plan = plan_of("study_main", only=["ASPC", "hopper-medium", "maze2d-umaze"], seeds=1)
     files = {m.run.dataset: m.file for g in make_groups(plan, plan.runs, 4, ALL_FILES) for m in g.members}
     assert files == {"hopper-medium": "/data/hopper-medium.hdf5", "maze2d-umaze": None}
 

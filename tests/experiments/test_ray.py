@@ -159,6 +159,28 @@ def test_a_full_disk_is_no_failure_of_a_run_and_a_stop_is_a_lost_machine(tmp_pat
     assert left == [143]
 
 
+def test_jax_does_not_warn_of_the_processes_that_ray_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import subprocess
+    import sys
+    import warnings
+
+    import jax
+    import ray
+
+    def start_processes(**_: Any) -> None:
+        """As Ray does: with something to do between fork and exec, so that JAX sees a fork."""
+        subprocess.run([sys.executable, "-c", ""], preexec_fn=lambda: None, check=True)
+        raise ConnectionError("enough")
+
+    jax.devices()
+    monkeypatch.setattr(ray, "init", start_processes)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        with pytest.raises(AspcError, match="enough"):
+            RayEngine(tmp_path, None)
+    assert [str(warning.message) for warning in seen if "fork" in str(warning.message)] == []
+
+
 def test_a_cluster_that_is_not_there_is_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(AspcError, match="No Ray cluster"):
         RayEngine(tmp_path, "127.0.0.1:1")

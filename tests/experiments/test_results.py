@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from pathlib import Path
 from typing import Any
 
@@ -305,6 +306,26 @@ def test_the_command_prints_merges_and_exports(tmp_path: Path, capsys: Any) -> N
     assert head.startswith("schema_version,run_id,suite,variant")
     assert len(rows) == 3  # the failed run's error has two lines
     assert (tmp_path / "c" / "curves.csv").read_text().count("\n") == 3
+
+
+def test_text_in_an_exported_csv_is_never_a_formula(tmp_path: Path, capsys: Any) -> None:
+    cells = ["=cmd|' /C calc'!A0", "+1+cmd", "-2+cmd", "@SUM(A1)", "\t=1", "\r=1", "a\r=1"]
+    rows = [run_row(f"r{i}", variant=cell, error=cell, status="failed") for i, cell in enumerate(cells)]
+    kept = ["-5", "+1.5e3", "-inf", "plain", "a=b"]
+    rows += [run_row(f"k{i}", variant=cell, score_last=-1.5) for i, cell in enumerate(kept)]
+    results.write_part(tmp_path / "r", "p", rows, [])
+    assert main(["results", str(tmp_path / "r"), "--csv", str(tmp_path / "c")]) == 0
+    with open(tmp_path / "c" / "runs.csv", newline="") as file:
+        written = {row["run_id"]: row for row in csv.DictReader(file)}
+    for i, cell in enumerate(cells):
+        safe = cell.replace("\r", "\n") if cell[0] == "a" else f"'{cell}".replace("\r", "\n")
+        assert written[f"r{i}"]["variant"] == written[f"r{i}"]["error"] == safe
+    assert b"\r" not in (tmp_path / "c" / "runs.csv").read_bytes()
+    for i, cell in enumerate(kept):
+        assert (written[f"k{i}"]["variant"], written[f"k{i}"]["error"]) == (cell, "")
+        assert written[f"k{i}"]["score_last"] == "-1.5"
+    with open(tmp_path / "c" / "entries.csv", newline="") as file:
+        assert f"'{cells[0]}" in {row["variant"] for row in csv.DictReader(file)}
 
 
 def test_the_command_averages_runs_of_one_length_and_counts_a_shared_run_in_each_suite(

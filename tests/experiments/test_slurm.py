@@ -5,9 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import signal
-import time
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from by_hand import Clock
@@ -19,6 +19,7 @@ from aspc.experiments.engine import Bench
 from aspc.experiments.groups import make_groups, record_failure, write_group
 from aspc.experiments.plan import make_plan
 from aspc.experiments.slurm_engine import STOPPED, SlurmEngine, slurm_settings
+from waiting import wait_until
 
 pytest.importorskip("submitit", reason="needs submitit: pip install 'aspc[slurm]'")
 pytestmark = pytest.mark.filterwarnings("ignore")  # submitit's own
@@ -60,13 +61,12 @@ def test_a_job_that_the_cluster_stops_is_submitted_again_and_goes_on(tmp_path: P
     engine = SlurmEngine(tmp_path, cluster="local")
     engine.start(group)
     first = engine._jobs[group.group_id][1].job_id
-    while not list(tmp_path.glob("groups/*/fleet-*/checkpoints/[0-9]*")):
-        assert engine.wait(0.1) == []
-    (training,) = [p for p in Path("/proc").glob("[0-9]*") if b"submitit.core._submit" in cmdline(p)]
+    wait_until(lambda: list(tmp_path.glob("groups/*/fleet-*/checkpoints/[0-9]*")) or engine.wait(0.1))
+    words = (b"submitit.core._submit", str(tmp_path).encode())  # not one of another run of these tests
+    (training,) = [p for p in Path("/proc").glob("[0-9]*") if all(word in cmdline(p) for word in words)]
     os.kill(int(training.name), signal.SIGTERM)
-    until = time.monotonic() + 300
-    while not (ended := engine.wait(1.0)):
-        assert time.monotonic() < until
+    ended: list[Any] = []
+    wait_until(lambda: ended.extend(engine.wait(1.0)) or ended)
     assert ended[0].error is None
     assert engine.wait(0) == []
     second = (tmp_path / "groups" / group.group_id / "slurm_job").read_text()

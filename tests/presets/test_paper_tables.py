@@ -11,15 +11,15 @@ from aspc.data import d4rl
 from aspc.errors import AspcError
 from aspc.presets.paper_tables import DOMAINS, TOTAL, domain_of, number, tables
 
-# Printed averages that do not follow from the printed rows: (table, average, variant) → what the rows give.
+# Printed averages that do not follow from the printed rows: (table, average, variant).
 NOT_REPRODUCED = {
-    ("main_table", "MuJoCo", "TD3+BC"): 69.1,
-    ("main_table", "MuJoCo", "wPC"): 77.9,
-    ("main_table", "Maze2d", "IQL"): 29.2,
-    ("main_table", "Adroit", "wPC"): 27.7,
-    ("main_table", TOTAL, "TD3+BC"): 56.9,
-    ("main_table", TOTAL, "IQL"): 61.3,
-    ("main_table", TOTAL, "wPC"): 63.9,
+    ("main_table", "MuJoCo", "TD3+BC"),
+    ("main_table", "MuJoCo", "wPC"),
+    ("main_table", "Maze2d", "IQL"),
+    ("main_table", "Adroit", "wPC"),
+    ("main_table", TOTAL, "TD3+BC"),
+    ("main_table", TOTAL, "IQL"),
+    ("main_table", TOTAL, "wPC"),
 }
 AVERAGES = [(t.name, *key) for t in tables().values() for key in t.averages]
 
@@ -53,8 +53,8 @@ def test_the_main_table_has_every_dataset_with_a_deviation() -> None:
 def test_averages_follow_from_rows_or_are_marked(table: str, domain: str, variant: str) -> None:
     printed, from_rows = tables()[table].average(domain, variant), tables()[table].recomputed(domain, variant)
     if (table, domain, variant) in NOT_REPRODUCED:
-        assert from_rows == pytest.approx(NOT_REPRODUCED[table, domain, variant], abs=0.051)
-        assert f"the rows give {NOT_REPRODUCED[table, domain, variant]}" in printed.doubt
+        assert abs(from_rows - printed.mean) > 0.1
+        assert f"the rows give {from_rows:.1f}" in printed.doubt  # as the page rounds it: 69.05 is 69.0 there
     else:  # the paper rounds or cuts
         assert from_rows == pytest.approx(printed.mean, abs=0.1)
 

@@ -404,7 +404,7 @@ def test_the_first_sentence_says_when_intervals_overlap(tmp_path: Path) -> None:
     make(tmp_path / "r", "main_table", both, ("hopper-medium-v2", "walker2d-medium-v2"), score=score, noise=9.0)
     text = report(tmp_path / "r", tmp_path / "out", "--no-figures").read_text("utf-8")
     assert re.search(
-        r"is first with .*, before (ASPC|TD3\+BC) with [\d.]+; their intervals overlap\. Of the paper", text
+        r"is first with .*, before (ASPC|TD3\+BC) with [\d.]+; their intervals overlap\. A run of .* Of the paper", text
     )
 
 
@@ -417,12 +417,50 @@ def test_the_first_sentence_compares_on_the_datasets_that_all_have(tmp_path: Pat
     make(tmp_path / "r", "main_table", (other,), easy, score=score, noise=0.1)
     page = report(tmp_path / "r", tmp_path / "out", "--no-figures")
     text = page.read_text("utf-8")
-    assert "On average over 2 datasets <strong>ASPC</strong> is first with 8" in text
+    assert "By interquartile mean over 2 datasets <strong>ASPC</strong> is first with 8" in text
     assert "before TD3+BC with 7" in text
+    assert "A run of ASPC beats one of TD3+BC with probability 1.00 (1.00 to 1.00)." in text
     assert "their intervals overlap" not in text
     data = json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)[1])
     lasts = {label: last for _, label, last, _, _ in data["lastBest"]}
     assert lasts == {"ASPC": pytest.approx(80, abs=0.5), "TD3+BC": pytest.approx(70, abs=0.5)}
+
+
+def test_the_summary_comes_first_with_robust_statistics_and_domains_before_the_whole(tmp_path: Path) -> None:
+    mazes = ("maze2d-umaze-v1", "maze2d-medium-v1", "maze2d-large-v1")
+    score = lambda label, dataset: {"ASPC": 80.0, "TD3+BC": 70.0, "IQL": 60.0}[label] + len(dataset)  # noqa: E731
+    datasets = (*mazes, "hopper-medium-v2")
+    make(tmp_path / "r", "main_table", [MAIN[0], MAIN[-1]], datasets, score=score, noise=0.1, points=5)
+    make(tmp_path / "r", "main_table", [MAIN[2]], mazes[:1], score=score, noise=0.1, points=5)
+    text = report(tmp_path / "r", tmp_path / "out", "--no-figures").read_text("utf-8")
+    assert re.findall(r'<section id="(\w+)">', text)[:3] == ["overall", "scores", "claims"]
+    section = text[text.index('<section id="overall">') : text.index('<section id="scores">')]
+    assert "Intervals are at 95 % and cover both datasets and seeds" in section
+    names = re.findall("<h3>(.*?)</h3>", section)
+    assert names == ["MuJoCo · hopper-medium-v2", "Maze2d · 3 datasets", "All domains · 4 datasets"]
+    *_, overall = re.findall("<table.*?</table>", section)
+    assert re.findall("<button>(.*?)</button>", overall) == [
+        "Algorithm", "Interquartile mean", "P(ASPC beats it)", "Mean", "ASPC − it, mean",
+        "ASPC − it, median of datasets",
+    ]  # fmt: skip
+    row = overall[overall.index('<tr data-series="TD3+BC">') :]
+    iqm, chance, mean, difference, median = map(float, re.findall(r'data-value="([-\d.]+)"', row)[:5])
+    assert iqm == pytest.approx(mean, abs=0.5)
+    assert (chance, difference, median) == (1.0, pytest.approx(10, abs=0.2), pytest.approx(10, abs=0.2))
+    assert "Not compared over all, with too few datasets: IQL." in section
+
+
+def test_two_seeds_of_a_dataset_have_no_interval_and_a_check_on_few_datasets_says_which(tmp_path: Path) -> None:
+    make(tmp_path / "r", "own", [MAIN[0], MAIN[-1]], DATASETS[:1], seeds=2, points=5, noise=0.1)
+    text = report(tmp_path / "r", tmp_path / "out", "--no-figures").read_text("utf-8")
+    body = re.search('<table class="scores.*?<tbody>(.*?)</tbody>', text)[1]
+    assert set(re.findall("<small>(.*?)</small></span>", body)) == {"2 seeds"}
+    assert f"(too few seeds for an interval; {DATASETS[0]} only)" in text
+    make(tmp_path / "r", "own", [MAIN[0], MAIN[-1]], DATASETS[:1], seeds=3, points=5, noise=0.1)
+    text = report(tmp_path / "r", tmp_path / "out", "--no-figures").read_text("utf-8")
+    body = re.search('<table class="scores.*?<tbody>(.*?)</tbody>', text)[1]
+    assert all(re.fullmatch(r"[\d.]+ to [\d.]+", ends) for ends in re.findall("<small>(.*?)</small></span>", body))
+    assert re.search(rf"[\d.]+ to [\d.]+; {DATASETS[0]} only\)", text)
 
 
 @pytest.mark.parametrize("seeds", [1, 2])

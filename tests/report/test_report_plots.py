@@ -147,7 +147,7 @@ def test_a_file_has_no_more_series_than_can_be_told_apart_and_says_so(
     many = [MAIN[0], *(Variant(f"k_alpha = {k}", "aspc", k_alpha=k) for k in range(11, 24))]
     make(tmp_path, "own", many, [HOPPER, CHEETAH, MAZES[0]], seeds=2, points=4)
     found = content.build(results.read(tmp_path))
-    assert len(found.aggregates.labels) == len(many) == 14  # all of them are compared
+    assert len(found.aggregates.overall.labels) == len(many) == 14  # all of them are compared
     with mpl.rc_context(plots.QUIET):
         figures = {name: figure for name, figure in plots.figures(found) if name in cut}
         for figure in figures.values():

@@ -55,8 +55,8 @@ def test_a_cell_is_the_mean_over_seeds_beside_the_papers(tmp_path: Path) -> None
 def test_the_papers_numbers_beside_other_data_say_so(tmp_path: Path) -> None:
     """The study's files: D4RL's names without a version."""
     names = [name.removesuffix("-v2") for name in (HOPPER, CHEETAH)]
-    make(tmp_path, "study_a", [MAIN[0], MAIN[-1]], names, seeds=2, points=5)
-    for row in tables.suite_table(view_of(tmp_path), "study_a").rows:
+    make(tmp_path, "study_main", [MAIN[0], MAIN[-1]], names, seeds=2, points=5)
+    for row in tables.suite_table(view_of(tmp_path), "study_main").rows:
         paper = row.cells["ASPC"].paper
         assert paper is not None
         assert "these data were generated anew" in paper.note
@@ -107,8 +107,17 @@ def test_own_data_are_measured_by_success_or_return(tmp_path: Path) -> None:
 
 def test_ablations_are_percent_of_the_baseline(tmp_path: Path) -> None:
     scores = {"naive": 50.0, "converged": 60.0, "linear": 55.0, "dynamic": 75.0}
-    make(tmp_path, "study_b", NECESSITY, [HOPPER, *MAZES], seeds=2, points=5, noise=0.01, score=lambda a, d: scores[a])
-    make(tmp_path, "study_b", LOSSES, [HOPPER], seeds=2, points=5)
+    make(
+        tmp_path,
+        "study_ablations",
+        NECESSITY,
+        [HOPPER, *MAZES],
+        seeds=2,
+        points=5,
+        noise=0.01,
+        score=lambda a, d: scores[a],
+    )
+    make(tmp_path, "study_ablations", LOSSES, [HOPPER], seeds=2, points=5)
     found = {a.group.title: a for a in tables.ablations(view_of(tmp_path))}
     dynamic = found["Is a dynamic scale necessary?"]
     assert dynamic.domains == ("MuJoCo", "Maze2d", "Total")
@@ -219,7 +228,7 @@ def test_rows_of_ogbench_are_in_the_papers_order(tmp_path: Path) -> None:
 
 
 def test_suites_say_what_of_the_paper_they_are_in_its_order(tmp_path: Path) -> None:
-    for suite in ("alpha_lr", "own", "case_study", "study_a", "necessity", "main_table"):
+    for suite in ("alpha_lr", "own", "case_study", "study_main", "necessity", "main_table"):
         make(tmp_path, suite, [MAIN[0], MAIN[-1]], [HOPPER], seeds=1, points=3)
     found = content.build(results.read(tmp_path))
     assert [(table.suite, table.source) for table in (found.main, *found.others)] == [
@@ -227,7 +236,7 @@ def test_suites_say_what_of_the_paper_they_are_in_its_order(tmp_path: Path) -> N
         ("necessity", "Table 2"),
         ("case_study", "Figure 10, appendix E.3"),
         ("alpha_lr", "Figure 12, appendix F.2"),
-        ("study_a", ""),
+        ("study_main", ""),
         ("own", ""),
     ]
     assert found.others[2].title == "learning rate of alpha 2e-2, 2e-3 and 2e-4"
@@ -319,6 +328,35 @@ def test_seeds_of_two_settings_are_not_averaged_as_one_method(tmp_path: Path) ->
         assert found["last"].tolist() == pytest.approx([30.0] * 4)
 
 
+def test_a_domain_is_summarized_with_all_who_have_it(tmp_path: Path) -> None:
+    """Though IQL has too few datasets to be compared over all, and wPC has fewer seeds than the others."""
+    ends = {"ASPC": 80.0, "TD3+BC": 70.0, "IQL": 90.0, "wPC": 60.0}
+    options = {"points": 3, "noise": 0.1, "score": lambda label, dataset: ends[label]}
+    everywhere = [HOPPER, CHEETAH, *MAZES, PEN, "door-human-v1"]
+    make(tmp_path, "own", [MAIN[0], MAIN[-1]], everywhere, seeds=4, **options)
+    make(tmp_path, "own", [MAIN[2]], MAZES, seeds=4, **options)
+    make(tmp_path, "own", [MAIN[3]], everywhere, seeds=2, **options)
+    view = view_of(tmp_path)
+    found = tables.aggregates(view, tables.suite_table(view, "own"))
+    assert found is not None
+    assert [(one.domain, len(one.datasets)) for one in found.domains] == [("MuJoCo", 2), ("Maze2d", 3), ("Adroit", 2)]
+    (mujoco, maze, _), overall = found.domains, found.overall
+    assert set(maze.labels) == {"TD3+BC", "IQL", "wPC", "ASPC"}
+    assert maze.improvement["IQL"] == (0, 0, 0)
+    assert set(overall.labels) == {"TD3+BC", "wPC", "ASPC"}
+    assert set(overall.improvement) == set(overall.difference) == {"TD3+BC", "wPC"}
+    assert overall.reference == "ASPC"
+    assert overall.improvement["TD3+BC"] == (1, 1, 1)
+    assert overall.iqm["TD3+BC"].value == pytest.approx(70, abs=0.1)
+    for differences in (overall.difference, overall.median_difference):
+        assert differences["wPC"].value == pytest.approx(20, abs=0.2)
+        assert differences["wPC"].has_interval
+    assert mujoco.iqm["ASPC"].has_interval
+    assert not mujoco.iqm["wPC"].has_interval  # two datasets, two seeds
+    one_domain = tables.summarize("Maze2d", {"ASPC": {MAZE: np.arange(3.0)}, "IQL": {}}, {"ASPC": "ASPC", "IQL": "IQL"})
+    assert one_domain is None  # nothing to compare with
+
+
 def test_runs_of_different_lengths_are_shown_but_not_ranked_or_compared(tmp_path: Path) -> None:
     aspc, td3_bc, iql = Variant("ASPC", "aspc"), Variant("TD3+BC", "td3_bc"), Variant("IQL", "iql")
     for variants, steps in (((aspc, iql), 1_000_000), ((td3_bc,), 10_000)):
@@ -329,7 +367,7 @@ def test_runs_of_different_lengths_are_shown_but_not_ranked_or_compared(tmp_path
     assert f"{HOPPER}: runs of 10,000 to 1,000,000 steps, which are not ranked." in table.notes
     found = tables.aggregates(view, table)
     assert found is not None
-    assert set(found.labels) == {"ASPC", "IQL"}
+    assert set(found.overall.labels) == {"ASPC", "IQL"}
     assert found.left_out == ("TD3+BC",)
     make(tmp_path, "s", (td3_bc,), [HOPPER, PEN], seeds=2, points=3)
     view = view_of(tmp_path)

@@ -84,7 +84,8 @@ class Asked:
     known: tuple[Path, ...] = ()
     """Further folders of results: runs that are finished there are not repeated."""
     data: Path | None = None
-    """A folder of files in D4RL's layout; a file's name is its dataset's."""
+    """Folder of files in D4RL's or OGBench's layout. A file's name is its dataset's; the single tasks of an OGBench
+    environment share one file (antmaze-large-navigate-v0.npz)."""
     budget: float | None = None
     """Stop before this many minutes are over; the same command goes on another day."""
     fill: bool = False

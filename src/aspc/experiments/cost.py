@@ -15,6 +15,12 @@ from aspc.experiments.plan import name_in_presets
 
 ENVIRONMENT_STEPS_PER_SECOND = 5_000  # of MuJoCo's walkers with a policy, on one core
 DEFAULT_HORIZON = 1000
+SIMILAR_COST = {
+    "aspc": "td3_bc",
+    "aspc_averaged": "aspc",
+    "aspc_plus": "aspc",
+    **dict.fromkeys(("mcep", "rapo", "td3_bc_two_policies"), "aspc_plus"),  # these also train a second policy
+}
 
 
 class Rates(NamedTuple):
@@ -50,10 +56,10 @@ class Rates(NamedTuple):
         return cls({**measured, **given}, other)
 
     def of(self, algo: str) -> float | None:
-        """The rate of an algorithm; one with a learned scale that was not measured goes by its base."""
+        """The rate of an algorithm; one that was not measured takes that of its base or of a similar one."""
         if algo in self.by_algo:
             return self.by_algo[algo]
-        base = {"aspc": "td3_bc", "aspc_plus": "aspc"}.get(algo, algo.removesuffix("+aspc"))
+        base = SIMILAR_COST.get(algo, algo.removesuffix("+aspc"))
         return self.other if base == algo else self.of(base)
 
 
@@ -107,12 +113,18 @@ def evaluations(groups: Sequence[Group]) -> Evaluations:
 
 def table(lines: Sequence[Line], devices: int) -> str:
     """The costs as text. With several devices the groups are shared out, so the hours are those of the busiest."""
-    out = [f"  {'algorithm':18s} {'groups':>6s} {'runs':>6s} {'steps':>15s} {'steps/s':>9s} {'hours':>8s}"]
+    has_rates = any(line.rate is not None for line in lines)
+    times = f" {'steps/s':>9s} {'hours':>8s}" if has_rates else ""
+    out = [f"  {'algorithm':18s} {'groups':>6s} {'runs':>6s} {'steps':>15s}{times}"]
     for line in [*lines, total(lines)]:
         rate = "" if line.rate is None else f"{line.rate:,.0f}"
         hours = "" if line.hours is None else f"{line.hours:,.1f}"
         out.append(
             f"  {line.algo:18s} {line.groups:6,d} {line.runs:6,d} {line.steps:15,d} {rate:>9s} {hours:>8s}".rstrip()
+        )
+    if not has_rates:
+        out.append(
+            "  Add --rate to see how long it takes: steps per second (--rate 70000), or a file of aspc speed --json."
         )
     known = [line.hours for line in lines if line.hours is not None]
     unknown = [line.algo for line in lines if line.hours is None]

@@ -33,7 +33,7 @@ from aspc.data import Dataset, d4rl, files, ogbench
 from aspc.errors import AspcError, OutsideTrouble
 from aspc.experiments import results
 from aspc.experiments.plan import Plan, RunSpec, name_in_presets, short_hash
-from aspc.policy import write_atomically
+from aspc.io import write_atomically
 from aspc.training.config import fingerprint, flat_values, to_plain
 from aspc.training.folder import RESULT
 
@@ -168,8 +168,10 @@ def likely_sizes(dataset: str) -> Any:
     family = d4rl.FAMILIES.get(d4rl.family_of(name_in_presets(dataset)) or "")
     if family is not None:
         return family.observation_size, family.action_size
+    if not ogbench.is_single_task(dataset):
+        return dataset
     agent = dataset.split("-")[0]
-    return f"OGBench's {agent}" if ogbench.is_single_task(dataset) and agent in ogbench.SIZES else dataset
+    return f"OGBench's {agent if agent in ogbench.SIZES else ogbench.file_stem(dataset)}"
 
 
 _SHARED_KEYS: dict[str, Any] = {}
@@ -338,13 +340,18 @@ def _place(error: Exception) -> str:
 
 
 def load_dataset(name: str, file: str | None) -> Dataset:
-    """A dataset by name, or from its file; a file with the name of a D4RL dataset has D4RL's view of transitions."""
+    """Load a dataset by name, or from its file.
+
+    A file with the name of a D4RL dataset has D4RL's view of transitions; the file of an OGBench single task is
+    relabelled with that task's rewards.
+    """
     from aspc import data
-    from aspc.data import d4rl_files
 
     if file is None:
         return data.load(name)
-    return d4rl_files.load(name, path=Path(file)) if name in d4rl.datasets() else data.load(file, name=name)
+    if name in d4rl.datasets() or ogbench.is_single_task(name):
+        return data.load(name, path=Path(file))
+    return data.load(file, name=name)
 
 
 def data_fingerprint(data: Dataset) -> str:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from aspc import algorithms
-from aspc.data import d4rl, files, known_names
+from aspc.data import d4rl, files, known_names, maze2d, ogbench
 from aspc.errors import AspcError, unknown_name
 from aspc.experiments.suites import Block, Suite, Variant
 from aspc.presets import overrides
@@ -123,25 +123,31 @@ def _preset_names() -> dict[str, str]:
 
 def name_in_presets(dataset: str) -> str:
     """The benchmark's name under which presets have a dataset: `hopper-medium` is set up as `hopper-medium-v2`."""
-    return _preset_names().get(dataset.partition("?")[0], dataset)
+    return _preset_names().get(dataset.partition("?")[0].removesuffix(maze2d.CLEAN), dataset)
 
 
 # ── datasets ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def files_of(folder: Path) -> dict[str, Path]:
-    """The datasets of a folder by name: a file's name is its dataset's (`hopper_medium-v2.hdf5`: hopper-medium-v2)."""
+    """Return the datasets of a folder by name.
+
+    A file's name is its dataset's (`hopper_medium-v2.hdf5`: hopper-medium-v2). An NPZ file with the name of an OGBench
+    file (`antmaze-large-navigate-v0.npz`) has all its single tasks; its validation file has none.
+    """
     if not folder.is_dir():
-        raise AspcError(f"There is no folder {folder}; --data takes a folder of files in D4RL's layout.")
+        raise AspcError(f"There is no folder {folder}; --data takes a folder of files in D4RL's or OGBench's layout.")
     found: dict[str, Path] = {}
     for path in sorted(folder.iterdir()):
         suffix = next((s for s in files.SUFFIXES if path.name.lower().endswith(s)), None)
         if suffix is None or not path.is_file():
             continue
-        name = path.name[: -len(suffix)].lower().replace("_", "-")
-        if name in found:
-            raise AspcError(f"{found[name].name} and {path.name} in {folder} are both named {name}; remove one.")
-        found[name] = path.absolute()
+        stem = path.name[: -len(suffix)].lower().replace("_", "-")
+        tasks = ogbench.tasks_of_file(stem) if suffix == ".npz" else None
+        for name in [stem] if tasks is None else tasks:
+            if name in found:
+                raise AspcError(f"{found[name].name} and {path.name} in {folder} are both named {stem}; remove one.")
+            found[name] = path.absolute()
     if not found:
         raise AspcError(f"{folder} holds no datasets: it has no file that ends in {', '.join(files.SUFFIXES)}.")
     return found
@@ -219,7 +225,9 @@ def _blocks(suite: Suite, data: Mapping[str, Path]) -> list[Block]:
         return list(suite.blocks)
     if not data:
         raise AspcError(f"The suite {suite.name} trains on every file of a folder; give one with --data FOLDER.")
-    return [dataclasses.replace(block, datasets=tuple(data)) for block in suite.blocks]
+    # Without a number an OGBench name is one of the five numbered tasks again.
+    datasets = tuple(name for name in data if not name.endswith("-singletask-v0"))
+    return [dataclasses.replace(block, datasets=datasets) for block in suite.blocks]
 
 
 def _runs_of(

@@ -12,6 +12,7 @@ import os
 import socket
 import sys
 import tempfile
+import warnings
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -19,7 +20,7 @@ from typing import Any
 from aspc.errors import AspcError, MissingExtra, OutsideTrouble, first_line
 from aspc.experiments.engine import Ended
 from aspc.experiments.groups import GROUP, Group, group_folder, part_file, run_group, write_group
-from aspc.policy import write_atomically
+from aspc.io import write_atomically
 from aspc.training.trainer import Interrupted
 
 CONNECT_SECONDS = 10.0
@@ -45,7 +46,10 @@ class RayEngine:
             refuse_unreachable(address)
         settings: dict[str, Any] = {"address": address} if address else {"include_dashboard": False}
         try:
-            ray.init(**settings, log_to_driver=False, logging_level=logging.ERROR, ignore_reinit_error=False)
+            with warnings.catch_warnings():
+                # Ray's children execute another program at once, so that JAX's threads are not missed there.
+                warnings.filterwarnings("ignore", r"os\.fork\(\) was called", RuntimeWarning)
+                ray.init(**settings, log_to_driver=False, logging_level=logging.ERROR, ignore_reinit_error=False)
         except (ConnectionError, ValueError, RuntimeError) as error:
             where = f"at {address}" if address else "on this machine"
             raise AspcError(f"No Ray cluster could be reached {where}: {str(error).splitlines()[0]}") from error

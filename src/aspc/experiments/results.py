@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from aspc.errors import DISK_ERRORS, AspcError, DiskTrouble, MissingExtra, first_line
-from aspc.policy import without_nan, write_atomically
+from aspc.io import write_atomically
+from aspc.policy import without_nan
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -232,9 +233,14 @@ def merge(folders: Iterable[str | Path], out: str | Path) -> Results:
 
 
 def export_csv(results: Results, out: str | Path) -> list[Path]:
-    """Write `runs.csv`, `curves.csv` and `entries.csv`; null is an empty cell."""
+    """Write `runs.csv`, `curves.csv` and `entries.csv`; null is an empty cell.
+
+    Text that a spreadsheet would evaluate gets an apostrophe in front, since names in results can come from others.
+    """
     paths = []
     for kind, frame in results.tables().items():
+        texts = [key for key, column in TABLES[kind].items() if column.kind in ("text", "json")]
+        frame = frame.assign(**{key: frame[key].map(escape_formula, na_action="ignore") for key in texts})
         paths.append(Path(out) / f"{kind}.csv")
         try:
             paths[-1].parent.mkdir(parents=True, exist_ok=True)
@@ -242,6 +248,21 @@ def export_csv(results: Results, out: str | Path) -> list[Path]:
         except OSError as error:
             raise AspcError(f"{paths[-1]} cannot be written: {error.strerror or error}.") from error
     return paths
+
+
+def escape_formula(cell: str) -> str:
+    """Put an apostrophe before text that a spreadsheet would evaluate as a formula; numbers stay as they are.
+
+    Carriage returns become newlines: pandas does not quote them, so what follows would begin a row of its own.
+    """
+    cell = cell.replace("\r\n", "\n").replace("\r", "\n")
+    if not cell.startswith(("=", "+", "-", "@", "\t", "\n")):
+        return cell
+    try:
+        float(cell)
+    except ValueError:
+        return f"'{cell}"
+    return cell
 
 
 # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -13,7 +13,7 @@ from typing import Any
 from aspc.errors import AspcError, DiskTrouble, MissingExtra, OutsideTrouble, first_line
 from aspc.experiments.engine import Ended, Watching
 from aspc.experiments.groups import Group, group_folder, part_file, run_group
-from aspc.policy import write_atomically
+from aspc.io import write_atomically
 from aspc.training.trainer import Interrupted
 
 DEFAULT_MINUTES = 24 * 60

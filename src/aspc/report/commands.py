@@ -38,7 +38,7 @@ def main(argv: list[str]) -> int:
         raise MissingExtra("A report", "report")
 
     from aspc.experiments import results
-    from aspc.policy import write_atomically
+    from aspc.io import write_atomically
     from aspc.report import content, page, plots
 
     def say(what: str) -> None:

@@ -15,8 +15,7 @@ from aspc.report.view import MEASURES, OWN_SCALE, View, averaged, in_order, prep
 
 MAIN_SUITES = (
     "main_table",
-    "study_c",
-    "study_a",
+    "study_main",
     "locomotion",
     "embedded",
 )  # the first that is there leads the page, else the largest
@@ -68,7 +67,7 @@ class Content:
     def compared(self) -> Compared | None:
         """On the datasets that all have. With nothing to compare: one column's average, or the first dataset."""
         if self.aggregates is not None:
-            return Compared(self.aggregates.datasets, self.aggregates.mean, self.aggregates.best)
+            return Compared(self.aggregates.overall.datasets, self.aggregates.overall.mean, self.aggregates.best)
         rows = [*(row for row in reversed(self.main.rows) if row.average), *self.main.rows]
         row = next((row for row in rows if row.comparable()), None)
         if row is None:
@@ -115,7 +114,7 @@ def build(results: Results, done: Callable[[str], None] = lambda part: None) -> 
     done("profiles")
     aggregates = tables.aggregates(view, main)
     runs = averaged(view.compared(leading))
-    wide = {label: scores(runs[runs["label"] == label]) for label in (aggregates.labels if aggregates else ())}
+    wide = {label: scores(runs[runs["label"] == label]) for label in (aggregates.overall.labels if aggregates else ())}
     done("curves")
     all_curves = curves.all_curves(view)
     series = list(dict.fromkeys([*main.series.values(), *sorted(view.places["series"].unique())]))

@@ -121,12 +121,13 @@ def _overall_data(content: Content, numbers: Mapping[str, int]) -> dict[str, Any
     found = content.aggregates
     if found is None:
         return None
-    of = {label: numbers[content.main.series[label]] for label in found.labels}
+    overall = found.overall
+    of = {label: numbers[content.main.series[label]] for label in overall.labels}
     return {
         "thresholds": _list(found.thresholds),
-        "profiles": [[of[label], label, *map(_list, found.profiles[label])] for label in found.labels],
-        "reference": found.reference,
-        "improvement": [[of[label], label, *_three(e)] for label, e in found.improvement.items()],
+        "profiles": [[of[label], label, *map(_list, found.profiles[label])] for label in overall.labels],
+        "reference": overall.reference,
+        "improvement": [[of[label], label, *_three(e)] for label, e in overall.improvement.items()],
     }
 
 

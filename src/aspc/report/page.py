@@ -10,27 +10,28 @@ import html
 import json
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from typing import Any
 
 import numpy as np
 
 from aspc.errors import MissingExtra
+from aspc.presets.paper_tables import TOTAL
 from aspc.report.claims import FAILS, HOLDS, OPEN, Check, Claim
 from aspc.report.content import Content
 from aspc.report.data import page_data
 from aspc.report.stats import Estimate
 from aspc.report.style import Style
-from aspc.report.tables import Ablation, Cell, Row, Speed, Table
+from aspc.report.tables import Ablation, Cell, Row, Speed, Summary, Table
 from aspc.report.view import MEASURES, TASKS, quality_of, task_of
 
 PAPER_STEPS = 1_000_000
 SIGNS = {HOLDS: ("holds", "✓"), FAILS: ("fails", "✕"), OPEN: ("open", "·")}
 SECTIONS = {
+    "overall": "Summary",
     "scores": "Scores",
     "claims": "Claims",
-    "overall": "Overall",
     "curves": "Curves",
     "scale": "Scale",
     "ablations": "Ablations",
@@ -38,16 +39,20 @@ SECTIONS = {
     "runs": "Runs",
 }
 
-SCORES_NOTE = """Mean over seeds of the last evaluation, with its 95 % interval below; the paper’s number beside it, ±
+SCORES_NOTE = """Mean over seeds of the last evaluation, with its 95 % interval below (of a single dataset over seeds,
+from three seeds on; of an average over datasets and seeds); the paper’s number beside it, ±
 its standard deviation over seeds, which is another quantity than an interval of the mean: point at a number of ours for
 its own. <b>Bold</b> is the best of a row, <u>underlined</u> the second best, in ours and in the paper’s separately. A
 number leads to its runs; a heading sorts."""
 SUITES_NOTE = """By the part of the paper that each reproduces, in its order; then others."""
-CLAIMS_NOTE = """Each claim of the paper, checked on these data. A check holds where its whole 95 % interval is on the
-claimed side, does not hold where all of it is on the other, and is open in between. A claim does not hold if one of its
-checks does not; it holds if all of them do and nothing that it speaks of is missing. A claim that the paper’s own table
-does not show says so."""
-OVERALL_NOTE = """Intervals from a stratified bootstrap over seeds (rliable), those of means from Student’s t."""
+CLAIMS_NOTE = """Each claim of the paper, checked on these data. A check holds where its whole 95 % interval, over
+datasets and seeds, is on the claimed side, does not hold where all of it is on the other, and is open in between. With
+fewer than three datasets the interval covers seeds alone, and the check says that it is about these datasets only. A
+claim does not hold if one of its checks does not; it holds if all of them do and nothing that it speaks of is missing.
+A claim that the paper’s own table does not show says so."""
+INTERVALS_NOTE = """Intervals are at 95 % and cover both datasets and seeds, by a bootstrap that draws datasets with
+replacement, the same for all algorithms, and seeds within them; over fewer than three datasets they cover the seeds of
+these datasets only."""
 CURVES_NOTE = """On <b class="picked"></b>: mean over seeds, the band is one standard deviation each way, as in the
 paper. Pick another dataset and further algorithms in the bar above."""
 ABLATIONS_NOTE = """Percent difference of domain averages from the paper’s baseline of each comparison, with 95 %
@@ -55,11 +60,14 @@ intervals. A diamond is the paper’s number for the same datasets."""
 BY_DATASET_NOTE = """The same on each dataset, as the paper draws it: means over seeds with 95 % intervals, and above
 them the difference in percent."""
 RUNS_NOTE = """Every run behind the numbers. A row opens its whole record: settings, config, versions, folder."""
-METHOD_NOTE = """A number is the mean over seeds; its interval is Student’s t at 95 %. Averages weigh each dataset the
-same, with Satterthwaite’s degrees of freedom; differences are Welch’s. Methods are compared only on datasets that
-both have, at the same number of steps. Where a dataset has no normalised score, its success rate is taken, and where
-it has none, its return, which is never averaged over datasets. The page loads nothing and sends nothing."""
+METHOD_NOTE = f"""The score of a single dataset is the mean over seeds, with Student’s t interval from three seeds on.
+Averages weigh each dataset the same; differences are paired by dataset. {INTERVALS_NOTE} Methods are compared only on
+datasets that both have, at the same number of steps. Where a dataset has no normalised score, its success rate is
+taken, and where it has none, its return, which is never averaged over datasets. The page loads nothing and sends
+nothing."""
 
+
+NO_INTERVAL = "too few seeds for an interval"
 
 # Filled and shown by page.js while it draws fewer series than the first table has.
 SOME_ARE_OFF = '<p class="off" hidden><span></span> <button>Show all</button></p>'
@@ -69,9 +77,9 @@ def page(content: Content, figures: Sequence[str] = ()) -> str:
     """The whole page as text. `figures` are the names of the files beside it, which it links to."""
     data = json.dumps(page_data(content), separators=(",", ":"), allow_nan=False)
     parts = {
+        "overall": _overall(content, figures),
         "scores": _scores(content),
         "claims": _claims(content.claims),
-        "overall": _overall(content, figures),
         "curves": _curves(figures),
         "scale": _scale(content, figures),
         "ablations": _ablations(content, figures),
@@ -161,13 +169,17 @@ def _claims_tile(hold: int, decided: int) -> tuple[str, str]:
 
 
 def summary(content: Content) -> str:
-    """One sentence: who is best by how much, and what of the paper holds here. HTML, escaped."""
-    compared = content.compared()
+    """Say in a few words who is best by how much, and what of the paper holds here. HTML, escaped."""
+    compared, found = content.compared(), content.aggregates
     if compared is None:
         return "No dataset has a score yet."
     n = len(compared.datasets)
     where = f"On average over {n} datasets" if n > 1 else f"On {esc(compared.datasets[0])}"
-    (label, best), *others = sorted(compared.last.items(), key=lambda item: -item[1].value)
+    values = compared.last
+    if found is not None:
+        where = f"By interquartile mean over {n} dataset{'s' * (n != 1)}"
+        values = found.overall.iqm
+    (label, best), *others = sorted(values.items(), key=lambda item: -item[1].value)
     text = f"{where} <strong>{esc(label)}</strong> {'is first with' if others else 'has'} {number(best.value)}"
     if best.has_interval:
         text += f" (95 % interval {interval(best)})"
@@ -175,12 +187,25 @@ def summary(content: Content) -> str:
         second, its = others[0]
         overlap = best.has_interval and its.has_interval and its.high >= best.low
         text += f", before {esc(second)} with {number(its.value)}{'; their intervals overlap' if overlap else ''}"
+        text += _beats(found.overall, label, second) if found is not None else ""
     counts = Counter(claim.verdict for claim in content.claims)
     hold, do = "hold" + "s" * (counts[HOLDS] == 1), "do" + "es" * (counts[FAILS] == 1)
     return (
         f"{text}. Of the paper’s {len(content.claims)} claims, {counts[HOLDS]} {hold} on these data, "
         f"{counts[FAILS]} {do} not, and {counts[OPEN]} cannot be decided."
     )
+
+
+def _beats(found: Summary, first: str, second: str) -> str:
+    """The probability of improvement of the first over the second, where one of them is the reference."""
+    if first == found.reference:
+        chance = found.improvement[second]
+    elif second == found.reference:
+        chance = found.improvement[first].complement()
+    else:
+        return ""
+    ends = f" ({interval(chance, 2)})" if chance.has_interval else ""
+    return f". A run of {esc(first)} beats one of {esc(second)} with probability {number(chance.value, 2)}{ends}"
 
 
 def _seeds(seeds: tuple[int, int]) -> str:
@@ -289,7 +314,7 @@ def _score_cell(i: int, cell: Cell | None, row: Row) -> str:
     whole = row.average and cell.n < len(row.datasets)
     ours = "".join(
         f'<span class="{which}"><a href="#runs" title="{esc(title)}{_spread(std)}"><{tag}>{number(e.value)}</{tag}></a>'
-        f"<small>{interval(e) or '1 seed' * (cell.n == 1 and not row.average)}</small></span>"
+        f"<small>{interval(e) or count * (not row.average)}</small></span>"
         for which, e, std in (("last", cell.last, cell.last_std), ("best", cell.best, cell.best_std))
     )
     some = f"<small>{cell.n} of {len(row.datasets)}</small>" if whole else ""
@@ -365,7 +390,7 @@ def _check(check: Check) -> str:
     kind, sign = SIGNS[check.verdict]
     digits = significant(check.estimate.value)
     ends = interval(check.estimate, digits)
-    ends = f" <small>({ends})</small>" if ends else " <small>(one seed, no interval)</small>"
+    ends = f" <small>({esc(ends or NO_INTERVAL)}{'; ' * bool(check.limit)}{esc(check.limit)})</small>"
     link = json.dumps({"methods": [m.name for m in check.methods], "datasets": check.datasets})
     return (
         f'<li class="{kind}"><i aria-label="{check.verdict}" title="{check.verdict}">{sign}</i>'
@@ -390,36 +415,19 @@ def _overall(content: Content, figures: Sequence[str]) -> str:
     found = content.aggregates
     if found is None:
         return ""
-    n = len(found.datasets)
-    on = f"{n} dataset{'s' * (n != 1)} that all of them have"
-    rows = "".join(
-        f'<tr data-series="{esc(content.main.series[label])}"><th scope="row">'
-        f"{_dot(content.style_of_label(label))}{esc(label)}</th>"
-        + "".join(
-            f'<td data-value="{e.value:.6g}">{number(e.value)}<small>{interval(e)}</small></td>'
-            for e in (found.mean[label], found.iqm[label])
-        )
-        + "</tr>"
-        for label in sorted(found.labels, key=lambda label: -found.mean[label].value)
-    )
-    table = (
-        '<div class="scroll fit"><table class="sortable small"><thead><tr>'
-        '<th data-key="name"><button>Algorithm</button></th><th data-key="value"><button>Mean</button></th>'
-        '<th data-key="value"><button>Interquartile mean</button></th></tr></thead>'
-        f"<tbody>{rows}</tbody></table></div>"
-    )
+    tables = "".join(_summary_table(one, content) for one in (*found.domains, found.overall))
     without = ""
     if found.left_out:
         some = ", ".join(found.left_out[:5]) + (f" and {len(found.left_out) - 5} more" if found.left_out[5:] else "")
-        without = f" Not compared, with too few datasets: {esc(some)}."
+        without = f" Not compared over all, with too few datasets: {esc(some)}."
     charts = _chart(
         "profiles",
         "Performance profiles",
-        "Share of runs that score more than τ; bands are 95 % intervals · as Figure 2",
+        "Share of runs that score more than τ, over all; bands are 95 % intervals · as Figure 2",
         figures,
     ) + _chart(
         "improvement",
-        f"Does {found.reference} do better?",
+        f"Does {found.overall.reference} do better?",
         "Probability that one of its runs scores more than one of the other, averaged over datasets.",
         figures,
     )
@@ -428,7 +436,7 @@ def _overall(content: Content, figures: Sequence[str]) -> str:
         charts += _chart(
             "radar",
             "Radar",
-            f"Mean of each task, 0 the worst and 1 the best of these {len(found.labels)}{which} · as Figure 2",
+            f"Mean of each task, 0 the worst and 1 the best of these {len(found.overall.labels)}{which} · as Figure 2",
             figures,
         )
     charts += _chart(
@@ -438,10 +446,45 @@ def _overall(content: Content, figures: Sequence[str]) -> str:
         figures,
         "last_and_best",
     )
+    domains = "by domain and then over all, " if found.domains else ""
     return (
-        f'<p class="note">Of the suite {esc(content.main.suite)}, on the {on}. {OVERALL_NOTE}{without}</p>'
-        f'{SOME_ARE_OFF}{table}<div class="charts">{charts}</div>'
+        f'<p class="note">The suite {esc(content.main.suite)}, {domains}on the datasets that all algorithms of a table '
+        f"have. {INTERVALS_NOTE}{without}</p>"
+        f'{SOME_ARE_OFF}{tables}<div class="charts">{charts}</div>'
     )
+
+
+def _summary_table(found: Summary, content: Content) -> str:
+    """One domain's table, or that over all: robust statistics first, means second."""
+    reference, n = esc(found.reference), len(found.datasets)
+    columns: tuple[tuple[str, Mapping[str, Estimate], int], ...] = (
+        ("Interquartile mean", found.iqm, 1),
+        (f"P({reference} beats it)", found.improvement, 2),
+        ("Mean", found.mean, 1),
+        (f"{reference} − it, mean", found.difference, 1),
+        (f"{reference} − it, median of datasets", found.median_difference, 1),
+    )
+    head = "".join(f'<th data-key="value"><button>{title}</button></th>' for title, _, _ in columns)
+    rows = "".join(
+        f'<tr data-series="{esc(content.main.series[label])}"><th scope="row">'
+        f"{_dot(content.style_of_label(label))}{esc(label)}</th>"
+        + "".join(_summary_cell(values.get(label), digits) for _, values, digits in columns)
+        + "</tr>"
+        for label in sorted(found.labels, key=lambda label: -found.iqm[label].value)
+    )
+    name = "All domains" if found.domain == TOTAL else found.domain
+    on = f"{n} datasets" if n > 1 else found.datasets[0]
+    return (
+        f'<h3>{esc(name)} · {esc(on)}</h3><div class="scroll fit"><table class="sortable small summary"><thead><tr>'
+        f'<th data-key="name"><button>Algorithm</button></th>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
+    )
+
+
+def _summary_cell(estimate: Estimate | None, digits: int) -> str:
+    if estimate is None:
+        return '<td class="none">–</td>'
+    ends = interval(estimate, digits)
+    return f'<td data-value="{estimate.value:.6g}">{number(estimate.value, digits)}<small>{ends}</small></td>'
 
 
 def _curves(figures: Sequence[str]) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from aspc.policy import write_atomically
+from aspc.io import write_atomically
 from aspc.report.content import Content
 from aspc.report.curves import Curve, pick
 from aspc.report.stats import Estimate
@@ -127,22 +127,22 @@ def profiles(content: Content) -> Any:
         return None
     figure = _figure(6, 4)
     axes = figure.subplots()
-    for label in _drawn(figure, found.labels):
+    for label in _drawn(figure, found.overall.labels):
         style = content.style_of_label(label)
         value, low, high = found.profiles[label]
         axes.plot(found.thresholds, value, label=label, **_line(style))
         if np.isfinite(low).all():
             axes.fill_between(found.thresholds, low, high, color=style.colour, alpha=0.15, lw=0)
     axes.set(xlabel="score τ", ylabel="share of runs with score > τ", ylim=(0, 1))
-    axes.set_title(f"Performance profiles on {len(found.datasets)} datasets")
+    axes.set_title(f"Performance profiles on {len(found.overall.datasets)} datasets")
     axes.legend()
     return figure
 
 
 def improvement(content: Content) -> Any:
-    found = content.aggregates
-    if found is None:
+    if content.aggregates is None:
         return None
+    found = content.aggregates.overall
     figure = _figure(6, 0.5 * min(len(found.improvement), MOST_DRAWN) + 1.3)
     axes = figure.subplots()
     labels = _drawn(figure, found.improvement)

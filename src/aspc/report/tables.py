@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -262,63 +262,108 @@ def _notes(rows: Sequence[Row]) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Aggregates:
-    """rliable's view of a suite, on the datasets that all its labels have."""
+class Summary:
+    """Labels side by side on the datasets of one domain, or of all domains, that each of them has."""
 
+    domain: str
     labels: tuple[str, ...]
     datasets: tuple[str, ...]
-    left_out: tuple[str, ...]  # labels that have too few of the datasets
-    mean: Mapping[str, Estimate]
-    best: Mapping[str, Estimate]  # the mean of best evaluations
     iqm: Mapping[str, Estimate]
+    reference: str
+    improvement: Mapping[str, Estimate]  # probability that a run of the reference beats one of the label
+    mean: Mapping[str, Estimate]
+    difference: Mapping[str, Estimate]  # the reference's mean minus the label's
+    median_difference: Mapping[str, Estimate]  # median over datasets of that difference
+
+
+@dataclass(frozen=True)
+class Aggregates:
+    """Statistics of a suite over datasets: of each domain, then over all, with the profiles."""
+
+    domains: tuple[Summary, ...]  # none where there is one domain only
+    overall: Summary
+    left_out: tuple[str, ...]  # labels that have too few of the datasets to be in `overall`
+    best: Mapping[str, Estimate]  # the mean of best evaluations
     thresholds: tuple[float, ...]
     profiles: Mapping[str, tuple[np.ndarray, np.ndarray, np.ndarray]]
-    reference: str
-    improvement: Mapping[str, Estimate]
 
 
-def aggregates(view: View, table: Table, reference: str | None = None) -> Aggregates | None:
-    """Profiles, means and the probability that `reference` (ASPC if it is there) does better than each other."""
+def aggregates(view: View, table: Table) -> Aggregates | None:
+    """Compute summaries by domain and over all, and profiles. The reference is ASPC where it is there."""
     runs = averaged(view.compared(table.suite))
     found = {label: scores(runs[runs["label"] == label]) for label in table.labels}
-    found = {label: values for label, values in found.items() if values}
-    if not found:
+    domains = list(dict.fromkeys(domain_of(name) for name in in_order(n for values in found.values() for n in values)))
+    overall = summarize(domains[0] if len(domains) == 1 else TOTAL, found, table.series)
+    if overall is None:
         return None
-    most = max(len(values) for values in found.values())
-    labels = [label for label, values in found.items() if len(values) >= 0.5 * most]
-    datasets = [name for name in in_order(found[labels[0]]) if all(name in found[label] for label in labels)]
-    if len(labels) < 2 or not datasets:
-        return None
-    best = {label: scores(runs[runs["label"] == label], "best") for label in labels}
-    matrices = {label: stats.rectangle(found[label], datasets) for label in labels}
-    lowest, highest = (f(float(f(m.flat)) for m in matrices.values()) for f in (min, max))
-    thresholds = np.linspace(min(0.0, max(lowest, -50.0)), max(100.0, min(highest, 300.0)), 81)
-    profiles = {
-        label: stats.bootstrap(lambda m: stats.profile(m, thresholds), matrix) for label, matrix in matrices.items()
+    inside = {
+        domain: {label: {n: v for n, v in s.items() if domain_of(n) == domain} for label, s in found.items()}
+        for domain in (domains if len(domains) > 1 else ())
     }
-    if reference is None:
-        reference = next((label for label in labels if table.series[label].partition(", ")[0] == "ASPC"), labels[-1])
-    improvement = {
-        label: _estimate(*stats.bootstrap(stats.improvement, matrices[reference], matrix))
-        for label, matrix in matrices.items()
-        if label != reference
-    }
+    summaries = [summarize(domain, values, table.series) for domain, values in inside.items()]
+    chosen = {label: {name: found[label][name] for name in overall.datasets} for label in overall.labels}
+    best = {label: scores(runs[runs["label"] == label], "best") for label in overall.labels}
+    every = [float(x) for values in chosen.values() for seeds in values.values() for x in seeds]
+    thresholds = np.linspace(min(0.0, max(min(every), -50.0)), max(100.0, min(max(every), 300.0)), 81)
     return Aggregates(
-        tuple(labels),
-        tuple(datasets),
-        tuple(label for label in table.labels if label not in labels),
-        {label: stats.average({d: found[label][d] for d in datasets}) for label in labels},
-        {label: stats.average({d: best[label][d] for d in datasets if d in best[label]}) for label in labels},
-        {label: _estimate(*stats.bootstrap(stats.interquartile_mean, matrix)) for label, matrix in matrices.items()},
+        tuple(summary for summary in summaries if summary is not None),
+        overall,
+        tuple(label for label in table.labels if label not in overall.labels),
+        {label: stats.average({n: s[n] for n in overall.datasets if n in s}) for label, s in best.items()},
         tuple(float(t) for t in thresholds),
-        profiles,
-        reference,
-        improvement,
+        _bootstrap_each(lambda stacked: stats.profile(stacked, thresholds), chosen),
     )
 
 
-def _estimate(value: np.ndarray, low: np.ndarray, high: np.ndarray) -> Estimate:
-    return Estimate(float(value[0]), float(low[0]), float(high[0]))
+def summarize(domain: str, found: Mapping[str, stats.Scores], series: Mapping[str, str]) -> Summary | None:
+    """Compare the labels that have at least half as many datasets as the one with the most; None if there are not
+    two."""
+    most = max((len(values) for values in found.values()), default=0)
+    labels = [label for label, values in found.items() if values and len(values) >= 0.5 * most]
+    datasets = [n for n in in_order(found[labels[0]]) if all(n in found[label] for label in labels)] if labels else []
+    if len(labels) < 2 or not datasets:
+        return None
+    chosen = {label: {name: found[label][name] for name in datasets} for label in labels}
+    reference = next((label for label in labels if series[label].partition(", ")[0] == "ASPC"), labels[-1])
+    ours, others = chosen[reference], {label: values for label, values in chosen.items() if label != reference}
+    return Summary(
+        domain,
+        tuple(labels),
+        tuple(datasets),
+        _estimates(_bootstrap_each(stats.interquartile_mean, chosen)),
+        reference,
+        _estimates(_bootstrap_each(stats.improvement, others, ours)),
+        {label: stats.average(values) for label, values in chosen.items()},
+        {label: stats.difference(ours, values) for label, values in others.items()},
+        {label: stats.median_difference(ours, values) for label, values in others.items()},
+    )
+
+
+Bootstrapped = tuple[np.ndarray, np.ndarray, np.ndarray]  # a value and the ends of its interval
+
+
+def _bootstrap_each(
+    statistic: Callable[[np.ndarray], np.ndarray],
+    labels: Mapping[str, stats.Scores],
+    reference: stats.Scores | None = None,
+) -> dict[str, Bootstrapped]:
+    """Bootstrap a statistic that has one entry per label, with the reference's scores before theirs if it is given.
+
+    Labels with as many seeds are stacked, so that one with few seeds does not cost the others theirs.
+    """
+    before = [] if reference is None else [reference]
+    by_seeds: dict[int, list[str]] = {}
+    for label, values in labels.items():
+        by_seeds.setdefault(min(len(x) for s in (*before, values) for x in s.values()), []).append(label)
+    found: dict[str, Bootstrapped] = {}
+    for group in by_seeds.values():
+        stacked = stats.stack([*before, *(labels[label] for label in group)], list(labels[group[0]]))
+        found |= dict(zip(group, zip(*stats.bootstrap(statistic, stacked), strict=True), strict=True))
+    return {label: found[label] for label in labels}
+
+
+def _estimates(found: Mapping[str, Bootstrapped]) -> dict[str, Estimate]:
+    return {label: Estimate(*map(float, values)) for label, values in found.items()}
 
 
 MOST_CORNERS = 12
@@ -349,9 +394,7 @@ def radar(found: Mapping[str, Mapping[str, np.ndarray]]) -> Radar | None:
     if len(tasks) < 3 or len(means) < 2:
         return None
     raw = {label: tuple(m[task] for task in tasks) for label, m in means.items()}
-    matrix = np.array(list(raw.values()))
-    low, high = matrix.min(axis=0), matrix.max(axis=0)
-    scaled = (matrix - low) / np.where(high > low, high - low, 1)
+    scaled = scaled_to_range(np.array(list(raw.values())))
     values = {label: tuple(map(float, row)) for label, row in zip(raw, scaled, strict=True)}
     return Radar(tuple(tasks), values, raw, len(common) - len(tasks))
 
@@ -363,10 +406,15 @@ def task_means(values: Mapping[str, np.ndarray]) -> dict[str, float]:
     return {task: float(np.mean(m)) for task, m in by_task.items()}
 
 
-def polygon_area(values: Sequence[float]) -> float:
-    """Area of a radar's polygon, as a share of the largest possible one."""
-    x = np.asarray(values, float)
-    return float((x * np.roll(x, -1)).mean())
+def scaled_to_range(means: np.ndarray) -> np.ndarray:
+    """Scale means [methods, ...] so that at each place the worst method is 0 and the best 1."""
+    low, high = means.min(axis=0), means.max(axis=0)
+    return (means - low) / np.where(high > low, high - low, 1)
+
+
+def polygon_area(corners: np.ndarray) -> np.ndarray:
+    """Area of a radar's polygon with these corners [..., tasks], as a share of the largest possible one."""
+    return np.asarray((corners * np.roll(corners, -1, axis=-1)).mean(axis=-1))
 
 
 # ── ablations ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -469,7 +517,7 @@ def ablation(view: View, group: Group, suite: str) -> Ablation | None:
 
 def percent_difference(a: stats.Scores, b: stats.Scores) -> Estimate:
     """(a − b)/|b| in percent; the interval is that of the difference, with b's average taken as it is."""
-    base = stats.average(b).value
+    base = stats.grand_mean(b)
     return stats.difference(a, b).times(100 / abs(base)) if base else stats.NONE
 
 

@@ -19,7 +19,11 @@ from aspc.presets.paper_tables import PaperTable, domain_of, tables
 ALGORITHMS = {
     "aspc": "ASPC",
     "aspc_plus": "ASPC+",
+    "aspc_averaged": "ASPC, averaged policy",
     "td3_bc": "TD3+BC",
+    "td3_bc_two_policies": "TD3+BC, two policies",
+    "mcep": "MCEP",
+    "rapo": "RAPO",
     "wpc": "wPC",
     "a2pr": "A2PR",
     "iql": "IQL",
@@ -35,10 +39,13 @@ QUALITIES = ("expert", "medium-expert", "medium", "medium-replay", "full-replay"
 DOMAINS = ("MuJoCo", "Maze2d", "AntMaze", "Adroit", "OGBench", "Other")
 MEASURES = {"score": "normalised score", "success": "success rate, %", "return": "return"}
 # Settings that make another method of an algorithm. Others (sizes, a preset's tuned values) leave it what it is.
-OF_THE_SCALE = ("acting_ratio", "bc", "k_alpha", "l2", "l3_form", "outer_batch", "outer_loss", "scale_lr", "scale_mode")
+OF_THE_SCALE = (
+    *("acting_ratio", "bc", "evaluation_alpha", "k_alpha", "l2", "l3_form", "outer_batch", "outer_loss", "scale_lr"),
+    "scale_mode",
+)
 OF_TD3_BC = ("alpha", "critic_hidden_layers", "critic_layer_norm")
-OWN_SCALE = ("aspc", "aspc_plus")  # learn alpha without a base in their names
-ON_TD3_BC = (*OWN_SCALE, "td3_bc", "wpc")
+OWN_SCALE = ("aspc", "aspc_averaged", "aspc_plus", "rapo")  # learn alpha without a base in their names
+ON_TD3_BC = (*OWN_SCALE, "mcep", "td3_bc", "td3_bc_two_policies", "wpc")
 ONE_SETTING = ("a2pr",)  # has settings for some datasets, but the paper compares it with one for all
 FOLLOWS = ("scale_target", "scale_horizon")  # settings that follow from the dataset and the length of the run
 
@@ -232,9 +239,10 @@ def scores(runs: pd.DataFrame, column: str = "last") -> dict[str, np.ndarray]:
 
 
 def task_of(dataset: str) -> str:
-    """The task of a D4RL name (its first word); other names are their own task."""
+    """Return the task of a D4RL name (its first word); other names are their own task."""
     word = without_version(dataset).split("-")[0]
-    return word if word in TASKS and domain_of(dataset) != "OGBench" else without_version(dataset)
+    is_d4rl = word in TASKS and domain_of(dataset) not in ("OGBench", "Other")
+    return word if is_d4rl else without_version(dataset)
 
 
 def quality_of(dataset: str) -> str | None:
