@@ -1,0 +1,252 @@
+"""Write the tables and figures of docs/study.md from the committed results.
+
+    python benchmarks/study_page.py [RESULTS] [--page docs/study.md]
+
+RESULTS is a folder of results, or a folder of such folders (default: results). The text between `<!-- study: NAME -->`
+and `<!-- end -->` is replaced; everything else on the page stays as it is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from aspc.experiments import results, suites
+from aspc.experiments.plan import make_plan
+from aspc.presets import paper_tables
+from aspc.report import stats
+from aspc.report.stats import Estimate, Scores
+
+ROOT = Path(__file__).parents[1]
+PUBLISHED = Path(__file__).with_name("published_scores.json")
+MAIN, RECIPE = "study_main", "maze2d_recipe"
+DOMAINS = ("MuJoCo", "Maze2d", "AntMaze", "Adroit")
+COLOURS = ("#999999", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
+REFERENCE = "TD3+BC"
+
+
+class Published(NamedTuple):
+    """A published score: who printed it, for which algorithm, and its standard deviation over seeds."""
+
+    source: str
+    variant: str
+    dataset: str
+    mean: float
+    std: float
+
+
+class Study:
+    """The finished runs of the study, by the variants of the main table and of the recipe comparison."""
+
+    def __init__(self, folder: Path) -> None:
+        found = results.read(folder)
+        done = found.runs[found.runs["status"] == "done"]
+        self.curves = found.curves
+        self.by_suite = {name: self._runs_of(name, done) for name in (MAIN, RECIPE)}
+
+    @staticmethod
+    def _runs_of(suite: str, done: pd.DataFrame) -> pd.DataFrame:
+        """Label finished runs as the suite does. Suites share runs, so the run's own row may carry another label."""
+        plan = make_plan(suites.expanded([suite]), data={name: Path(name) for name in suites.STUDIED})
+        entries = pd.DataFrame([(entry.run_id, entry.variant) for entry in plan.entries], columns=["run_id", "label"])
+        return done.merge(entries, on="run_id")
+
+    def scores(self, suite: str, label: str) -> Scores:
+        """Return the last scores of a variant per dataset, one number per seed."""
+        runs = self.by_suite[suite]
+        runs = runs[runs["label"] == label].sort_values("seed")
+        return {name: group["score_last"].to_numpy(float) for name, group in runs.groupby("dataset")}
+
+
+def published_scores() -> list[Published]:
+    """Return published Maze2d scores: CORL's, and the paper's own runs (IQL and ReBRAC there are CORL's)."""
+    tables = json.loads(PUBLISHED.read_text("utf-8"))
+    found = [
+        Published(source, variant, dataset, *score)
+        for source, table in tables.items()
+        for variant, rows in table["scores"].items()
+        for dataset, score in rows.items()
+    ]
+    for variant in ("TD3+BC", "ReBRAC", "ASPC"):
+        for dataset in suites.MAZES:
+            number = paper_tables.number("main_table", f"{dataset}-v1", variant)
+            found.append(Published("paper", variant, dataset, number.mean, number.std or np.nan))
+    return found
+
+
+# ── text ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def number(value: float) -> str:
+    return "–" if not np.isfinite(value) else f"{value:.1f}".replace("-", "−")
+
+
+def with_spread(values: np.ndarray) -> str:
+    """Format the mean and the standard deviation over seeds."""
+    spread = f" ± {number(float(values.std(ddof=1)))}" if len(values) > 1 else ""
+    return f"{number(float(values.mean()))}{spread}"
+
+
+def with_interval(estimate: Estimate) -> str:
+    ends = f" [{number(estimate.low)}, {number(estimate.high)}]" if estimate.has_interval else ""
+    return f"{number(estimate.value)}{ends}"
+
+
+# ── sections ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def validation_section(study: Study) -> str:
+    """Compare scores on regenerated Maze2d data, with and without action noise, with published ones."""
+    rows = []
+    for published in published_scores():
+        suite, label = (MAIN, "ReBRAC, tuned") if published.variant == "ReBRAC" else (RECIPE, published.variant)
+        found = study.scores(suite, label)
+        noisy, clean = found.get(published.dataset), found.get(f"{published.dataset}-clean")
+        if noisy is None:
+            continue
+        rows.append(
+            (
+                published.variant,
+                published.dataset,
+                published.source,
+                f"{number(published.mean)} ± {number(published.std)}",
+                with_spread(noisy),
+                number(float(noisy.mean()) - published.mean),
+                "–" if clean is None else with_spread(clean),
+            )
+        )
+    return table(("algorithm", "dataset", "source", "published", "noise 0.5", "difference", "no noise"), rows)
+
+
+def domain_datasets(domain: str) -> list[str]:
+    return [name for name in suites.STUDIED if paper_tables.domain_of(name) == domain]
+
+
+def variants_on(study: Study, datasets: Sequence[str]) -> dict[str, Scores]:
+    """Return the variants that ran on all of some datasets, in the order of the main table."""
+    found = {variant.label: study.scores(MAIN, variant.label) for variant in suites.MAIN_TABLE}
+    return {
+        label: {name: scores[name] for name in datasets}
+        for label, scores in found.items()
+        if all(name in scores for name in datasets)
+    }
+
+
+def domain_section(study: Study, domain: str) -> str:
+    datasets = domain_datasets(domain)
+    found = variants_on(study, datasets)
+    if not found:
+        return "Not run yet."
+    head = ("dataset", *found)
+    rows = [(name, *(with_spread(scores[name]) for scores in found.values())) for name in datasets]
+    stacked = stats.stack(list(found.values()), datasets)
+    summary = [
+        ("**IQM**", *with_intervals(stats.bootstrap(stats.interquartile_mean, stacked))),
+        ("**mean**", *(with_interval(stats.average(scores)) for scores in found.values())),
+    ]
+    if REFERENCE in found:
+        better = (
+            "–" if label == REFERENCE else probability_of_improvement(scores, found[REFERENCE], datasets)
+            for label, scores in found.items()
+        )
+        ahead = (
+            "–" if label == REFERENCE else with_interval(stats.median_difference(scores, found[REFERENCE]))
+            for label, scores in found.items()
+        )
+        summary += [(f"**better than {REFERENCE}, %**", *better), (f"**median difference to {REFERENCE}**", *ahead)]
+    return table(head, [*rows, *summary])
+
+
+def probability_of_improvement(scores: Scores, reference: Scores, datasets: Sequence[str]) -> str:
+    ends = stats.bootstrap(stats.improvement, stats.stack([scores, reference], datasets))
+    (text,) = with_intervals(tuple(100 * end for end in ends))
+    return text
+
+
+def with_intervals(ends: tuple[np.ndarray, ...]) -> list[str]:
+    """Format the values of a bootstrapped statistic, one per method."""
+    return [with_interval(Estimate(*map(float, triple))) for triple in zip(*ends, strict=True)]
+
+
+def progress_section(study: Study) -> str:
+    """List how much of each domain has run, per variant of the main table."""
+    rows = []
+    for variant in suites.MAIN_TABLE:
+        found = study.scores(MAIN, variant.label)
+        counts = [f"{sum(name in found for name in names)} of {len(names)}" for names in map(domain_datasets, DOMAINS)]
+        rows.append((variant.label, *counts))
+    return table(("datasets with runs", *DOMAINS), rows)
+
+
+SECTIONS: Mapping[str, Callable[[Study], str]] = {
+    "validation": validation_section,
+    "progress": progress_section,
+    **{domain: lambda study, domain=domain: domain_section(study, domain) for domain in DOMAINS},  # type: ignore[misc]
+}
+
+
+def fill(page: str, study: Study) -> str:
+    """Replace each marked section of a page."""
+
+    def replaced(match: re.Match[str]) -> str:
+        name = match[1]
+        return f"<!-- study: {name} -->\n\n{SECTIONS[name](study)}\n\n<!-- end -->"
+
+    return re.sub(r"<!-- study: (\w+) -->.*?<!-- end -->", replaced, page, flags=re.DOTALL)
+
+
+def draw(study: Study, path: Path) -> None:
+    """Draw scores over steps per maze, and the scale that ASPC and ASPC+ learn."""
+    from matplotlib.figure import Figure
+
+    datasets = domain_datasets("Maze2d")
+    figure = Figure(figsize=(11, 5.4), layout="constrained")
+    axes = figure.subplots(2, len(datasets), sharex=True, height_ratios=(2, 1))
+    runs = study.by_suite[MAIN]
+    curves = study.curves.merge(runs[["run_id", "label", "dataset"]], on="run_id")
+    for column, dataset in enumerate(datasets):
+        for (label, _), colour in zip(variants_on(study, datasets).items(), COLOURS, strict=False):
+            own = curves[(curves["label"] == label) & (curves["dataset"] == dataset)]
+            for row, measure in enumerate(("score", "scale")):
+                if measure == "scale" and not label.startswith("ASPC"):
+                    continue
+                points = own[own[measure].notna()].groupby("step")[measure].agg(["mean", "min", "max"])
+                axes[row, column].plot(points.index / 1e6, points["mean"], color=colour, label=label)
+                axes[row, column].fill_between(
+                    points.index / 1e6, points["min"], points["max"], color=colour, alpha=0.15, linewidth=0
+                )
+        axes[0, column].set_title(dataset)
+        axes[1, column].set_xlabel("million steps")
+    axes[0, 0].set_ylabel("normalised score")
+    axes[1, 0].set_ylabel("alpha")
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=len(COLOURS))
+    figure.savefig(path, dpi=110)
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("results", type=Path, nargs="?", default=ROOT / "results", help="folder of results")
+    parser.add_argument("--page", type=Path, default=ROOT / "docs" / "study.md", help="page to update")
+    args = parser.parse_args(argv)
+    study = Study(args.results)
+    args.page.write_text(fill(args.page.read_text("utf-8"), study), "utf-8")
+    images = args.page.parent / "images"
+    images.mkdir(exist_ok=True)
+    draw(study, images / "study.png")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
