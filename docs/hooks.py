@@ -28,7 +28,7 @@ PAGES = {
 LANGUAGES = {".py": "python", ".toml": "toml", ".yml": "yaml", ".sh": "bash"}
 LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#|/)([^)#\s]+)(#[^)\s]*)?(?=\))")
 FENCE = re.compile(r"^(```.*?^```$)", re.DOTALL | re.MULTILINE)
-HELP = re.compile(r"<!-- help: ([a-z ]+) -->")
+HELP = re.compile(r"<!-- help: ([a-z -]+) -->")
 FROM_ELSEWHERE = re.compile(r"""<(?:script|link|img|iframe|source)\b[^>]*\b(?:src|href)=["']?(?:https?:)?//""")
 
 log = logging.getLogger("mkdocs.hooks.aspc")

@@ -32,7 +32,7 @@ def pins() -> dict[str, str]:
 
 
 def test_the_version_is_that_of_the_changelog_and_of_what_is_installed() -> None:
-    newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE)
+    newest = re.search(r"^## (\d\S*)", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE)
     assert newest is not None
     assert newest[1] == PROJECT["version"] == version("aspc")
 
