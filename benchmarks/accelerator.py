@@ -35,11 +35,11 @@ import numpy as np
 import aspc
 from aspc import algorithms
 from aspc.io import write_atomically
-from aspc.training import speed
-from aspc.training.config import TrainOptions
+from aspc.lab.commands.speed import draw
+from aspc.lab.speed import measure
+from aspc.lab.speed.profile import profile
 from aspc.training.fleet import Member, train_fleet
-from aspc.training.profile import profile
-from aspc.training.speed_command import draw
+from aspc.training.run_config import TrainOptions
 
 SIZES = (17, 6, 256)  # HalfCheetah's observation and action, the paper's batch
 MILLION = 1_000_000
@@ -48,8 +48,8 @@ MILLION = 1_000_000
 def rates(steps: int) -> list[dict[str, Any]]:
     rows = []
     for runs in (64, 4, 1):  # the largest first: the peak of memory is the process's
-        prepared = speed.Prepared("aspc", *SIZES, runs, steps, rows=MILLION)
-        row = speed.measured(prepared, bound=False)
+        prepared = measure.Prepared("aspc", *SIZES, runs, steps, rows=MILLION)
+        row = measure.measured(prepared, bound=False)
         seen = profile(prepared)
         row |= {"kernels_per_step": seen.kernels_per_step, "parts": [part._asdict() for part in seen.parts]}
         row["equal_bits"] = equal(prepared)
@@ -58,7 +58,7 @@ def rates(steps: int) -> list[dict[str, Any]]:
     return rows
 
 
-def equal(prepared: speed.Prepared) -> bool:
+def equal(prepared: measure.Prepared) -> bool:
     """Whether two trainings from the same seeds end in the same bits."""
     states = []
     for _ in range(2):
@@ -70,7 +70,7 @@ def equal(prepared: speed.Prepared) -> bool:
 
 
 def overhead(steps: int) -> list[dict[str, Any]]:
-    return speed.compare(["td3_bc", "aspc"], *SIZES, 1, steps)
+    return measure.compare(["td3_bc", "aspc"], *SIZES, 1, steps)
 
 
 def restart(steps: int) -> dict[str, Any]:
@@ -127,7 +127,7 @@ def synthetic_dataset(obs_dim: int, act_dim: int, rows: int) -> aspc.Dataset:
 
 def sweep(steps: int) -> list[dict[str, Any]]:
     rows = []
-    for row in speed.sweep("aspc", *SIZES, [2, 16, 128, 256], steps, rows=MILLION):
+    for row in measure.sweep("aspc", *SIZES, [2, 16, 128, 256], steps, rows=MILLION):
         rows.append(row)
         print(f"  {row['seeds']} runs: {row['steps_per_second']:,.0f} steps/s", flush=True)
     return rows

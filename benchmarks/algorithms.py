@@ -15,7 +15,7 @@ import os
 import platform
 import statistics
 
-from aspc.training.speed import Prepared, measure
+from aspc.lab.speed.measure import Prepared, measure
 
 # Steps of a timed chunk: about a second each on two cores.
 ALGORITHMS = {

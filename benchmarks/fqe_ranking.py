@@ -24,11 +24,11 @@ import numpy as np
 
 import aspc
 from aspc import data, envs
+from aspc.assessment.fqe import FQEOptions, fitted_q_evaluation
+from aspc.assessment.returns import choose_states
 from aspc.data import Dataset
-from aspc.ope.fqe import FQEOptions, fitted_q_evaluation
-from aspc.ope.returns import choose_states
 from aspc.policy import Policy
-from aspc.training.progress import Progress
+from aspc.ui import Progress
 
 SMALL = {"actor_hidden_dim": 64, "critic_hidden_dim": 64, "batch_size": 128}
 # name → algorithm and what differs from its defaults; the last one is free to leave the data.

@@ -17,10 +17,10 @@ import jax
 import jax.numpy as jnp
 
 from aspc import algorithms
-from aspc.algorithms.base import Spec
-from aspc.training.loop import Loop, Source, on_accelerator, start_runs
-from aspc.training.speed import ROWS, synthetic_table
-from aspc.training.table import Layout
+from aspc.algorithms.interface import Spec
+from aspc.lab.speed.measure import ROWS, synthetic_table
+from aspc.training.compiled_loop import Loop, Source, on_accelerator, start_runs
+from aspc.training.packed_table import Layout
 
 LIMIT = 0.05
 

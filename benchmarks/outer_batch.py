@@ -26,8 +26,8 @@ import numpy as np
 
 from aspc import algorithms, data
 from aspc.adaptive_scale import AdaptiveScale
-from aspc.algorithms.base import CRITIC, INNER, SCALE, Spec, schedule_length
-from aspc.training.table import Layout, Normaliser, pack
+from aspc.algorithms.interface import CRITIC, INNER, SCALE, Spec, schedule_length
+from aspc.training.packed_table import Layout, Normaliser, pack
 
 ALL = frozenset({CRITIC, INNER, SCALE})
 SCHEDULES = 50  # that one call of the compiled program trains

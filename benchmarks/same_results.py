@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from aspc.experiments import results
+from aspc.lab import results
 
 OF_A_RUN = ("score_last", "score_best", "return_last", "return_best", "success_last", "scale_last", "behaviour_score")
 

@@ -80,9 +80,9 @@ class Training:
         import jax.numpy as jnp
 
         from aspc import algorithms
-        from aspc.algorithms.base import Spec
-        from aspc.training.loop import Loop, Source, on_accelerator, start_runs
-        from aspc.training.table import Layout, Normaliser, pack
+        from aspc.algorithms.interface import Spec
+        from aspc.training.compiled_loop import Loop, Source, on_accelerator, start_runs
+        from aspc.training.packed_table import Layout, Normaliser, pack
 
         algorithm = algorithms.default(algo)
         spec = Spec(packed.observation_size, packed.action_size)

@@ -40,7 +40,8 @@ if __name__ == "__main__":
 
 from filelock import FileLock, Timeout
 
-from aspc.data import Dataset, d4rl, files
+from aspc import tasks
+from aspc.data import Dataset, files
 from aspc.errors import AspcError
 from aspc.training.evaluation import available_cores
 from recipes.catalogue import CLONED, HUMAN, NAMES, TRAJECTORIES, pieces_of, sources_of
@@ -146,7 +147,7 @@ def description(name: str, path: Path, pieces: list[Piece]) -> str:
     if name in TRAJECTORIES:
         return f"{path.stem}: {rows:,} rows, {rows // TRAJECTORIES[name].steps:,} episodes"
     arrays = files.read_trusted_hdf5(path)
-    task = d4rl.name_from_stem(name, arrays["observations"].shape[1], arrays["actions"].shape[1])
+    task = tasks.name_from_stem(name, arrays["observations"].shape[1], arrays["actions"].shape[1])
     data = Dataset.from_arrays(**arrays, env=task, name=name)
     episodes = "" if data.never_ends else f"{len(data.episode_lengths):,} episodes, "
     score = f"mean return {data.behaviour_return():.1f}, score {data.behaviour_score():.1f}"

@@ -18,11 +18,10 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from aspc.experiments import results, suites
-from aspc.experiments.plan import make_plan
-from aspc.presets import paper_tables
-from aspc.report import stats
-from aspc.report.stats import Estimate, Scores
+from aspc.lab import paper_tables, results, suites
+from aspc.lab.plan import make_plan
+from aspc.lab.report import statistics
+from aspc.lab.report.statistics import Estimate, Scores
 
 ROOT = Path(__file__).parents[1]
 PUBLISHED = Path(__file__).with_name("published_scores.json")
@@ -151,10 +150,10 @@ def domain_section(study: Study, domain: str) -> str:
         return "Not run yet."
     head = ("dataset", *found)
     rows = [(name, *(with_spread(scores[name]) for scores in found.values())) for name in datasets]
-    stacked = stats.stack(list(found.values()), datasets)
+    stacked = statistics.stack(list(found.values()), datasets)
     summary = [
-        ("**IQM**", *with_intervals(stats.bootstrap(stats.interquartile_mean, stacked))),
-        ("**mean**", *(with_interval(stats.average(scores)) for scores in found.values())),
+        ("**IQM**", *with_intervals(statistics.bootstrap(statistics.interquartile_mean, stacked))),
+        ("**mean**", *(with_interval(statistics.average(scores)) for scores in found.values())),
     ]
     if REFERENCE in found:
         better = (
@@ -162,7 +161,7 @@ def domain_section(study: Study, domain: str) -> str:
             for label, scores in found.items()
         )
         ahead = (
-            "–" if label == REFERENCE else with_interval(stats.median_difference(scores, found[REFERENCE]))
+            "–" if label == REFERENCE else with_interval(statistics.median_difference(scores, found[REFERENCE]))
             for label, scores in found.items()
         )
         summary += [(f"**better than {REFERENCE}, %**", *better), (f"**median difference to {REFERENCE}**", *ahead)]
@@ -170,7 +169,7 @@ def domain_section(study: Study, domain: str) -> str:
 
 
 def probability_of_improvement(scores: Scores, reference: Scores, datasets: Sequence[str]) -> str:
-    ends = stats.bootstrap(stats.improvement, stats.stack([scores, reference], datasets))
+    ends = statistics.bootstrap(statistics.improvement, statistics.stack([scores, reference], datasets))
     (text,) = with_intervals(tuple(100 * end for end in ends))
     return text
 

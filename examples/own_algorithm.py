@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 
 from aspc.algorithms import register
-from aspc.algorithms.base import CRITIC, INNER, Preprocessing, Segment
-from aspc.algorithms.common import bootstrap, deterministic_policy, fit_critics, make_critics
+from aspc.algorithms.interface import CRITIC, INNER, Preprocessing, Segment
+from aspc.algorithms.td_learning import bootstrap, deterministic_policy, fit_critics, make_critics
 from aspc.networks import DeterministicActor, mlp, polyak
 from aspc.optim import Adam
 

@@ -27,7 +27,7 @@ import numpy as np
 
 from aspc.data import files
 from aspc.data.dataset import Dataset
-from aspc.data.limited_reader import LimitedReader
+from aspc.data.readers.limited_reader import LimitedReader
 from aspc.errors import AspcError
 from aspc.policy import Policy
 

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from aspc import algorithms
-from aspc.algorithms.base import Spec
+from aspc.algorithms.interface import Spec
 from aspc.policy import Policy
 
 INFO = {"algo": "?", "dataset": "random", "step": 7, "seed": 3, "versions": {"aspc": "0"}}

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from aspc import algorithms, plugins
-from aspc.experiments import suites
+from aspc.lab import suites
 
 
 @contextmanager

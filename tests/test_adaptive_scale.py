@@ -11,7 +11,7 @@ import pytest
 
 from aspc import algorithms
 from aspc.adaptive_scale import AdaptiveScale, l1, l2_ema, l2_literal, l3, raw_from_scale
-from aspc.algorithms.base import CRITIC, INNER, SCALE, Batch, OuterTerms, Spec
+from aspc.algorithms.interface import CRITIC, INNER, SCALE, Batch, OuterTerms, Spec
 from aspc.algorithms.td3_bc import TD3BC
 from aspc.algorithms.wpc import WPC
 from aspc.errors import AspcError

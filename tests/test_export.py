@@ -23,7 +23,7 @@ from aspc.algorithms.iql import IQL
 from aspc.algorithms.rebrac import ReBRAC
 from aspc.errors import AspcError
 from aspc.export import contents, export, load_stablehlo, metadata
-from aspc.export.onnx_graph import Graph
+from aspc.export.onnx import Graph
 from aspc.policy import Policy
 from aspc.policy_kinds import denoise, mlp
 from policies import narrow, policy_named, policy_of

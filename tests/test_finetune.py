@@ -17,17 +17,17 @@ import pytest
 import aspc
 from aspc import algorithms
 from aspc.__main__ import main
-from aspc.algorithms.base import Spec
+from aspc.algorithms.interface import Spec
 from aspc.data import load
 from aspc.data.files import dataset_arrays, write_hdf5
 from aspc.errors import AspcError
-from aspc.finetune import finetune, resume
 from aspc.training import online
-from aspc.training.config import replace_fields
+from aspc.training.compiled_loop import Loop, Source
 from aspc.training.evaluation import Evaluator, episode_seeds
-from aspc.training.folder import Run
-from aspc.training.loop import Loop, Source
-from aspc.training.table import Layout
+from aspc.training.finetune import finetune, resume
+from aspc.training.packed_table import Layout
+from aspc.training.run_config import replace_fields
+from aspc.training.run_folder import Run
 from aspc.training.trainer import Interrupted
 from policies import narrow, policy_named
 from tiny import TINY, make_dataset

@@ -19,7 +19,7 @@ from aspc.errors import AspcError
 from aspc.export import export, load_stablehlo
 from aspc.policy import Policy, load_policy
 from aspc.training.evaluation import Evaluator
-from aspc.training.worker import rollouts
+from aspc.training.rollout_worker import rollouts
 from policies import policy_named
 from test_policy_format import FORMATS, change_header
 from tiny import Counting

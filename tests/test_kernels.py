@@ -11,13 +11,13 @@ import pytest
 
 from algorithms.problems import ADAPTIVE, SPEC, random_batch, random_noise, small
 from aspc import algorithms, kernels
-from aspc.algorithms.base import CRITIC, INNER, SCALE, Spec
+from aspc.algorithms.interface import CRITIC, INNER, SCALE, Spec
 from aspc.kernels import Products, Tiles, Way, fused
+from aspc.lab.speed.measure import synthetic_table
 from aspc.networks import ensemble, mlp
-from aspc.training.config import replace_fields
-from aspc.training.loop import Loop, Source, start_runs
-from aspc.training.speed import synthetic_table
-from aspc.training.table import Layout
+from aspc.training.compiled_loop import Loop, Source, start_runs
+from aspc.training.packed_table import Layout
+from aspc.training.run_config import replace_fields
 
 HERE = Tiles(rows=16, depth=16, interpret=True)  # the kernels' own code, run as ordinary JAX
 

@@ -15,7 +15,7 @@ import pytest
 import tyro
 
 from aspc.__main__ import main
-from aspc.experiments import suites
+from aspc.lab import suites
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "paper.md"

@@ -13,12 +13,12 @@ import registries
 from aspc import algorithms, plugins
 from aspc.__main__ import main
 from aspc.errors import AspcError
-from aspc.experiments import suites
-from aspc.experiments.engine import Known, other_code, the_only_bench
-from aspc.experiments.groups import _attempt
-from aspc.experiments.plan import make_plan
-from aspc.experiments.suites import Block, Suite, Variant
-from aspc.training.config import environment_facts
+from aspc.lab import suites
+from aspc.lab.engines.local import Known, other_code, the_only_bench
+from aspc.lab.groups import _attempt
+from aspc.lab.plan import make_plan
+from aspc.lab.suites import Block, Suite, Variant
+from aspc.training.run_config import environment_facts
 
 MAZE = "maze2d-umaze?steps=2000"
 BESIDE = """
@@ -34,7 +34,7 @@ register("mine")(BC)
 """
 PLUGIN = """
 import {beside}  # noqa
-from aspc.experiments.suites import Block, Suite, Variant, register
+from aspc.lab.suites import Block, Suite, Variant, register
 
 register(Suite("own", "mine", "tests", (Block((Variant("mine", "mine"), Variant("BC", "bc")), ("{maze}",), 500, 1),)))
 """
@@ -198,7 +198,7 @@ class Mine(BC):
             "def policy(self, state): return super().policy(state)._replace(arrays={})",
             "The arrays or settings that policy of the algorithm mine gives are no deterministic policy for 4 "
             "observation and 2 action numbers; compare them with those of "
-            "aspc.algorithms.common.deterministic_policy.",
+            "aspc.algorithms.td_learning.deterministic_policy.",
         ),
         (
             "def update(self, *given): return super().update(*given)[0], {'off': jnp.ones(3)}",

@@ -19,7 +19,7 @@ from hypothesis.extra.numpy import arrays
 import aspc
 from algorithms.problems import SPEC, as_in_mid_run, floats, random_batch, random_noise, small
 from aspc import algorithms, theory
-from aspc.algorithms.base import CRITIC, INNER, SCALE
+from aspc.algorithms.interface import CRITIC, INNER, SCALE
 from aspc.errors import AspcError
 from aspc.theory import FiniteMDP
 from tiny import TINY

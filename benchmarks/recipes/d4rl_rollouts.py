@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from aspc.data import files, maze2d
+from aspc.data import files
+from aspc.data.sources import maze2d
 from aspc.envs import make_env
 from aspc.envs.antmaze import CELL, GOALS, AntMazeEnv, cell_centre
 from aspc.envs.maze2d import MAZES, Cell

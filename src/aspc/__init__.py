@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from aspc.data import Dataset
     from aspc.errors import AspcError
     from aspc.policy import Policy, load_policy
-    from aspc.training.folder import Run
     from aspc.training.run import evaluate, train
+    from aspc.training.run_folder import Run
 
 _HOMES = {
     "AspcError": "aspc.errors",
     "Dataset": "aspc.data",
     "Policy": "aspc.policy",
-    "Run": "aspc.training.folder",
+    "Run": "aspc.training.run_folder",
     "evaluate": "aspc.training.run",
     "load_policy": "aspc.policy",
     "train": "aspc.training.run",

@@ -11,19 +11,23 @@ from aspc.interrupts import DeferredInterrupts, Terminated
 
 # name → (module, function, what it does)
 COMMANDS: dict[str, tuple[str, str, str]] = {
-    "train": ("aspc.cli", "train", "Train a policy on a dataset; leaves a run folder behind."),
-    "eval": ("aspc.cli", "evaluate", "Roll the policies of a run out again, in many episodes."),
-    "data": ("aspc.data.commands", "main", "List, inspect, download, make, convert and collect datasets."),
-    "bench": ("aspc.experiments.commands", "bench", "Run a table or figure of the paper, here or on a cluster."),
-    "results": ("aspc.experiments.results_command", "main", "Merge folders of results, export them as CSV."),
-    "report": ("aspc.report.commands", "main", "Make one page to read from results: tables, curves, claims."),
-    "fqe": ("aspc.ope", "main", "Which policy is best? Fitted-Q evaluation, with no simulator."),
-    "inspect": ("aspc.inspect", "main", "May I trust this policy? One page about a run."),
-    "export": ("aspc.export", "main", "Write a policy as ONNX, StableHLO or plain NumPy."),
-    "finetune": ("aspc.finetune", "main", "Go on from a run in its environment: offline to online."),
-    "verify-run": ("aspc.cli", "verify_run", "Check a run's files and checkpoints against their checksums."),
-    "verify": ("aspc.cli", "verify", "Replay reference traces in float64: is this the authors' algorithm?"),
-    "speed": ("aspc.training.speed_command", "main", "Measure steps per second here, and the share of the limit."),
+    "train": ("aspc.cli.train", "main", "Train a policy on a dataset; leaves a run folder behind."),
+    "eval": ("aspc.cli.evaluate", "main", "Roll the policies of a run out again, in many episodes."),
+    "data": ("aspc.cli.data", "main", "List, inspect, download, make, convert and collect datasets."),
+    "bench": ("aspc.lab.commands.bench", "main", "Run a table or figure of the paper, here or on a cluster."),
+    "results": ("aspc.lab.commands.results", "main", "Merge folders of results, export them as CSV."),
+    "report": ("aspc.lab.commands.report", "main", "Make one page to read from results: tables, curves, claims."),
+    "fqe": ("aspc.cli.fqe", "main", "Which policy is best? Fitted-Q evaluation, with no simulator."),
+    "inspect": ("aspc.cli.inspect", "main", "May I trust this policy? One page about a run."),
+    "export": ("aspc.cli.export", "main", "Write a policy as ONNX, StableHLO or plain NumPy."),
+    "finetune": ("aspc.cli.finetune", "main", "Go on from a run in its environment: offline to online."),
+    "verify-run": ("aspc.cli.verify_run", "main", "Check a run's files and checkpoints against their checksums."),
+    "verify": (
+        "aspc.lab.commands.verify",
+        "main",
+        "Replay reference traces in float64: is this the authors' algorithm?",
+    ),
+    "speed": ("aspc.lab.commands.speed", "main", "Measure steps per second here, and the share of the limit."),
 }
 
 USAGE = """usage: aspc COMMAND [OPTIONS]     (aspc COMMAND --help says more)

@@ -18,7 +18,7 @@ from jax.lax import stop_gradient as sg
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from aspc import kernels
-from aspc.algorithms.base import (
+from aspc.algorithms.interface import (
     INNER,
     SCALE,
     Batch,

@@ -27,7 +27,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from aspc.adaptive_scale import LearnedScale
-from aspc.algorithms.base import Batch, Metrics, Noise, Parts, Scalable
+from aspc.algorithms.interface import Batch, Metrics, Noise, Parts, Scalable
 from aspc.networks import DeterministicActor, GaussianActor
 
 Number = Any  # a float, or an array of them

@@ -11,7 +11,7 @@ import numpy as np
 import optax
 
 from aspc import algorithms
-from aspc.algorithms.base import Batch, Draw, Noise, Parts, Spec
+from aspc.algorithms.interface import Batch, Draw, Noise, Parts, Spec
 from aspc.policy_kinds import KINDS, sample
 
 SPEC = Spec(obs_dim=5, act_dim=2)

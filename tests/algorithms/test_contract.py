@@ -15,12 +15,12 @@ from problems import SPEC, cycle, random_batch, random_noise, run, small
 import registries
 from aspc import algorithms
 from aspc.adaptive_scale import AdaptiveScale
-from aspc.algorithms.base import INNER, Preprocessing, with_horizon
 from aspc.algorithms.diffusion_ql import DiffusionQL
+from aspc.algorithms.interface import INNER, Preprocessing, with_horizon
 from aspc.algorithms.iql import IQL
 from aspc.algorithms.td3_bc import TD3BC
 from aspc.errors import AspcError
-from aspc.training.config import replace_fields
+from aspc.training.run_config import replace_fields
 
 NAMES = algorithms.names()
 

@@ -14,10 +14,10 @@ from problems import ADAPTIVE, as_in_mid_run, cycle, random_batch, random_noise,
 
 from aspc import algorithms
 from aspc.adaptive_scale import AdaptiveScale, raw_from_scale
-from aspc.algorithms.base import INNER
 from aspc.algorithms.cql import CQL
 from aspc.algorithms.diffusion_ql import DiffusionQL
 from aspc.algorithms.fql import FQL
+from aspc.algorithms.interface import INNER
 from aspc.algorithms.iql import IQL
 from aspc.algorithms.rebrac import ReBRAC
 

@@ -16,7 +16,7 @@ import pytest
 from problems import act
 
 from aspc import algorithms
-from aspc.algorithms.base import Batch, Spec, schedule_length, with_horizon
+from aspc.algorithms.interface import Batch, Spec, schedule_length, with_horizon
 
 SPEC = Spec(obs_dim=2, act_dim=2)
 EPISODE = 10

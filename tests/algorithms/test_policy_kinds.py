@@ -11,10 +11,10 @@ import problems
 import pytest
 
 from aspc import algorithms
-from aspc.algorithms.base import PolicyExport, Spec
 from aspc.algorithms.cql import CQL
 from aspc.algorithms.diffusion_ql import DiffusionQL
 from aspc.algorithms.fql import FQL
+from aspc.algorithms.interface import PolicyExport, Spec
 from aspc.algorithms.iql import IQL
 from aspc.algorithms.rebrac import ReBRAC
 from aspc.policy_kinds import denoise, mlp

@@ -13,7 +13,7 @@ from problems import SPEC, as_in_mid_run, random_batch, random_noise, small, sta
 
 from aspc import algorithms
 from aspc.adaptive_scale import raw_from_scale
-from aspc.algorithms.base import CRITIC, INNER, SCALE, Context, schedule_length
+from aspc.algorithms.interface import CRITIC, INNER, SCALE, Context, schedule_length
 from aspc.algorithms.rapo import RAPO, Coefficient, RAPOState, norm
 from aspc.algorithms.td3_bc import TD3BC
 

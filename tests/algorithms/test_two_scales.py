@@ -12,7 +12,7 @@ import pytest
 
 from aspc import algorithms
 from aspc.adaptive_scale import AdaptiveScale
-from aspc.algorithms.base import CRITIC, INNER, SCALE, Batch, Spec
+from aspc.algorithms.interface import CRITIC, INNER, SCALE, Batch, Spec
 from aspc.algorithms.mcep import MCEP
 from aspc.algorithms.td3_bc import TD3BC
 from aspc.algorithms.two_scales import AveragedPolicy, TwoScales

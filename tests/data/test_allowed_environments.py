@@ -16,12 +16,13 @@ from small_logs import make_log
 import aspc
 from aspc import data, envs
 from aspc.__main__ import main
-from aspc.data import files, minari, streaming
+from aspc.data import files, streaming
 from aspc.data.dataset import Dataset
+from aspc.data.sources import minari
 from aspc.envs.allowed import problem_with_name, problem_with_spec
 from aspc.errors import AspcError
-from aspc.training.folder import safe_env
-from aspc.training.problem import load_recorded
+from aspc.training.prepared_data import load_recorded
+from aspc.training.run_folder import safe_env
 from tiny import TINY
 
 package = pytest.importorskip("minari")

@@ -21,8 +21,9 @@ import numpy as np
 import pytest
 from small_logs import make_log
 
-from aspc import data
-from aspc.data import cache, d4rl, d4rl_files, download
+from aspc import data, tasks
+from aspc.data import cache, download
+from aspc.data.sources import d4rl as d4rl_files
 from aspc.errors import AspcError
 
 NAME = "maze2d-umaze-v1"  # no SHA-256 is published for it, so that other bytes can stand in for it
@@ -252,11 +253,11 @@ def test_a_published_checksum_is_compared(server: Server, tmp_path: Path) -> Non
 
 
 def test_most_of_d4rls_files_have_a_published_checksum() -> None:
-    pinned = {name for name, dataset in d4rl.datasets().items() if dataset.sha256 is not None}
-    assert set(d4rl.datasets()) - pinned == {"maze2d-umaze-v1", "maze2d-medium-v1", "maze2d-large-v1"}
-    assert len({d4rl.datasets()[name].sha256 for name in pinned}) == len(pinned) == 36
+    pinned = {name for name, dataset in tasks.datasets().items() if dataset.sha256 is not None}
+    assert set(tasks.datasets()) - pinned == {"maze2d-umaze-v1", "maze2d-medium-v1", "maze2d-large-v1"}
+    assert len({tasks.datasets()[name].sha256 for name in pinned}) == len(pinned) == 36
     for name in pinned:
-        dataset = d4rl.datasets()[name]
+        dataset = tasks.datasets()[name]
         assert re.fullmatch("[0-9a-f]{64}", dataset.sha256)
         assert dataset.size > 2_000_000
 
@@ -374,9 +375,9 @@ def test_a_cache_that_cannot_be_written_to(monkeypatch: pytest.MonkeyPatch) -> N
     for name in (NAME, "maze2d-umaze?steps=100"):
         with pytest.raises(AspcError, match="set ASPC_DATA to a folder that can"):
             data.load(name)
-    from aspc.data import commands
+    from aspc.cli import data as data_command
 
-    assert commands.main(["list"]) == 0
+    assert data_command.main(["list"]) == 0
 
 
 def test_the_server_dies_half_way(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,8 +20,8 @@ from small_logs import make_log, shared_folder
 from aspc import data
 from aspc.data import files, streaming
 from aspc.data.dataset import Dataset
-from aspc.data.limited_reader import LimitedReader
-from aspc.data.summary import summarise
+from aspc.data.diagnostics import summarise
+from aspc.data.readers.limited_reader import LimitedReader
 from aspc.errors import AspcError
 
 
@@ -799,7 +799,7 @@ def test_a_question_mark_in_a_file_name_is_just_that(tmp_path: Path, log: dict[s
 
 
 def test_generated_mazes_are_cached(tmp_path: Path, monkeypatch) -> None:
-    from aspc.data import maze2d
+    from aspc.data.sources import maze2d
 
     first = data.load("maze2d-medium-clean?steps=2000&seed=4")
     monkeypatch.setattr(maze2d, "generate", None)  # not called again

@@ -21,7 +21,8 @@ from test_files import refuse, write_as, write_hdf5
 
 from aspc import data
 from aspc.__main__ import main
-from aspc.data import cache, limits, streaming
+from aspc.data import cache, streaming
+from aspc.data.readers import limits
 from aspc.errors import AspcError
 
 WAIT_SECONDS = 120  # for what takes a moment; a busy machine may need longer

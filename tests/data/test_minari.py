@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from aspc import data, envs
-from aspc.data import minari as ours
 from aspc.data.collect import collect as roll
 from aspc.data.dataset import Dataset
-from aspc.data.limited_reader import LimitedReader
+from aspc.data.readers.limited_reader import LimitedReader
+from aspc.data.sources import minari as ours
 from aspc.errors import AspcError
 from fuzz_child import damage
 

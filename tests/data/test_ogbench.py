@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from aspc import data, envs
-from aspc.data import ogbench
+from aspc.data.sources import ogbench
 from aspc.errors import AspcError
 
 pytest.importorskip("ogbench")

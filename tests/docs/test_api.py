@@ -13,7 +13,7 @@ from doc_pages import REPOSITORY
 import aspc
 
 SHOWN = re.findall(r"^::: (\S+)$", (REPOSITORY / "docs" / "api.md").read_text(), re.MULTILINE)
-PACKAGES = ("aspc", "aspc.data", "aspc.envs", "aspc.ope", "aspc.export")  # those that state what is public
+PACKAGES = ("aspc", "aspc.data", "aspc.envs", "aspc.assessment", "aspc.export")  # those that state what is public
 
 
 def find(name: str) -> Any:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from aspc import envs
-from aspc.data.maze2d import next_cell
+from aspc.data.sources.maze2d import next_cell
 from aspc.envs.antmaze import CELL, GOALS, AntMazeEnv
 from aspc.envs.maze2d import MAZES
 

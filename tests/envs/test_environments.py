@@ -10,18 +10,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from aspc import envs
-from aspc.data import d4rl, ogbench, pointmaze
+from aspc import envs, tasks
+from aspc.data.sources import ogbench, pointmaze
 from aspc.errors import AspcError
 
 OGBENCH = [f"antmaze-{size}-navigate-singletask-task{task}-v0" for size in ("large", "giant") for task in range(1, 6)]
 
 
 def test_there_are_39_names() -> None:
-    assert len(d4rl.datasets()) == 39
+    assert len(tasks.datasets()) == 39
 
 
-@pytest.mark.parametrize("name", [*d4rl.datasets(), *OGBENCH])
+@pytest.mark.parametrize("name", [*tasks.datasets(), *OGBENCH])
 def test_every_environment_steps(name: str) -> None:
     env = envs.make_env(name)
     rng = np.random.default_rng(0)
@@ -31,12 +31,12 @@ def test_every_environment_steps(name: str) -> None:
     low, high = envs.action_bounds(name)
     np.testing.assert_array_equal(env.action_space.low, low)
     np.testing.assert_array_equal(env.action_space.high, high)
-    if name in d4rl.datasets():
-        family = d4rl.datasets()[name].family
+    if name in tasks.datasets():
+        family = tasks.datasets()[name].family
         assert first.shape == (family.observation_size,)
         assert low.shape == (family.action_size,)
-        assert envs.reference_scores(name) == (d4rl.datasets()[name].ref_min, d4rl.datasets()[name].ref_max)
-        assert envs.normalised_score(name, d4rl.datasets()[name].ref_max) == pytest.approx(100.0)
+        assert envs.reference_scores(name) == (tasks.datasets()[name].ref_min, tasks.datasets()[name].ref_max)
+        assert envs.normalised_score(name, tasks.datasets()[name].ref_max) == pytest.approx(100.0)
     for _ in range(5):
         action = rng.uniform(low, high)
         observation, reward, terminated, truncated, info = env.step(action)
@@ -45,7 +45,7 @@ def test_every_environment_steps(name: str) -> None:
         assert np.isfinite(float(reward))
         assert not truncated
         # Mazes, Adroit and OGBench say whether the task is solved; locomotion has nothing to solve.
-        assert ("success" in info) == (d4rl.family_of(name) not in ("halfcheetah", "hopper", "walker2d"))
+        assert ("success" in info) == (tasks.family_of(name) not in ("halfcheetah", "hopper", "walker2d"))
         if terminated:
             break
     again, _ = env.reset(seed=7)
@@ -57,9 +57,9 @@ def test_every_environment_steps(name: str) -> None:
 
 @pytest.mark.parametrize("family", ["antmaze-umaze", "pen", "door", "maze2d-umaze", "hopper"])
 def test_the_step_limit_is_d4rls(family: str) -> None:
-    name = next(n for n, dataset in d4rl.datasets().items() if dataset.family_name == family)
+    name = next(n for n, dataset in tasks.datasets().items() if dataset.family_name == family)
     env = envs.make_env(name)
-    assert envs.horizon(name) == d4rl.FAMILIES[family].horizon
+    assert envs.horizon(name) == tasks.FAMILIES[family].horizon
     env.reset(seed=0)
     rest = np.zeros(env.action_space.shape)
     for t in range(envs.horizon(name)):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from aspc import envs
-from aspc.data import maze2d as generator
+from aspc.data.sources import maze2d as generator
 from aspc.envs.maze2d import MAZES, Maze2dEnv, step_point
 
 

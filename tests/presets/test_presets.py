@@ -13,9 +13,9 @@ import aspc.data
 from aspc import algorithms
 from aspc.errors import AspcError
 from aspc.presets import overrides, preset_of, presets_of
-from aspc.training.loop import with_overrides
+from aspc.training.compiled_loop import with_overrides
 
-D4RL = list(json.loads((Path(aspc.data.__file__).parent / "d4rl.json").read_text()))
+D4RL = list(json.loads((Path(aspc.__file__).parent / "d4rl.json").read_text()))
 OGBENCH = [f"antmaze-{size}-navigate-singletask-task{k}-v0" for size in ("large", "giant") for k in range(1, 6)]
 
 

@@ -43,12 +43,12 @@ def make_folders(out: Path) -> None:
 
     from aspc.algorithms import default
     from aspc.data.streaming import pack
-    from aspc.experiments.groups import Group, Member, write_group
-    from aspc.experiments.plan import RunSpec
-    from aspc.experiments.results import write_entries, write_part
+    from aspc.lab.groups import Group, Member, write_group
+    from aspc.lab.plan import RunSpec
+    from aspc.lab.results import write_entries, write_part
     from aspc.training import fleet
-    from aspc.training.checkpoint import Checkpoints
-    from aspc.training.config import TrainOptions, replace_fields
+    from aspc.training.checkpoints import Checkpoints
+    from aspc.training.run_config import TrainOptions, replace_fields
 
     options = {"eval_every": 40, "eval_episodes": 2, "steps": 80, "log_every": 40, "tensorboard": False}
     small = {"actor_hidden_dim": 4, "batch_size": 4}

@@ -18,9 +18,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from aspc import algorithms
-from aspc.training.config import TrainOptions
-from aspc.training.loop import Loop, Source, start_runs
-from aspc.training.problem import Problem
+from aspc.training.compiled_loop import Loop, Source, start_runs
+from aspc.training.prepared_data import Problem
+from aspc.training.run_config import TrainOptions
 from tiny import make_dataset
 
 STEPS = 21  # a block of the longest schedule, and the first step of the next

@@ -30,11 +30,12 @@ MARK = "unpickled"
 
 
 def use_run(path: Path) -> None:
-    from aspc.cli import _model, final_scale
+    from aspc.cli.shared import final_scale
+    from aspc.cli.train import _model
     from aspc.errors import AspcError
     from aspc.training.checksums import verify
-    from aspc.training.folder import CHECKSUMS, Run
     from aspc.training.run import recorded_algorithm, recorded_options
+    from aspc.training.run_folder import CHECKSUMS, Run
 
     if (path / CHECKSUMS).exists():
         with suppress(AspcError):  # it says that the run is damaged, which the readers below have to find out as well
@@ -56,7 +57,7 @@ def use_fleet(path: Path) -> None:
 
 def use_checkpoints(path: Path) -> None:
     from aspc.errors import AspcError
-    from aspc.training.checkpoint import Checkpoints
+    from aspc.training.checkpoints import Checkpoints
 
     checkpoints = Checkpoints(path, read_only=True)
     try:
@@ -81,10 +82,11 @@ def checkpoint_state() -> dict[str, np.ndarray]:
 
 
 def use_results(path: Path) -> None:
-    from aspc.experiments import engine, results
+    from aspc.lab import results
+    from aspc.lab.engines import local
 
     results.export_csv(results.read(path), path.parent / "csv")
-    engine.known_runs([path]), engine.unfinished_groups(path)
+    local.known_runs([path]), local.unfinished_groups(path)
 
 
 def use_packed(path: Path) -> None:

@@ -24,8 +24,8 @@ from small_runs import write_logs
 import aspc
 from aspc.__main__ import main
 from aspc.errors import AspcError
-from aspc.experiments.results import read, write_part
 from aspc.export import export
+from aspc.lab.results import read, write_part
 from tiny import make_dataset
 
 ENOUGH = 4_000  # KiB

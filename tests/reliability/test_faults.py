@@ -1,5 +1,5 @@
 """Faults of the machine: disks, clocks, locks, workers. Signals and kills of whole commands are in
-tests/training/test_run.py, tests/experiments/test_bench.py and, at random moments, in test_soak.py."""
+tests/training/test_run.py, tests/lab/test_bench.py and, at random moments, in test_soak.py."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from small_runs import SHORT, SMALL
 import aspc
 from aspc.__main__ import exit_code, main
 from aspc.errors import AspcError, DiskTrouble
-from aspc.experiments import results
+from aspc.lab import results
 from aspc.training import evaluation, trainer
 from aspc.training import run as run_module
-from aspc.training.checkpoint import Checkpoints
+from aspc.training.checkpoints import Checkpoints
 from aspc.training.evaluation import Evaluator
-from aspc.training.folder import Run
+from aspc.training.run_folder import Run
 from aspc.training.trainer import Trainer
 from tiny import make_dataset
 
@@ -83,7 +83,7 @@ NO_ROOM_FOR_FOLDERS = """
 import errno, os, sys
 from pathlib import Path
 import numpy as np
-from aspc.training.checkpoint import Checkpoints
+from aspc.training.checkpoints import Checkpoints
 
 checkpoints = Checkpoints(Path(sys.argv[1]))
 
@@ -271,10 +271,10 @@ HOLD = """
 import sys, time
 from pathlib import Path
 if sys.argv[1] == "train":
-    from aspc.training.folder import lock
+    from aspc.training.run_folder import lock
     guard = lock(Path(sys.argv[2]))
 else:
-    from aspc.experiments.engine import the_only_bench
+    from aspc.lab.engines.local import the_only_bench
     guard = the_only_bench(Path(sys.argv[2])); guard.__enter__()
 print("held", flush=True)
 time.sleep(600)
@@ -283,8 +283,8 @@ time.sleep(600)
 
 @pytest.mark.parametrize("what", ["train", "bench"])
 def test_a_lock_keeps_the_second_out_and_dies_with_its_owner(tmp_path: Path, what: str) -> None:
-    from aspc.experiments.engine import the_only_bench
-    from aspc.training.folder import lock
+    from aspc.lab.engines.local import the_only_bench
+    from aspc.training.run_folder import lock
 
     def take() -> None:
         if what == "train":
@@ -367,7 +367,7 @@ def test_a_checkpoint_that_claims_a_trillion_rows_is_refused_at_once(tmp_path: P
     import tensorstore
     from folders_child import checkpoint_state
 
-    from aspc.training.checkpoint import Checkpoints
+    from aspc.training.checkpoints import Checkpoints
 
     checkpoints = Checkpoints(tmp_path / "checkpoints")
     checkpoints.save(40, checkpoint_state())
@@ -388,7 +388,7 @@ def test_a_checkpoint_that_claims_a_trillion_rows_is_refused_at_once(tmp_path: P
 
 def test_a_full_disk_is_no_failure_of_a_run_of_a_bench() -> None:
     from aspc.errors import DiskTrouble
-    from aspc.experiments.groups import _attempt
+    from aspc.lab.groups import _attempt
 
     def full() -> None:
         raise DiskTrouble("no room")
@@ -401,9 +401,9 @@ def test_a_full_disk_is_no_failure_of_a_run_of_a_bench() -> None:
 def test_a_bench_does_not_run_a_plugin_that_only_a_file_names(folders: Path) -> None:
     from dataclasses import replace
 
-    from aspc.experiments.engine import groups_to_run, unfinished_groups
-    from aspc.experiments.groups import write_group
-    from aspc.experiments.plan import Entry, Plan
+    from aspc.lab.engines.local import groups_to_run, unfinished_groups
+    from aspc.lab.groups import write_group
+    from aspc.lab.plan import Entry, Plan
 
     bench = folders.parent / f"bench{os.getpid()}"
     (group,) = unfinished_groups(folders / "results")

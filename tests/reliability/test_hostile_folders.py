@@ -11,7 +11,7 @@ import pytest
 from folders_child import MARK, USES
 
 from aspc.errors import AspcError
-from aspc.training.folder import CONFIG, CONFIG_FORM, DATASET_FORM, LATER, Run
+from aspc.training.run_folder import CONFIG, CONFIG_FORM, DATASET_FORM, LATER, Run
 from fuzz_child import fuzz
 
 

@@ -1,6 +1,6 @@
 """SIGKILL at random moments of real commands: what they leave is whole or absent, and the same command goes on.
 
-Kills of `aspc bench` are in tests/experiments/test_bench.py. Together they are 60.
+Kills of `aspc bench` are in tests/lab/test_bench.py. Together they are 60.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from aspc.errors import AspcError
 from aspc.export import load_stablehlo
 from aspc.policy import load_policy
 from aspc.training.checksums import verify
-from aspc.training.folder import CHECKSUMS
+from aspc.training.run_folder import CHECKSUMS
 from tiny import make_dataset
 
 pytestmark = pytest.mark.slow

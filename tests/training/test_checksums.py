@@ -17,9 +17,9 @@ import aspc
 from aspc.__main__ import main
 from aspc.errors import AspcError, OutsideTrouble
 from aspc.training import checksums
-from aspc.training.checkpoint import Checkpoints
+from aspc.training.checkpoints import Checkpoints
 from aspc.training.checksums import verify
-from aspc.training.folder import CHECKSUMS, Row, RowFile, read_rows
+from aspc.training.run_folder import CHECKSUMS, Row, RowFile, read_rows
 from aspc.training.trainer import Interrupted, Trainer
 from tiny import Counting, make_dataset
 

@@ -21,11 +21,11 @@ from aspc import algorithms
 from aspc.errors import AspcError
 from aspc.training import fleet as module
 from aspc.training import trainer
-from aspc.training.checkpoint import Checkpoints
-from aspc.training.config import TrainOptions, replace_fields
+from aspc.training.checkpoints import Checkpoints
+from aspc.training.compiled_loop import Loop
 from aspc.training.fleet import Fleet, Member, group_key, traceable, train_fleet
-from aspc.training.folder import read_rows
-from aspc.training.loop import Loop
+from aspc.training.run_config import TrainOptions, replace_fields
+from aspc.training.run_folder import read_rows
 from tiny import TINY, Counting, make_dataset
 from waiting import wait_until
 
@@ -107,7 +107,7 @@ def test_a_fleet_is_one_program_and_leaves_what_it_promises(fleet):
 
 
 def test_equal_rows_are_in_the_table_once(fleet):
-    from aspc.training.problem import Problem, shared_tables
+    from aspc.training.prepared_data import Problem, shared_tables
 
     problems = [Problem.of(member.dataset, TD3BC, OPTIONS) for member in MEMBERS]
     with shared_tables(problems, 0, 1) as tables:

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from aspc import algorithms
 from aspc.algorithms.td3_bc import TD3BC
-from aspc.training.config import TrainOptions, replace_fields
-from aspc.training.loop import Loop, Source, plan_chunk, start_runs, usual_blocks
-from aspc.training.problem import Problem
+from aspc.training.compiled_loop import Loop, Source, plan_chunk, start_runs, usual_blocks
+from aspc.training.prepared_data import Problem
+from aspc.training.run_config import TrainOptions, replace_fields
 from tiny import TINY, make_dataset
 
 

@@ -21,23 +21,23 @@ import numpy as np
 import pytest
 
 import aspc
-from aspc import algorithms, envs, presets
+from aspc import algorithms, envs, presets, ui
 from aspc.__main__ import main
 from aspc.adaptive_scale import AdaptiveScale
-from aspc.algorithms.base import Preprocessing
 from aspc.algorithms.bc import BC
+from aspc.algorithms.interface import Preprocessing
 from aspc.algorithms.iql import IQL
 from aspc.algorithms.td3_bc import TD3BC
 from aspc.data import files
 from aspc.errors import AspcError, DiskTrouble
-from aspc.training import evaluation, folder, progress, trainer, worker
-from aspc.training.checkpoint import Checkpoints
-from aspc.training.config import TrainOptions, check_values, replace_fields, with_kinds
+from aspc.training import evaluation, rollout_worker, run_folder, trainer
+from aspc.training.checkpoints import Checkpoints
 from aspc.training.evaluation import Evaluator
 from aspc.training.fleet import Member, train_fleet
-from aspc.training.problem import prepared_rewards, score_of
+from aspc.training.packed_table import Layout, Normaliser, pack
+from aspc.training.prepared_data import prepared_rewards, score_of
 from aspc.training.run import Diverged, Interrupted, default_folder
-from aspc.training.table import Layout, Normaliser, pack
+from aspc.training.run_config import TrainOptions, check_values, replace_fields, with_kinds
 from aspc.training.trainer import caught_signals
 from policies import policy_named
 from tiny import TINY, Counting, make_dataset
@@ -231,7 +231,7 @@ def test_every_algorithm_is_what_it_can_be():
 
 def test_a_config_is_json_and_says_what_it_means(tmp_path):
     content = {"a": float("nan"), "b": [float("-inf"), np.float32("inf"), 1.5], "c": {"d": (2, None)}}
-    folder.write_json(tmp_path / "x.json", content)
+    run_folder.write_json(tmp_path / "x.json", content)
     text = (tmp_path / "x.json").read_text()
     assert json.loads(text, parse_constant=pytest.fail) == {
         "a": "nan",
@@ -285,7 +285,7 @@ def test_an_environment_of_another_size_is_refused_before_training(tmp_path):
     assert not (tmp_path / "run").exists()
     wide = policy_named("td3_bc")  # five numbers
     with pytest.raises(AspcError, match="The environment has observations of 4"):
-        worker.rollouts("", wide, [0], {"": [Counting()]})
+        rollout_worker.rollouts("", wide, [0], {"": [Counting()]})
 
 
 def test_an_environment_that_never_ends_an_episode_is_not_waited_for(monkeypatch):
@@ -298,15 +298,15 @@ def test_an_environment_that_never_ends_an_episode_is_not_waited_for(monkeypatch
         def act(self, observations):
             return np.zeros((len(observations), 2))
 
-    monkeypatch.setattr(worker, "LONGEST_EPISODE", 50)
+    monkeypatch.setattr(rollout_worker, "LONGEST_EPISODE", 50)
     with pytest.raises(AspcError, match=r"not ended in 50 steps.*TimeLimit"):
-        worker.rollouts("", Idle(), [0, 1], {"": [Endless(), Endless()]})
+        rollout_worker.rollouts("", Idle(), [0, 1], {"": [Endless(), Endless()]})
     gym.register("NeverEnding-v0", entry_point=Endless)
     env = envs.make_env("NeverEnding-v0")
     env.reset(seed=0)
     ends = [env.step(np.zeros(2))[3] for _ in range(envs.DEFAULT_HORIZON)]
     assert ends.index(True) == envs.DEFAULT_HORIZON - 1
-    monkeypatch.setattr(worker, "LONGEST_EPISODE", 10**12)
+    monkeypatch.setattr(rollout_worker, "LONGEST_EPISODE", 10**12)
     with Evaluator(Endless) as evaluator:  # leaving it ends the episodes where they are
         pending = evaluator.evaluate(Idle(), [0])  # type: ignore[arg-type]
     assert pending.done()
@@ -348,7 +348,7 @@ def test_runs_of_the_same_second_have_folders_of_their_own(tmp_path, monkeypatch
     made = [default_folder("data", "aspc") for _ in range(5)]
     assert len(set(made)) == 5
     for path in made:
-        folder.create(path, {})
+        run_folder.create(path, {})
 
 
 @pytest.mark.parametrize("name", ["../../elsewhere", "/tmp/elsewhere", "D4RL/pen/human-v2", "a\\b\0c\nd", "..", "é 1"])
@@ -356,7 +356,7 @@ def test_a_name_from_a_file_does_not_leave_the_folder_of_runs(name, tmp_path, mo
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
     made = default_folder(name, "aspc")
-    folder.create(made, {})
+    run_folder.create(made, {})
     assert made.resolve().parent == tmp_path / "work" / "runs"
     assert [path.name for path in tmp_path.iterdir()] == ["work"]
 
@@ -368,7 +368,7 @@ def test_of_two_that_make_the_same_run_one_is_refused(tmp_path):
         def make(number: int, i: int = i, barrier: threading.Barrier = barrier, outcomes: list = outcomes) -> None:
             barrier.wait(600)
             try:
-                folder.create(tmp_path / f"{i}", {"number": number})
+                run_folder.create(tmp_path / f"{i}", {"number": number})
                 outcomes.append(number)
             except AspcError:
                 pass
@@ -379,7 +379,7 @@ def test_of_two_that_make_the_same_run_one_is_refused(tmp_path):
         for thread in threads:
             thread.join()
         assert len(outcomes) == 1
-        assert folder.read_json(tmp_path / f"{i}" / folder.CONFIG) == {"number": outcomes[0]}
+        assert run_folder.read_json(tmp_path / f"{i}" / run_folder.CONFIG) == {"number": outcomes[0]}
 
 
 @dataclass(frozen=True)
@@ -400,41 +400,41 @@ FAULTY = {"env": None, "steps": 40, "log_every": 20, "quiet": True, "batch_size"
 def test_a_start_that_fails_before_its_first_number_leaves_the_folder_free(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="shapes do not fit"):
         aspc.train(make_dataset(), Faulty(), out=tmp_path / "run", **FAULTY)
-    assert {file.name for file in (tmp_path / "run").iterdir()} <= {folder.LOCK}
+    assert {file.name for file in (tmp_path / "run").iterdir()} <= {run_folder.LOCK}
     monkeypatch.setattr(Faulty, "faulty", False)
     assert aspc.train(make_dataset(), Faulty(), out=tmp_path / "run", **FAULTY).result["steps"] == 40
 
 
-@pytest.mark.parametrize("left", [folder.METRICS, folder.EVALUATIONS, "checkpoints/40", "notes.txt"])
+@pytest.mark.parametrize("left", [run_folder.METRICS, run_folder.EVALUATIONS, "checkpoints/40", "notes.txt"])
 def test_a_start_that_fails_removes_nothing_where_there_is_anything_to_lose(left, tmp_path):
     run = tmp_path / "run"
-    folder.create(run, {"some": "config"})
-    for name in (folder.METRICS, folder.EVALUATIONS):
-        folder.RowFile(run / name)
+    run_folder.create(run, {"some": "config"})
+    for name in (run_folder.METRICS, run_folder.EVALUATIONS):
+        run_folder.RowFile(run / name)
     (run / left).parent.mkdir(exist_ok=True)
     (run / left).write_text("step\n40\n")
     before = {file.name for file in run.rglob("*")}
-    with pytest.raises(ZeroDivisionError), folder.undone_if_nothing_came_of_it(run):
+    with pytest.raises(ZeroDivisionError), run_folder.undone_if_nothing_came_of_it(run):
         raise ZeroDivisionError
     assert {file.name for file in run.rglob("*")} == before
     with pytest.raises(AspcError, match="already holds a run"):
-        folder.create(run, {})
+        run_folder.create(run, {})
 
 
 def test_a_run_that_a_disk_in_trouble_has_stopped_can_be_continued(tmp_path):
     """The message says so."""
-    folder.create(tmp_path / "run", {})
-    with pytest.raises(DiskTrouble), folder.undone_if_nothing_came_of_it(tmp_path / "run"):
+    run_folder.create(tmp_path / "run", {})
+    with pytest.raises(DiskTrouble), run_folder.undone_if_nothing_came_of_it(tmp_path / "run"):
         raise DiskTrouble
-    assert (tmp_path / "run" / folder.CONFIG).exists()
+    assert (tmp_path / "run" / run_folder.CONFIG).exists()
 
 
 def test_columns_that_come_later_are_added(tmp_path):
-    rows = folder.RowFile(tmp_path / "rows.csv")
+    rows = run_folder.RowFile(tmp_path / "rows.csv")
     rows.append([{"step": 1, "a": 0.5}])
     rows.append([{"step": 2, "a": 1.5, "b": 2.5}])
     rows.append([{"step": 3, "b": 3.5}])
-    seen = folder.columns(folder.read_rows(tmp_path / "rows.csv"))
+    seen = run_folder.columns(run_folder.read_rows(tmp_path / "rows.csv"))
     np.testing.assert_array_equal(seen["a"], [0.5, 1.5, np.nan])
     np.testing.assert_array_equal(seen["b"], [np.nan, 2.5, 3.5])
 
@@ -461,13 +461,13 @@ def test_a_signal_during_an_evaluation_costs_nothing(tmp_path, capsys):
     with pytest.raises(Interrupted, match="Stopped at step 40"):
         aspc.train(data, "td3_bc", out=tmp_path / "run", env=Interrupting, **SHORT)
     assert Checkpoints(tmp_path / "run" / "checkpoints", read_only=True).latest_step() == 40
-    before = folder.read_json(tmp_path / "run" / folder.STATUS)["seconds"]
-    status = (tmp_path / "run" / folder.STATUS).read_bytes()
+    before = run_folder.read_json(tmp_path / "run" / run_folder.STATUS)["seconds"]
+    status = (tmp_path / "run" / run_folder.STATUS).read_bytes()
     for damage in ("[]", '{"seconds": "x", "failures": {}}', '{"seconds": 1, "failures": {"nobody": {}}}'):
-        (tmp_path / "run" / folder.STATUS).write_text(damage)
+        (tmp_path / "run" / run_folder.STATUS).write_text(damage)
         with pytest.raises(AspcError, match=r"status\.json is damaged; remove it"):
             aspc.train(data, resume=tmp_path / "run", env=Counting, quiet=True)
-    (tmp_path / "run" / folder.STATUS).write_bytes(status)
+    (tmp_path / "run" / run_folder.STATUS).write_bytes(status)
     with pytest.raises(AspcError, match="trained 40 steps already"):
         aspc.train(data, resume=tmp_path / "run", steps=20, env=Counting, quiet=True)
     run = aspc.train(data, resume=tmp_path / "run", env=Counting, quiet=True)
@@ -612,11 +612,11 @@ def test_runs_that_have_all_failed_keep_the_evaluations_of_what_they_were(tmp_pa
 
 
 def test_the_command_to_go_on_can_be_pasted():
-    assert folder.resume_command("train", Path("rün 2"), None) == "aspc train --resume 'rün 2'"
-    assert folder.resume_command("train", Path("a"), "Hopper-v4", 20_000) == "aspc train --resume a --steps 20000"
-    own = folder.resume_command("finetune", Path("a"), "plant:Env")
+    assert run_folder.resume_command("train", Path("rün 2"), None) == "aspc train --resume 'rün 2'"
+    assert run_folder.resume_command("train", Path("a"), "Hopper-v4", 20_000) == "aspc train --resume a --steps 20000"
+    own = run_folder.resume_command("finetune", Path("a"), "plant:Env")
     assert own == "aspc finetune --resume a --env plant:Env"
-    theirs = folder.resume_command("train", Path("a"), "minari:D/x-v0")
+    theirs = run_folder.resume_command("train", Path("a"), "minari:D/x-v0")
     assert theirs == "aspc train --resume a --env minari:D/x-v0"
 
 
@@ -639,7 +639,7 @@ def test_a_run_goes_on_where_its_data_were_moved(tmp_path, capsys):
     assert main(further) == 2
     assert "any more; say where it is now with --dataset" in capsys.readouterr().err
     assert main([*further, "--dataset", str(tmp_path / "moved.npz")]) == 0
-    assert folder.Run(tmp_path / "run").result["steps"] == 120
+    assert run_folder.Run(tmp_path / "run").result["steps"] == 120
     other = make_dataset(seed=1)
     files.write_npz(log, files.dataset_arrays(other), files.dataset_facts(other))
     assert main([*further[:-2], "160", "--quiet", "--dataset", str(log)]) == 2
@@ -724,18 +724,18 @@ def test_environments_of_a_function_are_kept_and_closed():
 
 def test_a_message_that_is_cut_is_the_end_of_a_worker():
     stream = io.BytesIO()
-    worker.send(stream, ("episodes", [1.0] * 100))
+    rollout_worker.send(stream, ("episodes", [1.0] * 100))
     whole = stream.getvalue()
-    assert worker.receive(io.BytesIO(whole))[0] == "episodes"
+    assert rollout_worker.receive(io.BytesIO(whole))[0] == "episodes"
     for length in (0, 4, 8, len(whole) - 1):
         with pytest.raises(EOFError):
-            worker.receive(io.BytesIO(whole[:length]))
+            rollout_worker.receive(io.BytesIO(whole[:length]))
 
 
 def test_the_time_left_is_not_told_by_the_time_that_compiling_took(monkeypatch, capsys):
     clock = iter([0.0, 30.0, 41.0, 52.0])
-    monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
-    seen = progress.Progress(4_000)
+    monkeypatch.setattr(ui.time, "monotonic", lambda: next(clock))
+    seen = ui.Progress(4_000)
     seen.show(1_000)
     seen.show(2_000)
     seen.show(3_000, score="7.0")

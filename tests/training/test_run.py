@@ -21,10 +21,10 @@ import registries
 from aspc import algorithms
 from aspc.algorithms.bc import BC
 from aspc.errors import AspcError
-from aspc.training.folder import RowFile, read_rows
-from aspc.training.problem import load_source
+from aspc.training.prepared_data import load_source
+from aspc.training.rollout_worker import rollouts
 from aspc.training.run import Diverged
-from aspc.training.worker import rollouts
+from aspc.training.run_folder import RowFile, read_rows
 from policies import policy_named
 from tiny import TINY, Counting, make_dataset
 from waiting import DEADLINE_SECONDS, wait_until
@@ -241,7 +241,7 @@ def logs():
 
 
 def test_two_processes_cannot_train_in_one_folder(tiny, tmp_path):
-    from aspc.training.folder import lock
+    from aspc.training.run_folder import lock
 
     aspc.train(tiny, out=tmp_path / "run", **SHORT)
     guard = lock(tmp_path / "run")
@@ -264,7 +264,7 @@ def test_a_folder_that_holds_something_is_left_alone(tiny, tmp_path):
 
 def test_nan_stops_the_run_names_what_and_keeps_the_checkpoint(tiny, tmp_path, monkeypatch):
     """The data turns bad in the middle of a run, as a fault of the hardware would make it."""
-    from aspc.training import problem as module
+    from aspc.training import prepared_data as module
 
     aspc.train(tiny, out=tmp_path / "run", **SHORT)
     monkeypatch.setattr(module, "pack", lambda *a: np.full_like(pack(*a), np.nan))
@@ -274,7 +274,7 @@ def test_nan_stops_the_run_names_what_and_keeps_the_checkpoint(tiny, tmp_path, m
     assert (tmp_path / "run" / "checkpoints" / "120").is_dir()
 
 
-from aspc.training.table import pack  # noqa: E402
+from aspc.training.packed_table import pack  # noqa: E402
 
 
 def test_held_out_episodes_are_judged_and_not_trained_on(tiny, tmp_path):
@@ -474,7 +474,7 @@ def test_presets_and_bc_variants_are_in_the_config(tiny, tmp_path):
 def test_a_device_without_memory_ends_in_one_sentence(tiny, tmp_path, monkeypatch):
     import jax
 
-    from aspc.training.loop import Loop
+    from aspc.training.compiled_loop import Loop
 
     def full(*inputs, **options):
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 99 bytes.")

@@ -70,13 +70,13 @@ def same_classes(one: Any, other: Any) -> bool:
 def check_algorithm(algorithm: Any, what: str = "algo") -> None:
     """Refuses what cannot be trained at all, with what to do about it."""
     check_class(algorithm, what)
-    from aspc.algorithms.base import Preprocessing
+    from aspc.algorithms.interface import Preprocessing
 
     base = getattr(algorithm, "base", algorithm)
     if not isinstance(base, Preprocessing):
         raise AspcError(
             f"{what} does not say what it wants of its data: write class {type(base).__name__}(Preprocessing), "
-            "with Preprocessing from aspc.algorithms.base."
+            "with Preprocessing from aspc.algorithms.interface."
         )
     if not hasattr(algorithm, "batch_size"):
         raise AspcError(f"{what} has no batch_size: add batch_size: int = 256 to {type(base).__name__}.")

@@ -19,9 +19,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
-from aspc.algorithms.base import Batch, Context, Draw, Noise, Parts, Spec
-from aspc.algorithms.common import bootstrap
+from aspc.algorithms.interface import Batch, Context, Draw, Noise, Parts, Spec
 from aspc.algorithms.td3_bc import TD3BC
+from aspc.algorithms.td_learning import bootstrap
 from aspc.networks import VAE, DeterministicActor, Ensemble, Value, mlp
 from aspc.optim import Adam
 

@@ -14,9 +14,9 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from aspc.algorithms.base import Batch, Context, Noise, Parts
-from aspc.algorithms.common import expectile_loss, mean_abs
+from aspc.algorithms.interface import Batch, Context, Noise, Parts
 from aspc.algorithms.td3_bc import TD3BC
+from aspc.algorithms.td_learning import expectile_loss, mean_abs
 from aspc.algorithms.wpc import WPC
 from aspc.networks import Value
 from aspc.optim import Adam

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, PRNGKeyArray
 
-from aspc.algorithms.base import (
+from aspc.algorithms.interface import (
     INNER,
     Batch,
     Draw,
@@ -21,7 +21,7 @@ from aspc.algorithms.base import (
     Segment,
     Spec,
 )
-from aspc.algorithms.common import deterministic_policy
+from aspc.algorithms.td_learning import deterministic_policy
 from aspc.networks import DeterministicActor, mlp
 from aspc.optim import Adam
 

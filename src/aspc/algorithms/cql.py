@@ -23,7 +23,7 @@ import jax.numpy as jnp
 from jax.lax import stop_gradient as sg
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from aspc.algorithms.base import (
+from aspc.algorithms.interface import (
     CRITIC,
     INNER,
     Batch,
@@ -39,7 +39,7 @@ from aspc.algorithms.base import (
     Segment,
     Spec,
 )
-from aspc.algorithms.common import bootstrap, deterministic_policy, make_critics, smaller
+from aspc.algorithms.td_learning import bootstrap, deterministic_policy, make_critics, smaller
 from aspc.networks import MLP, Ensemble, Linear, SquashedGaussianActor, mlp, orthogonal_init, polyak
 from aspc.networks import small_glorot_last_init as actor_init
 from aspc.optim import Adam

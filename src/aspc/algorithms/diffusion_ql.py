@@ -20,7 +20,7 @@ import numpy as np
 from jax.lax import stop_gradient as sg
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from aspc.algorithms.base import (
+from aspc.algorithms.interface import (
     CRITIC,
     INNER,
     Batch,
@@ -36,7 +36,7 @@ from aspc.algorithms.base import (
     Segment,
     Spec,
 )
-from aspc.algorithms.common import bootstrap, fit_critics, make_critics, mean_abs, mlp_arrays
+from aspc.algorithms.td_learning import bootstrap, fit_critics, make_critics, mean_abs, mlp_arrays
 from aspc.networks import Ensemble, NoiseModel, mlp, polyak
 from aspc.optim import Adam, global_norm
 

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jax.lax import stop_gradient as sg
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from aspc.algorithms.base import (
+from aspc.algorithms.interface import (
     CRITIC,
     INNER,
     Batch,
@@ -35,7 +35,7 @@ from aspc.algorithms.base import (
     Segment,
     Spec,
 )
-from aspc.algorithms.common import bootstrap, deterministic_policy, expectile_loss, make_critics, smaller
+from aspc.algorithms.td_learning import bootstrap, deterministic_policy, expectile_loss, make_critics, smaller
 from aspc.networks import DeterministicActor, Ensemble, GaussianActor, Value, mlp, polyak
 from aspc.optim import Adam, cosine_decay
 

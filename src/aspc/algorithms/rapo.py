@@ -39,8 +39,8 @@ from jaxtyping import Array, Float
 
 from aspc import kernels
 from aspc.adaptive_scale import Base, LearnedScale, raw_from_scale
-from aspc.algorithms.base import INNER, SCALE, Batch, Context, Inner, Metrics, Noise, Parts
-from aspc.algorithms.common import mean_abs, smaller
+from aspc.algorithms.interface import INNER, SCALE, Batch, Context, Inner, Metrics, Noise, Parts
+from aspc.algorithms.td_learning import mean_abs, smaller
 from aspc.algorithms.two_scales import ActingState, TwoPolicies
 from aspc.networks import DeterministicActor
 

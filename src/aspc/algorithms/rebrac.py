@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax.lax import stop_gradient as sg
 from jaxtyping import Array, PRNGKeyArray
 
-from aspc.algorithms.base import (
+from aspc.algorithms.interface import (
     CRITIC,
     INNER,
     Batch,
@@ -29,8 +29,8 @@ from aspc.algorithms.base import (
     Segment,
     Spec,
 )
-from aspc.algorithms.common import bootstrap, fit_critics, make_critics, mean_abs, smaller
 from aspc.algorithms.td3 import TD3, TD3State
+from aspc.algorithms.td_learning import bootstrap, fit_critics, make_critics, mean_abs, smaller
 from aspc.networks import DeterministicActor, mlp, polyak, robust_critic_init, small_last_init
 from aspc.optim import Adam
 

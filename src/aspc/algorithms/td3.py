@@ -8,8 +8,8 @@ from typing import Any, ClassVar, NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from aspc.algorithms.base import Batch, Draw, Noise, PolicyExport, Scalable, Spec
-from aspc.algorithms.common import deterministic_policy
+from aspc.algorithms.interface import Batch, Draw, Noise, PolicyExport, Scalable, Spec
+from aspc.algorithms.td_learning import deterministic_policy
 from aspc.networks import DeterministicActor, Ensemble
 from aspc.optim import Adam
 

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jax.lax import stop_gradient as sg
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from aspc.algorithms.base import (
+from aspc.algorithms.interface import (
     CRITIC,
     INNER,
     Batch,
@@ -30,8 +30,8 @@ from aspc.algorithms.base import (
     Segment,
     Spec,
 )
-from aspc.algorithms.common import bootstrap, fit_critics, make_critics, mean_abs
 from aspc.algorithms.td3 import TD3, TD3State
+from aspc.algorithms.td_learning import bootstrap, fit_critics, make_critics, mean_abs
 from aspc.networks import DeterministicActor, fan_in_init, mlp, polyak, robust_critic_init
 from aspc.optim import Adam
 

@@ -19,9 +19,9 @@ import jax.numpy as jnp
 from jax.lax import stop_gradient as sg
 from jaxtyping import Array
 
-from aspc.algorithms.base import Context, Inner, PolicyExport
-from aspc.algorithms.common import deterministic_policy
+from aspc.algorithms.interface import Context, Inner, PolicyExport
 from aspc.algorithms.td3_bc import TD3BC
+from aspc.algorithms.td_learning import deterministic_policy
 from aspc.networks import DeterministicActor, Ensemble, polyak
 from aspc.optim import Adam
 

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PRNGKeyArray
 
-from aspc.algorithms.base import Batch, Context, Noise, Parts, Spec
+from aspc.algorithms.interface import Batch, Context, Noise, Parts, Spec
 from aspc.algorithms.td3_bc import TD3BC
 from aspc.networks import DeterministicActor, Ensemble, Value, mlp
 from aspc.optim import Adam

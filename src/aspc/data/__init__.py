@@ -18,16 +18,19 @@ __all__ = ["Dataset", "Transitions", "known_names", "load"]
 
 def known_names() -> list[str]:
     """The names of generated mazes, of D4RL's and of OGBench's single-task datasets."""
-    from aspc.data import d4rl, maze2d, ogbench
+    from aspc import tasks
+    from aspc.data.sources import maze2d, ogbench
 
-    return [*maze2d.NAMES, *d4rl.datasets(), *ogbench.known_names()]
+    return [*maze2d.NAMES, *tasks.datasets(), *ogbench.known_names()]
 
 
 def downloaded_file(name: str) -> Path | None:
     """Where a D4RL or OGBench dataset lies in the cache, or will; None for what is made here, or not kept by us."""
-    from aspc.data import d4rl, d4rl_files, ogbench
+    from aspc import tasks
+    from aspc.data.sources import d4rl as d4rl_files
+    from aspc.data.sources import ogbench
 
-    if name in d4rl.datasets():
+    if name in tasks.datasets():
         return d4rl_files.file_path(name)
     return ogbench.file_path(name) if ogbench.is_single_task(name) else None
 
@@ -64,12 +67,15 @@ def _parsed(query: str) -> dict[str, Any]:
 
 
 def _loader(name: str) -> Callable[..., Dataset]:
-    from aspc.data import d4rl, d4rl_files, files, maze2d, minari, ogbench, streaming
+    from aspc import tasks
+    from aspc.data import files, streaming
+    from aspc.data.sources import d4rl as d4rl_files
+    from aspc.data.sources import maze2d, minari, ogbench
 
     maze, _, query = name.partition("?")
     if maze in maze2d.NAMES:
         return partial(maze2d.load, maze, **_parsed(query))
-    if name in d4rl.datasets():
+    if name in tasks.datasets():
         return partial(d4rl_files.load, name)
     path = Path(name)
     if streaming.is_packed(path):

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from aspc.data import d4rl
+from aspc import tasks
 from aspc.errors import AspcError
 
 LOOKED_AT = 10_000  # rows that are looked at for lost digits
@@ -148,9 +148,9 @@ def action_bounds(
 
 def _check_sizes(observation: int, action: int, env: str | None, name: str) -> None:
     """An error where the data cannot be of the D4RL environment that it is said to be of."""
-    family = None if env is None else d4rl.family_of(env.split("?")[0])
+    family = None if env is None else tasks.family_of(env.split("?")[0])
     if family is not None:
-        facts = d4rl.FAMILIES[family]
+        facts = tasks.FAMILIES[family]
         if (observation, action) != (facts.observation_size, facts.action_size):
             raise AspcError(
                 f"{name}: observations have {observation} and actions {action} numbers, but those of {env} have "

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from aspc.data import cache
-from aspc.data.limits import read_json
+from aspc.data.readers.limits import read_json
 from aspc.errors import AspcError
 from aspc.io import replace_durably
 

@@ -22,11 +22,13 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from aspc.data import cache, d4rl, hdf5_data
-from aspc.data.array_files import ArrayFile
+from aspc import tasks
+from aspc.data import cache
 from aspc.data.dataset import Dataset, checked_flags
-from aspc.data.limited_reader import LimitedReader
-from aspc.data.limits import ReadLimits, memory_budget, size_text, too_large
+from aspc.data.readers import hdf5
+from aspc.data.readers.array_files import ArrayFile
+from aspc.data.readers.limited_reader import LimitedReader
+from aspc.data.readers.limits import ReadLimits, memory_budget, size_text, too_large
 from aspc.errors import AspcError
 
 Arrays = dict[str, Any]  # NumPy arrays by name
@@ -209,16 +211,16 @@ def _read_hdf5(path: Path, key_map: KeyMap, one_episode: bool, limits: ReadLimit
     import h5py
 
     with h5py.File(path, "r") as file:
-        stored = hdf5_data.stored_arrays(file, path.name, limits)
+        stored = hdf5.stored_arrays(file, path.name, limits)
         found, notes = resolve_keys(stored, key_map, path.name, one_episode)
         needed = decoding = 0
         for source in found.values():
             dataset = file[source]
-            stated = hdf5_data.check_dataset(dataset, f"{path.name}: {source!r}")
-            needed += hdf5_data.loading_bytes(dataset.dtype, stated // dataset.dtype.itemsize)
-            decoding = max(decoding, hdf5_data.decoding_bytes(dataset))
+            stated = hdf5.check_dataset(dataset, f"{path.name}: {source!r}")
+            needed += hdf5.loading_bytes(dataset.dtype, stated // dataset.dtype.itemsize)
+            decoding = max(decoding, hdf5.decoding_bytes(dataset))
         limits.require(needed + decoding, path.name)
-        arrays = {key: hdf5_data.copy_dataset(file[source], limits) for key, source in found.items()}
+        arrays = {key: hdf5.copy_dataset(file[source], limits) for key, source in found.items()}
         notes += notes_on_unused_arrays({key: file[key].shape or () for key in stored}, found)
         facts = read_facts(file.attrs.get(FACTS_KEY))
     return completed(arrays, notes, facts, path.name)
@@ -320,7 +322,7 @@ def _read_members(
     for key, info in members.items():
         with _open_member(archive, info, name) as file:
             header = _check_npy_header(file, info, f"{name}: {info.filename.removesuffix('.npy')!r}", key)
-            needed += hdf5_data.loading_bytes(header.dtype, math.prod(header.shape))
+            needed += hdf5.loading_bytes(header.dtype, math.prod(header.shape))
     limits.require(needed + 2 * PART_BYTES, name)
     return {key: _read_member(archive, info, name, limits) for key, info in members.items()}
 
@@ -394,7 +396,7 @@ def _check_npy_header(file: Any, info: zipfile.ZipInfo, name: str, key: str) -> 
     stated = math.prod(shape) * dtype.itemsize
     if min(shape, default=0) < 0 or stated > info.file_size:
         raise AspcError(f"{name} claims shape {shape}, but the file holds {info.file_size:,} bytes of it.")
-    if stated > hdf5_data.MAX_COMPRESSION * info.compress_size + 4096:
+    if stated > hdf5.MAX_COMPRESSION * info.compress_size + 4096:
         raise AspcError(f"{name} claims shape {shape}, but the file holds {info.compress_size:,} bytes of it.")
     if key in STORED_FACTS and stated > MAX_FACT_BYTES:
         raise AspcError(f"{name} has {stated:,} bytes, too large for metadata; remove it.")
@@ -540,7 +542,7 @@ def notes_on_unused_arrays(shapes: Mapping[str, tuple[int, ...]], found: Mapping
 
 def extract(path: Path, key_map: KeyMap, one_episode: bool = False, limits: ReadLimits | None = None) -> Extracted:
     """Read one file in this process. Raises whatever a format's library does where the file is damaged."""
-    from aspc.data import tables
+    from aspc.data.readers import tables
 
     readers = {
         HDF5_SUFFIXES: _read_hdf5,
@@ -601,7 +603,7 @@ def _read_folder(path: Path, key_map: KeyMap, reader: LimitedReader) -> Extracte
         for i, file in enumerate(files):
             arrays, found, facts = _read_episode(file, key_map, reader, taken)
             parts.append({key: array.copy() for key, array in arrays.items()})  # a mapping would keep its file open
-            taken += sum(hdf5_data.loading_bytes(array.dtype, array.size) for array in arrays.values())
+            taken += sum(hdf5.loading_bytes(array.dtype, array.size) for array in arrays.values())
             notes += [note for note in found if note not in notes]
             own = {key: facts[key] for key in NAMES if key in facts}
             names = names or own
@@ -660,7 +662,7 @@ def load(
     if env is None and "env" not in facts:
         shapes = np.shape(arrays["observations"]), np.shape(arrays["actions"])
         if len(shapes[0]) == 2 and len(shapes[1]) == 2:
-            env = d4rl.name_from_stem(stem, shapes[0][1], shapes[1][1])
+            env = tasks.name_from_stem(stem, shapes[0][1], shapes[1][1])
     given = {key: value for key, value in {**options, "env": env}.items() if value is not None}
     settings = {**facts, **given, "name": name or stem}
     dataset = Dataset.from_arrays(**arrays, **settings)

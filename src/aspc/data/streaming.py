@@ -25,11 +25,12 @@ from typing import Any
 
 import numpy as np
 
-from aspc.data import cache, d4rl, files
+from aspc import tasks
+from aspc.data import cache, files
 from aspc.data.dataset import Dataset, Transitions, action_bounds, checked_flags, episode_ends
 from aspc.data.files import KeyMap
-from aspc.data.limited_reader import LimitedReader
-from aspc.data.limits import read_json, size_text
+from aspc.data.readers.limited_reader import LimitedReader
+from aspc.data.readers.limits import read_json, size_text
 from aspc.errors import AspcError
 from aspc.io import replace_durably, write_atomically
 
@@ -195,7 +196,7 @@ def _open_hdf5(
         action_low = facts.get("action_low") if action_low is None else action_low
         action_high = facts.get("action_high") if action_high is None else action_high
         if env is None:
-            env = d4rl.name_from_stem(path.stem, stated["observation_size"], stated["action_size"])
+            env = tasks.name_from_stem(path.stem, stated["observation_size"], stated["action_size"])
         elif env == "none":
             env = None
         terminals = checked_flags("terminals", flags["terminals"], path.name)

@@ -19,7 +19,8 @@ from typing import Any, NamedTuple
 import gymnasium as gym
 import numpy as np
 
-from aspc.data import d4rl, minari, ogbench
+from aspc import tasks
+from aspc.data.sources import minari, ogbench
 from aspc.envs.packages import PRECISION_WARNING, quiet_packages, register_environments
 from aspc.errors import AspcError, MissingExtra, first_line, missing_module, unknown_name
 
@@ -40,7 +41,7 @@ DEFAULT_HORIZON = 1000  # where an environment has no step limit of its own
 def make_env(name: str) -> gym.Env[Any, Any]:
     """Make the environment of a dataset or of a Gymnasium id, with a flat Box observation."""
     name = name.split("?")[0]
-    family = d4rl.family_of(name)
+    family = tasks.family_of(name)
     if family is not None:
         return _make_d4rl(family)
     if ogbench.is_single_task(name):
@@ -162,7 +163,7 @@ def _flat(env: gym.Env[Any, Any], name: str) -> gym.Env[Any, Any]:
 
 
 def _known_names() -> list[str]:
-    return [*d4rl.datasets(), *gym.registry]
+    return [*tasks.datasets(), *gym.registry]
 
 
 class _Facts(NamedTuple):
@@ -187,9 +188,9 @@ def _probe(name: str) -> _Facts:
 
 def sizes(name: str) -> tuple[int, int]:
     """Numbers of an observation, and of an action."""
-    family = d4rl.family_of(name.split("?")[0])
+    family = tasks.family_of(name.split("?")[0])
     if family is not None:
-        return d4rl.FAMILIES[family].observation_size, d4rl.FAMILIES[family].action_size
+        return tasks.FAMILIES[family].observation_size, tasks.FAMILIES[family].action_size
     facts = _probe(name)
     return facts.observation_size, len(facts.action_low)
 
@@ -205,9 +206,9 @@ def check_sizes(name: str, found: tuple[int, int], data: tuple[int, int]) -> Non
 
 def action_bounds(name: str) -> tuple[np.ndarray, np.ndarray] | None:
     """Lowest and highest action of an environment, or None where it states none."""
-    family = d4rl.family_of(name.split("?")[0])
+    family = tasks.family_of(name.split("?")[0])
     if family is not None:
-        ones = np.ones(d4rl.FAMILIES[family].action_size, dtype=np.float32)
+        ones = np.ones(tasks.FAMILIES[family].action_size, dtype=np.float32)
         return -ones, ones
     low, high, *_ = _probe(name)
     return (low, high) if np.isfinite(low).all() and np.isfinite(high).all() else None
@@ -215,16 +216,16 @@ def action_bounds(name: str) -> tuple[np.ndarray, np.ndarray] | None:
 
 def horizon(name: str) -> int:
     """The step limit of an environment (1,000 where it has none)."""
-    family = d4rl.family_of(name.split("?")[0])
+    family = tasks.family_of(name.split("?")[0])
     if family is not None:
-        return d4rl.FAMILIES[family].horizon
+        return tasks.FAMILIES[family].horizon
     return _probe(name).step_limit or DEFAULT_HORIZON
 
 
 def is_continuing(name: str) -> bool:
     """Whether the datasets of this environment walk on without its episodes (Maze2d)."""
-    family = d4rl.family_of(name.split("?")[0])
-    return family is not None and d4rl.FAMILIES[family].continuing
+    family = tasks.family_of(name.split("?")[0])
+    return family is not None and tasks.FAMILIES[family].continuing
 
 
 def reference_scores(name: str) -> tuple[float, float] | None:
@@ -233,8 +234,8 @@ def reference_scores(name: str) -> tuple[float, float] | None:
     Where several D4RL datasets share an environment they share its scores, so a generated maze has them too.
     """
     name = name.split("?")[0]
-    family = d4rl.family_of(name)
-    for dataset in d4rl.datasets().values():
+    family = tasks.family_of(name)
+    for dataset in tasks.datasets().values():
         if dataset.family_name == family:
             return dataset.ref_min, dataset.ref_max
     for key, env_id in LOCOMOTION.items():

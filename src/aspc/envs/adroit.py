@@ -8,8 +8,8 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from aspc.data.d4rl import FAMILIES
 from aspc.errors import MissingExtra
+from aspc.tasks import FAMILIES
 
 PALM_WEIGHT = 0.2  # the package adds 0.1 times the palm's distance where D4RL subtracts it
 DROPPED_HEIGHT = 0.075

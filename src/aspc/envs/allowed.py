@@ -12,7 +12,8 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec, parse_env_id
 
-from aspc.data import d4rl, minari, ogbench
+from aspc import tasks
+from aspc.data.sources import minari, ogbench
 from aspc.envs.packages import register_environments
 
 KNOWN_PACKAGES = ("aspc", "gymnasium", "gymnasium_robotics", "ogbench")
@@ -34,7 +35,7 @@ def problem_with_name(env: str) -> str | None:
     if must_be_typed(env):
         return "it would import a module that the file chose"
     env = env.split("?")[0]
-    if d4rl.family_of(env) is not None or ogbench.is_single_task(env):
+    if tasks.family_of(env) is not None or ogbench.is_single_task(env):
         return None
     for spec in _registered_specs(env):
         if not _is_known(spec.entry_point):

@@ -10,9 +10,9 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from aspc.data.d4rl import FAMILIES
 from aspc.envs.maze2d import MAZES
 from aspc.errors import MissingExtra
+from aspc.tasks import FAMILIES
 
 CELL = 4.0  # metres; the ant starts at the centre of cell (1, 1), which is the origin
 WALL_HEIGHT = 2.0

@@ -73,7 +73,7 @@ def export(
 def contents(policy: Policy, format: Format) -> dict[str, bytes]:
     """The files of an exported policy by name; a single file has none."""
     if format == "onnx":
-        from aspc.export.onnx_graph import onnx_model
+        from aspc.export.onnx import onnx_model
 
         stated = {**metadata(policy), "on_invalid": "nan"}
         return {"": onnx_model(policy, stated).SerializeToString()}
@@ -126,10 +126,3 @@ def load_stablehlo(path: str | Path) -> Any:
     from aspc.export.stablehlo import load
 
     return load(Path(path))
-
-
-def main(argv: list[str]) -> int:
-    """`aspc export`."""
-    from aspc.export.command import run
-
-    return run(argv)

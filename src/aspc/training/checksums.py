@@ -7,7 +7,7 @@
 
 They are written before each checkpoint and at the end of a run. What is recorded is on disk by then, and neither new
 rows nor new columns change it: a kill at any time leaves a folder whose checksums are right. Checkpoints carry their
-own (see aspc.training.checkpoint).
+own (see aspc.training.checkpoints).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from aspc.errors import AspcError, OutsideTrouble
-from aspc.training.folder import (
+from aspc.training.run_folder import (
     CHECKSUMS,
     CONFIG,
     EVALUATIONS,

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from aspc.training.loop import COMPILER_OPTIONS, Loop
+from aspc.training.compiled_loop import COMPILER_OPTIONS, Loop
 
 RUNS = PartitionSpec("runs")  # an array's leading axis is cut into shares, one for each device
 EVERYWHERE = PartitionSpec()

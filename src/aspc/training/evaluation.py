@@ -19,7 +19,7 @@ import numpy as np
 
 from aspc.errors import AspcError
 from aspc.policy import Policy
-from aspc.training.worker import receive, rollouts, send
+from aspc.training.rollout_worker import receive, rollouts, send
 
 EnvFactory = Callable[[], Any]
 
@@ -88,7 +88,7 @@ class _Worker:
         # the folder where we are would come before a library of its name.
         modules = {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
         self.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "aspc.training.worker"],
+            [sys.executable, "-P", "-m", "aspc.training.rollout_worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.log,

@@ -31,12 +31,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from aspc import theory
-from aspc.algorithms.base import Spec, with_horizon
+from aspc.algorithms.interface import Spec, with_horizon
 from aspc.data import Dataset
 from aspc.errors import AspcError, OutsideTrouble
 from aspc.policy import Policy
-from aspc.training import checksums, folder, loggers
-from aspc.training.config import (
+from aspc.training import checksums, loggers, run_folder
+from aspc.training.compiled_loop import all_parts, with_overrides
+from aspc.training.packed_table import Layout
+from aspc.training.prepared_data import Data, Problem, dataset_facts, load_source, wishes
+from aspc.training.run import A_FUNCTION
+from aspc.training.run_config import (
     LARGEST_SEED,
     TrainOptions,
     check_values,
@@ -49,11 +53,7 @@ from aspc.training.config import (
     to_plain,
     with_kinds,
 )
-from aspc.training.folder import Row, columns, read_json, read_rows
-from aspc.training.loop import all_parts, with_overrides
-from aspc.training.problem import Data, Problem, dataset_facts, load_source, wishes
-from aspc.training.run import A_FUNCTION
-from aspc.training.table import Layout
+from aspc.training.run_folder import Row, columns, read_json, read_rows
 from aspc.training.trainer import Outcome, Place, Plan, Trainee, Trainer
 
 SCORES = ("return", "score")
@@ -193,7 +193,7 @@ def train_fleet(
     _check_names(members)
     _check_seeds(members)
     asked = _asked(algo, members, algorithms, options, env)
-    if (out / folder.CONFIG).exists():
+    if (out / run_folder.CONFIG).exists():
         fleet = Fleet(out)
         if fleet.config["asked"] != asked:
             raise AspcError(f"{out} holds another fleet; choose another folder.")
@@ -221,7 +221,7 @@ def train_fleet(
         "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         **environment_facts(),
     }
-    if (out / folder.CONFIG).exists():
+    if (out / run_folder.CONFIG).exists():
         for before, now in zip(fleet.config["datasets"], config["datasets"], strict=True):
             if before["fingerprint"] != now["fingerprint"]:
                 raise OutsideTrouble(f"{now['name']} is not what {out} was trained on (its content differs).")
@@ -229,7 +229,7 @@ def train_fleet(
             return fleet
         config = fleet.config
     else:
-        folder.create(out, config)
+        run_folder.create(out, config)
     plan = Plan(
         out,
         algo,
@@ -246,9 +246,9 @@ def train_fleet(
         vectorise=vectorise,
         isolate=True,
     )
-    with folder.written(out, plan.resume_with):
+    with run_folder.written(out, plan.resume_with):
         outcome = Trainer(plan, quiet, on_progress).go(None, options.steps)
-        folder.write_json(out / folder.RESULT, _result(Fleet(out), outcome))
+        run_folder.write_json(out / run_folder.RESULT, _result(Fleet(out), outcome))
         checksums.finish(out)
     fleet = Fleet(out)
     fleet.signal = outcome.signal
@@ -378,7 +378,7 @@ class Fleet:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        self.config: dict[str, Any] = read_json(self.path / folder.CONFIG, {})
+        self.config: dict[str, Any] = read_json(self.path / run_folder.CONFIG, {})
         if "members" not in self.config:
             raise AspcError(f"There is no fleet in {self.path}.")
         self._check()
@@ -386,12 +386,12 @@ class Fleet:
 
     def _check(self) -> None:
         """Refuses a damaged config."""
-        path = self.path / folder.CONFIG
-        folder.check_form(path, self.config, {"algo": str, "members": list, "datasets": list, "asked": str})
+        path = self.path / run_folder.CONFIG
+        run_folder.check_form(path, self.config, {"algo": str, "members": list, "datasets": list, "asked": str})
         for data in self.config["datasets"]:
-            folder.check_form(path, data, {"name": str, "source": (str, type(None)), "fingerprint": str})
+            run_folder.check_form(path, data, {"name": str, "source": (str, type(None)), "fingerprint": str})
         for member in self.config["members"]:
-            folder.check_form(path, member, {"name": str, "seed": int, "dataset": int, "settings": dict})
+            run_folder.check_form(path, member, {"name": str, "seed": int, "dataset": int, "settings": dict})
             if not 0 <= member["dataset"] < len(self.config["datasets"]):
                 raise AspcError(f"{path} is damaged: {member['name']!r} has a dataset that is not there.")
         _check_names(self.members)
@@ -412,22 +412,22 @@ class Fleet:
 
     def metrics(self, name: str) -> dict[str, np.ndarray]:
         """What was logged of a member, a row for each chunk, as arrays by column."""
-        return columns(self._rows(folder.METRICS, name))
+        return columns(self._rows(run_folder.METRICS, name))
 
     def evaluations(self, name: str) -> dict[str, np.ndarray]:
         """The evaluations of a member, as arrays by column."""
-        return columns(self._rows(folder.EVALUATIONS, name))
+        return columns(self._rows(run_folder.EVALUATIONS, name))
 
     @property
     def result(self) -> dict[str, Any] | None:
         """What the fleet came to; None while it is not finished."""
-        result = read_json(self.path / folder.RESULT, None)
+        result = read_json(self.path / run_folder.RESULT, None)
         if result is not None:
-            folder.check_form(self.path / folder.RESULT, result, {"steps": int, "members": dict})
+            run_folder.check_form(self.path / run_folder.RESULT, result, {"steps": int, "members": dict})
             for member in self.config["members"]:
                 own = result["members"].get(member["name"])
-                folder.check_form(
-                    self.path / folder.RESULT, own, {"status": str, "steps": int, "seconds": (int, float)}
+                run_folder.check_form(
+                    self.path / run_folder.RESULT, own, {"status": str, "steps": int, "seconds": (int, float)}
                 )
         return result
 
@@ -460,7 +460,7 @@ class Fleet:
 
 
 def _result(fleet: Fleet, outcome: Outcome) -> dict[str, Any]:
-    metrics, evaluations = (fleet._by_run(file) for file in (folder.METRICS, folder.EVALUATIONS))
+    metrics, evaluations = (fleet._by_run(file) for file in (run_folder.METRICS, run_folder.EVALUATIONS))
     shared = {
         "seconds": round(outcome.seconds, 3),
         "steps_per_second": outcome.steps_per_second,

@@ -31,16 +31,16 @@ from aspc.data.collect import Recorder
 from aspc.envs import make_env
 from aspc.errors import AspcError
 from aspc.policy import Policy
+from aspc.training.compiled_loop import Loop, Runs, Source, at, plan_chunk, run_chunk, usual_blocks
 from aspc.training.devices import Devices
-from aspc.training.folder import ONLINE, Run
 from aspc.training.loggers import LoggerName
-from aspc.training.loop import Loop, Runs, Source, at, plan_chunk, run_chunk, usual_blocks
-from aspc.training.problem import Tables, discount_of, transitions_of
-from aspc.training.table import pack
+from aspc.training.packed_table import pack
+from aspc.training.prepared_data import Tables, discount_of, transitions_of
+from aspc.training.run_folder import ONLINE, Run
 from aspc.training.trainer import CHECKPOINT_SECONDS, Chunk, Plan, Trainer, passed
 
 if TYPE_CHECKING:
-    from aspc.ope.runs import Trained
+    from aspc.assessment.trained_runs import Trained
 
 DEFAULT_NOISE = 0.1
 ONLINE_KEY = 2  # folded into the seed's key: other draws than offline ones

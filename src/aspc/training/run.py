@@ -12,13 +12,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from aspc import algorithms, envs, theory
-from aspc.algorithms.base import lost_horizons, with_horizon
+from aspc.algorithms.interface import lost_horizons, with_horizon
 from aspc.data.cache import as_file_name, said_if_slow
 from aspc.errors import AspcError, unknown_name
 from aspc.policy import WEIGHTS, Policy
 from aspc.presets import overrides
-from aspc.training import checksums, figure, folder, loggers
-from aspc.training.config import (
+from aspc.training import checksums, loggers, run_figure, run_folder
+from aspc.training.evaluation import Evaluator, WorkerFailed, episode_seeds
+from aspc.training.prepared_data import Data, Problem, dataset_facts, load_again, load_source, recorded_score_of, wishes
+from aspc.training.run_config import (
     TrainOptions,
     all_field_names,
     check_values,
@@ -27,17 +29,7 @@ from aspc.training.config import (
     to_plain,
     with_kinds,
 )
-from aspc.training.evaluation import Evaluator, WorkerFailed, episode_seeds
-from aspc.training.folder import Row, Run
-from aspc.training.problem import (
-    Data,
-    Problem,
-    dataset_facts,
-    load_again,
-    load_source,
-    recorded_score_of,
-    wishes,
-)
+from aspc.training.run_folder import Row, Run
 from aspc.training.trainer import Diverged, Interrupted, Place, Plan, Trainee, Trainer, use_compilation_cache
 
 __all__ = ["Diverged", "Interrupted", "evaluate", "resume_run", "start_run", "train", "use_compilation_cache"]
@@ -188,9 +180,9 @@ def start_run(
         "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         **environment_facts(),
     }
-    folder.create(path, config)
+    run_folder.create(path, config)
     place = Place(data, problem, environment)
-    with folder.undone_if_nothing_came_of_it(path):
+    with run_folder.undone_if_nothing_came_of_it(path):
         return _train(path, config, algorithm, place, options, quiet, 0, options.steps)
 
 
@@ -199,7 +191,9 @@ def resume_run(path: Path, dataset: Any, algo: Any, env: Any, steps: int | None,
     run = Run(path)
     config = run.config
     if "finetuned_from" in config:
-        raise AspcError(f"{path} was trained online; continue it with: {folder.resume_command('finetune', path, None)}")
+        raise AspcError(
+            f"{path} was trained online; continue it with: {run_folder.resume_command('finetune', path, None)}"
+        )
     if algo:
         _check_same_algorithm(run, algo)
     algorithm = recorded_algorithm(config, None if isinstance(algo, str) else algo)
@@ -276,7 +270,7 @@ def _whole(what: str) -> Iterator[None]:
     try:
         yield
     except (TypeError, ValueError, ArithmeticError, AttributeError) as error:
-        raise AspcError(f"The run's {folder.CONFIG} is damaged: {what} cannot be what it says.") from error
+        raise AspcError(f"The run's {run_folder.CONFIG} is damaged: {what} cannot be what it says.") from error
 
 
 def default_folder(dataset: str, algo: str) -> Path:
@@ -314,9 +308,11 @@ def _train(
         {},
         options,
         config,
-        resume_with=folder.resume_command("train", path, place.env, last_step if last_step != options.steps else None),
+        resume_with=run_folder.resume_command(
+            "train", path, place.env, last_step if last_step != options.steps else None
+        ),
     )
-    with folder.written(path, plan.resume_with):
+    with run_folder.written(path, plan.resume_with):
         outcome = Trainer(plan, quiet).go(first_step, last_step)
         return leave_result(path, {"steps": outcome.step}, outcome.seconds, options)
 
@@ -327,11 +323,11 @@ def leave_result(path: Path, steps: Mapping[str, int], seconds: float, options: 
         **steps,
         "seconds": round(seconds, 3),
         "matmul_precision": options.matmul_precision,
-        **folder.summary(folder.read_rows(path / folder.EVALUATIONS), list(options.seeds)),
+        **run_folder.summary(run_folder.read_rows(path / run_folder.EVALUATIONS), list(options.seeds)),
     }
     run = Run(path)
-    figure.draw(run)
-    folder.write_json(path / folder.RESULT, result)
+    run_figure.draw(run)
+    run_folder.write_json(path / run_folder.RESULT, result)
     checksums.finish(path)
     return run
 
@@ -354,7 +350,7 @@ def evaluate(
         environment, facts = env or run.env, run.config["dataset"]
     if environment is None or environment == A_FUNCTION:
         raise AspcError(f"{Path(run)} names no environment to evaluate in; give one with --env.")
-    if (Path(run) / folder.CHECKSUMS).exists():  # runs of older versions have none
+    if (Path(run) / run_folder.CHECKSUMS).exists():  # runs of older versions have none
         checksums.verify(Path(run))
     rows: list[Row] = []
     score = recorded_score_of(facts, environment)

@@ -24,19 +24,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from aspc import plugins
-from aspc.algorithms.base import PolicyExport, Spec
+from aspc.algorithms.interface import PolicyExport, Spec
 from aspc.errors import AspcError
 from aspc.policy import Policy
-from aspc.training import folder
-from aspc.training.checkpoint import Checkpoints
+from aspc.training import run_folder
+from aspc.training.algorithm_checks import check_contract
+from aspc.training.checkpoints import Checkpoints
 from aspc.training.checksums import Checksums
-from aspc.training.config import TrainOptions, flat_values
-from aspc.training.contract import check_contract
-from aspc.training.devices import Devices
-from aspc.training.evaluation import EnvFactory, Evaluator, PendingEvaluation, WorkerFailed, episode_seeds
-from aspc.training.folder import Row, RowFile
-from aspc.training.loggers import Logged, Logger, open_loggers
-from aspc.training.loop import (
+from aspc.training.compiled_loop import (
     Loop,
     Piece,
     Runs,
@@ -48,8 +43,13 @@ from aspc.training.loop import (
     usual_blocks,
     with_overrides,
 )
-from aspc.training.problem import Data, Problem, Tables, score_of, shared_tables, warnings_of
-from aspc.training.progress import Progress
+from aspc.training.devices import Devices
+from aspc.training.evaluation import EnvFactory, Evaluator, PendingEvaluation, WorkerFailed, episode_seeds
+from aspc.training.loggers import Logged, Logger, open_loggers
+from aspc.training.prepared_data import Data, Problem, Tables, score_of, shared_tables, warnings_of
+from aspc.training.run_config import TrainOptions, flat_values
+from aspc.training.run_folder import Row, RowFile
+from aspc.ui import Progress
 
 CHECKPOINT_SECONDS = 60.0
 
@@ -223,7 +223,7 @@ class Trainer:
         use_compilation_cache()
         path = self.plan.path
         with ExitStack() as stack:
-            stack.callback(folder.lock(path).release)
+            stack.callback(run_folder.lock(path).release)
             self.checkpoints = Checkpoints(path / "checkpoints", self.options.checkpoints_to_keep)
             stack.callback(self.checkpoints.close)
             if first_step is None:
@@ -232,8 +232,8 @@ class Trainer:
                     raise AspcError(f"{path} has trained {first_step:,} steps already; give more with --steps.")
             self._recall_status(first_step)
             self.checksums = Checksums(path, first_step, self._sizes_of_growing_files(first_step))
-            self.metrics = RowFile(path / folder.METRICS, first_step)
-            self.evaluations = RowFile(path / folder.EVALUATIONS, first_step)
+            self.metrics = RowFile(path / run_folder.METRICS, first_step)
+            self.evaluations = RowFile(path / run_folder.EVALUATIONS, first_step)
             self.progress = stack.enter_context(_closing(Progress(last_step, first_step, self.quiet)))
             self.loggers = [self._open_loggers(trainee, first_step) for trainee in self.trainees]
             for logger in (logger for loggers in self.loggers for logger in loggers):
@@ -461,12 +461,12 @@ class Trainer:
         """What a checkpoint does not say: who has failed, and how long it took so far."""
         failures = {self.trainees[i].name: failure._asdict() for i, failure in self.failures.items()}
         status = {"seconds": round(self._seconds(), 3), "failures": failures}
-        folder.write_json(self.plan.path / folder.STATUS, status)
+        run_folder.write_json(self.plan.path / run_folder.STATUS, status)
 
     def _recall_status(self, first_step: int) -> None:
         """Runs that had failed when the checkpoint was made stay failed; later failures will happen again."""
-        path, names = self.plan.path / folder.STATUS, [trainee.name for trainee in self.trainees]
-        status = folder.read_json(path, {"seconds": 0.0, "failures": {}})
+        path, names = self.plan.path / run_folder.STATUS, [trainee.name for trainee in self.trainees]
+        status = run_folder.read_json(path, {"seconds": 0.0, "failures": {}})
         try:
             self.began = time.monotonic() - (float(status["seconds"]) if first_step else 0.0)
             failures = {names.index(name): Failure(**failure) for name, failure in status["failures"].items()}

@@ -1,0 +1,71 @@
+"""What several algorithms share: the pieces of TD learning, twin critics, and policies that are one network."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+from jax.lax import stop_gradient as sg
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from aspc.algorithms.interface import Batch, PolicyExport, Spec
+from aspc.networks import MLP, Critic, Ensemble, ensemble, mlp
+from aspc.optim import Adam, Minimized
+
+
+def make_critics(key: PRNGKeyArray, spec: Spec, hidden: Sequence[int], **options: Any) -> Ensemble:
+    """Twin critics Q_k(s, a); the options are those of `mlp`."""
+    return ensemble(lambda k: Critic(mlp(k, spec.obs_dim + spec.act_dim, hidden, 1, **options)), key)
+
+
+def bootstrap(batch: Batch, discount: float, next_q: Float[Array, "batch"]) -> Float[Array, "batch"]:
+    """y = r + γ·(1 − done)·q'."""
+    return batch.rewards + discount * batch.masks * next_q
+
+
+def fit_critics(adam: Adam, critics: Ensemble, opt_state: Any, batch: Batch, y: Float[Array, "batch"]) -> Minimized:
+    """One step on Σ_k mean (Q_k(s, a) − y)²; `aux` holds Q(s, a) before it, [critics, batch]."""
+
+    def loss(critics: Ensemble) -> tuple[Array, Array]:
+        q = critics(batch.observations, batch.actions)
+        return jnp.square(q - y).mean(1).sum(), q
+
+    return adam.minimize(loss, critics, opt_state)
+
+
+def expectile_loss(advantage: Float[Array, "batch"], expectile: float) -> Float[Array, ""]:
+    """E[|τ − 1(A < 0)|·A²], A = q − V: V becomes the expectile τ of q."""
+    return (jnp.abs(expectile - (advantage < 0)) * jnp.square(advantage)).mean()
+
+
+def smaller(q: Float[Array, "2 batch"]) -> Float[Array, "batch"]:
+    """min_k Q_k of twin critics where a derivative is taken.
+
+    It is a selection: the derivative of `q.min(0)` divides by how many critics equal the minimum, which is 0/0 where a
+    compiler computes Q twice and rounds it differently.
+    """
+    return jnp.where(q[0] < q[1], q[0], q[1])
+
+
+def mean_abs(q: Float[Array, "batch"]) -> Float[Array, ""]:
+    """E|Q|, which normalises Q wherever a scale weighs it; it carries no gradient."""
+    return sg(jnp.abs(q).mean())
+
+
+def mlp_arrays(net: MLP, prefix: str = "") -> dict[str, Array]:
+    """The arrays of an MLP (or an ensemble of them) under the names by which a policy finds them."""
+    arrays: dict[str, Array] = {}
+    for i, layer in enumerate(net.layers):
+        arrays |= {f"{prefix}layers.{i}.weight": layer.weight, f"{prefix}layers.{i}.bias": layer.bias}
+    for i, norm in enumerate(net.norms):
+        arrays |= {f"{prefix}norms.{i}.weight": norm.scale, f"{prefix}norms.{i}.bias": norm.bias}
+    return arrays
+
+
+def deterministic_policy(net: MLP) -> PolicyExport:
+    """Acts with tanh(MLP(s))."""
+    settings: dict[str, Any] = {"activation": "relu", "output": "tanh"}
+    if net.norms:
+        settings["layer_norm_eps"] = net.norms[0].eps
+    return PolicyExport("deterministic", mlp_arrays(net), settings)

@@ -1,0 +1,90 @@
+"""An HDF5 file of any size, read a stretch of rows at a time: the child's side of packing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from aspc.data import files
+from aspc.data.readers import hdf5
+from aspc.data.readers.limits import MEMORY_VARIABLE, ReadLimits, size_text
+from aspc.errors import AspcError, first_line
+
+FLAGS = ("terminals", "timeouts", "episodes")
+
+
+class HDF5Log:
+    """An open file whose stated sizes have been checked. Only its flags are read as a whole."""
+
+    def __init__(self, path: Path, key_map: files.KeyMap, limits: ReadLimits) -> None:
+        import h5py
+
+        try:
+            self._file = h5py.File(path, "r")
+        except OSError as error:
+            raise AspcError(f"{path}: the file is absent, damaged or not HDF5 ({first_line(error)}).") from error
+        self._path, self._limits = path, limits
+        stored = hdf5.stored_arrays(self._file, path.name, limits)
+        self._found, notes = files.resolve_keys(stored, key_map, path.name)
+        needed = 0
+        for key, source in self._found.items():
+            dataset = self._file[source]
+            stated = hdf5.check_dataset(dataset, f"{path.name}: {source!r}")
+            needed += (2 * stated if key in FLAGS else 0) + hdf5.decoding_bytes(dataset)
+        if needed > limits.budget_bytes:
+            raise AspcError(
+                f"{path.name}: reading it in parts takes {size_text(needed)} of memory, but only "
+                f"{size_text(limits.budget_bytes)} may be used; write it again with smaller chunks, or raise the limit "
+                f"with {MEMORY_VARIABLE}."
+            )
+        sizes = {key: len(self._file[source]) for key, source in self._found.items()}
+        if len(set(sizes.values())) != 1:
+            raise AspcError(f"{path.name}: its arrays differ in length: {sizes}.")
+        if any(self._file[self._found[key]].ndim != 2 for key in ("observations", "actions")):
+            raise AspcError(f"{path.name}: observations and actions must have two axes (rows, features).")
+        self._datasets = {key: self._with_chunk_cache(source) for key, source in self._found.items()}
+        shapes = {key: self._file[key].shape or () for key in stored}
+        self._notes = [*notes, *files.notes_on_unused_arrays(shapes, self._found)]
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def _with_chunk_cache(self, source: str) -> Any:
+        """Open a dataset with a cache for one row of chunks, so that stretches which cut one decompress it once."""
+        import h5py
+
+        dataset = self._file[source]
+        if dataset.chunks is None:
+            return dataset
+        across = int(np.prod([-(-n // c) for n, c in zip(dataset.shape[1:], dataset.chunks[1:], strict=True)]))
+        chunk = int(np.prod(dataset.chunks, dtype=object)) * dataset.dtype.itemsize
+        access = h5py.h5p.create(h5py.h5p.DATASET_ACCESS)
+        access.set_chunk_cache(521, min(across * chunk + 1, self._limits.budget_bytes), 0.75)
+        return h5py.Dataset(h5py.h5d.open(self._file.id, source.encode(), access))
+
+    def description(self) -> dict[str, Any]:
+        """Return what is known of the whole: rows, sizes, notes, facts, and which arrays there are."""
+        return {
+            "keys": list(self._found),
+            "rows": len(self._datasets["observations"]),
+            "observation_size": self._datasets["observations"].shape[1],
+            "action_size": self._datasets["actions"].shape[1],
+            "notes": self._notes,
+            "facts": files.read_facts(self._file.attrs.get(files.FACTS_KEY)),
+        }
+
+    def flags(self) -> dict[str, np.ndarray]:
+        """Return the flags and episode numbers of all rows."""
+        return {key: self.read(key, slice(None)) for key in FLAGS if key in self._found}
+
+    def read(self, key: str, rows: slice) -> np.ndarray:
+        """Return a stretch of rows of an array."""
+        try:
+            if rows == slice(None):
+                return hdf5.copy_dataset(self._datasets[key], self._limits)
+            return np.asarray(self._datasets[key][rows])
+        except OSError as error:
+            raise AspcError(f"{self._path}: {self._found[key]!r} is damaged ({first_line(error)}).") from error

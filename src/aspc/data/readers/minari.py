@@ -1,0 +1,149 @@
+"""The files of Minari's store, read with Minari's own readers in the process that `LimitedReader` starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from aspc.data.readers.array_files import ArrayFile
+from aspc.data.readers.limits import ReadLimits, read_json
+from aspc.errors import AspcError
+
+if TYPE_CHECKING:
+    from gymnasium.envs.registration import EnvSpec
+
+METADATA = "metadata.json"
+
+
+def read_episodes(path: Path, limits: ReadLimits, *, name: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Read all episodes of a Minari dataset, one after the other.
+
+    Args:
+        path: the dataset's data folder.
+        limits: the memory budget, and where progress is reported.
+        name: the dataset's id, for messages.
+
+    Returns:
+        What the metadata states (layout, scores, whether there is an environment), and the arrays `observations` (one
+        more per episode than `rewards`), `actions`, `rewards`, `terminals`, `steps` (per episode) and, where the
+        action space is bounded, `action_low` and `action_high`.
+
+    Raises:
+        AspcError: the dataset is damaged, too large, or has other spaces than this library can use.
+    """
+    import gymnasium as gym
+    from minari import MinariDataset
+
+    try:
+        check_metadata(path)
+        source = MinariDataset(path)
+        space, actions = source.observation_space, source.action_space
+        if not isinstance(actions, gym.spaces.Box):
+            raise AspcError(f"{name}: its actions are {actions}; this library is for continuous (Box) ones.")
+        described = {
+            "layout": _flat_order(space, name),
+            "scores": {key: source.storage.metadata.get(f"{key}_score") for key in ("ref_min", "ref_max")},
+            **_described_environment(source),
+        }
+        arrays = _EpisodeWriter(name, limits)
+        for episode in source.iterate_episodes():
+            arrays.append(_episode(episode, space))
+        low, high = actions.low.ravel(), actions.high.ravel()
+        bounded = np.isfinite(low).all() and np.isfinite(high).all()
+        return described, {**arrays.arrays(), **({"action_low": low, "action_high": high} if bounded else {})}
+    except (AspcError, MemoryError):
+        raise
+    except Exception as error:  # a boundary: a damaged folder raises whatever its reader does
+        detail = " ".join(str(error).split())[:200] or type(error).__name__
+        raise AspcError(f"The Minari dataset {name} cannot be read: {detail}.") from error
+
+
+def check_metadata(path: Path) -> None:
+    """Raise ValueError where the metadata is too long or states no spaces: Minari would make the environment then."""
+    metadata = read_json(path / METADATA)
+    for key in ("observation_space", "action_space"):
+        if not isinstance(metadata, dict) or not isinstance(metadata.get(key), str):
+            raise ValueError(f"its metadata has no {key}")
+
+
+def evaluation_spec(source: Any) -> EnvSpec | None:
+    """Return the specification of the environment to evaluate in, or else of the one that made the data."""
+    return getattr(source, "_eval_env_spec", None) or source.env_spec
+
+
+def _described_environment(source: Any) -> dict[str, Any]:
+    from aspc.envs.allowed import problem_with_spec
+
+    spec = evaluation_spec(source)
+    return {
+        "has_environment": spec is not None,
+        "environment_problem": None if spec is None else problem_with_spec(spec),
+    }
+
+
+class _EpisodeWriter:
+    """Episodes that are appended to one file per array."""
+
+    def __init__(self, name: str, limits: ReadLimits) -> None:
+        self._name, self._limits, self._bytes = name, limits, 0
+        self._files: dict[str, ArrayFile] = {}
+        self._parts: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {}
+        self._rows: dict[str, int] = {}
+        self._steps: list[int] = []
+
+    def append(self, episode: dict[str, np.ndarray]) -> None:
+        self._bytes += 2 * sum(array.nbytes for array in episode.values())
+        self._limits.require(self._bytes, self._name, at_least=True)
+        self._limits.progress()
+        for key, array in episode.items():
+            part = (array.dtype, array.shape[1:])
+            if self._parts.setdefault(key, part) != part:
+                raise ValueError(f"its episodes differ in the size or kind of {key}")
+            self._files.setdefault(key, ArrayFile()).write(array)
+            self._rows[key] = self._rows.get(key, 0) + len(array)
+        self._steps.append(len(episode["rewards"]))
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        whole = {
+            key: self._files[key].array(dtype, (self._rows[key], *rest)) for key, (dtype, rest) in self._parts.items()
+        }
+        return {**whole, "steps": np.array(self._steps, dtype=np.int64)}
+
+
+def _flat_order(space: Any, name: str) -> str:
+    """Return how a structured observation is laid out flat, or "" for one that is flat already."""
+    import gymnasium as gym
+
+    if isinstance(space, gym.spaces.Box) and space.shape is not None and len(space.shape) == 1:
+        return ""
+    if isinstance(space, gym.spaces.Box):
+        return f"all {space.shape} numbers, last axis fastest"
+    if isinstance(space, gym.spaces.Dict) and all(isinstance(s, gym.spaces.Box) for s in space.spaces.values()):
+        return ", ".join(f"{key} ({int(np.prod(part.shape or ()))})" for key, part in space.spaces.items())
+    raise AspcError(f"{name}: its observations are {space}; only Box and Dict of Box spaces work.")
+
+
+def _flatten(space: Any, values: Any) -> np.ndarray:
+    """Return the observations of one episode as [T + 1, size]."""
+    import gymnasium as gym
+
+    if isinstance(space, gym.spaces.Dict):
+        return np.concatenate([_flatten(part, values[key]) for key, part in space.spaces.items()], axis=1)
+    return np.asarray(values).reshape(len(values), -1)
+
+
+def _episode(episode: Any, space: Any) -> dict[str, np.ndarray]:
+    steps = len(episode.rewards)
+    arrays = {
+        "observations": _flatten(space, episode.observations),
+        "actions": np.asarray(episode.actions, dtype=np.float32).reshape(steps, -1),
+        "rewards": np.asarray(episode.rewards, dtype=np.float64),
+        "terminals": np.asarray(episode.terminations, dtype=bool),
+    }
+    if any(array.dtype.kind not in "fiub" for array in arrays.values()):
+        raise ValueError("it holds more than numbers")
+    if len(arrays["observations"]) != steps + 1 or arrays["terminals"].shape != (steps,):
+        raise ValueError("the arrays of an episode differ in length")
+    return arrays

@@ -1,0 +1,245 @@
+"""The trust report: its quantities by hand and by brute force, and the page of runs with and without critics."""
+
+from __future__ import annotations
+
+import dataclasses
+import html
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+import aspc
+from aspc.__main__ import main
+from aspc.assessment import trust_measures
+from aspc.assessment.trained_runs import dataset_of
+from aspc.assessment.trust_page import page
+from aspc.assessment.trust_report import (
+    Finding,
+    Report,
+    Subject,
+    action_names,
+    inspect_subject,
+    level_of,
+    monitored,
+    theory,
+    values,
+)
+from aspc.cli.inspect import text
+from aspc.policy import Policy
+from tiny import TINY, make_dataset
+
+# ---------------------------------------------------------------------------------------------------------------
+# Quantities
+# ---------------------------------------------------------------------------------------------------------------
+
+
+def test_nearest_is_brute_force():
+    rng = np.random.default_rng(0)
+    queries, references = rng.normal(size=(300, 3)), rng.normal(size=(500, 3))
+    indices, distances = trust_measures.nearest(queries, references, 4)
+    apart = np.linalg.norm(queries[:, None] - references[None], axis=-1)
+    np.testing.assert_array_equal(indices, np.argsort(apart, axis=1)[:, :4])
+    np.testing.assert_allclose(distances, np.sort(apart, axis=1)[:, :4], atol=1e-6)
+
+
+def test_a_state_is_not_its_own_neighbour():
+    points = np.asarray([[0.0], [1.0], [3.0], [7.0]])
+    rows = np.arange(4)
+    indices, distances = trust_measures.nearest(points, points, 1, same=(rows, rows))
+    np.testing.assert_array_equal(indices[:, 0], [1, 0, 1, 2])
+    np.testing.assert_allclose(distances[:, 0], [1, 1, 2, 4])
+    everyone, _ = trust_measures.nearest(points, points, 10, same=(rows, rows))
+    assert everyone.shape == (4, 3)
+
+
+def test_distance_is_to_the_nearest_of_the_neighbours_actions():
+    actions = np.asarray([[0.0, 0.0], [0.5, 0.5]])
+    neighbours = np.asarray([[[0.3, 0.4], [1.0, 0.0]], [[0.5, 0.5], [-1.0, -1.0]]])
+    found = trust_measures.distance_to_actions(actions, neighbours)
+    np.testing.assert_allclose(found.total, [0.5, 0.0], atol=1e-12)
+    np.testing.assert_allclose(found.by_dimension, [[0.3, 0.4], [0.0, 0.0]], atol=1e-12)
+
+
+def test_share_beyond_is_5_percent_for_the_data_itself():
+    data = np.random.default_rng(0).exponential(size=10_000)
+    assert trust_measures.share_beyond(data, data) == pytest.approx(0.05, abs=1e-3)
+    assert trust_measures.share_beyond(data + 100, data) == 1.0
+
+
+def test_saturation_counts_both_bounds():
+    actions = np.asarray([[1.0, 0.0], [-1.0, 0.5], [0.0, 0.9995], [0.99, -0.2]])
+    np.testing.assert_allclose(trust_measures.saturation(actions), [0.5, 0.25])
+
+
+def test_calibration_by_hand():
+    found = trust_measures.calibration(np.asarray([3.0, 5.0, 10.0]), np.asarray([1.0, 3.0, 5.0]))
+    assert found.mean_q == 6
+    assert found.bias == 3
+    assert found.bias_in_stds == pytest.approx(3 / np.sqrt(8 / 3))
+    assert found.correlation == pytest.approx(14 / np.sqrt(26 * 8))
+    assert found.above_best == pytest.approx(1 / 3)
+    flat = trust_measures.calibration(np.asarray([1.0, 2.0]), np.asarray([4.0, 4.0]))
+    assert np.isnan(flat.correlation)
+    assert np.isnan(flat.bias_in_stds)
+
+
+def test_impossible_values_disagreement_and_the_worst():
+    assert trust_measures.shares_outside(np.asarray([-1.0, 0.0, 10.05, 12.0]), (0.0, 10.0)) == (0.25, 0.25)
+    spread = trust_measures.disagreement(np.asarray([[1.0, 5.0, 2.0], [3.0, 5.0, 8.0]]))
+    np.testing.assert_allclose(spread, [1, 0, 3])
+    np.testing.assert_array_equal(trust_measures.worst(spread, 2), [2, 0])
+
+
+def test_the_verdict_says_the_worst_first():
+    def verdict(*levels):
+        return Report([], [Finding(level, f"part {i}", "") for i, level in enumerate(levels)], {}).verdict
+
+    assert verdict("good", "worry", "look") == "Do not rely on this policy before you have looked at: part 1, part 2."
+    assert verdict("good", "look") == "No alarm, but look at: part 1."
+    assert verdict("good", "unknown").startswith("Nothing here speaks against this policy (not checked: part 1)")
+    assert [level_of(x, (0.1, 0.5)) for x in (0.1, 0.5, 0.6)] == ["good", "look", "worry"]
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Runs
+# ---------------------------------------------------------------------------------------------------------------
+
+HOSTILE = "<img src=x onerror=alert(1)>&$x_{"
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory):
+    data = make_dataset(name="log")
+    path = tmp_path_factory.mktemp("inspect") / "log.npz"
+    names = ("observations", "actions", "rewards", "terminals", "timeouts")
+    np.savez(path, **{name: getattr(data, name) for name in names})
+    return path
+
+
+@pytest.fixture(scope="module")
+def run(log):
+    """Two seeds of TD3+BC in a folder with a hostile name."""
+    options = {"log_every": 40, "quiet": True, "tensorboard": False, "env": None}
+    return aspc.train(str(log), "td3_bc", out=log.parent / HOSTILE, steps=40, seeds=[3, 4], **options, **TINY)
+
+
+def test_the_page_and_the_numbers_of_a_run(run, tmp_path, capsys):
+    page = tmp_path / "trust.html"
+    assert main(["inspect", str(run.path), "--seed", "4", "--states", "200", "--json", "--out", str(page)]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert [f["about"] for f in result["findings"]] == [
+        "distance from the data",
+        "saturation",
+        "over-estimation",
+        "disagreement of the critics",
+        "theory",
+    ]
+    assert all(f["level"] != "unknown" for f in result["findings"])
+    numbers = result["numbers"]
+    assert len(numbers["disagreeing"]["worst"]) == 10
+    assert numbers["theory"]["theory_prop1_upper"] <= 1
+    assert 0 < numbers["values"]["states_with_return"] <= 200
+    shown = page.read_text()
+    assert HOSTILE not in shown
+    assert html.escape(HOSTILE) in shown
+    assert html.escape(result["verdict"]) in shown
+    assert shown.count("data:image/png;base64,") == 5
+    assert "http" not in shown.replace("http-equiv", "")
+
+
+def test_the_critics_are_those_of_the_policys_own_state(run):
+    """Q and the policy come from one checkpoint: the actor of that state acts as the saved policy does."""
+    subject = Subject.of(run.path / "policy" / "seed4", dataset_of([run.path], None, {}), 50)
+    rows = (subject.observations - subject.policy.observation_mean) / subject.policy.observation_std
+    np.testing.assert_allclose(subject.state.actor(rows), subject.actions, atol=1e-5)
+    assert subject.critics(subject.observations, subject.logged).shape == (2, 50)
+    assert subject.trained.same_data
+    columns = monitored(subject)
+    assert np.std(columns["theory_delta_q"]) > 0  # other batches
+
+
+def test_actions_are_seen_in_the_policys_units_whatever_bounds_the_data_have(run):
+    data = dataset_of([run.path], None, {})
+    folder = run.path / "policy" / "seed4"
+    for factor in (0.5, 3.0):
+        other = dataclasses.replace(data, action_low=factor * data.action_low, action_high=factor * data.action_high)
+        subject = Subject.of(folder, other, 50)
+        np.testing.assert_array_equal(subject.actions, Subject.of(folder, data, 50).actions)
+        np.testing.assert_array_equal(subject.logged, Subject.of(folder, data, 50).logged)
+
+
+def test_critics_that_still_rise_are_no_over_estimation(tmp_path):
+    data = make_dataset(rewards=np.linspace(1, 3, 600), terminals=np.zeros(600, bool), action_names=["valve", "fan"])
+    options = {"log_every": 40, "quiet": True, "tensorboard": False, "env": None}
+    short = aspc.train(data, "td3_bc", out=tmp_path / "run", steps=40, **options, **TINY)
+    report = inspect_subject(Subject.of(short.path / "policy" / "seed0", data, 100))
+    (finding,) = [f for f in report.findings if f.about == "over-estimation"]
+    assert finding.level == "look"
+    assert "0.0 % of Q(s, π(s)) is above what the logged rewards allow, and 100.0 % below" in finding.text
+    assert "has not settled" in finding.text
+    assert report.action_names == ("valve", "fan")
+    hostile = dataclasses.replace(report, action_names=("$x_{$", "fan"))  # no formula
+    assert "data:image/png;base64," in page(hostile, data.observations[:100])
+    for names in (3, ["valve"], ["valve", 3]):
+        policy = Policy.load(short.path / "policy" / "seed0")
+        assert action_names(dataclasses.replace(policy, info={"action_names": names})) == ()
+
+
+def test_what_cannot_be_known_is_said(run, log, tmp_path, capsys):
+    lone = tmp_path / "lone"
+    shutil.copytree(run.path / "policy" / "seed3", lone)
+    out = ["--states", "100", "--quiet", "--out", str(tmp_path / "t.html")]
+    assert main(["inspect", str(lone), "--dataset", str(log), *out]) == 0
+    shown = capsys.readouterr().out
+    assert "without a run's folder" in " ".join(shown.split())
+    assert "not checked: over-estimation" in shown or "look" in shown
+    options = {"log_every": 20, "quiet": True, "tensorboard": False, "env": None}
+    small = {"actor_hidden_dim": 16, "batch_size": 16}
+    no_q = aspc.train(make_dataset(seed=1), "bc", out=tmp_path / "bc", steps=40, seeds=[0, 1], **options, **small)
+    assert main(["inspect", str(no_q.path), "--dataset", str(log), *out]) == 0
+    shown = capsys.readouterr().out
+    assert "bc learns no Q" in shown
+    assert "row by row" in shown
+
+
+def test_without_a_checkpoint_the_monitors_log_is_used(run, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(run.path, copy)
+    shutil.rmtree(copy / "checkpoints")
+    dataset = dataset_of([copy], None, {})
+    subject = Subject.of(copy / "policy" / "seed3", dataset, 20)
+    assert theory(subject)[0].level == "unknown"
+    assert "no checkpoint of step 40" in values(subject)[0].text
+    header, *rows = "step,seed,theory_delta_q,theory_kappa_star", "20,3,0.5,0.25", "20,4,9,9", "40,3,nan,nan"
+    (copy / "metrics.csv").write_text("\n".join([header, *rows]) + "\n")
+    finding, numbers, _ = theory(subject)
+    assert numbers == {"theory_delta_q": 0.5, "theory_kappa_star": 0.25}
+    assert finding.level == "good"
+
+
+def test_mistakes_are_one_sentence(run, log, tmp_path, capsys):
+    def refused(*argv):
+        assert main(["inspect", *argv]) == 2
+        said = capsys.readouterr().err.splitlines()
+        assert len(said) == 1
+        return said[0]
+
+    assert "no policy" in refused(str(tmp_path))
+    assert "no policy of seed 9" in refused(str(run.path), "--seed", "9")
+    assert "at least 1" in refused(str(run.path), "--states", "0")
+    assert "cannot be written" in refused(str(run.path), "--out", f"{log}/trust.html")
+    lone = tmp_path / "lone"
+    shutil.copytree(run.path / "policy" / "seed3", lone)
+    assert "--dataset" in refused(str(lone))
+    other = tmp_path / "other.npz"
+    data = make_dataset(obs=3)
+    np.savez(other, **{k: getattr(data, k) for k in ("observations", "actions", "rewards", "terminals", "timeouts")})
+    assert "4 observation" in refused(str(run.path), "--dataset", str(other))
+
+
+def test_the_terminal_gets_no_control_characters():
+    report = Report([("policy", "a\x1b[2J")], [Finding("look", "x", "y\x07 z")], {})
+    assert "\x1b" not in text(report)
+    assert "\x07" not in text(report)

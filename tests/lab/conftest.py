@@ -1,0 +1,55 @@
+"""A bench that was never interrupted, and a way to start one as a program."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import tiny_suites  # noqa: F401  (registers the suites in this process)
+from filelock import FileLock
+
+from aspc.lab.commands.bench import main as bench
+
+PLUGIN = Path(__file__).with_name("tiny_suites.py")
+
+
+@pytest.fixture(scope="session")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that all workers of this test run see."""
+    own = tmp_path_factory.getbasetemp()
+    return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _own_data(shared: Path) -> None:
+    os.environ["ASPC_DATA"] = str(shared / "data")
+
+
+@pytest.fixture(scope="session")
+def uninterrupted(shared: Path, _own_data: None) -> Path:
+    """The suite `tiny`, run from start to end in this process: four groups of two runs."""
+    out = shared / "uninterrupted"
+    with FileLock(shared / "uninterrupted.lock"):  # one worker runs it, the other finds it finished
+        assert bench(["tiny", "--out", str(out), "--group-size", "2", "--quiet"]) == 0
+    return out
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """`aspc bench …` as a program of its own; it does not outlive the test."""
+    begun: list[subprocess.Popen[str]] = []
+
+    def begin(*words: str | Path) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "aspc", "bench", *map(str, words), "--plugin", str(PLUGIN)]
+        begun.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
+        return begun[-1]
+
+    yield begin
+    for process in begun:
+        if process.poll() is None:
+            process.kill()
+            process.communicate()

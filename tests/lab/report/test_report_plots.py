@@ -1,0 +1,213 @@
+"""Figures as files: what is in them, and that it can be read."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("pyarrow", reason="the extra [report] is not installed")
+pytest.importorskip("rliable", reason="the extra [report] is not installed")
+
+import matplotlib as mpl
+from matplotlib.colors import to_hex
+from synthetic import MAIN, NECESSITY, Shape, Variant, make
+
+from aspc.lab import results
+from aspc.lab.report import content, plots, statistics
+
+HOPPER, CHEETAH, MAZES = (
+    "hopper-medium-v2",
+    "halfcheetah-medium-v2",
+    [f"maze2d-{s}-v1" for s in ("umaze", "medium", "large")],
+)
+
+
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[content.Content, dict[str, Any]]]:
+    """A report's content and its figures, drawn once."""
+    folder = tmp_path_factory.mktemp("results")
+    few = {"seeds": 2, "points": 6}
+    make(
+        folder, "main_table", [MAIN[0], MAIN[-1]], [HOPPER, "hopper-expert-v2", CHEETAH, *MAZES, "pen-human-v1"], **few
+    )
+    make(folder, "necessity", NECESSITY, [HOPPER, *MAZES], **few)
+    weighted = Variant("ASPC+AW", "aspc", bc="advantage_weighted")
+    make(folder, "aspc_aw", [MAIN[-1], weighted], ["pen-human-v1"], **few)
+    make(folder, "k_alpha_runtime", [Variant("k_alpha = 30", "aspc", k_alpha=30)], [CHEETAH], **few)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(statistics, "REPETITIONS", 20)
+        found = content.build(results.read(folder))
+    mpl.use("Agg")
+    with mpl.rc_context(plots.QUIET):
+        figures = dict(plots.figures(found))
+        for figure in figures.values():
+            figure.draw_without_rendering()
+        yield found, figures
+
+
+def test_numbers_on_logarithmic_axes_are_plain_and_do_not_overlap(
+    drawn: tuple[content.Content, dict[str, Any]],
+) -> None:
+    _, figures = drawn
+    logarithmic = [axes for figure in figures.values() for axes in figure.axes if axes.get_yscale() == "log"]
+    assert len(logarithmic) == 4  # hopper, halfcheetah; maze2d, pen
+    for axes in logarithmic:
+        labels = [label for label in axes.get_yticklabels(which="both") if label.get_text()]
+        assert 2 <= len(labels) <= 10
+        assert all(float(label.get_text()) > 0 for label in labels)
+        boxes = [label.get_window_extent() for label in labels]
+        assert not any(a.overlaps(b) for a, b in pairwise(boxes))
+
+
+def test_an_axis_of_values_that_are_close_together_has_numbers(tmp_path: Path) -> None:
+    """A logarithmic one from 2.4 to 2.6 has none."""
+    make(tmp_path, "own", MAIN[-1:], MAZES, seeds=2, points=6, alpha=lambda name: 0.0, shape=Shape(drop=0.0))
+    found = content.build(results.read(tmp_path))
+    with mpl.rc_context(plots.QUIET):
+        figure = plots.alpha_by_task(found)
+        figure.draw_without_rendering()
+    (axes,) = figure.axes
+    low, high = axes.get_ylim()
+    assert sum(low <= tick <= high for tick in axes.get_yticks()) >= 3
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "ticks"),
+    [
+        (0.09, 12, [0.1, 1, 10]),
+        (0.9, 25, [1, 2, 5, 10, 20]),
+        (1.2, 4.2, [1.5, 2, 3, 4]),
+        (1e-12, 1e9, [10.0**n for n in range(-12, 10, 3)]),
+    ],
+)
+def test_ticks_are_few_round_numbers(low: float, high: float, ticks: list[float]) -> None:
+    assert plots.log_ticks(low, high) == pytest.approx(ticks)
+
+
+def test_ablations_have_the_papers_numbers_and_legends_that_cover_nothing(
+    drawn: tuple[content.Content, dict[str, Any]],
+) -> None:
+    found, figures = drawn
+    figure = figures["ablations"]
+    panel = next(axes for axes in figure.axes if "dynamic" in axes.get_title())
+    necessity = next(a for a in found.ablations if "dynamic" in a.group.title)
+    diamonds = {
+        (to_hex(line.get_markeredgecolor()), round(float(y), 3))
+        for line in panel.lines
+        if line.get_marker() == "D"
+        for y in line.get_ydata()
+    }
+    assert necessity.paper
+    assert diamonds == {
+        (found.styles[necessity.series[label]].colour, round(percent, 3))
+        for (_, label), percent in necessity.paper.items()
+    }
+    for axes in (axes for axes in figure.axes if axes.get_legend()):
+        legend = axes.get_legend().get_window_extent()
+        for other in (a for a in figure.axes if a.get_visible()):
+            assert not legend.overlaps(other.get_window_extent())
+            assert not legend.overlaps(other.title.get_window_extent())
+
+
+def test_q_and_bc_loss_are_drawn_on_each_dataset(drawn: tuple[content.Content, dict[str, Any]]) -> None:
+    found, figures = drawn
+    for name, metric, unit in (("q_curves", "q", "Q"), ("bc_loss_curves", "bc_loss", "BC loss")):
+        panels = {axes.get_title(): axes for axes in figures[name].axes if axes.lines}
+        assert set(panels) == set(found.datasets)
+        (curve,) = (c for c in found.curves if (c.metric, c.dataset, c.series) == (metric, CHEETAH, "ASPC"))
+        assert panels[CHEETAH].get_ylabel() == unit
+        assert any(np.allclose(line.get_ydata(), curve.mean) for line in panels[CHEETAH].lines)
+
+
+def test_panels_that_are_left_out_are_counted(
+    drawn: tuple[content.Content, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, figures = drawn
+    averages = sum(row.average for row in found.main.rows)
+    assert averages > 1
+    assert figures["last_and_best"].get_supxlabel() == "last (filled) and best (hollow) evaluation"
+    monkeypatch.setattr(plots, "MOST_PANELS", 1)
+    assert plots.last_and_best(found).get_supxlabel().endswith(f"evaluation; the first 1 of {averages}")
+
+
+def test_a_file_has_no_more_series_than_can_be_told_apart_and_says_so(
+    drawn: tuple[content.Content, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cut = ("profiles", "improvement", "radar", "learning_curves", "q_curves", "bc_loss_curves", "last_and_best")
+    few, figures = drawn
+    assert len(few.main_series) == 2
+    assert not any(figures[name].get_suptitle() for name in cut)
+    monkeypatch.setattr(statistics, "REPETITIONS", 20)
+    many = [MAIN[0], *(Variant(f"k_alpha = {k}", "aspc", k_alpha=k) for k in range(11, 24))]
+    make(tmp_path, "own", many, [HOPPER, CHEETAH, MAZES[0]], seeds=2, points=4)
+    found = content.build(results.read(tmp_path))
+    assert len(found.aggregates.overall.labels) == len(many) == 14  # all of them are compared
+    with mpl.rc_context(plots.QUIET):
+        figures = {name: figure for name, figure in plots.figures(found) if name in cut}
+        for figure in figures.values():
+            figure.draw_without_rendering()
+    said = {name: figure.get_suptitle() for name, figure in figures.items()}
+    of = {"improvement": 13}  # all but the one that they are compared with
+    assert said == {name: f"The first 12 of {of.get(name, 14)}; the page can show all of them." for name in cut}
+    for axes in figures["learning_curves"].axes:
+        assert [line.get_label() for line in axes.lines] == sorted(found.main_series[:12])
+    for figure in figures.values():
+        top = max((axes.title if axes.get_title() else axes).get_window_extent().y1 for axes in figure.axes)
+        assert figure._suptitle.get_window_extent().y0 >= top
+
+
+def test_bars_of_single_datasets_say_the_change(drawn: tuple[content.Content, dict[str, Any]]) -> None:
+    found, figures = drawn
+    (axes,) = figures["by_dataset"].axes
+    (one,) = found.by_dataset
+    assert [text.get_text() for text in axes.texts] == [one.changes("pen-human-v1")]
+    assert sorted(bar.get_height() for bar in axes.patches) == sorted(e.value for e in one.scores.values())
+
+
+def test_each_task_is_a_panel_with_its_datasets_in_the_legend(drawn: tuple[content.Content, dict[str, Any]]) -> None:
+    _, figures = drawn
+    panels = {axes.get_title(): axes for axes in figures["alpha_by_task"].axes if axes.lines}
+    legends = {task: [text.get_text() for text in axes.get_legend().get_texts()] for task, axes in panels.items()}
+    assert legends == {"maze2d": ["umaze-v1", "medium-v1", "large-v1"], "pen": ["human-v1"]}
+
+
+def test_bars_of_one_colour_have_other_hatches() -> None:
+    assert set(plots.HATCHES) == set(plots.LINES)
+    assert len(set(plots.HATCHES.values())) == len(plots.HATCHES)
+
+
+def test_nothing_that_is_written_is_cut_off(drawn: tuple[content.Content, dict[str, Any]]) -> None:
+    """Nor are long names of machines, and numbers with many digits."""
+    found, figures = drawn
+    long = found.speeds[0]._replace(
+        device="Linux x86_64, AMD EPYC 7763 64-Core Processor, 2 cores cpu: cpu", together=12
+    )
+    close = [dataclasses.replace(c, mean=2.5 + 1e-4 * c.mean, std=0 * c.std) for c in found.curves]
+    changed = dataclasses.replace(found, speeds=(long, *found.speeds[1:]), curves=tuple(close))
+    with mpl.rc_context(plots.QUIET):
+        further = [plots.runtime(changed), plots.alpha_by_quality(changed)]
+    for figure in (*figures.values(), *further):
+        figure.draw_without_rendering()
+        for axes in figure.axes:
+            written = (*figure.texts, axes.title, axes.xaxis.label, axes.yaxis.label, *axes.get_yticklabels())
+            for text in (text for text in written if text.get_text()):
+                box = text.get_window_extent()
+                assert box.x0 >= figure.bbox.x0, text
+                assert box.x1 <= figure.bbox.x1, text
+
+
+def test_runtime_by_update_interval_is_a_figure_of_its_own(drawn: tuple[content.Content, dict[str, Any]]) -> None:
+    _, figures = drawn
+    bars = {
+        name: [t.get_text() for t in figures[name].axes[0].get_yticklabels()] for name in figures if "runtime" in name
+    }
+    assert bars == {
+        "runtime": ["TD3+BC", "ASPC"],
+        "runtime_by_interval": ["ASPC", "ASPC, k_alpha = 30", "TD3+BC"],
+    }

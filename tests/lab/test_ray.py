@@ -1,0 +1,186 @@
+"""A real Ray cluster of three nodes on loopback: a suite is run while one of them is killed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from same import assert_each_run_once, assert_same_results
+
+from aspc.errors import AspcError, DiskTrouble
+from aspc.lab import results, suites
+from aspc.lab.engines.ray import RayEngine, lost_when_stopped, unpack
+from aspc.lab.groups import make_groups
+from aspc.lab.plan import make_plan
+from aspc.training.trainer import Interrupted
+
+ray = pytest.importorskip("ray", reason="needs Ray: pip install 'aspc[ray]'")
+pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own
+
+Start = Callable[..., "subprocess.Popen[str]"]
+PATIENCE = 1200
+LOOPBACK = "127.0.0.2"  # Ray replaces 127.0.0.1 by an address that others can reach
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """A head that trains nothing and two workers with one core each."""
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    from ray.cluster_utils import Cluster
+
+    quick = {"health_check_initial_delay_ms": 2000, "health_check_period_ms": 500, "health_check_failure_threshold": 4}
+    memory = 80 * 2**20
+    cluster = Cluster(
+        initialize_head=True,
+        head_node_args={
+            "num_cpus": 0,
+            "object_store_memory": memory,
+            "include_dashboard": False,
+            "node_ip_address": LOOPBACK,
+            "_system_config": quick,
+        },
+    )
+    try:
+        for _ in range(2):
+            cluster.add_node(num_cpus=1, object_store_memory=memory, node_ip_address=LOOPBACK)
+        yield cluster
+    finally:
+        cluster.shutdown()
+
+
+def at_work(cluster: Any, group: Path) -> tuple[Any, int] | None:
+    """The process that has a group's lock open, and its node; None where the group has ended meanwhile."""
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            opened = [os.readlink(link) for link in (process / "fd").iterdir()]
+            parent = int((process / "stat").read_text().rpartition(")")[2].split()[1])
+        except (OSError, PermissionError):
+            continue  # it is gone, or not ours
+        for node in cluster.list_all_nodes():
+            if str(group / ".group.lock") in opened and node.all_processes["raylet"][0].process.pid == parent:
+                return node, int(process.name)
+    return None
+
+
+def caught_at_work(cluster: Any, bench: Path) -> tuple[Any, int, Path] | None:
+    """A node in the middle of a group that has saved a checkpoint; the process that trains it now stands still."""
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # what has ended in the middle of this
+        for checkpoint in bench.glob("groups/*/fleet-*/checkpoints/[0-9]*"):
+            group = checkpoint.parents[2]
+            if (found := at_work(cluster, group)) is not None:
+                node, process = found
+                os.kill(process, signal.SIGSTOP)
+                if not (bench / "runs" / f"{group.name}.parquet").exists():
+                    return node, process, group
+                os.kill(process, signal.SIGCONT)
+    return None
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks for the process in /proc")
+def test_a_node_is_killed_and_every_run_is_finished_once(
+    cluster: Any, start: Start, uninterrupted: Path, tmp_path: Path
+) -> None:
+    words = ("tiny", "--out", tmp_path, "--group-size", "2", "--engine", "ray", "--address", cluster.address)
+    process = start(*words)
+    began = time.monotonic()
+    while (caught := caught_at_work(cluster, tmp_path)) is None:
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < began + PATIENCE
+        time.sleep(0.01)
+    node, worker, group = caught
+    begun = {path: path.read_bytes() for path in group.glob("fleet-*/config.json")}
+    cluster.remove_node(node, allow_graceful=False)  # SIGKILL
+    with contextlib.suppress(ProcessLookupError):  # a process that stands still does not see that its node is gone
+        os.kill(worker, signal.SIGKILL)
+    assert not (tmp_path / "runs" / f"{group.name}.parquet").exists()  # it was in the middle
+    output, _ = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0, output
+    assert {path: path.read_bytes() for path in group.glob("fleet-*/config.json")} == begun  # it went on
+    assert_same_results(tmp_path, uninterrupted)
+    assert_each_run_once(tmp_path)
+
+
+def test_results_come_back_where_storage_is_not_shared(cluster: Any, start: Start, uninterrupted: Path, tmp_path: Path):
+    address = ("--engine", "ray", "--address", cluster.address, "--no-shared-storage")
+    process = start("tiny", "--only", "BC", "--group-size", "2", "--out", tmp_path / "here", *address)
+    output, _ = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0, output
+    found, expected = results.read(tmp_path / "here").runs, results.read(uninterrupted).runs
+    assert (
+        dict(zip(found["run_id"], found["score_last"], strict=True)).items()
+        <= dict(zip(expected["run_id"], expected["score_last"], strict=True)).items()
+    )
+    for row in found.itertuples():
+        assert (tmp_path / "here" / row.folder / "policy" / row.run_id).is_dir()
+
+
+def test_files_that_are_not_a_groups_own_are_refused(tmp_path: Path) -> None:
+    plan = make_plan(suites.expanded(["tiny_shared"]))
+    (group,) = make_groups(plan, plan.runs, 2, {})
+    own = f"groups/{group.group_id}"
+    unpack(tmp_path, group, {f"runs/{group.group_id}.parquet": b"1", f"{own}/fleet-1/result.json": b"2"})
+    assert (tmp_path / own / "fleet-1" / "result.json").read_bytes() == b"2"
+    for name in ("runs/another.parquet", f"{own}/../other/x", "/etc/passwd", f"{own}-2/x"):
+        with pytest.raises(AspcError, match="not its own"):
+            unpack(tmp_path, group, {name: b""})
+
+
+def test_a_full_disk_is_no_failure_of_a_run_and_a_stop_is_a_lost_machine(tmp_path: Path, monkeypatch) -> None:
+    class Task(Exception):
+        cause: Exception = DiskTrouble("The disk is full.")
+
+    def get(task: Any) -> None:
+        raise task
+
+    engine = object.__new__(RayEngine)
+    kinds = SimpleNamespace(RayTaskError=Task, RayError=Task)
+    engine._ray, engine._running = SimpleNamespace(get=get, exceptions=kinds), {}
+    for cause in (DiskTrouble("The disk is full."), ValueError("a bug")):
+        task = Task()
+        task.cause = cause
+        engine._running[task] = "group"
+        if isinstance(cause, DiskTrouble):
+            with pytest.raises(DiskTrouble, match="disk is full"):
+                engine._ended(task)
+        else:
+            assert engine._ended(task).error == "ValueError: a bug"
+    left = []
+    monkeypatch.setattr(os, "_exit", left.append)
+    with lost_when_stopped():
+        raise Interrupted("Stopped.", signal.SIGTERM)
+    assert left == [143]
+
+
+def test_jax_does_not_warn_of_the_processes_that_ray_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import subprocess
+    import sys
+    import warnings
+
+    import jax
+    import ray
+
+    def start_processes(**_: Any) -> None:
+        """As Ray does: with something to do between fork and exec, so that JAX sees a fork."""
+        subprocess.run([sys.executable, "-c", ""], preexec_fn=lambda: None, check=True)
+        raise ConnectionError("enough")
+
+    jax.devices()
+    monkeypatch.setattr(ray, "init", start_processes)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        with pytest.raises(AspcError, match="enough"):
+            RayEngine(tmp_path, None)
+    assert [str(warning.message) for warning in seen if "fork" in str(warning.message)] == []
+
+
+def test_a_cluster_that_is_not_there_is_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(AspcError, match="No Ray cluster"):
+        RayEngine(tmp_path, "127.0.0.1:1")

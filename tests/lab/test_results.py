@@ -1,0 +1,350 @@
+"""The results format: what goes in comes out, and what is wrong is said in one sentence."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aspc.__main__ import main
+from aspc.errors import AspcError
+from aspc.lab import results
+from aspc.lab.engines.local import known_runs
+
+pa = pytest.importorskip("pyarrow", reason="the extra [tables] is not installed")
+pq = pytest.importorskip("pyarrow.parquet")
+
+
+def run_row(run_id: str = "a", **changes: Any) -> dict[str, Any]:
+    row = {
+        "run_id": run_id,
+        "suite": "table1",
+        "variant": "ASPC",
+        "algo": "aspc",
+        "dataset": "hopper-medium-v2",
+        "seed": 0,
+        "steps": 100,
+        "status": "done",
+        "score_last": 50.0,
+        "settings": {"k_alpha": 30},
+        "finished": "2026-01-01T00:00:00Z",
+    }
+    return {**row, **changes}
+
+
+def curve_rows(run_id: str = "a", steps: tuple[int, ...] = (50, 100), **changes: Any) -> list[dict[str, Any]]:
+    return [{"run_id": run_id, "step": step, "score": float(step), **changes} for step in steps]
+
+
+def replace_column(path: Path, name: str, values: Any) -> None:
+    table = pq.read_table(path)
+    pq.write_table(table.set_column(table.column_names.index(name), name, pa.array(values)), path)
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    results.write_part(tmp_path, "p1", [run_row(score_best=float("nan"))], curve_rows())
+    found = results.read(tmp_path)
+    (row,) = found.runs.to_dict("records")
+    assert row["run_id"] == "a"
+    assert row["score_last"] == 50.0
+    assert row["settings"] == '{"k_alpha": 30}'
+    assert row["schema_version"] == 1
+    assert row["score_best"] != row["score_best"]
+    assert list(found.curves["step"]) == [50, 100]
+    assert set(found.runs.columns) == set(results.RUNS)
+    assert set(found.curves.columns) == set(results.CURVES)
+
+
+def test_a_folder_of_folders_of_results_is_all_of_them(tmp_path: Path) -> None:
+    """A part that is called as a table is no folder of results."""
+    results.write_part(tmp_path / "a", "runs", [run_row("a")], curve_rows("a"))
+    results.write_part(tmp_path / "b", "p", [run_row("b")], curve_rows("b"))
+    results.merge([tmp_path / "b"], tmp_path / "merged")
+    (tmp_path / "other").mkdir()
+    assert [p.name for p in results.result_folders(tmp_path)] == ["a", "b", "merged"]
+    assert results.result_folders(tmp_path / "a") == [tmp_path / "a"]
+    found = results.read(tmp_path)
+    assert list(found.runs["run_id"]) == ["a", "b"]
+    assert list(found.curves["run_id"]) == ["a", "a", "b", "b"]
+    assert len(results.all_tables_of_runs([tmp_path])) == 3
+
+
+def test_settings_that_are_no_number_are_strict_json(tmp_path: Path) -> None:
+    results.write_part(tmp_path, "p1", [run_row(config={"scale": {"target": float("nan")}})], curve_rows())
+    assert list(results.read(tmp_path).runs["config"]) == ['{"scale": {"target": "nan"}}']
+
+
+def test_done_beats_failed_then_the_newest_and_curves_follow_the_run(tmp_path: Path) -> None:
+    late, early = "2026-02-02T00:00:00Z", "2026-01-01T00:00:00Z"
+    results.write_part(tmp_path, "p1", [run_row(finished=early)], curve_rows(score=1.0))
+    results.write_part(tmp_path, "p2", [run_row(finished=late, score_last=60.0)], curve_rows(score=2.0))
+    failed = run_row(finished="2026-03-03T00:00:00Z", status="failed", score_last=None)
+    results.write_part(tmp_path, "p3", [failed], curve_rows(steps=(10,), score=3.0))
+    found = results.read(tmp_path)
+    assert list(found.runs["score_last"]) == [60.0]
+    assert list(found.curves["score"]) == [2.0, 2.0]
+
+
+def test_merging_loses_nothing_that_was_merged_before(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        results.write_part(tmp_path / name, "p", [run_row(name)], curve_rows(name))
+    results.merge([tmp_path / "a"], tmp_path / "all")
+    with pytest.raises(AspcError, match=r"runs\.parquet has 1 runs that would be lost; name .*all among the folders"):
+        results.merge([tmp_path / "b"], tmp_path / "all")
+    assert list(results.read(tmp_path / "all").runs["run_id"]) == ["a"]
+    results.merge([tmp_path / "all", tmp_path / "b"], tmp_path / "all")
+    assert list(results.read(tmp_path / "all").runs["run_id"]) == ["a", "b"]
+
+
+def test_runs_made_again_with_other_scores_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    row = run_row(data_fingerprint="same")
+    results.write_part(tmp_path / "a", "p", [row], [])
+    results.write_part(tmp_path / "b", "p", [{**row, "finished": "2026-01-02T00:00:00Z"}], [])
+    results.read(tmp_path / "a", tmp_path / "b")
+    assert capsys.readouterr().err == ""
+    results.write_part(tmp_path / "c", "p", [{**row, "score_last": 51.0, "finished": "2025-01-01T00:00:00Z"}], [])
+    found = results.read(tmp_path / "a", tmp_path / "b", tmp_path / "c")
+    assert capsys.readouterr().err == (
+        "warning: 1 runs are there more than once, with other scores, and the newest counts.\n"
+    )
+    assert found.runs["score_last"].tolist() == [50.0]
+    known = known_runs([tmp_path / name for name in "acb"])
+    assert known["a"].finished == "2026-01-02T00:00:00Z"  # a bench goes by the same one
+
+
+def test_merging_parts_and_merged_folders_changes_nothing(tmp_path: Path) -> None:
+    results.write_part(tmp_path / "x", "p", [run_row("a"), run_row("b", seed=1)], curve_rows("a") + curve_rows("b"))
+    results.write_part(tmp_path / "y", "p", [run_row("c", seed=2)], [])
+    merged = results.merge([tmp_path / "x", tmp_path / "y"], tmp_path / "m")
+    again = results.read(tmp_path / "m", tmp_path / "x", tmp_path / "m")
+    assert again.runs.equals(merged.runs)
+    assert again.curves.equals(merged.curves)
+    assert list(again.runs["run_id"]) == ["a", "b", "c"]
+    results.merge([tmp_path / "m"], tmp_path / "m")
+    assert results.read(tmp_path / "m").runs.equals(merged.runs)
+
+
+def test_a_run_has_a_place_in_every_suite_that_looks_at_it(tmp_path: Path) -> None:
+    results.write_part(tmp_path, "p", [run_row("a"), run_row("b", seed=1)], [])
+    results.write_entries(tmp_path, "necessity", [("necessity", "dynamic", "a"), ("necessity", "dynamic", "unknown")])
+    results.merge([tmp_path], tmp_path / "m")
+    for found in (results.read(tmp_path), results.read(tmp_path / "m"), results.read(tmp_path, tmp_path / "m")):
+        places = found.entries[["suite", "variant", "run_id"]].to_numpy().tolist()
+        assert places == [["necessity", "dynamic", "a"], ["table1", "ASPC", "a"], ["table1", "ASPC", "b"]]
+
+
+def test_results_of_an_older_version_have_no_fingerprint_and_are_read(tmp_path: Path, capsys: Any) -> None:
+    results.write_part(tmp_path / "old", "p", [run_row()], curve_rows())
+    path = tmp_path / "old" / "runs" / "p.parquet"
+    pq.write_table(pq.read_table(path).drop_columns(["data_fingerprint"]), path)
+    results.write_part(tmp_path / "new", "p", [run_row(data_fingerprint="f1")], curve_rows())
+    merged = results.merge([tmp_path / "old"], tmp_path / "m")
+    assert merged.runs["data_fingerprint"].isna().all()
+    assert list(merged.runs.columns) == list(results.RUNS)
+    assert len(results.read(tmp_path / "m", tmp_path / "new").runs) == 1
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("command", ["results", "report"])
+def test_runs_on_different_data_are_warned_of(
+    tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    rows = [run_row("a", data_fingerprint="f1"), run_row("b", seed=1, data_fingerprint="f1")]
+    results.write_part(tmp_path / "x", "p", [*rows, run_row("w", dataset="walker2d", data_fingerprint="f3")], [])
+    failed = run_row("w", dataset="walker2d", status="failed", data_fingerprint="f4")  # its data was mended since
+    results.write_part(tmp_path / "y", "p", [run_row("c", seed=2, data_fingerprint="f2"), failed], [])
+    results.write_part(tmp_path / "z", "p", [run_row("a", data_fingerprint="f2")], [])
+    if command == "report":  # no further than reading
+        content = pytest.importorskip("aspc.lab.report.content")
+        monkeypatch.setattr(content, "build", lambda *_: (_ for _ in ()).throw(AspcError("Enough.")))
+
+    def said(*folders: str) -> str:
+        main([command, *(str(tmp_path / folder) for folder in folders)])
+        return "".join(line for line in capsys.readouterr().err.splitlines(keepends=True) if "warning" in line)
+
+    assert said("x") == said("y") == ""
+    of_data = "warning: not all runs on hopper-medium-v2 were trained on the same data"
+    assert said("x", "y").startswith(f"{of_data}, as their data_fingerprint says; keep")
+    both = said("x", "z")
+    assert both.startswith(of_data)
+    assert "(1 runs are there with both, and the newest counts)" in both
+
+
+def test_a_part_without_its_runs_does_not_exist_yet(tmp_path: Path) -> None:
+    results.write_part(tmp_path, "p1", [run_row()], curve_rows())
+    results.write_part(tmp_path, "p2", [run_row("b")], curve_rows("b"))
+    (tmp_path / "runs" / "p2.parquet").unlink()
+    assert set(results.read(tmp_path).curves["run_id"]) == {"a"}
+
+
+@pytest.mark.parametrize(
+    ("runs", "curves", "words"),
+    [
+        ([run_row(colour="red")], [], "unknown column 'colour'"),
+        ([run_row(seed=None)], [], "without 'seed'"),
+        ([run_row(score_last="high")], [], "wrong type"),
+        ([run_row()], curve_rows("b"), "not among its runs"),
+    ],
+)
+def test_bad_rows_are_not_written(tmp_path: Path, runs: list[Any], curves: list[Any], words: str) -> None:
+    with pytest.raises(AspcError, match=words):
+        results.write_part(tmp_path, "p", runs, curves)
+    assert not list(tmp_path.rglob("runs/*.parquet"))
+
+
+@pytest.mark.parametrize("name", ["../p", "a/b", "", ".hidden"])
+def test_a_part_stays_in_its_folder(tmp_path: Path, name: str) -> None:
+    with pytest.raises(AspcError, match="cannot name a part"):
+        results.write_part(tmp_path, name, [run_row()], [])
+
+
+def damage_cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-20])
+
+
+def damage_version(path: Path) -> None:
+    replace_column(path, "schema_version", [2])
+
+
+def damage_columns(path: Path) -> None:
+    pq.write_table(pq.read_table(path).drop_columns(["algo", "seed"]), path)
+
+
+def damage_type(path: Path) -> None:
+    replace_column(path, "score_last", ["fifty"])
+
+
+def damage_status(path: Path) -> None:
+    replace_column(path, "status", ["perhaps"])
+
+
+def damage_null(path: Path) -> None:
+    replace_column(path, "dataset", pa.array([None], pa.string()))
+
+
+def damage_text(path: Path) -> None:
+    replace_column(path, "config", ["x" * (results.LONGEST_TEXT + 1)])
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (damage_cut, "not a whole Parquet file"),
+        (damage_version, "format 2 and this version reads format 1"),
+        (damage_columns, "lacks the columns algo, seed"),
+        (damage_type, "'score_last' must hold numbers"),
+        (damage_status, "'done' or 'failed', not 'perhaps'"),
+        (damage_null, "no 'dataset'"),
+        (damage_text, "more than 4,000,000 characters"),
+    ],
+)
+def test_bad_files_end_in_a_sentence(tmp_path: Path, capsys: Any, damage: Any, words: str) -> None:
+    results.write_part(tmp_path, "good", [run_row("b")], curve_rows("b"))
+    results.write_part(tmp_path, "bad", [run_row()], curve_rows())
+    damage(tmp_path / "runs" / "bad.parquet")
+    assert main(["results", str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert words in said
+    assert "bad.parquet" in said
+    assert said.count("\n") == 1
+
+
+def test_a_flipped_bit_is_noticed(tmp_path: Path) -> None:
+    results.write_part(tmp_path, "p", [run_row()], curve_rows())
+    path = tmp_path / "curves" / "p.parquet"
+    whole = path.read_bytes()
+    # Bit by bit through the first pages: either the checksum or the decoder must notice; never another value.
+    for at in range(4, 400, 7):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 0x10]) + whole[at + 1 :])
+        try:
+            scores = list(results.read(tmp_path).curves["score"])
+        except AspcError:
+            continue
+        assert scores == [50.0, 100.0]
+
+
+def test_absurd_numbers_of_rows_are_refused_before_memory_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results.write_part(tmp_path, "p", [run_row()], curve_rows())
+    monkeypatch.setattr(results, "MOST_ROWS", 1)
+    with pytest.raises(AspcError, match=r"curves/p.parquet claims 2 rows"):
+        results.read(tmp_path)
+
+
+def test_texts_that_are_small_on_disk_and_huge_in_memory_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(results, "MOST_TEXT", 100_000)
+    config = "x" * 1000
+    results.write_part(tmp_path, "p", [run_row(str(i), config=config) for i in range(200)], [])
+    assert (tmp_path / "runs" / "p.parquet").stat().st_size < 20_000
+    with pytest.raises(AspcError, match="GB of text"):
+        results.read(tmp_path)
+
+
+@pytest.mark.parametrize(("made", "words"), [(False, "no folder of results"), (True, "holds no results")])
+def test_no_results(tmp_path: Path, made: bool, words: str) -> None:
+    folder = tmp_path / "none"
+    if made:
+        folder.mkdir()
+    with pytest.raises(AspcError, match=words):
+        results.read(folder)
+
+
+def test_the_command_prints_merges_and_exports(tmp_path: Path, capsys: Any) -> None:
+    failed = run_row("b", seed=1, status="failed", score_last=None, error="out of memory\nmore")
+    results.write_part(tmp_path / "r", "p", [run_row(), failed], curve_rows())
+    assert main(["results", str(tmp_path / "r"), "--out", str(tmp_path / "m"), "--csv", str(tmp_path / "c")]) == 0
+    said = capsys.readouterr().out
+    assert "2 runs (1 done, 1 failed), 1 datasets" in said
+    assert "failed: b: out of memory" in said
+    assert len(results.read(tmp_path / "m").runs) == 2
+    head, *rows = (tmp_path / "c" / "runs.csv").read_text().splitlines()
+    assert head.startswith("schema_version,run_id,suite,variant")
+    assert len(rows) == 3  # the failed run's error has two lines
+    assert (tmp_path / "c" / "curves.csv").read_text().count("\n") == 3
+
+
+def test_text_in_an_exported_csv_is_never_a_formula(tmp_path: Path, capsys: Any) -> None:
+    cells = ["=cmd|' /C calc'!A0", "+1+cmd", "-2+cmd", "@SUM(A1)", "\t=1", "\r=1", "a\r=1"]
+    rows = [run_row(f"r{i}", variant=cell, error=cell, status="failed") for i, cell in enumerate(cells)]
+    kept = ["-5", "+1.5e3", "-inf", "plain", "a=b"]
+    rows += [run_row(f"k{i}", variant=cell, score_last=-1.5) for i, cell in enumerate(kept)]
+    results.write_part(tmp_path / "r", "p", rows, [])
+    assert main(["results", str(tmp_path / "r"), "--csv", str(tmp_path / "c")]) == 0
+    with open(tmp_path / "c" / "runs.csv", newline="") as file:
+        written = {row["run_id"]: row for row in csv.DictReader(file)}
+    for i, cell in enumerate(cells):
+        safe = cell.replace("\r", "\n") if cell[0] == "a" else f"'{cell}".replace("\r", "\n")
+        assert written[f"r{i}"]["variant"] == written[f"r{i}"]["error"] == safe
+    assert b"\r" not in (tmp_path / "c" / "runs.csv").read_bytes()
+    for i, cell in enumerate(kept):
+        assert (written[f"k{i}"]["variant"], written[f"k{i}"]["error"]) == (cell, "")
+        assert written[f"k{i}"]["score_last"] == "-1.5"
+    with open(tmp_path / "c" / "entries.csv", newline="") as file:
+        assert f"'{cells[0]}" in {row["variant"] for row in csv.DictReader(file)}
+
+
+def test_the_command_averages_runs_of_one_length_and_counts_a_shared_run_in_each_suite(
+    tmp_path: Path, capsys: Any
+) -> None:
+    long = run_row("b", steps=200, score_last=70.0)
+    results.write_part(tmp_path, "p", [run_row("a"), long], curve_rows())
+    results.write_entries(tmp_path, "p", [("table2", "dynamic", "b")])
+    assert main(["results", str(tmp_path)]) == 0
+    shown = [line.split() for line in capsys.readouterr().out.splitlines()[2:]]
+    assert [(*words[:4], words[7]) for words in shown] == [
+        ("table1", "ASPC", "100", "1", "50.0"),
+        ("table1", "ASPC", "200", "1", "70.0"),
+        ("table2", "dynamic", "200", "1", "70.0"),
+    ]
+
+
+def test_every_column_is_described_in_the_documentation() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "report.md").read_text()
+    for columns in results.TABLES.values():
+        for name, column in columns.items():
+            assert f"| `{name}` | {column.kind} |" in text

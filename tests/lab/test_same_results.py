@@ -1,0 +1,77 @@
+"""benchmarks/same_results.py: repeated runs are compared with recorded ones bit by bit."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def comparing() -> tuple[ModuleType, ModuleType]:
+    """Return the script that compares results, and the maker of synthetic ones."""
+    return modules_of("same_results", "synthetic")
+
+
+def modules_of(*names: str) -> Any:
+    places = [str(ROOT / "benchmarks"), str(ROOT / "tests" / "report")]
+    sys.path[:0] = places
+    try:
+        return tuple(importlib.import_module(name) for name in names)
+    finally:
+        del sys.path[: len(places)]
+
+
+def compare(script: ModuleType, folder: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, list[str]]:
+    code = script.main([str(folder / "recorded"), str(folder / "again")])
+    return code, capsys.readouterr().out.splitlines()
+
+
+def test_runs_made_again_are_the_recorded_ones(
+    comparing: tuple[ModuleType, ModuleType], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script, synthetic = comparing
+    variants = [synthetic.Variant("TD3+BC", "td3_bc")]
+    synthetic.make(tmp_path / "recorded", "study_main", variants, ("hopper-medium", "hopper-expert"), points=10)
+    synthetic.make(tmp_path / "again", "study_main", variants, ("hopper-medium",), points=10)
+    same = ["4 runs are in both, with 40 points of curves.", "0 runs and 0 points differ."]
+    assert compare(script, tmp_path, capsys) == (0, same)
+
+
+def test_a_changed_last_bit_of_a_run_made_again_is_seen(
+    comparing: tuple[ModuleType, ModuleType], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script, synthetic = comparing
+    variants, names = [synthetic.Variant("TD3+BC", "td3_bc")], ("hopper-medium", "hopper-expert")
+    synthetic.make(tmp_path / "recorded", "study_main", variants, names, points=10, score=lambda *_: 50.0, noise=0)
+    bits = {"hopper-medium": float(np.nextafter(50.0, np.inf)), "hopper-expert": 50.0}
+    changed = {"score": lambda _, name: bits[name], "noise": 0}
+    synthetic.make(tmp_path / "again", "study_main", variants, names, points=10, **changed)
+    code, (_, said) = compare(script, tmp_path, capsys)
+    assert code == 1
+    assert said.startswith("4 runs and ")  # of the eight runs those of one dataset
+
+
+def test_a_point_or_a_run_that_was_not_recorded_is_seen(
+    comparing: tuple[ModuleType, ModuleType], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script, synthetic = comparing
+    variants = [synthetic.Variant("TD3+BC", "td3_bc")]
+    synthetic.make(tmp_path / "recorded", "study_main", variants, ("hopper-medium",), points=5)
+    synthetic.make(tmp_path / "again", "study_main", variants, ("hopper-expert",), points=5)
+    assert compare(script, tmp_path, capsys) == (1, ["No run is in both."])
+    synthetic.make(tmp_path / "again", "study_main", variants, ("hopper-medium",), points=5)
+    assert compare(script, tmp_path, capsys)[0] == 0
+    for part in (tmp_path / "again" / "curves").glob("*.parquet"):  # all but the last points of each curve
+        curves = pd.read_parquet(part)
+        curves[curves["step"] < curves["step"].max()].to_parquet(part)
+    code, (_, said) = compare(script, tmp_path, capsys)
+    assert (code, said) == (1, "0 runs and 4 points differ.")

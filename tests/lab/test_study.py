@@ -1,0 +1,99 @@
+"""The study's suites and its page."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import sys
+from collections import Counter
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from aspc.lab import suites
+from aspc.lab.groups import make_groups
+from aspc.lab.paper_tables import domain_of
+from aspc.lab.plan import make_plan
+
+ROOT = Path(__file__).parents[2]
+FILES = {name: Path(f"{name}.hdf5") for name in suites.STUDIED}
+
+
+def test_an_interrupted_session_leaves_complete_comparisons() -> None:
+    """Groups are ordered so that all variants of a set of datasets come before the next set."""
+    plan = make_plan(suites.expanded(["study_main"]), data=FILES, only=["ASPC", "TD3+BC", "maze2d-*", "hopper-*"])
+    groups = make_groups(plan, plan.runs, 64, FILES)
+    compared = [({m.run.dataset for m in group.members}, group.members[0].variant) for group in groups]
+    assert [variant for _, variant in compared] == ["TD3+BC", "ASPC"] * 2
+    assert [datasets for datasets, _ in compared[::2]] == [datasets for datasets, _ in compared[1::2]]
+
+
+def test_the_halves_are_fixed_and_balanced() -> None:
+    tuned, reported = set(suites.TUNED_ON), set(suites.REPORTED_ON)
+    assert not tuned & reported
+    assert tuned | reported == {*suites.STUDY_WALKERS, *suites.MAZES}
+    for half in (tuned, reported):
+        domains = Counter(map(domain_of, half))
+        assert domains["MuJoCo"] == 9
+        assert domains["Maze2d"] in (1, 2)
+        assert all(sum(name.startswith(f"{task}-") for name in half) == 3 for task in suites.WALKERS)
+        assert all(any(name.endswith(f"-{quality}") for name in half) for quality in suites.QUALITIES)
+
+
+@pytest.fixture(scope="module")
+def study_page() -> ModuleType:
+    sys.path.insert(0, str(ROOT / "benchmarks"))
+    try:
+        return importlib.import_module("study_page")
+    finally:
+        sys.path.pop(0)
+
+
+def test_the_page_is_what_the_committed_results_give(study_page: ModuleType) -> None:
+    text = (ROOT / "docs" / "study.md").read_text("utf-8")
+    assert study_page.fill(text, study_page.Study(ROOT / "results")) == text
+
+
+def test_tables_are_computed_from_the_runs(study_page: ModuleType) -> None:
+    study = study_page.Study(ROOT / "results")
+    scores = study.scores("study_main", "ASPC")
+    assert set(scores) >= set(suites.MAZES)
+    assert all(len(values) == 4 for values in scores.values())
+    large = scores["maze2d-large"]
+    section = study_page.domain_section(study, "Maze2d")
+    row = next(line for line in section.splitlines() if line.startswith("| maze2d-large"))
+    assert f"{large.mean():.1f} ± {large.std(ddof=1):.1f}" in row
+
+
+def test_published_scores_name_their_source(study_page: ModuleType) -> None:
+    published = study_page.published_scores()
+    assert {p.source for p in published} == {"CORL", "paper"}
+    iql = {p.dataset: p.mean for p in published if p.variant == "IQL"}
+    assert iql == {"maze2d-umaze": 42.11, "maze2d-medium": 34.85, "maze2d-large": 61.72}
+    assert all(np.isfinite(p.std) for p in published)
+
+
+# ── numbers that several pages state ────────────────────────────────────────────────────────────────────────────────
+
+
+def words_of(path: str) -> str:
+    return " ".join((ROOT / path).read_text("utf-8").split())
+
+
+def test_the_cost_of_aspc_plus_is_the_measured_one_on_every_page() -> None:
+    measured = json.loads((ROOT / "benchmarks/results/aspc_plus_2_cores.json").read_text())
+    (cost,) = [row["k_alpha_10"] for row in measured["costs"] if row["algo"] == "aspc_plus"]
+    percent = f"{100 * (cost - 1):.0f} % more time"
+    assert set(re.findall(r"\d+ % more time", words_of("docs/aspc_plus.md"))) == {percent}
+    assert f"{cost:.3f} times TD3+BC's time" in words_of("benchmarks/README.md")
+
+
+def test_the_embedded_suites_note_agrees_with_the_study(study_page: ModuleType) -> None:
+    runs = study_page.Study(ROOT / "results").by_suite["study_main"]
+    alpha = runs[(runs["label"] == "ASPC") & runs["dataset"].isin(suites.MAZES)]["scale_last"].mean()
+    stated = f"to about {alpha:.0f} in a million steps"
+    assert stated in suites.get("embedded").note
+    assert stated in words_of("docs/experiments.md")
