@@ -14,7 +14,7 @@ from aspc import algorithms, plugins
 from aspc.__main__ import main
 from aspc.errors import AspcError
 from aspc.lab import suites
-from aspc.lab.engines.local import Known, other_code, the_only_bench
+from aspc.lab.engines.local import Known, bench_lock, other_code
 from aspc.lab.groups import _attempt
 from aspc.lab.plan import make_plan
 from aspc.lab.suites import Block, Suite, Variant
@@ -259,5 +259,5 @@ def test_a_misspelt_dataset_of_a_suite_is_said_with_the_nearest() -> None:
 
 def test_a_bench_is_no_run(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(AspcError, match="holds a run of `aspc train`"), the_only_bench(tmp_path):
+    with pytest.raises(AspcError, match="holds a run of `aspc train`"), bench_lock(tmp_path):
         pass

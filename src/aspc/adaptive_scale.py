@@ -1,6 +1,6 @@
 """ASPC: the scale between RL and BC is learned by second-order gradients. Equations (4) to (10) of the paper.
 
-A base algorithm supplies its inner step as four pure pieces (`algorithms.base.Scalable`); everything here is the
+A base algorithm supplies its inner step as four pure pieces (`algorithms.base.ScalableAlgorithm`); everything here is the
 paper's outer level and knows no base by name. Notation: θ are the parameters before the inner step, θ̃(α) after it,
 q and c the per-sample Q(s, π_θ(s)) and BC loss ‖π_θ(s) − a‖², q̃ and c̃ the same under θ̃, sg(·) carries no gradient.
 """
@@ -38,7 +38,7 @@ from aspc.algorithms.td3_bc import TD3BC
 from aspc.errors import AspcError
 from aspc.optim import Adam, exponential_decay
 
-Base = TypeVar("Base", bound=Any)  # an Algorithm that is Scalable
+Base = TypeVar("Base", bound=Any)  # an Algorithm that is ScalableAlgorithm
 OuterLoss = Literal["L1", "L1+L2", "L1+L3", "L1+L2+L3"]
 L3Form = Literal[1, 2, 3, 4, 5]
 TERMS, OUTER_LOSSES, L3_FORMS = ("L1", "L2", "L3"), get_args(OuterLoss), get_args(L3Form)

@@ -32,11 +32,11 @@ DISK_ERRORS = (
 )
 
 
-class OutsideTrouble(AspcError):
+class ExternalFailure(AspcError):
     """Nothing is wrong with what was being done, but with what is around it: it goes on once that is mended."""
 
 
-class DiskTrouble(OutsideTrouble):
+class DiskFailure(ExternalFailure):
     """Files cannot be written."""
 
 

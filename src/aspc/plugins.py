@@ -64,7 +64,7 @@ def differs(algo: str, versions: Mapping[str, str | None]) -> bool:
     return _loaded is not None and algo in _loaded.algorithms and was not in (None, _loaded.fingerprint)
 
 
-def load_asked(values: list[str]) -> None:
+def load_plugins(values: list[str]) -> None:
     """Load what `--plugin` was given, if anything."""
     if len(values) > 1:
         raise AspcError("--plugin takes one file; import the others in it (they may lie beside it).")

@@ -27,7 +27,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from aspc.adaptive_scale import LearnedScale
-from aspc.algorithms.interface import Batch, Metrics, Noise, Parts, Scalable
+from aspc.algorithms.interface import Batch, Metrics, Noise, Parts, ScalableAlgorithm
 from aspc.networks import DeterministicActor, GaussianActor
 
 Number = Any  # a float, or an array of them
@@ -274,7 +274,7 @@ class FixedActions(eqx.Module):
 
 def can_monitor(algorithm: Any) -> bool:
     """Whether the algorithm has an inner step in the pieces that the monitor needs."""
-    return isinstance(getattr(algorithm, "base", algorithm), Scalable)
+    return isinstance(getattr(algorithm, "base", algorithm), ScalableAlgorithm)
 
 
 # A step changes Q by 1e-4 of itself or less, which the TF32 products of recent GPUs would drown.

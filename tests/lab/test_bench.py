@@ -21,9 +21,9 @@ from tiny_suites import MAZE, OTHER_MAZE, STEPS
 
 from aspc.data import files
 from aspc.data.sources import pointmaze
-from aspc.errors import AspcError, OutsideTrouble
+from aspc.errors import AspcError, ExternalFailure
 from aspc.lab import results, suites
-from aspc.lab.commands.bench import gentle_end, settled_runs
+from aspc.lab.commands.bench import graceful_shutdown, settled_runs
 from aspc.lab.commands.bench import main as bench
 from aspc.lab.cost import Rates, evaluations
 from aspc.lab.engines import local, processes
@@ -188,9 +188,9 @@ def test_only_files_of_finished_runs_are_read_and_a_run_without_a_fingerprint_sa
 
 
 def test_two_benches_in_one_folder_are_refused(tmp_path: Path) -> None:
-    from aspc.lab.engines.local import the_only_bench
+    from aspc.lab.engines.local import bench_lock
 
-    with the_only_bench(tmp_path), pytest.raises(AspcError, match="Another `aspc bench`"):
+    with bench_lock(tmp_path), pytest.raises(AspcError, match="Another `aspc bench`"):
         bench(["tiny", "--out", str(tmp_path)])
 
 
@@ -417,7 +417,7 @@ def test_another_file_in_the_place_of_half_trained_data_stops_the_bench_and_lose
     assert begun
     good = file.read_bytes()
     files.write_npz(file, files.dataset_arrays(make_dataset(seed=1)))
-    with pytest.raises(OutsideTrouble, match=r"mine is not what .* was trained on"):
+    with pytest.raises(ExternalFailure, match=r"mine is not what .* was trained on"):
         bench(words)
     assert sorted(tmp_path.glob("groups/*/fleet-*/checkpoints/[0-9]*")) == begun
     file.write_bytes(good)
@@ -477,7 +477,7 @@ def test_a_stop_is_not_taken_for_a_failure_of_what_it_comes_into(tmp_path: Path,
         signal.raise_signal(signal.SIGTERM)
 
     monkeypatch.setattr(orbax.checkpoint, "CheckpointManager", signalled)
-    with pytest.raises(Interrupted, match="the same command goes on") as interruption, gentle_end():
+    with pytest.raises(Interrupted, match="the same command goes on") as interruption, graceful_shutdown():
         _attempt(partial(Checkpoints, tmp_path / "checkpoints"))
     assert interruption.value.exit_code == 143
 
@@ -504,7 +504,7 @@ def test_a_signal_in_a_groups_last_chunk_stops_before_the_next_group(
 
 
 def test_ctrl_c_on_a_cluster_says_how_to_go_on() -> None:
-    with pytest.raises(Interrupted, match="the same command goes on") as interruption, gentle_end():
+    with pytest.raises(Interrupted, match="the same command goes on") as interruption, graceful_shutdown():
         raise KeyboardInterrupt
     assert interruption.value.exit_code == 130
 

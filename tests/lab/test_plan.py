@@ -14,7 +14,7 @@ from aspc.lab import suites
 from aspc.lab.engines.local import groups_to_run
 from aspc.lab.groups import Group, load_dataset, make_groups
 from aspc.lab.paper_tables import tables
-from aspc.lab.plan import RunSpec, files_of, make_plan, name_in_presets
+from aspc.lab.plan import PlannedRun, files_of, make_plan, name_in_presets
 
 # Runs of each suite: variants × datasets × seeds, counted by hand from the paper.
 COUNTS = {
@@ -108,24 +108,24 @@ def test_suites_that_look_at_the_main_tables_runs_share_them() -> None:
 
 
 def test_a_run_is_named_by_what_it_is() -> None:
-    run = RunSpec("aspc", "hopper-medium-v2", 0, 1_000_000)
+    run = PlannedRun("aspc", "hopper-medium-v2", 0, 1_000_000)
     # Written down: results that were published are found by this name.
     assert run.run_id == "082e70a1a2dfcf73"
     assert run.run_id in plan_of("main_table").runs
     others = [
-        RunSpec("td3_bc", "hopper-medium-v2", 0, 1_000_000),
-        RunSpec("aspc", "hopper-medium", 0, 1_000_000),
-        RunSpec("aspc", "hopper-medium-v2", 1, 1_000_000),
-        RunSpec("aspc", "hopper-medium-v2", 0, 500_000),
-        RunSpec("aspc", "hopper-medium-v2", 0, 1_000_000, "advantage_weighted"),
-        RunSpec("aspc", "hopper-medium-v2", 0, 1_000_000, settings={"k_alpha": 5}),
-        RunSpec("aspc", "hopper-medium-v2", 0, 1_000_000, options={"eval_episodes": 100}),
-        RunSpec("aspc", "hopper-medium-v2", 0, 1_000_000, alone=True),
-        RunSpec("aspc", "hopper-medium-v2", 0, 1_000_000, scale_of="0"),
+        PlannedRun("td3_bc", "hopper-medium-v2", 0, 1_000_000),
+        PlannedRun("aspc", "hopper-medium", 0, 1_000_000),
+        PlannedRun("aspc", "hopper-medium-v2", 1, 1_000_000),
+        PlannedRun("aspc", "hopper-medium-v2", 0, 500_000),
+        PlannedRun("aspc", "hopper-medium-v2", 0, 1_000_000, "advantage_weighted"),
+        PlannedRun("aspc", "hopper-medium-v2", 0, 1_000_000, settings={"k_alpha": 5}),
+        PlannedRun("aspc", "hopper-medium-v2", 0, 1_000_000, options={"eval_episodes": 100}),
+        PlannedRun("aspc", "hopper-medium-v2", 0, 1_000_000, alone=True),
+        PlannedRun("aspc", "hopper-medium-v2", 0, 1_000_000, scale_of="0"),
     ]
     assert len({run.run_id, *(other.run_id for other in others)}) == len(others) + 1
     # How it is logged and saved is no part of it.
-    same = RunSpec("aspc", "hopper-medium-v2", 0, 1_000_000, options={"checkpoint_every": 1000, "log_every": 500})
+    same = PlannedRun("aspc", "hopper-medium-v2", 0, 1_000_000, options={"checkpoint_every": 1000, "log_every": 500})
     assert same.run_id == run.run_id
 
 

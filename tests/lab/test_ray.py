@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from same import assert_each_run_once, assert_same_results
 
-from aspc.errors import AspcError, DiskTrouble
+from aspc.errors import AspcError, DiskFailure
 from aspc.lab import results, suites
 from aspc.lab.engines.ray import RayEngine, lost_when_stopped, unpack
 from aspc.lab.groups import make_groups
@@ -135,7 +135,7 @@ def test_files_that_are_not_a_groups_own_are_refused(tmp_path: Path) -> None:
 
 def test_a_full_disk_is_no_failure_of_a_run_and_a_stop_is_a_lost_machine(tmp_path: Path, monkeypatch) -> None:
     class Task(Exception):
-        cause: Exception = DiskTrouble("The disk is full.")
+        cause: Exception = DiskFailure("The disk is full.")
 
     def get(task: Any) -> None:
         raise task
@@ -143,12 +143,12 @@ def test_a_full_disk_is_no_failure_of_a_run_and_a_stop_is_a_lost_machine(tmp_pat
     engine = object.__new__(RayEngine)
     kinds = SimpleNamespace(RayTaskError=Task, RayError=Task)
     engine._ray, engine._running = SimpleNamespace(get=get, exceptions=kinds), {}
-    for cause in (DiskTrouble("The disk is full."), ValueError("a bug")):
+    for cause in (DiskFailure("The disk is full."), ValueError("a bug")):
         task = Task()
         task.cause = cause
         engine._running[task] = "group"
-        if isinstance(cause, DiskTrouble):
-            with pytest.raises(DiskTrouble, match="disk is full"):
+        if isinstance(cause, DiskFailure):
+            with pytest.raises(DiskFailure, match="disk is full"):
                 engine._ended(task)
         else:
             assert engine._ended(task).error == "ValueError: a bug"

@@ -13,7 +13,7 @@ from by_hand import Clock
 
 from aspc.lab import results, suites
 from aspc.lab.engines import local as engine_module
-from aspc.lab.engines.local import Bench, Ended, Pace, Took, groups_to_run, known_runs, pace_before
+from aspc.lab.engines.local import Bench, Ended, StepTiming, TimeEstimator, groups_to_run, known_runs, pace_before
 from aspc.lab.groups import Group, Member, failed_row, identity, part_file, write_group
 from aspc.lab.plan import Plan, make_plan
 
@@ -140,7 +140,7 @@ def test_nothing_starts_that_would_not_end_in_time(tmp_path: Path, clock: Clock)
 def test_what_was_done_before_is_no_part_of_the_pace(tmp_path: Path) -> None:
     plan = make_plan(suites.expanded(["tiny"]))
     four = groups_to_run(tmp_path, plan, list(plan.runs), 4, {})[0]
-    pace = Pace()
+    pace = TimeEstimator()
     assert pace.seconds_left([(four, 0.0)]) == 0  # nothing is known
     pace.note(four, seconds=10, share=0.75)
     assert pace.seconds_left([(four, 0.0)]) == pytest.approx(40)
@@ -167,7 +167,7 @@ def test_where_no_group_fits_one_is_begun_and_more_only_to_fill_the_time(tmp_pat
     plan = make_plan(suites.expanded(["tiny"]))
     for fill, begun in ((False, 1), (True, 2)):
         engine = PretendEngine(tmp_path / str(fill), room=1)
-        slow = Pace(Took(algo, 4, seconds=1.0) for algo in ("bc", "aspc"))  # 4,000 steps
+        slow = TimeEstimator(StepTiming(algo, 4, seconds=1.0) for algo in ("bc", "aspc"))  # 4,000 steps
         run(tmp_path / str(fill), engine, plan, stop_at=time.monotonic() + 60, pace=slow, fill=fill)
         assert len(engine.started) == begun
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from by_hand import Clock
 
-from aspc.errors import AspcError, DiskTrouble, OutsideTrouble
+from aspc.errors import AspcError, DiskFailure, ExternalFailure
 from aspc.lab import results, suites
 from aspc.lab.engines import local as engine_module
 from aspc.lab.engines.local import Bench
@@ -41,13 +41,13 @@ def test_a_full_disk_is_no_failure_of_a_run(tmp_path: Path) -> None:
     (group,) = make_groups(plan, plan.runs, 2, {})
     engine = SlurmEngine(tmp_path, cluster="local")
     paths = SimpleNamespace(stderr=tmp_path / "log")
-    for said in ("aspc.errors.DiskTrouble: no space", "aspc.errors.OutsideTrouble: other data", "ValueError: a bug"):
+    for said in ("aspc.errors.DiskFailure: no space", "aspc.errors.ExternalFailure: other data", "ValueError: a bug"):
         job = SimpleNamespace(job_id="17", done=lambda: True, paths=paths, exception=lambda said=said: said)
         if "Disk" in said:
-            with pytest.raises(DiskTrouble, match=r"17 ended without results.*the same command goes on"):
+            with pytest.raises(DiskFailure, match=r"17 ended without results.*the same command goes on"):
                 engine._ended(group, job)
         elif "Outside" in said:
-            with pytest.raises(OutsideTrouble, match=r"17 ended without results.*mended, the same command goes on"):
+            with pytest.raises(ExternalFailure, match=r"17 ended without results.*mended, the same command goes on"):
                 engine._ended(group, job)
         else:
             assert "17 ended without results" in engine._ended(group, job).error
@@ -96,7 +96,7 @@ def test_a_disk_that_is_full_when_results_are_written_is_disk_trouble(tmp_path: 
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(results, "write_atomically", full)
-    with pytest.raises(DiskTrouble, match="cannot be written"):
+    with pytest.raises(DiskFailure, match="cannot be written"):
         results.write_entries(tmp_path, "one", [])
 
 

@@ -44,7 +44,7 @@ def make_folders(out: Path) -> None:
     from aspc.algorithms import default
     from aspc.data.streaming import pack
     from aspc.lab.groups import Group, Member, write_group
-    from aspc.lab.plan import RunSpec
+    from aspc.lab.plan import PlannedRun
     from aspc.lab.results import write_entries, write_part
     from aspc.training import fleet
     from aspc.training.checkpoints import Checkpoints
@@ -75,7 +75,7 @@ def make_folders(out: Path) -> None:
     runs = [{**facts, "run_id": f"r{i}", "seed": i, "config": {"a": [1, "x"]}, "score_last": i / 3} for i in range(3)]
     write_part(out / "results", "p", runs, [{"run_id": "r0", "step": 5, "score": 1.0}])
     write_entries(out / "results", "e", [("s", "v", "r0")])
-    spec = RunSpec("bc", "maze2d-umaze", 0, 80, settings=small, options={"log_every": 40})
+    spec = PlannedRun("bc", "maze2d-umaze", 0, 80, settings=small, options={"log_every": 40})
     write_group(out / "results", Group((Member(spec, "s", "v"),)))
 
     pack(make_dataset(rows=100), out / "packed")

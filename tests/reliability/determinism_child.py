@@ -19,7 +19,7 @@ import numpy as np
 
 from aspc import algorithms
 from aspc.training.compiled_loop import Loop, Source, start_runs
-from aspc.training.prepared_data import Problem
+from aspc.training.prepared_data import PreparedDataset
 from aspc.training.run_config import TrainOptions
 from tiny import make_dataset
 
@@ -39,7 +39,7 @@ def small(algorithm: Any) -> Any:
 def digests(name: str, times: int = 1) -> list[tuple[str, str]]:
     """Train seeds 0 and 1, some times over; for each a hash of the state: every weight, every optimiser's moments."""
     algorithm = small(algorithms.default(name))
-    problem = Problem.of(make_dataset(rows=100), algorithm, TrainOptions())
+    problem = PreparedDataset.of(make_dataset(rows=100), algorithm, TrainOptions())
     loop = Loop(algorithm, problem.spec, problem.layout, vectorise=False)
     assert problem.rows is not None
     source = Source(jnp.zeros(2, jnp.int32), jnp.full(2, len(problem.rows), jnp.int32))

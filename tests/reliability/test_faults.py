@@ -22,7 +22,7 @@ from small_runs import SHORT, SMALL
 
 import aspc
 from aspc.__main__ import exit_code, main
-from aspc.errors import AspcError, DiskTrouble
+from aspc.errors import AspcError, DiskFailure
 from aspc.lab import results
 from aspc.training import evaluation, trainer
 from aspc.training import run as run_module
@@ -216,7 +216,7 @@ def test_other_errors_of_a_disk_are_sentences(
 
     with monkeypatch.context() as stale:
         stale.setattr(Trainer, "_write_status", broken)
-        with pytest.raises(DiskTrouble, match=r"fix that, then continue with: aspc train --resume"):
+        with pytest.raises(DiskFailure, match=r"fix that, then continue with: aspc train --resume"):
             aspc.train(make_dataset(), "bc", out=tmp_path / "run", **SHORT)
     assert aspc.train(make_dataset(), resume=tmp_path / "run", quiet=True).result is not None
     assert exit_code(broken) == 2  # type: ignore[arg-type]
@@ -274,8 +274,8 @@ if sys.argv[1] == "train":
     from aspc.training.run_folder import lock
     guard = lock(Path(sys.argv[2]))
 else:
-    from aspc.lab.engines.local import the_only_bench
-    guard = the_only_bench(Path(sys.argv[2])); guard.__enter__()
+    from aspc.lab.engines.local import bench_lock
+    guard = bench_lock(Path(sys.argv[2])); guard.__enter__()
 print("held", flush=True)
 time.sleep(600)
 """
@@ -283,14 +283,14 @@ time.sleep(600)
 
 @pytest.mark.parametrize("what", ["train", "bench"])
 def test_a_lock_keeps_the_second_out_and_dies_with_its_owner(tmp_path: Path, what: str) -> None:
-    from aspc.lab.engines.local import the_only_bench
+    from aspc.lab.engines.local import bench_lock
     from aspc.training.run_folder import lock
 
     def take() -> None:
         if what == "train":
             lock(tmp_path).release()
         else:
-            with the_only_bench(tmp_path):
+            with bench_lock(tmp_path):
                 pass
 
     owner = subprocess.Popen([sys.executable, "-c", HOLD, what, str(tmp_path)], stdout=subprocess.PIPE, text=True)
@@ -387,13 +387,13 @@ def test_a_checkpoint_that_claims_a_trillion_rows_is_refused_at_once(tmp_path: P
 
 
 def test_a_full_disk_is_no_failure_of_a_run_of_a_bench() -> None:
-    from aspc.errors import DiskTrouble
+    from aspc.errors import DiskFailure
     from aspc.lab.groups import _attempt
 
     def full() -> None:
-        raise DiskTrouble("no room")
+        raise DiskFailure("no room")
 
-    with pytest.raises(DiskTrouble):
+    with pytest.raises(DiskFailure):
         _attempt(full)
     assert _attempt(lambda: 1 / 0) == "ZeroDivisionError: division by zero"  # what is the run's own is noted
 

@@ -15,7 +15,7 @@ import pytest
 
 import aspc
 from aspc.__main__ import main
-from aspc.errors import AspcError, OutsideTrouble
+from aspc.errors import AspcError, ExternalFailure
 from aspc.training import checksums
 from aspc.training.checkpoints import Checkpoints
 from aspc.training.checksums import verify
@@ -66,7 +66,7 @@ def test_a_flipped_bit_in_any_file_is_noticed(run: Path, name: str, capsys: pyte
     content = (run / name).read_bytes()
     for at in np.random.default_rng(0).integers(0, len(content) - 1, 5):
         flip(run / name, int(at))
-        with pytest.raises(OutsideTrouble, match=re.escape(name)):
+        with pytest.raises(ExternalFailure, match=re.escape(name)):
             verify(run)
         (run / name).write_bytes(content)
     verify(run)
@@ -85,7 +85,7 @@ def test_every_changed_digit_of_the_metrics_is_noticed(run: Path) -> None:
         (run / "metrics.csv").write_text(f"{text[:i]}{(int(text[i]) + 1) % 10}{text[i + 1 :]}")
         try:
             verify(run)
-        except OutsideTrouble:
+        except ExternalFailure:
             noticed += 1
         else:
             assert read_rows(run / "metrics.csv") == numbers  # another way to write the same number
@@ -95,7 +95,7 @@ def test_every_changed_digit_of_the_metrics_is_noticed(run: Path) -> None:
 def test_rows_added_to_a_finished_run_are_noticed(run: Path) -> None:
     with open(run / "metrics.csv", "a") as file:
         file.write((run / "metrics.csv").read_text().splitlines()[-1].replace("60,", "80,", 1) + "\n")
-    with pytest.raises(OutsideTrouble, match=r"metrics\.csv"):
+    with pytest.raises(ExternalFailure, match=r"metrics\.csv"):
         verify(run)
 
 
@@ -105,13 +105,13 @@ def test_a_damaged_run_is_not_evaluated(run: Path) -> None:
     assert len(aspc.evaluate(run, 1, env="maze2d-umaze")) == 1
     flip(weights, weights.stat().st_size - 3)
     assert np.isfinite(aspc.load_policy(run).act(np.zeros(4))).all()
-    with pytest.raises(OutsideTrouble, match="weights"):
+    with pytest.raises(ExternalFailure, match="weights"):
         aspc.evaluate(run, 1, env="maze2d-umaze")
 
 
 def test_a_damaged_run_is_not_continued(run: Path) -> None:
     flip(run / "metrics.csv", (run / "metrics.csv").stat().st_size - 3)
-    with pytest.raises(OutsideTrouble, match=r"metrics\.csv"):
+    with pytest.raises(ExternalFailure, match=r"metrics\.csv"):
         aspc.train(make_dataset(), resume=run, steps=80, env=Counting, quiet=True)
     (run / CHECKSUMS).unlink()  # as the message says, for those who changed it themselves
     assert aspc.train(make_dataset(), resume=run, steps=80, env=Counting, quiet=True).result is not None

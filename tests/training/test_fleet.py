@@ -107,9 +107,9 @@ def test_a_fleet_is_one_program_and_leaves_what_it_promises(fleet):
 
 
 def test_equal_rows_are_in_the_table_once(fleet):
-    from aspc.training.prepared_data import Problem, shared_tables
+    from aspc.training.prepared_data import PreparedDataset, shared_tables
 
-    problems = [Problem.of(member.dataset, TD3BC, OPTIONS) for member in MEMBERS]
+    problems = [PreparedDataset.of(member.dataset, TD3BC, OPTIONS) for member in MEMBERS]
     with shared_tables(problems, 0, 1) as tables:
         assert len(tables.next()) == problems[0].transitions + problems[1].transitions
         assert tables.offsets == [0, *[problems[0].transitions] * 3]

@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 from aspc import algorithms
 from aspc.algorithms.td3_bc import TD3BC
 from aspc.training.compiled_loop import Loop, Source, plan_chunk, start_runs, usual_blocks
-from aspc.training.prepared_data import Problem
+from aspc.training.prepared_data import PreparedDataset
 from aspc.training.run_config import TrainOptions, replace_fields
 from tiny import TINY, make_dataset
 
 
 def tiny_loop(algo="aspc", seeds=(0,), vectorise=False, **hyper):
     algorithm = replace_fields(algorithms.default(algo), {**TINY, **hyper})
-    problem = Problem.of(make_dataset(), algorithm, TrainOptions())
+    problem = PreparedDataset.of(make_dataset(), algorithm, TrainOptions())
     loop = Loop(algorithm, problem.spec, problem.layout, vectorise)
     n = len(seeds)
     source = Source(jnp.zeros(n, jnp.int32), jnp.full(n, len(problem.rows), jnp.int32))

@@ -29,7 +29,7 @@ from aspc.algorithms.interface import Preprocessing
 from aspc.algorithms.iql import IQL
 from aspc.algorithms.td3_bc import TD3BC
 from aspc.data import files
-from aspc.errors import AspcError, DiskTrouble
+from aspc.errors import AspcError, DiskFailure
 from aspc.training import evaluation, rollout_worker, run_folder, trainer
 from aspc.training.checkpoints import Checkpoints
 from aspc.training.evaluation import Evaluator
@@ -414,7 +414,7 @@ def test_a_start_that_fails_removes_nothing_where_there_is_anything_to_lose(left
     (run / left).parent.mkdir(exist_ok=True)
     (run / left).write_text("step\n40\n")
     before = {file.name for file in run.rglob("*")}
-    with pytest.raises(ZeroDivisionError), run_folder.undone_if_nothing_came_of_it(run):
+    with pytest.raises(ZeroDivisionError), run_folder.rollback_on_early_failure(run):
         raise ZeroDivisionError
     assert {file.name for file in run.rglob("*")} == before
     with pytest.raises(AspcError, match="already holds a run"):
@@ -424,8 +424,8 @@ def test_a_start_that_fails_removes_nothing_where_there_is_anything_to_lose(left
 def test_a_run_that_a_disk_in_trouble_has_stopped_can_be_continued(tmp_path):
     """The message says so."""
     run_folder.create(tmp_path / "run", {})
-    with pytest.raises(DiskTrouble), run_folder.undone_if_nothing_came_of_it(tmp_path / "run"):
-        raise DiskTrouble
+    with pytest.raises(DiskFailure), run_folder.rollback_on_early_failure(tmp_path / "run"):
+        raise DiskFailure
     assert (tmp_path / "run" / run_folder.CONFIG).exists()
 
 

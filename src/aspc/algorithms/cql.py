@@ -34,7 +34,7 @@ from aspc.algorithms.interface import (
     OuterTerms,
     Parts,
     PolicyExport,
-    Scalable,
+    ScalableAlgorithm,
     Schedule,
     Segment,
     Spec,
@@ -75,7 +75,7 @@ class Penalty(NamedTuple):
 
 
 @dataclass(frozen=True)
-class CQL(Scalable):
+class CQL(ScalableAlgorithm):
     """CQL with a fixed weight of the penalty."""
 
     scale_name: ClassVar[str] = "cql_alpha"

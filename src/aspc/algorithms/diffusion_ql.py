@@ -31,7 +31,7 @@ from aspc.algorithms.interface import (
     OuterTerms,
     Parts,
     PolicyExport,
-    Scalable,
+    ScalableAlgorithm,
     Schedule,
     Segment,
     Spec,
@@ -83,7 +83,7 @@ class DiffusionQLState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class DiffusionQL(Scalable):
+class DiffusionQL(ScalableAlgorithm):
     """Diffusion-QL with a fixed weight η of Q."""
 
     scale_name: ClassVar[str] = "eta"

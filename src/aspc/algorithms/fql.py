@@ -30,7 +30,7 @@ from aspc.algorithms.interface import (
     OuterTerms,
     Parts,
     PolicyExport,
-    Scalable,
+    ScalableAlgorithm,
     Schedule,
     Segment,
     Spec,
@@ -58,7 +58,7 @@ class Distillation(NamedTuple):
 
 
 @dataclass(frozen=True)
-class FQL(Scalable):
+class FQL(ScalableAlgorithm):
     """FQL with a fixed distillation weight α."""
 
     alpha: float = 10.0

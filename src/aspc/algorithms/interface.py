@@ -178,7 +178,7 @@ def lost_horizons(algorithm: Any, steps: int) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Scalable(Preprocessing):
+class ScalableAlgorithm(Preprocessing):
     """An algorithm whose constraint has a scale, in the four pieces that `adaptive_scale` wraps.
 
     Here they are run at a fixed scale, which is the plain algorithm.

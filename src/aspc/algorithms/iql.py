@@ -30,7 +30,7 @@ from aspc.algorithms.interface import (
     OuterTerms,
     Parts,
     PolicyExport,
-    Scalable,
+    ScalableAlgorithm,
     Schedule,
     Segment,
     Spec,
@@ -53,7 +53,7 @@ class IQLState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class IQL(Scalable):
+class IQL(ScalableAlgorithm):
     """IQL with a fixed inverse temperature β."""
 
     scale_name: ClassVar[str] = "beta"

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from aspc.algorithms.interface import Batch, Draw, Noise, PolicyExport, Scalable, Spec
+from aspc.algorithms.interface import Batch, Draw, Noise, PolicyExport, ScalableAlgorithm, Spec
 from aspc.algorithms.td_learning import deterministic_policy
 from aspc.networks import DeterministicActor, Ensemble
 from aspc.optim import Adam
@@ -24,7 +24,7 @@ class TD3State(NamedTuple):
 
 
 @dataclass(frozen=True)
-class TD3(Scalable):
+class TD3(ScalableAlgorithm):
     """TD3 (Fujimoto et al., 2018) without the loss of its actor, which is where its offline forms differ."""
 
     climbs_q: ClassVar[bool] = True

@@ -171,11 +171,11 @@ class Trained:
     run: Run
     algorithm: Any
     dataset: Dataset
-    problem: Any  # aspc.training.prepared_data.Problem
+    problem: Any  # aspc.training.prepared_data.PreparedDataset
 
     @classmethod
     def of(cls, run: Run, dataset: Dataset) -> Trained:
-        from aspc.training.prepared_data import Problem
+        from aspc.training.prepared_data import PreparedDataset
         from aspc.training.run import recorded_algorithm, recorded_options
 
         config = run.config
@@ -189,7 +189,7 @@ class Trained:
                 f"{run.path} was trained on {sizes[0]} observation and {sizes[1]} action numbers, but {dataset.name} "
                 f"has {dataset.observation_size} and {dataset.action_size}; choose the dataset with --dataset."
             )
-        return cls(run, algorithm, dataset, Problem.of(dataset, algorithm, options))
+        return cls(run, algorithm, dataset, PreparedDataset.of(dataset, algorithm, options))
 
     @property
     def same_data(self) -> bool:

@@ -149,7 +149,7 @@ class Info:
         if self.plot or self.page is not None:
             from aspc.data.dataset_page import write_page
 
-            path = Path(f"{cache.as_file_name(loaded.name)}.html") if self.page is None else self.page
+            path = Path(f"{cache.sanitize_file_name(loaded.name)}.html") if self.page is None else self.page
             write_page(loaded, path)
             print(f"pictures: {path}")
 

@@ -12,7 +12,7 @@ import tyro
 from aspc.cli.shared import parse, print_result, values_of
 from aspc.cli.train import refuse_settings
 from aspc.errors import AspcError
-from aspc.plugins import load_asked
+from aspc.plugins import load_plugins
 from aspc.training.finetune import finetune, resume
 from aspc.training.online import OnlineOptions
 
@@ -48,7 +48,7 @@ def main(argv: list[str]) -> int:
     asked = parse(Finetune, argv, "finetune")
     if (asked.run is None) == (asked.resume is None):
         raise AspcError("Give the folder of a run to go on from, or --resume and the folder of a fine-tuning.")
-    load_asked(values_of(argv, "plugin"))
+    load_plugins(values_of(argv, "plugin"))
     if asked.resume is not None:
         refuse_settings(argv)
         steps = asked.online.steps if any(word.split("=")[0] == "--steps" for word in argv) else None

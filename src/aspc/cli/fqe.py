@@ -64,10 +64,10 @@ class Fqe:
 
 def main(argv: list[str]) -> int:
     from aspc.cli.shared import parse, values_of
-    from aspc.plugins import load_asked
+    from aspc.plugins import load_plugins
 
     asked: Fqe = parse(Fqe, argv, "fqe", HELP)
-    load_asked(values_of(argv, "plugin"))
+    load_plugins(values_of(argv, "plugin"))
     if not asked.runs:
         raise AspcError("Give at least one run's folder, for example: aspc fqe runs/*.")
     if asked.select is not None and asked.select.exists() and (asked.select.is_file() or any(asked.select.iterdir())):

@@ -43,10 +43,10 @@ class Inspect:
 
 def main(argv: list[str]) -> int:
     from aspc.cli.shared import parse, values_of
-    from aspc.plugins import load_asked
+    from aspc.plugins import load_plugins
 
     asked: Inspect = parse(Inspect, argv, "inspect")
-    load_asked(values_of(argv, "plugin"))
+    load_plugins(values_of(argv, "plugin"))
 
     import sys
 

@@ -16,7 +16,7 @@ from aspc import algorithms
 from aspc.cli.data import Source
 from aspc.cli.shared import environment_asked_for, final_scale, option, parse, print_result, values_of
 from aspc.errors import AspcError
-from aspc.plugins import load_asked
+from aspc.plugins import load_plugins
 from aspc.training.run_config import TrainOptions, flat_values, replace_fields
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Train:
 
 
 def main(argv: list[str]) -> int:
-    load_asked(values_of(argv, "plugin"))
+    load_plugins(values_of(argv, "plugin"))
     if option(argv, "resume"):
         return _resume(argv)
     model = _model(Path(repeated), option(argv, "env")) if (repeated := option(argv, "from")) else {}

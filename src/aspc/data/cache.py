@@ -30,7 +30,7 @@ def root() -> Path:
     return Path(chosen).expanduser() if chosen else Path(platformdirs.user_cache_dir("aspc")) / "data"
 
 
-def as_file_name(name: str) -> str:
+def sanitize_file_name(name: str) -> str:
     """A name that data go by, which a file may have said, as one that stays in the folder where it is used."""
     return "".join(letter if letter.isprintable() and letter not in "/\\" else "-" for letter in name)
 
@@ -44,7 +44,7 @@ def lock(path: Path) -> Iterator[None]:
     guard = FileLock(f"{path}.lock")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with said_if_slow(f"Waiting for another process that is making or downloading {path} …"):
+        with notify_if_slow(f"Waiting for another process that is making or downloading {path} …"):
             guard.acquire()
     except OSError as error:
         if not path.exists():
@@ -59,14 +59,14 @@ def lock(path: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def said_if_slow(sentence: str) -> Iterator[None]:
+def notify_if_slow(sentence: str) -> Iterator[None]:
     """Says on stderr what is going on, once the block has taken two seconds."""
-    with doing_after(SHOW_AFTER, lambda: print(sentence, file=sys.stderr, flush=True)):
+    with run_after(SHOW_AFTER, lambda: print(sentence, file=sys.stderr, flush=True)):
         yield
 
 
 @contextlib.contextmanager
-def doing_after(seconds: float, action: Callable[[], object]) -> Iterator[None]:
+def run_after(seconds: float, action: Callable[[], object]) -> Iterator[None]:
     """Does something in another thread, if the block takes longer than that."""
     timer = threading.Timer(seconds, action)
     timer.daemon = True

@@ -352,7 +352,7 @@ def _read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str, lim
 
 def read_npz(path: Path, *, required: Sequence[str], optional: Sequence[str] = ()) -> Arrays:
     """Read named arrays of an NPZ file, with the same limits and checks as a dataset's."""
-    with cache.said_if_slow(f"Reading {path.name} …"), LimitedReader() as reader:
+    with cache.notify_if_slow(f"Reading {path.name} …"), LimitedReader() as reader:
         return reader.call("read_npz", path, required=list(required), optional=list(optional)).arrays
 
 
@@ -573,7 +573,7 @@ def in_one_sentence(path: Path, limits: ReadLimits, read: Callable[[], Result]) 
 
 def read_arrays(path: Path, key_map: Mapping[str, Any] | None = None) -> Extracted:
     """The arrays of a file or of a folder of episodes, by D4RL's names; and notes."""
-    with cache.said_if_slow(f"Reading {path.name} …"), LimitedReader() as reader:
+    with cache.notify_if_slow(f"Reading {path.name} …"), LimitedReader() as reader:
         return read_with(reader, path, checked_map(key_map or {}))
 
 

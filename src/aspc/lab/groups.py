@@ -31,10 +31,10 @@ from filelock import FileLock, Timeout
 from aspc import plugins, tasks
 from aspc.data import Dataset, files
 from aspc.data.sources import ogbench
-from aspc.errors import AspcError, OutsideTrouble
+from aspc.errors import AspcError, ExternalFailure
 from aspc.io import write_atomically
 from aspc.lab import results
-from aspc.lab.plan import Plan, RunSpec, name_in_presets, short_hash
+from aspc.lab.plan import Plan, PlannedRun, name_in_presets, short_hash
 from aspc.training.run_config import fingerprint, flat_values, to_plain
 from aspc.training.run_folder import RESULT
 
@@ -53,7 +53,7 @@ OnProgress = Callable[[int, int], None]
 class Member:
     """A run of a group: where it belongs, the file of its dataset (None: known by name), and a scale found before."""
 
-    run: RunSpec
+    run: PlannedRun
     suite: str
     variant: str
     file: str | None = None
@@ -109,7 +109,7 @@ class Group:
     def from_json(cls, text: str, path: Path | str = GROUP) -> Group:
         try:
             content = json.loads(text)
-            members = [Member(RunSpec(**m["run"]), *(m[k] for k in MEMBER_FACTS)) for m in content["members"]]
+            members = [Member(PlannedRun(**m["run"]), *(m[k] for k in MEMBER_FACTS)) for m in content["members"]]
             group = cls(tuple(members), content["plugin"], content["attempt"], content.get("command"))
             group.group_id  # noqa: B018  (can be computed)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -153,11 +153,11 @@ def in_turn(groups: list[Group]) -> list[Group]:
     return [next(following) if group.alone else group for group in groups]
 
 
-def file_of(run: RunSpec, data: Mapping[str, Path]) -> str | None:
+def file_of(run: PlannedRun, data: Mapping[str, Path]) -> str | None:
     return str(data[run.dataset]) if run.dataset in data else None
 
 
-def program_key(run: RunSpec) -> str:
+def program_key(run: PlannedRun) -> str:
     """Runs with the same key are expected to be one program; what is really so is seen when their data is there."""
     anyones = dataclasses.replace(run, dataset="", seed=0, scale_of=run.scale_of and "any")
     shared = _shared_key(anyones.run_id, anyones)
@@ -178,7 +178,7 @@ def likely_sizes(dataset: str) -> Any:
 _SHARED_KEYS: dict[str, Any] = {}
 
 
-def _shared_key(name: str, run: RunSpec) -> Any:
+def _shared_key(name: str, run: PlannedRun) -> Any:
     """What runs of one program have in common, but for their data; found once for runs that differ in data or seed."""
     from aspc.training.fleet import group_key
 
@@ -212,7 +212,7 @@ def run_group(bench: Path, group_id: str, quiet: bool = True, on_progress: OnPro
     this group is returned, for those after it.
     """
     folder = group_folder(bench, group_id)
-    with _the_only_one(folder):
+    with exclusive_lock(folder):
         if part_file(bench, group_id).exists():
             return None
         group = Group.from_json((folder / GROUP).read_text(errors="replace"), folder / GROUP)
@@ -247,7 +247,7 @@ def record_failure(bench: Path, group: Group, error: str, data_fingerprint: str 
     results.write_part(bench, group.group_id, rows, [])
 
 
-class _the_only_one:
+class exclusive_lock:
     """The lock of a group. Another process that holds it (one whose node is being lost) is waited for."""
 
     def __init__(self, folder: Path) -> None:
@@ -321,7 +321,7 @@ def _attempt(what: Callable[[], Any]) -> Any:
 
     try:
         return what()
-    except (Interrupted, OutsideTrouble):
+    except (Interrupted, ExternalFailure):
         raise
     except Exception as error:
         return _sentence(error)

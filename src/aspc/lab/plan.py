@@ -32,7 +32,7 @@ FEWEST_EVALUATIONS = 10  # of a run that --steps makes shorter
 
 
 @dataclass(frozen=True)
-class RunSpec:
+class PlannedRun:
     """One run: an algorithm with settings on a dataset with a seed."""
 
     algo: str
@@ -78,7 +78,7 @@ class Entry(NamedTuple):
 class Plan:
     """All runs of some suites, each once, in the order in which they are wanted."""
 
-    runs: Mapping[str, RunSpec]
+    runs: Mapping[str, PlannedRun]
     entries: tuple[Entry, ...]
     left_out: tuple[str, ...] = ()
     """Datasets that are neither known by name nor in the folder."""
@@ -186,7 +186,7 @@ def make_plan(
     data = data or {}
     blocks = [(suite, block) for suite in suites for block in _blocks(suite, data)]
     wanted = Filter.of(only, blocks)
-    runs: dict[str, RunSpec] = {}
+    runs: dict[str, PlannedRun] = {}
     entries: dict[Entry, None] = {}
     needed: dict[Entry, None] = {}
     left_out: dict[str, None] = {}
@@ -233,7 +233,7 @@ def _blocks(suite: Suite, data: Mapping[str, Path]) -> list[Block]:
 
 def _runs_of(
     variant: Variant, dataset: str, seed: int, block: Block, steps: int | None, changes: Mapping[str, Any]
-) -> list[RunSpec]:
+) -> list[PlannedRun]:
     """A run, after the one that it needs."""
     before = [] if variant.scale_of is None else _runs_of(variant.scale_of, dataset, seed, block, steps, changes)
     length = steps or block.steps
@@ -243,7 +243,7 @@ def _runs_of(
         fewest = min(FEWEST_EVALUATIONS, max(block.steps // usual, 1))  # a suite may want one alone, at the end
         options["eval_every"] = min(usual, max(length // fewest, 1))
     defaults = {f.name: f.default for f in dataclasses.fields(TrainOptions)}
-    run = RunSpec(
+    run = PlannedRun(
         variant.algo,
         dataset,
         seed,

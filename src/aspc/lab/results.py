@@ -20,7 +20,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from aspc.errors import DISK_ERRORS, AspcError, DiskTrouble, MissingExtra, first_line
+from aspc.errors import DISK_ERRORS, AspcError, DiskFailure, MissingExtra, first_line
 from aspc.io import write_atomically
 from aspc.policy import without_nan
 
@@ -176,7 +176,7 @@ def _write(path: Path, table: pa.Table) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, buffer.getvalue())
     except OSError as error:
-        kind = DiskTrouble if error.errno in DISK_ERRORS else AspcError
+        kind = DiskFailure if error.errno in DISK_ERRORS else AspcError
         raise kind(f"Results cannot be written to {path}: {error.strerror or error}.") from error
 
 

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
-from aspc.errors import AspcError, OutsideTrouble
+from aspc.errors import AspcError, ExternalFailure
 from aspc.training.run_folder import (
     CHECKSUMS,
     CONFIG,
@@ -59,7 +59,7 @@ class Checksums:
             prefixes: Names of other files that grow, each with the bytes that it had at `first_step`.
 
         Raises:
-            OutsideTrouble: A file does not match its checksum.
+            ExternalFailure: A file does not match its checksum.
         """
         self.path = path
         if (path / CHECKSUMS).exists():
@@ -88,7 +88,7 @@ def verify(path: Path) -> Verified:
     """Compare a run's files with its checksums.
 
     Raises:
-        OutsideTrouble: A file is missing or damaged.
+        ExternalFailure: A file is missing or damaged.
         AspcError: There are no checksums, or they cannot be read.
     """
     if not (path / CHECKSUMS).is_file():
@@ -106,7 +106,7 @@ def verify(path: Path) -> Verified:
         name for name, recorded in content["prefixes"].items() if _prefix(path / name, recorded["bytes"]) != recorded
     ]
     if damaged:
-        raise OutsideTrouble(
+        raise ExternalFailure(
             f"{path} is damaged: missing or other than when written: {', '.join(damaged)}; restore that from a copy, "
             f"or, if you changed it yourself, delete {path / CHECKSUMS}."
         )

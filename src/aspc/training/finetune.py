@@ -22,7 +22,7 @@ from aspc.training.prepared_data import load_again
 from aspc.training.run import A_FUNCTION, default_folder, is_finished, leave_result
 from aspc.training.run_config import TrainOptions, environment_facts, to_plain
 from aspc.training.run_folder import Run
-from aspc.training.trainer import Place, Plan, Trainee
+from aspc.training.trainer import Place, Plan, RunSpec
 
 # ---------------------------------------------------------------------------------------------------------------
 # From the library
@@ -72,7 +72,7 @@ def finetune(
         **environment_facts(),
     }
     run_folder.create(path, config)
-    with run_folder.undone_if_nothing_came_of_it(path):
+    with run_folder.rollback_on_early_failure(path):
         return _go(path, config, trained, algorithm, environment, online, options, online.steps, quiet)
 
 
@@ -156,7 +156,7 @@ def _go(
         config["algo"],
         algorithm,
         [Place(trained.dataset, trained.problem, env)],
-        [Trainee(f"seed{seed}", seed, 0, algorithm, {"seed": seed}, f"seed {seed}")],
+        [RunSpec(f"seed{seed}", seed, 0, algorithm, {"seed": seed}, f"seed {seed}")],
         {},
         options,
         config,

@@ -33,12 +33,12 @@ import numpy as np
 from aspc import theory
 from aspc.algorithms.interface import Spec, with_horizon
 from aspc.data import Dataset
-from aspc.errors import AspcError, OutsideTrouble
+from aspc.errors import AspcError, ExternalFailure
 from aspc.policy import Policy
 from aspc.training import checksums, loggers, run_folder
 from aspc.training.compiled_loop import all_parts, with_overrides
 from aspc.training.packed_table import Layout
-from aspc.training.prepared_data import Data, Problem, dataset_facts, load_source, wishes
+from aspc.training.prepared_data import Data, PreparedDataset, dataset_facts, load_source, preprocessing_key
 from aspc.training.run import A_FUNCTION
 from aspc.training.run_config import (
     LARGEST_SEED,
@@ -54,7 +54,7 @@ from aspc.training.run_config import (
     with_kinds,
 )
 from aspc.training.run_folder import Row, columns, read_json, read_rows
-from aspc.training.trainer import Outcome, Place, Plan, Trainee, Trainer
+from aspc.training.trainer import Outcome, Place, Plan, RunSpec, Trainer
 
 SCORES = ("return", "score")
 # Options that change nothing in what is learned: another fleet is not another one for these.
@@ -224,7 +224,7 @@ def train_fleet(
     if (out / run_folder.CONFIG).exists():
         for before, now in zip(fleet.config["datasets"], config["datasets"], strict=True):
             if before["fingerprint"] != now["fingerprint"]:
-                raise OutsideTrouble(f"{now['name']} is not what {out} was trained on (its content differs).")
+                raise ExternalFailure(f"{now['name']} is not what {out} was trained on (its content differs).")
         if fleet.result is not None:
             return fleet
         config = fleet.config
@@ -236,7 +236,7 @@ def train_fleet(
         algorithms[0],
         places,
         [
-            Trainee(member.name, member.seed, place, own, {"run": i, "seed": member.seed}, member.name)
+            RunSpec(member.name, member.seed, place, own, {"run": i, "seed": member.seed}, member.name)
             for i, (member, place, own) in enumerate(zip(members, at, algorithms, strict=True))
         ],
         varying,
@@ -307,9 +307,9 @@ def _places(
         dataset = member.dataset if isinstance(member.dataset, str) else id(member.dataset)
         if dataset not in loaded:
             loaded[dataset] = load_source(member.dataset, {})
-        data, key = loaded[dataset], (dataset, *wishes(algorithm, options))
+        data, key = loaded[dataset], (dataset, *preprocessing_key(algorithm, options))
         if key not in places:
-            problem = Problem.of(data, algorithm, options)
+            problem = PreparedDataset.of(data, algorithm, options)
             places[key] = Place(data, problem, data.env if env == "auto" else env)
         at.append(list(places).index(key))
     if len(places) > 1 and any(place.problem.stream is not None for place in places.values()):

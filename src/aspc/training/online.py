@@ -244,7 +244,7 @@ class OnlineTrainer(Trainer):
     def __init__(self, plan: Plan, online: OnlineOptions, trained: Trained, quiet: bool) -> None:
         super().__init__(plan, quiet)
         self.online, self.trained = online, trained
-        (self.place,), (self.trainee,) = self.places, self.trainees
+        (self.place,), (self.run_spec,) = self.places, self.run_specs
         data, holdout = trained.dataset, self.options.holdout
         self.learned_from = data if holdout == 0 else data.split(holdout, seed=0)[0]
         same = {field.name: getattr(self.loop, field.name) for field in dataclasses.fields(self.loop)}
@@ -253,7 +253,7 @@ class OnlineTrainer(Trainer):
 
     def _start(self, first_step: int, tables: Tables) -> tuple[Any, Runs]:
         """The offline run's state, or that of a checkpoint of our own."""
-        seed = self.trainee.seed
+        seed = self.run_spec.seed
         if self.checkpoints.latest_step() is None:
             origin = self.plan.config["finetuned_from"]
             offline = dataclasses.replace(self.trained, run=Run(origin["run"]))
@@ -287,7 +287,7 @@ class OnlineTrainer(Trainer):
             self._save_when_evaluated(0, self._sound(0, state))
             self._collect_evaluations(wait=True)
         assert self.place.env is not None
-        with collecting(self.place.env, self.trained.dataset, self.trainee.seed, self.online.noise) as collector:
+        with collecting(self.place.env, self.trained.dataset, self.run_spec.seed, self.online.noise) as collector:
             while step < last_step:
                 end = min((step // collect + 1) * collect, last_step)
                 ((_, policy),) = self._policies(step, self._export(state, {}))

@@ -82,8 +82,8 @@ def discount_of(algorithm: Any) -> float:
     return getattr(preprocessing_of(algorithm), "discount", 1.0)
 
 
-def wishes(algorithm: Any, options: TrainOptions) -> tuple[Any, ...]:
-    """Everything besides the dataset that a problem depends on: runs with equal wishes share their rows."""
+def preprocessing_key(algorithm: Any, options: TrainOptions) -> tuple[Any, ...]:
+    """Everything besides the dataset that a problem depends on: runs with equal preprocessing_key share their rows."""
     how = preprocessing_of(algorithm)
     fields = tuple(getattr(how, field.name) for field in dataclasses.fields(Preprocessing))
     return (*fields, options.holdout, options.n_step, discount_of(algorithm) if options.n_step > 1 else None)
@@ -138,7 +138,7 @@ class Tables(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Problem:
+class PreparedDataset:
     """Packed rows (or the means to stream them), their layout, and the normaliser that travels with the policy."""
 
     spec: Spec
@@ -151,14 +151,16 @@ class Problem:
     stream: tuple[StreamingDataset, Callable[[Transitions], np.ndarray]] | None = None
 
     @classmethod
-    def of(cls, data: Data, algorithm: Any, options: TrainOptions) -> Problem:
+    def of(cls, data: Data, algorithm: Any, options: TrainOptions) -> PreparedDataset:
         spec = Spec(data.observation_size, data.action_size)
         layout = Layout(spec.obs_dim, spec.act_dim, bool(getattr(algorithm, "uses_next_actions", False)))
         make = cls._in_memory if isinstance(data, Dataset) else cls._streamed
         return make(data, algorithm, options, spec, layout)  # type: ignore[arg-type]
 
     @classmethod
-    def _in_memory(cls, data: Dataset, algorithm: Any, options: TrainOptions, spec: Spec, layout: Layout) -> Problem:
+    def _in_memory(
+        cls, data: Dataset, algorithm: Any, options: TrainOptions, spec: Spec, layout: Layout
+    ) -> PreparedDataset:
         kept, held = (data, None) if options.holdout == 0 else data.split(options.holdout, seed=0)
         transitions = transitions_of(kept, algorithm, options)
         wanted = preprocessing_of(algorithm).normalize_observations
@@ -172,7 +174,7 @@ class Problem:
     @classmethod
     def _streamed(
         cls, data: StreamingDataset, algorithm: Any, options: TrainOptions, spec: Spec, layout: Layout
-    ) -> Problem:
+    ) -> PreparedDataset:
         how, discount = preprocessing_of(algorithm), discount_of(algorithm)
         if options.holdout or how.reward_transform != "none" or options.n_step != data.n_step:
             raise AspcError(
@@ -207,7 +209,7 @@ class Problem:
 
 
 @contextmanager
-def shared_tables(problems: Sequence[Problem], first_chunk: int, budget_mb: int) -> Iterator[Tables]:
+def shared_tables(problems: Sequence[PreparedDataset], first_chunk: int, budget_mb: int) -> Iterator[Tables]:
     """The table of each chunk, from `first_chunk` on, with the rows of all problems; equal ones share theirs.
 
     Window k of a stream belongs to chunk k, so a resumed run sees the same windows as one that was never interrupted.
@@ -256,7 +258,9 @@ def recorded_score_of(facts: Mapping[str, Any], env: str) -> Callable[[float], f
     return lambda value: 100.0 * (value - low) / (high - low)
 
 
-def dataset_facts(data: Data, source: str | None, options: Mapping[str, Any], problem: Problem) -> dict[str, Any]:
+def dataset_facts(
+    data: Data, source: str | None, options: Mapping[str, Any], problem: PreparedDataset
+) -> dict[str, Any]:
     if source is not None and Path(source).exists():
         source = str(Path(source).absolute())
     # Episodes of a stream are not kept apart, so its behaviour is not scored.

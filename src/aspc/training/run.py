@@ -13,13 +13,21 @@ from typing import Any, NamedTuple
 
 from aspc import algorithms, envs, theory
 from aspc.algorithms.interface import lost_horizons, with_horizon
-from aspc.data.cache import as_file_name, said_if_slow
+from aspc.data.cache import notify_if_slow, sanitize_file_name
 from aspc.errors import AspcError, unknown_name
 from aspc.policy import WEIGHTS, Policy
 from aspc.presets import overrides
 from aspc.training import checksums, loggers, run_figure, run_folder
 from aspc.training.evaluation import Evaluator, WorkerFailed, episode_seeds
-from aspc.training.prepared_data import Data, Problem, dataset_facts, load_again, load_source, recorded_score_of, wishes
+from aspc.training.prepared_data import (
+    Data,
+    PreparedDataset,
+    dataset_facts,
+    load_again,
+    load_source,
+    preprocessing_key,
+    recorded_score_of,
+)
 from aspc.training.run_config import (
     TrainOptions,
     all_field_names,
@@ -30,7 +38,7 @@ from aspc.training.run_config import (
     with_kinds,
 )
 from aspc.training.run_folder import Row, Run
-from aspc.training.trainer import Diverged, Interrupted, Place, Plan, Trainee, Trainer, use_compilation_cache
+from aspc.training.trainer import Diverged, Interrupted, Place, Plan, RunSpec, Trainer, use_compilation_cache
 
 __all__ = ["Diverged", "Interrupted", "evaluate", "resume_run", "start_run", "train", "use_compilation_cache"]
 
@@ -160,7 +168,7 @@ def start_run(
         raise AspcError(f"--monitor-every looks at the step that a scale governs; {name} has no scale.")
     check_values(algorithm)
     algorithm = with_horizon(algorithm, options.horizon or options.steps)
-    problem = Problem.of(data, algorithm, options)
+    problem = PreparedDataset.of(data, algorithm, options)
     environment = data.env if env == "auto" else env
     if isinstance(environment, str):
         envs.check_sizes(environment, envs.sizes(environment), (data.observation_size, data.action_size))
@@ -182,7 +190,7 @@ def start_run(
     }
     run_folder.create(path, config)
     place = Place(data, problem, environment)
-    with run_folder.undone_if_nothing_came_of_it(path):
+    with run_folder.rollback_on_early_failure(path):
         return _train(path, config, algorithm, place, options, quiet, 0, options.steps)
 
 
@@ -203,7 +211,7 @@ def resume_run(path: Path, dataset: Any, algo: Any, env: Any, steps: int | None,
         return run
     how, call = run.data_options(env), "train(dataset, resume=…)"
     data = load_again(path, config["dataset"]["source"], dataset, how, call)
-    problem = Problem.of(data, algorithm, options)
+    problem = PreparedDataset.of(data, algorithm, options)
     if problem.fingerprint != config["dataset"]["fingerprint"]:
         raise AspcError(f"The data is not what {path} was trained on (its content differs); a run cannot change data.")
     environment = run.env if env == "auto" else env
@@ -239,7 +247,9 @@ def _check_same_data(run: Run, facts: Mapping[str, Any], algorithm: Any, options
     """Refuses to repeat a run with data that has changed behind its name."""
     before = run.config["dataset"]
     same_source = all(before[key] == facts[key] for key in ("source", "options"))
-    same_wishes = wishes(recorded_algorithm(run.config), recorded_options(run.config)) == wishes(algorithm, options)
+    same_wishes = preprocessing_key(recorded_algorithm(run.config), recorded_options(run.config)) == preprocessing_key(
+        algorithm, options
+    )
     if same_source and same_wishes and before["fingerprint"] != facts["fingerprint"]:
         raise AspcError(f"{before['source']} is not what {run.path} was trained on (its content differs).")
 
@@ -277,7 +287,7 @@ def default_folder(dataset: str, algo: str) -> Path:
     """A new folder, made at once: runs that are started in the same second have different ones."""
     stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
     for end in ("", *(f"-{number}" for number in range(2, 1000))):
-        path = Path("runs") / as_file_name(f"{dataset}_{algo}_{stamp}{end}")
+        path = Path("runs") / sanitize_file_name(f"{dataset}_{algo}_{stamp}{end}")
         try:
             path.mkdir(parents=True)
         except FileExistsError:
@@ -304,7 +314,7 @@ def _train(
         config["algo"],
         algorithm,
         [place],
-        [Trainee(f"seed{seed}", seed, 0, algorithm, {"seed": seed}, f"seed {seed}") for seed in options.seeds],
+        [RunSpec(f"seed{seed}", seed, 0, algorithm, {"seed": seed}, f"seed {seed}") for seed in options.seeds],
         {},
         options,
         config,
@@ -354,7 +364,7 @@ def evaluate(
         checksums.verify(Path(run))
     rows: list[Row] = []
     score = recorded_score_of(facts, environment)
-    said = said_if_slow(f"Rolling out {len(policies)} policies, {episodes:,} episodes each …")
+    said = notify_if_slow(f"Rolling out {len(policies)} policies, {episodes:,} episodes each …")
     with said, Evaluator(environment) as evaluator:
         for seed, policy in policies.items():
             pending = evaluator.evaluate(policy, episode_seeds(seed, -1 % 2**32, episodes))

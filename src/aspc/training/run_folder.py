@@ -32,7 +32,7 @@ import numpy as np
 from filelock import FileLock, Timeout
 
 from aspc.envs.allowed import problem_with_name
-from aspc.errors import DISK_ERRORS, AspcError, DiskTrouble, printable
+from aspc.errors import DISK_ERRORS, AspcError, DiskFailure, printable
 from aspc.io import flush, write_atomically
 from aspc.policy import Policy, load_policy, without_nan
 
@@ -301,13 +301,13 @@ def written(path: Path, resume_with: str) -> Iterator[None]:
         raise
     except Exception as error:  # in a folder that is gone Orbax fails in many ways
         if not (path / CONFIG).exists():
-            raise DiskTrouble(
+            raise DiskFailure(
                 f"{path} was deleted or moved during training; start again with another --out, or move it back and "
                 f"continue with: {resume_with}"
             ) from error
         if not isinstance(error, OSError) or error.errno not in DISK_ERRORS:
             raise
-        raise DiskTrouble(
+        raise DiskFailure(
             f"{path} cannot be written: {error.strerror}; what was saved before is complete: "
             f"fix that, then continue with: {resume_with}"
         ) from error
@@ -357,14 +357,14 @@ def _check_free(path: Path) -> None:
 
 
 @contextmanager
-def undone_if_nothing_came_of_it(path: Path) -> Iterator[None]:
+def rollback_on_early_failure(path: Path) -> Iterator[None]:
     """A start that fails before its first number leaves the folder free, so that the same command can be given again.
 
     Where a disk is in trouble it stays, since that message says to continue; so does what a kill or Ctrl-C has left.
     """
     try:
         yield
-    except DiskTrouble:
+    except DiskFailure:
         raise
     except Exception:
         with suppress(AspcError, OSError):  # what failed is the news

@@ -1,7 +1,7 @@
 """A training from its first step to its last: what happens between the chunks of the compiled program.
 
 One run, several seeds, or a fleet of datasets and settings are the same here: *places* (a dataset made ready, with
-its environment) and *trainees* (one run each, which learns from one place). The device computes the next chunk while
+its environment) and *run_specs* (one run each, which learns from one place). The device computes the next chunk while
 the host looks at the last one; whatever the host needs of a state is copied on the device before the next chunk
 takes its memory, so nothing waits for evaluations or checkpoints but the checkpoints themselves.
 """
@@ -46,7 +46,7 @@ from aspc.training.compiled_loop import (
 from aspc.training.devices import Devices
 from aspc.training.evaluation import EnvFactory, Evaluator, PendingEvaluation, WorkerFailed, episode_seeds
 from aspc.training.loggers import Logged, Logger, open_loggers
-from aspc.training.prepared_data import Data, Problem, Tables, score_of, shared_tables, warnings_of
+from aspc.training.prepared_data import Data, PreparedDataset, Tables, score_of, shared_tables, warnings_of
 from aspc.training.run_config import TrainOptions, flat_values
 from aspc.training.run_folder import Row, RowFile
 from aspc.ui import Progress
@@ -70,11 +70,11 @@ class Place(NamedTuple):
     """A dataset made ready, and the environment of the policies that learn from it (None: they are not rolled out)."""
 
     data: Data
-    problem: Problem
+    problem: PreparedDataset
     env: str | EnvFactory | None
 
 
-class Trainee(NamedTuple):
+class RunSpec(NamedTuple):
     """One run of the program."""
 
     name: str
@@ -97,11 +97,11 @@ class Plan:
     path: Path
     algo: str
     algorithm: Any
-    """What all trainees share; their own numbers are in `overrides`."""
+    """What all run_specs share; their own numbers are in `overrides`."""
     places: Sequence[Place]
-    trainees: Sequence[Trainee]
+    run_specs: Sequence[RunSpec]
     overrides: Mapping[str, np.ndarray]
-    """Hyper-parameters that differ between the trainees, by dotted field name, a number for each."""
+    """Hyper-parameters that differ between the run_specs, by dotted field name, a number for each."""
     options: TrainOptions
     config: Mapping[str, Any]
     """What config.json says."""
@@ -126,7 +126,7 @@ class Chunk(NamedTuple):
     end: int
     results: list[tuple[Piece, Any]]
     valid: dict[str, Any]
-    """Losses on held-out rows: for each place its trainees' numbers and theirs alone."""
+    """Losses on held-out rows: for each place its run_specs' numbers and theirs alone."""
     theory: dict[str, Any]
     policies: dict[str, Any] | None
     """The arrays of all policies, where an evaluation is due."""
@@ -200,13 +200,13 @@ class Trainer:
 
     def __init__(self, plan: Plan, quiet: bool, on_progress: Callable[[int, int], None] | None = None) -> None:
         self.plan, self.options, self.quiet, self.on_progress = plan, plan.options, quiet, on_progress
-        self.trainees, self.places = list(plan.trainees), list(plan.places)
+        self.run_specs, self.places = list(plan.run_specs), list(plan.places)
         self.on_accelerator = on_accelerator()
         vectorise = self.on_accelerator if plan.vectorise is None else plan.vectorise
         problem = self.places[0].problem
         self.loop = Loop(plan.algorithm, problem.spec, problem.layout, vectorise=vectorise)
         check_contract(plan.algo, plan.algorithm, self.loop)
-        self.devices = Devices(self.loop, len(self.trainees))
+        self.devices = Devices(self.loop, len(self.run_specs))
         self.failures: dict[int, Failure] = {}
         self.evaluations_under_way: list[tuple[int, int, PendingEvaluation]] = []
         self.unsaved: tuple[int, Any] | None = None  # a checkpoint that waits for evaluations up to its step
@@ -235,7 +235,7 @@ class Trainer:
             self.metrics = RowFile(path / run_folder.METRICS, first_step)
             self.evaluations = RowFile(path / run_folder.EVALUATIONS, first_step)
             self.progress = stack.enter_context(_closing(Progress(last_step, first_step, self.quiet)))
-            self.loggers = [self._open_loggers(trainee, first_step) for trainee in self.trainees]
+            self.loggers = [self._open_loggers(run_spec, first_step) for run_spec in self.run_specs]
             for logger in (logger for loggers in self.loggers for logger in loggers):
                 stack.callback(logger.close)
             envs = [place.env for place in self.places if place.env is not None]
@@ -267,7 +267,7 @@ class Trainer:
         bytes_of_run = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
         return AspcError(
             f"The device is out of memory: the data takes {4 * rows * self.loop.layout.width / 2**20:,.1f} MiB and the "
-            f"networks {len(self.trainees)} × {bytes_of_run / 2**20:,.1f} MiB, besides what a step computes with; "
+            f"networks {len(self.run_specs)} × {bytes_of_run / 2**20:,.1f} MiB, besides what a step computes with; "
             "train fewer seeds at once or with a smaller --batch-size, or stream the data (aspc data convert) with a "
             "smaller --memory-budget-mb."
         )
@@ -285,7 +285,7 @@ class Trainer:
         )
 
     def _announce(self, first_step: int, last_step: int) -> None:
-        once = dict.fromkeys((trainee.place, trainee.algorithm) for trainee in self.trainees)  # seeds share them
+        once = dict.fromkeys((run_spec.place, run_spec.algorithm) for run_spec in self.run_specs)  # seeds share them
         warnings = (text for place, algorithm in once for text in warnings_of(self.places[place].data, algorithm))
         notes = (note for place in self.places for note in place.data.notes)
         for kind, texts in (("note", notes), ("warning", warnings)):
@@ -303,10 +303,10 @@ class Trainer:
 
     def _start(self, first_step: int, tables: Tables) -> tuple[Any, Runs]:
         """The state at `first_step`, and everything else that differs between the runs."""
-        at = np.asarray([trainee.place for trainee in self.trainees])
+        at = np.asarray([run_spec.place for run_spec in self.run_specs])
         offset, size = (np.asarray(numbers, np.int32)[at] for numbers in (tables.offsets, tables.sizes))
         source = Source(jnp.asarray(offset), jnp.asarray(size))
-        seeds = jnp.asarray([trainee.seed for trainee in self.trainees])
+        seeds = jnp.asarray([run_spec.seed for run_spec in self.run_specs])
         overrides = {name: jnp.asarray(values) for name, values in self.plan.overrides.items()}
         runs = start_runs(self.plan.algorithm, self.loop.spec, seeds, source, overrides)
         if first_step:
@@ -359,7 +359,7 @@ class Trainer:
                 if unseen is not None:
                     self._look_at(unseen)
                 self._obey(caught[0], step, None if save or stop else state)
-            if len(self.failures) == len(self.trainees):
+            if len(self.failures) == len(self.run_specs):
                 self._collect_evaluations(wait=True)  # of what they were before
                 break
         if step == last_step:
@@ -383,13 +383,13 @@ class Trainer:
         valid = {name: jax.device_get(losses) for name, losses in chunk.valid.items()}
         rows: list[tuple[int, Row]] = []
         for i in self._alive():
-            row: Row = {"step": end, **self.trainees[i].marks}
+            row: Row = {"step": end, **self.run_specs[i].marks}
             row |= {name: float(np.concatenate([s[i] for s in samples]).mean()) for name, samples in values.items()}
             row |= {name: float(value[i]) for name, value in {**valid, **seen}.items()}
             rows.append((i, row))
         self.metrics.append([row for _, row in rows])
         for i, row in rows:
-            self._log(i, "train", {k: v for k, v in row.items() if k not in ("step", *self.trainees[i].marks)}, end)
+            self._log(i, "train", {k: v for k, v in row.items() if k not in ("step", *self.run_specs[i].marks)}, end)
         shown = {}
         if rows and "scale" in rows[0][1]:
             shown[self.scale_name] = f"{np.mean([row['scale'] for _, row in rows]):.3g}"
@@ -405,7 +405,7 @@ class Trainer:
         self._collect_evaluations(wait=False)
 
     def _alive(self) -> list[int]:
-        return [i for i in range(len(self.trainees)) if i not in self.failures]
+        return [i for i in range(len(self.run_specs)) if i not in self.failures]
 
     def _sampled(self, results: list[tuple[Piece, Any]]) -> dict[str, list[np.ndarray]]:
         """The samples of each metric, [runs, samples] for each piece of the chunk; notes who diverged."""
@@ -435,7 +435,7 @@ class Trainer:
             self._write_status()
 
     def _leave_behind(self, i: int, step: int, what: str) -> None:
-        what = f"{what} at step {step:,} ({self.trainees[i].title})"
+        what = f"{what} at step {step:,} ({self.run_specs[i].title})"
         if not self.plan.isolate:
             self._save_what_waits()
             kept = self.checkpoints.latest_step()
@@ -459,13 +459,13 @@ class Trainer:
 
     def _write_status(self) -> None:
         """What a checkpoint does not say: who has failed, and how long it took so far."""
-        failures = {self.trainees[i].name: failure._asdict() for i, failure in self.failures.items()}
+        failures = {self.run_specs[i].name: failure._asdict() for i, failure in self.failures.items()}
         status = {"seconds": round(self._seconds(), 3), "failures": failures}
         run_folder.write_json(self.plan.path / run_folder.STATUS, status)
 
     def _recall_status(self, first_step: int) -> None:
         """Runs that had failed when the checkpoint was made stay failed; later failures will happen again."""
-        path, names = self.plan.path / run_folder.STATUS, [trainee.name for trainee in self.trainees]
+        path, names = self.plan.path / run_folder.STATUS, [run_spec.name for run_spec in self.run_specs]
         status = run_folder.read_json(path, {"seconds": 0.0, "failures": {}})
         try:
             self.began = time.monotonic() - (float(status["seconds"]) if first_step else 0.0)
@@ -488,10 +488,10 @@ class Trainer:
             return {f"valid_{name}": value for name, value in losses.items()}
         found: dict[str, Any] = {}
         for place, rows in enumerate(self.held_out):
-            here = np.asarray([i for i, trainee in enumerate(self.trainees) if trainee.place == place])
+            here = np.asarray([i for i, run_spec in enumerate(self.run_specs) if run_spec.place == place])
             part_state, part_runs = jax.tree.map(lambda x, here=here: x[here], (state, runs))
             for name, value in self.loop.losses_on(part_state, part_runs, rows).items():
-                whole = found.get(f"valid_{name}", jnp.zeros(len(self.trainees), value.dtype))
+                whole = found.get(f"valid_{name}", jnp.zeros(len(self.run_specs), value.dtype))
                 found[f"valid_{name}"] = whole.at[here].set(value)
         return found
 
@@ -507,16 +507,16 @@ class Trainer:
         """The policy of every run that has not failed."""
         stacked = self.devices.fetch(arrays)
         for i in self._alive():
-            trainee = self.trainees[i]
-            place = self.places[trainee.place]
-            kind, settings = kind_and_settings(trainee.algorithm, self.loop.spec)
+            run_spec = self.run_specs[i]
+            place = self.places[run_spec.place]
+            kind, settings = kind_and_settings(run_spec.algorithm, self.loop.spec)
             arrays_of_run = {name: array[i] for name, array in stacked.items()}
             info = {
                 "algo": self.plan.algo,
                 "dataset": place.data.name,
                 "step": step,
                 "versions": self.plan.config["versions"],
-                "seed": trainee.seed,
+                "seed": run_spec.seed,
             }
             yield i, place.problem.policy(PolicyExport(kind, arrays_of_run, settings), place.data, info)
 
@@ -525,10 +525,10 @@ class Trainer:
         last = step == self.progress.total
         episodes = (self.options.final_episodes if last else None) or self.options.eval_episodes
         for i, policy in self._policies(step, arrays):
-            trainee = self.trainees[i]
-            env = self.places[trainee.place].env
+            run_spec = self.run_specs[i]
+            env = self.places[run_spec.place].env
             if env is not None:
-                pending = self.evaluator.evaluate(policy, episode_seeds(trainee.seed, step, episodes), env)
+                pending = self.evaluator.evaluate(policy, episode_seeds(run_spec.seed, step, episodes), env)
                 self.evaluations_under_way.append((step, i, pending))
 
     def _collect_evaluations(self, wait: bool, up_to: float = math.inf) -> None:
@@ -538,15 +538,15 @@ class Trainer:
         for step, i, pending in self.evaluations_under_way:
             if step > up_to or not (wait or pending.done()):
                 break
-            trainee = self.trainees[i]
+            run_spec = self.run_specs[i]
             try:
-                place = self.places[trainee.place]
+                place = self.places[run_spec.place]
                 row = pending.result().row(score_of(place.data, place.env))
             except WorkerFailed as failure:
                 raise AspcError(
                     f"Evaluation at step {step:,} failed twice: {failure}; continue with: {self.plan.resume_with}"
                 ) from failure
-            rows.append((i, {"step": step, **trainee.marks, **row}))
+            rows.append((i, {"step": step, **run_spec.marks, **row}))
         self.waited += time.monotonic() - began
         self.evaluations.append([row for _, row in rows])
         del self.evaluations_under_way[: len(rows)]  # only now: a checkpoint waits for what is not on disk
@@ -604,7 +604,7 @@ class Trainer:
     # -- the end -----------------------------------------------------------------------------------------------
     def _save_policies(self, step: int, arrays: dict[str, Any]) -> None:
         for i, policy in self._policies(step, arrays):
-            policy.save(self.plan.path / "policy" / self.trainees[i].name)
+            policy.save(self.plan.path / "policy" / self.run_specs[i].name)
 
     def _outcome(self, step: int) -> Outcome:
         rate = cost = hidden = None
@@ -612,7 +612,7 @@ class Trainer:
             training = time.monotonic() - self.first_look[1] - self.waited
             rate = (step - self.first_look[0]) / max(training, 1e-9)
         if self.evaluator is not None and self.evaluator.episodes:
-            evaluated = sum(self.places[trainee.place].env is not None for trainee in self.trainees)
+            evaluated = sum(self.places[run_spec.place].env is not None for run_spec in self.run_specs)
             episodes = evaluated * self.options.eval_episodes
             cost = self.evaluator.busy_seconds / self.evaluator.episodes * episodes / self.evaluator.size
         if rate is not None and cost is not None:
@@ -621,14 +621,14 @@ class Trainer:
         return Outcome(step, self._seconds(), rate, dict(self.failures), cost, hidden)
 
     # -- loggers -----------------------------------------------------------------------------------------------
-    def _open_loggers(self, trainee: Trainee, first_step: int) -> list[Logger]:
+    def _open_loggers(self, run_spec: RunSpec, first_step: int) -> list[Logger]:
         settings = {
             "algo": self.plan.algo,
-            "dataset": self.places[trainee.place].data.name,
-            "seed": trainee.seed,
-            **flat_values(trainee.algorithm),
+            "dataset": self.places[run_spec.place].data.name,
+            "seed": run_spec.seed,
+            **flat_values(run_spec.algorithm),
         }
-        logged = Logged(self.plan.path, trainee.name, settings, self.plan.config["started"], first_step)
+        logged = Logged(self.plan.path, run_spec.name, settings, self.plan.config["started"], first_step)
         return open_loggers(self.options.tensorboard, self.options.logger, logged)
 
     def _log(self, run: int, group: str, values: Row, step: int) -> None:

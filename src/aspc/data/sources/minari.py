@@ -12,7 +12,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from aspc.data.cache import said_if_slow
+from aspc.data.cache import notify_if_slow
 from aspc.data.dataset import Dataset
 from aspc.data.readers.limited_reader import LimitedReader
 from aspc.data.readers.limits import read_json
@@ -101,7 +101,7 @@ def load(name: str, **options: Any) -> Dataset:
     """A Minari dataset by its id; dict observations are flattened in the order of their space's keys."""
     dataset_id = identifier(name)
     folder = _local_folder(name)
-    with said_if_slow(f"Reading {dataset_id} …"), LimitedReader() as reader:
+    with notify_if_slow(f"Reading {dataset_id} …"), LimitedReader() as reader:
         stated, arrays = reader.call("read_minari", folder, name=dataset_id)
     if "action_low" in arrays:
         options = {"action_low": arrays["action_low"], "action_high": arrays["action_high"], **options}

@@ -20,10 +20,10 @@ from aspc.cli.shared import values_of
 from aspc.data import downloaded_file
 from aspc.errors import AspcError
 from aspc.lab import suites
-from aspc.plugins import load_asked
+from aspc.plugins import load_plugins
 
 if TYPE_CHECKING:
-    from aspc.lab.engines.local import Engine, Known, Pace
+    from aspc.lab.engines.local import Engine, Known, TimeEstimator
     from aspc.lab.groups import Group
     from aspc.lab.plan import Plan
 
@@ -109,7 +109,7 @@ class Asked:
 
 def main(argv: list[str]) -> int:
     began = time.monotonic()
-    load_asked(values_of(argv, "plugin"))
+    load_plugins(values_of(argv, "plugin"))
     asked: Asked = read_options(Asked, argv, "aspc bench")
     if asked.list or not asked.suites:
         print(listing())
@@ -121,7 +121,7 @@ def main(argv: list[str]) -> int:
         raise AspcError(f"--budget is in minutes, above 0, not {asked.budget:g}.")
 
     use_processes(asked.cluster)
-    from aspc.lab.engines.local import known_runs, other_code, refuse_other_data, remember, the_only_bench
+    from aspc.lab.engines.local import bench_lock, known_runs, other_code, refuse_other_data, remember
     from aspc.lab.plan import files_of, make_plan
     from aspc.lab.results import result_folders
 
@@ -148,7 +148,7 @@ def main(argv: list[str]) -> int:
         print(other_code(plan, settled_runs(plan, known, data, asked.retry_failed)), end="")
         show_plan(asked, plan, data, known)
         return 0
-    with the_only_bench(asked.out), gentle_end():
+    with bench_lock(asked.out), graceful_shutdown():
         known = known_runs(folders)
         settled = settled_runs(plan, known, data, asked.retry_failed)
         refuse_other_data(plan, settled, data)
@@ -301,14 +301,14 @@ def run(
     return finish(asked, plan, settled)
 
 
-def pace_of(asked: Asked) -> Pace:
+def pace_of(asked: Asked) -> TimeEstimator:
     """How long such groups took on this machine before; on a cluster nobody knows which machine it will be."""
-    from aspc.lab.engines.local import Pace, pace_before
+    from aspc.lab.engines.local import TimeEstimator, pace_before
     from aspc.lab.groups import machine
     from aspc.training.run_config import environment_facts
 
     if asked.cluster.engine != "local":
-        return Pace()
+        return TimeEstimator()
     return pace_before([asked.out, *asked.known], environment_facts()["device"], machine())
 
 
@@ -364,7 +364,7 @@ def _counted(errors: Any) -> list[tuple[str, int]]:
 
 
 @contextmanager
-def gentle_end() -> Iterator[None]:
+def graceful_shutdown() -> Iterator[None]:
     """A signal between trainings ends as one during a training does: with a sentence, and nothing half."""
     from aspc.lab.engines.local import Stop, stopped
 

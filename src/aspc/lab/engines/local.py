@@ -144,7 +144,7 @@ def interrupted_at(when: float | None) -> Iterator[None]:
     if when is None:
         yield
         return
-    with cache.doing_after(max(when - time.monotonic(), 0), partial(os.kill, os.getpid(), signal.SIGTERM)):
+    with cache.run_after(max(when - time.monotonic(), 0), partial(os.kill, os.getpid(), signal.SIGTERM)):
         yield
 
 
@@ -189,7 +189,7 @@ def refuse_other_data(plan: Plan, settled: Mapping[str, Known], data: Mapping[st
         dataset = plan.runs[run_id].dataset
         if known.status == "done" and dataset in data and known.data_fingerprint is not None:
             recorded.setdefault(dataset, set()).add(known.data_fingerprint)
-    with cache.said_if_slow("Reading files of --data, to see whether finished runs were trained on the same …"):
+    with cache.notify_if_slow("Reading files of --data, to see whether finished runs were trained on the same …"):
         for dataset, marks in recorded.items():
             if marks != {data_fingerprint(load_dataset(dataset, str(data[dataset])))}:
                 raise AspcError(
@@ -231,7 +231,7 @@ def remember(bench: Path, plan: Plan) -> None:
 
 
 @contextmanager
-def the_only_bench(bench: Path) -> Iterator[None]:
+def bench_lock(bench: Path) -> Iterator[None]:
     """One process at a time plans and watches in a folder."""
     try:
         bench.mkdir(parents=True, exist_ok=True)
@@ -292,12 +292,12 @@ class Bench:
         quiet: bool = False,
         stop_at: float | None = None,
         fill: bool = False,
-        pace: Pace | None = None,
+        pace: TimeEstimator | None = None,
         command: str | None = None,
     ) -> None:
         """`fill` also begins a group that will not end by `stop_at`, where nothing else is left to begin."""
         self.folder, self.plan, self.engine, self.quiet, self.stop_at = folder, plan, engine, quiet, stop_at
-        self.fill, self.pace, self.command, self.has_begun = fill, pace or Pace(), command, False
+        self.fill, self.pace, self.command, self.has_begun = fill, pace or TimeEstimator(), command, False
         self.waiting, self.running = list(groups), dict[str, Running]()
         self.known = {run_id: known[run_id] for run_id in plan.runs if run_id in known}
         self.last_line = 0.0
@@ -436,7 +436,7 @@ class Running(NamedTuple):
     share: float
 
 
-class Took(NamedTuple):
+class StepTiming(NamedTuple):
     """Seconds that a step of some runs together took."""
 
     algo: str
@@ -444,17 +444,17 @@ class Took(NamedTuple):
     seconds: float
 
 
-class Pace:
+class TimeEstimator:
     """How long groups took, to say how long others will take."""
 
-    def __init__(self, took: Iterable[Took] = ()) -> None:
+    def __init__(self, took: Iterable[StepTiming] = ()) -> None:
         self.took = list(took)
 
     def note(self, group: Group, seconds: float, share: float = 0.0) -> None:
         """A group has ended; `share` of it was done before these seconds."""
         if share < 1:
             steps = _longest(group) * (1 - share)
-            self.took.append(Took(group.members[0].run.algo, len(group.members), seconds / steps))
+            self.took.append(StepTiming(group.members[0].run.algo, len(group.members), seconds / steps))
 
     def seconds_left(self, groups: Iterable[tuple[Group, float]], at_once: int = 1) -> float:
         """Expected seconds for groups of which a share is done; 0 while nothing is known."""
@@ -475,13 +475,13 @@ def _longest(group: Group) -> int:
     return max(member.run.steps for member in group.members)
 
 
-def pace_before(folders: Iterable[Path], device: str, machine: str) -> Pace:
+def pace_before(folders: Iterable[Path], device: str, machine: str) -> TimeEstimator:
     """How long groups took whose results are in some folders, on such a device (a CPU: on such a machine)."""
-    found: dict[str, Took] = {}
+    found: dict[str, StepTiming] = {}
     columns = ["group_id", "algo", "runs_together", "seconds", "steps", "device", "machine"]
     for path in results.all_tables_of_runs(folders):
         for row in results.read_table(path, "runs").select(columns).to_pylist():
             here = row["device"] == device and (row["machine"] == machine or not device.startswith("cpu"))
             if here and row["group_id"] and row["seconds"] and row["runs_together"] and row["steps"] > 0:
-                found[row["group_id"]] = Took(row["algo"], row["runs_together"], row["seconds"] / row["steps"])
-    return Pace(found.values())
+                found[row["group_id"]] = StepTiming(row["algo"], row["runs_together"], row["seconds"] / row["steps"])
+    return TimeEstimator(found.values())

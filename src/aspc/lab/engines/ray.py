@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from aspc.errors import AspcError, MissingExtra, OutsideTrouble, first_line
+from aspc.errors import AspcError, ExternalFailure, MissingExtra, first_line
 from aspc.io import write_atomically
 from aspc.lab.engines.local import Ended
 from aspc.lab.groups import GROUP, Group, group_folder, part_file, run_group, write_group
@@ -90,7 +90,7 @@ class RayEngine:
         try:
             files = self._ray.get(task)
         except self._ray.exceptions.RayTaskError as error:
-            if isinstance(error.cause, OutsideTrouble):  # no fault of the run: the bench stops, and can go on
+            if isinstance(error.cause, ExternalFailure):  # no fault of the run: the bench stops, and can go on
                 raise error.cause from error
             return Ended(group, f"{type(error.cause).__name__}: {error.cause}")
         except self._ray.exceptions.RayError as error:

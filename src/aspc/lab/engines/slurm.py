@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from aspc.errors import AspcError, DiskTrouble, MissingExtra, OutsideTrouble, first_line
+from aspc.errors import AspcError, DiskFailure, ExternalFailure, MissingExtra, first_line
 from aspc.io import write_atomically
 from aspc.lab.engines.local import Ended, Watching
 from aspc.lab.groups import Group, group_folder, part_file, run_group
@@ -112,10 +112,10 @@ class SlurmEngine(Watching):
             return None
         said = f"The job {job.job_id} ended without results; its log is {job.paths.stderr}"
         failure = str(job.exception())
-        if DiskTrouble.__name__ in failure:  # no fault of the run: the bench stops, and can go on
-            raise DiskTrouble(f"{said}; it could not write, so make room, and the same command goes on.")
-        if OutsideTrouble.__name__ in failure:
-            raise OutsideTrouble(f"{said}; when what it says is mended, the same command goes on.")
+        if DiskFailure.__name__ in failure:  # no fault of the run: the bench stops, and can go on
+            raise DiskFailure(f"{said}; it could not write, so make room, and the same command goes on.")
+        if ExternalFailure.__name__ in failure:
+            raise ExternalFailure(f"{said}; when what it says is mended, the same command goes on.")
         return Ended(group, said)
 
     def close(self) -> None:

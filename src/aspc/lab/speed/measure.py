@@ -18,7 +18,7 @@ import numpy as np
 
 from aspc import algorithms
 from aspc.algorithms.interface import Spec
-from aspc.data.cache import said_if_slow
+from aspc.data.cache import notify_if_slow
 from aspc.errors import AspcError
 from aspc.training.compiled_loop import Loop, Runs, Source, at, on_accelerator, start_runs
 from aspc.training.packed_table import Layout
@@ -143,7 +143,7 @@ class Prepared:
         self.steps = self.blocks * self.loop.block_steps
         self.table = synthetic_table(layout, rows)
         self.restart()
-        with said_if_slow(f"compiling {algo} for {seeds} run{'s' * (seeds > 1)} …"):
+        with notify_if_slow(f"compiling {algo} for {seeds} run{'s' * (seeds > 1)} …"):
             begin = time.perf_counter()
             self.program = self.loop.run_blocks.lower(
                 self.loop, self.state, self.runs, self.table, jnp.asarray(0), blocks=self.blocks
@@ -171,7 +171,7 @@ class Prepared:
 
     def chunk(self) -> float:
         """Train one chunk of all runs; returns its seconds."""
-        with said_if_slow(f"timing {self.steps * self.seeds:,} steps of {self.algo} …"):
+        with notify_if_slow(f"timing {self.steps * self.seeds:,} steps of {self.algo} …"):
             begin = time.perf_counter()
             first_block = jnp.asarray(self.done * self.blocks)
             self.state, _ = jax.block_until_ready(self.program(self.state, self.runs, self.table, first_block))
@@ -219,7 +219,7 @@ def measured(prepared: Prepared, bound: bool = True) -> dict[str, Any]:
         result["peak_device_memory_mib"] = memory["peak_bytes_in_use"] / 2**20
     if not bound:
         return result
-    with said_if_slow("timing its matrix products by themselves …"):
+    with notify_if_slow("timing its matrix products by themselves …"):
         flops, bound_seconds = prepared.flops(), prepared.bound_seconds()
     return {
         **result,
