@@ -171,7 +171,7 @@ class Trained:
     run: Run
     algorithm: Any
     dataset: Dataset
-    problem: Any  # aspc.training.prepared_data.PreparedDataset
+    prepared: Any  # aspc.training.prepared_data.PreparedDataset
 
     @classmethod
     def of(cls, run: Run, dataset: Dataset) -> Trained:
@@ -194,7 +194,7 @@ class Trained:
     @property
     def same_data(self) -> bool:
         """Whether the dataset is, row by row, the one that the run was trained on."""
-        return self.problem.fingerprint == self.run.config["dataset"]["fingerprint"]
+        return self.prepared.fingerprint == self.run.config["dataset"]["fingerprint"]
 
     def runs(self) -> Any:
         """The runs as training starts them (`aspc.training.compiled_loop.Runs`), one for each seed."""
@@ -203,8 +203,8 @@ class Trained:
         from aspc.training.compiled_loop import Source, start_runs
 
         seeds = self.run.seeds
-        source = Source(jnp.zeros(len(seeds), jnp.int32), jnp.full(len(seeds), self.problem.transitions, jnp.int32))
-        return start_runs(self.algorithm, self.problem.spec, jnp.asarray(seeds), source)
+        source = Source(jnp.zeros(len(seeds), jnp.int32), jnp.full(len(seeds), self.prepared.transitions, jnp.int32))
+        return start_runs(self.algorithm, self.prepared.spec, jnp.asarray(seeds), source)
 
     def checkpoint_steps(self) -> list[int]:
         """The steps whose state is kept, in order."""
@@ -234,7 +234,7 @@ class Trained:
             export = export._replace(arrays={name: _host(array) for name, array in export.arrays.items()})
             info = {"algo": self.run.config["algo"], "dataset": self.dataset.name, "step": step, "seed": seed}
             info["versions"] = self.run.config.get("versions", {})
-            found[seed] = self.problem.policy(export, self.dataset, info)
+            found[seed] = self.prepared.policy(export, self.dataset, info)
         return found
 
 

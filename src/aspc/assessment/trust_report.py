@@ -367,13 +367,13 @@ def monitored(subject: Subject) -> dict[str, np.ndarray]:
 
     trained = subject.trained
     assert trained is not None
-    loop = Loop(trained.algorithm, trained.problem.spec, trained.problem.layout, vectorise=False)
+    loop = Loop(trained.algorithm, trained.prepared.spec, trained.prepared.layout, vectorise=False)
     seeds = trained.run.seeds
     runs = trained.runs()
     one = [seeds.index(subject.seed())]
     state = _stacked(subject.state)
     runs = runs._replace(state=None, key=runs.key[jnp.asarray(one)], source=_rows_of(runs.source, one))
-    table = jnp.asarray(trained.problem.rows)
+    table = jnp.asarray(trained.prepared.rows)
     looks = [loop.theory_on(state, runs, table, jnp.asarray(i)) for i in range(THEORY_BATCHES)]
     return {name: np.asarray([float(look[name][0]) for look in looks]) for name in looks[0]}
 

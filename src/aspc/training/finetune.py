@@ -22,7 +22,7 @@ from aspc.training.prepared_data import load_again
 from aspc.training.run import A_FUNCTION, default_folder, is_finished, leave_result
 from aspc.training.run_config import TrainOptions, environment_facts, to_plain
 from aspc.training.run_folder import Run
-from aspc.training.trainer import Place, Plan, RunSpec
+from aspc.training.trainer import Plan, RunSpec, Task
 
 # ---------------------------------------------------------------------------------------------------------------
 # From the library
@@ -155,7 +155,7 @@ def _go(
         path,
         config["algo"],
         algorithm,
-        [Place(trained.dataset, trained.problem, env)],
+        [Task(trained.dataset, trained.prepared, env)],
         [RunSpec(f"seed{seed}", seed, 0, algorithm, {"seed": seed}, f"seed {seed}")],
         {},
         options,

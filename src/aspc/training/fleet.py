@@ -54,7 +54,7 @@ from aspc.training.run_config import (
     with_kinds,
 )
 from aspc.training.run_folder import Row, columns, read_json, read_rows
-from aspc.training.trainer import Outcome, Place, Plan, RunSpec, Trainer
+from aspc.training.trainer import Outcome, Plan, RunSpec, Task, Trainer
 
 SCORES = ("return", "score")
 # Options that change nothing in what is learned: another fleet is not another one for these.
@@ -115,7 +115,7 @@ def choices(algorithm: Any) -> dict[str, tuple[Any, ...]]:
 
 
 def _accepts(algorithm: Any, names: Sequence[str]) -> bool:
-    """Whether `init`, every kind of `update`, and `policy` can be traced with unknown numbers in these places."""
+    """Whether `init`, every kind of `update`, and `policy` can be traced with unknown numbers in these tasks."""
     spec = Spec(3, 2)
     layout = Layout(3, 2, bool(getattr(algorithm, "uses_next_actions", False)))
 
@@ -202,8 +202,8 @@ def train_fleet(
     loggers.require(options.logger)
     if options.monitor_every and not theory.can_monitor(algorithm):
         raise AspcError(f"--monitor-every looks at the step that a scale governs; {algo} has no scale.")
-    places, at = _places(members, algorithms, options, env)
-    varying = _varying(algorithm, members, algorithms, places, at, options)
+    tasks, at = _tasks(members, algorithms, options, env)
+    varying = _varying(algorithm, members, algorithms, tasks, at, options)
     config = {
         "format": 1,
         "algo": algo,
@@ -212,10 +212,10 @@ def train_fleet(
         "hyperparameters": to_plain(algorithms[0]),
         "varying": sorted(varying),
         "members": [
-            {"name": member.name, "seed": member.seed, "dataset": place, "settings": dict(member.settings)}
-            for member, place in zip(members, at, strict=True)
+            {"name": member.name, "seed": member.seed, "dataset": task, "settings": dict(member.settings)}
+            for member, task in zip(members, at, strict=True)
         ],
-        "datasets": [_facts(member, place) for member, place in zip(_first_of(members, at), places, strict=True)],
+        "datasets": [_facts(member, task) for member, task in zip(_first_of(members, at), tasks, strict=True)],
         **{name: value for name, value in dataclasses.asdict(options).items() if name != "seeds"},
         "asked": asked,
         "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -234,10 +234,10 @@ def train_fleet(
         out,
         algo,
         algorithms[0],
-        places,
+        tasks,
         [
-            RunSpec(member.name, member.seed, place, own, {"run": i, "seed": member.seed}, member.name)
-            for i, (member, place, own) in enumerate(zip(members, at, algorithms, strict=True))
+            RunSpec(member.name, member.seed, task, own, {"run": i, "seed": member.seed}, member.name)
+            for i, (member, task, own) in enumerate(zip(members, at, algorithms, strict=True))
         ],
         varying,
         options,
@@ -296,32 +296,32 @@ def _asked(algo: str, members: Sequence[Member], algorithms: Sequence[Any], opti
     return hashlib.sha256(_as_json(facts).encode()).hexdigest()[:16]
 
 
-def _places(
+def _tasks(
     members: Sequence[Member], algorithms: Sequence[Any], options: TrainOptions, env: Any
-) -> tuple[list[Place], list[int]]:
+) -> tuple[list[Task], list[int]]:
     """The datasets as the algorithm sees them, each once, and which of them every member learns from."""
     loaded: dict[Any, Data] = {}
-    places: dict[Any, Place] = {}
+    tasks: dict[Any, Task] = {}
     at = []
     for member, algorithm in zip(members, algorithms, strict=True):
         dataset = member.dataset if isinstance(member.dataset, str) else id(member.dataset)
         if dataset not in loaded:
             loaded[dataset] = load_source(member.dataset, {})
         data, key = loaded[dataset], (dataset, *preprocessing_key(algorithm, options))
-        if key not in places:
-            problem = PreparedDataset.of(data, algorithm, options)
-            places[key] = Place(data, problem, data.env if env == "auto" else env)
-        at.append(list(places).index(key))
-    if len(places) > 1 and any(place.problem.stream is not None for place in places.values()):
+        if key not in tasks:
+            prepared = PreparedDataset.of(data, algorithm, options)
+            tasks[key] = Task(data, prepared, data.env if env == "auto" else env)
+        at.append(list(tasks).index(key))
+    if len(tasks) > 1 and any(task.prepared.stream is not None for task in tasks.values()):
         raise AspcError("A streamed dataset cannot share a table with others; train it in a fleet of its own.")
-    return list(places.values()), at
+    return list(tasks.values()), at
 
 
 def _varying(
     algorithm: Any,
     members: Sequence[Member],
     algorithms: Sequence[Any],
-    places: Sequence[Place],
+    tasks: Sequence[Task],
     at: Sequence[int],
     options: TrainOptions,
 ) -> dict[str, np.ndarray]:
@@ -332,8 +332,8 @@ def _varying(
     """
     values = [flat_values(own) for own in algorithms]
     free = numbers(algorithms[0])
-    for member, own, place in zip(members, values, at, strict=True):
-        if places[place].problem.layout != places[0].problem.layout:
+    for member, own, task in zip(members, values, at, strict=True):
+        if tasks[task].prepared.layout != tasks[0].prepared.layout:
             raise AspcError(f"{members[0].name} and {member.name} have data of different sizes; they need two fleets.")
         for name in own:
             if name not in free and _as_json(own[name]) != _as_json(values[0][name]):
@@ -341,8 +341,8 @@ def _varying(
                     f"{name} is {values[0][name]} for {members[0].name} and {own[name]} for {member.name}, and it "
                     f"cannot differ between runs of one program; they need two fleets."
                 )
-    key = group_key(algorithms[0], places[0].problem.spec, options)
-    assert all(group_key(own, places[i].problem.spec, options) == key for own, i in zip(algorithms, at, strict=True))
+    key = group_key(algorithms[0], tasks[0].prepared.spec, options)
+    assert all(group_key(own, tasks[i].prepared.spec, options) == key for own, i in zip(algorithms, at, strict=True))
     named = {name for member in members for name in flat_settings(algorithm, member.settings)}
     numbered = choices(algorithm)
 
@@ -355,14 +355,14 @@ def _varying(
 
 
 def _first_of(members: Sequence[Member], at: Sequence[int]) -> list[Member]:
-    """The first member at each place."""
-    return [members[at.index(place)] for place in range(max(at) + 1)]
+    """The first member at each task."""
+    return [members[at.index(task)] for task in range(max(at) + 1)]
 
 
-def _facts(member: Member, place: Place) -> dict[str, Any]:
+def _facts(member: Member, task: Task) -> dict[str, Any]:
     source = member.dataset if isinstance(member.dataset, str) else None
-    env = place.env if isinstance(place.env, str | None) else A_FUNCTION
-    return {**dataset_facts(place.data, source, {}, place.problem), "env": env}
+    env = task.env if isinstance(task.env, str | None) else A_FUNCTION
+    return {**dataset_facts(task.data, source, {}, task.prepared), "env": env}
 
 
 # ---------------------------------------------------------------------------------------------------------------

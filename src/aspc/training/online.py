@@ -244,11 +244,11 @@ class OnlineTrainer(Trainer):
     def __init__(self, plan: Plan, online: OnlineOptions, trained: Trained, quiet: bool) -> None:
         super().__init__(plan, quiet)
         self.online, self.trained = online, trained
-        (self.place,), (self.run_spec,) = self.places, self.run_specs
+        (self.task,), (self.run_spec,) = self.tasks, self.run_specs
         data, holdout = trained.dataset, self.options.holdout
         self.learned_from = data if holdout == 0 else data.split(holdout, seed=0)[0]
         same = {field.name: getattr(self.loop, field.name) for field in dataclasses.fields(self.loop)}
-        self.loop = MixedLoop(**same, offline_rows=self.place.problem.transitions, offline_share=online.offline_share)
+        self.loop = MixedLoop(**same, offline_rows=self.task.prepared.transitions, offline_share=online.offline_share)
         self.devices = Devices(self.loop, 1)
 
     def _start(self, first_step: int, tables: Tables) -> tuple[Any, Runs]:
@@ -274,9 +274,9 @@ class OnlineTrainer(Trainer):
     def _steps(self, step: int, last_step: int, caught: list[int], tables: Tables) -> int:
         """In turns: collect on the host, update on the device."""
         state, runs = self._start(step, tables)
-        problem, collect, updates = self.place.problem, self.online.collect, self.online.updates
-        self.held_out = [None if problem.held_out is None else self.devices.everywhere(problem.held_out)]
-        self.log = log = RowLog(self.plan.path / ONLINE, problem.layout.width, step)
+        prepared, collect, updates = self.task.prepared, self.online.collect, self.online.updates
+        self.held_out = [None if prepared.held_out is None else self.devices.everywhere(prepared.held_out)]
+        self.log = log = RowLog(self.plan.path / ONLINE, prepared.layout.width, step)
         capacity = self.online.capacity(last_step)
         table = self.devices.everywhere(filled_table(tables.next(), log, step, capacity))
         blocks = usual_blocks(collect * updates, self.loop.block_steps)
@@ -286,8 +286,8 @@ class OnlineTrainer(Trainer):
                 self._evaluate(0, self._export(state, {}))  # the offline policy, to compare with
             self._save_when_evaluated(0, self._sound(0, state))
             self._collect_evaluations(wait=True)
-        assert self.place.env is not None
-        with collecting(self.place.env, self.trained.dataset, self.run_spec.seed, self.online.noise) as collector:
+        assert self.task.env is not None
+        with collecting(self.task.env, self.trained.dataset, self.run_spec.seed, self.online.noise) as collector:
             while step < last_step:
                 end = min((step // collect + 1) * collect, last_step)
                 ((_, policy),) = self._policies(step, self._export(state, {}))
@@ -322,7 +322,7 @@ class OnlineTrainer(Trainer):
         return step
 
     def _sizes_of_growing_files(self, step: int) -> dict[str, int]:
-        return {ONLINE: step * self.place.problem.layout.width * 4}
+        return {ONLINE: step * self.task.prepared.layout.width * 4}
 
     def _records_of_growing_files(self) -> dict[str, dict[str, Any]]:
         return {ONLINE: self.log.record()}
@@ -330,6 +330,6 @@ class OnlineTrainer(Trainer):
     # -- rows --------------------------------------------------------------------------------------------------
     def _packed(self, collected: Dataset) -> np.ndarray:
         """One packed row for each step, made as the offline rows were."""
-        problem, algorithm = self.place.problem, self.plan.algorithm
+        prepared, algorithm = self.task.prepared, self.plan.algorithm
         transitions = transitions_of(collected, algorithm, self.options, like=self.learned_from)
-        return pack(transitions, problem.layout, problem.normaliser, discount_of(algorithm))
+        return pack(transitions, prepared.layout, prepared.normaliser, discount_of(algorithm))

@@ -38,7 +38,7 @@ from aspc.training.run_config import (
     with_kinds,
 )
 from aspc.training.run_folder import Row, Run
-from aspc.training.trainer import Diverged, Interrupted, Place, Plan, RunSpec, Trainer, use_compilation_cache
+from aspc.training.trainer import Diverged, Interrupted, Plan, RunSpec, Task, Trainer, use_compilation_cache
 
 __all__ = ["Diverged", "Interrupted", "evaluate", "resume_run", "start_run", "train", "use_compilation_cache"]
 
@@ -168,11 +168,11 @@ def start_run(
         raise AspcError(f"--monitor-every looks at the step that a scale governs; {name} has no scale.")
     check_values(algorithm)
     algorithm = with_horizon(algorithm, options.horizon or options.steps)
-    problem = PreparedDataset.of(data, algorithm, options)
+    prepared = PreparedDataset.of(data, algorithm, options)
     environment = data.env if env == "auto" else env
     if isinstance(environment, str):
         envs.check_sizes(environment, envs.sizes(environment), (data.observation_size, data.action_size))
-    facts = dataset_facts(data, source, source_options or {}, problem)
+    facts = dataset_facts(data, source, source_options or {}, prepared)
     if repeats is not None:
         _check_same_data(Run(repeats), facts, algorithm, options)
     path = Path(out) if out is not None else default_folder(data.name, name)
@@ -189,9 +189,9 @@ def start_run(
         **environment_facts(),
     }
     run_folder.create(path, config)
-    place = Place(data, problem, environment)
+    task = Task(data, prepared, environment)
     with run_folder.rollback_on_early_failure(path):
-        return _train(path, config, algorithm, place, options, quiet, 0, options.steps)
+        return _train(path, config, algorithm, task, options, quiet, 0, options.steps)
 
 
 def resume_run(path: Path, dataset: Any, algo: Any, env: Any, steps: int | None, quiet: bool) -> Run:
@@ -211,13 +211,13 @@ def resume_run(path: Path, dataset: Any, algo: Any, env: Any, steps: int | None,
         return run
     how, call = run.data_options(env), "train(dataset, resume=…)"
     data = load_again(path, config["dataset"]["source"], dataset, how, call)
-    problem = PreparedDataset.of(data, algorithm, options)
-    if problem.fingerprint != config["dataset"]["fingerprint"]:
+    prepared = PreparedDataset.of(data, algorithm, options)
+    if prepared.fingerprint != config["dataset"]["fingerprint"]:
         raise AspcError(f"The data is not what {path} was trained on (its content differs); a run cannot change data.")
     environment = run.env if env == "auto" else env
     if environment == A_FUNCTION:
         raise AspcError(f"{path} was evaluated in an environment made by a Python function: give it again as env=….")
-    return _train(path, config, algorithm, Place(data, problem, environment), options, quiet, None, steps)
+    return _train(path, config, algorithm, Task(data, prepared, environment), options, quiet, None, steps)
 
 
 def is_finished(run: Run, steps: int, quiet: bool) -> bool:
@@ -302,7 +302,7 @@ def _train(
     path: Path,
     config: Mapping[str, Any],
     algorithm: Any,
-    place: Place,
+    task: Task,
     options: TrainOptions,
     quiet: bool,
     first_step: int | None,
@@ -313,13 +313,13 @@ def _train(
         path,
         config["algo"],
         algorithm,
-        [place],
+        [task],
         [RunSpec(f"seed{seed}", seed, 0, algorithm, {"seed": seed}, f"seed {seed}") for seed in options.seeds],
         {},
         options,
         config,
         resume_with=run_folder.resume_command(
-            "train", path, place.env, last_step if last_step != options.steps else None
+            "train", path, task.env, last_step if last_step != options.steps else None
         ),
     )
     with run_folder.written(path, plan.resume_with):

@@ -1,7 +1,7 @@
 """A training from its first step to its last: what happens between the chunks of the compiled program.
 
-One run, several seeds, or a fleet of datasets and settings are the same here: *places* (a dataset made ready, with
-its environment) and *run_specs* (one run each, which learns from one place). The device computes the next chunk while
+One run, several seeds, or a fleet of datasets and settings are the same here: *tasks* (a dataset made ready, with
+its environment) and *run_specs* (one run each, which learns from one task). The device computes the next chunk while
 the host looks at the last one; whatever the host needs of a state is copied on the device before the next chunk
 takes its memory, so nothing waits for evaluations or checkpoints but the checkpoints themselves.
 """
@@ -66,11 +66,11 @@ class Interrupted(AspcError):
         self.exit_code = 128 + signal_number
 
 
-class Place(NamedTuple):
+class Task(NamedTuple):
     """A dataset made ready, and the environment of the policies that learn from it (None: they are not rolled out)."""
 
     data: Data
-    problem: PreparedDataset
+    prepared: PreparedDataset
     env: str | EnvFactory | None
 
 
@@ -80,8 +80,8 @@ class RunSpec(NamedTuple):
     name: str
     """Of the folders of its policy and its log."""
     seed: int
-    place: int
-    """Which of the places it learns from."""
+    task: int
+    """Which of the tasks it learns from."""
     algorithm: Any
     """With all of its own hyper-parameters."""
     marks: Row
@@ -98,7 +98,7 @@ class Plan:
     algo: str
     algorithm: Any
     """What all run_specs share; their own numbers are in `overrides`."""
-    places: Sequence[Place]
+    tasks: Sequence[Task]
     run_specs: Sequence[RunSpec]
     overrides: Mapping[str, np.ndarray]
     """Hyper-parameters that differ between the run_specs, by dotted field name, a number for each."""
@@ -126,7 +126,7 @@ class Chunk(NamedTuple):
     end: int
     results: list[tuple[Piece, Any]]
     valid: dict[str, Any]
-    """Losses on held-out rows: for each place its run_specs' numbers and theirs alone."""
+    """Losses on held-out rows: for each task its run_specs' numbers and theirs alone."""
     theory: dict[str, Any]
     policies: dict[str, Any] | None
     """The arrays of all policies, where an evaluation is due."""
@@ -200,11 +200,11 @@ class Trainer:
 
     def __init__(self, plan: Plan, quiet: bool, on_progress: Callable[[int, int], None] | None = None) -> None:
         self.plan, self.options, self.quiet, self.on_progress = plan, plan.options, quiet, on_progress
-        self.run_specs, self.places = list(plan.run_specs), list(plan.places)
+        self.run_specs, self.tasks = list(plan.run_specs), list(plan.tasks)
         self.on_accelerator = on_accelerator()
         vectorise = self.on_accelerator if plan.vectorise is None else plan.vectorise
-        problem = self.places[0].problem
-        self.loop = Loop(plan.algorithm, problem.spec, problem.layout, vectorise=vectorise)
+        prepared = self.tasks[0].prepared
+        self.loop = Loop(plan.algorithm, prepared.spec, prepared.layout, vectorise=vectorise)
         check_contract(plan.algo, plan.algorithm, self.loop)
         self.devices = Devices(self.loop, len(self.run_specs))
         self.failures: dict[int, Failure] = {}
@@ -238,14 +238,14 @@ class Trainer:
             self.loggers = [self._open_loggers(run_spec, first_step) for run_spec in self.run_specs]
             for logger in (logger for loggers in self.loggers for logger in loggers):
                 stack.callback(logger.close)
-            envs = [place.env for place in self.places if place.env is not None]
+            envs = [task.env for task in self.tasks if task.env is not None]
             self.evaluator = stack.enter_context(Evaluator(envs[0])) if envs else None
             stack.enter_context(jax.default_matmul_precision(_jax_precision(self.options.matmul_precision)))
             caught = stack.enter_context(caught_signals())
             self._announce(first_step, last_step)
             first_chunk = first_step // self.options.chunk_steps
-            problems = [place.problem for place in self.places]
-            tables = stack.enter_context(shared_tables(problems, first_chunk, self.options.memory_budget_mb))
+            prepared = [task.prepared for task in self.tasks]
+            tables = stack.enter_context(shared_tables(prepared, first_chunk, self.options.memory_budget_mb))
             try:
                 step = self._steps(first_step, last_step, caught, tables)
             except Exception as error:  # not a second Ctrl-C, which stops at once
@@ -285,9 +285,9 @@ class Trainer:
         )
 
     def _announce(self, first_step: int, last_step: int) -> None:
-        once = dict.fromkeys((run_spec.place, run_spec.algorithm) for run_spec in self.run_specs)  # seeds share them
-        warnings = (text for place, algorithm in once for text in warnings_of(self.places[place].data, algorithm))
-        notes = (note for place in self.places for note in place.data.notes)
+        once = dict.fromkeys((run_spec.task, run_spec.algorithm) for run_spec in self.run_specs)  # seeds share them
+        warnings = (text for task, algorithm in once for text in warnings_of(self.tasks[task].data, algorithm))
+        notes = (note for task in self.tasks for note in task.data.notes)
         for kind, texts in (("note", notes), ("warning", warnings)):
             for text in dict.fromkeys(texts):
                 self.progress.say(f"{kind}: {text}")
@@ -303,7 +303,7 @@ class Trainer:
 
     def _start(self, first_step: int, tables: Tables) -> tuple[Any, Runs]:
         """The state at `first_step`, and everything else that differs between the runs."""
-        at = np.asarray([run_spec.place for run_spec in self.run_specs])
+        at = np.asarray([run_spec.task for run_spec in self.run_specs])
         offset, size = (np.asarray(numbers, np.int32)[at] for numbers in (tables.offsets, tables.sizes))
         source = Source(jnp.asarray(offset), jnp.asarray(size))
         seeds = jnp.asarray([run_spec.seed for run_spec in self.run_specs])
@@ -317,7 +317,7 @@ class Trainer:
     def _steps(self, step: int, last_step: int, caught: list[int], tables: Tables) -> int:
         """Chunk after chunk; returns the last step."""
         state, runs = self._start(step, tables)
-        held_out = [place.problem.held_out for place in self.places]
+        held_out = [task.prepared.held_out for task in self.tasks]
         self.held_out = [None if rows is None else self.devices.everywhere(rows) for rows in held_out]
         chunk_steps = self.options.chunk_steps
         blocks = usual_blocks(chunk_steps, self.loop.block_steps)
@@ -448,11 +448,11 @@ class Trainer:
         """The state on the host. A run whose state is not finite ends: metrics are of what was before an update, so
         they show it one update too late for a checkpoint, and never for the last policy."""
         state, before = self.devices.fetch(state), len(self.failures)
-        for place, numbers in jax.tree_util.tree_leaves_with_path(state):
+        for leaf_path, numbers in jax.tree_util.tree_leaves_with_path(state):
             finite = np.isfinite(numbers).reshape(len(numbers), -1).all(1)
             for i in self._alive() if not finite.all() else ():
                 if not finite[i]:
-                    self._leave_behind(i, step, f"{jax.tree_util.keystr(place)[1:]} became NaN or infinite")
+                    self._leave_behind(i, step, f"{jax.tree_util.keystr(leaf_path)[1:]} became NaN or infinite")
         if len(self.failures) > before:
             self._write_status()
         return state
@@ -480,15 +480,15 @@ class Trainer:
 
     # -- held-out episodes -------------------------------------------------------------------------------------
     def _validate(self, state: Any, runs: Runs) -> dict[str, Any]:
-        """Each run's losses on the held-out rows of its own place."""
+        """Each run's losses on the held-out rows of its own task."""
         if self.held_out[0] is None:
             return {}
-        if len(self.places) == 1:
+        if len(self.tasks) == 1:
             losses = self.loop.losses_on(state, runs, self.held_out[0])
             return {f"valid_{name}": value for name, value in losses.items()}
         found: dict[str, Any] = {}
-        for place, rows in enumerate(self.held_out):
-            here = np.asarray([i for i, run_spec in enumerate(self.run_specs) if run_spec.place == place])
+        for task, rows in enumerate(self.held_out):
+            here = np.asarray([i for i, run_spec in enumerate(self.run_specs) if run_spec.task == task])
             part_state, part_runs = jax.tree.map(lambda x, here=here: x[here], (state, runs))
             for name, value in self.loop.losses_on(part_state, part_runs, rows).items():
                 whole = found.get(f"valid_{name}", jnp.zeros(len(self.run_specs), value.dtype))
@@ -508,17 +508,17 @@ class Trainer:
         stacked = self.devices.fetch(arrays)
         for i in self._alive():
             run_spec = self.run_specs[i]
-            place = self.places[run_spec.place]
+            task = self.tasks[run_spec.task]
             kind, settings = kind_and_settings(run_spec.algorithm, self.loop.spec)
             arrays_of_run = {name: array[i] for name, array in stacked.items()}
             info = {
                 "algo": self.plan.algo,
-                "dataset": place.data.name,
+                "dataset": task.data.name,
                 "step": step,
                 "versions": self.plan.config["versions"],
                 "seed": run_spec.seed,
             }
-            yield i, place.problem.policy(PolicyExport(kind, arrays_of_run, settings), place.data, info)
+            yield i, task.prepared.policy(PolicyExport(kind, arrays_of_run, settings), task.data, info)
 
     def _evaluate(self, step: int, arrays: dict[str, Any]) -> None:
         assert self.evaluator is not None
@@ -526,7 +526,7 @@ class Trainer:
         episodes = (self.options.final_episodes if last else None) or self.options.eval_episodes
         for i, policy in self._policies(step, arrays):
             run_spec = self.run_specs[i]
-            env = self.places[run_spec.place].env
+            env = self.tasks[run_spec.task].env
             if env is not None:
                 pending = self.evaluator.evaluate(policy, episode_seeds(run_spec.seed, step, episodes), env)
                 self.evaluations_under_way.append((step, i, pending))
@@ -540,8 +540,8 @@ class Trainer:
                 break
             run_spec = self.run_specs[i]
             try:
-                place = self.places[run_spec.place]
-                row = pending.result().row(score_of(place.data, place.env))
+                task = self.tasks[run_spec.task]
+                row = pending.result().row(score_of(task.data, task.env))
             except WorkerFailed as failure:
                 raise AspcError(
                     f"Evaluation at step {step:,} failed twice: {failure}; continue with: {self.plan.resume_with}"
@@ -612,7 +612,7 @@ class Trainer:
             training = time.monotonic() - self.first_look[1] - self.waited
             rate = (step - self.first_look[0]) / max(training, 1e-9)
         if self.evaluator is not None and self.evaluator.episodes:
-            evaluated = sum(self.places[run_spec.place].env is not None for run_spec in self.run_specs)
+            evaluated = sum(self.tasks[run_spec.task].env is not None for run_spec in self.run_specs)
             episodes = evaluated * self.options.eval_episodes
             cost = self.evaluator.busy_seconds / self.evaluator.episodes * episodes / self.evaluator.size
         if rate is not None and cost is not None:
@@ -624,7 +624,7 @@ class Trainer:
     def _open_loggers(self, run_spec: RunSpec, first_step: int) -> list[Logger]:
         settings = {
             "algo": self.plan.algo,
-            "dataset": self.places[run_spec.place].data.name,
+            "dataset": self.tasks[run_spec.task].data.name,
             "seed": run_spec.seed,
             **flat_values(run_spec.algorithm),
         }
