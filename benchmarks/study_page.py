@@ -21,7 +21,9 @@ import pandas as pd
 from aspc.lab import paper_tables, results, suites
 from aspc.lab.plan import make_plan
 from aspc.lab.report import statistics
-from aspc.lab.report.statistics import Estimate, Scores
+from aspc.lab.report.statistics import IntervalEstimate, Scores
+from aspc.lab.suites.datasets import MAZES, STUDIED
+from aspc.lab.suites.project import MAIN_TABLE
 
 ROOT = Path(__file__).parents[1]
 PUBLISHED = Path(__file__).with_name("published_scores.json")
@@ -53,7 +55,7 @@ class Study:
     @staticmethod
     def _runs_of(suite: str, done: pd.DataFrame) -> pd.DataFrame:
         """Label finished runs as the suite does. Suites share runs, so the run's own row may carry another label."""
-        plan = make_plan(suites.expanded([suite]), data={name: Path(name) for name in suites.STUDIED})
+        plan = make_plan(suites.expand([suite]), data={name: Path(name) for name in STUDIED})
         entries = pd.DataFrame([(entry.run_id, entry.variant) for entry in plan.entries], columns=["run_id", "label"])
         return done.merge(entries, on="run_id")
 
@@ -74,7 +76,7 @@ def published_scores() -> list[Published]:
         for dataset, score in rows.items()
     ]
     for variant in ("TD3+BC", "ReBRAC", "ASPC"):
-        for dataset in suites.MAZES:
+        for dataset in MAZES:
             number = paper_tables.number("main_table", f"{dataset}-v1", variant)
             found.append(Published("paper", variant, dataset, number.mean, number.std or np.nan))
     return found
@@ -98,7 +100,7 @@ def with_spread(values: np.ndarray) -> str:
     return f"{number(float(values.mean()))}{spread}"
 
 
-def with_interval(estimate: Estimate) -> str:
+def with_interval(estimate: IntervalEstimate) -> str:
     ends = f" [{number(estimate.low)}, {number(estimate.high)}]" if estimate.has_interval else ""
     return f"{number(estimate.value)}{ends}"
 
@@ -130,12 +132,12 @@ def validation_section(study: Study) -> str:
 
 
 def domain_datasets(domain: str) -> list[str]:
-    return [name for name in suites.STUDIED if paper_tables.domain_of(name) == domain]
+    return [name for name in STUDIED if paper_tables.domain_of(name) == domain]
 
 
 def variants_on(study: Study, datasets: Sequence[str]) -> dict[str, Scores]:
     """Return the variants that ran on all of some datasets, in the order of the main table."""
-    found = {variant.label: study.scores(MAIN, variant.label) for variant in suites.MAIN_TABLE}
+    found = {variant.label: study.scores(MAIN, variant.label) for variant in MAIN_TABLE}
     return {
         label: {name: scores[name] for name in datasets}
         for label, scores in found.items()
@@ -176,13 +178,13 @@ def probability_of_improvement(scores: Scores, reference: Scores, datasets: Sequ
 
 def with_intervals(ends: tuple[np.ndarray, ...]) -> list[str]:
     """Format the values of a bootstrapped statistic, one per method."""
-    return [with_interval(Estimate(*map(float, triple))) for triple in zip(*ends, strict=True)]
+    return [with_interval(IntervalEstimate(*map(float, triple))) for triple in zip(*ends, strict=True)]
 
 
 def progress_section(study: Study) -> str:
     """List how much of each domain has run, per variant of the main table."""
     rows = []
-    for variant in suites.MAIN_TABLE:
+    for variant in MAIN_TABLE:
         found = study.scores(MAIN, variant.label)
         counts = [f"{sum(name in found for name in names)} of {len(names)}" for names in map(domain_datasets, DOMAINS)]
         rows.append((variant.label, *counts))

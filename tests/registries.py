@@ -9,14 +9,14 @@ from contextlib import contextmanager
 import pytest
 
 from aspc import algorithms, plugins
-from aspc.lab import suites
+from aspc.lab.suites import declaration
 
 
 @contextmanager
 def restored() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(algorithms, "_REGISTRY", dict(algorithms._REGISTRY))
-        patch.setattr(suites, "_SUITES", dict(suites._SUITES))
+        patch.setattr(declaration, "_SUITES", dict(declaration._SUITES))
         patch.setattr(plugins, "_loaded", None)
         patch.setattr(sys, "path", list(sys.path))
         yield

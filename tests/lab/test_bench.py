@@ -31,7 +31,7 @@ from aspc.lab.engines.local import Bench, Known, refuse_other_data
 from aspc.lab.engines.processes import ProcessesEngine
 from aspc.lab.groups import GROUP, Group, _attempt, curve_points, group_folder, make_groups, record_failure, write_group
 from aspc.lab.plan import files_of, make_plan
-from aspc.lab.suites import expanded
+from aspc.lab.suites import expand
 from aspc.policy import Policy
 from aspc.training import evaluation
 from aspc.training.checkpoints import Checkpoints
@@ -173,7 +173,7 @@ def test_only_files_of_finished_runs_are_read_and_a_run_without_a_fingerprint_sa
     folder.mkdir()
     for name in ("a", "b"):
         files.write_npz(folder / f"{name}.npz", files.dataset_arrays(make_dataset()))
-    plan = make_plan(expanded(["tiny_files"]), data=files_of(folder))
+    plan = make_plan(expand(["tiny_files"]), data=files_of(folder))
     known = {run_id: Known("done", None, None) for run_id in plan.runs}  # as older results have them
     monkeypatch.setattr(local, "load_dataset", lambda name, file: pytest.fail(f"{file} was read"))
     refuse_other_data(plan, known, files_of(folder))
@@ -224,7 +224,7 @@ def test_a_dry_run_without_a_rate_has_no_empty_columns(tmp_path: Path, capsys: p
 
 def test_a_larger_last_evaluation_is_counted() -> None:
     options = {"eval_every": 1000, "eval_episodes": 10, "final_episodes": 50}
-    plan = make_plan(expanded(["tiny"]), options=options, steps=3000)
+    plan = make_plan(expand(["tiny"]), options=options, steps=3000)
     found = evaluations(make_groups(plan, plan.runs, 64, {}))
     assert found.episodes == len(plan.runs) * (2 * 10 + 50)
 
@@ -255,7 +255,7 @@ def test_wrong_options_are_sentences(tmp_path: Path) -> None:
         (["tiny", "--budget", "0"], "--budget is in minutes, above 0"),
         (["tiny", "--dry-run", "--rate", "aspx=30"], "did you mean aspc"),
         (["tiny_files", "--data", str(tmp_path / "none")], "no folder"),
-        (["tiny", "--only", "fql"], "there are ASPC, BC"),
+        (["tiny", "--only", "fql"], "choose from ASPC, BC"),
         (["tiny", "--at-once", "0"], "--at-once must be at least 1"),
         (["tiny", "--at-once", "2", "--engine", "ray"], "--at-once is for --engine local"),
     ):

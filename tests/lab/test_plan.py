@@ -15,6 +15,7 @@ from aspc.lab.engines.local import groups_to_run
 from aspc.lab.groups import Group, load_dataset, make_groups
 from aspc.lab.paper_tables import tables
 from aspc.lab.plan import PlannedRun, files_of, make_plan, name_in_presets
+from aspc.lab.suites.datasets import HANDS, MAZES, STUDY_ANTMAZE, STUDY_HANDS, STUDY_WALKERS
 
 # Runs of each suite: variants × datasets × seeds, counted by hand from the paper.
 COUNTS = {
@@ -46,12 +47,12 @@ COUNTS = {
     "maze2d_recipe": 4 * 6 * 4 + 4,
     "study_controls": 5 * (3 + 18) * 4,
 }
-STUDY_FILES = (*suites.STUDY_WALKERS, *suites.STUDY_ANTMAZE, *suites.STUDY_HANDS)
+STUDY_FILES = (*STUDY_WALKERS, *STUDY_ANTMAZE, *STUDY_HANDS)
 ALL_FILES = {name: Path(f"/data/{name}.hdf5") for name in STUDY_FILES}
 
 
 def plan_of(*names: str, **changes):
-    return make_plan(suites.expanded(names), data=ALL_FILES, **changes)
+    return make_plan(suites.expand(names), data=ALL_FILES, **changes)
 
 
 @pytest.mark.parametrize("name", COUNTS)
@@ -164,7 +165,7 @@ def test_changes_of_steps_seeds_and_evaluations() -> None:
 def test_only_keeps_what_matches_and_says_what_does_not() -> None:
     runs = plan_of("main_table", only=["td3_bc", "wPC", "*-human-v1"], seeds=1).runs.values()
     assert {run.algo for run in runs} == {"td3_bc", "wpc"}
-    assert {run.dataset for run in runs} == {f"{hand}-human-v1" for hand in suites.HANDS}
+    assert {run.dataset for run in runs} == {f"{hand}-human-v1" for hand in HANDS}
     with pytest.raises(AspcError, match="did you mean"):
         plan_of("main_table", only=["hoper-medium-v2"])
 
@@ -177,10 +178,10 @@ def test_five_tasks_share_an_ogbench_file(tmp_path: Path) -> None:
     assert {found[name].name for name in tasks} == {"antmaze-large-navigate-v0.npz"}
     assert found["cube-single-play-singletask-v0"].name == "cube_single_play-v0.npz"
     assert len(found) == 2 * 6  # the default task too, and nothing for the validation file
-    plan = make_plan(suites.expanded(["ogbench"]), data=found, seeds=1, only=["antmaze-large-*", "ASPC"])
+    plan = make_plan(suites.expand(["ogbench"]), data=found, seeds=1, only=["antmaze-large-*", "ASPC"])
     files = {member.file for group in make_groups(plan, plan.runs, 8, found) for member in group.members}
     assert files == {str(found[tasks[0]])}
-    every = make_plan(suites.expanded(["locomotion"]), data=found, seeds=1)
+    every = make_plan(suites.expand(["locomotion"]), data=found, seeds=1)
     assert {run.dataset for run in every.runs.values()} == {name for name in found if "-task" in name}
 
 
@@ -189,18 +190,18 @@ def test_files_are_datasets_by_their_names(tmp_path: Path) -> None:
         (tmp_path / name).touch()
     found = files_of(tmp_path)
     assert set(found) == {"hopper-medium-v2", "walker2d-expert"}
-    plan = make_plan(suites.expanded(["locomotion"]), data=found)
+    plan = make_plan(suites.expand(["locomotion"]), data=found)
     assert {run.dataset for run in plan.runs.values()} == set(found)
     assert len(plan.runs) == 6 * 2 * 4
     (tmp_path / "hopper-medium-v2.hdf5").touch()
     with pytest.raises(AspcError, match="both named hopper-medium-v2"):
         files_of(tmp_path)
     with pytest.raises(AspcError, match="--data"):
-        make_plan(suites.expanded(["locomotion"]))
+        make_plan(suites.expand(["locomotion"]))
     with pytest.raises(AspcError, match="--data"):
-        make_plan(suites.expanded(["study_integrations"]))
-    partly = make_plan(suites.expanded(["study_ablations"]), data={"hopper-medium": Path("x")})
-    assert {run.dataset for run in partly.runs.values()} == {"hopper-medium", *suites.MAZES}
+        make_plan(suites.expand(["study_integrations"]))
+    partly = make_plan(suites.expand(["study_ablations"]), data={"hopper-medium": Path("x")})
+    assert {run.dataset for run in partly.runs.values()} == {"hopper-medium", *MAZES}
     assert len(partly.left_out) == 8
 
 

@@ -123,7 +123,7 @@ def test_results_come_back_where_storage_is_not_shared(cluster: Any, start: Star
 
 
 def test_files_that_are_not_a_groups_own_are_refused(tmp_path: Path) -> None:
-    plan = make_plan(suites.expanded(["tiny_shared"]))
+    plan = make_plan(suites.expand(["tiny_shared"]))
     (group,) = make_groups(plan, plan.runs, 2, {})
     own = f"groups/{group.group_id}"
     unpack(tmp_path, group, {f"runs/{group.group_id}.parquet": b"1", f"{own}/fleet-1/result.json": b"2"})

@@ -64,7 +64,7 @@ def run(tmp_path: Path, engine: PretendEngine, plan: Plan, **settings):
 
 @pytest.fixture
 def stages() -> Plan:
-    return make_plan(suites.expanded(["tiny_stages"]))
+    return make_plan(suites.expand(["tiny_stages"]))
 
 
 def variants(engine: PretendEngine) -> list[str]:
@@ -105,7 +105,7 @@ def test_what_needs_a_failed_run_fails_with_its_reason_and_alone(tmp_path: Path,
 
 def test_a_group_that_was_begun_goes_on_with_the_files_that_are_given_now(tmp_path: Path) -> None:
     before, now = ({"a": tmp_path / folder / "a.npz"} for folder in ("before", "now"))
-    plan = make_plan(suites.expanded(["tiny_files"]), data=before)
+    plan = make_plan(suites.expand(["tiny_files"]), data=before)
     (group,) = groups_to_run(tmp_path, plan, list(plan.runs), 4, before)
     write_group(tmp_path, group)
     (again,) = groups_to_run(tmp_path, plan, list(plan.runs), 4, now)
@@ -115,7 +115,7 @@ def test_a_group_that_was_begun_goes_on_with_the_files_that_are_given_now(tmp_pa
 
 def test_a_group_that_is_lost_is_recorded_and_the_others_go_on(tmp_path: Path) -> None:
     engine = PretendEngine(tmp_path, lost=("BC",))
-    ended = run(tmp_path, engine, make_plan(suites.expanded(["tiny"])))
+    ended = run(tmp_path, engine, make_plan(suites.expand(["tiny"])))
     assert sorted(known.status for known in ended.values()) == ["done"] * 4 + ["failed"] * 4
     assert {known.error for known in ended.values() if known.error} == {"the machine burned down"}
 
@@ -129,7 +129,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def test_nothing_starts_that_would_not_end_in_time(tmp_path: Path, clock: Clock) -> None:
-    plan = make_plan(suites.expanded(["tiny"]))
+    plan = make_plan(suites.expand(["tiny"]))
     engine = PretendEngine(tmp_path, room=1, works=lambda: clock.sleep(40))
     ended = run(tmp_path, engine, plan, stop_at=70)
     assert len(engine.started) == 1  # the second would take another 40 s
@@ -138,7 +138,7 @@ def test_nothing_starts_that_would_not_end_in_time(tmp_path: Path, clock: Clock)
 
 
 def test_what_was_done_before_is_no_part_of_the_pace(tmp_path: Path) -> None:
-    plan = make_plan(suites.expanded(["tiny"]))
+    plan = make_plan(suites.expand(["tiny"]))
     four = groups_to_run(tmp_path, plan, list(plan.runs), 4, {})[0]
     pace = TimeEstimator()
     assert pace.seconds_left([(four, 0.0)]) == 0  # nothing is known
@@ -154,7 +154,7 @@ def test_what_was_done_before_is_no_part_of_the_pace(tmp_path: Path) -> None:
 
 
 def test_the_pace_is_known_from_results_of_the_same_device(tmp_path: Path) -> None:
-    plan = make_plan(suites.expanded(["tiny"]))
+    plan = make_plan(suites.expand(["tiny"]))
     group = groups_to_run(tmp_path, plan, list(plan.runs), 4, {})[0]
     took = {"seconds": 20.0, "runs_together": 4, "status": "done", "group_id": "g", "device": "gpu: fast"}
     rows = [{**identity(member), **took, "machine": "a box"} for member in group.members]
@@ -164,7 +164,7 @@ def test_the_pace_is_known_from_results_of_the_same_device(tmp_path: Path) -> No
 
 
 def test_where_no_group_fits_one_is_begun_and_more_only_to_fill_the_time(tmp_path: Path) -> None:
-    plan = make_plan(suites.expanded(["tiny"]))
+    plan = make_plan(suites.expand(["tiny"]))
     for fill, begun in ((False, 1), (True, 2)):
         engine = PretendEngine(tmp_path / str(fill), room=1)
         slow = TimeEstimator(StepTiming(algo, 4, seconds=1.0) for algo in ("bc", "aspc"))  # 4,000 steps
@@ -179,13 +179,13 @@ def test_groups_that_a_cluster_has_not_ended_are_left_when_time_is_up(tmp_path: 
             return []
 
     engine = Slow(tmp_path)
-    assert run(tmp_path, engine, make_plan(suites.expanded(["tiny"])), stop_at=30) == {}
+    assert run(tmp_path, engine, make_plan(suites.expand(["tiny"])), stop_at=30) == {}
     assert len(engine.started) == 2
     assert clock.now == pytest.approx(30)
 
 
 def test_a_group_that_was_begun_stays_as_it_was(tmp_path: Path) -> None:
-    plan = make_plan(suites.expanded(["tiny"]))
+    plan = make_plan(suites.expand(["tiny"]))
     begun = groups_to_run(tmp_path, plan, list(plan.runs), 3, {})[1]
     write_group(tmp_path, begun)
     groups = groups_to_run(tmp_path, plan, list(plan.runs), 8, {})

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # submitit's own
 
 
 def test_groups_are_jobs(tmp_path: Path, uninterrupted: Path) -> None:
-    plan = make_plan(suites.expanded(["tiny"]), only=["BC", "*steps=2000"])
+    plan = make_plan(suites.expand(["tiny"]), only=["BC", "*steps=2000"])
     groups = make_groups(plan, plan.runs, 2, {})
     ended = Bench(tmp_path, plan, groups, {}, SlurmEngine(tmp_path, cluster="local"), quiet=True).run()
     assert {known.status for known in ended.values()} == {"done"}
@@ -37,7 +37,7 @@ def test_groups_are_jobs(tmp_path: Path, uninterrupted: Path) -> None:
 
 
 def test_a_full_disk_is_no_failure_of_a_run(tmp_path: Path) -> None:
-    plan = make_plan(suites.expanded(["tiny_shared"]))
+    plan = make_plan(suites.expand(["tiny_shared"]))
     (group,) = make_groups(plan, plan.runs, 2, {})
     engine = SlurmEngine(tmp_path, cluster="local")
     paths = SimpleNamespace(stderr=tmp_path / "log")
@@ -55,7 +55,7 @@ def test_a_full_disk_is_no_failure_of_a_run(tmp_path: Path) -> None:
 
 def test_a_job_that_the_cluster_stops_is_submitted_again_and_goes_on(tmp_path: Path) -> None:
     """SIGTERM, as before a preemption."""
-    plan = make_plan(suites.expanded(["tiny"]), only=["BC", "*?steps=2000"], steps=60_000, seeds=1)
+    plan = make_plan(suites.expand(["tiny"]), only=["BC", "*?steps=2000"], steps=60_000, seeds=1)
     (group,) = make_groups(plan, plan.runs, 2, {})[:1]
     write_group(tmp_path, group)
     engine = SlurmEngine(tmp_path, cluster="local")
@@ -82,7 +82,7 @@ def cmdline(process: Path) -> bytes:
 
 
 def test_a_job_that_somebody_cancels_is_not_submitted_again(tmp_path: Path) -> None:
-    plan = make_plan(suites.expanded(["tiny_shared"]))
+    plan = make_plan(suites.expand(["tiny_shared"]))
     (group,) = make_groups(plan, plan.runs, 2, {})
     write_group(tmp_path, group)
     (tmp_path / "groups" / group.group_id / STOPPED).touch()
@@ -133,7 +133,7 @@ class Queued:
 
 
 def test_a_job_that_is_still_in_the_queue_is_not_submitted_again(tmp_path: Path, monkeypatch) -> None:
-    plan = make_plan(suites.expanded(["tiny_shared"]))
+    plan = make_plan(suites.expand(["tiny_shared"]))
     (group,) = make_groups(plan, plan.runs, 2, {})
     write_group(tmp_path, group)
     engine = SlurmEngine(tmp_path, cluster="local")

@@ -17,14 +17,15 @@ from aspc.lab import suites
 from aspc.lab.groups import make_groups
 from aspc.lab.paper_tables import domain_of
 from aspc.lab.plan import make_plan
+from aspc.lab.suites.datasets import MAZES, QUALITIES, REPORTED_ON, STUDIED, STUDY_WALKERS, TUNED_ON, WALKERS
 
 ROOT = Path(__file__).parents[2]
-FILES = {name: Path(f"{name}.hdf5") for name in suites.STUDIED}
+FILES = {name: Path(f"{name}.hdf5") for name in STUDIED}
 
 
 def test_an_interrupted_session_leaves_complete_comparisons() -> None:
     """Groups are ordered so that all variants of a set of datasets come before the next set."""
-    plan = make_plan(suites.expanded(["study_main"]), data=FILES, only=["ASPC", "TD3+BC", "maze2d-*", "hopper-*"])
+    plan = make_plan(suites.expand(["study_main"]), data=FILES, only=["ASPC", "TD3+BC", "maze2d-*", "hopper-*"])
     groups = make_groups(plan, plan.runs, 64, FILES)
     compared = [({m.run.dataset for m in group.members}, group.members[0].variant) for group in groups]
     assert [variant for _, variant in compared] == ["TD3+BC", "ASPC"] * 2
@@ -32,15 +33,15 @@ def test_an_interrupted_session_leaves_complete_comparisons() -> None:
 
 
 def test_the_halves_are_fixed_and_balanced() -> None:
-    tuned, reported = set(suites.TUNED_ON), set(suites.REPORTED_ON)
+    tuned, reported = set(TUNED_ON), set(REPORTED_ON)
     assert not tuned & reported
-    assert tuned | reported == {*suites.STUDY_WALKERS, *suites.MAZES}
+    assert tuned | reported == {*STUDY_WALKERS, *MAZES}
     for half in (tuned, reported):
         domains = Counter(map(domain_of, half))
         assert domains["MuJoCo"] == 9
         assert domains["Maze2d"] in (1, 2)
-        assert all(sum(name.startswith(f"{task}-") for name in half) == 3 for task in suites.WALKERS)
-        assert all(any(name.endswith(f"-{quality}") for name in half) for quality in suites.QUALITIES)
+        assert all(sum(name.startswith(f"{task}-") for name in half) == 3 for task in WALKERS)
+        assert all(any(name.endswith(f"-{quality}") for name in half) for quality in QUALITIES)
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +61,7 @@ def test_the_page_is_what_the_committed_results_give(study_page: ModuleType) -> 
 def test_tables_are_computed_from_the_runs(study_page: ModuleType) -> None:
     study = study_page.Study(ROOT / "results")
     scores = study.scores("study_main", "ASPC")
-    assert set(scores) >= set(suites.MAZES)
+    assert set(scores) >= set(MAZES)
     assert all(len(values) == 4 for values in scores.values())
     large = scores["maze2d-large"]
     section = study_page.domain_section(study, "Maze2d")
@@ -93,7 +94,7 @@ def test_the_cost_of_aspc_plus_is_the_measured_one_on_every_page() -> None:
 
 def test_the_embedded_suites_note_agrees_with_the_study(study_page: ModuleType) -> None:
     runs = study_page.Study(ROOT / "results").by_suite["study_main"]
-    alpha = runs[(runs["label"] == "ASPC") & runs["dataset"].isin(suites.MAZES)]["scale_last"].mean()
+    alpha = runs[(runs["label"] == "ASPC") & runs["dataset"].isin(MAZES)]["scale_last"].mean()
     stated = f"to about {alpha:.0f} in a million steps"
     assert stated in suites.get("embedded").note
     assert stated in words_of("docs/experiments.md")

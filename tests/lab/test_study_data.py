@@ -167,7 +167,7 @@ def test_the_study_finds_all_its_datasets(recipes: SimpleNamespace, tmp_path: Pa
     for file in (*files, *(f"{name}-v0.npz" for name in recipes.catalogue.TRAJECTORIES)):
         (tmp_path / file).touch()
     found = files_of(tmp_path)
-    plan = make_plan(suites.expanded(["study", "ogbench"]), data=found)
+    plan = make_plan(suites.expand(["study", "ogbench"]), data=found)
     assert plan.left_out == ()
     assert {run.dataset for run in plan.runs.values()} <= set(found)
 

@@ -1,0 +1,127 @@
+"""Suites: declared sets of runs, and the registry of their names.
+
+A suite is a list of blocks; a block is variants × datasets × seeds. A run's name does not depend on the suite that
+requests it (`aspc.lab.plan`), so suites that request the same runs share them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Any
+
+from aspc.algorithms import BCTerm
+from aspc.errors import AspcError, unknown_name
+from aspc.training.run_config import TrainOptions
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One column of a table: an algorithm with settings, under a display label."""
+
+    label: str
+    algo: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Hyper-parameters that differ from the algorithm's defaults (and from the preset)."""
+    preset: str | None = None
+    """Per-dataset settings (`aspc.presets`)."""
+    bc: BCTerm = "plain"
+    scale_of: Variant | None = None
+    """The run's `scale_target` is the final scale of this variant's run on the same dataset with the same seed."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """Variants × datasets × seeds.
+
+    `options` are fields of `TrainOptions`. Runs of an `alone` block are timed and share no device with others.
+    """
+
+    variants: tuple[Variant, ...]
+    datasets: tuple[str, ...]
+    steps: int = 1_000_000
+    seeds: int = 4
+    options: Mapping[str, Any] = field(default_factory=dict)
+    alone: bool = False
+
+    def __post_init__(self) -> None:
+        """Raise `AspcError` for invalid fields."""
+        for name, items, kind in (("variants", self.variants, Variant), ("datasets", self.datasets, str)):
+            if not isinstance(items, tuple | list) or not all(isinstance(item, kind) for item in items):
+                raise AspcError(
+                    f"A block's {name} must be a tuple, not {items!r}. A tuple of one item ends with a comma."
+                )
+        for name in ("steps", "seeds"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < 1:
+                raise AspcError(f"A block's {name} must be a whole number of at least 1, not {value!r}.")
+        known = {field.name for field in dataclasses.fields(TrainOptions)}
+        for name in self.options:
+            if name not in known:
+                raise unknown_name("option of a block", name, known)
+
+
+@dataclass(frozen=True)
+class Suite:
+    """A declared set of runs.
+
+    `source` is the part of the paper it reproduces; `note` states what the paper leaves open.
+    """
+
+    name: str
+    title: str
+    source: str
+    blocks: tuple[Block, ...] = ()
+    note: str = ""
+    parts: tuple[str, ...] = ()
+    """Names of the suites that this one combines, in order."""
+    every_file: bool = False
+    """Train on every file of the folder given by --data."""
+
+    def __post_init__(self) -> None:
+        labelled: dict[tuple[str, str], Variant] = {}
+        for block in self.blocks:
+            for variant, dataset in product(block.variants, block.datasets or ("",)):
+                if labelled.setdefault((variant.label, dataset), variant) != variant:
+                    raise AspcError(
+                        f"Duplicate label {variant.label!r} in the suite {self.name}; rename one of the variants."
+                    )
+
+
+_SUITES: dict[str, Suite] = {}
+
+
+def register(suite: Suite) -> Suite:
+    """Make a suite available as `aspc bench NAME`.
+
+    Raises:
+        AspcError: If the name is already registered.
+    """
+    if suite.name in _SUITES:
+        raise AspcError(f"A suite named {suite.name!r} is already registered; choose another name.")
+    _SUITES[suite.name] = suite
+    return suite
+
+
+def names() -> list[str]:
+    """Return the names of all suites, in the paper's order."""
+    return list(_SUITES)
+
+
+def get(name: str) -> Suite:
+    """Return a registered suite."""
+    if name not in _SUITES:
+        raise unknown_name("suite", name, _SUITES)
+    return _SUITES[name]
+
+
+def expand(names: Iterable[str]) -> list[Suite]:
+    """Replace combined suites by their parts; return each suite once, in order."""
+    found: dict[str, Suite] = {}
+    for name in names:
+        suite = get(name)
+        for part in expand(suite.parts) if suite.parts else [suite]:
+            found.setdefault(part.name, part)
+    return list(found.values())

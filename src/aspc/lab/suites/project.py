@@ -1,0 +1,171 @@
+"""The suites of this project: a quick check, your own files, and the study at the benchmarks' sizes."""
+
+from __future__ import annotations
+
+from aspc.lab.suites.datasets import CLEAN_MAZES, D4RL, MAZES, STUDY_ANTMAZE, STUDY_HANDS, STUDY_NINE, STUDY_WALKERS
+from aspc.lab.suites.declaration import Block, Suite, Variant, register
+from aspc.lab.suites.paper import (
+    A2PR,
+    ASPC,
+    INTEGRATIONS,
+    IQL,
+    K_ALPHA,
+    L3_FORMS,
+    LOSSES,
+    NECESSITY,
+    REBRAC,
+    ROBUST_CRITIC,
+    TD3_BC,
+    WPC,
+    aspc_variant,
+    integration_pair,
+    relabel,
+)
+
+register(
+    Suite(
+        "embedded",
+        "a generated maze, three algorithms, two seeds, in minutes",
+        "this project",
+        (
+            Block(
+                (
+                    Variant("TD3+BC, alpha = 10", "td3_bc", {"alpha": 10.0}),
+                    Variant("IQL", "iql"),
+                    aspc_variant("ASPC, alpha0 = 10", alpha=10.0),
+                ),
+                ("maze2d-umaze",),
+                steps=16_000,
+                seeds=2,
+                options={"eval_every": 1_000, "eval_episodes": 10, "final_episodes": 50},
+            ),
+        ),
+        note="alpha starts at 10, not 2.5: on Maze2d it rises from 2.5 to about 8 in a million steps, not in 16,000.",
+    )
+)
+ONE_SETTING = (TD3_BC, WPC, A2PR, Variant("IQL", "iql"), Variant("ReBRAC", "rebrac"), ASPC)
+register(
+    Suite(
+        "locomotion",
+        "six algorithms, one setting each, on every file of a folder",
+        "this project",
+        (Block(ONE_SETTING, ()),),
+        every_file=True,
+    )
+)
+register(
+    Suite(
+        "aspc_plus",
+        "ASPC+, ASPC and TD3+BC on the main table's datasets",
+        "this project",
+        (Block((TD3_BC, ASPC, Variant("ASPC+", "aspc_plus")), D4RL),),
+    )
+)
+
+MILLION, SHORT = 1_000_000, 300_000
+EVERY_100K = {"eval_every": 100_000}
+MANY_EPISODES = {**EVERY_100K, "eval_episodes": 100}  # success in a maze is binary, so ten episodes are too noisy
+
+
+def register_study(name: str, title: str, *blocks: Block, note: str = "") -> None:
+    """Register a part of the study."""
+    register(Suite(name, title, "this project", blocks, note))
+
+
+def locomotion_blocks(variants: tuple[Variant, ...], steps: int, datasets: tuple[str, ...]) -> tuple[Block, ...]:
+    """Return one block per program shape, so that an interrupted session leaves complete comparisons."""
+    hoppers = tuple(name for name in datasets if name.startswith("hopper"))
+    others = tuple(name for name in datasets if name not in hoppers)
+    return tuple(Block(variants, names, steps, options=EVERY_100K) for names in (hoppers, others))
+
+
+def maze_block(variants: tuple[Variant, ...], steps: int, mazes: tuple[str, ...] = MAZES) -> Block:
+    """Return variants on mazes, with more episodes per evaluation."""
+    return Block(variants, mazes, steps, options=MANY_EPISODES)
+
+
+ASPC_PLUS = Variant("ASPC+", "aspc_plus")
+TUNED = (relabel("IQL, tuned", IQL), relabel("ReBRAC, tuned", REBRAC))
+MCEP, RAPO = Variant("MCEP", "mcep"), Variant("RAPO", "rapo")
+MAIN_TABLE = (TD3_BC, ASPC, ASPC_PLUS, *TUNED, WPC, A2PR, Variant("ReBRAC, one setting", "rebrac"), RAPO)
+ABLATIONS = {
+    "how alpha is set": NECESSITY,
+    "terms of the outer loss": LOSSES,
+    "forms of L3": L3_FORMS,
+    "robust critic": ROBUST_CRITIC,
+    "steps between updates of alpha": K_ALPHA,
+}
+ABLATED = tuple(variant for variants in ABLATIONS.values() for variant in variants)
+
+register_study(
+    "study_main",
+    "the main table at the benchmark's own sizes",
+    maze_block(MAIN_TABLE, MILLION),
+    *locomotion_blocks(MAIN_TABLE, MILLION, STUDY_WALKERS),
+    maze_block(MAIN_TABLE, MILLION, STUDY_ANTMAZE),
+    Block(MAIN_TABLE, STUDY_HANDS, options=EVERY_100K),
+    note="One configuration per algorithm, unless its label says that it is tuned per dataset.",
+)
+register_study(
+    "study_ablations",
+    "necessity, loss, L3, critic and k_alpha",
+    *locomotion_blocks(ABLATED, SHORT, STUDY_NINE),
+    maze_block(ABLATED, SHORT),
+)
+register_study(
+    "study_integrations",
+    "ASPC in other algorithms",
+    *locomotion_blocks((*INTEGRATIONS, *integration_pair("FQL", "fql", None)), SHORT, STUDY_NINE),
+    note="FQL has no published settings for locomotion: it runs with its defaults.",
+)
+register_study(
+    "study_time",
+    "cost of learning the scale, each run alone",
+    Block(
+        (ASPC, aspc_variant("k_alpha = 30", k_alpha=30), TD3_BC),
+        ("hopper-medium",),
+        steps=10_000,
+        options={"eval_every": 10_000},
+        alone=True,
+    ),
+    note="Run it on an otherwise idle machine. Runs of other suites share a device, so their times are not comparable.",
+)
+register(
+    Suite(
+        "study",
+        "the main table, then ablations and integrations",
+        "this project",
+        parts=("study_main", "study_ablations", "study_integrations"),
+    )
+)
+
+# Ablations of ASPC+, one part at a time, and the methods closest to it.
+CONTROLS = (
+    Variant("TD3+BC, two policies", "td3_bc_two_policies"),
+    aspc_variant("ASPC, independent outer batch", outer_batch="independent"),
+    Variant("ASPC, averaged policy", "aspc_averaged"),
+    MCEP,
+    RAPO,
+)
+register_study(
+    "study_controls",
+    "ablations of ASPC+ and its prior art, at the benchmark's own sizes",
+    maze_block(CONTROLS, MILLION),
+    *locomotion_blocks(CONTROLS, MILLION, STUDY_WALKERS),
+    note="Compare with TD3+BC, ASPC and ASPC+ in study_main.",
+)
+
+# Maze2d is regenerated by D4RL's recipe, so its scores are comparable with published ones (docs/data.md). CORL's IQL is
+# the most sensitive probe: its published standard deviations are small.
+CORL_IQL = Variant("IQL", "iql", preset="corl")
+register_study(
+    "maze2d_recipe",
+    "Maze2d with and without action noise, against published scores",
+    maze_block((CORL_IQL, TD3_BC, ASPC, Variant("BC", "bc")), MILLION, (*MAZES, *CLEAN_MAZES)),
+    Block(
+        (relabel("IQL, float32 products", CORL_IQL),),
+        ("maze2d-large",),
+        options={**MANY_EPISODES, "matmul_precision": "highest"},
+    ),
+    note="Products are TF32 on an accelerator unless the variant's name says otherwise.",
+)
