@@ -1,4 +1,4 @@
-# aspc on a CPU. Build and use:
+# CPU image of aspc. Build and run:
 #   docker build -t aspc .
 #   docker run --rm -v "$PWD:/logs" --user "$(id -u):$(id -g)" aspc train mylogs.csv --steps 200000
 # Extras: docker build --build-arg EXTRAS=mujoco,onnx,tables -t aspc .
@@ -6,7 +6,7 @@ FROM python:3.12-slim
 
 ARG EXTRAS=mujoco,onnx,tables
 
-# A CPU only: JAX need not look for an accelerator.
+# Keep JAX from looking for an accelerator.
 ENV PIP_NO_CACHE_DIR=1 \
     PIP_DISABLE_PIP_VERSION_CHECK=1 \
     PYTHONUNBUFFERED=1 \
@@ -17,7 +17,7 @@ COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY src ./src
 RUN pip install -c constraints.txt ".[${EXTRAS}]"
 
-# Datasets and compiled programs are kept in a folder that any user may write to: `--user` picks who owns the results.
+# Datasets and compiled programs are in a world-writable folder, so that `--user` can set the owner of the results.
 ENV HOME=/home/aspc \
     ASPC_DATA=/home/aspc/data \
     ASPC_COMPILATION_CACHE=/home/aspc/compiled \

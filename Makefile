@@ -1,4 +1,4 @@
-# `make demo` and `make test` are all a newcomer needs; both set up .venv by themselves.
+# Start with `make demo` or `make test`; both set up .venv.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -8,11 +8,11 @@ READY := $(VENV)/.ready
 
 setup: $(READY)
 
-# PEP 517 for what comes without a wheel (rliable): the other way makes older pips warn
+# PEP 517 for packages without a wheel (rliable): older pips warn otherwise
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "aspc needs Python 3.11 or newer; try: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 2; }
-	@echo "Setting up $(VENV) (some minutes the first time) ..."
+	@echo "Setting up $(VENV) (a few minutes the first time) ..."
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@PIP_USE_PEP517=1 $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
@@ -20,7 +20,7 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)
 	@$(BIN)/python examples/demo.py
 
-# A small suite on the embedded maze (minutes), then its page: runs/report-demo/report/index.html
+# Train a small suite on the embedded maze (minutes) and write runs/report-demo/report/index.html
 report-demo: $(READY)
 	@$(BIN)/aspc bench embedded --out runs/report-demo
 	@$(BIN)/aspc report runs/report-demo --out runs/report-demo/report
@@ -31,7 +31,7 @@ test: $(READY)
 test-slow: $(READY)
 	@$(BIN)/python -m pytest -m slow
 
-# The wheel alone, in an environment, a home and a folder of its own
+# Test the wheel alone, in an empty environment, home and folder
 test-wheel: dist
 	@$(BIN)/python .ci/wheel.py dist/*.whl
 
@@ -40,7 +40,7 @@ check: $(READY)
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 
-# The documents as a site: site/index.html. A link or an anchor that leads nowhere is an error.
+# Build the site in site/. Broken links and anchors are errors.
 docs: $(READY)
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "The site is in site/index.html"
@@ -49,7 +49,7 @@ format: $(READY)
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-# dist/: the wheel, and the sdist from which it is built
+# Build the sdist, and the wheel from it, in dist/
 dist: $(READY)
 	@rm -rf dist
 	@$(BIN)/python -m build --no-isolation --quiet >/dev/null

@@ -1,4 +1,4 @@
-"""The wheel alone: with a virtual environment, a home and a folder that hold nothing else it must train a policy.
+"""Test the wheel alone: train, evaluate and export a policy in an empty environment, home and folder.
 
 python .ci/wheel.py dist/aspc-0.1.0-py3-none-any.whl
 """
@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 EMBEDDED = "maze2d-umaze?steps=2000"
 FEW_STEPS = ["--steps", "40", "--log-every", "20", "--eval-every", "40", "--eval-episodes", "1", "--quiet"]
 
-# Commands, and what they must say; what needs an extra says which. They run in this order in one folder.
+# Command, exit code, expected output. They run in this order in one folder; a missing extra must be named.
 COMMANDS = [
     (["--version"], 0, "aspc "),
     (["train", EMBEDDED, *FEW_STEPS, "--out", "run"], 0, "policy score"),
@@ -30,41 +30,44 @@ COMMANDS = [
 
 
 def check_files(wheel: Path) -> None:
-    """Every tracked file of the package is in the wheel, its data files among them."""
+    """Check that the wheel contains every tracked file of the package, including data files."""
     listed = subprocess.run(["git", "ls-files", "src/aspc"], cwd=ROOT, check=True, capture_output=True, text=True)
     tracked = {name.removeprefix("src/") for name in listed.stdout.split()}
     missing = tracked - set(zipfile.ZipFile(wheel).namelist())
     if not tracked or missing:
-        sys.exit(f"{wheel.name} lacks {', '.join(sorted(missing)) or 'everything'}.")
+        sys.exit(f"{wheel.name} lacks {', '.join(sorted(missing)) or 'all files'}.")
 
 
-def check_commands(wheel: Path, place: Path) -> None:
-    subprocess.run([sys.executable, "-m", "venv", place / "venv"], check=True)
-    install = [place / "venv/bin/pip", "install", "-qq", "--disable-pip-version-check", "--only-binary", ":all:"]
+def check_commands(wheel: Path, folder: Path) -> None:
+    """Install the wheel in an empty environment and check the output of each command."""
+    subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
+    install = [folder / "venv/bin/pip", "install", "-qq", "--disable-pip-version-check", "--only-binary", ":all:"]
     subprocess.run([*install, "-c", ROOT / "constraints.txt", wheel], check=True)
-    for name in ("home", "folder"):
-        (place / name).mkdir()
-    nothing_else = {"HOME": str(place / "home"), "PATH": "/usr/bin:/bin"}
-    for argv, code, words in COMMANDS:
+    for name in ("home", "work"):
+        (folder / name).mkdir()
+    environment = {"HOME": str(folder / "home"), "PATH": "/usr/bin:/bin"}
+    for argv, code, expected in COMMANDS:
         done = subprocess.run(
-            [place / "venv/bin/aspc", *argv],
-            cwd=place / "folder",
-            env=nothing_else,
+            [folder / "venv/bin/aspc", *argv],
+            cwd=folder / "work",
+            env=environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             check=False,
         )
-        if done.returncode != code or words not in done.stdout or "Traceback" in done.stdout:
-            sys.exit(f"aspc {' '.join(argv)}: exit code {done.returncode}, not {code} with {words!r}:\n{done.stdout}")
-        print(f"aspc {' '.join(argv)}: as it should be", flush=True)
+        if done.returncode != code or expected not in done.stdout or "Traceback" in done.stdout:
+            sys.exit(
+                f"aspc {' '.join(argv)}: exit code {done.returncode}, expected {code} with {expected!r}:\n{done.stdout}"
+            )
+        print(f"aspc {' '.join(argv)}: passed", flush=True)
 
 
 def main() -> None:
     wheel = Path(sys.argv[1]).resolve()
     check_files(wheel)
-    with tempfile.TemporaryDirectory() as place:
-        check_commands(wheel, Path(place))
+    with tempfile.TemporaryDirectory() as folder:
+        check_commands(wheel, Path(folder))
 
 
 if __name__ == "__main__":

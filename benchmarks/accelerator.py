@@ -1,18 +1,18 @@
-"""Everything about speed on an accelerator, in one run of a few minutes.
+"""Measure speed on an accelerator, in one run of a few minutes.
 
     python benchmarks/accelerator.py --json benchmarks/results/NAME.json [--only rates overhead …]
     python benchmarks/accelerator.py --json benchmarks/results/NAME.json --plot PICTURE
 
-Each part is printed and saved when it is done, so a run that is cut off keeps what it has:
+Each part is printed and saved when it is done, so an interrupted command keeps its results:
 
-rates       1, 4 and 64 runs together on a table of a million rows: steps a second, compile seconds, peak memory, shares
-            of a step and kernels launched, and whether two trainings with equal seeds give equal bits
-overhead    ASPC's time over TD3+BC's, chunks in turn
+rates       1, 4 and 64 runs together on a table of a million rows: steps per second, compile seconds, peak memory,
+            shares of a step, kernels launched, and whether two trainings with equal seeds give equal bits
+overhead    ASPC's time over TD3+BC's, alternating chunks
 restart     compile seconds of a second process that finds the program in the persistent cache
 evaluation  wall time with 10 episodes every 5,000 steps over training alone, and the interval that hides evaluation
 sweep       more numbers of runs, up to 256
 
-`--plot` measures nothing: it draws the curve of all numbers of runs that the file has.
+`--plot` only draws the curve of steps per second over the numbers of runs in the file.
 """
 
 from __future__ import annotations
@@ -45,21 +45,21 @@ SIZES = (17, 6, 256)  # HalfCheetah's observation and action, the paper's batch
 MILLION = 1_000_000
 
 
-def rates(steps: int) -> list[dict[str, Any]]:
+def measure_rates(steps: int) -> list[dict[str, Any]]:
     rows = []
-    for runs in (64, 4, 1):  # the largest first: the peak of memory is the process's
+    for runs in (64, 4, 1):  # the largest first: peak memory is per process
         prepared = measure.Prepared("aspc", *SIZES, runs, steps, rows=MILLION)
         row = measure.measured(prepared, bound=False)
-        seen = profile(prepared)
-        row |= {"kernels_per_step": seen.kernels_per_step, "parts": [part._asdict() for part in seen.parts]}
-        row["equal_bits"] = equal(prepared)
+        profiled = profile(prepared)
+        row |= {"kernels_per_step": profiled.kernels_per_step, "parts": [part._asdict() for part in profiled.parts]}
+        row["equal_bits"] = is_deterministic(prepared)
         rows.append(row)
         print(f"  {runs} runs: {row['steps_per_second']:,.0f} steps/s, compiled in {row['compile_seconds']:.1f} s")
     return rows
 
 
-def equal(prepared: measure.Prepared) -> bool:
-    """Whether two trainings from the same seeds end in the same bits."""
+def is_deterministic(prepared: measure.Prepared) -> bool:
+    """Return whether two trainings from the same seeds end in the same bits."""
     states = []
     for _ in range(2):
         prepared.restart()
@@ -69,12 +69,12 @@ def equal(prepared: measure.Prepared) -> bool:
     return all(np.array_equal(a, b) for a, b in pairs)
 
 
-def overhead(steps: int) -> list[dict[str, Any]]:
+def measure_overhead(steps: int) -> list[dict[str, Any]]:
     return measure.compare(["td3_bc", "aspc"], *SIZES, 1, steps)
 
 
-def restart(steps: int) -> dict[str, Any]:
-    """The first process fills the cache, the second finds it; both say how long they took to compile."""
+def measure_restart(steps: int) -> dict[str, Any]:
+    """Return the compile seconds of a process that fills the cache and of a second one that uses it."""
     command = [sys.executable, "-m", "aspc", "speed", "--cache", "--sweep-seeds", "1", "--json", "--steps", str(steps)]
     with tempfile.TemporaryDirectory() as cache:
         environment = {**os.environ, "ASPC_COMPILATION_CACHE": cache, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
@@ -85,8 +85,8 @@ def restart(steps: int) -> dict[str, Any]:
     return {"first_seconds": seconds[0], "second_seconds": seconds[1]}
 
 
-def evaluation(steps: int) -> dict[str, Any]:
-    """HalfCheetah never ends an episode early, so its evaluations are the longest."""
+def measure_evaluation(steps: int) -> dict[str, Any]:
+    """Return the cost of evaluations in HalfCheetah, the longest ones: its episodes never end early."""
     data, env = synthetic_dataset(17, 6, 100_000), "halfcheetah-medium-v2"
     seconds = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -109,7 +109,7 @@ def evaluation(steps: int) -> dict[str, Any]:
 
 
 def synthetic_dataset(obs_dim: int, act_dim: int, rows: int) -> aspc.Dataset:
-    """Random rows as episodes of 1,000."""
+    """Return random rows in episodes of 1,000."""
     rng = np.random.default_rng(0)
     timeouts = np.zeros(rows, bool)
     timeouts[999::1000] = True
@@ -125,7 +125,7 @@ def synthetic_dataset(obs_dim: int, act_dim: int, rows: int) -> aspc.Dataset:
     )
 
 
-def sweep(steps: int) -> list[dict[str, Any]]:
+def measure_sweep(steps: int) -> list[dict[str, Any]]:
     rows = []
     for row in measure.sweep("aspc", *SIZES, [2, 16, 128, 256], steps, rows=MILLION):
         rows.append(row)
@@ -134,35 +134,35 @@ def sweep(steps: int) -> list[dict[str, Any]]:
 
 
 PARTS: dict[str, tuple[Callable[[int], Any], int]] = {
-    "rates": (rates, 2_000),
-    "overhead": (overhead, 10_000),
-    "restart": (restart, 2_000),
-    "evaluation": (evaluation, 100_000),
-    "sweep": (sweep, 1_000),
+    "rates": (measure_rates, 2_000),
+    "overhead": (measure_overhead, 10_000),
+    "restart": (measure_restart, 2_000),
+    "evaluation": (measure_evaluation, 100_000),
+    "sweep": (measure_sweep, 1_000),
 }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, required=True, help="where the figures go; parts that are there are kept")
+    parser.add_argument("--json", type=Path, required=True, help="output file; other parts in it are kept")
     parser.add_argument("--only", nargs="*", choices=list(PARTS), help="only these parts")
-    parser.add_argument("--steps", type=int, help="steps to time, instead of each part's own")
-    parser.add_argument("--plot", type=Path, help="draw what the file has, as a PNG or SVG")
-    asked = parser.parse_args()
-    if asked.plot:
-        measured = json.loads(asked.json.read_text())
-        draw(sorted([*measured["rates"], *measured["sweep"]], key=lambda row: row["seeds"]), asked.plot)
+    parser.add_argument("--steps", type=int, help="steps to time (default: per part)")
+    parser.add_argument("--plot", type=Path, help="draw the results of the file as a PNG or SVG")
+    args = parser.parse_args()
+    if args.plot:
+        measured = json.loads(args.json.read_text())
+        draw(sorted([*measured["rates"], *measured["sweep"]], key=lambda row: row["seeds"]), args.plot)
         return
     device = jax.devices()[0]
-    found: dict[str, Any] = json.loads(asked.json.read_text()) if asked.json.exists() else {}
+    found: dict[str, Any] = json.loads(args.json.read_text()) if args.json.exists() else {}
     found["machine"] = f"{device.device_kind}; {os.cpu_count()} cores, Python {platform.python_version()}"
     found["jax"] = jax.__version__
-    for name in asked.only or PARTS:
+    for name in args.only or PARTS:
         part, steps = PARTS[name]
         print(f"{name} ...", flush=True)
-        found[name] = part(asked.steps or steps)
+        found[name] = part(args.steps or steps)
         print(f"  {json.dumps(found[name])[:300]}", flush=True)
-        write_atomically(asked.json, (json.dumps(found, indent=1) + "\n").encode())
+        write_atomically(args.json, (json.dumps(found, indent=1) + "\n").encode())
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""Speed of every algorithm, and what learning the scale costs, in one run on this machine.
+"""Measure the speed of every algorithm and the cost of the learned scale.
 
     python benchmarks/algorithms.py [--json FILE]
 
-Prints two Markdown tables. The first: steps a second, operations a step, and the share of the rate that matrix
-products alone reach at the step's own shapes. The second: the time of base+ASPC over the base's at a fixed scale, as
-ratios of chunks timed in turn, so that both see the same machine.
+Prints two Markdown tables. The first: steps per second, operations per step, and the share of the rate that matrix
+products alone reach at the step's shapes. The second: the time of base+ASPC over the base's at a fixed scale, as ratios
+of alternately timed chunks, so that both see the same machine.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ import json
 import os
 import platform
 import statistics
+from typing import Any
 
 from aspc.lab.speed.measure import Prepared, measure
 
-# Steps of a timed chunk: about a second each on two cores.
+# Steps per timed chunk: about a second on two cores.
 ALGORITHMS = {
     "bc": 2000,
     "td3_bc": 200,
@@ -41,11 +42,11 @@ PAIRS = {
     "diffusion_ql+aspc": ("diffusion_ql", {}),
     "fql+aspc": ("fql", {"scale_on": "q", "normalize_q": True}),  # appendix D's objective at a fixed scale
 }
-ROUNDS = {"fast": 41, "slow": 9}  # short chunks and many rounds: what else the machine does comes and goes in seconds
+ROUNDS = {"fast": 41, "slow": 9}  # short chunks and many rounds average out other load on the machine
 
 
-def speeds(names: list[str]) -> list[dict]:
-    print("| algorithm | batch | steps/s | MFLOP a step | matmul GFLOP/s here | share of it |")
+def measure_speeds(names: list[str]) -> list[dict[str, Any]]:
+    print("| algorithm | batch | steps/s | MFLOP per step | measured matmul GFLOP/s | share of it |")
     print("|---|---|---|---|---|---|")
     rows = []
     for name in names:
@@ -59,13 +60,13 @@ def speeds(names: list[str]) -> list[dict]:
     return rows
 
 
-def costs(names: list[str]) -> list[dict]:
+def measure_costs(names: list[str]) -> list[dict[str, Any]]:
     print("\n| with ASPC | over | k_alpha = 10 | k_alpha = 30 |")
     print("|---|---|---|---|")
     rows = []
     for name in names:
         base, same_objective = PAIRS[name]
-        # Chunks hold whole cycles of the scale, so that each has its share of its updates.
+        # Chunks contain complete cycles of the scale, so that each has its share of outer updates.
         steps, rounds = (120, ROUNDS["fast"]) if ALGORITHMS[base] > 40 else (60, ROUNDS["slow"])
         programs = {
             "base": Prepared(base, 17, 6, None, 1, steps, **same_objective),
@@ -85,15 +86,19 @@ def costs(names: list[str]) -> list[dict]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", help="also write the figures to this file")
+    parser.add_argument("--json", help="also write the results to this file")
     parser.add_argument("--only", nargs="*", help="only these algorithms")
-    asked = parser.parse_args()
-    chosen = lambda names: [n for n in names if not asked.only or n in asked.only]  # noqa: E731
+    args = parser.parse_args()
+    chosen = {name for name in (*ALGORITHMS, *PAIRS) if not args.only or name in args.only}
     machine = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
     print(f"{machine}; observation 17, action 6, float32, the algorithms' own batch sizes\n")
-    result = {"machine": machine, "speeds": speeds(chosen(list(ALGORITHMS))), "costs": costs(chosen(list(PAIRS)))}
-    if asked.json:
-        with open(asked.json, "w") as file:
+    result = {
+        "machine": machine,
+        "speeds": measure_speeds([name for name in ALGORITHMS if name in chosen]),
+        "costs": measure_costs([name for name in PAIRS if name in chosen]),
+    }
+    if args.json:
+        with open(args.json, "w") as file:
             json.dump(result, file, indent=1)
 
 

@@ -1,11 +1,11 @@
-"""Does fitted-Q evaluation put policies in the right order? Measured where the truth can be had.
+"""Compare fitted-Q evaluation's ranking of policies with their real returns.
 
     python benchmarks/fqe_ranking.py maze2d-umaze?steps=200000 --out benchmarks/results/fqe_maze2d.json
     python benchmarks/fqe_ranking.py hopper.hdf5 --env hopper-medium-replay-v2 --out benchmarks/results/fqe_hopper.json
 
 Trains policies of very different quality (algorithms × lengths of training, small networks), rolls each out in the
-environment, estimates each with FQE from the dataset alone, and compares the two orders by Spearman's rank
-correlation. Its interval comes from resampling the policies: with so few of them it is wide, and it says so.
+environment, estimates each with FQE from the dataset alone, and compares the two rankings by Spearman's rank
+correlation. Its interval resamples the policies.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from aspc.policy import Policy
 from aspc.ui import Progress
 
 SMALL = {"actor_hidden_dim": 64, "critic_hidden_dim": 64, "batch_size": 128}
-# name → algorithm and what differs from its defaults; the last one is free to leave the data.
+# name → algorithm and settings that differ from its defaults; the last one is the least constrained.
 RECIPES = {
     "bc": ("bc", {"actor_hidden_dim": 64, "batch_size": 128}),
     "iql": ("iql", {"hidden_dim": 64, "batch_size": 128}),
@@ -42,7 +42,7 @@ RECIPES = {
 
 
 def make_policies(dataset: Dataset, lengths: list[int], recipes: list[str], folder: Path) -> dict[str, Policy]:
-    """Every recipe at every length of training."""
+    """Train every recipe at every length."""
     policies = {}
     for name in recipes:
         algo, settings = RECIPES[name]
@@ -55,20 +55,20 @@ def make_policies(dataset: Dataset, lengths: list[int], recipes: list[str], fold
 
 
 def real_returns(policy: Policy, env: str, episodes: int, discount: float) -> dict[str, float]:
-    """Means over episodes of the discounted and the plain return, and their standard errors."""
-    worlds = [envs.make_env(env) for _ in range(episodes)]
-    seen = {i: world.reset(seed=10_000 + i)[0] for i, world in enumerate(worlds)}
+    """Return the mean discounted and undiscounted returns over episodes, and their standard errors."""
+    instances = [envs.make_env(env) for _ in range(episodes)]
+    observations = {i: instance.reset(seed=10_000 + i)[0] for i, instance in enumerate(instances)}
     returns, step = np.zeros((2, episodes)), 0
-    while seen:
-        running = list(seen)
-        for i, action in zip(running, policy.act(np.stack(list(seen.values())), step), strict=True):
-            seen[i], reward, terminated, truncated, _ = worlds[i].step(action)
+    while observations:
+        running = list(observations)
+        for i, action in zip(running, policy.act(np.stack(list(observations.values())), step), strict=True):
+            observations[i], reward, terminated, truncated, _ = instances[i].step(action)
             returns[:, i] += np.asarray([discount**step, 1.0]) * float(reward)
             if terminated or truncated:
-                del seen[i]
+                del observations[i]
         step += 1
-    for world in worlds:
-        world.close()
+    for instance in instances:
+        instance.close()
     errors = returns.std(1) / np.sqrt(episodes)
     names = ("discounted", "undiscounted")
     return {n: float(r.mean()) for n, r in zip(names, returns, strict=True)} | {
@@ -77,7 +77,7 @@ def real_returns(policy: Policy, env: str, episodes: int, discount: float) -> di
 
 
 def ranks(values: np.ndarray) -> np.ndarray:
-    """1, 2, …; equal values share the mean of their ranks."""
+    """Return ranks from 1; equal values share the mean of their ranks."""
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
     return (np.cumsum(counts) - (counts - 1) / 2)[inverse]
 
@@ -87,7 +87,7 @@ def spearman(one: np.ndarray, other: np.ndarray) -> float:
 
 
 def spearman_interval(one: np.ndarray, other: np.ndarray, resamples: int = 5_000) -> tuple[float, float]:
-    """The central 95 % over resamples of the policies (those in which all are equal say nothing and are left out)."""
+    """Return the central 95 % over resamples of the policies, without those in which all values are equal."""
     rng, found = np.random.default_rng(0), []
     for _ in range(resamples):
         rows = rng.integers(0, len(one), len(one))
@@ -103,44 +103,49 @@ def main() -> int:
     parser.add_argument("--env", help="environment of a file")
     parser.add_argument("--lengths", type=int, nargs="+", default=[500, 5_000, 30_000])
     parser.add_argument("--recipes", nargs="+", default=list(RECIPES), choices=list(RECIPES))
-    parser.add_argument("--episodes", type=int, default=20, help="real episodes of each policy")
+    parser.add_argument("--episodes", type=int, default=20, help="real episodes per policy")
     parser.add_argument("--fqe-steps", type=int, default=15_000)
-    parser.add_argument("--hidden-dim", type=int, default=128, help="of the evaluation's critics")
+    parser.add_argument("--hidden-dim", type=int, default=128, help="width of the evaluation's critics")
     parser.add_argument("--discount", type=float, default=0.99)
-    parser.add_argument("--seed", type=int, default=0, help="of the evaluation")
-    parser.add_argument("--policies", type=Path, help="keep the policies here, and take them from here if there")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the evaluation")
+    parser.add_argument(
+        "--policies", type=Path, help="save the policies to this folder, or load them from it if it exists"
+    )
     parser.add_argument("--out", type=Path, required=True)
-    asked = parser.parse_args()
+    args = parser.parse_args()
 
-    dataset = data.load(asked.dataset, **({"env": asked.env} if asked.env else {}))
+    dataset = data.load(args.dataset, **({"env": args.env} if args.env else {}))
     began = time.monotonic()
-    if asked.policies is not None and asked.policies.is_dir():
-        kept = sorted(asked.policies.glob("*/policy.json"))
+    if args.policies is not None and args.policies.is_dir():
+        kept = sorted(args.policies.glob("*/policy.json"))
         policies = {f.parent.name: Policy.load(f.parent) for f in kept}
     else:
         with tempfile.TemporaryDirectory() as folder:
-            policies = make_policies(dataset, asked.lengths, asked.recipes, Path(folder))
-        if asked.policies is not None:
+            policies = make_policies(dataset, args.lengths, args.recipes, Path(folder))
+        if args.policies is not None:
             for name, policy in policies.items():
-                policy.save(asked.policies / name)
+                policy.save(args.policies / name)
     trained = time.monotonic()
-    truth = {name: real_returns(p, dataset.env, asked.episodes, asked.discount) for name, p in policies.items()}
+    truth = {name: real_returns(p, dataset.env, args.episodes, args.discount) for name, p in policies.items()}
     rolled = time.monotonic()
-    options = FQEOptions(discount=asked.discount, steps=asked.fqe_steps, hidden_dim=asked.hidden_dim, seed=asked.seed)
+    options = FQEOptions(discount=args.discount, steps=args.fqe_steps, hidden_dim=args.hidden_dim, seed=args.seed)
     progress = Progress(options.steps)
     ranking = fitted_q_evaluation(policies, dataset, choose_states(dataset, "auto"), options, progress)
     progress.close()
     estimated = time.monotonic()
 
     estimates = {e.name: e for e in ranking.policies}
-    # One that diverged is ranked below all others, as the command does.
-    guess = np.asarray([-np.inf if estimates[n].diverged else estimates[n].value for n in policies])
-    guesses = {"mean": guess, "lowest": np.minimum(guess, [min(estimates[n].critics) for n in policies])}
+    # A diverged estimate is ranked last, as by the command.
+    estimated_values = np.asarray([-np.inf if estimates[n].diverged else estimates[n].value for n in policies])
+    candidates = {
+        "mean": estimated_values,
+        "lowest": np.minimum(estimated_values, [min(estimates[n].critics) for n in policies]),
+    }
     correlations = {}
-    for critics, which in itertools.product(guesses, ("discounted", "undiscounted")):
+    for critics, which in itertools.product(candidates, ("discounted", "undiscounted")):
         real = np.asarray([truth[n][which] for n in policies])
-        low, high = spearman_interval(guesses[critics], real)
-        found = {"spearman": spearman(guesses[critics], real), "low": low, "high": high}
+        low, high = spearman_interval(candidates[critics], real)
+        found = {"spearman": spearman(candidates[critics], real), "low": low, "high": high}
         correlations[f"{critics} of the critics, {which} return"] = found
     chosen, best = ranking.policies[0].name, max(truth, key=lambda n: truth[n]["discounted"])
     device = jax.devices()[0]
@@ -160,7 +165,7 @@ def main() -> int:
             for n in sorted(policies, key=lambda n: -truth[n]["discounted"])
         ],
         "fqe_options": dataclasses.asdict(options),
-        "episodes": asked.episodes,
+        "episodes": args.episodes,
         "seconds": {
             "training": round(trained - began),
             "rollouts": round(rolled - trained),
@@ -168,7 +173,7 @@ def main() -> int:
         },
         "device": f"{device.platform}: {device.device_kind}",
     }
-    asked.out.write_text(json.dumps(result, indent=1) + "\n")
+    args.out.write_text(json.dumps(result, indent=1) + "\n")
     print(f"{'policy':20s} {'real (discounted)':>18s} {'FQE':>10s}  critics")
     for row in result["each"]:
         critics = " ".join(f"{c:.4g}" for c in row["critics"])
@@ -177,7 +182,7 @@ def main() -> int:
         )
     for which, c in correlations.items():
         print(f"Spearman, {which}: {c['spearman']:.2f} [{c['low']:.2f}, {c['high']:.2f}]")
-    print(f"FQE chose {chosen}: really {truth[chosen]['discounted']:.4g}; best {best}: {truth[best]['discounted']:.4g}")
+    print(f"FQE chose {chosen}: {truth[chosen]['discounted']:.4g}; the best is {best}: {truth[best]['discounted']:.4g}")
     return 0
 
 

@@ -1,14 +1,14 @@
-"""Which way does L1 pull at alpha: judged on the batch that made the step, as in the paper, or on another one?
+"""Measure the derivative of L1 with respect to alpha on the inner step's own batch and on an independent one.
 
     python benchmarks/outer_batch.py DATA/hopper-medium.hdf5 DATA/halfcheetah-medium.hdf5
 
-ASPC is trained for a while, then its state is left as it is and the derivative of L1 by alpha is taken on many batches,
-each time once on the inner step's own batch and once on an independent one. A negative derivative makes alpha rise.
+ASPC is trained, then the derivative is evaluated on many batches in the final state. A negative derivative makes alpha
+rise.
 
-Why they differ: with inner gradients g = −α·∇q̂ + ∇c on a batch, dL1/dα ≈ η·g_outer·P·∇q̂_inner (P is Adam's
-preconditioner). On one and the same batch its noise is in both factors and adds about −η·α·E‖noise of ∇q̂‖²_P, whatever
-the state; on another batch that part has mean zero. So where the policy is as good as it gets for this alpha (E g = 0)
-an independent batch leaves alpha alone, and the same batch lets it rise. docs/theory.md has what was measured.
+With inner gradients g = −α·∇q̂ + ∇c on a batch, dL1/dα ≈ η·g_outer·P·∇q̂_inner (P is Adam's preconditioner). On the same
+batch both factors contain the same noise, which adds about −η·α·E‖noise of ∇q̂‖²_P in every state; on an independent
+batch that term has mean zero. Where the policy is optimal for this alpha (E g = 0), an independent batch leaves alpha
+unchanged and the same batch makes it rise. docs/theory.md has the measurements.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ import numpy as np
 from aspc import algorithms, data
 from aspc.adaptive_scale import AdaptiveScale
 from aspc.algorithms.interface import CRITIC, INNER, SCALE, Spec, schedule_length
-from aspc.training.packed_table import Layout, Normaliser, pack
+from aspc.training.packed_table import Layout, ObservationNormalizer, pack
 
 ALL = frozenset({CRITIC, INNER, SCALE})
-SCHEDULES = 50  # that one call of the compiled program trains
+SCHEDULES = 50  # update cycles per call of the compiled program
 
 
-def measured(path: str, steps: int, batches: int, seed: int) -> dict[str, Any]:
-    """The derivative of L1 by alpha on a dataset, with its standard error, and how often it makes alpha rise."""
+def measure(path: str, steps: int, batches: int, seed: int) -> dict[str, Any]:
+    """Return the mean derivative on a dataset, its standard error, and how often it makes alpha rise."""
     dataset = data.load(path)
     layout = Layout(dataset.observation_size, dataset.action_size)
-    rows = jnp.asarray(pack(dataset.transitions(), layout, Normaliser.of(dataset.observations), 0.99))
+    rows = jnp.asarray(pack(dataset.transitions(), layout, ObservationNormalizer.of(dataset.observations), 0.99))
     algorithm: AdaptiveScale[Any] = algorithms.default("aspc")
-    state = trained(algorithm, rows, layout, steps, seed)
+    state = train(algorithm, rows, layout, steps, seed)
     found: dict[str, Any] = {"dataset": Path(path).stem, "steps": steps, "alpha": float(state.scale.scale)}
     for outer in ("same", "independent"):
         values = derivatives(replace(algorithm, outer_batch=outer), state, rows, layout, batches, seed)
@@ -48,8 +48,8 @@ def measured(path: str, steps: int, batches: int, seed: int) -> dict[str, Any]:
     return found
 
 
-def trained(algorithm: AdaptiveScale[Any], rows: jax.Array, layout: Layout, steps: int, seed: int) -> Any:
-    """The state after some steps of plain training."""
+def train(algorithm: AdaptiveScale[Any], rows: jax.Array, layout: Layout, steps: int, seed: int) -> Any:
+    """Return the state after about `steps` steps of training."""
     spec = Spec(layout.obs_dim, layout.act_dim)
 
     def one_schedule(carry: tuple[Any, jax.Array], _: None) -> tuple[tuple[Any, jax.Array], None]:
@@ -57,33 +57,33 @@ def trained(algorithm: AdaptiveScale[Any], rows: jax.Array, layout: Layout, step
         for segment in algorithm.schedule():
             for parts in segment.steps * segment.repeats:
                 key, draw = jax.random.split(key)
-                state, _metrics = algorithm.update(state, *drawn(algorithm, draw, rows, layout), parts)
+                state, _metrics = algorithm.update(state, *sample(algorithm, draw, rows, layout), parts)
         return (state, key), None
 
     @jax.jit
-    def several(state: Any, key: jax.Array) -> tuple[Any, jax.Array]:
+    def run_schedules(state: Any, key: jax.Array) -> tuple[Any, jax.Array]:
         return jax.lax.scan(one_schedule, (state, key), None, SCHEDULES)[0]
 
     key, init = jax.random.split(jax.random.key(seed))
     state = algorithm.init(init, spec)
     for _ in range(max(steps // (SCHEDULES * schedule_length(algorithm.schedule())), 1)):
-        state, key = several(state, key)
+        state, key = run_schedules(state, key)
     return state
 
 
-def drawn(algorithm: Any, key: jax.Array, rows: jax.Array, layout: Layout) -> tuple[Any, dict[str, jax.Array]]:
-    """A batch and the noise of a step."""
-    places, *keys = jax.random.split(key, 16)
-    batch = layout.unpack(rows[jax.random.randint(places, (algorithm.batch_size,), 0, len(rows))])
+def sample(algorithm: Any, key: jax.Array, rows: jax.Array, layout: Layout) -> tuple[Any, dict[str, jax.Array]]:
+    """Draw a batch and the noise of a step."""
+    key_rows, *keys = jax.random.split(key, 16)
+    batch = layout.unpack(rows[jax.random.randint(key_rows, (algorithm.batch_size,), 0, len(rows))])
     draws = algorithm.noise(Spec(layout.obs_dim, layout.act_dim), algorithm.batch_size)
     return batch, {name: draw.sample(k, 1)[0] for (name, draw), k in zip(draws.items(), keys, strict=False)}
 
 
 def derivatives(algorithm: Any, state: Any, rows: jax.Array, layout: Layout, batches: int, seed: int) -> np.ndarray:
-    """dL1/dα on many batches, all from one state."""
+    """Return dL1/dα on many batches, all in one state."""
 
     def one(key: jax.Array) -> jax.Array:
-        return algorithm.update(state, *drawn(algorithm, key, rows, layout), ALL)[1]["dl1_dscale"]
+        return algorithm.update(state, *sample(algorithm, key, rows, layout), ALL)[1]["dl1_dscale"]
 
     return np.asarray(jax.jit(lambda keys: jax.lax.map(one, keys))(jax.random.split(jax.random.key(seed + 1), batches)))
 
@@ -95,19 +95,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--batches", type=int, default=500)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path)
-    asked = parser.parse_args(argv)
+    args = parser.parse_args(argv)
     found = []
     print(f"{'dataset':28s} {'alpha':>6s}  {'same batch: dL1/dα':>30s}  {'independent: dL1/dα':>30s}", flush=True)
-    for path in asked.datasets:
-        one = measured(path, asked.steps, asked.batches, asked.seed)
+    for path in args.datasets:
+        one = measure(path, args.steps, args.batches, args.seed)
         found.append(one)
         cells = [
             f"{one[k]['mean']:+.2e} ± {one[k]['error']:.0e} ({100 * one[k]['rises']:3.0f} % < 0)"
             for k in ("same", "independent")
         ]
         print(f"{one['dataset']:28s} {one['alpha']:6.2f}  {cells[0]:>30s}  {cells[1]:>30s}", flush=True)
-    if asked.json is not None:
-        asked.json.write_text(json.dumps({one.pop("dataset"): one for one in found}, indent=1) + "\n")
+    if args.json is not None:
+        args.json.write_text(json.dumps({one.pop("dataset"): one for one in found}, indent=1) + "\n")
     return 0
 
 

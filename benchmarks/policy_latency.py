@@ -1,10 +1,10 @@
-"""How long one action takes, and how long a policy takes to load, with no accelerator: NumPy on one core.
+"""Measure the latency and import time of saved and exported policies: NumPy on one core.
 
     python benchmarks/policy_latency.py --json benchmarks/results/policy_latency.json
 
-Makes policies of random weights at the paper's sizes (observation 17, action 6), exports them, and measures each in a
-process of its own with one thread: the median time of one action, and the seconds that importing takes beyond NumPy's
-own (median of several starts). Exits with 1 where a 256 × 256 actor takes more than 100 µs or 0.15 s.
+Exports policies with random weights at the paper's sizes (observation 17, action 6) and measures each in a separate
+single-threaded process: the median time of one action, and the import time beyond NumPy's (median of several starts).
+Exits with 1 if a 256 × 256 actor takes more than 100 µs or 0.15 s.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from aspc.policy import Policy
 OBS, ACT = 17, 6
 ACTION_LIMIT, IMPORT_LIMIT = 100e-6, 0.15
 
-# argv: a statement that gives `act`, how often to act
+# argv: a statement that defines `act`, number of actions
 MEASURE = """
 import sys, time
 import numpy as np
@@ -54,7 +54,8 @@ def random_mlp(rng: np.random.Generator, sizes: list[int], prefix: str = "", mem
     return arrays
 
 
-def policies() -> dict[str, Policy]:
+def make_policies() -> dict[str, Policy]:
+    """Return one policy of random weights per kind, by description."""
     rng = np.random.default_rng(0)
     diffusion = {
         **random_mlp(rng, [16, 32, 16], "time."),
@@ -83,6 +84,7 @@ def policies() -> dict[str, Policy]:
 
 
 def measure(statement: str, actions: int, starts: int) -> dict[str, float]:
+    """Return medians over several processes of the seconds to import and per action."""
     one_thread = {f"{lib}_NUM_THREADS": "1" for lib in ("OMP", "OPENBLAS", "MKL")}
     rows = []
     for _ in range(starts):
@@ -95,28 +97,28 @@ def measure(statement: str, actions: int, starts: int) -> dict[str, float]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--actions", type=int, default=2_000, help="actions of a deterministic policy in each start")
-    parser.add_argument("--starts", type=int, default=5, help="processes of which the median counts")
-    parser.add_argument("--json", type=Path, help="also write the figures here")
-    asked = parser.parse_args()
+    parser.add_argument("--actions", type=int, default=2_000, help="actions per process of a deterministic policy")
+    parser.add_argument("--starts", type=int, default=5, help="number of processes per median")
+    parser.add_argument("--json", type=Path, help="also write the results to this file")
+    args = parser.parse_args()
     results: dict[str, dict[str, float]] = {}
     print(f"{'':62s} {'one action':>12s} {'import':>9s}")
     with tempfile.TemporaryDirectory() as folder:
-        for name, policy in policies().items():
+        for name, policy in make_policies().items():
             saved = policy.save(Path(folder) / name)
             exported = export(saved, "numpy")
-            actions = asked.actions if policy.kind == "deterministic" else max(asked.actions // 20, 10)
+            actions = args.actions if policy.kind == "deterministic" else max(args.actions // 20, 10)
             for how, statement in {
                 "aspc.load_policy": f"import aspc; act = aspc.load_policy({str(saved)!r}).act",
                 "exported NumPy": f"sys.path.insert(0, {str(exported)!r}); from policy import act",
             }.items():
-                row = results[f"{name}: {how}"] = measure(statement, actions, asked.starts)
+                row = results[f"{name}: {how}"] = measure(statement, actions, args.starts)
                 print(
                     f"{name + ': ' + how:62s} {1e6 * row['median_seconds']:9.0f} µs {row['import_seconds']:7.3f} s",
                     flush=True,
                 )
-    if asked.json is not None:
-        asked.json.write_text(json.dumps(results, indent=1) + "\n")
+    if args.json is not None:
+        args.json.write_text(json.dumps(results, indent=1) + "\n")
     small = [row for name, row in results.items() if name.startswith("256 x 256,")]
     return int(any(r["median_seconds"] > ACTION_LIMIT or r["import_seconds"] > IMPORT_LIMIT for r in small))
 

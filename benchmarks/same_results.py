@@ -1,9 +1,9 @@
-"""Whether runs that were made again are the ones that were recorded, to the last bit.
+"""Compare repeated runs with recorded ones bit by bit.
 
     python benchmarks/same_results.py RECORDED AGAIN
 
-Both are folders of results. Runs are the same if all numbers of their rows and of their curves are; when and how fast
-they ran is not compared. Ends with 1 if one differs, or if no run is in both.
+Both are folders of results. Runs are equal if all numbers of their rows and curves are; times and speeds are not
+compared. Exits with 1 if a run differs or no run is in both.
 """
 
 from __future__ import annotations
@@ -16,12 +16,19 @@ import pandas as pd
 
 from aspc.lab import results
 
-OF_A_RUN = ("score_last", "score_best", "return_last", "return_best", "success_last", "scale_last", "behaviour_score")
+RUN_COLUMNS = (
+    "score_last",
+    "score_best",
+    "return_last",
+    "return_best",
+    "success_last",
+    "scale_last",
+    "behaviour_score",
+)
 
 
 def differing(recorded: pd.DataFrame, again: pd.DataFrame, keys: Sequence[str], columns: Sequence[str]) -> pd.DataFrame:
-    """The rows that are not the same in both: another number somewhere, or in one of them only. Two missing numbers are
-    the same."""
+    """Return the rows with different numbers, or that are only in one table. Two missing numbers are equal."""
     both = again.merge(recorded, on=list(keys), how="outer", suffixes=("", "_recorded"), indicator=True)
     same = both["_merge"] == "both"
     for column in columns:
@@ -34,8 +41,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("recorded", type=Path)
     parser.add_argument("again", type=Path)
-    asked = parser.parse_args(argv)
-    recorded, again = results.read(asked.recorded), results.read(asked.again)
+    args = parser.parse_args(argv)
+    recorded, again = results.read(args.recorded), results.read(args.again)
     shared = set(recorded.runs["run_id"]) & set(again.runs["run_id"])
     if not shared:
         print("No run is in both.")
@@ -44,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         table[table["run_id"].isin(shared)] for found in (recorded, again) for table in (found.runs, found.curves)
     )
     numbers = [column for column in curves.columns if column not in ("schema_version", "run_id", "step")]
-    other_runs = differing(old_runs, runs, ["run_id"], OF_A_RUN)
+    other_runs = differing(old_runs, runs, ["run_id"], RUN_COLUMNS)
     other_points = differing(old_curves, curves, ["run_id", "step"], numbers)
     print(f"{len(runs):,} runs are in both, with {len(curves):,} points of curves.")
     print(f"{len(other_runs):,} runs and {len(other_points):,} points differ.")

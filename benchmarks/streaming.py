@@ -1,11 +1,11 @@
-"""Training from a packed folder larger than the memory budget, against training from memory.
+"""Compare training from a packed folder larger than the memory budget with training from memory.
 
     python benchmarks/streaming.py --rows 4000000 --budget-mb 128
 
-Packs synthetic data, trains in turn with all rows in memory and from windows, then from windows alone. Prints both
-rates, the share that streaming keeps, the peak of host memory above the process's own before the first window, and how
-much more than uniform draws the mean of a minibatch varies.
-Exits with 1 where streaming is more than 20 % slower or memory exceeds the budget by more than 25 %.
+Packs synthetic data, trains alternately with all rows in memory and from windows, then only from windows. Prints both
+rates, their ratio, the peak of host memory above its value before the first window, and the variance of minibatch means
+relative to uniform draws. Exits with 1 if streaming is more than 20 % slower or memory exceeds the budget by more than
+25 %.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ import numpy as np
 OBSERVATION, ACTION = 17, 6
 
 
-def make(folder: Path, rows: int) -> None:
-    """A synthetic log as an HDF5 file, written and packed a slab at a time."""
+def make_log(folder: Path, rows: int) -> None:
+    """Write a synthetic log as an HDF5 file and pack it, one slab at a time."""
     import h5py
 
     from aspc.data import streaming
@@ -55,46 +55,46 @@ def resident_bytes() -> int:
 
 
 class PeakMemory:
-    """Samples this process's resident memory in a thread."""
+    """Peak of this process's resident memory, sampled in a thread."""
 
     def __enter__(self) -> PeakMemory:
         self.before = self.peak = resident_bytes()
-        self._over = threading.Event()
+        self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
         return self
 
     def _watch(self) -> None:
-        while not self._over.wait(0.005):
+        while not self._is_over.wait(0.005):
             self.peak = max(self.peak, resident_bytes())
 
     def __exit__(self, *_: object) -> None:
-        self._over.set()
+        self._is_over.set()
         self._thread.join()
 
 
 class Training:
-    """One run of an algorithm whose chunks can be given any table."""
+    """One training run whose chunks accept any table."""
 
     def __init__(self, packed: Any, algo: str, chunk: int) -> None:
         import jax.numpy as jnp
 
         from aspc import algorithms
         from aspc.algorithms.interface import Spec
-        from aspc.training.compiled_loop import Loop, Source, on_accelerator, start_runs
-        from aspc.training.packed_table import Layout, Normaliser, pack
+        from aspc.training.compiled_loop import Loop, RowRange, on_accelerator, start_runs
+        from aspc.training.packed_table import Layout, ObservationNormalizer, pack
 
         algorithm = algorithms.default(algo)
         spec = Spec(packed.observation_size, packed.action_size)
         layout = Layout(spec.obs_dim, spec.act_dim)
         std = (packed.observation_std + 1e-3).astype(np.float32)
-        normaliser = Normaliser(packed.observation_mean.astype(np.float32), std)
+        normaliser = ObservationNormalizer(packed.observation_mean.astype(np.float32), std)
         self.prepare = lambda transitions: pack(transitions, layout, normaliser, 0.99)
         self.width = layout.width
         self._loop = Loop(algorithm, spec, layout, vectorise=on_accelerator())
         self._blocks = max(1, chunk // self._loop.block_steps)
         self.steps = self._blocks * self._loop.block_steps
-        source = Source(jnp.zeros(1, jnp.int32), jnp.full(1, 0, jnp.int32))
+        source = RowRange(jnp.zeros(1, jnp.int32), jnp.full(1, 0, jnp.int32))
         runs = start_runs(algorithm, spec, jnp.arange(1), source)
         self._state, self._runs = runs.state, runs._replace(state=None)
         self._done = 0
@@ -113,7 +113,7 @@ class Training:
 
 
 def measure_rates(folder: Path, budget: int, chunk: int, chunks: int, algo: str) -> None:
-    """Steps a second from one table in memory and from windows, in turn, so that both see the same machine."""
+    """Print steps per second from one table in memory and from windows, timed alternately on the same machine."""
     import jax.numpy as jnp
 
     from aspc.data.streaming import StreamingDataset
@@ -135,7 +135,7 @@ def measure_rates(folder: Path, budget: int, chunk: int, chunks: int, algo: str)
 
 
 def measure_memory(folder: Path, budget: int, chunk: int, chunks: int, algo: str) -> None:
-    """The peak of host memory while training from windows, above what the process took before the first one."""
+    """Print the peak of host memory while training from windows, above its value before the first window."""
     from aspc.data.streaming import BLOCK_ROWS, StreamingDataset
 
     packed = StreamingDataset.open(folder / "packed")
@@ -149,7 +149,7 @@ def measure_memory(folder: Path, budget: int, chunk: int, chunks: int, algo: str
 
 
 def variance_ratio(packed: Any, rows: int, windows: int = 40) -> float:
-    """Variance of a minibatch's mean position in the file, relative to uniform draws (1 is ideal)."""
+    """Return the variance of a minibatch's mean position in the file, relative to uniform draws (1 is ideal)."""
     rng, means = np.random.default_rng(0), []
     with packed.windows(rows, seed=1, prepare=lambda t: t.observations[:, :1]) as drawn:
         for _ in range(windows):
@@ -158,7 +158,8 @@ def variance_ratio(packed: Any, rows: int, windows: int = 40) -> float:
     return float(np.var(means) / (1 / 12 / 256))
 
 
-def child(*arguments: str) -> dict[str, Any]:
+def run_child(*arguments: str) -> dict[str, Any]:
+    """Run a part in a separate process and return what it prints."""
     command = [sys.executable, __file__, *arguments]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     return json.loads(done.stdout.splitlines()[-1])
@@ -168,33 +169,33 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=4_000_000, help="rows of synthetic data (200 bytes each)")
     parser.add_argument("--budget-mb", type=int, default=128, help="host memory for windows")
-    parser.add_argument("--chunk", type=int, default=500, help="training steps on each window")
-    parser.add_argument("--chunks", type=int, default=8, help="windows that are timed")
+    parser.add_argument("--chunk", type=int, default=500, help="training steps per window")
+    parser.add_argument("--chunks", type=int, default=8, help="number of timed windows")
     parser.add_argument("--algo", default="aspc")
-    parser.add_argument("--folder", type=Path, help="where to keep the data (default: a temporary folder)")
+    parser.add_argument("--folder", type=Path, help="folder for the data (default: temporary)")
     parser.add_argument("--part", choices=["make", "rates", "memory"], help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if asked.part == "make":
-        make(asked.folder, asked.rows)
+    args = parser.parse_args()
+    if args.part == "make":
+        make_log(args.folder, args.rows)
         return 0
-    if asked.part is not None:
-        measure = measure_rates if asked.part == "rates" else measure_memory
-        measure(asked.folder, asked.budget_mb * 1_000_000, asked.chunk, asked.chunks, asked.algo)
+    if args.part is not None:
+        measure = measure_rates if args.part == "rates" else measure_memory
+        measure(args.folder, args.budget_mb * 1_000_000, args.chunk, args.chunks, args.algo)
         return 0
     with tempfile.TemporaryDirectory() as temporary:
-        folder = str(asked.folder or temporary)
+        folder = str(args.folder or temporary)
         Path(folder).mkdir(parents=True, exist_ok=True)
-        common = ["--folder", folder, "--rows", str(asked.rows), "--budget-mb", str(asked.budget_mb)]
-        common += ["--chunk", str(asked.chunk), "--chunks", str(asked.chunks), "--algo", asked.algo]
-        made = child(*common, "--part", "make")
+        common = ["--folder", folder, "--rows", str(args.rows), "--budget-mb", str(args.budget_mb)]
+        common += ["--chunk", str(args.chunk), "--chunks", str(args.chunks), "--algo", args.algo]
+        made = run_child(*common, "--part", "make")
         print(f"packed data       {made['rows']:,} rows, {made['gb']:.2f} GB, packed in {made['pack_seconds']:.1f} s")
-        rates, memory = child(*common, "--part", "rates"), child(*common, "--part", "memory")
+        rates, memory = run_child(*common, "--part", "rates"), run_child(*common, "--part", "memory")
     share = rates["stream"] / rates["memory"]
     print(f"from memory       {rates['memory']:8.1f} steps/s")
     print(f"from windows      {rates['stream']:8.1f} steps/s, {100 * share:.1f} % of that")
-    print(f"windows           {rates['window_rows']:8,} rows, peak {memory['peak_mb']:.0f} MB of {asked.budget_mb} MB")
+    print(f"windows           {rates['window_rows']:8,} rows, peak {memory['peak_mb']:.0f} MB of {args.budget_mb} MB")
     print(f"minibatch spread  {rates['minibatch_variance_ratio']:8.3f} of uniform draws' variance")
-    return int(share < 0.8 or memory["peak_mb"] > 1.25 * asked.budget_mb)
+    return int(share < 0.8 or memory["peak_mb"] > 1.25 * args.budget_mb)
 
 
 if __name__ == "__main__":

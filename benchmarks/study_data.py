@@ -2,8 +2,8 @@
 
     python benchmarks/study_data.py POLICIES --out FOLDER [--only 'hopper-*' …] [--scale 0.01] [--workers N]
 
-POLICIES is a folder with behaviour policies as NumPy arrays, each from a public repository (docs/study.md lists them).
-Neither they nor the datasets are part of this repository. A dataset whose policies are missing is left out with a
+POLICIES is a folder with behaviour policies as NumPy arrays, each from a public repository (see docs/study_data.md).
+Neither they nor the datasets are part of this repository. A dataset whose policies are missing is skipped with a
 message. Existing files are kept.
 
 D4RL's layout (HDF5):
@@ -17,7 +17,7 @@ OGBench's layout (NPZ, training and validation files, -v0):
   cube-single-play, scene-play, puzzle-3x3-play
 
 Datasets are collected in pieces, which are kept in FOLDER/pieces until their file is complete: an interrupted command
-continues where it stopped. The files do not depend on the number of workers, and are the same on every x86 processor
+continues. The files do not depend on the number of workers, and are the same on every x86 processor
 with AVX2. Needs the environments: `aspc[robotics,ogbench]`.
 """
 
@@ -35,7 +35,7 @@ from functools import partial
 from pathlib import Path
 
 if __name__ == "__main__":
-    # Sums are rounded as a processor's widest registers want it, and a rollout soon differs: all use the same ones.
+    # Rounding of sums depends on the register width, and rollouts soon differ: use the same width everywhere.
     os.environ |= {"OPENBLAS_CORETYPE": "Haswell", "NPY_DISABLE_CPU_FEATURES": "X86_V4 AVX512_ICL AVX512_SPR"}
 
 from filelock import FileLock, Timeout
@@ -95,7 +95,7 @@ def make_datasets(names: list[str], policies: Path, out: Path, scale: float, wor
     uses = Counter(piece for outputs in wanted.values() for pieces in outputs.values() for piece in pieces)
     for leftover in folder.glob(".*.tmp"):  # of a killed process
         leftover.unlink()
-    # The processes inherit this: each has one core, and its matrices are small.
+    # Inherited by the processes: each has one core, and its matrices are small.
     os.environ |= {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")}
     with multiprocessing.get_context("spawn").Pool(min(workers, len(uses))) as pool:
         arriving = zip(uses, pool.imap(partial(collect_piece, folder=folder), uses), strict=True)
@@ -149,7 +149,7 @@ def description(name: str, path: Path, pieces: list[Piece]) -> str:
     arrays = files.read_trusted_hdf5(path)
     task = tasks.name_from_stem(name, arrays["observations"].shape[1], arrays["actions"].shape[1])
     data = Dataset.from_arrays(**arrays, env=task, name=name)
-    episodes = "" if data.never_ends else f"{len(data.episode_lengths):,} episodes, "
+    episodes = "" if data.is_endless else f"{len(data.episode_lengths):,} episodes, "
     score = f"mean return {data.behaviour_return():.1f}, score {data.behaviour_score():.1f}"
     return f"{name}: {rows:,} transitions, {episodes}{score}"
 

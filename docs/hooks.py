@@ -1,4 +1,4 @@
-"""What the site needs besides MkDocs (mkdocs.yml): pages from outside docs/, and the help of the commands.
+"""MkDocs hooks: pages from outside docs/, links to source files, and the help of the commands.
 
 The same Markdown is read in the repository and on the site. In the repository a link goes to a file; on the site that
 file is a page: README.md is the first one, a source file is shown as code.
@@ -29,13 +29,13 @@ LANGUAGES = {".py": "python", ".toml": "toml", ".yml": "yaml", ".sh": "bash"}
 LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#|/)([^)#\s]+)(#[^)\s]*)?(?=\))")
 FENCE = re.compile(r"^(```.*?^```$)", re.DOTALL | re.MULTILINE)
 HELP = re.compile(r"<!-- help: ([a-z -]+) -->")
-FROM_ELSEWHERE = re.compile(r"""<(?:script|link|img|iframe|source)\b[^>]*\b(?:src|href)=["']?(?:https?:)?//""")
+EXTERNAL_RESOURCE = re.compile(r"""<(?:script|link|img|iframe|source)\b[^>]*\b(?:src|href)=["']?(?:https?:)?//""")
 
 log = logging.getLogger("mkdocs.hooks.aspc")
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Take along what pages link to outside docs/."""
+    """Add the files outside docs/ that pages link to."""
     for path, uri in PAGES.items():
         files.append(File.generated(config, uri, content=(REPOSITORY / path).read_text()))
     linked: set[str] = set()
@@ -49,32 +49,32 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: Any, files: Files) -> str:
-    """Links as they are on the site, and help where a comment asks for it."""
+    """Rewrite links for the site, and insert help where a comment requests it."""
     here = page.file.src_uri
 
-    def relinked(match: re.Match[str]) -> str:
+    def rewrite_link(match: re.Match[str]) -> str:
         return posixpath.relpath(_uri(_target(here, match[1])), posixpath.dirname(here)) + (match[2] or "")
 
     parts = FENCE.split(markdown)
-    parts[::2] = [HELP.sub(lambda match: _help(match[1]), LINK.sub(relinked, part)) for part in parts[::2]]
+    parts[::2] = [HELP.sub(lambda match: _help(match[1]), LINK.sub(rewrite_link, part)) for part in parts[::2]]
     return "".join(parts)
 
 
 def on_post_page(output: str, page: Page, config: Any) -> str:
-    """A page that would load something from another host is a warning, and so an error of `make docs`."""
-    if found := FROM_ELSEWHERE.search(output):
-        log.warning("%s loads something from another host: %s", page.file.src_uri, found[0])
+    """Warn about pages that load something from another host; `make docs` treats warnings as errors."""
+    if found := EXTERNAL_RESOURCE.search(output):
+        log.warning("%s loads a resource from another host: %s", page.file.src_uri, found[0])
     return output
 
 
 def _target(uri: str, link: str) -> str:
-    """The file of the repository that a page of the site links to."""
+    """Return the repository file that a page of the site links to."""
     origin = next((path for path, name in PAGES.items() if name == uri), f"docs/{uri}")
     return posixpath.normpath(posixpath.join(posixpath.dirname(origin), link))
 
 
 def _uri(path: str) -> str:
-    """Where a file of the repository is on the site."""
+    """Return the address of a repository file on the site."""
     if path in PAGES:
         return PAGES[path]
     return path.removeprefix("docs/") if path.startswith("docs/") else f"source/{path}.md"
@@ -87,7 +87,7 @@ def _code_page(path: str) -> str:
 
 
 def _help(command: str) -> str:
-    """What `aspc COMMAND --help` prints."""
+    """Return the output of `aspc COMMAND --help` as a block."""
     from aspc.__main__ import main
 
     os.environ["COLUMNS"] = "100"

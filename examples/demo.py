@@ -1,6 +1,6 @@
-"""The main job on the embedded default: a generated U-maze dataset in, an evaluated policy out. `make demo` runs it.
+"""Train and evaluate a policy on a generated U-maze dataset: `make demo`.
 
-It trains ASPC as the paper sets it, with two changes, which it says.
+Trains ASPC with the paper's settings, except for the two that it prints.
 """
 
 import datetime
@@ -11,7 +11,7 @@ from aspc.__main__ import main
 STEPS, SEEDS, ALPHA = 16_000, (0, 1), 10.0
 
 print(f"Training ASPC on a generated U-maze: {STEPS:,} steps (the paper trains 1,000,000), {len(SEEDS)} seeds.")
-print(f"The scale alpha starts at {ALPHA:g} instead of 2.5: it rises on mazes, which takes a long run.")
+print(f"The scale alpha starts at {ALPHA:g} instead of 2.5: on mazes it rises, which takes a long run.")
 print("Every other hyper-parameter is the paper's. This takes two to four minutes on two cores.", flush=True)
 options = {
     "--steps": [str(STEPS)],

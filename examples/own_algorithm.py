@@ -1,6 +1,6 @@
-"""An algorithm of your own, in one file outside the package: critic-regularised regression (Wang et al., 2020).
+"""A custom algorithm in one file outside the package: critic-regularised regression (Wang et al., 2020).
 
-The critics learn the value of the policy; the policy imitates those logged actions that they rate above its own.
+The critics learn the value of the policy; the policy imitates the logged actions that they rate above its own.
     aspc train maze2d-umaze --plugin examples/own_algorithm.py --algo crr --steps 20000
 """
 
@@ -17,7 +17,7 @@ from aspc.networks import DeterministicActor, mlp, polyak
 from aspc.optim import Adam
 
 
-class CRRState(NamedTuple):  # all that a run carries from step to step; every leaf is an array
+class CRRState(NamedTuple):  # carried from step to step; every leaf is an array
     actor: Any
     actor_opt: Any
     critics: Any
@@ -27,7 +27,7 @@ class CRRState(NamedTuple):  # all that a run carries from step to step; every l
 
 @register("crr")
 @dataclass(frozen=True)
-class CRR(Preprocessing):  # each field is an option of the command line: --hidden-dim 64
+class CRR(Preprocessing):  # each field is a command-line option: --hidden-dim 64
     batch_size: int = 256
     discount: float = 0.99
     lr: float = 3e-4
@@ -41,10 +41,10 @@ class CRR(Preprocessing):  # each field is an option of the command line: --hidd
         return CRRState(actor, adam.init(actor), critics, critics, adam.init(critics))
 
     def noise(self, spec, batch_size):
-        return {}  # the random draws of a step, by name: none here
+        return {}  # the random draws of a step, by name
 
     def schedule(self):
-        return (Segment((frozenset({CRITIC, INNER}),), 1),)  # the cycle of updates: every step is a whole one
+        return (Segment((frozenset({CRITIC, INNER}),), 1),)  # the cycle of updates: all steps are the same
 
     def update(self, state, batch, noise, parts):
         s, a, s_next, adam = batch.observations, batch.actions, batch.next_observations, Adam(self.lr)
@@ -56,5 +56,5 @@ class CRR(Preprocessing):  # each field is an option of the command line: --hidd
         state = CRRState(actor.params, actor.opt_state, critics.params, target, critics.opt_state)
         return state, {"critic_loss": critics.loss, "actor_loss": actor.loss, "imitated": better.mean()}
 
-    def policy(self, state):  # what the run leaves behind; it acts without JAX
+    def policy(self, state):  # the exported policy; it acts without JAX
         return deterministic_policy(state.actor.net)

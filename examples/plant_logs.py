@@ -1,9 +1,9 @@
-"""Logs of a made-up plant, to try things on: an oven that operators hold at a temperature.
+"""Simulate logs of a plant: an oven whose temperature is controlled by operators.
 
-    python examples/plant_logs.py                      writes plant.csv: 200 shifts of 100 minutes
-    python examples/plant_logs.py --judge plant.onnx   runs an exported policy in the oven, beside the operators
+    python examples/plant_logs.py                      write plant.csv: 200 shifts of 100 minutes
+    python examples/plant_logs.py --judge plant.onnx   evaluate an exported policy and the operators in the oven
 
-With logs of your own there is no oven to judge in; here there is one, so that you can see what a policy is worth.
+Unlike with real logs, the true return of a policy can be measured here.
 """
 
 import argparse
@@ -18,20 +18,20 @@ MINUTES = 100
 Controller = Callable[[np.ndarray], np.ndarray]  # (temperature, target, outside) → (heater, fan), in percent
 
 
-def operator(rng: np.random.Generator) -> Controller:
-    """Each has a habit of their own: how hard they push, and by how much they misread the gauge."""
-    push, misread = rng.uniform(0.5, 8), rng.normal(0, 6)
+def make_operator(rng: np.random.Generator) -> Controller:
+    """Return an operator with a random gain and a random error in reading the gauge."""
+    gain, reading_error = rng.uniform(0.5, 8), rng.normal(0, 6)
 
     def control(observation: np.ndarray) -> np.ndarray:
         temperature, target, _ = observation
-        effort = push * (target + misread - temperature) + rng.normal(0, 15)
+        effort = gain * (target + reading_error - temperature) + rng.normal(0, 15)
         return np.clip([effort, -effort], 0, 100)
 
     return control
 
 
-def shift(control: Controller, rng: np.random.Generator) -> list[list[float]]:
-    """One shift, a row each minute: what was seen, what was done, and how good that minute was (1 is best)."""
+def simulate_shift(control: Controller, rng: np.random.Generator) -> list[list[float]]:
+    """Return one row per minute: observation, action and reward (at most 1)."""
     temperature, target, outside = rng.uniform(20, 80), rng.uniform(40, 70), rng.normal(15, 5)
     rows = []
     for _ in range(MINUTES):
@@ -50,11 +50,12 @@ def write_logs(path: str, shifts: int) -> None:
         table = csv.writer(file)
         table.writerow(COLUMNS)
         for number in range(shifts):
-            table.writerows([*row, number] for row in shift(operator(rng), rng))
+            table.writerows([*row, number] for row in simulate_shift(make_operator(rng), rng))
     print(f"{path}: {shifts} shifts, {shifts * MINUTES:,} rows")
 
 
-def judge(path: str, shifts: int) -> None:
+def evaluate(path: str, shifts: int) -> None:
+    """Print the mean returns of the operators and of an exported policy."""
     import onnxruntime
 
     session = onnxruntime.InferenceSession(path)
@@ -63,15 +64,18 @@ def judge(path: str, shifts: int) -> None:
         return session.run(None, {"observations": observation[None].astype(np.float32)})[0][0]
 
     rng = np.random.default_rng(1)
-    for name, hire in (("operators", operator), ("policy", lambda rng: policy)):
-        rewards = [[row[5] for row in shift(hire(rng), rng)] for _ in range(shifts)]
+    for name, make_controller in (("operators", make_operator), ("policy", lambda _: policy)):
+        rewards = [[row[5] for row in simulate_shift(make_controller(rng), rng)] for _ in range(shifts)]
         print(f"{name:10s} mean return of {shifts} shifts: {np.sum(rewards, axis=1).mean():6.1f}")
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", default="plant.csv", help="file to write")
-    parser.add_argument("--shifts", type=int, default=200, help="how many shifts")
-    parser.add_argument("--judge", metavar="POLICY.onnx", help="an exported policy to run instead")
-    asked = parser.parse_args()
-    judge(asked.judge, asked.shifts) if asked.judge else write_logs(asked.out, asked.shifts)
+    parser.add_argument("--out", default="plant.csv", help="output file")
+    parser.add_argument("--shifts", type=int, default=200, help="number of shifts")
+    parser.add_argument("--judge", metavar="POLICY.onnx", help="evaluate this exported policy instead of writing logs")
+    args = parser.parse_args()
+    if args.judge:
+        evaluate(args.judge, args.shifts)
+    else:
+        write_logs(args.out, args.shifts)

@@ -15,14 +15,14 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from aspc.envs import quiet_packages, remove_model_file
+from aspc.envs.packages import quiet_packages, remove_model_file
 from recipes.policies import Arrays, ant_action, load_arrays
 
 ORACLE_NOISE = 0.1
 ORACLE_SMOOTHING = 0.5
-# The stored ant is clumsier than OGBench's: it wedges itself at corners and turns over.
+# The stored ant is less agile than OGBench's: it gets stuck at corners and turns over.
 WEDGED_METRES, WEDGED_STEPS = 0.5, 50  # an ant that moves less than this in so many steps is wedged
-FREEING_STEPS = 25  # that it then walks in a random direction
+FREEING_STEPS = 25  # length of the random walk that follows
 STACKING_PROBABILITY = {"cube-single": 0.0, "scene": 0.5, "puzzle-3x3": 0.5}
 
 Cell = tuple[int, int]
@@ -44,7 +44,7 @@ class Trajectory:
         self.columns: dict[str, list[Any]] = {}
 
     def add(self, observation: np.ndarray, action: np.ndarray, done: bool, info: dict[str, Any]) -> None:
-        """Add a row: what was observed and done, and the simulator's state before the step."""
+        """Add a row: observation, action, and the simulator's state before the step."""
         row = {"observations": observation, "actions": action, "terminals": done}
         row |= {key: info[f"prev_{key}"] for key in ("qpos", "qvel", "button_states") if f"prev_{key}" in info}
         for key, value in row.items():
@@ -65,7 +65,7 @@ class PointAgent:
         return direction
 
     def has_turned_over(self, observation: np.ndarray) -> bool:
-        """Return whether the episode is worthless from here on."""
+        """Return whether the episode has to be discarded."""
         return False
 
 

@@ -13,7 +13,7 @@ import h5py
 import numpy as np
 
 from aspc.data import files
-from aspc.data.cache import replacing
+from aspc.io import atomic_output
 from recipes.policies import Arrays, load_arrays
 
 RECIPE_VERSION = 1  # part of a piece's file name: raise it when a recipe gives other rows for the same arguments
@@ -48,7 +48,7 @@ def collect_piece(piece: Piece, folder: Path) -> None:
 def write_hdf5(target: Path, pieces: Sequence[Piece], folder: Path) -> None:
     """Join pieces into an HDF5 file, one piece in memory at a time."""
     total, start = sum(piece.rows for piece in pieces), 0
-    with replacing(target) as temporary, h5py.File(temporary, "w") as file:
+    with atomic_output(target) as temporary, h5py.File(temporary, "w") as file:
         for arrays in _stored(pieces, folder):
             rows = len(arrays["rewards"])
             for key, array in arrays.items():

@@ -1,13 +1,13 @@
-"""The pages of this project's documents, and the code blocks in them.
+"""Pages of this project's documents, and the code blocks in them.
 
-A block is run unless it says why not. What a reader does not need to see is in comments just before the fence:
+The tests run every block. Comments before the fence change that:
 
-    <!-- not run: needs a GPU -->            it is not run here; the reason begins with one of `REASONS`
-    <!-- slow -->                            it is run by `make test-slow` only
-    <!-- setup: ln -s "$REPO/examples" . --> a shell command that comes first
-    <!-- shortened: 20000 → 20; a → b -->    it is run with what follows an arrow in the place of what precedes it
-    <!-- file: my_suite.py -->               it is written to that file instead of being run
-    <!-- output -->                          a text block: what the block before it prints, … for any lines
+    <!-- not run: needs a GPU -->            skip it; the reason starts with one of `REASONS`
+    <!-- slow -->                            run it only in `make test-slow`
+    <!-- setup: ln -s "$REPO/examples" . --> run this shell command first
+    <!-- shortened: 20000 → 20; a → b -->    replace the text left of an arrow by the text right of it
+    <!-- file: my_suite.py -->               write it to this file instead of running it
+    <!-- output -->                          a text block: the output of the block before it; … matches any lines
 
 `python tests/docs/doc_pages.py` lists all blocks.
 """
@@ -32,18 +32,18 @@ REASONS = (
     "needs Docker",
     "needs a GPU",
     "needs several machines",
-    "needs policies that are no part of this repository",
+    "needs policies that are not part of this repository",
     "takes hours",
 )
 
 
 class PageError(Exception):
-    """A block, or a comment that is meant for one, which cannot be understood."""
+    """An invalid block, or an invalid comment for one."""
 
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block: where it is, what it holds, and the comments that stand before it."""
+    """A fenced block: its location, its content, and the comments before it."""
 
     page: str
     line: int
@@ -52,7 +52,7 @@ class Block:
     notes: dict[str, str] = field(default_factory=dict)
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         return f"{self.page}:{self.line}"
 
     @property
@@ -60,7 +60,7 @@ class Block:
         return self.language in SHELL | PYTHON and "not run" not in self.notes
 
     def commands(self) -> str:
-        """What is run: of a console block the lines after a prompt, with shorter numbers where that is said."""
+        """Return the commands to run: in a console block the lines after a prompt, with replacements applied."""
         code = self.code
         if self.language == "console":
             code = "\n".join(line[2:] for line in code.splitlines() if line.startswith("$ "))
@@ -74,7 +74,7 @@ class Block:
 
 
 def pages() -> list[Path]:
-    """Every page that a reader meets, the first one first."""
+    """Return every page, README.md first."""
     return [
         *sorted(REPOSITORY.glob("*.md"), key=lambda path: path.name != "README.md"),
         REPOSITORY / "benchmarks" / "README.md",
@@ -91,7 +91,11 @@ def tokens_of(text: str) -> list[Token]:
 
 
 def blocks_of(page: str, text: str) -> list[Block]:
-    """The blocks of a page in order, each checked by itself."""
+    """Return the blocks of a page in order.
+
+    Raises:
+        PageError: If a block or a comment is invalid.
+    """
     found: list[Block] = []
     notes: dict[str, str] = {}
     for token in tokens_of(text):
@@ -100,21 +104,21 @@ def blocks_of(page: str, text: str) -> list[Block]:
             continue
         line = token.map[0] + 1 if token.map else 0
         if token.type == "code_block":
-            raise PageError(f"{page}:{line} is an indented block; write a fence that says its language.")
+            raise PageError(f"{page}:{line} is an indented block. Use a fence with a language.")
         if token.type == "fence":
             block = Block(page, line, token.info.strip(), token.content, notes)
             _check(block, found[-1] if found else None)
             found.append(block)
         elif notes:
-            raise PageError(f"{page}:{line}: the comment {notes} stands before no block.")
+            raise PageError(f"{page}:{line}: no block follows the comment {notes}.")
         notes = {}
     if notes:
-        raise PageError(f"{page}: the comment {notes} stands before no block.")
+        raise PageError(f"{page}: no block follows the comment {notes}.")
     return found
 
 
 def _notes(html: str) -> Iterator[tuple[str, str]]:
-    """Comments that are meant for a block; others are the page's own."""
+    """Yield the comments for a block; other comments belong to the page."""
     for comment in re.findall(r"<!--(.*?)-->", html, re.DOTALL):
         name, _, value = comment.strip().partition(":")
         if name in NOTES:
@@ -123,21 +127,21 @@ def _notes(html: str) -> Iterator[tuple[str, str]]:
 
 def _check(block: Block, before: Block | None) -> None:
     if block.language not in SHELL | PYTHON | TEXT:
-        raise PageError(f"{block.place}: the language {block.language!r} is none of python, sh, bash, console, text.")
+        raise PageError(f"{block.location}: invalid language {block.language!r}; use python, sh, bash, console or text")
     reason = block.notes.get("not run")
     if reason is not None and not reason.startswith(REASONS):
-        raise PageError(f"{block.place} is not run because it {reason!r}, which is none of {', '.join(REASONS)}.")
+        raise PageError(f"{block.location}: invalid reason {reason!r}. Start with one of {', '.join(REASONS)}.")
     for old, _ in block.replacements():
         if old not in block.code:
-            raise PageError(f"{block.place} says that {old} is shortened, but does not have it.")
+            raise PageError(f"{block.location}: {old!r} is shortened but not in the block.")
     if "output" in block.notes and (block.language not in TEXT or before is None or not before.is_run):
-        raise PageError(f"{block.place} is no output: it is no text after a block that is run.")
+        raise PageError(f"{block.location} is not an output: it must be a text block after a block that runs.")
     if block.language in TEXT and block.notes.keys() - {"output", "not run"}:
-        raise PageError(f"{block.place} is text, but its comments are for something that is run.")
+        raise PageError(f"{block.location} is text, but its comments are for a block that runs.")
 
 
 def links_of(text: str) -> Iterator[tuple[int, str]]:
-    """Line and target of every link and picture."""
+    """Yield the line and target of every link and picture."""
     for token in tokens_of(text):
         for child in token.children or []:
             target = child.attrGet("href") or child.attrGet("src")
@@ -146,7 +150,7 @@ def links_of(text: str) -> Iterator[tuple[int, str]]:
 
 
 def anchors_of(text: str) -> set[str]:
-    """The anchors that headings have, on GitHub and on the site alike."""
+    """Return the anchors of the headings, which are the same on GitHub and on the site."""
     anchors: set[str] = set()
     tokens = tokens_of(text)
     for token, inline in pairwise(tokens):
@@ -161,8 +165,8 @@ def main() -> None:
         for block in blocks_of(name_of(page), page.read_text()):
             if block.language in TEXT:
                 continue
-            how = f"not run: {block.notes['not run']}" if not block.is_run else "slow" if "slow" in block.notes else ""
-            print(f"{block.place:45s} {block.language:8s} {how}")
+            mode = f"not run: {block.notes['not run']}" if not block.is_run else "slow" if "slow" in block.notes else ""
+            print(f"{block.location:45s} {block.language:8s} {mode}")
 
 
 if __name__ == "__main__":

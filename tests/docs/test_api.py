@@ -1,4 +1,4 @@
-"""What docs/api.md shows is there, and says what it is."""
+"""docs/api.md lists every public name, and each has a docstring."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from doc_pages import REPOSITORY
 
 import aspc
 
-SHOWN = re.findall(r"^::: (\S+)$", (REPOSITORY / "docs" / "api.md").read_text(), re.MULTILINE)
-PACKAGES = ("aspc", "aspc.data", "aspc.envs", "aspc.assessment", "aspc.export")  # those that state what is public
+LISTED = re.findall(r"^::: (\S+)$", (REPOSITORY / "docs" / "api.md").read_text(), re.MULTILINE)
+PACKAGES = ("aspc", "aspc.data", "aspc.envs", "aspc.assessment", "aspc.export")  # those with __all__
 
 
-def find(name: str) -> Any:
+def resolve(name: str) -> Any:
     module, _, attribute = name.rpartition(".")
     return getattr(import_module(module), attribute)
 
 
 def undocumented(name: str) -> list[str]:
-    """The object, or those of its public methods and properties, that have no docstring of their own."""
-    found = find(name)
+    """Return those of an object and its public methods and properties that have no docstring."""
+    found = resolve(name)
     parts = {name: found}
     if inspect.isclass(found):
         own = {key: value for key, value in vars(found).items() if not key.startswith("_")}
@@ -35,16 +35,16 @@ def undocumented(name: str) -> list[str]:
     return [part for part, value in parts.items() if not (getattr(value, "__doc__", None) or "").strip()]
 
 
-@pytest.mark.parametrize("name", SHOWN)
-def test_what_is_shown_says_what_it_is(name: str) -> None:
+@pytest.mark.parametrize("name", LISTED)
+def test_listed_names_have_docstrings(name: str) -> None:
     assert undocumented(name) == []
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_what_is_public_is_shown(package: str) -> None:
-    public = {find(f"{package}.{name}") for name in import_module(package).__all__ if name != "main"}
-    assert {thing.__name__ for thing in public - {find(name) for name in SHOWN}} == set()
+def test_public_names_are_listed(package: str) -> None:
+    public = {resolve(f"{package}.{name}") for name in import_module(package).__all__ if name != "main"}
+    assert {found.__name__ for found in public - {resolve(name) for name in LISTED}} == set()
 
 
-def test_the_top_of_the_package_is_public() -> None:
+def test_top_level_names_are_public() -> None:
     assert sorted(aspc.__all__) == dir(aspc)

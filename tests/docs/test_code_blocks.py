@@ -1,4 +1,4 @@
-"""Every code block of the documents is run, in a scratch folder with an empty home, as a newcomer would."""
+"""Every code block of the documents runs in an empty folder with an empty home."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from doc_pages import REPOSITORY, Block, PageError, blocks_of, name_of, pages
 
 CHILD = Path(__file__).with_name("doc_child.py")
 PAGES = {name_of(page): page.read_text() for page in pages()}
-PATIENCE = {False: 400, True: 3600}  # seconds a page, without and with its slow blocks; the machine may be busy
+TIMEOUT_SECONDS = {False: 400, True: 3600}  # per page, without and with its slow blocks; the machine can be busy
 
 
-class Failed(Exception):
-    """A block that did not do what its page says."""
+class BlockFailure(Exception):
+    """A block that failed, or whose output differs from its page."""
 
 
-def to_run(blocks: list[Block], slow: bool) -> list[Block]:
+def blocks_to_run(blocks: list[Block], slow: bool) -> list[Block]:
     return [block for block in blocks if block.is_run and (slow or "slow" not in block.notes)]
 
 
 def run_page(page: list[Block], slow: bool, scratch: Path, caches: Path) -> list[tuple[str, float]]:
-    """Run the blocks of a page in order; gives the seconds that each took."""
-    blocks = to_run(page, slow)
+    """Run the blocks of a page in order and return the seconds of each."""
+    blocks = blocks_to_run(page, slow)
     work, home = scratch / "work", scratch / "home"
     work.mkdir()
     home.mkdir()
@@ -43,7 +43,7 @@ def run_page(page: list[Block], slow: bool, scratch: Path, caches: Path) -> list
         "COLUMNS": "110",
         "REPO": str(REPOSITORY),
         "JAX_PLATFORMS": "cpu",
-        # What pages make for themselves but share, so that it is made once: programs, mazes, a list of fonts.
+        # Shared between pages: compiled programs, generated mazes, a list of fonts.
         "ASPC_COMPILATION_CACHE": os.environ["ASPC_COMPILATION_CACHE"],
         "ASPC_DATA": str(caches / "data"),
         "MPLCONFIGDIR": str(caches / "matplotlib"),
@@ -59,26 +59,26 @@ def run_page(page: list[Block], slow: bool, scratch: Path, caches: Path) -> list
         start_new_session=True,
     )
     try:
-        said, _ = child.communicate(timeout=PATIENCE[slow])
+        output, _ = child.communicate(timeout=TIMEOUT_SECONDS[slow])
     except subprocess.TimeoutExpired as error:
-        raise Failed(f"{blocks[0].page} took more than {PATIENCE[slow]} s.") from error
+        raise BlockFailure(f"{blocks[0].page} took more than {TIMEOUT_SECONDS[slow]} s.") from error
     finally:
-        if child.poll() is None:  # with all that it has started
+        if child.poll() is None:  # including its children
             os.killpg(child.pid, signal.SIGKILL)
             child.communicate()
     done = [json.loads(line) for line in results.read_text().splitlines()] if results.exists() else []
     for line in done:
         if line["error"]:
-            raise Failed(f"{line['place']}: {line['error']}\n{said}")
+            raise BlockFailure(f"{line['location']}: {line['error']}\n{output}")
     if len(done) != len(blocks):
-        raise Failed(f"{blocks[len(done)].place} ended the interpreter.\n{said}")
-    _check_outputs(page, {line["place"]: line["printed"] for line in done})
-    return [(line["place"], line["seconds"]) for line in done]
+        raise BlockFailure(f"{blocks[len(done)].location} ended the interpreter.\n{output}")
+    _check_outputs(page, {line["location"]: line["printed"] for line in done})
+    return [(line["location"], line["seconds"]) for line in done]
 
 
 def _plain(block: Block) -> dict[str, str]:
     return {
-        "place": block.place,
+        "location": block.location,
         "language": block.language,
         "code": block.commands(),
         "setup": block.notes.get("setup", ""),
@@ -87,14 +87,16 @@ def _plain(block: Block) -> dict[str, str]:
 
 
 def _check_outputs(page: list[Block], printed: dict[str, str]) -> None:
-    """A text that says it is the output of the block before it is that."""
+    """Compare output blocks with the output of the block before them."""
     for before, shown in pairwise(page):
-        if "output" in shown.notes and before.place in printed and not same_text(shown.code, printed[before.place]):
-            raise Failed(f"{shown.place} is not what was printed, which is:\n{printed[before.place]}")
+        if "output" in shown.notes and before.location in printed:
+            actual = printed[before.location]
+            if not same_text(shown.code, actual):
+                raise BlockFailure(f"{shown.location} differs from the output:\n{actual}")
 
 
 def same_text(shown: str, printed: str) -> bool:
-    """Equal line by line, blanks at the ends left out; a line … stands for any lines."""
+    """Compare texts line by line without surrounding blanks; a line … matches any lines."""
     pattern = "".join(r"(.*\n)*" if line.strip() == "…" else re.escape(line.strip()) + r"\n" for line in _lines(shown))
     return re.fullmatch(pattern, "".join(f"{line.strip()}\n" for line in _lines(printed))) is not None
 
@@ -111,20 +113,20 @@ def caches(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def readable(page: str) -> list[Block]:
-    """The blocks of a page; none where it cannot be understood, which is a test of its own."""
+def valid_blocks(page: str) -> list[Block]:
+    """Return the blocks of a page, or none if one is invalid, which another test reports."""
     try:
         return blocks_of(page, PAGES[page])
     except PageError:
         return []
 
 
-QUICK = [page for page in PAGES if to_run(readable(page), slow=False)]
-SLOW = [page for page in PAGES if any("slow" in block.notes for block in to_run(readable(page), slow=True))]
+QUICK = [page for page in PAGES if blocks_to_run(valid_blocks(page), slow=False)]
+SLOW = [page for page in PAGES if any("slow" in block.notes for block in blocks_to_run(valid_blocks(page), slow=True))]
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_block_is_understood(page: str) -> None:
+def test_every_block_is_valid(page: str) -> None:
     blocks_of(page, PAGES[page])
 
 
@@ -139,42 +141,42 @@ def test_all_blocks_run(page: str, tmp_path: Path, caches: Path, record_property
     record_property("seconds", run_page(blocks_of(page, PAGES[page]), True, tmp_path, caches))
 
 
-def test_what_is_not_run_is_said_and_rare() -> None:
-    blocks = [block for page in PAGES for block in readable(page) if block.language != "text"]
-    not_run = [f"{block.place}: {block.notes['not run']}" for block in blocks if not block.is_run]
+def test_few_blocks_are_not_run() -> None:
+    blocks = [block for page in PAGES for block in valid_blocks(page) if block.language != "text"]
+    not_run = [f"{block.location}: {block.notes['not run']}" for block in blocks if not block.is_run]
     print("\n".join(not_run))
     assert len(not_run) <= len(blocks) / 4, not_run
 
 
 @pytest.mark.parametrize(
-    ("text", "wrong"),
+    ("text", "message"),
     [
-        ("```\naspc train\n```", "the language ''"),
+        ("```\naspc train\n```", "invalid language ''"),
         ("    aspc train\n", "indented"),
-        ("<!-- not run: I do not like it -->\n```sh\naspc train\n```", "none of"),
-        ("<!-- not run: needs a GPU -->\n\nSome words.", "stands before no block"),
-        ("<!-- shortened: 20 → 2 -->\n```sh\naspc train\n```", "does not have it"),
-        ("<!-- output -->\n```text\n1\n```", "is no output"),
-        ("<!-- slow -->\n```text\n1\n```", "for something that is run"),
+        ("<!-- not run: I do not like it -->\n```sh\naspc train\n```", "invalid reason"),
+        ("<!-- not run: needs a GPU -->\n\nSome words.", "no block follows"),
+        ("<!-- shortened: 20 → 2 -->\n```sh\naspc train\n```", "not in the block"),
+        ("<!-- output -->\n```text\n1\n```", "is not an output"),
+        ("<!-- slow -->\n```text\n1\n```", "for a block that runs"),
     ],
 )
-def test_a_block_that_cannot_be_understood_is_an_error(text: str, wrong: str) -> None:
-    with pytest.raises(PageError, match=re.escape(wrong)):
+def test_invalid_blocks_are_errors(text: str, message: str) -> None:
+    with pytest.raises(PageError, match=re.escape(message)):
         blocks_of("page.md", text)
 
 
 @pytest.mark.parametrize(
-    ("text", "wrong"),
+    ("text", "message"),
     [
         ("```sh\nfalse\ntrue\n```", "page.md:1: exit code 1"),
         ("```python\nx = 1\n```\n\n```python\nassert x == 2\n```", "page.md:5: "),
         ("```python\nimport os; os._exit(0)\n```", "ended the interpreter"),
-        ("<!-- setup: cat nothing -->\n```sh\ntrue\n```", "its setup"),
-        ("```sh\necho 1\n```\n\n<!-- output -->\n```text\n2\n```", "is not what was printed"),
+        ("<!-- setup: cat nothing -->\n```sh\ntrue\n```", "setup failed"),
+        ("```sh\necho 1\n```\n\n<!-- output -->\n```text\n2\n```", "differs from the output"),
     ],
 )
-def test_a_block_that_fails_is_found(text: str, wrong: str, tmp_path: Path, caches: Path) -> None:
-    with pytest.raises(Failed, match=re.escape(wrong)):
+def test_failing_blocks_are_reported(text: str, message: str, tmp_path: Path, caches: Path) -> None:
+    with pytest.raises(BlockFailure, match=re.escape(message)):
         run_page(blocks_of("page.md", text), False, tmp_path, caches)
 
 
@@ -205,7 +207,7 @@ import os
 
 ```console
 $ test -z "$(ls "$HOME")"
-what it prints is not run
+its output is not run
 ```
 
 ```python
@@ -213,4 +215,4 @@ assert x == 20
 ```
 """
     ran = run_page(blocks_of("page.md", text), False, tmp_path, caches)
-    assert [place for place, _ in ran] == [f"page.md:{line}" for line in (3, 9, 20, 25, 30)]
+    assert [location for location, _ in ran] == [f"page.md:{line}" for line in (3, 9, 20, 25, 30)]

@@ -1,4 +1,4 @@
-"""Pages as a reader of the repository meets them. `make docs` checks the same of the site."""
+"""Links, tables and navigation of the pages in the repository; `make docs` checks the site."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from doc_pages import REPOSITORY, anchors_of, links_of, name_of, pages, tokens_of
 
-# Not by way of sys.path: other names in that folder are also those of tests.
+# Not by sys.path: tests have modules of the same names as that folder.
 _SPEC = importlib.util.spec_from_file_location("readme_table", REPOSITORY / "benchmarks" / "readme_table.py")
 assert _SPEC is not None
 assert _SPEC.loader is not None
@@ -20,28 +20,28 @@ PAGES = {name_of(page): page for page in pages()}
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_links_lead_somewhere(page: str) -> None:
-    """Within the repository: files and headings. What is elsewhere is not asked for."""
+def test_links_resolve(page: str) -> None:
+    """Check links to files and headings of the repository, not to other hosts."""
     for line, link in links_of(PAGES[page].read_text()):
         path, _, anchor = link.partition("#")
         if re.match(r"[a-z]+:", path):
             continue
         target = PAGES[page] if not path else (PAGES[page].parent / path).resolve()
-        assert target.is_relative_to(REPOSITORY), f"{page}:{line}: {link} leads out of the repository"
-        assert target.exists(), f"{page}:{line}: there is no {link}"
+        assert target.is_relative_to(REPOSITORY), f"{page}:{line}: {link} leaves the repository"
+        assert target.exists(), f"{page}:{line}: {link} does not exist"
         if anchor and target.suffix == ".md":
-            assert anchor in anchors_of(target.read_text()), f"{page}:{line}: there is no heading {link}"
+            assert anchor in anchors_of(target.read_text()), f"{page}:{line}: heading {link} does not exist"
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_lists_and_tables_are_understood_by_both_readers(page: str) -> None:
-    """GitHub takes a list or a table at the end of a paragraph for what it is; the site needs a blank line."""
+def test_lists_and_tables_follow_a_blank_line(page: str) -> None:
+    """GitHub renders a list or a table at the end of a paragraph; the site needs a blank line."""
     text = PAGES[page].read_text()
     lines = text.splitlines()
     for token in tokens_of(text):
         if token.type in ("bullet_list_open", "ordered_list_open", "table_open") and token.level == 0 and token.map:
             first = token.map[0]
-            assert first == 0 or not lines[first - 1].strip(), f"{page}:{first + 1}: leave a line blank before it"
+            assert first == 0 or not lines[first - 1].strip(), f"{page}:{first + 1}: insert a blank line before it"
 
 
 def test_every_page_is_in_the_navigation() -> None:
@@ -51,18 +51,25 @@ def test_every_page_is_in_the_navigation() -> None:
     assert missing == []
 
 
-def test_the_table_of_speed_is_what_was_measured(tmp_path: Path) -> None:
+def test_speed_table_matches_the_measurements(tmp_path: Path) -> None:
     text = (REPOSITORY / "README.md").read_text()
-    assert readme_table.replaced(text, readme_table.table()) == text, "run python benchmarks/readme_table.py"
+    assert readme_table.replace_table(text, readme_table.make_table()) == text, "run python benchmarks/readme_table.py"
     (tmp_path / "costs_2_cores.json").write_text(
         '{"speeds": [{"algo": "aspc", "seeds": 1, "steps_per_second": 100.0}]}'
     )
-    assert "| a GPU | | not measured yet | |" in readme_table.table(tmp_path)
+    assert "| GPU | | not measured | |" in readme_table.make_table(tmp_path)
     (tmp_path / "h200.json").write_text('{"rates": [{"device": "gpu: H200", "seeds": 4, "steps_per_second": 8000.0}]}')
-    *_, gpu = readme_table.table(tmp_path).splitlines()
+    *_, gpu = readme_table.make_table(tmp_path).splitlines()
     assert gpu == "| H200 | 4 | 8,000 | 8.3 min |"
 
 
 def test_pictures_are_small() -> None:
     large = {path.name for path in (REPOSITORY / "docs" / "images").iterdir() if path.stat().st_size > 300_000}
     assert large == set()
+
+
+def test_named_tests_exist() -> None:
+    """docs/reliability.md names test files relative to tests/."""
+    named = set(re.findall(r"`((?:[a-z_]+/)*test_\w+\.py)`", (REPOSITORY / "docs" / "reliability.md").read_text()))
+    assert named
+    assert {name for name in named if not (REPOSITORY / "tests" / name).is_file()} == set()
