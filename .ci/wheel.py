@@ -40,15 +40,15 @@ def check_files(wheel: Path) -> None:
 
 def check_commands(wheel: Path, folder: Path) -> None:
     """Install the wheel in an empty environment and check the output of each command."""
-    subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
-    install = [folder / "venv/bin/pip", "install", "-qq", "--disable-pip-version-check", "--only-binary", ":all:"]
-    subprocess.run([*install, "-c", ROOT / "constraints.txt", wheel], check=True)
+    subprocess.run([sys.executable, "-m", "venv", str(folder / "venv")], check=True)
+    install = [str(folder / "venv/bin/pip"), "install", "-qq", "--disable-pip-version-check", "--only-binary", ":all:"]
+    subprocess.run([*install, "-c", str(ROOT / "constraints.txt"), str(wheel)], check=True)
     for name in ("home", "work"):
         (folder / name).mkdir()
     environment = {"HOME": str(folder / "home"), "PATH": "/usr/bin:/bin"}
     for argv, code, expected in COMMANDS:
         done = subprocess.run(
-            [folder / "venv/bin/aspc", *argv],
+            [str(folder / "venv/bin/aspc"), *argv],
             cwd=folder / "work",
             env=environment,
             stdout=subprocess.PIPE,

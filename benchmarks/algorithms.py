@@ -32,7 +32,7 @@ ALGORITHMS = {
     "diffusion_ql": 40,
     "fql": 40,
 }
-PAIRS = {
+PAIRS: dict[str, tuple[str, dict[str, Any]]] = {
     "aspc": ("td3_bc", {}),
     "aspc_plus": ("td3_bc", {}),
     "wpc+aspc": ("wpc", {}),

@@ -18,21 +18,21 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
 
 import aspc
 from aspc import data, envs
-from aspc.assessment.fqe import FQEOptions, fitted_q_evaluation
-from aspc.assessment.returns import choose_states
+from aspc.assessment import FQEOptions, choose_states, fitted_q_evaluation
 from aspc.data import Dataset
 from aspc.policy import Policy
 from aspc.ui import Progress
 
 SMALL = {"actor_hidden_dim": 64, "critic_hidden_dim": 64, "batch_size": 128}
 # name → algorithm and settings that differ from its defaults; the last one is the least constrained.
-RECIPES = {
+RECIPES: dict[str, tuple[str, dict[str, Any]]] = {
     "bc": ("bc", {"actor_hidden_dim": 64, "batch_size": 128}),
     "iql": ("iql", {"hidden_dim": 64, "batch_size": 128}),
     "td3_bc": ("td3_bc", SMALL),
@@ -47,7 +47,13 @@ def make_policies(dataset: Dataset, lengths: list[int], recipes: list[str], fold
     for name in recipes:
         algo, settings = RECIPES[name]
         for steps in lengths:
-            options = {"horizon": max(lengths), "log_every": 500, "tensorboard": False, "quiet": True, "env": None}
+            options: dict[str, Any] = {
+                "horizon": max(lengths),
+                "log_every": 500,
+                "tensorboard": False,
+                "quiet": True,
+                "env": None,
+            }
             run = aspc.train(dataset, algo, out=folder / f"{name}-{steps}", steps=steps, **options, **settings)
             policies[f"{name} @ {steps:,}"] = run.policy
             print(f"trained {name} for {steps:,} steps", file=sys.stderr, flush=True)
@@ -115,6 +121,9 @@ def main() -> int:
     args = parser.parse_args()
 
     dataset = data.load(args.dataset, **({"env": args.env} if args.env else {}))
+    if dataset.env is None:
+        parser.error(f"{args.dataset} has no environment; pass --env")
+    env = dataset.env
     began = time.monotonic()
     if args.policies is not None and args.policies.is_dir():
         kept = sorted(args.policies.glob("*/policy.json"))
@@ -126,7 +135,7 @@ def main() -> int:
             for name, policy in policies.items():
                 policy.save(args.policies / name)
     trained = time.monotonic()
-    truth = {name: real_returns(p, dataset.env, args.episodes, args.discount) for name, p in policies.items()}
+    truth = {name: real_returns(p, env, args.episodes, args.discount) for name, p in policies.items()}
     rolled = time.monotonic()
     options = FQEOptions(discount=args.discount, steps=args.fqe_steps, hidden_dim=args.hidden_dim, seed=args.seed)
     progress = Progress(options.steps)
@@ -136,7 +145,7 @@ def main() -> int:
 
     estimates = {e.name: e for e in ranking.policies}
     # A diverged estimate is ranked last, as by the command.
-    estimated_values = np.asarray([-np.inf if estimates[n].diverged else estimates[n].value for n in policies])
+    estimated_values = np.asarray([-np.inf if estimates[n].has_diverged else estimates[n].value for n in policies])
     candidates = {
         "mean": estimated_values,
         "lowest": np.minimum(estimated_values, [min(estimates[n].critics) for n in policies]),
@@ -161,7 +170,7 @@ def main() -> int:
         "behaviour": {"fqe": ranking.behaviour.value, "monte_carlo": ranking.monte_carlo},
         "each": [
             {"name": n, "fqe": estimates[n].value, "low": estimates[n].low, "high": estimates[n].high}
-            | {"critics": estimates[n].critics, "trouble": estimates[n].trouble, "real": truth[n]}
+            | {"critics": estimates[n].critics, "trouble": estimates[n].warning, "real": truth[n]}
             for n in sorted(policies, key=lambda n: -truth[n]["discounted"])
         ],
         "fqe_options": dataclasses.asdict(options),

@@ -83,7 +83,8 @@ def derivatives(algorithm: Any, state: Any, rows: jax.Array, layout: Layout, bat
     """Return dL1/dα on many batches, all in one state."""
 
     def one(key: jax.Array) -> jax.Array:
-        return algorithm.update(state, *sample(algorithm, key, rows, layout), ALL)[1]["dl1_dscale"]
+        _, metrics = algorithm.update(state, *sample(algorithm, key, rows, layout), ALL)
+        return jnp.asarray(metrics["dl1_dscale"])
 
     return np.asarray(jax.jit(lambda keys: jax.lax.map(one, keys))(jax.random.split(jax.random.key(seed + 1), batches)))
 

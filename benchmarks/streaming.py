@@ -18,9 +18,12 @@ import tempfile
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+if TYPE_CHECKING:
+    import jax
 
 OBSERVATION, ACTION = 17, 6
 
@@ -29,7 +32,7 @@ def make_log(folder: Path, rows: int) -> None:
     """Write a synthetic log as an HDF5 file and pack it, one slab at a time."""
     import h5py
 
-    from aspc.data import streaming
+    from aspc.data import packing
 
     rng, slab = np.random.default_rng(0), 250_000
     with h5py.File(folder / "log.hdf5", "w") as file:
@@ -44,7 +47,7 @@ def make_log(folder: Path, rows: int) -> None:
         file["terminals"] = np.zeros(rows, dtype=bool)
         file["timeouts"] = np.arange(rows) % 1000 == 999
     began = time.perf_counter()
-    packed = streaming.pack(folder / "log.hdf5", folder / "packed", action_low=-1, action_high=1)
+    packed = packing.pack(folder / "log.hdf5", folder / "packed", action_low=-1, action_high=1)
     seconds = time.perf_counter() - began
     print(json.dumps({"rows": len(packed), "gb": len(packed) * packed.row_bytes / 1e9, "pack_seconds": seconds}))
 
@@ -99,7 +102,7 @@ class Training:
         self._state, self._runs = runs.state, runs._replace(state=None)
         self._done = 0
 
-    def run_chunk(self, table: np.ndarray) -> None:
+    def run_chunk(self, table: jax.Array | np.ndarray) -> None:
         import jax
         import jax.numpy as jnp
 
@@ -120,7 +123,7 @@ def measure_rates(folder: Path, budget: int, chunk: int, chunks: int, algo: str)
 
     packed = StreamingDataset.open(folder / "packed")
     training = Training(packed, algo, chunk)
-    stored = np.memmap(folder / "packed" / "rows.f32", dtype="<f4", mode="r").reshape(len(packed), packed.width)
+    stored = np.memmap(folder / "packed" / "rows.f32", dtype="<f4", mode="r").reshape(len(packed), packed.layout.width)
     everything = jnp.asarray(training.prepare(packed.split(stored)))
     seconds: dict[str, list[float]] = {"memory": [], "stream": []}
     with packed.windows(packed.window_rows(budget), prepare=training.prepare) as windows:
@@ -162,7 +165,8 @@ def run_child(*arguments: str) -> dict[str, Any]:
     """Run a part in a separate process and return what it prints."""
     command = [sys.executable, __file__, *arguments]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    return json.loads(done.stdout.splitlines()[-1])
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
 
 
 def main() -> int:

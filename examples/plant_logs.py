@@ -25,7 +25,7 @@ def make_operator(rng: np.random.Generator) -> Controller:
     def control(observation: np.ndarray) -> np.ndarray:
         temperature, target, _ = observation
         effort = gain * (target + reading_error - temperature) + rng.normal(0, 15)
-        return np.clip([effort, -effort], 0, 100)
+        return np.asarray(np.clip([effort, -effort], 0, 100))
 
     return control
 
@@ -61,7 +61,7 @@ def evaluate(path: str, shifts: int) -> None:
     session = onnxruntime.InferenceSession(path)
 
     def policy(observation: np.ndarray) -> np.ndarray:
-        return session.run(None, {"observations": observation[None].astype(np.float32)})[0][0]
+        return np.asarray(session.run(None, {"observations": observation[None].astype(np.float32)})[0][0])
 
     rng = np.random.default_rng(1)
     for name, make_controller in (("operators", make_operator), ("policy", lambda _: policy)):

@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
@@ -131,13 +132,15 @@ def test_every_block_is_valid(page: str) -> None:
 
 
 @pytest.mark.parametrize("page", QUICK)
-def test_blocks_run(page: str, tmp_path: Path, caches: Path, record_property) -> None:
+def test_blocks_run(page: str, tmp_path: Path, caches: Path, record_property: Callable[[str, object], None]) -> None:
     record_property("seconds", run_page(blocks_of(page, PAGES[page]), False, tmp_path, caches))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", SLOW)
-def test_all_blocks_run(page: str, tmp_path: Path, caches: Path, record_property) -> None:
+def test_all_blocks_run(
+    page: str, tmp_path: Path, caches: Path, record_property: Callable[[str, object], None]
+) -> None:
     record_property("seconds", run_page(blocks_of(page, PAGES[page]), True, tmp_path, caches))
 
 
