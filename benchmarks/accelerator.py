@@ -48,8 +48,8 @@ MILLION = 1_000_000
 def measure_rates(steps: int) -> list[dict[str, Any]]:
     rows = []
     for runs in (64, 4, 1):  # the largest first: peak memory is per process
-        prepared = measure.Prepared("aspc", *SIZES, runs, steps, rows=MILLION)
-        row = measure.measured(prepared, bound=False)
+        prepared = measure.SpeedBenchmark("aspc", *SIZES, runs, steps, rows=MILLION)
+        row = measure.measure_benchmark(prepared, bound=False)
         profiled = profile(prepared)
         row |= {"kernels_per_step": profiled.kernels_per_step, "parts": [part._asdict() for part in profiled.parts]}
         row["equal_bits"] = is_deterministic(prepared)
@@ -58,12 +58,12 @@ def measure_rates(steps: int) -> list[dict[str, Any]]:
     return rows
 
 
-def is_deterministic(prepared: measure.Prepared) -> bool:
+def is_deterministic(prepared: measure.SpeedBenchmark) -> bool:
     """Return whether two trainings from the same seeds end in the same bits."""
     states = []
     for _ in range(2):
         prepared.restart()
-        prepared.chunk()
+        prepared.time_chunk()
         states.append(jax.device_get(prepared.state))
     pairs = zip(jax.tree.leaves(states[0]), jax.tree.leaves(states[1]), strict=True)
     return all(np.array_equal(a, b) for a, b in pairs)

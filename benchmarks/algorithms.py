@@ -16,7 +16,7 @@ import platform
 import statistics
 from typing import Any
 
-from aspc.lab.speed.measure import Prepared, measure
+from aspc.lab.speed.measure import SpeedBenchmark, measure
 
 # Steps per timed chunk: about a second on two cores.
 ALGORITHMS = {
@@ -69,13 +69,13 @@ def measure_costs(names: list[str]) -> list[dict[str, Any]]:
         # Chunks contain complete cycles of the scale, so that each has its share of outer updates.
         steps, rounds = (120, ROUNDS["fast"]) if ALGORITHMS[base] > 40 else (60, ROUNDS["slow"])
         programs = {
-            "base": Prepared(base, 17, 6, None, 1, steps, **same_objective),
-            10: Prepared(name, 17, 6, None, 1, steps, k_alpha=10),
-            30: Prepared(name, 17, 6, None, 1, steps, k_alpha=30),
+            "base": SpeedBenchmark(base, 17, 6, None, 1, steps, **same_objective),
+            10: SpeedBenchmark(name, 17, 6, None, 1, steps, k_alpha=10),
+            30: SpeedBenchmark(name, 17, 6, None, 1, steps, k_alpha=30),
         }
         ratios: dict[int, list[float]] = {10: [], 30: []}
         for _ in range(rounds):
-            seconds = {key: program.chunk() / program.steps for key, program in programs.items()}
+            seconds = {key: program.time_chunk() / program.steps for key, program in programs.items()}
             for k in ratios:
                 ratios[k].append(seconds[k] / seconds["base"])
         row = {"algo": name, "base": base, **{f"k_alpha_{k}": statistics.median(v) for k, v in ratios.items()}}

@@ -1,4 +1,4 @@
-"""`aspc bench` on this machine: what it leaves behind, failures, kills, and going on."""
+"""`aspc bench` on this machine: results, failures, kills and continuation."""
 
 from __future__ import annotations
 
@@ -19,23 +19,30 @@ from filelock import FileLock
 from same import assert_each_run_once, assert_same_results
 from tiny_suites import MAZE, OTHER_MAZE, STEPS
 
-from aspc.data import files
+from aspc.data import writers
 from aspc.data.sources import pointmaze
 from aspc.errors import AspcError, ExternalFailure
-from aspc.lab import results, suites
-from aspc.lab.commands.bench import graceful_shutdown, settled_runs
+from aspc.interrupts import Interrupted, Terminated
+from aspc.lab import recorded_runs, results, suites
 from aspc.lab.commands.bench import main as bench
-from aspc.lab.cost import Rates, evaluations
-from aspc.lab.engines import local, processes
-from aspc.lab.engines.local import Bench, Known, refuse_other_data
+from aspc.lab.commands.bench_run import graceful_shutdown
+from aspc.lab.cost import Rates, compute_evaluation_cost
+from aspc.lab.dataset_files import find_dataset_files
+from aspc.lab.engines import processes
+from aspc.lab.engines.interface import FinishedGroup
+from aspc.lab.engines.local import LocalEngine
 from aspc.lab.engines.processes import ProcessesEngine
-from aspc.lab.groups import GROUP, Group, _attempt, curve_points, group_folder, make_groups, record_failure, write_group
-from aspc.lab.plan import files_of, make_plan
+from aspc.lab.group_training import capture_failure, record_failure
+from aspc.lab.groups import GROUP, RunGroup, group_path, make_groups, write_group
+from aspc.lab.plan import make_plan
+from aspc.lab.recorded_runs import RecordedRun, check_data_unchanged, select_settled_runs
+from aspc.lab.run_rows import build_curve
+from aspc.lab.scheduler import Scheduler
 from aspc.lab.suites import expand
 from aspc.policy import Policy
 from aspc.training import evaluation
 from aspc.training.checkpoints import Checkpoints
-from aspc.training.trainer import Interrupted, Trainer
+from aspc.training.trainer import Trainer
 from tiny import make_dataset
 from waiting import DEADLINE_SECONDS, wait_until
 
@@ -43,20 +50,20 @@ Start = Callable[..., "subprocess.Popen[str]"]
 GROUPS_OF_TWO = ("--group-size", "2")
 
 
-def test_results_say_what_was_run_and_what_came_of_it(uninterrupted: Path) -> None:
+def test_results_describe_runs_and_outcomes(uninterrupted: Path) -> None:
     found = results.read(uninterrupted)
     assert len(found.runs) == 8
     assert (found.runs["status"] == "done").all()
     assert set(found.runs["dataset"]) == {MAZE, OTHER_MAZE}
     assert (found.runs["runs_together"] == 2).all()
     assert found.runs["command"].str.startswith("aspc bench tiny --out").all()
-    marks = found.runs.groupby("dataset")["data_fingerprint"].unique()  # of datasets by name too, for all algorithms
-    assert len(marks[MAZE]) == len(marks[OTHER_MAZE]) == 1
-    assert marks[MAZE][0] != marks[OTHER_MAZE][0]
+    fingerprints = found.runs.groupby("dataset")["data_fingerprint"].unique()  # the same for all algorithms
+    assert len(fingerprints[MAZE]) == len(fingerprints[OTHER_MAZE]) == 1
+    assert fingerprints[MAZE][0] != fingerprints[OTHER_MAZE][0]
     learned = found.runs[found.runs["variant"] == "ASPC"]
     assert (learned["scale_initial"] == 2.5).all()
     assert (learned["scale_last"] != 2.5).all()
-    assert found.runs[found.runs["variant"] == "BC"]["scale_last"].isna().all()  # it has none
+    assert found.runs[found.runs["variant"] == "BC"]["scale_last"].isna().all()  # BC has no scale
     row = learned.iloc[0]
     assert json.loads(row["settings"]) == {
         "base.actor_hidden_dim": 8,
@@ -73,29 +80,29 @@ def test_results_say_what_was_run_and_what_came_of_it(uninterrupted: Path) -> No
     assert not list(uninterrupted.rglob("checkpoints"))
 
 
-def test_a_finished_bench_is_not_run_again_and_suites_share_runs(uninterrupted: Path, tmp_path: Path, capsys) -> None:
+def test_finished_runs_are_not_repeated_and_suites_share_runs(uninterrupted: Path, tmp_path: Path, capsys) -> None:
     before = {path: path.stat().st_mtime_ns for path in (uninterrupted / "runs").iterdir()}
-    with FileLock(f"{uninterrupted}.lock"):  # another worker may just find it finished
+    with FileLock(f"{uninterrupted}.lock"):  # shared with another worker
         assert bench(["tiny", "--out", str(uninterrupted)]) == 0
-    assert "8 runs: 8 done, 0 failed before, none to go" in capsys.readouterr().out
+    assert "8 runs: 8 done, 0 failed before, none pending" in capsys.readouterr().out
     assert {path: path.stat().st_mtime_ns for path in (uninterrupted / "runs").iterdir()} == before
-    # Where another folder has it all, this one still says which suite the runs belong to.
+    # If another folder has all runs, this one still records the suite that they belong to.
     assert bench(["tiny_again", "--out", str(tmp_path / "new"), "--known", str(uninterrupted)]) == 0
     assert f"aspc report {tmp_path / 'new'} {uninterrupted}\n" in capsys.readouterr().out
     assert set(results.read(tmp_path / "new", uninterrupted).entries["suite"]) == {"tiny", "tiny_again"}
     with pytest.raises(AspcError, match=r"No run in .* has ended yet"):
         results.read(tmp_path / "new")
-    # Another suite in another folder, with what is known from the first: one of its two runs is new.
+    # Of another suite in another folder, with --known, one of two runs is new.
     assert bench(["tiny_shared", "--out", str(tmp_path), "--known", str(uninterrupted), "--quiet"]) == 0
     shown = capsys.readouterr().out
-    assert "2 runs: 1 done, 0 failed before, 1 to go in 1 groups" in shown
+    assert "2 runs: 1 done, 0 failed before, 1 pending in 1 groups" in shown
     assert f"aspc report {tmp_path} {uninterrupted}\n" in shown
     both = results.read(uninterrupted, tmp_path)
     assert len(both.runs) == 9
     assert set(both.entries[both.entries["suite"] == "tiny_shared"]["variant"]) == {"BC, fast", "BC"}
 
 
-def test_a_second_stage_takes_the_scale_of_the_first(uninterrupted: Path, tmp_path: Path) -> None:
+def test_a_run_takes_its_scale_from_another(uninterrupted: Path, tmp_path: Path) -> None:
     known = ["--known", str(uninterrupted)]
     assert bench(["tiny_stages", "--out", str(tmp_path), "--quiet", *known]) == 0
     runs = results.read(uninterrupted, tmp_path).runs
@@ -108,93 +115,93 @@ def test_a_second_stage_takes_the_scale_of_the_first(uninterrupted: Path, tmp_pa
         assert json.loads(of_seed.loc["converged", "settings"])["scale_target"] == final
 
 
-def test_a_failed_run_is_recorded_and_the_others_go_on(tmp_path: Path, capsys) -> None:
+def test_a_failed_run_is_recorded_and_does_not_stop_others(tmp_path: Path, capsys) -> None:
     words = ["tiny_failing", "--out", str(tmp_path), "--quiet"]
     assert bench(words) == 1
     runs = results.read(tmp_path).runs.set_index("variant")
-    assert len(list((tmp_path / "runs").iterdir())) == 1  # they were one group
+    assert len(list((tmp_path / "runs").iterdir())) == 1  # one group
     assert runs["status"].to_dict() == {"BC, fast": "done", "BC, diverging": "failed"}
     assert "became" in runs.loc["BC, diverging", "error"]
     assert "1 of 2 runs done, 1 failed" in capsys.readouterr().out
-    # It is not tried again by itself; when it is, the first results stay.
+    # It is repeated only on request, and the first results are kept.
     assert bench(words) == 1
-    assert "none to go (--retry-failed" in capsys.readouterr().out
+    assert "none pending (--retry-failed" in capsys.readouterr().out
     assert bench([*words, "--retry-failed"]) == 1
-    assert "1 to go in 1 groups" in capsys.readouterr().out
+    assert "1 pending in 1 groups" in capsys.readouterr().out
     assert len(list((tmp_path / "runs").iterdir())) == 2
 
 
-def test_data_that_cannot_be_loaded_fails_alone_and_data_that_has_changed_is_refused(tmp_path: Path, capsys) -> None:
+def test_unreadable_data_fails_alone_and_changed_data_is_rejected(tmp_path: Path, capsys) -> None:
     folder = tmp_path / "data"
     folder.mkdir()
     for name, sizes in (("small", {}), ("wide", {"obs": 6})):
-        files.write_hdf5(folder / f"{name}.hdf5", files.dataset_arrays(make_dataset(**sizes)))
+        writers.write_hdf5(folder / f"{name}.hdf5", writers.dataset_arrays(make_dataset(**sizes)))
     (folder / "broken.hdf5").write_bytes(b"\x89HDF\r\n\x1a\n and then nothing")
     words = ["tiny_files", "--data", str(folder), "--steps", "500", "--out", str(tmp_path), "--quiet"]
     assert bench(words) == 1
     runs = results.read(tmp_path).runs.set_index("dataset")
     assert runs["status"].to_dict() == {"small": "done", "wide": "done", "broken": "failed"}
     assert "broken.hdf5" in runs.loc["broken", "error"]
-    assert runs["score_last"].isna().all()  # these logs have no environment
+    assert runs["score_last"].isna().all()  # the files have no environment
     assert runs["data_fingerprint"].isna().to_dict() == {"small": False, "wide": False, "broken": True}
     capsys.readouterr()
     assert bench(words) == 1
-    assert "none to go" in capsys.readouterr().out
+    assert "none pending" in capsys.readouterr().out
     time.sleep(2.1)
-    files.write_hdf5(folder / "broken.hdf5", files.dataset_arrays(make_dataset(seed=2)))  # a sound one in its place
+    writers.write_hdf5(
+        folder / "broken.hdf5", writers.dataset_arrays(make_dataset(seed=2))
+    )  # a valid file in its place
     assert bench(words) == 0
-    assert "1 to go in 1 groups" in capsys.readouterr().out
-    files.write_hdf5(folder / "small.hdf5", files.dataset_arrays(make_dataset(seed=1)))
-    with pytest.raises(AspcError, match=r"small.hdf5 is not the data that finished runs on small were .*; rename the"):
+    assert "1 pending in 1 groups" in capsys.readouterr().out
+    writers.write_hdf5(folder / "small.hdf5", writers.dataset_arrays(make_dataset(seed=1)))
+    with pytest.raises(AspcError, match=r"small.hdf5 is not the data that finished runs on small were .*\. Rename the"):
         bench(words)
-    assert bench([*words, "--only", "wide"]) == 0  # what is not asked for is not looked at
+    assert bench([*words, "--only", "wide"]) == 0  # only requested files are read
 
 
-def test_a_folder_serves_the_single_tasks_of_an_ogbench_file(tmp_path: Path) -> None:
+def test_an_ogbench_file_provides_its_single_tasks(tmp_path: Path) -> None:
     pytest.importorskip("ogbench")
     folder, stem = tmp_path / "data", "pointmaze-medium-navigate"
     for suffix, seed in (("", 0), ("-val", 1)):
         arrays = pointmaze.generate("pointmaze-medium", 10, 301, seed, noise=0.5)
-        files.write_npz(folder / f"{stem}-v0{suffix}.npz", arrays)
+        writers.write_npz(folder / f"{stem}-v0{suffix}.npz", arrays)
     names = [f"{stem}-singletask-task{i}-v0" for i in (1, 4)]
     words = ["tiny_files", "--data", str(folder), "--out", str(tmp_path / "bench"), "--quiet"]
     assert bench([*words, "--only", *names, "--steps", "100", "--eval-every", "100"]) == 0
     runs = results.read(tmp_path / "bench").runs.set_index("dataset")
     assert runs["status"].to_dict() == dict.fromkeys(names, "done")
-    assert set(runs["runs_together"]) == {2}  # one program for tasks of one environment
-    assert runs["data_fingerprint"].nunique() == 2  # the rewards are the task's own
+    assert set(runs["runs_together"]) == {2}  # the tasks of one environment share a program
+    assert runs["data_fingerprint"].nunique() == 2  # the rewards differ
     assert runs["success_last"].notna().all()  # evaluated in OGBench's environment
 
 
-def test_only_files_of_finished_runs_are_read_and_a_run_without_a_fingerprint_says_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_files_of_fingerprinted_runs_are_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "data"
     folder.mkdir()
     for name in ("a", "b"):
-        files.write_npz(folder / f"{name}.npz", files.dataset_arrays(make_dataset()))
-    plan = make_plan(expand(["tiny_files"]), data=files_of(folder))
-    known = {run_id: Known("done", None, None) for run_id in plan.runs}  # as older results have them
-    monkeypatch.setattr(local, "load_dataset", lambda name, file: pytest.fail(f"{file} was read"))
-    refuse_other_data(plan, known, files_of(folder))
+        writers.write_npz(folder / f"{name}.npz", writers.dataset_arrays(make_dataset()))
+    plan = make_plan(expand(["tiny_files"]), data=find_dataset_files(folder))
+    recorded = {run_id: RecordedRun("done", None, None) for run_id in plan.runs}  # as in older results
+    monkeypatch.setattr(recorded_runs, "load_dataset", lambda name, file: pytest.fail(f"{file} was read"))
+    check_data_unchanged(plan, recorded, find_dataset_files(folder))
     for run_id, run in plan.runs.items():
-        known[run_id] = Known("done", None, None, "other" if run.dataset == "b" else None)
-    refuse_other_data(plan, known, {})  # known by name
+        recorded[run_id] = RecordedRun("done", None, None, "other" if run.dataset == "b" else None)
+    check_data_unchanged(plan, recorded, {})  # known by name
     monkeypatch.undo()
     with pytest.raises(AspcError, match=r"b\.npz is not the data .* choose another --out"):
-        refuse_other_data(plan, known, files_of(folder))
-    retried = {run_id: Known("failed", "NaN", None, k.data_fingerprint) for run_id, k in known.items()}
-    assert settled_runs(plan, retried, {}, retry_failed=True) == {}
+        check_data_unchanged(plan, recorded, find_dataset_files(folder))
+    retried = {run_id: RecordedRun("failed", "NaN", None, k.data_fingerprint) for run_id, k in recorded.items()}
+    assert select_settled_runs(plan, retried, {}, retry_failed=True) == {}
 
 
-def test_two_benches_in_one_folder_are_refused(tmp_path: Path) -> None:
-    from aspc.lab.engines.local import bench_lock
+def test_two_benches_in_one_folder_are_rejected(tmp_path: Path) -> None:
+    from aspc.lab.bench_folder import bench_lock
 
     with bench_lock(tmp_path), pytest.raises(AspcError, match="Another `aspc bench`"):
         bench(["tiny", "--out", str(tmp_path)])
 
 
-def test_what_is_shown_before_anything_runs(tmp_path: Path, capsys) -> None:
+def test_list_and_dry_run_output(tmp_path: Path, capsys) -> None:
     assert bench(["--list"]) == 0
     listed = capsys.readouterr().out
     assert "main_table" in listed
@@ -202,7 +209,7 @@ def test_what_is_shown_before_anything_runs(tmp_path: Path, capsys) -> None:
     assert bench(["tiny_both", "--dry-run", "--rate", "100", "--devices", "2", "--out", str(tmp_path / "no")]) == 0
     shown = capsys.readouterr().out
     assert "9 runs: 0 done" in shown
-    assert "BC, ASPC" not in shown  # two programs
+    assert "BC, ASPC" not in shown  # they need two programs
     assert f"{5 * STEPS:,}" in shown
     hours = 9 * STEPS / 100 / 3600
     assert f"{hours:.1f} hours of one device; {hours / 2:.1f} on 2" in shown
@@ -215,58 +222,58 @@ def test_a_dry_run_without_a_rate_has_no_empty_columns(tmp_path: Path, capsys: p
     shown = capsys.readouterr().out
     assert "steps/s" not in shown
     assert "hours\n" not in shown
-    assert "Add --rate to see how long it takes" in shown
+    assert "Add --rate to estimate the time" in shown
     assert bench(["tiny_both", "--dry-run", "--rate", "aspc=100", "--out", str(tmp_path / "no")]) == 0
     shown = capsys.readouterr().out
     assert "steps/s" in shown
     assert "Add --rate" not in shown
 
 
-def test_a_larger_last_evaluation_is_counted() -> None:
+def test_evaluation_cost_counts_final_episodes() -> None:
     options = {"eval_every": 1000, "eval_episodes": 10, "final_episodes": 50}
     plan = make_plan(expand(["tiny"]), options=options, steps=3000)
-    found = evaluations(make_groups(plan, plan.runs, 64, {}))
-    assert found.episodes == len(plan.runs) * (2 * 10 + 50)
+    cost = compute_evaluation_cost(make_groups(plan, plan.runs, 64, {}))
+    assert cost.episodes == len(plan.runs) * (2 * 10 + 50)
 
 
-def test_rates_are_numbers_or_measured(tmp_path: Path) -> None:
-    assert Rates.read(["70000"]).of("cql") == 70_000
-    assert [Rates.read(["70", "iql=50"]).of(algo) for algo in ("iql", "fql")] == [50.0, 70.0]
+def test_rates_are_parsed(tmp_path: Path) -> None:
+    assert Rates.parse(["70000"]).of("cql") == 70_000
+    assert [Rates.parse(["70", "iql=50"]).of(algo) for algo in ("iql", "fql")] == [50.0, 70.0]
     measured = tmp_path / "speeds.json"
     rows = [("td3_bc", 100.0), ("td3_bc", 300.0), ("iql", 50.0)]
     measured.write_text(json.dumps({"speeds": [{"algo": a, "steps_per_second": r} for a, r in rows]}))
     algos = ("td3_bc", "aspc", "iql+aspc", "fql")
-    assert [Rates.read([str(measured)]).of(algo) for algo in algos] == [300.0, 300.0, 50.0, None]
+    assert [Rates.parse([str(measured)]).of(algo) for algo in algos] == [300.0, 300.0, 50.0, None]
     two_policies = ("aspc_plus", "mcep", "rapo", "td3_bc_two_policies")
-    assert {Rates.read([str(measured)]).of(algo) for algo in two_policies} == {300.0}
-    assert Rates.read([str(measured), "aspc_plus=60"]).of("mcep") == 60.0
-    assert [Rates.read([str(measured), "aspc=3000"]).of(algo) for algo in algos] == [3000.0, 3000.0, 500.0, None]
+    assert {Rates.parse([str(measured)]).of(algo) for algo in two_policies} == {300.0}
+    assert Rates.parse([str(measured), "aspc_plus=60"]).of("mcep") == 60.0
+    assert [Rates.parse([str(measured), "aspc=3000"]).of(algo) for algo in algos] == [3000.0, 3000.0, 500.0, None]
     for wrong in ("0", "aspc=-1", str(tmp_path / "none.json")):
         with pytest.raises(AspcError, match="--rate"):
-            Rates.read([wrong])
+            Rates.parse([wrong])
 
 
-def test_wrong_options_are_sentences(tmp_path: Path) -> None:
+def test_invalid_options_are_errors(tmp_path: Path) -> None:
     for words, text in (
         (["tinny"], "did you mean tiny"),
         (["tiny", "--steps", "0"], "--steps must be at least 1"),
         (["tiny", "--known", str(tmp_path / "none")], "no results in"),
         (["tiny", "--known", str(tmp_path)], "no results in"),
-        (["tiny", "--budget", "0"], "--budget is in minutes, above 0"),
+        (["tiny", "--budget", "0"], "--budget must be above 0"),
         (["tiny", "--dry-run", "--rate", "aspx=30"], "did you mean aspc"),
         (["tiny_files", "--data", str(tmp_path / "none")], "no folder"),
         (["tiny", "--only", "fql"], "choose from ASPC, BC"),
         (["tiny", "--at-once", "0"], "--at-once must be at least 1"),
-        (["tiny", "--at-once", "2", "--engine", "ray"], "--at-once is for --engine local"),
+        (["tiny", "--at-once", "2", "--engine", "ray"], "--at-once needs --engine local"),
     ):
         with pytest.raises(AspcError, match=text):
             bench([*words, "--out", str(tmp_path / "out")])
 
 
-def test_curves_keep_every_evaluation_and_a_hundred_points() -> None:
+def test_curves_keep_evaluations_and_a_hundred_points() -> None:
     steps = np.arange(1, 1001) * 1000
     evaluated = np.asarray([33_000, 1_000_000])
-    points = curve_points(
+    points = build_curve(
         {"step": steps, "scale": steps / 1e6, "q_mean": steps},
         {"step": evaluated, "score_mean": [1.0, 2.0], "return_mean": [3.0, 4.0], "success_rate": [0.0, 1.0]},
     )
@@ -278,9 +285,9 @@ def test_curves_keep_every_evaluation_and_a_hundred_points() -> None:
 # ── kills ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def kill_when(process: subprocess.Popen[str], moment: Callable[[], bool]) -> bool:
-    """SIGKILL at that moment; False if the program ended before."""
-    if not wait_until(moment, process):
+def kill_when(process: subprocess.Popen[str], condition: Callable[[], bool]) -> bool:
+    """Send SIGKILL once a condition holds; return False if the process ended before."""
+    if not wait_until(condition, process):
         process.stdout.close()
         return False
     process.send_signal(signal.SIGKILL)
@@ -293,10 +300,10 @@ def finish(process: subprocess.Popen[str]) -> None:
     assert process.returncode == 0, output
 
 
-def test_a_killed_bench_goes_on_to_the_same_results(start: Start, uninterrupted: Path, tmp_path: Path) -> None:
+def test_a_killed_bench_continues_to_the_same_results(start: Start, uninterrupted: Path, tmp_path: Path) -> None:
     out = tmp_path / "bench"
     words = ("tiny", "--out", out, *GROUPS_OF_TWO)
-    # In the middle of the first group, when there is a checkpoint to go on from; and after two groups.
+    # Once during the first group, after a checkpoint, and once after two groups.
     assert kill_when(start(*words), lambda: any(out.glob("groups/*/fleet-*/checkpoints/[0-9]*")))
     assert kill_when(start(*words), lambda: len(list((out / "runs").glob("[!.]*"))) >= 2)
     finish(start(*words))
@@ -304,46 +311,46 @@ def test_a_killed_bench_goes_on_to_the_same_results(start: Start, uninterrupted:
     assert_each_run_once(out)
 
 
-def test_groups_at_once_give_the_same_results_and_end_with_a_killed_bench(
+def test_parallel_groups_give_the_same_results_and_end_with_their_parent(
     start: Start, uninterrupted: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "bench"
     words = ("tiny", "--out", out, "--at-once", "2", *GROUPS_OF_TWO)
 
-    def under_way() -> list[Path]:
+    def running_groups() -> list[Path]:
         return [lock.parent for lock in out.glob("groups/*/.group.lock") if list(lock.parent.glob("fleet-*/metrics*"))]
 
-    assert kill_when(start(*words), lambda: len(under_way()) >= 2)
-    for folder in under_way():
-        with FileLock(folder / ".group.lock", timeout=DEADLINE_SECONDS):  # its process has ended by itself
+    assert kill_when(start(*words), lambda: len(running_groups()) >= 2)
+    for folder in running_groups():
+        with FileLock(folder / ".group.lock", timeout=DEADLINE_SECONDS):  # its process has ended
             pass
     finish(start(*words))
     assert_same_results(out, uninterrupted)
     assert_each_run_once(out)
 
 
-def test_a_process_that_crashes_is_a_failed_group_and_one_that_is_stopped_is_none(
+def test_a_crashed_process_fails_its_group_and_a_stopped_one_does_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a group's file that cannot be opened, for a reason that no sentence is written for; and stopped by us."""
+    """The first group has a file that cannot be opened; the second is stopped by `close`."""
     monkeypatch.setattr(processes, "STOP_SECONDS", 600)
     plan = make_plan([suites.get("tiny_shared")], steps=10_000_000)
-    nameless, stopped = (replace(make_groups(plan, plan.runs, 1, {})[0], attempt=i) for i in range(2))
+    crashing, stopped = (replace(make_groups(plan, plan.runs, 1, {})[0], attempt=i) for i in range(2))
     engine = ProcessesEngine(tmp_path, at_once=2)
-    for group in (nameless, stopped):
+    for group in (crashing, stopped):
         write_group(tmp_path, group)
-        if group is nameless:
-            (group_folder(tmp_path, group.group_id) / GROUP).unlink()
-            (group_folder(tmp_path, group.group_id) / GROUP).symlink_to(GROUP)  # to itself
+        if group is crashing:
+            (group_path(tmp_path, group.group_id) / GROUP).unlink()
+            (group_path(tmp_path, group.group_id) / GROUP).symlink_to(GROUP)  # a loop
         engine.start(group)
-    assert not engine.has_room(nameless)
+    assert not engine.has_room(crashing)
     (ended,) = engine.wait(600)
-    assert ended.group == nameless
+    assert ended.group == crashing
     assert "ended with exit code 1 and no results" in str(ended.error)
-    assert engine.has_room(nameless)
-    timed = replace(nameless, members=tuple(replace(m, run=replace(m.run, alone=True)) for m in nameless.members))
-    assert not engine.has_room(timed)  # it trains alone
-    checkpoints = group_folder(tmp_path, stopped.group_id)
+    assert engine.has_room(crashing)
+    timed = replace(crashing, members=tuple(replace(m, run=replace(m.run, alone=True)) for m in crashing.members))
+    assert not engine.has_room(timed)
+    checkpoints = group_path(tmp_path, stopped.group_id)
     wait_until(lambda: list(checkpoints.glob("fleet-*/checkpoints/[0-9]*")) or engine.wait(0.1))
     assert engine.wait(0) == []
     process = engine._jobs[stopped.group_id][1]
@@ -351,54 +358,54 @@ def test_a_process_that_crashes_is_a_failed_group_and_one_that_is_stopped_is_non
     assert process.returncode == 128 + signal.SIGTERM
 
 
-def test_what_ends_a_bench_in_one_process_ends_one_of_several(tmp_path: Path) -> None:
+def test_errors_of_a_process_stop_the_bench(tmp_path: Path) -> None:
     plan = make_plan([suites.get("tiny_shared")])
     (group,) = make_groups(plan, plan.runs, 2, {})
     write_group(tmp_path, group)
-    (group_folder(tmp_path, group.group_id) / GROUP).write_text("{}")
+    (group_path(tmp_path, group.group_id) / GROUP).write_text("{}")
     engine = ProcessesEngine(tmp_path, at_once=1)
     engine.start(group)
     with pytest.raises(AspcError, match=r"group\.json is damaged; remove its folder"):
         engine.wait(600)
     engine.start(group)
     engine._jobs[group.group_id][1].kill()
-    with pytest.raises(AspcError, match=r"killed by SIGKILL .*the same command goes on from its checkpoint"):
+    with pytest.raises(AspcError, match=r"killed by SIGKILL .*The same command continues from its checkpoint"):
         engine.wait(600)
     engine.close()
 
 
-def test_a_group_whose_evaluation_fails_keeps_its_checkpoints_and_the_next_attempt_goes_on(
+def test_the_next_attempt_continues_after_a_failed_evaluation(
     tmp_path: Path, uninterrupted: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    usual = evaluation._Worker.call
+    usual = evaluation.WorkerProcess.call
 
-    def dies(worker: evaluation._Worker, job: tuple[str, Policy, list[int]], timeout: float) -> list[dict[str, float]]:
+    def fail(
+        worker: evaluation.WorkerProcess, job: tuple[str, Policy, list[int]], timeout: float
+    ) -> list[dict[str, float]]:
         if job[1].info["step"] >= 3000:
             raise evaluation.WorkerFailed("an evaluation worker died")
         return usual(worker, job, timeout)
 
-    monkeypatch.setattr(evaluation._Worker, "call", dies)
+    monkeypatch.setattr(evaluation.WorkerProcess, "call", fail)
     words = ["tiny", "--only", "BC", "maze2d-umaze?steps=2000", "--out", str(tmp_path), "--quiet", *GROUPS_OF_TWO]
     assert bench(words) == 1
-    (begun,) = tmp_path.glob("groups/*/fleet-*")
-    assert list(begun.glob("checkpoints/[0-9]*"))
-    started = json.loads((begun / "config.json").read_text())["started"]
-    monkeypatch.setattr(evaluation._Worker, "call", usual)
+    (unfinished,) = tmp_path.glob("groups/*/fleet-*")
+    assert list(unfinished.glob("checkpoints/[0-9]*"))
+    started = json.loads((unfinished / "config.json").read_text())["started"]
+    monkeypatch.setattr(evaluation.WorkerProcess, "call", usual)
     assert bench([*words, "--retry-failed"]) == 0
-    (ended,) = tmp_path.glob("groups/*/fleet-*")
-    assert ended.parent != begun.parent
-    assert json.loads((ended / "config.json").read_text())["started"] == started
-    assert not (ended / "checkpoints").exists()
+    (finished,) = tmp_path.glob("groups/*/fleet-*")
+    assert finished.parent != unfinished.parent
+    assert json.loads((finished / "config.json").read_text())["started"] == started
+    assert not (finished / "checkpoints").exists()
     expected = results.read(uninterrupted).runs.set_index("run_id")["score_last"]
     found = results.read(tmp_path).runs.set_index("run_id")["score_last"]
     assert len(found) == 2
     assert (found == expected[found.index]).all()
 
 
-def test_another_file_in_the_place_of_half_trained_data_stops_the_bench_and_loses_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    usual = Trainer._look_at
+def test_replaced_data_of_an_interrupted_run_stops_the_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = Trainer._process_chunk
 
     def signalled(trainer: Trainer, chunk: Any) -> None:
         usual(trainer, chunk)
@@ -407,82 +414,82 @@ def test_another_file_in_the_place_of_half_trained_data_stops_the_bench_and_lose
     folder = tmp_path / "data"
     folder.mkdir()
     file = folder / "mine.npz"
-    files.write_npz(file, files.dataset_arrays(make_dataset()))
+    writers.write_npz(file, writers.dataset_arrays(make_dataset()))
     words = ["tiny_files", "--data", str(folder), "--steps", "20000", "--out", str(tmp_path), "--quiet"]
-    monkeypatch.setattr(Trainer, "_look_at", signalled)
+    monkeypatch.setattr(Trainer, "_process_chunk", signalled)
     with pytest.raises(Interrupted):
         bench(words)
-    monkeypatch.setattr(Trainer, "_look_at", usual)
-    begun = sorted(tmp_path.glob("groups/*/fleet-*/checkpoints/[0-9]*"))
-    assert begun
+    monkeypatch.setattr(Trainer, "_process_chunk", usual)
+    checkpoints = sorted(tmp_path.glob("groups/*/fleet-*/checkpoints/[0-9]*"))
+    assert checkpoints
     good = file.read_bytes()
-    files.write_npz(file, files.dataset_arrays(make_dataset(seed=1)))
+    writers.write_npz(file, writers.dataset_arrays(make_dataset(seed=1)))
     with pytest.raises(ExternalFailure, match=r"mine is not what .* was trained on"):
         bench(words)
-    assert sorted(tmp_path.glob("groups/*/fleet-*/checkpoints/[0-9]*")) == begun
+    assert sorted(tmp_path.glob("groups/*/fleet-*/checkpoints/[0-9]*")) == checkpoints
     file.write_bytes(good)
     assert bench(words) == 0
 
 
-def test_an_option_with_nothing_behind_it_is_refused(tmp_path: Path) -> None:
+def test_options_without_a_value_are_rejected(tmp_path: Path) -> None:
     for option in ("--only", "--known", "--rate"):
         with pytest.raises(AspcError, match=f"{option} needs at least one value behind it"):
             bench(["tiny", option, "--out", str(tmp_path)])
 
 
-def test_a_plan_says_what_has_to_be_downloaded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_plan_lists_missing_downloads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["main_table", "--only", "ASPC", "hopper-medium-v2", "--dry-run", "--out", str(tmp_path)]
     assert bench(words) == 0
     assert "to be downloaded first: hopper-medium-v2\n" in capsys.readouterr().out
     assert bench(["tiny", "--dry-run", "--out", str(tmp_path)]) == 0
-    assert "downloaded" not in capsys.readouterr().out  # mazes are made here
+    assert "downloaded" not in capsys.readouterr().out  # mazes are generated
 
 
-class Stopping:
-    """An engine that is never done, but finishes what it is told to stop."""
+class InterruptedEngine:
+    """An engine that is interrupted while it waits, and whose groups finish when it is closed."""
 
     def __init__(self, bench: Path, interruption: BaseException) -> None:
-        self.bench, self.interruption, self.groups = bench, interruption, list[Group]()
+        self.bench, self.interruption, self.groups = bench, interruption, list[RunGroup]()
 
-    def has_room(self, group: Group) -> bool:
+    def has_room(self, group: RunGroup) -> bool:
         return not self.groups
 
-    def start(self, group: Group) -> None:
+    def start(self, group: RunGroup) -> None:
         self.groups.append(group)
 
-    def wait(self, seconds: float) -> list[local.Ended]:
+    def wait(self, seconds: float) -> list[FinishedGroup]:
         raise self.interruption
 
     def close(self) -> None:
         for group in self.groups:
-            record_failure(self.bench, group, "what it came to")
+            record_failure(self.bench, group, "an error")
 
 
-@pytest.mark.parametrize("interruption", [Interrupted("Stopped.", signal.SIGTERM), local.Stop()])
-def test_what_ends_while_it_is_stopped_is_counted(tmp_path: Path, interruption: BaseException) -> None:
+@pytest.mark.parametrize("interruption", [Interrupted("Stopped.", signal.SIGTERM), Terminated()])
+def test_groups_that_finish_during_a_stop_are_recorded(tmp_path: Path, interruption: BaseException) -> None:
     plan = make_plan([suites.get("tiny_shared")])
     groups = make_groups(plan, plan.runs, 2, {})
-    bench = Bench(tmp_path, plan, groups, {}, Stopping(tmp_path, interruption), quiet=True)
-    with pytest.raises(Interrupted, match="the same command goes on"):
-        bench.run()
-    assert set(bench.known) == set(plan.runs)
-    assert bench.running == {}
+    scheduler = Scheduler(tmp_path, plan, groups, {}, InterruptedEngine(tmp_path, interruption), quiet=True)
+    with pytest.raises(Interrupted, match="The same command continues"):
+        scheduler.run()
+    assert set(scheduler.recorded) == set(plan.runs)
+    assert scheduler.running == {}
 
 
-def test_a_stop_is_not_taken_for_a_failure_of_what_it_comes_into(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Orbax may fail in any way on a damaged checkpoint, and whatever it raises is said to be that."""
+def test_a_signal_is_not_a_failure_of_the_interrupted_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Any exception of Orbax is reported as a damaged checkpoint, but not a signal."""
     import orbax.checkpoint
 
     def signalled(*_: object, **__: object) -> None:
         signal.raise_signal(signal.SIGTERM)
 
     monkeypatch.setattr(orbax.checkpoint, "CheckpointManager", signalled)
-    with pytest.raises(Interrupted, match="the same command goes on") as interruption, graceful_shutdown():
-        _attempt(partial(Checkpoints, tmp_path / "checkpoints"))
+    with pytest.raises(Interrupted, match="The same command continues") as interruption, graceful_shutdown():
+        capture_failure(partial(Checkpoints, tmp_path / "checkpoints"))
     assert interruption.value.exit_code == 143
 
 
-def test_a_signal_in_a_groups_last_chunk_stops_before_the_next_group(
+def test_a_signal_in_the_last_chunk_stops_before_the_next_group(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     saved = Trainer._save_policies
@@ -495,16 +502,16 @@ def test_a_signal_in_a_groups_last_chunk_stops_before_the_next_group(
     plan = make_plan([suites.get("tiny_shared")], steps=500)
     groups = make_groups(plan, plan.runs, 1, {})
     assert len(groups) == 2
-    stopped = Bench(tmp_path, plan, groups, {}, local.LocalEngine(tmp_path, quiet=True), quiet=True)
-    with pytest.raises(Interrupted, match="the same command goes on") as interruption:
-        stopped.run()
+    scheduler = Scheduler(tmp_path, plan, groups, {}, LocalEngine(tmp_path, quiet=True), quiet=True)
+    with pytest.raises(Interrupted, match="The same command continues") as interruption:
+        scheduler.run()
     assert interruption.value.exit_code == 143
-    assert len(stopped.known) == 1  # what was trained to its end is recorded all the same
-    assert {known.status for known in stopped.known.values()} == {"done"}
+    assert len(scheduler.recorded) == 1  # the finished group is recorded
+    assert {run.status for run in scheduler.recorded.values()} == {"done"}
 
 
-def test_ctrl_c_on_a_cluster_says_how_to_go_on() -> None:
-    with pytest.raises(Interrupted, match="the same command goes on") as interruption, graceful_shutdown():
+def test_ctrl_c_explains_how_to_continue() -> None:
+    with pytest.raises(Interrupted, match="The same command continues") as interruption, graceful_shutdown():
         raise KeyboardInterrupt
     assert interruption.value.exit_code == 130
 
@@ -515,9 +522,9 @@ def test_kills_at_random_moments_change_nothing(start: Start, uninterrupted: Pat
     words = ("tiny", "--out", out, *GROUPS_OF_TWO)
     kills = 0
     while kills < 10:
-        process, patience = start(*words), time.monotonic() + rng.uniform(0.5, 15)
-        if not kill_when(process, lambda end=patience: time.monotonic() > end):
-            # It was finished: begin again, since ten kills were promised.
+        process, kill_time = start(*words), time.monotonic() + rng.uniform(0.5, 15)
+        if not kill_when(process, lambda end=kill_time: time.monotonic() > end):
+            # It had finished: start over, to reach ten kills.
             assert_same_results(out, uninterrupted)
             out = tmp_path / f"bench{kills}"
             words = ("tiny", "--out", out, *GROUPS_OF_TWO)
@@ -529,7 +536,7 @@ def test_kills_at_random_moments_change_nothing(start: Start, uninterrupted: Pat
 
 
 @pytest.mark.slow
-def test_a_budget_stops_in_the_middle_and_the_next_one_goes_on(tmp_path: Path, capsys) -> None:
+def test_a_budget_stops_a_run_and_the_next_one_continues(tmp_path: Path, capsys) -> None:
     words = ["tiny_shared", "--steps", "60000", "--out", str(tmp_path), "--quiet"]
     budgets = 0
     while bench([*words, "--budget", "0.1"]) == 0 and "left" in capsys.readouterr().out:
@@ -540,11 +547,11 @@ def test_a_budget_stops_in_the_middle_and_the_next_one_goes_on(tmp_path: Path, c
     assert_each_run_once(tmp_path)
 
 
-def test_sigterm_ends_with_a_sentence_and_a_checkpoint(start: Start, tmp_path: Path) -> None:
+def test_sigterm_saves_a_checkpoint_and_prints_a_message(start: Start, tmp_path: Path) -> None:
     process = start("tiny_shared", "--steps", "10000000", "--eval-every", "1000000", "--out", tmp_path)
     assert wait_until(lambda: list(tmp_path.glob("groups/*/fleet-*/checkpoints/[0-9]*")), process)
     process.send_signal(signal.SIGTERM)
     output, _ = process.communicate(timeout=DEADLINE_SECONDS)
     assert process.returncode == 128 + signal.SIGTERM, output
     assert "Traceback" not in output
-    assert "Stopped; the same command goes on where it was." in output
+    assert "Stopped. The same command continues from here." in output

@@ -44,7 +44,7 @@ def test_sizes_and_a_few_numbers_read_from_the_paper() -> None:
 
 def test_the_main_table_has_every_dataset_with_a_deviation() -> None:
     table = tables()["main_table"]
-    assert set(table.rows) == set(tasks.datasets())
+    assert set(table.rows) == set(tasks.d4rl_datasets())
     assert all(n.std is not None and n.std >= 0 for n in table.numbers.values())
     assert {d: sum(domain_of(row) == d for row in table.rows) for d in DOMAINS} == DOMAINS
 

@@ -1,4 +1,4 @@
-"""Every suite is planned: its runs are as many as the paper says, and every name in it exists."""
+"""Plans of suites: numbers of runs, names, ids and groups."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from aspc import tasks
 from aspc.data import known_names
 from aspc.errors import AspcError
 from aspc.lab import suites
-from aspc.lab.engines.local import groups_to_run
-from aspc.lab.groups import Group, load_dataset, make_groups
+from aspc.lab.bench_folder import collect_groups
+from aspc.lab.dataset_files import find_dataset_files, load_dataset
+from aspc.lab.groups import RunGroup, make_groups
 from aspc.lab.paper_tables import tables
-from aspc.lab.plan import PlannedRun, files_of, make_plan, name_in_presets
+from aspc.lab.plan import PlannedRun, make_plan, preset_name
 from aspc.lab.suites.datasets import HANDS, MAZES, STUDY_ANTMAZE, STUDY_HANDS, STUDY_WALKERS
 
-# Runs of each suite: variants × datasets × seeds, counted by hand from the paper.
+# Runs per suite: variants × datasets × seeds, counted by hand from the paper.
 COUNTS = {
     "main_table": 6 * 39 * 4,
     "one_setting": 2 * (12 + 6) * 4 + 2 * 4 * 4,
@@ -59,23 +60,23 @@ def plan_of(*names: str, **changes):
 def test_counts_and_names(name: str) -> None:
     plan = plan_of(name)
     assert len(plan.runs) == COUNTS[name]
-    assert plan.left_out == ()
+    assert plan.missing_datasets == ()
     known = {*known_names(), *STUDY_FILES}
     for run in plan.runs.values():
         assert run.dataset in known
-    # Each algorithm is made with its settings: one that does not exist, or is of another type, is an error.
+    # Creating an algorithm checks the names and types of its settings.
     for run in {(r.algo, r.bc, str(r.settings)): r for r in plan.runs.values()}.values():
         run.algorithm()
         assert run.train_options().steps == run.steps
 
 
-def test_every_suite_is_counted() -> None:
+def test_every_suite_has_a_count() -> None:
     compound = {name for name in suites.names() if suites.get(name).parts}
     own = {name for name in suites.names() if name.startswith("tiny")}
     assert set(suites.names()) - compound - own - {"locomotion"} == set(COUNTS)
 
 
-def test_the_papers_tables_have_the_labels_and_datasets_of_their_suites() -> None:
+def test_suites_match_the_labels_and_datasets_of_the_papers_tables() -> None:
     for name, table in tables().items():
         (block,) = suites.get(name).blocks
         assert {variant.label for variant in block.variants} == set(table.variants)
@@ -83,7 +84,7 @@ def test_the_papers_tables_have_the_labels_and_datasets_of_their_suites() -> Non
             assert set(block.datasets) == set(table.rows)
 
 
-def test_suites_that_look_at_the_main_tables_runs_share_them() -> None:
+def test_suites_share_runs_with_the_main_table() -> None:
     main = set(plan_of("main_table").runs)
     for name in ("alpha_curves", "alpha_by_quality", "alpha_by_task", "performance_curves", "case_study"):
         assert set(plan_of(name).runs) <= main, name
@@ -102,15 +103,15 @@ def test_suites_that_look_at_the_main_tables_runs_share_them() -> None:
         ("robust_critic", "wPC with RC"),
         ("robust_critic", "ASPC with RC"),
     }
-    # Timed runs train alone, so they are others.
+    # Timed runs train alone, so they are not shared.
     assert not main & set(plan_of("runtime").runs)
     whole = plan_of("paper")
     assert len(whole.runs) == len({entry.run_id for entry in whole.entries}) < sum(COUNTS.values())
 
 
-def test_a_run_is_named_by_what_it_is() -> None:
+def test_run_ids_depend_on_what_affects_results() -> None:
     run = PlannedRun("aspc", "hopper-medium-v2", 0, 1_000_000)
-    # Written down: results that were published are found by this name.
+    # Fixed: published results use this id.
     assert run.run_id == "082e70a1a2dfcf73"
     assert run.run_id in plan_of("main_table").runs
     others = [
@@ -125,19 +126,19 @@ def test_a_run_is_named_by_what_it_is() -> None:
         PlannedRun("aspc", "hopper-medium-v2", 0, 1_000_000, scale_of="0"),
     ]
     assert len({run.run_id, *(other.run_id for other in others)}) == len(others) + 1
-    # How it is logged and saved is no part of it.
+    # Options for logging and checkpoints do not affect the id.
     same = PlannedRun("aspc", "hopper-medium-v2", 0, 1_000_000, options={"checkpoint_every": 1000, "log_every": 500})
     assert same.run_id == run.run_id
 
 
-def test_presets_are_resolved_for_each_dataset() -> None:
+def test_presets_are_resolved_per_dataset() -> None:
     plan = plan_of("main_table", only=["IQL", "hopper-medium-v2", "halfcheetah-expert-v2"])
     settings = {run.dataset: run.settings for run in plan.runs.values()}
     assert settings["hopper-medium-v2"]["deterministic"] is True
     assert settings["halfcheetah-expert-v2"]["beta"] == 6.0
-    assert name_in_presets("hopper-medium") == "hopper-medium-v2"
-    assert name_in_presets("maze2d-umaze?steps=10") == "maze2d-umaze-v1"
-    # With and without ASPC differ in the scale alone.
+    assert preset_name("hopper-medium") == "hopper-medium-v2"
+    assert preset_name("maze2d-umaze?steps=10") == "maze2d-umaze-v1"
+    # With and without ASPC differ only in the scale.
     plan = plan_of("integrations", only=["IQL*", "hopper-medium-expert-v2"], seeds=1)
     (without,) = [run.settings for run in plan.runs.values() if run.algo == "iql"]
     (with_aspc,) = [run.settings for run in plan.runs.values() if run.algo == "iql+aspc"]
@@ -145,24 +146,24 @@ def test_presets_are_resolved_for_each_dataset() -> None:
     assert {f"base.{name}": value for name, value in without.items()} == with_aspc
 
 
-def test_a_needed_run_is_planned_even_if_it_was_not_asked_for() -> None:
+def test_needed_runs_are_planned_too() -> None:
     plan = plan_of("necessity", only=["converged", "hopper-medium-v2"], seeds=1)
     first, second = plan.runs.values()
     assert second.scale_of == first.run_id
     assert [(e.variant, e.run_id) for e in plan.entries] == [("converged", second.run_id), ("dynamic", first.run_id)]
 
 
-def test_changes_of_steps_seeds_and_evaluations() -> None:
+def test_steps_seeds_and_evaluations_can_be_overridden() -> None:
     plan = plan_of("main_table", steps=20_000, seeds=2, only=["ASPC", "hopper-*"])
     assert len(plan.runs) == 2 * 6
     assert {run.train_options().eval_every for run in plan.runs.values()} == {2_000}
     plan = plan_of("main_table", steps=20_000, only=["ASPC", "hopper-*"], options={"eval_every": 7_000})
     assert {run.train_options().eval_every for run in plan.runs.values()} == {7_000}
-    timed = plan_of("runtime", steps=20_000, seeds=1)  # the suite evaluates once, at the end
+    timed = plan_of("runtime", steps=20_000, seeds=1)  # the suite declares a single evaluation
     assert {run.train_options().eval_every for run in timed.runs.values()} == {20_000}
 
 
-def test_only_keeps_what_matches_and_says_what_does_not() -> None:
+def test_only_filters_runs_and_rejects_unknown_words() -> None:
     runs = plan_of("main_table", only=["td3_bc", "wPC", "*-human-v1"], seeds=1).runs.values()
     assert {run.algo for run in runs} == {"td3_bc", "wpc"}
     assert {run.dataset for run in runs} == {f"{hand}-human-v1" for hand in HANDS}
@@ -170,14 +171,14 @@ def test_only_keeps_what_matches_and_says_what_does_not() -> None:
         plan_of("main_table", only=["hoper-medium-v2"])
 
 
-def test_five_tasks_share_an_ogbench_file(tmp_path: Path) -> None:
+def test_ogbench_tasks_share_a_file(tmp_path: Path) -> None:
     for name in ("antmaze-large-navigate-v0.npz", "antmaze-large-navigate-v0-val.npz", "cube_single_play-v0.npz"):
         (tmp_path / name).touch()
-    found = files_of(tmp_path)
+    found = find_dataset_files(tmp_path)
     tasks = [f"antmaze-large-navigate-singletask-task{i}-v0" for i in range(1, 6)]
     assert {found[name].name for name in tasks} == {"antmaze-large-navigate-v0.npz"}
     assert found["cube-single-play-singletask-v0"].name == "cube_single_play-v0.npz"
-    assert len(found) == 2 * 6  # the default task too, and nothing for the validation file
+    assert len(found) == 2 * 6  # with the default task; the validation file has none
     plan = make_plan(suites.expand(["ogbench"]), data=found, seeds=1, only=["antmaze-large-*", "ASPC"])
     files = {member.file for group in make_groups(plan, plan.runs, 8, found) for member in group.members}
     assert files == {str(found[tasks[0]])}
@@ -185,27 +186,27 @@ def test_five_tasks_share_an_ogbench_file(tmp_path: Path) -> None:
     assert {run.dataset for run in every.runs.values()} == {name for name in found if "-task" in name}
 
 
-def test_files_are_datasets_by_their_names(tmp_path: Path) -> None:
+def test_files_are_found_by_dataset_name(tmp_path: Path) -> None:
     for name in ("hopper_medium-v2.hdf5", "walker2d-expert.npz", "notes.txt"):
         (tmp_path / name).touch()
-    found = files_of(tmp_path)
+    found = find_dataset_files(tmp_path)
     assert set(found) == {"hopper-medium-v2", "walker2d-expert"}
     plan = make_plan(suites.expand(["locomotion"]), data=found)
     assert {run.dataset for run in plan.runs.values()} == set(found)
     assert len(plan.runs) == 6 * 2 * 4
     (tmp_path / "hopper-medium-v2.hdf5").touch()
-    with pytest.raises(AspcError, match="both named hopper-medium-v2"):
-        files_of(tmp_path)
+    with pytest.raises(AspcError, match="Duplicate dataset hopper-medium-v2"):
+        find_dataset_files(tmp_path)
     with pytest.raises(AspcError, match="--data"):
         make_plan(suites.expand(["locomotion"]))
     with pytest.raises(AspcError, match="--data"):
         make_plan(suites.expand(["study_integrations"]))
     partly = make_plan(suites.expand(["study_ablations"]), data={"hopper-medium": Path("x")})
     assert {run.dataset for run in partly.runs.values()} == {"hopper-medium", *MAZES}
-    assert len(partly.left_out) == 8
+    assert len(partly.missing_datasets) == 8
 
 
-def test_a_file_with_a_benchmarks_name_has_d4rls_transitions(tmp_path: Path) -> None:
+def test_a_file_with_a_d4rl_name_has_d4rl_transitions(tmp_path: Path) -> None:
     arrays = {
         "observations": np.zeros((4, 11)),
         "actions": np.full((4, 3), 0.5),
@@ -217,43 +218,43 @@ def test_a_file_with_a_benchmarks_name_has_d4rls_transitions(tmp_path: Path) -> 
     np.savez(tmp_path / "logs.npz", **arrays)
     d4rls, own = (load_dataset(name, str(tmp_path / "logs.npz")) for name in ("hopper-medium-v2", "my-logs"))
     assert (d4rls.name, d4rls.env, own.name, own.env) == ("hopper-medium-v2", "hopper-medium-v2", "my-logs", None)
-    assert len(d4rls.transitions().rewards) == 2  # rows that a timeout cut are dropped, whatever came next
+    assert len(d4rls.transitions().rewards) == 2  # D4RL drops rows at timeouts
     assert len(own.transitions().rewards) == 4
 
 
-def test_what_is_timed_runs_in_turn(tmp_path: Path) -> None:
+def test_timed_groups_are_interleaved(tmp_path: Path) -> None:
     plan = plan_of(
         "runtime", "alpha0", only=["halfcheetah-medium*", "hopper-medium-v2", "ASPC", "TD3+BC", "alpha0*"], seeds=2
     )
-    groups = groups_to_run(tmp_path, plan, list(plan.runs), 10, ALL_FILES)
+    groups = collect_groups(tmp_path, plan, list(plan.runs), 10, ALL_FILES)
     timed = [(g.members[0].run.seed, g.members[0].variant) for g in groups if g.alone]
     assert timed == [(0, "ASPC"), (0, "TD3+BC"), (1, "ASPC"), (1, "TD3+BC")]
-    assert [g.alone for g in groups] == [True] * 4 + [False] * (len(groups) - 4)  # suites stay in order
+    assert [g.alone for g in groups] == [True] * 4 + [False] * (len(groups) - 4)  # the suites stay in order
     assert len(groups) > 4
 
 
-def test_groups_are_programs_of_at_most_the_size_with_seeds_together() -> None:
+def test_groups_share_a_program_up_to_the_size() -> None:
     plan = plan_of("alpha0", "runtime", only=["*-medium-v2", "maze2d-*", "ASPC", "alpha0*"])
     groups = make_groups(plan, plan.runs, 10, ALL_FILES)
     assert sorted(run_id for group in groups for run_id in group.run_ids) == sorted(plan.runs)
     for group in groups:
-        families = {tasks.datasets()[m.run.dataset].family for m in group.members}
+        families = {tasks.d4rl_datasets()[m.run.dataset].family for m in group.members}
         assert len({(f.observation_size, f.action_size) for f in families}) == 1
         assert len(group.members) <= (1 if group.members[0].run.alone else 10)
-    # alpha0 is a number of the run: runs that differ in it share a program.
+    # Runs that differ in alpha0 share a program.
     assert max(len({m.run.settings.get("base.alpha") for m in group.members}) for group in groups) == 3
     assert len(groups) == 4 + 3 + 2 + 4  # timed; 24 runs of 17/6, 12 of 11/3, 36 of Maze2d's 4/2
     for group in groups:
-        assert Group.from_json(group.to_json()) == group
+        assert RunGroup.from_json(group.to_json()) == group
 
 
-def test_a_group_says_where_its_files_are() -> None:
+def test_groups_name_their_files() -> None:
     plan = plan_of("study_main", only=["ASPC", "hopper-medium", "maze2d-umaze"], seeds=1)
     files = {m.run.dataset: m.file for g in make_groups(plan, plan.runs, 4, ALL_FILES) for m in g.members}
     assert files == {"hopper-medium": "/data/hopper-medium.hdf5", "maze2d-umaze": None}
 
 
-def test_a_suites_name_is_its_own() -> None:
+def test_suite_names_are_unique_and_checked() -> None:
     with pytest.raises(AspcError, match="already registered"):
         suites.register(suites.Suite("main_table", "", ""))
     with pytest.raises(AspcError, match="main_table"):

@@ -1,4 +1,4 @@
-"""A real Ray cluster of three nodes on loopback: a suite is run while one of them is killed."""
+"""The Ray engine on a real cluster of three nodes on loopback, one of which is killed."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ import pytest
 from same import assert_each_run_once, assert_same_results
 
 from aspc.errors import AspcError, DiskFailure
+from aspc.interrupts import Interrupted
 from aspc.lab import results, suites
-from aspc.lab.engines.ray import RayEngine, lost_when_stopped, unpack
+from aspc.lab.engines.ray import RayEngine, exit_when_interrupted, unpack
 from aspc.lab.groups import make_groups
 from aspc.lab.plan import make_plan
-from aspc.training.trainer import Interrupted
 
 ray = pytest.importorskip("ray", reason="needs Ray: pip install 'aspc[ray]'")
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own
 
 Start = Callable[..., "subprocess.Popen[str]"]
-PATIENCE = 1200
+TIMEOUT_SECONDS = 1200
 LOOPBACK = "127.0.0.2"  # Ray replaces 127.0.0.1 by an address that others can reach
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
-    """A head that trains nothing and two workers with one core each."""
+    """A head without cores and two workers with one core each."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     from ray.cluster_utils import Cluster
 
@@ -56,26 +56,26 @@ def cluster() -> Iterator[Any]:
         cluster.shutdown()
 
 
-def at_work(cluster: Any, group: Path) -> tuple[Any, int] | None:
-    """The process that has a group's lock open, and its node; None where the group has ended meanwhile."""
+def find_worker(cluster: Any, group: Path) -> tuple[Any, int] | None:
+    """Return the node and the process that hold a group's lock, or None if the group has ended."""
     for process in Path("/proc").glob("[0-9]*"):
         try:
             opened = [os.readlink(link) for link in (process / "fd").iterdir()]
             parent = int((process / "stat").read_text().rpartition(")")[2].split()[1])
         except (OSError, PermissionError):
-            continue  # it is gone, or not ours
+            continue  # the process has ended, or is not ours
         for node in cluster.list_all_nodes():
             if str(group / ".group.lock") in opened and node.all_processes["raylet"][0].process.pid == parent:
                 return node, int(process.name)
     return None
 
 
-def caught_at_work(cluster: Any, bench: Path) -> tuple[Any, int, Path] | None:
-    """A node in the middle of a group that has saved a checkpoint; the process that trains it now stands still."""
-    with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # what has ended in the middle of this
+def pause_worker(cluster: Any, bench: Path) -> tuple[Any, int, Path] | None:
+    """Stop a process that has saved a checkpoint of a group; return its node, the process and the group's folder."""
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # the process can end meanwhile
         for checkpoint in bench.glob("groups/*/fleet-*/checkpoints/[0-9]*"):
             group = checkpoint.parents[2]
-            if (found := at_work(cluster, group)) is not None:
+            if (found := find_worker(cluster, group)) is not None:
                 node, process = found
                 os.kill(process, signal.SIGSTOP)
                 if not (bench / "runs" / f"{group.name}.parquet").exists():
@@ -84,34 +84,36 @@ def caught_at_work(cluster: Any, bench: Path) -> tuple[Any, int, Path] | None:
     return None
 
 
-@pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks for the process in /proc")
-def test_a_node_is_killed_and_every_run_is_finished_once(
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds the process in /proc")
+def test_every_run_finishes_once_although_a_node_is_killed(
     cluster: Any, start: Start, uninterrupted: Path, tmp_path: Path
 ) -> None:
     words = ("tiny", "--out", tmp_path, "--group-size", "2", "--engine", "ray", "--address", cluster.address)
     process = start(*words)
-    began = time.monotonic()
-    while (caught := caught_at_work(cluster, tmp_path)) is None:
+    start_time = time.monotonic()
+    while (caught := pause_worker(cluster, tmp_path)) is None:
         assert process.poll() is None, process.communicate()
-        assert time.monotonic() < began + PATIENCE
+        assert time.monotonic() < start_time + TIMEOUT_SECONDS
         time.sleep(0.01)
     node, worker, group = caught
-    begun = {path: path.read_bytes() for path in group.glob("fleet-*/config.json")}
+    configs = {path: path.read_bytes() for path in group.glob("fleet-*/config.json")}
     cluster.remove_node(node, allow_graceful=False)  # SIGKILL
-    with contextlib.suppress(ProcessLookupError):  # a process that stands still does not see that its node is gone
+    with contextlib.suppress(ProcessLookupError):  # a stopped process does not notice that its node is lost
         os.kill(worker, signal.SIGKILL)
-    assert not (tmp_path / "runs" / f"{group.name}.parquet").exists()  # it was in the middle
-    output, _ = process.communicate(timeout=PATIENCE)
+    assert not (tmp_path / "runs" / f"{group.name}.parquet").exists()  # the group was not finished
+    output, _ = process.communicate(timeout=TIMEOUT_SECONDS)
     assert process.returncode == 0, output
-    assert {path: path.read_bytes() for path in group.glob("fleet-*/config.json")} == begun  # it went on
+    assert {path: path.read_bytes() for path in group.glob("fleet-*/config.json")} == configs  # the group continued
     assert_same_results(tmp_path, uninterrupted)
     assert_each_run_once(tmp_path)
 
 
-def test_results_come_back_where_storage_is_not_shared(cluster: Any, start: Start, uninterrupted: Path, tmp_path: Path):
+def test_results_are_transferred_without_shared_storage(
+    cluster: Any, start: Start, uninterrupted: Path, tmp_path: Path
+):
     address = ("--engine", "ray", "--address", cluster.address, "--no-shared-storage")
     process = start("tiny", "--only", "BC", "--group-size", "2", "--out", tmp_path / "here", *address)
-    output, _ = process.communicate(timeout=PATIENCE)
+    output, _ = process.communicate(timeout=TIMEOUT_SECONDS)
     assert process.returncode == 0, output
     found, expected = results.read(tmp_path / "here").runs, results.read(uninterrupted).runs
     assert (
@@ -122,18 +124,18 @@ def test_results_come_back_where_storage_is_not_shared(cluster: Any, start: Star
         assert (tmp_path / "here" / row.folder / "policy" / row.run_id).is_dir()
 
 
-def test_files_that_are_not_a_groups_own_are_refused(tmp_path: Path) -> None:
+def test_foreign_files_are_rejected(tmp_path: Path) -> None:
     plan = make_plan(suites.expand(["tiny_shared"]))
     (group,) = make_groups(plan, plan.runs, 2, {})
     own = f"groups/{group.group_id}"
     unpack(tmp_path, group, {f"runs/{group.group_id}.parquet": b"1", f"{own}/fleet-1/result.json": b"2"})
     assert (tmp_path / own / "fleet-1" / "result.json").read_bytes() == b"2"
     for name in ("runs/another.parquet", f"{own}/../other/x", "/etc/passwd", f"{own}-2/x"):
-        with pytest.raises(AspcError, match="not its own"):
+        with pytest.raises(AspcError, match="does not belong to it"):
             unpack(tmp_path, group, {name: b""})
 
 
-def test_a_full_disk_is_no_failure_of_a_run_and_a_stop_is_a_lost_machine(tmp_path: Path, monkeypatch) -> None:
+def test_disk_failures_stop_the_bench_and_interrupts_end_the_worker(tmp_path: Path, monkeypatch) -> None:
     class Task(Exception):
         cause: Exception = DiskFailure("The disk is full.")
 
@@ -149,17 +151,17 @@ def test_a_full_disk_is_no_failure_of_a_run_and_a_stop_is_a_lost_machine(tmp_pat
         engine._running[task] = "group"
         if isinstance(cause, DiskFailure):
             with pytest.raises(DiskFailure, match="disk is full"):
-                engine._ended(task)
+                engine._collect(task)
         else:
-            assert engine._ended(task).error == "ValueError: a bug"
-    left = []
-    monkeypatch.setattr(os, "_exit", left.append)
-    with lost_when_stopped():
+            assert engine._collect(task).error == "ValueError: a bug"
+    exit_codes: list[int] = []
+    monkeypatch.setattr(os, "_exit", exit_codes.append)
+    with exit_when_interrupted():
         raise Interrupted("Stopped.", signal.SIGTERM)
-    assert left == [143]
+    assert exit_codes == [143]
 
 
-def test_jax_does_not_warn_of_the_processes_that_ray_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jax_does_not_warn_about_forks_of_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import subprocess
     import sys
     import warnings
@@ -168,7 +170,7 @@ def test_jax_does_not_warn_of_the_processes_that_ray_starts(tmp_path: Path, monk
     import ray
 
     def start_processes(**_: Any) -> None:
-        """As Ray does: with something to do between fork and exec, so that JAX sees a fork."""
+        """Start a process with a preexec function, as Ray does, so that JAX notices the fork."""
         subprocess.run([sys.executable, "-c", ""], preexec_fn=lambda: None, check=True)
         raise ConnectionError("enough")
 
@@ -181,6 +183,6 @@ def test_jax_does_not_warn_of_the_processes_that_ray_starts(tmp_path: Path, monk
     assert [str(warning.message) for warning in seen if "fork" in str(warning.message)] == []
 
 
-def test_a_cluster_that_is_not_there_is_a_sentence(tmp_path: Path) -> None:
+def test_an_unreachable_cluster_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(AspcError, match="No Ray cluster"):
         RayEngine(tmp_path, "127.0.0.1:1")

@@ -1,4 +1,4 @@
-"""The results format: what goes in comes out, and what is wrong is said in one sentence."""
+"""The results format: round trips, merging, and errors for invalid files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import pytest
 from aspc.__main__ import main
 from aspc.errors import AspcError
 from aspc.lab import results
-from aspc.lab.engines.local import known_runs
+from aspc.lab.recorded_runs import read_recorded_runs
+from aspc.lab.results import parquet
 
 pa = pytest.importorskip("pyarrow", reason="the extra [tables] is not installed")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -43,7 +44,7 @@ def replace_column(path: Path, name: str, values: Any) -> None:
     pq.write_table(table.set_column(table.column_names.index(name), name, pa.array(values)), path)
 
 
-def test_what_is_written_is_read(tmp_path: Path) -> None:
+def test_write_part_round_trip(tmp_path: Path) -> None:
     results.write_part(tmp_path, "p1", [run_row(score_best=float("nan"))], curve_rows())
     found = results.read(tmp_path)
     (row,) = found.runs.to_dict("records")
@@ -57,26 +58,26 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert set(found.curves.columns) == set(results.CURVES)
 
 
-def test_a_folder_of_folders_of_results_is_all_of_them(tmp_path: Path) -> None:
-    """A part that is called as a table is no folder of results."""
+def test_subfolders_are_read(tmp_path: Path) -> None:
+    """A part with the name of a table is not a folder of results."""
     results.write_part(tmp_path / "a", "runs", [run_row("a")], curve_rows("a"))
     results.write_part(tmp_path / "b", "p", [run_row("b")], curve_rows("b"))
     results.merge([tmp_path / "b"], tmp_path / "merged")
     (tmp_path / "other").mkdir()
-    assert [p.name for p in results.result_folders(tmp_path)] == ["a", "b", "merged"]
-    assert results.result_folders(tmp_path / "a") == [tmp_path / "a"]
+    assert [p.name for p in results.find_result_folders(tmp_path)] == ["a", "b", "merged"]
+    assert results.find_result_folders(tmp_path / "a") == [tmp_path / "a"]
     found = results.read(tmp_path)
     assert list(found.runs["run_id"]) == ["a", "b"]
     assert list(found.curves["run_id"]) == ["a", "a", "b", "b"]
-    assert len(results.all_tables_of_runs([tmp_path])) == 3
+    assert len(results.find_run_tables([tmp_path])) == 3
 
 
-def test_settings_that_are_no_number_are_strict_json(tmp_path: Path) -> None:
+def test_nan_in_settings_is_strict_json(tmp_path: Path) -> None:
     results.write_part(tmp_path, "p1", [run_row(config={"scale": {"target": float("nan")}})], curve_rows())
     assert list(results.read(tmp_path).runs["config"]) == ['{"scale": {"target": "nan"}}']
 
 
-def test_done_beats_failed_then_the_newest_and_curves_follow_the_run(tmp_path: Path) -> None:
+def test_duplicates_prefer_done_then_newest_with_their_curves(tmp_path: Path) -> None:
     late, early = "2026-02-02T00:00:00Z", "2026-01-01T00:00:00Z"
     results.write_part(tmp_path, "p1", [run_row(finished=early)], curve_rows(score=1.0))
     results.write_part(tmp_path, "p2", [run_row(finished=late, score_last=60.0)], curve_rows(score=2.0))
@@ -87,18 +88,18 @@ def test_done_beats_failed_then_the_newest_and_curves_follow_the_run(tmp_path: P
     assert list(found.curves["score"]) == [2.0, 2.0]
 
 
-def test_merging_loses_nothing_that_was_merged_before(tmp_path: Path) -> None:
+def test_merge_refuses_to_lose_runs(tmp_path: Path) -> None:
     for name in ("a", "b"):
         results.write_part(tmp_path / name, "p", [run_row(name)], curve_rows(name))
     results.merge([tmp_path / "a"], tmp_path / "all")
-    with pytest.raises(AspcError, match=r"runs\.parquet has 1 runs that would be lost; name .*all among the folders"):
+    with pytest.raises(AspcError, match=r"runs\.parquet has 1 runs that would be lost. Include .*all in the folders"):
         results.merge([tmp_path / "b"], tmp_path / "all")
     assert list(results.read(tmp_path / "all").runs["run_id"]) == ["a"]
     results.merge([tmp_path / "all", tmp_path / "b"], tmp_path / "all")
     assert list(results.read(tmp_path / "all").runs["run_id"]) == ["a", "b"]
 
 
-def test_runs_made_again_with_other_scores_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_duplicates_with_different_scores_give_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     row = run_row(data_fingerprint="same")
     results.write_part(tmp_path / "a", "p", [row], [])
     results.write_part(tmp_path / "b", "p", [{**row, "finished": "2026-01-02T00:00:00Z"}], [])
@@ -107,14 +108,14 @@ def test_runs_made_again_with_other_scores_are_said(tmp_path: Path, capsys: pyte
     results.write_part(tmp_path / "c", "p", [{**row, "score_last": 51.0, "finished": "2025-01-01T00:00:00Z"}], [])
     found = results.read(tmp_path / "a", tmp_path / "b", tmp_path / "c")
     assert capsys.readouterr().err == (
-        "warning: 1 runs are there more than once, with other scores, and the newest counts.\n"
+        "warning: 1 runs exist more than once with different scores; the newest is used.\n"
     )
     assert found.runs["score_last"].tolist() == [50.0]
-    known = known_runs([tmp_path / name for name in "acb"])
-    assert known["a"].finished == "2026-01-02T00:00:00Z"  # a bench goes by the same one
+    recorded = read_recorded_runs([tmp_path / name for name in "acb"])
+    assert recorded["a"].finished == "2026-01-02T00:00:00Z"  # a bench uses the same one
 
 
-def test_merging_parts_and_merged_folders_changes_nothing(tmp_path: Path) -> None:
+def test_merge_is_idempotent(tmp_path: Path) -> None:
     results.write_part(tmp_path / "x", "p", [run_row("a"), run_row("b", seed=1)], curve_rows("a") + curve_rows("b"))
     results.write_part(tmp_path / "y", "p", [run_row("c", seed=2)], [])
     merged = results.merge([tmp_path / "x", tmp_path / "y"], tmp_path / "m")
@@ -126,16 +127,16 @@ def test_merging_parts_and_merged_folders_changes_nothing(tmp_path: Path) -> Non
     assert results.read(tmp_path / "m").runs.equals(merged.runs)
 
 
-def test_a_run_has_a_place_in_every_suite_that_looks_at_it(tmp_path: Path) -> None:
+def test_a_run_has_an_entry_in_each_of_its_suites(tmp_path: Path) -> None:
     results.write_part(tmp_path, "p", [run_row("a"), run_row("b", seed=1)], [])
     results.write_entries(tmp_path, "necessity", [("necessity", "dynamic", "a"), ("necessity", "dynamic", "unknown")])
     results.merge([tmp_path], tmp_path / "m")
     for found in (results.read(tmp_path), results.read(tmp_path / "m"), results.read(tmp_path, tmp_path / "m")):
-        places = found.entries[["suite", "variant", "run_id"]].to_numpy().tolist()
-        assert places == [["necessity", "dynamic", "a"], ["table1", "ASPC", "a"], ["table1", "ASPC", "b"]]
+        entries = found.entries[["suite", "variant", "run_id"]].to_numpy().tolist()
+        assert entries == [["necessity", "dynamic", "a"], ["table1", "ASPC", "a"], ["table1", "ASPC", "b"]]
 
 
-def test_results_of_an_older_version_have_no_fingerprint_and_are_read(tmp_path: Path, capsys: Any) -> None:
+def test_files_without_fingerprints_are_read(tmp_path: Path, capsys: Any) -> None:
     results.write_part(tmp_path / "old", "p", [run_row()], curve_rows())
     path = tmp_path / "old" / "runs" / "p.parquet"
     pq.write_table(pq.read_table(path).drop_columns(["data_fingerprint"]), path)
@@ -148,31 +149,31 @@ def test_results_of_an_older_version_have_no_fingerprint_and_are_read(tmp_path: 
 
 
 @pytest.mark.parametrize("command", ["results", "report"])
-def test_runs_on_different_data_are_warned_of(
+def test_runs_on_different_data_give_a_warning(
     tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
     rows = [run_row("a", data_fingerprint="f1"), run_row("b", seed=1, data_fingerprint="f1")]
     results.write_part(tmp_path / "x", "p", [*rows, run_row("w", dataset="walker2d", data_fingerprint="f3")], [])
-    failed = run_row("w", dataset="walker2d", status="failed", data_fingerprint="f4")  # its data was mended since
+    failed = run_row("w", dataset="walker2d", status="failed", data_fingerprint="f4")  # its data was fixed since
     results.write_part(tmp_path / "y", "p", [run_row("c", seed=2, data_fingerprint="f2"), failed], [])
     results.write_part(tmp_path / "z", "p", [run_row("a", data_fingerprint="f2")], [])
-    if command == "report":  # no further than reading
+    if command == "report":  # stop after reading
         content = pytest.importorskip("aspc.lab.report.content")
         monkeypatch.setattr(content, "build", lambda *_: (_ for _ in ()).throw(AspcError("Enough.")))
 
-    def said(*folders: str) -> str:
+    def read_warnings(*folders: str) -> str:
         main([command, *(str(tmp_path / folder) for folder in folders)])
         return "".join(line for line in capsys.readouterr().err.splitlines(keepends=True) if "warning" in line)
 
-    assert said("x") == said("y") == ""
-    of_data = "warning: not all runs on hopper-medium-v2 were trained on the same data"
-    assert said("x", "y").startswith(f"{of_data}, as their data_fingerprint says; keep")
-    both = said("x", "z")
-    assert both.startswith(of_data)
-    assert "(1 runs are there with both, and the newest counts)" in both
+    assert read_warnings("x") == read_warnings("y") == ""
+    expected = "warning: not all runs on hopper-medium-v2 used the same data (see data_fingerprint)"
+    assert read_warnings("x", "y").startswith(f"{expected}. Read")
+    both = read_warnings("x", "z")
+    assert both.startswith(expected)
+    assert "(1 runs exist with both; the newest is used)" in both
 
 
-def test_a_part_without_its_runs_does_not_exist_yet(tmp_path: Path) -> None:
+def test_curves_without_runs_are_ignored(tmp_path: Path) -> None:
     results.write_part(tmp_path, "p1", [run_row()], curve_rows())
     results.write_part(tmp_path, "p2", [run_row("b")], curve_rows("b"))
     (tmp_path / "runs" / "p2.parquet").unlink()
@@ -188,19 +189,19 @@ def test_a_part_without_its_runs_does_not_exist_yet(tmp_path: Path) -> None:
         ([run_row()], curve_rows("b"), "not among its runs"),
     ],
 )
-def test_bad_rows_are_not_written(tmp_path: Path, runs: list[Any], curves: list[Any], words: str) -> None:
+def test_invalid_rows_are_rejected(tmp_path: Path, runs: list[Any], curves: list[Any], words: str) -> None:
     with pytest.raises(AspcError, match=words):
         results.write_part(tmp_path, "p", runs, curves)
     assert not list(tmp_path.rglob("runs/*.parquet"))
 
 
 @pytest.mark.parametrize("name", ["../p", "a/b", "", ".hidden"])
-def test_a_part_stays_in_its_folder(tmp_path: Path, name: str) -> None:
-    with pytest.raises(AspcError, match="cannot name a part"):
+def test_invalid_part_names_are_rejected(tmp_path: Path, name: str) -> None:
+    with pytest.raises(AspcError, match="Invalid name"):
         results.write_part(tmp_path, name, [run_row()], [])
 
 
-def damage_cut(path: Path) -> None:
+def damage_truncate(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-20])
 
 
@@ -225,13 +226,13 @@ def damage_null(path: Path) -> None:
 
 
 def damage_text(path: Path) -> None:
-    replace_column(path, "config", ["x" * (results.LONGEST_TEXT + 1)])
+    replace_column(path, "config", ["x" * (parquet.MAX_CELL_LENGTH + 1)])
 
 
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
-        (damage_cut, "not a whole Parquet file"),
+        (damage_truncate, "not a complete Parquet file"),
         (damage_version, "format 2 and this version reads format 1"),
         (damage_columns, "lacks the columns algo, seed"),
         (damage_type, "'score_last' must hold numbers"),
@@ -240,24 +241,24 @@ def damage_text(path: Path) -> None:
         (damage_text, "more than 4,000,000 characters"),
     ],
 )
-def test_bad_files_end_in_a_sentence(tmp_path: Path, capsys: Any, damage: Any, words: str) -> None:
+def test_invalid_files_give_one_line_errors(tmp_path: Path, capsys: Any, damage: Any, words: str) -> None:
     results.write_part(tmp_path, "good", [run_row("b")], curve_rows("b"))
     results.write_part(tmp_path, "bad", [run_row()], curve_rows())
     damage(tmp_path / "runs" / "bad.parquet")
     assert main(["results", str(tmp_path)]) == 2
-    said = capsys.readouterr().err
-    assert words in said
-    assert "bad.parquet" in said
-    assert said.count("\n") == 1
+    message = capsys.readouterr().err
+    assert words in message
+    assert "bad.parquet" in message
+    assert message.count("\n") == 1
 
 
-def test_a_flipped_bit_is_noticed(tmp_path: Path) -> None:
+def test_flipped_bits_are_detected(tmp_path: Path) -> None:
     results.write_part(tmp_path, "p", [run_row()], curve_rows())
     path = tmp_path / "curves" / "p.parquet"
-    whole = path.read_bytes()
-    # Bit by bit through the first pages: either the checksum or the decoder must notice; never another value.
-    for at in range(4, 400, 7):
-        path.write_bytes(whole[:at] + bytes([whole[at] ^ 0x10]) + whole[at + 1 :])
+    content = path.read_bytes()
+    # The checksum or the decoder must detect each flipped bit; no other value may be read.
+    for i in range(4, 400, 7):
+        path.write_bytes(content[:i] + bytes([content[i] ^ 0x10]) + content[i + 1 :])
         try:
             scores = list(results.read(tmp_path).curves["score"])
         except AspcError:
@@ -265,19 +266,15 @@ def test_a_flipped_bit_is_noticed(tmp_path: Path) -> None:
         assert scores == [50.0, 100.0]
 
 
-def test_absurd_numbers_of_rows_are_refused_before_memory_is_taken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_many_rows_are_rejected_before_allocation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     results.write_part(tmp_path, "p", [run_row()], curve_rows())
-    monkeypatch.setattr(results, "MOST_ROWS", 1)
+    monkeypatch.setattr(parquet, "MAX_ROWS", 1)
     with pytest.raises(AspcError, match=r"curves/p.parquet claims 2 rows"):
         results.read(tmp_path)
 
 
-def test_texts_that_are_small_on_disk_and_huge_in_memory_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(results, "MOST_TEXT", 100_000)
+def test_compressed_text_that_is_huge_in_memory_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parquet, "MAX_COLUMN_LENGTH", 100_000)
     config = "x" * 1000
     results.write_part(tmp_path, "p", [run_row(str(i), config=config) for i in range(200)], [])
     assert (tmp_path / "runs" / "p.parquet").stat().st_size < 20_000
@@ -286,7 +283,7 @@ def test_texts_that_are_small_on_disk_and_huge_in_memory_are_refused(
 
 
 @pytest.mark.parametrize(("made", "words"), [(False, "no folder of results"), (True, "holds no results")])
-def test_no_results(tmp_path: Path, made: bool, words: str) -> None:
+def test_missing_results_are_an_error(tmp_path: Path, made: bool, words: str) -> None:
     folder = tmp_path / "none"
     if made:
         folder.mkdir()
@@ -294,13 +291,13 @@ def test_no_results(tmp_path: Path, made: bool, words: str) -> None:
         results.read(folder)
 
 
-def test_the_command_prints_merges_and_exports(tmp_path: Path, capsys: Any) -> None:
+def test_results_command_prints_merges_and_exports(tmp_path: Path, capsys: Any) -> None:
     failed = run_row("b", seed=1, status="failed", score_last=None, error="out of memory\nmore")
     results.write_part(tmp_path / "r", "p", [run_row(), failed], curve_rows())
     assert main(["results", str(tmp_path / "r"), "--out", str(tmp_path / "m"), "--csv", str(tmp_path / "c")]) == 0
-    said = capsys.readouterr().out
-    assert "2 runs (1 done, 1 failed), 1 datasets" in said
-    assert "failed: b: out of memory" in said
+    output = capsys.readouterr().out
+    assert "2 runs (1 done, 1 failed), 1 datasets" in output
+    assert "failed: b: out of memory" in output
     assert len(results.read(tmp_path / "m").runs) == 2
     head, *rows = (tmp_path / "c" / "runs.csv").read_text().splitlines()
     assert head.startswith("schema_version,run_id,suite,variant")
@@ -308,7 +305,7 @@ def test_the_command_prints_merges_and_exports(tmp_path: Path, capsys: Any) -> N
     assert (tmp_path / "c" / "curves.csv").read_text().count("\n") == 3
 
 
-def test_text_in_an_exported_csv_is_never_a_formula(tmp_path: Path, capsys: Any) -> None:
+def test_csv_export_escapes_formulas(tmp_path: Path, capsys: Any) -> None:
     cells = ["=cmd|' /C calc'!A0", "+1+cmd", "-2+cmd", "@SUM(A1)", "\t=1", "\r=1", "a\r=1"]
     rows = [run_row(f"r{i}", variant=cell, error=cell, status="failed") for i, cell in enumerate(cells)]
     kept = ["-5", "+1.5e3", "-inf", "plain", "a=b"]
@@ -328,9 +325,7 @@ def test_text_in_an_exported_csv_is_never_a_formula(tmp_path: Path, capsys: Any)
         assert f"'{cells[0]}" in {row["variant"] for row in csv.DictReader(file)}
 
 
-def test_the_command_averages_runs_of_one_length_and_counts_a_shared_run_in_each_suite(
-    tmp_path: Path, capsys: Any
-) -> None:
+def test_summary_separates_lengths_and_counts_shared_runs_per_suite(tmp_path: Path, capsys: Any) -> None:
     long = run_row("b", steps=200, score_last=70.0)
     results.write_part(tmp_path, "p", [run_row("a"), long], curve_rows())
     results.write_entries(tmp_path, "p", [("table2", "dynamic", "b")])
@@ -343,7 +338,7 @@ def test_the_command_averages_runs_of_one_length_and_counts_a_shared_run_in_each
     ]
 
 
-def test_every_column_is_described_in_the_documentation() -> None:
+def test_every_column_is_documented() -> None:
     text = (Path(__file__).parents[2] / "docs" / "report.md").read_text()
     for columns in results.TABLES.values():
         for name, column in columns.items():

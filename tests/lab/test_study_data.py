@@ -19,8 +19,8 @@ from aspc import data
 from aspc.data import Dataset
 from aspc.data.sources import maze2d
 from aspc.lab import suites
-from aspc.lab.groups import load_dataset
-from aspc.lab.plan import files_of, make_plan
+from aspc.lab.dataset_files import find_dataset_files, load_dataset
+from aspc.lab.plan import make_plan
 
 pytest.importorskip("ogbench")
 pytest.importorskip("gymnasium_robotics")
@@ -109,7 +109,7 @@ def out(recipes: SimpleNamespace, policies: Path, tmp_path_factory: pytest.TempP
 @pytest.fixture(scope="module")
 def made(out: Path) -> dict[str, Dataset]:
     """The quick datasets by name, as a bench reads them."""
-    found = files_of(out)
+    found = find_dataset_files(out)
     assert set(found) == set(QUICK)
     return {name: load_dataset(name, str(path)) for name, path in found.items()}
 
@@ -166,9 +166,9 @@ def test_the_study_finds_all_its_datasets(recipes: SimpleNamespace, tmp_path: Pa
     files = [f"{name}.hdf5" for name in (*recipes.catalogue.TRANSITIONS, recipes.catalogue.HUMAN)]
     for file in (*files, *(f"{name}-v0.npz" for name in recipes.catalogue.TRAJECTORIES)):
         (tmp_path / file).touch()
-    found = files_of(tmp_path)
+    found = find_dataset_files(tmp_path)
     plan = make_plan(suites.expand(["study", "ogbench"]), data=found)
-    assert plan.left_out == ()
+    assert plan.missing_datasets == ()
     assert {run.dataset for run in plan.runs.values()} <= set(found)
 
 
@@ -345,7 +345,7 @@ def test_the_processor_plays_no_part(policies: Path, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_small_datasets_of_every_kind(recipes: SimpleNamespace, policies: Path, tmp_path: Path) -> None:
     run_command(policies, tmp_path, "--scale", "0.001", "--workers", "2")
-    found = files_of(tmp_path)
+    found = find_dataset_files(tmp_path)
     trajectories = recipes.catalogue.TRAJECTORIES
     assert set(found) > {*recipes.catalogue.TRANSITIONS, recipes.catalogue.HUMAN}
     assert len(list(tmp_path.glob("*.npz"))) == 2 * len(trajectories)

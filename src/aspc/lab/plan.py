@@ -1,8 +1,8 @@
-"""From suites to runs: which there are, what each is called, which of them can train together.
+"""Plans: the runs of suites, each with an id and its resolved settings.
 
-A run's name is a hash of what it is (algorithm, settings, dataset, seed, steps): it does not depend on the suite that
-asks for it, on the machine, or on what it is trained together with. So a finished run is known for ever. What a
-dataset's file holds is no part of it either: that is in the run's row, and `engine.refuse_other_data` compares.
+A run's id is a hash of its algorithm, settings, dataset name, seed and steps. It does not depend on the suite, on the
+machine, or on the runs it trains together with, so a finished run is never repeated. The content of a dataset's file
+is not part of the id; results record its fingerprint, which `recorded_runs.check_data_unchanged` compares.
 """
 
 from __future__ import annotations
@@ -19,16 +19,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from aspc import algorithms, tasks
-from aspc.data import files, known_names
-from aspc.data.sources import maze2d, ogbench
+from aspc.algorithms.interface import Algorithm
+from aspc.data import known_names
+from aspc.data.sources import maze2d
 from aspc.errors import AspcError, unknown_name
 from aspc.lab.suites import Block, Suite, Variant
 from aspc.presets import overrides
-from aspc.training.run_config import TrainOptions, flat_values, replace_fields
+from aspc.training.hyperparameters import flat_values, replace_fields
+from aspc.training.run_config import TrainOptions
 
-# Options that change what a run gives, and so are part of its name where they are not the defaults.
-NAMING_OPTIONS = ("eval_every", "eval_episodes", "final_episodes", "holdout", "n_step", "horizon", "matmul_precision")
-FEWEST_EVALUATIONS = 10  # of a run that --steps makes shorter
+# Options that affect a run's results. They are part of its id if they differ from the defaults.
+IDENTITY_OPTIONS = ("eval_every", "eval_episodes", "final_episodes", "holdout", "n_step", "horizon", "matmul_precision")
+MIN_EVALUATIONS = 10  # of a run shortened by --steps
 
 
 @dataclass(frozen=True)
@@ -41,33 +43,35 @@ class PlannedRun:
     steps: int
     bc: algorithms.BCTerm = "plain"
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """What differs from the algorithm's defaults, presets resolved; dotted names."""
+    """Differences from the algorithm's defaults by dotted name, presets resolved."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Options of the training that are not the defaults."""
+    """Training options that differ from the defaults."""
     alone: bool = False
-    """It is timed, so it trains alone."""
+    """The run is timed, so it trains alone."""
     scale_of: str | None = None
-    """The run whose final scale is this one's scale_target."""
+    """Id of the run whose final scale is this run's scale_target."""
 
     @cached_property
     def run_id(self) -> str:
+        """A hash that identifies the run."""
         facts = {key: value for key, value in dataclasses.asdict(self).items() if value not in ({}, None, False)}
-        facts["options"] = {key: value for key, value in self.options.items() if key in NAMING_OPTIONS}
+        facts["options"] = {key: value for key, value in self.options.items() if key in IDENTITY_OPTIONS}
         return short_hash(facts)
 
-    def algorithm(self) -> Any:
-        """The algorithm with this run's settings; a scale that is not known yet is left out."""
+    def algorithm(self) -> Algorithm[Any]:
+        """Return the algorithm with this run's settings; a scale_target that is not known yet is 1."""
         settings = dict(self.settings)
         if self.scale_of is not None and "scale_target" not in settings:
             settings["scale_target"] = 1.0
         return replace_fields(algorithms.default(self.algo, self.bc), settings)
 
     def train_options(self) -> TrainOptions:
+        """Return the training options of this run."""
         return TrainOptions(steps=self.steps, tensorboard=False, **self.options)
 
 
-class Entry(NamedTuple):
-    """A run's place in a suite: the same run may have several."""
+class SuiteEntry(NamedTuple):
+    """A suite that a run belongs to, and its label there. A run can have several entries."""
 
     suite: str
     variant: str
@@ -75,36 +79,37 @@ class Entry(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Plan:
-    """All runs of some suites, each once, in the order in which they are wanted."""
+class BenchPlan:
+    """The runs of some suites by id, each once, in order."""
 
     runs: Mapping[str, PlannedRun]
-    entries: tuple[Entry, ...]
-    left_out: tuple[str, ...] = ()
-    """Datasets that are neither known by name nor in the folder."""
+    entries: tuple[SuiteEntry, ...]
+    missing_datasets: tuple[str, ...] = ()
+    """Datasets that are neither known by name nor among the given files."""
 
-    def entry_of(self, run_id: str) -> Entry:
-        """The first place of a run: what its row in the results says."""
-        return self._first[run_id]
+    def first_entry(self, run_id: str) -> SuiteEntry:
+        """Return the first entry of a run, which its row in the results names."""
+        return self._first_entries[run_id]
 
     @cached_property
-    def _first(self) -> dict[str, Entry]:
+    def _first_entries(self) -> dict[str, SuiteEntry]:
         return {entry.run_id: entry for entry in reversed(self.entries)}
 
 
 def short_hash(content: Any) -> str:
+    """Return 16 hexadecimal digits that identify JSON-serializable content."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 
-# ── settings ────────────────────────────────────────────────────────────────────────────────────────────────────────
+def resolve_settings(variant: Variant, dataset: str) -> dict[str, Any]:
+    """Return the settings of a variant on a dataset that differ from the algorithm's defaults.
 
-
-def resolved_settings(variant: Variant, dataset: str) -> dict[str, Any]:
-    """What a variant's algorithm on a dataset has other than its defaults: the preset's settings, then its own."""
+    The variant's own settings take precedence over those of its preset.
+    """
     default = algorithms.default(variant.algo, variant.bc)
     settings = dict(variant.settings)
     if variant.preset is not None:
-        settings = {**overrides(variant.algo, name_in_presets(dataset), variant.preset), **settings}
+        settings = {**overrides(variant.algo, preset_name(dataset), variant.preset), **settings}
     if variant.scale_of is not None:
         settings["scale_target"] = 1.0
     changed = _differences(flat_values(replace_fields(default, settings)), flat_values(default))
@@ -114,62 +119,36 @@ def resolved_settings(variant: Variant, dataset: str) -> dict[str, Any]:
 
 
 def _differences(new: Mapping[str, Any], old: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: new[name] for name in sorted(new) if repr(new[name]) != repr(old[name])}  # NaN is NaN
+    return {
+        name: new[name] for name in sorted(new) if repr(new[name]) != repr(old[name])
+    }  # repr, since NaN equals NaN here
 
 
 @cache
 def _preset_names() -> dict[str, str]:
-    return {tasks.without_version(name): name for name in tasks.datasets()}
+    return {tasks.without_version(name): name for name in tasks.d4rl_datasets()}
 
 
-def name_in_presets(dataset: str) -> str:
-    """The benchmark's name under which presets have a dataset: `hopper-medium` is set up as `hopper-medium-v2`."""
-    return _preset_names().get(dataset.partition("?")[0].removesuffix(maze2d.CLEAN), dataset)
+def preset_name(dataset: str) -> str:
+    """Return the name of a dataset in the presets: `hopper-medium-v2` for `hopper-medium`."""
+    return _preset_names().get(tasks.without_query(dataset).removesuffix(maze2d.CLEAN), dataset)
 
 
-# ── datasets ────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def files_of(folder: Path) -> dict[str, Path]:
-    """Return the datasets of a folder by name.
-
-    A file's name is its dataset's (`hopper_medium-v2.hdf5`: hopper-medium-v2). An NPZ file with the name of an OGBench
-    file (`antmaze-large-navigate-v0.npz`) has all its single tasks; its validation file has none.
-    """
-    if not folder.is_dir():
-        raise AspcError(f"There is no folder {folder}; --data takes a folder of files in D4RL's or OGBench's layout.")
-    found: dict[str, Path] = {}
-    for path in sorted(folder.iterdir()):
-        suffix = next((s for s in files.SUFFIXES if path.name.lower().endswith(s)), None)
-        if suffix is None or not path.is_file():
-            continue
-        stem = path.name[: -len(suffix)].lower().replace("_", "-")
-        tasks = ogbench.tasks_of_file(stem) if suffix == ".npz" else None
-        for name in [stem] if tasks is None else tasks:
-            if name in found:
-                raise AspcError(f"{found[name].name} and {path.name} in {folder} are both named {stem}; remove one.")
-            found[name] = path.absolute()
-    if not found:
-        raise AspcError(f"{folder} holds no datasets: it has no file that ends in {', '.join(files.SUFFIXES)}.")
-    return found
-
-
-def _near(names: Iterable[str]) -> str:
-    """Names of known datasets that these may be meant to be."""
-    near = dict.fromkeys(match for name in names for match in difflib.get_close_matches(name, _known(), 1, 0.8))
-    return f" If they are known by name: the nearest are {', '.join(list(near)[:6])}." if near else ""
+def _suggest_names(names: Iterable[str]) -> str:
+    """Return a sentence with similar names of known datasets, or an empty string."""
+    similar = dict.fromkeys(
+        match for name in names for match in difflib.get_close_matches(name, _known_names(), 1, 0.8)
+    )
+    return f" Similar known names: {', '.join(list(similar)[:6])}." if similar else ""
 
 
 def _is_known(dataset: str) -> bool:
-    return dataset.partition("?")[0] in _known() or "/" in dataset
+    return tasks.without_query(dataset) in _known_names() or "/" in dataset
 
 
 @cache
-def _known() -> frozenset[str]:
+def _known_names() -> frozenset[str]:
     return frozenset(known_names())
-
-
-# ── the plan ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def make_plan(
@@ -180,42 +159,53 @@ def make_plan(
     only: Sequence[str] = (),
     data: Mapping[str, Path] | None = None,
     options: Mapping[str, Any] | None = None,
-) -> Plan:
-    """All runs of some suites. `steps`, `seeds` and `options` replace what the suites declare; `only` keeps what
-    matches (see `Filter`); `data` are datasets by file, which go before those known by name."""
+) -> BenchPlan:
+    """Plan the runs of suites.
+
+    Args:
+        suites: The suites, in order.
+        steps: Steps per run, in place of those that the suites declare.
+        seeds: Number of seeds, in place of those that the suites declare.
+        only: Keep only runs that match these words; see `RunFilter`.
+        data: Dataset files by name. They take precedence over datasets known by name.
+        options: Training options, in place of those that the suites declare.
+
+    Raises:
+        AspcError: No dataset is available, or a word of `only` matches nothing.
+    """
     data = data or {}
     blocks = [(suite, block) for suite in suites for block in _blocks(suite, data)]
-    wanted = Filter.of(only, blocks)
+    run_filter = RunFilter.parse(only, blocks)
     runs: dict[str, PlannedRun] = {}
-    entries: dict[Entry, None] = {}
-    needed: dict[Entry, None] = {}
-    left_out: dict[str, None] = {}
+    entries: dict[SuiteEntry, None] = {}
+    needed: dict[SuiteEntry, None] = {}
+    missing: dict[str, None] = {}
     for suite, block in blocks:
         for variant in block.variants:
             for dataset in block.datasets:
-                if not wanted.keeps(variant, dataset):
+                if not run_filter.matches(variant, dataset):
                     continue
                 if dataset not in data and not _is_known(dataset):
-                    left_out[dataset] = None
+                    missing[dataset] = None
                     continue
                 for seed in range(seeds or block.seeds):
-                    chain = _runs_of(variant, dataset, seed, block, steps, options or {})
+                    chain = _make_runs(variant, dataset, seed, block, steps, options or {})
                     runs |= {run.run_id: run for run in chain if run.run_id not in runs}
                     if variant.scale_of is not None:
-                        needed[Entry(suite.name, _label_of(variant.scale_of, suite), chain[0].run_id)] = None
-                    entries[Entry(suite.name, variant.label, chain[-1].run_id)] = None
-    if not runs and left_out:
+                        needed[SuiteEntry(suite.name, _find_label(variant.scale_of, suite), chain[0].run_id)] = None
+                    entries[SuiteEntry(suite.name, variant.label, chain[-1].run_id)] = None
+    if not runs and missing:
         raise AspcError(
-            f"The datasets of {', '.join(s.name for s in suites)} come from a folder of files: give it with --data. "
-            f"It may have {', '.join(list(left_out)[:6])} and so on (.hdf5).{_near(left_out)}"
+            f"The datasets of {', '.join(s.name for s in suites)} are files: give their folder with --data. "
+            f"Expected files: {', '.join(list(missing)[:6])} and so on (.hdf5).{_suggest_names(missing)}"
         )
     in_suites = {(entry.suite, entry.run_id) for entry in entries}
     extra = [entry for entry in needed if (entry.suite, entry.run_id) not in in_suites]
-    return Plan(runs, (*entries, *extra), tuple(left_out))
+    return BenchPlan(runs, (*entries, *extra), tuple(missing))
 
 
-def _label_of(wanted: Variant, suite: Suite) -> str:
-    """What a suite calls a variant that others of it need: its own label, if it has the same under another one."""
+def _find_label(wanted: Variant, suite: Suite) -> str:
+    """Return the suite's own label for a variant that others need, if the suite has the same variant."""
     variants = [variant for block in suite.blocks for variant in block.variants]
     same = [v.label for v in variants if dataclasses.replace(v, label=wanted.label) == wanted]
     return wanted.label if wanted.label in same or not same else same[0]
@@ -225,23 +215,25 @@ def _blocks(suite: Suite, data: Mapping[str, Path]) -> list[Block]:
     if not suite.every_file:
         return list(suite.blocks)
     if not data:
-        raise AspcError(f"The suite {suite.name} trains on every file of a folder; give one with --data FOLDER.")
-    # Without a number an OGBench name is one of the five numbered tasks again.
+        raise AspcError(f"The suite {suite.name} trains on every file of a folder. Give one with --data FOLDER.")
+    # An OGBench name without a task number is an alias of one of the five numbered tasks.
     datasets = tuple(name for name in data if not name.endswith("-singletask-v0"))
     return [dataclasses.replace(block, datasets=datasets) for block in suite.blocks]
 
 
-def _runs_of(
+def _make_runs(
     variant: Variant, dataset: str, seed: int, block: Block, steps: int | None, changes: Mapping[str, Any]
 ) -> list[PlannedRun]:
-    """A run, after the one that it needs."""
-    before = [] if variant.scale_of is None else _runs_of(variant.scale_of, dataset, seed, block, steps, changes)
+    """Return a run, preceded by the run that it needs."""
+    needed = [] if variant.scale_of is None else _make_runs(variant.scale_of, dataset, seed, block, steps, changes)
     length = steps or block.steps
     options = {**block.options, **changes}
     if length < block.steps and "eval_every" not in changes:
-        usual = options.get("eval_every", TrainOptions.eval_every)
-        fewest = min(FEWEST_EVALUATIONS, max(block.steps // usual, 1))  # a suite may want one alone, at the end
-        options["eval_every"] = min(usual, max(length // fewest, 1))
+        declared = options.get("eval_every", TrainOptions.eval_every)
+        evaluations = min(
+            MIN_EVALUATIONS, max(block.steps // declared, 1)
+        )  # a suite can declare a single one, at the end
+        options["eval_every"] = min(declared, max(length // evaluations, 1))
     defaults = {f.name: f.default for f in dataclasses.fields(TrainOptions)}
     run = PlannedRun(
         variant.algo,
@@ -249,42 +241,47 @@ def _runs_of(
         seed,
         length,
         variant.bc,
-        resolved_settings(variant, dataset),
+        resolve_settings(variant, dataset),
         {key: value for key, value in sorted(options.items()) if value != defaults[key]},
         block.alone,
-        before[-1].run_id if before else None,
+        needed[-1].run_id if needed else None,
     )
-    return [*before, run]
+    return [*needed, run]
 
 
-class Filter(NamedTuple):
-    """Words that a run must match: one of those about datasets, and one of those about algorithms or variants."""
+class RunFilter(NamedTuple):
+    """Words of --only. A run must match one of the words for datasets and one of those for algorithms or variants."""
 
     datasets: tuple[str, ...]
     variants: tuple[str, ...]
 
     @classmethod
-    def of(cls, words: Iterable[str], blocks: Iterable[tuple[Suite, Block]]) -> Filter:
-        blocks = list(blocks)
+    def parse(cls, words: Iterable[str], blocks: Sequence[tuple[Suite, Block]]) -> RunFilter:
+        """Sort words into those for datasets and those for variants.
+
+        Raises:
+            AspcError: A word matches nothing.
+        """
         names = {dataset for _, block in blocks for dataset in block.datasets}
         variants = {name for _, block in blocks for v in block.variants for name in (v.label, v.algo)}
-        about_data, about_variants = [], []
+        dataset_words, variant_words = [], []
         for word in words:
             if any(_matches(word, name) for name in names):
-                about_data.append(word)
+                dataset_words.append(word)
             elif any(_matches(word, name) for name in variants):
-                about_variants.append(word)
+                variant_words.append(word)
             else:
-                kinds = {f"{name.split('-')[0]}-*" for name in names if "-" in name}
-                raise unknown_name("dataset, algorithm or variant of this suite", word, names | variants | kinds)
-        return cls(tuple(about_data), tuple(about_variants))
+                patterns = {f"{name.split('-')[0]}-*" for name in names if "-" in name}
+                raise unknown_name("dataset, algorithm or variant of this suite", word, names | variants | patterns)
+        return cls(tuple(dataset_words), tuple(variant_words))
 
-    def keeps(self, variant: Variant, dataset: str) -> bool:
-        by_data = not self.datasets or any(_matches(word, dataset) for word in self.datasets)
-        by_variant = not self.variants or any(
+    def matches(self, variant: Variant, dataset: str) -> bool:
+        """Return whether runs of a variant on a dataset are kept."""
+        is_dataset = not self.datasets or any(_matches(word, dataset) for word in self.datasets)
+        is_variant = not self.variants or any(
             _matches(word, name) for word in self.variants for name in (variant.label, variant.algo)
         )
-        return by_data and by_variant
+        return is_dataset and is_variant
 
 
 def _matches(word: str, name: str) -> bool:

@@ -1,4 +1,4 @@
-"""Every algorithm is the one its authors run: their traces are replayed in float64."""
+"""Replay of reference traces in float64, for every algorithm."""
 
 from __future__ import annotations
 
@@ -10,24 +10,25 @@ import numpy as np
 import pytest
 
 from aspc.errors import AspcError
-from aspc.lab.reference.adapters import OUTER_LOSSES, check_aspc
-from aspc.lab.reference.replay import TOLERANCE, Compiled, read_trace, relative_error, verify
+from aspc.lab.reference.adapters.aspc import OUTER_LOSSES, check_aspc
+from aspc.lab.reference.replay import TOLERANCE, CompiledSteps, read_trace, relative_error
+from aspc.lab.reference.verification import verify
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 TRACES = sorted(path.stem for path in GOLDEN.glob("*.npz"))
 
-# An alpha is compared by its displacement, where the reference's own treatment of a zero second moment shows.
+# alpha is compared by its displacement, which shows how the reference treats a second moment of zero.
 TIGHT = 1e-9
 
 
 @pytest.fixture(scope="module")
-def compiled() -> Compiled:
-    """Programs that several tests need."""
+def compiled() -> CompiledSteps:
+    """Compiled steps that tests share."""
     return {}
 
 
 @pytest.mark.parametrize("name", TRACES)
-def test_a_trace_is_reproduced(name: str, compiled: Compiled) -> None:
+def test_a_trace_is_reproduced(name: str, compiled: CompiledSteps) -> None:
     trace = read_trace(GOLDEN / f"{name}.npz")
     if trace.meta["algo"] == "aspc":
         with jax.enable_x64(True):
@@ -36,7 +37,7 @@ def test_a_trace_is_reproduced(name: str, compiled: Compiled) -> None:
         checks = verify(GOLDEN / f"{name}.npz")
     for check in checks:
         assert check.error <= (TOLERANCE if check.quantity.endswith("/alpha") else TIGHT), check
-    # Nothing that the file holds goes without a comparison.
+    # Every quantity of the file is compared.
     compared = {check.quantity for check in checks}
     for kind in ("out", "norm"):
         assert {f"{kind}/{quantity}" for quantity in trace.group(kind)} <= compared
@@ -45,8 +46,8 @@ def test_a_trace_is_reproduced(name: str, compiled: Compiled) -> None:
 
 
 @pytest.mark.parametrize("shift", [1, 2, 3])
-def test_a_wrong_outer_loss_fails(shift: int, compiled: Compiled) -> None:
-    """Where Q is large, each outer loss moves alpha its own way: none of the others can stand in for it."""
+def test_a_wrong_outer_loss_fails(shift: int, compiled: CompiledSteps) -> None:
+    """With large Q every outer loss moves alpha differently."""
     trace = read_trace(GOLDEN / "aspc_large_q.npz")
     wrong = {right: OUTER_LOSSES[(right + shift - 1) % 4 + 1] for right in OUTER_LOSSES}
     with jax.enable_x64(True):
@@ -54,8 +55,8 @@ def test_a_wrong_outer_loss_fails(shift: int, compiled: Compiled) -> None:
     assert all(errors[f"out/loss{setting}/alpha"] > 10 * TOLERANCE for setting in OUTER_LOSSES)
 
 
-def _changed(tmp_path: Path, name: str, **changes: object) -> Path:
-    """A copy of a trace with some entries of `meta` or arrays replaced."""
+def copy_with_changes(tmp_path: Path, name: str, **changes: object) -> Path:
+    """Copy a trace with some entries of `meta` or arrays replaced."""
     trace = read_trace(GOLDEN / f"{name}.npz")
     arrays = {**trace.arrays, **{k: v for k, v in changes.items() if "/" in k}}
     meta = {**trace.meta, **{k: v for k, v in changes.items() if "/" not in k}}
@@ -64,7 +65,7 @@ def _changed(tmp_path: Path, name: str, **changes: object) -> Path:
     return path
 
 
-def _worst(path: Path) -> float:
+def largest_error(path: Path) -> float:
     return max(check.error for check in verify(path))
 
 
@@ -78,9 +79,9 @@ def _worst(path: Path) -> float:
         ("rebrac", "critic_bc_coef", 0.21),
     ],
 )
-def test_another_setting_is_seen(tmp_path: Path, name: str, setting: str, value: float) -> None:
-    """Settings come from the file: with one of them changed, the numbers no longer fit."""
-    assert _worst(_changed(tmp_path, name, **{setting: value})) > 1e3 * TOLERANCE
+def test_a_changed_setting_fails(tmp_path: Path, name: str, setting: str, value: float) -> None:
+    """With a changed setting the trace is not reproduced."""
+    assert largest_error(copy_with_changes(tmp_path, name, **{setting: value})) > 1e3 * TOLERANCE
 
 
 def test_a_shorter_trace_with_fewer_arrays_passes(tmp_path: Path) -> None:
@@ -91,11 +92,11 @@ def test_a_shorter_trace_with_fewer_arrays_passes(tmp_path: Path) -> None:
             changes[name] = array[:7]
         elif name.startswith("final/"):
             changes[name] = None
-    assert _worst(_changed(tmp_path, "iql", **changes)) <= TIGHT
+    assert largest_error(copy_with_changes(tmp_path, "iql", **changes)) <= TIGHT
 
 
-class TestErrorsSayWhatToDo:
-    def test_no_such_file(self) -> None:
+class TestErrors:
+    def test_missing_file(self) -> None:
         with pytest.raises(AspcError, match="no trace file"):
             verify("nowhere.npz")
 
@@ -104,42 +105,42 @@ class TestErrorsSayWhatToDo:
         with pytest.raises(AspcError, match="not a reference trace"):
             verify(tmp_path / "other.npz")
 
-    def test_a_damaged_file(self, tmp_path: Path) -> None:
+    def test_damaged_file(self, tmp_path: Path) -> None:
         path = tmp_path / "cut.npz"
         shutil.copy(GOLDEN / "iql.npz", path)
         path.write_bytes(path.read_bytes()[:5000])
         with pytest.raises(AspcError, match=r"trace|damaged"):
             verify(path)
 
-    def test_an_unknown_algorithm_names_the_nearest(self, tmp_path: Path) -> None:
+    def test_unknown_algorithm(self, tmp_path: Path) -> None:
         with pytest.raises(AspcError, match="iql"):
-            verify(_changed(tmp_path, "iql", algo="iqll"))
+            verify(copy_with_changes(tmp_path, "iql", algo="iqll"))
 
-    def test_a_setting_that_is_not_offered(self, tmp_path: Path) -> None:
+    def test_unsupported_setting(self, tmp_path: Path) -> None:
         with pytest.raises(AspcError, match="adam"):
-            verify(_changed(tmp_path, "iql", adam=(0.5, 0.999, 1e-8)))
+            verify(copy_with_changes(tmp_path, "iql", adam=(0.5, 0.999, 1e-8)))
 
-    def test_what_cannot_be_compared_is_not_passed_over(self, tmp_path: Path) -> None:
+    def test_unknown_metrics_are_rejected(self, tmp_path: Path) -> None:
         with pytest.raises(AspcError, match="metric 'surprise'"):
-            verify(_changed(tmp_path, "iql_deterministic", **{"out/surprise": np.zeros(50)}))
+            verify(copy_with_changes(tmp_path, "iql_deterministic", **{"out/surprise": np.zeros(50)}))
 
     @pytest.mark.parametrize("changes", [{"batch/weights": np.zeros((50, 8))}, {"batch/actions": np.zeros((50, 3, 2))}])
-    def test_arrays_that_do_not_fit(self, changes: dict[str, np.ndarray], tmp_path: Path) -> None:
+    def test_invalid_arrays(self, changes: dict[str, np.ndarray], tmp_path: Path) -> None:
         with pytest.raises(AspcError, match="cannot be replayed: its arrays do not fit"):
-            verify(_changed(tmp_path, "iql", **changes))
+            verify(copy_with_changes(tmp_path, "iql", **changes))
 
     def test_nothing_to_compare(self, tmp_path: Path) -> None:
         trace = read_trace(GOLDEN / "iql.npz")
         results = {name: None for name in trace.arrays if name.split("/")[0] in ("out", "norm", "final")}
         with pytest.raises(AspcError, match="no results to compare"):
-            verify(_changed(tmp_path, "iql", **results))
+            verify(copy_with_changes(tmp_path, "iql", **results))
 
-    def test_a_missing_array(self, tmp_path: Path) -> None:
+    def test_missing_array(self, tmp_path: Path) -> None:
         with pytest.raises(AspcError, match="lacks"):
-            verify(_changed(tmp_path, "iql", **{"batch/terminals": None}))
+            verify(copy_with_changes(tmp_path, "iql", **{"batch/terminals": None}))
 
 
-def test_relative_error_sees_shapes_and_nans() -> None:
+def test_relative_error_compares_shapes_and_nans() -> None:
     assert relative_error([1.0, 2.0], [1.0, 2.0]) == 0
     assert relative_error([1.0], [1.0, 2.0]) == np.inf
     assert relative_error([np.nan, 2.0], [1.0, 2.0]) == np.inf

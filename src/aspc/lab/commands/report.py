@@ -1,4 +1,4 @@
-"""The command `aspc report`."""
+"""The command `aspc report`: figures and a page from results."""
 
 from __future__ import annotations
 
@@ -10,53 +10,54 @@ from typing import Annotated
 
 import tyro
 
-from aspc.cli.parsing import read_options
+from aspc.cli.parsing import parse_options
 from aspc.errors import AspcError, MissingExtra
 
-NEEDED = ("pandas", "plotly", "pyarrow", "rliable")
+REQUIRED_PACKAGES = ("pandas", "plotly", "pyarrow", "rliable")
 
 
 @dataclass(frozen=True)
-class Report:
+class ReportArgs:
     """Make figures and one self-contained page, index.html, from folders of results."""
 
     results: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RESULTS [RESULTS ...]")]
-    """Folders that `aspc bench` has written, or merged ones."""
+    """Folders written by `aspc bench`, or merged ones."""
     out: Path = Path("report")
-    """Folder for the page and the figures."""
+    """Output folder (created if missing)."""
     figures: bool = True
     """Also write figures as PNG and SVG."""
     quiet: bool = False
-    """Show no progress."""
+    """Print no progress."""
 
 
 def main(argv: list[str]) -> int:
-    asked: Report = read_options(Report, argv, "aspc report")
-    if not asked.results:
+    """Run the command and return its exit code."""
+    args = parse_options(ReportArgs, argv, "aspc report")
+    if not args.results:
         raise AspcError("Give at least one folder of results, for example: aspc report results --out report.")
-    if not all(find_spec(package) for package in NEEDED):
+    if not all(find_spec(package) for package in REQUIRED_PACKAGES):
         raise MissingExtra("A report", "report")
 
     from aspc.io import write_atomically
     from aspc.lab import results
     from aspc.lab.report import content, html_page, plots
 
-    def say(what: str) -> None:
-        if not asked.quiet:
-            print(f"aspc report: {what} …", file=sys.stderr)
+    def notify(stage: str) -> None:
+        if not args.quiet:
+            print(f"aspc report: {stage} …", file=sys.stderr)
 
-    say("reading results")
-    tables = results.read(*asked.results)
+    notify("reading results")
+    tables = results.read(*args.results)
     try:
-        asked.out.mkdir(parents=True, exist_ok=True)  # before all the work
-        found = content.build(tables, say)
+        args.out.mkdir(parents=True, exist_ok=True)  # fail early
+        found = content.build(tables, notify)
         names: list[str] = []
-        if asked.figures:
-            say("figures")
-            names = plots.write_figures(found, asked.out / "figures")
-        say("page")
-        write_atomically(asked.out / "index.html", html_page.page(found, names).encode("utf-8", "replace"))
+        if args.figures:
+            notify("figures")
+            names = plots.write_figures(found, args.out / "figures")
+        notify("page")
+        write_atomically(args.out / "index.html", html_page.render_page(found, names).encode("utf-8", "replace"))
     except OSError as error:
-        raise AspcError(f"The report cannot be written to {asked.out}: {error.strerror or error}.") from error
-    print(asked.out / "index.html")
+        raise AspcError(f"Cannot write the report to {args.out}: {error.strerror or error}.") from error
+    print(args.out / "index.html")
     return 0

@@ -1,4 +1,4 @@
-"""The command `aspc verify`."""
+"""The command `aspc verify`: replay reference traces."""
 
 from __future__ import annotations
 
@@ -9,41 +9,42 @@ from typing import Annotated
 
 import tyro
 
-from aspc.cli.shared import parse
+from aspc.cli.parsing import parse_options
 from aspc.errors import AspcError
 
 
 @dataclass(frozen=True)
-class Verify:
-    """Replay reference traces in float64 through the very code that trains.
+class VerifyArgs:
+    """Replay reference traces in float64 through the code that trains.
 
-    Prints, for each quantity, the largest difference relative to the quantity's largest value (the scale by its
-    displacement from the start). Exit code 1 if any is above 1e-6.
+    Prints the largest difference of each quantity relative to its largest value (for the scale, to its largest
+    displacement from the start). The exit code is 1 if any difference exceeds 1e-6.
     """
 
     traces: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="TRACE [TRACE ...]")]
     """Trace files (.npz)."""
     all: bool = False
-    """Print every quantity, not only the worst ones."""
+    """Print every quantity, not only those with the largest differences."""
 
 
 def main(argv: list[str]) -> int:
-    asked = parse(Verify, argv, "verify")
-    if not asked.traces:
+    """Run the command and return its exit code."""
+    args = parse_options(VerifyArgs, argv, "aspc verify")
+    if not args.traces:
         raise AspcError("Give the trace files to replay, for example: aspc verify tests/golden/*.npz (in the sdist).")
 
     from aspc.lab.reference.replay import TOLERANCE
-    from aspc.lab.reference.replay import verify as replay
+    from aspc.lab.reference.verification import verify
 
-    good = True
-    for path in asked.traces:
-        checks = sorted(replay(path), key=lambda check: -check.error)
-        failed = [check for check in checks if not check.ok]
-        good = good and not failed
+    has_passed = True
+    for path in args.traces:
+        checks = sorted(verify(path), key=lambda check: -check.error)
+        failed = [check for check in checks if not check.passes]
+        has_passed = has_passed and not failed
         verdict = "FAILS" if failed else "passes"
         print(f"{path.name}: {verdict}; {len(checks)} quantities, largest difference {checks[0].error:.1e}")
-        for check in checks if asked.all else failed[:10] or checks[:3]:
+        for check in checks if args.all else failed[:10] or checks[:3]:
             print(f"    {check.error:9.2e}  {check.quantity}")
-    if not good:
+    if not has_passed:
         print(f"At least one quantity differs by more than {TOLERANCE:.0e}.", file=sys.stderr)
-    return 0 if good else 1
+    return 0 if has_passed else 1

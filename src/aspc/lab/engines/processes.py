@@ -1,7 +1,7 @@
-"""Several groups at once on this machine, each in a process of its own: one trains while another compiles or evaluates.
+"""Several groups at once on this machine, one process each: one trains while another compiles or evaluates.
 
-Such a process ends, with a checkpoint, when the one that started it does, however that ends: it reads from a pipe that
-nobody else holds.
+A group's process saves a checkpoint and ends when its parent ends for any reason: it reads from a pipe that only the
+parent holds open.
 """
 
 from __future__ import annotations
@@ -15,81 +15,92 @@ import threading
 import time
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-from aspc.__main__ import exit_code
+from aspc.__main__ import run_reporting_errors
 from aspc.errors import AspcError
-from aspc.lab.engines.local import Ended, Watching
-from aspc.lab.groups import Group, group_folder, part_file, run_group
+from aspc.lab.engines.interface import FinishedGroup, PollingEngine
+from aspc.lab.group_training import run_group
+from aspc.lab.groups import RunGroup, group_path, results_path
 
-STOP_SECONDS = 30.0  # for a checkpoint; what takes longer is killed, and its last checkpoint counts
+STOP_SECONDS = 30.0  # to save a checkpoint before the process is killed
 LOG = "log.txt"
-# Exit codes of what ends a bench with a sentence in one process too (a full disk, a signal).
-SENTENCES = (2, 128 + signal.SIGINT, 128 + signal.SIGTERM)
+# Exit codes of errors that stop the whole bench, such as a full disk or a signal; the log ends with a message.
+STOPPING_EXIT_CODES = (2, 128 + signal.SIGINT, 128 + signal.SIGTERM)
 
 
-class ProcessesEngine(Watching):
-    """Processes of this machine, `at_once` at most."""
+class ProcessesEngine(PollingEngine["subprocess.Popen[bytes]"]):
+    """Trains at most `at_once` groups in processes of this machine."""
 
-    look_seconds = 0.2
+    poll_seconds = 0.2
 
     def __init__(self, bench: Path, at_once: int) -> None:
         super().__init__()
         self.bench, self.at_once = bench, at_once
 
-    def has_room(self, group: Group) -> bool:
-        alone = group.alone or any(running.alone for running, _ in self._jobs.values())
-        return len(self._jobs) < (1 if alone else self.at_once)
+    def has_room(self, group: RunGroup) -> bool:
+        """Return whether another process may start; timed groups train alone."""
+        is_exclusive = group.alone or any(running.alone for running, _ in self._jobs.values())
+        return len(self._jobs) < (1 if is_exclusive else self.at_once)
 
-    def start(self, group: Group) -> None:
+    def start(self, group: RunGroup) -> None:
+        """Start a process for a group."""
         command = [sys.executable, "-P", "-m", "aspc.lab.engines.processes", str(self.bench), group.group_id]
-        with self._log(group).open("ab") as log:
-            # A session of its own: Ctrl-C is for us, and we end it.
+        with self._log_file(group).open("ab") as log:
+            # In a new session, Ctrl-C reaches only this process, which stops the others.
             process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
             )
         self._jobs[group.group_id] = (group, process)
 
-    def _log(self, group: Group) -> Path:
-        return group_folder(self.bench, group.group_id) / LOG
+    def _log_file(self, group: RunGroup) -> Path:
+        return group_path(self.bench, group.group_id) / LOG
 
-    def _ended(self, group: Group, job: Any) -> Ended | None:
+    def _poll(self, group: RunGroup, job: subprocess.Popen[bytes]) -> FinishedGroup | None:
         code = job.poll()
         if code is None:
             return None
-        job.stdin.close()
-        if part_file(self.bench, group.group_id).exists():
-            return Ended(group)
-        if code in SENTENCES:
-            raise AspcError(self._log(group).read_text(errors="replace").splitlines()[-1].removeprefix("aspc: "))
+        _close_input(job)
+        if results_path(self.bench, group.group_id).exists():
+            return FinishedGroup(group)
+        if code in STOPPING_EXIT_CODES:
+            raise AspcError(self._log_file(group).read_text(errors="replace").splitlines()[-1].removeprefix("aspc: "))
         if code < 0:
             raise AspcError(
-                f"The process of a group was killed by {signal.Signals(-code).name} (its log is {self._log(group)}); "
-                "the same command goes on from its checkpoint."
+                f"The process of a group was killed by {signal.Signals(-code).name} (log: {self._log_file(group)}). "
+                "The same command continues from its checkpoint."
             )
-        return Ended(group, f"Its process ended with exit code {code} and no results; its log is {self._log(group)}")
+        return FinishedGroup(
+            group, f"Its process ended with exit code {code} and no results (log: {self._log_file(group)})"
+        )
 
     def close(self) -> None:
-        until = time.monotonic() + STOP_SECONDS
-        processes: list[Any] = [process for _, process in self._jobs.values()]
+        """Ask all processes to save a checkpoint and end; kill those that take too long."""
+        deadline = time.monotonic() + STOP_SECONDS
+        processes = [process for _, process in self._jobs.values()]
         for process in processes:
-            process.stdin.close()
+            _close_input(process)
         for process in processes:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(max(until - time.monotonic(), 0))
-            process.kill()  # nothing happens to one that has ended
+                process.wait(max(deadline - time.monotonic(), 0))
+            process.kill()  # has no effect on a process that has ended
             process.wait()
 
 
-def end_with_the_parent() -> None:
-    """SIGTERM to ourselves when nobody holds the other end of our input any more: a training saves a checkpoint."""
-    os.read(sys.stdin.fileno(), 1)  # not through Python's buffer, whose lock nobody could take at the end of a process
+def _close_input(process: subprocess.Popen[bytes]) -> None:
+    assert process.stdin is not None
+    process.stdin.close()
+
+
+def terminate_with_parent() -> None:
+    """Send SIGTERM to this process once its parent has closed the pipe: training saves a checkpoint and stops."""
+    os.read(sys.stdin.fileno(), 1)  # unbuffered: Python's buffer would hold a lock when the process exits
     os.kill(os.getpid(), signal.SIGTERM)
 
 
 def main(bench: str, group_id: str) -> int:
-    threading.Thread(target=end_with_the_parent, daemon=True).start()
-    return exit_code(partial(run_group, Path(bench), group_id))
+    """Train a group; return the exit code."""
+    threading.Thread(target=terminate_with_parent, daemon=True).start()
+    return run_reporting_errors(partial(run_group, Path(bench), group_id))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Groups as tasks of a Ray cluster: each has its share of cores and GPUs, and goes where there is room.
+"""Groups as tasks of a Ray cluster, each with a share of cores and GPUs.
 
-A task whose machine is lost is started again by Ray on another one. Where all machines see the bench's folder it goes
-on from its checkpoint; where they do not, it starts again, and what it leaves behind comes back through Ray itself.
+Ray restarts a task whose machine is lost on another one. With shared storage the task continues from its checkpoint;
+without, it starts over, and Ray transfers its files back.
 """
 
 from __future__ import annotations
@@ -18,18 +18,19 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from aspc.errors import AspcError, ExternalFailure, MissingExtra, first_line
+from aspc.interrupts import Interrupted
 from aspc.io import write_atomically
-from aspc.lab.engines.local import Ended
-from aspc.lab.groups import GROUP, Group, group_folder, part_file, run_group, write_group
-from aspc.training.trainer import Interrupted
+from aspc.lab.engines.interface import FinishedGroup
+from aspc.lab.group_training import run_group
+from aspc.lab.groups import GROUP, RunGroup, group_path, results_path, write_group
 
 CONNECT_SECONDS = 10.0
-RETRIES = 10  # of a task whose machine was lost
+MAX_RETRIES = 10  # of a task whose machine was lost
 Files = dict[str, bytes]
 
 
 class RayEngine:
-    """A Ray cluster; without an address, one that is started on this machine for as long as the bench runs."""
+    """Trains groups on a Ray cluster; without an address, on one that is started on this machine."""
 
     def __init__(
         self, bench: Path, address: str | None, cpus: float = 1, gpus: float = 0, *, shared_storage: bool = True
@@ -40,28 +41,28 @@ class RayEngine:
             raise MissingExtra("--engine ray", "ray") from error
         self.bench, self.shared_storage = bench, shared_storage
         self._ray = ray
-        self._running: dict[Any, Group] = {}
+        self._running: dict[Any, RunGroup] = {}
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         if address is not None:
-            refuse_unreachable(address)
+            check_reachable(address)
         settings: dict[str, Any] = {"address": address} if address else {"include_dashboard": False}
         try:
             with warnings.catch_warnings():
-                # Ray's children execute another program at once, so that JAX's threads are not missed there.
+                # Ray's children call exec immediately, so the missing JAX threads do no harm.
                 warnings.filterwarnings("ignore", r"os\.fork\(\) was called", RuntimeWarning)
                 ray.init(**settings, log_to_driver=False, logging_level=logging.ERROR, ignore_reinit_error=False)
         except (ConnectionError, ValueError, RuntimeError) as error:
-            where = f"at {address}" if address else "on this machine"
-            raise AspcError(f"No Ray cluster could be reached {where}: {str(error).splitlines()[0]}") from error
-        # A process of its own for each group: it gives all memory of its device back when it ends.
-        resources = ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=RETRIES, max_calls=1)
+            location = f"at {address}" if address else "on this machine"
+            raise AspcError(f"No Ray cluster could be reached {location}: {first_line(error)}") from error
+        # One process per group (max_calls=1), so that all device memory is freed when the group ends.
+        resources = ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=MAX_RETRIES, max_calls=1)
         self._train_here: Any = resources(train_in_place)
         self._train_away: Any = resources(train_and_pack)
         self.gpus = gpus
-        self._note_what_is_missing(cpus, gpus)
+        self._notify_if_no_node_fits(cpus, gpus)
 
-    def _note_what_is_missing(self, cpus: float, gpus: float) -> None:
-        """A cluster may grow, so groups that nobody can take yet are no error."""
+    def _notify_if_no_node_fits(self, cpus: float, gpus: float) -> None:
+        """Print a note if no machine is large enough. This is no error, since a cluster can grow."""
         nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
         if not any(node.get("CPU", 0) >= cpus and node.get("GPU", 0) >= gpus for node in nodes):
             print(
@@ -69,68 +70,76 @@ class RayEngine:
                 file=sys.stderr,
             )
 
-    def has_room(self, group: Group) -> bool:
-        return True  # Ray keeps the queue, and a cluster that scales sees all that is wanted
+    def has_room(self, group: RunGroup) -> bool:
+        """Return True: Ray queues the tasks, and an autoscaler sees the total demand."""
+        return True
 
-    def start(self, group: Group) -> None:
+    def start(self, group: RunGroup) -> None:
+        """Submit a group."""
         if self.shared_storage:
             task = self._train_here.remote(str(self.bench), group.group_id, self.gpus)
         else:
             task = self._train_away.remote(group.to_json(), self.gpus)
         self._running[task] = group
 
-    def wait(self, seconds: float) -> list[Ended]:
+    def wait(self, seconds: float) -> list[FinishedGroup]:
+        """Return a group that has ended, if one does within this time."""
         if not self._running:
             return []
         ready, _ = self._ray.wait(list(self._running), num_returns=1, timeout=seconds)
-        return [self._ended(task) for task in ready]
+        return [self._collect(task) for task in ready]
 
-    def _ended(self, task: Any) -> Ended:
+    def _collect(self, task: Any) -> FinishedGroup:
         group = self._running.pop(task)
         try:
             files = self._ray.get(task)
         except self._ray.exceptions.RayTaskError as error:
-            if isinstance(error.cause, ExternalFailure):  # no fault of the run: the bench stops, and can go on
+            if isinstance(error.cause, ExternalFailure):  # not the run's own failure: stop the bench
                 raise error.cause from error
-            return Ended(group, f"{type(error.cause).__name__}: {error.cause}")
+            return FinishedGroup(group, f"{type(error.cause).__name__}: {error.cause}")
         except self._ray.exceptions.RayError as error:
-            return Ended(group, f"Its machine was lost {RETRIES + 1} times, or the cluster ended: {first_line(error)}")
+            return FinishedGroup(
+                group, f"Its machine was lost {MAX_RETRIES + 1} times, or the cluster ended: {first_line(error)}"
+            )
         if files is not None:
             unpack(self.bench, group, files)
-        return Ended(group)
+        return FinishedGroup(group)
 
     def close(self) -> None:
+        """Cancel the running tasks and disconnect."""
         with contextlib.suppress(Exception):  # the cluster may be gone already
             for task in self._running:
                 self._ray.cancel(task, force=True)
         self._ray.shutdown()
 
 
-def refuse_unreachable(address: str) -> None:
-    """Ray itself waits for minutes where nobody listens."""
+def check_reachable(address: str) -> None:
+    """Raise `AspcError` if no server listens at an address; Ray itself would wait for minutes."""
     host, colon, port = address.rpartition(":")
     if not colon or "/" in host or not port.isdigit():
-        return  # "auto", or an address of Ray's client
+        return  # "auto", or an address of Ray Client
     try:
         socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
     except OSError as error:
         reason = error.strerror or error
-        raise AspcError(f"No Ray cluster listens at {address} ({reason}); `ray start --head` prints one.") from error
+        raise AspcError(
+            f"No Ray cluster listens at {address} ({reason}). `ray start --head` prints the address."
+        ) from error
 
 
-# ── what the tasks do ───────────────────────────────────────────────────────────────────────────────────────────────
+# ── tasks ─────────── ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def train_in_place(bench: str, group_id: str, gpus: float) -> None:
-    """Train a group in the folder that all machines see."""
-    _share_device(gpus)
-    with lost_when_stopped():
+    """Train a group in the shared folder."""
+    _limit_device_memory(gpus)
+    with exit_when_interrupted():
         run_group(Path(bench), group_id)
 
 
 @contextlib.contextmanager
-def lost_when_stopped() -> Iterator[None]:
-    """A worker that is told to stop ends as one whose machine is lost: Ray begins its task again."""
+def exit_when_interrupted() -> Iterator[None]:
+    """End the worker process if it is told to stop, so that Ray restarts its task as if its machine were lost."""
     try:
         yield
     except Interrupted as interruption:
@@ -138,37 +147,41 @@ def lost_when_stopped() -> Iterator[None]:
 
 
 def train_and_pack(group_json: str, gpus: float) -> Files:
-    """Train a group in a folder of this machine; returns what it leaves behind."""
-    _share_device(gpus)
-    group = Group.from_json(group_json)
-    with lost_when_stopped(), tempfile.TemporaryDirectory(prefix="aspc-") as folder:
+    """Train a group in a temporary folder and return its files."""
+    _limit_device_memory(gpus)
+    group = RunGroup.from_json(group_json)
+    with exit_when_interrupted(), tempfile.TemporaryDirectory(prefix="aspc-") as folder:
         bench = Path(folder)
         write_group(bench, group)
         run_group(bench, group.group_id)
         return pack(bench)
 
 
-def _share_device(gpus: float) -> None:
-    """JAX takes three quarters of a device's memory at once; a group that shares one takes its share."""
-    if 0 < gpus < 1 and "XLA_PYTHON_CLIENT_MEM_FRACTION" not in os.environ:  # its old name; JAX refuses both together
+def _limit_device_memory(gpus: float) -> None:
+    """Limit JAX, which otherwise preallocates three quarters of a device's memory, to this group's share."""
+    if 0 < gpus < 1 and "XLA_PYTHON_CLIENT_MEM_FRACTION" not in os.environ:  # its old name; JAX rejects both
         os.environ.setdefault("XLA_CLIENT_MEM_FRACTION", f"{0.9 * gpus:.3f}")
 
 
 def pack(bench: Path) -> Files:
-    """The files of a bench by relative path."""
+    """Read the files of a bench, by relative path."""
     paths = [path for path in sorted(bench.rglob("*")) if path.is_file() and not path.name.startswith(".")]
     return {path.relative_to(bench).as_posix(): path.read_bytes() for path in paths}
 
 
-def unpack(bench: Path, group: Group, files: Files) -> None:
-    """Put a group's files in their places, its results last: they say that all is there."""
-    last = part_file(bench, group.group_id).relative_to(bench).as_posix()
-    own = group_folder(bench, group.group_id).relative_to(bench).as_posix()
+def unpack(bench: Path, group: RunGroup, files: Files) -> None:
+    """Write a group's files into a bench; the results come last, since they mark the group as finished.
+
+    Raises:
+        AspcError: A file does not belong to the group.
+    """
+    last = results_path(bench, group.group_id).relative_to(bench).as_posix()
+    own = group_path(bench, group.group_id).relative_to(bench).as_posix()
     allowed = (last, f"curves/{group.group_id}.parquet")
     for name in sorted(files, key=lambda name: name == last):
         parts = PurePosixPath(name).parts
         if ".." in parts or not (name in allowed or name.startswith(f"{own}/")):
-            raise AspcError(f"The group {group.group_id} sent a file that is not its own: {name}.")
+            raise AspcError(f"The group {group.group_id} sent a file that does not belong to it: {name}.")
         if name == f"{own}/{GROUP}":
             continue
         path = bench.joinpath(*parts)

@@ -1,4 +1,4 @@
-"""Networks from the arrays of a trace, by the names that each framework gives them."""
+"""Networks from the arrays of a trace, named as in PyTorch or Flax."""
 
 from __future__ import annotations
 
@@ -10,29 +10,33 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from aspc.data.files import natural
 from aspc.errors import AspcError
 from aspc.networks import MLP, Ensemble, LayerNorm, Linear
+from aspc.text import natural_sort_key
 
-Arrays = Mapping[str, np.ndarray]
+Array = np.ndarray[Any, Any]
+Arrays = Mapping[str, Array]
+Activation = Callable[[jax.Array], jax.Array]
 Loader = Callable[[Arrays], Any]
 
 
-def float64(array: np.ndarray) -> Any:
+def float64(array: Array) -> jax.Array:
+    """Convert to a float64 JAX array."""
     return jnp.asarray(array, jnp.float64)
 
 
-def under(arrays: Arrays, prefix: str) -> Arrays:
-    """The arrays whose names start with `prefix`, without it."""
+def strip_prefix(arrays: Arrays, prefix: str) -> Arrays:
+    """Return the arrays whose names start with `prefix`, without it."""
     return {name[len(prefix) :]: array for name, array in arrays.items() if name.startswith(prefix)}
 
 
 def layer_names(arrays: Arrays) -> list[str]:
-    return sorted({name.rpartition(".")[0] for name in arrays}, key=natural)
+    """Return the names of the layers in numerical order."""
+    return sorted({name.rpartition(".")[0] for name in arrays}, key=natural_sort_key)
 
 
-def torch_mlp(arrays: Arrays, activation: Callable = jax.nn.relu) -> MLP:
-    """A PyTorch network whose layers are numbered in order. A matrix [out, in] is a Linear layer, a vector a norm."""
+def torch_mlp(arrays: Arrays, activation: Activation = jax.nn.relu) -> MLP:
+    """Read a PyTorch network with numbered layers. A weight matrix [out, in] is a Linear layer, a vector a norm."""
     layers, norms = [], []
     for layer in layer_names(arrays):
         weight, bias = float64(arrays[f"{layer}.weight"]), float64(arrays[f"{layer}.bias"])
@@ -43,29 +47,32 @@ def torch_mlp(arrays: Arrays, activation: Callable = jax.nn.relu) -> MLP:
     return MLP(tuple(layers), tuple(norms), activation)
 
 
-def torch_sequence(arrays: Arrays, layers: Sequence[str], activation: Callable = jax.nn.relu) -> MLP:
-    """A PyTorch network from layers in the given order, where their names do not tell it."""
+def torch_sequence(arrays: Arrays, layers: Sequence[str], activation: Activation = jax.nn.relu) -> MLP:
+    """Read a PyTorch network whose layer names do not give their order."""
     ordered = {
         f"{i}.{part}": arrays[f"{layer}.{part}"] for i, layer in enumerate(layers) for part in ("weight", "bias")
     }
     return torch_mlp(ordered, activation)
 
 
-def torch_halves(arrays: Arrays) -> tuple[Arrays, Arrays]:
-    """Two equal networks in one module, `l1` … `l3` and `l4` … `l6`: the first and the second half of its layers."""
+def split_twin_module(arrays: Arrays) -> tuple[Arrays, Arrays]:
+    """Split a module of two equal networks, such as `l1` … `l3` and `l4` … `l6`, into its halves."""
     layers = layer_names(arrays)
     first = {f"{layer}." for layer in layers[: len(layers) // 2]}
-    halves: tuple[dict, dict] = ({}, {})
+    halves: tuple[dict[str, Array], dict[str, Array]] = ({}, {})
     for name, array in arrays.items():
         halves[not name.startswith(tuple(first))][name] = array
     return halves
 
 
-def flax_mlp(arrays: Arrays, activation: Callable = jax.nn.relu, eps: float = 1e-6) -> MLP:
-    """A Flax network, `Dense_0`, `LayerNorm_0`, …; arrays of an ensemble keep their leading axis."""
+def flax_mlp(arrays: Arrays, activation: Activation = jax.nn.relu, eps: float = 1e-6) -> MLP:
+    """Read a Flax network, `Dense_0`, `LayerNorm_0`, …; arrays of an ensemble keep their leading axis."""
     parts: dict[tuple[str, int], dict[str, Any]] = {}
     for name, array in arrays.items():
-        kind, index, part = re.fullmatch(r"(?:.*\.)?(Dense|LayerNorm)_(\d+)\.(\w+)", name).groups()  # type: ignore[union-attr]
+        match = re.fullmatch(r"(?:.*\.)?(Dense|LayerNorm)_(\d+)\.(\w+)", name)
+        if match is None:
+            raise ValueError(f"unknown array {name}")
+        kind, index, part = match.groups()
         parts.setdefault((kind, int(index)), {})[part] = float64(array)
     layers = tuple(Linear(p["kernel"], p["bias"]) for (kind, _), p in sorted(parts.items()) if kind == "Dense")
     norms = tuple(LayerNorm(p["scale"], p["bias"], eps) for (kind, _), p in sorted(parts.items()) if kind != "Dense")
@@ -73,8 +80,12 @@ def flax_mlp(arrays: Arrays, activation: Callable = jax.nn.relu, eps: float = 1e
 
 
 def stack(*networks: Any) -> Ensemble:
-    """Separate networks as one ensemble."""
+    """Combine networks into one ensemble.
+
+    Raises:
+        AspcError: Their sizes differ.
+    """
     shapes = [[leaf.shape for leaf in jax.tree.leaves(network)] for network in networks]
     if any(shape != shapes[0] for shape in shapes):
-        raise AspcError("The twin critics of this trace have different sizes; here twins are one ensemble of equals.")
+        raise AspcError("The twin critics of the trace have different sizes; only twins of equal size are supported.")
     return Ensemble(jax.tree.map(lambda *leaves: jnp.stack(leaves), *networks))

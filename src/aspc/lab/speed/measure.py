@@ -1,35 +1,38 @@
-"""How fast training is on this machine, and how fast matrix products alone would let it be.
+"""The speed of training on this machine, and the bound that its matrix products set.
 
-The limit: the matrix products of a step are read off its program (shapes and how often), each is timed by itself in
-the same process, and their sum is the time that a step takes if all else were free.
+The bound: the shapes and counts of a step's matrix products are read from its program, each product is timed alone in
+the same process, and their total is the time of a step in which everything else is free.
 """
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.core import ClosedJaxpr, Jaxpr
+from jax.interpreters import partial_eval
 
 from aspc import algorithms
-from aspc.algorithms.interface import Spec
-from aspc.data.cache import notify_if_slow
+from aspc.algorithms.interface import Algorithm, Batch, Noise, Parts, Spec
 from aspc.errors import AspcError
-from aspc.training.compiled_loop import Loop, Runs, Source, at, on_accelerator, start_runs
+from aspc.training.compiled_loop import Loop, RowRange, Runs, on_accelerator, start_runs, tree_index
+from aspc.training.hyperparameters import replace_fields
 from aspc.training.packed_table import Layout
-from aspc.training.run_config import replace_fields
+from aspc.ui import notify_if_slow
 
 ROWS = 100_000  # of the synthetic dataset
-REPEATS = 3  # timings of which the median counts
+REPEATS = 3  # timings, of which the median is reported
 COMPARE_ROUNDS = 7
 
 
-class Product(NamedTuple):
+class MatrixProduct(NamedTuple):
     """A matrix product: shapes of its operands and the axes that are contracted and batched."""
 
     left: tuple[int, ...]
@@ -38,64 +41,88 @@ class Product(NamedTuple):
 
     @property
     def flops(self) -> float:
-        """Two for each multiply-and-add."""
+        """Floating-point operations, two per multiply-add."""
         (_, contracted), (_, batched) = self.dimension_numbers
         free_right = [n for axis, n in enumerate(self.right) if axis not in (*contracted, *batched)]
         return 2.0 * float(np.prod(self.left)) * float(np.prod(free_right))
 
 
-def products_of(jaxpr: Any, times: float = 1.0) -> Counter[Product]:
-    """All matrix products of a program, those inside loops as often as they run."""
-    found: Counter[Product] = Counter()
+def count_products(jaxpr: Jaxpr, times: float = 1.0) -> dict[MatrixProduct, float]:
+    """Count the matrix products of a program; those inside a loop count once per iteration."""
+    counts: defaultdict[MatrixProduct, float] = defaultdict(float)
     for equation in jaxpr.eqns:
         if equation.primitive.name == "dot_general":
             left, right = (variable.aval.shape for variable in equation.invars)
-            found[Product(left, right, equation.params["dimension_numbers"])] += times  # type: ignore[assignment]
-        inner_times = times * (equation.params.get("length") or 1) if equation.primitive.name == "scan" else times
-        for value in equation.params.values():
-            for inner in value if isinstance(value, list | tuple) else [value]:
-                inner = getattr(inner, "jaxpr", inner)
-                if hasattr(inner, "eqns"):
-                    found.update(products_of(inner, inner_times))
-    return found
+            counts[MatrixProduct(left, right, equation.params["dimension_numbers"])] += times
+        iterations = (equation.params.get("length") or 1) if equation.primitive.name == "scan" else 1
+        for inner in _inner_programs(equation.params):
+            _add_counts(counts, count_products(inner, times * iterations))
+    return counts
 
 
-def step_products(loop: Loop, state: Any, inputs: Any) -> dict[Product, float]:
-    """The matrix products of an average step of the schedule."""
+def _inner_programs(params: Mapping[str, Any]) -> Iterator[Jaxpr]:
+    """Yield the programs among the parameters of an operation."""
+    for value in params.values():
+        for item in value if isinstance(value, list | tuple) else [value]:
+            if isinstance(item, ClosedJaxpr):
+                yield item.jaxpr
+            elif isinstance(item, Jaxpr):
+                yield item
+
+
+def _add_counts(
+    counts: defaultdict[MatrixProduct, float], others: Mapping[MatrixProduct, float], factor: float = 1.0
+) -> None:
+    for product, count in others.items():
+        counts[product] += factor * count
+
+
+def count_step_products(loop: Loop, state: Any, inputs: Any) -> dict[MatrixProduct, float]:
+    """Count the matrix products of an average step of the schedule."""
     schedule = loop.algorithm.schedule()
     steps = [parts for segment in schedule for parts in segment.steps * segment.repeats]
-    total: Counter[Product] = Counter()
-    for parts, count in Counter(steps).items():
-        jaxpr = jax.make_jaxpr(lambda s, x, parts=parts: loop.algorithm.update(s, *x, parts))(state, inputs).jaxpr
-        total.update({p: n * count for p, n in products_of(dead_code_removed(jaxpr)).items()})
-    return {product: n / len(steps) for product, n in total.items()}
+    counts: defaultdict[MatrixProduct, float] = defaultdict(float)
+    for parts, repeats in Counter(steps).items():
+        update = partial(_update, loop.algorithm, parts)
+        program = eliminate_dead_code(jax.make_jaxpr(update)(state, inputs).jaxpr)
+        _add_counts(counts, count_products(program), repeats / len(steps))
+    return counts
 
 
-def dead_code_removed(jaxpr: Any) -> Any:
-    """What is computed for nothing does not count: the compiler leaves it out too."""
-    from jax.interpreters import partial_eval
-
-    return partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))[0]
+def _update(algorithm: Algorithm[Any], parts: Parts, state: Any, inputs: tuple[Batch, Noise]) -> Any:
+    return algorithm.update(state, *inputs, parts)
 
 
-def seconds_of(product: Product, runs: int, together: int, at_least: float = 0.05) -> float:
-    """Time of one such product (of `runs` at once where runs are vectorised), alone and in a compiled loop.
+def eliminate_dead_code(jaxpr: Jaxpr) -> Jaxpr:
+    """Remove unused operations, as the compiler does."""
+    program: Jaxpr = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))[0]
+    return program
 
-    `together` products share one turn of the loop: on a GPU the turn itself costs more than a product.
+
+def time_product(product: MatrixProduct, runs: int, per_iteration: int, min_seconds: float = 0.05) -> float:
+    """Return the seconds of one product in a compiled loop.
+
+    Args:
+        product: The shapes.
+        runs: The number of vectorised runs, whose products are computed together.
+        per_iteration: Products per loop iteration; on a GPU an iteration itself costs more than one product.
+        min_seconds: The shortest measurement.
     """
     dims = product.dimension_numbers
     keys = jax.random.split(jax.random.key(0))
-    left = jax.random.normal(keys[0], (together, runs, *product.left))
+    left = jax.random.normal(keys[0], (per_iteration, runs, *product.left))
     right = jax.random.normal(keys[1], (runs, *product.right))
     if runs == 1:
         left, right = left[:, 0], right[0]
-        multiply: Callable = lambda a, b: jax.lax.dot_general(a, b, dims)  # noqa: E731
-    else:
-        multiply = jax.vmap(lambda a, b: jax.lax.dot_general(a, b, dims))
+
+    def multiply_one(left: jax.Array, right: jax.Array) -> jax.Array:
+        return jax.lax.dot_general(left, right, dims)
+
+    multiply = multiply_one if runs == 1 else jax.vmap(multiply_one)
 
     def body(_: Any, left: jax.Array) -> jax.Array:
-        # One number of the results goes back in, so that no product can be left out or moved out of the loop.
-        results = jax.lax.optimization_barrier([multiply(left[i], right) for i in range(together)])
+        # A result feeds the next iteration, so that the compiler cannot drop or hoist any product.
+        results = jax.lax.optimization_barrier([multiply(left[i], right) for i in range(per_iteration)])
         return left.at[(0,) * left.ndim].set(results[-1].ravel()[0] * 1e-30)
 
     @jax.jit
@@ -108,13 +135,13 @@ def seconds_of(product: Product, runs: int, together: int, at_least: float = 0.0
         begin = time.perf_counter()
         repeated(left, times).block_until_ready()
         spent = time.perf_counter() - begin
-        if spent >= at_least:
-            return spent / times / together
+        if spent >= min_seconds:
+            return spent / times / per_iteration
         times *= 4
 
 
-class Prepared:
-    """An algorithm compiled on synthetic data, ready to be timed chunk by chunk."""
+class SpeedBenchmark:
+    """An algorithm compiled on synthetic data, to be timed in chunks of steps."""
 
     def __init__(
         self,
@@ -131,8 +158,8 @@ class Prepared:
         for name, value in sizes.items():
             if value < 1:
                 raise AspcError(f"--{name} must be at least 1.")
-        own_batch = {} if batch is None else {"batch_size": batch}
-        self.algorithm = replace_fields(algorithms.default(algo), {**own_batch, **hyper})
+        batch_size = {} if batch is None else {"batch_size": batch}
+        self.algorithm = replace_fields(algorithms.default(algo), {**batch_size, **hyper})
         self.algo, self.seeds, self.device = algo, seeds, jax.devices()[0]
         spec = Spec(obs_dim, act_dim)
         layout = Layout(obs_dim, act_dim, bool(getattr(self.algorithm, "uses_next_actions", False)))
@@ -149,16 +176,16 @@ class Prepared:
                 self.loop, self.state, self.runs, self.table, jnp.asarray(0), blocks=self.blocks
             ).compile()
             self.compile_seconds = time.perf_counter() - begin
-        self.chunk()  # warm up
+        self.time_chunk()  # warm up
 
     def restart(self) -> None:
-        """Fresh runs from the same seeds."""
-        source = Source(jnp.zeros(self.seeds, jnp.int32), jnp.full(self.seeds, len(self.table), jnp.int32))
+        """Start new runs with the same seeds."""
+        source = RowRange(jnp.zeros(self.seeds, jnp.int32), jnp.full(self.seeds, len(self.table), jnp.int32))
         runs = start_runs(self.algorithm, self.loop.spec, jnp.arange(self.seeds), source)
         self.state, self.runs, self.done = runs.state, runs._replace(state=None), 0
 
-    def facts(self) -> dict[str, Any]:
-        """What was timed, and on what."""
+    def describe(self) -> dict[str, Any]:
+        """Return the algorithm, the sizes and the device."""
         return {
             "algo": self.algo,
             "device": f"{self.device.platform}: {self.device.device_kind}",
@@ -169,8 +196,8 @@ class Prepared:
             "seeds": self.seeds,
         }
 
-    def chunk(self) -> float:
-        """Train one chunk of all runs; returns its seconds."""
+    def time_chunk(self) -> float:
+        """Train one chunk of all runs and return the seconds."""
         with notify_if_slow(f"timing {self.steps * self.seeds:,} steps of {self.algo} …"):
             begin = time.perf_counter()
             first_block = jnp.asarray(self.done * self.blocks)
@@ -178,49 +205,60 @@ class Prepared:
             self.done += 1
             return time.perf_counter() - begin
 
-    def products(self) -> dict[Product, float]:
-        """The matrix products of an average step of one run."""
-        one = Runs(None, *at(tuple(self.runs)[1:], 0))
-        inputs = at(self.loop.draw_block(self.algorithm, self.table, one, jnp.asarray(0)), 0)
-        return step_products(self.loop, at(self.state, 0), inputs)
+    def count_products(self) -> dict[MatrixProduct, float]:
+        """Count the matrix products of an average step of one run."""
+        one = Runs(None, *tree_index(tuple(self.runs)[1:], 0))
+        inputs = tree_index(self.loop.sample_block(self.algorithm, self.table, one, jnp.asarray(0)), 0)
+        return count_step_products(self.loop, tree_index(self.state, 0), inputs)
 
     def bound_seconds(self) -> float:
-        """Seconds that the matrix products alone take, for a step of one run."""
+        """Return the seconds of the matrix products of a step of one run."""
         runs = self.seeds if self.loop.vectorise else 1
-        together = max(16 // runs, 1) if on_accelerator() else 1
-        return sum(n * seconds_of(product, runs, together) for product, n in self.products().items()) / runs
+        per_iteration = max(16 // runs, 1) if on_accelerator() else 1
+        return (
+            sum(n * time_product(product, runs, per_iteration) for product, n in self.count_products().items()) / runs
+        )
 
     def flops(self) -> float:
-        return sum(n * product.flops for product, n in self.products().items())
+        """Return the floating-point operations of an average step of one run."""
+        return sum(n * product.flops for product, n in self.count_products().items())
 
 
 def measure(
     algo: str, obs_dim: int, act_dim: int, batch: int | None, seeds: int, steps: int, bound: bool = True, **hyper: Any
 ) -> dict[str, Any]:
-    """Train on synthetic data and time it; see `aspc speed --help`. Without a batch size, the algorithm's own.
+    """Measure the speed of an algorithm on synthetic data; see `aspc speed --help`.
 
-    The `bound` by matrix products is timed too, unless it is not wanted.
+    Args:
+        algo: The algorithm's name.
+        obs_dim: Observation size.
+        act_dim: Action size.
+        batch: Minibatch size; None for the algorithm's default.
+        seeds: Number of runs that train together.
+        steps: Steps to time.
+        bound: Also time the matrix products alone.
+        hyper: Further hyper-parameters.
     """
-    return measured(Prepared(algo, obs_dim, act_dim, batch, seeds, steps, **hyper), bound)
+    return measure_benchmark(SpeedBenchmark(algo, obs_dim, act_dim, batch, seeds, steps, **hyper), bound)
 
 
-def measured(prepared: Prepared, bound: bool = True) -> dict[str, Any]:
-    """What `aspc speed` says of a prepared algorithm."""
-    seconds = statistics.median(prepared.chunk() for _ in range(REPEATS))
-    rate = prepared.steps * prepared.seeds / seconds
+def measure_benchmark(benchmark: SpeedBenchmark, bound: bool = True) -> dict[str, Any]:
+    """Return the measurements that `aspc speed` prints."""
+    seconds = statistics.median(benchmark.time_chunk() for _ in range(REPEATS))
+    rate = benchmark.steps * benchmark.seeds / seconds
     result = {
-        **prepared.facts(),
-        "steps": prepared.steps,
-        "compile_seconds": prepared.compile_seconds,
+        **benchmark.describe(),
+        "steps": benchmark.steps,
+        "compile_seconds": benchmark.compile_seconds,
         "steps_per_second": rate,
     }
-    memory = prepared.device.memory_stats() or {}
+    memory = benchmark.device.memory_stats() or {}
     if "peak_bytes_in_use" in memory:
         result["peak_device_memory_mib"] = memory["peak_bytes_in_use"] / 2**20
     if not bound:
         return result
-    with notify_if_slow("timing its matrix products by themselves …"):
-        flops, bound_seconds = prepared.flops(), prepared.bound_seconds()
+    with notify_if_slow("timing the matrix products alone …"):
+        flops, bound_seconds = benchmark.flops(), benchmark.bound_seconds()
     return {
         **result,
         "flops_per_step": flops,
@@ -230,28 +268,30 @@ def measured(prepared: Prepared, bound: bool = True) -> dict[str, Any]:
     }
 
 
-def compare(algos: Sequence[str], obs_dim: int, act_dim: int, batch: int, seeds: int, steps: int) -> list[dict]:
-    """Several algorithms, timed in turn so that all see the same machine; times are relative to the first one's."""
-    prepared = [Prepared(algo, obs_dim, act_dim, batch, seeds, steps) for algo in algos]
-    seconds = [[p.chunk() / p.steps for p in prepared] for _ in range(COMPARE_ROUNDS)]
+def compare(
+    algos: Sequence[str], obs_dim: int, act_dim: int, batch: int, seeds: int, steps: int
+) -> list[dict[str, Any]]:
+    """Time algorithms alternately, so that changes of the machine affect all; times are relative to the first."""
+    benchmarks = [SpeedBenchmark(algo, obs_dim, act_dim, batch, seeds, steps) for algo in algos]
+    seconds = [[b.time_chunk() / b.steps for b in benchmarks] for _ in range(COMPARE_ROUNDS)]
     rows = []
-    for i, p in enumerate(prepared):
+    for i, benchmark in enumerate(benchmarks):
         relative = statistics.median(round_[i] / round_[0] for round_ in seconds)
         rate = seeds / statistics.median(round_[i] for round_ in seconds)
-        rows.append({**p.facts(), "steps_per_second": rate, "relative_time": relative})
+        rows.append({**benchmark.describe(), "steps_per_second": rate, "relative_time": relative})
     return rows
 
 
 def sweep(
     algo: str, obs_dim: int, act_dim: int, batch: int, many_seeds: Sequence[int], steps: int, rows: int = ROWS
 ) -> Iterator[dict[str, Any]]:
-    """The rate for each number of runs that train together."""
+    """Yield the measurements for each number of runs that train together."""
     for seeds in many_seeds:
         yield measure(algo, obs_dim, act_dim, batch, seeds, steps, bound=False, rows=rows)
 
 
 def synthetic_table(layout: Layout, rows: int = ROWS) -> jax.Array:
-    """Random rows with actions in ±1 and nobody ending."""
+    """Return random rows with actions in ±1 and no terminal states."""
     table = np.random.default_rng(0).standard_normal((rows, layout.width), dtype=np.float32)
     obs, act = layout.obs_dim, layout.act_dim
     table[:, obs : obs + act] = np.tanh(table[:, obs : obs + act])

@@ -1,7 +1,7 @@
-"""Where the time of a training step goes: critic, actor, scale, sampling, optimiser.
+"""A profile of a training step: time in the critic, actor, scale, sampling and optimiser.
 
-The parts are named in the code (`jax.named_scope`), the compiler carries the names into its instructions, and JAX's
-profiler says how long each instruction ran. A fused instruction counts where its last operation belongs.
+The parts are named scopes (`jax.named_scope`). The compiler keeps the names in its instructions, and JAX's profiler
+measures the time of each instruction. A fused instruction counts for the part of its last operation.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from typing import Any, NamedTuple
 
 import jax
 
-from aspc.lab.speed.measure import Prepared
+from aspc.lab.speed.measure import SpeedBenchmark
 
-# An instruction inside several scopes counts for the first of these.
+# An instruction in several scopes counts for the first of these.
 PARTS = ("sampling", "scale", "optimiser", "targets", "actor", "critic")
-FUSED = "networks as one kernel"  # their kernels carry one name wherever they run
+FUSED = "fused networks"  # their kernels have the same name in every part
 OTHER = "not attributed"
 
 
 class PartTime(NamedTuple):
-    """A part's share of the busy time, and the milliseconds of a step that it stands for."""
+    """A part's share of the busy time, and that share of the milliseconds per step."""
 
     part: str
     milliseconds: float
@@ -31,62 +31,65 @@ class PartTime(NamedTuple):
 
 
 class Profile(NamedTuple):
+    """The time of a step, by part."""
+
     parts: list[PartTime]
     milliseconds: float
-    """Of one step of all runs, by the clock."""
+    """Wall-clock time of one step of all runs."""
     kernels_per_step: float | None
-    """Launched on a GPU; None elsewhere."""
+    """Kernel launches on a GPU; None on other devices."""
 
 
-def profile(prepared: Prepared) -> Profile:
-    """Train one chunk under the profiler."""
-    step_ms = 1000 * prepared.chunk() / prepared.steps
+def profile(benchmark: SpeedBenchmark) -> Profile:
+    """Profile the training of one chunk."""
+    step_ms = 1000 * benchmark.time_chunk() / benchmark.steps
     with tempfile.TemporaryDirectory() as folder:
         with jax.profiler.trace(folder):
-            prepared.chunk()
+            benchmark.time_chunk()
         (file,) = Path(folder).rglob("*.xplane.pb")
         busy, kernels = time_by_instruction(jax.profiler.ProfileData.from_file(str(file)))
-    part_of = parts_by_instruction(prepared.program.as_text() or "")
+    part_of = parts_by_instruction(benchmark.program.as_text() or "")
     by_part: Counter[str] = Counter()
     for name, nanoseconds in busy.items():
         by_part[part_of.get(name) or (FUSED if name.startswith("mlp_") else OTHER)] += nanoseconds
     total = sum(by_part.values()) or 1
     shares = [(part, by_part[part] / total) for part in (*PARTS, FUSED, OTHER) if by_part[part]]
     parts = [PartTime(part, share * step_ms, share) for part, share in shares]
-    return Profile(parts, step_ms, kernels / prepared.steps if kernels else None)
+    return Profile(parts, step_ms, kernels / benchmark.steps if kernels else None)
 
 
 def time_by_instruction(data: Any) -> tuple[Counter[str], int]:
-    """Nanoseconds by name of instruction (dots as underscores), and how many kernels a GPU ran."""
-    on_gpu = any("/device:GPU" in plane.name for plane in data.planes)
+    """Return nanoseconds by instruction (see `normalize_name`), and the number of kernels that a GPU ran."""
+    is_gpu = any("/device:GPU" in plane.name for plane in data.planes)
     busy: Counter[str] = Counter()
     kernels = 0
     for plane in data.planes:
-        if on_gpu and "/device:GPU" not in plane.name:
+        if is_gpu and "/device:GPU" not in plane.name:
             continue
         for line in plane.lines:
-            if on_gpu and not line.name.startswith("Stream"):
-                continue  # other lines show the same events again, by module or by name
+            if is_gpu and not line.name.startswith("Stream"):
+                continue  # other lines repeat the same events
             for event in line.events:
                 stats = dict(event.stats)
-                if on_gpu:  # a captured graph hides the instruction, but the kernel is named after it
+                if is_gpu:  # a captured graph hides the instruction, but its kernel has the same name
                     kernels += 1
-                    busy[plain(event.name)] += int(event.duration_ns)
+                    busy[normalize_name(event.name)] += int(event.duration_ns)
                 elif "hlo_op" in stats:
-                    busy[plain(str(stats["hlo_op"]))] += int(event.duration_ns)
+                    busy[normalize_name(str(stats["hlo_op"]))] += int(event.duration_ns)
     return busy, kernels
 
 
 def parts_by_instruction(hlo: str) -> dict[str, str]:
-    """The part that each instruction of a compiled program belongs to, by its name."""
-    found = {}
+    """Return the part of each instruction of a compiled program."""
+    parts = {}
     for match in re.finditer(r"^\s*(?:ROOT )?%?([\w.-]+) = .*?op_name=\"([^\"]*)\"", hlo, flags=re.MULTILINE):
         scopes = set(re.split(r"[/()]", match[2]))
         part = next((part for part in PARTS if part in scopes), None)
         if part:
-            found[plain(match[1])] = part
-    return found
+            parts[normalize_name(match[1])] = part
+    return parts
 
 
-def plain(name: str) -> str:
+def normalize_name(name: str) -> str:
+    """Return an instruction's name with underscores in place of dots and hyphens."""
     return re.sub(r"[.-]", "_", name)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from aspc import tasks
 
-D4RL = tuple(tasks.datasets())
+D4RL = tuple(tasks.d4rl_datasets())
 QUALITIES = ("random", "medium", "expert", "medium-expert", "medium-replay", "full-replay")
 WALKERS = ("halfcheetah", "hopper", "walker2d")
 HANDS = ("pen", "door", "hammer", "relocate")

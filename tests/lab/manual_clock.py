@@ -1,10 +1,10 @@
-"""A clock for tests: a busy machine changes nothing."""
+"""A clock for tests that do not depend on the machine's load."""
 
 from __future__ import annotations
 
 
-class Clock:
-    """Stands in for the module `time`, and goes on only where somebody sleeps."""
+class ManualClock:
+    """A replacement for the module `time` that advances only in `sleep`."""
 
     def __init__(self) -> None:
         self.now = 0.0

@@ -1,0 +1,67 @@
+"""The interface of engines, which train groups here or on a cluster.
+
+Results are files, so nothing is lost when the process that started the groups is killed: the next one finds the
+finished groups and continues with the others.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import abstractmethod
+from typing import Generic, NamedTuple, Protocol, TypeVar
+
+from aspc.lab.groups import RunGroup
+
+Job = TypeVar("Job")
+
+
+class FinishedGroup(NamedTuple):
+    """A group that has ended. `error` is set if it could not be trained at all; errors of runs are in their rows."""
+
+    group: RunGroup
+    error: str | None = None
+
+
+class Engine(Protocol):
+    """Trains groups."""
+
+    def has_room(self, group: RunGroup) -> bool:
+        """Return whether the group can start now, in addition to those that are running."""
+        ...
+
+    def start(self, group: RunGroup) -> None:
+        """Start a group whose file is in the bench's folder."""
+        ...
+
+    def wait(self, seconds: float) -> list[FinishedGroup]:
+        """Return the groups that have ended, after waiting at most this long for the first."""
+        ...
+
+    def close(self) -> None:
+        """Stop or release the running groups."""
+        ...
+
+
+class PollingEngine(Generic[Job]):
+    """The part of an engine that polls the jobs it has started."""
+
+    poll_seconds: float
+
+    def __init__(self) -> None:
+        self._jobs: dict[str, tuple[RunGroup, Job]] = {}
+
+    def wait(self, seconds: float) -> list[FinishedGroup]:
+        """Return the groups that have ended, after waiting at most this long for the first."""
+        deadline = time.monotonic() + seconds
+        while self._jobs:
+            finished = [found for group, job in self._jobs.values() if (found := self._poll(group, job))]
+            for group, _ in finished:
+                del self._jobs[group.group_id]
+            if finished or time.monotonic() >= deadline:
+                return finished
+            time.sleep(min(self.poll_seconds, max(deadline - time.monotonic(), 0)))
+        return []
+
+    @abstractmethod
+    def _poll(self, group: RunGroup, job: Job) -> FinishedGroup | None:
+        """Return a group that has ended, or None while it is running."""

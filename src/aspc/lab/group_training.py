@@ -1,0 +1,190 @@
+"""Training of a group in this process, from the group's file."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from aspc import plugins
+from aspc.data import Dataset
+from aspc.errors import AspcError, ExternalFailure
+from aspc.interrupts import Interrupted
+from aspc.io import exclusive_lock, write_atomically
+from aspc.lab import results
+from aspc.lab.dataset_files import fingerprint_dataset, load_dataset
+from aspc.lab.groups import GROUP, PROGRESS, GroupMember, RunGroup, group_path, results_path
+from aspc.lab.plan import short_hash
+from aspc.lab.run_rows import Rows, build_rows, describe_environment, failed_row, utc_now
+from aspc.training.fleet import Fleet, train_fleet
+from aspc.training.fleet import Member as FleetMember
+from aspc.training.grouping import can_vary
+from aspc.training.hyperparameters import flat_values
+from aspc.training.run_folder import RESULT
+
+PROGRESS_SECONDS = 2.0  # between writes of the progress file
+LOCK_SECONDS = 300.0  # to wait for a dying process that trains the same group
+OnProgress = Callable[[int, int], None]
+T = TypeVar("T")
+
+
+def run_group(bench: Path, group_id: str, quiet: bool = True, on_progress: OnProgress | None = None) -> int | None:
+    """Train or continue a group from its file and write its results; do nothing if the results exist.
+
+    A failure of a run or of its data is recorded in the results and does not stop the other runs. A group that is
+    interrupted keeps its checkpoints, from which the next attempt continues.
+
+    Returns:
+        A signal that arrived too late to stop this group; the caller must not start another.
+    """
+    folder = group_path(bench, group_id)
+    busy = f"Another process is still training in {folder}; wait until it ends."
+    with exclusive_lock(folder / ".group.lock", timeout_seconds=LOCK_SECONDS, busy_message=busy):
+        if results_path(bench, group_id).exists():
+            return None
+        group = RunGroup.from_json((folder / GROUP).read_text(errors="replace"), folder / GROUP)
+        if group.plugin is not None:
+            _load_plugin_once(group.plugin)
+        _adopt_checkpoints(bench, group)
+        started = utc_now()
+        rows, curves, late_signal = _train_programs(group, folder, quiet, _make_reporter(folder, on_progress))
+        facts = {"group_id": group_id, "started": started, "finished": utc_now(), "command": group.command}
+        facts |= describe_environment()
+        results.write_part(bench, group_id, [{**facts, **row} for row in rows], curves)
+        for finished in folder.glob(f"fleet-*/{RESULT}"):
+            shutil.rmtree(finished.parent / "checkpoints", ignore_errors=True)  # large, and no longer needed
+    return late_signal
+
+
+def _load_plugin_once(path: str) -> None:
+    plugin = plugins.loaded()
+    if plugin is None or plugin.path != path:
+        plugins.load_plugin(path)
+
+
+def _adopt_checkpoints(bench: Path, group: RunGroup) -> None:
+    """Move unfinished training of the previous attempt to this attempt's folder."""
+    if group.attempt == 0:
+        return
+    previous = group_path(bench, dataclasses.replace(group, attempt=group.attempt - 1).group_id)
+    folder = group_path(bench, group.group_id)
+    for fleet in previous.glob("fleet-*"):
+        if not (fleet / RESULT).exists() and not (folder / fleet.name).exists():
+            fleet.rename(folder / fleet.name)
+
+
+def record_failure(bench: Path, group: RunGroup, error: str, data_fingerprint: str | None = None) -> None:
+    """Write results of a group that could not be trained: every run has failed with `error`."""
+    now = utc_now()
+    facts = {"group_id": group.group_id, "started": now, "finished": now, "data_fingerprint": data_fingerprint}
+    rows = [{**facts, **failed_row(member, error)} for member in group.members]
+    results.write_part(bench, group.group_id, rows, [])
+
+
+def _make_reporter(folder: Path, on_progress: OnProgress | None) -> OnProgress:
+    """Return a callback that writes a group's progress to its folder, where other processes and machines read it."""
+    last = 0.0
+
+    def report(step: int, steps: int) -> None:
+        nonlocal last
+        if on_progress is not None:
+            on_progress(step, steps)
+        if time.monotonic() - last > PROGRESS_SECONDS:
+            last = time.monotonic()
+            write_atomically(folder / PROGRESS, json.dumps({"step": step, "steps": steps}).encode())
+
+    return report
+
+
+def _train_programs(group: RunGroup, folder: Path, quiet: bool, report: OnProgress) -> tuple[Rows, Rows, int | None]:
+    """Load the data and train one fleet per data size.
+
+    Returns:
+        Rows of the runs, rows of their curves, and a signal that arrived during the last chunk.
+    """
+    paths = {member.run.dataset: member.file for member in group.members}
+    data = {name: capture_failure(partial(load_dataset, name, path)) for name, path in paths.items()}
+    fingerprints = {name: fingerprint_dataset(found) for name, found in data.items() if isinstance(found, Dataset)}
+    rows: Rows = []
+    curves: Rows = []
+    programs: dict[Any, list[GroupMember]] = {}
+    late_signal: int | None = None
+    for member in group.members:
+        found = data[member.run.dataset]
+        if isinstance(found, Dataset):
+            programs.setdefault((found.observation_size, found.action_size), []).append(member)
+        else:
+            rows.append(failed_row(member, found))
+    for members in programs.values():
+        if late_signal is not None:
+            raise Interrupted(f"Stopped between two programs of {folder.name}.", late_signal)
+        path = folder / f"fleet-{short_hash([m.run.run_id for m in members])[:8]}"
+        fleet = capture_failure(partial(_train, members, data, path, quiet, report))
+        if isinstance(fleet, str):
+            rows += [failed_row(member, fleet) for member in members]
+            continue
+        late_signal = fleet.signal
+        for member in members:
+            row, points = build_rows(fleet, member, data[member.run.dataset], len(members))
+            rows.append(row)
+            curves += points
+    return [{**row, "data_fingerprint": fingerprints.get(row["dataset"])} for row in rows], curves, late_signal
+
+
+def capture_failure(action: Callable[[], T]) -> T | str:
+    """Return the result of `action`, or a message if it fails.
+
+    Raises:
+        Interrupted: The training was stopped.
+        ExternalFailure: The failure is not the run's own: a full disk, or a data file that was replaced.
+    """
+    try:
+        return action()
+    except (Interrupted, ExternalFailure):
+        raise
+    except Exception as error:
+        return _format_error(error)
+
+
+def _format_error(error: Exception) -> str:
+    text = " ".join(str(error).split())[:2000]
+    return text if isinstance(error, AspcError) else f"{type(error).__name__}: {text}{_find_plugin_frame(error)}"
+
+
+def _find_plugin_frame(error: Exception) -> str:
+    """Return the place in the plugin's folder that raised an error, in parentheses, or an empty string."""
+    plugin = plugins.loaded()
+    folder = None if plugin is None else Path(plugin.path).parent
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).parent == folder]
+    return f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno}, in {frames[-1].name})" if frames else ""
+
+
+def _train(
+    members: Sequence[GroupMember], data: Mapping[str, Any], path: Path, quiet: bool, report: OnProgress
+) -> Fleet:
+    first = members[0]
+    algorithm = first.algorithm()
+    # A number that any member sets is set by all, so that a run gives the same bits in every group that varies the same
+    # numbers.
+    varying = sorted({name for m in members for name in m.settings if can_vary(algorithm, name)})
+
+    def varying_values(member: GroupMember) -> dict[str, Any]:
+        values = flat_values(member.algorithm())
+        return {name: values[name] for name in varying}
+
+    return train_fleet(
+        first.run.algo,
+        algorithm,
+        [FleetMember(m.run.run_id, data[m.run.dataset], m.run.seed, varying_values(m)) for m in members],
+        first.run.train_options(),
+        path,
+        bc=first.run.bc,
+        quiet=quiet,
+        on_progress=report,
+    )

@@ -1,0 +1,142 @@
+"""Adapters: the settings, networks and metrics of a reference trainer, in this library's terms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Generic, TypeAlias, TypeVar
+
+import jax
+
+from aspc.algorithms.interface import Algorithm, Batch, Noise, Parts
+from aspc.errors import AspcError
+from aspc.lab.reference.replay import CompiledSteps, Row, Trace, TraceCheck, relative_error, replay
+from aspc.lab.reference.trace_networks import Arrays, Loader, stack, torch_mlp
+from aspc.networks import Critic, Ensemble, Value
+from aspc.optim import global_norm
+
+State = TypeVar("State")
+Networks: TypeAlias = Mapping[str, Any]  # by their names in the trace
+
+
+def no_probe(state: object, batch: Batch, noise: Noise, parts: Parts) -> Row:
+    """Report nothing."""
+    return {}
+
+
+@dataclass(frozen=True)
+class Adapter(Generic[State]):
+    """The parts that replay a trace and find its quantities."""
+
+    algorithm: Algorithm[State]
+    """The algorithm with the trace's settings."""
+    start: Callable[[Networks], State]
+    """Returns the initial state from the networks under `init/`."""
+    loaders: Mapping[str, Loader]
+    """Read each network of the trace, targets included."""
+    networks: Callable[[State], Networks]
+    """Returns the same networks from a state."""
+    outputs: Mapping[str, str | Callable[[Row], Any]]
+    """Each metric under `out/`: its name in this library, or a function of a step's row."""
+    probe: Callable[[State, Batch, Noise, Parts], Row] = no_probe
+    """Returns quantities that training does not report, from the state before a step."""
+    constants: Mapping[str, Any] = field(default_factory=dict)
+    """Arrays of the trace that do not depend on the replay, by full name."""
+
+    def load(self, trace: Trace, group: str) -> dict[str, Any]:
+        """Read the networks of a group of arrays."""
+        names = sorted({name.split("/")[0] for name in trace.group(group)})
+        check_known(names, self.loaders, "network")
+        return {name: self.loaders[name](trace.group(f"{group}/{name}")) for name in names}
+
+
+def check_known(names: Iterable[str], known: Container[str], kind: str) -> None:
+    """Raise `AspcError` for a quantity that cannot be compared; ignoring it would look like agreement."""
+    for name in names:
+        if name not in known:
+            raise AspcError(f"The trace holds the unknown {kind} {name!r}, which cannot be compared.")
+
+
+def require(meta: Mapping[str, Any], **supported: Any) -> None:
+    """Raise `AspcError` if a setting of the reference trainer has no counterpart in this library."""
+    for name, value in supported.items():
+        if meta.get(name, value) != value:
+            raise AspcError(f"The trace has {name} = {meta[name]!r}, but only {value!r} is supported.")
+
+
+def replay_with(
+    adapter: Adapter[State], trace: Trace, compiled: CompiledSteps | None = None
+) -> tuple[State, list[Row]]:
+    """Replay a trace. Returns the final state and a row per step, with the norms of all networks."""
+
+    def norms(state: State) -> Row:
+        return {f"norm/{name}": global_norm(network) for name, network in adapter.networks(state).items()}
+
+    state = adapter.start(adapter.load(trace, "init"))
+    return replay(adapter.algorithm, state, trace, adapter.probe, norms, compiled)
+
+
+def check_trace(make: Callable[[Trace], Adapter[State]], trace: Trace) -> list[TraceCheck]:
+    """Replay a trace and compare every array under `out/`, `norm/` and `final/`."""
+    adapter = make(trace)
+    state, rows = replay_with(adapter, trace)
+    constants = [TraceCheck(name, relative_error(ours, trace.arrays[name])) for name, ours in adapter.constants.items()]
+    return constants + compare_outputs(adapter, trace, rows) + compare_networks(adapter, trace, rows, state)
+
+
+def compare_outputs(adapter: Adapter[State], trace: Trace, rows: list[Row]) -> list[TraceCheck]:
+    """Compare the metrics."""
+    checks = []
+    check_known(trace.group("out"), {*adapter.outputs, "actor_step_index"}, "metric")
+    for theirs, expected in trace.group("out").items():
+        if theirs == "actor_step_index":
+            values = [row["step"] for row in rows if "actor_loss" in row]
+        else:
+            ours = adapter.outputs[theirs]
+            # A metric that exists only at some steps is absent from the other rows.
+            lookup = partial(_get, ours) if isinstance(ours, str) else ours
+            values = [value for value in map(lookup, rows) if value is not None]
+        checks.append(TraceCheck(f"out/{theirs}", relative_error(values, expected)))
+    return checks
+
+
+def _get(name: str, row: Row) -> Any:
+    return row.get(name)
+
+
+def compare_networks(adapter: Adapter[State], trace: Trace, rows: list[Row], state: State) -> list[TraceCheck]:
+    """Compare the norms of the networks at every step, and their final weights."""
+    checks = []
+    for name in trace.group("norm"):
+        norms = [row[f"norm/{name}"] for row in rows]
+        checks.append(TraceCheck(f"norm/{name}", relative_error(norms, trace.arrays[f"norm/{name}"])))
+    networks = adapter.networks(state)
+    for name, expected in adapter.load(trace, "final").items():
+        errors = jax.tree.map(relative_error, networks[name], expected)
+        for path, error in jax.tree_util.tree_leaves_with_path(errors):
+            checks.append(TraceCheck(f"final/{name}{jax.tree_util.keystr(path)}", error))
+    return checks
+
+
+# ── networks that several trainers share ────────────────────────────────────────────────────────────────────────────
+
+
+def with_target(name: str, loader: Loader) -> dict[str, Loader]:
+    """Return the loader of a network under its own name and that of its target."""
+    return {name: loader, f"{name}_target": loader}
+
+
+def load_critic(arrays: Arrays) -> Critic:
+    """Read a PyTorch critic."""
+    return Critic(torch_mlp(arrays))
+
+
+def load_value(arrays: Arrays) -> Value:
+    """Read a PyTorch value network."""
+    return Value(torch_mlp(arrays))
+
+
+def get_twin_critics(networks: Networks) -> Ensemble:
+    """Return both critics, whether the trainer stores them separately or in one module."""
+    return networks["critic"] if "critic" in networks else stack(networks["critic_1"], networks["critic_2"])

@@ -1,0 +1,1 @@
+"""Adapters: one per reference trainer."""

@@ -1,0 +1,91 @@
+"""Folders of results: writing parts, and finding their files."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from aspc.errors import AspcError
+from aspc.lab.results.parquet import make_table, write_table
+from aspc.lab.results.schema import ENTRIES, TABLES, Row
+
+if TYPE_CHECKING:
+    pass
+
+
+def write_part(folder: str | Path, name: str, runs: Sequence[Row], curves: Sequence[Row]) -> None:
+    """Write runs and their curves as one part of a folder of results, replacing a part of the same name.
+
+    Absent keys are null, `schema_version` is filled in, and dictionaries become JSON. The curves are written first; a
+    part exists once its runs do, so that a killed process leaves no incomplete part.
+
+    Raises:
+        AspcError: A row is invalid, or a curve belongs to none of the runs.
+    """
+    _check_name(name)
+    unknown = {row["run_id"] for row in curves} - {row["run_id"] for row in runs}
+    if unknown:
+        raise AspcError(f"The curves of part {name} name the run {min(unknown)!r}, which is not among its runs.")
+    for kind, rows in (("curves", curves), ("runs", runs)):
+        write_table(Path(folder) / kind / f"{name}.parquet", make_table(rows, TABLES[kind], name))
+
+
+def write_entries(folder: str | Path, name: str, entries: Iterable[tuple[str, str, str]]) -> None:
+    """Write the suites that runs belong to, as tuples (suite, variant, run_id). A run's row names only its first."""
+    _check_name(name)
+    rows = [dict(zip(("suite", "variant", "run_id"), entry, strict=True)) for entry in entries]
+    write_table(Path(folder) / "entries" / f"{name}.parquet", make_table(rows, ENTRIES, name))
+
+
+def _check_name(name: str) -> None:
+    if not re.fullmatch(r"[\w.+=@-]{1,200}", name) or name.startswith("."):
+        raise AspcError(f"Invalid name {name!r} for a part of results; use only letters, digits and . _ + = @ -.")
+
+
+def find_result_folders(folder: Path) -> list[Path]:
+    """Return the folder and its subfolders that hold results."""
+    return [candidate for candidate in _candidates(folder) if _run_tables_in(candidate)]
+
+
+def _candidates(folder: Path) -> list[Path]:
+    if not folder.is_dir():
+        return []
+    return [folder, *sorted(path for path in folder.iterdir() if path.is_dir() and path.name not in TABLES)]
+
+
+def _run_tables_in(folder: Path) -> list[Path]:
+    """Return the merged file, if there is one, and the parts."""
+    merged = folder / "runs.parquet"
+    parts = sorted(path for path in (folder / "runs").glob("*.parquet") if not path.name.startswith("."))
+    return [merged, *parts] if merged.is_file() else parts
+
+
+def find_run_tables(folders: Iterable[Path]) -> list[Path]:
+    """Return the files of runs in folders and their subfolders."""
+    return [path for folder in folders for found in find_result_folders(folder) for path in _run_tables_in(found)]
+
+
+def find_parts(folder: Path) -> list[dict[str, Path]]:
+    """Return the files of a folder and its subfolders by table, one dictionary per part.
+
+    Raises:
+        AspcError: There are none.
+    """
+    if not folder.is_dir():
+        raise AspcError(f"There is no folder of results at {folder}.")
+    found: list[dict[str, Path]] = []
+    for candidate in _candidates(folder):
+        for runs in _run_tables_in(candidate):
+            if runs.parent == candidate:
+                found.append({kind: candidate / f"{kind}.parquet" for kind in TABLES})
+            else:
+                found.append({"runs": runs, "curves": candidate / "curves" / runs.name})
+        found += [{"entries": path} for path in sorted((candidate / "entries").glob("*.parquet"))]
+    if not found:
+        raise AspcError(
+            f"{folder} holds no results: neither it nor a subfolder has runs.parquet or runs/*.parquet. "
+            "`aspc bench` writes such a folder."
+        )
+    return [{kind: path for kind, path in part.items() if path.is_file()} for part in found]
