@@ -1,4 +1,4 @@
-"""Shared by the tests of the report."""
+"""Fixtures of the report's tests."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ from aspc.lab.report import statistics
 
 @pytest.fixture(autouse=True)
 def few_repetitions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A short bootstrap; what is tested is what it is of, and its ends against rliable's own."""
+    """Use few bootstrap repetitions to keep the tests fast."""
     monkeypatch.setattr(statistics, "REPETITIONS", 100)

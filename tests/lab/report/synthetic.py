@@ -1,4 +1,4 @@
-"""Synthetic results with realistic curves, seeded: for tests and for a look at the page."""
+"""Seeded synthetic results with realistic curves."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from aspc.lab import results
 from aspc.lab.paper_tables import domain_of, tables
 from aspc.tasks import without_version
 
-Score = Callable[[str, str], float]  # (label, dataset) → where its curve ends
+Score = Callable[[str, str], float]  # (label, dataset) → final score
 
 ALPHA = {"MuJoCo": 4.0, "Maze2d": 25.0, "AntMaze": 14.0, "Adroit": 0.1}
 BY_QUALITY = {
@@ -28,18 +28,18 @@ SECONDS = {"aspc": 520.0, "td3_bc": 480.0, "iql": 610.0, "rebrac": 690.0, "wpc":
 
 
 class Shape(NamedTuple):
-    """How the curves of algorithms that learn their scale go; the others level off later and stay flat."""
+    """Shape of the curves of algorithms that learn their scale; the others level off later and stay flat."""
 
     pace: float = 0.12  # share of training until the score levels off
     rise: float = 0.35  # growth of Q and BC loss
-    drop: float = 6.0  # how fast alpha leaves where it starts
-    last: float = 1.0  # the last evaluation, as a share of the curve's end
-    overhead: float = 0.08  # of the time of TD3+BC
-    others: float = 0.2  # the pace of those that do not learn their scale
+    drop: float = 6.0  # decay rate of the initial alpha
+    last: float = 1.0  # last evaluation relative to the final score
+    overhead: float = 0.08  # relative to the time of TD3+BC
+    others: float = 0.2  # pace of algorithms without a learned scale
 
 
 class Variant:
-    """A column: its label, algorithm and settings."""
+    """A column of a table: label, algorithm and settings."""
 
     def __init__(self, label: str, algo: str, **settings: Any) -> None:
         self.label, self.algo, self.settings = label, algo, settings
@@ -67,7 +67,7 @@ D4RL = tuple(tables()["main_table"].rows)
 
 
 def paper_score(label: str, dataset: str) -> float:
-    """The paper's number, or one near it for labels that its main table does not have."""
+    """Return the paper's number, or a similar one for labels that its main table does not have."""
     table = tables()["main_table"]
     same = {"naive": "TD3+BC", "dynamic": "ASPC", "L1+L2+L3": "ASPC"}.get(label, label)
     row = next((r for r in table.rows if without_version(r) == without_version(dataset)), None)
@@ -94,7 +94,7 @@ def make(
     measure: str = "score",
     shape: Shape | None = None,
 ) -> Path:
-    """Write one part for each variant. Runs are named by what they are, so that suites share them."""
+    """Write one part per variant. Run ids depend only on the run, so that suites share runs."""
     entries = []
     for variant in variants:
         rows: list[dict[str, Any]] = []
@@ -104,11 +104,11 @@ def make(
                 name = f"{variant.algo}{sorted(variant.settings.items())}{dataset}{seed}{steps}"
                 run_id = f"{zlib.crc32(name.encode()):08x}{zlib.adler32(name.encode()):08x}"
                 end = score(variant.label, dataset)
-                curve, row = one_run(
+                curve, row = make_run(
                     variant, dataset, seed, end, points, steps, noise, alpha or typical_alpha, shape or Shape()
                 )
-                rows.append({"run_id": run_id, "suite": suite, **row, **measured(row, measure)})
-                curves += [{"run_id": run_id, **point, **measured(point, measure)} for point in curve]
+                rows.append({"run_id": run_id, "suite": suite, **row, **convert_measure(row, measure)})
+                curves += [{"run_id": run_id, **point, **convert_measure(point, measure)} for point in curve]
                 entries.append((suite, variant.label, run_id))
         part = f"{suite}-{zlib.crc32(repr([variant.label, rows[0]['run_id']]).encode()):08x}"
         results.write_part(folder, part, rows, curves)
@@ -116,8 +116,8 @@ def make(
     return folder
 
 
-def measured(values: dict[str, Any], measure: str) -> dict[str, Any]:
-    """The same numbers as a success rate or as a return."""
+def convert_measure(values: dict[str, Any], measure: str) -> dict[str, Any]:
+    """Return the same numbers as a success rate or as a return."""
     if measure == "score":
         return {}
     if "score" in values:
@@ -129,12 +129,12 @@ def measured(values: dict[str, Any], measure: str) -> dict[str, Any]:
 
 
 def typical_alpha(dataset: str) -> float:
-    """Where alpha ends, as the paper draws it."""
+    """Return the final alpha as in the paper's figures."""
     quality = without_version(dataset).partition("-")[2]
     return ALPHA.get(domain_of(dataset), 3.0) * (BY_QUALITY.get(quality, 1.0) if domain_of(dataset) == "MuJoCo" else 1)
 
 
-def one_run(
+def make_run(
     variant: Variant,
     dataset: str,
     seed: int,
@@ -145,7 +145,7 @@ def one_run(
     alpha: Callable[[str], float],
     shape: Shape,
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """A curve that rises and levels off, with noise; and the run's row."""
+    """Return a noisy curve that rises and levels off, and the row of its run."""
     rng = np.random.default_rng([seed, zlib.crc32(f"{variant.label}{dataset}".encode())])
     t = np.linspace(1 / points, 1, points)
     learned = variant.algo.endswith("aspc")

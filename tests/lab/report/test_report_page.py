@@ -1,4 +1,4 @@
-"""The page in a real browser: what can be clicked works, nothing leaves the machine, no name does harm."""
+"""The page in a real browser: controls work, nothing is loaded or sent, names are escaped."""
 
 from __future__ import annotations
 
@@ -24,12 +24,19 @@ from aspc.lab.report import statistics
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 DATASETS = ("halfcheetah-medium-v2", "hopper-expert-v2", "hopper-medium-v2", "pen-human-v1", "maze2d-umaze-v1")
 EVIL = '</script><script>alert("1")</script><img src=x onerror=alert(2)>'
-needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium here (apt-get install chromium)")
+needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed (apt-get install chromium)")
 
 
-def report(folder: Path, out: Path, *options: str) -> Path:
+def write_report(folder: Path, out: Path, *options: str) -> Path:
+    """Run `aspc report` and return the path of the page."""
     assert main(["report", str(folder), "--out", str(out), "--quiet", *options]) == 0
     return out / "index.html"
+
+
+def read_page(path: Path) -> str:
+    """Return a page without line breaks between its tags."""
+    text = re.sub(r"\s*\n\s*(?=<)|(?<=>)\s*\n\s*", "", path.read_text("utf-8"))
+    return re.sub(r"\s*\n\s*", " ", text)
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +46,7 @@ def page_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     make(folder, "necessity", NECESSITY, DATASETS, seeds=2, points=12)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(statistics, "REPETITIONS", 50)
-        return report(folder, tmp_path_factory.mktemp("report"), "--no-figures")
+        return write_report(folder, tmp_path_factory.mktemp("report"), "--no-figures")
 
 
 @pytest.fixture(scope="module")
@@ -51,28 +58,28 @@ def browser() -> Iterator[Any]:
         chromium.close()
 
 
-class Watched:
-    """A page and everything on it that should not happen."""
+class WatchedPage:
+    """A page that records errors, dialogs and requests."""
 
     def __init__(self, browser: Any, path: Path, width: int = 1400, scheme: str = "light") -> None:
         self.context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
         self.page = self.context.new_page()
-        self.wrong: list[str] = []
-        self.page.on("console", lambda m: self.wrong.append(m.text) if m.type in ("error", "warning") else None)
-        self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
-        self.page.on("dialog", lambda dialog: (self.wrong.append(f"dialog: {dialog.message}"), dialog.dismiss()))
-        self.page.on("request", lambda r: None if r.url.startswith("file://") else self.wrong.append(r.url[:100]))
+        self.problems: list[str] = []
+        self.page.on("console", lambda m: self.problems.append(m.text) if m.type in ("error", "warning") else None)
+        self.page.on("pageerror", lambda error: self.problems.append(str(error)))
+        self.page.on("dialog", lambda dialog: (self.problems.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+        self.page.on("request", lambda r: None if r.url.startswith("file://") else self.problems.append(r.url[:100]))
         self.page.goto(path.as_uri())
 
     def show(self, chart: str) -> Any:
-        """Scroll to a picture and wait until it is drawn."""
+        """Scroll to a chart and wait until it is drawn."""
         place = self.page.locator(f'[data-chart="{chart}"]')
         place.scroll_into_view_if_needed()
         place.locator(".main-svg").first.wait_for()
         return place
 
     def traces(self, chart: str) -> list[Any]:
-        """Name and last value of each line that is drawn."""
+        """Return name and last value of each drawn line."""
         self.show(chart)
         return self.page.evaluate(
             """name => document.querySelector(`[data-chart="${name}"]`).data
@@ -82,25 +89,25 @@ class Watched:
 
     def close(self) -> None:
         self.context.close()
-        assert self.wrong == []
+        assert self.problems == []
 
 
 @pytest.fixture(scope="module")
-def one_page(browser: Any, page_path: Path) -> Iterator[Watched]:
-    watched = Watched(browser, page_path)
+def one_page(browser: Any, page_path: Path) -> Iterator[WatchedPage]:
+    watched = WatchedPage(browser, page_path)
     yield watched
     watched.close()
 
 
 @pytest.fixture
-def opened(one_page: Watched) -> Iterator[Watched]:
-    """One page for several tests, each of which leaves it as it was."""
+def opened(one_page: WatchedPage) -> Iterator[WatchedPage]:
+    """A page shared by tests that restore its state."""
     yield one_page
-    assert one_page.wrong == []
+    assert one_page.problems == []
 
 
 @needs_browser
-def test_a_heading_sorts(opened: Watched) -> None:
+def test_heading_sorts_the_table(opened: WatchedPage) -> None:
     table = opened.page.locator("table.scores").first
     values = "rows => rows.map(r => r.querySelector('td[data-l=\"5\"]')?.dataset.last).map(Number)"
     rows = table.locator("tbody tr")
@@ -119,7 +126,7 @@ def test_a_heading_sorts(opened: Watched) -> None:
 
 
 @needs_browser
-def test_an_algorithm_can_be_hidden_everywhere(opened: Watched) -> None:
+def test_chip_hides_an_algorithm_everywhere(opened: WatchedPage) -> None:
     page = opened.page
     assert "IQL" in [name for name, _ in opened.traces("curve-score")]
     column = page.locator("table.scores").first.locator("th[data-label=IQL]")
@@ -139,7 +146,7 @@ def test_an_algorithm_can_be_hidden_everywhere(opened: Watched) -> None:
 
 
 @needs_browser
-def test_a_dataset_can_be_picked(opened: Watched) -> None:
+def test_dataset_can_be_selected(opened: WatchedPage) -> None:
     before = dict(opened.traces("curve-score"))
     opened.page.locator("#dataset").select_option(label="hopper-expert-v2")
     assert opened.page.locator(".picked").inner_text() == "hopper-expert-v2"
@@ -151,7 +158,7 @@ def test_a_dataset_can_be_picked(opened: Watched) -> None:
 
 
 @needs_browser
-def test_hovering_a_curve_says_its_numbers(opened: Watched) -> None:
+def test_hovering_a_curve_shows_its_numbers(opened: WatchedPage) -> None:
     box = opened.show("curve-score").bounding_box()
     opened.page.mouse.move(box["x"] + 0.5 * box["width"], box["y"] + 0.5 * box["height"])
     label = opened.page.locator('[data-chart="curve-score"] .hoverlayer')
@@ -160,7 +167,7 @@ def test_hovering_a_curve_says_its_numbers(opened: Watched) -> None:
 
 
 @needs_browser
-def test_a_number_leads_to_its_runs_and_a_run_to_its_record(opened: Watched) -> None:
+def test_number_links_to_its_runs_and_run_opens_its_record(opened: WatchedPage) -> None:
     page = opened.page
     page.locator('tr[data-d*="hopper-medium-v2"] td[data-l="5"] a').first.click()
     assert page.locator("#count").inner_text() == "2 of 80 runs"
@@ -179,46 +186,46 @@ def test_a_number_leads_to_its_runs_and_a_run_to_its_record(opened: Watched) -> 
 
 
 @needs_browser
-def test_claims_and_evaluations_can_be_chosen(opened: Watched) -> None:
+def test_claims_and_evaluations_can_be_filtered(opened: WatchedPage) -> None:
     page = opened.page
     cards, shown = page.locator(".card"), page.locator(".card:visible")
-    told = shown.count()
+    checked = shown.count()
     assert cards.count() == 26
-    assert told < 26  # those without any runs are folded away
+    assert checked < 26  # claims without runs are folded
     page.locator('#verdicts [data-verdict="holds"]').click()
     assert all(text.startswith("✓\nholds") for text in page.locator(".card:visible .badge").all_inner_texts())
     page.locator('#verdicts [data-verdict="open"]').click()
-    assert page.locator("details.without .card:visible").count() == 26 - told
+    assert page.locator("details.without .card:visible").count() == 26 - checked
     cell = page.locator("table.scores").first.locator("td").first
     last = cell.inner_text()
     page.locator('[data-which="best"]').click()
     assert cell.inner_text() != last
     page.locator('[data-which="last"]').click()
     page.locator('#verdicts [data-verdict=""]').click()
-    assert (cell.inner_text(), shown.count()) == (last, told)
+    assert (cell.inner_text(), shown.count()) == (last, checked)
 
 
 @needs_browser
 @pytest.mark.parametrize(("width", "scheme"), [(390, "light"), (1400, "dark")])
-def test_it_fits_a_phone_and_a_desk_in_light_and_dark(
+def test_page_fits_phone_and_desktop_in_light_and_dark(
     browser: Any, page_path: Path, tmp_path: Path, width: int, scheme: str
 ) -> None:
-    watched = Watched(browser, page_path, width, scheme)
+    watched = WatchedPage(browser, page_path, width, scheme)
     page = watched.page
     for chart in ("profiles", "radar", "curve-score", "ablation-0", "runtime"):
         watched.show(chart)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     dark = page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(16, 19, 22)"
     assert dark == (scheme == "dark")
-    page.locator("#theme").click()  # the other one
+    page.locator("#theme").click()  # the other theme
     assert (page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(16, 19, 22)") != dark
-    # Everything that sticks out does so inside a box that scrolls.
-    beyond = page.evaluate(
+    # Only content of scrolling boxes exceeds the width.
+    overflowing = page.evaluate(
         """width => [...document.querySelectorAll("main *, header *")].filter(e => !e.closest(".scroll, .plot"))
            .filter(e => e.getBoundingClientRect().right > width + 1).map(e => e.className)""",
         width,
     )
-    assert beyond == []
+    assert overflowing == []
     page.screenshot(path=tmp_path / "page.png", full_page=True)
     assert (tmp_path / "page.png").stat().st_size > 50_000
     watched.close()
@@ -226,13 +233,13 @@ def test_it_fits_a_phone_and_a_desk_in_light_and_dark(
 
 @needs_browser
 @pytest.mark.parametrize("width", [390, 1400])
-def test_of_many_algorithms_some_are_on_and_the_page_says_which_are_not(
+def test_page_names_hidden_algorithms(
     browser: Any, tmp_path: Path, width: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(statistics, "REPETITIONS", 20)
     many = [MAIN[0], *(Variant(f"k_alpha = {k}", "aspc", k_alpha=k) for k in range(11, 24))]
     make(tmp_path / "r", "own", many, DATASETS[:3], seeds=2, points=4)
-    watched = Watched(browser, report(tmp_path / "r", tmp_path / "out", "--no-figures"), width)
+    watched = WatchedPage(browser, write_report(tmp_path / "r", tmp_path / "out", "--no-figures"), width)
     page, last = watched.page, "ASPC, k_alpha = 23"
     notes, column = page.locator(".off"), page.locator("table.scores").first.locator(f'th[data-series="{last}"]')
 
@@ -241,9 +248,9 @@ def test_of_many_algorithms_some_are_on_and_the_page_says_which_are_not(
 
     assert (drawn("curve-score"), drawn("profiles")) == (12, 12)
     assert not column.is_visible()
-    assert notes.count() == 3  # above the scores, the averages and the curves
-    off = f"Off: ASPC, k_alpha = 22; {last}. Show all"
-    assert set(notes.all_inner_texts()) == {f"12 of the first table’s 14 algorithms are shown. {off}"}
+    assert notes.count() == 3  # in the summary, the scores and the curves
+    hidden = f"Hidden: ASPC, k_alpha = 22; {last}. Show all"
+    assert set(notes.all_inner_texts()) == {f"12 of the 14 algorithms in the first table are shown. {hidden}"}
     chips = page.locator("#chips")
     one_line = chips.bounding_box()["height"]
     page.locator("#open").click()  # not all of them fit
@@ -251,7 +258,9 @@ def test_of_many_algorithms_some_are_on_and_the_page_says_which_are_not(
     assert chips.bounding_box()["height"] > 1.5 * one_line
     chips.get_by_role("button", name=last).click()
     assert last in [name for name, _ in watched.traces("curve-score")]
-    assert "13 of the first table’s 14 algorithms are shown. Off: ASPC, k_alpha = 22." in notes.first.inner_text()
+    assert (
+        "13 of the 14 algorithms in the first table are shown. Hidden: ASPC, k_alpha = 22." in notes.first.inner_text()
+    )
     page.locator("#open").click()
     assert chips.bounding_box()["height"] == one_line
     notes.first.get_by_role("button").click()
@@ -261,28 +270,30 @@ def test_of_many_algorithms_some_are_on_and_the_page_says_which_are_not(
     look = """document.querySelector('[data-chart="curve-score"]').data.filter(t => t.hoverinfo !== "skip")
         .map(t => t.line.color + t.line.dash)"""
     assert len(set(page.evaluate(look))) == 14
-    assert watched.show("last_best").locator(".ytick").count() == 14  # each with its name
+    assert watched.show("last_best").locator(".ytick").count() == 14  # one label per row
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     watched.close()
 
 
 @needs_browser
-def test_where_all_algorithms_fit_nothing_is_said_of_them(opened: Watched) -> None:
+def test_page_shows_no_note_if_all_algorithms_are_shown(opened: WatchedPage) -> None:
     assert opened.page.locator(".off:visible").count() == 0
     opened.page.locator("#chips").get_by_role("button", name="IQL", exact=True).click()
-    assert opened.page.locator(".off").first.inner_text().startswith("5 of the first table’s 6 algorithms are shown.")
+    assert (
+        opened.page.locator(".off").first.inner_text().startswith("5 of the 6 algorithms in the first table are shown.")
+    )
     opened.page.locator(".off button").first.click()
     assert opened.page.locator(".off:visible").count() == 0
 
 
 @needs_browser
-def test_names_with_html_and_scripts_are_only_names(browser: Any, tmp_path: Path) -> None:
+def test_html_and_scripts_in_names_are_escaped(browser: Any, tmp_path: Path) -> None:
     variants = [Variant(f"{EVIL} {i}", f"own{i}{EVIL}", note=EVIL) for i in range(2)]
     make(tmp_path / "r", "evil", variants, [f"a{EVIL}", f"b{EVIL}"], seeds=2, points=6)
     row = {"run_id": EVIL, "suite": EVIL, "variant": EVIL, "algo": "aspc", "dataset": EVIL, "seed": 0, "steps": 1}
     facts = {"score_last": 1.0, "folder": f"javascript:alert(3){EVIL}", "config": {EVIL: EVIL}, "device": EVIL}
     results.write_part(tmp_path / "r", "p", [{**row, **facts, "status": "done"}], [])
-    watched = Watched(browser, report(tmp_path / "r", tmp_path / "out", "--no-figures"))
+    watched = WatchedPage(browser, write_report(tmp_path / "r", tmp_path / "out", "--no-figures"))
     page = watched.page
     assert EVIL in page.locator("table.scores").first.inner_text()
     assert page.locator("main img, main script, header img").count() == 0
@@ -297,7 +308,7 @@ def test_names_with_html_and_scripts_are_only_names(browser: Any, tmp_path: Path
     watched.close()
 
 
-def test_the_page_is_one_file_that_loads_nothing(page_path: Path) -> None:
+def test_page_is_one_file_that_loads_nothing(page_path: Path) -> None:
     text = page_path.read_text("utf-8")
     own = text[: text.index("<script>")] + text[text.rindex("<script>") :]  # without plotly.js
     assert "http://" not in own
@@ -306,29 +317,29 @@ def test_the_page_is_one_file_that_loads_nothing(page_path: Path) -> None:
     assert [p.name for p in page_path.parent.iterdir()] == ["index.html"]
 
 
-def test_a_claim_on_part_of_its_runs_says_what_is_missing(tmp_path: Path) -> None:
-    """Its checks may all hold: it is open all the same, and shown with one of them."""
+def test_claim_card_lists_missing_runs(tmp_path: Path) -> None:
+    """All checks hold, but the claim is open and shows one of them."""
     make(tmp_path / "r", "own", [MAIN[0], MAIN[-1]], DATASETS[:2], seeds=3, points=5, noise=0.1)
-    text = report(tmp_path / "r", tmp_path / "out", "--no-figures").read_text("utf-8")
+    text = read_page(write_report(tmp_path / "r", tmp_path / "out", "--no-figures"))
     card = text[text.index('id="claim-best_on_locomotion_and_mazes"') :].partition("</article>")[0]
     assert "not enough data" in card
     assert '<li class="holds">' in card
     assert "<p>Missing: runs on Maze2d; runs of A2PR, IQL, wPC and ReBRAC.</p>" in card
 
 
-def test_a_claim_that_the_papers_own_table_does_not_show_says_so_on_its_card(page_path: Path) -> None:
-    cards = re.findall(r'<article .*?id="claim-(\w+)">(.*?)</article>', page_path.read_text("utf-8"))
+def test_claim_card_shows_contradiction_by_the_paper(page_path: Path) -> None:
+    cards = re.findall(r'<article .*?id="claim-(\w+)">(.*?)</article>', read_page(page_path))
     cautions = {name: re.findall(r'<p class="caution">(.*?)</p>', card) for name, card in cards}
     assert [name for name, found in cautions.items() if found] == ["profile_above"]
-    (said,) = cautions["profile_above"]
-    assert said.startswith("The paper&#x27;s own Table 1 does not show this.")
-    assert said.endswith("at or above ReBRAC&#x27;s: 72.1 % of thresholds.")
+    (caution,) = cautions["profile_above"]
+    assert caution.startswith("The paper&#39;s own Table 1 does not support this:")
+    assert caution.endswith("at or above ReBRAC&#39;s: 72.1 % of thresholds.")
 
 
 def test_figures_are_written_as_png_and_svg(tmp_path: Path) -> None:
     make(tmp_path / "r", "main_table", MAIN, DATASETS[1:], seeds=2, points=6)
     make(tmp_path / "r", "necessity", NECESSITY, ["$x$-{y}-own"], seeds=1, points=3)
-    text = report(tmp_path / "r", tmp_path / "out").read_text("utf-8")
+    text = read_page(write_report(tmp_path / "r", tmp_path / "out"))
     names = "profiles improvement radar learning_curves q_curves bc_loss_curves alpha_by_quality alpha_by_task"
     for name in f"{names} ablations runtime last_and_best".split():
         assert (tmp_path / "out" / "figures" / f"{name}.png").read_bytes()[:4] == b"\x89PNG"
@@ -338,7 +349,7 @@ def test_figures_are_written_as_png_and_svg(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def paper_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Some suites of the paper, each with a little."""
+    """A page with some suites of the paper, each with few runs."""
     folder, few = tmp_path_factory.mktemp("results"), {"seeds": 2, "points": 6}
     aspc, weighted = MAIN[-1], Variant("ASPC+AW", "aspc", bc="advantage_weighted")
     make(folder, "main_table", [MAIN[0], aspc], [*DATASETS, "pen-expert-v1"], **few)
@@ -347,14 +358,14 @@ def paper_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     make(folder, "k_alpha_runtime", [Variant("k_alpha = 30", "aspc", k_alpha=30), MAIN[0]], DATASETS[:1], **few)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(statistics, "REPETITIONS", 20)
-        return report(folder, tmp_path_factory.mktemp("report"), "--no-figures")
+        return write_report(folder, tmp_path_factory.mktemp("report"), "--no-figures")
 
 
-def test_suites_and_pictures_say_what_of_the_paper_they_are(paper_page: Path) -> None:
-    text = paper_page.read_text("utf-8")
+def test_suites_and_charts_name_their_source(paper_page: Path) -> None:
+    text = read_page(paper_page)
     assert "<h3>Table 1, figure 2 of the paper · 39 datasets, six algorithms · main_table</h3>" in text
     others = ["Table 2 of the paper · Alpha naive, converged, linear and dynamic · necessity"]
-    by_k_alpha = "Seconds of a million steps, by the update interval of alpha"
+    by_k_alpha = "Seconds per million steps, by the update interval of alpha"
     others += [f"Figure 5b, time of the paper · {by_k_alpha} · k_alpha_runtime"]
     others += ["Figure 9, appendix E.1 of the paper · ASPC with advantage-weighted BC on AntMaze and Adroit · aspc_aw"]
     assert re.findall(r'<details><summary>([^<]*)</summary><div class="scroll', text) == others
@@ -369,21 +380,21 @@ def test_suites_and_pictures_say_what_of_the_paper_they_are(paper_page: Path) ->
     parts |= {"task-0": "Figures 4 and 7", "runtime": "Figure 5a", "intervals": "Figure 5b", "dataset-0": "Figure 9"}
     for chart, part in parts.items():
         assert captions[chart].endswith(f"{part}</span>"), chart
-    assert "no diamond on MuJoCo: the paper’s numbers are over all its datasets" in captions["ablation-0"]
+    assert "no diamond on MuJoCo: the paper’s numbers cover more datasets" in captions["ablation-0"]
 
 
-def test_pointing_at_a_number_says_the_standard_deviation_over_seeds(paper_page: Path) -> None:
-    text = paper_page.read_text("utf-8")
+def test_number_has_the_standard_deviation_as_title(paper_page: Path) -> None:
+    text = read_page(paper_page)
     titles = re.findall(r'title="2 seeds, 1,000,000 steps(.*?)"', text)
     assert titles
     assert all(re.fullmatch(r"; standard deviation over seeds ± [\d.]+", title) for title in titles)
-    assert "another quantity than an interval" in text
+    assert "which is not an interval of the mean" in text
 
 
 @needs_browser
 @pytest.mark.parametrize("width", [390, 1400])
-def test_pictures_of_tasks_datasets_and_intervals(browser: Any, paper_page: Path, width: int) -> None:
-    watched = Watched(browser, paper_page, width)
+def test_charts_of_tasks_datasets_and_intervals(browser: Any, paper_page: Path, width: int) -> None:
+    watched = WatchedPage(browser, paper_page, width)
     assert [name for name, _ in watched.traces("task-1")] == ["human-v1", "expert-v1"]
     colours = """name => document.querySelector(`[data-chart="${name}"]`).data.filter(t => t.hoverinfo !== "skip")
         .map(t => t.line?.color ?? t.marker.color + t.marker.pattern.shape)"""
@@ -399,73 +410,74 @@ def test_pictures_of_tasks_datasets_and_intervals(browser: Any, paper_page: Path
     watched.close()
 
 
-def test_the_first_sentence_says_when_intervals_overlap(tmp_path: Path) -> None:
+def test_lead_mentions_overlapping_intervals(tmp_path: Path) -> None:
     both, score = (Variant("ASPC", "aspc"), Variant("TD3+BC", "td3_bc")), lambda label, _: 70.0 + len(label) / 10
     make(tmp_path / "r", "main_table", both, ("hopper-medium-v2", "walker2d-medium-v2"), score=score, noise=9.0)
-    text = report(tmp_path / "r", tmp_path / "out", "--no-figures").read_text("utf-8")
+    text = read_page(write_report(tmp_path / "r", tmp_path / "out", "--no-figures"))
     assert re.search(
-        r"is first with .*, before (ASPC|TD3\+BC) with [\d.]+; their intervals overlap\. A run of .* Of the paper", text
+        r"ranks first with .*, ahead of (ASPC|TD3\+BC) with [\d.]+; their intervals overlap\. A run of .* Of the paper",
+        text,
     )
 
 
-def test_the_first_sentence_compares_on_the_datasets_that_all_have(tmp_path: Path) -> None:
-    """ASPC is better wherever both are, and has run on a hard dataset besides."""
+def test_lead_compares_on_common_datasets(tmp_path: Path) -> None:
+    """ASPC is better on common datasets, and also has runs on a hard one."""
     ours, other = Variant("ASPC", "aspc"), Variant("TD3+BC", "td3_bc")
     easy, hard = ("hopper-medium-v2", "walker2d-medium-v2"), "halfcheetah-random-v2"
     score = lambda label, dataset: 2.0 if dataset == hard else {"ASPC": 80.0, "TD3+BC": 70.0}[label]  # noqa: E731
     make(tmp_path / "r", "main_table", (ours,), (*easy, hard), score=score, noise=0.1)
     make(tmp_path / "r", "main_table", (other,), easy, score=score, noise=0.1)
-    page = report(tmp_path / "r", tmp_path / "out", "--no-figures")
-    text = page.read_text("utf-8")
-    assert "By interquartile mean over 2 datasets <strong>ASPC</strong> is first with 8" in text
-    assert "before TD3+BC with 7" in text
-    assert "A run of ASPC beats one of TD3+BC with probability 1.00 (1.00 to 1.00)." in text
+    page = write_report(tmp_path / "r", tmp_path / "out", "--no-figures")
+    text = read_page(page)
+    assert "By interquartile mean over 2 datasets, <strong>ASPC</strong> ranks first with 8" in text
+    assert "ahead of TD3+BC with 7" in text
+    assert "A run of ASPC beats a run of TD3+BC with probability 1.00 (1.00 to 1.00)." in text
     assert "their intervals overlap" not in text
     data = json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)[1])
     lasts = {label: last for _, label, last, _, _ in data["lastBest"]}
     assert lasts == {"ASPC": pytest.approx(80, abs=0.5), "TD3+BC": pytest.approx(70, abs=0.5)}
 
 
-def test_the_summary_comes_first_with_robust_statistics_and_domains_before_the_whole(tmp_path: Path) -> None:
+def test_summary_comes_first_with_robust_statistics_per_domain(tmp_path: Path) -> None:
     mazes = ("maze2d-umaze-v1", "maze2d-medium-v1", "maze2d-large-v1")
     score = lambda label, dataset: {"ASPC": 80.0, "TD3+BC": 70.0, "IQL": 60.0}[label] + len(dataset)  # noqa: E731
     datasets = (*mazes, "hopper-medium-v2")
     make(tmp_path / "r", "main_table", [MAIN[0], MAIN[-1]], datasets, score=score, noise=0.1, points=5)
     make(tmp_path / "r", "main_table", [MAIN[2]], mazes[:1], score=score, noise=0.1, points=5)
-    text = report(tmp_path / "r", tmp_path / "out", "--no-figures").read_text("utf-8")
+    text = read_page(write_report(tmp_path / "r", tmp_path / "out", "--no-figures"))
     assert re.findall(r'<section id="(\w+)">', text)[:3] == ["overall", "scores", "claims"]
     section = text[text.index('<section id="overall">') : text.index('<section id="scores">')]
-    assert "Intervals are at 95 % and cover both datasets and seeds" in section
+    assert "The 95 % intervals cover datasets and seeds" in section
     names = re.findall("<h3>(.*?)</h3>", section)
     assert names == ["MuJoCo · hopper-medium-v2", "Maze2d · 3 datasets", "All domains · 4 datasets"]
     *_, overall = re.findall("<table.*?</table>", section)
     assert re.findall("<button>(.*?)</button>", overall) == [
-        "Algorithm", "Interquartile mean", "P(ASPC beats it)", "Mean", "ASPC − it, mean",
-        "ASPC − it, median of datasets",
+        "Algorithm", "Interquartile mean", "P(ASPC is better)", "Mean", "ASPC − algorithm, mean",
+        "ASPC − algorithm, median of datasets",
     ]  # fmt: skip
     row = overall[overall.index('<tr data-series="TD3+BC">') :]
     iqm, chance, mean, difference, median = map(float, re.findall(r'data-value="([-\d.]+)"', row)[:5])
     assert iqm == pytest.approx(mean, abs=0.5)
     assert (chance, difference, median) == (1.0, pytest.approx(10, abs=0.2), pytest.approx(10, abs=0.2))
-    assert "Not compared over all, with too few datasets: IQL." in section
+    assert "Not compared overall (too few datasets): IQL." in section
 
 
-def test_two_seeds_of_a_dataset_have_no_interval_and_a_check_on_few_datasets_says_which(tmp_path: Path) -> None:
+def test_interval_needs_three_seeds_and_checks_name_few_datasets(tmp_path: Path) -> None:
     make(tmp_path / "r", "own", [MAIN[0], MAIN[-1]], DATASETS[:1], seeds=2, points=5, noise=0.1)
-    text = report(tmp_path / "r", tmp_path / "out", "--no-figures").read_text("utf-8")
+    text = read_page(write_report(tmp_path / "r", tmp_path / "out", "--no-figures"))
     body = re.search('<table class="scores.*?<tbody>(.*?)</tbody>', text)[1]
     assert set(re.findall("<small>(.*?)</small></span>", body)) == {"2 seeds"}
     assert f"(too few seeds for an interval; {DATASETS[0]} only)" in text
     make(tmp_path / "r", "own", [MAIN[0], MAIN[-1]], DATASETS[:1], seeds=3, points=5, noise=0.1)
-    text = report(tmp_path / "r", tmp_path / "out", "--no-figures").read_text("utf-8")
+    text = read_page(write_report(tmp_path / "r", tmp_path / "out", "--no-figures"))
     body = re.search('<table class="scores.*?<tbody>(.*?)</tbody>', text)[1]
     assert all(re.fullmatch(r"[\d.]+ to [\d.]+", ends) for ends in re.findall("<small>(.*?)</small></span>", body))
     assert re.search(rf"[\d.]+ to [\d.]+; {DATASETS[0]} only\)", text)
 
 
 @pytest.mark.parametrize("seeds", [1, 2])
-def test_the_least_there_can_be(tmp_path: Path, seeds: int) -> None:
-    """One algorithm on one dataset that nobody knows, without a score or a curve."""
+def test_minimal_results(tmp_path: Path, seeds: int) -> None:
+    """One algorithm on one unknown dataset, without a score or a curve."""
     row = {
         "run_id": "a",
         "suite": "s",
@@ -477,26 +489,26 @@ def test_the_least_there_can_be(tmp_path: Path, seeds: int) -> None:
     }
     rows = [{**row, "run_id": f"r{seed}", "seed": seed, "return_last": -3.0} for seed in range(seeds)]
     results.write_part(tmp_path / "r", "p", rows, [])
-    text = report(tmp_path / "r", tmp_path / "out").read_text("utf-8")
-    assert "On plant <strong>mine</strong> has −3.0" in text
+    text = read_page(write_report(tmp_path / "r", tmp_path / "out"))
+    assert "On plant, <strong>mine</strong> scores −3.0" in text
 
 
-def test_a_missing_package_is_said_before_anything_is_made(
+def test_missing_package_is_reported_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("aspc.lab.commands.report.NEEDED", ("pandas", "no_such_package"))
+    monkeypatch.setattr("aspc.lab.commands.report.REQUIRED_PACKAGES", ("pandas", "no_such_package"))
     assert main(["report", str(tmp_path), "--out", str(tmp_path / "out")]) == 2
     assert "pip install 'aspc[report]'" in capsys.readouterr().err
 
 
-def test_bad_results_end_in_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_results_give_a_one_sentence_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make(tmp_path / "r", "own", MAIN[:1], DATASETS[:1], seeds=1, points=3)
     part = next((tmp_path / "r" / "curves").iterdir())
     part.write_bytes(part.read_bytes()[:200])
     assert main(["report", str(tmp_path / "r"), "--out", str(tmp_path / "out"), "--quiet"]) == 2
-    said = capsys.readouterr().err
-    assert "not a whole Parquet file" in said
-    assert said.count("\n") == 1
+    message = capsys.readouterr().err
+    assert "not a complete Parquet file" in message
+    assert message.count("\n") == 1
     assert not (tmp_path / "out").exists()
     assert main(["report"]) == 2
     assert "Give at least one folder of results" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Figures as files: what is in them, and that it can be read."""
+"""Content and legibility of the figures."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from matplotlib.colors import to_hex
 from synthetic import MAIN, NECESSITY, Shape, Variant, make
 
 from aspc.lab import results
-from aspc.lab.report import content, plots, statistics
+from aspc.lab.report import content, drawing, plots, statistics
 
 HOPPER, CHEETAH, MAZES = (
     "hopper-medium-v2",
@@ -29,8 +29,8 @@ HOPPER, CHEETAH, MAZES = (
 
 
 @pytest.fixture(scope="module")
-def drawn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[content.Content, dict[str, Any]]]:
-    """A report's content and its figures, drawn once."""
+def drawn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[content.ReportContent, dict[str, Any]]]:
+    """Content of a report and its figures."""
     folder = tmp_path_factory.mktemp("results")
     few = {"seeds": 2, "points": 6}
     make(
@@ -44,15 +44,15 @@ def drawn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[content.Co
         patch.setattr(statistics, "REPETITIONS", 20)
         found = content.build(results.read(folder))
     mpl.use("Agg")
-    with mpl.rc_context(plots.QUIET):
-        figures = dict(plots.figures(found))
+    with mpl.rc_context(drawing.RC_PARAMS):
+        figures = dict(plots.draw_figures(found))
         for figure in figures.values():
             figure.draw_without_rendering()
         yield found, figures
 
 
-def test_numbers_on_logarithmic_axes_are_plain_and_do_not_overlap(
-    drawn: tuple[content.Content, dict[str, Any]],
+def test_log_axis_labels_are_plain_and_do_not_overlap(
+    drawn: tuple[content.ReportContent, dict[str, Any]],
 ) -> None:
     _, figures = drawn
     logarithmic = [axes for figure in figures.values() for axes in figure.axes if axes.get_yscale() == "log"]
@@ -65,12 +65,12 @@ def test_numbers_on_logarithmic_axes_are_plain_and_do_not_overlap(
         assert not any(a.overlaps(b) for a, b in pairwise(boxes))
 
 
-def test_an_axis_of_values_that_are_close_together_has_numbers(tmp_path: Path) -> None:
-    """A logarithmic one from 2.4 to 2.6 has none."""
+def test_axis_of_a_narrow_range_has_ticks(tmp_path: Path) -> None:
+    """A logarithmic axis from 2.4 to 2.6 would have none."""
     make(tmp_path, "own", MAIN[-1:], MAZES, seeds=2, points=6, alpha=lambda name: 0.0, shape=Shape(drop=0.0))
     found = content.build(results.read(tmp_path))
-    with mpl.rc_context(plots.QUIET):
-        figure = plots.alpha_by_task(found)
+    with mpl.rc_context(drawing.RC_PARAMS):
+        figure = plots.plot_alpha_by_task(found)
         figure.draw_without_rendering()
     (axes,) = figure.axes
     low, high = axes.get_ylim()
@@ -86,12 +86,12 @@ def test_an_axis_of_values_that_are_close_together_has_numbers(tmp_path: Path) -
         (1e-12, 1e9, [10.0**n for n in range(-12, 10, 3)]),
     ],
 )
-def test_ticks_are_few_round_numbers(low: float, high: float, ticks: list[float]) -> None:
-    assert plots.log_ticks(low, high) == pytest.approx(ticks)
+def test_log_ticks_are_few_round_numbers(low: float, high: float, ticks: list[float]) -> None:
+    assert drawing.log_ticks(low, high) == pytest.approx(ticks)
 
 
-def test_ablations_have_the_papers_numbers_and_legends_that_cover_nothing(
-    drawn: tuple[content.Content, dict[str, Any]],
+def test_ablations_show_the_papers_numbers_and_legends_do_not_overlap(
+    drawn: tuple[content.ReportContent, dict[str, Any]],
 ) -> None:
     found, figures = drawn
     figure = figures["ablations"]
@@ -115,7 +115,7 @@ def test_ablations_have_the_papers_numbers_and_legends_that_cover_nothing(
             assert not legend.overlaps(other.title.get_window_extent())
 
 
-def test_q_and_bc_loss_are_drawn_on_each_dataset(drawn: tuple[content.Content, dict[str, Any]]) -> None:
+def test_q_and_bc_loss_have_one_panel_per_dataset(drawn: tuple[content.ReportContent, dict[str, Any]]) -> None:
     found, figures = drawn
     for name, metric, unit in (("q_curves", "q", "Q"), ("bc_loss_curves", "bc_loss", "BC loss")):
         panels = {axes.get_title(): axes for axes in figures[name].axes if axes.lines}
@@ -125,19 +125,19 @@ def test_q_and_bc_loss_are_drawn_on_each_dataset(drawn: tuple[content.Content, d
         assert any(np.allclose(line.get_ydata(), curve.mean) for line in panels[CHEETAH].lines)
 
 
-def test_panels_that_are_left_out_are_counted(
-    drawn: tuple[content.Content, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+def test_omitted_panels_are_counted(
+    drawn: tuple[content.ReportContent, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found, figures = drawn
-    averages = sum(row.average for row in found.main.rows)
+    averages = sum(row.is_average for row in found.main_table.rows)
     assert averages > 1
     assert figures["last_and_best"].get_supxlabel() == "last (filled) and best (hollow) evaluation"
-    monkeypatch.setattr(plots, "MOST_PANELS", 1)
-    assert plots.last_and_best(found).get_supxlabel().endswith(f"evaluation; the first 1 of {averages}")
+    monkeypatch.setattr(plots, "MAX_PANELS", 1)
+    assert plots.plot_last_and_best(found).get_supxlabel().endswith(f"evaluation; the first 1 of {averages}")
 
 
-def test_a_file_has_no_more_series_than_can_be_told_apart_and_says_so(
-    drawn: tuple[content.Content, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_figures_limit_the_number_of_series(
+    drawn: tuple[content.ReportContent, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cut = ("profiles", "improvement", "radar", "learning_curves", "q_curves", "bc_loss_curves", "last_and_best")
     few, figures = drawn
@@ -147,14 +147,14 @@ def test_a_file_has_no_more_series_than_can_be_told_apart_and_says_so(
     many = [MAIN[0], *(Variant(f"k_alpha = {k}", "aspc", k_alpha=k) for k in range(11, 24))]
     make(tmp_path, "own", many, [HOPPER, CHEETAH, MAZES[0]], seeds=2, points=4)
     found = content.build(results.read(tmp_path))
-    assert len(found.aggregates.overall.labels) == len(many) == 14  # all of them are compared
-    with mpl.rc_context(plots.QUIET):
-        figures = {name: figure for name, figure in plots.figures(found) if name in cut}
+    assert len(found.aggregates.overall.labels) == len(many) == 14  # all are compared
+    with mpl.rc_context(drawing.RC_PARAMS):
+        figures = {name: figure for name, figure in plots.draw_figures(found) if name in cut}
         for figure in figures.values():
             figure.draw_without_rendering()
-    said = {name: figure.get_suptitle() for name, figure in figures.items()}
-    of = {"improvement": 13}  # all but the one that they are compared with
-    assert said == {name: f"The first 12 of {of.get(name, 14)}; the page can show all of them." for name in cut}
+    titles = {name: figure.get_suptitle() for name, figure in figures.items()}
+    totals = {"improvement": 13}  # all but the reference
+    assert titles == {name: f"The first 12 of {totals.get(name, 14)}; the page can show all of them." for name in cut}
     for axes in figures["learning_curves"].axes:
         assert [line.get_label() for line in axes.lines] == sorted(found.main_series[:12])
     for figure in figures.values():
@@ -162,36 +162,38 @@ def test_a_file_has_no_more_series_than_can_be_told_apart_and_says_so(
         assert figure._suptitle.get_window_extent().y0 >= top
 
 
-def test_bars_of_single_datasets_say_the_change(drawn: tuple[content.Content, dict[str, Any]]) -> None:
+def test_dataset_bars_are_annotated_with_the_change(drawn: tuple[content.ReportContent, dict[str, Any]]) -> None:
     found, figures = drawn
     (axes,) = figures["by_dataset"].axes
-    (one,) = found.by_dataset
-    assert [text.get_text() for text in axes.texts] == [one.changes("pen-human-v1")]
+    (one,) = found.dataset_comparisons
+    assert [text.get_text() for text in axes.texts] == [one.describe_changes("pen-human-v1")]
     assert sorted(bar.get_height() for bar in axes.patches) == sorted(e.value for e in one.scores.values())
 
 
-def test_each_task_is_a_panel_with_its_datasets_in_the_legend(drawn: tuple[content.Content, dict[str, Any]]) -> None:
+def test_tasks_have_panels_with_datasets_in_the_legend(
+    drawn: tuple[content.ReportContent, dict[str, Any]],
+) -> None:
     _, figures = drawn
     panels = {axes.get_title(): axes for axes in figures["alpha_by_task"].axes if axes.lines}
     legends = {task: [text.get_text() for text in axes.get_legend().get_texts()] for task, axes in panels.items()}
     assert legends == {"maze2d": ["umaze-v1", "medium-v1", "large-v1"], "pen": ["human-v1"]}
 
 
-def test_bars_of_one_colour_have_other_hatches() -> None:
-    assert set(plots.HATCHES) == set(plots.LINES)
-    assert len(set(plots.HATCHES.values())) == len(plots.HATCHES)
+def test_hatches_are_unique() -> None:
+    assert set(drawing.HATCHES) == set(drawing.LINES)
+    assert len(set(drawing.HATCHES.values())) == len(drawing.HATCHES)
 
 
-def test_nothing_that_is_written_is_cut_off(drawn: tuple[content.Content, dict[str, Any]]) -> None:
-    """Nor are long names of machines, and numbers with many digits."""
+def test_text_is_not_cut_off(drawn: tuple[content.ReportContent, dict[str, Any]]) -> None:
+    """Including long machine names and numbers with many digits."""
     found, figures = drawn
-    long = found.speeds[0]._replace(
-        device="Linux x86_64, AMD EPYC 7763 64-Core Processor, 2 cores cpu: cpu", together=12
+    long = found.runtimes[0]._replace(
+        device="Linux x86_64, AMD EPYC 7763 64-Core Processor, 2 cores cpu: cpu", concurrent=12
     )
     close = [dataclasses.replace(c, mean=2.5 + 1e-4 * c.mean, std=0 * c.std) for c in found.curves]
-    changed = dataclasses.replace(found, speeds=(long, *found.speeds[1:]), curves=tuple(close))
-    with mpl.rc_context(plots.QUIET):
-        further = [plots.runtime(changed), plots.alpha_by_quality(changed)]
+    changed = dataclasses.replace(found, runtimes=(long, *found.runtimes[1:]), curves=tuple(close))
+    with mpl.rc_context(drawing.RC_PARAMS):
+        further = [plots.plot_runtime(changed), plots.plot_alpha_by_quality(changed)]
     for figure in (*figures.values(), *further):
         figure.draw_without_rendering()
         for axes in figure.axes:
@@ -202,7 +204,7 @@ def test_nothing_that_is_written_is_cut_off(drawn: tuple[content.Content, dict[s
                 assert box.x1 <= figure.bbox.x1, text
 
 
-def test_runtime_by_update_interval_is_a_figure_of_its_own(drawn: tuple[content.Content, dict[str, Any]]) -> None:
+def test_runtime_by_interval_is_a_separate_figure(drawn: tuple[content.ReportContent, dict[str, Any]]) -> None:
     _, figures = drawn
     bars = {
         name: [t.get_text() for t in figures[name].axes[0].get_yticklabels()] for name in figures if "runtime" in name

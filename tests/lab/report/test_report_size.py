@@ -1,4 +1,4 @@
-"""Many runs: how long a report takes, and how much memory."""
+"""Time and memory of a report on many runs."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ pytest.importorskip("plotly", reason="the extra [report] is not installed")
 pytest.importorskip("rliable", reason="the extra [report] is not installed")
 
 if not Path("/proc/self/status").exists():
-    pytest.skip("peak memory is read where Linux says it", allow_module_level=True)
+    pytest.skip("peak memory is read from /proc", allow_module_level=True)
 
 from synthetic import D4RL, MAIN, Variant, make
 
-# ru_maxrss would be that of the process which started this one, where that was larger; VmHWM starts anew.
+# ru_maxrss includes the parent process before exec; VmHWM does not.
 MEASURED = """import re, sys
 from aspc.__main__ import main
 code = main(["report", sys.argv[1], "--out", sys.argv[2], "--quiet"])
@@ -28,18 +28,18 @@ sys.exit(code)"""
 
 
 def measure(folder: Path, out: Path) -> tuple[float, float]:
-    """Processor seconds and peak memory in bytes of `aspc report`, as a program of its own."""
+    """Run `aspc report` in a subprocess and return its CPU seconds and peak memory in bytes."""
     before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
     done = subprocess.run(
         [sys.executable, "-c", MEASURED, str(folder), str(out)], capture_output=True, text=True, check=True, timeout=600
     )
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    print(f"{time.monotonic() - started:.1f} s on the clock, {seconds:.1f} s of processor")
+    print(f"{time.monotonic() - started:.1f} s wall clock, {seconds:.1f} s CPU")
     return seconds, float(done.stdout.splitlines()[-1])
 
 
-def test_hundreds_of_runs_are_light(tmp_path: Path) -> None:
+def test_300_runs_stay_within_time_and_memory_limits(tmp_path: Path) -> None:
     make(tmp_path / "r", "own", MAIN[:5], [f"own-{i}" for i in range(15)], seeds=4, points=50)  # 300 runs
     seconds, memory = measure(tmp_path / "r", tmp_path / "out")
     assert seconds < 60
@@ -48,7 +48,7 @@ def test_hundreds_of_runs_are_light(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_five_thousand_runs_take_a_minute_and_two_gigabytes(tmp_path: Path) -> None:
+def test_5000_runs_stay_within_time_and_memory_limits(tmp_path: Path) -> None:
     variants = [*MAIN, *(Variant(f"variant {i}", "aspc", k_alpha=i + 11) for i in range(26))]
     make(tmp_path / "r", "main_table", variants, D4RL, seeds=4, points=200)  # 4,992 runs, a million points
     make(tmp_path / "r", "more", MAIN[:1], ["own-1", "own-2"], seeds=4, points=200)

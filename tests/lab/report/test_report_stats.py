@@ -1,4 +1,4 @@
-"""Intervals: they cover what they should, and rliable agrees."""
+"""Coverage of intervals, and agreement with rliable."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rliable import library, metrics
 from aspc.lab.report import statistics
 
 
-def test_mean_is_students() -> None:
+def test_mean_has_students_t_interval() -> None:
     found = statistics.mean([1.0, 2.0, 3.0, 4.0])
     assert found.value == 2.5
     assert found.high - found.value == pytest.approx(3.1824463 * math.sqrt(5 / 3) / 2)  # t(0.975; 3) · s/√n
@@ -27,14 +27,14 @@ def test_too_few_seeds_have_no_interval() -> None:
     assert statistics.mean(two).value == 1.5
     assert statistics.mean(three).has_interval
     assert not statistics.difference({"x": three}, {"x": two}).has_interval
-    assert not statistics.average({"x": two, "y": two}).has_interval  # two datasets cannot be resampled either
+    assert not statistics.average({"x": two, "y": two}).has_interval  # two datasets cannot be resampled
     assert statistics.average({"x": two, "y": two, "z": two}).has_interval
     assert not statistics.average({"x": three, "y": three, "z": one}).has_interval
-    assert statistics.difference({"x": one}, {"y": one}) is statistics.NONE
+    assert statistics.difference({"x": one}, {"y": one}) is statistics.NO_ESTIMATE
 
 
-def test_intervals_of_two_datasets_cover_seeds_as_often_as_they_say() -> None:
-    """Datasets of different spread and numbers of seeds; the true difference is 5."""
+def test_intervals_of_two_datasets_have_nominal_coverage() -> None:
+    """The datasets differ in spread and number of seeds; the true difference is 5."""
     rng = np.random.default_rng(0)
     covered = {0.95: 0, 0.99: 0}
     for _ in range(1000):
@@ -43,15 +43,17 @@ def test_intervals_of_two_datasets_cover_seeds_as_often_as_they_say() -> None:
         for level in covered:
             found = statistics.difference(a, b, level=level)
             covered[level] += found.low <= 5 <= found.high
-    # A little less than that: one dataset with three seeds has nearly all the spread.
+    # Slightly below nominal: one dataset with three seeds has nearly all of the spread.
     assert 910 <= covered[0.95] <= 980
     assert 970 <= covered[0.99] <= 999
     assert statistics.difference(a, b) == statistics.difference(a, b, level=0.95)
 
 
-def test_intervals_cover_a_population_of_datasets(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The effect differs between datasets (mean 5, standard deviation 10) by more than between seeds (3). An interval
-    over the seeds of the twelve datasets at hand misses the population's effect half of the time."""
+def test_intervals_cover_the_population_of_datasets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interval over seeds alone misses the population's effect about half of the time.
+
+    The effect has mean 5 and standard deviation 10 between datasets, 3 between seeds.
+    """
     monkeypatch.setattr(statistics, "REPETITIONS", 400)
     rng, trials, datasets = np.random.default_rng(0), 400, 12
     covered, covered_by_seeds_alone = 0, 0
@@ -68,7 +70,7 @@ def test_intervals_cover_a_population_of_datasets(monkeypatch: pytest.MonkeyPatc
 
 
 def test_averages_and_differences_agree_with_rliable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a rectangle, to within what 4,000 repetitions leave open."""
+    """With equal numbers of seeds, up to the noise of 4,000 repetitions."""
     monkeypatch.setattr(statistics, "REPETITIONS", 4000)
     rng = np.random.default_rng(3)
     levels, effects = rng.uniform(0, 100, 8), rng.normal(5, 10, 8)
@@ -86,8 +88,8 @@ def test_averages_and_differences_agree_with_rliable(monkeypatch: pytest.MonkeyP
         assert (found.low, found.high) == pytest.approx(tuple(ends), abs=0.06 * (ends[1] - ends[0]))
 
 
-def test_a_difference_is_paired_by_dataset() -> None:
-    """Datasets differ by hundreds and the effect hardly: what they differ by cancels."""
+def test_difference_is_paired_by_dataset() -> None:
+    """Large differences between datasets cancel in a small effect."""
     rng = np.random.default_rng(4)
     b = {str(i): 100.0 * i + rng.normal(0, 1, 4) for i in range(10)}
     a = {name: values + 3 + rng.normal(0, 1, 4) for name, values in b.items()}
@@ -97,8 +99,8 @@ def test_a_difference_is_paired_by_dataset() -> None:
     assert average.high - average.low > 200
 
 
-def test_resampled_means_draw_each_datasets_own_seeds() -> None:
-    """Two seeds beside five: every draw is of one dataset's scores, and their spread is that of a mean of so many."""
+def test_resampled_means_draw_seeds_within_datasets() -> None:
+    """With two and with five seeds, the means have the expected values and variances."""
     scores = [np.array([0.0, 2.0]), np.array([100.0, 101.0, 102.0, 103.0, 104.0])]
     draws = np.tile([0, 1, 1], (20_000, 1))
     found = statistics.resampled_means(scores, draws, np.random.default_rng(5))
@@ -106,10 +108,10 @@ def test_resampled_means_draw_each_datasets_own_seeds() -> None:
     assert set(found[:, 0]) == {0.0, 1.0, 2.0}
     assert found.mean(axis=0) == pytest.approx([1, 102, 102], abs=0.05)
     assert found.var(axis=0) == pytest.approx([1 / 2, 2 / 5, 2 / 5], rel=0.05)
-    assert abs(np.corrcoef(found[:, 1], found[:, 2])[0, 1]) < 0.03  # drawn twice, each time anew
+    assert abs(np.corrcoef(found[:, 1], found[:, 2])[0, 1]) < 0.03  # seeds are drawn again for each occurrence
 
 
-def test_intervals_are_the_same_each_time_and_leave_numpy_alone() -> None:
+def test_intervals_are_deterministic_and_keep_numpy_state() -> None:
     rng = np.random.default_rng(6)
     a, b = ({str(i): rng.normal(i, 1, 3 + i % 2) for i in range(5)} for _ in range(2))
     before = np.random.get_state()[1].copy()  # noqa: NPY002
@@ -117,7 +119,7 @@ def test_intervals_are_the_same_each_time_and_leave_numpy_alone() -> None:
     assert (np.random.get_state()[1] == before).all()  # noqa: NPY002
 
 
-def test_the_median_of_differences_does_not_follow_one_dataset() -> None:
+def test_median_difference_is_robust_to_one_dataset() -> None:
     a = {str(i): np.array([1.0, 1.2, 0.8]) for i in range(10)} | {"10": np.array([190.0, 191.0, 192.0])}
     b = {name: np.zeros(3) for name in a}
     assert statistics.median_difference(a, b).value == pytest.approx(1.0)
@@ -127,12 +129,12 @@ def test_the_median_of_differences_does_not_follow_one_dataset() -> None:
     assert statistics.median_difference(one, b) == statistics.difference(one, b)
 
 
-def test_datasets_weigh_alike() -> None:
+def test_datasets_have_equal_weight() -> None:
     scores = {"a": np.full(9, 10.0), "b": np.zeros(2)}
     assert statistics.average(scores).value == statistics.grand_mean(scores) == 5.0
 
 
-def test_the_statistics_are_rliables() -> None:
+def test_statistics_equal_rliables() -> None:
     rng = np.random.default_rng(1)
     x, y, z = rng.normal(60, 20, (4, 6)), rng.normal(50, 20, (4, 6)), rng.normal(40, 20, (4, 6))
     x[:, 2] = y[:, 2] = 7.0  # ties
@@ -144,7 +146,7 @@ def test_the_statistics_are_rliables() -> None:
     assert statistics.profile(scores, thresholds) == pytest.approx(np.stack([expected[m] for m in "xyz"]))
 
 
-def test_the_bootstrap_is_seeded_and_leaves_numpy_alone() -> None:
+def test_bootstrap_is_deterministic_and_keeps_numpy_state() -> None:
     x = np.random.default_rng(2).normal(60, 5, (4, 8, 2))
     before = np.random.get_state()[1].copy()  # noqa: NPY002
     found = [statistics.bootstrap(statistics.interquartile_mean, x) for _ in range(2)]
@@ -152,17 +154,17 @@ def test_the_bootstrap_is_seeded_and_leaves_numpy_alone() -> None:
     assert np.array_equal(found[0], found[1])
 
 
-def test_the_bootstrap_draws_datasets_jointly_and_seeds_by_method(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each entry says its seed, dataset and method, so that a draw can be read off."""
+def test_bootstrap_draws_datasets_jointly_and_seeds_per_method(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each entry encodes its seed, dataset and method."""
     monkeypatch.setattr(statistics, "REPETITIONS", 50)
     seeds, datasets, methods = np.ogrid[:4, :6, :2]
     draws: list[np.ndarray] = []
 
-    def keep(drawn: np.ndarray) -> np.ndarray:
+    def record(drawn: np.ndarray) -> np.ndarray:
         draws.append(drawn)
         return drawn.mean(axis=(0, 1))
 
-    statistics.bootstrap(keep, 100.0 * datasets + 10.0 * methods + seeds)
+    statistics.bootstrap(record, 100.0 * datasets + 10.0 * methods + seeds)
     drawn = np.array(draws[1:])  # the first is the data
     dataset, method, seed = drawn // 100, drawn % 100 // 10, drawn % 10
     assert (dataset == dataset[:, :1, :, :1]).all()  # one for all seeds and methods
@@ -171,8 +173,8 @@ def test_the_bootstrap_draws_datasets_jointly_and_seeds_by_method(monkeypatch: p
     assert (seed[..., 0] != seed[..., 1]).mean() == pytest.approx(3 / 4, abs=0.05)
 
 
-def test_the_bootstrap_of_few_datasets_is_over_seeds() -> None:
-    """Datasets far apart: only seeds are drawn, from at least three."""
+def test_bootstrap_of_few_datasets_draws_only_seeds() -> None:
+    """Intervals ignore the difference between datasets and need at least three seeds."""
     x = np.random.default_rng(2).normal(60, 5, (6, 2, 1)) + 1000 * np.arange(2)[:, None]
     value, low, high = (float(v[0]) for v in statistics.bootstrap(lambda m: m.mean(axis=(0, 1)), x))
     half = 1.96 * math.sqrt((x.var(axis=0) / 6).sum()) / 2
@@ -182,7 +184,7 @@ def test_the_bootstrap_of_few_datasets_is_over_seeds() -> None:
     assert np.isnan([low, high]).all()
 
 
-def test_one_seed_has_no_interval() -> None:
+def test_bootstrap_of_one_seed_has_no_interval() -> None:
     value, low, high = statistics.bootstrap(
         statistics.improvement, np.stack([np.ones((1, 3)), np.zeros((1, 3))], axis=-1)
     )
@@ -190,6 +192,6 @@ def test_one_seed_has_no_interval() -> None:
     assert np.isnan([low[0], high[0]]).all()
 
 
-def test_a_stack_takes_the_seeds_that_all_have() -> None:
+def test_stack_truncates_to_the_smallest_number_of_seeds() -> None:
     scores = [{"a": np.arange(4.0), "b": np.arange(3.0)}, {"a": np.arange(10.0, 15), "b": np.arange(20.0, 25)}]
     assert statistics.stack(scores, ["b", "a"]).tolist() == [[[i, 20 + i], [i, 10 + i]] for i in range(3)]

@@ -1,4 +1,4 @@
-"""Tables, curves and pictures as plain data."""
+"""Tables, curves and charts as plain data."""
 
 from __future__ import annotations
 
@@ -17,21 +17,27 @@ from aspc.errors import AspcError
 from aspc.lab import results
 from aspc.lab.paper_tables import domain_of, number
 from aspc.lab.paper_tables import tables as paper_tables
-from aspc.lab.report import content, curves, page_data, tables
-from aspc.lab.report.styles import COLOURS, OTHERS, TASK_COLOURS, styles
-from aspc.lab.report.view import View, in_order, method, method_of, prepare, quality_of, settings_of, task_of
+from aspc.lab.report import content, curves, page_data, runtime
+from aspc.lab.report.ablations import build_ablations
+from aspc.lab.report.aggregates import build_aggregates, summarize
+from aspc.lab.report.datasets import quality_of, sort_datasets, task_of
+from aspc.lab.report.methods import method, method_of, settings_of
+from aspc.lab.report.radar import build_radar, polygon_area
+from aspc.lab.report.score_tables import build_score_table
+from aspc.lab.report.styles import COLOURS, SPARE_COLOURS, TASK_COLOURS, assign_styles
+from aspc.lab.report.view import View, build_view
 
 HOPPER, CHEETAH, PEN, MAZE = "hopper-medium-v2", "halfcheetah-medium-v2", "pen-human-v1", "maze2d-umaze-v1"
 MAZES = tuple(name for name in D4RL if domain_of(name) == "Maze2d")
 
 
 def view_of(folder: Path) -> View:
-    return prepare(results.read(folder))
+    return build_view(results.read(folder))
 
 
-def test_a_cell_is_the_mean_over_seeds_beside_the_papers(tmp_path: Path) -> None:
+def test_cell_has_the_mean_over_seeds_and_the_papers_number(tmp_path: Path) -> None:
     make(tmp_path, "main_table", MAIN, [HOPPER, CHEETAH, PEN], seeds=3, points=5)
-    table = tables.suite_table(view_of(tmp_path), "main_table")
+    table = build_score_table(view_of(tmp_path), "main_table")
     assert table.labels == ("TD3+BC", "A2PR", "IQL", "wPC", "ReBRAC", "ASPC")
     assert [row.name for row in table.rows] == [CHEETAH, HOPPER, "MuJoCo average", PEN, "Average"]
     runs = results.read(tmp_path).runs
@@ -49,32 +55,32 @@ def test_a_cell_is_the_mean_over_seeds_beside_the_papers(tmp_path: Path) -> None
     assert average.paper is not None
     paper = [number("main_table", name, "ASPC").mean for name in (HOPPER, CHEETAH)]
     assert average.paper.mean == pytest.approx(np.mean(paper))
-    assert "anew" not in average.paper.note
+    assert "regenerated" not in average.paper.note
 
 
-def test_the_papers_numbers_beside_other_data_say_so(tmp_path: Path) -> None:
-    """The study's files: D4RL's names without a version."""
+def test_papers_numbers_note_regenerated_data(tmp_path: Path) -> None:
+    """The study's datasets have D4RL names without a version."""
     names = [name.removesuffix("-v2") for name in (HOPPER, CHEETAH)]
     make(tmp_path, "study_main", [MAIN[0], MAIN[-1]], names, seeds=2, points=5)
-    for row in tables.suite_table(view_of(tmp_path), "study_main").rows:
+    for row in build_score_table(view_of(tmp_path), "study_main").rows:
         paper = row.cells["ASPC"].paper
         assert paper is not None
-        assert "these data were generated anew" in paper.note
+        assert "this dataset was regenerated" in paper.note
 
 
-def test_ranks_are_of_what_is_shown(tmp_path: Path) -> None:
+def test_ranks_use_rounded_scores(tmp_path: Path) -> None:
     scores = {"TD3+BC": 50.0, "A2PR": 80.0, "IQL": 80.0, "wPC": 70.0, "ReBRAC": 60.0, "ASPC": 70.0}
     make(tmp_path, "own", MAIN, [HOPPER], seeds=2, points=5, noise=0, score=lambda label, dataset: scores[label])
-    (row,) = tables.suite_table(view_of(tmp_path), "own").rows
+    (row,) = build_score_table(view_of(tmp_path), "own").rows
     assert {label: cell.rank for label, cell in row.cells.items()} == {
         "TD3+BC": 0, "A2PR": 1, "IQL": 1, "wPC": 2, "ReBRAC": 0, "ASPC": 2,
     }  # fmt: skip
 
 
-def test_an_average_over_fewer_datasets_is_not_ranked(tmp_path: Path) -> None:
+def test_average_over_fewer_datasets_is_not_ranked(tmp_path: Path) -> None:
     make(tmp_path, "own", MAIN[:2], [HOPPER, CHEETAH], seeds=2, points=5, score=lambda label, dataset: 50)
     make(tmp_path, "own", [Variant("IQL", "iql")], [HOPPER], seeds=2, points=5, score=lambda label, dataset: 90)
-    average = tables.suite_table(view_of(tmp_path), "own").rows[-1]
+    average = build_score_table(view_of(tmp_path), "own").rows[-1]
     assert average.cells["IQL"].n == 1
     assert average.cells["IQL"].rank == 0
     assert 1 in {average.cells["TD3+BC"].rank, average.cells["A2PR"].rank}
@@ -85,27 +91,27 @@ def test_suites_share_runs_under_their_own_labels(tmp_path: Path) -> None:
     make(tmp_path, "necessity", NECESSITY, [HOPPER], seeds=2, points=5)
     view = view_of(tmp_path)
     assert len(view.runs) == 16
-    table = tables.suite_table(view, "necessity")
+    table = build_score_table(view, "necessity")
     assert table.labels == ("naive", "converged", "linear", "dynamic")
     assert table.series["dynamic"] == "ASPC"
     assert table.series["converged"] == "ASPC, converged alpha"
-    assert view.suites() == ["main_table", "necessity"]
+    assert view.suite_names() == ["main_table", "necessity"]
 
 
-def test_own_data_are_measured_by_success_or_return(tmp_path: Path) -> None:
+def test_data_without_scores_is_measured_by_success_or_return(tmp_path: Path) -> None:
     make(tmp_path, "own", MAIN[:2], ["puzzle"], seeds=2, points=5, measure="success", noise=0)
     make(tmp_path, "own", MAIN[:2], ["plant-a", "plant-b"], seeds=2, points=5, measure="return", noise=0)
     view = view_of(tmp_path)
-    rows = {row.name: row for row in tables.suite_table(view, "own").rows}
+    rows = {row.name: row for row in build_score_table(view, "own").rows}
     assert rows["puzzle"].measure == "success"
     assert rows["puzzle"].cells["A2PR"].last.value == pytest.approx(50)
     assert rows["plant-a"].measure == "return"
-    assert not any(row.average for row in rows.values())  # returns are in units of their own
-    drawn = [c for c in curves.all_curves(view) if c.metric == "score" and c.dataset == "puzzle"]
+    assert not any(row.is_average for row in rows.values())  # returns have different units
+    drawn = [c for c in curves.build_curves(view) if c.metric == "score" and c.dataset == "puzzle"]
     assert drawn[0].mean[-1] == pytest.approx(50, abs=1)
 
 
-def test_ablations_are_percent_of_the_baseline(tmp_path: Path) -> None:
+def test_ablations_are_in_percent_of_the_baseline(tmp_path: Path) -> None:
     scores = {"naive": 50.0, "converged": 60.0, "linear": 55.0, "dynamic": 75.0}
     make(
         tmp_path,
@@ -118,20 +124,20 @@ def test_ablations_are_percent_of_the_baseline(tmp_path: Path) -> None:
         score=lambda a, d: scores[a],
     )
     make(tmp_path, "study_ablations", LOSSES, [HOPPER], seeds=2, points=5)
-    found = {a.group.title: a for a in tables.ablations(view_of(tmp_path))}
+    found = {a.group.title: a for a in build_ablations(view_of(tmp_path))}
     dynamic = found["Is a dynamic scale necessary?"]
     assert dynamic.domains == ("MuJoCo", "Maze2d", "Total")
     assert dynamic.percent["Maze2d", "dynamic"].value == pytest.approx(50, abs=0.2)
     assert dynamic.paper["Maze2d", "dynamic"] == pytest.approx(137.8, abs=0.1)  # as the paper prints it
-    assert {domain for domain, _ in dynamic.paper} == {"Maze2d"}  # elsewhere it is over datasets that are not here
+    assert {domain for domain, _ in dynamic.paper} == {"Maze2d"}  # its other numbers cover more datasets
     assert dynamic.without_paper == ("MuJoCo", "Total")
     assert set(found["Terms of the outer loss"].series) == {"L1", "L1+L2", "L1+L3"}
 
 
-def test_the_papers_percentage_is_over_the_same_datasets(tmp_path: Path) -> None:
-    names = [HOPPER, "walker2d-medium-replay-v2"]  # of the nine of its table
+def test_papers_percentage_covers_the_same_datasets(tmp_path: Path) -> None:
+    names = [HOPPER, "walker2d-medium-replay-v2"]  # two of the nine in the table
     make(tmp_path, "integrations", [Variant("IQL", "iql"), Variant("IQL+ASPC", "iql+aspc")], names, seeds=2, points=3)
-    (found,) = tables.ablations(view_of(tmp_path))
+    (found,) = build_ablations(view_of(tmp_path))
     ours, base = (
         np.mean([number("integrations", name, label).mean for name in names]) for label in ("IQL+ASPC", "IQL")
     )
@@ -139,18 +145,18 @@ def test_the_papers_percentage_is_over_the_same_datasets(tmp_path: Path) -> None
     assert found.without_paper == ()
 
 
-def test_the_papers_bars_of_single_datasets(tmp_path: Path) -> None:
+def test_dataset_comparison(tmp_path: Path) -> None:
     scores = {("ASPC", PEN): 80.0, ("ASPC+AW", PEN): 60.0, ("ASPC", HOPPER): 0.001, ("ASPC+AW", HOPPER): 5.0}
     aspc, weighted = Variant("ASPC", "aspc"), Variant("ASPC+AW", "aspc", bc="advantage_weighted")
     here = {"seeds": 2, "points": 3, "noise": 0, "score": lambda *key: scores.get(key, 1.0)}
     make(tmp_path, "aspc_aw", [aspc, weighted], [PEN, HOPPER], **here)
-    make(tmp_path, "aspc_aw", [aspc], [CHEETAH], **here)  # nothing to compare it with
-    (found,) = content.build(results.read(tmp_path)).by_dataset
+    make(tmp_path, "aspc_aw", [aspc], [CHEETAH], **here)  # nothing to compare
+    (found,) = content.build(results.read(tmp_path)).dataset_comparisons
     assert found.datasets == (HOPPER, PEN)
     assert found.series == {"ASPC": "ASPC", "ASPC+AW": "ASPC+AW"}
     assert found.scores[PEN, "ASPC+AW"].value == pytest.approx(60)
-    assert found.changes(PEN) == "−25 %"
-    assert found.changes(HOPPER) == ">999 %"
+    assert found.describe_changes(PEN) == "−25 %"
+    assert found.describe_changes(HOPPER) == ">999 %"
 
 
 def test_radar_is_scaled_between_worst_and_best() -> None:
@@ -159,35 +165,35 @@ def test_radar_is_scaled_between_worst_and_best() -> None:
         "b": {HOPPER: np.array([20.0]), PEN: np.array([40.0]), MAZE: np.array([0.0])},
         "c": {HOPPER: np.array([15.0]), PEN: np.array([45.0]), MAZE: np.array([0.0])},
     }
-    found = tables.radar(values)
+    found = build_radar(values)
     assert found is not None
     assert found.tasks == ("hopper", "maze2d", "pen")
     assert found.values == {"a": (0.0, 0.0, 1.0), "b": (1.0, 0.0, 0.0), "c": (0.5, 0.0, 0.5)}
-    assert tables.radar({"a": values["a"]}) is None
+    assert build_radar({"a": values["a"]}) is None
 
 
-@pytest.mark.parametrize(("tasks", "which"), [(12, ""), (13, "the first 12 of 13 tasks")])
-def test_a_radar_of_many_tasks_says_that_it_shows_some(tasks, which) -> None:
-    """Names that are no dataset's are tasks of their own."""
+@pytest.mark.parametrize(("tasks", "caption"), [(12, ""), (13, "the first 12 of 13 tasks")])
+def test_radar_caption_counts_omitted_tasks(tasks: int, caption: str) -> None:
+    """Each unknown dataset is its own task."""
     scores = {f"mine{i:02}": np.arange(3.0) for i in range(tasks)}
-    found = tables.radar({"a": scores, "b": scores})
+    found = build_radar({"a": scores, "b": scores})
     assert found is not None
     assert len(found.tasks) == 12
-    assert found.which == which
-    assert tables.polygon_area((1, 1, 1)) == 1
+    assert found.caption == caption
+    assert polygon_area(np.ones(3)) == 1
 
 
-def test_runtime_compares_like_with_like(tmp_path: Path) -> None:
+def test_runtime_compares_equal_conditions(tmp_path: Path) -> None:
     make(tmp_path, "runtime", MAIN, [CHEETAH, HOPPER], seeds=1, points=5)
     make(tmp_path, "more", MAIN[:1], [PEN], seeds=1, points=5)
-    speeds = tables.comparable_speeds(tables.runtime(view_of(tmp_path)))
+    speeds = runtime.compare_algorithms(runtime.measure_runtimes(view_of(tmp_path)))
     assert {s.dataset for s in speeds} == {CHEETAH}
     assert [s.series for s in speeds][:2] == ["TD3+BC", "ASPC"]
     assert speeds[1].seconds.value / speeds[0].seconds.value == pytest.approx(1.08, abs=0.03)
 
 
-def test_runtime_is_of_runs_that_trained_alone_and_of_algorithms(tmp_path: Path) -> None:
-    """Though more series trained side by side, and variants of the algorithms alone."""
+def test_runtime_prefers_runs_without_concurrency_and_plain_algorithms(tmp_path: Path) -> None:
+    """Even if more series ran concurrently, or as variants without concurrency."""
     variants = [
         *(Variant(f"k_alpha = {k}", "aspc", k_alpha=k) for k in (30, 2)),
         Variant("A2PR, tuned", "a2pr", mask=1),
@@ -196,42 +202,42 @@ def test_runtime_is_of_runs_that_trained_alone_and_of_algorithms(tmp_path: Path)
     make(tmp_path, "runtime", timed, [HOPPER], seeds=1, points=3)
     make(tmp_path, "main_table", [*MAIN, *NECESSITY, *variants], [CHEETAH], seeds=2, points=3)
     view = view_of(tmp_path)
-    together = view.places["dataset"].map({HOPPER: 1, CHEETAH: 4})
-    speeds = tables.runtime(dataclasses.replace(view, places=view.places.assign(runs_together=together)))
-    chosen = tables.comparable_speeds(speeds)
-    assert [(s.series, s.together) for s in chosen] == [("TD3+BC", 1), ("ASPC", 1), ("A2PR", 1)]
-    intervals = tables.interval_speeds(speeds)
+    together = view.entries["dataset"].map({HOPPER: 1, CHEETAH: 4})
+    speeds = runtime.measure_runtimes(dataclasses.replace(view, entries=view.entries.assign(runs_together=together)))
+    chosen = runtime.compare_algorithms(speeds)
+    assert [(s.series, s.concurrent) for s in chosen] == [("TD3+BC", 1), ("ASPC", 1), ("A2PR", 1)]
+    intervals = runtime.compare_intervals(speeds)
     assert [s.series for s in intervals] == ["ASPC, k_alpha = 2", "ASPC", "ASPC, k_alpha = 30", "TD3+BC"]
-    alone = [s for s in speeds if s.together > 1 or s.series == "TD3+BC"]
-    assert {s.together for s in tables.comparable_speeds(alone)} == {4}  # one series alone is no comparison
+    alone = [s for s in speeds if s.concurrent > 1 or s.series == "TD3+BC"]
+    assert {s.concurrent for s in runtime.compare_algorithms(alone)} == {4}  # a single series is no comparison
     only_variants = [s for s in speeds if s.series in ("A2PR, tuned", "ASPC, k_alpha = 2")]
-    assert {s.series for s in tables.comparable_speeds(only_variants)} == {"A2PR, tuned", "ASPC, k_alpha = 2"}
+    assert {s.series for s in runtime.compare_algorithms(only_variants)} == {"A2PR, tuned", "ASPC, k_alpha = 2"}
 
 
-def test_columns_are_as_the_suite_declares_them_and_else_in_the_order_of_numbers(tmp_path: Path) -> None:
+def test_columns_follow_the_suite_or_natural_order(tmp_path: Path) -> None:
     k_alpha = [Variant(f"k_alpha = {k}", "aspc", k_alpha=k) for k in (30, 5, 1, 10, 20)]
     rates = [Variant(f"lr = {lr:g}", "aspc", scale_lr=lr) for lr in (2e-4, 2e-2, 2e-3)]
     for suite, variants in (("k_alpha", k_alpha), ("own", k_alpha), ("alpha_lr", rates)):
         make(tmp_path, suite, variants, [HOPPER], seeds=1, points=3)
     view = view_of(tmp_path)
     for suite in ("k_alpha", "own"):
-        assert tables.suite_table(view, suite).labels == tuple(f"k_alpha = {k}" for k in (1, 5, 10, 20, 30))
-    assert tables.suite_table(view, "alpha_lr").labels == ("lr = 0.02", "lr = 0.002", "lr = 0.0002")
+        assert build_score_table(view, suite).labels == tuple(f"k_alpha = {k}" for k in (1, 5, 10, 20, 30))
+    assert build_score_table(view, "alpha_lr").labels == ("lr = 0.02", "lr = 0.002", "lr = 0.0002")
 
 
-def test_rows_of_ogbench_are_in_the_papers_order(tmp_path: Path) -> None:
+def test_ogbench_rows_are_in_the_papers_order(tmp_path: Path) -> None:
     rows = paper_tables()["ogbench"].rows
     make(tmp_path, "ogbench", [MAIN[0], MAIN[-1]], sorted(rows), seeds=1, points=3, measure="success")
     view = view_of(tmp_path)
-    assert [row.name for row in tables.suite_table(view, "ogbench").rows] == [*rows, "Average"]
+    assert [row.name for row in build_score_table(view, "ogbench").rows] == [*rows, "Average"]
     assert list(content.build(results.read(tmp_path)).datasets) == rows
 
 
-def test_suites_say_what_of_the_paper_they_are_in_its_order(tmp_path: Path) -> None:
+def test_suites_have_sources_in_the_papers_order(tmp_path: Path) -> None:
     for suite in ("alpha_lr", "own", "case_study", "study_main", "necessity", "main_table"):
         make(tmp_path, suite, [MAIN[0], MAIN[-1]], [HOPPER], seeds=1, points=3)
     found = content.build(results.read(tmp_path))
-    assert [(table.suite, table.source) for table in (found.main, *found.others)] == [
+    assert [(table.suite, table.source) for table in (found.main_table, *found.other_tables)] == [
         ("main_table", "Table 1, figure 2"),
         ("necessity", "Table 2"),
         ("case_study", "Figure 10, appendix E.3"),
@@ -239,13 +245,13 @@ def test_suites_say_what_of_the_paper_they_are_in_its_order(tmp_path: Path) -> N
         ("study_main", ""),
         ("own", ""),
     ]
-    assert found.others[2].title == "learning rate of alpha 2e-2, 2e-3 and 2e-4"
+    assert found.other_tables[2].title == "learning rate of alpha 2e-2, 2e-3 and 2e-4"
 
 
-def test_a_cell_has_the_standard_deviation_over_seeds(tmp_path: Path) -> None:
+def test_cell_has_the_standard_deviation_over_seeds(tmp_path: Path) -> None:
     make(tmp_path, "own", MAIN[-1:], [HOPPER, CHEETAH], seeds=3, points=5)
     make(tmp_path, "own", MAIN[:1], [HOPPER], seeds=1, points=5)
-    rows = {row.name: row.cells for row in tables.suite_table(view_of(tmp_path), "own").rows}
+    rows = {row.name: row.cells for row in build_score_table(view_of(tmp_path), "own").rows}
     runs = results.read(tmp_path).runs.query("dataset == @HOPPER and variant == 'ASPC'")
     assert rows[HOPPER]["ASPC"].last_std == pytest.approx(runs["score_last"].std())
     assert rows[HOPPER]["ASPC"].best_std == pytest.approx(runs["score_best"].std())
@@ -253,7 +259,7 @@ def test_a_cell_has_the_standard_deviation_over_seeds(tmp_path: Path) -> None:
     assert np.isnan(rows["MuJoCo average"]["ASPC"].last_std)
 
 
-def test_each_task_has_a_picture_of_its_scale_with_a_line_for_each_dataset(tmp_path: Path) -> None:
+def test_scale_has_a_panel_per_task_and_a_line_per_dataset(tmp_path: Path) -> None:
     ogbench, own = paper_tables()["ogbench"].rows, [f"plant-{i}" for i in range(12)]
     others = [name for name in D4RL if domain_of(name) != "MuJoCo"]
     make(tmp_path, "own", MAIN[-1:], [HOPPER, *others, *ogbench, *own], seeds=1, points=3)
@@ -268,68 +274,68 @@ def test_each_task_has_a_picture_of_its_scale_with_a_line_for_each_dataset(tmp_p
         assert len({line.style.colour for line in lines}) == min(len(lines), len(TASK_COLOURS))
 
 
-def test_curves_are_mean_and_deviation_over_seeds_with_few_points(tmp_path: Path) -> None:
+def test_curves_are_downsampled_means_and_deviations(tmp_path: Path) -> None:
     make(tmp_path, "own", MAIN[-1:], [HOPPER], seeds=3, points=500)
     found = results.read(tmp_path)
-    (score,) = curves.pick(curves.all_curves(prepare(found)), "score", "ASPC", HOPPER)
-    assert len(score.steps) <= curves.MOST_POINTS
+    (score,) = curves.select_curves(curves.build_curves(build_view(found)), "score", "ASPC", HOPPER)
+    assert len(score.steps) <= curves.MAX_POINTS
     assert (score.steps[0], score.steps[-1]) == (found.curves["step"].min(), found.curves["step"].max())
     last = found.curves[found.curves["step"] == 1_000_000]["score"]
     assert score.mean[-1] == pytest.approx(last.mean())
     assert score.std[-1] == pytest.approx(last.std())
     assert score.n == 3
-    assert curves.points_of_a_curve(10) == 200
-    assert curves.points_of_a_curve(5000) == 80
+    assert curves.points_per_curve(10) == 200
+    assert curves.points_per_curve(5000) == 80
 
 
-def test_names() -> None:
+def test_task_quality_and_order_of_datasets() -> None:
     assert task_of("hopper-medium-replay-v2") == "hopper"
     assert task_of("antmaze-large-navigate-singletask-task1-v0") == "antmaze-large-navigate-singletask-task1"
     assert task_of("my-plant") == "my-plant"
     assert quality_of("hopper-medium-replay-v2") == quality_of("walker2d-medium-replay") == "medium-replay"
     assert quality_of("pen-expert-v1") is None
-    assert in_order(["zzz", PEN, HOPPER, CHEETAH, "aaa"]) == [CHEETAH, HOPPER, PEN, "aaa", "zzz"]
+    assert sort_datasets(["zzz", PEN, HOPPER, CHEETAH, "aaa"]) == [CHEETAH, HOPPER, PEN, "aaa", "zzz"]
 
 
-def test_a_method_is_its_algorithm_and_what_makes_it_another() -> None:
+def test_method_is_the_algorithm_and_its_defining_settings() -> None:
     settings = settings_of(
         '{"base.alpha": 10.0, "scale_target": 7.3, "batch_size": 64}', '{"bc": "advantage_weighted"}'
     )
     assert method_of("aspc", settings) == method("aspc", alpha=10.0, bc="advantage_weighted")
     assert method("aspc", alpha=10.0).name == "ASPC, alpha0 = 10"
-    assert method_of("fql", {"alpha": 3.0}) == method("fql")  # FQL's own alpha is tuned per dataset
+    assert method_of("fql", {"alpha": 3.0}) == method("fql")  # FQL's alpha is a tuned setting
     assert method("iql+aspc").name == "IQL+ASPC"
     assert method("aspc", critic_hidden_layers=2, critic_layer_norm=False).name == "ASPC, without RC"
 
 
-def test_a_searched_setting_does_not_stand_for_an_algorithm_and_a_tuned_one_does(tmp_path: Path) -> None:
+def test_tuned_runs_represent_a_method_but_modified_ones_do_not(tmp_path: Path) -> None:
     searched, tuned = Variant("wider", "aspc", batch_size=1024), Variant("ReBRAC, tuned", "rebrac", beta1=0.05)
     make(tmp_path, "s", [searched, Variant("ASPC", "aspc"), tuned, Variant("ReBRAC", "rebrac")], [HOPPER], seeds=1)
     view = view_of(tmp_path)
-    assert view.of(method("aspc"))["settings"].tolist() == ["{}"]
-    assert "beta1" in view.of(method("rebrac"))["settings"].item()
+    assert view.runs_of(method("aspc"))["settings"].tolist() == ["{}"]
+    assert "beta1" in view.runs_of(method("rebrac"))["settings"].item()
 
 
-def test_seeds_of_tuned_and_of_other_runs_are_not_mixed(tmp_path: Path) -> None:
+def test_tuned_and_plain_seeds_are_not_mixed(tmp_path: Path) -> None:
     make(tmp_path, "s", [Variant("ReBRAC", "rebrac")], [HOPPER], seeds=4)
     make(tmp_path, "s", [Variant("ReBRAC, tuned", "rebrac", beta1=0.05)], [HOPPER], seeds=2)
-    found = view_of(tmp_path).of(method("rebrac"))
+    found = view_of(tmp_path).runs_of(method("rebrac"))
     assert found["seed"].tolist() == [0, 1]
     assert all("beta1" in settings for settings in found["settings"])
 
 
-def test_seeds_of_two_settings_are_not_averaged_as_one_method(tmp_path: Path) -> None:
-    """Nor where only the changed ones have been run, the newer with fewer seeds."""
+def test_seeds_of_different_settings_are_not_mixed(tmp_path: Path) -> None:
+    """Not even without plain runs; the settings with more seeds win over newer ones."""
     for settings, seeds, end in (({"discount": 0.995}, 4, 30.0), ({"actor_lr": 1e-4}, 2, 90.0)):
         variant = Variant("ASPC", "aspc", **settings)
         make(tmp_path, "s", [variant], [HOPPER], seeds=seeds, points=3, score=lambda *_, end=end: end, noise=0)
     view = view_of(tmp_path)
-    for found in (view.of(method("aspc")), view.suite("s"), view.compared("s")):
+    for found in (view.runs_of(method("aspc")), view.suite_runs("s"), view.comparable_suite_runs("s")):
         assert found["last"].tolist() == pytest.approx([30.0] * 4)
 
 
-def test_a_domain_is_summarized_with_all_who_have_it(tmp_path: Path) -> None:
-    """Though IQL has too few datasets to be compared over all, and wPC has fewer seeds than the others."""
+def test_domain_summary_includes_all_labels_with_runs_on_it(tmp_path: Path) -> None:
+    """IQL has too few datasets for the overall comparison, and wPC has fewer seeds than the others."""
     ends = {"ASPC": 80.0, "TD3+BC": 70.0, "IQL": 90.0, "wPC": 60.0}
     options = {"points": 3, "noise": 0.1, "score": lambda label, dataset: ends[label]}
     everywhere = [HOPPER, CHEETAH, *MAZES, PEN, "door-human-v1"]
@@ -337,7 +343,7 @@ def test_a_domain_is_summarized_with_all_who_have_it(tmp_path: Path) -> None:
     make(tmp_path, "own", [MAIN[2]], MAZES, seeds=4, **options)
     make(tmp_path, "own", [MAIN[3]], everywhere, seeds=2, **options)
     view = view_of(tmp_path)
-    found = tables.aggregates(view, tables.suite_table(view, "own"))
+    found = build_aggregates(view, build_score_table(view, "own"))
     assert found is not None
     assert [(one.domain, len(one.datasets)) for one in found.domains] == [("MuJoCo", 2), ("Maze2d", 3), ("Adroit", 2)]
     (mujoco, maze, _), overall = found.domains, found.overall
@@ -353,80 +359,80 @@ def test_a_domain_is_summarized_with_all_who_have_it(tmp_path: Path) -> None:
         assert differences["wPC"].has_interval
     assert mujoco.iqm["ASPC"].has_interval
     assert not mujoco.iqm["wPC"].has_interval  # two datasets, two seeds
-    one_domain = tables.summarize("Maze2d", {"ASPC": {MAZE: np.arange(3.0)}, "IQL": {}}, {"ASPC": "ASPC", "IQL": "IQL"})
-    assert one_domain is None  # nothing to compare with
+    one_domain = summarize("Maze2d", {"ASPC": {MAZE: np.arange(3.0)}, "IQL": {}}, {"ASPC": "ASPC", "IQL": "IQL"})
+    assert one_domain is None  # nothing to compare
 
 
-def test_runs_of_different_lengths_are_shown_but_not_ranked_or_compared(tmp_path: Path) -> None:
+def test_runs_of_different_lengths_are_not_ranked_or_compared(tmp_path: Path) -> None:
     aspc, td3_bc, iql = Variant("ASPC", "aspc"), Variant("TD3+BC", "td3_bc"), Variant("IQL", "iql")
     for variants, steps in (((aspc, iql), 1_000_000), ((td3_bc,), 10_000)):
         make(tmp_path, "s", variants, [HOPPER, PEN], seeds=2, points=3, steps=steps)
     view = view_of(tmp_path)
-    table = tables.suite_table(view, "s")
+    table = build_score_table(view, "s")
     assert {cell.rank for row in table.rows for cell in row.cells.values()} == {0}
-    assert f"{HOPPER}: runs of 10,000 to 1,000,000 steps, which are not ranked." in table.notes
-    found = tables.aggregates(view, table)
+    assert f"{HOPPER}: not ranked, since runs have 10,000 to 1,000,000 steps." in table.notes
+    found = build_aggregates(view, table)
     assert found is not None
     assert set(found.overall.labels) == {"ASPC", "IQL"}
     assert found.left_out == ("TD3+BC",)
     make(tmp_path, "s", (td3_bc,), [HOPPER, PEN], seeds=2, points=3)
     view = view_of(tmp_path)
-    assert set(view.compared("s")["steps"]) == {1_000_000}
-    assert {cell.rank for cell in tables.suite_table(view, "s").rows[0].cells.values()} == {0, 1, 2}
+    assert set(view.comparable_suite_runs("s")["steps"]) == {1_000_000}
+    assert {cell.rank for cell in build_score_table(view, "s").rows[0].cells.values()} == {0, 1, 2}
 
 
-def test_processors_of_two_machines_are_two_devices(tmp_path: Path) -> None:
+def test_cpus_of_two_machines_are_two_devices(tmp_path: Path) -> None:
     make(tmp_path, "s", [Variant("ASPC", "aspc"), Variant("TD3+BC", "td3_bc")], [HOPPER], seeds=2, points=3)
     view = view_of(tmp_path)
-    server = view.places["machine"].where(view.places["algo"] == "aspc", "a server")
-    speeds = tables.runtime(dataclasses.replace(view, places=view.places.assign(machine=server)))
+    server = view.entries["machine"].where(view.entries["algo"] == "aspc", "a server")
+    speeds = runtime.measure_runtimes(dataclasses.replace(view, entries=view.entries.assign(machine=server)))
     assert len({speed.device for speed in speeds}) == 2
-    assert len({speed.device for speed in tables.runtime(view)}) == 1
+    assert len({speed.device for speed in runtime.measure_runtimes(view)}) == 1
 
 
 @pytest.mark.parametrize("algo", ["aspc", "td3_bc", "wpc"])
-def test_a_searched_variant_never_stands_for_a_plain_run_however_long(tmp_path: Path, algo: str) -> None:
-    """Neither alone, nor in a comparison at the length that only the variant has, nor under the same label."""
+def test_modified_runs_never_replace_plain_runs(tmp_path: Path, algo: str) -> None:
+    """Even if they are longer, in comparisons, and under the same label."""
     label, changed, other = method(algo).name, {"discount": 0.995}, Variant("IQL", "iql")
     make(tmp_path, "s", [Variant(label, algo), other], [HOPPER], seeds=1, points=3, steps=300_000)
     make(tmp_path, "s", [Variant(label, algo, **changed), other], [HOPPER, PEN], seeds=1, points=3)
     view = view_of(tmp_path)
-    plain_on_hopper = {HOPPER: "{}", PEN: '{"discount": 0.995}'}  # on pen there is nothing else
-    pair = view.pair(method(algo), method("iql"))
-    for runs in (view.of(method(algo)), pair[0], view.suite("s").query("label == @label")):
+    plain_on_hopper = {HOPPER: "{}", PEN: '{"discount": 0.995}'}  # the only runs on pen
+    matched = view.comparable_runs(method(algo), method("iql"))
+    for runs in (view.runs_of(method(algo)), matched[0], view.suite_runs("s").query("label == @label")):
         assert dict(zip(runs["dataset"], runs["settings"], strict=True)) == plain_on_hopper
-    assert dict(zip(pair[1]["dataset"], pair[1]["steps"], strict=True)) == {HOPPER: 300_000, PEN: 1_000_000}
-    speeds = [s for s in tables.runtime(view) if (s.series, s.dataset) == (label, HOPPER)]
+    assert dict(zip(matched[1]["dataset"], matched[1]["steps"], strict=True)) == {HOPPER: 300_000, PEN: 1_000_000}
+    speeds = [s for s in runtime.measure_runtimes(view) if (s.series, s.dataset) == (label, HOPPER)]
     assert [s.runs for s in speeds] == [1]
 
 
-def test_settings_that_are_no_settings_are_ignored() -> None:
+def test_malformed_settings_are_ignored() -> None:
     for text in (None, "", "[1]", "{", "[" * 5000, '{"k_alpha": [1]}'):
         assert settings_of(text, text) == {}
 
 
-def test_every_series_has_a_colour_of_its_own() -> None:
+def test_series_have_distinct_colours() -> None:
     names = ["ASPC", "TD3+BC", "IQL", "IQL+ASPC", *(f"mine {i}" for i in range(8))]
-    found = styles(names)
+    found = assign_styles(names)
     assert len({found[name].colour for name in names if name != "IQL+ASPC"}) == len(names) - 1
     assert found["IQL"].colour == found["IQL+ASPC"].colour
     assert found["IQL"].dash != found["IQL+ASPC"].dash
-    assert styles(["ASPC, alpha0 = 10"])["ASPC, alpha0 = 10"] == styles(["ASPC"])["ASPC"]
+    assert assign_styles(["ASPC, alpha0 = 10"])["ASPC, alpha0 = 10"] == assign_styles(["ASPC"])["ASPC"]
 
 
-def test_dozens_of_series_can_be_told_apart() -> None:
+def test_dozens_of_series_have_distinct_styles() -> None:
     names = ["ASPC", "IQL", "IQL+ASPC", *(f"ASPC, k_alpha = {k}" for k in range(11, 71))]
-    found = styles(names)
+    found = assign_styles(names)
     assert len(set(found.values())) == len(names)
-    colours = np.array([oklab(colour) for colour in (*COLOURS.values(), *OTHERS)])
+    colours = np.array([oklab(colour) for colour in (*COLOURS.values(), *SPARE_COLOURS)])
     apart = np.linalg.norm(colours[:, None] - colours[None], axis=-1) + np.eye(len(colours))
     assert apart.min() > 0.08
-    together = [found[f"ASPC, k_alpha = {k}"].colour for k in range(20, 20 + len(OTHERS))]
-    assert len(set(together)) == len(OTHERS)  # series that stand together differ in colour
+    together = [found[f"ASPC, k_alpha = {k}"].colour for k in range(20, 20 + len(SPARE_COLOURS))]
+    assert len(set(together)) == len(SPARE_COLOURS)  # neighbours differ in colour
 
 
 def oklab(colour: str) -> np.ndarray:
-    """Where a colour is in Ottosson's OKLab, in which distance is how different colours look."""
+    """Return a colour in Ottosson's OKLab space, in which distance measures perceived difference."""
     rgb = np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)]) / 255
     linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
     to_lms = [[0.41222, 0.53633, 0.05145], [0.21190, 0.68070, 0.10740], [0.08830, 0.28172, 0.62998]]
@@ -434,15 +440,15 @@ def oklab(colour: str) -> np.ndarray:
     return np.array(to_lab) @ np.cbrt(np.array(to_lms) @ linear)
 
 
-def test_configs_are_told_by_what_differs() -> None:
-    configs = [page_data.flat({"a": 1, "b": {"c": 2, "d": i}}) for i in range(5)]
-    common = page_data.most_common(configs)
+def test_configs_are_stored_as_differences() -> None:
+    configs = [page_data.flatten({"a": 1, "b": {"c": 2, "d": i}}) for i in range(5)]
+    common = page_data.most_common_values(configs)
     assert common == {"a": 1, "b.c": 2}
-    assert page_data.interned(["x", None, "x"]) == {"at": [0, 1, 0], "of": ["x", None]}
+    assert page_data.intern_texts(["x", None, "x"]) == {"at": [0, 1, 0], "of": ["x", None]}
 
 
-def test_nothing_done_is_said(tmp_path: Path) -> None:
+def test_no_finished_run_is_an_error(tmp_path: Path) -> None:
     row = {"run_id": "a", "suite": "s", "variant": "v", "algo": "aspc", "dataset": "d", "seed": 0, "steps": 1}
     results.write_part(tmp_path, "p", [{**row, "status": "failed", "error": "no memory"}], [])
-    with pytest.raises(AspcError, match="no run that is done"):
+    with pytest.raises(AspcError, match="No run in these results has finished"):
         content.build(results.read(tmp_path))

@@ -1,4 +1,4 @@
-"""Everything a report says, as plain data: computed once, drawn by `plots` and `page`."""
+"""The parts of a report as plain data, computed once and then drawn by `plots` and `html_page`."""
 
 from __future__ import annotations
 
@@ -7,134 +7,163 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from aspc.errors import AspcError
-from aspc.lab.report import claims, curves, tables
-from aspc.lab.report.statistics import Estimate
-from aspc.lab.report.styles import TASK_COLOURS, Style, in_turn, styles
-from aspc.lab.report.view import MEASURES, OWN_SCALE, View, averaged, in_order, prepare, quality_of, scores
+from aspc.lab.report.ablations import DATASET_FIGURES, Ablation, DatasetComparison, build_ablations, compare_datasets
+from aspc.lab.report.aggregates import Aggregates, build_aggregates
+from aspc.lab.report.claims.registry import check_all
+from aspc.lab.report.claims.vocabulary import Claim
+from aspc.lab.report.curves import Curve, build_curves, group_by_task, select_curves
+from aspc.lab.report.datasets import QUALITIES, quality_of, sort_datasets, task_of
+from aspc.lab.report.methods import LEARNED_SCALE
+from aspc.lab.report.radar import RadarChart, build_radar
+from aspc.lab.report.runtime import SeriesRuntime, compare_algorithms, compare_intervals, measure_runtimes
+from aspc.lab.report.score_tables import ScoreTable, build_score_table, sort_suites
+from aspc.lab.report.statistics import IntervalEstimate
+from aspc.lab.report.styles import QUALITY_COLOURS, TASK_COLOURS, SeriesStyle, assign_styles, cycle_styles
+from aspc.lab.report.view import MEASURES, View, build_view, drop_returns, scores_by_dataset
 from aspc.lab.results import Results
 
-MAIN_SUITES = (
-    "main_table",
-    "study_main",
-    "locomotion",
-    "embedded",
-)  # the first that is there leads the page, else the largest
+MAIN_SUITES = ("main_table", "study_main", "locomotion", "embedded")  # candidates for the first table, best first
 
 
-class Compared(NamedTuple):
-    """Scores that stand side by side: of the columns of the main table, averages over the same datasets (or one)."""
+class HeadlineScores(NamedTuple):
+    """Last and best evaluation per label of the main table, averaged over the same datasets."""
 
     datasets: tuple[str, ...]
-    last: Mapping[str, Estimate]
-    best: Mapping[str, Estimate]
+    last: Mapping[str, IntervalEstimate]
+    best: Mapping[str, IntervalEstimate]
 
 
-class Line(NamedTuple):
-    """One of the curves in a picture."""
+class ScaleCurve(NamedTuple):
+    """A curve of the scale with its name and style in a panel."""
 
-    curve: curves.Curve
+    curve: Curve
     name: str
-    style: Style
+    style: SeriesStyle
 
 
 @dataclass(frozen=True)
-class Content:
+class ReportContent:
     """The parts of a report."""
 
     view: View
     datasets: tuple[str, ...]
     measures: Mapping[str, str]
-    styles: Mapping[str, Style]
-    main: tables.Table
-    others: tuple[tables.Table, ...]
-    aggregates: tables.Aggregates | None
-    radar: tables.Radar | None
-    curves: tuple[curves.Curve, ...]
-    ablations: tuple[tables.Ablation, ...]
-    by_dataset: tuple[tables.ByDataset, ...]
-    speeds: tuple[tables.Speed, ...]
-    interval_speeds: tuple[tables.Speed, ...]
-    claims: tuple[claims.Claim, ...]
+    styles: Mapping[str, SeriesStyle]
+    main_table: ScoreTable
+    other_tables: tuple[ScoreTable, ...]
+    aggregates: Aggregates | None
+    radar: RadarChart | None
+    curves: tuple[Curve, ...]
+    ablations: tuple[Ablation, ...]
+    dataset_comparisons: tuple[DatasetComparison, ...]
+    runtimes: tuple[SeriesRuntime, ...]
+    interval_runtimes: tuple[SeriesRuntime, ...]
+    claims: tuple[Claim, ...]
 
-    def style_of_label(self, label: str) -> Style:
-        """The style of a column of the main table."""
-        return self.styles[self.main.series[label]]
+    def style_of_label(self, label: str) -> SeriesStyle:
+        """Return the style of a column of the main table."""
+        return self.styles[self.main_table.series[label]]
 
-    def units(self, datasets: Iterable[str]) -> str:
-        """What the numbers on these datasets are."""
+    def describe_unit(self, datasets: Iterable[str]) -> str:
+        """Return the unit of the numbers on these datasets."""
         return " or ".join(dict.fromkeys(MEASURES[self.measures[name]] for name in datasets))
 
-    def compared(self) -> Compared | None:
-        """On the datasets that all have. With nothing to compare: one column's average, or the first dataset."""
+    def headline_scores(self) -> HeadlineScores | None:
+        """Return averages over the common datasets; without aggregates, those of the broadest comparable row."""
         if self.aggregates is not None:
-            return Compared(self.aggregates.overall.datasets, self.aggregates.overall.mean, self.aggregates.best)
-        rows = [*(row for row in reversed(self.main.rows) if row.average), *self.main.rows]
-        row = next((row for row in rows if row.comparable()), None)
+            return HeadlineScores(self.aggregates.overall.datasets, self.aggregates.overall.mean, self.aggregates.best)
+        rows = [*(row for row in reversed(self.main_table.rows) if row.is_average), *self.main_table.rows]
+        row = next((row for row in rows if row.comparable_cells()), None)
         if row is None:
             return None
-        cells = row.comparable().items()
-        return Compared(row.datasets, {k: cell.last for k, cell in cells}, {k: cell.best for k, cell in cells})
+        cells = row.comparable_cells().items()
+        return HeadlineScores(row.datasets, {k: cell.last for k, cell in cells}, {k: cell.best for k, cell in cells})
 
     @property
     def main_series(self) -> list[str]:
-        return list(dict.fromkeys(self.main.series.values()))
+        return list(dict.fromkeys(self.main_table.series.values()))
 
     @property
     def scale_series(self) -> str | None:
-        """Whose scale is drawn by quality and task: ASPC's, or the first learned one there is."""
-        algo = dict(zip(self.view.places["series"], self.view.places["algo"], strict=True))
+        """The series whose scale is shown per quality and task: ASPC, or else the first with a learned scale."""
+        algo = dict(zip(self.view.entries["series"], self.view.entries["algo"], strict=True))
         drawn = dict.fromkeys(c.series for c in self.curves if c.metric == "scale")
-        learned = [series for series in drawn if algo[series].split("+")[-1] in OWN_SCALE]
+        learned = [series for series in drawn if algo[series].split("+")[-1] in LEARNED_SCALE]
         return "ASPC" if "ASPC" in learned else next(iter(learned), None)
 
-    def scale_by_task(self) -> dict[str, list[Line]]:
-        """The scale on datasets that have no quality in their name, a picture for each task."""
-        found = {c.dataset: c for c in curves.pick(self.curves, "scale") if c.series == self.scale_series}
+    def _scale_curves(self) -> list[Curve]:
+        return [c for c in select_curves(self.curves, "scale") if c.series == self.scale_series]
+
+    def scale_by_quality(self) -> dict[str, list[ScaleCurve]]:
+        """Return task → curves of the scale, for datasets with a quality in their name, best data first."""
+        found = [c for c in self._scale_curves() if quality_of(c.dataset)]
+        return {
+            task: [
+                ScaleCurve(c, quality, SeriesStyle(QUALITY_COLOURS[quality], "solid"))
+                for quality in QUALITIES
+                for c in found
+                if task_of(c.dataset) == task and quality_of(c.dataset) == quality
+            ]
+            for task in sorted({task_of(c.dataset) for c in found})
+        }
+
+    def scale_by_task(self) -> dict[str, list[ScaleCurve]]:
+        """Return task → curves of the scale, for datasets without a quality in their name."""
+        found = {c.dataset: c for c in self._scale_curves()}
         datasets = [name for name in self.datasets if name in found and not quality_of(name)]
         return {
             task: [
-                Line(found[name], short, style)
-                for (name, short), style in zip(inside.items(), in_turn(TASK_COLOURS), strict=False)
+                ScaleCurve(found[name], short_name, style)
+                for (name, short_name), style in zip(names.items(), cycle_styles(TASK_COLOURS), strict=False)
             ]
-            for task, inside in curves.by_task(datasets).items()
+            for task, names in group_by_task(datasets).items()
         }
 
 
-def build(results: Results, done: Callable[[str], None] = lambda part: None) -> Content:
-    """Compute a report's parts; `done` is called with the name of each before it is made."""
-    view = prepare(results)
+def build(results: Results, progress: Callable[[str], None] = lambda part: None) -> ReportContent:
+    """Compute the parts of a report.
+
+    Args:
+        results: the results to report.
+        progress: called with the name of each part before it is computed.
+
+    Raises:
+        AspcError: if no run has finished.
+    """
+    view = build_view(results)
     if view.runs.empty:
-        raise AspcError("These results have no run that is done; there is nothing to report yet.")
-    names = tables.in_suites_order(view.suites())
-    largest = view.places["suite"].value_counts().idxmax()
-    leading = next((name for name in MAIN_SUITES if name in names), largest)
-    done("tables")
-    every = {name: tables.suite_table(view, name) for name in names}
-    main = every[leading]
-    done("profiles")
-    aggregates = tables.aggregates(view, main)
-    runs = averaged(view.compared(leading))
-    wide = {label: scores(runs[runs["label"] == label]) for label in (aggregates.overall.labels if aggregates else ())}
-    done("curves")
-    all_curves = curves.all_curves(view)
-    series = list(dict.fromkeys([*main.series.values(), *sorted(view.places["series"].unique())]))
-    done("claims")
-    checked = claims.check_all(view)
-    done("ablations")
-    ablations, speeds = tables.ablations(view), tables.runtime(view)
-    return Content(
+        raise AspcError("No run in these results has finished, so there is nothing to report.")
+    names = sort_suites(view.suite_names())
+    largest = view.entries["suite"].value_counts().idxmax()
+    main_suite = next((name for name in MAIN_SUITES if name in names), largest)
+    progress("tables")
+    tables = {name: build_score_table(view, name) for name in names}
+    main_table = tables.pop(main_suite)
+    progress("profiles")
+    aggregates = build_aggregates(view, main_table)
+    runs, labels = drop_returns(view.comparable_suite_runs(main_suite)), aggregates.overall.labels if aggregates else ()
+    main_scores = {label: scores_by_dataset(runs[runs["label"] == label]) for label in labels}
+    progress("curves")
+    all_curves = build_curves(view)
+    series = list(dict.fromkeys([*main_table.series.values(), *sorted(view.entries["series"].unique())]))
+    progress("claims")
+    claims = check_all(view)
+    progress("ablations")
+    all_ablations, runtimes = build_ablations(view), measure_runtimes(view)
+    compared = [a for a in all_ablations if a.group.source in DATASET_FIGURES]
+    return ReportContent(
         view,
-        tuple(in_order(view.runs["dataset"].unique())),
+        tuple(sort_datasets(view.runs["dataset"].unique())),
         dict(zip(view.runs["dataset"], view.runs["measure"], strict=True)),
-        styles(series),
-        main,
-        tuple(table for name, table in every.items() if name != leading),
+        assign_styles(series),
+        main_table,
+        tuple(tables.values()),
         aggregates,
-        tables.radar(wide) if wide else None,
+        build_radar(main_scores) if main_scores else None,
         tuple(all_curves),
-        tuple(ablations),
-        tuple(tables.by_dataset(view, a) for a in ablations if a.group.source in tables.PER_DATASET),
-        tuple(tables.comparable_speeds(speeds)),
-        tuple(tables.interval_speeds(speeds)),
-        tuple(checked),
+        tuple(all_ablations),
+        tuple(compare_datasets(view, a) for a in compared),
+        tuple(compare_algorithms(runtimes)),
+        tuple(compare_intervals(runtimes)),
+        tuple(claims),
     )

@@ -1,4 +1,4 @@
-"""Curves of a series on a dataset: mean and spread over seeds, with few enough points to draw."""
+"""Curves per series and dataset: mean and standard deviation over seeds, downsampled for drawing."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ import numpy as np
 import pandas as pd
 
 from aspc.lab.paper_tables import domain_of
-from aspc.lab.report.view import TASKS, View, one_each, task_of
+from aspc.lab.report.datasets import TASKS, task_of
+from aspc.lab.report.view import View, select_one_per_seed
 from aspc.tasks import without_version
 
 METRICS = ("score", "scale", "q", "bc_loss")
-MOST_POINTS = 200
-MOST_NUMBERS = 1_200_000  # on the page, in all curves together
+MAX_POINTS = 200  # per curve
+MAX_NUMBERS = 1_200_000  # in all curves of the page
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Mean over n seeds at each step, and one standard deviation up and down."""
+    """Mean and standard deviation over n seeds at each step."""
 
     series: str
     dataset: str
@@ -31,64 +32,63 @@ class Curve:
     n: int
 
 
-def with_measure(curves: pd.DataFrame) -> pd.DataFrame:
-    """`score` filled in as the run's dataset is measured: success in percent or return where there is no score."""
+def fill_scores(curves: pd.DataFrame) -> pd.DataFrame:
+    """Set `score` to the measure of each run's dataset: score, success in percent, or return."""
     score = curves["score"].where(curves["measure"] == "score", curves["return"])
     return curves.assign(score=score.where(curves["measure"] != "success", 100 * curves["success_rate"]))
 
 
-def runs_of_series(view: View) -> pd.DataFrame:
-    """Each series, dataset and seed once."""
-    return one_each(view.places.drop_duplicates(["series", "run_id"]), ["dataset", "series"])
-
-
-def all_curves(view: View) -> list[Curve]:
-    """The curves of all series on all datasets, at the steps that all seeds have."""
-    runs = runs_of_series(view)[["series", "dataset", "measure", "run_id"]]
-    table = with_measure(view.curves.merge(runs, on="run_id")).replace([np.inf, -np.inf], np.nan)
+def build_curves(view: View) -> list[Curve]:
+    """Return the curves of all series on all datasets, at the steps that all seeds share."""
+    runs = select_one_per_seed(view.entries.drop_duplicates(["series", "run_id"]), ["dataset", "series"])
+    runs = runs[["series", "dataset", "measure", "run_id"]]
+    table = fill_scores(view.curves.merge(runs, on="run_id")).replace([np.inf, -np.inf], np.nan)
     by_step = table.groupby(["series", "dataset", "step"], sort=True)[list(METRICS)].agg(["mean", "std", "count"])
     groups = list(by_step.groupby(level=["series", "dataset"], sort=True))
-    points = points_of_a_curve(len(groups) * len(METRICS))
-    return [curve for (s, d), group in groups for curve in _curves(str(s), str(d), group, points)]
+    points = points_per_curve(len(groups) * len(METRICS))
+    return [curve for (s, d), group in groups for curve in _group_curves(str(s), str(d), group, points)]
 
 
-def points_of_a_curve(count: int) -> int:
-    """Fewer points where there are very many curves, so that the page stays light."""
-    return int(np.clip(MOST_NUMBERS // (3 * max(count, 1)), 40, MOST_POINTS))
+def points_per_curve(curves: int) -> int:
+    """Return the number of points per curve: fewer for very many curves, to limit the size of the page."""
+    return int(np.clip(MAX_NUMBERS // (3 * max(curves, 1)), 40, MAX_POINTS))
 
 
-def _curves(series: str, dataset: str, group: pd.DataFrame, points: int) -> Iterator[Curve]:
+def _group_curves(series: str, dataset: str, group: pd.DataFrame, points: int) -> Iterator[Curve]:
     steps = group.index.get_level_values("step").to_numpy()
     for metric in METRICS:
         mean, std, count = group[metric].to_numpy(float).T
         n = int(count.max())
         if n == 0:
             continue
-        whole = np.flatnonzero(count == n)
-        kept = whole[downsample(len(whole), points)]
+        complete = np.flatnonzero(count == n)
+        kept = complete[downsample(len(complete), points)]
         yield Curve(series, dataset, metric, steps[kept], mean[kept], np.nan_to_num(std[kept]), n)
 
 
 def downsample(length: int, points: int) -> np.ndarray:
-    """Indices of at most `points` rows, evenly spaced, first and last among them."""
+    """Return at most `points` evenly spaced indices, including the first and the last."""
     return np.unique(np.linspace(0, length - 1, min(length, points)).round().astype(int))
 
 
-def pick(curves: Sequence[Curve], metric: str, series: str | None = None, dataset: str | None = None) -> list[Curve]:
+def select_curves(
+    curves: Sequence[Curve], metric: str, series: str | None = None, dataset: str | None = None
+) -> list[Curve]:
+    """Return the curves of a metric, optionally of one series or one dataset."""
     return [c for c in curves if c.metric == metric and series in (None, c.series) and dataset in (None, c.dataset)]
 
 
-def by_task(datasets: Iterable[str]) -> dict[str, dict[str, str]]:
-    """Tasks, their datasets, and what tells each from the others there: few enough for one picture of a task."""
+def group_by_task(datasets: Iterable[str]) -> dict[str, dict[str, str]]:
+    """Return task → {dataset: its name without the task}, with few enough datasets per task for one panel."""
     out: dict[str, dict[str, str]] = {}
     for name in datasets:
-        task = _picture_of(name)
+        task = _panel_title(name)
         out.setdefault(task, {})[name] = name.removeprefix(f"{task}-")
     return out
 
 
-def _picture_of(dataset: str) -> str:
-    """OGBench has five tasks in each of its mazes; names that nobody knows are together."""
+def _panel_title(dataset: str) -> str:
+    """Return the panel of a dataset. The five tasks of an OGBench maze share one, and so do unknown datasets."""
     if domain_of(dataset) == "OGBench":
         return re.sub(r"-task[0-9]+$", "", without_version(dataset))
     return task if (task := task_of(dataset)) in TASKS else "other datasets"

@@ -4,17 +4,17 @@
   const $ = (selector, within = document) => within.querySelector(selector);
   const $$ = (selector, within = document) => [...within.querySelectorAll(selector)];
   const METRIC = { score: 0, scale: 1, q: 2, bc_loss: 3 };
-  const shown = new Set(data.main.slice(0, data.mostDrawn));
+  const shown = new Set(data.main.slice(0, data.maxDrawn));
   let dataset = 0;
 
   const element = (tag, text, classes) => {
-    const made = document.createElement(tag);
-    if (text !== undefined) made.textContent = text;
-    if (classes) made.className = classes;
-    return made;
+    const node = document.createElement(tag);
+    if (text !== undefined) node.textContent = text;
+    if (classes) node.className = classes;
+    return node;
   };
-  // Plotly reads a little HTML in names; a name here is only a name.
-  const plain = (text) => String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
+  // Plotly interprets some HTML in names, so names are escaped.
+  const escapeHtml = (text) => String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
   const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const faint = (colour, opacity) => colour + Math.round(opacity * 255).toString(16).padStart(2, "0");
   const figure = (value, digits = 4) => (value === null || value === undefined ? "–"
@@ -31,29 +31,29 @@
         namelength: -1 },
       ...rest, xaxis: { ...axis, ...xaxis }, yaxis: { ...axis, ...yaxis } };
   };
-  const draw = (place, traces, more, empty = "Nothing to show for what is picked.") => {
-    place.classList.toggle("empty", !traces.length);
+  const draw = (container, traces, more, empty = "No data for this selection.") => {
+    container.classList.toggle("empty", !traces.length);
     if (!traces.length) {
-      if (place.data) Plotly.purge(place);
-      place.textContent = empty;
+      if (container.data) Plotly.purge(container);
+      container.textContent = empty;
       return;
     }
-    if (!place.data) place.textContent = "";
-    Plotly.react(place, traces, layout(more), { displayModeBar: false, responsive: true, scrollZoom: false });
+    if (!container.data) container.textContent = "";
+    Plotly.react(container, traces, layout(more), { displayModeBar: false, responsive: true, scrollZoom: false });
   };
 
-  // A row for each name, and each name is written: many make the picture taller.
-  const drawRows = (place, count, traces, more) => {
-    const height = count > data.mostDrawn ? `${1.3 * count + 4}rem` : "";
-    const other = place.style.height !== height;
-    place.style.height = height;
-    draw(place, traces, { ...more, yaxis: { dtick: 1 } });
-    if (other && place.data) Plotly.Plots.resize(place);
+  // One labelled row per name: the chart grows with the number of rows.
+  const drawRows = (container, count, traces, more) => {
+    const height = count > data.maxDrawn ? `${1.3 * count + 4}rem` : "";
+    const isResized = container.style.height !== height;
+    container.style.height = height;
+    draw(container, traces, { ...more, yaxis: { dtick: 1 } });
+    if (isResized && container.data) Plotly.Plots.resize(container);
   };
 
   const steps = (packed) => (Array.isArray(packed) ? packed
     : Array.from({ length: packed.x[2] }, (_, i) => packed.x[0] + i * packed.x[1]));
-  // A curve with its band. Bands of a logarithmic axis stay above zero.
+  // A curve with its band. On a logarithmic axis, the band stays above zero.
   const band = (name, colour, dash, curve, logarithmic) => {
     const [, , packed, mean, std, seeds] = curve;
     const x = steps(packed);
@@ -64,22 +64,22 @@
       traces.push({ x: x.concat([...x].reverse()), y: high.concat([...low].reverse()), fill: "toself", mode: "lines",
         fillcolor: faint(colour, 0.14), line: { width: 0 }, hoverinfo: "skip", type: "scatter" });
     }
-    traces.push({ x, y: mean, customdata: std, name: plain(name), mode: x.length < 3 ? "lines+markers" : "lines",
+    traces.push({ x, y: mean, customdata: std, name: escapeHtml(name), mode: x.length < 3 ? "lines+markers" : "lines",
       line: { color: colour, dash, width: 2 }, type: "scatter",
-      hovertemplate: `${plain(name)}: %{y:.4g}${seeds > 1 ? " ± %{customdata:.3g}" : ""} (${seeds} seed${seeds > 1 ? "s" : ""})<extra></extra>` });
+      hovertemplate: `${escapeHtml(name)}: %{y:.4g}${seeds > 1 ? " ± %{customdata:.3g}" : ""} (${seeds} seed${seeds > 1 ? "s" : ""})<extra></extra>` });
     return traces;
   };
   const onSteps = { title: { text: "steps" }, tickformat: "~s", rangemode: "tozero", nticks: 6 };
 
-  // Logarithmic, but where all values are close together: there such an axis has one tick or none.
+  // Logarithmic, unless all values are so close that the axis would have no ticks.
   const scaleAxis = (traces) => {
     const values = traces.filter((t) => t.hoverinfo !== "skip").flatMap((t) => t.y).filter((y) => y > 0);
-    const wide = values.length && values.reduce((a, b) => Math.max(a, b)) > 3 * values.reduce((a, b) => Math.min(a, b));
-    return { title: { text: "scale" }, ...(wide ? { type: "log", dtick: "D2", tickformat: "~g" } : {}) };
+    const isWide = values.length && values.reduce((a, b) => Math.max(a, b)) > 3 * values.reduce((a, b) => Math.min(a, b));
+    return { title: { text: "scale" }, ...(isWide ? { type: "log", dtick: "D2", tickformat: "~g" } : {}) };
   };
   const onTop = { orientation: "h", x: 0, y: 1.02, yanchor: "bottom", font: { size: 11 } };
 
-  const drawCurves = (metric) => (place) => {
+  const drawCurves = (metric) => (container) => {
     const logarithmic = metric === "scale";
     const found = (data.curves[dataset] || []).filter((c) => c[1] === METRIC[metric] && shown.has(c[0]));
     const traces = found.flatMap((c) => band(...data.series[c[0]], c, logarithmic));
@@ -92,36 +92,36 @@
       more.annotations = [{ xref: "paper", x: 1, xanchor: "right", y: behaviour, yanchor: "bottom", showarrow: false,
         text: "data", font: { size: 11 } }];
     }
-    draw(place, traces, more);
+    draw(container, traces, more);
   };
 
-  // Rows are [dataset, name, colour, dash]; two versions of a dataset may have one name, and one entry in the legend.
-  const drawScale = (chosen) => (place) => {
+  // Rows are [dataset, name, colour, dash]. Two versions of a dataset can share a name, and then a legend entry.
+  const drawScale = (chosen) => (container) => {
     const named = new Set();
-    const traces = chosen.flatMap(([at, name, colour, dash = "solid"]) => (data.curves[at] || [])
+    const traces = chosen.flatMap(([at, name, colour, dash]) => (data.curves[at] || [])
       .filter((c) => c[0] === data.scale.series && c[1] === METRIC.scale)
       .flatMap((c) => band(name, colour, dash, c, true))
       .map((trace) => {
         const first = trace.hoverinfo !== "skip" && !named.has(name);
         if (first) named.add(name);
-        return { ...trace, name: plain(name), legendgroup: name, showlegend: first };
+        return { ...trace, name: escapeHtml(name), legendgroup: name, showlegend: first };
       }));
-    draw(place, traces, { xaxis: onSteps, yaxis: scaleAxis(traces), showlegend: true, hovermode: "closest", legend: onTop });
+    draw(container, traces, { xaxis: onSteps, yaxis: scaleAxis(traces), showlegend: true, hovermode: "closest", legend: onTop });
   };
-  const drawProfiles = (place) => {
+  const drawProfiles = (container) => {
     const x = data.overall.thresholds;
     const traces = data.overall.profiles.filter(([s]) => shown.has(s)).flatMap(([s, label, value, low, high]) => {
       const [, colour, dash] = data.series[s];
       const ribbon = low[0] === null ? [] : [{ x: x.concat([...x].reverse()), y: high.concat([...low].reverse()),
         fill: "toself", fillcolor: faint(colour, 0.13), line: { width: 0 }, hoverinfo: "skip", mode: "lines" }];
-      return [...ribbon, { x, y: value, name: plain(label), mode: "lines", line: { color: colour, dash, width: 2 },
-        hovertemplate: `${plain(label)}: %{y:.0%}<extra></extra>` }];
+      return [...ribbon, { x, y: value, name: escapeHtml(label), mode: "lines", line: { color: colour, dash, width: 2 },
+        hovertemplate: `${escapeHtml(label)}: %{y:.0%}<extra></extra>` }];
     });
-    draw(place, traces, { hovermode: "x unified", xaxis: { title: { text: "score τ" } },
+    draw(container, traces, { hovermode: "x unified", xaxis: { title: { text: "score τ" } },
       yaxis: { title: { text: "share of runs above τ" }, tickformat: ".0%", range: [0, 1.02] } });
   };
 
-  // Bars of one colour are told apart as lines of one colour are.
+  // Hatches distinguish bars of one colour, as dashes do for lines.
   const HATCH = { solid: "", dash: "/", dot: ".", dashdot: "x", longdash: "\\", longdashdot: "+" };
   const fill = ([, colour, dash]) => ({ color: colour,
     pattern: { shape: HATCH[dash], fillmode: "overlay", fgcolor: css("--card"), size: 7, solidity: 0.25 } });
@@ -129,76 +129,76 @@
     arrayminus: values.map((v) => (v && v[1] !== null ? v[0] - v[1] : null)), color: css("--ink"), thickness: 1, width: 2 });
 
   // Horizontal bars with intervals; rows are [series, label, value, low, high].
-  const drawBars = (place, rows, more, unit) => {
-    const traces = [...rows].reverse().map(([s, label, ...three]) => ({ type: "bar", orientation: "h", y: [plain(label)],
+  const drawBars = (container, rows, more, unit) => {
+    const traces = [...rows].reverse().map(([s, label, ...three]) => ({ type: "bar", orientation: "h", y: [escapeHtml(label)],
       x: [three[0]], marker: fill(data.series[s]), error_x: errors([three]),
       customdata: [three[1] === null ? "" : ` (${figure(three[1])} to ${figure(three[2])})`],
       hovertemplate: `%{y}: %{x:.4g}${unit}%{customdata}<extra></extra>` }));
-    drawRows(place, rows.length, traces, { barmode: "overlay", bargap: 0.35, ...more });
+    drawRows(container, rows.length, traces, { barmode: "overlay", bargap: 0.35, ...more });
   };
-  const drawImprovement = (place) => drawBars(place, data.overall.improvement.filter(([s]) => shown.has(s)), {
-    xaxis: { range: [0, 1], title: { text: plain(`P(${data.overall.reference} scores more)`) } },
+  const drawImprovement = (container) => drawBars(container, data.overall.improvement.filter(([s]) => shown.has(s)), {
+    xaxis: { range: [0, 1], title: { text: escapeHtml(`P(${data.overall.reference} scores higher)`) } },
     shapes: [{ type: "line", x0: 0.5, x1: 0.5, yref: "paper", y0: 0, y1: 1, line: { color: css("--muted"), width: 1, dash: "dot" } }],
   }, "");
-  const drawSeconds = (place, rows) => drawBars(place, rows.map(([s, ...rest]) => [s, data.series[s][0], ...rest]),
+  const drawSeconds = (container, rows) => drawBars(container, rows.map(([s, ...rest]) => [s, data.series[s][0], ...rest]),
     { xaxis: { title: { text: "seconds" }, rangemode: "tozero" } }, " s");
-  const drawRuntime = (place) => drawSeconds(place, data.runtime.filter(([s]) => shown.has(s) || !data.main.includes(s)));
-  const drawIntervals = (place) => drawSeconds(place, data.intervals);
+  const drawRuntime = (container) => drawSeconds(container, data.runtime.filter(([s]) => shown.has(s) || !data.main.includes(s)));
+  const drawIntervals = (container) => drawSeconds(container, data.intervals);
 
-  const drawRadar = (place) => {
+  const drawRadar = (container) => {
     const { tasks, values } = data.radar;
     const around = (list) => [...list, list[0]];
     const traces = values.filter(([s]) => shown.has(s)).map(([s, label, scaled, raw]) => {
       const [, colour, dash] = data.series[s];
-      return { type: "scatterpolar", mode: "lines+markers", r: around(scaled), theta: around(tasks.map(plain)),
-        customdata: around(raw), name: plain(label), line: { color: colour, dash, width: 2 }, marker: { size: 4 },
+      return { type: "scatterpolar", mode: "lines+markers", r: around(scaled), theta: around(tasks.map(escapeHtml)),
+        customdata: around(raw), name: escapeHtml(label), line: { color: colour, dash, width: 2 }, marker: { size: 4 },
         fill: "toself", fillcolor: faint(colour, 0.06),
-        hovertemplate: `${plain(label)}, %{theta}: %{customdata:.1f}<extra></extra>` };
+        hovertemplate: `${escapeHtml(label)}, %{theta}: %{customdata:.1f}<extra></extra>` };
     });
-    draw(place, traces, { margin: { l: 50, r: 50, t: 30, b: 30 }, polar: { bgcolor: "rgba(0,0,0,0)",
+    draw(container, traces, { margin: { l: 50, r: 50, t: 30, b: 30 }, polar: { bgcolor: "rgba(0,0,0,0)",
       radialaxis: { range: [0, 1.05], showticklabels: false, gridcolor: css("--grid"), linecolor: css("--line") },
       angularaxis: { rotation: 90, direction: "clockwise", gridcolor: css("--grid"), linecolor: css("--line"), tickfont: { size: 11 } } } });
   };
 
-  const drawLastBest = (place) => {
+  const drawLastBest = (container) => {
     const rows = data.lastBest.filter(([s]) => shown.has(s));
-    const names = rows.map((r) => plain(r[1]));
+    const names = rows.map((r) => escapeHtml(r[1]));
     const colours = rows.map((r) => data.series[r[0]][1]);
     const links = rows.map((r, i) => ({ type: "scatter", mode: "lines", x: [r[2], r[3]], y: [names[i], names[i]],
       line: { color: faint(colours[i], 0.5), width: 3 }, hoverinfo: "skip" }));
     const dots = [[2, "last", "circle"], [3, "best", "circle-open"]].map(([at, what, symbol]) => ({ type: "scatter",
       mode: "markers", x: rows.map((r) => r[at]), y: names, marker: { size: 11, color: colours, symbol, line: { width: 2, color: colours } },
       hovertemplate: `%{y}, ${what}: %{x:.1f}<extra></extra>` }));
-    drawRows(place, rows.length, rows.length ? [...links, ...dots] : [],
-      { xaxis: { title: { text: rows.length ? plain(rows[0][4]) : "" } } });
+    drawRows(container, rows.length, rows.length ? [...links, ...dots] : [],
+      { xaxis: { title: { text: rows.length ? escapeHtml(rows[0][4]) : "" } } });
   };
 
-  const drawAblation = (found) => (place) => {
-    const x = found.domains.map(plain);
-    const traces = found.bars.map(([s, label, values, paper]) => ({ type: "bar", name: plain(label), x,
+  const drawAblation = (found) => (container) => {
+    const x = found.domains.map(escapeHtml);
+    const traces = found.bars.map(([s, label, values, paper]) => ({ type: "bar", name: escapeHtml(label), x,
       y: values.map((v) => v && v[0]), marker: fill(data.series[s]), error_y: errors(values),
       customdata: values.map((v, i) => (v && v[1] !== null ? ` (${figure(v[1], 3)} to ${figure(v[2], 3)})` : "")
         + (paper[i] === null ? "" : `, paper ${figure(paper[i], 3)} %`)),
-      hovertemplate: `${plain(label)}, %{x}: %{y:.3g} %%{customdata}<extra></extra>`, offsetgroup: label }));
+      hovertemplate: `${escapeHtml(label)}, %{x}: %{y:.3g} %%{customdata}<extra></extra>`, offsetgroup: label }));
     const printed = found.bars.filter(([, , , paper]) => paper.some((v) => v !== null)).map(([s, label, , paper]) => ({
       type: "scatter", mode: "markers", x, y: paper, offsetgroup: label, showlegend: false, hoverinfo: "skip",
       marker: { symbol: "diamond", size: 8, color: css("--card"), line: { color: data.series[s][1], width: 2 } } }));
-    draw(place, [...traces, ...printed], { barmode: "group", scattermode: "group", bargap: 0.25, showlegend: true,
+    draw(container, [...traces, ...printed], { barmode: "group", scattermode: "group", bargap: 0.25, showlegend: true,
       legend: onTop, yaxis: { ticksuffix: " %", zerolinecolor: css("--muted") } });
   };
 
-  // Scores on each dataset; the change is written above the tallest of its bars, upright where there is little room.
-  const drawByDataset = (found) => (place) => {
-    const x = found.datasets.map(plain);
-    const traces = found.bars.map(([s, label, values]) => ({ type: "bar", name: plain(label), x, y: values.map((v) => v[0]),
+  // Scores per dataset, with the change above the tallest bar, rotated if space is tight.
+  const drawByDataset = (found) => (container) => {
+    const x = found.datasets.map(escapeHtml);
+    const traces = found.bars.map(([s, label, values]) => ({ type: "bar", name: escapeHtml(label), x, y: values.map((v) => v[0]),
       marker: fill(data.series[s]), error_y: errors(values), offsetgroup: label,
       customdata: values.map((v) => (v[1] === null ? "" : ` (${figure(v[1], 3)} to ${figure(v[2], 3)})`)),
-      hovertemplate: `${plain(label)}, %{x}: %{y:.3g}%{customdata}<extra></extra>` }));
+      hovertemplate: `${escapeHtml(label)}, %{x}: %{y:.3g}%{customdata}<extra></extra>` }));
     const top = (i) => Math.max(0, ...found.bars.map(([, , values]) => values[i][2] ?? values[i][0] ?? 0));
-    const [narrow, phone] = [place.clientWidth / x.length < 52, place.clientWidth < 600];
-    const annotations = found.changes.map((text, i) => ({ x: x[i], y: top(i), text: plain(text), showarrow: false, yanchor: "bottom",
+    const [narrow, phone] = [container.clientWidth / x.length < 52, container.clientWidth < 600];
+    const annotations = found.changes.map((text, i) => ({ x: x[i], y: top(i), text: escapeHtml(text), showarrow: false, yanchor: "bottom",
       font: { size: 10 }, textangle: narrow ? -90 : 0 }));
-    draw(place, traces, { barmode: "group", bargap: 0.25, showlegend: true, legend: onTop, annotations,
+    draw(container, traces, { barmode: "group", bargap: 0.25, showlegend: true, legend: onTop, annotations,
       margin: { l: 48, r: 12, t: 10, b: phone ? 180 : 120 }, yaxis: { title: { text: found.unit } },
       xaxis: { type: "category", tickangle: phone ? -90 : -40, automargin: false } });
   };
@@ -211,7 +211,7 @@
   data.ablations.forEach((found, i) => { charts[`ablation-${i}`] = drawAblation(found); });
   data.byDataset.forEach((found, i) => { charts[`dataset-${i}`] = drawByDataset(found); });
 
-  // Pictures are drawn when they come near the screen, and again when what they show changes.
+  // Charts are drawn when they come near the viewport, and redrawn when the selection changes.
   const visible = new Set();
   const watch = new IntersectionObserver((entries) => {
     for (const entry of entries) {
@@ -221,8 +221,8 @@
       }
     }
   }, { rootMargin: "400px" });
-  $$(".plot").forEach((place) => watch.observe(place));
-  const redraw = (which = () => true) => visible.forEach((place) => which(place.dataset.chart) && charts[place.dataset.chart](place));
+  $$(".plot").forEach((container) => watch.observe(container));
+  const redraw = (which = () => true) => visible.forEach((container) => which(container.dataset.chart) && charts[container.dataset.chart](container));
 
   // ── dataset, algorithms, theme ───────────────────────────────────────────────────────────────────────────────────
   const picker = $("#dataset");
@@ -237,7 +237,7 @@
   const pick = (i) => {
     dataset = i;
     picker.value = i;
-    $$(".picked").forEach((place) => { place.textContent = data.datasets[i][0]; });
+    $$(".picked").forEach((container) => { container.textContent = data.datasets[i][0]; });
     redraw((name) => name.startsWith("curve-"));
   };
   picker.addEventListener("change", () => pick(Number(picker.value)));
@@ -248,7 +248,7 @@
   const applySeries = () => {
     $$("button[data-series]", chips).forEach((chip) => chip.setAttribute("aria-pressed", shown.has(Number(chip.dataset.series))));
     const off = new Set(data.series.filter((_, i) => !shown.has(i)).map((s) => s[0]));
-    // Columns of the leading table and rows of the overall table follow the chips; other tables keep their columns.
+    // Only the columns of the first table and the rows of the summary tables follow the chips.
     const table = $("table.scores");
     const columns = $$("th[data-series]", table);
     const some = columns.some((th) => !off.has(th.dataset.series));
@@ -256,12 +256,12 @@
       .map((th) => `table.first [data-l="${th.dataset.l}"]{display:none}`).join("");
     $$("tr[data-series]").forEach((row) => { row.hidden = off.has(row.dataset.series); });
     const names = data.main.filter((i) => !shown.has(i)).map((i) => data.series[i][0]);
-    const most = names.slice(0, data.mostDrawn).join("; ") + (names.length > data.mostDrawn ? ` and ${names.length - data.mostDrawn} more` : "");
+    const most = names.slice(0, data.maxDrawn).join("; ") + (names.length > data.maxDrawn ? ` and ${names.length - data.maxDrawn} more` : "");
     $$(".off").forEach((note) => {
       note.hidden = !names.length;
-      $("span", note).textContent = `${data.main.length - names.length} of the first table’s ${data.main.length} algorithms are shown. Off: ${most}.`;
+      $("span", note).textContent = `${data.main.length - names.length} of the ${data.main.length} algorithms in the first table are shown. Hidden: ${most}.`;
     });
-    redraw((name) => !/^(quality|task|ablation|dataset)-|^intervals$/.test(name)); // these show their own series
+    redraw((name) => !/^(quality|task|ablation|dataset)-|^intervals$/.test(name)); // these charts have fixed series
   };
   $("table.scores")?.classList.add("first");
   data.series.forEach(([name, colour, dash], i) => {
@@ -274,20 +274,20 @@
     chips.append(chip);
   });
   $$(".off button").forEach((button) => button.addEventListener("click", () => { data.main.forEach((i) => shown.add(i)); applySeries(); }));
-  // Chips are in one line that scrolls; where not all fit, it opens to as many lines as it takes.
+  // The chips are one scrolling line; if not all fit, a button unfolds it.
   const open = $("#open");
   const unfold = (all) => {
     chips.classList.toggle("unfolded", all);
     open.setAttribute("aria-expanded", all);
     open.textContent = all ? "▴" : `▾ ${data.series.length}`;
-    open.title = open.ariaLabel = all ? "Algorithms in one line" : `All ${data.series.length} algorithms`;
+    open.title = open.ariaLabel = all ? "Show algorithms in one line" : `Show all ${data.series.length} algorithms`;
   };
   open.addEventListener("click", () => unfold(open.getAttribute("aria-expanded") === "false"));
   new ResizeObserver(() => { open.hidden = !chips.classList.contains("unfolded") && chips.scrollWidth <= chips.clientWidth; }).observe(chips);
   unfold(false);
   if (data.series.length > 3) {
     const all = element("button", "Main", "all");
-    all.title = "Show the algorithms of the first table alone";
+    all.title = "Show only the algorithms of the first table";
     all.addEventListener("click", () => { shown.clear(); data.main.forEach((i) => shown.add(i)); applySeries(); });
     chips.prepend(all);
   }
@@ -319,7 +319,7 @@
     $$("thead th", table).forEach((heading, column) => heading.firstElementChild?.addEventListener("click", () => {
       const before = heading.getAttribute("aria-sort");
       $$("thead th", table).forEach((th) => th.removeAttribute("aria-sort"));
-      if (before === "ascending") { body.append(...original); return; } // a third click: as it was
+      if (before === "ascending") { body.append(...original); return; } // the third click restores the order
       const direction = before === "descending" ? 1 : -1;
       heading.setAttribute("aria-sort", direction === 1 ? "ascending" : "descending");
       const rows = original.filter((row) => !row.classList.contains("group") && !row.classList.contains("average"));
@@ -347,12 +347,12 @@
   const PAGE = 25;
   const all = Array.from({ length: count }, (_, i) => i);
   let filter = null, sort = null, first = 0, rows = all;
-  const placesOf = (i) => JSON.parse(value("places", i));
+  const entriesOf = (i) => JSON.parse(value("entries", i));
   const matches = (i) => {
     if (!filter) return true;
     if (filter.datasets && !filter.datasets.has(value("dataset", i))) return false;
     if (filter.methods && !filter.methods.has(value("method", i))) return false;
-    return !filter.suite || placesOf(i).some(([suite, label]) => suite === filter.suite && label === filter.label);
+    return !filter.suite || entriesOf(i).some(([suite, label]) => suite === filter.suite && label === filter.label);
   };
   const SEARCHED = ["run_id", "variant", "method", "dataset", "device", "machine", "git_revision", "config_hash", "settings", "folder", "status", "error"];
   const select = () => {
@@ -372,8 +372,8 @@
   const record = (i) => {
     const list = element("dl");
     const add = (name, text) => { if (text !== null && text !== undefined && text !== "") list.append(element("dt", name), element("dd", String(text))); };
-    add("places", placesOf(i).map(([suite, label]) => `${suite}: ${label}`).join("; "));
-    Object.keys(columns).filter((name) => !["places", "config"].includes(name)).forEach((name) => add(name.replaceAll("_", " "), value(name, i)));
+    add("suites", entriesOf(i).map(([suite, label]) => `${suite}: ${label}`).join("; "));
+    Object.keys(columns).filter((name) => !["entries", "config"].includes(name)).forEach((name) => add(name.replaceAll("_", " "), value(name, i)));
     const own = JSON.parse(value("config", i));
     const config = { ...common, ...own };
     const text = Object.keys(config).sort().map((key) => `${key} = ${config[key]}`).join("\n");
@@ -433,7 +433,7 @@
   $("#clear").addEventListener("click", () => { filter = null; $("#search").value = ""; select(); });
   $("#previous").addEventListener("click", () => { first -= PAGE; showRuns(); });
   $("#next").addEventListener("click", () => { first += PAGE; showRuns(); });
-  // Every number leads to its runs.
+  // A number links to its runs.
   document.addEventListener("click", (event) => {
     const link = event.target.closest?.('a[href="#runs"]');
     if (!link || link.closest("nav")) return;
@@ -452,6 +452,6 @@
 
   select();
   applySeries();
-  const drawn = (i) => (data.curves[i] || []).some((c) => shown.has(c[0]));
-  pick(Math.max(0, data.datasets.findIndex((_, i) => drawn(i))));
+  const hasCurves = (i) => (data.curves[i] || []).some((c) => shown.has(c[0]));
+  pick(Math.max(0, data.datasets.findIndex((_, i) => hasCurves(i))));
 })();

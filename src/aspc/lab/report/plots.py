@@ -1,439 +1,302 @@
-"""Figures of a report as files (PNG and SVG), for papers and slides."""
+"""The figures of a report as PNG and SVG files, for papers and slides."""
 
 from __future__ import annotations
 
 import io
-import math
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
+import matplotlib as mpl
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from aspc.io import write_atomically
-from aspc.lab.report.content import Content
-from aspc.lab.report.curves import Curve, pick
-from aspc.lab.report.statistics import Estimate
-from aspc.lab.report.styles import MOST_DRAWN, QUALITY_COLOURS, Style
-from aspc.lab.report.tables import Ablation, ByDataset, Speed
-from aspc.lab.report.view import MEASURES, QUALITIES, quality_of, task_of
+from aspc.lab.report.ablations import Ablation, DatasetComparison
+from aspc.lab.report.content import ReportContent
+from aspc.lab.report.curves import select_curves
+from aspc.lab.report.drawing import (
+    RC_PARAMS,
+    draw_curve,
+    draw_horizontal_bars,
+    draw_legend,
+    draw_legend_below,
+    draw_vertical_bars,
+    group_positions,
+    limit_series,
+    line_style,
+    make_figure,
+    make_panels,
+    set_log_axis,
+)
+from aspc.lab.report.runtime import SeriesRuntime
+from aspc.lab.report.styles import MAX_DRAWN, SeriesStyle
+from aspc.lab.report.view import MEASURES
 
-LINES: Mapping[str, Any] = {
-    "solid": "-",
-    "dash": "--",
-    "dot": ":",
-    "dashdot": "-.",
-    "longdash": (0, (9, 3)),
-    "longdashdot": (0, (9, 3, 2, 3)),
-}
-# Bars of one colour are told apart as lines of one colour are.
-HATCHES = {
-    "solid": "",
-    "dash": "///",
-    "dot": "...",
-    "dashdot": "xxx",
-    "longdash": "\\\\\\",
-    "longdashdot": "+++",
-}
-QUIET: Any = {
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.alpha": 0.25,
-    "axes.titlesize": 10,
-    "axes.labelsize": 9,
-    "xtick.labelsize": 8,
-    "ytick.labelsize": 8,
-    "legend.frameon": False,
-    "legend.fontsize": 8,
-    "text.parse_math": False,  # a name with $ in it is only a name
-    "svg.hashsalt": "aspc",  # the same results give the same file
-}
+MAX_PANELS = 6  # of the last and best evaluations
 
 
-def write_figures(content: Content, folder: Path, done: Callable[[int], None] = lambda n: None) -> list[str]:
-    """Write every figure that the results are enough for; returns their names."""
-    import matplotlib
-
-    matplotlib.use("Agg")
+def write_figures(content: ReportContent, folder: Path) -> list[str]:
+    """Write every figure that the results allow and return the figures' names."""
+    mpl.use("Agg")
     folder.mkdir(parents=True, exist_ok=True)
     names = []
-    with matplotlib.rc_context(QUIET):
-        for name, figure in figures(content):
+    with mpl.rc_context(RC_PARAMS):
+        for name, figure in draw_figures(content):
             if figure.get_layout_engine() is not None:
                 figure.draw_without_rendering()
-                figure.set_layout_engine("none")  # laid out once, for both files
+                figure.set_layout_engine("none")  # the layout is computed once for both files
             for suffix in ("png", "svg"):
                 buffer = io.BytesIO()
                 metadata = {"Date": None} if suffix == "svg" else None
                 figure.savefig(buffer, format=suffix, dpi=130, metadata=metadata)
                 write_atomically(folder / f"{name}.{suffix}", buffer.getvalue())
             names.append(name)
-            done(len(names))
     return names
 
 
-def figures(content: Content) -> Iterator[tuple[str, Any]]:
-    """Names and figures, in the page's order."""
-    makers = {
-        "profiles": profiles,
-        "improvement": improvement,
-        "radar": radar,
-        "learning_curves": learning_curves,
-        "q_curves": q_curves,
-        "bc_loss_curves": bc_loss_curves,
-        "alpha_by_quality": alpha_by_quality,
-        "alpha_by_task": alpha_by_task,
-        "ablations": ablations,
-        "by_dataset": by_dataset,
-        "runtime": runtime,
-        "runtime_by_interval": runtime_by_interval,
-        "last_and_best": last_and_best,
+def draw_figures(content: ReportContent) -> Iterator[tuple[str, Figure]]:
+    """Yield names and figures in the order of the page."""
+    functions = {
+        "profiles": plot_profiles,
+        "improvement": plot_improvement,
+        "radar": plot_radar,
+        "learning_curves": plot_learning_curves,
+        "q_curves": plot_q_curves,
+        "bc_loss_curves": plot_bc_loss_curves,
+        "alpha_by_quality": plot_alpha_by_quality,
+        "alpha_by_task": plot_alpha_by_task,
+        "ablations": plot_ablations,
+        "by_dataset": plot_by_dataset,
+        "runtime": plot_runtime,
+        "runtime_by_interval": plot_runtime_by_interval,
+        "last_and_best": plot_last_and_best,
     }
-    for name, make in makers.items():
-        figure = make(content)
+    for name, plot in functions.items():
+        figure = plot(content)
         if figure is not None:
             yield name, figure
 
 
-def _figure(width: float, height: float, **more: Any) -> Any:
-    from matplotlib.figure import Figure
-
-    return Figure(figsize=(width, height), layout="constrained", **more)
-
-
-def _drawn(figure: Any, names: Iterable[str]) -> list[str]:
-    """The first of these, as many as can be told apart; where there are more, the figure says so."""
-    names = list(names)
-    if len(names) > MOST_DRAWN:
-        laid_out = figure.get_layout_engine() is not None
-        place = {} if laid_out else {"y": 1 - 0.08 / figure.get_figheight(), "va": "top"}
-        figure.suptitle(f"The first {MOST_DRAWN} of {len(names)}; the page can show all of them.", fontsize=8, **place)
-    return names[:MOST_DRAWN]
-
-
-def _line(style: Style) -> dict[str, Any]:
-    return {"color": style.colour, "ls": LINES[style.dash], "lw": 1.6}
-
-
-def _fill(style: Style) -> dict[str, Any]:
-    return {"color": style.colour, "hatch": HATCHES[style.dash], "edgecolor": "white", "lw": 0}
-
-
-def profiles(content: Content) -> Any:
-    found = content.aggregates
-    if found is None:
+def plot_profiles(content: ReportContent) -> Figure | None:
+    """Plot performance profiles with their intervals."""
+    aggregates = content.aggregates
+    if aggregates is None:
         return None
-    figure = _figure(6, 4)
+    figure = make_figure(6, 4)
     axes = figure.subplots()
-    for label in _drawn(figure, found.overall.labels):
+    for label in limit_series(figure, aggregates.overall.labels):
         style = content.style_of_label(label)
-        value, low, high = found.profiles[label]
-        axes.plot(found.thresholds, value, label=label, **_line(style))
+        value, low, high = aggregates.profiles[label]
+        axes.plot(aggregates.thresholds, value, label=label, **line_style(style))
         if np.isfinite(low).all():
-            axes.fill_between(found.thresholds, low, high, color=style.colour, alpha=0.15, lw=0)
+            axes.fill_between(aggregates.thresholds, low, high, color=style.colour, alpha=0.15, lw=0)
     axes.set(xlabel="score τ", ylabel="share of runs with score > τ", ylim=(0, 1))
-    axes.set_title(f"Performance profiles on {len(found.overall.datasets)} datasets")
+    axes.set_title(f"Performance profiles on {len(aggregates.overall.datasets)} datasets")
     axes.legend()
     return figure
 
 
-def improvement(content: Content) -> Any:
+def plot_improvement(content: ReportContent) -> Figure | None:
+    """Plot the probability that the reference improves on each other label."""
     if content.aggregates is None:
         return None
-    found = content.aggregates.overall
-    figure = _figure(6, 0.5 * min(len(found.improvement), MOST_DRAWN) + 1.3)
+    overall = content.aggregates.overall
+    figure = make_figure(6, 0.5 * min(len(overall.improvement), MAX_DRAWN) + 1.3)
     axes = figure.subplots()
-    labels = _drawn(figure, found.improvement)
-    _bars(axes, labels, [found.improvement[label] for label in labels], [content.style_of_label(x) for x in labels])
+    labels = limit_series(figure, overall.improvement)
+    styles = [content.style_of_label(label) for label in labels]
+    draw_horizontal_bars(axes, labels, [overall.improvement[label] for label in labels], styles)
     axes.axvline(0.5, color="0.4", lw=1)
-    axes.set(xlim=(0, 1), xlabel=f"P({found.reference} scores more than …)")
+    axes.set(xlim=(0, 1), xlabel=f"P({overall.reference} scores higher)")
     return figure
 
 
-def _bars(axes: Any, labels: Sequence[str], estimates: Sequence[Estimate], styles: Sequence[Style]) -> None:
-    """Horizontal bars with intervals, the first on top."""
-    places = np.arange(len(labels))[::-1]
-    for place, estimate, style in zip(places, estimates, styles, strict=True):
-        error_kw = {"ecolor": "0.25", "elinewidth": 1}
-        axes.barh(place, estimate.value, xerr=_errors([estimate]), height=0.65, error_kw=error_kw, **_fill(style))
-    axes.set_yticks(places, list(labels))
-    axes.grid(axis="y", visible=False)
-
-
-def _errors(estimates: Sequence[Estimate]) -> list[list[float]]:
-    return [[_end(e.value - e.low) for e in estimates], [_end(e.high - e.value) for e in estimates]]
-
-
-def _end(length: float) -> float:
-    return max(length, 0.0) if math.isfinite(length) else 0.0
-
-
-def radar(content: Content) -> Any:
-    found = content.radar
-    if found is None:
+def plot_radar(content: ReportContent) -> Figure | None:
+    """Plot the radar chart over tasks."""
+    radar = content.radar
+    if radar is None:
         return None
-    figure = _figure(5.5, 5)
+    figure = make_figure(5.5, 5)
     axes = figure.add_subplot(projection="polar")
-    angles = np.linspace(0, 2 * np.pi, len(found.tasks), endpoint=False)
-    for label in _drawn(figure, found.values):
-        values = found.values[label]
+    angles = np.linspace(0, 2 * np.pi, len(radar.tasks), endpoint=False)
+    for label in limit_series(figure, radar.values):
+        values = radar.values[label]
         style = content.style_of_label(label)
-        axes.plot([*angles, angles[0]], [*values, values[0]], label=label, **_line(style))
+        axes.plot([*angles, angles[0]], [*values, values[0]], label=label, **line_style(style))
         axes.fill([*angles, angles[0]], [*values, values[0]], color=style.colour, alpha=0.06)
-    axes.set_xticks(angles, list(found.tasks))
+    axes.set_xticks(angles, list(radar.tasks))
     axes.set_yticks([0.25, 0.5, 0.75, 1], [])
-    axes.set_title(found.which)
+    axes.set_title(radar.caption)
     figure.legend(loc="outside lower center", ncols=4)
     return figure
 
 
-def _grid(
-    panels: int, columns: int, width: float = 3.2, height: float = 2.4, below: float = 0.0
-) -> tuple[Any, list[Any]]:
-    """Panels at fixed places: the automatic layout takes a minute where there are forty. `below` each of them is room
-    for a legend of its own."""
-    from matplotlib.figure import Figure
-
-    columns = min(columns, panels)
-    rows = -(-panels // columns)
-    size = (width * columns, (height + below) * rows + 0.6)
-    figure = Figure(figsize=size)
-    axes = list(figure.subplots(rows, columns, squeeze=False).flat)
-    margins = {"left": 0.75 / size[0], "right": 1 - 0.15 / size[0], "top": 1 - 0.5 / size[1]}
-    gaps = {"wspace": 0.85 / (width - 0.85), "hspace": (0.75 + below) / (height - 0.75)}
-    figure.subplots_adjust(**margins, **gaps, bottom=(0.9 + below) / size[1])
-    for spare in axes[panels:]:
-        spare.set_axis_off()
-    return figure, axes[:panels]
+def plot_learning_curves(content: ReportContent) -> Figure | None:
+    """Plot the score over steps, one panel per dataset."""
+    return _plot_per_dataset(content, "score")
 
 
-def _draw(axes: Any, curve: Curve, style: Style, label: str) -> None:
-    axes.plot(curve.steps, curve.mean, label=label, **_line(style))
-    if curve.n > 1:
-        low, high = curve.mean - curve.std, curve.mean + curve.std
-        if curve.metric == "scale":  # a band on a logarithmic axis stays above zero
-            low = np.maximum(low, curve.mean * 0.01)
-        axes.fill_between(curve.steps, low, high, color=style.colour, alpha=0.15, lw=0)
+def plot_q_curves(content: ReportContent) -> Figure | None:
+    """Plot Q over steps, one panel per dataset."""
+    return _plot_per_dataset(content, "q", "Q")
 
 
-def _legend_below(axes: Any) -> None:
-    """A panel's own legend, where it covers nothing."""
-    from matplotlib.transforms import ScaledTranslation
-
-    beneath = axes.transAxes + ScaledTranslation(0, -0.4, axes.figure.dpi_scale_trans)
-    place = {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "bbox_transform": beneath, "borderaxespad": 0}
-    axes.legend(**place, ncols=3, fontsize=7, columnspacing=1.2, handlelength=2.4)
+def plot_bc_loss_curves(content: ReportContent) -> Figure | None:
+    """Plot the BC loss over steps, one panel per dataset."""
+    return _plot_per_dataset(content, "bc_loss", "BC loss")
 
 
-def _log_axis(axes: Any) -> None:
-    """A logarithmic y axis with plain numbers: matplotlib's own are formulas, which are not parsed here. Not where all
-    values are close together: there such an axis has one number or none."""
-    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+def _plot_per_dataset(content: ReportContent, metric: str, unit: str | None = None) -> Figure | None:
+    """Plot a metric of the main table's first series, one panel per dataset.
 
-    axes.set_yscale("log")
-    low, high = axes.get_ylim()
-    if high < 3 * low:
-        axes.set_yscale("linear")
-        return
-    axes.yaxis.set_major_locator(FixedLocator(log_ticks(low, high)))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.yaxis.set_minor_locator(NullLocator())
-    axes.set_ylim(low, high)
-
-
-def log_ticks(low: float, high: float) -> list[float]:
-    """Round numbers from `low` to `high`, three to about nine: powers of ten, or with 2 and 5 times them between."""
-    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
-    step = 1 + (last - first) // 9
-    for factors in ((1,), (1, 2, 5), (1, 1.5, 2, 3, 4, 5, 6, 7, 8, 9)):
-        ticks = [float(f"{f}e{power}") for power in range(first, last + 1, step) for f in factors]
-        inside = [tick for tick in ticks if low <= tick <= high]
-        if len(inside) >= 3:
-            break
-    return inside
-
-
-def _legend(figure: Any, axes: Iterable[Any]) -> None:
-    handles: Mapping[str, Any] = {}
-    for one in axes:
-        handles = {**dict(zip(*reversed(one.get_legend_handles_labels()), strict=True)), **handles}
-    if handles:
-        figure.legend(handles.values(), handles.keys(), loc="lower center", ncols=min(6, len(handles)))
-
-
-def learning_curves(content: Content) -> Any:
-    return _on_each_dataset(content, "score")
-
-
-def q_curves(content: Content) -> Any:
-    return _on_each_dataset(content, "q", "Q")
-
-
-def bc_loss_curves(content: Content) -> Any:
-    return _on_each_dataset(content, "bc_loss", "BC loss")
-
-
-def _on_each_dataset(content: Content, metric: str, unit: str | None = None) -> Any:
-    """A panel for each dataset with the curves of the main table's first series; by default in the dataset's
-    measure."""
-    found = {c.series for c in pick(content.curves, metric)}
-    series = [name for name in content.main_series if name in found]
-    curves = [c for c in pick(content.curves, metric) if c.series in series[:MOST_DRAWN]]
+    Args:
+        unit: label of the y axis; the measure of each dataset by default.
+    """
+    drawn = {c.series for c in select_curves(content.curves, metric)}
+    series = [name for name in content.main_series if name in drawn]
+    curves = [c for c in select_curves(content.curves, metric) if c.series in series[:MAX_DRAWN]]
     datasets = [name for name in content.datasets if any(c.dataset == name for c in curves)]
     if not datasets:
         return None
-    figure, panels = _grid(len(datasets), 6)
-    _drawn(figure, series)
+    figure, panels = make_panels(len(datasets), 6)
+    limit_series(figure, series)
     for axes, name in zip(panels, datasets, strict=True):
-        for curve in pick(curves, metric, dataset=name):
-            _draw(axes, curve, content.styles[curve.series], curve.series)
+        for curve in select_curves(curves, metric, dataset=name):
+            draw_curve(axes, curve, content.styles[curve.series], curve.series)
         axes.set_title(name, fontsize=10 if len(name) < 34 else 7)
         axes.set_ylabel(unit or MEASURES[content.measures[name]])
-    _legend(figure, panels)
+    draw_legend(figure, panels)
     return figure
 
 
-def alpha_by_quality(content: Content) -> Any:
-    """A panel for each task whose datasets differ in quality."""
-    curves = [c for c in pick(content.curves, "scale", content.scale_series) if quality_of(c.dataset)]
-    tasks = list(dict.fromkeys(task_of(name) for name in content.datasets if any(c.dataset == name for c in curves)))
+def plot_alpha_by_quality(content: ReportContent) -> Figure | None:
+    """Plot alpha over steps, one panel per locomotion task and one line per data quality."""
+    tasks = content.scale_by_quality()
     if not tasks:
         return None
-    figure, panels = _grid(len(tasks), 3, 4, 3)
-    for axes, task in zip(panels, tasks, strict=True):
-        for quality in QUALITIES:
-            for curve in curves:
-                if task_of(curve.dataset) == task and quality_of(curve.dataset) == quality:
-                    _draw(axes, curve, Style(QUALITY_COLOURS[quality], "solid"), quality)
+    figure, panels = make_panels(len(tasks), 3, 4, 3)
+    for axes, (task, curves) in zip(panels, tasks.items(), strict=True):
+        for curve, name, style in curves:
+            draw_curve(axes, curve, style, name)
         axes.set(title=task, ylabel="alpha", xlabel="steps")
-        _log_axis(axes)
-    _legend(figure, panels)
+        set_log_axis(axes)
+    draw_legend(figure, panels)
     return figure
 
 
-def alpha_by_task(content: Content) -> Any:
-    """A panel for each task with a line for each of its datasets, of those that have no quality in their name."""
+def plot_alpha_by_task(content: ReportContent) -> Figure | None:
+    """Plot alpha over steps, one panel per other task and one line per dataset."""
     tasks = content.scale_by_task()
     if not tasks:
         return None
-    many = max(len(lines) for lines in tasks.values())
-    figure, panels = _grid(len(tasks), 3, 4, 3, below=0.15 * -(-many // 3))
-    for axes, (task, lines) in zip(panels, tasks.items(), strict=True):
-        for line in lines:
-            _draw(axes, line.curve, line.style, line.name)
+    most = max(len(curves) for curves in tasks.values())
+    figure, panels = make_panels(len(tasks), 3, 4, 3, below=0.15 * -(-most // 3))
+    for axes, (task, curves) in zip(panels, tasks.items(), strict=True):
+        for curve, name, style in curves:
+            draw_curve(axes, curve, style, name)
         axes.set(title=task, ylabel="alpha", xlabel="steps")
-        _log_axis(axes)
-        _legend_below(axes)
+        set_log_axis(axes)
+        draw_legend_below(axes)
     return figure
 
 
-def ablations(content: Content) -> Any:
-    found = content.ablations
-    if not found:
+def plot_ablations(content: ReportContent) -> Figure | None:
+    """Plot percent differences per domain, one panel per ablation."""
+    if not content.ablations:
         return None
-    figure, panels = _grid(len(found), 3, 4.2, 3, below=0.5)
-    for axes, ablation in zip(panels, found, strict=True):
-        _ablation(axes, ablation, content.styles)
+    figure, panels = make_panels(len(content.ablations), 3, 4.2, 3, below=0.5)
+    for axes, ablation in zip(panels, content.ablations, strict=True):
+        _draw_ablation(axes, ablation, content.styles)
     return figure
 
 
-def _ablation(axes: Any, ablation: Ablation, styles: Mapping[str, Style]) -> None:
-    """Bars with intervals by domain; diamonds are the paper's numbers, on the bars that they belong to."""
-    for label, places in _side_by_side(list(ablation.series), len(ablation.domains)).items():
-        style, at = styles[ablation.series[label]], dict(zip(ablation.domains, places, strict=True))
-        bars = {x: ablation.percent[d, label] for d, x in at.items() if (d, label) in ablation.percent}
-        _upright(axes, bars, style, label, 0.8 / len(ablation.series))
-        printed = {x: ablation.paper[d, label] for d, x in at.items() if (d, label) in ablation.paper}
+def _draw_ablation(axes: Axes, ablation: Ablation, styles: Mapping[str, SeriesStyle]) -> None:
+    """Draw bars with intervals per domain, and the paper's numbers as diamonds on their bars."""
+    for label, positions in group_positions(list(ablation.series), len(ablation.domains)).items():
+        style, x_of = styles[ablation.series[label]], dict(zip(ablation.domains, positions, strict=True))
+        bars = {x: ablation.percent[d, label] for d, x in x_of.items() if (d, label) in ablation.percent}
+        draw_vertical_bars(axes, bars, style, label, 0.8 / len(ablation.series))
+        printed = {x: ablation.paper[d, label] for d, x in x_of.items() if (d, label) in ablation.paper}
         axes.plot(list(printed), list(printed.values()), "D", mfc="white", mec=style.colour, mew=1.5, ms=4.5, zorder=3)
     if ablation.paper:
         axes.plot([], [], "D", mfc="white", mec="0.3", mew=1.5, ms=4.5, label="the paper's")
     axes.axhline(0, color="0.3", lw=0.8)
     axes.set_xticks(range(len(ablation.domains)), list(ablation.domains))
     axes.set_title(f"{ablation.group.title} ({ablation.group.source})\n% difference from {ablation.group.baseline}")
-    _legend_below(axes)
+    draw_legend_below(axes)
 
 
-def _side_by_side(labels: Sequence[str], groups: int) -> dict[str, list[float]]:
-    """Where the bars of each label are, in groups at 0, 1, 2 and so on."""
-    width = 0.8 / len(labels)
-    return {label: [x + (i - (len(labels) - 1) / 2) * width for x in range(groups)] for i, label in enumerate(labels)}
-
-
-def _upright(axes: Any, bars: Mapping[float, Estimate], style: Style, label: str, width: float) -> None:
-    estimates = list(bars.values())
-    error_kw = {"ecolor": "0.1", "elinewidth": 0.8}
-    heights = [e.value for e in estimates]
-    axes.bar(list(bars), heights, width, yerr=_errors(estimates), label=label, error_kw=error_kw, **_fill(style))
-
-
-def by_dataset(content: Content) -> Any:
-    """As the paper's figures 1b and 9: scores on each dataset, and above them the change in percent."""
-    found = content.by_dataset
-    if not found:
+def plot_by_dataset(content: ReportContent) -> Figure | None:
+    """Plot scores per dataset and the change in percent above them, as in Figures 1b and 9 of the paper."""
+    comparisons = content.dataset_comparisons
+    if not comparisons:
         return None
-    figure = _figure(11, 3.8 * len(found))
-    for axes, one in zip(figure.subplots(len(found), squeeze=False).flat, found, strict=True):
-        _scores_by_dataset(axes, one, content)
+    figure = make_figure(11, 3.8 * len(comparisons))
+    for axes, comparison in zip(figure.subplots(len(comparisons), squeeze=False).flat, comparisons, strict=True):
+        _draw_dataset_comparison(axes, comparison, content)
     return figure
 
 
-def _scores_by_dataset(axes: Any, found: ByDataset, content: Content) -> None:
-    for label, places in _side_by_side(list(found.series), len(found.datasets)).items():
-        at = {name: x for x, name in zip(places, found.datasets, strict=True) if (name, label) in found.scores}
-        bars = {x: found.scores[name, label] for name, x in at.items()}
-        _upright(axes, bars, content.styles[found.series[label]], label, 0.8 / len(found.series))
-    for x, name in enumerate(found.datasets):
-        beside = [found.scores[name, label] for label in found.series if (name, label) in found.scores]
-        top = max(0.0, *(e.high if e.has_interval else e.value for e in beside))
-        axes.text(x, top, found.changes(name), ha="center", va="bottom", fontsize=7)
+def _draw_dataset_comparison(axes: Axes, comparison: DatasetComparison, content: ReportContent) -> None:
+    names, scores = comparison.datasets, comparison.scores
+    for label, positions in group_positions(list(comparison.series), len(names)).items():
+        bars = {x: scores[n, label] for x, n in zip(positions, names, strict=True) if (n, label) in scores}
+        style = content.styles[comparison.series[label]]
+        draw_vertical_bars(axes, bars, style, label, 0.8 / len(comparison.series))
+    for x, name in enumerate(names):
+        estimates = [scores[name, label] for label in comparison.series if (name, label) in scores]
+        top = max(0.0, *(e.high if e.has_interval else e.value for e in estimates))
+        axes.text(x, top, comparison.describe_changes(name), ha="center", va="bottom", fontsize=7)
     axes.axhline(0, color="0.3", lw=0.8)
     axes.grid(axis="x", visible=False)
-    axes.set_xticks(range(len(found.datasets)), list(found.datasets), rotation=30, ha="right")
-    axes.set_ylabel(content.units(found.datasets))
-    axes.set_title(f"{found.group.title} ({found.group.source}); above: difference from {found.group.baseline}")
+    axes.set_xticks(range(len(names)), list(names), rotation=30, ha="right")
+    axes.set_ylabel(content.describe_unit(names))
+    group = comparison.group
+    axes.set_title(f"{group.title} ({group.source}); above: difference from {group.baseline}")
     axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
 
 
-def runtime(content: Content) -> Any:
-    return _seconds(content, content.speeds)
+def plot_runtime(content: ReportContent) -> Figure | None:
+    """Plot seconds per million steps by algorithm."""
+    return _plot_seconds(content, content.runtimes)
 
 
-def runtime_by_interval(content: Content) -> Any:
-    return _seconds(content, content.interval_speeds)
+def plot_runtime_by_interval(content: ReportContent) -> Figure | None:
+    """Plot seconds per million steps by the update interval of alpha."""
+    return _plot_seconds(content, content.interval_runtimes)
 
 
-def _seconds(content: Content, speeds: Sequence[Speed]) -> Any:
-    if not speeds:
+def _plot_seconds(content: ReportContent, runtimes: Sequence[SeriesRuntime]) -> Figure | None:
+    if not runtimes:
         return None
-    figure = _figure(6, 0.4 * len(speeds) + 1.3)
+    figure = make_figure(6, 0.4 * len(runtimes) + 1.3)
     axes = figure.subplots()
-    _bars(axes, [s.series for s in speeds], [s.seconds for s in speeds], [content.styles[s.series] for s in speeds])
-    axes.set(xlabel="seconds for a million steps")
-    setting = f"{speeds[0].dataset}, {speeds[0].device}, {speeds[0].company}"
-    figure.suptitle("\n".join(textwrap.wrap(setting, 75)), fontsize=9)
+    series = [r.series for r in runtimes]
+    draw_horizontal_bars(axes, series, [r.seconds for r in runtimes], [content.styles[name] for name in series])
+    axes.set(xlabel="seconds per million steps")
+    conditions = f"{runtimes[0].dataset}, {runtimes[0].device}, {runtimes[0].concurrency}"
+    figure.suptitle("\n".join(textwrap.wrap(conditions, 75)), fontsize=9)
     return figure
 
 
-MOST_PANELS = 6
-
-
-def last_and_best(content: Content) -> Any:
-    all_rows = [row for row in content.main.rows if row.average] or list(content.main.rows)
-    rows = all_rows[:MOST_PANELS]
-    labels = [label for label in content.main.labels if any(label in row.cells for row in rows)]
+def plot_last_and_best(content: ReportContent) -> Figure | None:
+    """Plot the last and the best evaluation per label, one panel per average (or per dataset without averages)."""
+    all_rows = [row for row in content.main_table.rows if row.is_average] or list(content.main_table.rows)
+    rows = all_rows[:MAX_PANELS]
+    labels = [label for label in content.main_table.labels if any(label in row.cells for row in rows)]
     if not labels:
         return None
     columns = min(3, len(rows))
     lines = -(-len(rows) // columns)
-    figure = _figure(4 * columns, (0.3 * min(len(labels), MOST_DRAWN) + 1.2) * lines + 0.6)
+    figure = make_figure(4 * columns, (0.3 * min(len(labels), MAX_DRAWN) + 1.2) * lines + 0.6)
     panels = list(figure.subplots(lines, columns, squeeze=False).flat)
-    for spare in panels[len(rows) :]:
-        spare.set_axis_off()
-    labels = _drawn(figure, labels)
+    for unused in panels[len(rows) :]:
+        unused.set_axis_off()
+    labels = limit_series(figure, labels)
     for axes, row in zip(panels, rows, strict=False):
-        cells = row.comparable()
+        cells = row.comparable_cells()
         for y, label in enumerate(reversed(labels)):
             if label in cells:
                 cell, colour = cells[label], content.style_of_label(label).colour
@@ -442,6 +305,6 @@ def last_and_best(content: Content) -> Any:
                 axes.plot(cell.best.value, y, "o", color=colour, mfc="white")
         axes.set_yticks(range(len(labels)), list(reversed(labels)))
         axes.set_title(row.name)
-    which = f"; the first {len(rows)} of {len(all_rows)}" if len(all_rows) > len(rows) else ""
-    figure.supxlabel(f"last (filled) and best (hollow) evaluation{which}", fontsize=9)
+    shown = f"; the first {len(rows)} of {len(all_rows)}" if len(all_rows) > len(rows) else ""
+    figure.supxlabel(f"last (filled) and best (hollow) evaluation{shown}", fontsize=9)
     return figure

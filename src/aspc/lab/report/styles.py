@@ -1,4 +1,4 @@
-"""One colour and dash for each series, everywhere. Colours are for light and dark pages alike."""
+"""One colour and dash per series, in all charts. The colours suit light and dark pages."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ COLOURS = {
     "FQL": "#6466cf",
     "BC": "#80868c",
 }
-# For all other series: at least 0.08 (in OKLab) from each other and from those above, and seen on white and on black.
-OTHERS = (
+# For all other series: at least 0.08 apart in OKLab, from each other and from those above; visible on white and black.
+SPARE_COLOURS = (
     "#0fc378",
     "#5a5a00",
     "#b4a5b4",
@@ -33,9 +33,9 @@ OTHERS = (
     "#e169c3",
     "#5aa54b",
 )
-MOST_DRAWN = 12  # series in one picture, or on the page at its start: more cannot be told apart at a glance
+MAX_DRAWN = 12  # series per chart, and on the page when it opens: more cannot be distinguished at a glance
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
-QUALITY_COLOURS = {  # dark is better data
+QUALITY_COLOURS = {  # from better to worse data
     "expert": "#7d5fc9",
     "medium-expert": "#2b6ca3",
     "medium": "#1f9e89",
@@ -46,37 +46,40 @@ QUALITY_COLOURS = {  # dark is better data
 TASK_COLOURS = ("#d55e00", "#b98a00", "#0072b2", "#00916e", "#a3486b", "#6466cf", "#2f9fd8", "#8a7a4f", "#80868c")
 
 
-class Style(NamedTuple):
-    """Of lines. Bars have the colour, and a hatch for the dash."""
+class SeriesStyle(NamedTuple):
+    """Colour and dash of a line. Bars have the same colour, and a hatch instead of the dash."""
 
     colour: str
     dash: str
 
 
-def in_turn(colours: Sequence[str]) -> Iterator[Style]:
-    """All colours, then all of them again with the next dash: no two alike for six times as many as there are."""
-    return cycle(Style(colour, dash) for dash in DASHES for colour in colours)
+def cycle_styles(colours: Sequence[str]) -> Iterator[SeriesStyle]:
+    """Yield all colours with the first dash, then all with the next one, and so on: six distinct styles per colour."""
+    return cycle(SeriesStyle(colour, dash) for dash in DASHES for colour in colours)
 
 
-def styles(series: Sequence[str]) -> dict[str, Style]:
-    """Styles of the series on one page. An algorithm has its own colour on every page, X+ASPC has X's, dashed; other
-    names have what comes next, so that those which stand together differ in colour."""
-    out: dict[str, Style] = {}
-    spare = in_turn(OTHERS)
+def assign_styles(series: Sequence[str]) -> dict[str, SeriesStyle]:
+    """Return the style of each series on a page.
+
+    An algorithm has the same colour on every page, and X+ASPC has X's colour, dashed. Other series get spare colours in
+    order, so that neighbours differ in colour.
+    """
+    out: dict[str, SeriesStyle] = {}
+    spare = cycle_styles(SPARE_COLOURS)
     for name in series:
         base, plus, rest = name.partition("+ASPC")
         algorithm = name.partition(", ")[0]
         if name in COLOURS:
-            out[name] = _solid(name)
+            out[name] = _solid_style(name)
         elif plus and not rest and base in COLOURS:
-            out[name] = Style(COLOURS[base], "dash")
-        # A variant has the colour of its algorithm where that one is not on the page itself.
-        elif algorithm in COLOURS and algorithm not in series and _solid(algorithm) not in out.values():
-            out[name] = _solid(algorithm)
+            out[name] = SeriesStyle(COLOURS[base], "dash")
+        # A variant takes its algorithm's colour if the algorithm is not on the page.
+        elif algorithm in COLOURS and algorithm not in series and _solid_style(algorithm) not in out.values():
+            out[name] = _solid_style(algorithm)
         else:
             out[name] = next(spare)
     return out
 
 
-def _solid(algorithm: str) -> Style:
-    return Style(COLOURS[algorithm], "solid")
+def _solid_style(algorithm: str) -> SeriesStyle:
+    return SeriesStyle(COLOURS[algorithm], "solid")

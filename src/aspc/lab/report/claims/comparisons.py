@@ -1,0 +1,137 @@
+"""Checks that compare two methods, and the curves that claims look at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+import pandas as pd
+
+from aspc.lab.paper_tables import domain_of
+from aspc.lab.report import statistics
+from aspc.lab.report.ablations import percent_difference
+from aspc.lab.report.claims.vocabulary import ClaimCheck, ClaimPart, ClaimRange, DataGap, at_least
+from aspc.lab.report.curves import fill_scores
+from aspc.lab.report.datasets import D4RL, sort_datasets
+from aspc.lab.report.methods import Method, method
+from aspc.lab.report.statistics import Scores
+from aspc.lab.report.view import View, drop_returns, scores_by_dataset
+
+ASPC, TD3_BC = method("aspc"), method("td3_bc")
+BASELINES = tuple(map(method, ("td3_bc", "a2pr", "iql", "wpc", "rebrac")))
+
+# The paper says "near", "nearly" or "minimal"; a check needs a number. These thresholds are ours.
+NEARLY_EQUAL = 5.0  # percent
+MINIMAL_OVERHEAD = 25.0  # percent of TD3+BC's time
+SAME_RUNTIME = 10.0  # percent
+NEAR_A_TENTH = (0.03, 0.3)  # alpha, half a decade each way
+SLIGHT_RISE = 1.2  # factor on alpha early in training
+ALMOST_EVERY = 0.9  # share of thresholds
+LATE_LOSS = 15.0  # percent below the best evaluation
+FLAT = 5.0  # percent
+EARLY = 0.3  # share of training ("the first 0.2–0.3 M steps")
+PAPER_STEPS = 1_000_000
+
+
+def restrict_to_shared(a: Scores, b: Scores) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Restrict two methods' values to their common datasets, in display order."""
+    names = [name for name in sort_datasets(a) if name in b]
+    return {n: a[n] for n in names}, {n: b[n] for n in names}
+
+
+def paired_scores(view: View, a: Method, b: Method, domains: Iterable[str] | None = None) -> tuple[Scores, Scores]:
+    """Return the scores of two methods on common datasets at the same number of steps."""
+    kept = list(map(drop_returns, view.comparable_runs(a, b)))
+    if domains is not None:
+        kept = [runs[runs["domain"].isin(list(domains))] for runs in kept]
+    return restrict_to_shared(*(scores_by_dataset(runs) for runs in kept))
+
+
+def check_better(
+    view: View, a: Method, b: Method, domains: Sequence[str] | None = None, label: str = ""
+) -> list[ClaimPart]:
+    """Check that the average of `a` is at least that of `b`.
+
+    Args:
+        domains: restrict the comparison to these domains.
+        label: name of the data in the description.
+    """
+    first, second = paired_scores(view, a, b, domains)
+    if not first:
+        return [DataGap((a, b), tuple(domains or ()))]
+    estimate = statistics.difference(first, second)
+    values = f"{statistics.grand_mean(first):.1f} against {statistics.grand_mean(second):.1f}"
+    if len(first) >= statistics.MIN_DATASETS:
+        values += f"; median difference over datasets {statistics.median_difference(first, second).value:.1f}"
+    description = f"{a.name} − {b.name}{f' on {label}' if label else ''} ({values})"
+    return [ClaimCheck(description, estimate, "points", at_least(), (a, b), tuple(first))]
+
+
+def check_nearly_equal(
+    view: View, a: Method, b: Method, domains: Sequence[str] | None = None, label: str = ""
+) -> list[ClaimPart]:
+    """Check that two averages differ by at most NEARLY_EQUAL percent; arguments as in `check_better`."""
+    first, second = paired_scores(view, a, b, domains)
+    if not first:
+        return [DataGap((a, b), tuple(domains or ()))]
+    estimate = percent_difference(first, second)
+    description = f"{a.name} against {b.name}{f' on {label}' if label else ''}"
+    claimed = ClaimRange(-NEARLY_EQUAL, NEARLY_EQUAL)
+    return [ClaimCheck(description, estimate, "%", claimed, (a, b), tuple(first))]
+
+
+def check_per_domain(
+    check: Callable[..., list[ClaimPart]], view: View, a: Method, b: Method, domains: Sequence[str]
+) -> list[ClaimPart]:
+    """Apply a check of two methods to each domain."""
+    return [part for domain in domains for part in check(view, a, b, [domain], domain)]
+
+
+def check_better_overall(view: View, a: Method, b: Method, domains: Sequence[str]) -> list[ClaimPart]:
+    """Check that the average of `a` over all of these domains is at least that of `b`."""
+    return require_domains(check_better(view, a, b, domains), a, b, domains)
+
+
+def require_domains(parts: Iterable[ClaimPart], a: Method, b: Method, domains: Sequence[str]) -> list[ClaimPart]:
+    """Mark checks as partial if a domain is missing, since it could change the result, and add a gap for it."""
+    checks = [part for part in parts if isinstance(part, ClaimCheck)]
+    covered = {domain_of(name) for check in checks for name in check.datasets}
+    gaps = [DataGap((a, b), (domain,)) for domain in domains if domain not in covered]
+    return [*(check._replace(is_partial=bool(gaps)) for check in checks), *gaps]
+
+
+def select_d4rl(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return the runs on D4RL, which the paper's figures show."""
+    return runs[runs["domain"].isin(D4RL)]
+
+
+def curves_per_seed(view: View, runs: pd.DataFrame, metric: str) -> dict[str, list[tuple[np.ndarray, np.ndarray]]]:
+    """Return dataset → (steps, values) per seed, without missing points."""
+    table = fill_scores(view.curves.merge(runs[["run_id", "dataset", "measure"]], on="run_id"))
+    table = table[np.isfinite(table[metric].astype(float))]
+    found: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
+    for (dataset, _), group in table.groupby(["dataset", "run_id"]):
+        found.setdefault(str(dataset), []).append((group["step"].to_numpy(), group[metric].to_numpy(float)))
+    return found
+
+
+def values_at_share(view: View, runs: pd.DataFrame, metric: str, share: float) -> dict[str, np.ndarray]:
+    """Return dataset → the last value per seed within the given share of training."""
+    out = {}
+    for dataset, seeds in curves_per_seed(view, runs, metric).items():
+        points = [values[steps <= share * steps[-1]] for steps, values in seeds]
+        if all(len(p) for p in points):
+            out[dataset] = np.array([p[-1] for p in points])
+    return out
+
+
+def late_growth(view: View, runs: pd.DataFrame, metric: str) -> dict[str, np.ndarray]:
+    """Return dataset → percent growth per seed from the second to the last fifth of a curve (the first is start-up)."""
+    out = {}
+    for dataset, seeds in curves_per_seed(view, runs, metric).items():
+        if all(len(values) >= 5 for _, values in seeds):
+            fifths = [np.array_split(values, 5) for _, values in seeds]
+            before, after = (np.array([f[i].mean() for f in fifths]) for i in (1, 4))
+            if (before != 0).all():
+                out[dataset] = 100 * (after - before) / np.abs(before)
+    return out

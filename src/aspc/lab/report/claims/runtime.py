@@ -1,0 +1,75 @@
+"""Claims about runtime."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pandas as pd
+
+from aspc.lab.report import statistics
+from aspc.lab.report.claims.comparisons import (
+    ASPC,
+    MINIMAL_OVERHEAD,
+    SAME_RUNTIME,
+    TD3_BC,
+    check_nearly_equal,
+)
+from aspc.lab.report.claims.vocabulary import Claim, ClaimCheck, ClaimPart, ClaimRange, DataGap, at_most, build_claim
+from aspc.lab.report.datasets import D4RL, sort_datasets
+from aspc.lab.report.methods import Method, method
+from aspc.lab.report.statistics import IntervalEstimate
+from aspc.lab.report.view import View
+
+
+def _time_overhead(view: View, a: Method, b: Method) -> tuple[IntervalEstimate, tuple[str, ...]]:
+    """Return how much longer a step of `a` takes than one of `b`, in percent, and the datasets it is measured on.
+
+    Runs are compared per dataset, device and machine. Runs that trained together with others do not count: all runs of
+    a group report the same time, and groups can share a device.
+    """
+    runs = pd.concat([view.candidates(a), view.candidates(b)])
+    runs = runs[(runs["steps_per_second"] > 0) & (runs["runs_together"].fillna(1) == 1)]
+    if runs.empty:
+        return statistics.NO_ESTIMATE, ()
+    keys = [runs["dataset"], runs["device"].fillna(""), runs["machine"].fillna("")]
+    setup = pd.Series(["\n".join(k) for k in zip(*keys, strict=True)], runs.index)
+    logs = -np.log(runs["steps_per_second"].astype(float))
+    found = [
+        {str(s): logs[g.index].to_numpy() for s, g in runs[runs["method"] == m.name].groupby(setup)} for m in (a, b)
+    ]
+    shared = [s for s in found[0] if s in found[1]]
+    if not shared:
+        return statistics.NO_ESTIMATE, ()
+    ratio = statistics.difference(*found)
+    percent = IntervalEstimate(*(100 * (math.exp(x) - 1) for x in ratio))
+    return percent, tuple(sort_datasets(s.split("\n")[0] for s in shared))
+
+
+def _check_overhead(view: View, a: Method, claimed: ClaimRange) -> list[ClaimPart]:
+    estimate, datasets = _time_overhead(view, a, TD3_BC)
+    if not datasets:
+        return [DataGap((a, TD3_BC), requirement="timed alone on the same dataset, device and machine")]
+    return [ClaimCheck(f"time per step, {a.name} against TD3+BC", estimate, "%", claimed, (a, TD3_BC), datasets)]
+
+
+def small_overhead(view: View) -> Claim:
+    return build_claim(
+        view,
+        "small_overhead",
+        f"ASPC adds minimal runtime to TD3+BC (read as at most {MINIMAL_OVERHEAD:.0f} %).",
+        "Section 5.4, Figure 5a",
+        _check_overhead(view, ASPC, at_most(MINIMAL_OVERHEAD)),
+    )
+
+
+def long_interval_is_free(view: View) -> Claim:
+    long_interval = method("aspc", k_alpha=30)
+    overhead = _check_overhead(view, long_interval, ClaimRange(-SAME_RUNTIME, SAME_RUNTIME))
+    return build_claim(
+        view,
+        "long_interval_is_free",
+        f"With k_alpha = 30, ASPC is as fast as TD3+BC (within {SAME_RUNTIME:.0f} %) and scores as with k_alpha = 10.",
+        "Section 5.4, Figure 5b",
+        [*overhead, *check_nearly_equal(view, long_interval, ASPC, D4RL)],
+    )

@@ -1,0 +1,213 @@
+"""Claims, their checks and verdicts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import pandas as pd
+
+from aspc.lab.paper_tables import domain_of
+from aspc.lab.report import statistics
+from aspc.lab.report.datasets import sort_datasets
+from aspc.lab.report.methods import Method
+from aspc.lab.report.statistics import IntervalEstimate
+from aspc.lab.report.view import View
+from aspc.tasks import without_version
+
+Verdict = Literal["holds", "does not hold", "not enough data"]
+HOLDS: Verdict = "holds"
+FAILS: Verdict = "does not hold"
+OPEN: Verdict = "not enough data"
+
+
+class ClaimRange(NamedTuple):
+    """The range that a claim states for a number."""
+
+    low: float = -math.inf
+    high: float = math.inf
+
+    def verdict(self, estimate: IntervalEstimate) -> Verdict:
+        """Return HOLDS if the whole interval is inside, FAILS if it is outside, otherwise OPEN.
+
+        An interval of zero width at a bound is OPEN: no run has ever scored, for example.
+        """
+        if not estimate.has_interval or (estimate.low == estimate.high and estimate.low in (self.low, self.high)):
+            return OPEN
+        if self.low <= estimate.low and estimate.high <= self.high:
+            return HOLDS
+        return FAILS if estimate.high < self.low or estimate.low > self.high else OPEN
+
+
+def at_least(bound: float = 0.0) -> ClaimRange:
+    return ClaimRange(low=bound)
+
+
+def at_most(bound: float = 0.0) -> ClaimRange:
+    return ClaimRange(high=bound)
+
+
+class ClaimCheck(NamedTuple):
+    """One comparison of a claim.
+
+    Attributes:
+        description: the compared quantity.
+        claimed: the range that the claim states.
+        methods: methods of the runs behind the number.
+        datasets: datasets of the runs behind the number.
+        is_partial: whether a domain of the claim is missing, which leaves the check undecided.
+    """
+
+    description: str
+    estimate: IntervalEstimate
+    unit: str
+    claimed: ClaimRange
+    methods: tuple[Method, ...] = ()
+    datasets: tuple[str, ...] = ()
+    is_partial: bool = False
+
+    @property
+    def verdict(self) -> Verdict:
+        return OPEN if self.is_partial else self.claimed.verdict(self.estimate)
+
+    @property
+    def has_few_datasets(self) -> bool:
+        """Return whether the interval covers only seeds, so that it does not extend to other datasets."""
+        return len(self.datasets) < statistics.MIN_DATASETS
+
+    @property
+    def scope(self) -> str:
+        """The datasets that the check is limited to, empty if there are enough to generalise."""
+        return f"{join_words(self.datasets)} only" if self.has_few_datasets else ""
+
+
+COMPARABLE = "that are comparable (same dataset, same number of steps, with a score)"
+
+
+class DataGap(NamedTuple):
+    """A check that cannot be made for lack of runs.
+
+    Attributes:
+        methods: the methods that need runs.
+        data: domains, tasks or datasets, any of which would do; empty for any dataset.
+        requirement: the condition that existing runs do not meet.
+    """
+
+    methods: tuple[Method, ...]
+    data: tuple[str, ...] = ()
+    requirement: str = COMPARABLE
+
+
+ClaimPart = ClaimCheck | DataGap
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A claim of the paper with its checks.
+
+    Attributes:
+        missing: a sentence about the runs that other checks need.
+        limited_to: the domains of the verdict, if the paper shows the effect in more.
+        paper_contradiction: a sentence about checks that fail on the paper's own numbers.
+    """
+
+    name: str
+    text: str
+    source: str
+    checks: tuple[ClaimCheck, ...]
+    missing: str = ""
+    limited_to: tuple[str, ...] = ()
+    paper_contradiction: str = ""
+
+    @property
+    def verdict(self) -> Verdict:
+        verdicts = [check.verdict for check in self.checks]
+        if FAILS in verdicts:
+            return FAILS
+        return HOLDS if set(verdicts) == {HOLDS} and not self.missing else OPEN
+
+    @property
+    def is_open(self) -> bool:
+        return self.verdict == OPEN
+
+    @property
+    def scope(self) -> str:
+        """The datasets or domains that the verdict is limited to, as a suffix to it (" on MuJoCo")."""
+        deciding = [check for check in self.checks if check.verdict == self.verdict]
+        if self.is_open:
+            return ""
+        if any(check.has_few_datasets for check in deciding):
+            names = sort_datasets(name for check in deciding for name in check.datasets)
+            if len(names) < statistics.MIN_DATASETS:
+                return f" on {join_words(names)} only"
+            return f" on these {len(names)} datasets only"
+        return f" on {join_words(self.limited_to)}" if self.limited_to else ""
+
+    @property
+    def datasets(self) -> list[str]:
+        return sort_datasets(name for check in self.checks for name in check.datasets)
+
+
+def build_claim(
+    view: View, name: str, text: str, source: str, parts: Iterable[ClaimPart], shown_in: Sequence[str] = ()
+) -> Claim:
+    """Build a claim from the checks and gaps for everything that it mentions.
+
+    Args:
+        shown_in: the domains in which the paper shows an effect. The claim is judged on those that have runs.
+    """
+    parts = list(parts)
+    checks = tuple(part for part in parts if isinstance(part, ClaimCheck))
+    seen = {domain_of(dataset) for check in checks for dataset in check.datasets}
+    limited_to = () if seen.issuperset(shown_in) else tuple(domain for domain in shown_in if domain in seen)
+    missing = describe_gaps(view, [part for part in parts if isinstance(part, DataGap)])
+    return Claim(name, text, source, checks, missing, limited_to)
+
+
+def describe_gaps(view: View, gaps: Iterable[DataGap]) -> str:
+    """Return one sentence that lists the missing runs, empty if there are no gaps."""
+    absent: dict[str, dict[str, None]] = {}  # method → data, in order; "" stands for every method or all data
+    unfit: dict[tuple[str, str], dict[str, None]] = {}  # (data, requirement) → methods with runs that do not meet it
+    for gap in gaps:
+        runs, data = view.runs[_is_in(view.runs, gap.data)], join_words(gap.data, "or")
+        without_runs = [m for m in gap.methods if not (runs["method"] == m.name).any()]
+        for method in without_runs:
+            if not (view.runs["method"] == method.name).any():
+                absent.setdefault(_name_in_list(method), {})[""] = None
+            elif not runs.empty:
+                absent.setdefault(_name_in_list(method), {})[data] = None
+        if runs.empty:
+            absent.setdefault("", {})[data] = None
+        elif not without_runs:
+            unfit.setdefault((data, gap.requirement), {}).update(dict.fromkeys(map(_name_in_list, gap.methods)))
+    by_data: dict[str, list[str]] = {}
+    for name, places in absent.items():
+        by_data.setdefault(join_words(filter(None, places)), []).append(name)
+    phrases = [_describe_runs(names, data) for data, names in by_data.items()]
+    phrases += [f"{_describe_runs(names, data)} {requirement}" for (data, requirement), names in unfit.items()]
+    return f"Missing: {'; '.join(phrases)}." if phrases else ""
+
+
+def _is_in(runs: pd.DataFrame, data: Sequence[str]) -> pd.Series:
+    """Return a mask of the runs in any of these domains, tasks or datasets (of any version); all if there are none."""
+    names = (runs["domain"], runs["task"], runs["dataset"].map(without_version))
+    return pd.concat([column.isin(data) for column in names], axis=1).any(axis=1) | (not data)
+
+
+def _describe_runs(names: Iterable[str], data: str) -> str:
+    methods = join_words(filter(None, names))
+    return "runs" + (f" of {methods}" if methods else "") + (f" on {data}" if data else "")
+
+
+def _name_in_list(method: Method) -> str:
+    """Return a method's name without commas, for use in a list."""
+    name, _, settings = method.name.partition(", ")
+    return f"{name} ({settings})" if settings else name
+
+
+def join_words(words: Iterable[str], conjunction: str = "and") -> str:
+    """Return "a, b and c"."""
+    *others, last = [*words] or [""]
+    return f"{', '.join(others)} {conjunction} {last}" if others else last

@@ -1,0 +1,92 @@
+"""Methods: an algorithm together with the settings that turn it into a different method."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from aspc.lab.results import parse_json
+
+ALGORITHMS = {
+    "aspc": "ASPC",
+    "aspc_plus": "ASPC+",
+    "aspc_averaged": "ASPC, averaged policy",
+    "td3_bc": "TD3+BC",
+    "td3_bc_two_policies": "TD3+BC, two policies",
+    "mcep": "MCEP",
+    "rapo": "RAPO",
+    "wpc": "wPC",
+    "a2pr": "A2PR",
+    "iql": "IQL",
+    "rebrac": "ReBRAC",
+    "cql": "CQL",
+    "diffusion_ql": "Diffusion-QL",
+    "fql": "FQL",
+    "bc": "BC",
+}
+# Settings that define a method. All others (network sizes, tuned values of a preset) do not change its name.
+SCALE_SETTINGS = (
+    *("acting_ratio", "bc", "evaluation_alpha", "k_alpha", "l2", "l3_form", "outer_batch", "outer_loss", "scale_lr"),
+    "scale_mode",
+)
+TD3_BC_SETTINGS = ("alpha", "critic_hidden_layers", "critic_layer_norm")
+DERIVED_SETTINGS = ("scale_target", "scale_horizon")  # follow from the dataset and the length of the run
+LEARNED_SCALE = ("aspc", "aspc_averaged", "aspc_plus", "rapo")  # learn alpha on TD3+BC, which their names omit
+TD3_BC_FAMILY = (*LEARNED_SCALE, "mcep", "td3_bc", "td3_bc_two_policies", "wpc")
+
+
+class Method(NamedTuple):
+    """An algorithm and the settings that define the method, sorted by name."""
+
+    algo: str
+    changes: tuple[tuple[str, Any], ...] = ()
+
+    @property
+    def name(self) -> str:
+        changes = dict(self.changes)
+        base_name = "+".join(ALGORITHMS.get(part, part) for part in self.algo.split("+"))
+        if changes.pop("bc", None) == "advantage_weighted":
+            base_name += "+AW"
+        parts = []
+        if changes.get("critic_hidden_layers") == 2 and changes.get("critic_layer_norm") is False:
+            changes = {k: v for k, v in changes.items() if not k.startswith("critic_")}
+            parts.append("without RC")
+        parts += [_describe_setting(self.algo, key, value) for key, value in changes.items()]
+        return ", ".join([base_name, *parts])
+
+
+def _describe_setting(algo: str, key: str, value: Any) -> str:
+    if key == "outer_loss":
+        return f"{value} only" if value == "L1" else str(value)
+    if key == "l3_form":
+        return f"L3 form {value}"
+    if key == "scale_mode":
+        return f"{value} alpha"
+    name = {"scale_lr": "lr", "alpha": "alpha0" if algo in LEARNED_SCALE else "alpha"}.get(key, key)
+    return f"{name} = {value:g}" if isinstance(value, float) else f"{name} = {value}"
+
+
+def method(algo: str, **changes: Any) -> Method:
+    """Return the method of an algorithm with these settings."""
+    return Method(algo, tuple(sorted(changes.items())))
+
+
+def method_of(algo: str, settings: Mapping[str, Any]) -> Method:
+    """Return the method that a run belongs to, from its settings that differ from the defaults."""
+    keys = SCALE_SETTINGS + (TD3_BC_SETTINGS if algo in TD3_BC_FAMILY else ())
+    return Method(algo, tuple(sorted((k, v) for k, v in settings.items() if k in keys)))
+
+
+def settings_of(settings: Any, config: Any) -> dict[str, Any]:
+    """Return a run's non-default settings by the last part of their dotted name.
+
+    Args:
+        settings: the run's `settings` column (JSON text). Values that are not scalars are ignored.
+        config: the run's `config` column (JSON text). Older runs record the BC term only here.
+    """
+    found = {key.rpartition(".")[2]: value for key, value in parse_json(settings).items()}
+    if "bc" not in found and parse_json(config).get("bc") == "advantage_weighted":
+        found["bc"] = "advantage_weighted"
+    if found.get("bc") == "plain":
+        del found["bc"]
+    return {k: v for k, v in found.items() if k not in DERIVED_SETTINGS and isinstance(v, str | int | float | bool)}

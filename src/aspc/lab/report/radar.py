@@ -1,0 +1,60 @@
+"""The radar chart: mean score per task, scaled between the worst and the best label."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from aspc.lab.report.datasets import TASKS, task_of
+from aspc.lab.report.statistics import Scores
+
+MAX_CORNERS = 12  # more cannot be read
+
+
+@dataclass(frozen=True)
+class RadarChart:
+    """Scaled and unscaled means per label, one value per task; `left_out` counts tasks that are not shown."""
+
+    tasks: tuple[str, ...]
+    values: Mapping[str, tuple[float, ...]]
+    raw: Mapping[str, tuple[float, ...]]
+    left_out: int = 0
+
+    @property
+    def caption(self) -> str:
+        """Describe the shown tasks if some are left out, otherwise an empty string."""
+        return f"the first {len(self.tasks)} of {len(self.tasks) + self.left_out} tasks" if self.left_out else ""
+
+
+def build_radar(scores: Mapping[str, Scores]) -> RadarChart | None:
+    """Build the chart over the tasks that all labels have; None with fewer than three tasks or two labels."""
+    means = {label: _task_means(values) for label, values in scores.items()}
+    others = sorted({t for m in means.values() for t in m if t not in TASKS})
+    shared = [task for task in (*TASKS, *others) if all(task in m for m in means.values())]
+    tasks = shared[:MAX_CORNERS]
+    if len(tasks) < 3 or len(means) < 2:
+        return None
+    raw = {label: tuple(m[task] for task in tasks) for label, m in means.items()}
+    scaled = scale_to_range(np.array(list(raw.values())))
+    values = {label: tuple(map(float, row)) for label, row in zip(raw, scaled, strict=True)}
+    return RadarChart(tuple(tasks), values, raw, len(shared) - len(tasks))
+
+
+def _task_means(values: Scores) -> dict[str, float]:
+    by_task: dict[str, list[float]] = {}
+    for dataset, seeds in values.items():
+        by_task.setdefault(task_of(dataset), []).append(float(seeds.mean()))
+    return {task: float(np.mean(m)) for task, m in by_task.items()}
+
+
+def scale_to_range(means: np.ndarray) -> np.ndarray:
+    """Scale means [methods, ...] so that in each column the worst method is 0 and the best 1."""
+    low, high = means.min(axis=0), means.max(axis=0)
+    return np.asarray((means - low) / np.where(high > low, high - low, 1))
+
+
+def polygon_area(corners: np.ndarray) -> np.ndarray:
+    """Return the area of a radar's polygon with corners [..., tasks], as a share of the largest possible one."""
+    return np.asarray((corners * np.roll(corners, -1, axis=-1)).mean(axis=-1))
