@@ -1,11 +1,11 @@
-"""aspc: give it a logged dataset, get back a policy, with no per-dataset tuning, and see why to trust it.
+"""Offline reinforcement learning with no per-dataset tuning: a logged dataset in, a policy out.
 
     import aspc
 
     run = aspc.train("maze2d-umaze", algo="aspc", steps=20_000)
     action = run.policy.act(observation)
 
-Importing the package costs almost nothing: JAX is loaded when something is trained.
+Importing the package is fast: JAX is imported when training starts.
 """
 
 from __future__ import annotations
@@ -14,29 +14,33 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from aspc.algorithms import register
     from aspc.data import Dataset
     from aspc.errors import AspcError
     from aspc.policy import Policy, load_policy
+    from aspc.training.finetune import finetune
     from aspc.training.run import evaluate, train
     from aspc.training.run_folder import Run
 
-_HOMES = {
+_MODULES = {
     "AspcError": "aspc.errors",
     "Dataset": "aspc.data",
     "Policy": "aspc.policy",
     "Run": "aspc.training.run_folder",
     "evaluate": "aspc.training.run",
+    "finetune": "aspc.training.finetune",
     "load_policy": "aspc.policy",
+    "register": "aspc.algorithms",
     "train": "aspc.training.run",
 }
 
-__all__ = ["AspcError", "Dataset", "Policy", "Run", "evaluate", "load_policy", "train"]
+__all__ = ["AspcError", "Dataset", "Policy", "Run", "evaluate", "finetune", "load_policy", "register", "train"]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module 'aspc' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    return getattr(import_module(_MODULES[name]), name)
 
 
 def __dir__() -> list[str]:

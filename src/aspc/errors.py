@@ -1,4 +1,4 @@
-"""The one exception that is the user's to read."""
+"""Errors that a user can fix, and helpers that word them."""
 
 from __future__ import annotations
 
@@ -6,16 +6,19 @@ import difflib
 import errno
 from collections.abc import Iterable
 
+from aspc.text import join_limited
+
 
 class AspcError(Exception):
-    """Something the user can mend: its text is one sentence that says what to do.
+    """An error that the user can fix. Its message names the problem and the remedy.
 
-    The command line prints it on stderr and leaves with exit code 2, without a traceback.
+    The command line prints the message on stderr and exits with `exit_code`, without a traceback.
     """
 
+    exit_code: int = 2
 
-# What the system reports for a disk that is full, read-only, somebody else's or broken, for a path that it cannot have,
-# and for files that were deleted while in use.
+
+# Errors of a full, read-only or broken disk, of missing permissions, of impossible paths and of files deleted in use.
 DISK_ERRORS = (
     errno.ENOSPC,
     errno.EDQUOT,
@@ -33,7 +36,7 @@ DISK_ERRORS = (
 
 
 class ExternalFailure(AspcError):
-    """Nothing is wrong with what was being done, but with what is around it: it goes on once that is mended."""
+    """A failure of the surroundings (disk, network, cluster): the same work succeeds once that is fixed."""
 
 
 class DiskFailure(ExternalFailure):
@@ -41,36 +44,41 @@ class DiskFailure(ExternalFailure):
 
 
 class MissingExtra(AspcError):
-    """An optional dependency is not installed; `error` may say which."""
+    """An optional dependency is not installed.
 
-    def __init__(self, what: str, extra: str, error: BaseException | None = None) -> None:
+    Args:
+        feature: The feature that needs it.
+        extra: The extra of this package that installs it.
+        error: The import error, which may name the missing package.
+    """
+
+    def __init__(self, feature: str, extra: str, error: BaseException | None = None) -> None:
         package = missing_module(error).partition(".")[0] if error else ""
         needed = f"{package}, which is not installed" if package else "an extra"
-        super().__init__(f"{what} needs {needed}: pip install 'aspc[{extra}]'.")
+        super().__init__(f"{feature} needs {needed}: pip install 'aspc[{extra}]'.")
 
 
 def missing_module(error: BaseException) -> str:
-    """The module that an import did not find, be that told by another error; "" where it is not about one."""
-    for told in (error, error.__cause__):
-        if isinstance(told, ModuleNotFoundError) and told.name:
-            return told.name
+    """Return the name of the module that an import did not find, or "" if the error has another cause."""
+    for candidate in (error, error.__cause__):
+        if isinstance(candidate, ModuleNotFoundError) and candidate.name:
+            return candidate.name
     return ""
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> AspcError:
-    """An error for a name that does not exist, with the nearest ones that do."""
+    """Return an error for a name that does not exist, with the nearest known names."""
     known = sorted(known)
-    if near := difflib.get_close_matches(name, known, n=3, cutoff=0.5):
-        return AspcError(f"Unknown {kind} {name!r}; did you mean {', '.join(near)}?")
-    more = f" and {len(known) - 8} more" if len(known) > 8 else ""
-    return AspcError(f"Unknown {kind} {name!r}; there are {', '.join(known[:8])}{more}.")
+    if matches := difflib.get_close_matches(name, known, n=3, cutoff=0.5):
+        return AspcError(f"Unknown {kind} {name!r}; did you mean {', '.join(matches)}?")
+    return AspcError(f"Unknown {kind} {name!r}; choose from {join_limited(known, 8)}.")
 
 
 def printable(text: str) -> str:
-    """Text that cannot move the cursor or ring the bell of a terminal."""
+    """Replace control characters, which could move the cursor of a terminal, by "?"."""
     return "".join(c if c.isprintable() else "?" for c in text)
 
 
 def first_line(error: BaseException) -> str:
-    """What another library says of a failure, short enough for a sentence."""
+    """Return the first line of an error's message, or its class name if it has none."""
     return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")

@@ -14,10 +14,11 @@ import pytest
 
 import registries
 from aspc import algorithms
+from aspc.algorithms import registry
 from aspc.__main__ import COMMANDS, main
 from aspc.cli.shared import final_scale, option
+from aspc.training.hyperparameters import all_field_names
 from aspc.training.run import recorded_algorithm
-from aspc.training.run_config import all_field_names, to_plain
 from aspc.training.run_folder import Run
 from tiny import make_dataset
 
@@ -91,7 +92,7 @@ def test_train_resume_and_evaluate_from_a_file(tmp_path, capsys):
     assert "behaviour data" in out
     assert main(["train", "--resume", str(tmp_path / "run"), "--steps", "120"]) == 0
     assert "keep the horizon" in capsys.readouterr().err
-    assert "names no environment" in refused(capsys, ["eval", str(tmp_path / "run")])
+    assert "records no environment" in refused(capsys, ["eval", str(tmp_path / "run")])
     assert "only --steps, --env and --dataset" in refused(
         capsys, ["train", "--resume", str(tmp_path / "run"), "--alpha", "3"]
     )
@@ -224,8 +225,8 @@ def test_every_integration_runs_from_the_command_line_under_its_scales_own_name(
     options += ["--batch-size", "16", "--steps", "20", "--k-alpha", "2", "--env", "none", "--quiet", "--no-tensorboard"]
     assert main(["train", path, "--algo", algo, "--out", str(tmp_path / "run"), *options]) == 0
     run = Run(tmp_path / "run")
-    assert run.config["scale_name"] == algorithms.default(algo).scale_name
-    assert f"final {run.config['scale_name']}" in capsys.readouterr().out
+    assert run.config.scale_name == algorithms.default(algo).scale_name
+    assert f"final {run.config.scale_name}" in capsys.readouterr().out
     assert (run.metrics["scale"] > 0).all()
     assert run.metrics["scale"][-1] != algorithms.default(algo).base.scale
     assert np.isfinite(run.policy.act(np.zeros(4))).all()
@@ -239,7 +240,7 @@ def test_a_converged_scale_is_taken_from_a_run(tmp_path, capsys):
     assert main(["train", path, *more, *QUICK]) == 0
     second = Run(tmp_path / "second")
     np.testing.assert_allclose(second.metrics["scale"], learned, rtol=1e-5)
-    assert to_plain(recorded_algorithm(second.config))["scale_mode"] == "converged"  # so that it can be looked at later
+    assert recorded_algorithm(second.config).scale_mode == "converged"  # so that it can be looked at later
     assert "scale_target" in refused(capsys, ["train", path, "--scale-mode", "linear", *QUICK])
 
 
@@ -289,11 +290,11 @@ def test_a_plugin_without_a_frozen_dataclass_is_refused_in_a_sentence(tmp_path, 
 
 
 def test_a_run_of_a_plugins_algorithm_is_looked_at_with_the_plugin(tmp_path, capsys, monkeypatch):
-    known = dict(algorithms._REGISTRY)
+    known = dict(registry._REGISTRY)
 
     def command(*words):
         """As in a process of its own, which knows of no plugin yet."""
-        monkeypatch.setattr(algorithms, "_REGISTRY", dict(known))
+        monkeypatch.setattr(registry, "_REGISTRY", dict(known))
         return main([*words])
 
     plugin = ["--plugin", str(Path(__file__).parents[2] / "examples" / "own_algorithm.py")]
@@ -302,7 +303,7 @@ def test_a_run_of_a_plugins_algorithm_is_looked_at_with_the_plugin(tmp_path, cap
     assert command("train", path, "--algo", "crr", "--out", out, *quick, *plugin) == 0
     page = ["--quiet", "--states", "50", "--out", str(tmp_path / "t.html")]
     assert command("inspect", out, *page, *plugin) == 0
-    monkeypatch.setattr(algorithms, "_REGISTRY", dict(known))
+    monkeypatch.setattr(registry, "_REGISTRY", dict(known))
     assert "with --plugin" in refused(capsys, ["inspect", out, *page])
 
 

@@ -1,4 +1,4 @@
-"""The options of `aspc export`."""
+"""The command `aspc export`."""
 
 from __future__ import annotations
 
@@ -8,33 +8,35 @@ from typing import Annotated
 
 import tyro
 
-from aspc.cli.shared import parse
+from aspc.cli.parsing import parse_options
 from aspc.export import Format, OnInvalid, export
 
 
 @dataclass(frozen=True)
 class Export:
-    """Write a policy as ONNX, StableHLO or plain NumPy, with its normaliser and action bounds inside."""
+    """Export a policy as ONNX, StableHLO or plain NumPy, including its normaliser and action bounds."""
 
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-    """A run's folder, or a policy's own folder."""
+    """Run folder, or the folder of a single policy."""
     format: Format
-    """onnx: a graph for ONNX Runtime and its kin; stablehlo: a program for JAX; numpy: a folder with a Python module
-    that needs NumPy alone."""
+    """Format to write. onnx: a graph for ONNX Runtime and similar; stablehlo: a program for JAX; numpy: a folder with
+    a Python module that needs only NumPy."""
     out: Path | None = None
-    """Where to write it. Default: policy.onnx, policy.stablehlo or numpy/ in the policy's folder."""
+    """Output path. Default: policy.onnx, policy.stablehlo or numpy/ in the policy's folder."""
     seed: int | None = None
-    """Which of a run's seeds; by default the first."""
+    """Seed of the run to export. Default: its first."""
     force: bool = False
-    """Replace what is there."""
+    """Replace an existing export."""
     on_invalid: OnInvalid | None = None
-    """Action for an observation with NaN, infinity or missing entries: raise an error, hold the last action, or return
-    NaN. Default: what the policy says (raise, unless you saved it otherwise). ONNX always returns NaN."""
+    """Choose the reaction to an observation with NaN, infinite or missing entries: raise an error, hold the last
+    action, or return NaN. Default: the policy's own setting (raise, unless you saved it otherwise). ONNX always returns
+    NaN."""
 
 
 def main(argv: list[str]) -> int:
-    asked = parse(Export, argv, "export")
-    path = export(asked.run, asked.format, asked.out, asked.seed, asked.force, asked.on_invalid)
+    """Run `aspc export`."""
+    args = parse_options(Export, argv, "aspc export")
+    path = export(args.run, args.format, args.out, args.seed, args.force, args.on_invalid)
     size = sum(file.stat().st_size for file in (path.iterdir() if path.is_dir() else [path]))
     print(f"{path} ({size / 1e6:.2f} MB)")
     return 0

@@ -9,52 +9,54 @@ from typing import Annotated
 
 import tyro
 
-from aspc.cli.shared import parse, print_result, values_of
-from aspc.cli.train import refuse_settings
+from aspc.cli.parsing import parse_options
+from aspc.cli.shared import last_option_value, option_values, print_result
+from aspc.cli.train import reject_settings
 from aspc.errors import AspcError
 from aspc.plugins import load_plugins
 from aspc.training.finetune import finetune, resume
-from aspc.training.online import OnlineOptions
+from aspc.training.run_config import OnlineOptions
 
 
 @dataclass(frozen=True)
 class Finetune:
-    """Go on from a run in its environment: collect with the current policy, learn from old and new rows.
+    """Continue training online in the run's environment, on logged and newly collected transitions.
 
-    Networks, optimisers and the scale go on from the run's last checkpoint. Leaves a run folder of its own behind,
-    whose step 0 is the offline policy.
+    Networks, optimisers and the scale continue from the run's last checkpoint. Writes a new run folder, whose step 0
+    is the offline policy.
     """
 
     run: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="[RUN]")] = None
-    """The offline run's folder."""
+    """Folder of the offline run."""
     env: str | None = None
-    """The environment; by default the run's own."""
+    """Environment to train in. Default: the run's own."""
     dataset: str | None = None
-    """Where the run's data are now, if they were moved since."""
+    """New location of the run's data, if they were moved."""
     seed: int | None = None
-    """Which of the run's seeds; by default the first."""
+    """Seed of the run to continue. Default: its first."""
     out: Path | None = None
-    """Folder for the new run. Default: runs/DATASET_ALGO_online_TIME."""
+    """Output folder (created). Default: runs/DATASET_ALGO_online_TIME."""
     resume: Path | None = None
-    """Continue the fine-tuning in this folder (instead of RUN). Only --steps, --env and --dataset can be given."""
+    """Continue the fine-tuning in this folder (instead of RUN). Only --steps, --env and --dataset can be changed."""
     plugin: Path | None = None
-    """A Python file that registers the algorithm, where it is your own."""
+    """Load a Python file that registers the run's algorithm."""
     quiet: bool = False
-    """Show no progress."""
+    """Hide progress."""
     online: tyro.conf.OmitArgPrefixes[OnlineOptions] = field(default_factory=OnlineOptions)
 
 
 def main(argv: list[str]) -> int:
-    asked = parse(Finetune, argv, "finetune")
-    if (asked.run is None) == (asked.resume is None):
-        raise AspcError("Give the folder of a run to go on from, or --resume and the folder of a fine-tuning.")
-    load_plugins(values_of(argv, "plugin"))
-    if asked.resume is not None:
-        refuse_settings(argv)
-        steps = asked.online.steps if any(word.split("=")[0] == "--steps" for word in argv) else None
-        print_result(resume(asked.resume, steps, asked.env, dataset=asked.dataset, quiet=asked.quiet))
-        return 0
-    settings = {entry.name: getattr(asked.online, entry.name) for entry in dataclasses.fields(asked.online)}
-    settings |= {"seed": asked.seed, "dataset": asked.dataset, "out": asked.out, "quiet": asked.quiet}
-    print_result(finetune(asked.run, asked.env, **settings))
+    """Run `aspc finetune`."""
+    args = parse_options(Finetune, argv, "aspc finetune")
+    load_plugins(option_values(argv, "plugin"))
+    if args.resume is not None and args.run is None:
+        reject_settings(argv)
+        steps = args.online.steps if last_option_value(argv, "steps") is not None else None
+        print_result(resume(args.resume, steps, args.env, dataset=args.dataset, quiet=args.quiet))
+    elif args.run is not None and args.resume is None:
+        settings = {entry.name: getattr(args.online, entry.name) for entry in dataclasses.fields(args.online)}
+        settings |= {"seed": args.seed, "dataset": args.dataset, "out": args.out, "quiet": args.quiet}
+        print_result(finetune(args.run, args.env, **settings))
+    else:
+        raise AspcError("Pass either the folder of an offline run, or --resume with the folder of a fine-tuning.")
     return 0

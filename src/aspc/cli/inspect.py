@@ -1,106 +1,103 @@
-"""The trust report: may I trust this policy? (`aspc inspect`)"""
+"""The command `aspc inspect`, which writes the trust report."""
 
 from __future__ import annotations
 
 import json
+import sys
+import textwrap
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from aspc.cli.data import Source
+from aspc.cli.data_options import DataOptions
+from aspc.cli.parsing import parse_options
+from aspc.cli.shared import option_values
+from aspc.errors import printable
+from aspc.io import prepare_output_file, replace_nonfinite, write_atomically
+from aspc.plugins import load_plugins
+from aspc.policy import find_policy
 
 if TYPE_CHECKING:
-    from aspc.assessment.trust_report import Report
+    from aspc.assessment.trust_report import TrustReport
 
 
 @dataclass(frozen=True)
 class Inspect:
-    """May I trust this policy? One page about a run: how far it leaves the data, what its critics say, and where.
+    """Can I trust this policy? Write a one-page report: distance from the data, critics, and where they disagree.
 
-    Needs the logs, no simulator. docs/trust.md says what each part can and cannot tell.
+    Needs the logs but no simulator. docs/trust.md explains what each check can and cannot show.
     """
 
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-    """The run's folder, or a policy's own."""
+    """Run folder, or the folder of a single policy."""
     dataset: str | None = None
-    """A name or path of the data to look at; by default what the run was trained on."""
+    """Name or path of the data to compare with. Default: the data that the run was trained on."""
     seed: int | None = None
-    """Which seed of the run; by default its first."""
+    """Seed of the run to inspect. Default: its first."""
     states: int = 2_000
-    """Logged states to look at."""
+    """Number of logged states to sample."""
     out: Path = Path("trust.html")
-    """Where to write the page."""
+    """Output file."""
     plugin: Path | None = None
-    """A Python file that registers the algorithm, where it is your own."""
+    """Load a Python file that registers the run's algorithm."""
     json: bool = False
     """Print one JSON object instead of a table."""
     quiet: bool = False
-    """Show no progress."""
-    source: tyro.conf.OmitArgPrefixes[Source] = field(default_factory=Source)
+    """Hide progress."""
+    source: tyro.conf.OmitArgPrefixes[DataOptions] = field(default_factory=DataOptions)
 
 
 def main(argv: list[str]) -> int:
-    from aspc.cli.shared import parse, values_of
-    from aspc.plugins import load_plugins
+    """Run `aspc inspect`."""
+    args = parse_options(Inspect, argv, "aspc inspect")
+    load_plugins(option_values(argv, "plugin"))
+    prepare_output_file(args.out, ".html")
 
-    asked: Inspect = parse(Inspect, argv, "inspect")
-    load_plugins(values_of(argv, "plugin"))
-
-    import sys
-
-    from aspc.policy import make_room
-
-    make_room(asked.out, ".html")
-
+    from aspc.assessment.inspected_policy import InspectedPolicy
     from aspc.assessment.trained_runs import dataset_of
-    from aspc.assessment.trust_page import page
-    from aspc.assessment.trust_report import Subject, inspect_subject
-    from aspc.io import write_atomically
-    from aspc.policy import find_policy
+    from aspc.assessment.trust_page import render_page
+    from aspc.assessment.trust_report import assess_policy
     from aspc.training.run import use_compilation_cache
 
     use_compilation_cache()
-    folder = find_policy(asked.run, asked.seed)
-    dataset = dataset_of([folder], asked.dataset, asked.source.options())
-    subject = Subject.of(folder, dataset, asked.states)
+    folder = find_policy(args.run, args.seed)
+    dataset = dataset_of([folder], args.dataset, args.source.options())
+    inspected = InspectedPolicy.load(folder, dataset, args.states)
 
-    def say(text: str) -> None:
-        if not asked.quiet:
+    def notify(text: str) -> None:
+        if not args.quiet:
             print(text, file=sys.stderr, flush=True)
 
-    report = inspect_subject(subject, say)
-    write_atomically(asked.out, page(report, subject.observations).encode())
-    if asked.json:
-        print(json.dumps(plain(report) | {"page": str(asked.out)}))
+    report = assess_policy(inspected, notify)
+    write_atomically(args.out, render_page(report, inspected.observations).encode())
+    if args.json:
+        print(json.dumps(to_json(report) | {"page": str(args.out)}))
     else:
-        print(text(report))
-        print(f"page  {asked.out}")
+        print(format_report(report))
+        print(f"page  {args.out}")
     return 0
 
 
-def plain(report: Report) -> dict[str, Any]:
-    """The report as JSON has it: NaN is null."""
-    from aspc.policy import without_nan
+def to_json(report: TrustReport) -> dict[str, Any]:
+    """Return the report as JSON values; NaN becomes null."""
+    return {
+        "verdict": report.verdict,
+        "findings": [{"level": c.level, "about": c.topic, "text": c.text} for c in report.checks],
+        "facts": dict(report.description),
+        "numbers": replace_nonfinite(report.numbers),
+    }
 
-    findings = [{"level": f.level, "about": f.about, "text": f.text} for f in report.findings]
-    return without_nan(
-        {"verdict": report.verdict, "findings": findings, "facts": dict(report.facts), "numbers": report.numbers}
-    )
 
-
-def text(report: Report) -> str:
-    """The summary for a terminal."""
-    import textwrap
-
+def format_report(report: TrustReport) -> str:
+    """Format the report for a terminal."""
     from aspc.assessment.trust_page import MARKS
-    from aspc.errors import printable
 
     lines = [report.verdict, ""]
-    width = max(len(f.about) for f in report.findings)
-    for f in report.findings:
-        first = f"{MARKS[f.level]} {f.about:{width}s}  "
-        lines += textwrap.wrap(f.text, 110, initial_indent=first, subsequent_indent=" " * len(first))
-    lines += ["", *(f"{name:15s} {value}" for name, value in report.facts)]
+    width = max(len(check.topic) for check in report.checks)
+    for check in report.checks:
+        first = f"{MARKS[check.level]} {check.topic:{width}s}  "
+        lines += textwrap.wrap(check.text, 110, initial_indent=first, subsequent_indent=" " * len(first))
+    lines += ["", *(f"{name:15s} {value}" for name, value in report.description)]
     return "\n".join(printable(line) for line in lines)

@@ -1,144 +1,219 @@
-"""The options of a command, as tyro reads them from the command line; a mistake in them is one sentence, as any other.
+"""Reading a command's options: checked against the fields of a dataclass, then parsed by tyro.
 
-tyro tells what is wrong in events, which it calls internal (`tyro._errors`). Where a release has none, or others, its
-own message is what the user gets; `tests/cli/test_parsing.py` fails then.
+tyro makes the help page and the values. It reports mistakes in a box of several lines, so the words are checked here
+before it sees them, and a mistake becomes one sentence with its remedy.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import io
 import itertools
-import warnings
-from collections.abc import Callable
-from typing import Any
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import tyro
 
-from aspc.errors import AspcError, first_line, unknown_name
+from aspc.errors import AspcError, unknown_name
+
+T = TypeVar("T")
+ANY = -1  # values that an option takes
+ARGUMENT_CONFIG: Any = type(tyro.conf.arg())
+DESCRIPTIONS: dict[type, tuple[str, str]] = {
+    int: ("an integer", "integers"),
+    float: ("a number", "numbers"),
+    Path: ("a path", "paths"),
+}
 
 
-def read_options(kind: Any, argv: list[str], prog: str, **how: Any) -> Any:
-    """What `tyro.cli` makes of the words behind `prog`; `how` are its further settings."""
+class Option(NamedTuple):
+    """An option, or a positional argument, of a command."""
 
-    def tell(event: Any) -> None:
-        with contextlib.suppress(AttributeError, LookupError, TypeError):  # the event is not what it was
-            if (mistake := _mistake(event, argv, lambda: _parser(kind, prog, how))) is not None:
-                raise mistake
+    name: str
+    """The flag with its dashes, or the name of a positional argument in the usage line."""
+    kind: type
+    """The type of one value; str where any word is valid."""
+    arity: int
+    """The number of values, or ANY."""
+    choices: tuple[str, ...]
+    is_positional: bool
+    is_required: bool
+    accepts_none: bool
 
-    with _telling(tell):
-        asked = tyro.cli(kind, args=argv, prog=prog, **how)
-    _refuse_empty_lists(argv, lambda: _parser(kind, prog, how))
-    return asked
+    def accepts(self, word: str) -> bool:
+        """Return whether a word is a valid value."""
+        if self.accepts_none and word == "None":
+            return True
+        if self.choices:
+            return word in self.choices
+        return self.kind not in (int, float) or _converts(self.kind, word)
+
+    def describe(self) -> str:
+        """Return the values that the option takes, in words."""
+        if self.choices:
+            return f"one of {join(self.choices, 'or')}"
+        one, several = DESCRIPTIONS.get(self.kind, ("a value", "values"))
+        return one if self.arity == 1 else several
+
+    def error(self, word: str) -> AspcError:
+        """Return the error for an invalid value, with the spelling that was probably meant."""
+        suggestion = ""
+        if self.kind is int and _converts(float, word) and float(word).is_integer():
+            suggestion = f" Write {int(float(word))}."
+        elif self.arity == ANY and all(self.accepts(part) for part in word.split(",")):
+            suggestion = f" Write {' '.join(word.split(','))}."
+        return AspcError(f"{self.name} takes {self.describe()}, not {word!r}.{suggestion}")
 
 
-def _refuse_empty_lists(argv: list[str], parser: Callable[[], Any]) -> None:
-    """tyro takes an option of several values without any: whoever wrote it has forgotten them."""
-    bare = [word for word, after in itertools.pairwise([*argv, "--"]) if _is_option(word) and not _is_value(after)]
-    if bare:
-        options = _command(parser(), argv)[0]._option_string_actions
-        for name in (word.replace("_", "-") for word in bare):
-            if name in options and options[name].nargs == "*":
-                raise AspcError(f"{name} needs at least one value behind it; leave it out for the default.")
+def parse_options(
+    kind: type[T], argv: list[str], prog: str, *, description: str | None = None, default: T | None = None
+) -> T:
+    """Parse the words of a command line into a dataclass.
 
+    Args:
+        kind: The dataclass; its fields are the options and their docstrings the help.
+        argv: The words after the command's name.
+        prog: The command's name, as in "aspc train".
+        description: The first paragraph of the help page; by default the docstring of `kind`.
+        default: Defaults that differ from the class's own.
 
-def _telling(tell: Callable[[Any], None]) -> contextlib.AbstractContextManager[None]:
+    Raises:
+        AspcError: If an option or a value is invalid.
+        SystemExit: After printing the help page, if `argv` asks for it.
+    """
+    if not {"-h", "--help"} & set(argv):
+        check_words(list(options_of(kind, default)), argv, prog)
+    defaults: dict[str, Any] = {} if default is None else {"default": default}
+    errors = io.StringIO()
     try:
-        from tyro._errors import on_parse_error
-    except ImportError:
-        return contextlib.nullcontext()
-    return on_parse_error(tell)
+        with contextlib.redirect_stderr(errors):
+            parsed: T = tyro.cli(kind, args=argv, prog=prog, description=description, **defaults)
+            return parsed
+    except SystemExit as end:
+        if not end.code:
+            raise
+        raise AspcError(_plain_message(errors.getvalue())) from end
 
 
-def _parser(kind: Any, prog: str, how: dict[str, Any]) -> Any:
-    """An `argparse` parser of the same options, for a list of all of them, which no event has."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # deprecated, with nothing in its place
-        return tyro.extras.get_parser(kind, prog=prog, **how)
+def options_of(kind: Any, default: Any = None) -> Iterator[Option]:
+    """Yield the options that tyro makes of a dataclass, including those of nested dataclasses."""
+    hints = get_type_hints(kind, include_extras=True)
+    for field in dataclasses.fields(kind):
+        if not field.init:
+            continue
+        value: Any = dataclasses.MISSING
+        if default is not None:
+            value = getattr(default, field.name)
+        elif field.default is not dataclasses.MISSING:
+            value = field.default
+        elif field.default_factory is not dataclasses.MISSING:
+            value = field.default_factory()
+        if dataclasses.is_dataclass(value):
+            yield from options_of(type(value), value)
+        else:
+            yield from _field_options(field.name, hints[field.name], is_required=value is dataclasses.MISSING)
 
 
-def _mistake(event: Any, argv: list[str], parser: Callable[[], Any]) -> AspcError | None:
-    """An event as a sentence, or None if it is none of those that the commands here can meet."""
-    match type(event).__name__:
-        case "UnrecognizedArgs":
-            return _unknown_word(event.tokens, argv, parser())
-        case "MissingArgs":
-            if event.unrecognized_tokens:  # a name that is misspelt is missing too
-                return _unknown_word(event.unrecognized_tokens, argv, parser())
-            prog = f"{event.prog} {event.missing_arguments[0].source_parser.prog_suffix}".rstrip()
-            needed = [_name(missing.arg) for missing in event.missing_arguments]
-            return AspcError(f"{prog} needs {_list(needed, 'and')}; {prog} --help says more.")
-        case "MissingSubcommand":
-            return AspcError(f"{event.prog} needs one of {_list([*event.subcommand_spec.parser_from_name], 'or')}.")
-        case "BadValue" if event.reason == "too_few_values":
-            if event.argument.is_positional():  # in its place is an option that does not exist
-                return _unknown_word([], argv, parser())
-            return AspcError(f"{_name(event.argument)} needs {_takes(event.argument)} behind it.")
-        case "InvalidChoice":
-            return AspcError(f"{_name(event.argument)} takes {_takes(event.argument)}, not {event.value!r}.")
-        case "InstantiationFailure" if event.argument is None:  # what a class of options says itself
-            return AspcError(f"{first_line(ValueError(event.message))}.")
-        case "InstantiationFailure":
-            return _wrong_number(event.argument, argv)
-    return None
+def _field_options(name: str, hint: Any, is_required: bool) -> Iterator[Option]:
+    """Yield the option of one field; a flag that can be negated gives two."""
+    hint, metadata = _split_annotated(hint)
+    is_positional, metavar = tyro.conf.Positional in metadata, ""
+    for config in metadata:
+        if isinstance(config, ARGUMENT_CONFIG):
+            name, metavar = config.name or name, config.metavar or ""
+    alternatives = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    accepts_none = NoneType in alternatives
+    kinds = [_split_annotated(kind)[0] for kind in alternatives if kind is not NoneType]
+    kind, arity = _value_kind(kinds[0]) if len(kinds) == 1 else (str, 1)
+    choices: tuple[str, ...] = ()
+    if get_origin(kind) is Literal:
+        kind, choices = str, tuple(map(str, get_args(kind)))
+    elif kind is bool:
+        if accepts_none:
+            choices = ("True", "False")
+        else:
+            arity = 0
+    flag = name.replace("_", "-")
+    shown = metavar.strip("[]").split()[0] if metavar else f"--{flag}"
+    yield Option(shown, kind, arity, choices, is_positional, is_required, accepts_none)
+    if arity == 0:
+        yield Option(f"--no-{flag}", kind, arity, choices, False, False, False)
 
 
-def _command(parser: Any, argv: list[str]) -> tuple[Any, str, dict[str, Any]]:
-    """The parser of the command that is asked for and its name, and all commands if none of them is."""
-    commands: dict[str, Any] = next((a.choices for a in parser._actions if isinstance(a.choices, dict)), {})
-    command = next((word for word in argv if word in commands), None)
-    return (parser, parser.prog, commands) if command is None else (commands[command], f"{parser.prog} {command}", {})
+def _value_kind(hint: Any) -> tuple[Any, int]:
+    """Return the type of one value and the number of values that a type hint asks for."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin in (list, tuple) and (len(arguments) == 1 or arguments[1:] == (...,)):
+        return _split_annotated(arguments[0])[0], ANY
+    if hint in (bool, int, float, str, Path) or origin is Literal:
+        return hint, 1
+    if origin is tuple:
+        return str, len(arguments)
+    return str, 1 if origin is None else ANY
 
 
-def _unknown_word(unknown: list[str], argv: list[str], parser: Any) -> AspcError:
-    parser, prog, commands = _command(parser, argv)
-    if commands:
-        return unknown_name(f"{prog.removeprefix('aspc ')} command", unknown[0], commands)
-    options = parser._option_string_actions
-    for word in argv:  # a misspelt option first: a word that has no place may be its value
-        name = word.partition("=")[0]
-        if _is_option(name) and name.replace("_", "-") not in options:
-            return unknown_name("option", name, (option for option in options if option.startswith("--")))
-    place = argv.index(unknown[0])
-    flag = argv[place - 1] if place else ""
-    if flag in options and options[flag].nargs == 0:
-        return AspcError(f"{flag} takes no value; leave {unknown[0]!r} out.")
-    return AspcError(f"{prog} has no place for {unknown[0]!r}; leave it out, or quote a name that has spaces in it.")
+def _split_annotated(hint: Any) -> tuple[Any, tuple[Any, ...]]:
+    if get_origin(hint) is Annotated:
+        inner, *metadata = get_args(hint)
+        return inner, tuple(metadata)
+    return hint, ()
 
 
-def _is_option(word: str) -> bool:
-    return word.startswith("-") and word.strip("-") != "" and not _is(float, word)
+def check_words(options: list[Option], argv: list[str], prog: str) -> None:
+    """Check the words of a command line.
+
+    Raises:
+        AspcError: For the first unknown option, missing or invalid value, missing or unexpected argument.
+    """
+    flags = {option.name: option for option in options if not option.is_positional}
+    positionals = [option for option in options if option.is_positional]
+    given: set[str] = set()
+    arguments: list[tuple[str, str]] = []  # each positional word with the word before it
+    i = 0
+    while i < len(argv):
+        word, i = argv[i], i + 1
+        if not _is_flag(word):
+            arguments.append((word, argv[i - 2] if i > 1 else ""))
+            continue
+        name, has_value, value = word.partition("=")
+        option = flags.get(name.replace("_", "-"))
+        if option is None:
+            raise unknown_name("option", name, flags)
+        following = list(itertools.takewhile(lambda word: not _is_flag(word), argv[i:]))
+        values = [value] if has_value else following[: len(following) if option.arity == ANY else option.arity]
+        i += 0 if has_value else len(values)
+        if option.arity == ANY and not values:
+            raise AspcError(f"{option.name} needs at least one value. Omit it to use the default.")
+        if len(values) < option.arity:
+            raise AspcError(f"{option.name} needs {option.describe()} after it.")
+        for invalid in (value for value in values if option.arity and not option.accepts(value)):
+            raise option.error(invalid)
+        given.add(option.name)
+    _check_positionals(positionals, flags, arguments)
+    missing = [option.name for option in positionals[len(arguments) :] if option.is_required and option.arity != ANY]
+    missing += [option.name for option in flags.values() if option.is_required and option.name not in given]
+    if missing:
+        raise AspcError(f"{prog} needs {join(missing, 'and')}. See {prog} --help.")
 
 
-def _is_value(word: str) -> bool:
-    return not _is_option(word) and word != "--"
+def _check_positionals(positionals: list[Option], flags: dict[str, Option], arguments: list[tuple[str, str]]) -> None:
+    if any(option.arity == ANY for option in positionals):
+        return
+    for word, before in arguments[len(positionals) :]:
+        if before in flags and flags[before].arity == 0:
+            raise AspcError(f"{before} takes no value. Remove {word!r}.")
+        raise AspcError(f"Unexpected argument {word!r}. Remove it, or quote a name that contains spaces.")
 
 
-def _wrong_number(argument: Any, argv: list[str]) -> AspcError | None:
-    """Which of an option's values is none, and how to write the number that it may have been meant to be."""
-    kind = int if "INT" in argument.lowered.metavar else float if "FLOAT" in argument.lowered.metavar else None
-    wrong = next((word for word in _values(argument, argv) if kind and not _is(kind, word)), None)
-    if wrong is None:
-        return None
-    meant = ""
-    if kind is int and _is(float, wrong) and float(wrong).is_integer():
-        meant = f"; write {int(float(wrong))}"
-    elif argument.lowered.nargs == "*" and all(_is(kind, part) for part in wrong.split(",")):
-        meant = f"; write {' '.join(wrong.split(','))}"
-    return AspcError(f"{_name(argument)} takes {_takes(argument)}, not {wrong!r}{meant}.")
+def _is_flag(word: str) -> bool:
+    return word.startswith("-") and word.strip("-") != "" and not _converts(float, word)
 
 
-def _values(argument: Any, argv: list[str]) -> list[str]:
-    """The words that an option was given, wherever it was."""
-    found, count = [], argument.lowered.nargs if isinstance(argument.lowered.nargs, int) else len(argv)
-    for i, word in enumerate(argv):
-        option, equals, value = word.partition("=")
-        if option.replace("_", "-") in argument.lowered.name_or_flags:
-            end = next((j for j in range(i + 1, len(argv)) if _is_option(argv[j])), len(argv))
-            found += [value] if equals else argv[i + 1 : end][:count]
-    return found
-
-
-def _is(kind: Any, word: str) -> bool:
+def _converts(kind: Callable[[str], object], word: str) -> bool:
     try:
         kind(word)
     except ValueError:
@@ -146,21 +221,15 @@ def _is(kind: Any, word: str) -> bool:
     return True
 
 
-def _name(argument: Any) -> str:
-    return argument.lowered.metavar if argument.is_positional() else argument.lowered.name_or_flags[0]
+def _plain_message(text: str) -> str:
+    """Return the first paragraph below the title of the box that tyro has drawn, as one line."""
+    body = text.partition("\n")[2].replace("│", " ")
+    paragraphs = [" ".join(part.split()) for part in re.split(r"^\W*[─-]{3,}\W*$", body, flags=re.MULTILINE)]
+    message = next((paragraph for paragraph in paragraphs if paragraph), "The options are invalid.")
+    return re.sub(r"^Error parsing \w+: ", "", message)
 
 
-def _takes(argument: Any) -> str:
-    """What an option takes, in words."""
-    shown, several = argument.lowered.metavar, argument.lowered.nargs == "*"
-    if argument.lowered.choices:
-        return f"one of {_list([*argument.lowered.choices], 'or')}"
-    for mark, one, many in (("INT", "a whole number", "whole numbers"), ("FLOAT", "a number", "numbers")):
-        if mark in shown:
-            return many if several else one
-    return "a path" if "PATH" in shown else "a value"
-
-
-def _list(names: list[str], word: str) -> str:
+def join(names: list[str] | tuple[str, ...], conjunction: str) -> str:
+    """Join names as in "a, b or c"."""
     *others, last = names
-    return f"{', '.join(others)} {word} {last}" if others else last
+    return f"{', '.join(others)} {conjunction} {last}" if others else last

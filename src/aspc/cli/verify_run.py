@@ -8,36 +8,37 @@ from typing import Annotated
 
 import tyro
 
-from aspc.cli.shared import parse
+from aspc.cli.parsing import parse_options
 
 
 @dataclass(frozen=True)
 class VerifyRun:
-    """Compare the files and checkpoints of a run with the checksums that were written with them.
+    """Check the files and checkpoints of a run against their checksums.
 
-    Exit code 2 if one is missing or damaged.
+    The exit code is 2 if one is missing or damaged.
     """
 
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-    """The run's folder."""
+    """Run folder."""
 
 
 def main(argv: list[str]) -> int:
-    asked = parse(VerifyRun, argv, "verify-run")
+    """Run `aspc verify-run`."""
+    args = parse_options(VerifyRun, argv, "aspc verify-run")
 
     from aspc.training import checksums
     from aspc.training.checkpoints import Checkpoints
     from aspc.training.run_folder import CHECKPOINTS
 
-    verified = checksums.verify(asked.run)
-    known: list[bool] = []
-    if (asked.run / CHECKPOINTS).is_dir():
-        checkpoints = Checkpoints(asked.run / CHECKPOINTS, read_only=True)
-        known = [checkpoints.verify(step) for step in checkpoints.all_steps()]
+    verified = checksums.verify(args.run)
+    has_checksum: list[bool] = []
+    if (args.run / CHECKPOINTS).is_dir():
+        checkpoints = Checkpoints(args.run / CHECKPOINTS, read_only=True)
+        has_checksum = [checkpoints.verify(step) for step in checkpoints.all_steps()]
         checkpoints.close()
-    print(f"{asked.run}: {verified.files} files and {sum(known)} checkpoints match their checksums.")
-    if not all(known):
-        print(f"  {known.count(False)} checkpoints of an older version have no checksum.")
+    print(f"{args.run}: {verified.files} files and {sum(has_checksum)} checkpoints match their checksums.")
+    if not all(has_checksum):
+        print(f"  {has_checksum.count(False)} checkpoints of an older version have no checksum.")
     if not verified.finished:
         print(f"  The run is not finished: rows after step {verified.step:,} are not covered.")
     return 0

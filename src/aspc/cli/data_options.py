@@ -1,0 +1,87 @@
+"""Options for reading a user's own data, shared by several commands."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from aspc import data
+from aspc.data.dataset import Dataset
+from aspc.errors import AspcError
+
+
+@dataclass(frozen=True)
+class DataOptions:
+    """Options for reading your own data."""
+
+    map: tuple[str, ...] = ()
+    """Map arrays to stored names or columns, as in observations=obs actions=u_*,v."""
+    env: str | None = None
+    """Environment of the data, or "none". Default: the dataset's own."""
+    action_low: tuple[float, ...] = ()
+    """Lower action bound: one number, or one per dimension."""
+    action_high: tuple[float, ...] = ()
+    """Upper action bound: one number, or one per dimension."""
+    max_episode_steps: int | None = None
+    """Split episodes after this many steps if the data has no timeouts."""
+    strict: bool = False
+    """Reject actions outside the bounds instead of clipping them."""
+
+    def load(self, name: str) -> Dataset:
+        """Load a dataset with the options that were given."""
+        return data.load(name, **self.options())
+
+    def options(self) -> dict[str, Any]:
+        """Return the given options as keyword arguments of `aspc.data.load`."""
+        values = {
+            "key_map": self.key_map() or None,
+            "env": self.env,
+            "action_low": _bound(self.action_low),
+            "action_high": _bound(self.action_high),
+            "max_episode_steps": self.max_episode_steps,
+            "strict": self.strict,
+        }
+        return {key: value for key, value in values.items() if value is not None and value is not False}
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, Any]) -> DataOptions:
+        """Invert `options`."""
+        return cls(
+            map=tuple(f"{key}={_join(names)}" for key, names in options.get("key_map", {}).items()),
+            env=options.get("env"),
+            action_low=_numbers(options.get("action_low", [])),
+            action_high=_numbers(options.get("action_high", [])),
+            max_episode_steps=options.get("max_episode_steps"),
+            strict=options.get("strict", False),
+        )
+
+    def key_map(self) -> dict[str, str]:
+        """Parse `--map`.
+
+        Raises:
+            AspcError: If an entry is not KEY=NAME, or if a key is duplicate.
+        """
+        pairs = {entry: entry.partition("=") for entry in self.map}
+        for entry, parts in pairs.items():
+            if not all(parts):
+                raise AspcError(f"--map takes KEY=NAME, as in observations=obs, not {entry!r}.")
+        for key, count in Counter(entry.partition("=")[0] for entry in self.map).items():
+            if count > 1:
+                raise AspcError(f"--map has {key!r} twice. Join its names with commas: {key}=NAME,NAME.")
+        return {key: value for key, _, value in pairs.values()}
+
+
+def _bound(values: tuple[float, ...]) -> float | list[float] | None:
+    if not values:
+        return None
+    return values[0] if len(values) == 1 else list(values)
+
+
+def _join(names: Any) -> str:
+    return ",".join(map(str, names)) if isinstance(names, list | tuple) else str(names)
+
+
+def _numbers(value: float | list[float]) -> tuple[float, ...]:
+    return tuple(value) if isinstance(value, list) else (value,)
