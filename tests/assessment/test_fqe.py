@@ -1,4 +1,4 @@
-"""Off-policy evaluation: exact where the value is known, the same for all at once and one by one, kind on mistakes."""
+"""Off-policy evaluation: known values, parallel and sequential evaluation, the command and its errors."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ import json
 import shutil
 
 import h5py
+import msgspec
 import numpy as np
 import pytest
 
 import aspc
 from aspc.__main__ import main
 from aspc.algorithms.bc import BC
-from aspc.assessment import fqe, trained_runs
-from aspc.assessment.fqe import BEHAVIOUR, FQEOptions, act_on_device, fitted_q_evaluation
+from aspc.assessment import device_policy, fqe, trained_runs
+from aspc.assessment.device_policy import act_on_device, check_fits
+from aspc.assessment.fqe import BEHAVIOUR, FQEOptions, fitted_q_evaluation
+from aspc.assessment.ranking import find_warning, monte_carlo, rank
 from aspc.assessment.returns import (
     States,
     all_states,
@@ -31,11 +34,11 @@ from policies import policy_named, policy_of
 from tiny import make_dataset
 
 # ---------------------------------------------------------------------------------------------------------------
-# A chain whose values are known: forward with probability (1 + a)/2, else stay; the last state's exit ends it
+# A chain with known values: forward with probability (1 + a)/2, else stay; leaving the last state ends the episode
 # ---------------------------------------------------------------------------------------------------------------
 
 STATES, GAMMA = 4, 0.9
-BEST = np.asarray([0.5, -0.5, 0.0, 0.8])  # the action that pays most in each state
+BEST = np.asarray([0.5, -0.5, 0.0, 0.8])  # the best action in each state
 
 
 def reward(state, action):
@@ -43,8 +46,8 @@ def reward(state, action):
 
 
 def chain_value(mean_reward, forward):
-    """V of a policy with these mean rewards and probabilities of going on, by linear algebra."""
-    p = np.diag(1 - forward) + np.diag(forward[:-1], 1)  # going on from the last state ends the episode
+    """V of a policy with these mean rewards and probabilities of moving forward, by linear algebra."""
+    p = np.diag(1 - forward) + np.diag(forward[:-1], 1)  # moving forward from the last state ends the episode
     return np.linalg.solve(np.eye(STATES) - GAMMA * p, mean_reward)
 
 
@@ -67,7 +70,7 @@ def chain_dataset(rows=4_000):
 
 
 def chain_policy(actions):
-    """Acts with actions[s]."""
+    """Return a policy that takes actions[s]."""
     arrays = {
         "layers.0.weight": np.arctanh(np.asarray(actions, np.float32))[:, None],
         "layers.0.bias": np.zeros(1, np.float32),
@@ -92,7 +95,7 @@ def ranking(chain):
     return fitted_q_evaluation(policies, chain, start_states(chain), CHAIN_OPTIONS)
 
 
-def test_estimates_are_the_known_values_within_3_percent_of_their_range(ranking):
+def test_estimates_match_known_values_within_3_percent_of_their_range(ranking):
     truth = {
         name: chain_value(reward(np.arange(STATES), actions), (1 + actions) / 2)[0]
         for name, actions in CHAIN_POLICIES.items()
@@ -102,7 +105,7 @@ def test_estimates_are_the_known_values_within_3_percent_of_their_range(ranking)
     span = max(truth.values()) - min(truth.values())
     for estimate in (*ranking.policies, ranking.behaviour):
         assert abs(estimate.value - truth[estimate.name]) < 0.03 * span, (estimate.name, estimate.value, truth)
-        assert estimate.trouble is None
+        assert estimate.warning is None
         assert len(estimate.critics) == 2
     assert abs(ranking.monte_carlo["value"] - truth[BEHAVIOUR]) < 0.03 * span
 
@@ -113,11 +116,13 @@ def test_policies_are_ranked_from_best_to_worst(ranking):
     assert [e.first_in for e in ranking.policies] == [1.0, 0.0, 0.0]
 
 
-def test_all_at_once_is_each_by_itself(tiny):
+def test_parallel_evaluation_matches_sequential(tiny):
     rng = np.random.default_rng(0)
     options = FQEOptions(steps=40, batch_size=16, hidden_dim=8, hidden_layers=1)
-    actions = [fqe.Actions(*(rng.uniform(-1, 1, (n, 2)).astype(np.float32) for n in (len(tiny), 5))) for _ in range(3)]
-    logs = fqe.Logs.of(tiny, States(np.arange(5), np.arange(5)), options)
+    actions = [
+        fqe.PolicyActions(*(rng.uniform(-1, 1, (n, 2)).astype(np.float32) for n in (len(tiny), 5))) for _ in range(3)
+    ]
+    logs = fqe.PackedLogs.from_dataset(tiny, States(np.arange(5), np.arange(5)), options)
 
     def values(actions, vectorise):
         program = fqe.FQE(options, fqe.Spec(4, 2), logs.layout, vectorise)
@@ -127,28 +132,28 @@ def test_all_at_once_is_each_by_itself(tiny):
     assert alone.shape == (3, 2, 5)
     together = values(actions, vectorise=True)
     np.testing.assert_allclose(together, alone, rtol=1e-4, atol=1e-4 * np.abs(alone).max())
-    assert np.abs(alone[0] - alone[1]).max() > 1e-2 * np.abs(alone).max()  # the policies do differ
+    assert np.abs(alone[0] - alone[1]).max() > 1e-2 * np.abs(alone).max()  # the policies differ
 
 
 @pytest.mark.parametrize("algo", ["td3_bc", "fql", "diffusion_ql"])
-def test_acting_on_the_device_is_acting(algo):
+def test_acting_on_the_device_matches_numpy(algo):
     policy = policy_named(algo)
     observations = np.random.default_rng(0).normal(size=(7, policy.observation_size)).astype(np.float32)
     expected = policy.act(observations, np.random.default_rng(5))
     np.testing.assert_allclose(act_on_device(policy, observations, np.random.default_rng(5)), expected, atol=2e-5)
 
 
-def test_acting_in_parts_is_acting(monkeypatch):
+def test_acting_in_batches_matches_numpy(monkeypatch):
     policy = policy_named("fql")
     observations = np.random.default_rng(0).normal(size=(8, policy.observation_size)).astype(np.float32)
     noise = np.random.default_rng(5)
     expected = np.concatenate([policy.act(part, noise) for part in np.split(observations, 4)])
-    monkeypatch.setattr(fqe, "ACT_NUMBERS", 2 * policy.action_size)  # two rows at a time
+    monkeypatch.setattr(device_policy, "MAX_NUMBERS", 2 * policy.action_size)  # two rows at a time
     np.testing.assert_allclose(act_on_device(policy, observations, np.random.default_rng(5)), expected, atol=2e-5)
 
 
 # ---------------------------------------------------------------------------------------------------------------
-# What the data itself says
+# Returns of the data
 # ---------------------------------------------------------------------------------------------------------------
 
 
@@ -160,51 +165,51 @@ def small(terminals, timeouts, rewards):
 
 
 def test_returns_of_a_log_with_a_timeout_in_the_middle():
-    #               cut by a timeout      ends          cut by the end of the data
+    #          truncated by a timeout    ends     truncated by the end of the data
     data = small([0, 0, 0, 1, 0], [0, 1, 0, 0, 0], [1.0, 2.0, 4.0, 8.0, 16.0])
     found = returns_to_go(data, 0.5)
     np.testing.assert_allclose(found.returns, [1 + 0.5 * 2, 2, 4 + 0.5 * 8, 8, 16])
     np.testing.assert_allclose(found.missing, [0.25, 0.5, 0, 0, 0.5])
-    np.testing.assert_array_equal(found.trusted, [False, False, True, True, False])
+    np.testing.assert_array_equal(found.is_complete, [False, False, True, True, False])
     # With other rewards (as an algorithm prepares them), the same rule.
     np.testing.assert_allclose(returns_to_go(data, 0.5, np.ones(5)).returns, [1.5, 1, 1.5, 1, 1])
 
 
-def test_a_late_cut_hardly_counts():
+def test_late_truncation_hardly_counts():
     data = small(np.zeros(100), np.arange(100) == 99, np.ones(100))
     found = returns_to_go(data, 0.9)
-    # 0.9²⁹ ≤ 0.05 < 0.9²⁸: all rows but the last 28 are shown whole enough.
-    assert found.trusted.sum() == 72
+    # 0.9²⁹ ≤ 0.05 < 0.9²⁸: all rows but the last 28 are complete enough.
+    assert found.is_complete.sum() == 72
     assert found.returns[0] == pytest.approx(10, rel=1e-4)
 
 
-def test_logged_returns_use_only_what_is_whole():
+def test_monte_carlo_uses_only_complete_returns():
     data = small([0, 0, 0, 1], [0, 1, 0, 0], [100.0, 100.0, 1.0, 1.0])
-    found = fqe.monte_carlo(data, start_states(data), FQEOptions(discount=0.5))
+    found = monte_carlo(data, start_states(data), FQEOptions(discount=0.5))
     assert found["value"] == pytest.approx(1.5)
     assert (found["states"], found["of"]) == (1, 2)
     cut = small([0, 0, 0, 0], [0, 1, 0, 1], [1.0, 1.0, 1.0, 1.0])
-    assert fqe.monte_carlo(cut, start_states(cut), FQEOptions(discount=0.5)) is None
+    assert monte_carlo(cut, start_states(cut), FQEOptions(discount=0.5)) is None
 
 
 def test_intervals_cover_the_mean():
     rng, hits, trials = np.random.default_rng(0), 0, 300
     for trial in range(trials):
         groups = np.repeat(np.arange(100), 3)
-        values = rng.normal(size=100)[groups] + 0.1 * rng.normal(size=300)  # rows of an episode resemble each other
+        values = rng.normal(size=100)[groups] + 0.1 * rng.normal(size=300)  # rows of an episode are correlated
         low, high = interval(resampled_means(values[None], groups, 200, seed=trial))[0]
         hits += low <= 0 <= high
     assert 0.92 <= hits / trials <= 0.97
 
 
-def test_resamples_take_whole_episodes_and_are_shared():
+def test_resamples_draw_complete_episodes_and_are_shared():
     values, groups = np.asarray([[0.0, 0.0, 3.0], [1.0, 1.0, 4.0]]), np.asarray([0, 0, 1])
     means = resampled_means(values, groups, 200)
     assert set(np.round(means[0], 6)) == {0.0, 1.0, 3.0}
     np.testing.assert_allclose(means[1] - means[0], 1.0)
 
 
-def test_an_unbroken_log_is_valued_everywhere():
+def test_unbroken_log_is_evaluated_everywhere():
     data = make_dataset(100, terminals=np.zeros(100), timeouts=np.zeros(100))
     states = choose_states(data, "auto")
     np.testing.assert_array_equal(states.rows, np.arange(100))
@@ -214,26 +219,26 @@ def test_an_unbroken_log_is_valued_everywhere():
         choose_states(data, "start")
 
 
-def test_a_single_episode_has_a_start_but_is_valued_everywhere():
+def test_single_episode_is_evaluated_everywhere():
     data = make_dataset(100, terminals=np.arange(100) == 99, timeouts=np.zeros(100))
     np.testing.assert_array_equal(choose_states(data, "start").rows, [0])
     assert len(choose_states(data, "auto").rows) == 100
 
 
-def test_trouble_is_named():
+def test_find_warning():
     steady = np.full(20, 3.0)
-    assert fqe.trouble(steady, np.asarray([3.0, 3.0]), (0.0, 10.0)) is None
-    assert "NaN" in fqe.trouble(np.append(steady, np.nan), np.asarray([3.0, np.nan]), (0.0, 10.0))
-    assert "between 0 and 10" in fqe.trouble(steady, np.asarray([3.0, 11.0]), (0.0, 10.0))
-    assert "settled" in fqe.trouble(np.linspace(0, 3, 20), np.asarray([3.0, 3.0]), (0.0, 10.0))
-    assert "diverged" in fqe.trouble(steady, np.asarray([3.0, 3.0]), (400.0, 500.0))
-    assert "diverged" in fqe.trouble(-steady, np.asarray([-3.0, -3.0]), (-500.0, -400.0))
+    assert find_warning(steady, np.asarray([3.0, 3.0]), (0.0, 10.0)) is None
+    assert "NaN" in find_warning(np.append(steady, np.nan), np.asarray([3.0, np.nan]), (0.0, 10.0))
+    assert "from 0 to 10" in find_warning(steady, np.asarray([3.0, 11.0]), (0.0, 10.0))
+    assert "settled" in find_warning(np.linspace(0, 3, 20), np.asarray([3.0, 3.0]), (0.0, 10.0))
+    assert "diverged" in find_warning(steady, np.asarray([3.0, 3.0]), (400.0, 500.0))
+    assert "diverged" in find_warning(-steady, np.asarray([-3.0, -3.0]), (-500.0, -400.0))
 
 
 @pytest.mark.parametrize("reward", [-5.0, 3.0])
 @pytest.mark.parametrize("ends", [False, True])
-def test_critics_start_at_the_value_of_the_data_and_not_at_0(reward, ends):
-    """With one reward in all rows and an end in every tenth, that is 1 / (1 − γ·0.9) of it, and 1 / (1 − γ) without."""
+def test_critics_start_at_the_value_of_the_data(reward, ends):
+    """That is reward / (1 − γ·0.9) if every tenth row is terminal, and reward / (1 − γ) otherwise."""
     last = np.arange(200) % 10 == 9
     terminals, timeouts = (last, np.zeros(200)) if ends else (np.zeros(200), last)
     data = make_dataset(200, rewards=np.full(200, reward), terminals=terminals, timeouts=timeouts)
@@ -245,18 +250,18 @@ def test_critics_start_at_the_value_of_the_data_and_not_at_0(reward, ends):
     assert ranking.best.value == pytest.approx(value, rel=0.02)
 
 
-def test_what_diverged_comes_last_and_is_not_chosen(tiny):
+def test_diverged_policies_come_last(tiny):
     states = start_states(tiny)
     values = np.full((3, 2, len(states.rows)), -0.1)
     values[1] = 1e9
-    ranking = fqe.rank(
+    ranking = rank(
         ["data", "wild", "tame"], values, np.repeat(values.mean((1, 2))[:, None], 5, 1), tiny, states, FQEOptions()
     )
     assert [e.name for e in ranking.policies] == ["tame", "wild"]
-    assert ranking.policies[1].diverged
+    assert ranking.policies[1].has_diverged
     assert ranking.best.first_in == 1.0
-    assert "wild" in commands.text(ranking, {"figure": "f"})
-    everything = fqe.rank(["data", "wild"], values[:2], values.mean((1, 2))[:2, None], tiny, states, FQEOptions())
+    assert "wild" in commands.format_ranking(ranking, {"figure": "f"})
+    everything = rank(["data", "wild"], values[:2], values.mean((1, 2))[:2, None], tiny, states, FQEOptions())
     with pytest.raises(aspc.AspcError, match="diverged"):
         _ = everything.best
 
@@ -278,7 +283,7 @@ def write_log(path, data):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """Two seeds with two checkpoints, in a folder with a hostile name, trained on a file."""
+    """Train two seeds with two checkpoints on a file, in a folder with a hostile name."""
     home = tmp_path_factory.mktemp("ope")
     log = write_log(home / "log.hdf5", make_dataset())
     options = {"log_every": 20, "checkpoint_every": 20, "quiet": True, "tensorboard": False, "env": None}
@@ -294,7 +299,7 @@ def refused(capsys, argv):
     return said
 
 
-def test_a_ranking_with_a_choice(trained, tmp_path, capsys):
+def test_ranking_with_selection(trained, tmp_path, capsys):
     figure, chosen = tmp_path / "new" / "ranking.png", tmp_path / "chosen"
     assert main(["fqe", str(trained.path), *QUICK, "--json", "--figure", str(figure), "--select", str(chosen)]) == 0
     result = json.loads(capsys.readouterr().out)
@@ -307,13 +312,13 @@ def test_a_ranking_with_a_choice(trained, tmp_path, capsys):
     np.testing.assert_array_equal(policy.act(observations), original.act(observations))
     assert policy.info["chosen"]["from"] == best["source"]
     assert policy.info["chosen"]["among"] == 2
-    assert "exists already" in refused(capsys, ["fqe", str(trained.path), "--select", str(chosen)])
+    assert "already exists" in refused(capsys, ["fqe", str(trained.path), "--select", str(chosen)])
     page = tmp_path / "trust.html"
-    assert main(["inspect", str(chosen), "--out", str(page)]) == 0  # it says what data its run was trained on
+    assert main(["inspect", str(chosen), "--out", str(page)]) == 0  # it records the data of its run
     assert page.is_file()
 
 
-def test_a_choice_among_checkpoints_says_its_data_too(trained, tmp_path, capsys):
+def test_selected_checkpoint_records_its_data(trained, tmp_path, capsys):
     chosen = tmp_path / "chosen"
     figure = ["--figure", str(tmp_path / "f.png")]
     assert main(["fqe", str(trained.path), "--checkpoints", *QUICK, *figure, "--select", str(chosen)]) == 0
@@ -322,21 +327,21 @@ def test_a_choice_among_checkpoints_says_its_data_too(trained, tmp_path, capsys)
 
 
 @pytest.mark.parametrize("chosen", ["best", {"data": "log.hdf5"}, {"data": {"source": "x", "name": "x", "options": 1}}])
-def test_a_note_of_another_shape_is_no_dataset(trained, tmp_path, capsys, chosen):
+def test_invalid_selection_note_is_ignored(trained, tmp_path, capsys, chosen):
     dataclasses.replace(load_policy(trained.path / "policy" / "seed0"), info={"chosen": chosen}).save(tmp_path / "p")
-    assert "does not say what data" in refused(capsys, ["fqe", str(tmp_path / "p"), *QUICK])
+    assert "does not record the data" in refused(capsys, ["fqe", str(tmp_path / "p"), *QUICK])
 
 
-def test_a_choice_that_has_not_settled_is_called_so(tiny):
+def test_selection_that_has_not_settled_is_marked(tiny):
     states = start_states(tiny)
     values = np.full((2, 2, len(states.rows)), -0.1)
     moving = np.repeat(np.linspace(-0.9, -0.1, 20)[None], 2, 0)
-    ranking = fqe.rank(["data", "mine"], values, moving, tiny, states, FQEOptions())
-    last = commands.text(ranking, {"figure": "f", "selected": "best"}).splitlines()[-1]
-    assert last == "selected  mine → best, though its estimate has not settled: give more --steps"
+    ranking = rank(["data", "mine"], values, moving, tiny, states, FQEOptions())
+    last = commands.format_ranking(ranking, {"figure": "f", "selected": "best"}).splitlines()[-1]
+    assert last == "selected  mine → best (its estimate has not settled: increase --steps)"
 
 
-def test_data_that_changed_since_the_training_is_noted(trained, tmp_path, capsys):
+def test_changed_data_is_noted(trained, tmp_path, capsys):
     home = shutil.copytree(trained.path, tmp_path / "run")
     data = make_dataset()
     config = json.loads((home / "config.json").read_text())
@@ -366,12 +371,13 @@ def test_checkpoints_are_ranked_and_the_last_is_the_saved_policy(trained, tmp_pa
     assert np.abs(found["seed1@20"].act(observations) - saved).max() > 1e-3
 
 
-def test_a_fleets_policies_know_their_data(trained, tmp_path):
+def test_policies_of_a_fleet_know_their_data(trained, tmp_path):
     fleet = tmp_path / "fleet"
     for name, seed in (("a", 0), ("b", 1)):
         trained.policy_of(seed).save(fleet / "policy" / name)
-    facts = trained.config["dataset"]
-    config = {"members": [{"name": "a", "dataset": 0}, {"name": "b", "dataset": 1}], "datasets": [facts, facts]}
+    facts = msgspec.structs.asdict(trained.config.dataset)
+    members = [{"name": name, "seed": i, "dataset": i, "settings": {}} for i, name in enumerate("ab")]
+    config = {"algo": "bc", "asked": "", "members": members, "datasets": [facts, facts]}
     (fleet / "config.json").write_text(json.dumps(config))
     assert [c.name for c in trained_runs.saved_policies([fleet])] == ["fleet/a", "fleet/b"]
     assert len(trained_runs.dataset_of([fleet], None, {})) == len(make_dataset())
@@ -380,11 +386,11 @@ def test_a_fleets_policies_know_their_data(trained, tmp_path):
     assert len(trained_runs.dataset_of([fleet / "policy" / "a"], None, {})) == len(make_dataset())
     with pytest.raises(aspc.AspcError, match="different data"):
         trained_runs.dataset_of([fleet], None, {})
-    with pytest.raises(aspc.AspcError, match=r"no file elsewhere\.csv any more; say where it is now with --dataset"):
+    with pytest.raises(aspc.AspcError, match=r"file elsewhere\.csv no longer exists; pass its new path with --dataset"):
         trained_runs.dataset_of([fleet / "policy" / "b"], None, {})
 
 
-def test_mistakes_are_one_sentence(trained, tmp_path, capsys):
+def test_mistakes_give_one_sentence(trained, tmp_path, capsys):
     run = str(trained.path)
     assert "at least one" in refused(capsys, ["fqe"])
     assert "no policy" in refused(capsys, ["fqe", str(tmp_path)])
@@ -414,18 +420,18 @@ def test_mistakes_are_one_sentence(trained, tmp_path, capsys):
     assert "give them with --dataset" in refused(capsys, ["fqe", run, "--action-high", "3", *QUICK])
 
 
-def test_columns_in_another_order_are_refused(trained, tmp_path, capsys):
+def test_reordered_columns_are_rejected(trained, tmp_path, capsys):
     policy = trained.policy_of(0)
     named = dataclasses.replace(policy, info={**policy.info, "observation_names": ["a", "b", "c", "d"]})
     named.save(tmp_path / "named")
     data = dataclasses.replace(make_dataset(), observation_names=("a", "c", "b", "d"))
-    with pytest.raises(aspc.AspcError, match=r"trained on observations a, b, c, d, but tiny has a, c, b, d; .*--map"):
-        fqe.check_fits("named", Policy.load(tmp_path / "named"), data)
-    fqe.check_fits("named", named, dataclasses.replace(data, observation_names=("a", "b", "c", "d")))
-    fqe.check_fits("named", named, make_dataset())  # nothing is known of the columns
+    with pytest.raises(aspc.AspcError, match=r"trained on observations a, b, c, d, but tiny has a, c, b, d\. .*--map"):
+        check_fits("named", Policy.load(tmp_path / "named"), data)
+    check_fits("named", named, dataclasses.replace(data, observation_names=("a", "b", "c", "d")))
+    check_fits("named", named, make_dataset())  # without column names
 
 
-def test_other_data_does_not_cut_what_a_policy_does(trained):
+def test_bounds_of_other_data_do_not_clip_a_policy(trained):
     policy, data = trained.policy_of(0), make_dataset()
     narrow = dataclasses.replace(data, action_low=data.action_low / 4, action_high=data.action_high / 4)
     wide = trained_runs.with_bounds_of(narrow, [policy], {})
@@ -438,7 +444,7 @@ def test_other_data_does_not_cut_what_a_policy_does(trained):
 
 
 @pytest.mark.parametrize("content", ["[1, 2]", '{"dataset": "foo"}', "{", '{"members": 3}'])
-def test_another_programs_config_above_a_policy_is_none_of_a_run(trained, tmp_path, content):
+def test_config_of_another_program_is_ignored(trained, tmp_path, content):
     trained.policy_of(0).save(tmp_path / "project" / "best")
     (tmp_path / "project" / "config.json").write_text(content)
     assert trained_runs.home_of(tmp_path / "project" / "best") is None
@@ -448,14 +454,14 @@ def test_another_programs_config_above_a_policy_is_none_of_a_run(trained, tmp_pa
         trained_runs.dataset_of([tmp_path / "project"], None, {})
 
 
-def test_names_from_files_cannot_control_the_terminal():
+def test_names_are_printable_and_unique():
     assert commands.printable("a\x1b[31mb\n") == "a?[31mb?"
     assert trained_runs.unique_names([["x", "a", "seed0"], ["y", "a", "seed0"]]) == ["x/a/seed0", "y/a/seed0"]
 
 
-def test_a_yardstick_that_is_missed_is_said(ranking):
-    assert commands.yardstick_gap(ranking) is None
-    import dataclasses
-
+def test_missed_behaviour_value_gives_a_warning(ranking):
+    assert commands.behaviour_warning(ranking) is None
     behaviour = dataclasses.replace(ranking.behaviour, value=ranking.behaviour.value + 100)
-    assert "deserve no more trust" in commands.yardstick_gap(dataclasses.replace(ranking, behaviour=behaviour))
+    assert "Do not rely on the other estimates" in commands.behaviour_warning(
+        dataclasses.replace(ranking, behaviour=behaviour)
+    )

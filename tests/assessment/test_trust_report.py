@@ -13,21 +13,12 @@ import pytest
 import aspc
 from aspc.__main__ import main
 from aspc.assessment import trust_measures
+from aspc.assessment.inspected_policy import InspectedPolicy
 from aspc.assessment.trained_runs import dataset_of
-from aspc.assessment.trust_page import page
-from aspc.assessment.trust_report import (
-    Finding,
-    Report,
-    Subject,
-    action_names,
-    inspect_subject,
-    level_of,
-    monitored,
-    theory,
-    values,
-)
-from aspc.cli.inspect import text
-from aspc.policy import Policy
+from aspc.assessment.trust_checks import TrustCheck, check_theory, check_values, evaluate_theory, grade
+from aspc.assessment.trust_page import render_page
+from aspc.assessment.trust_report import TrustReport, assess_policy
+from aspc.cli.inspect import format_report
 from tiny import TINY, make_dataset
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -35,10 +26,10 @@ from tiny import TINY, make_dataset
 # ---------------------------------------------------------------------------------------------------------------
 
 
-def test_nearest_is_brute_force():
+def test_nearest_neighbors_match_brute_force():
     rng = np.random.default_rng(0)
     queries, references = rng.normal(size=(300, 3)), rng.normal(size=(500, 3))
-    indices, distances = trust_measures.nearest(queries, references, 4)
+    indices, distances = trust_measures.nearest_neighbors(queries, references, 4)
     apart = np.linalg.norm(queries[:, None] - references[None], axis=-1)
     np.testing.assert_array_equal(indices, np.argsort(apart, axis=1)[:, :4])
     np.testing.assert_allclose(distances, np.sort(apart, axis=1)[:, :4], atol=1e-6)
@@ -47,25 +38,25 @@ def test_nearest_is_brute_force():
 def test_a_state_is_not_its_own_neighbour():
     points = np.asarray([[0.0], [1.0], [3.0], [7.0]])
     rows = np.arange(4)
-    indices, distances = trust_measures.nearest(points, points, 1, same=(rows, rows))
+    indices, distances = trust_measures.nearest_neighbors(points, points, 1, ids=(rows, rows))
     np.testing.assert_array_equal(indices[:, 0], [1, 0, 1, 2])
     np.testing.assert_allclose(distances[:, 0], [1, 1, 2, 4])
-    everyone, _ = trust_measures.nearest(points, points, 10, same=(rows, rows))
+    everyone, _ = trust_measures.nearest_neighbors(points, points, 10, ids=(rows, rows))
     assert everyone.shape == (4, 3)
 
 
-def test_distance_is_to_the_nearest_of_the_neighbours_actions():
+def test_distance_to_the_nearest_neighbours_action():
     actions = np.asarray([[0.0, 0.0], [0.5, 0.5]])
     neighbours = np.asarray([[[0.3, 0.4], [1.0, 0.0]], [[0.5, 0.5], [-1.0, -1.0]]])
-    found = trust_measures.distance_to_actions(actions, neighbours)
+    found = trust_measures.nearest_action_distances(actions, neighbours)
     np.testing.assert_allclose(found.total, [0.5, 0.0], atol=1e-12)
     np.testing.assert_allclose(found.by_dimension, [[0.3, 0.4], [0.0, 0.0]], atol=1e-12)
 
 
-def test_share_beyond_is_5_percent_for_the_data_itself():
+def test_fraction_beyond_is_5_percent_for_the_data_itself():
     data = np.random.default_rng(0).exponential(size=10_000)
-    assert trust_measures.share_beyond(data, data) == pytest.approx(0.05, abs=1e-3)
-    assert trust_measures.share_beyond(data + 100, data) == 1.0
+    assert trust_measures.fraction_beyond(data, data) == pytest.approx(0.05, abs=1e-3)
+    assert trust_measures.fraction_beyond(data + 100, data) == 1.0
 
 
 def test_saturation_counts_both_bounds():
@@ -74,32 +65,33 @@ def test_saturation_counts_both_bounds():
 
 
 def test_calibration_by_hand():
-    found = trust_measures.calibration(np.asarray([3.0, 5.0, 10.0]), np.asarray([1.0, 3.0, 5.0]))
+    found = trust_measures.measure_calibration(np.asarray([3.0, 5.0, 10.0]), np.asarray([1.0, 3.0, 5.0]))
     assert found.mean_q == 6
     assert found.bias == 3
     assert found.bias_in_stds == pytest.approx(3 / np.sqrt(8 / 3))
     assert found.correlation == pytest.approx(14 / np.sqrt(26 * 8))
     assert found.above_best == pytest.approx(1 / 3)
-    flat = trust_measures.calibration(np.asarray([1.0, 2.0]), np.asarray([4.0, 4.0]))
+    flat = trust_measures.measure_calibration(np.asarray([1.0, 2.0]), np.asarray([4.0, 4.0]))
     assert np.isnan(flat.correlation)
     assert np.isnan(flat.bias_in_stds)
 
 
-def test_impossible_values_disagreement_and_the_worst():
-    assert trust_measures.shares_outside(np.asarray([-1.0, 0.0, 10.05, 12.0]), (0.0, 10.0)) == (0.25, 0.25)
-    spread = trust_measures.disagreement(np.asarray([[1.0, 5.0, 2.0], [3.0, 5.0, 8.0]]))
+def test_impossible_values_and_disagreement():
+    assert trust_measures.fractions_outside(np.asarray([-1.0, 0.0, 10.05, 12.0]), (0.0, 10.0)) == (0.25, 0.25)
+    spread = trust_measures.critic_std(np.asarray([[1.0, 5.0, 2.0], [3.0, 5.0, 8.0]]))
     np.testing.assert_allclose(spread, [1, 0, 3])
-    np.testing.assert_array_equal(trust_measures.worst(spread, 2), [2, 0])
+    np.testing.assert_array_equal(trust_measures.largest_indices(spread, 2), [2, 0])
 
 
-def test_the_verdict_says_the_worst_first():
+def test_verdict_names_the_worst_first():
     def verdict(*levels):
-        return Report([], [Finding(level, f"part {i}", "") for i, level in enumerate(levels)], {}).verdict
+        return TrustReport([], [TrustCheck(level, f"part {i}", "") for i, level in enumerate(levels)], {}).verdict
 
-    assert verdict("good", "worry", "look") == "Do not rely on this policy before you have looked at: part 1, part 2."
-    assert verdict("good", "look") == "No alarm, but look at: part 1."
-    assert verdict("good", "unknown").startswith("Nothing here speaks against this policy (not checked: part 1)")
-    assert [level_of(x, (0.1, 0.5)) for x in (0.1, 0.5, 0.6)] == ["good", "look", "worry"]
+    assert verdict("good", "worry", "look") == "Do not rely on this policy before you have examined: part 1, part 2."
+    assert verdict("good", "look") == "No alarms, but examine: part 1."
+    assert verdict("good", "unknown") == "No problems found. Not checked: part 1. This is not a guarantee."
+    assert verdict("good") == "No problems found. This is not a guarantee."
+    assert [grade(x, (0.1, 0.5)) for x in (0.1, 0.5, 0.6)] == ["good", "look", "worry"]
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -125,7 +117,7 @@ def run(log):
     return aspc.train(str(log), "td3_bc", out=log.parent / HOSTILE, steps=40, seeds=[3, 4], **options, **TINY)
 
 
-def test_the_page_and_the_numbers_of_a_run(run, tmp_path, capsys):
+def test_page_and_numbers_of_a_run(run, tmp_path, capsys):
     page = tmp_path / "trust.html"
     assert main(["inspect", str(run.path), "--seed", "4", "--states", "200", "--json", "--out", str(page)]) == 0
     result = json.loads(capsys.readouterr().out)
@@ -149,52 +141,53 @@ def test_the_page_and_the_numbers_of_a_run(run, tmp_path, capsys):
     assert "http" not in shown.replace("http-equiv", "")
 
 
-def test_the_critics_are_those_of_the_policys_own_state(run):
-    """Q and the policy come from one checkpoint: the actor of that state acts as the saved policy does."""
-    subject = Subject.of(run.path / "policy" / "seed4", dataset_of([run.path], None, {}), 50)
-    rows = (subject.observations - subject.policy.observation_mean) / subject.policy.observation_std
-    np.testing.assert_allclose(subject.state.actor(rows), subject.actions, atol=1e-5)
-    assert subject.critics(subject.observations, subject.logged).shape == (2, 50)
-    assert subject.trained.same_data
-    columns = monitored(subject)
-    assert np.std(columns["theory_delta_q"]) > 0  # other batches
+def test_critics_are_those_of_the_policys_checkpoint(run):
+    """The actor of the restored state acts like the saved policy."""
+    inspected = InspectedPolicy.load(run.path / "policy" / "seed4", dataset_of([run.path], None, {}), 50)
+    rows = (inspected.observations - inspected.policy.observation_mean) / inspected.policy.observation_std
+    np.testing.assert_allclose(inspected.state.actor(rows), inspected.actions, atol=1e-5)
+    assert inspected.critics(inspected.observations, inspected.logged_actions).shape == (2, 50)
+    assert inspected.trained.same_data
+    columns = evaluate_theory(inspected)
+    assert np.std(columns["theory_delta_q"]) > 0  # the batches differ
 
 
-def test_actions_are_seen_in_the_policys_units_whatever_bounds_the_data_have(run):
+def test_actions_are_in_the_policys_units_whatever_the_datas_bounds(run):
     data = dataset_of([run.path], None, {})
     folder = run.path / "policy" / "seed4"
     for factor in (0.5, 3.0):
         other = dataclasses.replace(data, action_low=factor * data.action_low, action_high=factor * data.action_high)
-        subject = Subject.of(folder, other, 50)
-        np.testing.assert_array_equal(subject.actions, Subject.of(folder, data, 50).actions)
-        np.testing.assert_array_equal(subject.logged, Subject.of(folder, data, 50).logged)
+        inspected = InspectedPolicy.load(folder, other, 50)
+        np.testing.assert_array_equal(inspected.actions, InspectedPolicy.load(folder, data, 50).actions)
+        np.testing.assert_array_equal(inspected.logged_actions, InspectedPolicy.load(folder, data, 50).logged_actions)
 
 
-def test_critics_that_still_rise_are_no_over_estimation(tmp_path):
+def test_rising_critics_are_not_an_over_estimation(tmp_path):
     data = make_dataset(rewards=np.linspace(1, 3, 600), terminals=np.zeros(600, bool), action_names=["valve", "fan"])
     options = {"log_every": 40, "quiet": True, "tensorboard": False, "env": None}
     short = aspc.train(data, "td3_bc", out=tmp_path / "run", steps=40, **options, **TINY)
-    report = inspect_subject(Subject.of(short.path / "policy" / "seed0", data, 100))
-    (finding,) = [f for f in report.findings if f.about == "over-estimation"]
-    assert finding.level == "look"
-    assert "0.0 % of Q(s, π(s)) is above what the logged rewards allow, and 100.0 % below" in finding.text
-    assert "has not settled" in finding.text
+    inspected = InspectedPolicy.load(short.path / "policy" / "seed0", data, 100)
+    report = assess_policy(inspected)
+    (check,) = [c for c in report.checks if c.topic == "over-estimation"]
+    assert check.level == "look"
+    assert "0.0 % of Q(s, π(s)) is above what the logged rewards allow and 100.0 % is below" in check.text
+    assert "has not settled" in check.text
     assert report.action_names == ("valve", "fan")
-    hostile = dataclasses.replace(report, action_names=("$x_{$", "fan"))  # no formula
-    assert "data:image/png;base64," in page(hostile, data.observations[:100])
+    hostile = dataclasses.replace(report, action_names=("$x_{$", "fan"))  # not a formula
+    assert "data:image/png;base64," in render_page(hostile, data.observations[:100])
     for names in (3, ["valve"], ["valve", 3]):
-        policy = Policy.load(short.path / "policy" / "seed0")
-        assert action_names(dataclasses.replace(policy, info={"action_names": names})) == ()
+        policy = dataclasses.replace(inspected.policy, info={"action_names": names})
+        assert dataclasses.replace(inspected, policy=policy).action_names == ()
 
 
-def test_what_cannot_be_known_is_said(run, log, tmp_path, capsys):
+def test_unknown_checks_are_reported(run, log, tmp_path, capsys):
     lone = tmp_path / "lone"
     shutil.copytree(run.path / "policy" / "seed3", lone)
     out = ["--states", "100", "--quiet", "--out", str(tmp_path / "t.html")]
     assert main(["inspect", str(lone), "--dataset", str(log), *out]) == 0
     shown = capsys.readouterr().out
     assert "without a run's folder" in " ".join(shown.split())
-    assert "not checked: over-estimation" in shown or "look" in shown
+    assert "Not checked: over-estimation" in shown or "examine" in shown
     options = {"log_every": 20, "quiet": True, "tensorboard": False, "env": None}
     small = {"actor_hidden_dim": 16, "batch_size": 16}
     no_q = aspc.train(make_dataset(seed=1), "bc", out=tmp_path / "bc", steps=40, seeds=[0, 1], **options, **small)
@@ -204,22 +197,22 @@ def test_what_cannot_be_known_is_said(run, log, tmp_path, capsys):
     assert "row by row" in shown
 
 
-def test_without_a_checkpoint_the_monitors_log_is_used(run, tmp_path):
+def test_theory_falls_back_to_the_logged_monitor(run, tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(run.path, copy)
     shutil.rmtree(copy / "checkpoints")
     dataset = dataset_of([copy], None, {})
-    subject = Subject.of(copy / "policy" / "seed3", dataset, 20)
-    assert theory(subject)[0].level == "unknown"
-    assert "no checkpoint of step 40" in values(subject)[0].text
+    inspected = InspectedPolicy.load(copy / "policy" / "seed3", dataset, 20)
+    assert check_theory(inspected).check.level == "unknown"
+    assert "no checkpoint of step 40" in check_values(inspected).check.text
     header, *rows = "step,seed,theory_delta_q,theory_kappa_star", "20,3,0.5,0.25", "20,4,9,9", "40,3,nan,nan"
     (copy / "metrics.csv").write_text("\n".join([header, *rows]) + "\n")
-    finding, numbers, _ = theory(subject)
-    assert numbers == {"theory_delta_q": 0.5, "theory_kappa_star": 0.25}
-    assert finding.level == "good"
+    result = check_theory(inspected)
+    assert result.numbers == {"theory_delta_q": 0.5, "theory_kappa_star": 0.25}
+    assert result.check.level == "good"
 
 
-def test_mistakes_are_one_sentence(run, log, tmp_path, capsys):
+def test_mistakes_give_one_sentence(run, log, tmp_path, capsys):
     def refused(*argv):
         assert main(["inspect", *argv]) == 2
         said = capsys.readouterr().err.splitlines()
@@ -239,7 +232,7 @@ def test_mistakes_are_one_sentence(run, log, tmp_path, capsys):
     assert "4 observation" in refused(str(run.path), "--dataset", str(other))
 
 
-def test_the_terminal_gets_no_control_characters():
-    report = Report([("policy", "a\x1b[2J")], [Finding("look", "x", "y\x07 z")], {})
-    assert "\x1b" not in text(report)
-    assert "\x07" not in text(report)
+def test_terminal_output_has_no_control_characters():
+    report = TrustReport([("policy", "a\x1b[2J")], [TrustCheck("look", "x", "y\x07 z")], {})
+    assert "\x1b" not in format_report(report)
+    assert "\x07" not in format_report(report)

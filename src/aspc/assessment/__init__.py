@@ -1,19 +1,28 @@
-"""Off-policy evaluation: which policy is best, and by how much, with no environment (`aspc fqe`)."""
+"""Assessment of policies without an environment: off-policy evaluation (`aspc fqe`) and trust reports."""
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from aspc.assessment.fqe import FQEOptions, Ranking, fitted_q_evaluation
+    from aspc.assessment.fqe import fitted_q_evaluation
+    from aspc.assessment.fqe_options import FQEOptions
+    from aspc.assessment.ranking import Ranking
     from aspc.assessment.returns import choose_states, returns_to_go
+
+_MODULES = {
+    "FQEOptions": "fqe_options",
+    "Ranking": "ranking",
+    "choose_states": "returns",
+    "fitted_q_evaluation": "fqe",
+    "returns_to_go": "returns",
+}
 
 __all__ = ["FQEOptions", "Ranking", "choose_states", "fitted_q_evaluation", "returns_to_go"]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from aspc.assessment import fqe, returns
-
-    return getattr(fqe, name, None) or getattr(returns, name)
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -1,4 +1,4 @@
-"""What the data itself says, without a model: discounted returns of logged episodes, and bootstrap intervals."""
+"""Model-free estimates from the data: discounted returns of logged episodes, and bootstrap intervals."""
 
 from __future__ import annotations
 
@@ -9,27 +9,32 @@ import numpy as np
 from aspc.data import Dataset
 from aspc.errors import AspcError
 
-MISSING_TOLERATED = 0.05  # a logged return counts if what the log cut off weighs no more than this
-PIECES = 20  # into which one unbroken trajectory is cut, to be resampled
-MOST_STATES = 10_000  # where the value is averaged over all logged states
+MISSING_TOLERANCE = 0.05  # largest weight of the truncated rest of a return that still counts as complete
+SEGMENTS = 20  # into which one unbroken trajectory is split for resampling
+MAX_STATES = 10_000  # where the value is averaged over all logged states
 
 
 class ReturnsToGo(NamedTuple):
-    """Σ γᵏ·r from each row to the end of its logged episode, and the weight of what the log does not show."""
+    """Σ γᵏ·r from each row to the end of its logged episode, and the weight of the part that was not logged."""
 
     returns: np.ndarray  # [N] float64
     missing: np.ndarray  # [N] float64: 0 where the episode ends by a terminal, else γ^(rows left)
 
     @property
-    def trusted(self) -> np.ndarray:
-        """Rows whose return is whole, or cut so late that the rest hardly counts."""
-        return self.missing <= MISSING_TOLERATED
+    def is_complete(self) -> np.ndarray:
+        """Rows whose return is complete, or truncated so late that the rest hardly counts."""
+        return self.missing <= MISSING_TOLERANCE
 
 
 def returns_to_go(dataset: Dataset, discount: float, rewards: np.ndarray | None = None) -> ReturnsToGo:
-    """The logged return of every row. A timeout cuts a return short: `missing` says by how much.
+    """Return the logged return of every row. A timeout truncates a return.
 
-    The true return of a row is `returns + missing · V(state after the cut)`, and V is not in the log.
+    The true return of a row is `returns + missing · V(state after the timeout)`, and V is not in the log.
+
+    Args:
+        dataset: The logs.
+        discount: Discount factor.
+        rewards: Rewards to use instead of the dataset's own, for example preprocessed ones.
     """
     rewards = dataset.rewards if rewards is None else rewards
     starts, stops = dataset.episode_bounds
@@ -44,45 +49,54 @@ def returns_to_go(dataset: Dataset, discount: float, rewards: np.ndarray | None 
 
 
 class States(NamedTuple):
-    """The rows that a policy's value is averaged over, and which of them belong together (an episode)."""
+    """The rows that a policy's value is averaged over, and the episode of each."""
 
     rows: np.ndarray  # [S]
-    groups: np.ndarray  # [S], 0, 1, …: what a resample takes or leaves as a whole
+    groups: np.ndarray  # [S], 0, 1, …: the units of resampling
 
 
 def start_states(dataset: Dataset) -> States:
-    """The first row of every logged episode."""
-    if dataset.never_ends:
+    """Return the first row of every logged episode.
+
+    Raises:
+        AspcError: If the log has no episodes.
+    """
+    if dataset.is_endless:
         raise AspcError(
-            f"{dataset.name} has no episodes: it is one unbroken log, so where a policy would start is unknown; "
-            "use --states all to value policies over all logged states."
+            f"{dataset.name} has no episodes, so the start states of a policy are unknown. "
+            "Use --states all to evaluate policies over all logged states."
         )
     starts, _ = dataset.episode_bounds
     return States(starts, np.arange(len(starts)))
 
 
 def choose_states(dataset: Dataset, which: Literal["auto", "start", "all"]) -> States:
-    """Where policies are valued: at the first states of episodes, or, where the log is a single one, everywhere in it:
-    one state says little, and nothing of how far off it may be."""
+    """Choose the states that policies are evaluated at.
+
+    Args:
+        dataset: The logs.
+        which: "start" for the first states of episodes, "all" for states from the entire log, "auto" for "start"
+            unless the log is a single episode, whose one start state gives no interval.
+    """
     if which not in ("auto", "start", "all"):
-        raise AspcError(f"Policies are valued at 'start', 'all' or 'auto' states, not {which!r}.")
+        raise AspcError(f"The states must be 'start', 'all' or 'auto', not {which!r}.")
     if which == "all" or (which == "auto" and len(dataset.episode_lengths) == 1):
         return all_states(dataset)
     return start_states(dataset)
 
 
 def all_states(dataset: Dataset) -> States:
-    """Rows from everywhere in the log, evenly spaced, by episode; an unbroken log counts as twenty."""
-    rows = np.linspace(0, len(dataset) - 1, min(len(dataset), MOST_STATES)).astype(int)
+    """Return evenly spaced rows of the entire log, grouped by episode; an unbroken log is split into segments."""
+    rows = np.linspace(0, len(dataset) - 1, min(len(dataset), MAX_STATES)).astype(int)
     starts, _ = dataset.episode_bounds
     if len(starts) == 1:
-        starts = np.unique(np.linspace(0, len(dataset), PIECES + 1).astype(int)[:-1])
+        starts = np.unique(np.linspace(0, len(dataset), SEGMENTS + 1).astype(int)[:-1])
     _, groups = np.unique(np.searchsorted(starts, rows, side="right"), return_inverse=True)
     return States(rows, groups)
 
 
 def resampled_means(values: np.ndarray, groups: np.ndarray, resamples: int = 2_000, seed: int = 0) -> np.ndarray:
-    """Means [policies, resamples] of values [policies, states] over episodes drawn with replacement.
+    """Return means [policies, resamples] of values [policies, states] over episodes drawn with replacement.
 
     All policies see the same draws, so their differences can be compared draw by draw.
     """
@@ -99,6 +113,6 @@ def resampled_means(values: np.ndarray, groups: np.ndarray, resamples: int = 2_0
 
 
 def interval(means: np.ndarray, level: float = 0.95) -> np.ndarray:
-    """The central part of resampled means [..., resamples] → [..., 2]."""
+    """Return the central interval [..., 2] of resampled means [..., resamples]."""
     tail = (1 - level) / 2
     return np.moveaxis(np.quantile(means, [tail, 1 - tail], axis=-1), 0, -1)

@@ -1,0 +1,130 @@
+"""A policy prepared for the trust report: its actions at logged states and, if its run is there, its critics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from aspc.assessment.device_policy import act_on_device, check_fits
+from aspc.assessment.trained_runs import Trained, home_of
+from aspc.data import Dataset
+from aspc.errors import AspcError
+from aspc.io import read_json
+from aspc.policy import Policy
+from aspc.training.compiled_loop import tree_index
+from aspc.training.packed_table import ObservationNormalizer
+from aspc.training.run_folder import CONFIG, Run
+
+Critics = Callable[[np.ndarray, np.ndarray], np.ndarray]
+
+
+@dataclass(frozen=True, eq=False)
+class InspectedPolicy:
+    """A policy with its actions at a sample of logged states, and the state of its run."""
+
+    name: str
+    policy: Policy
+    dataset: Dataset
+    rows: np.ndarray
+    """The sampled rows of the dataset."""
+    actions: np.ndarray
+    """π(s) at these rows, in ±1."""
+    trained: Trained | None
+    """The run of the policy, if its folder is known."""
+    state: Any
+    """The state that the policy was taken from; None without a checkpoint."""
+    missing_state_reason: str = ""
+
+    @classmethod
+    def load(cls, folder: Path, dataset: Dataset, states: int = 2_000) -> InspectedPolicy:
+        """Load the policy in a folder and evaluate it at random rows of a dataset.
+
+        Raises:
+            AspcError: If the policy does not fit the dataset.
+        """
+        if states < 1:
+            raise AspcError(f"--states must be at least 1, not {states}.")
+        policy = Policy.load(folder)
+        name = "/".join(part for part in folder.absolute().parts[-3:] if part != "policy")
+        check_fits(name, policy, dataset)
+        # The critics were trained in the policy's units, whatever the bounds of this dataset are.
+        dataset = replace(dataset, action_low=policy.action_low, action_high=policy.action_high)
+        rng = np.random.default_rng(0)
+        rows = np.sort(rng.choice(len(dataset), min(states, len(dataset)), replace=False))
+        actions = dataset.scale_actions(act_on_device(policy, dataset.observations[rows], rng))
+        trained, state, reason = _restore_state(folder, policy, dataset)
+        return cls(name, policy, dataset, rows, actions, trained, state, reason)
+
+    @property
+    def observations(self) -> np.ndarray:
+        """The sampled states."""
+        return np.asarray(self.dataset.observations[self.rows])
+
+    @property
+    def logged_actions(self) -> np.ndarray:
+        """The logged actions at the sampled rows, in ±1."""
+        return self.dataset.scale_actions(self.dataset.actions[self.rows])
+
+    @property
+    def seed(self) -> int:
+        """The seed of the policy's run."""
+        return int(self.policy.info.get("seed", 0))
+
+    @property
+    def critics(self) -> Critics | None:
+        """A function (observations, actions in ±1) → Q [critics, rows]; None without critics."""
+        # Not every algorithm has critics, and the state of a wrapper holds its base's.
+        critics = getattr(getattr(self.state, "base", self.state), "critics", None)
+        if critics is None:
+            return None
+        normalise = ObservationNormalizer(self.policy.observation_mean, self.policy.observation_std)
+        return lambda s, a: np.asarray(critics(normalise(s), a.astype(np.float32)), np.float64)
+
+    @property
+    def missing_critics_reason(self) -> str:
+        """A sentence on why there are no critics."""
+        if self.state is None:
+            return f"Not computed: {self.missing_state_reason}."
+        return f"{self.policy.info.get('algo', 'This algorithm')} learns no Q."
+
+    @property
+    def action_names(self) -> tuple[str, ...]:
+        """The names of the log's action columns; empty if the policy's file has none, or invalid ones."""
+        names: Any = self.policy.info.get("action_names")
+        is_valid = (
+            isinstance(names, list)
+            and len(names) == self.policy.action_size
+            and all(isinstance(name, str) for name in names)
+        )
+        return tuple(names) if is_valid else ()
+
+    def describe(self) -> list[tuple[str, str]]:
+        """Return the origin of the policy and of the data, as labels and values."""
+        info = self.policy.info
+        rows = [
+            ("policy", self.name),
+            ("algorithm", str(info.get("algo", "unknown"))),
+            ("trained on", str(info.get("dataset", "unknown"))),
+            ("steps", f"{info['step']:,}" if isinstance(info.get("step"), int) else "unknown"),
+            ("inspected with", f"{self.dataset.name}: {len(self.rows):,} of {len(self.dataset):,} logged states"),
+        ]
+        if self.trained is not None and not self.trained.same_data:
+            rows.append(("note", "these are not, row by row, the data that the run was trained on"))
+        return rows
+
+
+def _restore_state(folder: Path, policy: Policy, dataset: Dataset) -> tuple[Trained | None, Any, str]:
+    """Return the run and the state that a saved policy was taken from, or the reason why there is none."""
+    home = home_of(folder)
+    if home is None or "members" in read_json(home / CONFIG):
+        return None, None, "this is a policy without a run's folder around it, so it has no critics"
+    trained = Trained.of(Run(home), dataset)
+    seed, step = policy.info.get("seed"), policy.info.get("step")
+    if step not in trained.checkpoint_steps() or seed not in trained.run.seeds:
+        return trained, None, f"the run keeps no checkpoint of step {step}, so its critics are unknown"
+    state = tree_index(trained.states([step])[step], trained.run.seeds.index(seed))
+    return trained, state, ""

@@ -1,0 +1,257 @@
+"""The checks of the trust report. Each compares a policy or its critics with the logs, and words the result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from aspc import theory
+from aspc.assessment import trust_measures
+from aspc.assessment.inspected_policy import InspectedPolicy
+from aspc.assessment.ranking import value_bounds
+from aspc.assessment.returns import MISSING_TOLERANCE, returns_to_go
+from aspc.training.compiled_loop import Loop
+from aspc.training.prepared_data import prepared_rewards
+
+Level = Literal["good", "look", "worry", "unknown"]
+
+NEIGHBORS = 10
+MAX_REFERENCES = 50_000  # logged states among which neighbours are searched
+THEORY_BATCHES = 16
+MIN_RETURNS = 10  # complete logged returns that a comparison with Q needs
+
+# Upper limits of "good" and of "look". They are rules of thumb; docs/trust.md explains each quantity.
+FAR_STATES = (0.20, 0.50)  # fraction of states where the policy is farther from the data than 95 % of the data is
+BIAS = (1.0, 3.0)  # of Q, in standard deviations of the logged returns
+IMPOSSIBLE = (0.001, 0.05)  # fraction of Q(s, π(s)) above the value of any policy
+DISAGREEMENT = (0.5, 1.0)  # of the critics at π(s) in 95 % of the states, in standard deviations of Q over states
+SATURATION = (0.10, 0.40)  # fraction of the policy's actions at a bound minus that of the data's
+
+
+@dataclass(frozen=True)
+class TrustCheck:
+    """The result of one check: its level of concern, its topic and a sentence."""
+
+    level: Level
+    topic: str
+    text: str
+
+
+@dataclass(frozen=True, eq=False)
+class Measurement:
+    """A check with the numbers and arrays behind it."""
+
+    check: TrustCheck
+    numbers: dict[str, Any] = field(default_factory=dict)
+    arrays: dict[str, np.ndarray] = field(default_factory=dict)
+
+
+def grade(value: float, limits: tuple[float, float]) -> Level:
+    """Return the level of concern of a value."""
+    return "good" if value <= limits[0] else "look" if value <= limits[1] else "worry"
+
+
+def highest_level(levels: list[Level]) -> Level:
+    """Return the level of most concern."""
+    return max(levels, key=("good", "look", "worry").index)
+
+
+def check_distance(inspected: InspectedPolicy) -> Measurement:
+    """Compare the policy's actions with those logged in similar states."""
+    topic, data = "distance from the data", inspected.dataset
+    rng = np.random.default_rng(1)
+    references = np.sort(rng.choice(len(data), min(MAX_REFERENCES, len(data)), replace=False))
+    if len(references) < 2:
+        return Measurement(TrustCheck("unknown", "distance", "A single row of data has no neighbour to compare with."))
+    scale = data.observations.std(0, dtype=np.float64) + 1e-6
+    queries, points = (data.observations[rows] / scale for rows in (inspected.rows, references))
+    found, state_distances = trust_measures.nearest_neighbors(
+        queries, points, NEIGHBORS, ids=(inspected.rows, references)
+    )
+    neighbors = data.scale_actions(data.actions[references])[found]
+    policy = trust_measures.nearest_action_distances(inspected.actions, neighbors)
+    logged = trust_measures.nearest_action_distances(inspected.logged_actions, neighbors)
+    far = trust_measures.fraction_beyond(policy.total, logged.total)
+    ratio = float(np.median(policy.total) / max(np.median(logged.total), 1e-9))
+    to_logged = np.linalg.norm(inspected.actions - inspected.logged_actions, axis=1)
+    numbers = {
+        "share_far": far,
+        "policy": trust_measures.summarize(policy.total),
+        "data": trust_measures.summarize(logged.total),
+        "policy_by_dimension": policy.by_dimension.mean(0).tolist(),
+        "data_by_dimension": logged.by_dimension.mean(0).tolist(),
+        "to_logged_action": trust_measures.summarize(to_logged),
+        "state_distance": trust_measures.summarize(state_distances[:, -1]),
+    }
+    text = (
+        f"In {100 * far:.0f} % of the states the policy acts farther from the data than 95 % of the logged actions are "
+        f"from each other (5 % is like the data). Its median distance is {ratio:.2g} times the data's own."
+    )
+    arrays = {"policy_distance": policy.total, "data_distance": logged.total}
+    arrays |= {"policy_by_dimension": policy.by_dimension, "data_by_dimension": logged.by_dimension}
+    return Measurement(TrustCheck(grade(far, FAR_STATES), topic, text), numbers, arrays)
+
+
+def check_saturation(inspected: InspectedPolicy) -> Measurement:
+    """Compare how often the policy and the data act at a bound."""
+    policy = trust_measures.saturation(inspected.actions)
+    data = trust_measures.saturation(inspected.logged_actions)
+    excess = policy - data
+    d = int(excess.argmax())
+    text = (
+        f"Dimension {d} is at a bound in {100 * policy[d]:.0f} % of the states, in the data in {100 * data[d]:.0f} %."
+        if excess[d] > 0
+        else "The policy reaches no bound more often than the data does."
+    )
+    check = TrustCheck(grade(float(excess[d]), SATURATION), "saturation", text)
+    numbers = {"policy": policy.tolist(), "data": data.tolist()}
+    return Measurement(check, numbers, {"policy_saturation": policy, "data_saturation": data})
+
+
+def check_values(inspected: InspectedPolicy) -> Measurement:
+    """Compare Q with the logged returns and with the range of possible values."""
+    topic, critics = "over-estimation", inspected.critics
+    if critics is None or inspected.trained is None:
+        return Measurement(TrustCheck("unknown", topic, inspected.missing_critics_reason))
+    algorithm, data = inspected.trained.algorithm, inspected.dataset
+    discount = algorithm.discount
+    rewards = prepared_rewards(data, algorithm)
+    to_go = returns_to_go(data, discount, rewards)
+    is_complete = to_go.is_complete[inspected.rows]
+    bounds = value_bounds(rewards, bool(data.terminals.any()), discount)
+    q_policy = critics(inspected.observations, inspected.actions).mean(0)
+    too_low, impossible = trust_measures.fractions_outside(q_policy, bounds)
+    numbers: dict[str, Any] = {
+        "discount": discount,
+        "q_of_policy": trust_measures.summarize(q_policy),
+        "attainable": list(bounds),
+        "impossible": impossible,
+        "too_low": too_low,
+        "states_with_return": int(is_complete.sum()),
+        "missing_tolerated": MISSING_TOLERANCE,
+    }
+    range_text = f"{100 * impossible:.1f} % of Q(s, π(s)) is above what the logged rewards allow"
+    levels = [grade(impossible, IMPOSSIBLE)]
+    if too_low > IMPOSSIBLE[0]:  # critics start near 0, so with positive rewards they rise from below
+        range_text += f" and {100 * too_low:.1f} % is below: Q has not settled, so train longer"
+        levels.append("look")
+    if is_complete.sum() < MIN_RETURNS:
+        text = f"{range_text}. All logged episodes are truncated too early to compare Q with returns."
+        return Measurement(TrustCheck(highest_level(levels), topic, text), numbers, {"q_policy": q_policy})
+    q = critics(inspected.observations, inspected.logged_actions).mean(0)[is_complete]
+    returns = to_go.returns[inspected.rows[is_complete]]
+    found = trust_measures.measure_calibration(q, returns)
+    numbers |= {name: float(value) for name, value in found._asdict().items()}
+    bias = found.bias_in_stds if np.isfinite(found.bias_in_stds) else found.bias
+    # Under-estimation deserves a look, but never an alarm.
+    levels.append(grade(bias, BIAS) if bias > 0 else grade(-bias, (BIAS[0], np.inf)))
+    text = (
+        f"Q of logged actions is {found.mean_q:.4g} on average, the logged return {found.mean_return:.4g} "
+        f"({found.bias_in_stds:+.2g} standard deviations), with correlation {found.correlation:.2f}. "
+        f"{range_text}. Q is the value of the learned policy, so a better policy has a somewhat higher Q."
+    )
+    check = TrustCheck(highest_level(levels), topic, text)
+    return Measurement(check, numbers, {"q": q, "returns": returns, "q_policy": q_policy})
+
+
+def check_disagreement(inspected: InspectedPolicy) -> Measurement:
+    """Measure how far the critics differ at the policy's actions."""
+    topic, critics = "disagreement of the critics", inspected.critics
+    if critics is None:
+        return Measurement(TrustCheck("unknown", topic, inspected.missing_critics_reason))
+    at_policy = critics(inspected.observations, inspected.actions)
+    at_data = critics(inspected.observations, inspected.logged_actions)
+    if len(at_policy) < 2:
+        return Measurement(TrustCheck("unknown", topic, "The run has a single critic."))
+    spread, spread_at_data = trust_measures.critic_std(at_policy), trust_measures.critic_std(at_data)
+    scale = float(at_policy.mean(0).std()) or 1.0
+    relative = float(np.quantile(spread, 0.95)) / scale
+    starts, _ = inspected.dataset.episode_bounds
+    worst = []
+    for i in trust_measures.largest_indices(spread):
+        row = int(inspected.rows[i])
+        episode = int(np.searchsorted(starts, row, side="right")) - 1
+        worst.append(
+            {
+                "row": row,
+                "episode": episode,
+                "step": row - int(starts[episode]),
+                "spread": float(spread[i]),
+                "q": float(at_policy[:, i].mean()),
+            }
+        )
+    numbers = {
+        "at_policy": trust_measures.summarize(spread),
+        "at_data": trust_measures.summarize(spread_at_data),
+        "std_of_q": scale,
+        "relative": relative,
+        "worst": worst,
+    }
+    text = (
+        f"In 95 % of the states the critics differ by at most {relative:.2g} standard deviations of Q at the policy's "
+        f"action (median {np.median(spread):.3g}; at logged actions {np.median(spread_at_data):.3g})."
+    )
+    return Measurement(TrustCheck(grade(relative, DISAGREEMENT), topic, text), numbers, {"spread": spread})
+
+
+def check_theory(inspected: InspectedPolicy) -> Measurement:
+    """Evaluate the paper's bounds on batches of the data (docs/theory.md), at the run's last step."""
+    topic = "theory"
+    if inspected.trained is not None and not theory.can_monitor(inspected.trained.algorithm):
+        return Measurement(TrustCheck("unknown", topic, "This algorithm has no constraint with a scale to monitor."))
+    columns = recorded_theory(inspected) if inspected.state is None else evaluate_theory(inspected)
+    if not columns:
+        return Measurement(TrustCheck("unknown", topic, f"Not computed: {inspected.missing_state_reason}."))
+    numbers = {name: float(np.median(column)) for name, column in columns.items()}
+    delta_q, kappa = numbers["theory_delta_q"], numbers.get("theory_kappa_star")
+    if kappa is None:
+        text = f"An inner step changes Q by {delta_q:.3g} on the data. The policy is stochastic, so κ* is undefined."
+        return Measurement(TrustCheck("good" if delta_q >= 0 else "look", topic, text), numbers)
+    text = (
+        f"An inner step changes Q by {delta_q:.3g} on the data. Theorem 1's condition holds for κ up to "
+        f"κ* = {kappa:.2g}. It is void if L_P is infinite, as in deterministic environments."
+        if kappa > 0
+        else f"An inner step lowers Q on the data by {-delta_q:.3g}, so Theorem 1's condition holds for no κ. Near the "
+        "end of training this is common and not an alarm on its own."
+    )
+    return Measurement(TrustCheck("good" if kappa > 0 else "look", topic, text), numbers)
+
+
+def recorded_theory(inspected: InspectedPolicy) -> dict[str, np.ndarray]:
+    """Return the last values that training has logged (--monitor-every); empty if there are none."""
+    metrics = {} if inspected.trained is None else inspected.trained.run.metrics
+    names = [name for name in metrics if name.startswith("theory_")]
+    is_own = metrics["seed"] == inspected.seed if names else np.zeros(0, bool)
+    columns = {name: metrics[name][is_own & np.isfinite(metrics[name])][-THEORY_BATCHES:] for name in names}
+    return {name: column for name, column in columns.items() if len(column)}
+
+
+def evaluate_theory(inspected: InspectedPolicy) -> dict[str, np.ndarray]:
+    """Evaluate the monitor's columns on several batches."""
+    trained = inspected.trained
+    assert trained is not None
+    prepared = trained.prepared
+    loop = Loop(trained.algorithm, prepared.spec, prepared.layout, vectorise=False)
+    runs = trained.initial_runs()
+    index = jnp.asarray([trained.run.seeds.index(inspected.seed)])
+    source = jax.tree.map(lambda leaf: leaf[index], runs.source)
+    runs = runs._replace(state=None, key=runs.key[index], source=source)
+    state = jax.tree.map(lambda leaf: leaf[None], inspected.state)
+    table = jnp.asarray(prepared.rows)
+    rows = [loop.theory_metrics(state, runs, table, jnp.asarray(i)) for i in range(THEORY_BATCHES)]
+    return {name: np.asarray([float(row[name][0]) for row in rows]) for name in rows[0]}
+
+
+# Names as in the JSON output.
+CHECKS: dict[str, Callable[[InspectedPolicy], Measurement]] = {
+    "distance": check_distance,
+    "saturated": check_saturation,
+    "values": check_values,
+    "disagreeing": check_disagreement,
+    "theory": check_theory,
+}
