@@ -1,4 +1,4 @@
-"""An exported policy acts as the policy does, wherever it goes."""
+"""Exported policies act like the original, in every format."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from aspc.__main__ import main
 from aspc.algorithms.iql import IQL
 from aspc.algorithms.rebrac import ReBRAC
 from aspc.errors import AspcError
-from aspc.export import contents, export, load_stablehlo, metadata
+from aspc.export import export, load_stablehlo, metadata, render_files
 from aspc.export.onnx import Graph
 from aspc.policy import Policy
 from aspc.policy_kinds import denoise, mlp
@@ -30,7 +30,7 @@ from policies import narrow, policy_named, policy_of
 
 ROWS, PARTS = 10_000, 5
 KINDS = ("td3_bc", "fql", "diffusion_ql")
-MOST_CALLS = 40  # functions called for one action of a small network: what its 100 µs go into
+MAX_CALLS = 40  # function calls for one action of a small network
 VARIANTS = {"rebrac with LayerNorm": ReBRAC(actor_layer_norm=True), "deterministic iql": IQL(deterministic=True)}
 
 
@@ -40,20 +40,20 @@ def policy(name: str) -> Policy:
 
 
 def inputs_of(policy: Policy, rows: int, seed: int = 1) -> dict[str, np.ndarray]:
-    """Random observations, and the noise that `policy.act(…, 5)` draws."""
+    """Return random observations, and the noise that `policy.act(…, 5)` draws."""
     observations = np.random.default_rng(seed).normal(0, 2, (rows, policy.observation_size)).astype(np.float32)
     rng = np.random.default_rng(5)
     return {"observations": observations} | {name: d.sample(rng, rows) for name, d in policy.noise().items()}
 
 
 def python(*words: str) -> subprocess.CompletedProcess[str]:
-    """A program in a fresh process with one thread."""
+    """Run Python in a new process with one thread."""
     env = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     return subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False, env=env, timeout=600)
 
 
 def clear_choices(policy: Policy, inputs: dict[str, np.ndarray]) -> np.ndarray:
-    """Rows where the best candidate leads by more than rounding errors: only there is the choice determined."""
+    """Return the rows where the best candidate leads by more than rounding errors, so that the choice is determined."""
     if policy.kind != "diffusion":
         return np.ones(len(inputs["observations"]), bool)
     states = ((inputs["observations"] - policy.observation_mean) / policy.observation_std)[:, None]
@@ -75,27 +75,27 @@ def session_of(model: bytes) -> Any:
 
 
 @pytest.mark.parametrize("name", [*algorithms.names(), *VARIANTS])
-def test_onnx_runtime_acts_as_the_policy_does(name: str) -> None:
-    """In parts: a batch of 10,000 with several candidates each takes much memory."""
+def test_onnx_runtime_acts_like_the_policy(name: str) -> None:
+    """Split into parts, because a batch of 10,000 with several candidates each takes much memory."""
     pytest.importorskip("onnx", reason="the extra `onnx` is not installed")
     ours = policy(name)
-    if ours.kind == "diffusion":  # fewer candidates, for the sake of time; all 50 of them are in the next test
+    if ours.kind == "diffusion":  # fewer candidates to save time; the next test uses all 50
         ours = replace(ours, settings={**ours.settings, "candidates": 8})
-    session = session_of(contents(ours, "onnx")[""])
+    session = session_of(render_files(ours, "onnx")[""])
     for part in range(PARTS):
         inputs = inputs_of(ours, ROWS // PARTS, seed=part)
         (actions,) = session.run(["actions"], inputs)
         expected = ours.act(inputs["observations"], 5)
-        assert np.ptp(expected, axis=0).min() > 0.2  # the policy does something
+        assert np.ptp(expected, axis=0).min() > 0.2  # the policy is not constant
         clear = clear_choices(ours, inputs)
         np.testing.assert_allclose(actions[clear], expected[clear], atol=1e-5)
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_onnx_takes_any_batch_and_says_what_it_is(name: str) -> None:
+def test_onnx_accepts_any_batch_size_and_has_metadata(name: str) -> None:
     onnx = pytest.importorskip("onnx", reason="the extra `onnx` is not installed")
     ours = policy(name)
-    raw = contents(ours, "onnx")[""]
+    raw = render_files(ours, "onnx")[""]
     model = onnx.load_from_string(raw)
     onnx.checker.check_model(model, full_check=True)
     session = session_of(raw)
@@ -103,23 +103,23 @@ def test_onnx_takes_any_batch_and_says_what_it_is(name: str) -> None:
         inputs = inputs_of(ours, rows)
         (actions,) = session.run(None, inputs)
         np.testing.assert_allclose(actions, ours.act(inputs["observations"], 5), atol=1e-5)
-    said = {p.key: p.value for p in model.metadata_props}
-    assert (said["algo"], said["dataset"], said["step"], said["seed"]) == (name, "random", "7", "3")
-    assert json.loads(said["versions"]) == {"aspc": "0"}
-    assert (said["observation_size"], said["action_size"]) == ("5", "3")
+    found = {p.key: p.value for p in model.metadata_props}
+    assert (found["algo"], found["dataset"], found["step"], found["seed"]) == (name, "random", "7", "3")
+    assert json.loads(found["versions"]) == {"aspc": "0"}
+    assert (found["observation_size"], found["action_size"]) == ("5", "3")
     shapes = {i.name: i.shape for i in session.get_inputs()}
     assert shapes.pop("observations") == ["batch", 5]
-    assert shapes == {key: noise["shape"] for key, noise in json.loads(said["noise"]).items()}
+    assert shapes == {key: noise["shape"] for key, noise in json.loads(found["noise"]).items()}
 
 
-def test_a_symbol_refuses_what_a_graph_cannot_say() -> None:
+def test_symbol_rejects_unsupported_indexing() -> None:
     onnx = pytest.importorskip("onnx", reason="the extra `onnx` is not installed")
     symbol = Graph(onnx).input("x", (None, 3))
     with pytest.raises(TypeError, match="cannot be indexed"):
         symbol[1:2]
 
 
-def test_onnx_that_is_not_installed_is_one_line(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+def test_missing_onnx_gives_one_line(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
     saved = policy("td3_bc").save(tmp_path / "policy")
     monkeypatch.setitem(sys.modules, "onnx", None)
     assert main(["export", str(saved), "--format", "onnx"]) == 2
@@ -139,7 +139,7 @@ np.savez(sys.argv[3], many=many, one=one, size=act.metadata["action_size"])
 """
 
 
-def test_stablehlo_in_a_fresh_process(tmp_path: Path) -> None:
+def test_stablehlo_in_a_new_process(tmp_path: Path) -> None:
     ours = policy("td3_bc")
     inputs = inputs_of(ours, 300)
     np.savez(tmp_path / "in.npz", **inputs)
@@ -153,7 +153,7 @@ def test_stablehlo_in_a_fresh_process(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", KINDS[1:])
-def test_stablehlo_of_policies_that_sample(tmp_path: Path, name: str) -> None:
+def test_stablehlo_of_stochastic_policies(tmp_path: Path, name: str) -> None:
     ours = policy(name)
     act = load_stablehlo(export(ours.save(tmp_path / "policy"), "stablehlo"))
     inputs = inputs_of(ours, 200)
@@ -163,10 +163,10 @@ def test_stablehlo_of_policies_that_sample(tmp_path: Path, name: str) -> None:
     assert act.metadata == json.loads(json.dumps(metadata(ours)))
 
 
-def test_a_damaged_stablehlo_file_is_one_sentence(tmp_path: Path) -> None:
+def test_damaged_stablehlo_file_gives_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"PK nothing")
     for path in (tmp_path / "x", tmp_path / "y"):
-        with pytest.raises(AspcError, match=r"export the policy again|no file"):
+        with pytest.raises(AspcError, match=r"Export the policy again|does not exist"):
             load_stablehlo(path)
 
 
@@ -188,8 +188,8 @@ np.savez(sys.argv[2], many=many, one=one, foreign=sorted(foreign), calls=sum(cal
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_the_numpy_folder_needs_numpy_alone(tmp_path: Path, name: str) -> None:
-    """Isolated mode: no path and no variable of ours leads anywhere else."""
+def test_numpy_folder_needs_only_numpy(tmp_path: Path, name: str) -> None:
+    """Isolated mode ignores the paths and variables of this environment."""
     ours = policy(name)
     folder = export(ours.save(tmp_path / "policy"), "numpy", tmp_path / "out")
     assert {f.name for f in folder.iterdir()} == {"policy.py", "weights.npz"}
@@ -202,20 +202,20 @@ def test_the_numpy_folder_needs_numpy_alone(tmp_path: Path, name: str) -> None:
         np.testing.assert_array_equal(out["many"], ours.act(inputs["observations"], 5))
         np.testing.assert_array_equal(out["one"], ours.act(inputs["observations"][0], 5))
         assert out["foreign"].size == 0
-        if ours.kind == "deterministic":  # how long that takes is measured by benchmarks/policy_latency.py
-            assert 5 < out["calls"] <= MOST_CALLS
+        if ours.kind == "deterministic":  # benchmarks/policy_latency.py measures the time
+            assert 5 < out["calls"] <= MAX_CALLS
 
 
-def test_the_numpy_module_is_a_program_too(tmp_path: Path) -> None:
+def test_numpy_module_is_a_program(tmp_path: Path) -> None:
     ours = policy("td3_bc")
     folder = export(ours.save(tmp_path / "policy"), "numpy")
     observation = ["0.5", "-1", "2", "0", "0.25"]
-    said = python(str(folder / "policy.py"), *observation)
-    np.testing.assert_allclose(np.array(said.stdout.split(), float), ours.act(np.array(observation, float)), rtol=1e-6)
-    assert "takes observations of 5 numbers" in python(str(folder / "policy.py"), "1").stderr
+    done = python(str(folder / "policy.py"), *observation)
+    np.testing.assert_allclose(np.array(done.stdout.split(), float), ours.act(np.array(observation, float)), rtol=1e-6)
+    assert "takes observations of shape [5]" in python(str(folder / "policy.py"), "1").stderr
 
 
-def test_a_loaded_policy_acts_without_jax_and_in_few_calls(tmp_path: Path) -> None:
+def test_loaded_policy_acts_without_jax_and_with_few_calls(tmp_path: Path) -> None:
     saved = policy_of(algorithms.default("td3_bc"), 17, 6).save(tmp_path)
     script = """
 import sys, numpy as np, aspc
@@ -226,13 +226,13 @@ sys.setprofile(None)
 assert not [name for name in sys.modules if name.partition(".")[0] in ("jax", "jaxlib")]
 print(sum(calls))
 """
-    assert 5 < int(python("-c", script, str(saved)).stdout) <= MOST_CALLS
+    assert 5 < int(python("-c", script, str(saved)).stdout) <= MAX_CALLS
 
 
 # -- observations by name --------------------------------------------------------------------------------------
 
 
-def test_exports_take_the_logs_columns_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exports_accept_named_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = ["T0", "T1", "T2", "T3", "T4"]
     ours = policy("td3_bc")
     saved = replace(ours, info={**ours.info, "observation_names": names}).save(tmp_path / "policy")
@@ -249,14 +249,14 @@ def test_exports_take_the_logs_columns_by_name(tmp_path: Path, monkeypatch: pyte
             np.testing.assert_allclose(acts(one), expected[0], atol=1e-5)
             np.testing.assert_allclose(acts(many), expected, atol=1e-5)
         for wrong in (table.rename(columns=str.lower), table.iloc[0].drop("T0")):
-            with pytest.raises(refused, match=r"lacks 'T0'; this policy takes T0, .*, or an array in this order"):
+            with pytest.raises(refused, match=r"lacks 'T0'\. This policy takes T0, .*, or an array in this order"):
                 acts(wrong)
 
 
 # -- files -----------------------------------------------------------------------------------------------------
 
 
-def test_the_command_picks_a_seed_and_keeps_what_is_there(tmp_path: Path, capsys: Any) -> None:
+def test_command_selects_a_seed_and_keeps_existing_files(tmp_path: Path, capsys: Any) -> None:
     for seed, name in ((0, "td3_bc"), (4, "iql")):
         policy(name).save(tmp_path / "policy" / f"seed{seed}")
     assert main(["export", str(tmp_path), "--format", "numpy", "--seed", "4"]) == 0
@@ -264,20 +264,20 @@ def test_the_command_picks_a_seed_and_keeps_what_is_there(tmp_path: Path, capsys
     assert str(folder) in capsys.readouterr().out
     before = {f.name: f.read_bytes() for f in folder.iterdir()}
     assert main(["export", str(tmp_path), "--format", "numpy", "--seed", "0", "--out", str(folder)]) == 2
-    assert "exists already; choose another --out, or replace it with --force" in capsys.readouterr().err
+    assert "already exists. Choose another --out, or replace it with --force" in capsys.readouterr().err
     assert {f.name: f.read_bytes() for f in folder.iterdir()} == before
     assert main(["export", str(tmp_path), "--format", "numpy", "--seed", "0", "--out", str(folder), "--force"]) == 0
     assert (folder / "weights.npz").read_bytes() != before["weights.npz"]
     assert sorted(f.name for f in folder.parent.iterdir()) == ["numpy", "policy.json", "weights.safetensors"]
 
 
-def test_force_never_replaces_a_folder_by_a_file(tmp_path: Path) -> None:
+def test_force_never_replaces_foreign_folders(tmp_path: Path) -> None:
     saved = policy("td3_bc").save(tmp_path / "policy")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.txt").write_text("keep")
-    with pytest.raises(AspcError, match="not replaced"):
+    with pytest.raises(AspcError, match="will not be replaced"):
         export(saved, "stablehlo", tmp_path / "mine", force=True)
-    with pytest.raises(AspcError, match="not replaced"):
+    with pytest.raises(AspcError, match="will not be replaced"):
         export(saved, "numpy", tmp_path / "mine", force=True)
     (tmp_path / "file").write_text("keep")
     with pytest.raises(AspcError, match="cannot be written"):
@@ -287,8 +287,8 @@ def test_force_never_replaces_a_folder_by_a_file(tmp_path: Path) -> None:
 # -- the container ---------------------------------------------------------------------------------------------
 
 
-def test_the_dockerfile_copies_what_is_there_and_is_not_root() -> None:
-    """No container can be built in a test; what can go wrong by renaming a file or an extra can be seen."""
+def test_dockerfile_copies_existing_files_and_is_not_root() -> None:
+    """Catch renamed files and extras, since a test cannot build the container."""
     root = Path(__file__).parents[1]
     lines = (root / "Dockerfile").read_text().splitlines()
     copied = [word for line in lines if line.startswith("COPY ") for word in line.split()[1:-1]]

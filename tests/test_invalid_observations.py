@@ -1,4 +1,4 @@
-"""Observations with NaN, infinity, None or masked entries: an error by default, never a silent NaN action."""
+"""Observations with NaN, infinite, None or masked entries raise by default and never give a silent NaN action."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ INVALID = {
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("what", INVALID)
-def test_an_invalid_observation_raises_by_default(kind: str, what: str) -> None:
+def test_invalid_observation_raises_by_default(kind: str, what: str) -> None:
     policy = policy_named(kind)
-    with pytest.raises(AspcError, match=r"^observation\[2\] is -?(nan|inf); correct it, or choose on_invalid='hold'"):
+    with pytest.raises(AspcError, match=r"^observation\[2\] is -?(nan|inf)\. Correct it, or choose on_invalid='hold'"):
         policy.act(INVALID[what])
     assert np.isfinite(policy.act(VALID)).all()
 
 
-def test_the_entry_is_named() -> None:
+def test_error_names_the_entry() -> None:
     policy = policy_named("td3_bc")
     batch = np.tile(VALID, (4, 1))
     batch[3, 1] = np.nan
@@ -58,15 +58,15 @@ def test_the_entry_is_named() -> None:
         policy.act({**table.iloc[0], "flow": None})
     with pytest.raises(AspcError, match=r"^observation\[2\] \('flow'\) is nan"):
         policy.act({**table.iloc[0], "flow": np.ma.masked_array(3.0, mask=True)})
-    policy.info["observation_names"] = ["T0"]  # of a damaged file
+    policy.info["observation_names"] = ["T0"]  # as in a damaged file
     with pytest.raises(AspcError, match=r"^observations\[3, 1\] is nan"):
         policy.act(batch)
     policy.info["observation_names"] = list(table)
-    with pytest.raises(AspcError, match="is not made of numbers"):
+    with pytest.raises(AspcError, match="is not numeric"):
         policy.act({**table.iloc[0], "flow": "open"})
 
 
-def test_masks_are_not_lost_in_lists_of_rows() -> None:
+def test_masks_survive_in_lists_of_rows() -> None:
     policy = policy_named("td3_bc")
     rows = [np.ma.masked_array(VALID, mask=[False] * 5), np.ma.masked_array(VALID, mask=[0, 0, 0, 0, 1])]
     with pytest.raises(AspcError, match=r"^observations\[1, 4\] is nan"):
@@ -76,20 +76,20 @@ def test_masks_are_not_lost_in_lists_of_rows() -> None:
 
 def test_hold_repeats_the_last_valid_action() -> None:
     policy = policy_named("td3_bc").with_on_invalid("hold")
-    with pytest.raises(AspcError, match="there is no action to hold yet; start with a valid observation"):
+    with pytest.raises(AspcError, match=r"there is no action to hold yet\. Start with a valid observation"):
         policy.act(INVALID["nan"])
     first = policy.act(VALID)
     given = first.copy()
-    first[:] = 99.0  # what the caller does to an action does not change what is held
+    first[:] = 99.0  # changing a returned action does not change the held one
     for what in INVALID.values():
         np.testing.assert_array_equal(policy.act(what), given)
     other = policy.act(-VALID)
     np.testing.assert_array_equal(policy.act(INVALID["inf"]), other)
     with pytest.raises(AspcError, match="no action to hold yet"):
-        policy.with_on_invalid("hold").act(INVALID["nan"])  # a copy has a memory of its own
+        policy.with_on_invalid("hold").act(INVALID["nan"])  # a copy has its own memory
 
 
-def test_hold_in_a_batch_is_by_row() -> None:
+def test_hold_in_a_batch_is_per_row() -> None:
     policy = policy_named("td3_bc")
     batch = np.stack([VALID, -VALID, 2 * VALID])
     before = policy.act(batch, on_invalid="hold")
@@ -105,7 +105,7 @@ def test_hold_in_a_batch_is_by_row() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_nan_gives_a_nan_action_and_leaves_other_rows_alone(kind: str) -> None:
+def test_nan_mode_affects_only_invalid_rows(kind: str) -> None:
     policy = policy_named(kind).with_on_invalid("nan")
     for what in INVALID.values():
         assert np.isnan(policy.act(what)).all()
@@ -116,8 +116,8 @@ def test_nan_gives_a_nan_action_and_leaves_other_rows_alone(kind: str) -> None:
     np.testing.assert_array_equal(actions[[0, 2]], without[[0, 2]])
 
 
-def test_the_choice_is_recorded_in_the_file(tmp_path: Path) -> None:
-    assert load_policy(FORMATS / "format1" / "deterministic").on_invalid == "raise"  # of a version that had no choice
+def test_on_invalid_is_saved(tmp_path: Path) -> None:
+    assert load_policy(FORMATS / "format1" / "deterministic").on_invalid == "raise"  # saved before the setting existed
     saved = policy_named("td3_bc").with_on_invalid("hold").save(tmp_path / "policy")
     assert json.loads((saved / "policy.json").read_text())["on_invalid"] == "hold"
     policy = load_policy(saved)
@@ -129,7 +129,7 @@ def test_the_choice_is_recorded_in_the_file(tmp_path: Path) -> None:
         with pytest.raises(AspcError, match="damaged"):
             load_policy(change_header(saved, on_invalid=wrong))
     for call in (lambda: policy.act(VALID, on_invalid="ignore"), lambda: policy.with_on_invalid("ignore")):
-        with pytest.raises(AspcError, match="on_invalid is one of raise, hold, nan, not 'ignore'"):
+        with pytest.raises(AspcError, match="on_invalid must be one of raise, hold, nan, not 'ignore'"):
             call()
 
 
@@ -154,7 +154,7 @@ def check_modes(act: Callable[..., np.ndarray], error: type[Exception]) -> None:
     assert np.isnan(act(INVALID["inf"], on_invalid="nan")).all()
 
 
-def test_the_numpy_export_obeys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_numpy_export_follows_on_invalid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     saved = policy_named("td3_bc").save(tmp_path / "policy")
     module = exported_module(export(saved, "numpy"), monkeypatch)
     assert module.METADATA["on_invalid"] == "raise"
@@ -167,7 +167,7 @@ def test_the_numpy_export_obeys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert np.isnan(module.act(INVALID["nan"])).all()
 
 
-def test_the_stablehlo_export_obeys(tmp_path: Path) -> None:
+def test_stablehlo_export_follows_on_invalid(tmp_path: Path) -> None:
     saved = policy_named("td3_bc").save(tmp_path / "policy")
     act = load_stablehlo(export(saved, "stablehlo"))
     assert act.metadata["on_invalid"] == "raise"
@@ -177,8 +177,8 @@ def test_the_stablehlo_export_obeys(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_programs_by_themselves_return_nan(kind: str, tmp_path: Path) -> None:
-    """ONNX Runtime and XLA: neither lets an infinity saturate into a plausible action."""
+def test_exported_programs_return_nan(kind: str, tmp_path: Path) -> None:
+    """Neither ONNX Runtime nor XLA saturates an infinity into a plausible action."""
     import zipfile
 
     from jax import export as jax_export
@@ -222,7 +222,7 @@ gym.register("AspcTestFailing-v0", entry_point="test_invalid_observations:Failin
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_environment_that_returns_nan_is_named(kind: str) -> None:
+def test_environment_that_returns_nan_is_named(kind: str) -> None:
     policy = policy_named(kind, obs=4, act=2).with_on_invalid("hold")  # a rollout never holds
     with pytest.raises(
         AspcError, match=r"Failing returned nan as entry 1 of an observation \(episode of seed 7, after 3"
@@ -230,7 +230,7 @@ def test_an_environment_that_returns_nan_is_named(kind: str) -> None:
         rollouts("Failing", policy, [7], {"Failing": [Failing()]})
 
 
-def test_a_worker_says_so_too() -> None:
+def test_worker_names_it_too() -> None:
     policy = policy_named("td3_bc", obs=4, act=2)
     with Evaluator("test_invalid_observations:AspcTestFailing-v0", workers=1) as evaluator:
         pending = evaluator.evaluate(policy, [7])
@@ -238,7 +238,7 @@ def test_a_worker_says_so_too() -> None:
             pending.result()
 
 
-def test_policies_are_still_equal_in_a_copy() -> None:
+def test_with_on_invalid_changes_nothing_else() -> None:
     policy = policy_named("td3_bc")
     assert isinstance(policy.with_on_invalid("nan"), Policy)
     assert policy.with_on_invalid("nan").header() == {**policy.header(), "on_invalid": "nan"}

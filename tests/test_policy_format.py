@@ -1,4 +1,4 @@
-"""The policy's file: old ones load, newer ones say so, hostile ones are refused before they cost anything."""
+"""Policy files: old formats load, newer ones give a remedy, and hostile files are rejected cheaply."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KINDS = ("td3_bc", "fql", "diffusion_ql")
 
 
 def write(path: Path, header: dict[str, Any], body: bytes = b"") -> Path:
-    """A safetensors file by hand: header length, header, data."""
+    """Write a safetensors file by hand: header length, header, data."""
     text = json.dumps(header).encode()
     path.write_bytes(len(text).to_bytes(8, "little") + text + body)
     return path
@@ -37,7 +37,7 @@ def header_of(path: Path) -> dict[str, Any]:
 
 
 def change_header(path: Path, **changes: Any) -> Path:
-    """A saved policy whose own header has other values."""
+    """Replace values in the header of a saved policy."""
     raw = (path / WEIGHTS).read_bytes()
     header = header_of(path)
     own = json.loads(header["__metadata__"]["aspc"])
@@ -48,8 +48,8 @@ def change_header(path: Path, **changes: Any) -> Path:
 
 
 @pytest.mark.parametrize("kind", ["deterministic", "flow", "diffusion"])
-def test_a_policy_of_format_1_loads_and_acts_as_it_did(kind: str) -> None:
-    """The files were written when format 1 was new, with the actions that their policy took then."""
+def test_format_1_policies_load_and_act_as_recorded(kind: str) -> None:
+    """The files were written when format 1 was current, with the actions of their policy."""
     expected = json.loads((FORMATS / "format1" / kind / "actions.json").read_text())
     policy = load_policy(FORMATS / "format1" / kind)
     assert policy.kind == kind
@@ -57,7 +57,7 @@ def test_a_policy_of_format_1_loads_and_acts_as_it_did(kind: str) -> None:
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_what_is_saved_is_loaded(tmp_path: Path, name: str) -> None:
+def test_save_and_load_round_trip(tmp_path: Path, name: str) -> None:
     policy = policy_named(name)
     loaded = load_policy(policy.save(tmp_path / "policy"))
     assert loaded.header() == policy.header()
@@ -66,22 +66,22 @@ def test_what_is_saved_is_loaded(tmp_path: Path, name: str) -> None:
     assert json.loads((tmp_path / "policy" / "policy.json").read_text()) == json.loads(json.dumps(policy.header()))
 
 
-def test_a_newer_format_and_an_unknown_one_say_what_to_do(tmp_path: Path) -> None:
+def test_newer_and_unknown_formats_give_a_remedy(tmp_path: Path) -> None:
     saved = policy_named("td3_bc").save(tmp_path)
-    with pytest.raises(AspcError, match=r"made by a newer aspc.*update"):
+    with pytest.raises(AspcError, match=r"written by a newer aspc.*Update"):
         load_policy(change_header(saved, format=FORMAT_VERSION + 1))
-    with pytest.raises(AspcError, match=r"format '1'.*save the policy again"):
+    with pytest.raises(AspcError, match=r"format '1'.*Save the policy again"):
         load_policy(change_header(saved, format="1"))
     with pytest.raises(AspcError, match=r"kind 'magic'.*does not know"):
         load_policy(change_header(saved, format=1, kind="magic"))
 
 
-def test_a_small_file_that_claims_much_costs_nothing(tmp_path: Path) -> None:
+def test_small_file_with_huge_claimed_sizes_is_rejected_cheaply(tmp_path: Path) -> None:
     size = 4 * 5 * 10**12
     layer = {"dtype": "F32", "shape": [10**12, 5], "data_offsets": [0, size]}
     small = write(tmp_path / WEIGHTS, {"layers.0.weight": layer})
     assert small.stat().st_size < 200
-    empty = {"dtype": "F32", "shape": [10**12, 0], "data_offsets": [0, 0]}  # a claim that costs no byte is still one
+    empty = {"dtype": "F32", "shape": [10**12, 0], "data_offsets": [0, 0]}  # an empty array can claim a huge size too
     other = policy_named("td3_bc").save(tmp_path / "empty")
     raw = (other / WEIGHTS).read_bytes()
     header = header_of(other) | {"layers.0.weight": empty}
@@ -114,7 +114,7 @@ def test_a_small_file_that_claims_much_costs_nothing(tmp_path: Path) -> None:
         {"activation": ["relu"]},
     ],
 )
-def test_hostile_settings_are_refused(tmp_path: Path, settings: dict[str, Any]) -> None:
+def test_hostile_settings_are_rejected(tmp_path: Path, settings: dict[str, Any]) -> None:
     saved = policy_named("diffusion_ql").save(tmp_path)
     with pytest.raises(AspcError, match="damaged"):
         load_policy(change_header(saved, settings=settings))
@@ -133,15 +133,15 @@ def test_hostile_settings_are_refused(tmp_path: Path, settings: dict[str, Any]) 
         {"settings": {"layer_norm_eps": 0.0}},
     ],
 )
-def test_hostile_headers_are_refused(tmp_path: Path, change: dict[str, Any]) -> None:
+def test_hostile_headers_are_rejected(tmp_path: Path, change: dict[str, Any]) -> None:
     saved = policy_of(narrow(ReBRAC(actor_layer_norm=True))).save(tmp_path)
     load_policy(saved)
     with pytest.raises(AspcError, match="damaged"):
         load_policy(change_header(saved, **change))
 
 
-def test_arrays_that_would_blow_up_by_broadcasting_are_refused(tmp_path: Path) -> None:
-    """A bias [n, 1] would turn a row into a matrix; an ensemble would act many times."""
+def test_arrays_that_would_broadcast_are_rejected(tmp_path: Path) -> None:
+    """A bias [n, 1] would turn a row into a matrix; an ensemble would multiply the actions."""
     policy = policy_named("td3_bc")
     tall = policy.arrays["layers.0.bias"][:, None]
     members = {name: np.stack([array] * 2) for name, array in policy.arrays.items()}
@@ -157,7 +157,7 @@ def test_arrays_that_would_blow_up_by_broadcasting_are_refused(tmp_path: Path) -
             load_policy(tmp_path)
 
 
-def test_other_kinds_of_numbers_are_refused(tmp_path: Path) -> None:
+def test_other_dtypes_are_rejected(tmp_path: Path) -> None:
     saved = policy_named("td3_bc").save(tmp_path)
     raw = (saved / WEIGHTS).read_bytes()
     (saved / WEIGHTS).write_bytes(raw.replace(b'"F32"', b'"I32"'))
@@ -165,16 +165,16 @@ def test_other_kinds_of_numbers_are_refused(tmp_path: Path) -> None:
         load_policy(saved)
 
 
-def test_where_a_policy_is_found(tmp_path: Path) -> None:
+def test_find_policy(tmp_path: Path) -> None:
     for seed in (10, 2):
         policy_named("td3_bc").save(tmp_path / "policy" / f"seed{seed}")
     assert find_policy(tmp_path).name == "seed2"
     assert find_policy(tmp_path, 2) == find_policy(tmp_path / "policy" / "seed2") == tmp_path / "policy" / "seed2"
-    with pytest.raises(AspcError, match="no policy of seed 1; it has 2, 10"):
+    with pytest.raises(AspcError, match=r"no policy of seed 1\. Choose from 2, 10"):
         find_policy(tmp_path, 1)
     with pytest.raises(AspcError, match="There is no policy in"):
         load_policy(tmp_path / "nowhere")
-    (tmp_path / "config.json").write_text('{"seeds": [10, 2]}')  # the order in which they were given
+    (tmp_path / "config.json").write_text('{"seeds": [10, 2]}')  # the order of the config
     assert find_policy(tmp_path).name == "seed10"
     for damaged in ("", "[]", '{"seeds": 3}'):
         (tmp_path / "config.json").write_text(damaged)
@@ -186,7 +186,7 @@ def test_where_a_policy_is_found(tmp_path: Path) -> None:
         find_policy(cut)
 
 
-def test_a_policy_takes_the_logs_columns_by_name_and_is_one_line() -> None:
+def test_policy_accepts_named_columns_and_has_a_one_line_repr() -> None:
     names = [f"T{i}" for i in range(5)]
     policy = policy_named("td3_bc")
     named = dataclasses.replace(policy, info={**policy.info, "observation_names": names})
@@ -194,20 +194,20 @@ def test_a_policy_takes_the_logs_columns_by_name_and_is_one_line() -> None:
     table = pd.DataFrame({**{name: row[:, i] for i, name in reversed([*enumerate(names)])}, "more": 1.0})
     np.testing.assert_array_equal(named.act(table), policy.act(row))
     np.testing.assert_array_equal(named.act(dict(zip(names, row[0].tolist(), strict=True))), policy.act(row[0]))
-    np.testing.assert_array_equal(named.act(pd.DataFrame(row)), policy.act(row))  # without names: as they come
+    np.testing.assert_array_equal(named.act(pd.DataFrame(row)), policy.act(row))  # without names: in their own order
     np.testing.assert_array_equal(policy.act(pd.DataFrame(row, columns=names)), policy.act(row))
-    with pytest.raises(AspcError, match="lacks 'T3'; this policy takes T0, T1, T2, T3, T4"):
+    with pytest.raises(AspcError, match=r"lacks 'T3'\. This policy takes T0, T1, T2, T3, T4"):
         named.act(table.drop(columns="T3"))
-    with pytest.raises(AspcError, match="no names of columns; give an array"):
+    with pytest.raises(AspcError, match=r"no column names\. Pass an array"):
         policy.act({"T0": 1.0})
     np.testing.assert_array_equal(policy.act(pd.Series(row[0], index=names)), policy.act(row[0]))
     assert repr(policy) == (
-        "Policy(deterministic, 5 observation and 3 action numbers, algo td3_bc, dataset random, step 7, seed 3)"
+        "Policy(deterministic, 5 observation and 3 action dimensions, algo td3_bc, dataset random, step 7, seed 3)"
     )
 
 
-def test_rows_of_a_table_are_taken_by_name_too_and_foreign_names_are_refused() -> None:
-    names = ["T0", "T1", "index", "columns", "T4"]  # two of them are attributes of a table as well
+def test_table_rows_are_matched_by_name_and_unknown_names_are_rejected() -> None:
+    names = ["T0", "T1", "index", "columns", "T4"]  # two of them are attributes of a table
     policy = policy_named("td3_bc")
     named = dataclasses.replace(policy, info={**policy.info, "observation_names": names})
     row = np.random.default_rng(0).normal(size=(4, 5)).astype(np.float32)
@@ -229,7 +229,7 @@ def test_rows_of_a_table_are_taken_by_name_too_and_foreign_names_are_refused() -
     foreign = pd.DataFrame(row, columns=[name.upper() + "!" for name in names])
     levels = pd.DataFrame(row, columns=pd.MultiIndex.from_product([["a"], names]))
     for wrong in (foreign, foreign.iloc[0], [foreign.iloc[0]], next(foreign.itertuples(index=False)), levels):
-        with pytest.raises(AspcError, match="lacks 'T0'; this policy takes T0, T1, index, columns, T4, or an array"):
+        with pytest.raises(AspcError, match=r"lacks 'T0'\. This policy takes T0, T1, index, columns, T4, or an array"):
             named.act(wrong)
     with pytest.raises(AspcError, match="has 'T1' 2 times"):
         named.act(table[[*names, "T1"]])
@@ -242,15 +242,15 @@ def check_fuzz(folder: Path, name: str, cases: int) -> None:
     (folder / "whole.safetensors").write_bytes(whole)
     refused, crashed = fuzz(folder, ".safetensors", cases)
     assert crashed == []
-    assert cases / 2 < refused < cases  # else the damage does nothing, or the whole file is refused too
+    assert cases / 2 < refused < cases  # otherwise the damage has no effect, or intact files are rejected too
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_damaged_policies(tmp_path: Path, name: str) -> None:
+def test_damaged_policies_are_rejected(tmp_path: Path, name: str) -> None:
     check_fuzz(tmp_path, name, 150)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", KINDS)
-def test_ten_thousand_damaged_policies(tmp_path: Path, name: str) -> None:
+def test_ten_thousand_damaged_policies_are_rejected(tmp_path: Path, name: str) -> None:
     check_fuzz(tmp_path, name, 10_000)

@@ -1,11 +1,11 @@
-"""How each kind of policy acts: (arrays, settings, normalised observations, noise) → actions in ±1.
+"""The kinds of policies, each a function (arrays, settings, normalised observations, noise) → actions in ±1.
 
 The arrays are those that an algorithm's `policy(state)` exports: an MLP is `layers.0.weight` [in, out],
-`layers.0.bias`, … and, where it has LayerNorm, `norms.0.weight`, …, each with a prefix where there are several.
+`layers.0.bias`, … and, with LayerNorm, `norms.0.weight`, …, each with a prefix if there are several networks. This
+module has more than 400 lines because an exported NumPy policy carries it as a single file.
 
-This is the only place that says how a policy acts. With NumPy arrays it computes; with the arrays of another library
-(JAX), or with the symbols of an ONNX graph, the same lines write the program that `aspc export` leaves behind. So it
-needs nothing but NumPy, and a policy exported as NumPy carries this very file with it.
+With NumPy arrays the functions compute actions. With the arrays of another library (JAX) or the symbols of an ONNX
+graph, the same lines write the program that `aspc export` saves. The module therefore needs NumPy only.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ import numpy as np
 Arrays = Mapping[str, np.ndarray]
 Settings = Mapping[str, Any]
 
-LARGEST_SAMPLE = 10_000_000  # numbers that acting on one observation may draw or hold at a time
+MAX_SAMPLE = 10_000_000  # numbers that may be drawn or held at a time to act on one observation
 
 
-def namespace(x: Any) -> Any:
-    """The module with the functions for such an array: NumPy, or the library that the array belongs to."""
+def array_namespace(x: Any) -> Any:
+    """Return the module with the functions for an array: NumPy, or the library that the array belongs to."""
     return np if isinstance(x, np.ndarray) else x.__array_namespace__()
 
 
@@ -33,17 +33,17 @@ def namespace(x: Any) -> Any:
 
 
 def relu(x: Any) -> Any:
-    return namespace(x).maximum(x, 0)
+    return array_namespace(x).maximum(x, 0)
 
 
 def gelu(x: Any) -> Any:
-    """The tanh approximation."""
-    return 0.5 * x * (1 + namespace(x).tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * (x * x * x))))
+    """GELU in its tanh approximation."""
+    return 0.5 * x * (1 + array_namespace(x).tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * (x * x * x))))
 
 
 def mish(x: Any) -> Any:
-    """x·tanh(log(1 + eˣ)) with one exponential: tanh(log(1 + e)) = n/(n + 2), n = e·(e + 2)."""
-    xp = namespace(x)
+    """Mish, x·tanh(log(1 + eˣ)), with one exponential: tanh(log(1 + e)) = n/(n + 2), n = e·(e + 2)."""
+    xp = array_namespace(x)
     e = xp.exp(xp.minimum(x, 20.0))  # above 20 the factor is 1 in float32
     n = e * (e + 2)
     return x * (n / (n + 2))
@@ -54,20 +54,24 @@ ACTIVATIONS = {"relu": relu, "gelu": gelu, "mish": mish}
 
 def layer_norm(x: Any, weight: np.ndarray, bias: np.ndarray, eps: float) -> Any:
     centred = x - x.mean(-1, keepdims=True)
-    return centred / namespace(x).sqrt((centred * centred).mean(-1, keepdims=True) + eps) * weight + bias
+    return centred / array_namespace(x).sqrt((centred * centred).mean(-1, keepdims=True) + eps) * weight + bias
 
 
 def mlp(arrays: Arrays, settings: Settings, x: Any, prefix: str = "") -> Any:
-    """Linear → activation (→ LayerNorm) …, Linear. Weights [members, in, out] are an ensemble: [members, …, out].
+    """Apply an MLP: Linear → activation (→ LayerNorm) …, Linear.
 
-    `x` may be a tuple of inputs, which stand side by side. Their leading axes need only broadcast: what is the same
-    for many rows is multiplied once.
+    Args:
+        arrays: The weights. Weights [members, in, out] are an ensemble, whose output is [members, …, out].
+        settings: The activation and the epsilon of LayerNorm.
+        x: The input, or a tuple of inputs that are concatenated. Their leading axes only need to broadcast, so an
+            input that is shared by many rows is multiplied once.
+        prefix: The prefix of the network's names in `arrays`.
     """
     inputs = x if isinstance(x, tuple) else (x,)
-    axes = max(part.ndim for part in inputs) - 1  # that a member's numbers have besides their own
+    axes = max(part.ndim for part in inputs) - 1  # leading axes of the inputs
 
     def get(name: str, own_axes: int) -> np.ndarray:
-        """An array; an ensemble's with axes of 1 after its members, to go with the inputs' leading axes."""
+        """Return an array; an ensemble's gets axes of size 1 after its members, to broadcast with the inputs."""
         array = arrays[f"{prefix}{name}"]
         if array.ndim == own_axes:
             return array
@@ -86,7 +90,7 @@ def mlp(arrays: Arrays, settings: Settings, x: Any, prefix: str = "") -> Any:
 
 
 def linear(inputs: tuple[Any, ...], weight: np.ndarray, bias: np.ndarray) -> Any:
-    """[x, y, …]·W + b as x·W_x + y·W_y + … + b."""
+    """Return [x, y, …]·W + b, computed as x·W_x + y·W_y + … + b."""
     if len(inputs) == 1:
         return inputs[0] @ weight + bias
     total: Any = bias
@@ -103,8 +107,8 @@ def linear(inputs: tuple[Any, ...], weight: np.ndarray, bias: np.ndarray) -> Any
 # ---------------------------------------------------------------------------------------------------------------
 
 
-class Draw(NamedTuple):
-    """Random numbers that a policy takes as an input: "normal" is N(0, 1). `None` in the shape stands for the batch."""
+class NoiseInput(NamedTuple):
+    """A random input of a policy: "normal", N(0, 1), or "gumbel". `None` in the shape stands for the batch."""
 
     distribution: str
     shape: tuple[int | None, ...]
@@ -117,50 +121,52 @@ class Draw(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """A kind of policy."""
+    """A kind of policy: how it acts, how it is checked and which random inputs it takes."""
 
     act: Callable[..., Any]
     """(arrays, settings, observations, *noise) → actions in ±1."""
-    check: Callable[[Arrays, Settings, int, int], bool]
-    """Whether the arrays fit together and the settings are sound; nothing is computed with them."""
-    noise: Callable[[Arrays, Settings, int], dict[str, Draw]] = lambda arrays, settings, obs: {}
-    """The random inputs, by name and in the order in which `act` takes them; depends on the size of an observation."""
+    is_valid: Callable[[Arrays, Settings, int, int], bool]
+    """(arrays, settings, observation size, action size) → whether the arrays and settings are consistent."""
+    noise: Callable[[Arrays, Settings, int], dict[str, NoiseInput]] = lambda arrays, settings, obs: {}
+    """(arrays, settings, observation size) → the random inputs by name, in the order in which `act` takes them."""
 
 
-def sample(draws: Mapping[str, Draw], batch: int, rng: np.random.Generator | int | None) -> list[np.ndarray]:
-    """The random inputs for a batch; an integer is a seed."""
-    if not draws:  # a generator takes longer to make than a small network to act
+def sample_noise(
+    draws: Mapping[str, NoiseInput], batch: int, rng: np.random.Generator | int | None
+) -> list[np.ndarray]:
+    """Sample the random inputs for a batch; an integer is a seed."""
+    if not draws:  # creating a generator takes longer than a small network
         return []
     generator = rng if isinstance(rng, np.random.Generator) else np.random.default_rng(rng)
     return [draw.sample(generator, batch) for draw in draws.values()]
 
 
 def deterministic(arrays: Arrays, settings: Settings, observations: Any) -> Any:
-    """tanh(MLP(s)); of a Gaussian policy, its mean."""
-    return namespace(observations).tanh(mlp(arrays, settings, observations))
+    """Return tanh(MLP(s)): a deterministic policy, or the mean of a Gaussian one."""
+    return array_namespace(observations).tanh(mlp(arrays, settings, observations))
 
 
-def check_deterministic(arrays: Arrays, settings: Settings, obs: int, act: int) -> bool:
-    return mlp_fits(arrays, settings, obs, act)
+def is_valid_deterministic(arrays: Arrays, settings: Settings, obs: int, act: int) -> bool:
+    return is_valid_mlp(arrays, settings, obs, act)
 
 
 def flow(arrays: Arrays, settings: Settings, observations: Any, z: Any) -> Any:
-    """clip(MLP(s, z), ±1) with z ~ N(0, 1) for each state: FQL's one-step policy."""
+    """Return clip(MLP(s, z), ±1) with z ~ N(0, 1) per state: FQL's one-step policy."""
     return clip_to_unit(mlp(arrays, settings, (observations, z)))
 
 
-def flow_noise(arrays: Arrays, settings: Settings, obs: int) -> dict[str, Draw]:
-    return {"z": Draw("normal", (None, settings["latent_size"]))}
+def flow_noise(arrays: Arrays, settings: Settings, obs: int) -> dict[str, NoiseInput]:
+    return {"z": NoiseInput("normal", (None, settings["latent_size"]))}
 
 
-def check_flow(arrays: Arrays, settings: Settings, obs: int, act: int) -> bool:
+def is_valid_flow(arrays: Arrays, settings: Settings, obs: int, act: int) -> bool:
     latent = settings["latent_size"]
-    return is_count(latent) and mlp_fits(arrays, settings, obs + latent, act)
+    return is_positive_int(latent) and is_valid_mlp(arrays, settings, obs + latent, act)
 
 
 def diffusion(arrays: Arrays, settings: Settings, observations: Any, noise: Any, gumbel: Any) -> Any:
-    """Diffusion-QL: several candidates a state, one of them drawn with the softmax of the smaller target Q."""
-    xp, states = namespace(observations), observations[:, None]
+    """Return Diffusion-QL's actions: one of several candidates per state, drawn from the softmax of min target Q."""
+    xp, states = array_namespace(observations), observations[:, None]
     actions = denoise(arrays, settings, states, noise[0], [noise[t + 1] for t in range(diffusion_steps(settings))])
     q = mlp(arrays, settings, (states, actions), "critics.").min(0)[..., 0]
     # argmax(q + Gumbel noise) is a draw from softmax(q).
@@ -168,31 +174,30 @@ def diffusion(arrays: Arrays, settings: Settings, observations: Any, noise: Any,
     return xp.take_along_axis(actions, chosen[:, None, None], axis=1)[:, 0]
 
 
-def diffusion_noise(arrays: Arrays, settings: Settings, obs: int) -> dict[str, Draw]:
+def diffusion_noise(arrays: Arrays, settings: Settings, obs: int) -> dict[str, NoiseInput]:
     candidates = settings["candidates"]
     act = arrays["noise.layers.0.weight"].shape[0] - time_size(arrays) - obs
     return {
-        "noise": Draw("normal", (diffusion_steps(settings) + 1, None, candidates, act)),
-        "gumbel": Draw("gumbel", (None, candidates)),
+        "noise": NoiseInput("normal", (diffusion_steps(settings) + 1, None, candidates, act)),
+        "gumbel": NoiseInput("gumbel", (None, candidates)),
     }
 
 
-def check_diffusion(arrays: Arrays, settings: Settings, obs: int, act: int) -> bool:
+def is_valid_diffusion(arrays: Arrays, settings: Settings, obs: int, act: int) -> bool:
     time, candidates = time_size(arrays), settings["candidates"]
     coefficients = [settings[name] for name in COEFFICIENTS]
     return (
-        is_count(candidates)
+        is_positive_int(candidates)
         and all(isinstance(c, list) and 0 < len(c) == len(coefficients[0]) for c in coefficients)
         and all(isinstance(x, float) and 0 <= x < math.inf for c in coefficients for x in c)
         and min(settings["alphas_cumprod"]) > 0
         and time >= 4
         and time % 2 == 0
-        and mlp_fits(arrays, settings, time, time, "time.")
-        and mlp_fits(arrays, settings, act + time + obs, act, "noise.")
-        and mlp_fits(arrays, settings, obs + act, 1, "critics.", ensemble=True)
-        and candidates * (len(coefficients[0]) + 1) * act < LARGEST_SAMPLE
-        and candidates * max(array.size // array.shape[-2] for array in arrays.values() if array.ndim > 1)
-        < LARGEST_SAMPLE
+        and is_valid_mlp(arrays, settings, time, time, "time.")
+        and is_valid_mlp(arrays, settings, act + time + obs, act, "noise.")
+        and is_valid_mlp(arrays, settings, obs + act, 1, "critics.", ensemble=True)
+        and candidates * (len(coefficients[0]) + 1) * act < MAX_SAMPLE
+        and candidates * max(array.size // array.shape[-2] for array in arrays.values() if array.ndim > 1) < MAX_SAMPLE
     )
 
 
@@ -204,21 +209,22 @@ def diffusion_steps(settings: Settings) -> int:
 
 
 def time_size(arrays: Arrays) -> int:
-    """Size of the embedding of the diffusion step."""
-    return arrays["time.layers.0.weight"].shape[0]
+    """Return the size of the embedding of a diffusion step."""
+    return len(arrays["time.layers.0.weight"])
 
 
-def embedded_steps(arrays: Arrays, settings: Settings) -> np.ndarray:
-    """The embedding of every diffusion step [n, time]: it depends on weights alone."""
+def embed_steps(arrays: Arrays, settings: Settings) -> np.ndarray:
+    """Return the embedding of every diffusion step, [n, time]. It depends on the weights only."""
     n, half = diffusion_steps(settings), time_size(arrays) // 2
     frequencies = np.exp(-np.arange(half) * math.log(10_000) / (half - 1))
     angles = (np.arange(n)[:, None] * frequencies).astype(np.float32)
-    return mlp(arrays, settings, np.concatenate([np.sin(angles), np.cos(angles)], -1), "time.")
+    embedding: np.ndarray = mlp(arrays, settings, np.concatenate([np.sin(angles), np.cos(angles)], -1), "time.")
+    return embedding
 
 
 def denoise(arrays: Arrays, settings: Settings, observations: Any, x: Any, steps: Any) -> Any:
-    """Actions from noise x, with the noise `steps` of the n denoising steps."""
-    embedded = embedded_steps(arrays, settings)
+    """Denoise x into actions, with the noise of the n denoising steps in `steps`."""
+    embedded = embed_steps(arrays, settings)
     for t, epsilon in zip(reversed(range(len(embedded))), steps, strict=True):
         predicted = mlp(arrays, settings, (x, embedded[t], observations), "noise.")
         kept = settings["alphas_cumprod"][t]
@@ -229,35 +235,35 @@ def denoise(arrays: Arrays, settings: Settings, observations: Any, x: Any, steps
 
 
 def clip_to_unit(x: Any) -> Any:
-    xp = namespace(x)
+    xp = array_namespace(x)
     return xp.minimum(xp.maximum(x, -1.0), 1.0)
 
 
 KINDS: dict[str, Kind] = {
-    "deterministic": Kind(deterministic, check_deterministic),
-    "flow": Kind(flow, check_flow, flow_noise),
-    "diffusion": Kind(diffusion, check_diffusion, diffusion_noise),
+    "deterministic": Kind(deterministic, is_valid_deterministic),
+    "flow": Kind(flow, is_valid_flow, flow_noise),
+    "diffusion": Kind(diffusion, is_valid_diffusion, diffusion_noise),
 }
 
 
 # ---------------------------------------------------------------------------------------------------------------
-# The whole policy: from what was observed to what is sent to the actuators
+# The complete policy, from observations to actions in the units of the logs
 # ---------------------------------------------------------------------------------------------------------------
 
 
-def whole_act(policy: Any, observations: Any, noise: Any) -> Any:
-    """Actions [batch, act] in the units of the logs: normaliser, network, map from ±1 to the action bounds."""
-    xp = namespace(observations)
+def compute_actions(policy: Any, observations: Any, noise: Any) -> Any:
+    """Return actions [batch, act] in the units of the logs: normaliser, network, map from ±1 to the action bounds."""
+    xp = array_namespace(observations)
     low, high = policy.action_low, policy.action_high
     rows = (observations - policy.observation_mean) / policy.observation_std
     unit = KINDS[policy.kind].act(policy.arrays, policy.settings, rows, *noise)
     actions = low + (unit + 1) * (0.5 * (high - low))
-    # The map from ±1 can leave the bounds by a rounding error; the user's actuator should not see that.
+    # The map from ±1 can exceed the bounds by a rounding error, which an actuator must not see.
     return xp.minimum(xp.maximum(actions, low), high)
 
 
-def whole_noise(policy: Any) -> dict[str, Draw]:
-    """The random inputs of a policy; none where it is deterministic."""
+def noise_draws(policy: Any) -> dict[str, NoiseInput]:
+    """Return the random inputs of a policy; empty for a deterministic one."""
     return KINDS[policy.kind].noise(policy.arrays, policy.settings, len(policy.observation_mean))
 
 
@@ -266,55 +272,63 @@ def whole_noise(policy: Any) -> dict[str, Draw]:
 # ---------------------------------------------------------------------------------------------------------------
 
 
-def in_order(names: Sequence[str], observations: Any, error: type[Exception] = ValueError) -> Any:
-    """Observations whose numbers have names (a table, one of its rows, a dictionary, a list of such rows) in the order
-    of a policy's `names`; without names, on either side, they are taken as they come. Names that lack one raise."""
-    if isinstance(observations, np.ndarray):  # the usual case, and a fast one
+def by_column_order(names: Sequence[str], observations: Any, error: type[Exception] = ValueError) -> Any:
+    """Sort named observations into the order of a policy's columns.
+
+    Args:
+        names: The policy's columns; empty if its log had no names.
+        observations: A table, one of its rows, a dictionary, or a list of such rows. Unnamed values stay as they are.
+        error: The exception to raise.
+
+    Raises:
+        error: If a column is missing or duplicate.
+    """
+    if isinstance(observations, np.ndarray):  # the common case, kept fast
         return observations
     if isinstance(observations, list | tuple) and not hasattr(observations, "_fields"):
         return [
-            row if isinstance(row, float | int | np.generic) else as_numbers(_by_name(names, row, error))
+            row if isinstance(row, float | int | np.generic) else to_float32(_select_columns(names, row, error))
             for row in observations
         ]
-    return _by_name(names, observations, error)
+    return _select_columns(names, observations, error)
 
 
-def _by_name(names: Sequence[str], observations: Any, error: type[Exception]) -> Any:
+def _select_columns(names: Sequence[str], observations: Any, error: type[Exception]) -> Any:
     labels = _labels(observations)
     if not names and isinstance(observations, Mapping):
-        raise error("This policy's log had no names of columns; give an array instead of a dictionary.")
+        raise error("This policy's log had no column names. Pass an array instead of a dictionary.")
     if not names or labels is None:
         return observations
     for name in names:
         if (found := labels.count(name)) != 1:
-            wrong = f"has {name!r} {found} times" if found else f"lacks {name!r}"
-            raise error(f"The observation {wrong}; this policy takes {', '.join(names)}, or an array in this order.")
+            problem = f"has {name!r} {found} times" if found else f"lacks {name!r}"
+            raise error(f"The observation {problem}. This policy takes {', '.join(names)}, or an array in this order.")
     values = observations._asdict() if hasattr(type(observations), "_fields") else observations
-    return np.stack([as_numbers(values[name]) for name in names], axis=-1)
+    return np.stack([to_float32(values[name]) for name in names], axis=-1)
 
 
 def _labels(observations: Any) -> list[Any] | None:
-    """What the columns of a table or the numbers of a row are called; None where they are only numbered. A tuple is a
-    name of several levels."""
+    """Return the names of a table's columns or of a row's values; None if there are none. A tuple is a multi-level
+    name."""
     if isinstance(observations, Mapping):
         return list(observations)
-    # Of the class: a column may have such a name too. A list's `index` is a function.
+    # Looked up on the class, because a column can have such a name too. A list's `index` is a method.
     kinds = ("_fields", "column_names", "columns", "index")
-    held = (getattr(observations, kind) for kind in kinds if hasattr(type(observations), kind))
-    labels = list(next((labels for labels in held if not callable(labels)), ()))
+    candidates = (getattr(observations, kind) for kind in kinds if hasattr(type(observations), kind))
+    labels = list(next((labels for labels in candidates if not callable(labels)), ()))
     return labels if any(isinstance(label, str | tuple) for label in labels) else None
 
 
 # ---------------------------------------------------------------------------------------------------------------
-# Observations that are not numbers
+# Invalid observations
 # ---------------------------------------------------------------------------------------------------------------
 
 ON_INVALID = ("raise", "hold", "nan")
 
 
-def as_numbers(values: Any) -> np.ndarray:
+def to_float32(values: Any) -> np.ndarray:
     """Return values as float32. None and masked entries become NaN, numbers too large for float32 infinite."""
-    if type(values) is np.ndarray and values.dtype == np.float32:  # the usual case, and a fast one
+    if type(values) is np.ndarray and values.dtype == np.float32:  # the common case, kept fast
         return values
     with np.errstate(over="ignore"):
         if isinstance(values, np.ma.MaskedArray):
@@ -322,7 +336,7 @@ def as_numbers(values: Any) -> np.ndarray:
         return np.asarray(values, np.float32)
 
 
-def checked_act(
+def act_on_valid(
     compute: Callable[[np.ndarray], Any],
     observations: Any,
     names: Sequence[str],
@@ -331,47 +345,45 @@ def checked_act(
     held: dict[str, np.ndarray],
     error: type[Exception] = ValueError,
 ) -> np.ndarray:
-    """Act on one observation [obs] or a batch [batch, obs], and decide what an observation without numbers gives.
+    """Act on one observation [obs] or a batch [batch, obs], after checking it.
 
     Args:
-        compute: Rows of observations [batch, obs] → actions [batch, act].
+        compute: Maps rows of observations [batch, obs] to actions [batch, act].
         observations: An array, or a table, a row or a dictionary with the `names` of the log's columns.
-        names: The log's columns, in the order of the numbers; may be empty.
-        size: How many numbers an observation has.
-        on_invalid: What an observation with NaN, infinity, None or a masked entry gives: "raise" an error, "hold" the
-            last action of the same row, or a "nan" action.
+        names: The log's columns, in the order of the observation's dimensions; may be empty.
+        size: The dimension of an observation.
+        on_invalid: The reaction to NaN, infinity, None or a masked entry: "raise" an error, "hold" the last action of
+            the same row, or return a "nan" action.
         held: The last actions, kept between calls by "hold".
         error: The exception to raise.
+
+    Raises:
+        error: If an observation does not fit or is invalid, or if there is no action to hold yet.
     """
     if on_invalid not in ON_INVALID:
-        raise error(f"on_invalid is one of {', '.join(ON_INVALID)}, not {on_invalid!r}.")
+        raise error(f"on_invalid must be one of {', '.join(ON_INVALID)}, not {on_invalid!r}.")
     try:
-        is_plain = type(observations) is np.ndarray  # the usual case, and a fast one
-        x = as_numbers(observations if is_plain else in_order(names, observations, error))
+        is_plain = type(observations) is np.ndarray  # the common case, kept fast
+        x = to_float32(observations if is_plain else by_column_order(names, observations, error))
     except (TypeError, ValueError) as reason:
         if isinstance(reason, error):
             raise
-        raise error(
-            f"The observation is not made of numbers ({reason}); give {size} numbers, or rows of them."
-        ) from reason
+        raise error(f"The observation is not numeric ({reason}). Pass {size} numbers, or rows of them.") from reason
     if x.ndim not in (1, 2) or x.shape[-1] != size:
-        raise error(
-            f"This policy takes observations of {size} numbers, [{size}] or [batch, {size}], but got an array of "
-            f"shape {x.shape}."
-        )
+        raise error(f"This policy takes observations of shape [{size}] or [batch, {size}], not {list(x.shape)}.")
     rows = x if x.ndim == 2 else x[None]
-    is_number = np.isfinite(rows)
-    if np.logical_and.reduce(is_number, axis=None):
-        actions = compute(rows)
+    is_finite = np.isfinite(rows)
+    if np.logical_and.reduce(is_finite, axis=None):
+        actions: np.ndarray = compute(rows)
     else:
         if on_invalid == "raise":
-            raise error(f"{_first_invalid(x, names)}; correct it, or choose on_invalid='hold' or 'nan'.")
-        actions = np.array(compute(np.where(is_number, rows, np.float32(0))))
-        invalid = ~is_number.all(axis=1)
+            raise error(f"{_first_invalid(x, names)}. Correct it, or choose on_invalid='hold' or 'nan'.")
+        actions = np.array(compute(np.where(is_finite, rows, np.float32(0))))
+        invalid = ~is_finite.all(axis=1)
         actions[invalid] = np.nan if on_invalid == "nan" else _held_actions(x, names, actions, invalid, held, error)
     if on_invalid == "hold":
         held["actions"] = np.array(actions)
-    return actions if x.ndim == 2 else actions[0]
+    return actions if x.ndim == 2 else np.asarray(actions[0])
 
 
 def _held_actions(
@@ -382,46 +394,46 @@ def _held_actions(
     held: dict[str, np.ndarray],
     error: type[Exception],
 ) -> np.ndarray:
-    """The last actions of the rows without numbers, or an error where there are none."""
+    """Return the last actions of the invalid rows, or raise `error` if they are unknown."""
     last = held.get("actions")
     if last is None:
-        raise error(f"{_first_invalid(x, names)}, and there is no action to hold yet; start with a valid observation.")
+        raise error(f"{_first_invalid(x, names)}, and there is no action to hold yet. Start with a valid observation.")
     if last.shape != actions.shape:
         raise error(
             f"{_first_invalid(x, names)}, and its last action is unknown: the batch had {len(last)} rows before, now "
-            f"{len(actions)}; keep the rows of a batch, or act on each with a policy of its own."
+            f"{len(actions)}. Keep the rows of a batch, or use a separate policy per row."
         )
-    return last[invalid]
+    return np.asarray(last[invalid])
 
 
 def _first_invalid(x: np.ndarray, names: Sequence[str]) -> str:
-    """The first entry of an observation, or of a batch, that is not a number, in words."""
+    """Describe the first entry of an observation, or of a batch, that is not finite."""
     at = [int(i) for i in np.argwhere(~np.isfinite(x))[0]]
     named = f" ({names[at[-1]]!r})" if at[-1] < len(names) else ""
     return f"{'observations' if x.ndim == 2 else 'observation'}{at}{named} is {x[tuple(at)]}"
 
 
-def nan_where_invalid(actions: Any, observations: Any) -> Any:
-    """Actions of a program that can neither raise nor remember: NaN where an observation has NaN or infinity.
+def propagate_invalid(actions: Any, observations: Any) -> Any:
+    """Return actions that are NaN where an observation has NaN or infinity, for programs that cannot raise.
 
-    A network alone does not give that: tanh(inf) is 1, and some runtimes drop a NaN where they take a maximum.
+    A network alone does not propagate them: tanh(inf) is 1, and some runtimes drop NaN in a maximum.
     """
     return actions + (observations * 0.0).mean(-1, keepdims=True)
 
 
 # ---------------------------------------------------------------------------------------------------------------
-# Checks, before anything is computed
+# Checks of arrays and settings
 # ---------------------------------------------------------------------------------------------------------------
 
 
-def is_count(value: Any) -> bool:
+def is_positive_int(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
-def mlp_fits(
+def is_valid_mlp(
     arrays: Arrays, settings: Settings, inputs: int, outputs: int, prefix: str = "", ensemble: bool = False
 ) -> bool:
-    """Whether the arrays are an MLP (or an ensemble of them) of these sizes, each layer fitting the next."""
+    """Return whether the arrays are an MLP, or an ensemble of MLPs, with these input and output sizes."""
     lead = arrays[f"{prefix}layers.0.weight"].shape[:-2]
     if settings["activation"] not in ACTIVATIONS or len(lead) != int(ensemble) or 0 in lead:
         return False

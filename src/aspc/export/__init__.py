@@ -1,30 +1,25 @@
-"""`aspc export`: a policy for where this library is not. ONNX, StableHLO, or a folder that needs NumPy alone.
+"""Export a policy to run without this library: as ONNX, StableHLO, or a folder that needs only NumPy.
 
-Each carries the normaliser and the action bounds with it and takes any batch size. Policies that sample take their
-random numbers as inputs, so that the program stays a pure function; its metadata names their shapes.
+Each format includes the normaliser and the action bounds and accepts any batch size. A stochastic policy takes its
+random numbers as inputs, so that the program is a pure function; the metadata gives their shapes.
 """
 
 from __future__ import annotations
 
-import os
-import secrets
-import shutil
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
 from aspc.errors import AspcError, unknown_name
-from aspc.io import replace_durably, write_atomically
+from aspc.io import write_atomically, write_folder_atomically
 from aspc.policy import Policy, find_policy
 
-__all__ = ["export", "load_stablehlo", "main"]
+__all__ = ["export", "load_stablehlo"]
 
 Format = Literal["onnx", "stablehlo", "numpy"]
 OnInvalid = Literal["raise", "hold", "nan"]
 DEFAULT_NAMES = {"onnx": "policy.onnx", "stablehlo": "policy.stablehlo", "numpy": "numpy"}
-
-
-OWN_FILES = {"policy.py", "weights.npz", "__pycache__"}
+NUMPY_FILES = {"policy.py", "weights.npz", "__pycache__"}
 
 
 def export(
@@ -35,48 +30,57 @@ def export(
     force: bool = False,
     on_invalid: OnInvalid | None = None,
 ) -> Path:
-    """Write the policy of a run (or of a policy's own folder); returns where it is.
+    """Export a policy and return the path of the export.
 
-    What is already at `out` is kept, unless `force` is given; then it is replaced whole. `on_invalid` is what the
-    export does with an observation that is not made of numbers, by default what the policy says; ONNX returns NaN.
+    Args:
+        run: A run's folder or a policy's own folder.
+        format: "onnx", "stablehlo" or "numpy".
+        out: The output path; by default inside the policy's folder.
+        seed: The seed to choose in a run; by default its first.
+        force: Replace an existing export.
+        on_invalid: The reaction to an observation with NaN, infinite or missing entries, as in `Policy.act`; by default
+            the policy's own. ONNX always returns NaN.
+
+    Raises:
+        AspcError: If there is no such policy, or if the export cannot be written.
     """
     if format == "onnx" and on_invalid not in (None, "nan"):
         raise AspcError(
-            f"An ONNX graph cannot {on_invalid}: an invalid observation gives a NaN action. Leave --on-invalid out and "
+            f"An ONNX graph cannot {on_invalid}: an invalid observation gives a NaN action. Omit --on-invalid and "
             "check for NaN, or export to numpy."
         )
     if format not in DEFAULT_NAMES:
-        raise unknown_name("format of an export", str(format), DEFAULT_NAMES)
+        raise unknown_name("export format", str(format), DEFAULT_NAMES)
     folder = find_policy(run, seed)
     policy = Policy.load(folder)
     if on_invalid is not None:
         policy = policy.with_on_invalid(on_invalid)
     target = Path(out) if out is not None else folder / DEFAULT_NAMES[format]
     if target.exists() and not force:
-        raise AspcError(f"{target} exists already; choose another --out, or replace it with --force.")
-    if target.is_dir() and not (format == "numpy" and {f.name for f in target.iterdir()} <= OWN_FILES):
-        raise AspcError(f"{target} is not an exported {format} policy, so it is not replaced; choose another --out.")
+        raise AspcError(f"{target} already exists. Choose another --out, or replace it with --force.")
+    if target.is_dir() and not (format == "numpy" and {f.name for f in target.iterdir()} <= NUMPY_FILES):
+        raise AspcError(f"{target} is not an exported {format} policy and will not be replaced. Choose another --out.")
     if format == "numpy" and target.is_file():
-        raise AspcError(f"{target} is a file, but a NumPy export is a folder; choose another --out.")
-    files = contents(policy, format)
+        raise AspcError(f"{target} is a file, but a NumPy export is a folder. Choose another --out.")
+    files = render_files(policy, format)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         if format == "numpy":
-            write_folder(target, files)
+            write_folder_atomically(target, files)
         else:
             write_atomically(target, files[""])
     except OSError as error:
-        raise AspcError(f"{target} cannot be written: {error.strerror}; choose another --out.") from error
+        raise AspcError(f"{target} cannot be written: {error.strerror}. Choose another --out.") from error
     return target
 
 
-def contents(policy: Policy, format: Format) -> dict[str, bytes]:
-    """The files of an exported policy by name; a single file has none."""
+def render_files(policy: Policy, format: Format) -> dict[str, bytes]:
+    """Return the files of an export by name; the name of a single file is empty."""
     if format == "onnx":
         from aspc.export.onnx import onnx_model
 
-        stated = {**metadata(policy), "on_invalid": "nan"}
-        return {"": onnx_model(policy, stated).SerializeToString()}
+        model: bytes = onnx_model(policy, {**metadata(policy), "on_invalid": "nan"}).SerializeToString()
+        return {"": model}
     if format == "stablehlo":
         from aspc.export.stablehlo import stablehlo_archive
 
@@ -87,7 +91,7 @@ def contents(policy: Policy, format: Format) -> dict[str, bytes]:
 
 
 def metadata(policy: Policy) -> dict[str, Any]:
-    """What travels with every export: where the policy came from, its sizes, and its inputs."""
+    """Return the metadata of an export: the origin of the policy, its sizes and its inputs."""
     return {
         **policy.info,
         "kind": policy.kind,
@@ -104,25 +108,8 @@ def metadata(policy: Policy) -> dict[str, Any]:
     }
 
 
-def write_folder(target: Path, files: dict[str, bytes]) -> None:
-    """The folder appears whole: written under another name, then renamed. One that it replaces goes after that."""
-    new, old = (target.with_name(f".{target.name}.{secrets.token_hex(4)}") for _ in range(2))
-    try:
-        new.mkdir()
-        for name, content in files.items():
-            write_atomically(new / name, content)
-        if target.exists():
-            os.rename(target, old)
-            replace_durably(new, target)
-            shutil.rmtree(old)
-        else:
-            replace_durably(new, target)
-    finally:
-        shutil.rmtree(new, ignore_errors=True)
-
-
 def load_stablehlo(path: str | Path) -> Any:
-    """A StableHLO export as a function with the signature of `Policy.act`; needs JAX (`aspc.export.stablehlo`)."""
+    """Load a StableHLO export as a function with the signature of `Policy.act`. Needs JAX."""
     from aspc.export.stablehlo import load
 
     return load(Path(path))

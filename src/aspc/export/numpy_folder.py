@@ -1,4 +1,4 @@
-"""A policy as a folder with one Python module and its weights: `numpy_policy.py` with `policy_kinds.py` in it."""
+"""Export a policy as a folder with weights and one Python module: `numpy_policy.py` with `policy_kinds.py` inlined."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TEMPLATE = Path(__file__).with_name("numpy_policy.py")
 
 
 def numpy_files(policy: Policy, metadata: dict[str, Any]) -> dict[str, bytes]:
-    """`policy.py` and `weights.npz`."""
+    """Return the contents of `policy.py` and `weights.npz`."""
     header = {"kind": policy.kind, "settings": policy.settings, "metadata": metadata}
     buffer = io.BytesIO()
     np.savez(
@@ -27,20 +27,20 @@ def numpy_files(policy: Policy, metadata: dict[str, Any]) -> dict[str, bytes]:
         **{name: getattr(policy, name) for name in VECTORS},
         **{f"arrays.{name}": array for name, array in policy.arrays.items()},
     )
-    return {"policy.py": module().encode(), "weights.npz": buffer.getvalue()}
+    return {"policy.py": render_module().encode(), "weights.npz": buffer.getvalue()}
 
 
-def module() -> str:
-    """The template with the source of `policy_kinds` where it imports it."""
+def render_module() -> str:
+    """Return the source of the template with its import of `policy_kinds` replaced by that module's source."""
     assert aspc.policy_kinds.__file__ is not None
     kinds = Path(aspc.policy_kinds.__file__).read_text()
     template = TEMPLATE.read_text()
-    (needed,) = [line for line in template.splitlines() if line.startswith("from aspc.policy_kinds import")]
-    return template.replace(needed, without_preamble(kinds))
+    (statement,) = [line for line in template.splitlines() if line.startswith("from aspc.policy_kinds import")]
+    return template.replace(statement, strip_preamble(kinds))
 
 
-def without_preamble(source: str) -> str:
-    """A module's source from its first import on; `from __future__` can stand at the top of a file only."""
+def strip_preamble(source: str) -> str:
+    """Return a module's source from its first import on, without `from __future__`, which must be at the top."""
     tree = ast.parse(source)
     first = next(
         node

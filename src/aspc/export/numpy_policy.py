@@ -1,11 +1,11 @@
-"""A policy that needs NumPy alone.
+"""A policy that needs only NumPy.
 
-    import policy                        # this file; weights.npz lies beside it
+    import policy                        # this file; weights.npz is in the same folder
     policy.act(observation)              # [obs] or [batch, obs] → actions in the units of the logs
-    policy.act(table)                    # where the logs were a table: its columns by name, in any order
-    policy.act(observation, rng=7)       # policies that sample: a seed or a numpy.random.Generator
-    policy.act(observation, on_invalid="hold")  # where a sensor says NaN: the last action instead of an error
-    policy.METADATA["observation_size"]  # where it came from, its sizes and versions
+    policy.act(table)                    # columns by name, in any order, if the logs were a table
+    policy.act(observation, rng=7)       # stochastic policies: a seed or a numpy.random.Generator
+    policy.act(observation, on_invalid="hold")  # repeat the last action if a sensor reports NaN
+    policy.METADATA["observation_size"]  # origin, sizes and versions
 
 `python policy.py 0.1 0.2 …` prints the action for one observation.
 """
@@ -19,10 +19,10 @@ from typing import Any
 
 import numpy as np
 
-from aspc.policy_kinds import checked_act, sample, whole_act, whole_noise
+from aspc.policy_kinds import act_on_valid, compute_actions, noise_draws, sample_noise
 
 
-class Loaded:
+class LoadedPolicy:
     """The arrays and settings in weights.npz."""
 
     def __init__(self, path: Path) -> None:
@@ -36,21 +36,22 @@ class Loaded:
         self.metadata: dict[str, Any] = header["metadata"]
 
 
-POLICY = Loaded(Path(__file__).with_name("weights.npz"))
+POLICY = LoadedPolicy(Path(__file__).with_name("weights.npz"))
 METADATA = POLICY.metadata
-
-
 HELD: dict[str, np.ndarray] = {}
 
 
 def act(observations: Any, rng: np.random.Generator | int | None = 0, on_invalid: str | None = None) -> np.ndarray:
-    """Return actions for one observation [obs] or a batch [batch, obs]: arrays, or by the names of the log's columns.
+    """Return actions in the units of the logs.
 
-    `on_invalid` is what an observation with NaN, infinity, None or a masked entry gives: "raise" a ValueError, "hold"
-    the last action (of the same row in a batch), or a "nan" action; by default METADATA["on_invalid"].
+    Args:
+        observations: One observation [obs] or a batch [batch, obs], as an array or by the names of the log's columns.
+        rng: A generator or a seed, for policies that sample.
+        on_invalid: The reaction to NaN, infinity, None or a masked entry: "raise" a ValueError, "hold" the last action
+            (per row of a batch), or return a "nan" action. Default: METADATA["on_invalid"].
     """
-    return checked_act(
-        lambda rows: whole_act(POLICY, rows, sample(whole_noise(POLICY), len(rows), rng)),
+    return act_on_valid(
+        lambda rows: compute_actions(POLICY, rows, sample_noise(noise_draws(POLICY), len(rows), rng)),
         observations,
         METADATA.get("observation_names") or (),
         POLICY.observation_mean.shape[0],

@@ -1,7 +1,7 @@
-"""A policy as an ONNX graph, written by running `aspc.policy_kinds` on symbols.
+"""Export a policy as an ONNX graph, by running `aspc.policy_kinds` on symbols.
 
-A `Symbol` stands for an array: every operation on it adds a node to the graph. It carries an example of its value,
-so that its shape is known; the example's batch never enters the graph, where that axis stays free.
+A `Symbol` stands for an array: every operation on it adds a node to the graph. It carries an example value, which
+gives its shape; the example's batch size never enters the graph, where that axis stays dynamic.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ import numpy as np
 
 from aspc.errors import MissingExtra
 from aspc.policy import Policy
-from aspc.policy_kinds import nan_where_invalid, whole_act
+from aspc.policy_kinds import compute_actions, propagate_invalid
 
-OPSET, IR_VERSION = 17, 8  # both of 2022: old enough for what is deployed today
+OPSET, IR_VERSION = 17, 8  # of 2022, so that deployed runtimes support them
 EXAMPLE_BATCH = 2
 
 
 def onnx_model(policy: Policy, metadata: dict[str, Any]) -> Any:
     """Return the checked `onnx.ModelProto`: inputs `observations` and the policy's noise, output `actions`.
 
-    A graph can neither raise nor remember: an observation with NaN or infinity gives a NaN action.
+    A graph cannot raise an error or keep state: an observation with NaN or infinity gives a NaN action.
     """
     try:
         import onnx
@@ -33,7 +33,7 @@ def onnx_model(policy: Policy, metadata: dict[str, Any]) -> Any:
     graph = Graph(onnx)
     observations = graph.input("observations", (None, policy.observation_size))
     noise = [graph.input(name, draw.shape) for name, draw in policy.noise().items()]
-    computed = nan_where_invalid(whole_act(policy, observations, noise), observations)
+    computed = propagate_invalid(compute_actions(policy, observations, noise), observations)
     actions = graph.node("Identity", np.copy, computed, name="actions")
     out = onnx.helper.make_tensor_value_info(actions.name, onnx.TensorProto.FLOAT, ["batch", policy.action_size])
     model = onnx.helper.make_model(
@@ -50,7 +50,7 @@ def onnx_model(policy: Policy, metadata: dict[str, Any]) -> Any:
 
 
 class Graph:
-    """The nodes, inputs and weights of a graph that is being written."""
+    """The nodes, inputs and weights of a graph under construction."""
 
     def __init__(self, onnx: Any) -> None:
         self.onnx = onnx
@@ -59,13 +59,14 @@ class Graph:
         self.initialisers: list[Any] = []
 
     def input(self, name: str, shape: tuple[int | None, ...]) -> Symbol:
+        """Add an input; None in the shape is the batch."""
         dims = ["batch" if size is None else size for size in shape]
         self.inputs.append(self.onnx.helper.make_tensor_value_info(name, self.onnx.TensorProto.FLOAT, dims))
         example = np.zeros([EXAMPLE_BATCH if size is None else size for size in shape], np.float32)
         return Symbol(self, name, example)
 
     def constant(self, value: Any) -> str:
-        """A weight or number in the graph: float32, or int64 where it counts something."""
+        """Add a constant and return its name. Integers become int64, all else float32."""
         array = np.asarray(value)
         array = np.ascontiguousarray(array, np.int64 if array.dtype.kind in "iu" else np.float32)
         name = f"constant{len(self.initialisers)}"
@@ -81,7 +82,7 @@ class Graph:
         name: str = "",
         **options: Any,
     ) -> Symbol:
-        """Add a node. `compute` does the same to the examples; `extra` are inputs of the node that it does not take."""
+        """Add a node. `compute` does the same to the examples; `extra` are further inputs of the node only."""
         name = name or f"{op.lower()}{len(self.nodes)}"
         names = [x.name if isinstance(x, Symbol) else self.constant(x) for x in (*inputs, *extra)]
         self.nodes.append(self.onnx.helper.make_node(op, names, [name], **options))
@@ -89,7 +90,7 @@ class Graph:
 
 
 def _operator(op: str, compute: Callable[..., Any]) -> tuple[Callable[..., Symbol], Callable[..., Symbol]]:
-    """A binary operator and its mirror image, with numbers as float32."""
+    """Return a binary operator and its reflected version, with numbers as float32."""
     return (
         lambda self, other: self.graph.node(op, compute, self, _float(other)),
         lambda self, other: self.graph.node(op, compute, _float(other), self),
@@ -101,9 +102,9 @@ def _float(value: Any) -> Any:
 
 
 class Symbol:
-    """An array in a graph, with what `aspc.policy_kinds` does to arrays."""
+    """An array in a graph, with the operations that `aspc.policy_kinds` uses."""
 
-    __array_ufunc__ = None  # NumPy leaves `array + symbol` to us
+    __array_ufunc__ = None  # so that NumPy defers `array + symbol` to this class
 
     def __init__(self, graph: Graph, name: str, example: np.ndarray) -> None:
         self.graph, self.name, self.example = graph, name, example
@@ -134,7 +135,7 @@ class Symbol:
         )
 
     def __getitem__(self, key: Any) -> Symbol:
-        """Whole slices, `...`, new axes and single numbers, as NumPy has them."""
+        """Index as in NumPy, with full slices, `...`, new axes and integers."""
         parts = list(key) if isinstance(key, tuple) else [key]
         if Ellipsis in parts:
             i = parts.index(Ellipsis)
@@ -163,7 +164,7 @@ class Symbol:
 
 
 class Functions:
-    """NumPy's functions, on symbols."""
+    """NumPy's functions for symbols."""
 
     @staticmethod
     def tanh(x: Symbol) -> Symbol:
@@ -191,7 +192,7 @@ class Functions:
 
     @staticmethod
     def take_along_axis(x: Symbol, index: Symbol, axis: int) -> Symbol:
-        """An index of size 1 on other axes is repeated along them, the first (the batch) excepted."""
+        """Gather along an axis. An index of size 1 on other axes is repeated, except on the first (the batch)."""
         sizes = np.array([1, *(1 if i == axis else size for i, size in enumerate(x.shape) if i)])
         repeated = index.graph.node("Expand", lambda i: np.broadcast_to(i, (len(i), *sizes[1:])), index, extra=(sizes,))
         return x.graph.node(

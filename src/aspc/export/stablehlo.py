@@ -1,7 +1,6 @@
-"""A policy as a StableHLO program, by way of `jax.export`: for JAX on any device, of another version, with no aspc.
+"""Export a policy as a StableHLO program with `jax.export`, for JAX on any device, without this library.
 
-The file is a zip archive of `program` (what `jax.export.deserialize` reads; the weights are in it) and
-`metadata.json`.
+The file is a zip archive of `program` (for `jax.export.deserialize`, including the weights) and `metadata.json`.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import numpy as np
 
 from aspc.errors import AspcError
 from aspc.policy import Policy
-from aspc.policy_kinds import Draw, checked_act, nan_where_invalid, sample, whole_act
+from aspc.policy_kinds import NoiseInput, act_on_valid, compute_actions, propagate_invalid, sample_noise
 
 PROGRAM, METADATA = "program", "metadata.json"
 PLATFORMS = ("cpu", "cuda", "tpu")
@@ -28,18 +27,18 @@ Act = Callable[..., np.ndarray]
 def stablehlo_archive(policy: Policy, metadata: dict[str, Any]) -> bytes:
     """Return the file's content: `program(observations, *noise) → actions`, with a batch axis of any size.
 
-    The program is a pure function, so an invalid observation gives NaN; what `load` returns obeys `on_invalid`.
+    The program is a pure function, so an invalid observation gives NaN; the function that `load` returns follows
+    `on_invalid`.
     """
     import jax
     from jax import export
 
     (batch,) = export.symbolic_shape("batch")
     shapes = [(None, policy.observation_size), *(draw.shape for draw in policy.noise().values())]
-    inputs = [
-        jax.ShapeDtypeStruct(tuple(batch if size is None else size for size in shape), np.float32) for shape in shapes
-    ]
-    program = jax.jit(lambda rows, *noise: nan_where_invalid(whole_act(policy, rows, noise), rows))
-    with jax.default_matmul_precision("highest"):  # the policy's own numbers on every device
+    dynamic = [tuple(batch if size is None else size for size in shape) for shape in shapes]
+    inputs = [jax.ShapeDtypeStruct(shape, np.float32) for shape in dynamic]  # type: ignore[no-untyped-call]
+    program = jax.jit(lambda rows, *noise: propagate_invalid(compute_actions(policy, rows, noise), rows))
+    with jax.default_matmul_precision("highest"):  # the same actions on every device
         serialised = export.export(program, platforms=PLATFORMS)(*inputs).serialize()
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
@@ -49,7 +48,7 @@ def stablehlo_archive(policy: Policy, metadata: dict[str, Any]) -> bytes:
 
 
 def load(path: Path) -> Act:
-    """`act(observations, rng=0)` of an exported policy, as `Policy.act` has it; `act.metadata` says what it is."""
+    """Return `act(observations, rng=0)` of an exported policy, as `Policy.act`; `act.metadata` describes it."""
     import jax
     from jax import export
 
@@ -58,20 +57,19 @@ def load(path: Path) -> Act:
             metadata = json.loads(archive.read(METADATA))
             program = export.deserialize(bytearray(archive.read(PROGRAM)))
     except FileNotFoundError as error:
-        raise AspcError(f"There is no file {path}.") from error
-    except Exception as error:  # a boundary: the errors of a damaged program share no class
-        raise AspcError(f"{path} is not a whole StableHLO export of this library; export the policy again.") from error
+        raise AspcError(f"{path} does not exist.") from error
+    except Exception as error:  # errors of a damaged program have no common class
+        raise AspcError(f"{path} is not a valid StableHLO export of this library. Export the policy again.") from error
     draws = {
-        name: Draw(noise["distribution"], tuple(None if n == "batch" else n for n in noise["shape"]))
+        name: NoiseInput(noise["distribution"], tuple(None if n == "batch" else n for n in noise["shape"]))
         for name, noise in metadata["noise"].items()
     }
     call = jax.jit(program.call)
-
     held: dict[str, np.ndarray] = {}
 
     def act(observations: Any, rng: np.random.Generator | int | None = 0, on_invalid: str | None = None) -> np.ndarray:
-        return checked_act(
-            lambda rows: np.asarray(call(rows, *sample(draws, len(rows), rng))),
+        return act_on_valid(
+            lambda rows: np.asarray(call(rows, *sample_noise(draws, len(rows), rng))),
             observations,
             metadata.get("observation_names") or (),
             metadata["observation_size"],
