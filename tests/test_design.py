@@ -1,4 +1,4 @@
-"""docs/design.md names every module, and the rooms keep apart as it says."""
+"""Rules of docs/design.md: the module tree, who imports whom, and the size of files."""
 
 from __future__ import annotations
 
@@ -6,24 +6,25 @@ import ast
 import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "aspc"
+FILES = sorted(PACKAGE.rglob("*.py"))
+FOLDERS = sorted({str(path.parent.relative_to(PACKAGE)).removeprefix(".") for path in FILES})
 MATHEMATICS = ("adaptive_scale", "algorithms", "errors", "kernels", "networks", "optim", "theory")
+MAX_LINES, MAX_LINES_WITHOUT_REASON = 600, 400
 
 
-PACKAGES = ["", *(str(p.parent.relative_to(PACKAGE)) for p in PACKAGE.rglob("__init__.py") if p.parent != PACKAGE)]
-
-
-def modules_on_the_page() -> dict[str, set[str]]:
-    """Return the modules per folder in the page's picture of the package ("" is the package itself)."""
-    picture = (ROOT / "docs" / "design.md").read_text("utf-8").split("```")[1]
+def documented_modules() -> dict[str, set[str]]:
+    """Return the modules per folder in the tree of docs/design.md ("" is the package itself)."""
+    tree = (ROOT / "docs" / "design.md").read_text("utf-8").split("```")[1]
     found: dict[str, set[str]] = {}
     folder = ""
-    for line in picture.splitlines()[2:]:
+    for line in tree.splitlines()[2:]:
         if not line.startswith("   "):  # otherwise the line continues an entry
             entry = line.split()[0]
             folder = entry.removesuffix("/") if entry.endswith("/") else ""
@@ -31,18 +32,18 @@ def modules_on_the_page() -> dict[str, set[str]]:
     return found
 
 
-@pytest.mark.parametrize("folder", PACKAGES)
-def test_the_page_names_every_module(folder: str) -> None:
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_tree_lists_every_module(folder: str) -> None:
     modules = {path.stem for path in (PACKAGE / folder).glob("*.py")} - {"__init__"}
-    assert modules_on_the_page().get(folder, set()) == modules
+    assert documented_modules().get(folder, set()) == modules
 
 
-def test_the_page_names_no_other_folder() -> None:
-    assert set(modules_on_the_page()) <= set(PACKAGES)
+def test_tree_lists_no_other_folder() -> None:
+    assert set(documented_modules()) <= set(FOLDERS)
 
 
 def imports(path: Path) -> set[str]:
-    """The modules of this package that a file imports, wherever in it."""
+    """Return the modules of this package that a file imports, at any level."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "aspc":
@@ -58,26 +59,76 @@ def is_module(name: str) -> bool:
     return path.with_suffix(".py").exists() or (path / "__init__.py").exists()
 
 
-@pytest.mark.parametrize("room", [room for room in MATHEMATICS if room != "errors"])
-def test_mathematics_imports_mathematics_alone(room: str) -> None:
-    files = list((PACKAGE / room).glob("*.py")) or [PACKAGE / f"{room}.py"]
+@pytest.mark.parametrize("name", [name for name in MATHEMATICS if name != "errors"])
+def test_mathematics_imports_only_mathematics(name: str) -> None:
+    files = list((PACKAGE / name).glob("*.py")) or [PACKAGE / f"{name}.py"]
     for file in files:
-        assert {name.split(".")[1] for name in imports(file)} <= set(MATHEMATICS), file.name
+        assert {module.split(".")[1] for module in imports(file)} <= set(MATHEMATICS), file.name
 
 
 def test_nothing_outside_the_lab_imports_it() -> None:
-    for file in PACKAGE.rglob("*.py"):
+    for file in FILES:
         if PACKAGE / "lab" not in file.parents:
             assert not [name for name in imports(file) if name.startswith("aspc.lab")], file
+
+
+def test_tasks_import_neither_data_nor_environments() -> None:
+    assert not [name for name in imports(PACKAGE / "tasks.py") if name.startswith(("aspc.data", "aspc.envs"))]
 
 
 def test_training_knows_no_algorithm_by_name() -> None:
     for file in (PACKAGE / "training").glob("*.py"):
         named = {name for name in imports(file) if name.startswith("aspc.algorithms.")}
-        assert named <= {"aspc.algorithms.interface"}, file.name
+        assert named <= {f"aspc.algorithms.{module}" for module in ("fields", "interface", "registry")}, file.name
 
 
-@pytest.mark.parametrize("module", ["aspc.policy", "aspc.training.rollout_worker", "aspc.cli.data", "aspc.envs"])
-def test_some_modules_never_load_jax(module: str) -> None:
+def test_readers_know_no_algorithm() -> None:
+    for file in (PACKAGE / "data").rglob("*.py"):
+        assert not [name for name in imports(file) if name.startswith("aspc.algorithms")], file
+
+
+@pytest.mark.parametrize(
+    "module",
+    ["aspc", "aspc.policy", "aspc.policy_kinds", "aspc.training.rollout_worker", "aspc.cli.data", "aspc.envs"],
+)
+def test_some_modules_never_import_jax(module: str) -> None:
     script = f"import sys, {module}; sys.exit('jax' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+
+
+def test_policy_kinds_needs_only_numpy() -> None:
+    """An exported NumPy policy carries the source of this module."""
+    tree = ast.parse((PACKAGE / "policy_kinds.py").read_text("utf-8"))
+    imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    imported |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    assert {name.partition(".")[0] for name in imported} - set(sys.stdlib_module_names) == {"numpy"}
+
+
+def test_class_names_are_unique() -> None:
+    classes = [
+        node.name
+        for file in FILES
+        for node in ast.parse(file.read_text("utf-8")).body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    ]
+    assert [name for name, count in Counter(classes).items() if count > 1] == []
+
+
+def gives_reason(source: str) -> bool:
+    """Return whether the first paragraph of a module's docstring explains its number of lines."""
+    paragraph = (ast.get_docstring(ast.parse(source)) or "").split("\n\n")[0]
+    return re.search(r"\blines\b.*\bbecause\b", paragraph, re.DOTALL) is not None
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(PACKAGE)))
+def test_files_are_short_or_give_a_reason(file: Path) -> None:
+    source = file.read_text("utf-8")
+    lines = len(source.splitlines())
+    assert lines <= MAX_LINES
+    assert lines <= MAX_LINES_WITHOUT_REASON or gives_reason(source), "explain in the docstring: … lines because …"
+
+
+def test_a_reason_has_to_be_explicit() -> None:
+    assert gives_reason('"""Parsers. It has more than 400 lines because\nthey share a state."""')
+    assert not gives_reason('"""Parsers.\n\nIt has more than 400 lines because they share a state."""')
+    assert not gives_reason('"""Parsers for lines of a table."""')
