@@ -10,11 +10,21 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from aspc.algorithms import register
-from aspc.algorithms.interface import CRITIC, INNER, Preprocessing, Segment
-from aspc.algorithms.td_learning import bootstrap, deterministic_policy, fit_critics, make_critics
-from aspc.networks import DeterministicActor, mlp, polyak
-from aspc.optim import Adam
+from aspc.authoring import (
+    Adam,
+    Algorithm,
+    Count,
+    DeterministicActor,
+    Fraction,
+    NonNegative,
+    bootstrap,
+    deterministic_policy,
+    fit_critics,
+    make_critics,
+    mlp,
+    polyak,
+    register,
+)
 
 
 class CRRState(NamedTuple):  # carried from step to step; every leaf is an array
@@ -27,11 +37,10 @@ class CRRState(NamedTuple):  # carried from step to step; every leaf is an array
 
 @register("crr")
 @dataclass(frozen=True)
-class CRR(Preprocessing):  # each field is a command-line option: --hidden-dim 64
-    batch_size: int = 256
-    discount: float = 0.99
-    lr: float = 3e-4
-    hidden_dim: int = 256
+class CRR(Algorithm[CRRState]):  # each field is a command-line option: --hidden-dim 64
+    discount: Fraction = 0.99
+    lr: NonNegative = 3e-4
+    hidden_dim: Count = 256
 
     def init(self, key, spec):
         key_actor, key_critics = jax.random.split(key)
@@ -39,12 +48,6 @@ class CRR(Preprocessing):  # each field is a command-line option: --hidden-dim 6
         actor = DeterministicActor(mlp(key_actor, spec.obs_dim, hidden, spec.act_dim))
         critics = make_critics(key_critics, spec, hidden)
         return CRRState(actor, adam.init(actor), critics, critics, adam.init(critics))
-
-    def noise(self, spec, batch_size):
-        return {}  # the random draws of a step, by name
-
-    def schedule(self):
-        return (Segment((frozenset({CRITIC, INNER}),), 1),)  # the cycle of updates: all steps are the same
 
     def update(self, state, batch, noise, parts):
         s, a, s_next, adam = batch.observations, batch.actions, batch.next_observations, Adam(self.lr)

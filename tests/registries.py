@@ -1,4 +1,4 @@
-"""What plugins register, forgotten after a test: others go over all that is registered."""
+"""Isolation of registries: tests that load plugins must not affect tests that iterate over all registered names."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ from contextlib import contextmanager
 
 import pytest
 
-from aspc import algorithms, plugins
+from aspc import plugins
+from aspc.algorithms import registry
 from aspc.lab.suites import declaration
 
 
 @contextmanager
 def restored() -> Iterator[None]:
+    """Restore the registries, the plugin and `sys.path` at the end of the block."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(algorithms, "_REGISTRY", dict(algorithms._REGISTRY))
+        patch.setattr(registry, "_REGISTRY", dict(registry._REGISTRY))
         patch.setattr(declaration, "_SUITES", dict(declaration._SUITES))
         patch.setattr(plugins, "_loaded", None)
         patch.setattr(sys, "path", list(sys.path))

@@ -131,7 +131,7 @@ def test_the_scales_gradient_is_finite_when_actor_units_are_dead():
     actor = dataclasses.replace(
         state.base.actor, net=dataclasses.replace(state.base.actor.net, layers=(dead, *state.base.actor.net.layers[1:]))
     )
-    state = state._replace(base=algorithm.base.start(actor, state.base.critics))
+    state = dataclasses.replace(state, base=algorithm.base.start(actor, state.base.critics))
     step = jax.jit(algorithm.update, static_argnums=3)
     for i in range(5):
         state, metrics = step(state, *inputs(i), ALL)

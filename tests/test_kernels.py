@@ -12,12 +12,12 @@ import pytest
 from algorithms.problems import ADAPTIVE, SPEC, random_batch, random_noise, small
 from aspc import algorithms, kernels
 from aspc.algorithms.interface import CRITIC, INNER, SCALE, Spec
-from aspc.kernels import Products, Tiles, Way, fused
+from aspc.kernels import KernelChoice, Products, Tiles, fused
 from aspc.lab.speed.measure import synthetic_table
 from aspc.networks import ensemble, mlp
-from aspc.training.compiled_loop import Loop, Source, start_runs
+from aspc.training.compiled_loop import Loop, RowRange, start_runs
+from aspc.training.hyperparameters import replace_fields
 from aspc.training.packed_table import Layout
-from aspc.training.run_config import replace_fields
 
 HERE = Tiles(rows=16, depth=16, interpret=True)  # the kernels' own code, run as ordinary JAX
 
@@ -34,7 +34,7 @@ def networks(fan_in: int, hidden: list[int], out: int, norm: bool):
     [(23, [32] * 3, 1, True), (17, [32] * 2, 6, False), (40, [16], 17, True)],
 )
 def test_values_and_gradients_are_those_of_the_plain_network(
-    fan_in: int, hidden: list[int], out: int, norm: bool, way: Way
+    fan_in: int, hidden: list[int], out: int, norm: bool, way: KernelChoice
 ):
     """For all networks of an ensemble at once, and for one of them by itself."""
     with jax.enable_x64(True):
@@ -43,7 +43,7 @@ def test_values_and_gradients_are_those_of_the_plain_network(
         def loss(nets, x):
             return jnp.sin(nets(x)).sum() + jnp.cos(nets[1](x)).sum()
 
-        def computed(way: Way | None):
+        def computed(way: KernelChoice | None):
             with fused(way):
                 return jax.jit(lambda: (nets(x), jax.grad(loss, (0, 1))(nets, x)))()
 
@@ -76,7 +76,7 @@ def test_an_update_with_fused_networks_is_the_same_update():
         batch = Layout(4, 2, False).unpack(synthetic_table(Layout(4, 2, False))[:32].astype(float))
         noise = {"target_policy": jax.random.normal(jax.random.key(1), (32, 2))}
 
-        def update(way: Way | None):
+        def update(way: KernelChoice | None):
             with fused(way):
                 return jax.jit(lambda state: algorithm.update(state, batch, noise, parts))(state)
 
@@ -88,7 +88,7 @@ def test_an_update_with_fused_networks_is_the_same_update():
 
 @pytest.mark.parametrize("way", [Tiles(rows=4, depth=16, interpret=True), Products()], ids=["tiles", "products"])
 @pytest.mark.parametrize("algo", [*ADAPTIVE, "rapo"])
-def test_every_scale_can_be_updated_with_fused_networks(algo: str, way: Way):
+def test_every_scale_can_be_updated_with_fused_networks(algo: str, way: KernelChoice):
     """Only the weights of a loss depend on a scale, so no network of the inner step moves in forward mode: it would
     be refused here."""
     algorithm = small(algorithms.default(algo))
@@ -101,8 +101,8 @@ def test_every_scale_can_be_updated_with_fused_networks(algo: str, way: Way):
 
 
 def test_a_cpu_fuses_nothing_by_itself():
-    assert kernels.usual_way(1) is None
-    assert kernels.usual_way(64) is None
+    assert kernels.default_kernels(1) is None
+    assert kernels.default_kernels(64) is None
 
 
 def test_a_step_lowers_to_few_kernels_for_a_gpu():
@@ -110,7 +110,7 @@ def test_a_step_lowers_to_few_kernels_for_a_gpu():
     algorithm = algorithms.default("aspc")
     spec, layout = Spec(17, 6), Layout(17, 6, False)
     loop = Loop(algorithm, spec, layout, vectorise=True, way=Tiles())
-    source = Source(jnp.zeros(2, jnp.int32), jnp.full(2, 1000, jnp.int32))
+    source = RowRange(jnp.zeros(2, jnp.int32), jnp.full(2, 1000, jnp.int32))
     runs = start_runs(algorithm, spec, jnp.arange(2), source)
     traced = loop.run_blocks.trace(
         loop, runs.state, runs._replace(state=None), synthetic_table(layout), jnp.asarray(0), blocks=1

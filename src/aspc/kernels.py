@@ -1,27 +1,29 @@
 """An MLP as two GPU kernels: all layers forward in one, the chain of gradients back through them in the other.
 
-XLA runs a layer as a matrix product, a normalisation and what is between them: four kernels forward and seven back, and
-each writes its activations to memory for the next to read. Training a few runs at a time is a chain of such small
-kernels, and training many is bound by that traffic. Here a program of the grid keeps a tile of the batch's rows and
-takes it through the whole network. Only what the backward pass needs is written: the normalised activations x̂ (without
-LayerNorm, the activations) and two numbers a row.
+XLA runs a layer as a matrix product, a normalisation and element-wise operations: four kernels forward and seven
+backward, each of which writes its activations to memory for the next to read. Training a few runs is a chain of such
+small kernels; training many is bound by that traffic. Here a program of the grid takes a tile of the batch's rows
+through the whole network. Only what the backward pass needs is written: the normalised activations x̂ (without
+LayerNorm, the activations) and two numbers per row.
 
-    forward, a layer:   u = h·W + b    z = relu(u)    x̂ = (z − μ)/σ    h = x̂·γ + β
-    backward, a layer:  dx̂ = dh·γ    dz = (dx̂ − mean dx̂ − x̂·mean(dx̂·x̂))/σ    du = dz where z > 0    dh' = du·Wᵀ
+    forward, per layer:   u = h·W + b    z = relu(u)    x̂ = (z − μ)/σ    h = x̂·γ + β
+    backward, per layer:  dx̂ = dh·γ    dz = (dx̂ − mean dx̂ − x̂·mean(dx̂·x̂))/σ    du = dz where z > 0    dh' = du·Wᵀ
 
-Gradients of the weights are left to XLA as products, dW = x̂ᵀ·du: where nobody asks for them they are not computed.
-Where exact float32 is asked for, `Products` only mends how XLA is told to differentiate.
+Gradients of the weights are left to XLA as products, dW = x̂ᵀ·du, which it omits where they are unused. For exact
+float32, `Products` only changes how XLA differentiates a product.
 
-`networks.MLP` comes here when `fused` is in force, which the training loop decides; elsewhere the same mathematics is
-the plain one of `networks`. Reverse mode only, and forward mode over a loss whose networks stand still: what moves a
-network's weights or inputs in forward mode does so outside `fused`.
+The training loop enables kernels with `fused`, and `apply_mlp` uses them for the networks that fit; all others run as
+plain JAX. The kernels have a reverse mode, and a forward mode over losses whose networks stand still. A function that
+moves a network's weights or inputs in forward mode runs them under `forward_mode`.
+
+One file, over 400 lines: forward and backward kernel share their layout and helpers.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NamedTuple
 
 import jax
@@ -29,40 +31,50 @@ import jax.numpy as jnp
 from jax.custom_derivatives import SymbolicZero
 from jaxtyping import Array, Float
 
-MOST_OUTPUTS = 64  # of a network that is one kernel: each is a sum of its own
+MAX_OUTPUTS = 64  # per network that is one kernel: each output is a separate sum
 
 
 class Tiles(NamedTuple):
-    """How a kernel cuts its work: rows of the batch a program, depth of a slice of a matrix product, warps, stages."""
+    """The tiling of a kernel: batch rows per program, depth of a slice of a matrix product, warps, stages."""
 
     rows: int = 16
     depth: int = 32
     warps: int = 4
     stages: int = 4
     interpret: bool = False
-    """Run as ordinary JAX, for tests on machines without a GPU."""
+    """Run as ordinary JAX, for tests without a GPU."""
 
 
 class Products(NamedTuple):
     """XLA's own kernels, but with gradients of weights as products that need no transposing (see `linear`)."""
 
 
-Way = Tiles | Products
-_in_force: list[Way | None] = [None]
+KernelChoice = Tiles | Products
+_enabled: list[KernelChoice | None] = [None]
 
 
 @contextmanager
-def fused(way: Way | None) -> Iterator[None]:
-    """While a function is traced inside, networks that can be are computed in this way; with None, none is."""
-    _in_force.append(way)
+def fused(choice: KernelChoice | None) -> Iterator[None]:
+    """Compute the networks of functions traced inside with these kernels; None is plain JAX."""
+    _enabled.append(choice)
     try:
         yield
     finally:
-        _in_force.pop()
+        _enabled.pop()
 
 
-def in_force() -> Way | None:
-    return _in_force[-1]
+def forward_mode() -> AbstractContextManager[None]:
+    """Make networks traced inside differentiable in forward mode with respect to their weights and inputs."""
+    return fused(None)
+
+
+def default_kernels(runs: int) -> KernelChoice | None:
+    """Return the choice that was fastest on an H200 for this number of runs, at the configured precision."""
+    if jax.default_backend() != "gpu":
+        return None
+    if jax.config.values["jax_default_matmul_precision"]:  # the kernels' products are TF32
+        return Products()
+    return Tiles() if runs < 16 else Tiles(rows=32, stages=3)
 
 
 class Layers(NamedTuple):
@@ -75,36 +87,64 @@ class Layers(NamedTuple):
 
 
 class Setting(NamedTuple):
-    """What is fixed when a kernel is made."""
+    """The static part of a kernel."""
 
     tiles: Tiles
     eps: float
     member: int | None = None
-    """Which network it is, if the arrays of `Layers` are those of an ensemble: copying its own out would take longer
-    than a layer."""
+    """The index of the network if `Layers` holds an ensemble: copying its arrays would take longer than a layer."""
 
     def own(self, layers: Layers) -> Layers:
+        """Return the arrays of the member."""
         return layers if self.member is None else jax.tree.map(lambda array: array[self.member], layers)
 
 
-def usual_way(runs: int) -> Way | None:
-    """What measured best on an H200 for so many runs together, at the precision that is asked for."""
-    if jax.default_backend() != "gpu":
-        return None
-    if jax.config.values["jax_default_matmul_precision"]:  # the kernels' products are TF32 ones
-        return Products()
-    return Tiles() if runs < 16 else Tiles(rows=32, stages=3)
+# ---------------------------------------------------------------------------------------------------------------
+# Dispatch
+# ---------------------------------------------------------------------------------------------------------------
 
 
-def tiles_for(layers: Layers, x: Array, activation: Any) -> Tiles | None:
-    """The tiles in force, if a network is one that the kernels compute: ReLU, equal hidden widths, a power of two."""
-    tiles = in_force()
+def apply_mlp(
+    layers: Layers,
+    x: Float[Array, "*batch in"],
+    activation: Callable[[Array], Array],
+    *,
+    eps: float,
+    member: int | None,
+    plain: Callable[[Array], Array],
+) -> Float[Array, "*batch out"]:
+    """Compute an MLP with the enabled kernels if they fit it, else with `plain`."""
+    tiles = _fitting_tiles(layers, x, activation)
+    return plain(x) if tiles is None else mlp(Setting(tiles, eps, member), layers, x)
+
+
+def apply_member(apply: Callable[[Any], Array], ensemble: Any, member: int) -> Array:
+    """Compute one member of an ensemble of networks that `apply_mlp` does not fit."""
+    if isinstance(_enabled[-1], Products):
+        # Running the other members in parallel is faster than first copying the weights of this one.
+        outputs: Array = jax.vmap(apply)(ensemble)
+        return outputs[member]
+    return apply(jax.tree.map(lambda leaf: leaf[member], ensemble))
+
+
+def linear(
+    x: Float[Array, "*batch in"], weight: Float[Array, "in out"], bias: Float[Array, "out"]
+) -> Float[Array, "*batch out"]:
+    """Compute x·W + b."""
+    if _enabled[-1] is None or x.ndim != 2:
+        return x @ weight + bias
+    return _linear(x, weight, bias)
+
+
+def _fitting_tiles(layers: Layers, x: Array, activation: Callable[[Array], Array]) -> Tiles | None:
+    """Return the enabled tiles if the kernels fit a network: ReLU, equal hidden widths, a power of two."""
+    tiles = _enabled[-1]
     hidden = {bias.shape[-1] for bias in layers.biases[:-1]}
     if not isinstance(tiles, Tiles) or activation is not jax.nn.relu or len(hidden) != 1 or x.ndim != 2:
         return None
     (width,) = hidden
     regular = width >= tiles.depth and width & (width - 1) == 0 and len(x) % tiles.rows == 0
-    regular = regular and layers.biases[-1].shape[-1] <= MOST_OUTPUTS
+    regular = regular and layers.biases[-1].shape[-1] <= MAX_OUTPUTS
     same = x.dtype == layers.biases[0].dtype and (tiles.interpret or x.dtype == jnp.float32)
     return tiles if regular and same else None
 
@@ -115,7 +155,7 @@ def tiles_for(layers: Layers, x: Array, activation: Any) -> Tiles | None:
 
 
 def _pallas() -> tuple[Any, Any]:
-    """Pallas and its Triton part, imported where a kernel is made: most programs never need them."""
+    """Import Pallas and its Triton part, on demand: most programs never need them."""
     from jax.experimental import pallas
     from jax.experimental.pallas import triton
 
@@ -123,39 +163,46 @@ def _pallas() -> tuple[Any, Any]:
 
 
 def _padded(n: int) -> int:
-    """The smallest power of two that holds n columns and that a matrix unit takes."""
+    """Return the smallest power of two that holds n columns and that a matrix unit accepts."""
     return max(16, 1 << (n - 1).bit_length())
 
 
-def _columns(ref: Any, rows: Any, first: int, width: int, total: int) -> Array:
-    """ref[rows, first : first + width], with zeros beyond `total` columns."""
+def _shape(shape: tuple[int, ...], dtype: Any) -> Any:
+    return jax.ShapeDtypeStruct(shape, dtype)  # type: ignore[no-untyped-call]  # JAX's own
+
+
+def _load(reference: Any, **options: Any) -> Array:
     _, triton = _pallas()
 
+    loaded: Array = triton.load(reference, **options)
+    return loaded
+
+
+def _columns(ref: Any, rows: Any, first: int, width: int, total: int) -> Array:
+    """Load ref[rows, first : first + width], with zeros beyond `total` columns."""
     columns = first + jnp.arange(width)
     at = ref.at[rows[:, None], columns[None, :]]
     if first + width <= total:
-        return triton.load(at)
-    return triton.load(at, mask=(columns < total)[None, :] & (rows >= 0)[:, None], other=0.0)
+        return _load(at)
+    return _load(at, mask=(columns < total)[None, :] & (rows >= 0)[:, None], other=0.0)
 
 
 def _rows(ref: Any, first: int, height: int, total: int, width: int) -> Array:
-    """ref[first : first + height, :width], with zeros beyond `total` rows."""
-    _, triton = _pallas()
-
+    """Load ref[first : first + height, :width], with zeros beyond `total` rows."""
     rows, columns = first + jnp.arange(height), jnp.arange(width)
     at = ref.at[rows[:, None], columns[None, :]]
     if first + height <= total:
-        return triton.load(at)
-    return triton.load(at, mask=(rows < total)[:, None] & (columns >= 0)[None, :], other=0.0)
+        return _load(at)
+    return _load(at, mask=(rows < total)[:, None] & (columns >= 0)[None, :], other=0.0)
 
 
 def _dot(a: Array, b: Array, transposed: bool = False) -> Array:
-    """a·b (or a·bᵀ) at JAX's default precision, which is TF32 here."""
+    """Compute a·b (or a·bᵀ) at JAX's default precision, which is TF32 here."""
     return jax.lax.dot_general(a, b, (((1,), (int(transposed),)), ((), ())), preferred_element_type=a.dtype)
 
 
 def _barrier(tiles: Tiles) -> None:
-    """All threads of a program have written before any reads."""
+    """Wait until all threads of a program have written."""
     _, triton = _pallas()
 
     if not tiles.interpret:
@@ -163,7 +210,7 @@ def _barrier(tiles: Tiles) -> None:
 
 
 def _call(setting: Setting, kernel: Any, layers: Layers, others: Any, outputs: Any, programs: int, name: str) -> Any:
-    """`kernel(layers, others, outputs)` on the grid, with references in place of arrays."""
+    """Run `kernel(layers, others, outputs)` on the grid, with references in place of arrays."""
     pl, triton = _pallas()
 
     def of_member(array: Any) -> Any:
@@ -191,7 +238,7 @@ def _call(setting: Setting, kernel: Any, layers: Layers, others: Any, outputs: A
 
 
 class Kept(NamedTuple):
-    """What the backward pass needs of the forward one, a layer each: x̂, and 1/σ and −μ/σ of every row.
+    """The residuals of the forward pass, per layer: x̂, and 1/σ and −μ/σ per row.
 
     z > 0 exactly where x̂ > −μ/σ, so z itself is not kept.
     """
@@ -202,7 +249,7 @@ class Kept(NamedTuple):
 
 
 def _normalise(setting: Setting, z: Array) -> tuple[Array, Array, Array]:
-    """x̂, 1/σ and −μ/σ of every row. σ² = E[z²] − μ²: both sums at once, where one after the other would wait twice."""
+    """Compute x̂, 1/σ and −μ/σ per row, with σ² = E[z²] − μ²: both sums in one pass."""
     mean, square = z.sum(1) / z.shape[1], (z * z).sum(1) / z.shape[1]
     inverse = jax.lax.rsqrt(square - mean * mean + setting.eps)
     threshold = -mean * inverse
@@ -210,7 +257,7 @@ def _normalise(setting: Setting, z: Array) -> tuple[Array, Array, Array]:
 
 
 def _forward_kernel(setting: Setting, keep: bool, layers: Layers, x_ref: Any, out_ref: Any, kept: Kept) -> None:
-    """With nothing to `keep` for a way back, one buffer passes the tile from layer to layer."""
+    """Compute all layers; without `keep` there are no residuals, and one buffer passes the tile between layers."""
     pl, _ = _pallas()
 
     tiles = setting.tiles
@@ -237,7 +284,7 @@ def _forward_kernel(setting: Setting, keep: bool, layers: Layers, x_ref: Any, ou
         if keep or i + 1 < depth:
             buffer[span, :] = h
         if i + 1 < depth:
-            _barrier(tiles)  # the tile is read back in slices: a matrix unit cannot cut registers
+            _barrier(tiles)  # the tile is read back in slices: a matrix unit cannot slice registers
 
             def slice_of(k: Array, u: Array, i: int = i, buffer: Any = buffer) -> Array:
                 part = pl.ds(k * tiles.depth, tiles.depth)
@@ -255,21 +302,18 @@ def _forward_kernel(setting: Setting, keep: bool, layers: Layers, x_ref: Any, ou
 
 
 def _last_weight(layers: Layers, j: int) -> Array:
-    """What output j makes of the last hidden layer. Outputs are few: plain sums, for a product would lay out the whole
-    program by this small one."""
-    _, triton = _pallas()
-
-    return triton.load(layers.weights[-1].at[jnp.arange(layers.weights[-1].shape[0]), j])
+    """Load the last layer's weights of output j. Outputs are few: plain sums keep the layout of the large products."""
+    return _load(layers.weights[-1].at[jnp.arange(layers.weights[-1].shape[0]), j])
 
 
-@functools.partial(jax.jit, static_argnums=(0, 3))  # a function of its own: equal kernels are made once
+@functools.partial(jax.jit, static_argnums=(0, 3))  # a separate function, so that equal kernels are compiled once
 def _forward(setting: Setting, layers: Layers, x: Array, keep: bool) -> tuple[Array, Kept]:
     batch, norm, depth = len(x), bool(layers.scales), len(layers.biases) - 1
-    tile: Any = jax.ShapeDtypeStruct((batch, layers.biases[0].shape[-1]), x.dtype)
-    row: Any = jax.ShapeDtypeStruct((batch,), x.dtype)
+    tile = _shape((batch, layers.biases[0].shape[-1]), x.dtype)
+    row = _shape((batch,), x.dtype)
     rows = (row,) * depth if norm and keep else ()
     kept = Kept((tile,) * (depth if keep else 1), rows, rows)
-    out: Any = jax.ShapeDtypeStruct((batch, layers.biases[-1].shape[-1]), x.dtype)
+    out = _shape((batch, layers.biases[-1].shape[-1]), x.dtype)
 
     def kernel(layers: Layers, x: Any, outputs: tuple[Any, Kept]) -> None:
         _forward_kernel(setting, keep, layers, x, *outputs)
@@ -286,7 +330,7 @@ def _forward(setting: Setting, layers: Layers, x: Array, keep: bool) -> tuple[Ar
 
 
 class Back(NamedTuple):
-    """What the backward kernel gives, a layer each: du, and its tiles' shares of the gradients of b, γ and β."""
+    """The results of the backward kernel, per layer: du, and its tiles' partial sums of the gradients of b, γ and β."""
 
     du: tuple[Float[Array, "batch hidden"], ...]
     bias: tuple[Float[Array, "programs hidden"], ...]
@@ -332,8 +376,8 @@ def _backward_kernel(setting: Setting, layers: Layers, kept: Kept, d_out: Any, b
 def _backward(setting: Setting, layers: Layers, kept: Kept, d_out: Array) -> Back:
     batch, depth, norm = len(d_out), len(layers.biases) - 1, bool(layers.scales)
     hidden, programs = layers.biases[0].shape[-1], batch // setting.tiles.rows
-    tiles: Any = (jax.ShapeDtypeStruct((batch, hidden), d_out.dtype),) * depth
-    sums: Any = (jax.ShapeDtypeStruct((programs, hidden), d_out.dtype),) * depth
+    tiles: Any = (_shape((batch, hidden), d_out.dtype),) * depth
+    sums: Any = (_shape((programs, hidden), d_out.dtype),) * depth
     back = Back(tiles, sums, sums if norm else (), sums if norm else ())
 
     def kernel(layers: Layers, others: tuple[Kept, Any], back: Back) -> None:
@@ -344,7 +388,10 @@ def _backward(setting: Setting, layers: Layers, kept: Kept, d_out: Array) -> Bac
 
 
 def _backward_tangent(setting: Setting, primals: Any, tangents: Any) -> tuple[Back, Back]:
-    """The way back is linear in d_out. That is all that a scale reaches which only weighs the terms of a loss."""
+    """Differentiate with respect to d_out, in which the backward pass is linear.
+
+    A scale that only weighs the terms of a loss reaches nothing else.
+    """
     *network, d_out = primals
     *network_tangents, d_out_tangent = tangents
     if not all(isinstance(leaf, SymbolicZero) for leaf in jax.tree.leaves(network_tangents)):
@@ -362,8 +409,9 @@ _backward.defjvp(_backward_tangent, symbolic_zeros=True)
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def mlp(setting: Setting, layers: Layers, x: Float[Array, "batch in"]) -> Float[Array, "batch out"]:
-    """Linear → ReLU (→ LayerNorm), L times, then Linear."""
-    return _forward(setting, layers, x, False)[0]
+    """Compute Linear → ReLU (→ LayerNorm), L times, then Linear."""
+    out: Array = _forward(setting, layers, x, False)[0]
+    return out
 
 
 def _mlp_forward(setting: Setting, layers: Layers, x: Array) -> tuple[Array, Any]:
@@ -376,7 +424,7 @@ def _mlp_backward(setting: Setting, residuals: Any, d_out: Array) -> tuple[Layer
     back = _backward(setting, all_layers, kept, d_out)
     layers = setting.own(all_layers)
     biases = (*(share.sum(0) for share in back.bias), d_out.sum(0))
-    # Networks of an ensemble share x. The product with a shared x would begin by transposing du, so each has its own.
+    # Networks of an ensemble share x. The product with a shared x would first transpose du, so each gets a copy.
     own_x = x + 0.0 * d_out[:, :1]
     weights = [own_x.T @ back.du[0]]
     for i, du in enumerate((*back.du[1:], d_out)):
@@ -389,7 +437,7 @@ def _mlp_backward(setting: Setting, residuals: Any, d_out: Array) -> tuple[Layer
 
 
 def _affine(layers: Layers, i: int, product: Array, bias: Array) -> Array:
-    """hᵀ·du from x̂ᵀ·du, h = x̂·γ + β: the rows are scaled by γ, and β meets the sum of du, which is db."""
+    """Compute hᵀ·du from x̂ᵀ·du, h = x̂·γ + β: γ scales the rows, and β multiplies the sum of du, which is db."""
     if not layers.scales:
         return product
     return layers.scales[i][:, None] * product + layers.offsets[i][:, None] * bias[None, :]
@@ -399,15 +447,15 @@ mlp.defvjp(_mlp_forward, _mlp_backward)
 
 
 @jax.custom_vjp
-def linear(
+def _linear(
     x: Float[Array, "batch in"], weight: Float[Array, "in out"], bias: Float[Array, "out"]
 ) -> Float[Array, "batch out"]:
-    """x·W + b. JAX would differentiate it as dW = (duᵀ·x)ᵀ, and the transposing costs a GPU kernels of its own."""
+    """Compute x·W + b. JAX would differentiate it as dW = (duᵀ·x)ᵀ, whose transpose is an extra GPU kernel."""
     return x @ weight + bias
 
 
 def _linear_forward(x: Array, weight: Array, bias: Array) -> tuple[Array, tuple[Array, Array]]:
-    return linear(x, weight, bias), (x, weight)
+    return _linear(x, weight, bias), (x, weight)
 
 
 def _linear_backward(residuals: tuple[Array, Array], du: Array) -> tuple[Array, Array, Array]:
@@ -415,4 +463,4 @@ def _linear_backward(residuals: tuple[Array, Array], du: Array) -> tuple[Array, 
     return du @ weight.T, x.T @ du, du.sum(0)
 
 
-linear.defvjp(_linear_forward, _linear_backward)
+_linear.defvjp(_linear_forward, _linear_backward)

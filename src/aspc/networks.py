@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import equinox as eqx
 import jax
@@ -20,19 +20,23 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from aspc import kernels
 
 Activation = Callable[[Array], Array]
+Tree = TypeVar("Tree")
+forward_mode = kernels.forward_mode
 
 
 class Linear(eqx.Module):
+    """x·W + b."""
+
     weight: Float[Array, "in out"]
     bias: Float[Array, "out"]
 
     def __call__(self, x: Float[Array, "*batch in"]) -> Float[Array, "*batch out"]:
-        if kernels.in_force() is not None and x.ndim == 2:
-            return kernels.linear(x, self.weight, self.bias)
-        return x @ self.weight + self.bias
+        return kernels.linear(x, self.weight, self.bias)
 
 
 class LayerNorm(eqx.Module):
+    """Normalisation over the last axis, with a learned scale and offset."""
+
     scale: Float[Array, "dim"]
     bias: Float[Array, "dim"]
     eps: float = eqx.field(static=True, default=1e-5)
@@ -44,29 +48,31 @@ class LayerNorm(eqx.Module):
 
 
 # ---------------------------------------------------------------------------------------------------------------
-# Initial weights, one rule a lineage of trainers
+# Initial weights, one initializer per reference implementation
 # ---------------------------------------------------------------------------------------------------------------
 
 
 class Init(Protocol):
-    """(key, fan_in, fan_out, is it the last layer?) → weight [in, out] and bias [out]."""
+    """An initializer of one layer; `last` marks the output layer."""
 
-    def __call__(self, key: PRNGKeyArray, fan_in: int, fan_out: int, last: bool) -> tuple[Array, Array]: ...
+    def __call__(self, key: PRNGKeyArray, fan_in: int, fan_out: int, last: bool) -> tuple[Array, Array]:
+        """Return the weight [in, out] and the bias [out]."""
 
 
 def uniform(key: PRNGKeyArray, shape: Sequence[int], bound: float) -> Array:
+    """Draw from U(±bound)."""
     return jax.random.uniform(key, shape, minval=-bound, maxval=bound)
 
 
 def fan_in_init(key: PRNGKeyArray, fan_in: int, fan_out: int, last: bool) -> tuple[Array, Array]:
-    """PyTorch's default: weights and biases U(±1/√fan_in)."""
+    """Initialise as PyTorch does by default: weights and biases U(±1/√fan_in)."""
     key_w, key_b = jax.random.split(key)
     bound = fan_in**-0.5
     return uniform(key_w, (fan_in, fan_out), bound), uniform(key_b, (fan_out,), bound)
 
 
 def small_last_init(last_bound: float) -> Init:
-    """Hidden weights U(±1/√fan_in), hidden biases 0.1, the last layer U(±last_bound): the robust critic's."""
+    """Return the robust critic's initializer: hidden U(±1/√fan_in) with biases 0.1, last layer U(±last_bound)."""
 
     def init(key: PRNGKeyArray, fan_in: int, fan_out: int, last: bool) -> tuple[Array, Array]:
         key_w, key_b = jax.random.split(key)
@@ -81,23 +87,24 @@ robust_critic_init = small_last_init(3e-3)
 
 
 def glorot_uniform(key: PRNGKeyArray, fan_in: int, fan_out: int, gain: float = 1.0) -> Array:
+    """Draw from U(±gain·√(6/(fan_in + fan_out)))."""
     return uniform(key, (fan_in, fan_out), gain * (6 / (fan_in + fan_out)) ** 0.5)
 
 
 def glorot_init(key: PRNGKeyArray, fan_in: int, fan_out: int, last: bool) -> tuple[Array, Array]:
-    """Flax's habit in FQL: weights U(±√(6/(fan_in + fan_out))), biases 0."""
+    """Initialise as FQL's Flax networks: weights U(±√(6/(fan_in + fan_out))), biases 0."""
     return glorot_uniform(key, fan_in, fan_out), jnp.zeros(fan_out)
 
 
 def small_glorot_last_init(key: PRNGKeyArray, fan_in: int, fan_out: int, last: bool) -> tuple[Array, Array]:
-    """PyTorch's default, but a last layer 100 times smaller than Glorot's: a Gaussian actor that starts near 0."""
+    """Initialise as PyTorch, but the last layer 100 times smaller than Glorot's: a Gaussian actor starts near 0."""
     if last:
         return glorot_uniform(key, fan_in, fan_out, gain=0.01), jnp.zeros(fan_out)
     return fan_in_init(key, fan_in, fan_out, last)
 
 
 def orthogonal_init(key: PRNGKeyArray, fan_in: int, fan_out: int, last: bool) -> tuple[Array, Array]:
-    """Orthogonal weights with gain √2 (the last layer: 0.01), biases 0."""
+    """Initialise orthogonal weights with gain √2 (last layer: 0.01), biases 0."""
     gain = 0.01 if last else 2**0.5
     return jax.nn.initializers.orthogonal(gain)(key, (fan_in, fan_out)), jnp.zeros(fan_out)
 
@@ -114,16 +121,28 @@ class MLP(eqx.Module):
     norms: tuple[LayerNorm, ...]
     activation: Activation = eqx.field(static=True)
     member: int | None = eqx.field(static=True, default=None)
-    """Which network this is, if the arrays are still those of an ensemble: they are cut where they are used."""
+    """Index of this network if the arrays are those of an ensemble; None if they are its own."""
 
     def __call__(
         self, x: Float[Array, "*batch in"], dropout: Float[Array, "layers *batch hidden"] | None = None
     ) -> Float[Array, "*batch out"]:
-        """`dropout` multiplies the hidden layers: 0 where a unit is dropped, 1/(1 − p) where it is kept."""
-        if dropout is None and (fused := self._fused(x)) is not None:
-            return fused
+        """Apply the network; `dropout` multiplies the hidden layers: 0 for a dropped unit, 1/(1 − p) for a kept one."""
+        if dropout is not None:
+            return self._apply(x, dropout)
+        layers = kernels.Layers(
+            tuple(layer.weight for layer in self.layers),
+            tuple(layer.bias for layer in self.layers),
+            tuple(norm.scale for norm in self.norms),
+            tuple(norm.bias for norm in self.norms),
+        )
+        eps = self.norms[0].eps if self.norms else 0.0
+        return kernels.apply_mlp(layers, x, self.activation, eps=eps, member=self.member, plain=self._apply)
+
+    def _apply(self, x: Array, dropout: Array | None = None) -> Array:
+        """Apply the layers one by one."""
         if self.member is not None:
-            return self._cut(x, dropout)
+            members = dataclasses.replace(self, member=None)
+            return kernels.apply_member(lambda net: net(x, dropout), members, self.member)
         for i, layer in enumerate(self.layers[:-1]):
             x = self.activation(layer(x))
             if self.norms:
@@ -131,29 +150,6 @@ class MLP(eqx.Module):
             if dropout is not None:
                 x = x * dropout[i]
         return self.layers[-1](x)
-
-    def _cut(self, x: Array, dropout: Array | None) -> Array:
-        """The plain network of a member."""
-        everyone = dataclasses.replace(self, member=None)
-        if isinstance(kernels.in_force(), kernels.Products):
-            # The others' products run beside its own, where a copy of its weights would come before.
-            outputs: Array = jax.vmap(lambda net: net(x, dropout))(everyone)
-            return outputs[self.member]
-        own: MLP = jax.tree.map(lambda leaf: leaf[self.member], everyone)
-        return own(x, dropout)
-
-    def _fused(self, x: Array) -> Array | None:
-        """The same by kernels that compute all layers at once, where these are in force and fit."""
-        layers = kernels.Layers(
-            tuple(layer.weight for layer in self.layers),
-            tuple(layer.bias for layer in self.layers),
-            tuple(norm.scale for norm in self.norms),
-            tuple(norm.bias for norm in self.norms),
-        )
-        tiles = kernels.tiles_for(layers, x, self.activation)
-        if tiles is None:
-            return None
-        return kernels.mlp(kernels.Setting(tiles, self.norms[0].eps if self.norms else 0.0, self.member), layers, x)
 
 
 def mlp(
@@ -167,7 +163,7 @@ def mlp(
     layer_norm: bool = False,
     layer_norm_eps: float = 1e-5,
 ) -> MLP:
-    """A fresh MLP with the given sizes and rule for its initial weights."""
+    """Initialise an MLP with the given sizes."""
     sizes = [in_dim, *hidden, out_dim]
     keys = jax.random.split(key, len(sizes) - 1)
     layers = tuple(Linear(*init(keys[i], sizes[i], sizes[i + 1], i == len(hidden))) for i in range(len(sizes) - 1))
@@ -202,7 +198,7 @@ class GaussianActor(eqx.Module):
         return self.mean(observations, dropout)
 
     def log_prob(self, mean: Float[Array, "*batch act"], actions: Float[Array, "*batch act"]) -> Float[Array, "*batch"]:
-        """log N(a; mean, σ²), summed over action dimensions."""
+        """Compute log N(a; mean, σ²), summed over action dimensions."""
         log_std = jnp.clip(self.log_std, -20.0, 2.0)
         z = (actions - mean) * jnp.exp(-log_std)
         return (-0.5 * jnp.square(z) - log_std - LOG_SQRT_2PI).sum(-1)
@@ -219,7 +215,7 @@ class SquashedGaussianActor(eqx.Module):
     def sample(
         self, observations: Float[Array, "batch obs"], epsilon: Float[Array, "batch *samples act"]
     ) -> tuple[Float[Array, "batch *samples act"], Float[Array, "batch *samples"]]:
-        """Actions from standard normal draws (several for each state, if `epsilon` has them) and their log π."""
+        """Return actions from standard normal draws (several per state, if `epsilon` has them) and their log π."""
         mean, log_std = jnp.split(self.net(observations), 2, axis=-1)
         log_std = jnp.clip(self.log_std_multiplier * log_std + self.log_std_offset, -20.0, 2.0)
         if epsilon.ndim > mean.ndim:
@@ -231,7 +227,7 @@ class SquashedGaussianActor(eqx.Module):
 
 
 class Critic(eqx.Module):
-    """Q(s, a), one number a row."""
+    """Q(s, a), one scalar per row."""
 
     net: MLP
 
@@ -242,7 +238,7 @@ class Critic(eqx.Module):
 
 
 class Value(eqx.Module):
-    """V(s), one number a row."""
+    """V(s), one scalar per row."""
 
     net: MLP
 
@@ -251,7 +247,7 @@ class Value(eqx.Module):
 
 
 class Flow(eqx.Module):
-    """A vector for each row of several inputs side by side: a velocity v(s, x, t), a one-step policy μ(s, z)."""
+    """A vector per row of concatenated inputs: a velocity v(s, x, t), a one-step policy μ(s, z)."""
 
     net: MLP
 
@@ -267,6 +263,7 @@ class NoiseModel(eqx.Module):
     max_action: float = eqx.field(static=True, default=1.0)
 
     def embed(self, t: Int[Array, "*batch"]) -> Float[Array, "*batch time"]:
+        """Embed the diffusion step t."""
         half = self.time_net.layers[0].weight.shape[0] // 2
         frequencies = np.exp(-np.arange(half) * math.log(10_000) / (half - 1))
         angles = t[..., None] * jnp.asarray(frequencies, dtype=self.time_net.layers[0].weight.dtype)
@@ -275,7 +272,7 @@ class NoiseModel(eqx.Module):
     def __call__(
         self, x: Float[Array, "batch act"], t: Int[Array, "*batch"], observations: Float[Array, "batch obs"]
     ) -> Float[Array, "batch act"]:
-        """`t` is one step for each row, or one for all."""
+        """Predict the noise; `t` is one step per row, or one for all."""
         time = self.embed(t)
         time = jnp.broadcast_to(time, (*x.shape[:-1], time.shape[-1]))
         return self.net(jnp.concatenate([x, time, observations], -1))
@@ -291,42 +288,46 @@ class VAE(eqx.Module):
     def encode(
         self, observations: Float[Array, "batch obs"], actions: Float[Array, "batch act"]
     ) -> tuple[Float[Array, "batch latent"], Float[Array, "batch latent"]]:
-        """Mean and log σ of the latent."""
+        """Return mean and log σ of the latent."""
         mean, log_std = jnp.split(self.encoder(jnp.concatenate([observations, actions], -1)), 2, axis=-1)
         return mean, jnp.clip(log_std, -4.0, 15.0)
 
     def decode(
         self, observations: Float[Array, "batch obs"], latent: Float[Array, "batch latent"]
     ) -> Float[Array, "batch act"]:
+        """Return the action of a latent."""
         return self.max_action * jnp.tanh(self.decoder(jnp.concatenate([observations, latent], -1)))
 
 
 class Ensemble(eqx.Module):
-    """Equal networks with a leading axis on every array: `ensemble(s, a)` is [members, batch]."""
+    """Networks of one shape with a leading axis on every array: `ensemble(s, a)` is [members, batch]."""
 
     members: Any
 
     def __call__(self, *inputs: Array) -> Array:
-        return jax.vmap(lambda member: member(*inputs))(self.members)
+        outputs: Array = jax.vmap(lambda member: member(*inputs))(self.members)
+        return outputs
 
-    def __getitem__(self, index: int) -> Any:
-        """One member to call, e.g. `critics[0]` is the paper's Q."""
+    def __getitem__(self, index: int) -> Callable[..., Array]:
+        """Return one member to call, e.g. `critics[0]` is the paper's Q; its arrays are still those of the ensemble."""
 
-        def one(part: Any) -> Any:
+        def select(part: Any) -> Any:
             return dataclasses.replace(part, member=index) if isinstance(part, MLP) else part[index]
 
-        return jax.tree.map(one, self.members, is_leaf=lambda part: isinstance(part, MLP))
+        member: Callable[..., Array] = jax.tree.map(select, self.members, is_leaf=lambda part: isinstance(part, MLP))
+        return member
 
     def cut(self, index: int) -> Any:
-        """One member with arrays of its own."""
+        """Return one member with its own arrays."""
         return jax.tree.map(lambda leaf: leaf[index], self.members)
 
 
 def ensemble(make: Callable[[PRNGKeyArray], Any], key: PRNGKeyArray, size: int = 2) -> Ensemble:
-    """`size` networks made by `make`, each from its own key."""
+    """Initialise `size` networks by `make`, each from its own key."""
     return Ensemble(jax.vmap(make)(jax.random.split(key, size)))
 
 
-def polyak(target: Any, online: Any, tau: float | Array) -> Any:
-    """target ← (1 − τ)·target + τ·online."""
-    return jax.tree.map(lambda t, o: (1 - tau) * t + tau * o, target, online)
+def polyak(target: Tree, online: Tree, tau: float | Array) -> Tree:
+    """Compute target ← (1 − τ)·target + τ·online."""
+    moved: Tree = jax.tree.map(lambda t, o: (1 - tau) * t + tau * o, target, online)
+    return moved

@@ -1,4 +1,4 @@
-"""The one optimiser of the field, written so that it can be differentiated through."""
+"""Adam, written so that it can be differentiated through, and learning-rate schedules."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EPS_ROOT = 1e-30
 
 
 class Minimized(NamedTuple):
-    """What one step on a loss gives; the gradients are as computed, before any clipping."""
+    """The result of one step on a loss; the gradients are those before clipping."""
 
     params: Any
     opt_state: Any
@@ -31,48 +31,49 @@ class Adam(NamedTuple):
 
     learning_rate: float | Array | optax.Schedule
     max_grad_norm: float | None = None
-    """Gradients with a larger global norm are shortened to it; None leaves them."""
+    """Clip gradients to this global norm; None does not clip."""
 
     def _transform(self) -> optax.GradientTransformation:
         return optax.adam(self.learning_rate, b1=0.9, b2=0.999, eps=1e-8, eps_root=EPS_ROOT)
 
     def init(self, params: Any) -> optax.OptState:
+        """Return the state of a fresh optimiser."""
         return self._transform().init(params)
 
     def step(self, params: Any, grads: Any, state: optax.OptState) -> tuple[Any, optax.OptState]:
-        """One update; differentiable with respect to everything that `grads` depends on."""
+        """Take one step; differentiable with respect to everything that `grads` depends on."""
         with jax.named_scope("optimiser"):
             return self._step(params, grads, state)
 
     def _step(self, params: Any, grads: Any, state: optax.OptState) -> tuple[Any, optax.OptState]:
         if self.max_grad_norm is not None:
-            shorten = jnp.minimum(1.0, self.max_grad_norm / (global_norm(grads) + 1e-6))
-            grads = jax.tree.map(lambda g: g * shorten, grads)
+            factor = jnp.minimum(1.0, self.max_grad_norm / (global_norm(grads) + 1e-6))
+            grads = jax.tree.map(lambda g: g * factor, grads)
         updates, state = self._transform().update(grads, state, params)
         return optax.apply_updates(params, updates), state
 
     def minimize(self, loss: Callable[[Any], tuple[Array, Any]], params: Any, state: optax.OptState) -> Minimized:
-        """One update on `loss(params) -> (value, anything worth keeping)`."""
+        """Take one step on `loss(params) -> (value, aux)`."""
         (value, aux), grads = jax.value_and_grad(loss, has_aux=True)(params)
         params, state = self.step(params, grads, state)
         return Minimized(params, state, value, aux, grads)
 
 
 def global_norm(tree: Any) -> Array:
-    """√Σg² over all arrays; its derivative is finite where every g is 0."""
+    """Compute √Σg² over all arrays; its derivative is finite where every g is 0."""
     return jnp.sqrt(sum(jnp.square(leaf).sum() for leaf in jax.tree.leaves(tree)) + EPS_ROOT)
 
 
 def cosine_decay(initial: float | Array, horizon: int) -> optax.Schedule:
-    """lr_i = lr₀/2 · (1 + cos(π·i/horizon))."""
-    return lambda count: initial * 0.5 * (1 + jnp.cos(jnp.pi * jnp.minimum(_share(count, horizon), 1.0)))
+    """Return the schedule lr_i = lr₀/2 · (1 + cos(π·i/horizon))."""
+    return lambda count: initial * 0.5 * (1 + jnp.cos(jnp.pi * jnp.minimum(_fraction(count, horizon), 1.0)))
 
 
 def exponential_decay(initial: float | Array, final_ratio: float | Array, updates: int) -> optax.Schedule:
-    """lr_n = lr₀ · final_ratio^(n/updates): after `updates` updates it has come down to `final_ratio` of itself."""
-    return lambda count: initial * final_ratio ** _share(count, updates)
+    """Return the schedule lr_n = lr₀ · final_ratio^(n/updates)."""
+    return lambda count: initial * final_ratio ** _fraction(count, updates)
 
 
-def _share(count: Array, total: int) -> Array:
-    """count/total in the precision of the run: JAX divides 32-bit integers in float32 even where floats have 64."""
+def _fraction(count: Array, total: int) -> Array:
+    """Compute count/total in the run's precision: JAX divides 32-bit integers in float32 even with 64-bit floats."""
     return jnp.asarray(count, dtype=float) / total

@@ -1,6 +1,6 @@
 """The paper's propositions and theorems as functions, in its order and symbols, and a monitor that evaluates them.
 
-What holds, what does not and why is told in docs/theory.md; tests/test_theory.py checks each line of it. Symbols
+docs/theory.md discusses what holds and what does not; tests/test_theory.py checks every statement. Symbols
 (section "Theoretical Analysis" and appendix A of the paper):
 
     π_t, π_{t+1}  the policy before and after the inner step;  π_β, or the logged action a: the behaviour
@@ -27,14 +27,14 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from aspc.adaptive_scale import LearnedScale
-from aspc.algorithms.interface import Batch, Metrics, Noise, Parts, ScalableAlgorithm
+from aspc.algorithms.interface import Algorithm, Batch, Metrics, Noise, OuterTerms, Parts, ScalableAlgorithm
 from aspc.networks import DeterministicActor, GaussianActor
 
 Number = Any  # a float, or an array of them
 
 
 def positive_part(value: Number) -> Number:
-    """max{value, 0}, for floats and arrays of any kind."""
+    """Compute max{value, 0}, for floats and arrays."""
     return (value > 0) * value
 
 
@@ -56,7 +56,7 @@ def delta_q_squared_from_step(x: Number, l_q: Number) -> Number:
 def delta_l_bc_lower_bound(delta_q: Number, c: Number, l_q: Number) -> Number:
     """Proposition 1, first bound:  ΔL_BC ≥ max{0, (ΔQ)²/L_Q² − 2c|ΔQ|/L_Q}.
 
-    It is 0, and says nothing, until |ΔQ| > 2c·L_Q.
+    It is 0, and vacuous, until |ΔQ| > 2c·L_Q.
     """
     return delta_l_bc_from_step((delta_q / l_q) ** 2, c)
 
@@ -80,10 +80,10 @@ def delta_q_squared_upper_bound(delta_l_bc: Number, c: Number, l_q: Number) -> N
 
 
 class FiniteMDP(NamedTuple):
-    """A finite MDP whose actions are points in space, so that "Lipschitz in the action" has a meaning.
+    """A finite MDP whose actions are points in space, so that "Lipschitz in the action" is defined.
 
-    A policy is an array π[s, i], the probability of action i in state s; a deterministic one has a single 1 in each
-    row. Everything is exact linear algebra in NumPy: for proofs and tests, not for training.
+    A policy is an array π[s, i], the probability of action i in state s; a deterministic one has a single 1 per row.
+    Everything is exact linear algebra in NumPy, for proofs and tests, not for training.
     """
 
     start: Float[np.ndarray, "states"]
@@ -93,8 +93,9 @@ class FiniteMDP(NamedTuple):
     gamma: float
 
     def policy(self, choices: Any) -> Float[np.ndarray, "states actions"]:
-        """The deterministic policy that takes action `choices[s]` in state s."""
-        return np.eye(len(self.actions))[np.asarray(choices)]
+        """Return the deterministic policy that takes action `choices[s]` in state s."""
+        pi: np.ndarray = np.eye(len(self.actions))[np.asarray(choices)]
+        return pi
 
     def value(self, pi: np.ndarray) -> Float[np.ndarray, "states"]:
         """V^π = (I − γP_π)⁻¹ r_π."""
@@ -103,7 +104,8 @@ class FiniteMDP(NamedTuple):
 
     def q(self, pi: np.ndarray) -> Float[np.ndarray, "states actions"]:
         """Q^π(s, a) = r(s, a) + γ·E V^π(s')."""
-        return self.reward + self.gamma * self.transition @ self.value(pi)
+        q: np.ndarray = self.reward + self.gamma * self.transition @ self.value(pi)
+        return q
 
     def visitation(self, pi: np.ndarray) -> Float[np.ndarray, "states"]:
         """d_π = (1 − γ)·Σ_k γᵏ·P(s_k = s): the discounted visitation distribution, which sums to 1."""
@@ -116,19 +118,21 @@ class FiniteMDP(NamedTuple):
 
     def distance(self, pi: np.ndarray, other: np.ndarray) -> Float[np.ndarray, "states"]:
         """‖π(s) − π'(s)‖; for stochastic policies the mean distance between independent draws of both."""
-        return np.einsum("si,sj,ij->s", pi, other, self._distances())
+        distance: np.ndarray = np.einsum("si,sj,ij->s", pi, other, self._distances())
+        return distance
 
     def lipschitz_p(self) -> float:
-        """The smallest L_P with ½‖P(·|s, a) − P(·|s, a')‖₁ ≤ L_P‖a − a'‖."""
+        """Return the smallest L_P with ½‖P(·|s, a) − P(·|s, a')‖₁ ≤ L_P‖a − a'‖."""
         variation = 0.5 * np.abs(self.transition[:, :, None] - self.transition[:, None]).sum(-1)
         return self._steepest(variation)
 
     def lipschitz(self, table: np.ndarray) -> float:
-        """The same for a function of state and action: Q^π, or the reward."""
+        """Return the Lipschitz constant in the action of a table over states and actions: Q^π, or the reward."""
         return self._steepest(np.abs(table[:, :, None] - table[:, None]))
 
     def _distances(self) -> np.ndarray:
-        return np.linalg.norm(self.actions[:, None] - self.actions[None], axis=-1)
+        distances: np.ndarray = np.linalg.norm(self.actions[:, None] - self.actions[None], axis=-1)
+        return distances
 
     def _steepest(self, change: np.ndarray) -> float:
         apart = ~np.eye(len(self.actions), dtype=bool)
@@ -177,14 +181,14 @@ def kappa(l_p: Number, l_q: Number, gamma: Number) -> Number:
 
 
 def phi_of_step(x_inf: Number, c_inf: Number) -> Number:
-    """Φ/κ before the sup-norm lemma is applied:  (√x∞ + c∞)·√x∞. It goes to 0 with the size of the step."""
+    """Φ/κ before the sup-norm lemma is applied:  (√x∞ + c∞)·√x∞. It vanishes with the step size."""
     return (x_inf**0.5 + c_inf) * x_inf**0.5
 
 
 def phi(delta_l_inf: Number, c_inf: Number) -> Number:
     """Φ(ΔL∞, c∞²)/κ = 3c∞² + 3c∞√(c∞² + ΔL∞) + ΔL∞.
 
-    This is `phi_of_step` at the largest x∞ that the sup-norm lemma allows. It is 6c∞² even where nothing moves.
+    This is `phi_of_step` at the largest x∞ that the sup-norm lemma allows. It is 6c∞² even without a step.
     """
     return 3 * c_inf**2 + 3 * c_inf * (c_inf**2 + delta_l_inf) ** 0.5 + delta_l_inf
 
@@ -224,9 +228,9 @@ def phi_squared_taylor(delta_l_inf: Number, c_inf: Number) -> Number:
 
 
 def l3_of_taylor(delta_l_inf: Number, c_inf: Number, w: Number = 1) -> Number:
-    """What is left of Φ² when the constant 36c∞⁴ is dropped: w·c∞²·ΔL∞, w = 30κ².
+    """Φ² without the constant 36c∞⁴:  w·c∞²·ΔL∞, w = 30κ².
 
-    With w = 1 and times (ΔQ)² this is the paper's L3, (8). Being small does not make Theorem 1's condition hold.
+    With w = 1 and times (ΔQ)² this is the paper's L3, (8). A small value does not imply Theorem 1's condition.
     """
     return w * c_inf**2 * delta_l_inf
 
@@ -241,9 +245,9 @@ def initial_gap_bound(
 ) -> Number:
     """Δ_0, a bound of J(π*) − J(π_0):  (C·L_P·R_max + L_r)/(1 − γ) · (ε_β + ε_0).
 
-    ε_β = max_s ‖π*(s) − π_β(s)‖ and ε_0 = max_s ‖π_0(s) − π_β(s)‖: the *sup* version. The paper puts the mean
-    E_D ‖π_0(s) − π_β(s)‖ ≤ √L_BC in the place of ε_0, which a maximum does not allow; see docs/theory.md for when the
-    result survives. The paper's reward is a function of the state alone, L_r = 0; one with Lipschitz constant L_r in
+    ε_β = max_s ‖π*(s) − π_β(s)‖ and ε_0 = max_s ‖π_0(s) − π_β(s)‖: the *sup* version. The paper uses the mean
+    E_D ‖π_0(s) − π_β(s)‖ ≤ √L_BC for ε_0, which does not bound a maximum; docs/theory.md discusses when the result
+    still holds. The paper's reward is a function of the state alone, L_r = 0; one with Lipschitz constant L_r in
     the action needs the second term.
     """
     return (visitation_constant(gamma) * l_p * r_max + l_r) / (1 - gamma) * (eps_beta + eps_0)
@@ -252,19 +256,18 @@ def initial_gap_bound(
 def gap_bound(delta_0: Number, gains: Number) -> Number:
     """Theorem 2:  J(π*) − J(π_T) ≤ Δ_0 − Σ_i δ_i, with the gains δ_i = J(π_{i+1}) − J(π_i) of all T steps.
 
-    Where every δ_i ≥ δ_min this is at most Δ_0 − T·δ_min. As the gap is never negative, so many gains exist only
-    for T ≤ Δ_0/δ_min.
+    If every δ_i ≥ δ_min this is at most Δ_0 − T·δ_min. Since the gap is never negative, T ≤ Δ_0/δ_min.
     """
     return delta_0 - gains.sum()
 
 
 # ---------------------------------------------------------------------------------------------------------------
-# The monitor: all of it on one batch of a run
+# The monitor: the theory's quantities on one batch of a run
 # ---------------------------------------------------------------------------------------------------------------
 
 
 class FixedActions(eqx.Module):
-    """Stands in an actor's place and gives these actions, which makes a base's Q(s, π(s)) a function of the action."""
+    """An actor that returns these actions, which makes a base's Q(s, π(s)) a function of the action."""
 
     actions: Float[Array, "batch act"]
 
@@ -272,29 +275,35 @@ class FixedActions(eqx.Module):
         return self.actions
 
 
-def can_monitor(algorithm: Any) -> bool:
-    """Whether the algorithm has an inner step in the pieces that the monitor needs."""
-    return isinstance(getattr(algorithm, "base", algorithm), ScalableAlgorithm)
+def can_monitor(algorithm: Algorithm[Any]) -> bool:
+    """Return whether the algorithm is made of the pieces that the monitor evaluates."""
+    return isinstance(algorithm.unwrapped, ScalableAlgorithm)
 
 
-# A step changes Q by 1e-4 of itself or less, which the TF32 products of recent GPUs would drown.
-@jax.default_matmul_precision("highest")
-def monitor(algorithm: Any, state: Any, batch: Batch, noise: Noise, parts: Parts) -> Metrics:
-    """One update on a batch, looked at with the eyes of the theory; nothing of it is kept.
+def monitor(algorithm: Algorithm[Any], state: Any, batch: Batch, noise: Noise, parts: Parts) -> Metrics:
+    """Take one update on a batch, return the theory's quantities, and discard the new state.
 
-    Q is the critic that the base's actor climbs, after the critic's update of the same step, as in training. Where
-    the inner step moves a policy that gives one action a state, all columns are there. For others (the critics of
-    CQL, the samplers of Diffusion-QL and FQL) only the changes of Q and of the base's own constraint are.
+    Q is the critic that the base's actor maximises, after the critic's update of the same step, as in training. All
+    columns exist if the inner step moves a policy with one action per state. Otherwise (the critics of CQL, the
+    samplers of Diffusion-QL and FQL) only the changes of Q and of the base's own constraint do.
     """
+    # A step changes Q by 1e-4 of itself or less, below the error of TF32 products on recent GPUs.
+    with jax.default_matmul_precision("highest"):
+        return _monitor(algorithm, state, batch, noise, parts)
+
+
+def _monitor(algorithm: Algorithm[Any], state: Any, batch: Batch, noise: Noise, parts: Parts) -> Metrics:
     if isinstance(algorithm, LearnedScale):
         base, base_state, scale = algorithm.base, state.base, state.scale.scale
         batch, noise, _ = algorithm.split_inputs(batch, noise)
     else:
+        assert isinstance(algorithm, ScalableAlgorithm)
         base, base_state, scale = algorithm, state, algorithm.scale
     ctx = base.prepare(base_state, batch, noise, parts)
     inner = base.inner_step(ctx, scale)
     if not isinstance(inner.params, DeterministicActor | GaussianActor):
         after = base.outer_terms(ctx, inner.params, scale)
+        assert inner.q is not None
         return {
             "theory_delta_q": after.q.mean() - inner.q.mean(),
             "theory_delta_l_bc": jnp.abs(after.constraint.mean() - inner.constraint.mean()),
@@ -302,7 +311,8 @@ def monitor(algorithm: Any, state: Any, batch: Batch, noise: Noise, parts: Parts
         }
 
     def q_of(actions: Array) -> Array:
-        return base.outer_terms(ctx, FixedActions(actions), scale).q
+        terms: OuterTerms = base.outer_terms(ctx, FixedActions(actions), scale)
+        return terms.q
 
     pi, pi_next = (actor(batch.observations) for actor in (base.inner_params(ctx.state), inner.params))
     q, pull_back = jax.vjp(q_of, pi)
@@ -318,14 +328,14 @@ def observed(
     q_next: Float[Array, "batch"],
     slope: Float[Array, "batch act"],
 ) -> Metrics:
-    """The monitor's columns, from policies, Q and ∂Q/∂a on the rows of a batch."""
+    """Compute the monitor's columns from policies, Q and ∂Q/∂a on the rows of a batch."""
     bc, bc_next = (jnp.square(p - actions).sum(-1) for p in (pi, pi_next))
     moved = jnp.square(pi_next - pi).sum(-1)
     delta_q, delta_l_bc = (q_next - q).mean(), jnp.abs((bc_next - bc).mean())
     c, c_inf = jnp.sqrt(bc.mean()), jnp.sqrt(bc.max())
     delta_l_inf = jnp.abs(bc_next - bc).max()
     # Two lower bounds of L_Q: the steepest slope, and √(E(q̃ − q)²/x), which Proposition 1 needs on this batch. The
-    # largest |q̃ − q|/‖π_{t+1} − π_t‖ would be another, but a row that hardly moves makes it all rounding error.
+    # largest |q̃ − q|/‖π_{t+1} − π_t‖ would be another, but a row that hardly moves makes it a rounding error.
     secant = jnp.sqrt(_ratio(jnp.square(q_next - q).mean(), moved.mean()))
     l_q = jnp.maximum(jnp.sqrt(jnp.square(slope).sum(-1).max()), secant)
     return {
@@ -343,5 +353,5 @@ def observed(
 
 
 def _ratio(above: Array, below: Array) -> Array:
-    """above/below, and 0 for 0/0 (a step that moved nothing)."""
+    """Compute above/below, with 0 for 0/0 (a step that moved nothing)."""
     return jnp.where(above == 0, 0, above / jnp.where(above == 0, 1, below))

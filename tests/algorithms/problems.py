@@ -12,7 +12,7 @@ import optax
 
 from aspc import algorithms
 from aspc.algorithms.interface import Batch, Draw, Noise, Parts, Spec
-from aspc.policy_kinds import KINDS, sample
+from aspc.policy_kinds import KINDS, sample_noise
 
 SPEC = Spec(obs_dim=5, act_dim=2)
 WIDTH = 16
@@ -21,7 +21,7 @@ ADAPTIVE = [name for name in algorithms.names() if "aspc" in name]
 
 def small(algorithm: Any) -> Any:
     """The algorithm with narrow networks and few samples."""
-    if hasattr(algorithm, "base"):
+    if algorithm.base is not None:
         return replace(algorithm, base=small(algorithm.base))
     names = {field.name for field in fields(algorithm)}
     smaller = {name: WIDTH for name in names if name.endswith("hidden_dim")}
@@ -105,16 +105,17 @@ def as_in_mid_run(state: Any) -> Any:
         nu = jax.tree.map(lambda p: (p != 0) * floats(0.01 * rng.uniform(0.5, 1.5, p.shape)), params)
         return opt._replace(count=jnp.asarray(5, jnp.int32), mu=mu, nu=nu)
 
-    optimisers = [name for name in state._fields if name.endswith("_opt") and getattr(state, name) is not None]
-    return state._replace(
+    optimisers = [field.name for field in fields(state) if field.name.endswith("_opt")]
+    return replace(
+        state,
         **{
             name: tuple(moments(opt, getattr(state, name.removesuffix("_opt"))) for opt in getattr(state, name))
             for name in optimisers
-        }
+        },
     )
 
 
 def act(kind: str, arrays: Any, settings: Any, observations: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """What a policy does in NumPy, on normalised observations, in ±1."""
     draws = KINDS[kind].noise(arrays, settings, observations.shape[-1])
-    return KINDS[kind].act(arrays, settings, observations, *sample(draws, len(observations), rng))
+    return KINDS[kind].act(arrays, settings, observations, *sample_noise(draws, len(observations), rng))

@@ -15,12 +15,14 @@ from problems import SPEC, cycle, random_batch, random_noise, run, small
 import registries
 from aspc import algorithms
 from aspc.adaptive_scale import AdaptiveScale
+from aspc.algorithms.bc import BC
 from aspc.algorithms.diffusion_ql import DiffusionQL
-from aspc.algorithms.interface import INNER, Preprocessing, with_horizon
+from aspc.algorithms.fields import with_horizon
+from aspc.algorithms.interface import INNER, Algorithm
 from aspc.algorithms.iql import IQL
 from aspc.algorithms.td3_bc import TD3BC
 from aspc.errors import AspcError
-from aspc.training.run_config import replace_fields
+from aspc.training.hyperparameters import replace_fields
 
 NAMES = algorithms.names()
 
@@ -47,7 +49,7 @@ def test_a_state_keeps_its_types(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_one_inner_step_in_a_cycle_of_the_base(name: str) -> None:
     algorithm = algorithms.default(name)
-    (segment,) = getattr(algorithm, "base", algorithm).schedule()
+    (segment,) = algorithm.unwrapped.schedule()
     assert sum(INNER in parts for parts in segment.steps) == 1
 
 
@@ -55,9 +57,7 @@ def test_one_inner_step_in_a_cycle_of_the_base(name: str) -> None:
 def test_every_setting_has_a_sentence(name: str) -> None:
     """One docstring under each field: that is what the command line shows."""
     algorithm = algorithms.default(name)
-    for part in (algorithm, getattr(algorithm, "base", None)):
-        if not is_dataclass(part):
-            continue
+    for part in (algorithm, algorithm.unwrapped):
         documented = set()
         for kind in type(part).__mro__:
             if not is_dataclass(kind):
@@ -99,8 +99,8 @@ class Thawed:
     batch_size: int = 16
 
 
-class Bare(Preprocessing):
-    batch_size: int = 16
+class Bare(BC):
+    width: int = 16
 
 
 @dataclass(frozen=True)
@@ -123,21 +123,27 @@ class Dataless:
 
 
 @dataclass(frozen=True)
-class Batchless(Preprocessing):
+class Silent(Algorithm[Any]):
     lr: float = 1e-3
 
+    def init(self, key: Any, spec: Any) -> Any:
+        return key
 
-def test_an_algorithm_says_what_it_wants_of_its_data() -> None:
+    def update(self, state: Any, *_: Any) -> Any:
+        return state, {}
+
+
+def test_an_algorithm_derives_from_the_base_class() -> None:
     with registries.restored():
         algorithms.register("mine")(Dataless)
-        with pytest.raises(AspcError, match=r"^mine does not say .*: write class Dataless\(Preprocessing\), with "):
+        with pytest.raises(AspcError, match=r"^mine is not an algorithm: write class Dataless\(Algorithm\), with "):
             algorithms.default("mine")
 
 
-def test_an_algorithm_says_how_large_a_batch_is() -> None:
+def test_an_algorithm_without_a_method_is_refused() -> None:
     with registries.restored():
-        algorithms.register("mine")(Batchless)
-        with pytest.raises(AspcError, match=r"^mine has no batch_size: add batch_size: int = 256 to Batchless\.$"):
+        algorithms.register("mine")(Silent)
+        with pytest.raises(AspcError, match=r"^The algorithm mine has no method policy; add it to its class, Silent"):
             algorithms.default("mine")
 
 
@@ -159,7 +165,7 @@ def test_the_horizon_reaches_a_wrapped_base() -> None:
     assert with_horizon(algorithms.default("bc"), 1234) == algorithms.default("bc")
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if hasattr(algorithms.default(name), "base")])
+@pytest.mark.parametrize("name", [name for name in NAMES if algorithms.default(name).base is not None])
 def test_a_wrapper_and_its_base_share_no_setting(name: str) -> None:
     """On the command line they stand side by side, without a prefix."""
     algorithm = algorithms.default(name)
@@ -169,7 +175,8 @@ def test_a_wrapper_and_its_base_share_no_setting(name: str) -> None:
 def test_all_say_how_the_data_is_prepared() -> None:
     for name in NAMES:
         algorithm = algorithms.default(name)
-        assert isinstance(getattr(algorithm, "base", algorithm), Preprocessing)
+        assert isinstance(algorithm, Algorithm)
+        assert algorithm.reward_transform == algorithm.unwrapped.reward_transform
 
 
 def test_dropout_needs_its_noise_and_nothing_else() -> None:

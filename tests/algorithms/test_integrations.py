@@ -48,14 +48,14 @@ def test_the_derivative_is_the_finite_difference(name: str) -> None:
         parts = next(parts for parts in cycle(base) if INNER in parts)
         state = as_in_mid_run(start_of(base, dead_units=3))
         batch, noise = random_batch(98, base.batch_size), random_noise(99, base)
-        outer = algorithm.start(state).scale._replace(ema_q=jnp.asarray(0.7))
+        outer = replace(algorithm.start(state).scale, ema_q=jnp.asarray(0.7))
         here = float(outer.scale)
 
         @jax.jit
         def outer_level(scale: Any) -> Any:
             """The derivatives at `scale`, and Q and constraint under the parameters that it leads to."""
             ctx = base.prepare(state, batch, noise, parts)
-            inner, _, metrics = algorithm.outer_update(ctx, ctx, outer._replace(raw=raw_from_scale(scale)))
+            inner, _, metrics = algorithm.outer_update(ctx, ctx, replace(outer, raw=raw_from_scale(scale)))
             return (metrics["dl1_dscale"], metrics["dl2_dscale"]), base.outer_terms(ctx, inner.params, here)
 
         got, fixed = outer_level(here)

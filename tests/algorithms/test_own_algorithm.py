@@ -12,12 +12,13 @@ import pytest
 from problems import SPEC, run, small
 
 from aspc import algorithms
+from aspc.algorithms import registry
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own_algorithm.py"
 
 
 def test_it_registers_and_trains(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(algorithms, "_REGISTRY", dict(algorithms._REGISTRY))
+    monkeypatch.setattr(registry, "_REGISTRY", dict(registry._REGISTRY))
     assert len(EXAMPLE.read_text().splitlines()) <= 60
     runpy.run_path(str(EXAMPLE))
     algorithm = small(algorithms.default("crr"))

@@ -12,42 +12,38 @@ hidden layers and an actor with 3; the defaults here are the sizes of the paper'
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
+from aspc.algorithms.fields import Count, Depth, NonNegative
 from aspc.algorithms.interface import Batch, Context, Draw, Noise, Parts, Spec
 from aspc.algorithms.td3_bc import TD3BC
 from aspc.algorithms.td_learning import bootstrap
-from aspc.networks import VAE, DeterministicActor, Ensemble, Value, mlp
+from aspc.algorithms.wpc import WPCState
+from aspc.networks import VAE, DeterministicActor, Value, mlp
 from aspc.optim import Adam
 
 
-class A2PRState(NamedTuple):
-    actor: DeterministicActor
-    actor_target: DeterministicActor
-    actor_opt: Any
-    critics: Ensemble
-    critics_target: Ensemble
-    critics_opt: Any
-    value: Value
-    value_opt: Any
+class A2PRState(WPCState):
+    """wPC's state and a VAE of actions."""
+
     vae: VAE
     vae_opt: Any
 
 
 class Judgement(NamedTuple):
-    """What the logged action and the state are worth: Q(s, a) by the updated critic, V(s) before its update."""
+    """The values of the logged action and of the state: Q(s, a) by the updated critic, V(s) before its update."""
 
     q_data: Float[Array, "batch"]
     v: Float[Array, "batch"]
 
 
 class Proposal(NamedTuple):
-    """The VAE's action, what it is worth, and what the actor is drawn to."""
+    """The VAE's action, its Q, whether it is the actor's target, and whether the constraint applies."""
 
     actions: Float[Array, "batch act"]
     q: Float[Array, "batch"]
@@ -56,24 +52,24 @@ class Proposal(NamedTuple):
 
 
 @dataclass(frozen=True)
-class A2PR(TD3BC):
+class A2PR(TD3BC[A2PRState]):
     """A2PR with a fixed scale α."""
 
     critic_layer_norm: bool = False
     """LayerNorm after each hidden layer of the critics."""
-    value_lr: float = 3e-4
+    value_lr: NonNegative = 3e-4
     """Learning rate of the value network (Adam)."""
-    value_hidden_dim: int = 256
+    value_hidden_dim: Count = 256
     """Width of the value network's hidden layers (ReLU)."""
-    value_hidden_layers: int = 3
+    value_hidden_layers: Depth = 3
     """Number of the value network's hidden layers."""
-    vae_weight: float = 1.0
+    vae_weight: NonNegative = 1.0
     """Weight w₁ of the VAE's reconstruction against its KL term (whose own weight is 0.5)."""
-    constraint_weight: float = 1.0
+    constraint_weight: NonNegative = 1.0
     """Weight w₂ of the actor's constraint ("mask" in its authors' code)."""
-    vae_lr: float = 1e-3
+    vae_lr: NonNegative = 1e-3
     """Learning rate of the VAE (Adam)."""
-    vae_hidden_dim: int = 750
+    vae_hidden_dim: Count = 750
     """Width of the VAE's two hidden layers (ReLU)."""
 
     # -- networks and state ------------------------------------------------------------------------------------
@@ -88,16 +84,22 @@ class A2PR(TD3BC):
         )
         return *super().make_networks(key, spec), value, vae
 
-    def start(self, actor: DeterministicActor, critics: Ensemble, value: Value, vae: VAE) -> A2PRState:  # type: ignore[override]
-        td3 = super().start(actor, critics)
-        return A2PRState(*td3, value, Adam(self.value_lr).init(value), vae, Adam(self.vae_lr).init(vae))
+    def start(self, *networks: Any) -> A2PRState:
+        actor, critics, value, vae = networks
+        return A2PRState(
+            **vars(self.td3_state(actor, critics)),
+            value=value,
+            value_opt=Adam(self.value_lr).init(value),
+            vae=vae,
+            vae_opt=Adam(self.vae_lr).init(vae),
+        )
 
     def noise(self, spec: Spec, batch_size: int) -> dict[str, Draw]:
         latent = Draw("normal", (batch_size, 2 * spec.act_dim))
         return {**super().noise(spec, batch_size), "vae_train": latent, "vae_actor": latent}
 
     # -- critics, value and VAE --------------------------------------------------------------------------------
-    def prepare(self, state: A2PRState, batch: Batch, noise: Noise, parts: Parts) -> Context:
+    def prepare(self, state: A2PRState, batch: Batch, noise: Noise, parts: Parts) -> Context[A2PRState, Judgement]:
         ctx = super().prepare(state, batch, noise, parts)
         s, a, critics = batch.observations, batch.actions, ctx.state.critics
         y, next_actions = ctx.extra
@@ -129,23 +131,23 @@ class A2PR(TD3BC):
             "td_target_online": y2.mean(),
         }
         return ctx._replace(
-            state=ctx.state._replace(
-                value=value.params, value_opt=value.opt_state, vae=vae.params, vae_opt=vae.opt_state
+            state=replace(
+                ctx.state, value=value.params, value_opt=value.opt_state, vae=vae.params, vae_opt=vae.opt_state
             ),
             metrics={**ctx.metrics, **metrics},
             extra=judgement,
         )
 
     # -- actor -------------------------------------------------------------------------------------------------
-    def propose(self, ctx: Context, policy_actions: Float[Array, "batch act"]) -> Proposal:
-        """â, the VAE's reconstruction of π(s); whether it beats a; whether either beats V(s)."""
+    def propose(self, ctx: Context[A2PRState, Judgement], policy_actions: Float[Array, "batch act"]) -> Proposal:
+        """Return â, the VAE's reconstruction of π(s); whether it beats a; whether either beats V(s)."""
         s, vae, (q_data, v) = ctx.batch.observations, ctx.state.vae, ctx.extra
         mean, log_std = vae.encode(s, policy_actions)
         actions = vae.decode(s, mean + jnp.exp(log_std) * ctx.noise["vae_actor"])
         q = ctx.state.critics[0](s, actions)
         return Proposal(actions, q, q >= q_data, (q >= v) | (q_data > v))
 
-    def q_and_constraint(self, ctx: Context, actor: DeterministicActor) -> tuple[Array, Array]:
+    def q_and_constraint(self, ctx: Context[A2PRState, Judgement], actor: DeterministicActor) -> tuple[Array, Array]:
         policy_actions = actor(ctx.batch.observations)
         proposal = self.propose(ctx, policy_actions)
         target = jnp.where(proposal.chosen[:, None], proposal.actions, ctx.batch.actions)

@@ -1,22 +1,23 @@
-"""Behaviour cloning: min_π E‖π(s) − a‖². The yardstick that any offline-RL algorithm has to beat."""
+"""Behaviour cloning: min_π E‖π(s) − a‖². The baseline that any offline-RL algorithm has to beat."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
+import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, PRNGKeyArray
 
+from aspc.algorithms.fields import Count, Depth, NonNegative
 from aspc.algorithms.interface import (
     INNER,
+    Algorithm,
     Batch,
-    Draw,
     Metrics,
     Noise,
     Parts,
     PolicyExport,
-    Preprocessing,
     Schedule,
     Segment,
     Spec,
@@ -26,22 +27,22 @@ from aspc.networks import DeterministicActor, mlp
 from aspc.optim import Adam
 
 
-class BCState(NamedTuple):
+class BCState(eqx.Module):
+    """The actor and its optimiser."""
+
     actor: DeterministicActor
     actor_opt: Any
 
 
 @dataclass(frozen=True)
-class BC(Preprocessing):
+class BC(Algorithm[BCState]):
     """Behaviour cloning with TD3+BC's actor; rewards play no role."""
 
-    batch_size: int = 256
-    """Transitions in a minibatch."""
-    actor_lr: float = 3e-4
+    actor_lr: NonNegative = 3e-4
     """Learning rate of the actor (Adam)."""
-    actor_hidden_dim: int = 256
+    actor_hidden_dim: Count = 256
     """Width of the actor's hidden layers (ReLU)."""
-    actor_hidden_layers: int = 2
+    actor_hidden_layers: Depth = 2
     """Number of the actor's hidden layers."""
 
     def init(self, key: PRNGKeyArray, spec: Spec) -> BCState:
@@ -49,11 +50,8 @@ class BC(Preprocessing):
         return self.start(DeterministicActor(net, spec.max_action))
 
     def start(self, actor: DeterministicActor) -> BCState:
-        """The state before the first step for a given network."""
+        """Return the state before the first step for a given network."""
         return BCState(actor, Adam(self.actor_lr).init(actor))
-
-    def noise(self, spec: Spec, batch_size: int) -> dict[str, Draw]:
-        return {}
 
     def schedule(self) -> Schedule:
         return (Segment((frozenset({INNER}),), 1),)

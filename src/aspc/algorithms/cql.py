@@ -15,17 +15,17 @@ Q(s, π(s)) is with two critics and a stochastic policy: here min_k Q_k(s, u), w
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.lax import stop_gradient as sg
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from aspc.algorithms.fields import Count, Depth, NonNegative, Scalar
 from aspc.algorithms.interface import (
-    CRITIC,
-    INNER,
     Batch,
     Context,
     Draw,
@@ -35,17 +35,17 @@ from aspc.algorithms.interface import (
     Parts,
     PolicyExport,
     ScalableAlgorithm,
-    Schedule,
-    Segment,
     Spec,
 )
-from aspc.algorithms.td_learning import bootstrap, deterministic_policy, make_critics, smaller
+from aspc.algorithms.td_learning import bootstrap, deterministic_policy, make_critics, min_q
 from aspc.networks import MLP, Ensemble, Linear, SquashedGaussianActor, mlp, orthogonal_init, polyak
 from aspc.networks import small_glorot_last_init as actor_init
 from aspc.optim import Adam
 
 
-class CQLState(NamedTuple):
+class CQLState(eqx.Module):
+    """Actor, entropy weight α, critics with targets, the multiplier α', and their optimisers."""
+
     actor: SquashedGaussianActor
     actor_opt: Any
     log_alpha: Float[Array, ""]
@@ -58,7 +58,7 @@ class CQLState(NamedTuple):
 
 
 class Samples(NamedTuple):
-    """What the critics' step needs, all without gradient."""
+    """Inputs of the critics' step, all without gradient."""
 
     y: Float[Array, "batch"]
     policy_actions: Float[Array, "batch act"]
@@ -69,48 +69,50 @@ class Samples(NamedTuple):
 
 
 class Penalty(NamedTuple):
+    """Q of all sampled actions, and the penalty."""
+
     q: Float[Array, "critics batch samples"]
     gap: Float[Array, "critics batch"]
     """P_k per sample, after its bounds."""
 
 
 @dataclass(frozen=True)
-class CQL(ScalableAlgorithm):
+class CQL(ScalableAlgorithm[CQLState, Samples]):
     """CQL with a fixed weight of the penalty."""
 
     scale_name: ClassVar[str] = "cql_alpha"
 
-    cql_alpha: float = 10.0
+    cql_alpha: NonNegative = 10.0
     """Weight of the penalty."""
     penalty: Literal["importance", "logsumexp", "policy"] = "importance"
-    """Which penalty: importance-weighted log-sum-exp (public CQL), without weights, or appendix D's mean under π."""
-    n_actions: int = 10
+    """Importance-weighted log-sum-exp (public CQL), the same without weights, or appendix D's mean under π."""
+    n_actions: Count = 10
     """Sampled actions n of each of the three kinds."""
-    temperature: float = 1.0
+    temperature: NonNegative = 1.0
     """Temperature of the log-sum-exp."""
-    penalty_min: float = -math.inf
+    penalty_min: Scalar = -math.inf
     """Lower bound of a sample's penalty."""
-    penalty_max: float = math.inf
+    penalty_max: Scalar = math.inf
     """Upper bound of a sample's penalty."""
     lagrange: bool = False
     """Multiply the penalty by a learned α' that keeps it at `target_gap`."""
-    target_gap: float = -1.0
+    target_gap: Scalar = -1.0
     """The penalty that α' aims at."""
     max_target_backup: bool = False
     """The critics' target takes the best of n next actions."""
     backup_entropy: bool = False
     """The critics' target has SAC's entropy term."""
-    alpha_multiplier: float = 1.0
+    alpha_multiplier: NonNegative = 1.0
     """Factor of the entropy's weight α."""
-    actor_lr: float = 3e-5
+    actor_lr: NonNegative = 3e-5
     """Learning rate of the actor and of α (Adam)."""
-    critic_lr: float = 3e-4
+    critic_lr: NonNegative = 3e-4
     """Learning rate of the critics and of α' (Adam)."""
-    hidden_dim: int = 256
+    hidden_dim: Count = 256
     """Width of all hidden layers (ReLU)."""
-    actor_hidden_layers: int = 3
+    actor_hidden_layers: Depth = 3
     """Number of the actor's hidden layers."""
-    critic_hidden_layers: int = 3
+    critic_hidden_layers: Depth = 3
     """Number of the critics' hidden layers."""
 
     # -- networks, state and schedule --------------------------------------------------------------------------
@@ -123,7 +125,7 @@ class CQL(ScalableAlgorithm):
         return self.start(actor, make_critics(key_critics, spec, hidden, init=orthogonal_init))
 
     def start(self, actor: SquashedGaussianActor, critics: Ensemble) -> CQLState:
-        """The state before the first step for given networks."""
+        """Return the state before the first step for given networks."""
         log_alpha, log_alpha_prime = jnp.zeros(()), jnp.ones(())
         slow, fast = Adam(self.actor_lr), Adam(self.critic_lr)
         return CQLState(
@@ -149,16 +151,14 @@ class CQL(ScalableAlgorithm):
             "cql_next": many,
         }
 
-    def schedule(self) -> Schedule:
-        return (Segment((frozenset({CRITIC, INNER}),), 1),)
-
     # -- actor, entropy, and what the critics need -------------------------------------------------------------
-    def prepare(self, state: CQLState, batch: Batch, noise: Noise, parts: Parts) -> Context:
+    def prepare(self, state: CQLState, batch: Batch, noise: Noise, parts: Parts) -> Context[CQLState, Samples]:
+        """Update the actor and the entropy weight, and draw what the critics need; all from the old parameters."""
         alpha = jnp.exp(state.log_alpha) * self.alpha_multiplier
 
         def actor_loss(actor: SquashedGaussianActor) -> tuple[Array, tuple[Array, Array, Array]]:
             actions, log_pi = actor.sample(batch.observations, noise["pi_obs"])
-            q = smaller(state.critics(batch.observations, actions))
+            q = min_q(state.critics(batch.observations, actions))
             return (alpha * log_pi - q).mean(), (actions, q, log_pi)
 
         slow = Adam(self.actor_lr)
@@ -181,7 +181,8 @@ class CQL(ScalableAlgorithm):
             "alpha_loss": entropy.loss,
             "target_q": target_q.mean(),
         }
-        state = state._replace(
+        state = replace(
+            state,
             actor=actor.params,
             actor_opt=actor.opt_state,
             log_alpha=entropy.params,
@@ -190,16 +191,16 @@ class CQL(ScalableAlgorithm):
         return Context(state, batch, noise, metrics, sg(samples))
 
     def target_q(self, state: CQLState, batch: Batch, noise: Noise, alpha: Array) -> Float[Array, "batch"]:
-        """min_k Q'_k(s', a'), perhaps of the best of several a', perhaps with their entropy."""
+        """Compute min_k Q'_k(s', a'), optionally of the best of several a', optionally with their entropy."""
         actions, log_pi = state.actor.sample(batch.next_observations, noise["pi_next"])
-        q = state.critics_target(beside(batch.next_observations, actions), actions).min(0)
+        q = state.critics_target(tile_observations(batch.next_observations, actions), actions).min(0)
         if self.max_target_backup:
             best = q.argmax(1)[:, None]
             q, log_pi = (jnp.take_along_axis(x, best, 1)[:, 0] for x in (q, log_pi))
         return q - alpha * log_pi if self.backup_entropy else q
 
     def sampled_actions(self, actor: SquashedGaussianActor, batch: Batch, noise: Noise) -> tuple[Array, Array]:
-        """`Samples.actions` and the log density of all but the logged one."""
+        """Draw `Samples.actions`, and return the log density of all but the logged one too."""
         uniform = noise["random_actions"]
         log_uniform = jnp.full(uniform.shape[:2], uniform.shape[-1] * math.log(0.5), uniform.dtype)
         following, log_following = actor.sample(batch.next_observations, noise["cql_next"])
@@ -208,9 +209,10 @@ class CQL(ScalableAlgorithm):
         return actions, jnp.concatenate([log_uniform, log_following, log_current], 1)
 
     # -- critics: the inner step -------------------------------------------------------------------------------
-    def penalise(self, ctx: Context, critics: Ensemble) -> Penalty:
+    def penalise(self, ctx: Context[CQLState, Samples], critics: Ensemble) -> Penalty:
+        """Compute P_k."""
         actions = ctx.extra.actions
-        q = critics(beside(ctx.batch.observations, actions), actions)
+        q = critics(tile_observations(ctx.batch.observations, actions), actions)
         sampled, logged = q[..., :-1], q[..., -1]
         if self.penalty == "policy":
             high = sampled[..., -self.n_actions :].mean(-1)
@@ -220,13 +222,15 @@ class CQL(ScalableAlgorithm):
         return Penalty(q, jnp.clip(high - logged, self.penalty_min, self.penalty_max))
 
     def alpha_prime(self, log_alpha_prime: Array) -> Array:
+        """Return the multiplier α'."""
         return jnp.clip(jnp.exp(log_alpha_prime), 0.0, 1e6)
 
-    def penalty_weight(self, ctx: Context, scale: Array | float) -> Array | float:
+    def penalty_weight(self, ctx: Context[CQLState, Samples], scale: Array | float) -> Array | float:
+        """Return the weight of the penalty: the scale, with `lagrange` times α'."""
         return self.alpha_prime(ctx.state.log_alpha_prime) * scale if self.lagrange else scale
 
-    def inner_step(self, ctx: Context, scale: Array | float) -> Inner:
-        """One step on Σ_k [Bellman error + weight · P_k]; with `lagrange`, also one of α' to keep P at its target."""
+    def inner_step(self, ctx: Context[CQLState, Samples], scale: Array | float) -> Inner:
+        """Take one step on Σ_k [Bellman error + weight · P_k]; with `lagrange`, also one of α' on its target."""
         state, fast = ctx.state, Adam(self.critic_lr)
         weight = self.penalty_weight(ctx, scale)
         offset = self.target_gap if self.lagrange else 0.0
@@ -256,20 +260,23 @@ class CQL(ScalableAlgorithm):
             metrics,
         )
 
-    def outer_terms(self, ctx: Context, params: tuple[Ensemble, Array], scale: Array | float) -> OuterTerms:
+    def outer_terms(
+        self, ctx: Context[CQLState, Samples], params: tuple[Ensemble, Array], scale: Array | float
+    ) -> OuterTerms:
         """Appendix D: L1 = −E[Q̃(s, π(s))]/E|Q̃(s, π(s))| + α_cql·P̃, with P̃ averaged over the two critics."""
         critics, _ = params
-        q = smaller(critics(ctx.batch.observations, ctx.extra.policy_actions))
+        q = min_q(critics(ctx.batch.observations, ctx.extra.policy_actions))
         return OuterTerms(q, self.penalise(ctx, critics).gap.mean(0), 1.0, sg(self.penalty_weight(ctx, scale)))
 
     def inner_params(self, state: CQLState) -> tuple[Ensemble, Array]:
-        """The parameters that the inner step updates."""
+        """Return the critics and log α'."""
         return state.critics, state.log_alpha_prime
 
-    def commit(self, ctx: Context, inner: Inner) -> CQLState:
+    def commit(self, ctx: Context[CQLState, Samples], inner: Inner) -> CQLState:
         critics, log_alpha_prime = inner.params
         critics_opt, log_alpha_prime_opt = inner.opt_state
-        return ctx.state._replace(
+        return replace(
+            ctx.state,
             critics=critics,
             critics_opt=critics_opt,
             critics_target=polyak(ctx.state.critics_target, critics, self.tau),
@@ -279,15 +286,15 @@ class CQL(ScalableAlgorithm):
 
     # -- acting ------------------------------------------------------------------------------------------------
     def policy(self, state: CQLState) -> PolicyExport:
-        """tanh(mean): the first half of the last layer."""
+        """Act with tanh(mean); the mean is the first half of the last layer."""
         *hidden, last = state.actor.net.layers
         act_dim = last.bias.shape[-1] // 2
         mean = Linear(last.weight[..., :act_dim], last.bias[..., :act_dim])
         return deterministic_policy(MLP((*hidden, mean), (), state.actor.net.activation))
 
 
-def beside(observations: Float[Array, "batch obs"], actions: Float[Array, "batch *samples act"]) -> Array:
-    """Each observation, repeated for each of its actions."""
+def tile_observations(observations: Float[Array, "batch obs"], actions: Float[Array, "batch *samples act"]) -> Array:
+    """Repeat each observation for each of its actions."""
     if actions.ndim == observations.ndim:
         return observations
     return jnp.broadcast_to(observations[:, None], (*actions.shape[:-1], observations.shape[-1]))

@@ -11,18 +11,18 @@ code; acting takes the actor itself, 50 candidates, and draws one of them with t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.lax import stop_gradient as sg
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from aspc.algorithms.fields import Count, Depth, Fraction, NonNegative, Range
 from aspc.algorithms.interface import (
-    CRITIC,
-    INNER,
     Batch,
     Context,
     Draw,
@@ -32,23 +32,21 @@ from aspc.algorithms.interface import (
     Parts,
     PolicyExport,
     ScalableAlgorithm,
-    Schedule,
-    Segment,
     Spec,
 )
 from aspc.algorithms.td_learning import bootstrap, fit_critics, make_critics, mean_abs, mlp_arrays
 from aspc.networks import Ensemble, NoiseModel, mlp, polyak
 from aspc.optim import Adam, global_norm
 
-BACKUP_SAMPLES = 10  # next actions a state with `max_q_backup`
-CANDIDATES = 50  # actions among which the critics choose when the policy acts
+BACKUP_SAMPLES = 10  # next actions per state with `max_q_backup`
+CANDIDATES = 50  # actions per state from which the critics choose when the policy acts
 
 
 class DiffusionSchedule(NamedTuple):
     """The variance-preserving noise schedule of N steps; index 0 is the first diffusion step."""
 
     alphas_cumprod: np.ndarray
-    """ā_t: the share of the action's variance that is left after step t."""
+    """ā_t: the fraction of the action's variance that is left after step t."""
     posterior_std: np.ndarray
     """Standard deviation of x_{t−1} given x_t and x₀; 0 at the last denoising step."""
     posterior_mean_coef1: np.ndarray
@@ -58,6 +56,7 @@ class DiffusionSchedule(NamedTuple):
 
     @classmethod
     def vp(cls, n: int, beta_min: float = 0.1, beta_max: float = 10.0) -> DiffusionSchedule:
+        """Return the schedule of n steps with these bounds of β."""
         t = np.arange(1, n + 1)
         alphas = np.exp(-beta_min / n - 0.5 * (beta_max - beta_min) * (2 * t - 1) / n**2)
         betas, cumprod = 1 - alphas, np.cumprod(alphas)
@@ -72,7 +71,9 @@ class DiffusionSchedule(NamedTuple):
         )
 
 
-class DiffusionQLState(NamedTuple):
+class DiffusionQLState(eqx.Module):
+    """Actor with its average, critics with targets, their optimisers, and the step counter."""
+
     actor: NoiseModel
     actor_ema: NoiseModel
     actor_opt: Any
@@ -83,36 +84,36 @@ class DiffusionQLState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class DiffusionQL(ScalableAlgorithm):
+class DiffusionQL(ScalableAlgorithm[DiffusionQLState, None]):
     """Diffusion-QL with a fixed weight η of Q."""
 
     scale_name: ClassVar[str] = "eta"
 
-    eta: float = 1.0
+    eta: NonNegative = 1.0
     """Weight η of the normalised Q against imitation."""
     normalize_by: Literal["other", "same"] = "other"
-    """Whose mean|Q| divides Q: the other critic's, as its authors have it, or its own, as appendix D writes."""
+    """Divide Q by the other critic's mean|Q|, as its authors do, or by its own, as appendix D does."""
     max_q_backup: bool = False
     """The critics' target takes the best of 10 next actions."""
-    max_grad_norm: float = 1.0
-    """Gradients of actor and critics are shortened to this norm."""
-    diffusion_steps: int = 5
+    max_grad_norm: NonNegative = 1.0
+    """Largest norm of the gradients of actor and critics; longer ones are clipped."""
+    diffusion_steps: Count = 5
     """Diffusion steps N."""
-    ema_rate: float = 5e-3
+    ema_rate: Fraction = 5e-3
     """Rate of the actor's average, one minus its decay."""
-    ema_every: int = 5
+    ema_every: Count = 5
     """Steps between its updates."""
-    ema_start: int = 1000
+    ema_start: Annotated[int, Range(0)] = 1000
     """Step of its first update."""
-    actor_lr: float = 3e-4
+    actor_lr: NonNegative = 3e-4
     """Learning rate of the actor (Adam)."""
-    critic_lr: float = 3e-4
+    critic_lr: NonNegative = 3e-4
     """Learning rate of the critics (Adam)."""
-    hidden_dim: int = 256
+    hidden_dim: Count = 256
     """Width of all hidden layers (Mish)."""
-    hidden_layers: int = 3
+    hidden_layers: Depth = 3
     """Number of hidden layers of actor and critics."""
-    time_dim: int = 16
+    time_dim: Annotated[int, Range(4, even=True)] = 16
     """Size of the embedding of the diffusion step."""
     normalize_observations: bool = False
     """Standardise observations with the dataset's mean and standard deviation (+ 1e-3)."""
@@ -130,7 +131,7 @@ class DiffusionQL(ScalableAlgorithm):
         return self.start(actor, make_critics(key_critics, spec, hidden, activation=mish))
 
     def start(self, actor: NoiseModel, critics: Ensemble) -> DiffusionQLState:
-        """The state before the first step for given networks."""
+        """Return the state before the first step for given networks."""
         return DiffusionQLState(
             actor,
             actor,
@@ -142,9 +143,11 @@ class DiffusionQL(ScalableAlgorithm):
         )
 
     def actor_adam(self) -> Adam:
+        """Return the actor's optimiser."""
         return Adam(self.actor_lr, self.max_grad_norm)
 
     def critic_adam(self) -> Adam:
+        """Return the critics' optimiser."""
         return Adam(self.critic_lr, self.max_grad_norm)
 
     def noise(self, spec: Spec, batch_size: int) -> dict[str, Draw]:
@@ -160,9 +163,6 @@ class DiffusionQL(ScalableAlgorithm):
             "choose_u": Draw("uniform", ()),
         }
 
-    def schedule(self) -> Schedule:
-        return (Segment((frozenset({CRITIC, INNER}),), 1),)
-
     # -- diffusion ---------------------------------------------------------------------------------------------
     def sample(
         self,
@@ -171,7 +171,7 @@ class DiffusionQL(ScalableAlgorithm):
         x_start: Float[Array, "batch act"],
         steps: Float[Array, "n batch act"],
     ) -> Float[Array, "batch act"]:
-        """Actions from pure noise: predict x₀, bound it, take a step of the posterior towards it; N times."""
+        """Sample actions from noise: predict x₀, clip it, take a step of the posterior towards it; N times."""
         diffusion, high = DiffusionSchedule.vp(self.diffusion_steps), actor.max_action
         x = x_start
         for t, epsilon in zip(reversed(range(self.diffusion_steps)), steps, strict=True):
@@ -182,16 +182,18 @@ class DiffusionQL(ScalableAlgorithm):
             x = x + float(diffusion.posterior_std[t]) * epsilon
         return jnp.clip(x, -high, high)
 
-    def imitation(self, ctx: Context, actor: NoiseModel) -> Float[Array, "batch"]:
-        """‖ε(noisy action, t, s) − e‖² per sample, averaged over action dimensions."""
+    def imitation(self, ctx: Context[DiffusionQLState, None], actor: NoiseModel) -> Float[Array, "batch"]:
+        """Compute ‖ε(noisy action, t, s) − e‖² per sample, averaged over action dimensions."""
         t, e = ctx.noise["bc_t"], ctx.noise["bc_eps"]
         kept = jnp.asarray(DiffusionSchedule.vp(self.diffusion_steps).alphas_cumprod, e.dtype)[t][:, None]
         noisy = jnp.sqrt(kept) * ctx.batch.actions + jnp.sqrt(1 - kept) * e
         return jnp.square(actor(noisy, t, ctx.batch.observations) - e).mean(-1)
 
     # -- critics -----------------------------------------------------------------------------------------------
-    def prepare(self, state: DiffusionQLState, batch: Batch, noise: Noise, parts: Parts) -> Context:
-        """The critics' step: Σ_k mean (Q_k(s, a) − y)²."""
+    def prepare(
+        self, state: DiffusionQLState, batch: Batch, noise: Noise, parts: Parts
+    ) -> Context[DiffusionQLState, None]:
+        """Fit the critics by one step on Σ_k mean (Q_k(s, a) − y)²."""
         s_next = batch.next_observations
         if self.max_q_backup:
             s_next = jnp.repeat(s_next, BACKUP_SAMPLES, axis=0)
@@ -201,24 +203,26 @@ class DiffusionQL(ScalableAlgorithm):
             next_q = next_q.reshape(len(next_q), -1, BACKUP_SAMPLES).max(-1)
         y = bootstrap(batch, self.discount, next_q.min(0))
         fit = fit_critics(self.critic_adam(), state.critics, state.critics_opt, batch, y)
-        state = state._replace(critics=fit.params, critics_opt=fit.opt_state)
+        state = replace(state, critics=fit.params, critics_opt=fit.opt_state)
         metrics = {
             "critic_loss": fit.loss,
             "critic_grad_norm": global_norm(fit.grads),
             **{f"q{k + 1}_mean": fit.aux[k].mean() for k in range(2)},
         }
-        return Context(state, batch, noise, metrics)
+        return Context(state, batch, noise, metrics, None)
 
     # -- actor: the inner step ---------------------------------------------------------------------------------
-    def q_of_policy(self, ctx: Context, actor: NoiseModel) -> tuple[Float[Array, "2 batch"], Array, Array]:
-        """Q_k(s, a₀) of both critics; of the one drawn to be maximised; and what divides it."""
+    def q_of_policy(
+        self, ctx: Context[DiffusionQLState, None], actor: NoiseModel
+    ) -> tuple[Float[Array, "2 batch"], Array, Array]:
+        """Return Q_k(s, a₀) of both critics, Q of the one drawn to be maximised, and its normaliser."""
         actions = self.sample(actor, ctx.batch.observations, ctx.noise["actor_xT"], ctx.noise["actor_steps"])
         q = ctx.state.critics(ctx.batch.observations, actions)
         first = ctx.noise["choose_u"] > 0.5
         chosen, other = jnp.where(first, q[0], q[1]), jnp.where(first, q[1], q[0])
         return q, chosen, mean_abs(other if self.normalize_by == "other" else chosen)
 
-    def inner_step(self, ctx: Context, scale: Array | float) -> Inner:
+    def inner_step(self, ctx: Context[DiffusionQLState, None], scale: Array | float) -> Inner:
         def inner_loss(actor: NoiseModel) -> tuple[Array, tuple[Array, Array, Array, Array]]:
             imitation = self.imitation(ctx, actor)
             both, q, normaliser = self.q_of_policy(ctx, actor)
@@ -236,15 +240,16 @@ class DiffusionQL(ScalableAlgorithm):
         }
         return Inner(step.params, step.opt_state, q, imitation, metrics)
 
-    def outer_terms(self, ctx: Context, params: NoiseModel, scale: Array | float) -> OuterTerms:
-        """L1 is the inner loss under the updated actor. The wrapper divides Q by its own mean|Q|: replace that."""
+    def outer_terms(self, ctx: Context[DiffusionQLState, None], params: NoiseModel, scale: Array | float) -> OuterTerms:
+        """Make L1 the inner loss under the updated actor; the weight replaces the wrapper's normaliser, mean|Q|."""
         _, q, normaliser = self.q_of_policy(ctx, params)
         return OuterTerms(q, self.imitation(ctx, params), sg(scale) * mean_abs(q) / normaliser, 1.0)
 
-    def commit(self, ctx: Context, inner: Inner) -> DiffusionQLState:
+    def commit(self, ctx: Context[DiffusionQLState, None], inner: Inner) -> DiffusionQLState:
         state = ctx.state
         due = (state.step % self.ema_every == 0) & (state.step >= self.ema_start)
-        return state._replace(
+        return replace(
+            state,
             actor=inner.params,
             actor_opt=inner.opt_state,
             actor_ema=polyak(state.actor_ema, inner.params, jnp.where(due, self.ema_rate, 0.0)),

@@ -11,17 +11,17 @@ parameters from the start of the step; norms are means over action dimensions.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.lax import stop_gradient as sg
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from aspc.algorithms.fields import Count, Depth, NonNegative
 from aspc.algorithms.interface import (
-    CRITIC,
-    INNER,
     Batch,
     Context,
     Draw,
@@ -31,8 +31,6 @@ from aspc.algorithms.interface import (
     Parts,
     PolicyExport,
     ScalableAlgorithm,
-    Schedule,
-    Segment,
     Spec,
 )
 from aspc.algorithms.td_learning import bootstrap, make_critics, mean_abs, mlp_arrays
@@ -40,7 +38,9 @@ from aspc.networks import Ensemble, Flow, glorot_init, mlp, polyak
 from aspc.optim import Adam
 
 
-class FQLState(NamedTuple):
+class FQLState(eqx.Module):
+    """Flow, one-step policy, critics with targets, and their optimisers."""
+
     flow: Flow
     flow_opt: Any
     one_step: Flow
@@ -51,31 +51,31 @@ class FQLState(NamedTuple):
 
 
 class Distillation(NamedTuple):
-    """What the one-step policy's update needs from the start of the step."""
+    """Inputs of the one-step policy's update, from the start of the step."""
 
     critics: Ensemble
     flow_actions: Float[Array, "batch act"]
 
 
 @dataclass(frozen=True)
-class FQL(ScalableAlgorithm):
+class FQL(ScalableAlgorithm[FQLState, Distillation]):
     """FQL with a fixed distillation weight α."""
 
-    alpha: float = 10.0
+    alpha: NonNegative = 10.0
     """The scale between distillation and Q."""
     scale_on: Literal["distillation", "q"] = "distillation"
-    """Which term α multiplies: its authors' choice, or appendix D's (which also normalises Q)."""
+    """The term that α multiplies: distillation, as by its authors, or Q, as in appendix D (which also normalises Q)."""
     normalize_q: bool = False
     """Divide Q by mean|Q| in the one-step policy's loss."""
-    flow_steps: int = 10
+    flow_steps: Count = 10
     """Euler steps F along the flow."""
     q_agg: Literal["mean", "min"] = "mean"
-    """How the two target critics are combined."""
-    lr: float = 3e-4
+    """Aggregation of the two target critics."""
+    lr: NonNegative = 3e-4
     """Learning rate of all networks (Adam)."""
-    hidden_dim: int = 512
+    hidden_dim: Count = 512
     """Width of all hidden layers (GELU)."""
-    hidden_layers: int = 4
+    hidden_layers: Depth = 4
     """Number of hidden layers of every network."""
     critic_layer_norm: bool = True
     """LayerNorm after each hidden layer of the critics."""
@@ -98,7 +98,7 @@ class FQL(ScalableAlgorithm):
         )
 
     def start(self, flow: Flow, one_step: Flow, critics: Ensemble) -> FQLState:
-        """The state before the first step for given networks."""
+        """Return the state before the first step for given networks."""
         adam = Adam(self.lr)
         return FQLState(flow, adam.init(flow), one_step, adam.init(one_step), critics, critics, adam.init(critics))
 
@@ -111,12 +111,9 @@ class FQL(ScalableAlgorithm):
             "distill": normal,
         }
 
-    def schedule(self) -> Schedule:
-        return (Segment((frozenset({CRITIC, INNER}),), 1),)
-
     # -- critics and flow --------------------------------------------------------------------------------------
     def flow_actions(self, flow: Flow, observations: Float[Array, "batch obs"], z: Float[Array, "batch act"]) -> Array:
-        """z carried along the velocity field by Euler's method, clipped to ±1."""
+        """Integrate z along the velocity field by Euler's method, and clip to ±1."""
 
         def euler(x: Array, k: Array) -> tuple[Array, None]:
             t = jnp.full((*x.shape[:-1], 1), k, x.dtype) / self.flow_steps
@@ -125,8 +122,8 @@ class FQL(ScalableAlgorithm):
         x, _ = jax.lax.scan(euler, z, jnp.arange(self.flow_steps))
         return jnp.clip(x, -1.0, 1.0)
 
-    def prepare(self, state: FQLState, batch: Batch, noise: Noise, parts: Parts) -> Context:
-        """The steps of critics, mean_k (Q_k(s, a) − y)², and flow; all from the parameters before them."""
+    def prepare(self, state: FQLState, batch: Batch, noise: Noise, parts: Parts) -> Context[FQLState, Distillation]:
+        """Fit the critics on mean_k (Q_k(s, a) − y)², and the flow; both from the old parameters."""
         s, a = batch.observations, batch.actions
         next_actions = jnp.clip(state.one_step(batch.next_observations, noise["critic_next_action"]), -1.0, 1.0)
         next_q = state.critics_target(batch.next_observations, next_actions)
@@ -153,14 +150,16 @@ class FQL(ScalableAlgorithm):
             "flow_loss": flow.loss,
         }
         distillation = Distillation(state.critics, self.flow_actions(state.flow, s, noise["distill"]))
-        state = state._replace(
-            critics=critics.params, critics_opt=critics.opt_state, flow=flow.params, flow_opt=flow.opt_state
+        state = replace(
+            state, critics=critics.params, critics_opt=critics.opt_state, flow=flow.params, flow_opt=flow.opt_state
         )
         return Context(state, batch, noise, metrics, distillation)
 
     # -- the one-step policy: the inner step -------------------------------------------------------------------
-    def terms(self, ctx: Context, one_step: Flow, scale: Array | float) -> tuple[Array, Array, Any, Any, Any]:
-        """Per sample Q(s, μ(s, z)) and distillation error; what divides Q; the weights of Q and of distillation."""
+    def terms(
+        self, ctx: Context[FQLState, Distillation], one_step: Flow, scale: Array | float
+    ) -> tuple[Array, Array, Any, Any, Any]:
+        """Return Q(s, μ(s, z)) and distillation error per sample, the normaliser of Q, and the weights of both."""
         actions = one_step(ctx.batch.observations, ctx.noise["distill"])
         q = ctx.extra.critics(ctx.batch.observations, jnp.clip(actions, -1.0, 1.0)).mean(0)
         distillation = jnp.square(actions - ctx.extra.flow_actions).mean(-1)
@@ -168,7 +167,7 @@ class FQL(ScalableAlgorithm):
         q_weight, weight = (1.0, scale) if self.scale_on == "distillation" else (scale, 1.0)
         return q, distillation, normaliser, q_weight, weight
 
-    def inner_step(self, ctx: Context, scale: Array | float) -> Inner:
+    def inner_step(self, ctx: Context[FQLState, Distillation], scale: Array | float) -> Inner:
         def inner_loss(one_step: Flow) -> tuple[Array, tuple[Array, Array, Array]]:
             q, distillation, normaliser, q_weight, weight = self.terms(ctx, one_step, scale)
             q_loss = -q.mean() / normaliser
@@ -184,18 +183,19 @@ class FQL(ScalableAlgorithm):
         }
         return Inner(step.params, step.opt_state, q, distillation, metrics)
 
-    def outer_terms(self, ctx: Context, params: Flow, scale: Array | float) -> OuterTerms:
-        """L1 is the inner loss under the updated policy: the wrapper divides Q by mean|Q|, undone if it is not to."""
+    def outer_terms(self, ctx: Context[FQLState, Distillation], params: Flow, scale: Array | float) -> OuterTerms:
+        """Make L1 the inner loss under the updated policy; the weight replaces the wrapper's normaliser, mean|Q|."""
         q, distillation, normaliser, q_weight, weight = self.terms(ctx, params, sg(scale))
         return OuterTerms(q, distillation, q_weight * mean_abs(q) / normaliser, weight)
 
     def inner_params(self, state: FQLState) -> Flow:
-        """The parameters that the inner step updates."""
+        """Return the one-step policy."""
         return state.one_step
 
-    def commit(self, ctx: Context, inner: Inner) -> FQLState:
-        """The target follows the critics from *before* this step."""
-        return ctx.state._replace(
+    def commit(self, ctx: Context[FQLState, Distillation], inner: Inner) -> FQLState:
+        """Move the target towards the critics from *before* this step."""
+        return replace(
+            ctx.state,
             one_step=inner.params,
             one_step_opt=inner.opt_state,
             critics_target=polyak(ctx.state.critics_target, ctx.extra.critics, self.tau),
@@ -203,7 +203,7 @@ class FQL(ScalableAlgorithm):
 
     # -- acting ------------------------------------------------------------------------------------------------
     def policy(self, state: FQLState) -> PolicyExport:
-        """One step, clip(μ(s, z), ±1), with a fresh z for each state."""
+        """Act with clip(μ(s, z), ±1), with a new z for each state."""
         settings: dict[str, Any] = {"activation": "gelu", "latent_size": state.one_step.net.layers[-1].bias.shape[-1]}
         if state.one_step.net.norms:
             settings["layer_norm_eps"] = state.one_step.net.norms[0].eps

@@ -1,28 +1,33 @@
-"""What every algorithm is: a frozen dataclass of hyper-parameters with pure functions on an explicit state.
+"""The interface of an algorithm: a frozen dataclass of hyper-parameters with pure functions on an explicit state.
 
-An algorithm never reads data, environments or the clock, and never draws a random number by itself: the loop hands
-it a batch and the named noise it asked for. That is what lets a reference trace be replayed exactly.
+An algorithm never reads data, environments or the clock, and never draws a random number itself: the loop passes it a
+batch and the named noise it asked for. That is what makes the exact replay of a reference trace possible.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
 
 import jax
 from jax import named_scope
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from aspc.algorithms.fields import Count, Fraction, Scalar
+
 Metrics = dict[str, Array]
 Noise = dict[str, Array]
+State = TypeVar("State")
+Extra = TypeVar("Extra")
 
-# The parts an update can have. INNER is the step that the scale governs: the actor's (for CQL, the critic's).
+# The parts of an update. INNER is the step that the scale governs: the actor's (for CQL, the critics').
 CRITIC, INNER, SCALE = "critic", "inner", "scale"
 Parts = frozenset[str]
 
 
 class Spec(NamedTuple):
-    """Sizes of the problem. Actions lie in ±max_action (datasets are rescaled to ±1; traces may have others)."""
+    """Sizes of a task. Actions lie in ±max_action (datasets are rescaled to ±1; reference traces can differ)."""
 
     obs_dim: int
     act_dim: int
@@ -41,7 +46,7 @@ class Batch(NamedTuple):
 
 
 class Draw(NamedTuple):
-    """One named random draw of a step: its distribution and its shape.
+    """One named random draw of a step: its distribution and shape.
 
     "normal" is N(0, 1), "uniform" U(low, high), "integers" uniform on low, …, high − 1.
     """
@@ -52,7 +57,7 @@ class Draw(NamedTuple):
     high: float = 1.0
 
     def sample(self, key: PRNGKeyArray, steps: int) -> Array:
-        """The draws of `steps` consecutive steps in one call, [steps, *shape]."""
+        """Draw for `steps` consecutive steps in one call, [steps, *shape]."""
         shape = (steps, *self.shape)
         if self.kind == "normal":
             return jax.random.normal(key, shape)
@@ -62,7 +67,7 @@ class Draw(NamedTuple):
 
 
 class Segment(NamedTuple):
-    """`steps` consecutive updates (the parts of each), repeated `repeats` times."""
+    """Consecutive updates (the parts of each), repeated `repeats` times."""
 
     steps: tuple[Parts, ...]
     repeats: int
@@ -72,11 +77,12 @@ Schedule = tuple[Segment, ...]
 
 
 def schedule_length(schedule: Schedule) -> int:
+    """Count the steps of one cycle."""
     return sum(len(segment.steps) * segment.repeats for segment in schedule)
 
 
 class PolicyExport(NamedTuple):
-    """The acting part of a state, as plain arrays: what `aspc.policy` needs to act without JAX."""
+    """The acting part of a state as plain arrays, with which `aspc.policy` acts without JAX."""
 
     kind: str
     arrays: dict[str, Array]
@@ -84,10 +90,10 @@ class PolicyExport(NamedTuple):
 
 
 class Inner(NamedTuple):
-    """What one inner step gives: updated parameters, and per-sample Q and constraint *before* the step.
+    """The result of an inner step: updated parameters, and per-sample Q and constraint *before* the step.
 
-    Q is None where the step does without it (IQL's does); `outer_terms` computes it where it is needed. `extra` is
-    for `commit` alone.
+    Q is None where the step does not compute it (IQL's does not); `outer_terms` computes it on demand. `extra` is only
+    for `commit`.
     """
 
     params: Any
@@ -110,126 +116,144 @@ class OuterTerms(NamedTuple):
     constraint_weight: Float[Array, "*batch"] | float
 
 
-class Algorithm(Protocol):
-    """The interface the training loop sees.
+class Context(NamedTuple, Generic[State, Extra]):
+    """The result of `prepare`: state so far, batch, noise, metrics, and the algorithm's extra data."""
 
-    A class attribute `numbered` may name fields with a few choices (`Literal`): its functions then also take the number
-    of a choice in place of the choice, so that the runs of one program can differ in it.
-    """
-
-    batch_size: int
-    normalize_observations: bool
-
-    def init(self, key: PRNGKeyArray, spec: Spec) -> Any:
-        """The state before the first step; its leaves are all arrays."""
-        ...
-
-    def noise(self, spec: Spec, batch_size: int) -> dict[str, Draw]:
-        """The random draws that one step consumes."""
-        ...
-
-    def schedule(self) -> Schedule:
-        """The static cycle of updates, repeated for the whole run."""
-        ...
-
-    def update(self, state: Any, batch: Batch, noise: Noise, parts: Parts) -> tuple[Any, Metrics]:
-        """One step."""
-        ...
-
-    def policy(self, state: Any) -> PolicyExport:
-        """What acts."""
-        ...
+    state: State
+    batch: Batch
+    noise: Noise
+    metrics: Metrics
+    extra: Extra
 
 
 @dataclass(frozen=True)
-class Preprocessing:
-    """What an algorithm's specification does to the data before training (it travels with the policy).
+class Algorithm(ABC, Generic[State]):
+    """The base class of all algorithms, generic in the state: a pytree whose leaves are arrays.
 
-    Rewards become `reward_scale · transform(r) + reward_shift`.
+    A subclass is a frozen dataclass; its fields are hyper-parameters and become command-line options. They declare
+    value ranges and what can differ between runs in their types, see `aspc.algorithms.fields`.
+
+    Rewards become `reward_scale · transform(r) + reward_shift` before training.
     """
 
-    climbs_q: ClassVar[bool] = False  # its policy goes where Q is highest, also where nothing was logged
+    scale_name: ClassVar[str | None] = None
+    """The name of the scale in the algorithm's own paper; None if it has no scale."""
+    uses_next_actions: ClassVar[bool] = False
+    """Batches contain the action logged after each transition."""
+    climbs_q: ClassVar[bool] = False
+    """The policy maximises Q, also where no action was logged."""
+    if TYPE_CHECKING:
+
+        @property
+        def base(self) -> Algorithm[Any] | None:
+            """The algorithm that this one wraps."""
+
+        @property
+        def discount(self) -> float:
+            """Discount factor γ."""
+    else:  # class attributes, so that a subclass can make fields of them
+        base, discount = None, 1.0
 
     normalize_observations: bool = True
     """Standardise observations with the dataset's mean and standard deviation (+ 1e-3)."""
     reward_transform: Literal["none", "return_range", "standardize"] = "none"
-    """First of all: nothing, or 1000·r/(highest − lowest return of an episode), or (r − mean)/(std + 1e-6)."""
-    reward_scale: float = 1.0
-    """Then rewards are multiplied by this."""
-    reward_shift: float = 0.0
-    """And this is added."""
+    """First transform rewards: none, 1000·r/(highest − lowest episode return), or (r − mean)/(std + 1e-6)."""
+    reward_scale: Scalar = 1.0
+    """Then multiply rewards by this."""
+    reward_shift: Scalar = 0.0
+    """Then add this to rewards."""
+    batch_size: Count = 256
+    """Transitions per minibatch."""
 
+    @abstractmethod
+    def init(self, key: PRNGKeyArray, spec: Spec) -> State:
+        """Return the state before the first step."""
 
-def with_horizon(algorithm: Any, steps: int) -> Any:
-    """The algorithm with every horizon (of a learning rate's decay) set to the length of the run.
+    def noise(self, spec: Spec, batch_size: int) -> dict[str, Draw]:
+        """Return the random draws that one step consumes, by name; by default none."""
+        return {}
 
-    Their names end in `horizon`; a wrapper's and its base's differ, since they stand side by side on the command line.
-    """
-    if isinstance(getattr(algorithm, "base", None), Preprocessing):
-        algorithm = replace(algorithm, base=with_horizon(algorithm.base, steps))
-    return replace(algorithm, **{f.name: steps for f in fields(algorithm) if f.name.endswith("horizon")})
+    def schedule(self) -> Schedule:
+        """Return the static cycle of updates; by default every step has all parts."""
+        return (Segment((frozenset({CRITIC, INNER}),), 1),)
 
+    @abstractmethod
+    def update(self, state: State, batch: Batch, noise: Noise, parts: Parts) -> tuple[State, Metrics]:
+        """Return the state after one step with these parts, and its metrics (scalars)."""
 
-def lost_horizons(algorithm: Any, steps: int) -> list[str]:
-    """The horizons that somebody has chosen and `with_horizon` would replace: not their class's default."""
-    inner = lost_horizons(algorithm.base, steps) if isinstance(getattr(algorithm, "base", None), Preprocessing) else []
-    own = [f for f in fields(algorithm) if f.name.endswith("horizon")]
-    return [*inner, *(f.name for f in own if getattr(algorithm, f.name) not in (f.default, steps))]
+    @abstractmethod
+    def policy(self, state: State) -> PolicyExport:
+        """Return the policy that acts."""
+
+    @property
+    def initial_scale(self) -> float | None:
+        """The scale before the first step; None for an algorithm without a scale."""
+        return None
+
+    @property
+    def unwrapped(self) -> Algorithm[Any]:
+        """The wrapped algorithm, or this one if it wraps none."""
+        return self if self.base is None else self.base.unwrapped
 
 
 @dataclass(frozen=True)
-class ScalableAlgorithm(Preprocessing):
-    """An algorithm whose constraint has a scale, in the four pieces that `adaptive_scale` wraps.
+class ScalableAlgorithm(Algorithm[State], Generic[State, Extra]):
+    """An algorithm whose constraint has a scale, in the four pieces that `AdaptiveScale` wraps.
 
-    Here they are run at a fixed scale, which is the plain algorithm.
+    `update` runs them at a fixed scale, which is the plain algorithm. `Extra` is what `prepare` adds to the context.
     """
 
-    scale_name: ClassVar[str] = "alpha"  # what the base's own paper calls the scale
-    uses_next_actions: ClassVar[bool] = False
+    scale_name: ClassVar[str] = "alpha"
 
-    batch_size: int = 256
-    """Transitions in a minibatch."""
-    discount: float = 0.99
+    discount: Fraction = 0.99
     """Discount factor γ."""
-    tau: float = 5e-3
+    tau: Fraction = 5e-3
     """Target update rate."""
 
     # -- the four pieces ---------------------------------------------------------------------------------------
-    def prepare(self, state: Any, batch: Batch, noise: Noise, parts: Parts) -> Any:
-        """All that precedes the inner step (e.g. the critic's update). Returns a context with `.state`."""
-        raise NotImplementedError
+    @abstractmethod
+    def prepare(self, state: State, batch: Batch, noise: Noise, parts: Parts) -> Context[State, Extra]:
+        """Run everything that precedes the inner step, such as the critics' update."""
 
-    def inner_step(self, ctx: Any, scale: Array | float) -> Inner:
-        """One differentiable optimiser step on the parameters that the scale governs."""
-        raise NotImplementedError
+    @abstractmethod
+    def inner_step(self, ctx: Context[State, Extra], scale: Array | float) -> Inner:
+        """Take one differentiable optimiser step on the parameters that the scale governs."""
 
-    def outer_terms(self, ctx: Any, params: Any, scale: Array | float) -> OuterTerms:
-        """Q and constraint under `params`, with the noise of the inner step."""
-        raise NotImplementedError
+    @abstractmethod
+    def outer_terms(self, ctx: Context[State, Extra], params: Any, scale: Array | float) -> OuterTerms:
+        """Compute Q and constraint under `params`, with the noise of the inner step."""
 
-    def commit(self, ctx: Any, inner: Inner) -> Any:
-        """The new state: updated parameters, targets and averages, in the base's order."""
-        raise NotImplementedError
+    @abstractmethod
+    def commit(self, ctx: Context[State, Extra], inner: Inner) -> State:
+        """Return the new state: updated parameters, targets and averages, in the base's order."""
 
-    def prepare_again(self, ctx: Any, batch: Batch, noise: Noise) -> Any:
-        """The context for judging the inner step on another batch: what that batch brings with it (targets, weights),
-        and the state as it is before the inner step. No part of a step is asked for, so the critics of TD3+BC and what
-        builds on it are not fitted to that batch before they weigh it."""
+    def prepare_again(self, ctx: Context[State, Extra], batch: Batch, noise: Noise) -> Context[State, Extra]:
+        """Return the context for judging the inner step on another batch, with the state from before the inner step.
+
+        It has that batch's targets and weights. No part is run, so the critics of TD3+BC and of what builds on it are
+        not fitted to that batch before they weigh it.
+        """
         return self.prepare(ctx.state, batch, noise, frozenset())._replace(state=ctx.state)
 
     def inner_params(self, state: Any) -> Any:
-        """The parameters that the inner step updates."""
+        """Return the parameters that the inner step updates; by default `state.actor`."""
         return state.actor
 
     # -- the plain algorithm -----------------------------------------------------------------------------------
     @property
     def scale(self) -> float:
         """The fixed scale of the plain algorithm; the initial one when it is learned."""
-        return getattr(self, self.scale_name)
+        value: float = getattr(self, self.scale_name)
+        return value
 
-    def update(self, state: Any, batch: Batch, noise: Noise, parts: Parts) -> tuple[Any, Metrics]:
-        """One step at the fixed scale, from the four pieces."""
-        with named_scope("critic"):  # names for the profile of a step (`aspc speed --profile`)
+    @property
+    def initial_scale(self) -> float | None:
+        """The scale before the first step."""
+        return self.scale
+
+    def update(self, state: State, batch: Batch, noise: Noise, parts: Parts) -> tuple[State, Metrics]:
+        """Take one step at the fixed scale."""
+        with named_scope("critic"):  # named for the profile of a step (`aspc speed --profile`)
             ctx = self.prepare(state, batch, noise, parts)
         if INNER not in parts:
             return ctx.state, ctx.metrics
@@ -237,13 +261,3 @@ class ScalableAlgorithm(Preprocessing):
             inner = self.inner_step(ctx, self.scale)
         with named_scope("targets"):
             return self.commit(ctx, inner), {**ctx.metrics, **inner.metrics}
-
-
-class Context(NamedTuple):
-    """What `prepare` hands to the other pieces: the state so far, the batch, the noise, and anything else needed."""
-
-    state: Any
-    batch: Batch
-    noise: Noise
-    metrics: Metrics
-    extra: Any = None

@@ -11,17 +11,17 @@ left open there: here it is the smaller of the two, as in A.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.lax import stop_gradient as sg
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from aspc.algorithms.fields import Count, Depth, Fraction, Horizon, NonNegative, Range
 from aspc.algorithms.interface import (
-    CRITIC,
-    INNER,
     Batch,
     Context,
     Draw,
@@ -31,18 +31,18 @@ from aspc.algorithms.interface import (
     Parts,
     PolicyExport,
     ScalableAlgorithm,
-    Schedule,
-    Segment,
     Spec,
 )
-from aspc.algorithms.td_learning import bootstrap, deterministic_policy, expectile_loss, make_critics, smaller
+from aspc.algorithms.td_learning import bootstrap, deterministic_policy, expectile_loss, make_critics, min_q
 from aspc.networks import DeterministicActor, Ensemble, GaussianActor, Value, mlp, polyak
 from aspc.optim import Adam, cosine_decay
 
 Actor = GaussianActor | DeterministicActor
 
 
-class IQLState(NamedTuple):
+class IQLState(eqx.Module):
+    """Actor, critics with targets, value network, and their optimisers."""
+
     actor: Actor
     actor_opt: Any
     critics: Ensemble
@@ -53,33 +53,33 @@ class IQLState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class IQL(ScalableAlgorithm):
+class IQL(ScalableAlgorithm[IQLState, Array]):
     """IQL with a fixed inverse temperature β."""
 
     scale_name: ClassVar[str] = "beta"
 
-    beta: float = 3.0
+    beta: NonNegative = 3.0
     """Inverse temperature of the advantage weights: 0 is plain imitation."""
-    expectile: float = 0.7
+    expectile: Fraction = 0.7
     """Expectile τ of the value: 0.5 is the mean, 1 the maximum over the data's actions."""
     deterministic: bool = False
-    """A deterministic policy with a squared error, instead of a Gaussian one."""
-    max_weight: float = 100.0
+    """Use a deterministic policy with a squared error instead of a Gaussian one."""
+    max_weight: Annotated[float, Range(0, exclusive_min=True)] = 100.0
     """Largest weight of a sample; a weight at this bound has no gradient in β."""
-    actor_dropout: float = 0.0
-    """Share of the actor's hidden units that is dropped in training."""
-    actor_lr: float = 3e-4
+    actor_dropout: Annotated[float, Range(0, 1, exclusive_max=True)] = 0.0
+    """Fraction of the actor's hidden units that is dropped in training."""
+    actor_lr: NonNegative = 3e-4
     """Learning rate of the actor (Adam); it decays to 0 by a cosine over the horizon."""
-    critic_lr: float = 3e-4
+    critic_lr: NonNegative = 3e-4
     """Learning rate of the critics (Adam)."""
-    value_lr: float = 3e-4
+    value_lr: NonNegative = 3e-4
     """Learning rate of the value network (Adam)."""
-    hidden_dim: int = 256
+    hidden_dim: Count = 256
     """Width of all hidden layers (ReLU)."""
-    hidden_layers: int = 2
+    hidden_layers: Depth = 2
     """Number of hidden layers of every network."""
-    lr_horizon: int = 1_000_000
-    """Steps over which the actor's learning rate decays; `train` sets it to the length of the run."""
+    lr_horizon: Horizon = 1_000_000
+    """Steps over which the actor's learning rate decays: the length of the run."""
 
     # -- networks, state and schedule --------------------------------------------------------------------------
     def init(self, key: PRNGKeyArray, spec: Spec) -> IQLState:
@@ -92,7 +92,7 @@ class IQL(ScalableAlgorithm):
         return self.start(actor, make_critics(key_critics, spec, hidden), value)
 
     def start(self, actor: Actor, critics: Ensemble, value: Value) -> IQLState:
-        """The state before the first step for given networks."""
+        """Return the state before the first step for given networks."""
         return IQLState(
             actor,
             self.actor_adam().init(actor),
@@ -104,6 +104,7 @@ class IQL(ScalableAlgorithm):
         )
 
     def actor_adam(self) -> Adam:
+        """Return the actor's optimiser."""
         return Adam(cosine_decay(self.actor_lr, self.lr_horizon))
 
     def noise(self, spec: Spec, batch_size: int) -> dict[str, Draw]:
@@ -111,12 +112,9 @@ class IQL(ScalableAlgorithm):
             return {}
         return {"dropout": Draw("uniform", (self.hidden_layers, batch_size, self.hidden_dim))}
 
-    def schedule(self) -> Schedule:
-        return (Segment((frozenset({CRITIC, INNER}),), 1),)
-
     # -- value and critics -------------------------------------------------------------------------------------
-    def prepare(self, state: IQLState, batch: Batch, noise: Noise, parts: Parts) -> Context:
-        """V's step, then the critics' on ½·Σ_k mean (Q_k(s, a) − y)², with the V from before its step."""
+    def prepare(self, state: IQLState, batch: Batch, noise: Noise, parts: Parts) -> Context[IQLState, Array]:
+        """Fit V, and the critics on ½·Σ_k mean (Q_k(s, a) − y)² with the V from before its step."""
         s, a = batch.observations, batch.actions
         target_q = state.critics_target(s, a).min(0)
 
@@ -133,7 +131,8 @@ class IQL(ScalableAlgorithm):
 
         value = Adam(self.value_lr).minimize(value_loss, state.value, state.value_opt)
         critics = Adam(self.critic_lr).minimize(critic_loss, state.critics, state.critics_opt)
-        state = state._replace(
+        state = replace(
+            state,
             value=value.params,
             value_opt=value.opt_state,
             critics=critics.params,
@@ -151,12 +150,14 @@ class IQL(ScalableAlgorithm):
         return Context(state, batch, noise, metrics, advantage)
 
     # -- actor: the inner step ---------------------------------------------------------------------------------
-    def weights(self, ctx: Context, beta: Array | float) -> Float[Array, "batch"]:
-        """w = min(exp(β·A), 100). The exponent is bounded, not its result, which could overflow."""
+    def weights(self, ctx: Context[IQLState, Array], beta: Array | float) -> Float[Array, "batch"]:
+        """Compute w = min(exp(β·A), 100). The exponent is bounded, not its result, which could overflow."""
         return jnp.exp(jnp.minimum(beta * ctx.extra, math.log(self.max_weight)))
 
-    def bc_loss(self, ctx: Context, actor: Actor) -> tuple[Float[Array, "batch act"], Float[Array, "batch"]]:
-        """The policy's mean, and ℓ(π(s), a) per sample."""
+    def bc_loss(
+        self, ctx: Context[IQLState, Array], actor: Actor
+    ) -> tuple[Float[Array, "batch act"], Float[Array, "batch"]]:
+        """Return the policy's mean, and ℓ(π(s), a) per sample."""
         dropout = None
         if self.actor_dropout:
             dropout = (ctx.noise["dropout"] >= self.actor_dropout) / (1 - self.actor_dropout)
@@ -165,7 +166,7 @@ class IQL(ScalableAlgorithm):
             return mean, -actor.log_prob(mean, ctx.batch.actions)
         return mean, jnp.square(mean - ctx.batch.actions).sum(-1)
 
-    def inner_step(self, ctx: Context, scale: Array | float) -> Inner:
+    def inner_step(self, ctx: Context[IQLState, Array], scale: Array | float) -> Inner:
         weights = self.weights(ctx, scale)
 
         def inner_loss(actor: Actor) -> tuple[Array, Array]:
@@ -177,17 +178,17 @@ class IQL(ScalableAlgorithm):
         metrics = {"actor_loss": step.loss, "bc_loss": bc.mean(), "weight_mean": weights.mean()}
         return Inner(step.params, step.opt_state, None, bc, metrics)
 
-    def outer_terms(self, ctx: Context, params: Actor, scale: Array | float) -> OuterTerms:
+    def outer_terms(self, ctx: Context[IQLState, Array], params: Actor, scale: Array | float) -> OuterTerms:
         """Appendix D: L1 = −E[Q(s, π̃(s))]/E|Q(s, π̃(s))| + E[w·ℓ(π̃(s), a)]."""
         mean, bc = self.bc_loss(ctx, params)
-        q = smaller(ctx.state.critics(ctx.batch.observations, mean))
+        q = min_q(ctx.state.critics(ctx.batch.observations, mean))
         return OuterTerms(q, bc, 1.0, sg(self.weights(ctx, scale)))
 
-    def commit(self, ctx: Context, inner: Inner) -> IQLState:
-        return ctx.state._replace(actor=inner.params, actor_opt=inner.opt_state)
+    def commit(self, ctx: Context[IQLState, Array], inner: Inner) -> IQLState:
+        return replace(ctx.state, actor=inner.params, actor_opt=inner.opt_state)
 
     # -- acting ------------------------------------------------------------------------------------------------
     def policy(self, state: IQLState) -> PolicyExport:
-        """The mean acts."""
+        """Act with the mean."""
         actor = state.actor.mean if isinstance(state.actor, GaussianActor) else state.actor
         return deterministic_policy(actor.net)

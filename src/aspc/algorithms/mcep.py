@@ -11,7 +11,7 @@ From the text and the authors' code (github.com/egg-west/MCEP): α̃ = 2.5 and �
 step on every second update of the critics, on the same batch and the first critic; learning rates 3e-4; the policy that
 acts is πᵉ itself, without averaging. Their Adroit runs use α̃ = 10, αᵉ = 100 and a normalised BC term.
 
-This project's reading: λ is normalised by Q(s, π(s)), as in their code (the text's (4) has the logged actions); both
+Readings chosen here: λ is normalised by Q(s, π(s)), as in their code (the text's (4) has the logged actions); both
 policies start as one network, where the authors draw two, so that equal scales give TD3+BC; the critics are the robust
 ones of every other TD3+BC here, and rewards are left alone. The authors' critics and locomotion rewards are
 `critic_hidden_layers=2, critic_layer_norm=False, reward_transform="return_range"`. Their normalised BC term is not
@@ -24,14 +24,15 @@ from dataclasses import dataclass
 
 from jaxtyping import Array
 
-from aspc.algorithms.two_scales import TwoPolicies
+from aspc.algorithms.fields import NonNegative
+from aspc.algorithms.two_scales import TwoPolicies, TwoPoliciesState
 
 
 @dataclass(frozen=True)
-class MCEP(TwoPolicies):
+class MCEP(TwoPolicies[TwoPoliciesState]):
     """TD3+BC whose critics bootstrap from a constrained policy, while a milder one acts."""
 
-    evaluation_alpha: float = 10.0
+    evaluation_alpha: NonNegative = 10.0
     """Scale αᵉ of the policy that acts; `alpha` is that of the policy the critics bootstrap from."""
 
     def second_scale(self, scale: Array | float) -> Array | float:

@@ -20,7 +20,7 @@ text chooses the coefficients' initial learning rate per dataset by final scores
 AntMaze; the preset `authors`). The default here is the best of its three single rates, 3e-4, for which it reports 87.4
 and 64.2.
 
-This project's reading: both policies start as one network; AntMaze's rewards are left alone (the text says so for
+Readings chosen here: both policies start as one network; AntMaze's rewards are left alone (the text says so for
 locomotion, and shifts them for RAPO on IQL, which is not implemented). There is no public code to compare with.
 """
 
@@ -28,84 +28,89 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Any, Generic, Literal, TypeVar, cast
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import named_scope
 from jax.lax import stop_gradient as sg
 from jaxtyping import Array, Float
 
-from aspc import kernels
-from aspc.adaptive_scale import Base, LearnedScale, raw_from_scale
+from aspc.adaptive_scale import LearnedScale, raw_from_scale
+from aspc.algorithms.fields import NonNegative
 from aspc.algorithms.interface import INNER, SCALE, Batch, Context, Inner, Metrics, Noise, Parts
-from aspc.algorithms.td_learning import mean_abs, smaller
-from aspc.algorithms.two_scales import ActingState, TwoPolicies
-from aspc.networks import DeterministicActor
+from aspc.algorithms.td_learning import mean_abs, min_q
+from aspc.algorithms.two_scales import TwoPolicies, TwoPoliciesState
+from aspc.networks import DeterministicActor, forward_mode
 
 EPS = 1e-6
 
 
-class Coefficient(NamedTuple):
-    """A learned coefficient α: softplus⁻¹ of it, and its optimiser."""
+class Coefficient(eqx.Module):
+    """A learned coefficient α: its softplus⁻¹, and its optimiser."""
 
     raw: Float[Array, ""]
     opt: Any
 
     @property
     def scale(self) -> Float[Array, ""]:
+        """The coefficient."""
         return jax.nn.softplus(self.raw)
 
 
-class RAPOState(NamedTuple):
+class RAPOState(eqx.Module):
     """The two policies and their critics, and the coefficients of π_B (`scale`) and π_E (`acting_scale`)."""
 
-    base: ActingState
+    base: TwoPoliciesState
     scale: Coefficient
     acting_scale: Coefficient
 
 
 @dataclass(frozen=True)
-class RolePolicies(TwoPolicies):
+class RolePolicies(TwoPolicies[TwoPoliciesState]):
     """TD3+BC with two policies, in RAPO's loss convention: TD3+BC's actor loss divided by the scale."""
 
-    alpha: float = 5.0
+    alpha: NonNegative = 5.0
     """Scale of the RL term against the BC term: the initial one of both policies."""
 
     def actor_loss(
-        self, ctx: Context, actor: DeterministicActor, scale: Array | float
+        self, ctx: Context[TwoPoliciesState, Any], actor: DeterministicActor, scale: Array | float
     ) -> tuple[Array, tuple[Array, Array, Array, Array]]:
-        """(1)."""
+        """(1)  TD3+BC's loss, divided by the scale."""
         loss, parts = super().actor_loss(ctx, actor, scale)
         return loss / scale, parts
 
 
+Roles = TypeVar("Roles", bound=RolePolicies)
+
+
 @dataclass(frozen=True)
-class RAPO(LearnedScale[Base]):
+class RAPO(LearnedScale[Roles, RAPOState], Generic[Roles]):
     """TD3+BC with a policy to bootstrap from and one that acts, each with a coefficient learned for its role."""
 
-    base: Base = field(default_factory=RolePolicies)  # type: ignore[assignment]
+    base: Roles = field(default_factory=cast("Callable[[], Roles]", RolePolicies))
     """The two policies and their critics."""
-    scale_lr: float = 3e-4
+    scale_lr: NonNegative = 3e-4
     """Learning rate of both coefficients (Adam) at an update interval of 10; it is multiplied by k_alpha/10."""
     outer_batch: Literal["same", "independent"] = "independent"
     """Judge candidate steps on a batch of their own, as RAPO's paper does, or on the batch they were made with."""
 
-    def start(self, base_state: ActingState) -> RAPOState:
-        """The state before the first step for a given base: both coefficients at the base's scale."""
+    def start(self, base_state: TwoPoliciesState) -> RAPOState:
+        """Return the state before the first step: both coefficients at the base's scale."""
         raw = raw_from_scale(jnp.asarray(self.base.scale, dtype=float))
         coefficient = Coefficient(raw, self.scale_optimiser().init(raw))
         return RAPOState(base_state, coefficient, coefficient)
 
     # -- one step ----------------------------------------------------------------------------------------------
     def update(self, state: RAPOState, batch: Batch, noise: Noise, parts: Parts) -> tuple[RAPOState, Metrics]:
-        """One step: critics, coefficients where SCALE is among the parts, then both policies and the targets."""
+        """Update critics, then coefficients if SCALE is among the parts, then both policies and the targets."""
         batch, noise, other = self.split_inputs(batch, noise)
         with named_scope("critic"):
             ctx = self.base.prepare(state.base, batch, noise, parts)
         if INNER not in parts:
-            return state._replace(base=ctx.state), ctx.metrics
+            return replace(state, base=ctx.state), ctx.metrics
         alpha_b, alpha_e, metrics = state.scale, state.acting_scale, Metrics()
         if SCALE in parts:
             judged_on = batch if other is None else other[0]
@@ -116,31 +121,33 @@ class RAPO(LearnedScale[Base]):
         with named_scope("actor"):
             if SCALE not in parts:
                 second = self.base.second_step(ctx, alpha_e.scale)
-            inner = self.base.both(self.base.first_step(ctx, alpha_b.scale), second)
+            inner = self.base.join_steps(self.base.first_step(ctx, alpha_b.scale), second)
         metrics = {**ctx.metrics, **inner.metrics, **metrics, "scale": alpha_b.scale, "acting_scale": alpha_e.scale}
         with named_scope("targets"):
             return RAPOState(self.base.commit(ctx, inner), alpha_b, alpha_e), metrics
 
     def update_acting_scale(
-        self, ctx: Context, judged_on: Batch, coefficient: Coefficient
+        self, ctx: Context[TwoPoliciesState, Any], judged_on: Batch, coefficient: Coefficient
     ) -> tuple[Inner, Coefficient, Metrics]:
-        """One step on α_E through π_E's Adam step, which is also returned: it is the one that is taken."""
+        """Take one step on α_E through π_E's Adam step, and return both; the Adam step is the one that is committed."""
 
         def loss(scale: Array) -> tuple[Array, Inner]:
             inner = self.base.second_step(ctx, scale)
-            with differences():
+            with exact_differences():
                 return self.execution_loss(ctx.state, judged_on, inner.params), inner
 
         return self.descend(loss, coefficient, "execution_loss")
 
-    def update_scale(self, ctx: Context, judged_on: Batch, coefficient: Coefficient) -> tuple[Coefficient, Metrics]:
-        """One step on α_B through a gradient step of π_B."""
+    def update_scale(
+        self, ctx: Context[TwoPoliciesState, Any], judged_on: Batch, coefficient: Coefficient
+    ) -> tuple[Coefficient, Metrics]:
+        """Take one step on α_B through a gradient step of π_B."""
         actor = ctx.state.actor
 
         def loss(scale: Array) -> tuple[Array, None]:
             grads = jax.grad(lambda actor: self.base.actor_loss(ctx, actor, scale)[0])(actor)
             candidate = jax.tree.map(lambda p, g: p - self.base.actor_lr * g, actor, grads)
-            with differences():
+            with exact_differences():
                 return self.bootstrap_loss(ctx.state, judged_on, candidate, scale), None
 
         _, coefficient, metrics = self.descend(loss, coefficient, "bootstrap_loss")
@@ -149,7 +156,7 @@ class RAPO(LearnedScale[Base]):
     def descend(
         self, loss: Callable[[Array], tuple[Array, Any]], coefficient: Coefficient, name: str
     ) -> tuple[Any, Coefficient, Metrics]:
-        """(6): one Adam step on a coefficient, from one forward-mode pass through the candidate step and its loss."""
+        """(6)  One Adam step on a coefficient, from one forward-mode pass through the candidate step and its loss."""
         scale = coefficient.scale
         value, slope, aux = jax.jvp(loss, (scale,), (jnp.ones_like(scale),), has_aux=True)
         gradient = slope * jax.nn.sigmoid(coefficient.raw)  # with respect to softplus⁻¹ of the coefficient
@@ -157,8 +164,8 @@ class RAPO(LearnedScale[Base]):
         return aux, Coefficient(raw, opt), {name: value, f"d{name}_dscale": slope}
 
     # -- the outer losses --------------------------------------------------------------------------------------
-    def execution_loss(self, state: ActingState, batch: Batch, candidate: DeterministicActor) -> Float[Array, ""]:
-        """(9), (10): minus the first-order gain in Q̄₁, less a penalty for its curvature along the step."""
+    def execution_loss(self, state: TwoPoliciesState, batch: Batch, candidate: DeterministicActor) -> Float[Array, ""]:
+        """(9), (10)  Minus the first-order gain in Q̄₁, less a penalty for its curvature along the step."""
 
         def q(actions: Array) -> Array:
             return state.critics_target[0](batch.observations, actions)
@@ -169,15 +176,16 @@ class RAPO(LearnedScale[Base]):
         g_before, g_after = slope(before), slope(sg(after))
         gain = (g_before * step).sum(-1)
         penalty = 0.5 * norm(g_after - g_before) * norm(step)
-        return -(gain - penalty).mean() / jnp.maximum(mean_abs(q(sg(after))), EPS)
+        loss: Array = -(gain - penalty).mean() / jnp.maximum(mean_abs(q(sg(after))), EPS)
+        return loss
 
     def bootstrap_loss(
-        self, state: ActingState, batch: Batch, candidate: DeterministicActor, scale: Array
+        self, state: TwoPoliciesState, batch: Batch, candidate: DeterministicActor, scale: Array
     ) -> Float[Array, ""]:
-        """(11), (12): the root mean square of the change of the critics' targets, unsmoothed."""
+        """(11), (12)  The root mean square of the change of the critics' targets, unsmoothed."""
 
         def q(observations: Array, actor: DeterministicActor) -> Array:
-            return smaller(state.critics_target(observations, actor(observations)))
+            return min_q(state.critics_target(observations, actor(observations)))
 
         next_q, next_q_before = q(batch.next_observations, candidate), q(batch.next_observations, state.actor)
         change = self.base.discount * batch.masks * (next_q - next_q_before)
@@ -186,18 +194,18 @@ class RAPO(LearnedScale[Base]):
 
 
 @contextmanager
-def differences() -> Iterator[None]:
-    """Compute what a candidate step changes: outside fused networks, which have no forward mode, and in full precision,
-    since one step changes Q by 1e-4 of itself or less, which TF32 products would drown."""
-    with kernels.fused(None), jax.default_matmul_precision("highest"):
+def exact_differences() -> Iterator[None]:
+    """Compute in forward mode and full precision: one step changes Q by 1e-4 of itself or less, below TF32's error."""
+    with forward_mode(), jax.default_matmul_precision("highest"):
         yield
 
 
 def root(x: Float[Array, "..."]) -> Float[Array, "..."]:
-    """√x with value and derivative 0 at 0, where √x itself has none: a saturated action does not move at all."""
+    """Compute √x with value and derivative 0 at 0: a saturated action does not move at all."""
     positive = x > 0
     return jnp.where(positive, jnp.sqrt(jnp.where(positive, x, 1.0)), 0.0)
 
 
 def norm(x: Float[Array, "batch act"]) -> Float[Array, "batch"]:
+    """Compute ‖x‖ per row."""
     return root(jnp.square(x).sum(-1))

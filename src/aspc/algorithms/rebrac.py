@@ -8,7 +8,7 @@ Norms are sums over action dimensions. The scale that can be learned is β₁, w
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import jax
@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jax.lax import stop_gradient as sg
 from jaxtyping import Array, PRNGKeyArray
 
+from aspc.algorithms.fields import Count, Depth, NonNegative
 from aspc.algorithms.interface import (
     CRITIC,
     INNER,
@@ -30,33 +31,33 @@ from aspc.algorithms.interface import (
     Spec,
 )
 from aspc.algorithms.td3 import TD3, TD3State
-from aspc.algorithms.td_learning import bootstrap, fit_critics, make_critics, mean_abs, smaller
+from aspc.algorithms.td_learning import bootstrap, fit_critics, make_critics, mean_abs, min_q
 from aspc.networks import DeterministicActor, mlp, polyak, robust_critic_init, small_last_init
 from aspc.optim import Adam
 
 
 @dataclass(frozen=True)
-class ReBRAC(TD3):
+class ReBRAC(TD3[TD3State]):
     """ReBRAC with a fixed actor penalty β₁."""
 
     scale_name: ClassVar[str] = "beta1"
     uses_next_actions: ClassVar[bool] = True
 
-    beta1: float = 0.001
+    beta1: NonNegative = 0.001
     """Weight of the actor's penalty."""
-    beta2: float = 0.001
+    beta2: NonNegative = 0.001
     """Weight of the penalty in the critics' target."""
     normalize_q: bool = True
     """Divide Q by mean|Q| in the actor's loss."""
-    actor_lr: float = 1e-3
+    actor_lr: NonNegative = 1e-3
     """Learning rate of the actor (Adam)."""
-    critic_lr: float = 1e-3
+    critic_lr: NonNegative = 1e-3
     """Learning rate of the critics (Adam)."""
-    hidden_dim: int = 256
+    hidden_dim: Count = 256
     """Width of all hidden layers (ReLU)."""
-    actor_hidden_layers: int = 3
+    actor_hidden_layers: Depth = 3
     """Number of the actor's hidden layers."""
-    critic_hidden_layers: int = 3
+    critic_hidden_layers: Depth = 3
     """Number of the critics' hidden layers."""
     actor_layer_norm: bool = False
     """LayerNorm after each hidden layer of the actor."""
@@ -88,13 +89,13 @@ class ReBRAC(TD3):
         return self.start(DeterministicActor(actor, spec.max_action), critics)
 
     def schedule(self) -> Schedule:
-        """The first step of a run is a whole one."""
+        """Start with a full update, then update the critics alone."""
         waiting = (frozenset({CRITIC}),) * (self.policy_freq - 1)
         return (Segment((frozenset({CRITIC, INNER}), *waiting), 1),)
 
     # -- critics -----------------------------------------------------------------------------------------------
-    def prepare(self, state: TD3State, batch: Batch, noise: Noise, parts: Parts) -> Context:
-        """The critics' step. The penalty is inside the mask: a terminal transition has none."""
+    def prepare(self, state: TD3State, batch: Batch, noise: Noise, parts: Parts) -> Context[TD3State, None]:
+        """Fit the critics. The penalty is inside the mask: a terminal transition has none."""
         s_next = batch.next_observations
         next_actions = self.next_actions(state, batch, noise)
         assert batch.next_actions is not None, "ReBRAC needs the action logged after each transition"
@@ -102,18 +103,18 @@ class ReBRAC(TD3):
         next_q = state.critics_target(s_next, next_actions).min(0) - self.beta2 * penalty
         y = bootstrap(batch, self.discount, next_q)
         fit = fit_critics(Adam(self.critic_lr), state.critics, state.critics_opt, batch, y)
-        state = state._replace(critics=fit.params, critics_opt=fit.opt_state)
-        return Context(state, batch, noise, {"critic_loss": fit.loss, "q_min": fit.aux.min(0).mean()})
+        state = replace(state, critics=fit.params, critics_opt=fit.opt_state)
+        return Context(state, batch, noise, {"critic_loss": fit.loss, "q_min": fit.aux.min(0).mean()}, None)
 
     # -- actor: the inner step ---------------------------------------------------------------------------------
-    def q_and_penalty(self, ctx: Context, actor: DeterministicActor) -> tuple[Array, Array, Array]:
-        """Per sample min_k Q_k(s, π(s)) and ‖π(s) − a‖²; and 1/λ, which divides Q."""
+    def q_and_penalty(self, ctx: Context[TD3State, None], actor: DeterministicActor) -> tuple[Array, Array, Array]:
+        """Return min_k Q_k(s, π(s)) and ‖π(s) − a‖² per sample, and 1/λ, which divides Q."""
         actions = actor(ctx.batch.observations)
-        q = smaller(ctx.state.critics(ctx.batch.observations, actions))
+        q = min_q(ctx.state.critics(ctx.batch.observations, actions))
         penalty = jnp.square(actions - ctx.batch.actions).sum(-1)
         return q, penalty, mean_abs(q) if self.normalize_q else jnp.ones_like(mean_abs(q))
 
-    def inner_step(self, ctx: Context, scale: Array | float) -> Inner:
+    def inner_step(self, ctx: Context[TD3State, None], scale: Array | float) -> Inner:
         def inner_loss(actor: DeterministicActor) -> tuple[Array, tuple[Array, Array]]:
             q, penalty, normaliser = self.q_and_penalty(ctx, actor)
             return (scale * penalty - q / normaliser).mean(), (q, penalty)
@@ -123,15 +124,16 @@ class ReBRAC(TD3):
         metrics = {"actor_loss": step.loss, "actor_q_mean": q.mean(), "bc_loss": penalty.mean()}
         return Inner(step.params, step.opt_state, q, penalty, metrics)
 
-    def outer_terms(self, ctx: Context, params: DeterministicActor, scale: Array | float) -> OuterTerms:
-        """L1 is the actor's loss under the updated actor: the wrapper divides Q by mean|Q|, undone if λ is 1."""
+    def outer_terms(self, ctx: Context[TD3State, None], params: DeterministicActor, scale: Array | float) -> OuterTerms:
+        """Make L1 the actor's loss under the updated actor; the weight replaces the wrapper's normaliser, mean|Q|."""
         q, penalty, normaliser = self.q_and_penalty(ctx, params)
         return OuterTerms(q, penalty, mean_abs(q) / normaliser, sg(scale))
 
-    def commit(self, ctx: Context, inner: Inner) -> TD3State:
-        """Targets move on actor steps only; the actor's follows the actor from *before* this step."""
+    def commit(self, ctx: Context[TD3State, None], inner: Inner) -> TD3State:
+        """Move the targets, on actor steps only; the actor's towards the actor from *before* this step."""
         state = ctx.state
-        return state._replace(
+        return replace(
+            state,
             actor=inner.params,
             actor_opt=inner.opt_state,
             actor_target=polyak(state.actor_target, state.actor, self.tau),

@@ -9,14 +9,15 @@ form is `critic_hidden_layers=2, critic_layer_norm=False`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, Generic, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.lax import stop_gradient as sg
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from aspc.algorithms.fields import Count, Depth, NonNegative
 from aspc.algorithms.interface import (
     CRITIC,
     INNER,
@@ -30,37 +31,39 @@ from aspc.algorithms.interface import (
     Segment,
     Spec,
 )
-from aspc.algorithms.td3 import TD3, TD3State
+from aspc.algorithms.td3 import TD3, TD3StateT
 from aspc.algorithms.td_learning import bootstrap, fit_critics, make_critics, mean_abs
 from aspc.networks import DeterministicActor, fan_in_init, mlp, polyak, robust_critic_init
 from aspc.optim import Adam
 
 
 class TDTarget(NamedTuple):
+    """The critics' target y and the next actions a' that it is computed from."""
+
     y: Float[Array, "batch"]
     next_actions: Float[Array, "batch act"]
 
 
 @dataclass(frozen=True)
-class TD3BC(TD3):
-    """TD3+BC with a fixed scale α."""
+class TD3BC(TD3[TD3StateT], Generic[TD3StateT]):
+    """TD3+BC with a fixed scale α; generic in the state, which a subclass can extend."""
 
-    alpha: float = 2.5
+    alpha: NonNegative = 2.5
     """Scale of the RL term against the BC term."""
-    actor_hidden_dim: int = 256
+    actor_hidden_dim: Count = 256
     """Width of the actor's hidden layers (ReLU)."""
-    actor_hidden_layers: int = 2
+    actor_hidden_layers: Depth = 2
     """Number of the actor's hidden layers."""
-    critic_hidden_dim: int = 256
+    critic_hidden_dim: Count = 256
     """Width of the critics' hidden layers (ReLU)."""
-    critic_hidden_layers: int = 3
+    critic_hidden_layers: Depth = 3
     """Number of the critics' hidden layers: 3 in the robust critic, 2 in the original."""
     critic_layer_norm: bool = True
     """LayerNorm after each hidden layer of the critics: the robust critic has it, the original does not."""
 
-    # -- networks, state and schedule ---------------------------------------------------------------------------------
+    # -- networks, state and schedule --------------------------------------------------------------------------
     def make_networks(self, key: PRNGKeyArray, spec: Spec) -> tuple[Any, ...]:
-        """The arguments of `start`."""
+        """Initialise the networks, in the order in which `start` takes them."""
         key_actor, key_critics = jax.random.split(key)
         actor = mlp(key_actor, spec.obs_dim, [self.actor_hidden_dim] * self.actor_hidden_layers, spec.act_dim)
         critics = make_critics(
@@ -72,7 +75,7 @@ class TD3BC(TD3):
         )
         return DeterministicActor(actor, spec.max_action), critics
 
-    def init(self, key: PRNGKeyArray, spec: Spec) -> Any:
+    def init(self, key: PRNGKeyArray, spec: Spec) -> TD3StateT:
         return self.start(*self.make_networks(key, spec))
 
     def schedule(self) -> Schedule:
@@ -80,46 +83,46 @@ class TD3BC(TD3):
         return (Segment((*waiting, frozenset({CRITIC, INNER})), 1),)
 
     # -- critic ------------------------------------------------------------------------------------------------
-    def td_target(self, state: TD3State, batch: Batch, noise: Noise) -> TDTarget:
+    def td_target(self, state: TD3StateT, batch: Batch, noise: Noise) -> TDTarget:
         """y = r + γ·min_k Q'_k(s', a'), with a' of the smoothed target policy."""
         next_actions = self.next_actions(state, batch, noise)
         next_q = state.critics_target(batch.next_observations, next_actions).min(0)
         return TDTarget(bootstrap(batch, self.discount, next_q), next_actions)
 
-    def prepare(self, state: Any, batch: Batch, noise: Noise, parts: Parts) -> Context:
-        """The critics' step: Σ_k mean (Q_k(s, a) − y)²."""
+    def prepare(self, state: TD3StateT, batch: Batch, noise: Noise, parts: Parts) -> Context[TD3StateT, Any]:
+        """Fit the critics by one step on Σ_k mean (Q_k(s, a) − y)²."""
         target = self.td_target(state, batch, noise)
         if CRITIC not in parts:
             return Context(state, batch, noise, {}, target)
         fit = fit_critics(Adam(self.critic_lr), state.critics, state.critics_opt, batch, target.y)
-        state = state._replace(critics=fit.params, critics_opt=fit.opt_state)
+        state = replace(state, critics=fit.params, critics_opt=fit.opt_state)
         return Context(state, batch, noise, {"critic_loss": fit.loss, "q_mean": fit.aux[0].mean()}, target)
 
     # -- actor: the inner step ---------------------------------------------------------------------------------
-    def actor_q(self, ctx: Context, actions: Float[Array, "batch act"]) -> Float[Array, "batch"]:
-        """The Q that the policy follows: the first critic's."""
+    def actor_q(self, ctx: Context[TD3StateT, Any], actions: Float[Array, "batch act"]) -> Float[Array, "batch"]:
+        """Return the Q that the policy maximises: the first critic's."""
         return ctx.state.critics[0](ctx.batch.observations, actions)
 
-    def q_and_constraint(self, ctx: Context, actor: DeterministicActor) -> tuple[Array, Array]:
-        """Per sample: Q(s, π(s)), and (π(s) − a)² averaged over action dimensions."""
+    def q_and_constraint(self, ctx: Context[TD3StateT, Any], actor: DeterministicActor) -> tuple[Array, Array]:
+        """Return per sample Q(s, π(s)), and (π(s) − a)² averaged over action dimensions."""
         actions = actor(ctx.batch.observations)
         q = self.actor_q(ctx, actions)
         return q, jnp.square(actions - ctx.batch.actions).mean(-1)
 
-    def bc_weight(self, ctx: Context) -> Array | float:
-        """The weight of each sample's BC loss: every action is imitated alike."""
+    def bc_weight(self, ctx: Context[TD3StateT, Any]) -> Array | float:
+        """Return the weight of each sample's BC loss: here 1 for all."""
         return 1.0
 
     def actor_loss(
-        self, ctx: Context, actor: DeterministicActor, scale: Array | float
+        self, ctx: Context[TD3StateT, Any], actor: DeterministicActor, scale: Array | float
     ) -> tuple[Array, tuple[Array, Array, Array, Array]]:
-        """(4): −λ(α)·Q(s, π(s)) + ‖π(s) − a‖²; also Q and BC loss per sample, λ, and the mean BC loss."""
+        """(4)  −λ(α)·Q(s, π(s)) + ‖π(s) − a‖²; also Q and BC loss per sample, λ, and the mean BC loss."""
         q, bc = self.q_and_constraint(ctx, actor)
         lmbda, bc_loss = scale / mean_abs(q), (self.bc_weight(ctx) * bc).mean()
         return -lmbda * q.mean() + bc_loss, (q, bc, lmbda, bc_loss)
 
-    def inner_step(self, ctx: Context, scale: Array | float) -> Inner:
-        """(5): one Adam step on `actor_loss`."""
+    def inner_step(self, ctx: Context[TD3StateT, Any], scale: Array | float) -> Inner:
+        """(5)  One Adam step on `actor_loss`."""
         step = Adam(self.actor_lr).minimize(
             lambda actor: self.actor_loss(ctx, actor, scale), ctx.state.actor, ctx.state.actor_opt
         )
@@ -127,14 +130,15 @@ class TD3BC(TD3):
         metrics = {"actor_loss": step.loss, "actor_q_mean": q.mean(), "lmbda": lmbda, "bc_loss": bc_loss}
         return Inner(step.params, step.opt_state, q, bc, metrics)
 
-    def outer_terms(self, ctx: Context, params: DeterministicActor, scale: Array | float) -> OuterTerms:
+    def outer_terms(self, ctx: Context[TD3StateT, Any], params: DeterministicActor, scale: Array | float) -> OuterTerms:
         q, bc = self.q_and_constraint(ctx, params)
         return OuterTerms(q, bc, sg(scale), self.bc_weight(ctx))
 
-    def commit(self, ctx: Context, inner: Inner) -> Any:
-        """The targets of actor and critics move on actor steps only, towards the updated networks."""
+    def commit(self, ctx: Context[TD3StateT, Any], inner: Inner) -> TD3StateT:
+        """Move the targets of actor and critics, on actor steps only, towards the updated networks."""
         state = ctx.state
-        return state._replace(
+        return replace(
+            state,
             actor=inner.params,
             actor_opt=inner.opt_state,
             actor_target=polyak(state.actor_target, inner.params, self.tau),

@@ -1,4 +1,4 @@
-"""What several algorithms share: the pieces of TD learning, twin critics, and policies that are one network."""
+"""Shared pieces of the algorithms: TD targets, twin critics, and the export of policies that are one network."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from aspc.optim import Adam, Minimized
 
 
 def make_critics(key: PRNGKeyArray, spec: Spec, hidden: Sequence[int], **options: Any) -> Ensemble:
-    """Twin critics Q_k(s, a); the options are those of `mlp`."""
+    """Initialise twin critics Q_k(s, a); the options are those of `mlp`."""
     return ensemble(lambda k: Critic(mlp(k, spec.obs_dim + spec.act_dim, hidden, 1, **options)), key)
 
 
 def bootstrap(batch: Batch, discount: float, next_q: Float[Array, "batch"]) -> Float[Array, "batch"]:
-    """y = r + γ·(1 − done)·q'."""
+    """Compute y = r + γ·(1 − done)·q'."""
     return batch.rewards + discount * batch.masks * next_q
 
 
 def fit_critics(adam: Adam, critics: Ensemble, opt_state: Any, batch: Batch, y: Float[Array, "batch"]) -> Minimized:
-    """One step on Σ_k mean (Q_k(s, a) − y)²; `aux` holds Q(s, a) before it, [critics, batch]."""
+    """Take one step on Σ_k mean (Q_k(s, a) − y)²; `aux` holds Q(s, a) before it, [critics, batch]."""
 
     def loss(critics: Ensemble) -> tuple[Array, Array]:
         q = critics(batch.observations, batch.actions)
@@ -35,12 +35,12 @@ def fit_critics(adam: Adam, critics: Ensemble, opt_state: Any, batch: Batch, y: 
 
 
 def expectile_loss(advantage: Float[Array, "batch"], expectile: float) -> Float[Array, ""]:
-    """E[|τ − 1(A < 0)|·A²], A = q − V: V becomes the expectile τ of q."""
+    """Compute E[|τ − 1(A < 0)|·A²], A = q − V, whose minimiser V is the expectile τ of q."""
     return (jnp.abs(expectile - (advantage < 0)) * jnp.square(advantage)).mean()
 
 
-def smaller(q: Float[Array, "2 batch"]) -> Float[Array, "batch"]:
-    """min_k Q_k of twin critics where a derivative is taken.
+def min_q(q: Float[Array, "2 batch"]) -> Float[Array, "batch"]:
+    """Compute min_k Q_k of twin critics where a derivative is taken.
 
     It is a selection: the derivative of `q.min(0)` divides by how many critics equal the minimum, which is 0/0 where a
     compiler computes Q twice and rounds it differently.
@@ -49,12 +49,12 @@ def smaller(q: Float[Array, "2 batch"]) -> Float[Array, "batch"]:
 
 
 def mean_abs(q: Float[Array, "batch"]) -> Float[Array, ""]:
-    """E|Q|, which normalises Q wherever a scale weighs it; it carries no gradient."""
+    """Compute E|Q| without gradient: the normaliser of Q wherever a scale weighs it."""
     return sg(jnp.abs(q).mean())
 
 
 def mlp_arrays(net: MLP, prefix: str = "") -> dict[str, Array]:
-    """The arrays of an MLP (or an ensemble of them) under the names by which a policy finds them."""
+    """Name the arrays of an MLP (or an ensemble of them) as the policy format does."""
     arrays: dict[str, Array] = {}
     for i, layer in enumerate(net.layers):
         arrays |= {f"{prefix}layers.{i}.weight": layer.weight, f"{prefix}layers.{i}.bias": layer.bias}
@@ -64,7 +64,7 @@ def mlp_arrays(net: MLP, prefix: str = "") -> dict[str, Array]:
 
 
 def deterministic_policy(net: MLP) -> PolicyExport:
-    """Acts with tanh(MLP(s))."""
+    """Export a policy that acts with tanh(MLP(s))."""
     settings: dict[str, Any] = {"activation": "relu", "output": "tanh"}
     if net.norms:
         settings["layer_norm_eps"] = net.norms[0].eps

@@ -8,41 +8,39 @@ Critics, λ and targets are TD3+BC's. The authors' own critics are `critic_hidde
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PRNGKeyArray
 
+from aspc.algorithms.fields import Count, Depth, NonNegative
 from aspc.algorithms.interface import Batch, Context, Noise, Parts, Spec
+from aspc.algorithms.td3 import TD3State
 from aspc.algorithms.td3_bc import TD3BC
-from aspc.networks import DeterministicActor, Ensemble, Value, mlp
+from aspc.networks import Value, mlp
 from aspc.optim import Adam
 
 
-class WPCState(NamedTuple):
-    actor: DeterministicActor
-    actor_target: DeterministicActor
-    actor_opt: Any
-    critics: Ensemble
-    critics_target: Ensemble
-    critics_opt: Any
+class WPCState(TD3State):
+    """TD3's state and a value network."""
+
     value: Value
     value_opt: Any
 
 
 @dataclass(frozen=True)
-class WPC(TD3BC):
+class WPC(TD3BC[WPCState]):
     """wPC with a fixed scale α: TD3+BC with a 0/1 weight on the BC term."""
 
-    policy_noise: float = 0.1
+    policy_noise: NonNegative = 0.1
     """Standard deviation of the target policy's noise, in units of the largest action."""
-    value_lr: float = 3e-4
+    value_lr: NonNegative = 3e-4
     """Learning rate of the value network (Adam)."""
-    value_hidden_dim: int = 256
+    value_hidden_dim: Count = 256
     """Width of the value network's hidden layers (ReLU)."""
-    value_hidden_layers: int = 2
+    value_hidden_layers: Depth = 2
     """Number of the value network's hidden layers."""
 
     def make_networks(self, key: PRNGKeyArray, spec: Spec) -> tuple[Any, ...]:
@@ -50,11 +48,12 @@ class WPC(TD3BC):
         value = Value(mlp(key_value, spec.obs_dim, [self.value_hidden_dim] * self.value_hidden_layers, 1))
         return *super().make_networks(key, spec), value
 
-    def start(self, actor: DeterministicActor, critics: Ensemble, value: Value) -> WPCState:  # type: ignore[override]
-        return WPCState(*super().start(actor, critics), value, Adam(self.value_lr).init(value))
+    def start(self, *networks: Any) -> WPCState:
+        actor, critics, value = networks
+        return WPCState(**vars(self.td3_state(actor, critics)), value=value, value_opt=Adam(self.value_lr).init(value))
 
-    def prepare(self, state: WPCState, batch: Batch, noise: Noise, parts: Parts) -> Context:
-        """The critics' step, then V's on mean (V(s) − y)². The advantage takes the new critic and the old V."""
+    def prepare(self, state: WPCState, batch: Batch, noise: Noise, parts: Parts) -> Context[WPCState, Array]:
+        """Fit the critics, then V on mean (V(s) − y)². The advantage takes the new critic and the old V."""
         ctx = super().prepare(state, batch, noise, parts)
 
         def value_loss(value: Value) -> tuple[Array, Array]:
@@ -64,11 +63,12 @@ class WPC(TD3BC):
         fit = Adam(self.value_lr).minimize(value_loss, state.value, state.value_opt)
         advantage = ctx.state.critics[0](batch.observations, batch.actions) - fit.aux
         return ctx._replace(
-            state=ctx.state._replace(value=fit.params, value_opt=fit.opt_state),
+            state=replace(ctx.state, value=fit.params, value_opt=fit.opt_state),
             metrics={**ctx.metrics, "value_loss": fit.loss, "v_mean": fit.aux.mean()},
             extra=advantage,
         )
 
-    def bc_weight(self, ctx: Context) -> Array:
-        """w(s, a) = 1 where the advantage is positive."""
-        return (ctx.extra > 0).astype(ctx.extra.dtype)
+    def bc_weight(self, ctx: Context[WPCState, Array]) -> Array:
+        """Compute w(s, a): 1 where the advantage is positive, else 0."""
+        positive: Array = ctx.extra > 0
+        return positive.astype(ctx.extra.dtype)

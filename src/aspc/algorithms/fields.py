@@ -1,0 +1,122 @@
+"""Declarations on the fields of an algorithm: value ranges, schedules over the run, and what can differ between runs.
+
+A field declares them in its type, as `Annotated` metadata; the aliases cover the common cases:
+
+    batch_size: Count = 256                                       # at least 1
+    tau: Fraction = 5e-3                                          # between 0 and 1; can differ between runs
+    max_weight: Annotated[float, Range(0, exclusive_min=True)] = 100.0
+    lr_horizon: Horizon = 1_000_000                               # set to the length of the run
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from functools import cache
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+AlgorithmT = TypeVar("AlgorithmT")
+
+
+@dataclasses.dataclass(frozen=True)
+class Range:
+    """The values that a number can have."""
+
+    min: float
+    max: float = math.inf
+    exclusive_min: bool = False
+    exclusive_max: bool = False
+    even: bool = False
+
+    def __contains__(self, value: float) -> bool:
+        above = value > self.min if self.exclusive_min else value >= self.min
+        below = value < self.max if self.exclusive_max else value <= self.max
+        return above and below and not (self.even and value % 2)
+
+    def __str__(self) -> str:
+        if self.even:
+            return f"an even number, at least {self.min:g}"
+        if self.max == math.inf:
+            return f"above {self.min:g}" if self.exclusive_min else f"at least {self.min:g}"
+        return (
+            f"{self.min:g} or more and below {self.max:g}"
+            if self.exclusive_max
+            else f"between {self.min:g} and {self.max:g}"
+        )
+
+
+class PerRun:
+    """Marks a hyper-parameter that can differ between the runs of one compiled program.
+
+    The functions of the algorithm then receive a traced number in its place; for a `Literal`, the index of the choice.
+    """
+
+
+class RunLength:
+    """Marks a number of steps that follows from the length of the run, such as the horizon of a decay."""
+
+
+Scalar = Annotated[float, PerRun()]
+NonNegative = Annotated[float, Range(0), PerRun()]
+Fraction = Annotated[float, Range(0, 1), PerRun()]
+Count = Annotated[int, Range(1)]
+Depth = Annotated[int, Range(0)]
+Horizon = Annotated[int, RunLength()]
+
+
+@cache
+def type_hints(kind: type) -> dict[str, Any]:
+    """Return the annotations of a class with their metadata.
+
+    Annotations that cannot be resolved, as in a class inside a function, are left out.
+    """
+    try:
+        return get_type_hints(kind, include_extras=True)
+    except (NameError, TypeError):
+        return {name: hint for parent in reversed(kind.__bases__) for name, hint in type_hints(parent).items()}
+
+
+def declared(kind: type, name: str, mark: type[Any]) -> Any:
+    """Return the metadata of type `mark` that a field declares, None if there is none."""
+    metadata = getattr(type_hints(kind).get(name), "__metadata__", ())
+    return next((entry for entry in metadata if isinstance(entry, mark)), None)
+
+
+def plain_type(kind: type, name: str) -> Any:
+    """Return the type of a field without metadata; None if it is unknown."""
+    hint = type_hints(kind).get(name)
+    return get_args(hint)[0] if get_origin(hint) is Annotated else hint
+
+
+def literal_choices(kind: type) -> dict[str, tuple[Any, ...]]:
+    """Return the choices of every `Literal` field of a class."""
+    types = {name: plain_type(kind, name) for name in type_hints(kind)}
+    return {name: get_args(hint) for name, hint in types.items() if get_origin(hint) is Literal}
+
+
+def declared_fields(algorithm: Any, mark: type[Any]) -> list[str]:
+    """Return the dotted names of all fields that declare `mark`, those of a wrapped algorithm included."""
+    names = []
+    for field in dataclasses.fields(algorithm):
+        if dataclasses.is_dataclass(inner := getattr(algorithm, field.name)):
+            names += [f"{field.name}.{name}" for name in declared_fields(inner, mark)]
+        elif declared(type(algorithm), field.name, mark):
+            names.append(field.name)
+    return names
+
+
+def with_horizon(algorithm: AlgorithmT, steps: int) -> AlgorithmT:
+    """Set every `Horizon` of an algorithm, and of the one it wraps, to the length of the run."""
+    made: Any = algorithm
+    if made.base is not None:
+        made = dataclasses.replace(made, base=with_horizon(made.base, steps))
+    own = [name for name in declared_fields(made, RunLength) if "." not in name]
+    changed: AlgorithmT = dataclasses.replace(made, **dict.fromkeys(own, steps))
+    return changed
+
+
+def overwritten_horizons(algorithm: Any, steps: int) -> list[str]:
+    """Return the names of the horizons with a user's value, which `with_horizon` would replace."""
+    inner = [] if algorithm.base is None else overwritten_horizons(algorithm.base, steps)
+    own = [f for f in dataclasses.fields(algorithm) if declared(type(algorithm), f.name, RunLength)]
+    return [*inner, *(f.name for f in own if getattr(algorithm, f.name) not in (f.default, steps))]

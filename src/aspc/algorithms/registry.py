@@ -1,0 +1,201 @@
+"""The registry: every algorithm by its name on the command line.
+
+Algorithms are imported on request, so that listing the names does not load JAX.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from aspc.errors import AspcError, unknown_name
+
+if TYPE_CHECKING:
+    from aspc.algorithms.interface import Algorithm
+
+Factory = TypeVar("Factory", bound=Callable[[], Any])
+BCTerm = Literal["plain", "advantage_weighted"]
+WITH_BC_TERM = ("aspc", "td3_bc")
+
+_REGISTRY: dict[str, Callable[[], Any]] = {}
+
+
+def register(name: str) -> Callable[[Factory], Factory]:
+    """Make an algorithm available as `--algo NAME`.
+
+    Decorates a subclass of `Algorithm`, or a function that returns an algorithm.
+
+    Raises:
+        AspcError: The name is already registered.
+    """
+
+    def add(factory: Factory) -> Factory:
+        if name in _REGISTRY:
+            raise AspcError(f"An algorithm named {name!r} is already registered; choose another name.")
+        _REGISTRY[name] = factory
+        return factory
+
+    return add
+
+
+def names() -> list[str]:
+    """Return the names of all registered algorithms, sorted."""
+    return sorted(_REGISTRY)
+
+
+def default(name: str, bc: BCTerm = "plain") -> Algorithm[Any]:
+    """Return the algorithm of that name with the paper's hyper-parameters.
+
+    `bc` weighs the BC term of `aspc` and `td3_bc`: "advantage_weighted" is ASPC+AW (appendix E.1).
+
+    Raises:
+        AspcError: The name is unknown, or the registered class is not a complete algorithm.
+    """
+    if name not in _REGISTRY:
+        raise unknown_name("algorithm", name, names())
+    factory = _REGISTRY[name]
+    if isinstance(factory, type) and inspect.isabstract(factory):
+        raise _missing_method(name, min(vars(factory)["__abstractmethods__"]), factory)
+    algorithm: Algorithm[Any] = factory()
+    check_algorithm(algorithm, name)
+    if bc == "plain":
+        return algorithm
+    if bc != "advantage_weighted" or name not in WITH_BC_TERM:
+        raise AspcError(f"{name} has no BC term {bc!r}; advantage_weighted goes with aspc and td3_bc.")
+    from aspc.algorithms.advantage_weighted import AdvantageWeighted
+
+    return replace(algorithm, base=AdvantageWeighted()) if name == "aspc" else AdvantageWeighted()  # type: ignore[call-arg]
+
+
+def registered_as(algorithm: Algorithm[Any]) -> tuple[str, BCTerm] | None:
+    """Return the name and BC term under which an algorithm of these classes is registered, None if it is not."""
+    known: list[tuple[str, BCTerm]] = [(name, "plain") for name in _REGISTRY]
+    known += [(name, "advantage_weighted") for name in WITH_BC_TERM]
+    return next((entry for entry in known if same_classes(default(*entry), algorithm)), None)
+
+
+def same_classes(one: Any, other: Any) -> bool:
+    """Compare the classes of two algorithms and of what they wrap."""
+    if type(one) is not type(other):
+        return False
+    inner = [field.name for field in fields(one) if is_dataclass(getattr(one, field.name))]
+    return all(same_classes(getattr(one, name), getattr(other, name)) for name in inner)
+
+
+def check_algorithm(algorithm: Any, name: str = "algo") -> None:
+    """Check that an object is an algorithm that can be trained; `name` is what the error calls it.
+
+    Raises:
+        AspcError: It is not a frozen dataclass derived from `Algorithm`, or a method is missing.
+    """
+    from aspc.algorithms.interface import Algorithm
+
+    _check_class(algorithm, name)
+    if not isinstance(algorithm, Algorithm):
+        raise AspcError(
+            f"{name} is not an algorithm: write class {type(algorithm).__name__}(Algorithm), "
+            "with Algorithm from aspc.authoring."
+        )
+    for method in ("init", "noise", "schedule", "update", "policy"):
+        if not callable(getattr(algorithm, method)):  # set to None
+            raise _missing_method(name, method, type(algorithm))
+
+
+def _missing_method(name: str, method: str, kind: type) -> AspcError:
+    return AspcError(f"The algorithm {name} has no method {method}; add it to its class, {kind.__name__}.")
+
+
+def _check_class(algorithm: Any, name: str) -> None:
+    """Check for frozen dataclasses: programs are compiled per algorithm, by the values of its fields."""
+    if isinstance(algorithm, type):
+        raise AspcError(f"{name} is an algorithm, not its class: give {algorithm.__name__}().")
+    if (kind := _undecorated(type(algorithm))) is not None:
+        raise AspcError(f"{name} must be a frozen dataclass: write @dataclass(frozen=True) above {kind.__name__}.")
+    for field in fields(algorithm):
+        if is_dataclass(inner := getattr(algorithm, field.name)):
+            _check_class(inner, field.name)
+
+
+def _undecorated(kind: type) -> type | None:
+    """Return the class, or a parent, that lacks `@dataclass(frozen=True)`, so that its annotations are not fields."""
+    params = getattr(kind, "__dataclass_params__", None)
+    if params is None or not params.frozen:
+        return kind
+    bare = [k for k in kind.__mro__ if is_dataclass(k) and "__dataclass_params__" not in vars(k)]
+    hints = {k: inspect.get_annotations(k).values() for k in bare}
+    return next((k for k in bare if any("ClassVar" not in str(hint) for hint in hints[k])), None)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# The built-in algorithms
+# ---------------------------------------------------------------------------------------------------------------
+
+_CLASSES = {
+    "bc": "BC",
+    "td3_bc": "TD3BC",
+    "wpc": "WPC",
+    "a2pr": "A2PR",
+    "mcep": "MCEP",
+    "rapo": "RAPO",
+    "iql": "IQL",
+    "rebrac": "ReBRAC",
+    "cql": "CQL",
+    "diffusion_ql": "DiffusionQL",
+    "fql": "FQL",
+}
+
+
+def _builtin(name: str, **settings: Any) -> Any:
+    return getattr(importlib.import_module(f"aspc.algorithms.{name}"), _CLASSES[name])(**settings)
+
+
+def _adaptive(name: str, **settings: Any) -> Any:
+    """Wrap a built-in algorithm as in appendix D, whose integrations use L1 and L2 only."""
+    from aspc.adaptive_scale import AdaptiveScale
+
+    return AdaptiveScale(base=_builtin(name, **settings), outer_loss="L1+L2")
+
+
+for _name in _CLASSES:
+    register(_name)(partial(_builtin, _name))
+for _name in ("wpc", "iql", "rebrac", "cql", "diffusion_ql"):
+    register(f"{_name}+aspc")(partial(_adaptive, _name))
+# Appendix D's objective for FQL weighs the normalised Q, its authors' own the distillation.
+register("fql+aspc")(partial(_adaptive, "fql", scale_on="q", normalize_q=True))
+
+
+@register("aspc")
+def _aspc() -> Any:
+    from aspc.adaptive_scale import AdaptiveScale
+
+    return AdaptiveScale()
+
+
+@register("td3_bc_two_policies")
+def _td3_bc_two_policies() -> Any:
+    """ASPC+ without the learned scale: TD3+BC with a second, bolder policy whose average acts."""
+    from aspc.algorithms.two_scales import TwoScales
+
+    return TwoScales()
+
+
+@register("aspc_averaged")
+def _aspc_averaged() -> Any:
+    """ASPC that acts with an average of its policy's weights."""
+    from aspc.adaptive_scale import AdaptiveScale
+    from aspc.algorithms.two_scales import AveragedPolicy
+
+    return AdaptiveScale(base=AveragedPolicy())
+
+
+@register("aspc_plus")
+def _aspc_plus() -> Any:
+    """ASPC with a second, bolder policy that acts, and an independent outer batch."""
+    from aspc.adaptive_scale import AdaptiveScale
+    from aspc.algorithms.two_scales import TwoScales
+
+    return AdaptiveScale(base=TwoScales(), outer_batch="independent")

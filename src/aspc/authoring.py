@@ -1,0 +1,90 @@
+"""Every name that an algorithm author needs, in one import.
+
+from aspc.authoring import Algorithm, Batch, NonNegative, Spec, mlp, register
+"""
+
+from aspc.adaptive_scale import AdaptiveScale
+from aspc.algorithms.fields import Count, Depth, Fraction, Horizon, NonNegative, PerRun, Range, RunLength, Scalar
+from aspc.algorithms.interface import (
+    CRITIC,
+    INNER,
+    SCALE,
+    Algorithm,
+    Batch,
+    Context,
+    Draw,
+    Inner,
+    Metrics,
+    Noise,
+    OuterTerms,
+    Parts,
+    PolicyExport,
+    ScalableAlgorithm,
+    Schedule,
+    Segment,
+    Spec,
+)
+from aspc.algorithms.registry import register
+from aspc.algorithms.td_learning import (
+    bootstrap,
+    deterministic_policy,
+    expectile_loss,
+    fit_critics,
+    make_critics,
+    mean_abs,
+    min_q,
+    mlp_arrays,
+)
+from aspc.networks import MLP, Critic, DeterministicActor, Ensemble, GaussianActor, Value, ensemble, mlp, polyak
+from aspc.optim import Adam, cosine_decay, exponential_decay
+
+__all__ = [
+    "CRITIC",
+    "INNER",
+    "MLP",
+    "SCALE",
+    "Adam",
+    "AdaptiveScale",
+    "Algorithm",
+    "Batch",
+    "Context",
+    "Count",
+    "Critic",
+    "Depth",
+    "DeterministicActor",
+    "Draw",
+    "Ensemble",
+    "Fraction",
+    "GaussianActor",
+    "Horizon",
+    "Inner",
+    "Metrics",
+    "Noise",
+    "NonNegative",
+    "OuterTerms",
+    "Parts",
+    "PerRun",
+    "PolicyExport",
+    "Range",
+    "RunLength",
+    "ScalableAlgorithm",
+    "Scalar",
+    "Schedule",
+    "Segment",
+    "Spec",
+    "Value",
+    "bootstrap",
+    "cosine_decay",
+    "deterministic_policy",
+    "ensemble",
+    "expectile_loss",
+    "exponential_decay",
+    "fit_critics",
+    "make_critics",
+    "mean_abs",
+    "min_q",
+    "mlp",
+    "mlp_arrays",
+    "polyak",
+    "register",
+]
