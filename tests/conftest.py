@@ -1,4 +1,4 @@
-"""Shared by all tests."""
+"""Fixtures of all tests."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import os
 import signal
 from collections.abc import Iterator
 
-# Tests ask what a program computes, benchmarks how fast: here less time goes into making machine code better.
+# Tests check results, not speed: compile with less optimisation.
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_backend_optimization_level=1"
 
 import pytest
 
-from aspc.data import Dataset, cache
-from aspc.training.run import use_compilation_cache
+from aspc import ui
+from aspc.data import Dataset
+from aspc.training.devices import use_compilation_cache
 from tiny import make_dataset
 
 
@@ -36,11 +37,11 @@ def default_signals() -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="session")
 def private_caches(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Nothing of the user's own caches is read or written by tests."""
+    """Keep tests away from the user's caches."""
     shared = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         shared = shared.parent
-    # One cache for all workers and for the programs that tests start: the same program is compiled once.
+    # Shared by all workers and subprocesses, so that each program is compiled once.
     os.environ["ASPC_COMPILATION_CACHE"] = str(shared / "compiled")
     use_compilation_cache()
 
@@ -48,4 +49,4 @@ def private_caches(tmp_path_factory: pytest.TempPathFactory) -> None:
 @pytest.fixture(autouse=True)
 def no_notes_on_slow_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a busy machine reading takes longer than it takes to say so, and tests count the lines of an error."""
-    monkeypatch.setattr(cache, "SHOW_AFTER", 3600.0)
+    monkeypatch.setattr(ui, "NOTICE_SECONDS", 3600.0)

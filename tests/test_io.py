@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from aspc import io
-from aspc.data.streaming import META, ROWS, pack
-from aspc.export import write_folder
-from aspc.io import flush, write_atomically
+from aspc.data.packing import pack
+from aspc.data.streaming import META, ROWS
+from aspc.io import flush, write_atomically, write_folder_atomically
 from tiny import make_dataset
 
 
@@ -35,7 +35,7 @@ def mode(path: Path) -> int:
 def test_permissions_follow_the_umask(tmp_path: Path, mask: int, file: int, folder: int) -> None:
     with umask(mask):
         write_atomically(tmp_path / "a", b"1")
-        write_folder(tmp_path / "exported", {"b": b"2"})
+        write_folder_atomically(tmp_path / "exported", {"b": b"2"})
     assert mode(tmp_path / "a") == mode(tmp_path / "exported" / "b") == file
     assert mode(tmp_path / "exported") == folder
 

@@ -1,24 +1,28 @@
-"""Ctrl-C and SIGTERM for a command: never lost, and never raised where an exception would crash the interpreter.
+"""Ctrl-C and SIGTERM: `DeferredInterrupts` for a command, `DeferredShutdown` for a training.
 
 Python raises KeyboardInterrupt between any two bytecodes. Inside an import that can leave a half-initialised extension
-module behind, which crashes later, or end in an `except` of the library that is imported. Inside a callback of the
-garbage collector Python prints the exception and drops it. A signal that arrives there is noted, and sent again until
-it arrives where it can be obeyed.
+module behind, which crashes later, or end in an `except` of the imported library. Inside a callback of the garbage
+collector Python prints the exception and drops it. `DeferredInterrupts` records a signal that arrives there, and sends
+it again until it can be raised safely.
 """
 
 from __future__ import annotations
 
+import os
 import queue
 import signal
 import sys
 import threading
 import time
+from contextlib import suppress
 from types import FrameType, TracebackType
 from typing import Any
 
+from aspc.errors import AspcError
+
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 RESEND_SECONDS = 0.02
-INSIST = 3  # signals during one import after which it is interrupted all the same: it may hang
+MAX_DEFERRED_SIGNALS = 3  # the third signal during one import interrupts it: it may hang
 IMPORT_FILES = ("<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_external>")
 
 
@@ -26,29 +30,69 @@ class Terminated(KeyboardInterrupt):
     """Raised for SIGTERM, as KeyboardInterrupt is for SIGINT."""
 
 
+class Interrupted(AspcError):
+    """Training stopped by SIGINT or SIGTERM after it saved a checkpoint; the run can be resumed."""
+
+    def __init__(self, message: str, signal_number: int) -> None:
+        super().__init__(message)
+        self.exit_code = 128 + signal_number
+
+
+class DeferredShutdown:
+    """A context that records the first SIGINT or SIGTERM, to be obeyed at the end of a chunk.
+
+    A second signal raises KeyboardInterrupt. Ignored signals stay ignored, as SIGINT is in a background job of a shell
+    script. Outside of the main thread the context does nothing.
+    """
+
+    def __init__(self) -> None:
+        self.signal_number: int | None = None
+        self._handlers: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> DeferredShutdown:
+        if threading.current_thread() is threading.main_thread():
+            handled = [number for number in SIGNALS if signal.getsignal(number) not in (signal.SIG_IGN, None)]
+            self._handlers = {number: signal.signal(number, self._handle) for number in handled}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.signal_number is not None:
+            raise KeyboardInterrupt
+        self.signal_number = number
+        if number == signal.SIGINT:
+            # A direct write, since the signal may arrive inside a print. It fails if a `tee` behind the command has
+            # already ended.
+            with suppress(OSError):
+                os.write(2, b"\nStopping after this chunk is saved. Press Ctrl-C again to stop now without saving.\n")
+
+
 class DeferredInterrupts:
     """A context in which SIGINT and SIGTERM raise KeyboardInterrupt and `Terminated` as soon as that is safe.
 
-    Signals that are ignored when it is entered stay ignored, as in a background job of a shell script. Outside of the
-    main thread it does nothing. A signal that could not be raised before the end of the block is raised there; none
-    is sent after it.
+    Ignored signals stay ignored, as in a background job of a shell script. Outside of the main thread the context does
+    nothing. A signal that could not be raised before the end of the block is raised there, and none is sent later.
     """
 
     def __init__(self) -> None:
         self._handlers: dict[signal.Signals, Any] = {}
-        self._notes: queue.SimpleQueue[int | None] = queue.SimpleQueue()  # its put can interrupt itself
+        self._deferred: queue.SimpleQueue[int | None] = queue.SimpleQueue()  # its put is reentrant
         self._pending: int | None = None
         self._received = 0
         self._is_resent = False
         self._is_closing = False
+        self._outside: FrameType | None = None
+        self._previous_hook = sys.unraisablehook
+        self._thread = threading.Thread(target=self._resend, name="resend signals", daemon=True)
 
     def __enter__(self) -> None:
         if threading.current_thread() is not threading.main_thread():
             return
-        self._outside: FrameType | None = sys._getframe(1)
-        self._main = threading.get_ident()
-        self._hook_before, sys.unraisablehook = sys.unraisablehook, self._unraisable
-        self._thread = threading.Thread(target=self._resend, name="resend signals", daemon=True)
+        self._outside = sys._getframe(1)
+        self._previous_hook, sys.unraisablehook = sys.unraisablehook, self._handle_unraisable
         self._thread.start()
         for number in SIGNALS:
             if signal.getsignal(number) not in (signal.SIG_IGN, None):
@@ -57,53 +101,55 @@ class DeferredInterrupts:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._is_closing = True  # from here on nothing is raised, so that all of the following is done
+        self._is_closing = True  # nothing is raised from here on, so that all of the following runs
         if threading.current_thread() is not threading.main_thread():
             return
-        self._notes.put(None)
+        self._deferred.put(None)
         self._thread.join()
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
-        sys.unraisablehook, self._outside = self._hook_before, None
+        sys.unraisablehook, self._outside = self._previous_hook, None
         if self._pending is not None and kind is None:
             raise _exception(self._pending)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         is_resent, self._is_resent = self._is_resent, False
         self._received += not is_resent
-        if self._is_closing or (self._received < INSIST and self._must_wait(frame)):
-            self._note(number)
+        if self._is_closing or (self._received < MAX_DEFERRED_SIGNALS and self._is_unsafe(frame)):
+            self._defer(number)
         else:
             self._pending, self._received = None, 0
             raise _exception(number)
 
-    def _must_wait(self, frame: FrameType | None) -> bool:
-        """Return whether an import, or the hook below, is under way in the block."""
+    def _is_unsafe(self, frame: FrameType | None) -> bool:
+        """Return whether an import or `_handle_unraisable` is running in the block."""
         while frame is not None and frame is not self._outside:
             code = frame.f_code
-            if code.co_filename in IMPORT_FILES or code is DeferredInterrupts._unraisable.__code__:
+            if code.co_filename in IMPORT_FILES or code is DeferredInterrupts._handle_unraisable.__code__:
                 return True
             frame = frame.f_back
         return False
 
-    def _note(self, number: int) -> None:
+    def _defer(self, number: int) -> None:
         self._pending = number
-        self._notes.put(number)
+        self._deferred.put(number)
 
-    def _unraisable(self, dropped: Any) -> None:
-        """Take back an interrupt that Python has dropped."""
+    def _handle_unraisable(self, dropped: Any) -> None:
+        """Defer an interrupt that Python has dropped."""
         if issubclass(dropped.exc_type, KeyboardInterrupt):
-            self._note(signal.SIGTERM if issubclass(dropped.exc_type, Terminated) else signal.SIGINT)
+            self._defer(signal.SIGTERM if issubclass(dropped.exc_type, Terminated) else signal.SIGINT)
         else:
-            self._hook_before(dropped)
+            self._previous_hook(dropped)
 
     def _resend(self) -> None:
-        while (number := self._notes.get()) is not None:
+        while (number := self._deferred.get()) is not None:
             time.sleep(RESEND_SECONDS)
             if self._is_closing:
                 break
             self._is_resent = True
-            signal.pthread_kill(self._main, number)  # to the main thread, so that a system call in it ends
+            main_thread = threading.main_thread().ident
+            assert main_thread is not None
+            signal.pthread_kill(main_thread, number)  # also interrupts a system call
 
 
 def _exception(number: int) -> KeyboardInterrupt:

@@ -42,13 +42,14 @@ def make_folders(out: Path) -> None:
     from folders_child import checkpoint_state
 
     from aspc.algorithms import default
-    from aspc.data.streaming import pack
-    from aspc.lab.groups import Group, Member, write_group
+    from aspc.data.packing import pack
+    from aspc.lab.groups import GroupMember, RunGroup, write_group
     from aspc.lab.plan import PlannedRun
     from aspc.lab.results import write_entries, write_part
     from aspc.training import fleet
     from aspc.training.checkpoints import Checkpoints
-    from aspc.training.run_config import TrainOptions, replace_fields
+    from aspc.training.hyperparameters import replace_fields
+    from aspc.training.run_config import TrainOptions
 
     options = {"eval_every": 40, "eval_episodes": 2, "steps": 80, "log_every": 40, "tensorboard": False}
     small = {"actor_hidden_dim": 4, "batch_size": 4}
@@ -76,6 +77,6 @@ def make_folders(out: Path) -> None:
     write_part(out / "results", "p", runs, [{"run_id": "r0", "step": 5, "score": 1.0}])
     write_entries(out / "results", "e", [("s", "v", "r0")])
     spec = PlannedRun("bc", "maze2d-umaze", 0, 80, settings=small, options={"log_every": 40})
-    write_group(out / "results", Group((Member(spec, "s", "v"),)))
+    write_group(out / "results", RunGroup((GroupMember(spec, "s", "v"),)))
 
     pack(make_dataset(rows=100), out / "packed")

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from aspc import algorithms
-from aspc.training.compiled_loop import Loop, Source, start_runs
+from aspc.training.compiled_loop import Loop, RowRange, start_runs
 from aspc.training.prepared_data import PreparedDataset
 from aspc.training.run_config import TrainOptions
 from tiny import make_dataset
@@ -42,7 +42,7 @@ def digests(name: str, times: int = 1) -> list[tuple[str, str]]:
     problem = PreparedDataset.of(make_dataset(rows=100), algorithm, TrainOptions())
     loop = Loop(algorithm, problem.spec, problem.layout, vectorise=False)
     assert problem.rows is not None
-    source = Source(jnp.zeros(2, jnp.int32), jnp.full(2, len(problem.rows), jnp.int32))
+    source = RowRange(jnp.zeros(2, jnp.int32), jnp.full(2, len(problem.rows), jnp.int32))
     runs = start_runs(algorithm, problem.spec, jnp.asarray([0, 1]), source)
     table, first, steps = jnp.asarray(problem.rows), jnp.asarray(0), jnp.asarray(STEPS)
     found = []

@@ -31,10 +31,10 @@ MARK = "unpickled"
 
 def use_run(path: Path) -> None:
     from aspc.cli.shared import final_scale
-    from aspc.cli.train import _model
+    from aspc.cli.train import recorded_defaults
     from aspc.errors import AspcError
     from aspc.training.checksums import verify
-    from aspc.training.run import recorded_algorithm, recorded_options
+    from aspc.training.run import recorded_algorithm
     from aspc.training.run_folder import CHECKSUMS, Run
 
     if (path / CHECKSUMS).exists():
@@ -42,7 +42,7 @@ def use_run(path: Path) -> None:
             verify(path)
     run = Run(path)
     repr(run), run.metrics, run.evaluations, run.result, run.env, final_scale(run)
-    recorded_options(run.config), recorded_algorithm(run.config), _model(path)
+    recorded_algorithm(run.config), recorded_defaults(path)
     assert run.policy.act(np.zeros(run.policy.observation_size)).shape == (run.policy.action_size,)
 
 
@@ -82,11 +82,10 @@ def checkpoint_state() -> dict[str, np.ndarray]:
 
 
 def use_results(path: Path) -> None:
-    from aspc.lab import results
-    from aspc.lab.engines import local
+    from aspc.lab import bench_folder, recorded_runs, results
 
     results.export_csv(results.read(path), path.parent / "csv")
-    local.known_runs([path]), local.unfinished_groups(path)
+    recorded_runs.read_recorded_runs([path]), bench_folder.read_unfinished_groups(path)
 
 
 def use_packed(path: Path) -> None:

@@ -21,11 +21,12 @@ import pytest
 from small_runs import SHORT, SMALL
 
 import aspc
-from aspc.__main__ import exit_code, main
+from aspc.__main__ import main, run_reporting_errors
 from aspc.errors import AspcError, DiskFailure
 from aspc.lab import results
 from aspc.training import evaluation, trainer
 from aspc.training import run as run_module
+from aspc.training.callbacks import ProgressLine
 from aspc.training.checkpoints import Checkpoints
 from aspc.training.evaluation import Evaluator
 from aspc.training.run_folder import Run
@@ -155,8 +156,8 @@ def test_a_folder_with_the_rest_of_a_killed_start_can_be_used(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("owner", "name"),
     [
-        (Trainer, "_announce"),
-        (Trainer, "_look_at"),
+        (ProgressLine, "on_start"),
+        (Trainer, "_process_chunk"),
         (Trainer, "_write_status"),
         (Trainer, "_save_policies"),
         (Trainer, "_outcome"),
@@ -216,10 +217,10 @@ def test_other_errors_of_a_disk_are_sentences(
 
     with monkeypatch.context() as stale:
         stale.setattr(Trainer, "_write_status", broken)
-        with pytest.raises(DiskFailure, match=r"fix that, then continue with: aspc train --resume"):
+        with pytest.raises(DiskFailure, match=r"Fix the problem, then continue with: aspc train --resume"):
             aspc.train(make_dataset(), "bc", out=tmp_path / "run", **SHORT)
     assert aspc.train(make_dataset(), resume=tmp_path / "run", quiet=True).result is not None
-    assert exit_code(broken) == 2  # type: ignore[arg-type]
+    assert run_reporting_errors(broken) == 2  # type: ignore[arg-type]
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"aspc: {tmp_path / 'file'}: {os.strerror(number)}; ")
 
@@ -271,27 +272,23 @@ HOLD = """
 import sys, time
 from pathlib import Path
 if sys.argv[1] == "train":
-    from aspc.training.run_folder import lock
-    guard = lock(Path(sys.argv[2]))
+    from aspc.training.run_folder import run_lock as lock
 else:
-    from aspc.lab.engines.local import bench_lock
-    guard = bench_lock(Path(sys.argv[2])); guard.__enter__()
-print("held", flush=True)
-time.sleep(600)
+    from aspc.lab.bench_folder import bench_lock as lock
+with lock(Path(sys.argv[2])):
+    print("held", flush=True)
+    time.sleep(600)
 """
 
 
 @pytest.mark.parametrize("what", ["train", "bench"])
 def test_a_lock_keeps_the_second_out_and_dies_with_its_owner(tmp_path: Path, what: str) -> None:
-    from aspc.lab.engines.local import bench_lock
-    from aspc.training.run_folder import lock
+    from aspc.lab.bench_folder import bench_lock
+    from aspc.training.run_folder import run_lock
 
     def take() -> None:
-        if what == "train":
-            lock(tmp_path).release()
-        else:
-            with bench_lock(tmp_path):
-                pass
+        with (run_lock if what == "train" else bench_lock)(tmp_path):
+            pass
 
     owner = subprocess.Popen([sys.executable, "-c", HOLD, what, str(tmp_path)], stdout=subprocess.PIPE, text=True)
     assert owner.stdout is not None
@@ -312,8 +309,8 @@ def test_a_lock_keeps_the_second_out_and_dies_with_its_owner(tmp_path: Path, wha
     ("does", "says", "patience"),
     [
         ("import sys; sys.exit('the simulator is broken')", r"worker died \(the simulator is broken\)", 60),
-        ("import os; os.kill(os.getpid(), 9)", "worker died;", 60),
-        ("import time; time.sleep(600)", "worker took longer than 1 s;", 1),
+        ("import os; os.kill(os.getpid(), 9)", r"worker died\.", 60),
+        ("import time; time.sleep(600)", r"worker took longer than 1 s\.", 1),
     ],
 )
 def test_a_worker_that_fails_twice_ends_the_run_in_a_sentence_and_it_can_go_on(
@@ -322,9 +319,9 @@ def test_a_worker_that_fails_twice_ends_the_run_in_a_sentence_and_it_can_go_on(
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{does}"\n')
     python.chmod(0o755)
-    started, start = [], evaluation._Worker._start
-    monkeypatch.setattr(evaluation._Worker, "_start", lambda self: (started.append(self), start(self))[1])
-    monkeypatch.setattr(trainer, "Evaluator", functools.partial(Evaluator, workers=1, timeout=patience))
+    started, start = [], evaluation.WorkerProcess._start
+    monkeypatch.setattr(evaluation.WorkerProcess, "_start", lambda self: (started.append(self), start(self))[1])
+    monkeypatch.setattr(trainer, "Evaluator", functools.partial(Evaluator, workers=1, timeout_seconds=patience))
     with monkeypatch.context() as broken:
         broken.setattr(sys, "executable", str(python))
         with pytest.raises(AspcError, match=says) as failure:
@@ -357,9 +354,9 @@ def test_a_run_folder_cannot_name_a_module_to_import(
 def test_who_trusts_an_environment_names_it_again(folders: Path) -> None:
     """As a user's own environment, given as --env module:Name, has to be when a run goes on."""
     run = Run(folders / "run")
-    run.config["dataset"]["options"]["env"] = "mine:Env-v0"
+    run.config.dataset.options["env"] = "mine:Env-v0"
     assert run.data_options("mine:Env-v0")["env"] == "mine:Env-v0"
-    with pytest.raises(AspcError, match="give it again: --env mine:Env-v0"):
+    with pytest.raises(AspcError, match="pass it again: --env mine:Env-v0"):
         run.data_options("other:Env-v0")
 
 
@@ -388,29 +385,29 @@ def test_a_checkpoint_that_claims_a_trillion_rows_is_refused_at_once(tmp_path: P
 
 def test_a_full_disk_is_no_failure_of_a_run_of_a_bench() -> None:
     from aspc.errors import DiskFailure
-    from aspc.lab.groups import _attempt
+    from aspc.lab.group_training import capture_failure
 
     def full() -> None:
         raise DiskFailure("no room")
 
     with pytest.raises(DiskFailure):
-        _attempt(full)
-    assert _attempt(lambda: 1 / 0) == "ZeroDivisionError: division by zero"  # what is the run's own is noted
+        capture_failure(full)
+    assert capture_failure(lambda: 1 / 0) == "ZeroDivisionError: division by zero"  # what is the run's own is noted
 
 
 def test_a_bench_does_not_run_a_plugin_that_only_a_file_names(folders: Path) -> None:
     from dataclasses import replace
 
-    from aspc.lab.engines.local import groups_to_run, unfinished_groups
+    from aspc.lab.bench_folder import collect_groups, read_unfinished_groups
     from aspc.lab.groups import write_group
-    from aspc.lab.plan import Entry, Plan
+    from aspc.lab.plan import BenchPlan, SuiteEntry
 
     bench = folders.parent / f"bench{os.getpid()}"
-    (group,) = unfinished_groups(folders / "results")
+    (group,) = read_unfinished_groups(folders / "results")
     write_group(bench, replace(group, plugin="/evil.py"))
     member = group.members[0]
-    plan = Plan({member.run.run_id: member.run}, (Entry("s", "v", member.run.run_id),), ())
-    (begun,) = groups_to_run(bench, plan, [member.run.run_id], 4, {})
+    plan = BenchPlan({member.run.run_id: member.run}, (SuiteEntry("s", "v", member.run.run_id),), ())
+    (begun,) = collect_groups(bench, plan, [member.run.run_id], 4, {})
     assert begun.plugin is None
-    (begun,) = groups_to_run(bench, plan, [member.run.run_id], 4, {}, "/evil.py")
+    (begun,) = collect_groups(bench, plan, [member.run.run_id], 4, {}, "/evil.py")
     assert begun.plugin == "/evil.py"

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from small_runs import write_logs
 
-from aspc.__main__ import exit_code
+from aspc.__main__ import run_reporting_errors
 from waiting import DEADLINE_SECONDS, wait_until
 
 SMALL = ["--algo", "bc", "--env", "none", "--log-every", "50", "--actor-hidden-dim", "8", "--batch-size", "8"]
@@ -73,7 +73,7 @@ def test_a_signal_during_an_import_waits_for_its_end(
         reached.append("went on")
         return 0
 
-    assert exit_code(work) == code
+    assert run_reporting_errors(work) == code
     assert reached == ["import ended: True"]
     assert capfd.readouterr().err == f"aspc: {says}.\n"
 
@@ -96,7 +96,7 @@ def test_an_interrupt_that_the_command_obeys_is_reported_once(
         print("aspc: Stopped at step 50.", file=sys.stderr)
         return 130
 
-    assert exit_code(work) == 130
+    assert run_reporting_errors(work) == 130
     assert capfd.readouterr().err == "aspc: Stopped at step 50.\n"
 
 
@@ -109,7 +109,7 @@ def test_who_insists_interrupts_an_import(tmp_path: Path, monkeypatch: pytest.Mo
 
         return 0
 
-    assert exit_code(work) == 130
+    assert run_reporting_errors(work) == 130
 
 
 def collect_with(callback_body) -> None:  # type: ignore[no-untyped-def]
@@ -129,7 +129,7 @@ def test_a_ctrl_c_in_a_callback_of_the_garbage_collector_is_not_lost(capfd: pyte
         threading.Event().wait(60)
         return 0
 
-    assert exit_code(work) == 130
+    assert run_reporting_errors(work) == 130
     assert capfd.readouterr().err == "aspc: interrupted.\n"
 
 
@@ -164,7 +164,7 @@ def test_an_interrupt_during_a_slow_hook_is_not_lost(
         threading.Event().wait(60)
         return 0
 
-    assert exit_code(work) == 130
+    assert run_reporting_errors(work) == 130
     assert resent >= 5
     assert capfd.readouterr().err == "aspc: interrupted.\n"
 
@@ -176,7 +176,7 @@ def test_an_interrupt_at_the_very_end_does_not_hit_the_caller() -> None:
     hook, threads = sys.unraisablehook, threading.active_count()
     try:
         for _ in range(20):
-            assert exit_code(lambda: collect_with(lambda: signal.raise_signal(signal.SIGINT))) == 130  # type: ignore[func-returns-value]
+            assert run_reporting_errors(lambda: collect_with(lambda: signal.raise_signal(signal.SIGINT))) == 130  # type: ignore[func-returns-value]
             assert threading.active_count() == threads  # nobody is left who could send it
         assert sys.unraisablehook is hook
     finally:
@@ -190,7 +190,7 @@ def test_signals_of_others_are_left_as_they_were() -> None:
 
     before = signal.signal(signal.SIGTERM, own)
     try:
-        assert exit_code(lambda: 3) == 3
+        assert run_reporting_errors(lambda: 3) == 3
         assert signal.getsignal(signal.SIGTERM) is own
     finally:
         signal.signal(signal.SIGTERM, before)
@@ -200,7 +200,7 @@ def test_an_ignored_signal_stays_ignored() -> None:
     """As in a background job of a shell script."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        assert exit_code(lambda: signal.raise_signal(signal.SIGINT)) == 0  # type: ignore[func-returns-value]
+        assert run_reporting_errors(lambda: signal.raise_signal(signal.SIGINT)) == 0  # type: ignore[func-returns-value]
     finally:
         signal.signal(signal.SIGINT, before)
 

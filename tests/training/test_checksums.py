@@ -16,11 +16,12 @@ import pytest
 import aspc
 from aspc.__main__ import main
 from aspc.errors import AspcError, ExternalFailure
+from aspc.interrupts import Interrupted
 from aspc.training import checksums
 from aspc.training.checkpoints import Checkpoints
 from aspc.training.checksums import verify
 from aspc.training.run_folder import CHECKSUMS, Row, RowFile, read_rows
-from aspc.training.trainer import Interrupted, Trainer
+from aspc.training.trainer import Trainer
 from tiny import Counting, make_dataset
 
 SMALL = {"actor_hidden_dim": 8, "batch_size": 8, "log_every": 20, "checkpoint_every": 20, "tensorboard": False}
@@ -73,7 +74,7 @@ def test_a_flipped_bit_in_any_file_is_noticed(run: Path, name: str, capsys: pyte
     (run / name).unlink()
     assert main(["verify-run", str(run)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert f"missing or other than when written: {name}" in line
+    assert f"missing or have changed: {name}" in line
 
 
 def test_every_changed_digit_of_the_metrics_is_noticed(run: Path) -> None:
@@ -122,7 +123,7 @@ def test_a_run_of_an_older_version_is_used_as_ever(run: Path, capsys: pytest.Cap
     (run / CHECKSUMS).unlink()
     assert len(aspc.evaluate(run, 1, env="maze2d-umaze")) == 1
     assert main(["verify-run", str(run)]) == 2
-    assert "has no checksums.json to verify it with" in capsys.readouterr().err
+    assert "has no checksums.json: it is not a run" in capsys.readouterr().err
 
 
 def test_other_numbers_in_a_checkpoint_are_noticed(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -134,7 +135,7 @@ def test_other_numbers_in_a_checkpoint_are_noticed(run: Path, capsys: pytest.Cap
     spec = {"driver": "zarr", "kvstore": {"driver": "ocdbt", "base": base, "path": f".{name}/"}}
     array = tensorstore.open(spec).result()
     array.write(array.read().result() + 1).result()
-    with pytest.raises(AspcError, match="60 is damaged: its numbers differ from its checksum"):
+    with pytest.raises(AspcError, match="60 is damaged: its values do not match its checksum"):
         aspc.train(make_dataset(), resume=run, steps=80, env=Counting, quiet=True)
     assert main(["verify-run", str(run)]) == 2
     assert "60 is damaged" in capsys.readouterr().err
@@ -214,7 +215,7 @@ def test_a_kill_at_any_write_leaves_a_run_that_verifies(
 ) -> None:
     """A start, a stop, rows that are newer than the checkpoint, a resumption, more steps than it began with."""
     data, out = make_dataset(), tmp_path / "run"
-    look_at = Trainer._look_at
+    look_at = Trainer._process_chunk
 
     def stop(self: Trainer, chunk: Any) -> None:
         look_at(self, chunk)
@@ -222,7 +223,7 @@ def test_a_kill_at_any_write_leaves_a_run_that_verifies(
             signal.raise_signal(signal.SIGTERM)
 
     with monkeypatch.context() as stopping:
-        stopping.setattr(Trainer, "_look_at", stop)
+        stopping.setattr(Trainer, "_process_chunk", stop)
         with pytest.raises(Interrupted):
             aspc.train(data, "bc", out=out, **SHORT)
     assert not verify(out).finished

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from aspc import algorithms
 from aspc.algorithms.td3_bc import TD3BC
-from aspc.training.compiled_loop import Loop, Source, plan_chunk, start_runs, usual_blocks
+from aspc.training.compiled_loop import Loop, RowRange, full_blocks_per_chunk, plan_chunk, start_runs
+from aspc.training.hyperparameters import replace_fields
 from aspc.training.prepared_data import PreparedDataset
-from aspc.training.run_config import TrainOptions, replace_fields
+from aspc.training.run_config import TrainOptions
 from tiny import TINY, make_dataset
 
 
@@ -24,7 +25,7 @@ def tiny_loop(algo="aspc", seeds=(0,), vectorise=False, **hyper):
     problem = PreparedDataset.of(make_dataset(), algorithm, TrainOptions())
     loop = Loop(algorithm, problem.spec, problem.layout, vectorise)
     n = len(seeds)
-    source = Source(jnp.zeros(n, jnp.int32), jnp.full(n, len(problem.rows), jnp.int32))
+    source = RowRange(jnp.zeros(n, jnp.int32), jnp.full(n, len(problem.rows), jnp.int32))
     runs = start_runs(algorithm, problem.spec, jnp.asarray(seeds), source)
     return loop, runs.state, runs._replace(state=None), jnp.asarray(problem.rows)
 
@@ -65,9 +66,9 @@ def test_single_steps_draw_each_block_that_they_touch_once():
     drawn = []
 
     class Counting(Loop):
-        def draw_block(self, algorithm, table, run, block):
+        def sample_block(self, algorithm, table, run, block):
             jax.debug.callback(lambda block: drawn.append(int(block)), block)
-            return super().draw_block(algorithm, table, run, block)
+            return super().sample_block(algorithm, table, run, block)
 
     loop, state, runs, table = tiny_loop("td3_bc")
     counting = Counting(loop.algorithm, loop.spec, loop.layout, loop.vectorise)
@@ -106,7 +107,7 @@ def test_runs_side_by_side_are_the_runs_one_by_one():
 
 def test_hyperparameters_can_differ_between_runs_of_one_program():
     loop, _, _, table = tiny_loop("td3_bc")
-    source = Source(jnp.zeros(2, jnp.int32), jnp.full(2, len(table), jnp.int32))
+    source = RowRange(jnp.zeros(2, jnp.int32), jnp.full(2, len(table), jnp.int32))
     overrides = {"alpha": jnp.asarray([1.0, 4.0])}
     runs = start_runs(loop.algorithm, loop.spec, jnp.asarray([5, 5]), source, overrides)
     both, _ = loop.run_blocks(runs.state, runs._replace(state=None), table, jnp.asarray(0), blocks=1)
@@ -120,10 +121,10 @@ def test_hyperparameters_can_differ_between_runs_of_one_program():
 def test_minibatches_cover_the_data_evenly():
     loop, _, runs, table = tiny_loop()
     table = table.at[:, 0].set(jnp.arange(len(table)))
-    one = runs._replace(state=None, key=runs.key[0], source=Source(runs.source.offset[0], runs.source.size[0]))
+    one = runs._replace(state=None, key=runs.key[0], source=RowRange(runs.source.offset[0], runs.source.size[0]))
     drawn = np.concatenate(
         [
-            np.asarray(loop.draw_block(loop.algorithm, table, one, jnp.asarray(i))[0].observations[..., 0]).ravel()
+            np.asarray(loop.sample_block(loop.algorithm, table, one, jnp.asarray(i))[0].observations[..., 0]).ravel()
             for i in range(60)
         ]
     )
@@ -138,7 +139,7 @@ def test_minibatches_cover_the_data_evenly():
 @settings(max_examples=300, deadline=None)
 @given(st.integers(0, 400), st.integers(1, 400), st.integers(1, 70), st.integers(1, 200))
 def test_a_chunk_is_cut_without_gap_or_overlap(first, length, block, chunk):
-    usual = usual_blocks(chunk, block)
+    usual = full_blocks_per_chunk(chunk, block)
     pieces = plan_chunk(first, first + length, block, usual)
     at = first
     for piece in pieces:
@@ -155,7 +156,7 @@ def test_a_chunk_is_cut_without_gap_or_overlap(first, length, block, chunk):
 @settings(max_examples=200, deadline=None)
 @given(st.integers(0, 50), st.integers(1, 70), st.integers(1, 500))
 def test_every_full_chunk_uses_whole_blocks_where_it_can(index, block, chunk):
-    usual = usual_blocks(chunk, block)
+    usual = full_blocks_per_chunk(chunk, block)
     pieces = plan_chunk(index * chunk, (index + 1) * chunk, block, usual)
     single = sum(piece.steps for piece in pieces if not piece.blocks)
     assert single <= 2 * block

@@ -1,7 +1,8 @@
-"""What is asked of an algorithm, looked at before the first step, so that a slip does not show after the last."""
+"""Checks of an algorithm before its first step, so that a mistake does not surface after the last one."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import traceback
 from collections.abc import Mapping
@@ -10,90 +11,91 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import PyTree
 
-from aspc.algorithms.interface import PolicyExport
+from aspc.algorithms.interface import Algorithm, Parts, PolicyExport
 from aspc.errors import AspcError, first_line, unknown_name
 from aspc.policy_kinds import KINDS
-from aspc.training.compiled_loop import Loop, all_parts
+from aspc.training.compiled_loop import Loop, distinct_parts
 
-FUNCTIONS = ("init", "noise", "schedule", "update", "policy")  # that every algorithm has (`aspc.algorithms.interface`)
 PACKAGE = Path(__file__).parents[1]
 
 
-def check_contract(name: str, algorithm: Any, loop: Loop) -> None:
-    """Refuses an algorithm that lacks a function, or whose policy or metrics are not what they must be. Nothing is
-    computed, only traced."""
-    missing = [function for function in FUNCTIONS if not callable(getattr(algorithm, function, None))]
-    if missing:
-        raise AspcError(
-            f"The algorithm {name} has no function {missing[0]}; add it to its class, {type(algorithm).__name__}."
-        )
+def check_contract(name: str, algorithm: Algorithm[Any], loop: Loop) -> None:
+    """Check the policy and the metrics of an algorithm by tracing.
+
+    Raises:
+        AspcError: One of them is invalid.
+    """
     state = jax.eval_shape(lambda key: algorithm.init(key, loop.spec), jax.random.key(0))
     _check_policy(name, algorithm, state, loop)
-    if not _is_ours(algorithm):  # tracing an update takes up to half a second, and ours are tested
+    if not _is_builtin(algorithm):  # tracing an update takes up to half a second
         _check_metrics(name, algorithm, state, loop)
 
 
-def _check_policy(name: str, algorithm: Any, state: Any, loop: Loop) -> None:
+def _check_policy(name: str, algorithm: Algorithm[Any], state: PyTree, loop: Loop) -> None:
     exports: list[Any] = []
 
-    def arrays_of(state: Any) -> Any:
+    def export_arrays(state: PyTree) -> Any:
         exports.append(algorithm.policy(state))
         return exports[0].arrays if isinstance(exports[0], PolicyExport) else None
 
     try:
-        arrays = jax.eval_shape(arrays_of, state)
+        arrays = jax.eval_shape(export_arrays, state)
     except AspcError:
         raise
-    except Exception as error:  # a boundary: it is the user's code
-        said = f"{type(error).__name__}: {first_line(error)}{_place_of(error)}"
-        raise AspcError(f"The algorithm {name} can make no policy of its first state ({said}); mend policy.") from error
-    (made,) = exports
-    if not isinstance(made, PolicyExport):
-        raise AspcError(f"policy of the algorithm {name} gives a {type(made).__name__}; it must give a PolicyExport.")
-    if made.kind not in KINDS:
-        raise unknown_name(f"kind of policy of the algorithm {name}", str(made.kind), KINDS)
+    except Exception as error:  # any error of the user's code
+        problem = f"{type(error).__name__}: {first_line(error)}{_user_code_line(error)}"
+        raise AspcError(f"policy of the algorithm {name} fails for the initial state ({problem}); fix it.") from error
+    (export,) = exports
+    if not isinstance(export, PolicyExport):
+        raise AspcError(
+            f"policy of the algorithm {name} returns a {type(export).__name__}; it must return a PolicyExport."
+        )
+    if export.kind not in KINDS:
+        raise unknown_name(f"kind of policy of the algorithm {name}", str(export.kind), KINDS)
     sizes = loop.spec.obs_dim, loop.spec.act_dim
     try:
-        settings = json.loads(json.dumps(made.settings))  # as its file will have them
-        fits = KINDS[made.kind].check(arrays, settings, *sizes)
+        settings = json.loads(json.dumps(export.settings))  # as in the policy's file
+        is_valid = KINDS[export.kind].is_valid(arrays, settings, *sizes)
     except (KeyError, TypeError, ValueError, IndexError, AttributeError):
-        fits = False
-    if not fits:
+        is_valid = False
+    if not is_valid:
         raise AspcError(
-            f"The arrays or settings that policy of the algorithm {name} gives are no {made.kind} policy for "
-            f"{sizes[0]} observation and {sizes[1]} action numbers; compare them with those of "
+            f"policy of the algorithm {name} returns arrays or settings that are not a {export.kind} policy for "
+            f"observations of size {sizes[0]} and actions of size {sizes[1]}. Compare them with those of "
             "aspc.algorithms.td_learning.deterministic_policy."
         )
 
 
-def _check_metrics(name: str, algorithm: Any, state: Any, loop: Loop) -> None:
-    def metrics_of(state: Any, parts: frozenset[str]) -> Any:
+def _check_metrics(name: str, algorithm: Algorithm[Any], state: PyTree, loop: Loop) -> None:
+    def metrics_of_update(state: PyTree, parts: Parts) -> Mapping[str, Any]:
         batch = loop.layout.unpack(jnp.zeros((algorithm.batch_size, loop.layout.width)))
-        noise = loop.draw_noise(algorithm, jax.random.key(0), algorithm.batch_size)
-        updated = algorithm.update(state, batch, noise, parts)
-        pair = isinstance(updated, tuple | list) and len(updated) == 2 and isinstance(updated[1], Mapping)
-        if not pair:
-            raise AspcError(f"update of the algorithm {name} must give the next state and a dictionary of metrics.")
+        noise = loop.sample_noise(algorithm, jax.random.key(0), algorithm.batch_size)
+        updated: Any = algorithm.update(state, batch, noise, parts)
+        if not (isinstance(updated, tuple | list) and len(updated) == 2 and isinstance(updated[1], Mapping)):
+            raise AspcError(f"update of the algorithm {name} must return the next state and a dictionary of metrics.")
         return updated[1]
 
-    for parts in all_parts(algorithm):
-        for metric, value in jax.eval_shape(lambda state, parts=parts: metrics_of(state, parts), state).items():
+    for parts in distinct_parts(algorithm):
+        metrics = jax.eval_shape(lambda state, parts=parts: metrics_of_update(state, parts), state)
+        for metric, value in metrics.items():
             if value.shape:
                 raise AspcError(
-                    f"The metric {metric} of the algorithm {name} has the shape {value.shape}; make it a single "
-                    "number, for instance with .mean()."
+                    f"The metric {metric} of the algorithm {name} has the shape {value.shape}; make it a scalar, for "
+                    "example with .mean()."
                 )
 
 
-def _is_ours(algorithm: Any) -> bool:
-    """Whether it, and what it wraps, is this library's own."""
-    inner = getattr(algorithm, "base", None)
-    return type(algorithm).__module__.startswith("aspc.") and (inner is None or _is_ours(inner))
+def _is_builtin(algorithm: Any) -> bool:
+    """Return whether an algorithm, and every algorithm that it wraps, belongs to this package."""
+    values = (getattr(algorithm, field.name) for field in dataclasses.fields(algorithm))
+    wrapped = (value for value in values if dataclasses.is_dataclass(value))
+    return type(algorithm).__module__.startswith("aspc.") and all(_is_builtin(value) for value in wrapped)
 
 
-def _place_of(error: Exception) -> str:
-    """The last line of the user's own code that an error came by, if any."""
-    others = {PACKAGE, Path(jax.__file__).parents[1]}
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if others.isdisjoint(Path(f.filename).parents)]
+def _user_code_line(error: Exception) -> str:
+    """Return the last line of user code in a traceback, if any."""
+    libraries = {PACKAGE, Path(jax.__file__).parents[1]}
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if libraries.isdisjoint(Path(f.filename).parents)]
     return f", {Path(frames[-1].filename).name}, line {frames[-1].lineno}" if frames else ""

@@ -1,7 +1,7 @@
-"""Checkpoints of a training state (Orbax): written beside the last one, then renamed, so that a kill loses nothing.
+"""Checkpoints of a training state (Orbax), and the writer that saves them during a training.
 
-The state goes in as a flat dictionary of arrays named by their place in the state, e.g. `.base.actor.net.layers[0]…`:
-what is in a checkpoint can be read without this library.
+A checkpoint is written under a temporary name and then renamed, so that a kill loses nothing. It is a flat dictionary
+of arrays, named by their path in the state, such as `.base.actor.net.layers[0]…`, and can be read without this library.
 """
 
 from __future__ import annotations
@@ -11,76 +11,96 @@ import logging
 import math
 import os
 import sys
+import time
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
+from jaxtyping import PyTree
 
 from aspc.errors import DISK_ERRORS, AspcError
-from aspc.training.run_folder import check_place
+from aspc.training.evaluation import EvaluationQueue
+from aspc.training.run_folder import check_checkpoint_path
 
 CHECKSUM, BYTES = "sha256", "bytes"  # in the metadata of a checkpoint
+CHECKPOINT_SECONDS = 60.0  # between checkpoints, unless a number of steps is set
+OTHER_STATE = "The checkpoint belongs to another algorithm or version; start a new run instead."
 
 
-def flatten(state: Any) -> dict[str, Any]:
+def flatten(state: PyTree) -> dict[str, Any]:
+    """Return the leaves of a state by their path."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(state)
     return {jax.tree_util.keystr(path): leaf for path, leaf in leaves}
 
 
-def unflatten(arrays: dict[str, Any], like: Any) -> Any:
-    """The state whose shapes `like` has, with the values of `arrays`."""
+def unflatten(arrays: dict[str, Any], like: PyTree) -> PyTree:
+    """Return a state with the structure of `like` and the values of `arrays`.
+
+    Raises:
+        AspcError: The names do not match.
+    """
     leaves, treedef = jax.tree_util.tree_flatten_with_path(like)
     names = [jax.tree_util.keystr(path) for path, _ in leaves]
     missing = [name for name in names if name not in arrays]
     if missing or len(arrays) != len(names):
-        raise AspcError("The checkpoint belongs to another algorithm or version; start a new run instead.")
+        raise AspcError(OTHER_STATE)
     return jax.tree_util.tree_unflatten(treedef, [arrays[name] for name in names])
 
 
 class Checkpoints:
-    """The checkpoints of one run."""
+    """The checkpoints of one run.
+
+    Args:
+        folder: The folder of the checkpoints.
+        keep: The number of checkpoints to keep, the newest.
+        read_only: Never change the folder, so that a run can be read while it trains.
+
+    Raises:
+        AspcError: A checkpoint is damaged.
+    """
 
     def __init__(self, folder: Path, keep: int = 2, read_only: bool = False) -> None:
-        """The newest `keep` are kept. `read_only` changes nothing, so that a run can be looked at while it trains."""
-        # Orbax logs at INFO level, warns about sharding it is not told of, and logs the traceback of every error that
-        # it raises too; none of that is the user's concern here.
+        # Orbax logs at INFO level, warns about unspecified sharding, and logs a traceback for every error that it also
+        # raises. None of that concerns the user.
         logging.getLogger("absl").setLevel(logging.CRITICAL)
         import orbax.checkpoint as ocp
 
-        check_place(folder)
-        if not isinstance(sys.unraisablehook, _WithoutAfterwords):
-            sys.unraisablehook = _WithoutAfterwords(sys.unraisablehook)
+        check_checkpoint_path(folder)
+        if not isinstance(sys.unraisablehook, _ClosedLoopFilter):
+            sys.unraisablehook = _ClosedLoopFilter(sys.unraisablehook)
         self._ocp, self._folder = ocp, folder
-        # Folders are made before the threads that write into them start: on a full disk threads that wait for a folder
-        # would wait for minutes, and keep the process from exiting.
+        # Create folders before the threads that write into them start: on a full disk, threads that wait for a folder
+        # would block for minutes and keep the process from exiting.
         folders_first = ocp.AsyncOptions(create_directories_asynchronously=False)
-        writing = {"max_to_keep": keep, "create": True, "async_options": folders_first}
-        how: dict[str, Any] = {"read_only": True} if read_only else writing
+        writable = {"max_to_keep": keep, "create": True, "async_options": folders_first}
+        options: dict[str, Any] = {"read_only": True} if read_only else writable
         try:
-            with _said_by_the_system(folder):
+            with _system_errors(folder):
                 self._manager = ocp.CheckpointManager(
                     folder.absolute(),
-                    options=ocp.CheckpointManagerOptions(**how),
+                    options=ocp.CheckpointManagerOptions(**options),
                     item_handlers=ocp.StandardCheckpointHandler(),
                 )
         except OSError:
             raise
         except Exception as error:  # a damaged checkpoint can make Orbax fail in any way
             raise AspcError(
-                f"A checkpoint in {folder} is damaged; remove the newest to go on from the one before."
+                f"A checkpoint in {folder} is damaged; remove the newest to continue from the previous one."
             ) from error
 
     def latest_step(self) -> int | None:
-        return self._manager.latest_step()
+        """Return the step of the newest checkpoint, if any."""
+        step: int | None = self._manager.latest_step()
+        return step
 
-    def save(self, step: int, state: Any) -> None:
-        """Copies the state to the host at once; the writing goes on in the background."""
+    def save(self, step: int, state: PyTree) -> None:
+        """Copy the state to the host, and write it in the background."""
         arrays = jax.tree.map(np.asarray, jax.device_get(flatten(state)))
-        with _said_by_the_system(self._folder):
+        with _system_errors(self._folder):
             self._manager.save(
                 step,
                 args=self._ocp.args.StandardSave(arrays),
@@ -88,16 +108,21 @@ class Checkpoints:
                 force=True,
             )
 
-    def restore(self, step: int, like: Any) -> Any:
+    def restore(self, step: int, like: PyTree) -> PyTree:
+        """Return the state at a step, with the structure of `like`.
+
+        Raises:
+            AspcError: The checkpoint is damaged, or its arrays differ from `like` in name, shape or type.
+        """
         shapes = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), flatten(like))
         with self._reading(step):
             claimed = self._manager.item_metadata(step)
             if claimed is None or _sizes(claimed) != _sizes(shapes):
-                raise AspcError("The checkpoint belongs to another algorithm or version; start a new run instead.")
+                raise AspcError(OTHER_STATE)
             return unflatten(self._read(step, shapes), like)
 
     def verify(self, step: int) -> bool:
-        """Compare a checkpoint with its checksum; return False if it has none, as those of older versions.
+        """Compare a checkpoint with its checksum; return False if an older version wrote it without one.
 
         Raises:
             AspcError: The checkpoint is damaged.
@@ -108,8 +133,8 @@ class Checkpoints:
                 return False
             claimed = _sizes(self._manager.item_metadata(step))
             size = sum(math.prod(shape) * dtype.itemsize for shape, dtype in claimed.values())
-            if size != recorded[BYTES]:  # before memory is taken
-                raise self._damaged(step, "it has another size than it was saved with")
+            if size != recorded[BYTES]:  # checked before memory is allocated
+                raise self._damaged(step, "its size has changed")
             self._read(step, {name: np.zeros(shape, dtype) for name, (shape, dtype) in claimed.items()})
         return True
 
@@ -125,41 +150,112 @@ class Checkpoints:
             raise self._damaged(step, "it cannot be read") from error
 
     def _read(self, step: int, shapes: dict[str, np.ndarray]) -> dict[str, Any]:
-        """Return the arrays of a checkpoint, compared with their checksum where it has one."""
-        arrays = self._manager.restore(step, args=self._ocp.args.StandardRestore(shapes))
+        """Return the arrays of a checkpoint, after a comparison with its checksum if it has one."""
+        arrays: dict[str, Any] = self._manager.restore(step, args=self._ocp.args.StandardRestore(shapes))
         found = _digest(arrays)
         if self._recorded(step).get(CHECKSUM, found) != found:
-            raise self._damaged(step, "its numbers differ from its checksum")
+            raise self._damaged(step, "its values do not match its checksum")
         return arrays
 
     def _recorded(self, step: int) -> dict[str, Any]:
         return dict(self._manager.metadata(step).custom_metadata or {})
 
-    def _damaged(self, step: int, what: str) -> AspcError:
+    def _damaged(self, step: int, problem: str) -> AspcError:
         return AspcError(
-            f"The checkpoint {self._folder / str(step)} is damaged: {what}; remove it to continue from the one before, "
-            f"or start a new run."
+            f"The checkpoint {self._folder / str(step)} is damaged: {problem}. Remove it to continue from the previous "
+            f"one, or start a new run."
         )
 
     def all_steps(self) -> list[int]:
+        """Return the steps of all checkpoints."""
         return sorted(self._manager.all_steps())
 
     def close(self) -> None:
-        """Waits until what was saved is on disk."""
-        with _said_by_the_system(self._folder):
+        """Wait until all checkpoints are on disk."""
+        with _system_errors(self._folder):
             self._manager.close()
 
 
-class _WithoutAfterwords:
-    """Says what nobody could raise, but for this: where one array cannot be written or read, the threads that have the
-    others find nobody waiting and print a traceback each, at any time until the program ends."""
+class CheckpointWriter:
+    """Save each checkpoint once the evaluations up to its step are on disk, since these are not repeated on resume.
 
-    def __init__(self, before: Callable[[Any], None]) -> None:
-        self.before = before
+    Training continues meanwhile. It waits only if the previous checkpoint still waits for its evaluations.
 
-    def __call__(self, said: Any) -> None:
-        if "Event loop is closed" not in str(said.exc_value):
-            self.before(said)
+    Args:
+        checkpoints: The checkpoints of the run.
+        evaluations: The evaluations of the run.
+        every_steps: Steps between checkpoints; 0 for about once a minute.
+        before_save: Called with the step before each checkpoint.
+        after_save: Called after each checkpoint.
+    """
+
+    def __init__(
+        self,
+        checkpoints: Checkpoints,
+        evaluations: EvaluationQueue,
+        every_steps: int,
+        before_save: Callable[[int], None],
+        after_save: Callable[[], None],
+    ) -> None:
+        self.checkpoints, self.evaluations, self.every_steps = checkpoints, evaluations, every_steps
+        self.before_save, self.after_save = before_save, after_save
+        self._last_time = time.monotonic()
+        self._pending: tuple[int, PyTree] | None = None
+
+    def is_due(self, first_step: int, last_step: int, force: bool) -> bool:
+        """Return whether to save after a chunk of these steps; `force` requires it."""
+        if self.every_steps:
+            is_due = last_step // self.every_steps > first_step // self.every_steps
+        else:
+            is_due = time.monotonic() - self._last_time > CHECKPOINT_SECONDS
+        if is_due or force:
+            self._last_time = time.monotonic()
+        return is_due or force
+
+    def submit(self, step: int, state: PyTree) -> None:
+        """Save a state as soon as its evaluations are done, after any earlier one."""
+        self._wait_for_pending()
+        self._pending = (step, state)
+
+    def save_if_evaluated(self) -> None:
+        """Save the submitted state if no evaluation up to its step is pending."""
+        if self._pending is None:
+            return
+        step, state = self._pending
+        if not self.evaluations.has_pending(step):
+            self.before_save(step)
+            self.checkpoints.save(step, state)
+            self.after_save()
+            self._pending = None
+
+    def save_before_failure(self) -> None:
+        """Try once to save the submitted state, which precedes a failure of the training.
+
+        A second failure is ignored, so that the first one is reported.
+        """
+        with suppress(Exception):
+            self._wait_for_pending()
+        self._pending = None
+
+    def _wait_for_pending(self) -> None:
+        if self._pending is not None:
+            self.evaluations.collect(wait=True, up_to_step=self._pending[0])
+            self.save_if_evaluated()
+
+
+class _ClosedLoopFilter:
+    """An `unraisablehook` that ignores errors of a closed event loop.
+
+    If one array cannot be written or read, the threads with the other arrays find nobody waiting and raise this error,
+    at any time until the program ends.
+    """
+
+    def __init__(self, previous: Callable[[Any], None]) -> None:
+        self.previous = previous
+
+    def __call__(self, unraisable: Any) -> None:
+        if "Event loop is closed" not in str(unraisable.exc_value):
+            self.previous(unraisable)
 
 
 def _digest(arrays: dict[str, Any]) -> str:
@@ -172,13 +268,14 @@ def _digest(arrays: dict[str, Any]) -> str:
     return digest.hexdigest()
 
 
-def _sizes(arrays: Any) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
+def _sizes(arrays: Mapping[str, Any]) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
+    """Return the shape and type of each array."""
     return {name: (tuple(array.shape), np.dtype(array.dtype)) for name, array in arrays.items()}
 
 
 @contextmanager
-def _said_by_the_system(folder: Path) -> Iterator[None]:
-    """Raise the system's error where Orbax raises a ValueError with the system's words in it."""
+def _system_errors(folder: Path) -> Iterator[None]:
+    """Raise an `OSError` where Orbax raises a ValueError with the text of one."""
     try:
         yield
     except ValueError as error:

@@ -1,13 +1,13 @@
-"""Checksums of a run folder, in checksums.json: damage to a file is noticed, whatever it looks like.
+"""Checksums of a run folder, in checksums.json, which detect damage to a file.
 
     {"format": 1, "step": 8000, "finished": false,
      "files":    {"config.json": SHA256, …},                    files that do not change
      "tables":   {"metrics.csv": {"rows": 8, …}, …},            rows up to `step`, and their columns
      "prefixes": {"online.f32": {"bytes": 512, "sha256": …}}}   the first bytes of a file that grows
 
-They are written before each checkpoint and at the end of a run. What is recorded is on disk by then, and neither new
-rows nor new columns change it: a kill at any time leaves a folder whose checksums are right. Checkpoints carry their
-own (see aspc.training.checkpoints).
+They are written before each checkpoint and at the end of a run. The recorded content is on disk by then, and neither
+new rows nor new columns change it, so that a kill at any time leaves a folder with valid checksums. Checkpoints have
+their own (see aspc.training.checkpoints).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from aspc.errors import AspcError, ExternalFailure
+from aspc.io import read_json, write_json
 from aspc.training.run_folder import (
     CHECKSUMS,
     CONFIG,
@@ -28,9 +29,7 @@ from aspc.training.run_folder import (
     STATUS,
     RowDigest,
     check_form,
-    read_json,
     read_rows,
-    write_json,
 )
 
 FORMAT = 1
@@ -38,25 +37,25 @@ Records = Mapping[str, Mapping[str, Any]]
 
 
 class Verified(NamedTuple):
-    """What the checksums of a folder cover."""
+    """The extent of a verification."""
 
     files: int
-    """How many files match."""
+    """The number of files that match."""
     step: int
-    """The last step whose rows are covered."""
+    """The last step with a checksum of its rows."""
     finished: bool
 
 
 class Checksums:
-    """The checksums of a run while it is trained."""
+    """The checksums of a run during training."""
 
     def __init__(self, path: Path, first_step: int, prefixes: Mapping[str, int] | None = None) -> None:
-        """Check what an earlier training has left, then record it up to `first_step`, from which training continues.
+        """Verify the files of an earlier training, and record them up to the step from which training continues.
 
         Args:
             path: The run folder.
             first_step: The step of the checkpoint, 0 for a new run.
-            prefixes: Names of other files that grow, each with the bytes that it had at `first_step`.
+            prefixes: The names of other growing files, with their sizes in bytes at `first_step`.
 
         Raises:
             ExternalFailure: A file does not match its checksum.
@@ -66,18 +65,18 @@ class Checksums:
             verify(path)
         self.files = {CONFIG: _digest_file(path / CONFIG)}
         tables = {name: _digest_rows(path / name, first_step).record() for name in (METRICS, EVALUATIONS)}
-        grown = {name: _prefix(path / name, size) for name, size in (prefixes or {}).items()}
-        # Rows after `first_step` are dropped later: these checksums hold before and after that.
-        self.record(first_step, tables, {name: prefix for name, prefix in grown.items() if prefix is not None})
+        recorded = {name: _prefix(path / name, size) for name, size in (prefixes or {}).items()}
+        # Rows after `first_step` are dropped later; these checksums are valid before and after that.
+        self.record(first_step, tables, {name: prefix for name, prefix in recorded.items() if prefix is not None})
 
     def record(self, step: int, tables: Records, prefixes: Records) -> None:
-        """Write the checksums of everything up to `step`, which is on disk."""
+        """Write the checksums of everything up to `step`, which must be on disk."""
         content = {"format": FORMAT, "step": step, "finished": False}
         write_json(self.path / CHECKSUMS, {**content, "files": self.files, "tables": tables, "prefixes": prefixes})
 
 
 def finish(path: Path) -> None:
-    """Add the files that a finished run has: its result, status and policies."""
+    """Add the files of a finished run: its result, status and policies."""
     content = read_json(path / CHECKSUMS)
     written = [path / RESULT, path / STATUS, *sorted((path / POLICY).glob("*/*"))]
     files = {file.relative_to(path).as_posix(): _digest_file(file) for file in written if file.is_file()}
@@ -92,7 +91,7 @@ def verify(path: Path) -> Verified:
         AspcError: There are no checksums, or they cannot be read.
     """
     if not (path / CHECKSUMS).is_file():
-        raise AspcError(f"{path} has no {CHECKSUMS} to verify it with: it is no run, or an older version wrote it.")
+        raise AspcError(f"{path} has no {CHECKSUMS}: it is not a run, or an older version wrote it.")
     content = _read(path / CHECKSUMS)
     damaged = [name for name, digest in content["files"].items() if _digest_file(path / name) != digest]
     for name, recorded in content["tables"].items():
@@ -107,8 +106,8 @@ def verify(path: Path) -> Verified:
     ]
     if damaged:
         raise ExternalFailure(
-            f"{path} is damaged: missing or other than when written: {', '.join(damaged)}; restore that from a copy, "
-            f"or, if you changed it yourself, delete {path / CHECKSUMS}."
+            f"{path} is damaged: these files are missing or have changed: {', '.join(damaged)}. Restore them from a "
+            f"copy or, if you changed them yourself, delete {path / CHECKSUMS}."
         )
     return Verified(
         sum(len(content[kind]) for kind in ("files", "tables", "prefixes")), content["step"], content["finished"]
@@ -116,7 +115,7 @@ def verify(path: Path) -> Verified:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    content = read_json(path)
+    content: dict[str, Any] = read_json(path)
     check_form(path, content, {"format": int, "step": int, "files": dict, "tables": dict, "prefixes": dict})
     if content["format"] > FORMAT:
         raise AspcError(f"{path} was made by a newer aspc; update aspc.")
@@ -125,7 +124,7 @@ def _read(path: Path) -> dict[str, Any]:
     names = [PurePosixPath(name) for kind in ("files", "tables", "prefixes") for name in content[kind]]
     outside = any(name.is_absolute() or ".." in name.parts or "\0" in str(name) for name in names)
     if outside or not isinstance(content.get("finished"), bool):
-        raise AspcError(f"{path} is damaged: it names files outside of the run, or does not tell whether it finished.")
+        raise AspcError(f"{path} is damaged: it names files outside of the run, or lacks the entry 'finished'.")
     return content
 
 

@@ -1,12 +1,13 @@
-"""The training loop as one compiled program: schedule → nested scans → jit, with runs as a leading axis.
+"""The compiled training loop: an algorithm's schedule as nested scans, with runs as a leading axis.
 
-A *block* is the algorithm's schedule repeated to at least `MIN_BLOCK` steps (a longer one: twice). All minibatch
-indices and noise of a block are drawn in one call each and its rows are gathered in one go, on the device. A *chunk* is
-a number of blocks; the host sees the device once a chunk. The draws of step t depend on (run key, t) alone, so a run
-that is cut and resumed, or whose chunks end elsewhere, sees the same ones.
+A *block* is the algorithm's schedule, repeated to at least `MIN_BLOCK_STEPS` steps (a longer one: twice). One call each
+samples the minibatch indices and the noise of a block, and one gather on the device fetches its rows. A *chunk* is a
+number of blocks; the host sees the device once per chunk. The random numbers of step t depend on (run key, t) alone, so
+that resuming a run or changing its chunks does not change them.
 
-Where a chunk is no multiple of the block, a second, small program runs the odd steps one by one: it branches on the
-step counter, which is shared by all runs and so stays a real branch. There are never more than these two programs.
+If a chunk is not a multiple of the block, a second, small program runs the remaining steps one by one. It branches on
+the step counter, which all runs share, so that the branch stays a branch under `vmap`. There are never more than these
+two programs.
 """
 
 from __future__ import annotations
@@ -14,25 +15,30 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from aspc import kernels, theory
-from aspc.algorithms.interface import SCALE, Batch, Metrics, Noise, Parts, Spec, schedule_length
+from aspc.algorithms.interface import SCALE, Algorithm, Batch, Metrics, Noise, Parts, Segment, Spec, schedule_length
+from aspc.training.hyperparameters import replace_fields
 from aspc.training.packed_table import Layout
 
-MIN_BLOCK = 20
-LARGEST_VALIDATION = 4096  # rows of held-out data that are looked at
-# Kernels of a captured graph that do not depend on each other run side by side: one run is a chain of small ones.
+T = TypeVar("T")
+BlocksResult = tuple[PyTree, Metrics]
+StepsResult = tuple[PyTree, Metrics, dict[str, Array]]
+
+MIN_BLOCK_STEPS = 20
+MAX_HELD_OUT_ROWS = 4096
+# Independent kernels of a captured graph run concurrently: one run is a chain of small kernels.
 COMPILER_OPTIONS = {"xla_gpu_command_buffer_scheduling_mode": "CONCURRENT"}
-MONITOR = 2**32 - 1  # folded into a run's key where blocks fold in their number, which never gets so far
+THEORY_STREAM = 2**32 - 1  # folded into a run's key like the number of a block, which never gets so high
 
 
-class Source(NamedTuple):
-    """Where a run's transitions lie in the table: `size` rows from `offset` on. Several datasets can share a table."""
+class RowRange(NamedTuple):
+    """The rows of a run in a table that several datasets can share: `size` rows from `offset` on."""
 
     offset: Int[Array, "*runs"]
     size: Int[Array, "*runs"]
@@ -41,45 +47,35 @@ class Source(NamedTuple):
 class Runs(NamedTuple):
     """Everything that differs between the runs of one program; every leaf has a leading axis of runs."""
 
-    state: Any
+    state: PyTree
     key: PRNGKeyArray
-    source: Source
-    overrides: Mapping[str, Array]  # hyper-parameters that differ only in number, by dotted field name
+    source: RowRange
+    overrides: Mapping[str, Array]  # numeric hyper-parameters that differ between runs, by dotted field name
 
 
 def on_accelerator() -> bool:
-    """Whether what is compiled here runs on something other than this machine's processor."""
-    return jax.devices()[0].platform != "cpu"
-
-
-def with_overrides(algorithm: Any, overrides: Mapping[str, Any]) -> Any:
-    """The algorithm with fields replaced; `base.alpha` reaches into a wrapped algorithm."""
-    for name, value in overrides.items():
-        head, _, rest = name.partition(".")
-        if rest:
-            value = with_overrides(getattr(algorithm, head), {rest: value})
-        algorithm = dataclasses.replace(algorithm, **{head: value})
-    return algorithm
+    """Return whether JAX computes on something other than a CPU."""
+    return str(jax.devices()[0].platform) != "cpu"
 
 
 def start_runs(
-    algorithm: Any,
+    algorithm: Algorithm[Any],
     spec: Spec,
     seeds: Int[Array, "runs"],
-    source: Source,
+    source: RowRange,
     overrides: Mapping[str, Array] | None = None,
 ) -> Runs:
-    """Fresh runs, one for each seed."""
+    """Initialise one run per seed."""
     overrides = dict(overrides or {})
 
-    def start(seed: Array, run_overrides: Mapping[str, Array]) -> tuple[Any, PRNGKeyArray]:
+    def start(seed: Array, run_overrides: Mapping[str, Array]) -> tuple[PyTree, PRNGKeyArray]:
         key_init, key_run = jax.random.split(jax.random.key(seed))
-        return with_overrides(algorithm, run_overrides).init(key_init, spec), key_run
+        return replace_fields(algorithm, run_overrides, coerce=False).init(key_init, spec), key_run
 
-    # It runs once: on a CPU, optimising all these random draws takes four times as long as compiling them.
+    # This runs only once, and on a CPU optimising the many random draws takes four times as long as compiling them.
     options = None if on_accelerator() else {"xla_backend_optimization_level": 1}
     state, keys = jax.jit(jax.vmap(start), compiler_options=options)(jnp.asarray(seeds), overrides)
-    # A weak type (a Python number that became an array) would come back strong after one chunk and recompile.
+    # A weak type (from a Python scalar) would become strong after one chunk and cause a recompilation.
     state = jax.tree.map(lambda leaf: jax.lax.convert_element_type(leaf, leaf.dtype), state)
     return Runs(state, keys, source, overrides)
 
@@ -88,52 +84,57 @@ def start_runs(
 class Loop:
     """The compiled training loop of one algorithm on tables of one layout."""
 
-    algorithm: Any
+    algorithm: Algorithm[Any]
     spec: Spec
     layout: Layout
     vectorise: bool
-    """Runs side by side (`vmap`: best on an accelerator) or one after the other (best on a CPU)."""
-    way: kernels.Way | Literal["usual"] | None = "usual"
-    """How networks are computed (see `kernels`): as is usual for so many runs here; None is plain JAX."""
+    """Compute runs side by side (`vmap`, faster on an accelerator) or one after the other (faster on a CPU)."""
+    way: kernels.KernelChoice | Literal["usual"] | None = "usual"
+    """The kernels of the networks: the default for the number of runs ("usual"), a choice, or None for plain JAX."""
 
     # -- block -------------------------------------------------------------------------------------------------
     @property
     def repeats(self) -> int:
+        """The number of schedules per block."""
         length = schedule_length(self.algorithm.schedule())
-        # A long schedule is repeated as well: on a CPU its steps are faster inside a loop than beside the drawing.
-        return 2 if length > MIN_BLOCK else -(-MIN_BLOCK // length)
+        # A long schedule is repeated as well: on a CPU its steps are faster inside a loop.
+        return 2 if length > MIN_BLOCK_STEPS else -(-MIN_BLOCK_STEPS // length)
 
     @property
     def block_steps(self) -> int:
         return self.repeats * schedule_length(self.algorithm.schedule())
 
-    def draw_rows(self, key: PRNGKeyArray, source: Source, shape: tuple[int, ...]) -> Int[Array, "..."]:
-        """Rows of the table for minibatches: uniform over those that are the run's."""
+    def sample_minibatch_indices(
+        self, key: PRNGKeyArray, source: RowRange, shape: tuple[int, ...]
+    ) -> Int[Array, "..."]:
+        """Sample row indices for minibatches, uniformly over the run's rows."""
         return source.offset + jax.random.randint(key, shape, 0, source.size)
 
-    def draw_block(
-        self, algorithm: Any, table: Float[Array, "rows width"], run: Runs, block: Int[Array, ""]
+    def sample_block(
+        self, algorithm: Algorithm[Any], table: Float[Array, "rows width"], run: Runs, block: Int[Array, ""]
     ) -> tuple[Batch, Noise]:
-        """Batches and noise of all steps of a block, with a leading axis of steps."""
+        """Sample the batches and the noise of all steps of a block, with a leading axis of steps."""
         steps, batch_size = self.block_steps, algorithm.batch_size
         key_rows, key_noise = jax.random.split(jax.random.fold_in(run.key, block))
-        rows = self.draw_rows(key_rows, run.source, (steps, batch_size))
+        rows = self.sample_minibatch_indices(key_rows, run.source, (steps, batch_size))
         draws = algorithm.noise(self.spec, batch_size)
         keys = jax.random.split(key_noise, max(len(draws), 1))
         noise = {name: draw.sample(key, steps) for key, (name, draw) in zip(keys, draws.items(), strict=False)}
-        # The indices are in range by construction: "promise_in_bounds" spares the gather its checks.
+        # The indices are in range by construction, so the gather need not check them.
         return self.layout.unpack(table.at[rows].get(mode="promise_in_bounds")), noise
 
-    def run_block(self, algorithm: Any, state: Any, batches: Batch, noise: Noise) -> tuple[Any, Metrics]:
-        """All steps of a block. Returns each metric as it was the last time it was computed."""
-        # An update is traced once and then written out wherever it is called: tracing is what a second start waits for.
+    def run_block(
+        self, algorithm: Algorithm[Any], state: PyTree, batches: Batch, noise: Noise
+    ) -> tuple[PyTree, Metrics]:
+        """Run all steps of a block; return the state and the last value of each metric."""
+        # Each kind of update is traced once and then inlined, since tracing dominates a second start.
         one_step = {
-            parts: jax.jit(partial(update_with, algorithm, parts), inline=True) for parts in all_parts(algorithm)
+            parts: jax.jit(partial(update_state, algorithm, parts), inline=True) for parts in distinct_parts(algorithm)
         }
-        first_inputs = at((batches, noise), 0)
-        names = {parts: list(metrics_of(step, state, first_inputs)) for parts, step in one_step.items()}
+        first_inputs = tree_index((batches, noise), 0)
+        names = {parts: list(metric_shapes(step, state, first_inputs)) for parts, step in one_step.items()}
 
-        def one_schedule(state: Any, inputs: Any) -> tuple[Any, Metrics]:
+        def run_schedule(state: PyTree, inputs: PyTree) -> tuple[PyTree, Metrics]:
             metrics: Metrics = {}
             first = 0
             schedule = algorithm.schedule()
@@ -141,229 +142,251 @@ class Loop:
                 here = {n for parts in segment.steps for n in names[parts]}
                 later = {n for s in schedule[i + 1 :] for parts in s.steps for n in names[parts]}
 
-                def one_segment(
-                    state: Any, inputs: Any, segment: Any = segment, wanted: set[str] = here - later
-                ) -> tuple[Any, Metrics]:
+                def run_segment(
+                    state: PyTree, inputs: PyTree, segment: Segment = segment, wanted: set[str] = here - later
+                ) -> tuple[PyTree, Metrics]:
                     metrics: Metrics = {}
                     for j, parts in enumerate(segment.steps):
-                        state, seen = one_step[parts](state, at(inputs, j))
-                        metrics |= {n: v for n, v in seen.items() if n in wanted}
+                        state, new = one_step[parts](state, tree_index(inputs, j))
+                        metrics |= {n: v for n, v in new.items() if n in wanted}
                     return state, metrics
 
                 length = len(segment.steps)
-                rows = part_of(inputs, first, first + length * segment.repeats)
-                state, seen = repeat(one_segment, segment.repeats, state, rows)
-                metrics |= seen
+                rows = tree_slice(inputs, first, first + length * segment.repeats)
+                state, last_metrics = repeat(run_segment, segment.repeats, state, rows)
+                metrics |= last_metrics
                 first += length * segment.repeats
             return state, metrics
 
-        return repeat(one_schedule, self.repeats, state, (batches, noise))
+        return repeat(run_schedule, self.repeats, state, (batches, noise))
 
     # -- the two programs --------------------------------------------------------------------------------------
-    def over_runs(self, one_run: Callable[[Runs], Any], runs: Runs) -> Any:
-        return jax.vmap(one_run)(runs) if self.vectorise else jax.lax.map(one_run, runs)
+    def map_runs(self, one_run: Callable[[Runs], T], runs: Runs) -> T:
+        """Apply a function of one run to all runs."""
+        result: T = jax.vmap(one_run)(runs) if self.vectorise else jax.lax.map(one_run, runs)
+        return result
 
-    def train_runs(self, one_run: Callable[[Runs], Any], runs: Runs) -> Any:
-        """`over_runs` with networks computed as is fastest here."""
-        way = kernels.usual_way(len(runs.key)) if self.way == "usual" else self.way
+    def map_runs_fused(self, one_run: Callable[[Runs], T], runs: Runs) -> T:
+        """Apply a function of one run to all runs, with the networks' kernels of `way`."""
+        way = kernels.default_kernels(len(runs.key)) if self.way == "usual" else self.way
         with kernels.fused(way):
-            return self.over_runs(one_run, runs)
+            return self.map_runs(one_run, runs)
 
     @partial(jax.jit, static_argnames=("self", "blocks"), donate_argnames=("state",), compiler_options=COMPILER_OPTIONS)
     def run_blocks(
-        self, state: Any, runs: Runs, table: Float[Array, "rows width"], first_block: Int[Array, ""], *, blocks: int
-    ) -> tuple[Any, Metrics]:
-        """`blocks` whole blocks of every run. Metrics are [runs, blocks]: sampled once a block."""
+        self, state: PyTree, runs: Runs, table: Float[Array, "rows width"], first_block: Int[Array, ""], *, blocks: int
+    ) -> BlocksResult:
+        """Run `blocks` blocks of every run. Metrics are [runs, blocks]: the last values in each block."""
 
-        def one_run(run: Runs) -> tuple[Any, Metrics]:
-            algorithm = with_overrides(self.algorithm, run.overrides)
+        def one_run(run: Runs) -> tuple[PyTree, Metrics]:
+            algorithm = replace_fields(self.algorithm, run.overrides, coerce=False)
 
-            def one_block(state: Any, block: Int[Array, ""]) -> tuple[Any, Metrics]:
+            def one_block(state: PyTree, block: Int[Array, ""]) -> tuple[PyTree, Metrics]:
                 with jax.named_scope("sampling"):
-                    drawn = self.draw_block(algorithm, table, run, block)
-                return self.run_block(algorithm, state, *drawn)
+                    samples = self.sample_block(algorithm, table, run, block)
+                return self.run_block(algorithm, state, *samples)
 
             return jax.lax.scan(one_block, run.state, first_block + jnp.arange(blocks))
 
-        return self.train_runs(one_run, runs._replace(state=state))
+        return self.map_runs_fused(one_run, runs._replace(state=state))
 
     @partial(jax.jit, static_argnames=("self",), donate_argnames=("state",))
     def run_steps(
         self,
-        state: Any,
+        state: PyTree,
         runs: Runs,
         table: Float[Array, "rows width"],
         first_step: Int[Array, ""],
         steps: Int[Array, ""],
-    ) -> tuple[Any, Metrics, dict[str, Array]]:
-        """`steps` single steps from anywhere in a block.
+    ) -> StepsResult:
+        """Run `steps` single steps, which may start and end inside a block.
 
-        Returns the state, each metric as it was last [runs], and whether any of these steps computed it [runs].
+        Returns:
+            The state, the last value of each metric [runs], and whether any of these steps computed it [runs].
         """
-        kinds = all_parts(self.algorithm)
+        kinds = distinct_parts(self.algorithm)
         cycle = [parts for s in self.algorithm.schedule() for parts in s.steps * s.repeats]
         kind_of_step = jnp.asarray([kinds.index(parts) for parts in cycle])
 
-        def one_run(run: Runs) -> tuple[Any, Metrics, dict[str, Array]]:
-            algorithm = with_overrides(self.algorithm, run.overrides)
+        def one_run(run: Runs) -> StepsResult:
+            algorithm = replace_fields(self.algorithm, run.overrides, coerce=False)
 
-            def branch(parts: Parts, carry: Any, inputs: Any) -> Any:
-                state, metrics, seen = carry
+            def branch(parts: Parts, carry: PyTree, inputs: PyTree) -> PyTree:
+                state, metrics, computed = carry
                 state, new = algorithm.update(state, *inputs, parts)
-                return state, metrics | new, seen | dict.fromkeys(new, jnp.array(True))
+                return state, metrics | new, computed | dict.fromkeys(new, jnp.array(True))
 
-            def one_step(drawn: Any, step: Int[Array, ""], carry: Any) -> Any:
+            def one_step(samples: PyTree, step: Int[Array, ""], carry: PyTree) -> PyTree:
                 branches = [partial(branch, parts) for parts in kinds]
-                inputs = at(drawn, step % self.block_steps)
+                inputs = tree_index(samples, step % self.block_steps)
                 return jax.lax.switch(kind_of_step[step % len(cycle)], branches, carry, inputs)
 
-            def part_of_block(block: Int[Array, ""], carry: Any) -> Any:
-                """Those of a block's steps that are asked for. It is drawn once: that costs as much as some steps."""
-                drawn = self.draw_block(algorithm, table, run, block)
+            def part_of_block(block: Int[Array, ""], carry: PyTree) -> PyTree:
+                """Run the requested steps of a block. It is sampled once, which costs as much as some steps."""
+                samples = self.sample_block(algorithm, table, run, block)
                 first, last = block * self.block_steps, (block + 1) * self.block_steps
                 inside = jnp.maximum(first, first_step), jnp.minimum(last, first_step + steps)
-                return jax.lax.fori_loop(*inside, partial(one_step, drawn), carry)
+                return jax.lax.fori_loop(*inside, partial(one_step, samples), carry)
 
-            first_inputs = jax.eval_shape(lambda: at(self.draw_block(algorithm, table, run, first_step), 0))
-            updates = [partial(update_with, algorithm, parts) for parts in kinds]
-            given = {n: m for update in updates for n, m in metrics_of(update, run.state, first_inputs).items()}
-            nothing_yet = {n: jnp.zeros((), m.dtype) for n, m in given.items()}, dict.fromkeys(given, jnp.array(False))
+            first_inputs = jax.eval_shape(lambda: tree_index(self.sample_block(algorithm, table, run, first_step), 0))
+            updates = [partial(update_state, algorithm, parts) for parts in kinds]
+            shapes = {n: m for update in updates for n, m in metric_shapes(update, run.state, first_inputs).items()}
+            no_metrics = {n: jnp.zeros((), m.dtype) for n, m in shapes.items()}, dict.fromkeys(shapes, jnp.array(False))
             touched = first_step // self.block_steps, -(-(first_step + steps) // self.block_steps)
-            return jax.lax.fori_loop(*touched, part_of_block, (run.state, *nothing_yet))
+            result: StepsResult = jax.lax.fori_loop(*touched, part_of_block, (run.state, *no_metrics))
+            return result
 
-        return self.train_runs(one_run, runs._replace(state=state))
+        return self.map_runs_fused(one_run, runs._replace(state=state))
 
     @partial(jax.jit, static_argnames=("self",))
-    def losses_on(self, state: Any, runs: Runs, table: Float[Array, "rows width"]) -> Metrics:
-        """Losses of every run on rows it was not trained on: one update whose result is thrown away."""
-        rows = min(len(table), LARGEST_VALIDATION)
+    def held_out_losses(self, state: PyTree, runs: Runs, table: Float[Array, "rows width"]) -> Metrics:
+        """Return the losses of every run on held-out rows, from an update whose result is discarded."""
+        rows = min(len(table), MAX_HELD_OUT_ROWS)
 
         def one_run(run: Runs) -> Metrics:
-            algorithm = with_overrides(self.algorithm, run.overrides)
+            algorithm = replace_fields(self.algorithm, run.overrides, coerce=False)
             keys = jax.random.split(jax.random.key(0), 2)
             batch = self.layout.unpack(table[jax.random.permutation(keys[0], len(table))[:rows]])
-            noise = self.draw_noise(algorithm, keys[1], rows)
-            return algorithm.update(run.state, batch, noise, all_but_scale(algorithm))[1]
+            noise = self.sample_noise(algorithm, keys[1], rows)
+            return algorithm.update(run.state, batch, noise, all_parts_but_scale(algorithm))[1]
 
-        return self.over_runs(one_run, runs._replace(state=state))
+        return self.map_runs(one_run, runs._replace(state=state))
 
     @partial(jax.jit, static_argnames=("self",))
-    def theory_on(self, state: Any, runs: Runs, table: Float[Array, "rows width"], step: Int[Array, ""]) -> Metrics:
-        """The theory's quantities for every run on a fresh batch: one more update, whose result is thrown away."""
+    def theory_metrics(
+        self, state: PyTree, runs: Runs, table: Float[Array, "rows width"], step: Int[Array, ""]
+    ) -> Metrics:
+        """Return the theory's quantities for every run on a new batch, from an update whose result is discarded."""
 
         def one_run(run: Runs) -> Metrics:
-            algorithm = with_overrides(self.algorithm, run.overrides)
-            keys = jax.random.split(jax.random.fold_in(jax.random.fold_in(run.key, MONITOR), step), 2)
-            rows = self.draw_rows(keys[0], run.source, (algorithm.batch_size,))
-            noise = self.draw_noise(algorithm, keys[1], algorithm.batch_size)
-            return theory.monitor(
-                algorithm, run.state, self.layout.unpack(table[rows]), noise, all_but_scale(algorithm)
+            algorithm = replace_fields(self.algorithm, run.overrides, coerce=False)
+            keys = jax.random.split(jax.random.fold_in(jax.random.fold_in(run.key, THEORY_STREAM), step), 2)
+            rows = self.sample_minibatch_indices(keys[0], run.source, (algorithm.batch_size,))
+            noise = self.sample_noise(algorithm, keys[1], algorithm.batch_size)
+            metrics: Metrics = theory.monitor(
+                algorithm, run.state, self.layout.unpack(table[rows]), noise, all_parts_but_scale(algorithm)
             )
+            return metrics
 
-        return self.over_runs(one_run, runs._replace(state=state))
+        return self.map_runs(one_run, runs._replace(state=state))
 
-    def draw_noise(self, algorithm: Any, key: PRNGKeyArray, batch_size: int) -> Noise:
-        """The noise of one step, drawn by itself."""
+    def sample_noise(self, algorithm: Algorithm[Any], key: PRNGKeyArray, batch_size: int) -> Noise:
+        """Sample the noise of one step."""
         draws = algorithm.noise(self.spec, batch_size)
         keys = jax.random.split(key, max(len(draws), 1))
         return {name: draw.sample(k, 1)[0] for k, (name, draw) in zip(keys, draws.items(), strict=False)}
 
 
 class Piece(NamedTuple):
-    """A stretch of a chunk that one call runs: `blocks` whole blocks, or (blocks = 0) `steps` single steps."""
+    """A part of a chunk that one call computes: `blocks` whole blocks or, if that is 0, `steps` single steps."""
 
     first_step: int
     steps: int
     blocks: int
 
 
-def plan_chunk(first_step: int, last_step: int, block_steps: int, usual_blocks: int) -> list[Piece]:
-    """Cut [first_step, last_step) into single steps, `usual_blocks` whole blocks, and single steps again.
+def plan_chunk(first_step: int, last_step: int, block_steps: int, full_blocks: int) -> list[Piece]:
+    """Divide [first_step, last_step) into single steps, `full_blocks` whole blocks, and single steps again.
 
-    The number of blocks is part of the compiled program, so every chunk uses the same number or none at all.
+    The number of blocks is a constant of the compiled program, so every chunk has the same number or none at all.
     """
     head_end = min(-(-first_step // block_steps) * block_steps, last_step)
     whole = (last_step - head_end) // block_steps
-    if usual_blocks == 0 or whole < usual_blocks:
+    if full_blocks == 0 or whole < full_blocks:
         return [Piece(first_step, last_step - first_step, 0)]
-    body_end = head_end + usual_blocks * block_steps
+    body_end = head_end + full_blocks * block_steps
     pieces = [
         Piece(first_step, head_end - first_step, 0),
-        Piece(head_end, usual_blocks * block_steps, usual_blocks),
+        Piece(head_end, full_blocks * block_steps, full_blocks),
         Piece(body_end, last_step - body_end, 0),
     ]
     return [piece for piece in pieces if piece.steps]
 
 
-def run_chunk(
-    programs: Any, state: Any, runs: Runs, table: Array, pieces: list[Piece], block_steps: int
-) -> tuple[Any, list[tuple[Piece, Any]]]:
-    """The pieces of a chunk one after the other, by the two programs of a `Loop` (or of `Devices`).
+class Programs(Protocol):
+    """The two compiled programs, of a `Loop` or of `Devices`."""
 
-    Returns the state and what each piece's program gave besides, still on the device.
-    """
+    def run_blocks(
+        self, state: PyTree, runs: Runs, table: Array, first_block: Array, *, blocks: int
+    ) -> BlocksResult: ...
+
+    def run_steps(self, state: PyTree, runs: Runs, table: Array, first_step: Array, steps: Array) -> StepsResult: ...
+
+
+def run_chunk(
+    programs: Programs, state: PyTree, runs: Runs, table: Array, pieces: list[Piece], block_steps: int
+) -> tuple[PyTree, list[tuple[Piece, Any]]]:
+    """Run the pieces of a chunk; return the state and the metrics of each piece, still on the device."""
     results: list[tuple[Piece, Any]] = []
     for piece in pieces:
         if piece.blocks:
             first_block = jnp.asarray(piece.first_step // block_steps)
             state, metrics = programs.run_blocks(state, runs, table, first_block, blocks=piece.blocks)
+            results.append((piece, metrics))
         else:
             first_step, steps = jnp.asarray(piece.first_step), jnp.asarray(piece.steps)
-            state, *metrics = programs.run_steps(state, runs, table, first_step, steps)
-        results.append((piece, metrics))
+            state, *metrics_and_flags = programs.run_steps(state, runs, table, first_step, steps)
+            results.append((piece, metrics_and_flags))
     return state, results
 
 
-def usual_blocks(chunk_steps: int, block_steps: int) -> int:
-    """How many whole blocks every chunk of that length holds, wherever it starts."""
-    whole, odd = divmod(chunk_steps, block_steps)
-    # A chunk that does not start on a block's edge loses up to one block to the odd steps at its two ends.
-    return whole if odd == 0 else max(whole - 1, 0)
+def full_blocks_per_chunk(chunk_steps: int, block_steps: int) -> int:
+    """Return the number of whole blocks in every chunk of a length, wherever it starts."""
+    whole, rest = divmod(chunk_steps, block_steps)
+    # A chunk that does not start with a block loses up to one block to the single steps at its ends.
+    return whole if rest == 0 else max(whole - 1, 0)
 
 
-# -- small pieces ----------------------------------------------------------------------------------------------
+def crosses_multiple(every: int, step: int, end: int) -> bool:
+    """Return whether a multiple of `every` is in (step, end]."""
+    return end // every > step // every
 
 
-def all_parts(algorithm: Any) -> list[Parts]:
-    """The distinct kinds of update in the schedule, in order of appearance."""
+def distinct_parts(algorithm: Algorithm[Any]) -> list[Parts]:
+    """Return the distinct kinds of update in the schedule, in order of appearance."""
     return list(dict.fromkeys(parts for segment in algorithm.schedule() for parts in segment.steps))
 
 
-def all_but_scale(algorithm: Any) -> Parts:
-    """An update with everything that the algorithm ever does in one step, but for the scale's."""
-    return max(all_parts(algorithm), key=lambda parts: len(parts - {SCALE})) - {SCALE}
+def all_parts_but_scale(algorithm: Algorithm[Any]) -> Parts:
+    """Return the largest update of the schedule, without the scale's."""
+    return max(distinct_parts(algorithm), key=lambda parts: len(parts - {SCALE})) - {SCALE}
 
 
-def update_with(algorithm: Any, parts: Parts, state: Any, inputs: tuple[Batch, Noise]) -> tuple[Any, Metrics]:
-    updated: tuple[Any, Metrics] = algorithm.update(state, *inputs, parts)
-    return updated
+def update_state(
+    algorithm: Algorithm[Any], parts: Parts, state: PyTree, inputs: tuple[Batch, Noise]
+) -> tuple[PyTree, Metrics]:
+    """Call `algorithm.update` with the arguments in another order."""
+    return algorithm.update(state, *inputs, parts)
 
 
-def metrics_of(update: Callable[[Any, Any], tuple[Any, Metrics]], state: Any, inputs: Any) -> dict[str, Any]:
-    """The metrics that an update gives, as shapes; nothing is computed."""
-    metrics: dict[str, Any] = jax.eval_shape(update, state, inputs)[1]
+Update = Callable[[PyTree, PyTree], tuple[PyTree, Metrics]]
+
+
+def metric_shapes(update: Update, state: PyTree, inputs: PyTree) -> dict[str, jax.ShapeDtypeStruct]:
+    """Return the shapes of an update's metrics, by tracing."""
+    metrics: dict[str, jax.ShapeDtypeStruct] = jax.eval_shape(update, state, inputs)[1]
     return metrics
 
 
-def at(tree: Any, index: int | Array) -> Any:
-    """Row `index` of every array."""
+def tree_index(tree: PyTree, index: int | Array) -> PyTree:
+    """Index the leading axis of every leaf."""
     return jax.tree.map(lambda x: x[index], tree)
 
 
-def part_of(tree: Any, first: int, last: int) -> Any:
-    """Rows first, …, last − 1 of every array."""
+def tree_slice(tree: PyTree, first: int, last: int) -> PyTree:
+    """Slice the leading axis of every leaf."""
     return jax.tree.map(lambda x: x[first:last], tree)
 
 
-def repeat(body: Callable[[Any, Any], tuple[Any, Metrics]], times: int, state: Any, inputs: Any) -> tuple[Any, Metrics]:
-    """Run `body` `times` times, each on its share of the inputs' rows; keep the last metrics.
+def repeat(body: Update, times: int, state: PyTree, inputs: PyTree) -> tuple[PyTree, Metrics]:
+    """Run `body` `times` times, each on an equal share of the inputs' leading axis; keep the last metrics.
 
-    Metrics travel in the carry: stacked outputs would cost a write for each of them at every step.
+    Metrics are part of the carry: stacked outputs would cost a write for each of them at every step.
     """
     if times == 1:
         return body(state, inputs)
     shares = jax.tree.map(lambda x: x.reshape(times, -1, *x.shape[1:]), inputs)
-    shapes = jax.eval_shape(lambda: body(state, at(shares, 0))[1])
+    shapes = jax.eval_shape(lambda: body(state, tree_index(shares, 0))[1])
     metrics = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
     (state, metrics), _ = jax.lax.scan(lambda c, x: (body(c[0], x), None), (state, metrics), shares)
     return state, metrics

@@ -1,7 +1,8 @@
-"""Where runs live: all on one device, or spread evenly over several devices of this machine."""
+"""The devices of this machine that train the runs, and the cache of compiled programs."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -10,68 +11,93 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Array, PyTree
+from platformdirs import user_cache_dir
 
-from aspc.training.compiled_loop import COMPILER_OPTIONS, Loop
+from aspc.training.compiled_loop import COMPILER_OPTIONS, BlocksResult, Loop, Runs, StepsResult
 
-RUNS = PartitionSpec("runs")  # an array's leading axis is cut into shares, one for each device
-EVERYWHERE = PartitionSpec()
+SHARDED = PartitionSpec("runs")  # type: ignore[no-untyped-call]  # the leading axis is divided among the devices
+REPLICATED = PartitionSpec()  # type: ignore[no-untyped-call]
+
+
+def use_compilation_cache() -> None:
+    """Cache compiled programs in the user's cache folder, so that a second start is faster.
+
+    The environment variable ASPC_COMPILATION_CACHE names another folder; JAX's own setting takes precedence.
+    """
+    if jax.config.values["jax_compilation_cache_dir"] is None:
+        folder = os.environ.get("ASPC_COMPILATION_CACHE") or os.path.join(user_cache_dir("aspc"), "compiled")
+        jax.config.update("jax_compilation_cache_dir", folder)  # type: ignore[no-untyped-call]
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)  # type: ignore[no-untyped-call]
 
 
 class Devices:
-    """The devices that train `runs` runs. Each trains its own share and never talks to the others.
+    """The devices that train the runs. Each trains its own share, without communication.
 
-    Where the runs cannot be shared out evenly, the last one is repeated; what the copies compute is thrown away.
+    If the runs cannot be divided evenly, the last one is repeated, and the results of the copies are dropped.
+
+    Args:
+        loop: The training loop.
+        runs: The number of runs.
+        devices: The devices to use; by default all of this machine.
     """
 
-    def __init__(self, loop: Loop, runs: int, devices: Sequence[Any] | None = None) -> None:
+    def __init__(self, loop: Loop, runs: int, devices: Sequence[jax.Device] | None = None) -> None:
         devices = list(devices or jax.local_devices())[:runs]
         self.loop, self.runs, self.copies = loop, runs, -runs % len(devices)
         self.mesh = Mesh(np.asarray(devices), ("runs",)) if len(devices) > 1 else None
-        # The programs of several devices, made when they are first needed; they live as long as one training.
-        self._shared_blocks: dict[int, Callable[..., Any]] = {}
-        self._shared_steps: Callable[..., Any] | None = None
+        # The programs for several devices, built when they are first needed.
+        self._sharded_blocks: dict[int, Callable[..., Any]] = {}
+        self._sharded_steps: Callable[..., Any] | None = None
 
-    # -- there and back ----------------------------------------------------------------------------------------
-    def spread(self, tree: Any) -> Any:
-        """Arrays with a leading axis of runs, shared out."""
+    def shard(self, tree: PyTree) -> PyTree:
+        """Divide arrays with a leading axis of runs among the devices."""
         if self.mesh is None:
             return jax.tree.map(jnp.asarray, tree)
         if self.copies:
             tree = jax.tree.map(lambda x: jnp.concatenate([x, *[x[-1:]] * self.copies]), tree)
-        return jax.device_put(tree, NamedSharding(self.mesh, RUNS))
+        return jax.device_put(tree, NamedSharding(self.mesh, SHARDED))
 
-    def everywhere(self, array: Any) -> jax.Array:
-        """An array that every device needs whole."""
-        return jnp.asarray(array) if self.mesh is None else jax.device_put(array, NamedSharding(self.mesh, EVERYWHERE))
+    def replicate(self, array: np.ndarray) -> jax.Array:
+        """Copy an array to every device."""
+        return jnp.asarray(array) if self.mesh is None else jax.device_put(array, NamedSharding(self.mesh, REPLICATED))
 
-    def fetch(self, tree: Any) -> Any:
-        """Results of the runs as NumPy arrays, without those of copies."""
+    def fetch(self, tree: PyTree) -> PyTree:
+        """Return results of the runs as NumPy arrays, without those of copies."""
         return jax.tree.map(lambda x: np.asarray(x)[: self.runs], jax.device_get(tree))
 
-    # -- the loop's two programs -------------------------------------------------------------------------------
-    def run_blocks(self, state: Any, runs: Any, table: Any, first_block: Any, *, blocks: int) -> Any:
+    def run_blocks(self, state: PyTree, runs: Runs, table: Array, first_block: Array, *, blocks: int) -> BlocksResult:
+        """Call `Loop.run_blocks` on all devices."""
+        result: BlocksResult
         if self.mesh is None:
-            return self.loop.run_blocks(state, runs, table, first_block, blocks=blocks)
-        if blocks not in self._shared_blocks:
-            program = partial(_plain(type(self.loop).run_blocks), self.loop, blocks=blocks)
-            self._shared_blocks[blocks] = self._shared(program, numbers=1, compiler_options=COMPILER_OPTIONS)
-        return self._shared_blocks[blocks](state, runs, table, first_block)
+            result = self.loop.run_blocks(state, runs, table, first_block, blocks=blocks)
+            return result
+        if blocks not in self._sharded_blocks:
+            program = partial(_unwrap(type(self.loop).run_blocks), self.loop, blocks=blocks)
+            self._sharded_blocks[blocks] = self._shard_program(program, scalars=1, compiler_options=COMPILER_OPTIONS)
+        result = self._sharded_blocks[blocks](state, runs, table, first_block)
+        return result
 
-    def run_steps(self, state: Any, runs: Any, table: Any, first_step: Any, steps: Any) -> Any:
+    def run_steps(self, state: PyTree, runs: Runs, table: Array, first_step: Array, steps: Array) -> StepsResult:
+        """Call `Loop.run_steps` on all devices."""
+        result: StepsResult
         if self.mesh is None:
-            return self.loop.run_steps(state, runs, table, first_step, steps)
-        if self._shared_steps is None:
-            self._shared_steps = self._shared(partial(_plain(type(self.loop).run_steps), self.loop), numbers=2)
-        return self._shared_steps(state, runs, table, first_step, steps)
+            result = self.loop.run_steps(state, runs, table, first_step, steps)
+            return result
+        if self._sharded_steps is None:
+            self._sharded_steps = self._shard_program(partial(_unwrap(type(self.loop).run_steps), self.loop), scalars=2)
+        result = self._sharded_steps(state, runs, table, first_step, steps)
+        return result
 
-    def _shared(self, program: Callable[..., Any], numbers: int, **options: Any) -> Callable[..., Any]:
-        """A program of state, runs, table and some numbers, run by each device on its share of the runs."""
-        inputs = (RUNS, RUNS, EVERYWHERE, *[EVERYWHERE] * numbers)
-        # No device sees another's runs, so there is nothing for the check of what varies over devices to find.
-        shared = jax.shard_map(program, mesh=self.mesh, in_specs=inputs, out_specs=RUNS, check_vma=False)
-        return jax.jit(shared, donate_argnums=0, **options)
+    def _shard_program(self, program: Callable[..., Any], scalars: int, **options: Any) -> Callable[..., Any]:
+        """Compile a program of state, runs, table and some scalars, for each device's share of the runs."""
+        inputs = (SHARDED, SHARDED, REPLICATED, *[REPLICATED] * scalars)
+        # The devices do not communicate, so there is nothing to check.
+        sharded = jax.shard_map(program, mesh=self.mesh, in_specs=inputs, out_specs=SHARDED, check_vma=False)
+        return jax.jit(sharded, donate_argnums=0, **options)
 
 
-def _plain(program: Any) -> Callable[..., Any]:
-    """The function behind a compiled one: what is compiled here is the program around it."""
-    return program.__wrapped__
+def _unwrap(program: Any) -> Callable[..., Any]:
+    """Return the Python function of a jitted one, to be compiled as part of a larger program."""
+    function: Callable[..., Any] = program.__wrapped__
+    return function

@@ -1,8 +1,8 @@
-"""Rollouts of policies in worker processes, while training goes on."""
+"""Evaluation of policies: rollouts in worker processes while training continues."""
 
 from __future__ import annotations
 
-import contextlib
+import math
 import os
 import queue
 import subprocess
@@ -12,80 +12,90 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from aspc.errors import AspcError
 from aspc.policy import Policy
-from aspc.training.rollout_worker import receive, rollouts, send
+from aspc.training.rollout_worker import Episode, receive, rollouts, send
+from aspc.training.run_folder import Row, RowFile, RunRow
 
 EnvFactory = Callable[[], Any]
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Episodes of one policy."""
+    """The episodes of one policy, one entry per episode."""
 
     returns: np.ndarray
     lengths: np.ndarray
-    successes: np.ndarray  # NaN where the environment does not say
+    successes: np.ndarray  # NaN if the environment does not report success
 
     @classmethod
-    def of(cls, episodes: Sequence[dict[str, float]]) -> Evaluation:
-        return cls(*(np.asarray([e[k] for e in episodes], float) for k in ("return", "length", "success")))
+    def from_episodes(cls, episodes: Sequence[Episode]) -> Evaluation:
+        return cls(
+            *(np.asarray([episode[key] for episode in episodes], float) for key in ("return", "length", "success"))
+        )
 
-    def row(self, normalise: Callable[[float], float | None]) -> dict[str, float]:
-        """The columns of `evaluations.csv`. Scores are NaN where no reference scores are known."""
+    def to_row(self, normalise: Callable[[float], float | None]) -> Row:
+        """Return the columns of `evaluations.csv`; scores are NaN if `normalise` knows no reference scores."""
         scores = np.asarray([s if (s := normalise(r)) is not None else np.nan for r in self.returns])
-        known = not np.isnan(self.successes).all()
+        has_success = not np.isnan(self.successes).all()
         return {
             "return_mean": self.returns.mean(),
             "return_std": self.returns.std(),
             "score_mean": scores.mean(),
             "score_std": scores.std(),
-            "success_rate": float(np.nanmean(self.successes)) if known else np.nan,
+            "success_rate": float(np.nanmean(self.successes)) if has_success else np.nan,
             "length_mean": self.lengths.mean(),
             "episodes": len(self.returns),
         }
 
 
 def episode_seeds(run_seed: int, step: int, episodes: int) -> list[int]:
-    """Seeds of the episodes of one evaluation: others at every step, the same in every repetition of the run."""
-    return np.random.SeedSequence((run_seed, step)).generate_state(episodes).tolist()
+    """Return the seeds of an evaluation's episodes: they differ between steps, but not between repetitions of a run."""
+    seeds: list[int] = np.random.SeedSequence((run_seed, step)).generate_state(episodes).tolist()
+    return seeds
 
 
 @dataclass(frozen=True)
 class PendingEvaluation:
-    """An evaluation under way, in parts."""
+    """An evaluation that may still be running, in shares of its episodes."""
 
-    parts: list[Future]
+    shares: list[Future[list[Episode]]]
 
     def done(self) -> bool:
-        return all(part.done() for part in self.parts)
+        return all(share.done() for share in self.shares)
 
     def result(self) -> Evaluation:
-        """Waits for it. Raises WorkerFailed, or AspcError where the environment cannot be made."""
-        return Evaluation.of([episode for part in self.parts for episode in part.result()])
+        """Wait for all episodes.
+
+        Raises:
+            WorkerFailed: A worker failed twice.
+            AspcError: The environment cannot be created.
+        """
+        return Evaluation.from_episodes([episode for share in self.shares for episode in share.result()])
 
 
 class WorkerFailed(Exception):
-    """A worker died, hung, or met an error of the environment."""
+    """A worker died or timed out, or the environment raised an error."""
 
 
-class _Worker:
-    """One child process; one that has died is started again by the next job, until the worker is ended."""
+class WorkerProcess:
+    """A child process that rolls out policies. If it has died, the next job starts it again."""
 
     def __init__(self) -> None:
-        self._starting, self._ended = threading.Lock(), False
+        self._start_lock, self._is_stopped = threading.Lock(), False
         self._start()
 
     def _start(self) -> None:
-        self.log = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the worker)
+        self.log = tempfile.TemporaryFile()  # noqa: SIM115 (open as long as the process)
         one_thread = {f"{lib}_NUM_THREADS": "1" for lib in ("OMP", "OPENBLAS", "MKL")}
-        # The modules that we find, as one that registers an environment, and with -P no others: without it a file in
-        # the folder where we are would come before a library of its name.
+        # The child finds the same modules, such as one that registers an environment. -P: without it, a file in the
+        # current folder would shadow a library of the same name.
         modules = {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
         self.process = subprocess.Popen(
             [sys.executable, "-P", "-m", "aspc.training.rollout_worker"],
@@ -93,83 +103,95 @@ class _Worker:
             stdout=subprocess.PIPE,
             stderr=self.log,
             env={**os.environ, **one_thread, **modules},
-            start_new_session=True,  # Ctrl-C is the parent's to handle
+            start_new_session=True,  # the parent handles Ctrl-C
         )
 
-    def end(self) -> None:
-        """Kill it for good, whatever a job of it is doing in another thread."""
-        with self._starting:
-            self._ended = True
+    def stop(self) -> None:
+        """Kill the process for good, even if another thread is waiting for a job."""
+        with self._start_lock:
+            self._is_stopped = True
             self.process.kill()
 
     def close(self) -> None:
+        """Kill the process and close its streams."""
         self.process.kill()
         self.process.wait()
         for stream in (self.process.stdin, self.process.stdout, self.log):
-            with contextlib.suppress(OSError):  # what was still to be sent to a dead worker
+            with suppress(OSError):  # unsent data for a dead worker
                 if stream is not None:
                     stream.close()
 
-    def call(self, job: tuple[str, Policy, list[int]], timeout: float) -> list[dict[str, float]]:
-        """Run one job, in `timeout` seconds at most."""
-        with self._starting:
-            if self._ended:
-                raise WorkerFailed("the evaluation was ended")
+    def call(self, job: tuple[str, Policy, list[int]], timeout_seconds: float) -> list[Episode]:
+        """Run one job: an environment's name, a policy and the seeds of the episodes.
+
+        Raises:
+            WorkerFailed: The process died, timed out or reported an error of the environment.
+            AspcError: The environment cannot be created.
+        """
+        with self._start_lock:
+            if self._is_stopped:
+                raise WorkerFailed("the evaluation was stopped")
             if self.process.poll() is not None:
                 self.close()
                 self._start()
-        late = threading.Event()
-        alarm = threading.Timer(timeout, self._end_late_job, [late])
-        alarm.start()
+        has_timed_out = threading.Event()
+        watchdog = threading.Timer(timeout_seconds, self._kill_late_job, [has_timed_out])
+        watchdog.start()
         try:
             assert self.process.stdin is not None
             assert self.process.stdout is not None
             send(self.process.stdin, job)
             kind, answer = receive(self.process.stdout)
         except (EOFError, OSError) as error:
-            said = self._last_words()
+            last_line = self._last_log_line()
             self.process.kill()
             self.process.wait()
-            what = f"took longer than {timeout:.0f} s" if late.is_set() else "died"
-            raise WorkerFailed(f"an evaluation worker {what}{said}") from error
+            problem = f"took longer than {timeout_seconds:.0f} s" if has_timed_out.is_set() else "died"
+            raise WorkerFailed(f"an evaluation worker {problem}{last_line}") from error
         finally:
-            alarm.cancel()
+            watchdog.cancel()
         if kind == "user error":
             raise AspcError(answer)
         if kind == "error":
             raise WorkerFailed(answer)
-        return answer
+        episodes: list[Episode] = answer
+        return episodes
 
-    def _end_late_job(self, late: threading.Event) -> None:
-        late.set()  # first: the job may see the end of its process before this thread ends
+    def _kill_late_job(self, has_timed_out: threading.Event) -> None:
+        has_timed_out.set()  # before the kill: the job may notice the end of its process at once
         self.process.kill()
 
-    def _last_words(self) -> str:
+    def _last_log_line(self) -> str:
         self.log.seek(0)
         lines = self.log.read().decode(errors="replace").strip().splitlines()
         return f" ({lines[-1]})" if lines else ""
 
 
 def available_cores() -> int:
-    """The cores this process may use (fewer than the machine's, in a container or under taskset)."""
+    """Return the number of cores that this process may use, which a container or taskset can limit."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class Evaluator:
-    """A pool of rollout workers, which can roll out in any environment. `evaluate` returns at once with a future."""
+    """A pool of rollout workers for any environment.
 
-    def __init__(self, env: str | EnvFactory, workers: int | None = None, timeout: float = 600.0) -> None:
-        """`timeout`: seconds that a worker has for its share of an evaluation, or for every ten episodes of it."""
-        self.env, self.timeout, self._closing = env, timeout, threading.Event()
-        self.busy_seconds, self.episodes = 0.0, 0  # of all workers together
-        self._counting = threading.Lock()
+    Args:
+        env: The default environment: a name, or a function that creates it.
+        workers: The number of workers; by default one per available core.
+        timeout_seconds: The time limit of a worker for its share of an evaluation, or for every ten episodes of it.
+    """
+
+    def __init__(self, env: str | EnvFactory, workers: int | None = None, timeout_seconds: float = 600.0) -> None:
+        self.env, self.timeout_seconds, self._closing = env, timeout_seconds, threading.Event()
+        self.busy_seconds, self.episodes = 0.0, 0  # over all workers
+        self._lock = threading.Lock()
         self.size = workers or available_cores()
-        self._idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
-        self._made: dict[EnvFactory, list[Any]] = {}  # environments of somebody's function that are not in use
-        self._workers: list[_Worker] = []
+        self._idle: queue.SimpleQueue[WorkerProcess] = queue.SimpleQueue()
+        self._idle_envs: dict[EnvFactory, list[Any]] = {}
+        self._workers: list[WorkerProcess] = []
         self._threads = ThreadPoolExecutor(self.size, thread_name_prefix="evaluation")
         if isinstance(env, str):
-            self._workers = [_Worker() for _ in range(self.size)]
+            self._workers = [WorkerProcess() for _ in range(self.size)]
             for worker in self._workers:
                 self._idle.put(worker)
 
@@ -177,62 +199,129 @@ class Evaluator:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        # A thread that waits for a worker then ends at once, and so does one that rolls out itself.
+        # Ends threads that wait for a worker, and those that roll out themselves.
         self._closing.set()
         for worker in self._workers:
-            worker.end()
+            worker.stop()
         self._threads.shutdown(cancel_futures=True)
         for worker in self._workers:
             worker.close()
-        for made in self._made.values():
-            for env in made:
-                getattr(env, "close", lambda: None)()
+        for envs in self._idle_envs.values():
+            for env in envs:
+                with suppress(AttributeError):  # an environment of a user's function need not have it
+                    env.close()
 
     def evaluate(self, policy: Policy, seeds: Sequence[int], env: str | EnvFactory | None = None) -> PendingEvaluation:
-        """Roll the policy out once for each seed, spread over the workers; returns at once.
+        """Start one episode per seed, spread over the workers.
 
-        `env` is another environment than the evaluator's own.
+        Args:
+            policy: The policy to roll out.
+            seeds: The seed of each episode.
+            env: Another environment than the default.
         """
         env = env or self.env
         if not isinstance(env, str):
-            return PendingEvaluation([self._threads.submit(self._share_here, env, policy, list(seeds))])
+            return PendingEvaluation([self._threads.submit(self._roll_out_in_thread, env, policy, list(seeds))])
         shares = [list(seeds[i :: self.size]) for i in range(self.size)]
-        return PendingEvaluation([self._threads.submit(self._share, env, policy, share) for share in shares if share])
+        return PendingEvaluation(
+            [self._threads.submit(self._roll_out_in_worker, env, policy, share) for share in shares if share]
+        )
 
-    def _share(self, env: str, policy: Policy, seeds: list[int]) -> list[dict[str, float]]:
-        worker, timeout = self._idle.get(), self.timeout * max(len(seeds) / 10, 1)
+    def seconds_per_episode(self) -> float:
+        """Return the mean time of an episode so far, with all workers busy."""
+        return self.busy_seconds / self.episodes / self.size
+
+    def _roll_out_in_worker(self, env: str, policy: Policy, seeds: list[int]) -> list[Episode]:
+        worker, timeout = self._idle.get(), self.timeout_seconds * max(len(seeds) / 10, 1)
         try:
-            with self._counted(len(seeds)):
+            with self._count_episodes(len(seeds)):
                 try:
                     return worker.call((env, policy, seeds), timeout)
                 except WorkerFailed:
-                    # Once more on a fresh process: a passing fault should not cost a run.
+                    # Retry in a new process: a transient fault should not end a run.
                     return worker.call((env, policy, seeds), timeout)
         finally:
             self._idle.put(worker)
 
-    def _share_here(self, make: EnvFactory, policy: Policy, seeds: list[int]) -> list[dict[str, float]]:
-        """A Python function that makes the environment cannot be sent to another process: roll out in a thread."""
-        with self._counted(len(seeds)), self._borrowed(make, len(seeds)) as envs:
-            return rollouts("", policy, seeds, {"": envs}, stopped=self._closing.is_set)
+    def _roll_out_in_thread(self, make_env: EnvFactory, policy: Policy, seeds: list[int]) -> list[Episode]:
+        """Roll out in an environment of a Python function, which cannot be sent to another process."""
+        with self._count_episodes(len(seeds)), self._borrow_envs(make_env, len(seeds)) as envs:
+            return rollouts("", policy, seeds, {"": envs}, should_stop=self._closing.is_set)
 
-    @contextlib.contextmanager
-    def _borrowed(self, make: EnvFactory, count: int) -> Iterator[list[Any]]:
-        """Environments that no other thread has, kept for the next evaluation: making one may be dear."""
-        with self._counting:
-            kept = self._made.setdefault(make, [])
-            envs = [kept.pop() for _ in range(min(count, len(kept)))]
-        envs += [make() for _ in range(count - len(envs))]
+    @contextmanager
+    def _borrow_envs(self, make_env: EnvFactory, count: int) -> Iterator[list[Any]]:
+        """Yield environments that no other thread uses; they are kept, since creating one can be expensive."""
+        with self._lock:
+            idle = self._idle_envs.setdefault(make_env, [])
+            envs = [idle.pop() for _ in range(min(count, len(idle)))]
+        envs += [make_env() for _ in range(count - len(envs))]
         try:
             yield envs
         finally:
-            with self._counting:
-                kept += envs
+            with self._lock:
+                idle += envs
 
-    @contextlib.contextmanager
-    def _counted(self, episodes: int) -> Iterator[None]:
-        began = time.monotonic()
+    @contextmanager
+    def _count_episodes(self, episodes: int) -> Iterator[None]:
+        started = time.monotonic()
         yield
-        with self._counting:
-            self.busy_seconds += time.monotonic() - began
+        with self._lock:
+            self.busy_seconds += time.monotonic() - started
             self.episodes += episodes
+
+
+class QueuedEvaluation(NamedTuple):
+    """A submitted evaluation, and how to make a row of its result."""
+
+    run: int
+    labels: Row
+    """The first columns of the row, with the step."""
+    pending: PendingEvaluation
+    normalise: Callable[[float], float | None]
+
+
+class EvaluationQueue:
+    """Submitted evaluations. Their rows are written to a table in the order of submission.
+
+    Args:
+        table: The table of the rows.
+        on_rows: Called with new rows after they were written.
+        resume_with: The command that continues the run, for the message if an evaluation fails.
+    """
+
+    def __init__(self, table: RowFile, on_rows: Callable[[list[RunRow]], None], resume_with: str) -> None:
+        self.table, self.on_rows, self.resume_with = table, on_rows, resume_with
+        self.wait_seconds = 0.0
+        self._queue: list[QueuedEvaluation] = []
+
+    def submit(self, evaluation: QueuedEvaluation) -> None:
+        self._queue.append(evaluation)
+
+    def has_pending(self, up_to_step: int) -> bool:
+        """Return whether the row of an evaluation at or before a step is not written yet."""
+        return any(evaluation.labels["step"] <= up_to_step for evaluation in self._queue)
+
+    def collect(self, wait: bool, up_to_step: float = math.inf) -> None:
+        """Write the rows of finished evaluations, or wait for all of them up to a step.
+
+        Raises:
+            AspcError: An evaluation failed.
+        """
+        started = time.monotonic()
+        rows: list[RunRow] = []
+        for evaluation in self._queue:
+            if evaluation.labels["step"] > up_to_step or not (wait or evaluation.pending.done()):
+                break
+            try:
+                row = evaluation.pending.result().to_row(evaluation.normalise)
+            except WorkerFailed as failure:
+                raise AspcError(
+                    f"Evaluation at step {evaluation.labels['step']:,} failed twice: {failure}. "
+                    f"Continue with: {self.resume_with}"
+                ) from failure
+            rows.append(RunRow(evaluation.run, {**evaluation.labels, **row}))
+        self.wait_seconds += time.monotonic() - started
+        self.table.append([row.values for row in rows])
+        del self._queue[: len(rows)]  # only now: a checkpoint waits for rows that are not on disk
+        if rows:
+            self.on_rows(rows)

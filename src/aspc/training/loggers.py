@@ -1,7 +1,7 @@
-"""Where a run's numbers also go: TensorBoard events, Weights & Biases, MLflow. The CSV files are written in any case.
+"""Loggers of a run besides its CSV files: TensorBoard, Weights & Biases and MLflow.
 
-Each of them is told by its own environment variables where to write: WANDB_MODE, WANDB_PROJECT, WANDB_ENTITY;
-MLFLOW_TRACKING_URI, MLFLOW_EXPERIMENT_NAME.
+Their own environment variables configure them: WANDB_MODE, WANDB_PROJECT, WANDB_ENTITY; MLFLOW_TRACKING_URI,
+MLFLOW_EXPERIMENT_NAME.
 """
 
 from __future__ import annotations
@@ -22,40 +22,42 @@ TITLES = {"wandb": "Logging to Weights & Biases", "mlflow": "Logging to MLflow"}
 
 
 @dataclass(frozen=True)
-class Logged:
-    """What a logger is told of a run when it starts."""
+class LoggedRun:
+    """The description of a run for its loggers."""
 
     folder: Path
-    """Of the training that the run is part of."""
+    """The folder of the training."""
     name: str
-    """Of the run in it."""
+    """The run's name in the training."""
     settings: Mapping[str, Any]
-    """Algorithm, dataset, seed, hyper-parameters: plain values by name."""
+    """Algorithm, dataset, seed and hyper-parameters, as plain values by name."""
     started: str
     first_step: int
 
     @property
     def identity(self) -> str:
-        """The same when a run is continued, so that its curves are too."""
+        """An identifier that a resumed run keeps, so that its curves continue."""
         return hashlib.sha256(f"{self.folder.absolute()} {self.name} {self.started}".encode()).hexdigest()[:16]
 
 
 class Logger(Protocol):
-    def log(self, values: Mapping[str, float], step: int) -> None:
-        """Numbers by name. Steps need not come in order: evaluations arrive late."""
-        ...
+    """A sink for the metrics of one run."""
 
-    def close(self) -> None: ...
+    def log(self, values: Mapping[str, float], step: int) -> None:
+        """Log values by name. Steps need not be in order, since evaluations arrive late."""
+
+    def close(self) -> None:
+        """Flush and close."""
 
 
 def require(name: LoggerName) -> None:
-    """Says what to install before anything is trained."""
+    """Raise a `MissingExtra` if a logger is not installed."""
     if name != "none":
         _load(name)
 
 
-def open_loggers(tensorboard: bool, name: LoggerName, run: Logged) -> list[Logger]:
-    """The loggers of one run."""
+def open_loggers(tensorboard: bool, name: LoggerName, run: LoggedRun) -> list[Logger]:
+    """Open the loggers of one run."""
     return [
         *([TensorBoard(run)] if tensorboard else []),
         *([WandB(run)] if name == "wandb" else []),
@@ -71,12 +73,14 @@ def _load(name: str) -> Any:
 
 
 class TensorBoard:
-    def __init__(self, run: Logged) -> None:
+    """TensorBoard events in the run folder."""
+
+    def __init__(self, run: LoggedRun) -> None:
         from tensorboardX import SummaryWriter
 
-        # What is purged begins with that step, and the row of the step that a run goes on from is kept.
-        purged = run.first_step + 1 if run.first_step else None
-        self._writer = SummaryWriter(str(run.folder / "tensorboard" / run.name), purge_step=purged)
+        # Events from this step on are purged; those of the step from which a run continues are kept.
+        purge_step = run.first_step + 1 if run.first_step else None
+        self._writer = SummaryWriter(str(run.folder / "tensorboard" / run.name), purge_step=purge_step)
 
     def log(self, values: Mapping[str, float], step: int) -> None:
         for name, value in values.items():
@@ -86,7 +90,7 @@ class TensorBoard:
         try:
             self._writer.close()
         except OSError:
-            # The disk is full, which the run will say; the writer would try again at exit and print a traceback.
+            # The disk is full, which the run reports. The writer would try again at exit and print a traceback.
             events = self._writer.file_writer.event_writer
             events._worker.stop()
             events._closed = True
@@ -94,7 +98,9 @@ class TensorBoard:
 
 
 class WandB:
-    def __init__(self, run: Logged) -> None:
+    """A run of Weights & Biases."""
+
+    def __init__(self, run: LoggedRun) -> None:
         wandb = _load("wandb")
         self._run = wandb.init(
             project=os.environ.get("WANDB_PROJECT", "aspc"),
@@ -107,7 +113,7 @@ class WandB:
             reinit="create_new",
             settings=wandb.Settings(silent=True, console="off"),
         )
-        # W&B's own step only goes forward, and evaluations arrive late: the step is a value like the others.
+        # W&B's own step cannot decrease, but evaluations arrive late, so the step is logged as a value.
         self._run.define_metric("step")
         self._run.define_metric("*", step_metric="step")
 
@@ -119,20 +125,23 @@ class WandB:
 
 
 class MLflow:
-    def __init__(self, run: Logged) -> None:
+    """A run of MLflow."""
+
+    def __init__(self, run: LoggedRun) -> None:
         mlflow = _load("mlflow")
         self._metric = importlib.import_module("mlflow.entities").Metric
         self._client = mlflow.MlflowClient()
         experiment = os.environ.get("MLFLOW_EXPERIMENT_NAME", "aspc")
         known = self._client.get_experiment_by_name(experiment)
-        number = known.experiment_id if known is not None else self._client.create_experiment(experiment)
-        before = self._client.search_runs([number], f"tags.aspc_run = '{run.identity}'")
-        if before:
-            self._id = before[0].info.run_id
+        experiment_id = known.experiment_id if known is not None else self._client.create_experiment(experiment)
+        earlier = self._client.search_runs([experiment_id], f"tags.aspc_run = '{run.identity}'")
+        if earlier:
+            self._id = earlier[0].info.run_id
             self._client.update_run(self._id, status="RUNNING")
             return
         tags = {"aspc_run": run.identity}
-        self._id = self._client.create_run(number, tags=tags, run_name=f"{run.folder.name}/{run.name}").info.run_id
+        run_name = f"{run.folder.name}/{run.name}"
+        self._id = self._client.create_run(experiment_id, tags=tags, run_name=run_name).info.run_id
         for name, value in run.settings.items():
             self._client.log_param(self._id, name, value)
 

@@ -1,7 +1,7 @@
-"""A rollout worker: `python -m aspc.training.rollout_worker`, spoken to over its standard input and output.
+"""A rollout worker: `python -m aspc.training.rollout_worker`, with messages on its standard input and output.
 
-It is a program of its own, not a forked child: JAX does not survive a fork, and a spawned child would import the
-user's script again. It never imports JAX. It ends when its parent does (its input closes).
+It is a separate program, not a forked child: JAX does not survive a fork, and a spawned child would import the user's
+script again. It never imports JAX. It ends when its parent ends, which closes its input.
 """
 
 from __future__ import annotations
@@ -16,13 +16,17 @@ from typing import IO, Any
 
 import numpy as np
 
-from aspc.envs import check_sizes, make_env
+from aspc.envs.facts import check_sizes
+from aspc.envs.make import make_env
 from aspc.errors import AspcError
 from aspc.policy import Policy
-from aspc.policy_kinds import sample, whole_act
+from aspc.policy_kinds import compute_actions, sample_noise
 
-ACTING = 1  # beside an episode's seed: an environment that is reset with the seed draws from that alone
-LONGEST_EPISODE = 100_000  # steps; an environment that never ends an episode would be waited for in vain
+Episode = dict[str, float]  # its return, length and success
+
+# Added to an episode's seed, since an environment that is reset with the seed draws from the seed alone.
+ACTION_STREAM = 1
+MAX_EPISODE_STEPS = 100_000
 
 
 def rollouts(
@@ -30,31 +34,40 @@ def rollouts(
     policy: Policy,
     seeds: list[int],
     envs: dict[str, list[Any]],
-    stopped: Callable[[], bool] = lambda: False,
-) -> list[dict[str, float]]:
-    """One episode for each seed, stepped side by side so that the policy acts on all of them at once.
+    should_stop: Callable[[], bool] = lambda: False,
+) -> list[Episode]:
+    """Roll out one episode per seed, side by side, so that the policy acts on all of them at once.
 
-    An episode's draws depend on its seed alone, so it does not matter which others are rolled out beside it. Where
-    `stopped` says so, the episodes end where they are.
+    An episode's random numbers depend on its seed alone, not on the other episodes.
+
+    Args:
+        env_name: The environment's name, also the key in `envs`.
+        policy: The policy to roll out.
+        seeds: The seed of each episode.
+        envs: Environments to reuse by name; missing ones are added.
+        should_stop: Polled before every step; if true, the episodes end early.
+
+    Raises:
+        AspcError: The environment does not fit the policy, never ends an episode, or returns a non-finite observation.
     """
     pool = envs.setdefault(env_name, [])
     while len(pool) < len(seeds):
         pool.append(make_env(env_name))
-    rngs = [np.random.default_rng((seed, ACTING)) for seed in seeds] if policy.noise() else []
+    rngs = [np.random.default_rng((seed, ACTION_STREAM)) for seed in seeds] if policy.noise() else []
     observations = [env.reset(seed=seed)[0] for env, seed in zip(pool, seeds, strict=False)]
-    episodes = [{"return": 0.0, "length": 0, "success": np.nan} for _ in seeds]
-    here = np.size(observations[0]), math.prod(pool[0].action_space.shape)
-    check_sizes(env_name or "The environment", here, (policy.observation_size, policy.action_size))
+    episodes: list[Episode] = [{"return": 0.0, "length": 0, "success": np.nan} for _ in seeds]
+    env_sizes = np.size(observations[0]), math.prod(pool[0].action_space.shape)
+    check_sizes(env_name or "The environment", env_sizes, (policy.observation_size, policy.action_size))
     running = list(range(len(seeds)))
-    while running and not stopped():
-        if episodes[running[0]]["length"] >= LONGEST_EPISODE:
+    while running and not should_stop():
+        if episodes[running[0]]["length"] >= MAX_EPISODE_STEPS:
             raise AspcError(
-                f"An episode has not ended in {LONGEST_EPISODE:,} steps; give the environment a step limit "
+                f"An episode has not ended in {MAX_EPISODE_STEPS:,} steps; give the environment a step limit "
                 f"(gymnasium.wrappers.TimeLimit)."
             )
-        now = np.stack([observations[i] for i in running])
-        _check_observations(env_name, now, [(seeds[i], episodes[i]["length"]) for i in running])
-        actions = _act_with(policy, now, [rngs[i] for i in running]) if rngs else policy.act(now)
+        current = np.stack([observations[i] for i in running])
+        _check_observations(env_name, current, [(seeds[i], episodes[i]["length"]) for i in running])
+        actions = _sample_actions(policy, current, [rngs[i] for i in running]) if rngs else policy.act(current)
         still_running = []
         for i, action in zip(running, actions, strict=True):
             observation, reward, terminated, truncated, info = pool[i].step(action)
@@ -70,46 +83,53 @@ def rollouts(
 
 
 def _check_observations(env_name: str, observations: np.ndarray, episodes: list[tuple[int, float]]) -> None:
-    """Refuse observations that are not finite: no policy can act on them, and the episode's return means nothing."""
-    is_number = np.isfinite(observations)
-    if np.count_nonzero(is_number) == observations.size:
+    """Raise an `AspcError` for a non-finite observation; `episodes` are the seed and length of each row's episode."""
+    is_finite = np.isfinite(observations)
+    if np.count_nonzero(is_finite) == observations.size:
         return
-    row, entry = np.argwhere(~is_number.reshape(len(observations), -1))[0]
+    row, entry = np.argwhere(~is_finite.reshape(len(observations), -1))[0]
     value, (seed, step) = observations[row].flat[entry], episodes[row]
     raise AspcError(
         f"{env_name or 'The environment'} returned {value} as entry {entry} of an observation (episode of seed {seed}, "
-        f"after {step:.0f} steps), and no policy can act on that; correct the environment, or end episodes before it."
+        f"after {step:.0f} steps). No policy can act on that; fix the environment, or end episodes before it."
     )
 
 
-def _act_with(policy: Policy, observations: np.ndarray, rngs: list[np.random.Generator]) -> np.ndarray:
-    """Actions of a policy that samples, each from a generator of its own."""
+def _sample_actions(policy: Policy, observations: np.ndarray, rngs: list[np.random.Generator]) -> np.ndarray:
+    """Return the actions of a policy that samples, with one generator per row."""
     draws = policy.noise()
-    of_each = [sample(draws, 1, rng) for rng in rngs]
+    noise_per_row = [sample_noise(draws, 1, rng) for rng in rngs]
     batch_axes = [draw.shape.index(None) for draw in draws.values()]
-    noise = [np.concatenate([own[k] for own in of_each], axis) for k, axis in enumerate(batch_axes)]
-    return whole_act(policy, observations.astype(np.float32, copy=False), noise)
+    noise = [np.concatenate([row[k] for row in noise_per_row], axis) for k, axis in enumerate(batch_axes)]
+    actions: np.ndarray = compute_actions(policy, observations.astype(np.float32, copy=False), noise)
+    return actions
 
 
 def send(stream: IO[bytes], message: Any) -> None:
-    # Pickle between a parent and the child it has just started itself; nothing here comes from a file.
+    """Write one message."""
+    # Pickle is safe between a parent and the child that it started; nothing here comes from a file.
     data = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
     stream.write(len(data).to_bytes(8, "little") + data)
     stream.flush()
 
 
 def receive(stream: IO[bytes]) -> Any:
-    """The next message; EOFError where the other side is gone."""
+    """Read the next message.
+
+    Raises:
+        EOFError: The other process has ended.
+    """
     head = stream.read(8)
     size = int.from_bytes(head, "little")
     data = stream.read(size) if len(head) == 8 else b""
-    if not data or len(data) < size:  # also where it was killed in the middle of a message
+    if not data or len(data) < size:  # killed in the middle of a message, perhaps
         raise EOFError
     return pickle.loads(data)
 
 
 def main() -> None:
-    # Whatever an environment prints must not get between the messages.
+    """Answer jobs until the input ends."""
+    # What an environment prints must not end up between the messages.
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     envs: dict[str, list[Any]] = {}

@@ -1,4 +1,4 @@
-"""The figure of a run: score, scale, Q, BC loss and the monitor's κ* over steps; a band for several seeds."""
+"""The figure of a run: score, scale, Q, BC loss and the monitor's κ* over steps, with a band over seeds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from aspc.training.run_folder import FIGURE, Run
 
 
 def over_seeds(columns: dict[str, np.ndarray], name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Steps, and values [seeds, steps] up to the step that all seeds have reached."""
+    """Return the steps that all seeds have reached, and the values [seeds, steps] of a column."""
     values = [columns[name][columns["seed"] == seed] for seed in np.unique(columns["seed"])]
     shortest = min(len(v) for v in values)
     steps = columns["step"][columns["seed"] == columns["seed"][0]][:shortest]
@@ -20,14 +20,14 @@ def over_seeds(columns: dict[str, np.ndarray], name: str) -> tuple[np.ndarray, n
 
 
 def draw(run: Run) -> Path | None:
-    """Write the figure into the run folder (atomically); None where there is nothing to draw yet."""
+    """Write the figure into the run folder; return its path, or None if there is nothing to draw yet."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
     metrics, evaluations = run.metrics, run.evaluations
-    scale_name = run.config.get("scale_name") or "scale"
+    scale_name = run.config.scale_name or "scale"
     has_score = bool(evaluations) and not np.isnan(evaluations["score_mean"]).all()
     panels = [
         (evaluations, "score_mean" if has_score else "return_mean", "score" if has_score else "return"),
@@ -42,7 +42,7 @@ def draw(run: Run) -> Path | None:
     figure, axes = plt.subplots(1, len(panels), figsize=(4 * len(panels), 3.2), squeeze=False, layout="constrained")
     for axis, (data, column, title) in zip(axes[0], panels, strict=True):
         steps, values = over_seeds(data, column)
-        known = ~np.isnan(values).any(0)  # the monitor need not look at every chunk
+        known = ~np.isnan(values).any(0)  # the monitor may skip chunks
         steps, values = steps[known], values[:, known]
         axis.plot(steps, values.mean(0), color="#1f5fa8", marker="o" if len(steps) < 3 else None)
         if len(values) > 1:
@@ -52,12 +52,13 @@ def draw(run: Run) -> Path | None:
         axis.spines[["top", "right"]].set_visible(False)
         if column == "scale" and values.min() > 0 and values.max() / values.min() > 20:
             axis.set_yscale("log")
-    behaviour = run.config["dataset"].get("behaviour_score" if has_score else "behaviour_return")
+    dataset = run.config.dataset
+    behaviour = dataset.behaviour_score if has_score else dataset.behaviour_return
     if behaviour is not None and panels[0][0] is evaluations:
         axes[0][0].axhline(behaviour, color="#888", ls="--", lw=1, label="behaviour data")
         axes[0][0].legend(frameon=False)
     seeds = f"{len(run.seeds)} seeds, band: min to max" if len(run.seeds) > 1 else "1 seed"
-    figure.suptitle(f"{run.config['algo']} on {run.config['dataset']['name']} ({seeds})", parse_math=False)
+    figure.suptitle(f"{run.config.algo} on {dataset.name} ({seeds})", parse_math=False)
     target = run.path / FIGURE
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=110)

@@ -1,16 +1,16 @@
-"""The run folder: everything a run leaves behind, readable with ordinary tools.
+"""The run folder: the files of a run, readable with ordinary tools.
 
 run/
-  config.json          what was run: dataset, algorithm, every hyper-parameter, versions, machine
-  metrics.csv          a row for each chunk and seed
-  evaluations.csv      a row for each evaluation and seed
+  config.json          dataset, algorithm, every hyper-parameter, versions, machine
+  metrics.csv          one row per chunk and seed
+  evaluations.csv      one row per evaluation and seed
   result.json          written at the end: last and best scores, time
-  status.json          the seconds so far, for a run that is resumed
+  status.json          seconds so far and failed runs, for resuming
   curves.png           score, scale, Q and BC loss over steps
   policy/seed0/        the policy (see aspc.policy)
-  checkpoints/         what --resume continues from
-  checksums.json       SHA-256 of all of these, which `aspc verify-run` compares (see aspc.training.checksums)
-  tensorboard/seed0/   the same numbers for TensorBoard
+  checkpoints/         the states from which --resume continues
+  checksums.json       SHA-256 of all files, for `aspc verify-run` (see aspc.training.checksums)
+  tensorboard/seed0/   the metrics for TensorBoard
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ import os
 import shlex
 import shutil
 from collections import deque
-from collections.abc import Container, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from filelock import FileLock, Timeout
 
 from aspc.envs.allowed import problem_with_name
 from aspc.errors import DISK_ERRORS, AspcError, DiskFailure, printable
-from aspc.io import flush, write_atomically
-from aspc.policy import Policy, load_policy, without_nan
+from aspc.io import exclusive_lock, flush, read_json, write_atomically, write_json
+from aspc.policy import Policy, load_policy
+from aspc.training.run_config import RunConfig, from_json
 
 LOCK = ".lock"
 CONFIG, METRICS, EVALUATIONS, RESULT, FIGURE, STATUS = (
@@ -47,13 +47,20 @@ CONFIG, METRICS, EVALUATIONS, RESULT, FIGURE, STATUS = (
 )
 CHECKSUMS = "checksums.json"
 CHECKPOINTS, EVENTS, POLICY = "checkpoints", "tensorboard", "policy"
-ONLINE = "online.f32"  # every row that a fine-tuning collected, packed, as bare float32: its ring is filled from it
+ONLINE = "online.f32"  # all packed rows that fine-tuning collected, as float32 without a header
 
 Row = dict[str, float]
 
 
+class RunRow(NamedTuple):
+    """A row of a table, and the index of the run that it belongs to."""
+
+    run: int
+    values: Row
+
+
 class RowDigest:
-    """A running SHA-256 of the numbers in a table's rows, which columns that are added later do not change."""
+    """A running SHA-256 of the values in a table's rows. Columns that are added later do not change it."""
 
     def __init__(self) -> None:
         self.rows = 0
@@ -61,7 +68,7 @@ class RowDigest:
         self._digest = hashlib.sha256()
 
     def add(self, row: Row) -> None:
-        # NaN is what earlier rows have in a new column.
+        # Earlier rows have NaN in a new column.
         known = sorted((name, _number(value)) for name, value in row.items() if not math.isnan(value))
         self._digest.update(json.dumps(known).encode())
         self.rows += 1
@@ -71,17 +78,17 @@ class RowDigest:
         return {"rows": self.rows, "columns": self.columns, "sha256": self._digest.hexdigest()}
 
     def matches(self, recorded: Any) -> bool:
-        """Return whether a record is of these rows; they may have more columns by now."""
+        """Return whether a record describes these rows, which may have more columns by now."""
         if not isinstance(recorded, dict) or not isinstance(recorded.get("columns"), list):
             return False
         return {**self.record(), "columns": self.columns[: len(recorded["columns"])]} == recorded
 
 
 class RowFile:
-    """A CSV file that grows by rows, and by columns where a later row has more. A cut last line is dropped."""
+    """A CSV file that grows by rows, and by columns if a later row has more. An incomplete last line is dropped."""
 
     def __init__(self, path: Path, up_to_step: int | None = None) -> None:
-        """Rows already there are kept up to `up_to_step` (all, if None)."""
+        """Open or create a file; keep its rows up to `up_to_step` (all, if None)."""
         self.path = path
         kept = [r for r in read_rows(path) if up_to_step is None or r["step"] <= up_to_step]
         self.columns = list(kept[0]) if kept else None
@@ -107,7 +114,7 @@ class RowFile:
             file.write(self._lines(rows, header=False))
 
     def record(self, up_to_step: int) -> dict[str, Any]:
-        """Flush the rows to disk and return the checksum of those up to a step, which never goes back."""
+        """Flush the rows to disk, and return the checksum of those up to a step, which must not decrease."""
         flush(self.path)
         while self._undigested and self._undigested[0]["step"] <= up_to_step:
             self._digest.add(self._undigested.popleft())
@@ -119,7 +126,7 @@ def _number(value: float) -> str:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """Return the complete rows of a CSV file of numbers; a line that a kill cut short is left out."""
+    """Return the complete rows of a CSV file of numbers, without an incomplete last line."""
     if not path.exists():
         return []
     rows: list[Row] = []
@@ -127,14 +134,18 @@ def read_rows(path: Path) -> list[Row]:
         text = path.read_text()
         for row in csv.DictReader(text[: text.rfind("\n") + 1].split("\n")):
             rows.append({name: float(value) for name, value in row.items()})
-            rows[-1]["step"]  # every table of a run has steps
+            rows[-1]["step"]  # required in every table
     except (TypeError, ValueError, KeyError, csv.Error):
         raise AspcError(f"{path} is damaged: line {len(rows) + 2} is not a row of numbers.") from None
     return rows
 
 
 def table(path: Path, needed: Iterable[str]) -> dict[str, np.ndarray]:
-    """A CSV file as arrays by column (none, if it has no rows); without the columns that it needs it is damaged."""
+    """Read a CSV file as arrays by column (none, if it has no rows).
+
+    Raises:
+        AspcError: The file is damaged or lacks a column of `needed`.
+    """
     rows = read_rows(path)
     missing = [name for name in needed if rows and name not in rows[0]]
     if missing:
@@ -143,66 +154,67 @@ def table(path: Path, needed: Iterable[str]) -> dict[str, np.ndarray]:
 
 
 def columns(rows: list[Row]) -> dict[str, np.ndarray]:
-    """Rows as arrays by column: `pandas.DataFrame(run.metrics)` works as it is."""
+    """Return rows as arrays by column."""
     return {name: np.asarray([row[name] for row in rows]) for name in (rows[0] if rows else ())}
 
 
 class Run:
-    """A run on disk, finished or not: what `aspc.train` returns, and `Run("runs/my-run")` opens.
+    """A run on disk, finished or not. `aspc.train` returns it, and `Run("runs/my-run")` opens it.
 
-    Tables are NumPy arrays by column, so that `pandas.DataFrame(run.metrics)` works as it is.
+    Tables are NumPy arrays by column, so that `pandas.DataFrame(run.metrics)` works.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         if not (self.path / CONFIG).is_file():
             raise AspcError(f"There is no run in {self.path}: it has no {CONFIG}.")
-        self.config: dict[str, Any] = read_json(self.path / CONFIG)
-        if "members" in self.config:
-            raise AspcError(f"{self.path} holds a fleet of runs, not one: read it with aspc.training.fleet.Fleet.")
-        check_form(self.path / CONFIG, self.config, CONFIG_FORM)
-        check_form(self.path / CONFIG, self.config["dataset"], DATASET_FORM, later=LATER)
-        if not self.seeds or any(type(seed) is not int or seed < 0 for seed in self.seeds):
-            raise AspcError(f"{self.path / CONFIG} is damaged: its seeds are not whole numbers.")
+        content = read_json(self.path / CONFIG)
+        if isinstance(content, dict) and "members" in content:
+            raise AspcError(f"{self.path} holds a fleet of runs; read it with aspc.training.fleet.Fleet.")
+        self.config = from_json(self.path / CONFIG, content, RunConfig)
 
     def __repr__(self) -> str:
-        return f"Run({str(self.path)!r}: {self.config['algo']} on {self.config['dataset']['name']})"
+        return f"Run({str(self.path)!r}: {self.config.algo} on {self.config.dataset.name})"
 
     def __fspath__(self) -> str:
-        """A run stands for its folder wherever a path is taken."""
+        """Return the folder, so that a run can be used as a path."""
         return str(self.path)
 
     @property
     def seeds(self) -> list[int]:
         """The seeds that were trained together."""
-        return self.config["seeds"]
+        return list(self.config.options.seeds)
 
     @property
     def metrics(self) -> dict[str, np.ndarray]:
-        """Losses, Q and the scale over steps: a row for each chunk and seed."""
+        """Losses, Q and the scale over steps, one row per chunk and seed."""
         return table(self.path / METRICS, ("step", "seed"))
 
     @property
     def evaluations(self) -> dict[str, np.ndarray]:
-        """Returns and scores in the environment: a row for each evaluation and seed; empty where there was none."""
+        """Returns and scores in the environment, one row per evaluation and seed."""
         return table(self.path / EVALUATIONS, ("step", "seed", *EVALUATION_COLUMNS))
 
     @property
     def result(self) -> dict[str, Any] | None:
-        """What the run came to; None while it is not finished."""
-        result = read_json(self.path / RESULT, None)
+        """The content of result.json; None while the run is not finished."""
+        result: dict[str, Any] | None = read_json(self.path / RESULT, None)
         if result is not None:
             check_form(self.path / RESULT, result, {"steps": int, "seconds": (int, float)})
         return result
 
     @property
     def env(self) -> str | None:
-        """The environment that the run names."""
-        return safe_env(self.path, self.config["env"])
+        """The environment of the run."""
+        return safe_env(self.path, self.config.env)
 
     def data_options(self, trusted_env: Any = None) -> dict[str, Any]:
-        """How its data is loaded. An environment that would be imported has to be named again by who trusts it."""
-        options = self.config["dataset"]["options"]
+        """Return the options for loading the run's data.
+
+        Raises:
+            AspcError: They name an environment that would be imported, and it is not `trusted_env`.
+        """
+        options = self.config.dataset.options
         if options.get("env") != trusted_env:
             safe_env(self.path, options.get("env"))
         return options
@@ -213,18 +225,16 @@ class Run:
         return self.policy_of(self.seeds[0])
 
     def policy_of(self, seed: int) -> Policy:
-        """The policy of one of the seeds."""
+        """Return the policy of one of the seeds."""
         return load_policy(self.path, seed)
 
 
-def check_form(path: Path, content: Any, form: Mapping[str, Any], later: Container[str] = ()) -> None:
-    """Refuses what was read from a file if a value that others rely on is not there, or not of its kind. Names that
-    came `later` may be missing where they may be null."""
+def check_form(path: Path, content: Any, form: Mapping[str, Any]) -> None:
+    """Raise an `AspcError` if the content of a JSON file lacks a value of `form`, or has one of another type."""
     if not isinstance(content, dict):
-        raise AspcError(f"{path} is damaged: it is not a table of names and values.")
-    for name, kinds in form.items():
-        value, there = content.get(name), name in content or name in later
-        if not there or not isinstance(value, kinds) or isinstance(value, bool):
+        raise AspcError(f"{path} is damaged: it is not a JSON object.")
+    for name, types in form.items():
+        if not isinstance(content.get(name), types) or isinstance(content[name], bool):
             raise AspcError(f"{path} is damaged: {name} is missing or wrong.")
 
 
@@ -237,39 +247,15 @@ def safe_env(path: Path, env: Any) -> str | None:
     if env is None:
         return None
     problem = problem_with_name(env) if isinstance(env, str) else "it is not a name"
-    if problem is not None:
-        again = f" {shlex.quote(printable(env[:80]))}" if isinstance(env, str) else ""
-        raise AspcError(
-            f"{path} names the environment {str(env)[:80]!r}, which is not taken from a file ({problem}); "
-            f"if you trust it, give it again: --env{again}."
-        )
-    return env
+    if isinstance(env, str) and problem is None:
+        return env
+    again = f" {shlex.quote(printable(env[:80]))}" if isinstance(env, str) else ""
+    raise AspcError(
+        f"{path} names the environment {str(env)[:80]!r}, which a file cannot choose ({problem}). "
+        f"If you trust it, pass it again: --env{again}."
+    )
 
 
-NOTHING = type(None)
-CONFIG_FORM: dict[str, Any] = {
-    "algo": str,
-    "hyperparameters": dict,
-    "dataset": dict,
-    "env": (str, NOTHING),
-    "seeds": list,
-    "steps": int,
-    "scale_name": (str, NOTHING),
-}
-DATASET_FORM: dict[str, Any] = {
-    "name": str,
-    "source": (str, NOTHING),
-    "options": dict,
-    "fingerprint": str,
-    "observation_size": int,
-    "action_size": int,
-    "ref_env": (str, NOTHING),
-    "ref_min": (int, float, NOTHING),
-    "ref_max": (int, float, NOTHING),
-    "behaviour_return": (int, float, NOTHING),
-    "behaviour_score": (int, float, NOTHING),
-}
-LATER = ("ref_env", "ref_min", "ref_max")  # of a dataset: runs of older versions do not have them
 EVALUATION_COLUMNS = (
     "return_mean",
     "return_std",
@@ -282,8 +268,14 @@ EVALUATION_COLUMNS = (
 
 
 def resume_command(command: str, path: Path, env: Any, steps: int | None = None) -> str:
-    """How to go on with a run, for a shell: with the end that was asked for, if it is not the run's own, and with an
-    environment of the user's own, which is not taken from a file."""
+    """Return the shell command that continues a run.
+
+    Args:
+        command: The subcommand, "train" or "finetune".
+        path: The run folder.
+        env: The environment, which is part of the command if a file cannot choose it.
+        steps: The requested number of steps, if it is not the run's own.
+    """
     words = ["aspc", command, "--resume", str(path)]
     if isinstance(env, str) and problem_with_name(env) is not None:
         words += ["--env", env]
@@ -293,89 +285,85 @@ def resume_command(command: str, path: Path, env: Any, steps: int | None = None)
 
 
 @contextmanager
-def written(path: Path, resume_with: str) -> Iterator[None]:
-    """Turn errors of the disk under a run into one sentence; what was complete before still is."""
+def explain_disk_errors(path: Path, resume_with: str) -> Iterator[None]:
+    """Turn disk errors in a run folder into a `DiskFailure` that tells how to continue."""
     try:
         yield
     except AspcError:
         raise
-    except Exception as error:  # in a folder that is gone Orbax fails in many ways
+    except Exception as error:  # in a deleted folder Orbax fails in many ways
         if not (path / CONFIG).exists():
             raise DiskFailure(
-                f"{path} was deleted or moved during training; start again with another --out, or move it back and "
+                f"{path} was deleted or moved during training. Start again with another --out, or move it back and "
                 f"continue with: {resume_with}"
             ) from error
         if not isinstance(error, OSError) or error.errno not in DISK_ERRORS:
             raise
         raise DiskFailure(
-            f"{path} cannot be written: {error.strerror}; what was saved before is complete: "
-            f"fix that, then continue with: {resume_with}"
+            f"{path} cannot be written: {error.strerror}. What was saved before is complete. "
+            f"Fix the problem, then continue with: {resume_with}"
         ) from error
 
 
-def check_place(path: Path) -> None:
-    """Refuses a folder whose checkpoints would be written to another one."""
+def check_checkpoint_path(path: Path) -> None:
+    """Raise an `AspcError` for a path with a backslash, which Orbax treats as a separator."""
     if "\\" in str(path.absolute()):
         raise AspcError(
-            f"The path {path.absolute()} has a backslash in it, which checkpoints take for a slash; rename it."
+            f"The path {path.absolute()} contains a backslash, which checkpoints take for a slash; rename it."
         )
 
 
-def lock(path: Path) -> FileLock:
-    """Held while a process trains in the folder. The kernel frees it when its owner dies."""
-    guard = FileLock(path / LOCK)
-    try:
-        guard.acquire(timeout=0)
-    except Timeout:
-        raise AspcError(f"Another process is training in {path}; wait for it, or choose another --out.") from None
-    return guard
+def run_lock(path: Path) -> AbstractContextManager[None]:
+    """Return the lock that a process holds while it trains in a run folder."""
+    busy = f"Another process is training in {path}; wait for it, or choose another --out."
+    return exclusive_lock(path / LOCK, timeout_seconds=0, busy_message=busy)
 
 
 def create(path: Path, config: Mapping[str, Any]) -> None:
-    """Make a new run folder. One that holds anything already is refused: nothing on disk is ever overwritten."""
-    check_place(path)
+    """Create a run folder with its config.
+
+    Raises:
+        AspcError: The folder cannot be written, or it already contains something. Nothing is overwritten.
+    """
+    check_checkpoint_path(path)
     try:
-        _check_free(path)
+        _check_empty(path)
         path.mkdir(parents=True, exist_ok=True)
-        guard = lock(path)
-        try:
-            _check_free(path)  # another process may have been faster
+        with run_lock(path):
+            _check_empty(path)  # another process may have created a run meanwhile
             write_json(path / CONFIG, config)
-        finally:
-            guard.release()
     except OSError as error:
         raise AspcError(f"The run folder {path} cannot be written: {error.strerror}; choose another --out.") from error
 
 
-def _check_free(path: Path) -> None:
+def _check_empty(path: Path) -> None:
     if (path / CONFIG).exists():
         raise AspcError(f"{path} already holds a run; choose another --out, or continue it with --resume {path}.")
-    # What a kill has left of writing the config is nothing that anyone misses.
-    ours = (f".{CONFIG}.", LOCK)
-    if path.exists() and (not path.is_dir() or any(not f.name.startswith(ours) for f in path.iterdir())):
+    ignored = (f".{CONFIG}.", LOCK)  # left by a process that was killed while it wrote the config
+    if path.exists() and (not path.is_dir() or any(not f.name.startswith(ignored) for f in path.iterdir())):
         raise AspcError(f"{path} exists and is not empty; choose another --out.")
 
 
 @contextmanager
 def rollback_on_early_failure(path: Path) -> Iterator[None]:
-    """A start that fails before its first number leaves the folder free, so that the same command can be given again.
+    """Empty a new run folder again if training fails before its first row, so that the same command can be repeated.
 
-    Where a disk is in trouble it stays, since that message says to continue; so does what a kill or Ctrl-C has left.
+    After a `DiskFailure` the folder stays, since that message asks to continue the run; so it does after a kill or
+    Ctrl-C.
     """
     try:
         yield
     except DiskFailure:
         raise
     except Exception:
-        with suppress(AspcError, OSError):  # what failed is the news
-            _undo_start(path)
+        with suppress(AspcError, OSError):  # the failure itself is what to report
+            _remove_new_run(path)
         raise
 
 
-def _undo_start(path: Path) -> None:
-    """Removes what a start writes, if that is all there is: no row, no checkpoint, nothing that we do not know."""
-    guard = lock(path)
-    try:
+def _remove_new_run(path: Path) -> None:
+    """Remove the files of a run that has no row and no checkpoint; keep a folder with any other file."""
+    with run_lock(path):
         tables = [path / METRICS, path / EVALUATIONS, path / ONLINE]
         checkpoints, events = path / CHECKPOINTS, path / EVENTS
         if {*path.iterdir()} - {path / CONFIG, path / CHECKSUMS, path / LOCK, *tables, checkpoints, events}:
@@ -383,39 +371,14 @@ def _undo_start(path: Path) -> None:
         if any(table.exists() and table.stat().st_size for table in tables):
             return
         if checkpoints.exists():
-            checkpoints.rmdir()  # fails where it holds anything
-        shutil.rmtree(events, ignore_errors=True)  # without a row of metrics there is no number in them
+            checkpoints.rmdir()  # fails if there is a checkpoint
+        shutil.rmtree(events, ignore_errors=True)  # without metrics they contain no value
         for file in (*tables, path / CHECKSUMS, path / CONFIG):  # the config last: without it there is no run
             file.unlink(missing_ok=True)
-    finally:
-        guard.release()
-
-
-def read_json(path: Path, *default: Any) -> Any:
-    """A file of JSON; `default`, where one is given, if there is no such file."""
-    if default and not path.exists():
-        return default[0]
-    try:
-        return json.loads(path.read_text())
-    except (OSError, ValueError, RecursionError) as error:
-        raise AspcError(f"{path} cannot be read as JSON; it may be damaged.") from error
-
-
-def write_json(path: Path, content: Any) -> None:
-    """Numbers that JSON does not have are texts ("nan", "inf"), which hyper-parameters take for what they say."""
-    text = json.dumps(without_nan(content, str), indent=2, default=_plain, allow_nan=False)
-    write_atomically(path, (text + "\n").encode())
-
-
-def _plain(value: Any) -> Any:
-    """NumPy numbers and paths, as JSON has them."""
-    if isinstance(value, np.generic | np.ndarray):
-        return value.tolist()
-    return str(value)
 
 
 def summary(evaluations: list[Row], seeds: list[int]) -> dict[str, Any]:
-    """Last and best evaluation, averaged over seeds (best: of each seed's own mean scores)."""
+    """Return the last and the best evaluation, averaged over seeds; the best is each seed's own."""
     if not evaluations:
         return {}
     out: dict[str, Any] = {}

@@ -1,0 +1,81 @@
+"""The input and the outcome of a `Trainer`: which runs to train on which tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from aspc.algorithms.interface import Algorithm
+from aspc.training.divergence import Failure
+from aspc.training.evaluation import EnvFactory
+from aspc.training.prepared_data import Data, PreparedDataset
+from aspc.training.run_config import FleetConfig, RunConfig, TrainOptions
+from aspc.training.run_folder import Row
+
+
+class Task(NamedTuple):
+    """A prepared dataset, and the environment in which its policies are evaluated (None: no evaluation)."""
+
+    data: Data
+    prepared: PreparedDataset
+    env: str | EnvFactory | None
+
+
+class RunSpec(NamedTuple):
+    """One run of a compiled program."""
+
+    name: str
+    """The name of its policy's folder and of its log."""
+    seed: int
+    task: int
+    """The index of its task."""
+    algorithm: Algorithm[Any]
+    """The algorithm with the run's own hyper-parameters."""
+    labels: Row
+    """The columns that identify the run in the CSV files."""
+    title: str
+    """The name of the run in messages."""
+
+
+@dataclass(frozen=True)
+class TrainingPlan:
+    """The runs of one training, which share a compiled program and a folder."""
+
+    path: Path
+    algo: str
+    algorithm: Algorithm[Any]
+    """The algorithm that all runs share; `overrides` holds what differs."""
+    tasks: Sequence[Task]
+    run_specs: Sequence[RunSpec]
+    overrides: Mapping[str, np.ndarray]
+    """Hyper-parameters that differ between runs, by dotted field name, one value per run."""
+    options: TrainOptions
+    config: RunConfig | FleetConfig
+    """The content of config.json."""
+    resume_with: str
+    """The command that continues the training, for messages."""
+    vectorise: bool | None = None
+    """Compute runs side by side or one after the other; None for the faster way on the device."""
+    isolate: bool = False
+    """Continue without a run that diverges, and record it in status.json; otherwise it ends the training."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The result of a training."""
+
+    step: int
+    seconds: float
+    steps_per_second: float | None
+    """Of each run, without compilation and evaluation; None if there was only one chunk."""
+    failures: Mapping[int, Failure]
+    evaluation_seconds: float | None
+    """Time that the workers need to evaluate all runs once; None without evaluation."""
+    hidden_eval_every: int | None
+    """The shortest interval between evaluations that does not slow down training."""
+    signal: int | None = None
+    """A signal that arrived in the last chunk, for the caller to obey."""
