@@ -1,4 +1,4 @@
-"""The picture of a report that README shows: the head of the page, and its curves beside it.
+"""Render the README's picture of a report: the top of the page, and its curves next to it.
 
 python docs/report_picture.py runs/report-demo/report/index.html docs/images/report.png
 """
@@ -13,17 +13,17 @@ from pathlib import Path
 from PIL import Image
 from playwright.sync_api import Page, sync_playwright
 
-WIDTH, HEIGHT = 1100, 1120  # of each half, in the page's own pixels
-BAR = 90  # of the bar that stays at the top
-SHOWN = 1300  # pixels of the whole picture
+WIDTH, HEIGHT = 1100, 1120  # of each half, in CSS pixels
+BAR_HEIGHT = 90  # height of the sticky bar
+PICTURE_WIDTH = 1300  # width of the picture in pixels
 
 
-def half(page: Page, section: str | None) -> Image.Image:
-    """What a reader sees at a section's heading, or at the top; pictures are drawn when they come into sight."""
+def capture(page: Page, section: str | None) -> Image.Image:
+    """Return a screenshot at a section's heading, or at the top. Charts are drawn when they scroll into view."""
     page.evaluate("window.scrollTo(0, 0)")
     if section is not None:
         heading = page.evaluate("name => document.querySelector(`#${name} h2`).getBoundingClientRect().top", section)
-        page.evaluate("y => window.scrollTo(0, y)", heading - BAR)
+        page.evaluate("y => window.scrollTo(0, y)", heading - BAR_HEIGHT)
     page.wait_for_timeout(2_000)
     return Image.open(io.BytesIO(page.screenshot()))
 
@@ -34,12 +34,12 @@ def main(report: str, picture: str) -> None:
         browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-dev-shm-usage"])
         page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, color_scheme="light")
         page.goto(Path(report).resolve().as_uri())
-        halves = [half(page, None), half(page, "curves")]
+        halves = [capture(page, None), capture(page, "curves")]
         browser.close()
-    whole = Image.new("RGB", (2 * WIDTH, HEIGHT))
+    combined = Image.new("RGB", (2 * WIDTH, HEIGHT))
     for i, image in enumerate(halves):
-        whole.paste(image, (i * WIDTH, 0))
-    small = whole.resize((SHOWN, SHOWN * HEIGHT // (2 * WIDTH)), Image.Resampling.LANCZOS)
+        combined.paste(image, (i * WIDTH, 0))
+    small = combined.resize((PICTURE_WIDTH, PICTURE_WIDTH * HEIGHT // (2 * WIDTH)), Image.Resampling.LANCZOS)
     small.save(picture, optimize=True)
 
 
