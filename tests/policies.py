@@ -1,4 +1,4 @@
-"""A policy of every algorithm, with random weights of the shapes that it exports: nothing is compiled or trained."""
+"""Policies of every algorithm with random weights; nothing is compiled or trained."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ INFO = {"algo": "?", "dataset": "random", "step": 7, "seed": 3, "versions": {"as
 
 
 def policy_of(algorithm: Any, obs: int = 5, act: int = 3, loud: float = 1.0, **info: Any) -> Policy:
-    """Weights N(0, loud²/in), so that no output is near 0; a normaliser and bounds that are not trivial."""
+    """Return a policy with weights N(0, loud²/in), so that no output is near 0, and a non-trivial normaliser."""
     exports: list[Any] = []
 
     def arrays(key: Any) -> dict[str, Any]:
@@ -43,11 +43,12 @@ def policy_of(algorithm: Any, obs: int = 5, act: int = 3, loud: float = 1.0, **i
 
 
 def narrow(algorithm: Any, width: int = 32) -> Any:
-    """The algorithm with narrow networks and everything else as it is."""
+    """Return the algorithm with narrow networks."""
     if hasattr(algorithm, "base"):
         return replace(algorithm, base=narrow(algorithm.base, width))
     return replace(algorithm, **{f.name: width for f in fields(algorithm) if f.name.endswith("hidden_dim")})
 
 
 def policy_named(name: str, **sizes: Any) -> Policy:
+    """Return a policy of a registered algorithm with narrow networks."""
     return policy_of(narrow(algorithms.default(name)), algo=name, **sizes)

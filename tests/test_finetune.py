@@ -19,16 +19,17 @@ from aspc import algorithms
 from aspc.__main__ import main
 from aspc.algorithms.interface import Spec
 from aspc.data import load
-from aspc.data.files import dataset_arrays, write_hdf5
+from aspc.data.writers import dataset_arrays, write_hdf5
 from aspc.errors import AspcError
+from aspc.interrupts import Interrupted
 from aspc.training import online
-from aspc.training.compiled_loop import Loop, Source
+from aspc.training.compiled_loop import Loop, RowRange
 from aspc.training.evaluation import Evaluator, episode_seeds
 from aspc.training.finetune import finetune, resume
+from aspc.training.hyperparameters import replace_fields
 from aspc.training.packed_table import Layout
-from aspc.training.run_config import replace_fields
+from aspc.training.run_config import OnlineOptions, Origin
 from aspc.training.run_folder import Run
-from aspc.training.trainer import Interrupted
 from policies import narrow, policy_named
 from tiny import TINY, make_dataset
 
@@ -76,10 +77,10 @@ def test_a_fine_tuned_run_is_a_run(offline: Run, gone_on: Run) -> None:
         "online.f32",
     }
     config = gone_on.config
-    assert config["finetuned_from"] == {"run": str(offline.path.absolute()), "seed": 5, "step": 80}
-    assert config["env"] == "maze2d-umaze"
-    assert config["online"]["collect"] == 40
-    assert config["hyperparameters"]["scale_horizon"] == 280
+    assert config.finetuned_from == Origin(run=str(offline.path.absolute()), seed=5, step=80)
+    assert config.env == "maze2d-umaze"
+    assert config.online.collect == 40
+    assert config.hyperparameters["scale_horizon"] == 280
     assert gone_on.seeds == [5]
     assert gone_on.result is not None
     assert (gone_on.result["steps"], gone_on.result["updates"], gone_on.result["offline_steps"]) == (200, 200, 80)
@@ -126,7 +127,10 @@ def test_resuming_goes_on_with_everything_but_the_episode(
     """Stopped by a signal in the second chunk; the ring, the state and the rows so far are there again."""
     owner, name = {
         "collecting": (online.Collector, "collect"),
-        "evaluating": (online.OnlineTrainer, "_evaluate"),  # of the offline policy, then of the second chunk's
+        "evaluating": (
+            online.OnlineTrainer,
+            "_submit_evaluations",
+        ),  # of the offline policy, then of the second chunk's
     }[where]
     calls: list[int] = []
     original = getattr(owner, name)
@@ -165,7 +169,7 @@ def test_resuming_goes_on_with_everything_but_the_episode(
 def test_the_ring_keeps_the_newest(tmp_path: Path) -> None:
     """Row i lies at i modulo the capacity, put there while it goes on or read back from the file."""
     capacity, width, offline_rows = 6, 3, 4
-    options = online.OnlineOptions(steps=10, collect=2, eval_every=2, buffer=5)
+    options = OnlineOptions(steps=10, collect=2, eval_every=2, buffer=5)
     assert options.capacity(10) == capacity
     offline_part = np.full((offline_rows, width), -1, np.float32)
     log = online.RowLog(tmp_path / "rows", width, 0)
@@ -185,8 +189,8 @@ def test_the_ring_keeps_the_newest(tmp_path: Path) -> None:
 def test_batches_mix_old_and_new_rows() -> None:
     algorithm = replace_fields(algorithms.default("td3_bc"), TINY)
     loop = online.MixedLoop(algorithm, Spec(4, 2), Layout(4, 2), vectorise=False, offline_rows=100, offline_share=0.25)
-    source = Source(jnp.asarray(100), jnp.asarray(7))
-    rows = np.asarray(loop.draw_rows(jax.random.key(0), source, (50, 400)))
+    source = RowRange(jnp.asarray(100), jnp.asarray(7))
+    rows = np.asarray(loop.sample_minibatch_indices(jax.random.key(0), source, (50, 400)))
     assert rows.min() == 0
     assert rows.max() == 106
     assert abs((rows < 100).mean() - 0.25) < 0.02
@@ -229,7 +233,7 @@ def test_terminals_stop_bootstrapping_and_timeouts_do_not(ends: bool) -> None:
 
 def test_an_environment_of_other_sizes_is_refused() -> None:
     with (
-        pytest.raises(AspcError, match="4 observation and 2 action numbers, but the policy has 6 and 2"),
+        pytest.raises(AspcError, match="4 observation and 2 action dimensions, but the policy has 6 and 2"),
         online.collecting("maze2d-umaze", make_dataset(obs=6), 0, None),
     ):
         pass
@@ -270,7 +274,7 @@ def test_own_environments_and_rewards_as_they_were_offline(tmp_path: Path) -> No
     run = aspc.train(data, "bc", out=tmp_path / "off", env=None, reward_transform="standardize", **OFFLINE_BC)
     settings = {**ONLINE, "steps": 40, "eval_every": 40, "updates": 2}
     gone_on = finetune(run, Line, dataset=data, out=tmp_path / "on", **settings)
-    assert gone_on.config["env"] == "a Python function"
+    assert gone_on.config.env == "a Python function"
     longer = resume(gone_on.path, 90, Line, dataset=data, quiet=True)  # an odd end: single steps
     assert longer.result is not None
     assert (longer.result["steps"], longer.result["updates"]) == (90, 180)
@@ -279,7 +283,7 @@ def test_own_environments_and_rewards_as_they_were_offline(tmp_path: Path) -> No
     rows = np.fromfile(gone_on.path / online.ONLINE, np.float32).reshape(90, -1)
     rewards = data.rewards.astype(np.float64)
     np.testing.assert_allclose(rows[:, 6], (1 - rewards.mean()) / (rewards.std() + 1e-6), rtol=1e-5)
-    with pytest.raises(AspcError, match="names no environment"):
+    with pytest.raises(AspcError, match="records no environment"):
         finetune(run, dataset=data, out=tmp_path / "x")
     with pytest.raises(AspcError, match="trained on arrays"):
         finetune(run, Line, out=tmp_path / "x")
@@ -325,7 +329,7 @@ def test_the_command_says_what_is_wrong(gone_on: Run, offline: Run, capsys: Any)
 
     run, done = str(offline.path), str(gone_on.path)
     assert "--resume" in complaint()
-    assert "names no environment" in complaint(run)
+    assert "records no environment" in complaint(run)
     assert "has no seed 1; it has 0, 5" in complaint(run, "--env", "maze2d-umaze", "--seed", "1")
     assert "is online already" in complaint(done)
     assert "was trained offline" in complaint("--resume", run)

@@ -14,11 +14,12 @@ from aspc import algorithms, plugins
 from aspc.__main__ import main
 from aspc.errors import AspcError
 from aspc.lab import suites
-from aspc.lab.engines.local import Known, bench_lock, other_code
-from aspc.lab.groups import _attempt
+from aspc.lab.bench_folder import bench_lock
+from aspc.lab.group_training import capture_failure
 from aspc.lab.plan import make_plan
+from aspc.lab.recorded_runs import RecordedRun, code_change_warning
 from aspc.lab.suites import Block, Suite, Variant
-from aspc.training.run_config import environment_facts
+from aspc.training.run_config import software_facts
 
 MAZE = "maze2d-umaze?steps=2000"
 BESIDE = """
@@ -72,7 +73,7 @@ def test_a_plugin_may_import_what_lies_beside_it(plugin: Path) -> None:
     found = plugins.loaded()
     assert found is not None
     assert found.algorithms == {"mine"}
-    assert environment_facts()["versions"]["plugin"] == found.fingerprint
+    assert software_facts().versions["plugin"] == found.fingerprint
 
 
 def test_code_is_known_again_whatever_its_comments(plugin: Path) -> None:
@@ -95,23 +96,23 @@ def test_what_is_no_python_beside_a_plugin_is_no_code_of_it(plugin: Path) -> Non
 def test_finished_runs_of_other_code_are_said(plugin: Path) -> None:
     plugins.load_plugin(plugin)
     plan = make_plan([suites.get("own")])
-    now = environment_facts()["versions"]["plugin"]
+    now = software_facts().versions["plugin"]
     for trained_with, said in (
         ({"plugin": now}, ""),
         ({}, ""),
         ({"plugin": "other"}, "warning: 1 finished runs of mine"),
     ):
-        settled = {run_id: Known("done", None, None, versions=json.dumps(trained_with)) for run_id in plan.runs}
-        assert other_code(plan, settled).startswith(said)
-        assert bool(other_code(plan, settled)) == bool(said)
-    assert plugins.differs("mine", {"plugin": "other"})
-    assert not plugins.differs("bc", {"plugin": "other"})  # not the plugin's
+        settled = {run_id: RecordedRun("done", None, None, versions=json.dumps(trained_with)) for run_id in plan.runs}
+        assert code_change_warning(plan, settled).startswith(said)
+        assert bool(code_change_warning(plan, settled)) == bool(said)
+    assert plugins.has_changed("mine", {"plugin": "other"})
+    assert not plugins.has_changed("bc", {"plugin": "other"})  # not the plugin's
 
 
 def test_an_error_in_a_plugin_says_where_it_is(plugin: Path) -> None:
     plugins.load_plugin(plugin)
     (beside,) = (module for name, module in sys.modules.items() if name.startswith("beside_"))
-    said = _attempt(beside.broken)
+    said = capture_failure(beside.broken)
     assert said == f"IndexError: list index out of range ({Path(beside.__file__).name}, line 7, in broken)"
 
 
@@ -129,15 +130,15 @@ def test_one_file_is_given_and_must_be_there(plugin: Path, capsys: pytest.Captur
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("import sys\n\ndef broken(:\n", "{file}, line 3: SyntaxError: invalid syntax; mend the plugin."),
+        ("import sys\n\ndef broken(:\n", "{file}, line 3: SyntaxError: invalid syntax. Fix the plugin."),
         (
             "\nimport no_such_module.inner\n",
-            "{file}, line 2: there is no module no_such_module; install it, or put its file beside the plugin.",
+            "{file}, line 2: there is no module no_such_module. Install it, or put its file next to the plugin.",
         ),
         ("from aspc.errors import Nothing\n", "{file}, line 1: ImportError: cannot import name 'Nothing'"),
         (
             "def f():\n    return [][1]\n\nf()\n",
-            "{file}, line 2: IndexError: list index out of range; mend the plugin.",
+            "{file}, line 2: IndexError: list index out of range. Fix the plugin.",
         ),
     ],
 )
@@ -179,16 +180,16 @@ class Mine(BC):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ("policy = None", "The algorithm mine has no function policy; add it to its class, Mine."),
-        ("schedule = None", "The algorithm mine has no function schedule; add it to its class, Mine."),
+        ("policy = None", "The algorithm mine has no method policy; add it to its class, Mine."),
+        ("schedule = None", "The algorithm mine has no method schedule; add it to its class, Mine."),
         (
             "def policy(self, state): return state.no_such_part",
-            "The algorithm mine can make no policy of its first state (AttributeError: 'BCState' object has no "
-            "attribute 'no_such_part', mine.py, line 13); mend policy.",
+            "policy of the algorithm mine fails for the initial state (AttributeError: 'BCState' object has no "
+            "attribute 'no_such_part', mine.py, line 13); fix it.",
         ),
         (
             "def policy(self, state): return state",
-            "policy of the algorithm mine gives a BCState; it must give a PolicyExport.",
+            "policy of the algorithm mine returns a BCState; it must return a PolicyExport.",
         ),
         (
             "def policy(self, state): return super().policy(state)._replace(kind='flwo')",
@@ -196,18 +197,17 @@ class Mine(BC):
         ),
         (
             "def policy(self, state): return super().policy(state)._replace(arrays={})",
-            "The arrays or settings that policy of the algorithm mine gives are no deterministic policy for 4 "
-            "observation and 2 action numbers; compare them with those of "
+            "policy of the algorithm mine returns arrays or settings that are not a deterministic policy for "
+            "observations of size 4 and actions of size 2. Compare them with those of "
             "aspc.algorithms.td_learning.deterministic_policy.",
         ),
         (
             "def update(self, *given): return super().update(*given)[0], {'off': jnp.ones(3)}",
-            "The metric off of the algorithm mine has the shape (3,); make it a single number, for instance with "
-            ".mean().",
+            "The metric off of the algorithm mine has the shape (3,); make it a scalar, for example with .mean().",
         ),
         (
             "def update(self, *given): return super().update(*given)[0]",
-            "update of the algorithm mine must give the next state and a dictionary of metrics.",
+            "update of the algorithm mine must return the next state and a dictionary of metrics.",
         ),
     ],
 )
@@ -229,10 +229,10 @@ BC = Variant("a", "bc")
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"variants": BC}, "a comma even behind a single one"),
-        ({"datasets": MAZE}, "a comma even behind a single one"),
-        ({"seeds": (0, 1)}, "seeds are a whole number"),
-        ({"steps": 1e4}, "steps are a whole number"),
+        ({"variants": BC}, "must be a tuple"),
+        ({"datasets": MAZE}, "must be a tuple"),
+        ({"seeds": (0, 1)}, "seeds must be a whole number"),
+        ({"steps": 1e4}, "steps must be a whole number"),
         ({"steps": 0}, "at least 1"),
         ({"options": {"eval_evry": 5}}, "did you mean eval_every"),
     ],
@@ -244,16 +244,16 @@ def test_slips_in_a_block_are_said(wrong: dict, said: str) -> None:
 
 def test_two_variants_of_a_dataset_have_two_labels() -> None:
     other = Variant("a", "bc", {"actor_lr": 1e-2})
-    with pytest.raises(AspcError, match="two variants have the label 'a'"):
+    with pytest.raises(AspcError, match="Duplicate label 'a'"):
         Suite("own", "", "", (Block((BC, other), (MAZE,)),))
-    with pytest.raises(AspcError, match="two variants have the label 'a'"):
+    with pytest.raises(AspcError, match="Duplicate label 'a'"):
         Suite("own", "", "", (Block((BC,), (MAZE,)), Block((other,), (MAZE,))))
     Suite("own", "", "", (Block((BC,), (MAZE,)), Block((other,), ("maze2d-large",)), Block((BC,), (MAZE,), 500)))
 
 
 def test_a_misspelt_dataset_of_a_suite_is_said_with_the_nearest() -> None:
     suite = Suite("own", "", "", (Block((BC,), ("maze2d-umzae",)),))
-    with pytest.raises(AspcError, match="the nearest are maze2d-umaze"):
+    with pytest.raises(AspcError, match="Similar known names: maze2d-umaze"):
         make_plan([suite])
 
 

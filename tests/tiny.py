@@ -1,4 +1,4 @@
-"""A small dataset and small networks, so that what is tested is the code and not the machine."""
+"""A small dataset, small networks and a small environment."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ TINY = {"actor_hidden_dim": 16, "critic_hidden_dim": 16, "batch_size": 16}
 
 
 def make_dataset(rows: int = 600, obs: int = 4, act: int = 2, seed: int = 0, **changes: object) -> Dataset:
-    """Episodes of 50 rows of a noisy linear system that pays for actions near a linear policy."""
+    """Return episodes of 50 random rows whose reward is highest for the actions of a linear policy."""
     rng = np.random.default_rng(seed)
     observations = rng.normal(size=(rows, obs)).astype(np.float32)
     best = np.tanh(observations @ rng.normal(size=(obs, act)))
@@ -32,7 +32,7 @@ def make_dataset(rows: int = 600, obs: int = 4, act: int = 2, seed: int = 0, **c
 
 
 class Counting(gym.Env):
-    """Ten steps, each of which pays the first action."""
+    """Episodes of ten steps with the first action as the reward."""
 
     observation_space = gym.spaces.Box(-np.inf, np.inf, (4,), np.float32)
     action_space = gym.spaces.Box(-1, 1, (2,), np.float32)

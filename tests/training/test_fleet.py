@@ -23,8 +23,10 @@ from aspc.training import fleet as module
 from aspc.training import trainer
 from aspc.training.checkpoints import Checkpoints
 from aspc.training.compiled_loop import Loop
-from aspc.training.fleet import Fleet, Member, group_key, traceable, train_fleet
-from aspc.training.run_config import TrainOptions, replace_fields
+from aspc.training.fleet import Fleet, Member, train_fleet
+from aspc.training.grouping import can_vary, group_key
+from aspc.training.hyperparameters import replace_fields
+from aspc.training.run_config import TrainOptions
 from aspc.training.run_folder import read_rows
 from tiny import TINY, Counting, make_dataset
 from waiting import wait_until
@@ -78,7 +80,7 @@ def test_a_fleet_is_one_program_and_leaves_what_it_promises(fleet):
     assert fleet.programs == (1, 0)
     assert {p.name for p in fleet.path.iterdir()} >= {"config.json", "metrics.csv", "evaluations.csv", "result.json"}
     assert {p.name for p in (fleet.path / "policy").iterdir()} == {member.name for member in MEMBERS}
-    assert fleet.config["varying"] == ["alpha", "discount"]
+    assert fleet.config.varying == ["alpha", "discount"]
     assert [(m.name, m.dataset, m.seed) for m in fleet.members] == [
         ("first", "tiny", 0),
         ("second", "tiny", 3),
@@ -151,7 +153,7 @@ def test_numbers_of_a_run_mean_what_those_of_the_algorithm_mean_and_vmap_what_a_
     algorithm = replace_fields(TD3BC, {"alpha": 4.0, "discount": 0.9})
     alone = [Member("alone", MEMBERS[1].dataset, 3)]
     alone = train_fleet("td3_bc", algorithm, alone, OPTIONS, tmp_path / "f", env=None, quiet=True, vectorise=True)
-    assert alone.config["varying"] == []
+    assert alone.config.varying == []
     same(arrays(alone, "alone"), arrays(fleet, "second"), atol=1e-5, rtol=1e-5)
 
 
@@ -161,7 +163,7 @@ def test_runs_of_one_program_can_differ_in_numbered_choices(tmp_path):
     chosen = [{"outer_loss": "L1", "l3_form": 1}, {"outer_loss": "L1+L3", "l3_form": 1}, {"l3_form": 2}]
     members = [Member(f"{i}", MEMBERS[0].dataset, 0, settings) for i, settings in enumerate(chosen)]
     together = train_fleet("aspc", plain, members, OPTIONS, tmp_path / "all", env=None, quiet=True)
-    assert together.config["varying"] == ["l3_form", "outer_loss"]
+    assert together.config.varying == ["l3_form", "outer_loss"]
     scales = [together.metrics(member.name)["scale"] for member in members]
     assert len({scale[-1] for scale in scales}) == len(scales)
     written = replace_fields(plain, chosen[1])
@@ -210,14 +212,13 @@ def test_two_devices_share_three_runs(fleet, tmp_path):
 def test_which_hyperparameters_can_differ_between_runs_of_one_program():
     aspc_ = algorithms.default("aspc")
     for name in ("alpha", "base.alpha", "scale_lr", "discount", "tau", "ema", "outer_loss", "l3_form"):
-        assert traceable(aspc_, name), name
+        assert can_vary(aspc_, name), name
     for name in ("actor_hidden_dim", "critic_hidden_layers", "k_alpha", "batch_size", "critic_layer_norm", "l2"):
-        assert not traceable(aspc_, name), name
-    # IQL's dropout is a branch of Python's: found out, not listed.
-    assert traceable(algorithms.default("iql"), "beta")
-    assert not traceable(algorithms.default("iql"), "actor_dropout")
+        assert not can_vary(aspc_, name), name
+    assert can_vary(algorithms.default("iql"), "beta")
+    assert not can_vary(algorithms.default("iql"), "actor_dropout")
     with pytest.raises(AspcError, match="did you mean alpha"):
-        traceable(aspc_, "alhpa")
+        can_vary(aspc_, "alhpa")
 
 
 def test_runs_with_equal_keys_can_train_together():
@@ -257,7 +258,7 @@ def test_members_that_cannot_share_a_program_are_refused(tmp_path):
 
 @pytest.mark.parametrize("seed", [-1, 2**31, 0.5, True])
 def test_a_member_has_a_seed_that_can_be_one(seed, tmp_path):
-    with pytest.raises(AspcError, match=r"The seed of a must be a whole number, 0 to 2,147,483,647, not "):
+    with pytest.raises(AspcError, match=r"The seed of a must be an integer from 0 to 2,147,483,647, not "):
         train_fleet("td3_bc", TD3BC, [Member("a", make_dataset(), seed)], OPTIONS, tmp_path / "fleet")
     assert not (tmp_path / "fleet").exists()
 
@@ -357,7 +358,7 @@ def test_members_are_evaluated_in_their_own_environments_by_their_own_scores(tmp
     for name, length in (("umaze", 300), ("medium", 600)):
         seen = fleet.evaluations(name)
         np.testing.assert_array_equal(seen["length_mean"], length)
-        score = aspc.envs.normalised_score(f"maze2d-{name}", seen["return_mean"][-1])
+        score = aspc.envs.normalized_score(f"maze2d-{name}", seen["return_mean"][-1])
         np.testing.assert_allclose(fleet.result["members"][name]["last_score"], score)
     monkeypatch.setattr(module, "load_source", None)
     assert train_fleet("td3_bc", TD3BC, members, OPTIONS, fleet.path, quiet=True).result == fleet.result

@@ -25,20 +25,24 @@ from aspc import algorithms, envs, presets, ui
 from aspc.__main__ import main
 from aspc.adaptive_scale import AdaptiveScale
 from aspc.algorithms.bc import BC
-from aspc.algorithms.interface import Preprocessing
+from aspc.algorithms.fields import Horizon
 from aspc.algorithms.iql import IQL
 from aspc.algorithms.td3_bc import TD3BC
-from aspc.data import files
+from aspc.data import writers
+from aspc.envs.make import DEFAULT_HORIZON
 from aspc.errors import AspcError, DiskFailure
+from aspc.interrupts import DeferredShutdown
+from aspc.io import read_json, write_json
 from aspc.training import evaluation, rollout_worker, run_folder, trainer
 from aspc.training.checkpoints import Checkpoints
 from aspc.training.evaluation import Evaluator
 from aspc.training.fleet import Member, train_fleet
-from aspc.training.packed_table import Layout, Normaliser, pack
+from aspc.training.hyperparameters import check_values, coerce_fields, replace_fields
+from aspc.training.packed_table import Layout, ObservationNormalizer, pack
+from aspc.training.policy_export import PolicyExporter
 from aspc.training.prepared_data import prepared_rewards, score_of
 from aspc.training.run import Diverged, Interrupted, default_folder
-from aspc.training.run_config import TrainOptions, check_values, replace_fields, with_kinds
-from aspc.training.trainer import caught_signals
+from aspc.training.run_config import TrainOptions
 from policies import policy_named
 from tiny import TINY, Counting, make_dataset
 
@@ -66,13 +70,13 @@ def test_whole_numbers_come_in_many_kinds():
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"steps": 10.5}, "--steps must be a whole number, not 10.5"),
-        ({"steps": "many"}, "--steps must be a whole number"),
-        ({"horizon": float("inf")}, "--horizon must be a whole number"),
+        ({"steps": 10.5}, "--steps must be an integer, not 10.5"),
+        ({"steps": "many"}, "--steps must be an integer"),
+        ({"horizon": float("inf")}, "--horizon must be an integer"),
         ({"seeds": [2**31]}, "0 to 2,147,483,647"),
         ({"seeds": []}, "for example --seeds 0 1 2 3"),
-        ({"seeds": [True, 2]}, "--seeds must be a whole number"),
-        ({"checkpoint_every": -1}, r"--checkpoint-every must be 0 \(about once a minute\) or more, not -1"),
+        ({"seeds": [True, 2]}, "--seeds must be an integer"),
+        ({"checkpoint_every": -1}, r"--checkpoint-every must be 0 \(about one per minute\) or more, not -1"),
         ({"monitor_every": -1}, r"--monitor-every must be 0 \(never\) or more"),
     ],
 )
@@ -94,11 +98,11 @@ def test_options_that_cannot_be(changes, says):
         ("td3_bc", {"actor_hidden_layers": -1}, "actor_hidden_layers must be at least 0"),
         ("td3_bc", {"policy_freq": 0}, "policy_freq must be at least 1"),
         ("aspc", {"alpha": 0}, "starts above 0"),
-        ("aspc", {"scale_horizon": 77}, r"scale_horizon follows from the length of the run; set it with horizon="),
+        ("aspc", {"scale_horizon": 77}, r"scale_horizon is set to the length of the run; set it with horizon="),
         ("aspc", {"key_map": {"observations": "s"}}, r"how data are read.*aspc\.data\.load\(PATH, key_map=…\)"),
         ("aspc", {"stps": 10}, "Unknown setting 'stps'; did you mean steps"),
-        ("aspc", {"zzz": 10}, r"Unknown setting 'zzz'; there are .* and \d+ more\."),
-        (3, {}, "algo is an algorithm or the name of one"),
+        ("aspc", {"zzz": 10}, r"Unknown setting 'zzz'; choose from .* and \d+ more\."),
+        (3, {}, "algo must be an algorithm or a name"),
     ],
 )
 def test_hyperparameters_that_cannot_be(algo, changes, says, tmp_path):
@@ -168,7 +172,7 @@ class Ramped(BC):
     spread: float = 0.5
     widths: tuple[int, ...] = (16, 16)
     limit: float | str = "none"
-    ramp_horizon: int = 1_000
+    ramp_horizon: Horizon = 1_000
 
 
 @dataclass
@@ -182,13 +186,13 @@ class Thawed:
         (Ramped, {}, r"algo is an algorithm, not its class: give Ramped\(\)"),
         (Thawed(), {}, r"algo must be a frozen dataclass: write @dataclass\(frozen=True\) above Thawed"),
         (AdaptiveScale(base=TD3BC), {}, r"base is an algorithm, not its class: give TD3BC\(\)"),
-        (Ramped(spread="a"), {}, "spread is a float, so it cannot be 'a'"),
-        (AdaptiveScale(base=TD3BC(batch_size=0.5)), {}, "batch_size is a int, so it cannot be 0.5"),
+        (Ramped(spread="a"), {}, "spread must be of type float, not 'a'"),
+        (AdaptiveScale(base=TD3BC(batch_size=0.5)), {}, "batch_size must be of type int, not 0.5"),
         (TD3BC(discount=1.5), {}, "discount must be between 0 and 1"),
-        (Ramped(ramp_horizon=77), {}, r"ramp_horizon follows from the length of the run; set it with horizon="),
-        (AdaptiveScale(base=IQL(lr_horizon=77)), {}, "lr_horizon follows from the length of the run"),
-        (TD3BC(), {"bc": "advantage_weighted"}, "bc goes with the name of an algorithm"),
-        (TD3BC(), {"preset": "corl"}, "preset goes with the name of an algorithm"),
+        (Ramped(ramp_horizon=77), {}, r"ramp_horizon is set to the length of the run; set it with horizon="),
+        (AdaptiveScale(base=IQL(lr_horizon=77)), {}, "lr_horizon is set to the length of the run"),
+        ("td3_bc", {"bc": "advantage_weighted"}, "bc= was replaced by names of algorithms.*td3_bc_aw"),
+        (TD3BC(), {"preset": "corl"}, "preset needs the name of an algorithm"),
     ],
 )
 def test_algorithms_that_cannot_be(algo, changes, says, tmp_path):
@@ -198,15 +202,15 @@ def test_algorithms_that_cannot_be(algo, changes, says, tmp_path):
 
 
 def test_an_object_is_taken_as_settings_by_name_are():
-    assert with_kinds(Ramped(spread=1, widths=[8], limit=0.5)) == Ramped(spread=1.0, widths=(8,), limit=0.5)
-    assert isinstance(with_kinds(AdaptiveScale(base=TD3BC(alpha=3))).base.alpha, float)
+    assert coerce_fields(Ramped(spread=1, widths=[8], limit=0.5)) == Ramped(spread=1.0, widths=(8,), limit=0.5)
+    assert isinstance(coerce_fields(AdaptiveScale(base=TD3BC(alpha=3))).base.alpha, float)
 
 
 def test_the_option_for_the_horizon_goes_before_an_objects_own(tmp_path):
     made = Ramped(ramp_horizon=77, batch_size=16, actor_hidden_dim=16)
     short = {"env": None, "steps": 40, "log_every": 40, "quiet": True, "tensorboard": False}
     run = aspc.train(make_dataset(), made, out=tmp_path / "run", horizon=50, **short)
-    assert run.config["hyperparameters"]["ramp_horizon"] == 50
+    assert run.config.hyperparameters["ramp_horizon"] == 50
     same = dataclasses.replace(made, ramp_horizon=40)  # what it would be set to anyway
     assert aspc.train(make_dataset(), same, out=tmp_path / "same", **short).result["steps"] == 40
 
@@ -231,7 +235,7 @@ def test_every_algorithm_is_what_it_can_be():
 
 def test_a_config_is_json_and_says_what_it_means(tmp_path):
     content = {"a": float("nan"), "b": [float("-inf"), np.float32("inf"), 1.5], "c": {"d": (2, None)}}
-    run_folder.write_json(tmp_path / "x.json", content)
+    write_json(tmp_path / "x.json", content)
     text = (tmp_path / "x.json").read_text()
     assert json.loads(text, parse_constant=pytest.fail) == {
         "a": "nan",
@@ -241,7 +245,7 @@ def test_a_config_is_json_and_says_what_it_means(tmp_path):
     back = replace_fields(algorithms.default("aspc"), {"scale_target": "nan", "ema": "inf"})
     assert back.scale_target is algorithms.default("aspc").scale_target  # NaN, so that only the same one is equal
     assert back.ema == np.inf
-    with pytest.raises(AspcError, match="ema is a float"):
+    with pytest.raises(AspcError, match="ema must be of type float"):
         replace_fields(back, {"ema": "0.5"})
 
 
@@ -250,20 +254,20 @@ def test_a_config_is_json_and_says_what_it_means(tmp_path):
 
 def test_rewards_are_not_divided_by_no_range():
     one = make_dataset(rows=50, terminals=np.zeros(50, bool))
-    with pytest.raises(AspcError, match=r'all its episodes have the same return.*"standardize"'):
-        prepared_rewards(one, Preprocessing(reward_transform="return_range"))
+    with pytest.raises(AspcError, match=r'all episodes have the same return.*"standardize"'):
+        prepared_rewards(one, BC(reward_transform="return_range"))
 
 
 def test_rewards_are_divided_by_the_range_of_whole_episodes():
     ends = np.isin(np.arange(603), np.arange(49, 600, 50))
     cut = make_dataset(rows=603, timeouts=ends, terminals=np.zeros(603), rewards=np.arange(603) // 50 + 1.0)
-    how = Preprocessing(reward_transform="return_range")  # episodes of 50 to 600, and three rows more
+    how = BC(reward_transform="return_range")  # episodes of 50 to 600, and three rows more
     np.testing.assert_allclose(prepared_rewards(cut, how)[0], 1000 / (600 - 50), rtol=1e-6)
 
 
 def test_a_discount_of_nothing_packs_rows_that_are_numbers():
     transitions = make_dataset().transitions(discount=0.0)
-    rows = pack(transitions, Layout(4, 2, False), Normaliser.identity(4), 0.0)
+    rows = pack(transitions, Layout(4, 2, False), ObservationNormalizer.identity(4), 0.0)
     assert np.isfinite(rows).all()
     np.testing.assert_array_equal(rows[:, 7], 1 - transitions.terminals)
 
@@ -271,7 +275,7 @@ def test_a_discount_of_nothing_packs_rows_that_are_numbers():
 def test_a_score_is_that_of_the_environment_it_was_earned_in():
     data = make_dataset(env="maze2d-umaze", ref_min=0.0, ref_max=10.0)
     assert score_of(data, "maze2d-umaze")(5.0) == score_of(data, Counting)(5.0) == 50.0
-    assert score_of(data, "maze2d-large")(5.0) == envs.normalised_score("maze2d-large", 5.0) != 50.0
+    assert score_of(data, "maze2d-large")(5.0) == envs.normalized_score("maze2d-large", 5.0) != 50.0
     assert score_of(data, "Pendulum-v1")(5.0) is None
 
 
@@ -298,15 +302,15 @@ def test_an_environment_that_never_ends_an_episode_is_not_waited_for(monkeypatch
         def act(self, observations):
             return np.zeros((len(observations), 2))
 
-    monkeypatch.setattr(rollout_worker, "LONGEST_EPISODE", 50)
+    monkeypatch.setattr(rollout_worker, "MAX_EPISODE_STEPS", 50)
     with pytest.raises(AspcError, match=r"not ended in 50 steps.*TimeLimit"):
         rollout_worker.rollouts("", Idle(), [0, 1], {"": [Endless(), Endless()]})
     gym.register("NeverEnding-v0", entry_point=Endless)
     env = envs.make_env("NeverEnding-v0")
     env.reset(seed=0)
-    ends = [env.step(np.zeros(2))[3] for _ in range(envs.DEFAULT_HORIZON)]
-    assert ends.index(True) == envs.DEFAULT_HORIZON - 1
-    monkeypatch.setattr(rollout_worker, "LONGEST_EPISODE", 10**12)
+    ends = [env.step(np.zeros(2))[3] for _ in range(DEFAULT_HORIZON)]
+    assert ends.index(True) == DEFAULT_HORIZON - 1
+    monkeypatch.setattr(rollout_worker, "MAX_EPISODE_STEPS", 10**12)
     with Evaluator(Endless) as evaluator:  # leaving it ends the episodes where they are
         pending = evaluator.evaluate(Idle(), [0])  # type: ignore[arg-type]
     assert pending.done()
@@ -315,8 +319,8 @@ def test_an_environment_that_never_ends_an_episode_is_not_waited_for(monkeypatch
 @pytest.mark.parametrize("ended", ["while it waits for the worker", "before the worker has the job"])
 def test_an_evaluation_that_is_not_waited_for_is_not_begun_again(monkeypatch, ended):
     started, calling, ending = [], threading.Event(), threading.Event()
-    start, call, sends = evaluation._Worker._start, evaluation._Worker.call, evaluation.send
-    monkeypatch.setattr(evaluation._Worker, "_start", lambda self: (started.append(self), start(self))[1])
+    start, call, sends = evaluation.WorkerProcess._start, evaluation.WorkerProcess.call, evaluation.send
+    monkeypatch.setattr(evaluation.WorkerProcess, "_start", lambda self: (started.append(self), start(self))[1])
     if ended == "while it waits for the worker":
         monkeypatch.setattr(evaluation, "send", lambda *args: (sends(*args), calling.set())[0])
     else:
@@ -326,7 +330,7 @@ def test_an_evaluation_that_is_not_waited_for_is_not_begun_again(monkeypatch, en
             assert ending.wait(600)
             return call(self, job, timeout)
 
-        monkeypatch.setattr(evaluation._Worker, "call", slow_call)
+        monkeypatch.setattr(evaluation.WorkerProcess, "call", slow_call)
 
     with Evaluator("maze2d-umaze", workers=1) as evaluator:
         worker = evaluator._workers[0]
@@ -379,7 +383,7 @@ def test_of_two_that_make_the_same_run_one_is_refused(tmp_path):
         for thread in threads:
             thread.join()
         assert len(outcomes) == 1
-        assert run_folder.read_json(tmp_path / f"{i}" / run_folder.CONFIG) == {"number": outcomes[0]}
+        assert read_json(tmp_path / f"{i}" / run_folder.CONFIG) == {"number": outcomes[0]}
 
 
 @dataclass(frozen=True)
@@ -461,7 +465,7 @@ def test_a_signal_during_an_evaluation_costs_nothing(tmp_path, capsys):
     with pytest.raises(Interrupted, match="Stopped at step 40"):
         aspc.train(data, "td3_bc", out=tmp_path / "run", env=Interrupting, **SHORT)
     assert Checkpoints(tmp_path / "run" / "checkpoints", read_only=True).latest_step() == 40
-    before = run_folder.read_json(tmp_path / "run" / run_folder.STATUS)["seconds"]
+    before = read_json(tmp_path / "run" / run_folder.STATUS)["seconds"]
     status = (tmp_path / "run" / run_folder.STATUS).read_bytes()
     for damage in ("[]", '{"seconds": "x", "failures": {}}', '{"seconds": 1, "failures": {"nobody": {}}}'):
         (tmp_path / "run" / run_folder.STATUS).write_text(damage)
@@ -496,14 +500,14 @@ def test_a_signal_while_a_chunk_that_is_saved_is_given_to_the_device(tmp_path, m
             time.sleep(0.02)
             return super().step(action)
 
-    export = trainer.Trainer._export
+    export = PolicyExporter.export_arrays
 
     def interrupted(self, state, overrides):
         os.kill(os.getpid(), signal.SIGTERM)
         return export(self, state, overrides)
 
     monkeypatch.setattr(trainer, "on_accelerator", lambda: True)
-    monkeypatch.setattr(trainer.Trainer, "_export", interrupted)
+    monkeypatch.setattr(PolicyExporter, "export_arrays", interrupted)
     with pytest.raises(Interrupted, match="Stopped at step 40"):
         aspc.train(make_dataset(), "td3_bc", out=tmp_path / "run", env=Slow, checkpoint_every=40, **SHORT)
     assert Checkpoints(tmp_path / "run" / "checkpoints", read_only=True).latest_step() == 40
@@ -529,13 +533,13 @@ def fails_late(monkeypatch):
     checkpoint of step 80 waits for its evaluations."""
     monkeypatch.setattr(trainer, "on_accelerator", lambda: True)
     monkeypatch.setattr(Late, "training_failed", threading.Event())
-    run_chunk, leave_behind = trainer.run_chunk, trainer.Trainer._leave_behind
+    run_chunk, handle = trainer.run_chunk, trainer.Trainer._handle_divergence
 
-    def noted(self, i, step, what):
+    def noted(self, failure):
         Late.training_failed.set()
-        leave_behind(self, i, step, what)
+        handle(self, failure)
 
-    monkeypatch.setattr(trainer.Trainer, "_leave_behind", noted)
+    monkeypatch.setattr(trainer.Trainer, "_handle_divergence", noted)
 
     def choose(how):
         def failing(devices, state, runs, table, pieces, block_steps):
@@ -632,25 +636,25 @@ def test_a_stopped_extension_is_continued_to_its_own_end(tmp_path):
 def test_a_run_goes_on_where_its_data_were_moved(tmp_path, capsys):
     made = make_dataset()
     log = tmp_path / "log.npz"
-    files.write_npz(log, files.dataset_arrays(made), files.dataset_facts(made))
+    writers.write_npz(log, writers.dataset_arrays(made), writers.dataset_metadata(made))
     aspc.train(str(log), "td3_bc", out=tmp_path / "run", env=None, **SHORT)
     log.rename(tmp_path / "moved.npz")
     further = ["train", "--resume", str(tmp_path / "run"), "--steps", "120", "--quiet"]
     assert main(further) == 2
-    assert "any more; say where it is now with --dataset" in capsys.readouterr().err
+    assert "no longer exists; pass its new path with --dataset" in capsys.readouterr().err
     assert main([*further, "--dataset", str(tmp_path / "moved.npz")]) == 0
     assert run_folder.Run(tmp_path / "run").result["steps"] == 120
     other = make_dataset(seed=1)
-    files.write_npz(log, files.dataset_arrays(other), files.dataset_facts(other))
+    writers.write_npz(log, writers.dataset_arrays(other), writers.dataset_metadata(other))
     assert main([*further[:-2], "160", "--quiet", "--dataset", str(log)]) == 2
     assert "a run cannot change data" in capsys.readouterr().err
 
 
 def test_ctrl_c_is_answered_at_once(capfd):
-    with caught_signals() as caught:
+    with DeferredShutdown() as shutdown:
         os.kill(os.getpid(), signal.SIGINT)
-        assert caught == [signal.SIGINT]
-        assert "Stopping when this chunk is done" in capfd.readouterr().err
+        assert shutdown.signal_number == signal.SIGINT
+        assert "Stopping after this chunk is saved" in capfd.readouterr().err
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
 
@@ -662,9 +666,9 @@ def test_ctrl_c_is_obeyed_where_nobody_reads_the_answer():
     before = os.dup(2)
     os.dup2(writer, 2)
     try:
-        with caught_signals() as caught:
+        with DeferredShutdown() as shutdown:
             os.kill(os.getpid(), signal.SIGINT)
-            assert caught == [signal.SIGINT]
+            assert shutdown.signal_number == signal.SIGINT
     finally:
         os.dup2(before, 2)
         for descriptor in (before, writer):
@@ -719,7 +723,7 @@ def test_environments_of_a_function_are_kept_and_closed():
         first = [evaluator.evaluate(policy, [1, 2, 3]).result() for _ in range(2)]
         assert (Closing.made, Closing.closed) == (3, 0)
     assert Closing.closed == 3
-    assert first[0].row(lambda value: value) == first[1].row(lambda value: value)
+    assert first[0].to_row(lambda value: value) == first[1].to_row(lambda value: value)
 
 
 def test_a_message_that_is_cut_is_the_end_of_a_worker():

@@ -1,4 +1,4 @@
-"""Runs as they lie on disk: their policies, the data they were trained on, and the states in their checkpoints."""
+"""Trained runs on disk: their policies, their data, and the states in their checkpoints."""
 
 from __future__ import annotations
 
@@ -6,20 +6,27 @@ import dataclasses
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
 import numpy as np
 
 from aspc.data import Dataset
 from aspc.errors import AspcError
+from aspc.io import read_json
 from aspc.policy import WEIGHTS, Policy
-from aspc.training.run_folder import CONFIG, Run, read_json, safe_env
+from aspc.training.run_config import DatasetFacts, FleetConfig, RunConfig, from_json
+from aspc.training.run_folder import CONFIG, Run, safe_env
+
+if TYPE_CHECKING:
+    from aspc.training.compiled_loop import Runs
+    from aspc.training.prepared_data import PreparedDataset
 
 CHECKPOINTS = "checkpoints"
 
 
 class Candidate(NamedTuple):
-    """A policy to be judged: what it is called here, and where it comes from."""
+    """A policy to assess, with a short name and its origin."""
 
     name: str
     policy: Policy
@@ -32,29 +39,25 @@ class Candidate(NamedTuple):
 
 
 def policy_folders(path: Path) -> list[Path]:
-    """The policies at a path: a policy's own folder, or all below `policy/` of a run or a fleet."""
+    """Return the policy folders at a path: the path itself, or all below `policy/` of a run or a fleet."""
     if (path / WEIGHTS).is_file():
         return [path]
     found = sorted(file.parent for file in (path / "policy").rglob(WEIGHTS)) if (path / "policy").is_dir() else []
     if not found:
-        raise AspcError(f"There is no policy in {path}; give a run's folder or a policy's own folder.")
+        raise AspcError(f"There is no policy in {path}; pass the folder of a run or of a policy.")
     return found
 
 
 def saved_policies(paths: Iterable[Path]) -> list[Candidate]:
-    """The saved policies of runs, fleets and policy folders, each once."""
+    """Return the saved policies of runs, fleets and policy folders, without duplicates."""
     folders = list(dict.fromkeys(folder for path in paths for folder in policy_folders(path)))
-    names = unique_names([_parts(folder) for folder in folders])
+    # The folder "policy" is on every path and distinguishes nothing.
+    names = unique_names([[part for part in folder.absolute().parts if part != "policy"] for folder in folders])
     return [Candidate(name, Policy.load(f), str(f)) for name, f in zip(names, folders, strict=True)]
 
 
-def _parts(folder: Path) -> list[str]:
-    """A policy's path without the folder `policy`, which says nothing."""
-    return [part for part in folder.absolute().parts if part != "policy"]
-
-
 def unique_names(paths: list[list[str]]) -> list[str]:
-    """The shortest ends of paths, of two parts or more, that tell them all apart."""
+    """Return the shortest suffixes of paths, of at least two parts, that are all different."""
     for length in range(2, max(len(p) for p in paths) + 1):
         names = ["/".join(p[-length:]) for p in paths]
         if len(set(names)) == len(names):
@@ -63,7 +66,7 @@ def unique_names(paths: list[list[str]]) -> list[str]:
 
 
 def home_of(path: Path) -> Path | None:
-    """The folder of the run or fleet that a path is, or that a policy's folder lies in."""
+    """Return the folder of the run or fleet at a path, or the one that contains a policy's folder."""
     if (path / CONFIG).is_file():
         return path
     return next((folder for folder in path.absolute().parents[:3] if _has_config(folder)), None)
@@ -77,43 +80,58 @@ def _has_config(folder: Path) -> bool:
 
 
 def _is_config(config: Any) -> bool:
-    """Whether a config is a run's or a fleet's: other programs have files of that name too."""
+    """Return whether a config.json belongs to a run or a fleet: other programs use that name too."""
     if not isinstance(config, dict):
         return False
     return isinstance(config.get("dataset"), dict) or isinstance(config.get("members"), list)
 
 
-def _data_facts(path: Path) -> list[dict[str, Any]]:
-    """What a run says of its data; a fleet may have several, a policy of a fleet has its own."""
+class DataSource(msgspec.Struct, frozen=True):
+    """A recorded dataset and how to load it again; `source` is None if it is unknown."""
+
+    name: str
+    source: str | None
+    options: dict[str, Any] = {}
+
+    @classmethod
+    def of(cls, facts: DatasetFacts) -> DataSource:
+        return cls(facts.name, facts.source, facts.options)
+
+
+def _data_sources(path: Path) -> list[DataSource]:
+    """Return the data of a run, a fleet (one or more) or a policy."""
     home = home_of(path)
     if home is None:
-        return [_noted_data(path)]
-    config = read_json(home / CONFIG)
-    if not _is_config(config):
-        raise AspcError(f"{home / CONFIG} is no run's; give the data with --dataset.")
-    if "members" not in config:
-        return [config.get("dataset", {})]
-    own = [m["dataset"] for m in config["members"] if m["name"] == path.name]
-    return [config["datasets"][i] for i in own] or config["datasets"]
+        return [_noted_source(path)]
+    file = home / CONFIG
+    content = read_json(file)
+    if not _is_config(content):
+        raise AspcError(f"{file} does not belong to a run; pass the data with --dataset.")
+    if "members" not in content:
+        return [DataSource.of(from_json(file, content, RunConfig).dataset)]
+    fleet = from_json(file, content, FleetConfig)
+    own = [member.dataset for member in fleet.members if member.name == path.name]
+    return [DataSource.of(fleet.datasets[i]) for i in own or range(len(fleet.datasets))]
 
 
 def data_of(source: str) -> dict[str, Any]:
-    """What is to be noted of a candidate's data, so that its policy says it without its run: nothing if unknown."""
-    facts = _data_facts(Path(source))[0]
-    return {key: facts[key] for key in ("name", "source", "options") if key in facts}
+    """Return the note on its data that a policy keeps when it is copied out of its run; empty if unknown."""
+    found = _data_sources(Path(source))[0]
+    return msgspec.structs.asdict(found) if found.name else {}
 
 
-def _noted_data(path: Path) -> dict[str, Any]:
-    """What a policy that was copied out of its run says of its data."""
+def _noted_source(path: Path) -> DataSource:
+    """Return the data that a policy copied out of its run notes."""
     chosen = Policy.load(path).info.get("chosen") if (path / WEIGHTS).is_file() else None
     data = chosen.get("data") if isinstance(chosen, dict) else None
-    if not isinstance(data, dict) or not {"name", "source"} <= data.keys():
-        return {}
-    return data if isinstance(data.get("options", {}), dict) else {}
+    try:
+        return msgspec.convert(data, DataSource)
+    except msgspec.ValidationError:
+        return DataSource("", None, {})
 
 
 def dataset_of(paths: Iterable[Path], dataset: str | None, options: Mapping[str, Any]) -> Dataset:
-    """The dataset named, or else the one that all the runs were trained on."""
+    """Load the named dataset, or else the one that all the runs were trained on."""
     from aspc.training.prepared_data import load_recorded, load_source
 
     if dataset is not None:
@@ -121,17 +139,19 @@ def dataset_of(paths: Iterable[Path], dataset: str | None, options: Mapping[str,
     else:
         if options:
             given = ", ".join(f"--{name.replace('_', '-')}" for name in options)
-            raise AspcError(f"{given} says how to read other data: give them with --dataset.")
+            raise AspcError(f"{given} only applies to data passed with --dataset.")
         dataset, recorded = _trained_on(list(paths))
         loaded = load_recorded(dataset, recorded)
     if not isinstance(loaded, Dataset):
-        raise AspcError(f"{dataset} is packed for streaming; give the data that it was packed from with --dataset.")
+        raise AspcError(f"{dataset} is packed for streaming; pass the data that it was packed from with --dataset.")
     return loaded
 
 
 def with_bounds_of(dataset: Dataset, policies: Iterable[Policy], options: Mapping[str, Any]) -> Dataset:
-    """The dataset with bounds of actions that hold those of the policies too, unless they were given: bounds that are
-    guessed from other data would cut what the policies do."""
+    """Widen the action bounds of a dataset to those of the policies, unless `options` sets them.
+
+    Bounds inferred from other data could clip the actions of the policies.
+    """
     if not {"action_low", "action_high"}.isdisjoint(options):
         return dataset
     low, high = dataset.action_low, dataset.action_high
@@ -144,16 +164,16 @@ def with_bounds_of(dataset: Dataset, policies: Iterable[Policy], options: Mappin
 def _trained_on(paths: list[Path]) -> tuple[str, dict[str, Any]]:
     sources = {}
     for path in paths:
-        for facts in _data_facts(path):
-            if facts.get("source") is None:
-                raise AspcError(f"{path} does not say what data it was trained on; give it with --dataset.")
-            safe_env(path, facts.get("options", {}).get("env"))
-            sources[json.dumps([facts["source"], facts.get("options", {})], sort_keys=True)] = facts["name"]
+        for data in _data_sources(path):
+            if data.source is None:
+                raise AspcError(f"{path} does not record the data it was trained on; pass it with --dataset.")
+            safe_env(path, data.options.get("env"))
+            sources[json.dumps([data.source, data.options], sort_keys=True)] = data.name
     if len(sources) > 1:
         names = ", ".join(sorted(set(sources.values())))
         raise AspcError(
-            f"The runs were trained on different data, or on data read in different ways ({names}); "
-            "choose with --dataset, and how to read it."
+            f"The runs were trained on different data, or on data read with different options ({names}); "
+            "choose one with --dataset, and its options."
         )
     source, options = json.loads(next(iter(sources)))
     return source, options
@@ -166,58 +186,60 @@ def _trained_on(paths: list[Path]) -> tuple[str, dict[str, Any]]:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Trained:
-    """A run's algorithm and data, made ready, and what its checkpoints hold."""
+    """A run with its algorithm and its prepared data, and access to its checkpoints."""
 
     run: Run
     algorithm: Any
     dataset: Dataset
-    prepared: Any  # aspc.training.prepared_data.PreparedDataset
+    prepared: PreparedDataset
 
     @classmethod
     def of(cls, run: Run, dataset: Dataset) -> Trained:
-        from aspc.training.prepared_data import PreparedDataset
-        from aspc.training.run import recorded_algorithm, recorded_options
+        """Prepare a dataset as a run did.
 
-        config = run.config
-        try:
-            algorithm, options = recorded_algorithm(config), recorded_options(config)
-        except (KeyError, TypeError) as error:
-            raise AspcError(f"{run.path / CONFIG} is damaged: {error} is missing or wrong.") from error
-        sizes = config["dataset"]["observation_size"], config["dataset"]["action_size"]
-        if sizes != (dataset.observation_size, dataset.action_size):
+        Raises:
+            AspcError: If the sizes of the dataset differ from those of the run.
+        """
+        from aspc.training.prepared_data import PreparedDataset
+        from aspc.training.run import recorded_algorithm
+
+        config, facts = run.config, run.config.dataset
+        algorithm = recorded_algorithm(config)
+        if (facts.observation_size, facts.action_size) != (dataset.observation_size, dataset.action_size):
             raise AspcError(
-                f"{run.path} was trained on {sizes[0]} observation and {sizes[1]} action numbers, but {dataset.name} "
-                f"has {dataset.observation_size} and {dataset.action_size}; choose the dataset with --dataset."
+                f"{run.path} was trained on {facts.observation_size} observation and {facts.action_size} action "
+                f"dimensions, but {dataset.name} has {dataset.observation_size} and {dataset.action_size}; choose "
+                "the dataset with --dataset."
             )
-        return cls(run, algorithm, dataset, PreparedDataset.of(dataset, algorithm, options))
+        return cls(run, algorithm, dataset, PreparedDataset.of(dataset, algorithm, config.options))
 
     @property
     def same_data(self) -> bool:
-        """Whether the dataset is, row by row, the one that the run was trained on."""
-        return self.prepared.fingerprint == self.run.config["dataset"]["fingerprint"]
+        """Whether the dataset has exactly the rows that the run was trained on."""
+        return self.prepared.fingerprint == self.run.config.dataset.fingerprint
 
-    def runs(self) -> Any:
-        """The runs as training starts them (`aspc.training.compiled_loop.Runs`), one for each seed."""
+    def initial_runs(self) -> Runs:
+        """Return the runs as training starts them, one per seed."""
         import jax.numpy as jnp
 
-        from aspc.training.compiled_loop import Source, start_runs
+        from aspc.training.compiled_loop import RowRange, start_runs
 
         seeds = self.run.seeds
-        source = Source(jnp.zeros(len(seeds), jnp.int32), jnp.full(len(seeds), self.prepared.transitions, jnp.int32))
+        source = RowRange(jnp.zeros(len(seeds), jnp.int32), jnp.full(len(seeds), self.prepared.transitions, jnp.int32))
         return start_runs(self.algorithm, self.prepared.spec, jnp.asarray(seeds), source)
 
     def checkpoint_steps(self) -> list[int]:
-        """The steps whose state is kept, in order."""
+        """Return the steps that have a checkpoint, in order."""
         folder = self.run.path / CHECKPOINTS
         if not folder.is_dir():
             return []
         return sorted(int(p.name) for p in folder.iterdir() if p.is_dir() and p.name.isdigit())
 
     def states(self, steps: list[int]) -> dict[int, Any]:
-        """The states of all seeds at these steps."""
+        """Return the states of all seeds at these steps."""
         from aspc.training.checkpoints import Checkpoints
 
-        like = self.runs().state
+        like = self.initial_runs().state
         checkpoints = Checkpoints(self.run.path / CHECKPOINTS, read_only=True)
         try:
             return {step: checkpoints.restore(step, like) for step in steps}
@@ -225,52 +247,47 @@ class Trained:
             checkpoints.close()
 
     def policies(self, step: int, state: Any) -> dict[int, Policy]:
-        """The policy of each seed in a state."""
-        from aspc.training.compiled_loop import at
+        """Return the policy of each seed in a state."""
+        from aspc.training.compiled_loop import tree_index
 
         found = {}
         for i, seed in enumerate(self.run.seeds):
-            export = self.algorithm.policy(at(state, i))
-            export = export._replace(arrays={name: _host(array) for name, array in export.arrays.items()})
-            info = {"algo": self.run.config["algo"], "dataset": self.dataset.name, "step": step, "seed": seed}
-            info["versions"] = self.run.config.get("versions", {})
+            export = self.algorithm.policy(tree_index(state, i))
+            arrays = {name: np.asarray(array, np.float32) for name, array in export.arrays.items()}
+            export = export._replace(arrays=arrays)
+            info = {"algo": self.run.config.algo, "dataset": self.dataset.name, "step": step, "seed": seed}
+            info["versions"] = self.run.config.software.versions
             found[seed] = self.prepared.policy(export, self.dataset, info)
         return found
 
 
-def _host(array: Any) -> Any:
-    import numpy as np
-
-    return np.asarray(array, np.float32)
-
-
 def changed_since(paths: Iterable[Path], dataset: Dataset) -> list[Path]:
-    """The runs among these that were trained on other rows than the dataset has by now."""
-    alike: dict[Any, list[Path]] = {}  # by the fingerprint of their rows, so that one of them speaks for all
+    """Return the runs that were trained on other rows than the dataset has now."""
+    alike: dict[str, list[Path]] = {}  # runs by the fingerprint of their rows: one of each is compared
     for home in dict.fromkeys(home for home in map(home_of, paths) if home is not None):
         facts = read_json(home / CONFIG).get("dataset")
-        if isinstance(facts, dict):  # a fleet's runs may have several
+        if isinstance(facts, dict):  # a fleet can have several
             alike.setdefault(str(facts.get("fingerprint")), []).append(home)
-    return [home for homes in alike.values() if _trained_on_other_rows(homes[0], dataset) for home in homes]
+    return [home for homes in alike.values() if _has_other_rows(homes[0], dataset) for home in homes]
 
 
-def _trained_on_other_rows(home: Path, dataset: Dataset) -> bool:
+def _has_other_rows(home: Path, dataset: Dataset) -> bool:
     try:
         return not Trained.of(Run(home), dataset).same_data
-    except AspcError:  # its algorithm is a plugin's that is not here: its policies can be judged all the same
+    except AspcError:  # its algorithm is in a plugin that is not loaded; its policies can still be assessed
         return False
 
 
 def checkpoint_policies(paths: Iterable[Path], dataset: Dataset) -> list[Candidate]:
-    """The policies in all checkpoints that the runs keep."""
+    """Return the policies in all checkpoints of the runs."""
     found = []
     for path in paths:
         trained = Trained.of(Run(path), dataset)
         steps = trained.checkpoint_steps()
         if not steps:
-            raise AspcError(f"{path} keeps no checkpoint; leave out --checkpoints to judge its saved policies.")
+            raise AspcError(f"{path} has no checkpoint; omit --checkpoints to assess its saved policies.")
         if not trained.same_data:
-            raise AspcError(f"{dataset.name} is not the data that {path} was trained on; its checkpoints need that.")
+            raise AspcError(f"{dataset.name} is not the data that {path} was trained on, which --checkpoints needs.")
         for step, state in trained.states(steps).items():
             for seed, policy in trained.policies(step, state).items():
                 parts = [*path.absolute().parts, f"seed{seed}@{step}"]

@@ -1,32 +1,40 @@
-"""`aspc finetune`: go on from a run in its environment, offline to online.
+"""`aspc finetune`: continue a run online, in its environment.
 
-The whole state goes on: networks, targets, optimisers, and ASPC's scale, which keeps adapting. How is in
-`aspc.training.online`.
+The whole state is kept: networks, targets, optimisers, and ASPC's scale, which keeps adapting. `aspc.training.online`
+does the work.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import datetime
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from aspc.algorithms.interface import with_horizon
+import msgspec
+
+from aspc.algorithms.fields import with_horizon
 from aspc.assessment.trained_runs import Trained
 from aspc.data import Dataset
 from aspc.errors import AspcError
 from aspc.training import run_folder
-from aspc.training.online import OnlineOptions, OnlineTrainer
+from aspc.training.launch import is_finished, train_run
+from aspc.training.online import OnlineTrainer
 from aspc.training.prepared_data import load_again
-from aspc.training.run import A_FUNCTION, default_folder, is_finished, leave_result
-from aspc.training.run_config import TrainOptions, environment_facts, to_plain
+from aspc.training.run import default_folder
+from aspc.training.run_config import (
+    ENV_FUNCTION,
+    OnlineOptions,
+    Origin,
+    RunConfig,
+    TrainOptions,
+    env_name,
+    software_facts,
+    timestamp,
+    to_json,
+)
 from aspc.training.run_folder import Run
-from aspc.training.trainer import Plan, RunSpec, Task
-
-# ---------------------------------------------------------------------------------------------------------------
-# From the library
-# ---------------------------------------------------------------------------------------------------------------
+from aspc.training.training_plan import Task
 
 
 def finetune(
@@ -39,41 +47,50 @@ def finetune(
     quiet: bool = False,
     **settings: Any,
 ) -> Run:
-    """Go on from the checkpoint of a run, for one of its seeds; leaves a run folder of its own behind.
-
-    `env` is by default the run's own. `settings` are fields of `OnlineOptions`. `dataset` has to be given only where
-    the run was trained on arrays, or on a file that is elsewhere now.
+    """Continue one seed of a run online, in a new run folder.
 
         online = aspc.training.finetune.finetune("runs/maze", steps=10_000)
+
+    Args:
+        run: A run with a checkpoint.
+        env: The environment. Default: the run's.
+        seed: The seed to continue. Default: the first.
+        dataset: The offline data; needed if the run was trained on arrays or on a file that has moved.
+        out: Folder of the new run. Default: runs/DATASET_ALGO_online_TIME.
+        quiet: Show no progress.
+        **settings: Fields of `OnlineOptions`.
+
+    Returns:
+        The fine-tuned run.
     """
     offline, online = run if isinstance(run, Run) else Run(run), OnlineOptions(**settings)
-    if "finetuned_from" in offline.config:
-        raise AspcError(f"{offline.path} is online already; go on with: aspc finetune --resume {offline.path}.")
+    config = offline.config
+    if config.finetuned_from is not None:
+        raise AspcError(f"{offline.path} is already online; continue it with: aspc finetune --resume {offline.path}.")
     seed = offline.seeds[0] if seed is None else seed
     if seed not in offline.seeds:
         raise AspcError(f"{offline.path} has no seed {seed}; it has {', '.join(map(str, offline.seeds))}.")
-    environment = environment_of(offline, env)
-    trained = offline_part(offline, dataset, env)
+    environment = _environment_of(offline, env)
+    trained = _load_offline(offline, dataset, env)
     steps = trained.checkpoint_steps()
     if not steps:
-        raise AspcError(f"{offline.path} keeps no checkpoint to go on from; train it with aspc train.")
+        raise AspcError(f"{offline.path} has no checkpoint to continue from; train it with aspc train.")
     horizon = online.horizon or steps[-1] + online.steps * online.updates
-    algorithm = with_horizon(trained.algorithm, horizon)
-    options = train_options(offline, online, seed, horizon)
-    path = Path(out) if out is not None else default_folder(trained.dataset.name, f"{offline.config['algo']}_online")
-    config = {
-        **offline.config,
-        "hyperparameters": to_plain(algorithm),
-        "env": environment if isinstance(environment, str) else A_FUNCTION,
-        **dataclasses.asdict(options),
-        "online": dataclasses.asdict(online),
-        "finetuned_from": {"run": str(offline.path.absolute()), "seed": seed, "step": steps[-1]},
-        "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        **environment_facts(),
-    }
-    run_folder.create(path, config)
+    trained = dataclasses.replace(trained, algorithm=with_horizon(trained.algorithm, horizon))
+    path = Path(out) if out is not None else default_folder(trained.dataset.name, f"{config.algo}_online")
+    config = msgspec.structs.replace(
+        config,
+        hyperparameters=dataclasses.asdict(trained.algorithm),
+        env=env_name(environment),
+        options=_train_options(config.options, online, seed, horizon),
+        online=online,
+        finetuned_from=Origin(run=str(offline.path.absolute()), seed=seed, step=steps[-1]),
+        started=timestamp(),
+        software=software_facts(),
+    )
+    run_folder.create(path, to_json(config))
     with run_folder.rollback_on_early_failure(path):
-        return _go(path, config, trained, algorithm, environment, online, options, online.steps, quiet)
+        return _train_online(path, config, trained, environment, 0, online.steps, quiet)
 
 
 def resume(
@@ -84,44 +101,31 @@ def resume(
     dataset: Dataset | str | None = None,
     quiet: bool = False,
 ) -> Run:
-    """Continue a fine-tuning from its newest checkpoint, to its own end or to `steps`.
+    """Continue a fine-tuned run from its newest checkpoint, to its requested steps or to `steps`.
 
-    Everything but the environment itself was saved, so it begins with a fresh episode.
+    The state of the environment is not saved, so it starts with a new episode.
     """
     run = Run(path)
-    if "finetuned_from" not in run.config:
+    if run.config.finetuned_from is None or run.config.online is None:
         raise AspcError(f"{run.path} was trained offline; continue it with aspc train --resume, or fine-tune it.")
-    if is_finished(run, steps or run.config["steps"], quiet):
+    last_step = steps or run.config.options.steps
+    if is_finished(run, last_step, quiet):
         return run
-    online = OnlineOptions(**run.config["online"])
-    options = train_options(run, online, run.seeds[0], run.config["horizon"])
-    trained = offline_part(run, dataset, env)
-    last_step = steps or online.steps
-    return _go(
-        run.path,
-        run.config,
-        trained,
-        trained.algorithm,
-        environment_of(run, env),
-        online,
-        options,
-        last_step,
-        quiet,
-        resuming=True,
-    )
+    trained = _load_offline(run, dataset, env)
+    return _train_online(run.path, run.config, trained, _environment_of(run, env), None, last_step, quiet)
 
 
-def environment_of(run: Run, env: str | Callable[[], Any] | None) -> str | Callable[[], Any]:
-    found = env or run.env
-    if found is None or found == A_FUNCTION:
-        raise AspcError(f"{run.path} names no environment to go on in; give one with --env.")
-    return found
+def _environment_of(run: Run, env: str | Callable[[], Any] | None) -> str | Callable[[], Any]:
+    environment = env or run.env
+    if environment is None or environment == ENV_FUNCTION:
+        raise AspcError(f"{run.path} records no environment to continue in; pass one with --env.")
+    return environment
 
 
-def offline_part(run: Run, dataset: Dataset | str | None, env: Any) -> Trained:
-    """The run's algorithm, and its data made ready as it was."""
-    how, call = run.data_options(env), "finetune(…, dataset=…)"
-    data = load_again(run.path, run.config["dataset"]["source"], dataset, how, call)
+def _load_offline(run: Run, dataset: Dataset | str | None, env: str | Callable[[], Any] | None) -> Trained:
+    """Return the algorithm of a run and its offline data, prepared as in the run."""
+    source, options = run.config.dataset.source, run.data_options(env)
+    data = load_again(run.path, source, dataset, options, "finetune(…, dataset=…)")
     if not isinstance(data, Dataset):
         raise AspcError(f"{run.path} was trained on streamed data; fine-tuning needs data that fits in memory.")
     trained = Trained.of(run, data)
@@ -130,43 +134,38 @@ def offline_part(run: Run, dataset: Dataset | str | None, env: Any) -> Trained:
     return trained
 
 
-def train_options(run: Run, online: OnlineOptions, seed: int, horizon: int) -> TrainOptions:
-    """What the trainer needs to know; how rows are made of data stays as it was."""
-    kept = {name: run.config[name] for name in ("holdout", "n_step", "matmul_precision")}
+def _train_options(offline: TrainOptions, online: OnlineOptions, seed: int, horizon: int) -> TrainOptions:
+    """Return the options of the trainer; the preprocessing of rows stays that of the offline run."""
     names = {field.name for field in dataclasses.fields(TrainOptions)}
     shared = {name: value for name, value in dataclasses.asdict(online).items() if name in names}
-    return TrainOptions(**{**kept, **shared, "horizon": horizon}, seeds=(seed,), log_every=online.collect)
+    return TrainOptions(
+        **{**shared, "horizon": horizon},
+        seeds=(seed,),
+        log_every=online.collect,
+        holdout=offline.holdout,
+        n_step=offline.n_step,
+        matmul_precision=offline.matmul_precision,
+    )
 
 
-def _go(
+def _train_online(
     path: Path,
-    config: dict[str, Any],
+    config: RunConfig,
     trained: Trained,
-    algorithm: Any,
     env: str | Callable[[], Any],
-    online: OnlineOptions,
-    options: TrainOptions,
+    first_step: int | None,
     last_step: int,
     quiet: bool,
-    resuming: bool = False,
 ) -> Run:
-    (seed,) = options.seeds
-    plan = Plan(
+    online, origin = config.online, config.finetuned_from
+    assert online is not None
+    assert origin is not None
+    return train_run(
         path,
-        config["algo"],
-        algorithm,
-        [Task(trained.dataset, trained.prepared, env)],
-        [RunSpec(f"seed{seed}", seed, 0, algorithm, {"seed": seed}, f"seed {seed}")],
-        {},
-        options,
         config,
-        resume_with=run_folder.resume_command("finetune", path, env, last_step if last_step != online.steps else None),
+        trained.algorithm,
+        Task(trained.dataset, trained.prepared, env),
+        lambda plan, first, last: OnlineTrainer(plan, first, last, online, origin, trained, quiet),
+        first_step,
+        last_step,
     )
-    with run_folder.written(path, plan.resume_with):
-        outcome = OnlineTrainer(plan, online, trained, quiet).go(None if resuming else 0, last_step)
-        steps = {
-            "steps": outcome.step,
-            "updates": outcome.step * online.updates,
-            "offline_steps": config["finetuned_from"]["step"],
-        }
-        return leave_result(path, steps, outcome.seconds, options)

@@ -1,4 +1,4 @@
-"""A dataset made ready for one algorithm: rewards, normaliser, packed rows, held-out rows; in memory or streamed."""
+"""A dataset prepared for one algorithm: rewards, normaliser, packed rows and held-out rows, in memory or streamed."""
 
 from __future__ import annotations
 
@@ -13,137 +13,145 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from aspc.algorithms.interface import PolicyExport, Preprocessing, Spec
+from aspc import minari_store
+from aspc.algorithms.interface import Algorithm, PolicyExport, Spec
 from aspc.data import Dataset, Transitions, load
-from aspc.data.diagnostics import costs
-from aspc.data.sources import minari
+from aspc.data.diagnostics import check_negative_rewards
 from aspc.data.streaming import StreamingDataset, is_packed
-from aspc.envs import normalised_score
+from aspc.envs import normalized_score
 from aspc.errors import AspcError, printable
 from aspc.policy import Policy
-from aspc.training.packed_table import Layout, Normaliser, pack
-from aspc.training.run_config import TrainOptions, fingerprint
+from aspc.tasks import normalize_score
+from aspc.training.packed_table import Layout, ObservationNormalizer, pack
+from aspc.training.run_config import DatasetFacts, TrainOptions, fingerprint
 
 Data = Dataset | StreamingDataset
 
 
 def load_source(source: Data | str | os.PathLike[str], options: Mapping[str, Any]) -> Data:
-    """A dataset by name or path (a packed folder is opened for streaming), or as it is."""
+    """Load a dataset by name or path (a packed folder is opened for streaming); return a dataset unchanged."""
     if isinstance(source, Dataset | StreamingDataset):
         return source
     if not isinstance(source, str | os.PathLike):
-        kinds = "a name, a path, or a Dataset (aspc.data.Dataset.from_arrays makes one of arrays)"
-        raise AspcError(f"The data must be {kinds}, not {type(source).__name__}.")
+        expected = "a name, a path, or a Dataset (for arrays: aspc.data.Dataset.from_arrays)"
+        raise AspcError(f"The data must be {expected}, not {type(source).__name__}.")
     if is_packed(source):
-        options = {name: value for name, value in options.items() if name != "env"}  # it is only evaluated in
+        options = {name: value for name, value in options.items() if name != "env"}  # only used for evaluation
         if options:
-            raise AspcError(f"{source} is packed already; {', '.join(options)} can be given when it is packed.")
+            raise AspcError(f"{source} is already packed; pass {', '.join(options)} when packing it.")
         return StreamingDataset.open(source)
     return load(source, **options)
 
 
 def load_recorded(source: str, options: Mapping[str, Any]) -> Data:
-    """Load the data that a run says it was trained on. Nothing is downloaded from Minari because a file names it."""
-    is_minari = isinstance(source, str) and minari.is_id(source) and not os.path.exists(source)
-    if is_minari and not minari.is_local(source):
-        name = printable(minari.identifier(source)[:80])
+    """Load the dataset that a run records. Nothing is downloaded from Minari because a file names it."""
+    is_minari = isinstance(source, str) and minari_store.is_id(source) and not os.path.exists(source)
+    if is_minari and not minari_store.is_local(source):
+        name = printable(minari_store.parse_id(source)[:80])
         raise AspcError(
             f"The Minari dataset {name} that the run was trained on is not on this machine; if you trust it, download "
-            f"it first: aspc data download {shlex.quote(minari.PREFIX + name)}."
+            f"it first: aspc data download {shlex.quote(minari_store.PREFIX + name)}."
         )
     try:
         return load_source(source, options)
     except AspcError as error:
         if Path(source).suffix and not Path(source).exists():
-            raise AspcError(f"There is no file {source} any more; say where it is now with --dataset.") from error
+            raise AspcError(f"The file {source} no longer exists; pass its new path with --dataset.") from error
         raise
 
 
 def load_again(run: Path, recorded: str | None, given: Any, options: Mapping[str, Any], call: str) -> Data:
-    """The data that a run goes on with: as given, or else as it says. `call` is how to give what has no name."""
+    """Load the data to continue a run with.
+
+    Args:
+        run: The folder of the run, for messages.
+        recorded: The source that the run records.
+        given: The dataset that the caller passed, which takes precedence.
+        options: Options of `aspc.data.load`.
+        call: The call that passes a dataset, for the message about data without a source.
+    """
     if given is not None:
         return load_source(given, options)
     if recorded is None:
-        raise AspcError(f"{run} was trained on arrays: give the dataset again, {call}.")
+        raise AspcError(f"{run} was trained on arrays; pass the dataset again: {call}.")
     return load_recorded(recorded, options)
 
 
 # ---------------------------------------------------------------------------------------------------------------
-# What the algorithm asks of the data
+# Preprocessing
 # ---------------------------------------------------------------------------------------------------------------
 
 
-def preprocessing_of(algorithm: Any) -> Preprocessing:
-    """What the algorithm (or the one that it wraps) asks of the data."""
-    return getattr(algorithm, "base", algorithm)
+PREPROCESSING = ("normalize_observations", "reward_transform", "reward_scale", "reward_shift")
 
 
-def discount_of(algorithm: Any) -> float:
-    return getattr(preprocessing_of(algorithm), "discount", 1.0)
+def preprocessing_key(algorithm: Algorithm[Any], options: TrainOptions) -> tuple[Any, ...]:
+    """Return all that prepared rows depend on besides the dataset; runs with equal keys share their rows."""
+    values = tuple(getattr(algorithm, name) for name in PREPROCESSING)
+    return (*values, options.holdout, options.n_step, algorithm.discount if options.n_step > 1 else None)
 
 
-def preprocessing_key(algorithm: Any, options: TrainOptions) -> tuple[Any, ...]:
-    """Everything besides the dataset that a problem depends on: runs with equal preprocessing_key share their rows."""
-    how = preprocessing_of(algorithm)
-    fields = tuple(getattr(how, field.name) for field in dataclasses.fields(Preprocessing))
-    return (*fields, options.holdout, options.n_step, discount_of(algorithm) if options.n_step > 1 else None)
-
-
-def warnings_of(data: Data, algorithm: Any) -> list[str]:
-    """What may go wrong with this algorithm on logs of one's own; of benchmarks it is known what works."""
-    how = preprocessing_of(algorithm)
-    if not how.climbs_q or not isinstance(data, Dataset) or data.env is not None:
+def warnings_of(data: Data, algorithm: Algorithm[Any]) -> list[str]:
+    """Return warnings about an algorithm on user data; benchmarks need none."""
+    if not algorithm.climbs_q or not isinstance(data, Dataset) or data.env is not None:
         return []
-    return costs(prepared_rewards(data, how), ends=bool(data.terminals.any()), shift=how.reward_shift)
+    return check_negative_rewards(
+        prepared_rewards(data, algorithm), has_terminals=bool(data.terminals.any()), shift=algorithm.reward_shift
+    )
 
 
-def prepared_rewards(data: Dataset, how: Preprocessing, like: Dataset | None = None) -> np.ndarray:
-    """`reward_scale · transform(r) + reward_shift`, before any n-step sum; with the statistics of the dataset `like`,
-    if it is not the same."""
+def prepared_rewards(data: Dataset, algorithm: Algorithm[Any], like: Dataset | None = None) -> np.ndarray:
+    """Return `reward_scale · transform(r) + reward_shift`, before any n-step sum.
+
+    Args:
+        data: The dataset.
+        algorithm: The algorithm whose preprocessing is applied.
+        like: The dataset whose statistics the transform uses. Default: `data`.
+    """
     rewards, like = data.rewards.astype(np.float64), data if like is None else like
-    if how.reward_transform == "return_range":
-        returns = like.whole_episode_returns
+    if algorithm.reward_transform == "return_range":
+        returns = like.complete_episode_returns
         spread = returns.max() - returns.min()
         if spread <= 1e-9 * np.abs(returns).max():
             raise AspcError(
-                f"{like.name}: all its episodes have the same return, so rewards cannot be divided by their range; "
+                f"{like.name}: all episodes have the same return, so rewards cannot be divided by their range; "
                 f'use another reward_transform ("standardize" or "none").'
             )
         rewards = 1000 * rewards / spread
-    elif how.reward_transform == "standardize":
+    elif algorithm.reward_transform == "standardize":
         reference = like.rewards.astype(np.float64)
         rewards = (rewards - reference.mean()) / (reference.std() + 1e-6)
-    return (how.reward_scale * rewards + how.reward_shift).astype(np.float32)
+    return (algorithm.reward_scale * rewards + algorithm.reward_shift).astype(np.float32)
 
 
-def transitions_of(data: Dataset, algorithm: Any, options: TrainOptions, like: Dataset | None = None) -> Transitions:
-    """The Q-learning view, with the rewards that the algorithm asks for (see `prepared_rewards` for `like`)."""
-    data = dataclasses.replace(data, rewards=prepared_rewards(data, preprocessing_of(algorithm), like))
-    return data.transitions(n_step=options.n_step, discount=discount_of(algorithm))
+def transitions_of(data: Dataset, algorithm: Algorithm[Any], options: TrainOptions, like: Dataset | None = None) -> Transitions:
+    """Return the transitions of a dataset with prepared rewards (see `prepared_rewards` for `like`)."""
+    data = dataclasses.replace(data, rewards=prepared_rewards(data, algorithm, like))
+    return data.transitions(n_step=options.n_step, discount=algorithm.discount)
 
 
 # ---------------------------------------------------------------------------------------------------------------
-# The data, ready
+# Prepared rows
 # ---------------------------------------------------------------------------------------------------------------
 
 
 class Tables(NamedTuple):
-    """Where the rows of each chunk come from, and which of them belong to each problem."""
+    """The tables of successive chunks, and the rows of each dataset in them."""
 
     next: Callable[[], np.ndarray]
     offsets: list[int]
     sizes: list[int]
     change: bool
-    """Whether every chunk has a table of its own; otherwise there is one for all."""
+    """Whether every chunk has a different table."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PreparedDataset:
-    """Packed rows (or the means to stream them), their layout, and the normaliser that travels with the policy."""
+    """Packed rows or a stream of them, their layout, and the normaliser that the policy keeps."""
 
     spec: Spec
     layout: Layout
-    normaliser: Normaliser
+    normaliser: ObservationNormalizer
     transitions: int
     fingerprint: str
     rows: np.ndarray | None = None
@@ -151,57 +159,63 @@ class PreparedDataset:
     stream: tuple[StreamingDataset, Callable[[Transitions], np.ndarray]] | None = None
 
     @classmethod
-    def of(cls, data: Data, algorithm: Any, options: TrainOptions) -> PreparedDataset:
+    def of(cls, data: Data, algorithm: Algorithm[Any], options: TrainOptions) -> PreparedDataset:
+        """Prepare a dataset for an algorithm."""
         spec = Spec(data.observation_size, data.action_size)
-        layout = Layout(spec.obs_dim, spec.act_dim, bool(getattr(algorithm, "uses_next_actions", False)))
-        make = cls._in_memory if isinstance(data, Dataset) else cls._streamed
-        return make(data, algorithm, options, spec, layout)  # type: ignore[arg-type]
+        layout = Layout(spec.obs_dim, spec.act_dim, algorithm.uses_next_actions)
+        if isinstance(data, Dataset):
+            return cls._in_memory(data, algorithm, options, spec, layout)
+        return cls._streamed(data, algorithm, options, spec, layout)
 
     @classmethod
     def _in_memory(
-        cls, data: Dataset, algorithm: Any, options: TrainOptions, spec: Spec, layout: Layout
+        cls, data: Dataset, algorithm: Algorithm[Any], options: TrainOptions, spec: Spec, layout: Layout
     ) -> PreparedDataset:
         kept, held = (data, None) if options.holdout == 0 else data.split(options.holdout, seed=0)
         transitions = transitions_of(kept, algorithm, options)
-        wanted = preprocessing_of(algorithm).normalize_observations
-        normaliser = Normaliser.of(transitions.observations) if wanted else Normaliser.identity(spec.obs_dim)
-        rows = pack(transitions, layout, normaliser, discount_of(algorithm))
+        wanted = algorithm.normalize_observations
+        normaliser = (
+            ObservationNormalizer.of(transitions.observations)
+            if wanted
+            else ObservationNormalizer.identity(spec.obs_dim)
+        )
+        rows = pack(transitions, layout, normaliser, algorithm.discount)
         held_rows = None
         if held is not None:
-            held_rows = pack(transitions_of(held, algorithm, options), layout, normaliser, discount_of(algorithm))
+            held_rows = pack(transitions_of(held, algorithm, options), layout, normaliser, algorithm.discount)
         return cls(spec, layout, normaliser, len(rows), fingerprint(rows), rows, held_rows)
 
     @classmethod
     def _streamed(
-        cls, data: StreamingDataset, algorithm: Any, options: TrainOptions, spec: Spec, layout: Layout
+        cls, data: StreamingDataset, algorithm: Algorithm[Any], options: TrainOptions, spec: Spec, layout: Layout
     ) -> PreparedDataset:
-        how, discount = preprocessing_of(algorithm), discount_of(algorithm)
-        if options.holdout or how.reward_transform != "none" or options.n_step != data.n_step:
+        discount = algorithm.discount
+        if options.holdout or algorithm.reward_transform != "none" or options.n_step != data.n_step:
             raise AspcError(
-                f"{data.name} is streamed, so it cannot be held out of, its rewards cannot be transformed by "
-                f"statistics of episodes, and its n-step returns are those it was packed with (n = {data.n_step})."
+                f"{data.name} is streamed. It does not support a held-out split, reward transforms that need episode "
+                f"statistics, or another n-step return than it was packed with (n = {data.n_step})."
             )
         if data.n_step > 1 and abs(data.discount - discount) > 1e-6:
-            raise AspcError(f"{data.name} was packed with a discount of {data.discount}, but it is {discount} here.")
-        if data.n_step > 1 and how.reward_shift:
-            raise AspcError(f"{data.name} holds n-step sums; shift its rewards when you pack it.")
-        if how.normalize_observations:
-            normaliser = Normaliser.from_statistics(data.observation_mean, data.observation_std)
+            raise AspcError(f"{data.name} was packed with discount {data.discount}, not {discount}; pack it again.")
+        if data.n_step > 1 and algorithm.reward_shift:
+            raise AspcError(f"{data.name} contains n-step sums; shift its rewards when packing it.")
+        if algorithm.normalize_observations:
+            normaliser = ObservationNormalizer.from_statistics(data.observation_mean, data.observation_std)
         else:
-            normaliser = Normaliser.identity(spec.obs_dim)
+            normaliser = ObservationNormalizer.identity(spec.obs_dim)
 
         def prepare(transitions: Transitions) -> np.ndarray:
-            rewards = how.reward_scale * transitions.rewards + how.reward_shift
+            rewards = algorithm.reward_scale * transitions.rewards + algorithm.reward_shift
             return pack(transitions._replace(rewards=rewards), layout, normaliser, discount)
 
         if data.sha256 is not None:
-            mark = data.sha256[:16]
-        else:  # a folder that was packed before its rows were hashed
-            mark = fingerprint(data.observation_mean, data.observation_std, np.asarray([data.rows, data.mean_reward]))
-        return cls(spec, layout, normaliser, data.rows, mark, stream=(data, prepare))
+            digest = data.sha256[:16]
+        else:  # packed by a version that did not hash the rows
+            digest = fingerprint(data.observation_mean, data.observation_std, np.asarray([data.rows, data.mean_reward]))
+        return cls(spec, layout, normaliser, data.rows, digest, stream=(data, prepare))
 
     def policy(self, export: PolicyExport, data: Data, info: dict[str, Any]) -> Policy:
-        """What acts, with what it needs of the data: the normaliser, and the bounds of its actions."""
+        """Return a policy with the normaliser and the action bounds of the data."""
         mean, std = self.normaliser.mean, self.normaliser.std
         names = {key: list(getattr(data, key, ())) for key in ("observation_names", "action_names")}
         info = {**info, **{key: value for key, value in names.items() if value}}
@@ -209,75 +223,79 @@ class PreparedDataset:
 
 
 @contextmanager
-def shared_tables(problems: Sequence[PreparedDataset], first_chunk: int, budget_mb: int) -> Iterator[Tables]:
-    """The table of each chunk, from `first_chunk` on, with the rows of all problems; equal ones share theirs.
+def shared_tables(datasets: Sequence[PreparedDataset], first_chunk: int, budget_mb: int) -> Iterator[Tables]:
+    """Yield the tables of the chunks from `first_chunk` on, with the rows of all datasets; equal rows are stored once.
 
-    Window k of a stream belongs to chunk k, so a resumed run sees the same windows as one that was never interrupted.
+    Window k of a stream belongs to chunk k, so a resumed run sees the same windows as an uninterrupted one.
     """
-    if any(problem.stream is not None for problem in problems):
-        (problem,) = problems
-        assert problem.stream is not None
-        data, prepare = problem.stream
+    if any(prepared.stream is not None for prepared in datasets):
+        (prepared,) = datasets
+        assert prepared.stream is not None
+        data, prepare = prepared.stream
         rows = data.window_rows(budget_mb * 2**20)
         with data.windows(rows, seed=0, start=first_chunk, prepare=prepare) as windows:
             yield Tables(lambda: next(windows), [0], [windows.rows], change=True)
         return
-    different = {problem.fingerprint: problem.rows for problem in problems if problem.rows is not None}
-    starts = dict(zip(different, np.cumsum([0, *map(len, different.values())]).tolist(), strict=False))
-    tables = list(different.values())
+    distinct = {prepared.fingerprint: prepared.rows for prepared in datasets if prepared.rows is not None}
+    starts = dict(zip(distinct, np.cumsum([0, *map(len, distinct.values())]).tolist(), strict=False))
+    tables = list(distinct.values())
     yield Tables(
         lambda: tables[0] if len(tables) == 1 else np.concatenate(tables),
-        [starts[problem.fingerprint] for problem in problems],
-        [problem.transitions for problem in problems],
+        [starts[prepared.fingerprint] for prepared in datasets],
+        [prepared.transitions for prepared in datasets],
         change=False,
     )
 
 
 # ---------------------------------------------------------------------------------------------------------------
-# What a run says about its data
+# Records and scores
 # ---------------------------------------------------------------------------------------------------------------
 
 
-def score_of(data: Data, env: Any) -> Callable[[float], float | None]:
-    """Return → normalised score, or None where no reference scores are known.
+def score_of(data: Data, env: str | Callable[[], Any] | None) -> Callable[[float], float | None]:
+    """Return the function from a return to its normalised score, or to None without reference scores.
 
-    Another environment than the data's has scores of its own; one that a function makes is taken for the data's.
+    Another environment than the data's has different reference scores; one made by a function uses the data's.
     """
     if isinstance(env, str) and env != data.env:
-        return partial(normalised_score, env)
+        return partial(normalized_score, env)
     if isinstance(data, Dataset):
-        return data.normalise
-    return (lambda value: None) if data.env is None else partial(normalised_score, data.env)
+        return data.normalized_score
+    return (lambda value: None) if data.env is None else partial(normalized_score, data.env)
 
 
-def recorded_score_of(facts: Mapping[str, Any], env: str) -> Callable[[float], float | None]:
-    """`score_of` for a run's own record of its data; one of an older version has the environment's scores alone."""
-    low, high = facts.get("ref_min"), facts.get("ref_max")
-    if facts.get("ref_env") != env or low is None or high is None or low == high:
-        return partial(normalised_score, env)
-    return lambda value: 100.0 * (value - low) / (high - low)
+def recorded_score_of(facts: DatasetFacts | None, env: str) -> Callable[[float], float | None]:
+    """Return the scoring function of a recorded dataset; without reference scores, that of the environment."""
+    if facts is None or facts.ref_env != env:
+        return partial(normalized_score, env)
+    low, high = facts.ref_min, facts.ref_max
+    if low is None or high is None or low == high:
+        return partial(normalized_score, env)
+    return partial(normalize_score, ref_min=low, ref_max=high)
 
 
 def dataset_facts(
-    data: Data, source: str | None, options: Mapping[str, Any], problem: PreparedDataset
-) -> dict[str, Any]:
+    data: Data, source: str | None, options: Mapping[str, Any], prepared: PreparedDataset
+) -> DatasetFacts:
+    """Return what a config records about a dataset."""
     if source is not None and Path(source).exists():
         source = str(Path(source).absolute())
-    # Episodes of a stream are not kept apart, so its behaviour is not scored.
-    behaviour = (data.behaviour_return(), data.behaviour_score()) if isinstance(data, Dataset) else (None, None)
-    return {
-        "name": data.name,
-        "source": source,
-        "options": dict(options),
-        "fingerprint": problem.fingerprint,
-        "transitions": problem.transitions,
-        "observation_size": problem.spec.obs_dim,
-        "action_size": problem.spec.act_dim,
-        # The data's own reference scores, and the environment that they are of: `recorded_score_of` takes them up.
-        "ref_env": data.env,
-        "ref_min": getattr(data, "ref_min", None),
-        "ref_max": getattr(data, "ref_max", None),
-        "behaviour_return": behaviour[0],
-        "behaviour_score": behaviour[1],
-        "notes": list(data.notes),
-    }
+    ref_min = ref_max = behaviour_return = behaviour_score = None
+    if isinstance(data, Dataset):  # a stream does not keep its episodes
+        ref_min, ref_max = data.ref_min, data.ref_max
+        behaviour_return, behaviour_score = data.behaviour_return(), data.behaviour_score()
+    return DatasetFacts(
+        name=data.name,
+        source=source,
+        options=dict(options),
+        fingerprint=prepared.fingerprint,
+        transitions=prepared.transitions,
+        observation_size=prepared.spec.obs_dim,
+        action_size=prepared.spec.act_dim,
+        ref_env=data.env,
+        ref_min=ref_min,
+        ref_max=ref_max,
+        behaviour_return=behaviour_return,
+        behaviour_score=behaviour_score,
+        notes=list(data.notes),
+    )

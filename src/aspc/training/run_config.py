@@ -1,26 +1,31 @@
-"""What is run, as data: options of a run, and algorithms to and from plain dictionaries."""
+"""The configuration of a run or a fleet: typed, versioned, and stored as config.json.
+
+In the file the fields of `options` and `software` lie next to the others, in one flat JSON object.
+"""
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
-import math
 import platform
+import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import MISSING, dataclass
-from fnmatch import fnmatchcase
-from functools import cache
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
-from types import UnionType
-from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
+from pathlib import Path
+from typing import Any, Literal, TypeVar, get_args
 
+import msgspec
 import numpy as np
 
 from aspc import plugins
-from aspc.errors import AspcError, unknown_name
+from aspc.algorithms.registry import join_bc_term
+from aspc.errors import AspcError
 from aspc.training.loggers import LoggerName
 
+FORMAT = 1
+ENV_FUNCTION = "a Python function"  # recorded for an environment that has no name
 MatmulPrecision = Literal["default", "high", "highest"]
 COUNTS = ("steps", "eval_every", "eval_episodes", "log_every", "n_step", "checkpoints_to_keep")
 LARGEST_SEED = 2**31 - 1
@@ -28,46 +33,46 @@ LARGEST_SEED = 2**31 - 1
 
 @dataclass(frozen=True)
 class TrainOptions:
-    """Everything about a run that is not the algorithm's."""
+    """Options of a run that do not belong to its algorithm."""
 
     steps: int = 1_000_000
-    """Steps to train: one is one update of the critic."""
+    """Training steps (critic updates)."""
     seeds: tuple[int, ...] = (0,)
-    """Seeds to train together, each a run of its own."""
+    """Seeds to train together, as separate runs."""
     eval_every: int = 5_000
     """Steps between evaluations in the environment."""
     eval_episodes: int = 10
-    """Episodes of each evaluation."""
+    """Episodes per evaluation."""
     final_episodes: int | None = None
-    """Episodes of the last evaluation, if not the same."""
+    """Episodes of the last evaluation. Default: eval_episodes."""
     log_every: int = 1_000
-    """Steps of a chunk: metrics are averaged over it. Where it does not divide eval_every, that is taken instead."""
+    """Steps over which logged metrics are averaged; eval_every is used instead if this does not divide it."""
     checkpoint_every: int = 0
-    """Steps between checkpoints; 0 means about once a minute."""
+    """Steps between checkpoints; 0: about one per minute."""
     checkpoints_to_keep: int = 2
-    """The newest checkpoints are kept; with more of them `aspc fqe RUN --checkpoints` has more to choose from."""
+    """Newest checkpoints to keep; `aspc fqe RUN --checkpoints` chooses among them."""
     holdout: float = 0.0
-    """Share of the episodes to hold out; the losses on them are logged as valid_*."""
+    """Fraction of the episodes to hold out; losses on them are logged as valid_*."""
     n_step: int = 1
-    """Steps of the n-step returns that the critic learns from."""
+    """Steps of the n-step returns for the critic."""
     horizon: int | None = None
-    """Steps over which schedules decay (the scale's learning rate, for one); by default the length of the run."""
+    """Steps over which schedules decay, such as the scale's learning rate. Default: steps."""
     memory_budget_mb: int = 1024
-    """Memory for the windows of a dataset that is streamed from disk, in MiB."""
+    """Memory for windows of a dataset streamed from disk, in MiB."""
     matmul_precision: MatmulPrecision = "default"
     """Precision of matrix products: JAX's default for the device (TF32 on recent GPUs), or "highest" for float32."""
     monitor_every: int = 0
     """Steps between evaluations of the paper's bounds on a batch, logged as theory_* (docs/theory.md); 0: never."""
     tensorboard: bool = True
-    """Also write the metrics as TensorBoard events."""
+    """Also write metrics as TensorBoard events."""
     logger: LoggerName = "none"
-    """Also send them to Weights & Biases or MLflow, which their own environment variables configure."""
+    """Also log metrics to Weights & Biases or MLflow, configured by their environment variables."""
 
     def __post_init__(self) -> None:
         for name in (*COUNTS, "checkpoint_every", "memory_budget_mb", "monitor_every", "final_episodes", "horizon"):
-            object.__setattr__(self, name, _whole_number(name, getattr(self, name)))
+            object.__setattr__(self, name, _to_int(name, getattr(self, name)))
         seeds = self.seeds if isinstance(self.seeds, Iterable) else (self.seeds,)
-        object.__setattr__(self, "seeds", tuple(_whole_number("seeds", seed) for seed in seeds))
+        object.__setattr__(self, "seeds", tuple(_to_int("seeds", seed) for seed in seeds))
         for name in COUNTS:
             if getattr(self, name) < 1:
                 raise AspcError(f"--{name.replace('_', '-')} must be at least 1, not {getattr(self, name)}.")
@@ -77,26 +82,26 @@ class TrainOptions:
                 raise AspcError(f"--{name.replace('_', '-')} must be at least 1, not {value}.")
         if self.matmul_precision not in get_args(MatmulPrecision):
             names = ", ".join(get_args(MatmulPrecision))
-            raise AspcError(f"--matmul-precision is one of {names}, not {self.matmul_precision!r}.")
-        for name, zero in (("monitor_every", "never"), ("checkpoint_every", "about once a minute")):
+            raise AspcError(f"--matmul-precision must be one of {names}, not {self.matmul_precision!r}.")
+        for name, zero in (("monitor_every", "never"), ("checkpoint_every", "about one per minute")):
             if getattr(self, name) < 0:
                 raise AspcError(f"--{name.replace('_', '-')} must be 0 ({zero}) or more, not {getattr(self, name)}.")
-        several = len(set(self.seeds)) == len(self.seeds) > 0
-        if not several or min(self.seeds) < 0 or max(self.seeds) > LARGEST_SEED:
+        distinct = len(set(self.seeds)) == len(self.seeds) > 0
+        if not distinct or min(self.seeds) < 0 or max(self.seeds) > LARGEST_SEED:
             raise AspcError(
-                f"--seeds must be different whole numbers, 0 to {LARGEST_SEED:,}, for example --seeds 0 1 2 3."
+                f"--seeds must be distinct integers from 0 to {LARGEST_SEED:,}, for example --seeds 0 1 2 3."
             )
         if not 0 <= self.holdout < 1:
-            raise AspcError(f"--holdout is a share of the episodes, 0 to below 1, not {self.holdout}.")
+            raise AspcError(f"--holdout must be a fraction of the episodes, 0 to below 1, not {self.holdout}.")
 
     @property
     def chunk_steps(self) -> int:
-        """The steps of a chunk: log_every, or eval_every where that is shorter or no multiple of it."""
+        """Steps per chunk: log_every if it divides eval_every, otherwise eval_every."""
         return self.log_every if self.eval_every % self.log_every == 0 else self.eval_every
 
 
-def _whole_number(name: str, value: Any) -> Any:
-    """A whole number as Python has it, also from NumPy's or from 1e6; None stays None."""
+def _to_int(name: str, value: Any) -> Any:
+    """Convert an integer of NumPy or an integral float (1e6) to int; keep None."""
     if value is None or type(value) is int:
         return value
     try:
@@ -104,177 +109,226 @@ def _whole_number(name: str, value: Any) -> Any:
             return int(value)
     except (TypeError, ValueError, OverflowError):
         pass
-    raise AspcError(f"--{name.replace('_', '-')} must be a whole number, not {value!r}.")
+    raise AspcError(f"--{name.replace('_', '-')} must be an integer, not {value!r}.")
 
 
-def to_plain(algorithm: Any) -> dict[str, Any]:
-    """All hyper-parameters, those of a wrapped algorithm below its field's name."""
-    return dataclasses.asdict(algorithm)
+@dataclass(frozen=True)
+class OnlineOptions:
+    """Options of online fine-tuning."""
+
+    steps: int = 10_000
+    """Environment steps."""
+    collect: int = 100
+    """Environment steps collected between updates; must divide eval_every."""
+    updates: int = 1
+    """Updates per collected step."""
+    noise: float | None = None
+    """Standard deviation of Gaussian action noise, as a fraction of half the action range. Default: 0.1 for
+    deterministic policies, 0 for policies that sample (diffusion, flow)."""
+    offline_share: float = 0.5
+    """Fraction of each minibatch drawn from the offline data."""
+    buffer: int | None = None
+    """Newest online steps to keep. Default: all."""
+    horizon: int | None = None
+    """Steps over which schedules decay, such as the scale's learning rate, offline steps included. Default: offline
+    steps plus all online updates."""
+    eval_every: int = 1_000
+    """Steps between evaluations."""
+    eval_episodes: int = 10
+    """Episodes per evaluation."""
+    final_episodes: int | None = None
+    """Episodes of the last evaluation. Default: eval_episodes."""
+    tensorboard: bool = True
+    """Also write metrics as TensorBoard events."""
+    logger: LoggerName = "none"
+    """Also log metrics to Weights & Biases or MLflow, configured by their environment variables."""
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "collect", "updates", "eval_every", "eval_episodes"):
+            if getattr(self, name) < 1:
+                raise AspcError(f"--{name.replace('_', '-')} must be at least 1, not {getattr(self, name)}.")
+        if self.eval_every % self.collect:
+            raise AspcError(f"--eval-every must be a multiple of --collect, but {self.eval_every} is not.")
+        if not 0 <= self.offline_share <= 1:
+            raise AspcError(f"--offline-share must be from 0 to 1, not {self.offline_share}.")
+        if self.noise is not None and not 0 <= self.noise < np.inf:
+            raise AspcError(f"--noise must be finite and at least 0, not {self.noise}.")
+        if self.buffer is not None and self.buffer < self.collect:
+            raise AspcError(f"--buffer must be at least --collect ({self.collect}), not {self.buffer}.")
+
+    def capacity(self, steps: int) -> int:
+        """Return the rows of the ring buffer for `steps` steps: a multiple of `collect`, so that none wraps around."""
+        return -(-min(self.buffer or steps, steps) // self.collect) * self.collect
 
 
-def replace_fields(algorithm: Any, values: Mapping[str, Any]) -> Any:
-    """The algorithm with hyper-parameters replaced. A name may be nested, dotted (`base.alpha`), or, where only the
-    wrapped algorithm has it, plain (`alpha`)."""
-    changes: dict[str, Any] = {}
-    inside: dict[str, dict[str, Any]] = {}
-    for name, value in values.items():
-        head, rest = _first_part(algorithm, name)
-        if rest or isinstance(value, Mapping):
-            inside.setdefault(head, {}).update({rest: value} if rest else value)
-        else:
-            changes[head] = _like(getattr(algorithm, head), value, head)
-    changes |= {head: replace_fields(getattr(algorithm, head), deeper) for head, deeper in inside.items()}
-    # At once, since some values are refused without others: a mode of the scale without its target.
-    return dataclasses.replace(algorithm, **changes)
+# ---------------------------------------------------------------------------------------------------------------
+# config.json
+# ---------------------------------------------------------------------------------------------------------------
 
 
-class Rule(NamedTuple):
-    """What numbers of certain names can be, in an algorithm of one's own too."""
+class DatasetFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """A dataset as a config records it. Fields with a default are missing in configs of older versions."""
 
-    names: str
-    """Patterns with a space between them."""
-    says: str
-    holds: Callable[[float], bool]
-
-
-RULES = (  # for each name the first that fits it
-    Rule("time_dim", "an even number, at least 4", lambda x: x >= 4 and x % 2 == 0),
-    Rule("batch_size policy_freq diffusion_steps flow_steps ema_every n_actions *_dim", "at least 1", lambda x: x >= 1),
-    Rule("max_weight", "above 0", lambda x: x > 0),
-    Rule("discount tau *_tau ema ema_rate expectile", "between 0 and 1", lambda x: 0 <= x <= 1),
-    Rule("*dropout", "0 or more and below 1", lambda x: 0 <= x < 1),
-    # A rate of 0 freezes what it is the rate of, a weight of 0 leaves its term out: both are ways to ask a question.
-    Rule("lr *_lr *_ratio", "at least 0", lambda x: x >= 0),
-    Rule(
-        "alpha cql_alpha evaluation_alpha alpha_multiplier beta* eta temperature *_weight",
-        "at least 0",
-        lambda x: x >= 0,
-    ),
-    Rule("policy_noise noise_clip max_grad_norm ema_start *_layers", "at least 0", lambda x: x >= 0),
-)
+    name: str
+    source: str | None
+    """Name or path to load it from; None if it was given as arrays."""
+    options: dict[str, Any]
+    """Options of `aspc.data.load`."""
+    fingerprint: str
+    """Hash of the prepared rows."""
+    transitions: int = 0
+    observation_size: int
+    action_size: int
+    ref_env: str | None = None
+    """The environment that `ref_min` and `ref_max` belong to."""
+    ref_min: float | None = None
+    ref_max: float | None = None
+    behaviour_return: float | None
+    behaviour_score: float | None
+    notes: list[str] = []
 
 
-def check_values(algorithm: Any) -> None:
-    """Refuses hyper-parameters that no algorithm can have: a choice that is none, a network or a batch of nothing, a
-    discount above 1."""
-    kind: Any = type(algorithm)
-    choices = choices_of(kind)
-    for field in dataclasses.fields(algorithm):
-        name, value = field.name, getattr(algorithm, field.name)
-        if dataclasses.is_dataclass(value):
-            check_values(value)
-        allowed = choices.get(name)
-        if allowed is not None and value not in allowed:
-            raise AspcError(f"The hyper-parameter {name} is one of {', '.join(map(str, allowed))}, not {value!r}.")
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            _check_number(name, value)
+class FleetDataset(DatasetFacts, frozen=True, kw_only=True):
+    """A dataset of a fleet, with the environment of its policies."""
+
+    env: str | None = None
 
 
-def _check_number(name: str, value: float) -> None:
-    rule = next((rule for rule in RULES if any(fnmatchcase(name, pattern) for pattern in rule.names.split())), None)
-    if rule is not None and not rule.holds(value):
-        raise AspcError(f"The hyper-parameter {name} must be {rule.says}, not {value}.")
+class FleetMember(msgspec.Struct, frozen=True, kw_only=True):
+    """One run of a fleet; `dataset` is an index into the datasets of the fleet."""
+
+    name: str
+    seed: int
+    dataset: int
+    settings: dict[str, Any]
 
 
-def with_kinds(algorithm: Any) -> Any:
-    """The algorithm with every value of the kind that its field's default has, as values that are given by name are:
-    3 becomes 3.0, a list a tuple, and what is of another kind is refused."""
-    kind: Any = type(algorithm)
-    changes: dict[str, Any] = {}
-    for field in dataclasses.fields(algorithm):
-        value = getattr(algorithm, field.name)
-        if dataclasses.is_dataclass(value):
-            changes[field.name] = with_kinds(value)
-        elif field.init and field.default is not MISSING and not _takes_several_kinds(_hints(kind).get(field.name)):
-            changes[field.name] = _like(field.default, value, field.name)
-    return dataclasses.replace(algorithm, **changes)
+class Origin(msgspec.Struct, frozen=True, kw_only=True):
+    """The checkpoint that a fine-tuned run started from."""
+
+    run: str
+    seed: int
+    step: int
 
 
-def _takes_several_kinds(hint: Any) -> bool:
-    return hint is Any or get_origin(hint) in (Union, UnionType)
+class SoftwareFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """Versions, machine and command line of a training."""
+
+    python: str = ""
+    platform: str = ""
+    device: str = ""
+    versions: dict[str, str | None] = {}
+    command: str = ""
 
 
-def choices_of(kind: Any) -> dict[str, tuple[Any, ...]]:
-    """The fields of an algorithm that have a few choices."""
-    return {name: get_args(hint) for name, hint in _hints(kind).items() if get_origin(hint) is Literal}
+class RunConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """The configuration of a run."""
+
+    format: int = FORMAT
+    algo: str
+    preset: str | None = None
+    scale_name: str | None
+    hyperparameters: dict[str, Any]
+    dataset: DatasetFacts
+    env: str | None
+    options: TrainOptions
+    started: str = ""
+    software: SoftwareFacts
+    online: OnlineOptions | None = None
+    """Options of a fine-tuned run."""
+    finetuned_from: Origin | None = None
 
 
-@cache
-def _hints(kind: Any) -> dict[str, Any]:
-    """The annotations of an algorithm's fields; none where they are of somebody's own and cannot be looked up."""
+class FleetConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """The configuration of a fleet. The seeds of its `options` have no meaning and are not stored."""
+
+    format: int = FORMAT
+    algo: str
+    scale_name: str | None = None
+    hyperparameters: dict[str, Any] = {}
+    varying: list[str] = []
+    """Dotted names of the hyper-parameters that differ between members."""
+    members: list[FleetMember]
+    datasets: list[FleetDataset]
+    options: TrainOptions
+    asked: str
+    """Hash of the request: the same request continues the fleet."""
+    started: str = ""
+    software: SoftwareFacts
+
+
+AnyConfig = TypeVar("AnyConfig", RunConfig, FleetConfig)
+FLAT = {
+    "options": [field.name for field in fields(TrainOptions)],
+    "software": [field.name for field in msgspec.structs.fields(SoftwareFacts)],
+}
+
+
+def to_json(config: RunConfig | FleetConfig) -> dict[str, Any]:
+    """Return the content of config.json for a config."""
+    content: dict[str, Any] = {}
+    for name, value in msgspec.to_builtins(config, enc_hook=_to_builtin).items():
+        if name in FLAT:
+            content |= value
+        elif value is not None or name not in ("online", "finetuned_from"):
+            content[name] = value
+    if isinstance(config, FleetConfig):
+        del content["seeds"]
+    return content
+
+
+def _to_builtin(value: Any) -> Any:
+    return value.tolist() if isinstance(value, np.generic | np.ndarray) else str(value)
+
+
+def from_json(path: Path, content: Any, kind: type[AnyConfig]) -> AnyConfig:
+    """Return the config in the content of a config.json, of this or an older version.
+
+    Args:
+        path: The file, for messages.
+        content: What its JSON holds.
+        kind: RunConfig or FleetConfig.
+
+    Raises:
+        AspcError: If the content is damaged or was written by a newer version.
+    """
+    if not isinstance(content, dict):
+        raise AspcError(f"{path} is damaged: it is not a JSON object.")
+    if type(stored := content.get("format", FORMAT)) is int and stored > FORMAT:
+        raise AspcError(f"{path} was written by a newer version of aspc (format {stored}); update aspc to read it.")
+    required = ("steps", "seeds") if kind is RunConfig else ()
+    if missing := [name for name in required if name not in content]:
+        raise AspcError(f"{path} is damaged: {missing[0]} is missing or wrong.")
+    nested = {part: {name: content[name] for name in names if name in content} for part, names in FLAT.items()}
     try:
-        return get_type_hints(kind)
-    except (NameError, TypeError):
-        return {}
+        config = msgspec.convert({**content, **nested}, kind)
+        # Older versions recorded aspc_aw and td3_bc_aw as an algorithm with a BC term.
+        return msgspec.structs.replace(config, algo=join_bc_term(config.algo, content.get("bc", "plain")))
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise AspcError(f"{path} is damaged: {_field_in(str(error))} is missing or wrong.") from error
+    except AspcError as error:
+        raise AspcError(f"{path} is damaged: {error}") from error
 
 
-def _first_part(algorithm: Any, name: str) -> tuple[str, str]:
-    """The field that a name begins with, and the rest of the name."""
-    head, _, rest = name.partition(".")
-    fields = {f.name for f in dataclasses.fields(algorithm)}
-    if head not in fields and "base" in fields:
-        head, rest = "base", name
-    if head not in fields:
-        raise unknown_name("hyper-parameter", name, all_field_names(algorithm))
-    return head, rest
+def _field_in(message: str) -> str:
+    """Return the name of the field that an error of msgspec is about."""
+    missing = re.search(r"missing required field `(\w+)`", message)
+    wrong = re.findall(r"\.(\w+)", message.rpartition(" - at ")[2])
+    return missing[1] if missing else wrong[-1] if wrong else "a value"
 
 
-def _like(old: Any, new: Any, name: str) -> Any:
-    """A number where a number is expected, as JSON and people write them (3 for 3.0, lists for tuples)."""
-    if isinstance(old, bool) or old is None or isinstance(old, str):
-        ok = isinstance(new, type(old)) or old is None
-    elif isinstance(old, float):
-        ok = isinstance(new, int | float | np.number) and not isinstance(new, bool)
-        ok = ok or (isinstance(new, str) and new in ("nan", "inf", "-inf"))  # as a config spells them
-        new = float(new) if ok else new
-        new = math.nan if new != new else new  # the same object: equal algorithms share their compiled programs
-    elif isinstance(old, int):
-        ok = isinstance(new, int | np.integer) and not isinstance(new, bool)
-        new = int(new) if ok else new
-    elif isinstance(old, tuple):
-        ok = isinstance(new, list | tuple)
-        new = tuple(new) if ok else new
-    else:
-        ok = isinstance(new, type(old))
-    if not ok:
-        raise AspcError(f"The hyper-parameter {name} is a {type(old).__name__}, so it cannot be {new!r}.")
-    return new
+def env_name(env: str | Callable[[], Any] | None) -> str | None:
+    """Return the name under which a config records an environment."""
+    return env if isinstance(env, str | None) else ENV_FUNCTION
 
 
-def full_name(algorithm: Any, name: str) -> str:
-    """The dotted name of a hyper-parameter: `alpha` is `base.alpha` where only the wrapped algorithm has it."""
-    head, rest = _first_part(algorithm, name)
-    return f"{head}.{full_name(getattr(algorithm, head), rest)}" if rest else head
-
-
-def flat_values(algorithm: Any) -> dict[str, Any]:
-    """Every hyper-parameter by its dotted name."""
-    return dict(_flat(to_plain(algorithm)))
-
-
-def flat_settings(algorithm: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings as `replace_fields` takes them (plain, dotted or nested), by dotted name."""
-    return {full_name(algorithm, name): value for name, value in _flat(settings)}
-
-
-def _flat(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            yield from ((f"{name}.{inner}", leaf) for inner, leaf in _flat(value))
-        else:
-            yield name, value
-
-
-def all_field_names(algorithm: Any) -> list[str]:
-    names = []
-    for field in dataclasses.fields(algorithm):
-        value = getattr(algorithm, field.name)
-        names += all_field_names(value) if dataclasses.is_dataclass(value) else [field.name]
-    return names
+def timestamp() -> str:
+    """Return the current time as a config records it."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def fingerprint(*arrays: np.ndarray) -> str:
-    """A short hash of arrays: says whether a dataset is the one that a run began with."""
+    """Return a short hash of arrays, which identifies a dataset."""
     digest = hashlib.sha256()
     for array in arrays:
         digest.update(str((array.shape, array.dtype)).encode())
@@ -282,8 +336,8 @@ def fingerprint(*arrays: np.ndarray) -> str:
     return digest.hexdigest()[:16]
 
 
-def environment_facts() -> dict[str, Any]:
-    """Versions and machine, for whoever wants to repeat the run."""
+def software_facts() -> SoftwareFacts:
+    """Return the versions and the machine that this process trains with."""
     import jax
 
     packages = ("aspc", "jax", "jaxlib", "equinox", "optax", "numpy", "gymnasium", "mujoco")
@@ -294,13 +348,13 @@ def environment_facts() -> dict[str, Any]:
         except PackageNotFoundError:
             versions[package] = None
     plugin = plugins.loaded()
-    if plugin is not None and plugin.algorithms:  # one with suites alone changes nothing of how is trained
+    if plugin is not None and plugin.algorithms:  # a plugin that only adds suites does not change training
         versions["plugin"] = plugin.fingerprint
     device = jax.devices()[0]
-    return {
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "device": f"{device.platform}: {device.device_kind}",
-        "versions": versions,
-        "command": " ".join(sys.argv),
-    }
+    return SoftwareFacts(
+        python=platform.python_version(),
+        platform=platform.platform(),
+        device=f"{device.platform}: {device.device_kind}",
+        versions=versions,
+        command=" ".join(sys.argv),
+    )

@@ -1,0 +1,59 @@
+"""Conditions for runs to share one compiled program: they differ only in numbers that are inputs of the program."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+from aspc.algorithms.fields import PerRun, declared, declared_fields, literal_choices
+from aspc.algorithms.interface import Algorithm
+from aspc.training.hyperparameters import flat_values, full_name
+from aspc.training.run_config import TrainOptions
+
+
+def can_vary(algorithm: Any, name: str) -> bool:
+    """Return whether a hyper-parameter can differ between the runs of one program."""
+    return full_name(algorithm, name) in variable_fields(algorithm)
+
+
+def variable_fields(algorithm: Algorithm[Any]) -> frozenset[str]:
+    """Return the dotted names of all hyper-parameters that are declared `PerRun`."""
+    return frozenset(declared_fields(algorithm, PerRun))
+
+
+def numbered_choices(algorithm: Any) -> dict[str, tuple[Any, ...]]:
+    """Return the choices of all `PerRun` fields that are a `Literal`, by dotted name; programs take their index."""
+    choices = literal_choices(type(algorithm))
+    found = {name: values for name, values in choices.items() if declared(type(algorithm), name, PerRun)}
+    for field in dataclasses.fields(algorithm):
+        if dataclasses.is_dataclass(inner := getattr(algorithm, field.name)):
+            found |= {f"{field.name}.{name}": values for name, values in numbered_choices(inner).items()}
+    return found
+
+
+def group_key(algorithm: Any, sizes: Sequence[float], options: TrainOptions) -> Hashable:
+    """Return a key that is equal for runs which can train together.
+
+    Args:
+        algorithm: The algorithm with the settings of the run; fields that can vary do not change the key.
+        sizes: Observation and action size.
+        options: Options of the run; seeds do not change the key.
+    """
+    free = variable_fields(algorithm)
+    fixed = {name: value for name, value in flat_values(algorithm).items() if name not in free}
+    shared = {name: value for name, value in dataclasses.asdict(options).items() if name != "seeds"}
+    return as_json([_class_names(algorithm), fixed, list(sizes)[:2], shared])
+
+
+def _class_names(algorithm: Any) -> list[str]:
+    """Return the names of the classes of an algorithm and of those it wraps."""
+    inner = [getattr(algorithm, field.name) for field in dataclasses.fields(algorithm)]
+    own = f"{type(algorithm).__module__}.{type(algorithm).__qualname__}"
+    return [own, *(name for value in inner if dataclasses.is_dataclass(value) for name in _class_names(value))]
+
+
+def as_json(value: Any) -> str:
+    """Return a canonical text of a value, to compare or hash it."""
+    return json.dumps(value, sort_keys=True, default=str)
