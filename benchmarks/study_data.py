@@ -41,7 +41,8 @@ if __name__ == "__main__":
 from filelock import FileLock, Timeout
 
 from aspc import tasks
-from aspc.data import Dataset, files
+from aspc.data import Dataset, writers
+from aspc.data.readers import hdf5
 from aspc.errors import AspcError
 from aspc.training.evaluation import available_cores
 from recipes.catalogue import CLONED, HUMAN, NAMES, TRAJECTORIES, pieces_of, sources_of
@@ -123,8 +124,8 @@ def unfinished_files(name: str, policies: Path, out: Path, scale: float) -> dict
     """Return the pieces of the files of a dataset that do not exist yet."""
     clone = out / PIECES / "policies" / "door_clone.npz"
     if name == CLONED and not (out / f"{name}.hdf5").exists():
-        demonstrations = files.read_trusted_hdf5(*sources_of(name, policies))
-        files.write_npz(clone, fit_clone(demonstrations["observations"], demonstrations["actions"].clip(-1, 1)))
+        demonstrations = hdf5.read_trusted_hdf5(*sources_of(name, policies))
+        writers.write_npz(clone, fit_clone(demonstrations["observations"], demonstrations["actions"].clip(-1, 1)))
     outputs = pieces_of(name, policies, clone, scale)
     return {out / file: pieces for file, pieces in outputs.items() if not (out / file).exists()}
 
@@ -146,7 +147,7 @@ def description(name: str, path: Path, pieces: list[Piece]) -> str:
     rows = sum(piece.rows for piece in pieces)
     if name in TRAJECTORIES:
         return f"{path.stem}: {rows:,} rows, {rows // TRAJECTORIES[name].steps:,} episodes"
-    arrays = files.read_trusted_hdf5(path)
+    arrays = hdf5.read_trusted_hdf5(path)
     task = tasks.name_from_stem(name, arrays["observations"].shape[1], arrays["actions"].shape[1])
     data = Dataset.from_arrays(**arrays, env=task, name=name)
     episodes = "" if data.is_endless else f"{len(data.episode_lengths):,} episodes, "

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from aspc.data import files
+from aspc.data.readers import hdf5
 from aspc.data.sources import maze2d
 from aspc.envs import make_env
 from aspc.envs.antmaze import CELL, GOALS, AntMazeEnv, cell_centre
@@ -67,9 +67,11 @@ def roll_out_clone(env_name: str, file: Path, n: int, seed: int) -> Arrays:
 
 def repeat_demonstrations(file: Path, n: int) -> Arrays:
     """Repeat demonstrations up to `n` transitions; actions are clipped to the action space and the end is a timeout."""
-    stored = files.read_trusted_hdf5(file)
+    stored = hdf5.read_trusted_hdf5(file)
     rows = np.arange(n) % len(stored["rewards"])
-    arrays = {key: stored[key][rows].astype(dtype) for key, dtype in Transitions.DTYPES.items() if key in stored}
+    arrays: Arrays = {
+        key: stored[key][rows].astype(dtype) for key, dtype in Transitions.DTYPES.items() if key in stored
+    }
     arrays["actions"] = np.clip(arrays["actions"], -1, 1)
     arrays["timeouts"][-1] = not arrays["terminals"][-1]
     return arrays

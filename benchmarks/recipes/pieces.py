@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import h5py
 import numpy as np
 
-from aspc.data import files
+from aspc.data import writers
 from aspc.io import atomic_output
 from recipes.policies import Arrays, load_arrays
 
@@ -42,7 +42,7 @@ def collect_piece(piece: Piece, folder: Path) -> None:
     """Collect a piece and write it, unless its file exists."""
     path = piece.path(folder)
     if not path.exists():
-        files.write_npz(path, piece.collect(*piece.arguments))
+        writers.write_npz(path, piece.collect(*piece.arguments))
 
 
 def write_hdf5(target: Path, pieces: Sequence[Piece], folder: Path) -> None:
@@ -62,7 +62,7 @@ def write_hdf5(target: Path, pieces: Sequence[Piece], folder: Path) -> None:
 def write_npz(target: Path, pieces: Sequence[Piece], folder: Path) -> None:
     """Join pieces into an NPZ file."""
     parts = list(_stored(pieces, folder))
-    files.write_npz(target, {key: np.concatenate([part[key] for part in parts]) for key in parts[0]})
+    writers.write_npz(target, {key: np.concatenate([part[key] for part in parts]) for key in parts[0]})
 
 
 def _stored(pieces: Sequence[Piece], folder: Path) -> Iterator[Arrays]:
