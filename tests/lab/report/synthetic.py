@@ -11,6 +11,7 @@ import numpy as np
 
 from aspc.lab import results
 from aspc.lab.paper_tables import domain_of, tables
+from aspc.lab.report.view import View, build_view
 from aspc.tasks import without_version
 
 Score = Callable[[str, str], float]  # (label, dataset) → final score
@@ -208,3 +209,8 @@ def make_run(
         "folder": f"runs/{variant.algo}/{dataset}/{seed}",
     }
     return curve, row
+
+
+def read_view(folder: Path) -> View:
+    """Read a folder of results as the report does."""
+    return build_view(results.read(folder))

@@ -37,7 +37,7 @@ def drawn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[content.Re
         folder, "main_table", [MAIN[0], MAIN[-1]], [HOPPER, "hopper-expert-v2", CHEETAH, *MAZES, "pen-human-v1"], **few
     )
     make(folder, "necessity", NECESSITY, [HOPPER, *MAZES], **few)
-    weighted = Variant("ASPC+AW", "aspc", bc="advantage_weighted")
+    weighted = Variant("ASPC+AW", "aspc_aw")
     make(folder, "aspc_aw", [MAIN[-1], weighted], ["pen-human-v1"], **few)
     make(folder, "k_alpha_runtime", [Variant("k_alpha = 30", "aspc", k_alpha=30)], [CHEETAH], **few)
     with pytest.MonkeyPatch.context() as patch:

@@ -1,4 +1,4 @@
-"""Tables, curves and charts as plain data."""
+"""Score tables, summaries, ablations, radar charts and runtimes."""
 
 from __future__ import annotations
 
@@ -11,33 +11,24 @@ import pytest
 pytest.importorskip("pyarrow", reason="the extra [report] is not installed")
 pytest.importorskip("rliable", reason="the extra [report] is not installed")
 
-from synthetic import D4RL, LOSSES, MAIN, NECESSITY, Variant, make
+from synthetic import D4RL, LOSSES, MAIN, NECESSITY, Variant, make, read_view
 
-from aspc.errors import AspcError
 from aspc.lab import results
 from aspc.lab.paper_tables import domain_of, number
 from aspc.lab.paper_tables import tables as paper_tables
-from aspc.lab.report import content, curves, page_data, runtime
+from aspc.lab.report import content, curves, runtime
 from aspc.lab.report.ablations import build_ablations
 from aspc.lab.report.aggregates import build_aggregates, summarize
-from aspc.lab.report.datasets import quality_of, sort_datasets, task_of
-from aspc.lab.report.methods import method, method_of, settings_of
 from aspc.lab.report.radar import build_radar, polygon_area
 from aspc.lab.report.score_tables import build_score_table
-from aspc.lab.report.styles import COLOURS, SPARE_COLOURS, TASK_COLOURS, assign_styles
-from aspc.lab.report.view import View, build_view
 
 HOPPER, CHEETAH, PEN, MAZE = "hopper-medium-v2", "halfcheetah-medium-v2", "pen-human-v1", "maze2d-umaze-v1"
 MAZES = tuple(name for name in D4RL if domain_of(name) == "Maze2d")
 
 
-def view_of(folder: Path) -> View:
-    return build_view(results.read(folder))
-
-
 def test_cell_has_the_mean_over_seeds_and_the_papers_number(tmp_path: Path) -> None:
     make(tmp_path, "main_table", MAIN, [HOPPER, CHEETAH, PEN], seeds=3, points=5)
-    table = build_score_table(view_of(tmp_path), "main_table")
+    table = build_score_table(read_view(tmp_path), "main_table")
     assert table.labels == ("TD3+BC", "A2PR", "IQL", "wPC", "ReBRAC", "ASPC")
     assert [row.name for row in table.rows] == [CHEETAH, HOPPER, "MuJoCo average", PEN, "Average"]
     runs = results.read(tmp_path).runs
@@ -62,7 +53,7 @@ def test_papers_numbers_note_regenerated_data(tmp_path: Path) -> None:
     """The study's datasets have D4RL names without a version."""
     names = [name.removesuffix("-v2") for name in (HOPPER, CHEETAH)]
     make(tmp_path, "study_main", [MAIN[0], MAIN[-1]], names, seeds=2, points=5)
-    for row in build_score_table(view_of(tmp_path), "study_main").rows:
+    for row in build_score_table(read_view(tmp_path), "study_main").rows:
         paper = row.cells["ASPC"].paper
         assert paper is not None
         assert "this dataset was regenerated" in paper.note
@@ -71,7 +62,7 @@ def test_papers_numbers_note_regenerated_data(tmp_path: Path) -> None:
 def test_ranks_use_rounded_scores(tmp_path: Path) -> None:
     scores = {"TD3+BC": 50.0, "A2PR": 80.0, "IQL": 80.0, "wPC": 70.0, "ReBRAC": 60.0, "ASPC": 70.0}
     make(tmp_path, "own", MAIN, [HOPPER], seeds=2, points=5, noise=0, score=lambda label, dataset: scores[label])
-    (row,) = build_score_table(view_of(tmp_path), "own").rows
+    (row,) = build_score_table(read_view(tmp_path), "own").rows
     assert {label: cell.rank for label, cell in row.cells.items()} == {
         "TD3+BC": 0, "A2PR": 1, "IQL": 1, "wPC": 2, "ReBRAC": 0, "ASPC": 2,
     }  # fmt: skip
@@ -80,7 +71,7 @@ def test_ranks_use_rounded_scores(tmp_path: Path) -> None:
 def test_average_over_fewer_datasets_is_not_ranked(tmp_path: Path) -> None:
     make(tmp_path, "own", MAIN[:2], [HOPPER, CHEETAH], seeds=2, points=5, score=lambda label, dataset: 50)
     make(tmp_path, "own", [Variant("IQL", "iql")], [HOPPER], seeds=2, points=5, score=lambda label, dataset: 90)
-    average = build_score_table(view_of(tmp_path), "own").rows[-1]
+    average = build_score_table(read_view(tmp_path), "own").rows[-1]
     assert average.cells["IQL"].n == 1
     assert average.cells["IQL"].rank == 0
     assert 1 in {average.cells["TD3+BC"].rank, average.cells["A2PR"].rank}
@@ -89,7 +80,7 @@ def test_average_over_fewer_datasets_is_not_ranked(tmp_path: Path) -> None:
 def test_suites_share_runs_under_their_own_labels(tmp_path: Path) -> None:
     make(tmp_path, "main_table", MAIN, [HOPPER], seeds=2, points=5)
     make(tmp_path, "necessity", NECESSITY, [HOPPER], seeds=2, points=5)
-    view = view_of(tmp_path)
+    view = read_view(tmp_path)
     assert len(view.runs) == 16
     table = build_score_table(view, "necessity")
     assert table.labels == ("naive", "converged", "linear", "dynamic")
@@ -101,7 +92,7 @@ def test_suites_share_runs_under_their_own_labels(tmp_path: Path) -> None:
 def test_data_without_scores_is_measured_by_success_or_return(tmp_path: Path) -> None:
     make(tmp_path, "own", MAIN[:2], ["puzzle"], seeds=2, points=5, measure="success", noise=0)
     make(tmp_path, "own", MAIN[:2], ["plant-a", "plant-b"], seeds=2, points=5, measure="return", noise=0)
-    view = view_of(tmp_path)
+    view = read_view(tmp_path)
     rows = {row.name: row for row in build_score_table(view, "own").rows}
     assert rows["puzzle"].measure == "success"
     assert rows["puzzle"].cells["A2PR"].last.value == pytest.approx(50)
@@ -124,7 +115,7 @@ def test_ablations_are_in_percent_of_the_baseline(tmp_path: Path) -> None:
         score=lambda a, d: scores[a],
     )
     make(tmp_path, "study_ablations", LOSSES, [HOPPER], seeds=2, points=5)
-    found = {a.group.title: a for a in build_ablations(view_of(tmp_path))}
+    found = {a.group.title: a for a in build_ablations(read_view(tmp_path))}
     dynamic = found["Is a dynamic scale necessary?"]
     assert dynamic.domains == ("MuJoCo", "Maze2d", "Total")
     assert dynamic.percent["Maze2d", "dynamic"].value == pytest.approx(50, abs=0.2)
@@ -137,7 +128,7 @@ def test_ablations_are_in_percent_of_the_baseline(tmp_path: Path) -> None:
 def test_papers_percentage_covers_the_same_datasets(tmp_path: Path) -> None:
     names = [HOPPER, "walker2d-medium-replay-v2"]  # two of the nine in the table
     make(tmp_path, "integrations", [Variant("IQL", "iql"), Variant("IQL+ASPC", "iql+aspc")], names, seeds=2, points=3)
-    (found,) = build_ablations(view_of(tmp_path))
+    (found,) = build_ablations(read_view(tmp_path))
     ours, base = (
         np.mean([number("integrations", name, label).mean for name in names]) for label in ("IQL+ASPC", "IQL")
     )
@@ -147,7 +138,7 @@ def test_papers_percentage_covers_the_same_datasets(tmp_path: Path) -> None:
 
 def test_dataset_comparison(tmp_path: Path) -> None:
     scores = {("ASPC", PEN): 80.0, ("ASPC+AW", PEN): 60.0, ("ASPC", HOPPER): 0.001, ("ASPC+AW", HOPPER): 5.0}
-    aspc, weighted = Variant("ASPC", "aspc"), Variant("ASPC+AW", "aspc", bc="advantage_weighted")
+    aspc, weighted = Variant("ASPC", "aspc"), Variant("ASPC+AW", "aspc_aw")
     here = {"seeds": 2, "points": 3, "noise": 0, "score": lambda *key: scores.get(key, 1.0)}
     make(tmp_path, "aspc_aw", [aspc, weighted], [PEN, HOPPER], **here)
     make(tmp_path, "aspc_aw", [aspc], [CHEETAH], **here)  # nothing to compare
@@ -186,7 +177,7 @@ def test_radar_caption_counts_omitted_tasks(tasks: int, caption: str) -> None:
 def test_runtime_compares_equal_conditions(tmp_path: Path) -> None:
     make(tmp_path, "runtime", MAIN, [CHEETAH, HOPPER], seeds=1, points=5)
     make(tmp_path, "more", MAIN[:1], [PEN], seeds=1, points=5)
-    speeds = runtime.compare_algorithms(runtime.measure_runtimes(view_of(tmp_path)))
+    speeds = runtime.compare_algorithms(runtime.measure_runtimes(read_view(tmp_path)))
     assert {s.dataset for s in speeds} == {CHEETAH}
     assert [s.series for s in speeds][:2] == ["TD3+BC", "ASPC"]
     assert speeds[1].seconds.value / speeds[0].seconds.value == pytest.approx(1.08, abs=0.03)
@@ -201,7 +192,7 @@ def test_runtime_prefers_runs_without_concurrency_and_plain_algorithms(tmp_path:
     timed = [MAIN[0], MAIN[1], MAIN[-1], *variants]
     make(tmp_path, "runtime", timed, [HOPPER], seeds=1, points=3)
     make(tmp_path, "main_table", [*MAIN, *NECESSITY, *variants], [CHEETAH], seeds=2, points=3)
-    view = view_of(tmp_path)
+    view = read_view(tmp_path)
     together = view.entries["dataset"].map({HOPPER: 1, CHEETAH: 4})
     speeds = runtime.measure_runtimes(dataclasses.replace(view, entries=view.entries.assign(runs_together=together)))
     chosen = runtime.compare_algorithms(speeds)
@@ -219,7 +210,7 @@ def test_columns_follow_the_suite_or_natural_order(tmp_path: Path) -> None:
     rates = [Variant(f"lr = {lr:g}", "aspc", scale_lr=lr) for lr in (2e-4, 2e-2, 2e-3)]
     for suite, variants in (("k_alpha", k_alpha), ("own", k_alpha), ("alpha_lr", rates)):
         make(tmp_path, suite, variants, [HOPPER], seeds=1, points=3)
-    view = view_of(tmp_path)
+    view = read_view(tmp_path)
     for suite in ("k_alpha", "own"):
         assert build_score_table(view, suite).labels == tuple(f"k_alpha = {k}" for k in (1, 5, 10, 20, 30))
     assert build_score_table(view, "alpha_lr").labels == ("lr = 0.02", "lr = 0.002", "lr = 0.0002")
@@ -228,7 +219,7 @@ def test_columns_follow_the_suite_or_natural_order(tmp_path: Path) -> None:
 def test_ogbench_rows_are_in_the_papers_order(tmp_path: Path) -> None:
     rows = paper_tables()["ogbench"].rows
     make(tmp_path, "ogbench", [MAIN[0], MAIN[-1]], sorted(rows), seeds=1, points=3, measure="success")
-    view = view_of(tmp_path)
+    view = read_view(tmp_path)
     assert [row.name for row in build_score_table(view, "ogbench").rows] == [*rows, "Average"]
     assert list(content.build(results.read(tmp_path)).datasets) == rows
 
@@ -251,87 +242,12 @@ def test_suites_have_sources_in_the_papers_order(tmp_path: Path) -> None:
 def test_cell_has_the_standard_deviation_over_seeds(tmp_path: Path) -> None:
     make(tmp_path, "own", MAIN[-1:], [HOPPER, CHEETAH], seeds=3, points=5)
     make(tmp_path, "own", MAIN[:1], [HOPPER], seeds=1, points=5)
-    rows = {row.name: row.cells for row in build_score_table(view_of(tmp_path), "own").rows}
+    rows = {row.name: row.cells for row in build_score_table(read_view(tmp_path), "own").rows}
     runs = results.read(tmp_path).runs.query("dataset == @HOPPER and variant == 'ASPC'")
     assert rows[HOPPER]["ASPC"].last_std == pytest.approx(runs["score_last"].std())
     assert rows[HOPPER]["ASPC"].best_std == pytest.approx(runs["score_best"].std())
     assert np.isnan(rows[HOPPER]["TD3+BC"].last_std)  # one seed
     assert np.isnan(rows["MuJoCo average"]["ASPC"].last_std)
-
-
-def test_scale_has_a_panel_per_task_and_a_line_per_dataset(tmp_path: Path) -> None:
-    ogbench, own = paper_tables()["ogbench"].rows, [f"plant-{i}" for i in range(12)]
-    others = [name for name in D4RL if domain_of(name) != "MuJoCo"]
-    make(tmp_path, "own", MAIN[-1:], [HOPPER, *others, *ogbench, *own], seeds=1, points=3)
-    found = content.build(results.read(tmp_path)).scale_by_task()
-    assert {task: len(lines) for task, lines in found.items()} == {
-        "maze2d": 3, "antmaze": 6, "pen": 3, "door": 3, "hammer": 3, "relocate": 3,
-        "antmaze-large-navigate-singletask": 5, "antmaze-giant-navigate-singletask": 5, "other datasets": 12,
-    }  # fmt: skip
-    assert [line.name for line in found["pen"]] == ["human-v1", "cloned-v1", "expert-v1"]
-    for lines in found.values():
-        assert len({line.style for line in lines}) == len(lines)
-        assert len({line.style.colour for line in lines}) == min(len(lines), len(TASK_COLOURS))
-
-
-def test_curves_are_downsampled_means_and_deviations(tmp_path: Path) -> None:
-    make(tmp_path, "own", MAIN[-1:], [HOPPER], seeds=3, points=500)
-    found = results.read(tmp_path)
-    (score,) = curves.select_curves(curves.build_curves(build_view(found)), "score", "ASPC", HOPPER)
-    assert len(score.steps) <= curves.MAX_POINTS
-    assert (score.steps[0], score.steps[-1]) == (found.curves["step"].min(), found.curves["step"].max())
-    last = found.curves[found.curves["step"] == 1_000_000]["score"]
-    assert score.mean[-1] == pytest.approx(last.mean())
-    assert score.std[-1] == pytest.approx(last.std())
-    assert score.n == 3
-    assert curves.points_per_curve(10) == 200
-    assert curves.points_per_curve(5000) == 80
-
-
-def test_task_quality_and_order_of_datasets() -> None:
-    assert task_of("hopper-medium-replay-v2") == "hopper"
-    assert task_of("antmaze-large-navigate-singletask-task1-v0") == "antmaze-large-navigate-singletask-task1"
-    assert task_of("my-plant") == "my-plant"
-    assert quality_of("hopper-medium-replay-v2") == quality_of("walker2d-medium-replay") == "medium-replay"
-    assert quality_of("pen-expert-v1") is None
-    assert sort_datasets(["zzz", PEN, HOPPER, CHEETAH, "aaa"]) == [CHEETAH, HOPPER, PEN, "aaa", "zzz"]
-
-
-def test_method_is_the_algorithm_and_its_defining_settings() -> None:
-    settings = settings_of(
-        '{"base.alpha": 10.0, "scale_target": 7.3, "batch_size": 64}', '{"bc": "advantage_weighted"}'
-    )
-    assert method_of("aspc", settings) == method("aspc", alpha=10.0, bc="advantage_weighted")
-    assert method("aspc", alpha=10.0).name == "ASPC, alpha0 = 10"
-    assert method_of("fql", {"alpha": 3.0}) == method("fql")  # FQL's alpha is a tuned setting
-    assert method("iql+aspc").name == "IQL+ASPC"
-    assert method("aspc", critic_hidden_layers=2, critic_layer_norm=False).name == "ASPC, without RC"
-
-
-def test_tuned_runs_represent_a_method_but_modified_ones_do_not(tmp_path: Path) -> None:
-    searched, tuned = Variant("wider", "aspc", batch_size=1024), Variant("ReBRAC, tuned", "rebrac", beta1=0.05)
-    make(tmp_path, "s", [searched, Variant("ASPC", "aspc"), tuned, Variant("ReBRAC", "rebrac")], [HOPPER], seeds=1)
-    view = view_of(tmp_path)
-    assert view.runs_of(method("aspc"))["settings"].tolist() == ["{}"]
-    assert "beta1" in view.runs_of(method("rebrac"))["settings"].item()
-
-
-def test_tuned_and_plain_seeds_are_not_mixed(tmp_path: Path) -> None:
-    make(tmp_path, "s", [Variant("ReBRAC", "rebrac")], [HOPPER], seeds=4)
-    make(tmp_path, "s", [Variant("ReBRAC, tuned", "rebrac", beta1=0.05)], [HOPPER], seeds=2)
-    found = view_of(tmp_path).runs_of(method("rebrac"))
-    assert found["seed"].tolist() == [0, 1]
-    assert all("beta1" in settings for settings in found["settings"])
-
-
-def test_seeds_of_different_settings_are_not_mixed(tmp_path: Path) -> None:
-    """Not even without plain runs; the settings with more seeds win over newer ones."""
-    for settings, seeds, end in (({"discount": 0.995}, 4, 30.0), ({"actor_lr": 1e-4}, 2, 90.0)):
-        variant = Variant("ASPC", "aspc", **settings)
-        make(tmp_path, "s", [variant], [HOPPER], seeds=seeds, points=3, score=lambda *_, end=end: end, noise=0)
-    view = view_of(tmp_path)
-    for found in (view.runs_of(method("aspc")), view.suite_runs("s"), view.comparable_suite_runs("s")):
-        assert found["last"].tolist() == pytest.approx([30.0] * 4)
 
 
 def test_domain_summary_includes_all_labels_with_runs_on_it(tmp_path: Path) -> None:
@@ -342,7 +258,7 @@ def test_domain_summary_includes_all_labels_with_runs_on_it(tmp_path: Path) -> N
     make(tmp_path, "own", [MAIN[0], MAIN[-1]], everywhere, seeds=4, **options)
     make(tmp_path, "own", [MAIN[2]], MAZES, seeds=4, **options)
     make(tmp_path, "own", [MAIN[3]], everywhere, seeds=2, **options)
-    view = view_of(tmp_path)
+    view = read_view(tmp_path)
     found = build_aggregates(view, build_score_table(view, "own"))
     assert found is not None
     assert [(one.domain, len(one.datasets)) for one in found.domains] == [("MuJoCo", 2), ("Maze2d", 3), ("Adroit", 2)]
@@ -367,7 +283,7 @@ def test_runs_of_different_lengths_are_not_ranked_or_compared(tmp_path: Path) ->
     aspc, td3_bc, iql = Variant("ASPC", "aspc"), Variant("TD3+BC", "td3_bc"), Variant("IQL", "iql")
     for variants, steps in (((aspc, iql), 1_000_000), ((td3_bc,), 10_000)):
         make(tmp_path, "s", variants, [HOPPER, PEN], seeds=2, points=3, steps=steps)
-    view = view_of(tmp_path)
+    view = read_view(tmp_path)
     table = build_score_table(view, "s")
     assert {cell.rank for row in table.rows for cell in row.cells.values()} == {0}
     assert f"{HOPPER}: not ranked, since runs have 10,000 to 1,000,000 steps." in table.notes
@@ -376,79 +292,15 @@ def test_runs_of_different_lengths_are_not_ranked_or_compared(tmp_path: Path) ->
     assert set(found.overall.labels) == {"ASPC", "IQL"}
     assert found.left_out == ("TD3+BC",)
     make(tmp_path, "s", (td3_bc,), [HOPPER, PEN], seeds=2, points=3)
-    view = view_of(tmp_path)
+    view = read_view(tmp_path)
     assert set(view.comparable_suite_runs("s")["steps"]) == {1_000_000}
     assert {cell.rank for cell in build_score_table(view, "s").rows[0].cells.values()} == {0, 1, 2}
 
 
 def test_cpus_of_two_machines_are_two_devices(tmp_path: Path) -> None:
     make(tmp_path, "s", [Variant("ASPC", "aspc"), Variant("TD3+BC", "td3_bc")], [HOPPER], seeds=2, points=3)
-    view = view_of(tmp_path)
+    view = read_view(tmp_path)
     server = view.entries["machine"].where(view.entries["algo"] == "aspc", "a server")
     speeds = runtime.measure_runtimes(dataclasses.replace(view, entries=view.entries.assign(machine=server)))
     assert len({speed.device for speed in speeds}) == 2
     assert len({speed.device for speed in runtime.measure_runtimes(view)}) == 1
-
-
-@pytest.mark.parametrize("algo", ["aspc", "td3_bc", "wpc"])
-def test_modified_runs_never_replace_plain_runs(tmp_path: Path, algo: str) -> None:
-    """Even if they are longer, in comparisons, and under the same label."""
-    label, changed, other = method(algo).name, {"discount": 0.995}, Variant("IQL", "iql")
-    make(tmp_path, "s", [Variant(label, algo), other], [HOPPER], seeds=1, points=3, steps=300_000)
-    make(tmp_path, "s", [Variant(label, algo, **changed), other], [HOPPER, PEN], seeds=1, points=3)
-    view = view_of(tmp_path)
-    plain_on_hopper = {HOPPER: "{}", PEN: '{"discount": 0.995}'}  # the only runs on pen
-    matched = view.comparable_runs(method(algo), method("iql"))
-    for runs in (view.runs_of(method(algo)), matched[0], view.suite_runs("s").query("label == @label")):
-        assert dict(zip(runs["dataset"], runs["settings"], strict=True)) == plain_on_hopper
-    assert dict(zip(matched[1]["dataset"], matched[1]["steps"], strict=True)) == {HOPPER: 300_000, PEN: 1_000_000}
-    speeds = [s for s in runtime.measure_runtimes(view) if (s.series, s.dataset) == (label, HOPPER)]
-    assert [s.runs for s in speeds] == [1]
-
-
-def test_malformed_settings_are_ignored() -> None:
-    for text in (None, "", "[1]", "{", "[" * 5000, '{"k_alpha": [1]}'):
-        assert settings_of(text, text) == {}
-
-
-def test_series_have_distinct_colours() -> None:
-    names = ["ASPC", "TD3+BC", "IQL", "IQL+ASPC", *(f"mine {i}" for i in range(8))]
-    found = assign_styles(names)
-    assert len({found[name].colour for name in names if name != "IQL+ASPC"}) == len(names) - 1
-    assert found["IQL"].colour == found["IQL+ASPC"].colour
-    assert found["IQL"].dash != found["IQL+ASPC"].dash
-    assert assign_styles(["ASPC, alpha0 = 10"])["ASPC, alpha0 = 10"] == assign_styles(["ASPC"])["ASPC"]
-
-
-def test_dozens_of_series_have_distinct_styles() -> None:
-    names = ["ASPC", "IQL", "IQL+ASPC", *(f"ASPC, k_alpha = {k}" for k in range(11, 71))]
-    found = assign_styles(names)
-    assert len(set(found.values())) == len(names)
-    colours = np.array([oklab(colour) for colour in (*COLOURS.values(), *SPARE_COLOURS)])
-    apart = np.linalg.norm(colours[:, None] - colours[None], axis=-1) + np.eye(len(colours))
-    assert apart.min() > 0.08
-    together = [found[f"ASPC, k_alpha = {k}"].colour for k in range(20, 20 + len(SPARE_COLOURS))]
-    assert len(set(together)) == len(SPARE_COLOURS)  # neighbours differ in colour
-
-
-def oklab(colour: str) -> np.ndarray:
-    """Return a colour in Ottosson's OKLab space, in which distance measures perceived difference."""
-    rgb = np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)]) / 255
-    linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
-    to_lms = [[0.41222, 0.53633, 0.05145], [0.21190, 0.68070, 0.10740], [0.08830, 0.28172, 0.62998]]
-    to_lab = [[0.21045, 0.79362, -0.00407], [1.97800, -2.42859, 0.45059], [0.02590, 0.78277, -0.80868]]
-    return np.array(to_lab) @ np.cbrt(np.array(to_lms) @ linear)
-
-
-def test_configs_are_stored_as_differences() -> None:
-    configs = [page_data.flatten({"a": 1, "b": {"c": 2, "d": i}}) for i in range(5)]
-    common = page_data.most_common_values(configs)
-    assert common == {"a": 1, "b.c": 2}
-    assert page_data.intern_texts(["x", None, "x"]) == {"at": [0, 1, 0], "of": ["x", None]}
-
-
-def test_no_finished_run_is_an_error(tmp_path: Path) -> None:
-    row = {"run_id": "a", "suite": "s", "variant": "v", "algo": "aspc", "dataset": "d", "seed": 0, "steps": 1}
-    results.write_part(tmp_path, "p", [{**row, "status": "failed", "error": "no memory"}], [])
-    with pytest.raises(AspcError, match="No run in these results has finished"):
-        content.build(results.read(tmp_path))

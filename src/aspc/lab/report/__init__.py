@@ -1,1 +1,1 @@
-"""Reports: results on disk in, figures and one page to read out. Imports no training code."""
+"""Reports: results on disk rendered as figures and one HTML page."""

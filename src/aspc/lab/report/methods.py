@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from aspc.algorithms.registry import join_bc_term
 from aspc.lab.results import parse_json
 
 ALGORITHMS = {
     "aspc": "ASPC",
+    "aspc_aw": "ASPC+AW",
     "aspc_plus": "ASPC+",
     "aspc_averaged": "ASPC, averaged policy",
     "td3_bc": "TD3+BC",
+    "td3_bc_aw": "TD3+BC+AW",
     "td3_bc_two_policies": "TD3+BC, two policies",
     "mcep": "MCEP",
     "rapo": "RAPO",
@@ -26,13 +29,14 @@ ALGORITHMS = {
 }
 # Settings that define a method. All others (network sizes, tuned values of a preset) do not change its name.
 SCALE_SETTINGS = (
-    *("acting_ratio", "bc", "evaluation_alpha", "k_alpha", "l2", "l3_form", "outer_batch", "outer_loss", "scale_lr"),
+    *("acting_ratio", "evaluation_alpha", "k_alpha", "l2", "l3_form", "outer_batch", "outer_loss", "scale_lr"),
     "scale_mode",
 )
 TD3_BC_SETTINGS = ("alpha", "critic_hidden_layers", "critic_layer_norm")
 DERIVED_SETTINGS = ("scale_target", "scale_horizon")  # follow from the dataset and the length of the run
-LEARNED_SCALE = ("aspc", "aspc_averaged", "aspc_plus", "rapo")  # learn alpha on TD3+BC, which their names omit
-TD3_BC_FAMILY = (*LEARNED_SCALE, "mcep", "td3_bc", "td3_bc_two_policies", "wpc")
+# Learn alpha on TD3+BC, which their names omit.
+LEARNED_SCALE = ("aspc", "aspc_aw", "aspc_averaged", "aspc_plus", "rapo")
+TD3_BC_FAMILY = (*LEARNED_SCALE, "mcep", "td3_bc", "td3_bc_aw", "td3_bc_two_policies", "wpc")
 
 
 class Method(NamedTuple):
@@ -45,8 +49,6 @@ class Method(NamedTuple):
     def name(self) -> str:
         changes = dict(self.changes)
         base_name = "+".join(ALGORITHMS.get(part, part) for part in self.algo.split("+"))
-        if changes.pop("bc", None) == "advantage_weighted":
-            base_name += "+AW"
         parts = []
         if changes.get("critic_hidden_layers") == 2 and changes.get("critic_layer_norm") is False:
             changes = {k: v for k, v in changes.items() if not k.startswith("critic_")}
@@ -77,16 +79,17 @@ def method_of(algo: str, settings: Mapping[str, Any]) -> Method:
     return Method(algo, tuple(sorted((k, v) for k, v in settings.items() if k in keys)))
 
 
-def settings_of(settings: Any, config: Any) -> dict[str, Any]:
+def algo_of(algo: str, settings: Any, config: Any) -> str:
+    """Return the name of a run's algorithm; older runs record a BC term in their `settings` or `config` column."""
+    return join_bc_term(algo, parse_json(settings).get("bc", parse_json(config).get("bc", "plain")))
+
+
+def settings_of(settings: Any) -> dict[str, Any]:
     """Return a run's non-default settings by the last part of their dotted name.
 
     Args:
         settings: the run's `settings` column (JSON text). Values that are not scalars are ignored.
-        config: the run's `config` column (JSON text). Older runs record the BC term only here.
     """
     found = {key.rpartition(".")[2]: value for key, value in parse_json(settings).items()}
-    if "bc" not in found and parse_json(config).get("bc") == "advantage_weighted":
-        found["bc"] = "advantage_weighted"
-    if found.get("bc") == "plain":
-        del found["bc"]
-    return {k: v for k, v in found.items() if k not in DERIVED_SETTINGS and isinstance(v, str | int | float | bool)}
+    ignored = (*DERIVED_SETTINGS, "bc")
+    return {k: v for k, v in found.items() if k not in ignored and isinstance(v, str | int | float | bool)}

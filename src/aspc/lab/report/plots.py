@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from aspc.io import write_atomically
 from aspc.lab.report.ablations import Ablation, DatasetComparison
-from aspc.lab.report.content import ReportContent
+from aspc.lab.report.content import ReportContent, ScaleCurve
 from aspc.lab.report.curves import select_curves
 from aspc.lab.report.drawing import (
     RC_PARAMS,
@@ -177,11 +177,7 @@ def plot_alpha_by_quality(content: ReportContent) -> Figure | None:
     if not tasks:
         return None
     figure, panels = make_panels(len(tasks), 3, 4, 3)
-    for axes, (task, curves) in zip(panels, tasks.items(), strict=True):
-        for curve, name, style in curves:
-            draw_curve(axes, curve, style, name)
-        axes.set(title=task, ylabel="alpha", xlabel="steps")
-        set_log_axis(axes)
+    _draw_scales(panels, tasks)
     draw_legend(figure, panels)
     return figure
 
@@ -193,13 +189,18 @@ def plot_alpha_by_task(content: ReportContent) -> Figure | None:
         return None
     most = max(len(curves) for curves in tasks.values())
     figure, panels = make_panels(len(tasks), 3, 4, 3, below=0.15 * -(-most // 3))
+    _draw_scales(panels, tasks)
+    for axes in panels:
+        draw_legend_below(axes)
+    return figure
+
+
+def _draw_scales(panels: Sequence[Axes], tasks: Mapping[str, Sequence[ScaleCurve]]) -> None:
     for axes, (task, curves) in zip(panels, tasks.items(), strict=True):
         for curve, name, style in curves:
             draw_curve(axes, curve, style, name)
         axes.set(title=task, ylabel="alpha", xlabel="steps")
         set_log_axis(axes)
-        draw_legend_below(axes)
-    return figure
 
 
 def plot_ablations(content: ReportContent) -> Figure | None:

@@ -13,7 +13,7 @@ import pandas as pd
 
 from aspc.lab.paper_tables import domain_of, tables
 from aspc.lab.report.datasets import task_of
-from aspc.lab.report.methods import TD3_BC_FAMILY, Method, method_of, settings_of
+from aspc.lab.report.methods import TD3_BC_FAMILY, Method, algo_of, method_of, settings_of
 from aspc.lab.results import Results
 from aspc.presets import presets_of
 
@@ -82,7 +82,8 @@ def build_view(results: Results) -> View:
     runs = results.runs.copy()
     runs["domain"] = runs["dataset"].map(domain_of)
     runs["task"] = runs["dataset"].map(task_of)
-    settings = [settings_of(s, c) for s, c in zip(runs["settings"], runs["config"], strict=True)]
+    runs["algo"] = [algo_of(*row) for row in zip(runs["algo"], runs["settings"], runs["config"], strict=True)]
+    settings = [settings_of(text) for text in runs["settings"]]
     methods = [method_of(algo, s) for algo, s in zip(runs["algo"], settings, strict=True)]
     runs["method"] = [m.name for m in methods]
     runs["tuned"] = [_count_tuned(s, m) for s, m in zip(settings, methods, strict=True)]

@@ -52,7 +52,7 @@ def holds_on_ogbench(view: View) -> Claim:
 
 
 def weighting_helps_on_sparse_rewards(view: View) -> Claim:
-    weighted = method("aspc", bc="advantage_weighted")
+    weighted = method("aspc_aw")
     return build_claim(
         view,
         "weighting_helps_on_sparse_rewards",
