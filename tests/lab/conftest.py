@@ -1,4 +1,4 @@
-"""A bench that was never interrupted, and a way to start one as a program."""
+"""Fixtures: an uninterrupted bench, and a function that starts one as a process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PLUGIN = Path(__file__).with_name("tiny_suites.py")
 
 @pytest.fixture(scope="session")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder that all workers of this test run see."""
+    """A folder that all workers of this test run share."""
     own = tmp_path_factory.getbasetemp()
     return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
 
@@ -31,25 +31,25 @@ def _own_data(shared: Path) -> None:
 
 @pytest.fixture(scope="session")
 def uninterrupted(shared: Path, _own_data: None) -> Path:
-    """The suite `tiny`, run from start to end in this process: four groups of two runs."""
+    """The suite `tiny`, run in this process without interruption: four groups of two runs."""
     out = shared / "uninterrupted"
-    with FileLock(shared / "uninterrupted.lock"):  # one worker runs it, the other finds it finished
+    with FileLock(shared / "uninterrupted.lock"):  # one worker runs it; the other finds it finished
         assert bench(["tiny", "--out", str(out), "--group-size", "2", "--quiet"]) == 0
     return out
 
 
 @pytest.fixture
 def start() -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """`aspc bench …` as a program of its own; it does not outlive the test."""
-    begun: list[subprocess.Popen[str]] = []
+    """Starts `aspc bench …` as a process, which is killed at the end of the test."""
+    processes: list[subprocess.Popen[str]] = []
 
-    def begin(*words: str | Path) -> subprocess.Popen[str]:
+    def start_bench(*words: str | Path) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "aspc", "bench", *map(str, words), "--plugin", str(PLUGIN)]
-        begun.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
-        return begun[-1]
+        processes.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
+        return processes[-1]
 
-    yield begin
-    for process in begun:
+    yield start_bench
+    for process in processes:
         if process.poll() is None:
             process.kill()
             process.communicate()

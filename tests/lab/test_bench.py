@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from filelock import FileLock
-from same import assert_each_run_once, assert_same_results
+from result_assertions import assert_each_run_once, assert_same_results
 from tiny_suites import MAZE, OTHER_MAZE, STEPS
 
 from aspc.data import writers

@@ -1,4 +1,4 @@
-"""The paper's numbers as data: complete, and adding up where the paper's own do."""
+"""The numbers of the paper's tables: completeness and consistency."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from aspc import tasks
 from aspc.errors import AspcError
 from aspc.lab.paper_tables import DOMAINS, TOTAL, domain_of, number, tables
 
-# Printed averages that do not follow from the printed rows: (table, average, variant).
+# Printed averages that differ from the mean of the printed rows: (table, average, variant).
 NOT_REPRODUCED = {
     ("main_table", "MuJoCo", "TD3+BC"),
     ("main_table", "MuJoCo", "wPC"),
@@ -24,7 +24,7 @@ NOT_REPRODUCED = {
 AVERAGES = [(t.name, *key) for t in tables().values() for key in t.averages]
 
 
-def test_sizes_and_a_few_numbers_read_from_the_paper() -> None:
+def test_sizes_and_sample_numbers() -> None:
     sizes = {t.name: (len(t.rows), len(t.variants)) for t in tables().values()}
     assert sizes == {
         "main_table": (39, 6),
@@ -42,25 +42,25 @@ def test_sizes_and_a_few_numbers_read_from_the_paper() -> None:
     assert tables()["ogbench"].average("Average", "FQL+ASPC").mean == 49.5
 
 
-def test_the_main_table_has_every_dataset_with_a_deviation() -> None:
+def test_the_main_table_is_complete() -> None:
     table = tables()["main_table"]
     assert set(table.rows) == set(tasks.d4rl_datasets())
     assert all(n.std is not None and n.std >= 0 for n in table.numbers.values())
     assert {d: sum(domain_of(row) == d for row in table.rows) for d in DOMAINS} == DOMAINS
 
 
-@pytest.mark.parametrize(("table", "domain", "variant"), AVERAGES, ids="-".join)
-def test_averages_follow_from_rows_or_are_marked(table: str, domain: str, variant: str) -> None:
-    printed, from_rows = tables()[table].average(domain, variant), tables()[table].recomputed(domain, variant)
+@pytest.mark.parametrize(("table", "domain", "variant"), AVERAGES, ids=map("-".join, AVERAGES))
+def test_averages_match_rows_or_are_marked(table: str, domain: str, variant: str) -> None:
+    printed, from_rows = tables()[table].average(domain, variant), tables()[table].recompute_average(domain, variant)
     if (table, domain, variant) in NOT_REPRODUCED:
         assert abs(from_rows - printed.mean) > 0.1
-        assert f"the rows give {from_rows:.1f}" in printed.doubt  # as the page rounds it: 69.05 is 69.0 there
-    else:  # the paper rounds or cuts
+        assert f"the rows give {from_rows:.1f}" in printed.doubt  # rounded as on the page: 69.05 is 69.0
+    else:  # the paper rounds or truncates
         assert from_rows == pytest.approx(printed.mean, abs=0.1)
 
 
 @pytest.mark.parametrize(("table", "base"), [("necessity", "naive"), ("l3_forms", "(4)")])
-def test_percentages_follow_from_the_numbers(table: str, base: str) -> None:
+def test_percentages_match_the_numbers(table: str, base: str) -> None:
     all_numbers = {**tables()[table].numbers, **tables()[table].averages}
     for (row, variant), entry in all_numbers.items():
         if entry.percent is None:
@@ -69,7 +69,7 @@ def test_percentages_follow_from_the_numbers(table: str, base: str) -> None:
             assert entry.percent == pytest.approx(100 * (entry.mean / all_numbers[row, base].mean - 1), abs=0.1)
 
 
-def test_percentages_over_the_base() -> None:
+def test_percentages_of_integrations_match() -> None:
     for table in ("integrations", "ogbench"):
         for (row, variant), entry in tables()[table].numbers.items():
             base = number(table, row, variant.removesuffix("+ASPC")).mean
@@ -77,14 +77,14 @@ def test_percentages_over_the_base() -> None:
                 assert entry.percent == pytest.approx(100 * (entry.mean / base - 1), abs=0.1)
 
 
-def test_every_doubt_is_about_a_number_that_exists() -> None:
-    stated = json.loads(resources.files("aspc.lab").joinpath("paper_tables.json").read_text("utf-8"))
+def test_every_doubt_belongs_to_a_number() -> None:
+    content = json.loads(resources.files("aspc.lab").joinpath("paper_tables.json").read_text("utf-8"))
     numbers = [n for t in tables().values() for n in (*t.numbers.values(), *t.averages.values())]
-    assert sum(n.doubt != "" for n in numbers) == sum(len(t["doubts"]) for t in stated.values()) == 18
+    assert sum(n.doubt != "" for n in numbers) == sum(len(t["doubts"]) for t in content.values()) == 18
     assert number("main_table", "walker2d-medium-v2", "TD3+BC").doubt.startswith("repeats hopper's")
 
 
-def test_an_unknown_name_says_what_is_near() -> None:
+def test_unknown_names_suggest_similar_ones() -> None:
     with pytest.raises(AspcError, match="hopper-medium-v2, ASPC"):
         number("main_table", "hopper-medium", "ASPC")
     with pytest.raises(AspcError, match="main_table"):

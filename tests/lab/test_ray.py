@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from same import assert_each_run_once, assert_same_results
+from result_assertions import assert_each_run_once, assert_same_results
 
 from aspc.errors import AspcError, DiskFailure
 from aspc.interrupts import Interrupted

@@ -1,4 +1,4 @@
-"""benchmarks/same_results.py: repeated runs are compared with recorded ones bit by bit."""
+"""benchmarks/same_results.py: comparison of repeated runs with recorded ones, bit by bit."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
-def comparing() -> tuple[ModuleType, ModuleType]:
-    """Return the script that compares results, and the maker of synthetic ones."""
-    return modules_of("same_results", "synthetic")
+def modules() -> tuple[ModuleType, ModuleType]:
+    """The script that compares results, and the generator of synthetic ones."""
+    return import_modules("same_results", "synthetic")
 
 
-def modules_of(*names: str) -> Any:
-    places = [str(ROOT / "benchmarks"), str(ROOT / "tests" / "report")]
-    sys.path[:0] = places
+def import_modules(*names: str) -> Any:
+    folders = [str(ROOT / "benchmarks"), str(ROOT / "tests" / "lab" / "report")]
+    sys.path[:0] = folders
     try:
         return tuple(importlib.import_module(name) for name in names)
     finally:
-        del sys.path[: len(places)]
+        del sys.path[: len(folders)]
 
 
 def compare(script: ModuleType, folder: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, list[str]]:
@@ -35,10 +35,10 @@ def compare(script: ModuleType, folder: Path, capsys: pytest.CaptureFixture[str]
     return code, capsys.readouterr().out.splitlines()
 
 
-def test_runs_made_again_are_the_recorded_ones(
-    comparing: tuple[ModuleType, ModuleType], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_identical_runs_match(
+    modules: tuple[ModuleType, ModuleType], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    script, synthetic = comparing
+    script, synthetic = modules
     variants = [synthetic.Variant("TD3+BC", "td3_bc")]
     synthetic.make(tmp_path / "recorded", "study_main", variants, ("hopper-medium", "hopper-expert"), points=10)
     synthetic.make(tmp_path / "again", "study_main", variants, ("hopper-medium",), points=10)
@@ -46,32 +46,32 @@ def test_runs_made_again_are_the_recorded_ones(
     assert compare(script, tmp_path, capsys) == (0, same)
 
 
-def test_a_changed_last_bit_of_a_run_made_again_is_seen(
-    comparing: tuple[ModuleType, ModuleType], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_changed_bit_is_reported(
+    modules: tuple[ModuleType, ModuleType], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    script, synthetic = comparing
+    script, synthetic = modules
     variants, names = [synthetic.Variant("TD3+BC", "td3_bc")], ("hopper-medium", "hopper-expert")
     synthetic.make(tmp_path / "recorded", "study_main", variants, names, points=10, score=lambda *_: 50.0, noise=0)
     bits = {"hopper-medium": float(np.nextafter(50.0, np.inf)), "hopper-expert": 50.0}
     changed = {"score": lambda _, name: bits[name], "noise": 0}
     synthetic.make(tmp_path / "again", "study_main", variants, names, points=10, **changed)
-    code, (_, said) = compare(script, tmp_path, capsys)
+    code, (_, message) = compare(script, tmp_path, capsys)
     assert code == 1
-    assert said.startswith("4 runs and ")  # of the eight runs those of one dataset
+    assert message.startswith("4 runs and ")  # those of one of the two datasets
 
 
-def test_a_point_or_a_run_that_was_not_recorded_is_seen(
-    comparing: tuple[ModuleType, ModuleType], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_missing_points_and_runs_are_reported(
+    modules: tuple[ModuleType, ModuleType], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    script, synthetic = comparing
+    script, synthetic = modules
     variants = [synthetic.Variant("TD3+BC", "td3_bc")]
     synthetic.make(tmp_path / "recorded", "study_main", variants, ("hopper-medium",), points=5)
     synthetic.make(tmp_path / "again", "study_main", variants, ("hopper-expert",), points=5)
     assert compare(script, tmp_path, capsys) == (1, ["No run is in both."])
     synthetic.make(tmp_path / "again", "study_main", variants, ("hopper-medium",), points=5)
     assert compare(script, tmp_path, capsys)[0] == 0
-    for part in (tmp_path / "again" / "curves").glob("*.parquet"):  # all but the last points of each curve
+    for part in (tmp_path / "again" / "curves").glob("*.parquet"):  # remove the last point of each curve
         curves = pd.read_parquet(part)
         curves[curves["step"] < curves["step"].max()].to_parquet(part)
-    code, (_, said) = compare(script, tmp_path, capsys)
-    assert (code, said) == (1, "0 runs and 4 points differ.")
+    code, (_, message) = compare(script, tmp_path, capsys)
+    assert (code, message) == (1, "0 runs and 4 points differ.")

@@ -1,4 +1,4 @@
-"""The study's suites and its page."""
+"""The suites and the page of the study."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FILES = {name: Path(f"{name}.hdf5") for name in STUDIED}
 
 
 def test_an_interrupted_session_leaves_complete_comparisons() -> None:
-    """Groups are ordered so that all variants of a set of datasets come before the next set."""
+    """All variants on a set of datasets come before the next set."""
     plan = make_plan(suites.expand(["study_main"]), data=FILES, only=["ASPC", "TD3+BC", "maze2d-*", "hopper-*"])
     groups = make_groups(plan, plan.runs, 64, FILES)
     compared = [({m.run.dataset for m in group.members}, group.members[0].variant) for group in groups]
@@ -32,7 +32,7 @@ def test_an_interrupted_session_leaves_complete_comparisons() -> None:
     assert [datasets for datasets, _ in compared[::2]] == [datasets for datasets, _ in compared[1::2]]
 
 
-def test_the_halves_are_fixed_and_balanced() -> None:
+def test_tuning_and_report_halves_are_balanced() -> None:
     tuned, reported = set(TUNED_ON), set(REPORTED_ON)
     assert not tuned & reported
     assert tuned | reported == {*STUDY_WALKERS, *MAZES}
@@ -53,7 +53,7 @@ def study_page() -> ModuleType:
         sys.path.pop(0)
 
 
-def test_the_page_is_what_the_committed_results_give(study_page: ModuleType) -> None:
+def test_the_page_matches_the_committed_results(study_page: ModuleType) -> None:
     text = (ROOT / "docs" / "study.md").read_text("utf-8")
     assert study_page.fill(text, study_page.Study(ROOT / "results")) == text
 
@@ -77,24 +77,24 @@ def test_published_scores_name_their_source(study_page: ModuleType) -> None:
     assert all(np.isfinite(p.std) for p in published)
 
 
-# ── numbers that several pages state ────────────────────────────────────────────────────────────────────────────────
+# ── numbers on several pages ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def words_of(path: str) -> str:
+def read_words(path: str) -> str:
     return " ".join((ROOT / path).read_text("utf-8").split())
 
 
-def test_the_cost_of_aspc_plus_is_the_measured_one_on_every_page() -> None:
+def test_pages_state_the_measured_cost_of_aspc_plus() -> None:
     measured = json.loads((ROOT / "benchmarks/results/aspc_plus_2_cores.json").read_text())
     (cost,) = [row["k_alpha_10"] for row in measured["costs"] if row["algo"] == "aspc_plus"]
     percent = f"{100 * (cost - 1):.0f} % more time"
-    assert set(re.findall(r"\d+ % more time", words_of("docs/aspc_plus.md"))) == {percent}
-    assert f"{cost:.3f} times TD3+BC's time" in words_of("benchmarks/README.md")
+    assert set(re.findall(r"\d+ % more time", read_words("docs/aspc_plus.md"))) == {percent}
+    assert f"{cost:.3f} times TD3+BC's time" in read_words("benchmarks/README.md")
 
 
-def test_the_embedded_suites_note_agrees_with_the_study(study_page: ModuleType) -> None:
+def test_the_note_of_the_embedded_suite_agrees_with_the_study(study_page: ModuleType) -> None:
     runs = study_page.Study(ROOT / "results").by_suite["study_main"]
     alpha = runs[(runs["label"] == "ASPC") & runs["dataset"].isin(MAZES)]["scale_last"].mean()
-    stated = f"to about {alpha:.0f} in a million steps"
-    assert stated in suites.get("embedded").note
-    assert stated in words_of("docs/experiments.md")
+    statement = f"to about {alpha:.0f} in a million steps"
+    assert statement in suites.get("embedded").note
+    assert statement in read_words("docs/experiments.md")

@@ -1,4 +1,4 @@
-"""The study's datasets: declared sizes, and small files of every kind made from policies of a few numbers."""
+"""The study's datasets: declared sizes, and small files of every kind from tiny policies."""
 
 from __future__ import annotations
 

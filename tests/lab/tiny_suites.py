@@ -11,7 +11,7 @@ SMALL = {**SMALL_ACTOR, "critic_hidden_dim": 8}
 OPTIONS = {"eval_every": 500, "eval_episodes": 1, "log_every": 500, "checkpoint_every": 500}
 STEPS = 4_000
 
-# Compilation is what these tests spend their time on: BC wherever any algorithm will do.
+# Compilation takes most of the time of these tests, so they use BC unless they need another algorithm.
 BC = Variant("BC", "bc", SMALL_ACTOR)
 FAST_BC = Variant("BC, fast", "bc", {**SMALL_ACTOR, "actor_lr": 1e-3})
 DIVERGING = Variant("BC, diverging", "bc", {**SMALL_ACTOR, "actor_lr": 1e38})

@@ -17,6 +17,8 @@ DEFAULT_HORIZON = 1000
 SIMILAR_COST = {
     "aspc": "td3_bc",
     "aspc_averaged": "aspc",
+    "aspc_aw": "aspc",
+    "td3_bc_aw": "td3_bc",
     "aspc_plus": "aspc",
     **dict.fromkeys(("mcep", "rapo", "td3_bc_two_policies"), "aspc_plus"),  # these train a second policy too
 }

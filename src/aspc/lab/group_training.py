@@ -109,18 +109,17 @@ def _train_programs(group: RunGroup, folder: Path, quiet: bool, report: OnProgre
         Rows of the runs, rows of their curves, and a signal that arrived during the last chunk.
     """
     paths = {member.run.dataset: member.file for member in group.members}
-    data = {name: capture_failure(partial(load_dataset, name, path)) for name, path in paths.items()}
-    fingerprints = {name: fingerprint_dataset(found) for name, found in data.items() if isinstance(found, Dataset)}
-    rows: Rows = []
+    loaded = {name: capture_failure(partial(load_dataset, name, path)) for name, path in paths.items()}
+    data = {name: found for name, found in loaded.items() if isinstance(found, Dataset)}
+    errors = {name: found for name, found in loaded.items() if isinstance(found, str)}
+    fingerprints = {name: fingerprint_dataset(dataset) for name, dataset in data.items()}
+    rows: Rows = [failed_row(m, errors[m.run.dataset]) for m in group.members if m.run.dataset in errors]
     curves: Rows = []
-    programs: dict[Any, list[GroupMember]] = {}
-    late_signal: int | None = None
+    programs: dict[tuple[int, int], list[GroupMember]] = {}
     for member in group.members:
-        found = data[member.run.dataset]
-        if isinstance(found, Dataset):
-            programs.setdefault((found.observation_size, found.action_size), []).append(member)
-        else:
-            rows.append(failed_row(member, found))
+        if (dataset := data.get(member.run.dataset)) is not None:
+            programs.setdefault((dataset.observation_size, dataset.action_size), []).append(member)
+    late_signal: int | None = None
     for members in programs.values():
         if late_signal is not None:
             raise Interrupted(f"Stopped between two programs of {folder.name}.", late_signal)
@@ -166,7 +165,7 @@ def _find_plugin_frame(error: Exception) -> str:
 
 
 def _train(
-    members: Sequence[GroupMember], data: Mapping[str, Any], path: Path, quiet: bool, report: OnProgress
+    members: Sequence[GroupMember], data: Mapping[str, Dataset], path: Path, quiet: bool, report: OnProgress
 ) -> Fleet:
     first = members[0]
     algorithm = first.algorithm()
@@ -184,7 +183,6 @@ def _train(
         [FleetMember(m.run.run_id, data[m.run.dataset], m.run.seed, varying_values(m)) for m in members],
         first.run.train_options(),
         path,
-        bc=first.run.bc,
         quiet=quiet,
         on_progress=report,
     )

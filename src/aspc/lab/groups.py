@@ -19,7 +19,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from aspc import tasks
+from aspc import algorithms, tasks
 from aspc.algorithms.interface import Algorithm
 from aspc.errors import AspcError
 from aspc.io import write_atomically
@@ -162,7 +162,8 @@ def program_key(run: PlannedRun) -> str:
     """
     generic = dataclasses.replace(run, dataset="", seed=0, scale_of=run.scale_of and "any")
     shared = _shared_key(generic.run_id, generic)
-    return short_hash([run.algo, run.bc, shared, expected_sizes(run.dataset), run.run_id * run.alone])
+    name = algorithms.split_bc_term(run.algo)
+    return short_hash([*name, shared, expected_sizes(run.dataset), run.run_id * run.alone])
 
 
 def expected_sizes(dataset: str) -> tuple[int, int] | str:

@@ -1,10 +1,10 @@
-"""The numbers that the paper prints, as data: every table of results (its tables of settings are the "paper" presets).
+"""The numbers printed in the paper's tables of results. Its tables of settings are the "paper" presets.
 
     number("main_table", "hopper-medium-v2", "ASPC").mean            92.7
     tables()["main_table"].average("MuJoCo", "TD3+BC").doubt         "the rows give 69.0"
 
-A number that there is reason to doubt says so. Each table is named after the suite that reproduces it, and its
-variants have the suite's labels.
+`doubt` explains why a number may be wrong. Each table has the name of the suite that reproduces it, and its variants
+have the suite's labels.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import json
 from collections.abc import Mapping
 from functools import cache
 from importlib import resources
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from aspc.errors import unknown_name
 
-DOMAINS = {"MuJoCo": 18, "Maze2d": 3, "AntMaze": 6, "Adroit": 12}  # datasets of D4RL in each
-TOTAL = "Total"  # the average over all of D4RL's datasets
+DOMAINS = {"MuJoCo": 18, "Maze2d": 3, "AntMaze": 6, "Adroit": 12}  # number of D4RL datasets in each
+TOTAL = "Total"  # the average over all D4RL datasets
 _DOMAIN_OF_TASK = {
     **dict.fromkeys(("halfcheetah", "hopper", "walker2d"), "MuJoCo"),
     **dict.fromkeys(("pen", "door", "hammer", "relocate"), "Adroit"),
@@ -37,7 +37,7 @@ def domain_of(dataset: str) -> str:
 
 
 class PaperNumber(NamedTuple):
-    """One printed number. `dataset` is a domain in tables of domains; `percent` is the change printed beside it."""
+    """One printed number. `dataset` is a domain in tables of domains; `percent` is the printed change."""
 
     table: str
     dataset: str
@@ -50,7 +50,7 @@ class PaperNumber(NamedTuple):
 
 
 class PaperTable(NamedTuple):
-    """A table of results: what each row and variant scored, and the averages printed below."""
+    """A table of results: the scores by row and variant, and the printed averages."""
 
     name: str
     source: str
@@ -66,11 +66,11 @@ class PaperTable(NamedTuple):
         return list(dict.fromkeys(row for row, _ in self.numbers))
 
     def average(self, domain: str, variant: str) -> PaperNumber:
-        """An average as it is printed."""
-        return _at(self.averages, domain, variant, f"average in {self.source}")
+        """Return a printed average."""
+        return _look_up(self.averages, domain, variant, f"average in {self.source}")
 
-    def recomputed(self, domain: str, variant: str) -> float:
-        """The same average, computed from the table's own rows; a row that is a domain weighs as its datasets."""
+    def recompute_average(self, domain: str, variant: str) -> float:
+        """Compute an average from the table's rows; a domain counts as often as it has datasets."""
         cells = [
             (self.numbers[row, variant].mean, DOMAINS.get(row, 1))
             for row in self.rows
@@ -81,19 +81,23 @@ class PaperTable(NamedTuple):
 
 @cache
 def tables() -> Mapping[str, PaperTable]:
-    """The paper's tables of results, by name."""
+    """Return the paper's tables of results, by name."""
     text = resources.files(__package__).joinpath("paper_tables.json").read_text("utf-8")
-    return {name: _table(name, content) for name, content in json.loads(text).items()}
+    return {name: _parse_table(name, content) for name, content in json.loads(text).items()}
 
 
 def number(table: str, dataset: str, variant: str) -> PaperNumber:
-    """One number of one table."""
+    """Return one number of a table.
+
+    Raises:
+        AspcError: The table, row or variant is unknown.
+    """
     if table not in tables():
         raise unknown_name("table of the paper", table, tables())
-    return _at(tables()[table].numbers, dataset, variant, f"row of {tables()[table].source}")
+    return _look_up(tables()[table].numbers, dataset, variant, f"row of {tables()[table].source}")
 
 
-def _table(name: str, content: dict) -> PaperTable:
+def _parse_table(name: str, content: dict[str, Any]) -> PaperTable:
     doubts = {(d["row"], d["variant"]): d["why"] for d in content["doubts"]}
 
     def numbers(rows: dict[str, list[list[float | None]]]) -> dict[tuple[str, str], PaperNumber]:
@@ -109,13 +113,13 @@ def _table(name: str, content: dict) -> PaperTable:
     averages = numbers(content["averages"])
     facts = (name, content["source"], content["title"], content["note"], tuple(content["variants"]))
     table = PaperTable(*facts, numbers(content["rows"]), averages)
-    for (row, variant), printed in averages.items():  # as the page rounds what it computes from the rows
-        rows = f"{table.recomputed(row, variant):.1f}"
+    for (row, variant), printed in averages.items():
+        rows = f"{table.recompute_average(row, variant):.1f}"
         averages[row, variant] = printed._replace(doubt=printed.doubt.replace("{rows}", rows))
     return table
 
 
-def _at(numbers: Mapping[tuple[str, str], PaperNumber], row: str, variant: str, what: str) -> PaperNumber:
+def _look_up(numbers: Mapping[tuple[str, str], PaperNumber], row: str, variant: str, kind: str) -> PaperNumber:
     if (row, variant) not in numbers:
-        raise unknown_name(what, f"{row}, {variant}", (f"{r}, {v}" for r, v in numbers))
+        raise unknown_name(kind, f"{row}, {variant}", (f"{r}, {v}" for r, v in numbers))
     return numbers[row, variant]

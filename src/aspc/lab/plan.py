@@ -41,7 +41,6 @@ class PlannedRun:
     dataset: str
     seed: int
     steps: int
-    bc: algorithms.BCTerm = "plain"
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Differences from the algorithm's defaults by dotted name, presets resolved."""
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -55,6 +54,7 @@ class PlannedRun:
     def run_id(self) -> str:
         """A hash that identifies the run."""
         facts = {key: value for key, value in dataclasses.asdict(self).items() if value not in ({}, None, False)}
+        facts["algo"], facts["bc"] = algorithms.split_bc_term(self.algo)  # as in published results
         facts["options"] = {key: value for key, value in self.options.items() if key in IDENTITY_OPTIONS}
         return short_hash(facts)
 
@@ -63,7 +63,7 @@ class PlannedRun:
         settings = dict(self.settings)
         if self.scale_of is not None and "scale_target" not in settings:
             settings["scale_target"] = 1.0
-        return replace_fields(algorithms.default(self.algo, self.bc), settings)
+        return replace_fields(algorithms.default(self.algo), settings)
 
     def train_options(self) -> TrainOptions:
         """Return the training options of this run."""
@@ -106,7 +106,7 @@ def resolve_settings(variant: Variant, dataset: str) -> dict[str, Any]:
 
     The variant's own settings take precedence over those of its preset.
     """
-    default = algorithms.default(variant.algo, variant.bc)
+    default = algorithms.default(variant.algo)
     settings = dict(variant.settings)
     if variant.preset is not None:
         settings = {**overrides(variant.algo, preset_name(dataset), variant.preset), **settings}
@@ -240,7 +240,6 @@ def _make_runs(
         dataset,
         seed,
         length,
-        variant.bc,
         resolve_settings(variant, dataset),
         {key: value for key, value in sorted(options.items()) if value != defaults[key]},
         block.alone,

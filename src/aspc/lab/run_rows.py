@@ -12,8 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from aspc.adaptive_scale import AdaptiveScale, LearnedScale
-from aspc.algorithms.interface import Algorithm, ScalableAlgorithm
+from aspc.algorithms.registry import split_bc_term
 from aspc.data import Dataset
 from aspc.lab.groups import GroupMember
 from aspc.lab.plan import short_hash
@@ -29,9 +28,10 @@ def describe_run(member: GroupMember) -> dict[str, Any]:
     """Return the columns that identify a run, whatever its outcome."""
     run, algorithm = member.run, member.algorithm()
     options = {name: value for name, value in dataclasses.asdict(run.train_options()).items() if name != "seeds"}
+    algo, bc = split_bc_term(run.algo)  # as in published results
     config = {
-        "algo": run.algo,
-        "bc": run.bc,
+        "algo": algo,
+        "bc": bc,
         "hyperparameters": dataclasses.asdict(algorithm),
         "dataset": run.dataset,
         "seed": run.seed,

@@ -17,7 +17,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from aspc.adaptive_scale import AdaptiveScale
-from aspc.adaptive_scale import AdaptiveScale
 from aspc.algorithms.interface import INNER, SCALE, Algorithm, Batch, Noise, Parts, Schedule
 from aspc.errors import AspcError
 

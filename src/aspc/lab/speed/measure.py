@@ -11,16 +11,17 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import ShapedArray
 from jax.extend.core import ClosedJaxpr, Jaxpr
 from jax.interpreters import partial_eval
 
 from aspc import algorithms
-from aspc.algorithms.interface import Algorithm, Batch, Noise, Parts, Spec
+from aspc.algorithms.interface import Algorithm, Batch, Metrics, Noise, Parts, Spec
 from aspc.errors import AspcError
 from aspc.training.compiled_loop import Loop, RowRange, Runs, on_accelerator, start_runs, tree_index
 from aspc.training.hyperparameters import replace_fields
@@ -30,6 +31,8 @@ from aspc.ui import notify_if_slow
 ROWS = 100_000  # of the synthetic dataset
 REPEATS = 3  # timings, of which the median is reported
 COMPARE_ROUNDS = 7
+
+State = TypeVar("State")
 
 
 class MatrixProduct(NamedTuple):
@@ -52,7 +55,7 @@ def count_products(jaxpr: Jaxpr, times: float = 1.0) -> dict[MatrixProduct, floa
     counts: defaultdict[MatrixProduct, float] = defaultdict(float)
     for equation in jaxpr.eqns:
         if equation.primitive.name == "dot_general":
-            left, right = (variable.aval.shape for variable in equation.invars)
+            left, right = (cast(ShapedArray, variable.aval).shape for variable in equation.invars)
             counts[MatrixProduct(left, right, equation.params["dimension_numbers"])] += times
         iterations = (equation.params.get("length") or 1) if equation.primitive.name == "scan" else 1
         for inner in _inner_programs(equation.params):
@@ -77,19 +80,23 @@ def _add_counts(
         counts[product] += factor * count
 
 
-def count_step_products(loop: Loop, state: Any, inputs: Any) -> dict[MatrixProduct, float]:
+def count_step_products(
+    algorithm: Algorithm[State], state: State, inputs: tuple[Batch, Noise]
+) -> dict[MatrixProduct, float]:
     """Count the matrix products of an average step of the schedule."""
-    schedule = loop.algorithm.schedule()
+    schedule = algorithm.schedule()
     steps = [parts for segment in schedule for parts in segment.steps * segment.repeats]
     counts: defaultdict[MatrixProduct, float] = defaultdict(float)
     for parts, repeats in Counter(steps).items():
-        update = partial(_update, loop.algorithm, parts)
+        update = partial(_update, algorithm, parts)
         program = eliminate_dead_code(jax.make_jaxpr(update)(state, inputs).jaxpr)
         _add_counts(counts, count_products(program), repeats / len(steps))
     return counts
 
 
-def _update(algorithm: Algorithm[Any], parts: Parts, state: Any, inputs: tuple[Batch, Noise]) -> Any:
+def _update(
+    algorithm: Algorithm[State], parts: Parts, state: State, inputs: tuple[Batch, Noise]
+) -> tuple[State, Metrics]:
     return algorithm.update(state, *inputs, parts)
 
 
@@ -122,21 +129,23 @@ def time_product(product: MatrixProduct, runs: int, per_iteration: int, min_seco
 
     def body(_: Any, left: jax.Array) -> jax.Array:
         # A result feeds the next iteration, so that the compiler cannot drop or hoist any product.
-        results = jax.lax.optimization_barrier([multiply(left[i], right) for i in range(per_iteration)])
+        products = [multiply(left[i], right) for i in range(per_iteration)]
+        results = jax.lax.optimization_barrier(products)  # type: ignore[no-untyped-call]
         return left.at[(0,) * left.ndim].set(results[-1].ravel()[0] * 1e-30)
 
     @jax.jit
     def repeated(left: jax.Array, times: jax.Array) -> jax.Array:
-        return jax.lax.fori_loop(0, times, body, left)
+        result: jax.Array = jax.lax.fori_loop(0, times, body, left)
+        return result
 
     repeated(left, 1).block_until_ready()
     times = 8
     while True:
         begin = time.perf_counter()
         repeated(left, times).block_until_ready()
-        spent = time.perf_counter() - begin
-        if spent >= min_seconds:
-            return spent / times / per_iteration
+        seconds = time.perf_counter() - begin
+        if seconds >= min_seconds:
+            return seconds / times / per_iteration
         times *= 4
 
 
@@ -162,7 +171,7 @@ class SpeedBenchmark:
         self.algorithm = replace_fields(algorithms.default(algo), {**batch_size, **hyper})
         self.algo, self.seeds, self.device = algo, seeds, jax.devices()[0]
         spec = Spec(obs_dim, act_dim)
-        layout = Layout(obs_dim, act_dim, bool(getattr(self.algorithm, "uses_next_actions", False)))
+        layout = Layout(obs_dim, act_dim, self.algorithm.uses_next_actions)
         self.loop = Loop(self.algorithm, spec, layout, vectorise=on_accelerator())
         if steps < self.loop.block_steps:
             raise AspcError(f"--steps must be at least {self.loop.block_steps} for {algo}.")
@@ -201,7 +210,8 @@ class SpeedBenchmark:
         with notify_if_slow(f"timing {self.steps * self.seeds:,} steps of {self.algo} …"):
             begin = time.perf_counter()
             first_block = jnp.asarray(self.done * self.blocks)
-            self.state, _ = jax.block_until_ready(self.program(self.state, self.runs, self.table, first_block))
+            outputs = self.program(self.state, self.runs, self.table, first_block)
+            self.state, _ = jax.block_until_ready(outputs)  # type: ignore[no-untyped-call]
             self.done += 1
             return time.perf_counter() - begin
 
@@ -209,7 +219,7 @@ class SpeedBenchmark:
         """Count the matrix products of an average step of one run."""
         one = Runs(None, *tree_index(tuple(self.runs)[1:], 0))
         inputs = tree_index(self.loop.sample_block(self.algorithm, self.table, one, jnp.asarray(0)), 0)
-        return count_step_products(self.loop, tree_index(self.state, 0), inputs)
+        return count_step_products(self.algorithm, tree_index(self.state, 0), inputs)
 
     def bound_seconds(self) -> float:
         """Return the seconds of the matrix products of a step of one run."""

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
 
-from aspc.algorithms import BCTerm
 from aspc.errors import AspcError, unknown_name
 from aspc.training.run_config import TrainOptions
 
@@ -27,7 +26,6 @@ class Variant:
     """Hyper-parameters that differ from the algorithm's defaults (and from the preset)."""
     preset: str | None = None
     """Per-dataset settings (`aspc.presets`)."""
-    bc: BCTerm = "plain"
     scale_of: Variant | None = None
     """The run's `scale_target` is the final scale of this variant's run on the same dataset with the same seed."""
 

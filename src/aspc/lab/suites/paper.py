@@ -174,7 +174,7 @@ register_paper_suite(
     "aspc_aw",
     "ASPC with advantage-weighted BC on AntMaze and Adroit",
     "Figure 9, appendix E.1",
-    Block((ASPC, Variant("ASPC+AW", "aspc", bc="advantage_weighted")), (*ANTMAZE, *ADROIT)),
+    Block((ASPC, Variant("ASPC+AW", "aspc_aw")), (*ANTMAZE, *ADROIT)),
 )
 register_paper_suite("l3_forms", "five forms of L3", "Table 13, appendix E.2", Block(L3_FORMS, D4RL))
 register_paper_suite(

@@ -12,7 +12,7 @@ from aspc.algorithms.td3 import TD3State
 from aspc.algorithms.td3_bc import TD3BC
 from aspc.lab.reference.adapter import Adapter, compare_networks, replay_with, require
 from aspc.lab.reference.adapters.td3_family import td3_bc
-from aspc.lab.reference.replay import Row, Trace, TraceCheck, relative_error
+from aspc.lab.reference.replay import CompiledSteps, Row, Trace, TraceCheck, relative_error
 
 OUTER_LOSSES: dict[int, OuterLoss] = {1: "L1", 2: "L1+L2", 3: "L1+L3", 4: "L1+L2+L3"}
 
@@ -28,6 +28,7 @@ def check_aspc(
         compiled: Compiled steps to share between replays.
     """
     meta, base = trace.meta, td3_bc(trace)
+    assert isinstance(base.algorithm, TD3BC)
     checks: list[TraceCheck] = []
     require(meta, reward_mean=0.0)
     k_alpha = meta["alpha_freq"]
@@ -50,7 +51,7 @@ def check_aspc(
     return checks
 
 
-def adapt_scale(algorithm: AdaptiveScale[TD3BC], base: Adapter[TD3State]) -> Adapter[AdaptiveState]:
+def adapt_scale(algorithm: AdaptiveScale[TD3BC[TD3State]], base: Adapter[TD3State]) -> Adapter[AdaptiveState]:
     """Return the adapter of a learned scale on a base; its rows hold the scale before each step."""
 
     def probe(state: AdaptiveState, batch: Batch, noise: Noise, parts: Parts) -> Row:

@@ -63,7 +63,7 @@ def td3_loaders(meta: Mapping[str, Any]) -> dict[str, Loader]:
     }
 
 
-def td3_networks(state: TD3State | WPCState | A2PRState) -> dict[str, Any]:
+def td3_networks(state: TD3State) -> dict[str, Any]:
     """Return actor and critics of a state, each critic also alone."""
     critics, targets = state.critics, state.critics_target
     return {
@@ -84,7 +84,7 @@ TD3_OUTPUTS = {
 
 def td3_bc(trace: Trace) -> Adapter[TD3State]:
     """Return the adapter of a TD3+BC trace."""
-    algorithm = TD3BC(**td3_settings(trace.meta))
+    algorithm: TD3BC[TD3State] = TD3BC(**td3_settings(trace.meta))
     return Adapter(
         algorithm,
         lambda networks: algorithm.start(networks["actor"], get_twin_critics(networks)),

@@ -1,4 +1,4 @@
-"""What it means that two benches came to the same."""
+"""Assertions that two benches have the same results."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ import pandas as pd
 
 from aspc.lab import results
 
-# What depends on the clock and the call (and on whether somebody commits meanwhile).
-CIRCUMSTANCES = ["seconds", "steps_per_second", "started", "finished", "git_revision", "command"]
+# Columns that depend on the clock, the command and the checkout.
+VARIABLE_COLUMNS = ["seconds", "steps_per_second", "started", "finished", "git_revision", "command"]
 
 
 def assert_same_results(found: Path, expected: Path) -> None:
+    """Compare runs and curves exactly."""
     a, b = results.read(found), results.read(expected)
-    ours, theirs = (x.runs.drop(columns=CIRCUMSTANCES) for x in (a, b))
+    ours, theirs = (x.runs.drop(columns=VARIABLE_COLUMNS) for x in (a, b))
     pd.testing.assert_frame_equal(ours, theirs, check_exact=True)
     pd.testing.assert_frame_equal(a.curves, b.curves, check_exact=True)
 
 
 def assert_each_run_once(bench: Path) -> None:
-    """No run is in two parts, and no chunk of a training was logged twice."""
+    """Check that no run is in two parts, and that no chunk of a training was logged twice."""
     parts = [results.read_table(path, "runs").column("run_id").to_pylist() for path in (bench / "runs").iterdir()]
     ids = [run_id for part in parts for run_id in part]
     assert len(ids) == len(set(ids))
