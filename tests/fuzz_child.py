@@ -1,4 +1,4 @@
-"""Reads many damaged files in a process of its own; the test that starts it sees whether one of them crashed it.
+"""Read many damaged files in a separate process, so that the test that starts it survives a crash.
 
     python fuzz_child.py FOLDER SUFFIX FIRST LAST
 
@@ -25,8 +25,9 @@ from typing import Any
 
 import numpy as np
 
-from aspc.data import files
 from aspc.data.dataset import Dataset
+from aspc.data.readers import formats
+from aspc.data.readers.episodes import read_path
 from aspc.data.readers.limited_reader import LimitedReader
 from aspc.errors import AspcError
 from aspc.policy import Policy
@@ -39,7 +40,7 @@ READ_OVERHEAD = 300_000_000  # the interpreter and its libraries
 
 
 def damage(whole: bytes, case: int) -> bytes:
-    """One to eight random wounds: bits, bytes, stretches, cuts, doubled and missing parts; the ends more often."""
+    """Apply one to eight random changes: bits, bytes, ranges, cuts, repetitions, gaps; more often near the ends."""
     rng = np.random.default_rng(case)
     body = bytearray(whole)
     for _ in range(rng.integers(1, 9)):
@@ -70,7 +71,7 @@ def damage(whole: bytes, case: int) -> bytes:
 
 
 def damage_file(whole: bytes, suffix: str, case: int) -> bytes:
-    """A damaged file; of an archive every other case has a wounded member in a sound archive, past its checksums."""
+    """Return a damaged file; every other case of an archive has a damaged member with a valid checksum."""
     if suffix == ".safetensors" and case % 3:
         return damage_header(whole, case)
     if suffix == ".csv.gz" and case % 4:  # else most cases end at gzip's checksum
@@ -90,7 +91,7 @@ HOSTILE = (None, -1, 0, 2**31, 10**12, 10**400, 1e308, -0.5, "", "x", [], [[]], 
 
 
 def damage_header(whole: bytes, case: int) -> bytes:
-    """A safetensors file with a header that is well-formed but lies, or one with wounds but of the right length."""
+    """Return a safetensors file with a well-formed but false header, or with a damaged one of the right length."""
     size = int.from_bytes(whole[:8], "little")
     header, body = whole[8 : 8 + size], whole[8 + size :]
     if case % 3 == 1:
@@ -108,7 +109,7 @@ def damage_header(whole: bytes, case: int) -> bytes:
 
 
 def replace_one(tree: Any, value: Any, rng: np.random.Generator) -> None:
-    """Walk down a random path and put `value` where it ends, which may be anywhere on the way."""
+    """Put `value` at the end of a random path, which can be an inner node."""
     keys = list(tree) if isinstance(tree, dict) else range(len(tree))
     if not keys:
         return
@@ -127,18 +128,18 @@ def read_policy(path: Path) -> None:
 
 
 def read_dataset(path: Path, reader: LimitedReader) -> None:
-    """Read as users do, and use what was read; of HDF5 files every other one as if it were packed."""
-    if path.suffix in files.HDF5_SUFFIXES and path.stat().st_size % 2:
+    """Read as users do, and use the data; read every other HDF5 file in slabs, as for packing."""
+    if path.suffix in formats.HDF5_SUFFIXES and path.stat().st_size % 2:
         stated = reader.call("open_hdf5", path, key_map={}).value
         for key in stated["keys"]:
             rows = reader.call("read_hdf5_rows", path, key=key, start=10, stop=20).arrays["rows"]
             assert len(rows) == max(0, min(10, stated["rows"] - 10))
     else:
-        Dataset.from_arrays(**files.read_with(reader, path, {}).arrays)
+        Dataset.from_arrays(**read_path(reader, path, {}).arrays)
 
 
 def fuzz(folder: Path, suffix: str, cases: int, child: str = __file__, first: int = 0) -> tuple[int, list[int]]:
-    """Run all cases from `first` on in children; returns how many were refused, and which ones ended a child."""
+    """Run all cases from `first` on in child processes; return how many were rejected, and which crashed a child."""
     refused, crashed, cases = 0, list[int](), first + cases
     while first < cases:
         command = [sys.executable, "-W", "error", child, str(folder), suffix, str(first), str(cases)]
@@ -176,7 +177,7 @@ def main(folder: Path, suffix: str, first: int, last: int) -> None:
 
 
 def read_all(first: int, last: int, memory: int, damaged: Callable[[int], Path], read: Callable[[Path], None]) -> None:
-    """Read one damaged thing after another, within limits of time and memory; print what came of it."""
+    """Read damaged files or folders within limits of time and memory; print the outcomes."""
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     refused = 0

@@ -1,4 +1,4 @@
-"""Files that are written: whole, durable, and with the permissions that the user chose."""
+"""Written files are complete, durable, and have the permissions of the umask."""
 
 from __future__ import annotations
 
@@ -40,9 +40,7 @@ def test_permissions_follow_the_umask(tmp_path: Path, mask: int, file: int, fold
     assert mode(tmp_path / "exported") == folder
 
 
-def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_write_leaves_only_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_atomically(tmp_path / "a", b"old")
 
     def full(_: int) -> None:
@@ -57,7 +55,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
 
 @pytest.fixture
 def flushed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Path]]:
-    """Every flush and every rename, in order."""
+    """All flushes and renames, in order."""
     events: list[tuple[str, Path]] = []
     fsync, replace = os.fsync, os.replace
 
@@ -83,7 +81,7 @@ def test_a_rename_is_flushed_with_its_folder(tmp_path: Path, flushed: list[tuple
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc to see what is flushed")
-def test_packed_data_are_flushed_with_their_description(tmp_path: Path, flushed: list[tuple[str, Path]]) -> None:
+def test_packed_data_is_flushed_before_it_is_renamed(tmp_path: Path, flushed: list[tuple[str, Path]]) -> None:
     pack(make_dataset(rows=100), tmp_path / "packed")
     renamed = flushed.index(("rename", tmp_path / "packed"))
     before = {path.name.lstrip(".").partition(".json")[0] for kind, path in flushed[:renamed] if kind == "flush"}

@@ -1,4 +1,4 @@
-"""Waits for what is meant instead of for a time; the deadline only ends tests that hang, on a busy machine too."""
+"""Wait for a condition instead of a fixed time; the deadline only ends tests that hang."""
 
 from __future__ import annotations
 
@@ -15,6 +15,6 @@ def wait_until(condition: Callable[[], object], process: subprocess.Popen[str] |
     while not condition():
         if process is not None and process.poll() is not None:
             return bool(condition())
-        assert time.monotonic() < deadline, f"waited {DEADLINE_SECONDS} s in vain"
+        assert time.monotonic() < deadline, f"waited {DEADLINE_SECONDS} s without success"
         time.sleep(0.01)
     return True

@@ -1,4 +1,4 @@
-"""A run, a fleet and other folders to damage, each made once by all workers of a test run."""
+"""A run, a fleet and other folders to damage, each created once per test run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tiny import Counting, make_dataset
 
 @pytest.fixture(scope="session")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder that all workers of this test run see."""
+    """A folder that all workers of this test run share."""
     own = tmp_path_factory.getbasetemp()
     return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
 
@@ -34,7 +34,7 @@ def once(folder: Path, make: Callable[[Path], None]) -> Path:
 
 @pytest.fixture(scope="session")
 def folders(shared: Path) -> Path:
-    """One folder of each kind that the library reads, small and whole; tests copy what they change."""
+    """One small, valid folder of each kind that the library reads; tests copy what they change."""
     return once(shared / "folders", make_folders)
 
 

@@ -1,4 +1,4 @@
-"""Trains each algorithm a few steps with small networks and says which bits it came to.
+"""Train each algorithm for a few steps with small networks, and print hashes of the resulting states.
 
 python determinism_child.py NAME...        prints NAME and a hash for each of two seeds
 """
@@ -37,7 +37,7 @@ def small(algorithm: Any) -> Any:
 
 
 def digests(name: str, times: int = 1) -> list[tuple[str, str]]:
-    """Train seeds 0 and 1, some times over; for each a hash of the state: every weight, every optimiser's moments."""
+    """Train seeds 0 and 1 `times` times; return a hash of each state: all weights and optimiser moments."""
     algorithm = small(algorithms.default(name))
     problem = PreparedDataset.of(make_dataset(rows=100), algorithm, TrainOptions())
     loop = Loop(algorithm, problem.spec, problem.layout, vectorise=False)

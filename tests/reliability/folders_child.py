@@ -1,4 +1,4 @@
-"""Reads many damaged folders (runs, fleets, checkpoints, results, packed data) in a process of its own.
+"""Read many damaged folders (runs, fleets, checkpoints, results, packed data) in a separate process.
 
     python folders_child.py FOLDER KIND FIRST LAST
 
@@ -72,7 +72,7 @@ def use_checkpoints(path: Path) -> None:
 
 
 def checkpoint_state() -> dict[str, np.ndarray]:
-    """A state with the kinds of arrays that a training has."""
+    """Return a state with the types of arrays that a training has."""
     rng = np.random.default_rng(0)
     return {
         "weight": rng.normal(size=(2, 8, 4)).astype(np.float32),
@@ -108,7 +108,7 @@ USES: dict[str, Callable[[Path], None]] = {
 
 
 class Marking:
-    """Unpickling it makes a file."""
+    """An object that creates a file when it is unpickled."""
 
     def __init__(self, mark: Path) -> None:
         self.mark = mark
@@ -118,7 +118,7 @@ class Marking:
 
 
 def damage_folder(whole: Path, damaged: Path, case: int) -> None:
-    """Damage one file of a folder that is otherwise like `whole`."""
+    """Copy the folder `whole` and damage one of its files."""
     if damaged.exists():
         shutil.rmtree(damaged)
     shutil.copytree(whole, damaged)

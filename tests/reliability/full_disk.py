@@ -1,4 +1,4 @@
-"""Trains, exports and writes results on a small disk that gets full, is given room again, and becomes read-only.
+"""Train, export and write results on a small disk that fills up, gets room again, and becomes read-only.
 
     unshare -rm python full_disk.py FOLDER        prints one JSON object; FOLDER is where the disk is mounted
 
@@ -35,7 +35,9 @@ SETTINGS = {"actor_hidden_dim": 64, "batch_size": 8, "steps": 80, "log_every": 4
 
 
 def mount(disk: Path, *options: str) -> None:
-    subprocess.run(["mount", *options, str(disk)], check=True, capture_output=True)
+    # Without its own options: among them are the numbers of a user who does not exist in the namespace.
+    command = ["mount", "--options-source=disable", *options, str(disk)]
+    subprocess.run(command, check=True, capture_output=True)
 
 
 def room(disk: Path, kib: int) -> None:
@@ -46,8 +48,8 @@ def room(disk: Path, kib: int) -> None:
         (disk / "filling").unlink(missing_ok=True)
 
 
-def said(action: Any) -> str:
-    """ "done", or what the error said."""
+def outcome_of(action: Any) -> str:
+    """Return "done" or the message of the error."""
     try:
         action()
     except AspcError as error:
@@ -56,7 +58,7 @@ def said(action: Any) -> str:
 
 
 def command(*words: Any) -> list[Any]:
-    """The exit code of a command and what it said on stderr."""
+    """Return the exit code of a command and its stderr."""
     errors = io.StringIO()
     with contextlib.redirect_stderr(errors), contextlib.redirect_stdout(io.StringIO()):
         code = main([str(word) for word in words])
@@ -68,15 +70,15 @@ def weights(run: aspc.Run) -> bytes:
 
 
 def training(disk: Path, data: Any, whole: aspc.Run, kib: int) -> dict[str, Any]:
-    """A run on a disk of some size, and what is left of it once there is room again."""
+    """Train on a disk of some size, then continue after it was enlarged."""
     out = disk / "run"
     room(disk, kib)
-    first = said(lambda: aspc.train(data, "bc", out=out, quiet=True, **SETTINGS))
+    first = outcome_of(lambda: aspc.train(data, "bc", out=out, quiet=True, **SETTINGS))
     room(disk, ENOUGH)
     if not (out / "config.json").exists():
-        then = said(lambda: aspc.train(data, "bc", out=out, quiet=True, **SETTINGS))
+        then = outcome_of(lambda: aspc.train(data, "bc", out=out, quiet=True, **SETTINGS))
     elif not (out / "result.json").exists():
-        then = said(lambda: aspc.train(data, resume=out, quiet=True))
+        then = outcome_of(lambda: aspc.train(data, resume=out, quiet=True))
     else:
         then = "done"
     run = aspc.Run(out)
@@ -87,7 +89,7 @@ def training(disk: Path, data: Any, whole: aspc.Run, kib: int) -> dict[str, Any]
 
 
 def smaller_files(disk: Path, whole: aspc.Run) -> dict[str, Any]:
-    """Results and exports: what was there before stays readable, and nothing half appears."""
+    """Write results and exports: earlier files stay readable, and no partial file appears."""
     row = {"suite": "s", "variant": "v", "algo": "bc", "dataset": "d", "steps": 1, "status": "done", "seed": 0}
     room(disk, ENOUGH)
     write_part(disk / "results", "a", [{**row, "run_id": "a"}], [])
@@ -96,9 +98,9 @@ def smaller_files(disk: Path, whole: aspc.Run) -> dict[str, Any]:
         while True:
             file.write(b"x" * 4096)
     report = {
-        "results": said(lambda: write_part(disk / "results", "b", [{**row, "run_id": "b"}], [])),
-        "part": said(lambda: write_part(disk / "results", "a", [{**row, "run_id": "a", "seed": 5}], [])),
-        "export": said(lambda: export(whole.path, "numpy", disk / "numpy", force=True)),
+        "results": outcome_of(lambda: write_part(disk / "results", "b", [{**row, "run_id": "b"}], [])),
+        "part": outcome_of(lambda: write_part(disk / "results", "a", [{**row, "run_id": "a", "seed": 5}], [])),
+        "export": outcome_of(lambda: export(whole.path, "numpy", disk / "numpy", force=True)),
         "convert": command("data", "convert", whole.path.parent / "logs.npz", disk / "logs.hdf5"),
     }
     report["runs"] = read(disk / "results").runs["seed"].tolist()
@@ -112,8 +114,8 @@ def read_only(disk: Path, data: Any, whole: aspc.Run) -> dict[str, Any]:
     shutil.copy(whole.path.parent / "logs.npz", disk)
     mount(disk, "-o", "remount,ro")
     found = {
-        "train": said(lambda: aspc.train(data, "bc", out=disk / "new", quiet=True, **SETTINGS)),
-        "resume": said(lambda: aspc.train(data, resume=disk / "run", steps=120, quiet=True)),
+        "train": outcome_of(lambda: aspc.train(data, "bc", out=disk / "new", quiet=True, **SETTINGS)),
+        "resume": outcome_of(lambda: aspc.train(data, resume=disk / "run", steps=120, quiet=True)),
         "bench": command("bench", "embedded", "--out", disk / "bench"),
         "export": command("export", disk / "run", "--format", "numpy"),
         "inspect": command("inspect", disk / "run", "--dataset", disk / "logs.npz", "--out", disk / "page.html"),

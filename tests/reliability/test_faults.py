@@ -44,7 +44,7 @@ def weights(run: Run) -> dict[str, bytes]:
 
 
 def own_mounts() -> list[str]:
-    """A command that gives a program mounts of its own, or none where that is not allowed."""
+    """A command prefix that gives a program its own mounts, if that is allowed."""
     for words in (["unshare", "-rm"], ["unshare", "-m"]):
         try:
             if subprocess.run([*words, "mount", "-t", "tmpfs", "tmpfs", "/mnt"], capture_output=True).returncode == 0:
@@ -56,7 +56,7 @@ def own_mounts() -> list[str]:
 
 @pytest.fixture(scope="module")
 def small_disk(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What happened on a tmpfs of some KiB."""
+    """The results of full_disk.py on a small tmpfs."""
     words = own_mounts()
     if not words:
         pytest.skip("mounting a small disk is not allowed here")
@@ -69,7 +69,7 @@ def small_disk(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def test_a_full_disk_loses_nothing_and_a_run_goes_on_when_there_is_room(small_disk: dict[str, Any]) -> None:
+def test_a_run_continues_after_a_full_disk_without_loss(small_disk: dict[str, Any]) -> None:
     for case in small_disk["training"]:
         assert case["then"] == "done", case
         assert case["same"], case
@@ -101,14 +101,14 @@ except OSError as error:
 
 
 def test_a_process_exits_after_its_disk_was_full(tmp_path: Path) -> None:
-    """Threads of Orbax that wait for a folder which cannot be made must not keep it alive."""
+    """Orbax threads that wait for a folder that cannot be created must not keep the process alive."""
     command = [sys.executable, "-c", NO_ROOM_FOR_FOLDERS, str(tmp_path / "checkpoints")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout == "No space left on device\n"
 
 
-def test_results_exports_and_conversions_on_a_full_disk_are_whole_or_absent(small_disk: dict[str, Any]) -> None:
+def test_results_exports_and_conversions_on_a_full_disk_are_complete_or_absent(small_disk: dict[str, Any]) -> None:
     found = small_disk["files"]
     for sentence in (found["results"], found["part"], found["export"], found["convert"][1].strip()):
         assert "No space left on device" in sentence
@@ -120,7 +120,7 @@ def test_results_exports_and_conversions_on_a_full_disk_are_whole_or_absent(smal
     assert found["files"] == kept
 
 
-def test_a_read_only_disk_is_said_in_a_sentence_and_can_be_read(small_disk: dict[str, Any]) -> None:
+def test_a_read_only_disk_is_reported_and_readable(small_disk: dict[str, Any]) -> None:
     found = small_disk["read_only"]
     assert "cannot be written: Read-only file system; choose another --out" in found["train"]
     assert "Read-only file system" in found["resume"]
@@ -131,7 +131,7 @@ def test_a_read_only_disk_is_said_in_a_sentence_and_can_be_read(small_disk: dict
     assert found["acts"]
 
 
-def test_a_path_below_a_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_path_below_a_file_is_rejected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").write_text("mine")
     with pytest.raises(AspcError, match=r"cannot be written|not empty"):
         aspc.train(make_dataset(), "bc", out=tmp_path / "file" / "run", **SHORT)
@@ -140,14 +140,14 @@ def test_a_path_below_a_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFi
     assert (tmp_path / "file").read_text() == "mine"
 
 
-def test_a_backslash_in_a_path_is_refused_before_anything_is_made(tmp_path: Path) -> None:
-    """Checkpoints would be written to another folder, and not be found again."""
+def test_a_backslash_in_a_path_is_rejected_before_anything_is_created(tmp_path: Path) -> None:
+    """Checkpoints would be written to another folder."""
     with pytest.raises(AspcError, match="backslash"):
         aspc.train(make_dataset(), "bc", out=tmp_path / "a\\b", **SHORT)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_with_the_rest_of_a_killed_start_can_be_used(tmp_path: Path) -> None:
+def test_leftovers_of_a_killed_start_are_ignored(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / ".config.json.abc123").write_text('{"algo": ')
     assert aspc.train(make_dataset(), "bc", out=tmp_path / "run", **SHORT).result["steps"] == 80
@@ -165,7 +165,7 @@ def test_a_folder_with_the_rest_of_a_killed_start_can_be_used(tmp_path: Path) ->
         (Checkpoints, "close"),
     ],
 )
-def test_a_run_folder_deleted_during_training_ends_in_a_sentence(
+def test_a_run_folder_deleted_during_training_is_reported(
     owner: type, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     original = getattr(owner, name)
@@ -197,7 +197,7 @@ LONG = "x" * 300
     ],
     ids=lambda words: " ".join(words).replace(LONG, "LONG"),
 )
-def test_a_name_that_is_too_long_is_reported_in_a_sentence(
+def test_a_name_that_is_too_long_is_reported(
     words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -207,10 +207,10 @@ def test_a_name_that_is_too_long_is_reported_in_a_sentence(
 
 
 @pytest.mark.parametrize("number", [errno.ESTALE, errno.ENOENT, errno.ENAMETOOLONG])
-def test_other_errors_of_a_disk_are_sentences(
+def test_other_disk_errors_are_reported(
     number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A network disk that is gone, while a run is written and while a command reads."""
+    """A network disk disappears while a run is written and while a command reads."""
 
     def broken(*_: Any) -> None:
         raise OSError(number, os.strerror(number), str(tmp_path / "file"))
@@ -253,7 +253,7 @@ def test_a_clock_that_goes_backwards_changes_nothing(tmp_path: Path, monkeypatch
     assert run.result["seconds"] >= 0
 
 
-def test_results_of_a_clock_that_went_backwards_are_read(tmp_path: Path) -> None:
+def test_results_of_a_clock_that_went_backwards_are_readable(tmp_path: Path) -> None:
     """A run that ended "before" it began; one repeated at an "earlier" time: done beats failed, and curves follow."""
     row = {"run_id": "a", "suite": "s", "variant": "v", "algo": "bc", "dataset": "d", "seed": 0, "steps": 9}
     late, early = "2026-01-02T00:00:00+00:00", "2026-01-01T00:00:00+00:00"
@@ -282,7 +282,7 @@ with lock(Path(sys.argv[2])):
 
 
 @pytest.mark.parametrize("what", ["train", "bench"])
-def test_a_lock_keeps_the_second_out_and_dies_with_its_owner(tmp_path: Path, what: str) -> None:
+def test_a_lock_is_exclusive_and_ends_with_its_owner(tmp_path: Path, what: str) -> None:
     from aspc.lab.bench_folder import bench_lock
     from aspc.training.run_folder import run_lock
 
@@ -313,7 +313,7 @@ def test_a_lock_keeps_the_second_out_and_dies_with_its_owner(tmp_path: Path, wha
         ("import time; time.sleep(600)", r"worker took longer than 1 s\.", 1),
     ],
 )
-def test_a_worker_that_fails_twice_ends_the_run_in_a_sentence_and_it_can_go_on(
+def test_a_worker_that_fails_twice_ends_the_run(
     does: str, says: str, patience: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     python = tmp_path / "python"
@@ -351,8 +351,8 @@ def test_a_run_folder_cannot_name_a_module_to_import(
     assert os.path.exists(run)
 
 
-def test_who_trusts_an_environment_names_it_again(folders: Path) -> None:
-    """As a user's own environment, given as --env module:Name, has to be when a run goes on."""
+def test_a_trusted_environment_must_be_passed_again(folders: Path) -> None:
+    """A user's own environment, --env module:Name, is not taken from a run folder on resume."""
     run = Run(folders / "run")
     run.config.dataset.options["env"] = "mine:Env-v0"
     assert run.data_options("mine:Env-v0")["env"] == "mine:Env-v0"
@@ -360,7 +360,7 @@ def test_who_trusts_an_environment_names_it_again(folders: Path) -> None:
         run.data_options("other:Env-v0")
 
 
-def test_a_checkpoint_that_claims_a_trillion_rows_is_refused_at_once(tmp_path: Path) -> None:
+def test_a_checkpoint_that_claims_a_trillion_rows_is_rejected_at_once(tmp_path: Path) -> None:
     import tensorstore
     from folders_child import checkpoint_state
 
@@ -383,7 +383,7 @@ def test_a_checkpoint_that_claims_a_trillion_rows_is_refused_at_once(tmp_path: P
     assert np.isfinite(checkpoint_state()["weight"]).all()
 
 
-def test_a_full_disk_is_no_failure_of_a_run_of_a_bench() -> None:
+def test_a_full_disk_does_not_mark_bench_runs_as_failed() -> None:
     from aspc.errors import DiskFailure
     from aspc.lab.group_training import capture_failure
 

@@ -1,4 +1,4 @@
-"""Damaged folders of every kind: one clear sentence, never a traceback, never a crash, never a pickle."""
+"""Damaged folders of every kind: a clear error, never a traceback, a crash or an unpickled object."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ REQUIRED = [name for name in required(RunConfig) if name not in ("options", "sof
 
 
 @pytest.mark.parametrize("name", [*REQUIRED, "steps", "seeds", *(f"dataset/{name}" for name in required(DatasetFacts))])
-def test_a_config_without_one_of_its_names_is_damaged(folders: Path, tmp_path: Path, name: str) -> None:
-    """Also without one that may be null: a wound in a name leaves well-formed JSON."""
+def test_a_config_that_lacks_a_key_is_damaged(folders: Path, tmp_path: Path, name: str) -> None:
+    """Also without one that may be null: damage to a key leaves well-formed JSON."""
     path = shutil.copytree(folders / "run", tmp_path / "run")
     config = json.loads((path / CONFIG).read_text())
     within, key = (config["dataset"], name.partition("/")[2]) if "/" in name else (config, name)

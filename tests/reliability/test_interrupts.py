@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM at any time: while Python imports, in callbacks, and when it is too late."""
+"""Ctrl-C and SIGTERM at any time: during imports, in callbacks, and at the very end."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def slow_module(folder: Path, monkeypatch: pytest.MonkeyPatch, body: str) -> Non
 
 
 @pytest.mark.parametrize(("number", "code", "says"), [(2, 130, "interrupted"), (15, 143, "terminated")])
-def test_a_signal_during_an_import_waits_for_its_end(
+def test_a_signal_during_an_import_is_deferred_to_its_end(
     number: int,
     code: int,
     says: str,
@@ -58,7 +58,7 @@ def test_a_signal_during_an_import_waits_for_its_end(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    """The import here is as careless as some are: it would swallow the interrupt."""
+    """The imported module would swallow the interrupt, as some do."""
     body = (
         "import signal\ntry:\n    signal.raise_signal({})\n    ended = True\nexcept BaseException:\n    ended = False\n"
     )
@@ -70,7 +70,7 @@ def test_a_signal_during_an_import_waits_for_its_end(
 
         reached.append(f"import ended: {slow_module.ended}")
         threading.Event().wait(60)
-        reached.append("went on")
+        reached.append("continued")
         return 0
 
     assert run_reporting_errors(work) == code
@@ -81,7 +81,7 @@ def test_a_signal_during_an_import_waits_for_its_end(
 def test_an_interrupt_that_the_command_obeys_is_reported_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """A training has a handler of its own: it may get the signal that an import has deferred."""
+    """The handler of a training may receive a signal that an import has deferred."""
     slow_module(tmp_path, monkeypatch, "import signal\nsignal.raise_signal(signal.SIGINT)\n")
 
     def work() -> int:
@@ -100,8 +100,8 @@ def test_an_interrupt_that_the_command_obeys_is_reported_once(
     assert capfd.readouterr().err == "aspc: Stopped at step 50.\n"
 
 
-def test_who_insists_interrupts_an_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may hang, for example in a plugin."""
+def test_repeated_signals_interrupt_an_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The import may hang, for example in a plugin."""
     slow_module(tmp_path, monkeypatch, "import signal\nwhile True:\n    signal.raise_signal(signal.SIGINT)\n")
 
     def work() -> int:
@@ -122,7 +122,7 @@ def collect_with(callback_body) -> None:  # type: ignore[no-untyped-def]
 
 
 def test_a_ctrl_c_in_a_callback_of_the_garbage_collector_is_not_lost(capfd: pytest.CaptureFixture[str]) -> None:
-    """JAX has such a callback, and Python prints and drops what is raised in one."""
+    """JAX has such a callback, and Python drops exceptions that are raised in one."""
 
     def work() -> int:
         collect_with(lambda: signal.raise_signal(signal.SIGINT))
@@ -169,8 +169,8 @@ def test_an_interrupt_during_a_slow_hook_is_not_lost(
     assert capfd.readouterr().err == "aspc: interrupted.\n"
 
 
-def test_an_interrupt_at_the_very_end_does_not_hit_the_caller() -> None:
-    """The work ends before the signal could be sent again: the exit code reports it, and nothing comes later."""
+def test_an_interrupt_at_the_very_end_does_not_reach_the_caller() -> None:
+    """The work ends before the signal is sent again: the exit code reports it, and no signal follows."""
     came_later: list[int] = []
     before = signal.signal(signal.SIGINT, lambda number, frame: came_later.append(number))
     hook, threads = sys.unraisablehook, threading.active_count()
@@ -184,7 +184,7 @@ def test_an_interrupt_at_the_very_end_does_not_hit_the_caller() -> None:
     assert came_later == []
 
 
-def test_signals_of_others_are_left_as_they_were() -> None:
+def test_handlers_of_the_caller_are_restored() -> None:
     def own(number: int, frame: object) -> None:
         pass
 
@@ -228,8 +228,8 @@ def test_a_signal_right_at_the_start_ends_the_command(number: int, code: int, tm
     assert not (tmp_path / "run").exists()
 
 
-def test_an_interrupt_in_code_made_from_text_ends_with_the_exit_code(tmp_path: Path) -> None:
-    """CPython would end the process by the signal: it remembers an interrupt that left `exec`, even if handled."""
+def test_an_interrupt_in_exec_ends_with_the_exit_code(tmp_path: Path) -> None:
+    """CPython would kill the process, since it remembers an interrupt that left `exec`, even if handled."""
     (tmp_path / "interrupted_command.py").write_text(
         "import sys\n"
         "from aspc import __main__ as command\n"
@@ -249,7 +249,7 @@ def test_an_interrupt_in_code_made_from_text_ends_with_the_exit_code(tmp_path: P
 @pytest.mark.slow
 @needs_proc
 def test_no_interrupt_while_starting_is_lost_or_crashes(tmp_path: Path) -> None:
-    """ASPC_START_INTERRUPTS sets how many; they come at random times of the first two seconds."""
+    """ASPC_START_INTERRUPTS sets their number; they arrive at random times in the first two seconds."""
     rng, ends, count = random.Random(0), Counter[str](), int(os.environ.get("ASPC_START_INTERRUPTS", "40"))
     words = ["maze2d-umaze?steps=2000", "--steps", "200", *SMALL]
     for i in range(count):

@@ -1,4 +1,4 @@
-"""SIGKILL at random moments of real commands: what they leave is whole or absent, and the same command goes on.
+"""SIGKILL at random moments of real commands: files are complete or absent, and the same command continues.
 
 Kills of `aspc bench` are in tests/lab/test_bench.py. Together they are 60.
 """
@@ -40,7 +40,7 @@ TRAIN_KILLS, DOWNLOAD_KILLS, EXPORT_KILLS = 20, 15, 15
 
 
 def killed(words: list[Any], seconds: float, **env: str) -> bool:
-    """Start a command and kill it after some seconds; False if it had ended well before."""
+    """Start a command and kill it after some seconds; return False if it had finished before."""
     command = [sys.executable, "-m", "aspc", *map(str, words)]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, **env}
@@ -67,7 +67,7 @@ def bits(run: aspc.Run) -> tuple[str, str]:
 
 
 def readable(path: Path) -> int:
-    """Whatever a kill has left can be read as far as it goes; returns the step of the newest checkpoint."""
+    """Check that what a kill has left is readable; return the step of the newest checkpoint."""
     if not (path / "config.json").exists():
         with pytest.raises(AspcError, match="There is no run"):
             aspc.Run(path)
@@ -110,7 +110,7 @@ def test_kills_of_train_lose_nothing_that_was_saved(tmp_path: Path) -> None:
 
 
 class Slow(http.server.BaseHTTPRequestHandler):
-    """Sends a body a little at a time, from where it is asked to."""
+    """Sends a body slowly, from the requested offset."""
 
     body = b""
     ranges: list[int]
@@ -152,7 +152,7 @@ def slow_server(body: bytes) -> Iterator[tuple[str, list[int]]]:
 UNPINNED = "maze2d-umaze-v1"  # no SHA-256 is published for it, so that other bytes can stand in for it
 
 
-def test_kills_of_a_download_leave_no_half_file(tmp_path: Path) -> None:
+def test_kills_of_a_download_leave_no_partial_file(tmp_path: Path) -> None:
     rng, numbers = random.Random(1), np.random.default_rng(0)
     rows = 60_000
     with h5py.File(tmp_path / "body.hdf5", "w") as file:
@@ -183,7 +183,7 @@ def test_kills_of_a_download_leave_no_half_file(tmp_path: Path) -> None:
 # ── export ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_kills_of_export_leave_whole_files_or_none(tmp_path: Path) -> None:
+def test_kills_of_export_leave_complete_files_or_none(tmp_path: Path) -> None:
     pytest.importorskip("onnx", reason="the extra `onnx` is not installed")
     rng = random.Random(2)
     run = aspc.train(make_dataset(), "bc", out=tmp_path / "run", **SHORT)

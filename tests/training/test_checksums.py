@@ -1,4 +1,4 @@
-"""Checksums of run folders: damage is noticed, and no kill makes a good run look damaged."""
+"""Checksums of run folders: damage is detected, and a kill never makes an intact run look damaged."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def run(whole: Path, tmp_path: Path) -> Path:
-    """A finished run of one's own."""
+    """A copy of a finished run."""
     return shutil.copytree(whole, tmp_path / "run")
 
 
@@ -63,7 +63,7 @@ def test_a_finished_run_is_verified(run: Path, capsys: pytest.CaptureFixture[str
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_flipped_bit_in_any_file_is_noticed(run: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_flipped_bit_in_any_file_is_detected(run: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     content = (run / name).read_bytes()
     for at in np.random.default_rng(0).integers(0, len(content) - 1, 5):
         flip(run / name, int(at))
@@ -77,7 +77,7 @@ def test_a_flipped_bit_in_any_file_is_noticed(run: Path, name: str, capsys: pyte
     assert f"missing or have changed: {name}" in line
 
 
-def test_every_changed_digit_of_the_metrics_is_noticed(run: Path) -> None:
+def test_every_changed_digit_of_the_metrics_is_detected(run: Path) -> None:
     text, numbers = (run / "metrics.csv").read_text(), read_rows(run / "metrics.csv")
     places = [i for i, letter in enumerate(text) if letter.isdigit() and i > text.index("\n")]
     assert len(places) > 50
@@ -93,7 +93,7 @@ def test_every_changed_digit_of_the_metrics_is_noticed(run: Path) -> None:
     assert noticed > 0.9 * len(places)
 
 
-def test_rows_added_to_a_finished_run_are_noticed(run: Path) -> None:
+def test_rows_added_to_a_finished_run_are_detected(run: Path) -> None:
     with open(run / "metrics.csv", "a") as file:
         file.write((run / "metrics.csv").read_text().splitlines()[-1].replace("60,", "80,", 1) + "\n")
     with pytest.raises(ExternalFailure, match=r"metrics\.csv"):
@@ -101,7 +101,7 @@ def test_rows_added_to_a_finished_run_are_noticed(run: Path) -> None:
 
 
 def test_a_damaged_run_is_not_evaluated(run: Path) -> None:
-    """Safetensors has no checksum of its own: a weight with another value looks fine."""
+    """Safetensors has no checksum, so a changed weight looks valid."""
     weights = run / "policy" / "seed0" / "weights.safetensors"
     assert len(aspc.evaluate(run, 1, env="maze2d-umaze")) == 1
     flip(weights, weights.stat().st_size - 3)
@@ -110,7 +110,7 @@ def test_a_damaged_run_is_not_evaluated(run: Path) -> None:
         aspc.evaluate(run, 1, env="maze2d-umaze")
 
 
-def test_a_damaged_run_is_not_continued(run: Path) -> None:
+def test_a_damaged_run_is_not_resumed(run: Path) -> None:
     flip(run / "metrics.csv", (run / "metrics.csv").stat().st_size - 3)
     with pytest.raises(ExternalFailure, match=r"metrics\.csv"):
         aspc.train(make_dataset(), resume=run, steps=80, env=Counting, quiet=True)
@@ -119,15 +119,15 @@ def test_a_damaged_run_is_not_continued(run: Path) -> None:
     assert verify(run).step == 80
 
 
-def test_a_run_of_an_older_version_is_used_as_ever(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_of_an_older_version_is_readable(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (run / CHECKSUMS).unlink()
     assert len(aspc.evaluate(run, 1, env="maze2d-umaze")) == 1
     assert main(["verify-run", str(run)]) == 2
     assert "has no checksums.json: it is not a run" in capsys.readouterr().err
 
 
-def test_other_numbers_in_a_checkpoint_are_noticed(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Written with the library that checkpoints are written with, so that its form is right."""
+def test_changed_values_in_a_checkpoint_are_detected(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Written with Orbax, so that the format is valid."""
     import tensorstore
 
     base = {"driver": "file", "path": f"{run / 'checkpoints' / '60' / 'default'}/"}
@@ -173,7 +173,7 @@ def test_a_checkpoint_of_an_older_version_has_no_checksum(
         {"format": 2},
     ],
 )
-def test_strange_checksums_are_refused_in_a_sentence(run: Path, change: dict[str, Any]) -> None:
+def test_invalid_checksums_are_rejected(run: Path, change: dict[str, Any]) -> None:
     content = json.loads((run / CHECKSUMS).read_text())
     (run / CHECKSUMS).write_text(json.dumps({**content, **change}))
     with pytest.raises(AspcError) as refusal:
@@ -186,7 +186,7 @@ def test_strange_checksums_are_refused_in_a_sentence(run: Path, change: dict[str
 
 @pytest.fixture
 def verified_at_every_write(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
-    """Verify the run before and after everything that changes its folder: what a kill at that time would leave."""
+    """Verify the run before and after every change of its folder, as if it were killed then."""
     seen: list[str] = []
 
     def wrap(owner: Any, name: str) -> None:
@@ -213,7 +213,7 @@ def verified_at_every_write(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
 def test_a_kill_at_any_write_leaves_a_run_that_verifies(
     tmp_path: Path, verified_at_every_write: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A start, a stop, rows that are newer than the checkpoint, a resumption, more steps than it began with."""
+    """Start, stop, resume from a checkpoint that is older than the rows, and train longer."""
     data, out = make_dataset(), tmp_path / "run"
     look_at = Trainer._process_chunk
 

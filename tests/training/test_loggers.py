@@ -1,4 +1,4 @@
-"""Optional loggers, with the real packages where they are installed, writing to local folders only."""
+"""Optional loggers, with the real packages if they are installed, in local folders only."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ SHORT |= {"algo": "td3_bc", "quiet": True, "env": Counting}
 
 
 @pytest.mark.parametrize("logger", ["wandb", "mlflow"])
-def test_a_logger_that_is_not_installed_is_named_before_anything_is_trained(logger, tiny, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, logger, None)  # as if it were not there
+def test_a_missing_logger_is_reported_before_training(logger, tiny, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, logger, None)  # as if it were not installed
     with pytest.raises(AspcError, match=r"pip install 'aspc\[loggers\]'"):
         aspc.train(tiny, out=tmp_path / "run", logger=logger, **SHORT)
     assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::ResourceWarning")
-def test_mlflow_has_the_curves_and_the_settings_of_every_seed(tiny, tmp_path, monkeypatch):
+def test_mlflow_logs_the_curves_and_settings_of_every_seed(tiny, tmp_path, monkeypatch):
     mlflow = pytest.importorskip("mlflow", reason="the extra `loggers` is not installed")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "mlruns").as_uri())
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
@@ -32,7 +32,7 @@ def test_mlflow_has_the_curves_and_the_settings_of_every_seed(tiny, tmp_path, mo
     aspc.train(tiny, resume=run.path, steps=120, env=Counting, quiet=True)
     client = mlflow.MlflowClient()
     logged = client.search_runs([client.get_experiment_by_name("aspc").experiment_id])
-    assert sorted(one.data.params["seed"] for one in logged) == ["0", "1"]  # continued, not begun again
+    assert sorted(one.data.params["seed"] for one in logged) == ["0", "1"]  # continued, not restarted
     (first,) = [one for one in logged if one.data.params["seed"] == "0"]
     assert first.data.params["alpha"] == "2.5"
     assert first.info.status == "FINISHED"
@@ -44,24 +44,24 @@ def test_mlflow_has_the_curves_and_the_settings_of_every_seed(tiny, tmp_path, mo
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::ResourceWarning")
-def test_wandb_has_the_curves_of_every_seed(tiny, tmp_path, monkeypatch):
+def test_wandb_logs_the_curves_of_every_seed(tiny, tmp_path, monkeypatch):
     wandb = pytest.importorskip("wandb", reason="the extra `loggers` is not installed")
     monkeypatch.setenv("WANDB_MODE", "offline")
     begun, ends, init = [], {}, wandb.init
 
-    def noted(**options):
+    def recording_init(**options):
         run = init(**options)
         finish = run.finish
 
-        def last_look():
+        def record_summary():
             ends[run.name] = dict(run.summary)
             finish()
 
-        run.finish = last_look
+        run.finish = record_summary
         begun.append(run)
         return run
 
-    monkeypatch.setattr(wandb, "init", noted)
+    monkeypatch.setattr(wandb, "init", recording_init)
     run = aspc.train(tiny, out=tmp_path / "run", logger="wandb", seeds=[0, 1], **SHORT)
     assert [one.name for one in begun] == ["run/seed0", "run/seed1"]
     assert len(list((run.path / "wandb").glob("offline-run-*/*.wandb"))) == 2

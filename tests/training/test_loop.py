@@ -1,4 +1,4 @@
-"""The compiled loop: what it draws, how often it compiles, and that its two programs agree."""
+"""The compiled loop: its random draws, its number of compilations, and the agreement of its two programs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def leaves(tree):
 
 
 @pytest.mark.parametrize("algo", ["td3_bc", "aspc"])
-def test_state_comes_back_as_it_went_in_so_nothing_recompiles(algo):
+def test_state_keeps_its_types_so_nothing_recompiles(algo):
     loop, state, runs, table = tiny_loop(algo)
     before = jax.tree.map(lambda x: (x.shape, x.dtype, x.weak_type), state)
     blocks, steps = Loop.run_blocks._cache_size(), Loop.run_steps._cache_size()
@@ -49,7 +49,7 @@ def test_state_comes_back_as_it_went_in_so_nothing_recompiles(algo):
 
 
 @pytest.mark.parametrize(("algo", "hyper"), [("td3_bc", {}), ("aspc", {}), ("aspc", {"k_alpha": 3})])
-def test_single_steps_do_what_blocks_do(algo, hyper):
+def test_single_steps_equal_blocks(algo, hyper):
     loop, state, runs, table = tiny_loop(algo, **hyper)
     copy = jax.tree.map(jnp.copy, state)
     by_block, metrics = loop.run_blocks(state, runs, table, jnp.asarray(0), blocks=2)
@@ -62,7 +62,7 @@ def test_single_steps_do_what_blocks_do(algo, hyper):
         np.testing.assert_allclose(last[name], values[:, -1], rtol=2e-3, atol=1e-5, err_msg=name)
 
 
-def test_single_steps_draw_each_block_that_they_touch_once():
+def test_single_steps_sample_each_block_once():
     drawn = []
 
     class Counting(Loop):
@@ -86,7 +86,7 @@ def test_metrics_of_few_single_steps_are_marked_as_not_computed():
     assert not computed["l1"].any()
 
 
-def test_a_run_among_others_is_the_run_alone():
+def test_a_run_does_not_depend_on_other_runs():
     loop, state, runs, table = tiny_loop(seeds=(0, 7, 3))
     together, _ = loop.run_blocks(state, runs, table, jnp.asarray(0), blocks=2)
     loop, state, runs, table = tiny_loop(seeds=(7,))
@@ -95,8 +95,8 @@ def test_a_run_among_others_is_the_run_alone():
         np.testing.assert_array_equal(a[1], b[0])
 
 
-def test_runs_side_by_side_are_the_runs_one_by_one():
-    """vmap (accelerators) and a loop over runs (CPU) are the same mathematics."""
+def test_vectorised_runs_equal_sequential_runs():
+    """`vmap` (accelerators) and a loop over runs (CPU) compute the same."""
     results = []
     for vectorise in (False, True):
         loop, state, runs, table = tiny_loop(seeds=(0, 1), vectorise=vectorise)
@@ -118,7 +118,7 @@ def test_hyperparameters_can_differ_between_runs_of_one_program():
             np.testing.assert_allclose(a[i], b[0], rtol=2e-4, atol=2e-6)
 
 
-def test_minibatches_cover_the_data_evenly():
+def test_minibatches_sample_the_data_uniformly():
     loop, _, runs, table = tiny_loop()
     table = table.at[:, 0].set(jnp.arange(len(table)))
     one = runs._replace(state=None, key=runs.key[0], source=RowRange(runs.source.offset[0], runs.source.size[0]))
@@ -138,7 +138,7 @@ def test_minibatches_cover_the_data_evenly():
 
 @settings(max_examples=300, deadline=None)
 @given(st.integers(0, 400), st.integers(1, 400), st.integers(1, 70), st.integers(1, 200))
-def test_a_chunk_is_cut_without_gap_or_overlap(first, length, block, chunk):
+def test_the_pieces_of_a_chunk_have_no_gap_or_overlap(first, length, block, chunk):
     usual = full_blocks_per_chunk(chunk, block)
     pieces = plan_chunk(first, first + length, block, usual)
     at = first
@@ -155,14 +155,14 @@ def test_a_chunk_is_cut_without_gap_or_overlap(first, length, block, chunk):
 
 @settings(max_examples=200, deadline=None)
 @given(st.integers(0, 50), st.integers(1, 70), st.integers(1, 500))
-def test_every_full_chunk_uses_whole_blocks_where_it_can(index, block, chunk):
+def test_every_full_chunk_has_few_single_steps(index, block, chunk):
     usual = full_blocks_per_chunk(chunk, block)
     pieces = plan_chunk(index * chunk, (index + 1) * chunk, block, usual)
     single = sum(piece.steps for piece in pieces if not piece.blocks)
     assert single <= 2 * block
 
 
-def test_a_metric_may_be_a_whole_number_or_a_truth_value():
+def test_a_metric_can_be_an_integer_or_a_boolean():
     class Counted(TD3BC):
         def update(self, state, batch, noise, parts):
             state, metrics = super().update(state, batch, noise, parts)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import traceback
 from collections.abc import Mapping
@@ -87,11 +86,10 @@ def _check_metrics(name: str, algorithm: Algorithm[Any], state: PyTree, loop: Lo
                 )
 
 
-def _is_builtin(algorithm: Any) -> bool:
-    """Return whether an algorithm, and every algorithm that it wraps, belongs to this package."""
-    values = (getattr(algorithm, field.name) for field in dataclasses.fields(algorithm))
-    wrapped = (value for value in values if dataclasses.is_dataclass(value))
-    return type(algorithm).__module__.startswith("aspc.") and all(_is_builtin(value) for value in wrapped)
+def _is_builtin(algorithm: Algorithm[Any]) -> bool:
+    """Return whether an algorithm, and the one that it wraps, belongs to this package."""
+    is_own = type(algorithm).__module__.startswith("aspc.")
+    return is_own and (algorithm.base is None or _is_builtin(algorithm.base))
 
 
 def _user_code_line(error: Exception) -> str:

@@ -14,7 +14,7 @@ from aspc.training.hyperparameters import flat_values
 from aspc.training.loggers import LoggedRun, Logger, open_loggers
 from aspc.training.prepared_data import warnings_of
 from aspc.training.run_folder import Row, RunRow
-from aspc.training.training_plan import RunSpec, TrainingPlan
+from aspc.training.training_plan import Outcome, RunSpec, TrainingPlan
 from aspc.ui import Progress
 
 
@@ -77,6 +77,18 @@ class ProgressLine:
         name = "return" if math.isnan(latest["score_mean"]) else "score"
         means = [row.values[f"{name}_mean"] for row in rows if row.values["step"] == latest["step"]]
         self.progress.show(int(latest["step"]), **{name: f"{np.mean(means):.1f}"})
+
+    def print_evaluation_cost(self, outcome: Outcome, workers: int) -> None:
+        """Report whether training waited for evaluations on an accelerator."""
+        if outcome.hidden_eval_every is None:
+            return
+        eval_every = self.plan.options.eval_every
+        does_wait = outcome.hidden_eval_every > eval_every
+        self.progress.print(
+            f"Evaluating all runs takes {outcome.evaluation_seconds:.1f} s on {workers} workers, as long as "
+            f"{outcome.hidden_eval_every:,} training steps. With an evaluation every {eval_every:,} steps, training "
+            f"{'waits' if does_wait else 'does not wait'} for it."
+        )
 
 
 class RunLogging:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from aspc.errors import AspcError, ExternalFailure
 from aspc.io import read_json, write_json
@@ -44,6 +44,13 @@ class Verified(NamedTuple):
     step: int
     """The last step with a checksum of its rows."""
     finished: bool
+
+
+class GrowingFile(Protocol):
+    """A file besides the tables that grows during a training."""
+
+    def record(self) -> dict[str, Any]:
+        """Return the checksum of its content, for checksums.json."""
 
 
 class Checksums:

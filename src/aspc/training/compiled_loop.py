@@ -211,7 +211,7 @@ class Loop:
         def one_run(run: Runs) -> StepsResult:
             algorithm = replace_fields(self.algorithm, run.overrides, coerce=False)
 
-            def branch(parts: Parts, carry: PyTree, inputs: PyTree) -> PyTree:
+            def branch(parts: Parts, carry: PyTree, inputs: tuple[Batch, Noise]) -> PyTree:
                 state, metrics, computed = carry
                 state, new = algorithm.update(state, *inputs, parts)
                 return state, metrics | new, computed | dict.fromkeys(new, jnp.array(True))

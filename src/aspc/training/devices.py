@@ -14,6 +14,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, PyTree
 from platformdirs import user_cache_dir
 
+from aspc.errors import AspcError
 from aspc.training.compiled_loop import COMPILER_OPTIONS, BlocksResult, Loop, Runs, StepsResult
 
 SHARDED = PartitionSpec("runs")  # type: ignore[no-untyped-call]  # the leading axis is divided among the devices
@@ -29,6 +30,18 @@ def use_compilation_cache() -> None:
         folder = os.environ.get("ASPC_COMPILATION_CACHE") or os.path.join(user_cache_dir("aspc"), "compiled")
         jax.config.update("jax_compilation_cache_dir", folder)  # type: ignore[no-untyped-call]
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)  # type: ignore[no-untyped-call]
+
+
+def out_of_memory_error(loop: Loop, runs: int, rows: int) -> AspcError:
+    """Return an error with the sizes of the data and the networks of a training that exhausted the device's memory."""
+    state = jax.eval_shape(lambda key: loop.algorithm.init(key, loop.spec), jax.random.key(0))
+    bytes_per_run = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
+    return AspcError(
+        f"The device is out of memory: the data takes {4 * rows * loop.layout.width / 2**20:,.1f} MiB and the "
+        f"networks {runs} × {bytes_per_run / 2**20:,.1f} MiB, besides temporary arrays. "
+        "Train fewer seeds at once or with a smaller --batch-size, or stream the data (aspc data convert) with a "
+        "smaller --memory-budget-mb."
+    )
 
 
 class Devices:

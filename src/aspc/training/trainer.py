@@ -12,7 +12,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from typing import Any, NamedTuple, NoReturn, Protocol, TypeVar
+from typing import Any, NamedTuple, NoReturn, Self
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +26,7 @@ from aspc.training import run_folder
 from aspc.training.algorithm_checks import check_contract
 from aspc.training.callbacks import Callback, ProgressLine, RunLogging
 from aspc.training.checkpoints import Checkpoints, CheckpointWriter
-from aspc.training.checksums import Checksums
+from aspc.training.checksums import Checksums, GrowingFile
 from aspc.training.compiled_loop import (
     Loop,
     Piece,
@@ -39,7 +39,7 @@ from aspc.training.compiled_loop import (
     run_chunk,
     start_runs,
 )
-from aspc.training.devices import Devices, use_compilation_cache
+from aspc.training.devices import Devices, out_of_memory_error, use_compilation_cache
 from aspc.training.divergence import Diverged, DivergenceGuard, Failure
 from aspc.training.evaluation import EvaluationQueue, Evaluator, QueuedEvaluation, episode_seeds
 from aspc.training.policy_export import PolicyExporter
@@ -47,8 +47,6 @@ from aspc.training.prepared_data import score_of, shared_tables
 from aspc.training.run_folder import RowFile, RunRow
 from aspc.training.training_plan import Outcome, TrainingPlan
 from aspc.ui import Progress
-
-Self = TypeVar("Self", bound="Trainer")
 
 
 class Chunk(NamedTuple):
@@ -63,13 +61,6 @@ class Chunk(NamedTuple):
     """The arrays of all policies, if an evaluation is due."""
     state: PyTree | None
     """A copy of the state, if a checkpoint is due."""
-
-
-class GrowingFile(Protocol):
-    """A file besides the tables that grows during a training."""
-
-    def record(self) -> dict[str, Any]:
-        """Return the checksum of its content, for checksums.json."""
 
 
 class Trainer:
@@ -121,10 +112,9 @@ class Trainer:
             self.evaluations_table = RowFile(plan.path / run_folder.EVALUATIONS, first_step)
             self.growing_files = self._open_growing_files()
             self.progress = stack.enter_context(Progress(last_step, first_step, quiet))
-            self.callbacks: list[Callback] = [
-                stack.enter_context(RunLogging(plan, first_step)),
-                ProgressLine(self.progress, plan, on_progress),
-            ]
+            self.progress_line = ProgressLine(self.progress, plan, on_progress)
+            logging = stack.enter_context(RunLogging(plan, first_step))
+            self.callbacks: list[Callback] = [logging, self.progress_line]
             self.evaluations = EvaluationQueue(self.evaluations_table, self._handle_evaluations, plan.resume_with)
             self.writer = CheckpointWriter(
                 self.checkpoints,
@@ -145,7 +135,7 @@ class Trainer:
             self.tables = stack.enter_context(shared_tables(prepared, first_chunk, self.options.memory_budget_mb))
             self._resources = stack.pop_all()
 
-    def __enter__(self: Self) -> Self:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: Any) -> None:
@@ -208,7 +198,7 @@ class Trainer:
                 results,
                 held_out=self._held_out_losses(state, runs),
                 theory=self.loop.theory_metrics(state, runs, table, jnp.asarray(end)) if monitor else {},
-                policies=self._export_policies(state, runs.overrides) if evaluate else None,
+                policies=self.exporter.export_arrays(state, runs.overrides) if evaluate else None,
                 state=_copy(state) if save else None,
             )
             step = end
@@ -225,7 +215,7 @@ class Trainer:
                 self._collect_evaluations(wait=True)  # of earlier steps
                 break
         if step == last_step:
-            self._save_policies(step, self._export_policies(state, runs.overrides))
+            self._save_policies(step, self.exporter.export_arrays(state, runs.overrides))
         return step
 
     # -- the training ------------------------------------------------------------------------------------------
@@ -243,12 +233,13 @@ class Trainer:
             if not isinstance(error, OSError):  # a row that a full disk has cut must stay the last of its file
                 self.writer.save_before_failure()
             if isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" in str(error):
-                raise self._out_of_memory_error() from error
+                rows = max(start + size for start, size in zip(self.tables.offsets, self.tables.sizes, strict=True))
+                raise out_of_memory_error(self.loop, len(self.run_specs), rows) from error
             raise
         self._record_checksums(step)
         outcome = self._outcome(step)
-        if self.plan.isolate:
-            self._print_evaluation_cost(outcome)
+        if self.plan.isolate and self.on_accelerator and self.evaluator is not None:
+            self.progress_line.print_evaluation_cost(outcome, self.evaluator.size)
         self.progress.close()
         return outcome
 
@@ -261,17 +252,6 @@ class Trainer:
         assert self.shutdown.signal_number is not None
         raise Interrupted(
             f"Stopped at step {step:,}; continue with: {self.plan.resume_with}", self.shutdown.signal_number
-        )
-
-    def _out_of_memory_error(self) -> AspcError:
-        rows = max(offset + size for offset, size in zip(self.tables.offsets, self.tables.sizes, strict=True))
-        state = jax.eval_shape(lambda key: self.plan.algorithm.init(key, self.loop.spec), jax.random.key(0))
-        bytes_per_run = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
-        return AspcError(
-            f"The device is out of memory: the data takes {4 * rows * self.loop.layout.width / 2**20:,.1f} MiB and the "
-            f"networks {len(self.run_specs)} × {bytes_per_run / 2**20:,.1f} MiB, besides temporary arrays. "
-            "Train fewer seeds at once or with a smaller --batch-size, or stream the data (aspc data convert) with a "
-            "smaller --memory-budget-mb."
         )
 
     # -- one chunk ---------------------------------------------------------------------------------------------
@@ -345,9 +325,6 @@ class Trainer:
         return found
 
     # -- policies and evaluations ------------------------------------------------------------------------------
-    def _export_policies(self, state: PyTree, overrides: Mapping[str, Array]) -> dict[str, Array]:
-        return self.exporter.export_arrays(state, overrides)
-
     def _save_policies(self, step: int, arrays: Mapping[str, Array]) -> None:
         for run, policy in self.exporter.build_policies(step, arrays, self.guard.active_runs):
             policy.save(self.plan.path / run_folder.POLICY / self.run_specs[run].name)
@@ -402,18 +379,6 @@ class Trainer:
             raise AspcError(f"{path} is damaged; remove it to continue without it.") from error
 
     # -- the outcome -------------------------------------------------------------------------------------------
-    def _print_evaluation_cost(self, outcome: Outcome) -> None:
-        """Report whether evaluation slowed down training; on a CPU training always waits for it."""
-        if outcome.hidden_eval_every is None or not self.on_accelerator:
-            return
-        assert self.evaluator is not None
-        is_hidden = outcome.hidden_eval_every <= self.options.eval_every
-        self.progress.print(
-            f"Evaluating all runs takes {outcome.evaluation_seconds:.1f} s on {self.evaluator.size} workers, as long "
-            f"as {outcome.hidden_eval_every:,} training steps. With an evaluation every {self.options.eval_every:,} "
-            f"steps, training {'does not wait' if is_hidden else 'waits'} for it."
-        )
-
     def _outcome(self, step: int) -> Outcome:
         rate = cost = hidden = None
         if self.first_chunk is not None and step > self.first_chunk[0]:
