@@ -1,23 +1,23 @@
 """Algorithms: `register` adds one, `names` lists them, `default` makes one."""
 
 from aspc.algorithms.registry import (
-    WITH_BC_TERM,
-    BCTerm,
     check_algorithm,
     default,
+    join_bc_term,
     names,
     register,
     registered_as,
     same_classes,
+    split_bc_term,
 )
 
 __all__ = [
-    "WITH_BC_TERM",
-    "BCTerm",
     "check_algorithm",
     "default",
+    "join_bc_term",
     "names",
     "register",
     "registered_as",
     "same_classes",
+    "split_bc_term",
 ]

@@ -8,9 +8,9 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Callable
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from aspc.errors import AspcError, unknown_name
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from aspc.algorithms.interface import Algorithm
 
 Factory = TypeVar("Factory", bound=Callable[[], Any])
-BCTerm = Literal["plain", "advantage_weighted"]
-WITH_BC_TERM = ("aspc", "td3_bc")
+# Older versions recorded these names as an algorithm with a BC term; configs and hashes on disk still do.
+_BC_TERMS = {"aspc_aw": ("aspc", "advantage_weighted"), "td3_bc_aw": ("td3_bc", "advantage_weighted")}
 
 _REGISTRY: dict[str, Callable[[], Any]] = {}
 
@@ -47,10 +47,8 @@ def names() -> list[str]:
     return sorted(_REGISTRY)
 
 
-def default(name: str, bc: BCTerm = "plain") -> Algorithm[Any]:
+def default(name: str) -> Algorithm[Any]:
     """Return the algorithm of that name with the paper's hyper-parameters.
-
-    `bc` weighs the BC term of `aspc` and `td3_bc`: "advantage_weighted" is ASPC+AW (appendix E.1).
 
     Raises:
         AspcError: The name is unknown, or the registered class is not a complete algorithm.
@@ -62,20 +60,22 @@ def default(name: str, bc: BCTerm = "plain") -> Algorithm[Any]:
         raise _missing_method(name, min(vars(factory)["__abstractmethods__"]), factory)
     algorithm: Algorithm[Any] = factory()
     check_algorithm(algorithm, name)
-    if bc == "plain":
-        return algorithm
-    if bc != "advantage_weighted" or name not in WITH_BC_TERM:
-        raise AspcError(f"{name} has no BC term {bc!r}; advantage_weighted goes with aspc and td3_bc.")
-    from aspc.algorithms.advantage_weighted import AdvantageWeighted
-
-    return replace(algorithm, base=AdvantageWeighted()) if name == "aspc" else AdvantageWeighted()  # type: ignore[call-arg]
+    return algorithm
 
 
-def registered_as(algorithm: Algorithm[Any]) -> tuple[str, BCTerm] | None:
-    """Return the name and BC term under which an algorithm of these classes is registered, None if it is not."""
-    known: list[tuple[str, BCTerm]] = [(name, "plain") for name in _REGISTRY]
-    known += [(name, "advantage_weighted") for name in WITH_BC_TERM]
-    return next((entry for entry in known if same_classes(default(*entry), algorithm)), None)
+def registered_as(algorithm: Algorithm[Any]) -> str | None:
+    """Return the name under which an algorithm of these classes is registered, None if it is not."""
+    return next((name for name in _REGISTRY if same_classes(default(name), algorithm)), None)
+
+
+def split_bc_term(name: str) -> tuple[str, str]:
+    """Return the algorithm and the BC term as which older versions recorded a name."""
+    return _BC_TERMS.get(name, (name, "plain"))
+
+
+def join_bc_term(name: str, bc: str) -> str:
+    """Return the name of an algorithm that an older version recorded with a BC term."""
+    return next((new for new, recorded in _BC_TERMS.items() if recorded == (name, bc)), name)
 
 
 def same_classes(one: Any, other: Any) -> bool:
@@ -173,6 +173,23 @@ def _aspc() -> Any:
     from aspc.adaptive_scale import AdaptiveScale
 
     return AdaptiveScale()
+
+
+@register("td3_bc_aw")
+def _td3_bc_aw() -> Any:
+    """TD3+BC with an advantage-weighted BC term."""
+    from aspc.algorithms.advantage_weighted import AdvantageWeighted
+
+    return AdvantageWeighted()
+
+
+@register("aspc_aw")
+def _aspc_aw() -> Any:
+    """ASPC+AW (appendix E.1): ASPC with an advantage-weighted BC term."""
+    from aspc.adaptive_scale import AdaptiveScale
+    from aspc.algorithms.advantage_weighted import AdvantageWeighted
+
+    return AdaptiveScale(base=AdvantageWeighted())
 
 
 @register("td3_bc_two_policies")

@@ -27,7 +27,7 @@ class Preset(NamedTuple):
 
 def presets_of(algo: str) -> dict[str, Preset]:
     """The presets that exist for an algorithm, by name. `iql+aspc` has those of its base."""
-    file = resources.files(__package__) / f"{algo.removesuffix('+aspc')}.json"
+    file = resources.files(__package__) / f"{algo.removesuffix('+aspc').removesuffix('_aw')}.json"
     if not file.is_file():
         return {}
     return {
