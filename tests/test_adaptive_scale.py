@@ -221,7 +221,7 @@ def test_an_independent_outer_batch_moves_the_scale_otherwise_and_leaves_the_inn
 
 
 def test_an_independent_outer_batch_is_weighed_by_the_critics_as_they_are():
-    """What weighs its samples has not been fitted to them: not so, the losses would be judged by another critic."""
+    """The critics that weigh its samples are not fitted to them first."""
     base = WPC(actor_hidden_dim=12, critic_hidden_dim=12, value_hidden_dim=12, batch_size=24, critic_lr=1e-2)
     state = base.init(jax.random.key(0), SPEC)
     ctx = base.prepare(state, *inputs(0), frozenset({CRITIC, INNER}))

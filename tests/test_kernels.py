@@ -36,7 +36,7 @@ def networks(fan_in: int, hidden: list[int], out: int, norm: bool):
 def test_values_and_gradients_are_those_of_the_plain_network(
     fan_in: int, hidden: list[int], out: int, norm: bool, way: KernelChoice
 ):
-    """For all networks of an ensemble at once, and for one of them by itself."""
+    """For all networks of an ensemble at once, and for a single member."""
     with jax.enable_x64(True):
         nets, x = networks(fan_in, hidden, out, norm), jax.random.normal(jax.random.key(1), (32, fan_in))
 
@@ -67,7 +67,7 @@ def test_networks_that_do_not_fit_stay_plain():
 
 
 def test_an_update_with_fused_networks_is_the_same_update():
-    """All parts in one step: the scale's forward mode beside the critics' reverse mode."""
+    """All parts in one step: the scale's forward mode and the critics' reverse mode."""
     sizes = {"actor_hidden_dim": 16, "critic_hidden_dim": 16, "critic_hidden_layers": 2, "batch_size": 32}
     algorithm = replace_fields(algorithms.default("aspc"), sizes)
     parts = frozenset({CRITIC, INNER, SCALE})

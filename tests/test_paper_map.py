@@ -89,7 +89,7 @@ class Understood(Exception):
 
 
 def parse(argv: list[str], monkeypatch: pytest.MonkeyPatch) -> object:
-    """What a command makes of its options, without running it. Options that do not exist end the program."""
+    """Parse the options of a command without running it. Unknown options end the program."""
     real = tyro.cli
 
     def only_parse(*args: object, **kwargs: object) -> None:

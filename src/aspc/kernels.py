@@ -1,4 +1,5 @@
-"""An MLP as two GPU kernels: all layers forward in one, the chain of gradients back through them in the other.
+"""An MLP as two GPU kernels: all layers forward in one, the chain of gradients back through them in the other. It has
+more than 400 lines because the two kernels share their memory layout and helpers.
 
 XLA runs a layer as a matrix product, a normalisation and element-wise operations: four kernels forward and seven
 backward, each of which writes its activations to memory for the next to read. Training a few runs is a chain of such
@@ -15,8 +16,6 @@ float32, `Products` only changes how XLA differentiates a product.
 The training loop enables kernels with `fused`, and `apply_mlp` uses them for the networks that fit; all others run as
 plain JAX. The kernels have a reverse mode, and a forward mode over losses whose networks stand still. A function that
 moves a network's weights or inputs in forward mode runs them under `forward_mode`.
-
-One file, over 400 lines: forward and backward kernel share their layout and helpers.
 """
 
 from __future__ import annotations

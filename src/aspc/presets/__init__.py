@@ -1,11 +1,11 @@
-"""Per-dataset settings of algorithms that were tuned for each dataset, as data files with their sources.
+"""Per-dataset settings of tuned algorithms, as data files with their sources.
 
     paper     the tables of the ASPC paper; what they omit comes from CORL
     corl      CORL's public configurations
-    authors   what an algorithm's own authors published
+    authors   settings that an algorithm's own authors published
 
-A file holds, for each preset: `source`, perhaps a `note`, `common` (for every dataset) and `by_dataset`. A preset
-without `by_dataset` is one setting for all. Names of settings are those of the algorithm's dataclass.
+A file holds, per preset: `source`, optionally a `note`, `common` (for every dataset) and `by_dataset`. A preset without
+`by_dataset` applies to all datasets. Settings have the names of the fields of the algorithm's dataclass.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from aspc.errors import AspcError, unknown_name
 
 
 class Preset(NamedTuple):
+    """The settings of one preset."""
+
     source: str
     note: str
     common: dict[str, Any]
@@ -26,7 +28,7 @@ class Preset(NamedTuple):
 
 
 def presets_of(algo: str) -> dict[str, Preset]:
-    """The presets that exist for an algorithm, by name. `iql+aspc` has those of its base."""
+    """Return the presets of an algorithm by name; a wrapped algorithm such as `iql+aspc` has those of its base."""
     file = resources.files(__package__) / f"{algo.removesuffix('+aspc').removesuffix('_aw')}.json"
     if not file.is_file():
         return {}
@@ -37,20 +39,24 @@ def presets_of(algo: str) -> dict[str, Preset]:
 
 
 def preset_of(algo: str, preset: str) -> Preset:
-    """One preset, or an error that says which there are."""
+    """Return one preset.
+
+    Raises:
+        AspcError: The algorithm does not have it.
+    """
     known = presets_of(algo)
     if preset not in known:
         if not known:
-            raise AspcError(f"There are no presets for {algo}; leave out the preset to use its defaults.")
-        raise AspcError(f"There is no preset {preset!r} for {algo}; it has {', '.join(sorted(known))}.")
+            raise AspcError(f"{algo} has no presets; omit the preset to use its defaults.")
+        raise AspcError(f"{algo} has no preset {preset!r}; choose from {', '.join(sorted(known))}.")
     return known[preset]
 
 
 def overrides(algo: str, dataset: str, preset: str) -> dict[str, Any]:
-    """What the preset sets for the algorithm on that dataset, by field.
+    """Return the settings of a preset for an algorithm on a dataset, by field.
 
-    For a wrapped algorithm these are the fields of its base (`base.FIELD`), less the scale: that one is learned, from
-    the base's own default.
+    For a wrapped algorithm these are the fields of its base (`base.FIELD`) without the scale, which is learned from the
+    base's default.
     """
     chosen = preset_of(algo, preset)
     settings = dict(chosen.common)
