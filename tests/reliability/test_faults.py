@@ -26,6 +26,7 @@ from aspc.errors import AspcError, DiskFailure
 from aspc.lab import results
 from aspc.training import evaluation, trainer
 from aspc.training import run as run_module
+from aspc.training import run_config
 from aspc.training.callbacks import ProgressLine
 from aspc.training.checkpoints import Checkpoints
 from aspc.training.evaluation import Evaluator
@@ -222,7 +223,7 @@ def test_other_disk_errors_are_reported(
     assert aspc.train(make_dataset(), resume=tmp_path / "run", quiet=True).result is not None
     assert run_reporting_errors(broken) == 2  # type: ignore[arg-type]
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"aspc: {tmp_path / 'file'}: {os.strerror(number)}; ")
+    assert line.startswith(f"aspc: {tmp_path / 'file'}: {os.strerror(number)}. ")
 
 
 # ── clocks ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -243,7 +244,8 @@ def test_a_clock_that_goes_backwards_changes_nothing(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(time, "time", earlier)
     monkeypatch.setattr(time, "time_ns", lambda: int(1e9 * earlier()))
-    monkeypatch.setattr(run_module.datetime, "datetime", Backwards)
+    for module in (run_module, run_config):
+        monkeypatch.setattr(module, "datetime", Backwards)
     options = {**SMALL, "tensorboard": True, "horizon": 200}
     aspc.train(make_dataset(), "bc", out=tmp_path / "run", **{**options, "steps": 120})
     assert sorted(int(f.name) for f in (tmp_path / "run" / "checkpoints").iterdir()) == [80, 120]  # the newest two

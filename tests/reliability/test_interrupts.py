@@ -233,9 +233,9 @@ def test_an_interrupt_in_exec_ends_with_the_exit_code(tmp_path: Path) -> None:
     (tmp_path / "interrupted_command.py").write_text(
         "import sys\n"
         "from aspc import __main__ as command\n"
-        "def work(argv):\n"
+        "def main(argv):\n"
         "    exec('raise KeyboardInterrupt')\n"
-        "command.COMMANDS['work'] = ('interrupted_command', 'work', '')\n"
+        "command.COMMANDS['work'] = ('interrupted_command', '')\n"
         "sys.argv = ['aspc', 'work']\n"
         "if __name__ == '__main__':\n"
         "    sys.exit(command.main())\n"

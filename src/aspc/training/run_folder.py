@@ -289,10 +289,8 @@ def explain_disk_errors(path: Path, resume_with: str) -> Iterator[None]:
     """Turn disk errors in a run folder into a `DiskFailure` that tells how to continue."""
     try:
         yield
-    except AspcError:
-        raise
-    except Exception as error:  # in a deleted folder Orbax fails in many ways
-        if not (path / CONFIG).exists():
+    except Exception as error:
+        if not (path / CONFIG).exists():  # in a deleted folder Orbax and others fail in many ways
             raise DiskFailure(
                 f"{path} was deleted or moved during training. Start again with another --out, or move it back and "
                 f"continue with: {resume_with}"
