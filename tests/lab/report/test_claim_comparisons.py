@@ -48,10 +48,10 @@ def test_modified_runs_do_not_affect_claims(tmp_path: Path) -> None:
     alone = read_view(tmp_path)
     slow = Variant("wider", "aspc", batch_size=1024)
     make(tmp_path, "search", [slow], [HOPPER], seeds=3, points=5, shape=Shape(overhead=3.0), **score)
-    beside = read_view(tmp_path)
+    extended = read_view(tmp_path)
     for claim in (benchmark.beats_td3_bc, runtime.small_overhead):
         assert claim(alone).checks
-        assert claim(alone).checks == claim(beside).checks
+        assert claim(alone).checks == claim(extended).checks
 
 
 def test_only_runs_without_concurrency_are_timed(tmp_path: Path) -> None:
@@ -258,9 +258,9 @@ def test_contradictions_follow_the_tables_numbers(monkeypatch: pytest.MonkeyPatc
 def test_paper_table_as_runs_has_the_tables_averages(name: str) -> None:
     """A domain counts as many times as it has datasets, and methods are those of the claims."""
     table, view = tables()[name], paper_results.view_of_table(name)
-    for place, label in table.averages:
-        runs = view.runs[(view.runs["variant"] == label) & ((view.runs["domain"] == place) | (place not in D4RL))]
-        assert runs["last"].mean() == pytest.approx(table.recomputed(place, label))
+    for domain, label in table.averages:
+        runs = view.runs[(view.runs["variant"] == label) & ((view.runs["domain"] == domain) | (domain not in D4RL))]
+        assert runs["last"].mean() == pytest.approx(table.recompute_average(domain, label))
     assert {"ASPC"} <= set(view.runs["method"]) or name == "integrations"
 
 

@@ -77,7 +77,7 @@ def make_panels(
 
 
 def limit_series(figure: Figure, names: Iterable[str]) -> list[str]:
-    """Return the first MAX_DRAWN names. If there are more, the figure's title says so."""
+    """Return the first MAX_DRAWN names. If there are more, the figure's title mentions it."""
     names = list(names)
     if len(names) > MAX_DRAWN:
         has_layout = figure.get_layout_engine() is not None
