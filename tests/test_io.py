@@ -5,16 +5,29 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from aspc import io
 from aspc.data.packing import pack
 from aspc.data.streaming import META, ROWS
-from aspc.io import flush, write_atomically, write_folder_atomically
+from aspc.errors import AspcError
+from aspc.io import (
+    exclusive_lock,
+    flush,
+    read_json,
+    remove_stale_temporaries,
+    temporary_path,
+    write_atomically,
+    write_folder_atomically,
+    write_json,
+)
 from tiny import make_dataset
 
 
@@ -98,3 +111,38 @@ def test_a_file_system_that_cannot_flush_a_folder_is_accepted(tmp_path: Path, mo
     (tmp_path / "a").touch()
     with pytest.raises(OSError, match="Invalid argument"):
         flush(tmp_path / "a")
+
+
+def test_stale_temporary_files_are_removed_and_live_ones_kept(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    own = temporary_path(path)
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    stale = [
+        own.with_name(own.name.replace(f"-{os.getpid()}-", f"-{ended.pid}-")),
+        own.with_name(own.name.replace(io._PROCESS_TOKEN, "0" * 8)),  # an earlier process with this number
+    ]
+    for file in (own, *stale):
+        file.touch()
+    remove_stale_temporaries(path)
+    assert list(tmp_path.iterdir()) == [own]
+
+
+def test_a_lock_is_exclusive_until_it_is_released(tmp_path: Path) -> None:
+    with (
+        exclusive_lock(tmp_path / "lock"),
+        pytest.raises(AspcError, match="in use"),
+        exclusive_lock(tmp_path / "lock", timeout_seconds=0, busy_message="in use"),
+    ):
+        pass
+    with exclusive_lock(tmp_path / "lock", timeout_seconds=0, busy_message="in use"):
+        pass
+
+
+def test_json_has_no_nan(tmp_path: Path) -> None:
+    write_json(tmp_path / "a.json", {"loss": float("nan"), "sizes": (1, float("inf")), "array": np.arange(2)})
+    assert read_json(tmp_path / "a.json") == {"loss": "nan", "sizes": [1, "inf"], "array": [0, 1]}
+    assert read_json(tmp_path / "b.json", None) is None
+    (tmp_path / "b.json").write_text("{")
+    with pytest.raises(AspcError, match="cannot be read as JSON"):
+        read_json(tmp_path / "b.json", None)

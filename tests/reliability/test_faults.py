@@ -24,9 +24,8 @@ import aspc
 from aspc.__main__ import main, run_reporting_errors
 from aspc.errors import AspcError, DiskFailure
 from aspc.lab import results
-from aspc.training import evaluation, trainer
+from aspc.training import evaluation, run_config, trainer
 from aspc.training import run as run_module
-from aspc.training import run_config
 from aspc.training.callbacks import ProgressLine
 from aspc.training.checkpoints import Checkpoints
 from aspc.training.evaluation import Evaluator
