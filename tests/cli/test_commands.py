@@ -1,4 +1,4 @@
-"""The command line as a user meets it: help, mistakes, and the main commands from start to end."""
+"""The command line end to end: help, mistakes and the main commands."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import pytest
 
 import registries
 from aspc import algorithms
-from aspc.algorithms import registry
 from aspc.__main__ import COMMANDS, main
-from aspc.cli.shared import final_scale, option
+from aspc.algorithms import registry
+from aspc.cli.shared import final_scale, last_option_value
 from aspc.training.hyperparameters import all_field_names
 from aspc.training.run import recorded_algorithm
 from aspc.training.run_folder import Run
@@ -29,7 +29,7 @@ QUICK = [*SMALL, *BRIEF]
 
 
 def write_hdf5(path, **changes):
-    """A D4RL-layout file; a change of None leaves the key out."""
+    """Write a file in D4RL's layout; a change of None omits the key."""
     data = make_dataset()
     arrays = {k: getattr(data, k) for k in ("observations", "actions", "rewards", "terminals", "timeouts")} | changes
     with h5py.File(path, "w") as file:
@@ -39,8 +39,8 @@ def write_hdf5(path, **changes):
     return str(path)
 
 
-def refused(capsys, argv):
-    """The command ends with exit code 2 and one sentence; returns it."""
+def rejected(capsys, argv):
+    """Check that a command exits with code 2, without a traceback, and return its message."""
     code = main(argv)
     out = capsys.readouterr()
     assert code == 2, out
@@ -48,7 +48,7 @@ def refused(capsys, argv):
     return out.err + out.out
 
 
-def test_importing_and_helping_load_neither_jax_nor_an_extra():
+def test_import_and_help_load_neither_jax_nor_an_extra():
     heavy = ["jax", "mujoco", "gymnasium_robotics", "ogbench", "minari", "onnx", "pandas", "pyarrow", "matplotlib"]
     script = (
         "import sys, aspc, aspc.__main__; aspc.__main__.main(['--help']);"
@@ -60,7 +60,7 @@ def test_importing_and_helping_load_neither_jax_nor_an_extra():
         assert command in result.stdout
 
 
-def test_acting_loads_no_jax(tmp_path):
+def test_acting_does_not_import_jax(tmp_path):
     from aspc.policy import Policy
 
     arrays = {"layers.0.weight": np.eye(3, dtype=np.float32), "layers.0.bias": np.zeros(3, np.float32)}
@@ -79,8 +79,18 @@ def test_every_command_has_a_help_page(command, capsys):
     with pytest.raises(SystemExit) as exit_:
         main([command, "--help"])
     assert exit_.value.code == 0
-    _, what_it_does, *_ = capsys.readouterr().out.split("\n\n")
-    assert what_it_does[0].isalpha()  # a sentence, not yet the options
+    _, description, *_ = capsys.readouterr().out.split("\n\n")
+    assert description[0].isalpha()  # a sentence, not yet the options
+
+
+@pytest.mark.parametrize("command", ["eval", "data info", "fqe", "inspect", "export", "finetune", "verify-run"])
+def test_most_help_pages_do_not_import_jax(command):
+    script = (
+        "import sys\nfrom aspc.__main__ import main\ntry: main(sys.argv[1:])\nexcept SystemExit: pass\n"
+        "sys.exit('jax' in sys.modules)"
+    )
+    words = [sys.executable, "-c", script, *command.split(), "--help"]
+    assert subprocess.run(words, capture_output=True, check=False).returncode == 0
 
 
 def test_train_resume_and_evaluate_from_a_file(tmp_path, capsys):
@@ -91,14 +101,14 @@ def test_train_resume_and_evaluate_from_a_file(tmp_path, capsys):
     assert "seed0" in out
     assert "behaviour data" in out
     assert main(["train", "--resume", str(tmp_path / "run"), "--steps", "120"]) == 0
-    assert "keep the horizon" in capsys.readouterr().err
-    assert "records no environment" in refused(capsys, ["eval", str(tmp_path / "run")])
-    assert "only --steps, --env and --dataset" in refused(
+    assert "keep the original horizon" in capsys.readouterr().err
+    assert "records no environment" in rejected(capsys, ["eval", str(tmp_path / "run")])
+    assert "only --steps, --env and --dataset" in rejected(
         capsys, ["train", "--resume", str(tmp_path / "run"), "--alpha", "3"]
     )
 
 
-def test_a_run_in_a_maze_is_evaluated_and_can_be_again(tmp_path, capsys):
+def test_run_in_a_maze_can_be_evaluated_again(tmp_path, capsys):
     pytest.importorskip("mujoco", reason="the extra `mujoco` is not installed")
     options = [*SMALL, "--steps", "80", "--eval-every", "40", "--eval-episodes", "2", "--out", str(tmp_path / "run")]
     assert main(["train", "maze2d-umaze?steps=2000", *options]) == 0
@@ -107,13 +117,13 @@ def test_a_run_in_a_maze_is_evaluated_and_can_be_again(tmp_path, capsys):
     (row,) = json.loads(capsys.readouterr().out)
     assert row["episodes"] == 3
     assert 0 <= row["success_rate"] <= 1
-    alone = ["eval", str(tmp_path / "run" / "policy" / "seed0")]  # as a bench leaves it
-    assert "give one with --env" in refused(capsys, alone)
+    alone = ["eval", str(tmp_path / "run" / "policy" / "seed0")]  # as written by aspc bench
+    assert "pass one with --env" in rejected(capsys, alone)
     assert main([*alone, "--env", "maze2d-umaze", "--episodes", "3", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == [row]
 
 
-def test_verify_passes_on_a_trace_and_fails_on_a_changed_one(tmp_path, capsys):
+def test_verify_detects_a_changed_trace(tmp_path, capsys):
     assert main(["verify", str(GOLDEN / "td3_bc.npz")]) == 0
     assert "passes" in capsys.readouterr().out
     with np.load(GOLDEN / "td3_bc.npz") as file:
@@ -124,12 +134,12 @@ def test_verify_passes_on_a_trace_and_fails_on_a_changed_one(tmp_path, capsys):
     assert "out/critic_loss" in capsys.readouterr().out
 
 
-def test_speed_prints_what_it_measured(capsys):
+def test_speed_prints_json(capsys):
     assert main(["speed", "--obs-dim", "3", "--act-dim", "2", "--batch", "8", "--steps", "40", "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
     assert result["steps_per_second"] > 0
     assert result["share_of_matmul_bound"] > 0
-    # Counted by hand: critic targets, twin critics forward and backward, and on every second step the actor's.
+    # By hand: critic targets, twin critics forward and backward, and the actor on every second step.
     assert result["flops_per_step"] > 2 * 8 * 256 * 256 * 20
 
 
@@ -160,36 +170,36 @@ BAD_FILES = {
 
 
 @pytest.mark.parametrize("case", BAD_FILES)
-def test_bad_files_end_in_one_sentence(case, tmp_path, capsys):
+def test_invalid_files_give_one_sentence(case, tmp_path, capsys):
     changes, word = BAD_FILES[case]
     path = write_hdf5(tmp_path / "bad.hdf5", **changes)
-    said = refused(capsys, ["train", path, "--out", str(tmp_path / "run"), *QUICK])
-    assert word in said
-    assert len(said.strip().splitlines()) == 1
+    message = rejected(capsys, ["train", path, "--out", str(tmp_path / "run"), *QUICK])
+    assert word in message
+    assert len(message.strip().splitlines()) == 1
     assert not (tmp_path / "run").exists()
 
 
-def test_damaged_and_missing_files_end_in_one_sentence(tmp_path, capsys):
+def test_damaged_and_missing_files_give_one_sentence(tmp_path, capsys):
     whole = Path(write_hdf5(tmp_path / "whole.hdf5")).read_bytes()
     (tmp_path / "cut.hdf5").write_bytes(whole[: len(whole) // 2])
-    (tmp_path / "text.hdf5").write_text("this is no HDF5 file")
+    (tmp_path / "text.hdf5").write_text("not an HDF5 file")
     for name in ("cut.hdf5", "text.hdf5", "absent.hdf5"):
-        said = refused(capsys, ["train", str(tmp_path / name), *QUICK])
-        assert len(said.strip().splitlines()) == 1
+        message = rejected(capsys, ["train", str(tmp_path / name), *QUICK])
+        assert len(message.strip().splitlines()) == 1
 
 
-def test_unknown_names_get_the_nearest(capsys):
-    assert "td3_bc" in refused(capsys, ["train", "--algo", "td3bc"])
-    assert "maze2d-umaze" in refused(capsys, ["train", "maze2d-umase"])
-    assert "train" in refused(capsys, ["trian"])
-    refused(capsys, ["train", "--setps", "3"])
-    assert "seeds" in refused(capsys, ["train", "--seeds", "1", "1"])
-    assert "at least 1" in refused(capsys, ["train", "--steps", "0"])
-    refused(capsys, ["verify", "nothing.npz"])
-    refused(capsys, ["eval", "nowhere"])
+def test_unknown_names_suggest_the_nearest(capsys):
+    assert "td3_bc" in rejected(capsys, ["train", "--algo", "td3bc"])
+    assert "maze2d-umaze" in rejected(capsys, ["train", "maze2d-umase"])
+    assert "train" in rejected(capsys, ["trian"])
+    rejected(capsys, ["train", "--setps", "3"])
+    assert "seeds" in rejected(capsys, ["train", "--seeds", "1", "1"])
+    assert "at least 1" in rejected(capsys, ["train", "--steps", "0"])
+    rejected(capsys, ["verify", "nothing.npz"])
+    rejected(capsys, ["eval", "nowhere"])
 
 
-def test_actions_beyond_the_bounds_are_counted_or_refused(tmp_path, capsys):
+def test_actions_beyond_the_bounds_are_counted(tmp_path, capsys):
     actions = np.array(make_dataset().actions)
     actions[:5] = 1.7
     path = write_hdf5(tmp_path / "hopper.hdf5", actions=actions)
@@ -200,14 +210,14 @@ def test_actions_beyond_the_bounds_are_counted_or_refused(tmp_path, capsys):
     assert np.abs(data.actions).max() <= 1
 
 
-def test_an_output_folder_with_another_run_is_refused(tmp_path, capsys):
+def test_output_folder_with_another_run_is_rejected(tmp_path, capsys):
     path = write_hdf5(tmp_path / "logs.hdf5")
     words = ["train", path, "--out", str(tmp_path / "run"), "--algo", "bc", "--actor-hidden-dim", "16", *BRIEF]
     assert main(words) == 0
-    assert "already holds a run" in refused(capsys, words)
+    assert "already holds a run" in rejected(capsys, words)
 
 
-LONG_TO_COMPILE = ("cql+aspc", "diffusion_ql+aspc", "fql+aspc", "wpc+aspc")  # each is also trained in tests/algorithms
+LONG_TO_COMPILE = ("cql+aspc", "diffusion_ql+aspc", "fql+aspc", "wpc+aspc")  # also trained in tests/algorithms
 
 
 @pytest.mark.parametrize(
@@ -218,7 +228,7 @@ LONG_TO_COMPILE = ("cql+aspc", "diffusion_ql+aspc", "fql+aspc", "wpc+aspc")  # e
         if name.endswith("+aspc")
     ],
 )
-def test_every_integration_runs_from_the_command_line_under_its_scales_own_name(algo, tmp_path, capsys):
+def test_every_integration_trains_and_reports_its_scale(algo, tmp_path, capsys):
     path = write_hdf5(tmp_path / "logs.hdf5")
     widths = [f for f in all_field_names(algorithms.default(algo)) if f.endswith("hidden_dim")]
     options = [word for f in widths for word in (f"--{f.replace('_', '-')}", "16")]
@@ -232,7 +242,7 @@ def test_every_integration_runs_from_the_command_line_under_its_scales_own_name(
     assert np.isfinite(run.policy.act(np.zeros(4))).all()
 
 
-def test_a_converged_scale_is_taken_from_a_run(tmp_path, capsys):
+def test_scale_from_uses_the_final_scale_of_a_run(tmp_path, capsys):
     path = write_hdf5(tmp_path / "logs.hdf5")
     assert main(["train", path, "--out", str(tmp_path / "first"), *QUICK]) == 0
     learned = Run(tmp_path / "first").metrics["scale"][-1]
@@ -240,12 +250,12 @@ def test_a_converged_scale_is_taken_from_a_run(tmp_path, capsys):
     assert main(["train", path, *more, *QUICK]) == 0
     second = Run(tmp_path / "second")
     np.testing.assert_allclose(second.metrics["scale"], learned, rtol=1e-5)
-    assert recorded_algorithm(second.config).scale_mode == "converged"  # so that it can be looked at later
-    assert "scale_target" in refused(capsys, ["train", path, "--scale-mode", "linear", *QUICK])
+    assert recorded_algorithm(second.config).scale_mode == "converged"  # so that the run can be inspected later
+    assert "scale_target" in rejected(capsys, ["train", path, "--scale-mode", "linear", *QUICK])
 
 
-def test_the_final_scale_is_the_last_that_is_known():
-    """A chunk without a step of the policy has none."""
+def test_final_scale_is_the_last_finite_one():
+    """A chunk without a policy update has no scale."""
     columns = {"scale": np.asarray([2.0, 4.0, 3.0, np.nan, np.nan, np.nan]), "seed": np.asarray([7, 8, 7, 8, 7, 8])}
     assert final_scale(SimpleNamespace(metrics=columns, seeds=[7, 8])) == 3.5
     unknown = {"scale": np.full(6, np.nan), "seed": columns["seed"]}
@@ -253,16 +263,16 @@ def test_the_final_scale_is_the_last_that_is_known():
     assert final_scale(SimpleNamespace(metrics={"seed": columns["seed"]}, seeds=[7, 8])) is None
 
 
-def test_options_are_looked_up_as_they_are_read():
+def test_options_are_found_before_parsing():
     words = ["--algo", "bc", "--scale_from", "one", "--algo=td3_bc", "--steps"]
-    assert option(words, "algo") == "td3_bc"
-    assert option(words, "scale-from") == "one"
-    assert option(words, "steps") is None
+    assert last_option_value(words, "algo") == "td3_bc"
+    assert last_option_value(words, "scale-from") == "one"
+    assert last_option_value(words, "steps") is None
 
 
-def test_a_horizon_is_set_for_all_that_decays_at_once(tmp_path, capsys):
+def test_horizons_are_set_together(tmp_path, capsys):
     path = write_hdf5(tmp_path / "logs.hdf5")
-    assert "set it with --horizon" in refused(capsys, ["train", path, "--scale-horizon", "77", *QUICK])
+    assert "Set it with --horizon" in rejected(capsys, ["train", path, "--scale-horizon", "77", *QUICK])
 
 
 @pytest.mark.parametrize(
@@ -273,27 +283,27 @@ def test_a_horizon_is_set_for_all_that_decays_at_once(tmp_path, capsys):
         (["--algo", "td3_bc", "--alpha", "-1"], "alpha must be at least 0, not -1.0"),
     ],
 )
-def test_numbers_that_make_no_sense_are_refused(words, says, tmp_path, capsys):
+def test_out_of_range_numbers_are_rejected(words, says, tmp_path, capsys):
     path = write_hdf5(tmp_path / "logs.hdf5")
-    assert says in refused(capsys, ["train", path, "--out", str(tmp_path / "run"), *words, *QUICK])
+    assert says in rejected(capsys, ["train", path, "--out", str(tmp_path / "run"), *words, *QUICK])
     assert not (tmp_path / "run").exists()
 
 
-def test_a_plugin_without_a_frozen_dataclass_is_refused_in_a_sentence(tmp_path, capsys):
+def test_plugin_without_a_frozen_dataclass_gives_one_sentence(tmp_path, capsys):
     plugin = tmp_path / "plugin.py"
     register = "from aspc.algorithms import register\nfrom aspc.algorithms.bc import BC\n\n@register('bare')\n"
     plugin.write_text(f"{register}class Bare(BC):\n    spread: float = 0.5\n")
     path = write_hdf5(tmp_path / "logs.hdf5")
     with registries.restored():
-        said = refused(capsys, ["train", path, "--plugin", str(plugin), "--algo", "bare", *QUICK])
-    assert "bare must be a frozen dataclass: write @dataclass(frozen=True) above Bare." in said
+        message = rejected(capsys, ["train", path, "--plugin", str(plugin), "--algo", "bare", *QUICK])
+    assert "bare must be a frozen dataclass: write @dataclass(frozen=True) above Bare." in message
 
 
-def test_a_run_of_a_plugins_algorithm_is_looked_at_with_the_plugin(tmp_path, capsys, monkeypatch):
+def test_inspecting_a_plugins_run_needs_the_plugin(tmp_path, capsys, monkeypatch):
     known = dict(registry._REGISTRY)
 
     def command(*words):
-        """As in a process of its own, which knows of no plugin yet."""
+        """Run a command as if in a new process, without plugins."""
         monkeypatch.setattr(registry, "_REGISTRY", dict(known))
         return main([*words])
 
@@ -304,8 +314,8 @@ def test_a_run_of_a_plugins_algorithm_is_looked_at_with_the_plugin(tmp_path, cap
     page = ["--quiet", "--states", "50", "--out", str(tmp_path / "t.html")]
     assert command("inspect", out, *page, *plugin) == 0
     monkeypatch.setattr(registry, "_REGISTRY", dict(known))
-    assert "with --plugin" in refused(capsys, ["inspect", out, *page])
+    assert "with --plugin" in rejected(capsys, ["inspect", out, *page])
 
 
-def test_a_page_that_cannot_be_written_is_said_before_the_work(tmp_path, capsys):
-    assert "choose another place" in refused(capsys, ["inspect", str(tmp_path), "--out", "/proc/none.html"])
+def test_unwritable_page_is_reported_before_the_work(tmp_path, capsys):
+    assert "Choose another path" in rejected(capsys, ["inspect", str(tmp_path), "--out", "/proc/none.html"])

@@ -10,11 +10,9 @@ from typing import Annotated
 import tyro
 
 from aspc.cli.parsing import parse_options
-from aspc.cli.shared import last_option_value, option_values, print_result
-from aspc.cli.train import reject_settings
+from aspc.cli.shared import last_option_value, option_values, print_result, reject_settings
 from aspc.errors import AspcError
 from aspc.plugins import load_plugins
-from aspc.training.finetune import finetune, resume
 from aspc.training.run_config import OnlineOptions
 
 
@@ -49,6 +47,9 @@ def main(argv: list[str]) -> int:
     """Run `aspc finetune`."""
     args = parse_options(Finetune, argv, "aspc finetune")
     load_plugins(option_values(argv, "plugin"))
+
+    from aspc.training.finetune import finetune, resume
+
     if args.resume is not None and args.run is None:
         reject_settings(argv)
         steps = args.online.steps if last_option_value(argv, "steps") is not None else None

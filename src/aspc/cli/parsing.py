@@ -11,6 +11,7 @@ import dataclasses
 import io
 import itertools
 import re
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import NoneType, UnionType
@@ -90,7 +91,9 @@ def parse_options(
     defaults: dict[str, Any] = {} if default is None else {"default": default}
     errors = io.StringIO()
     try:
-        with contextlib.redirect_stderr(errors):
+        with contextlib.redirect_stderr(errors), warnings.catch_warnings():
+            # Algorithms are generic in their state, which is not an option.
+            warnings.filterwarnings("ignore", message="Could not resolve type parameter")
             parsed: T = tyro.cli(kind, args=argv, prog=prog, description=description, **defaults)
             return parsed
     except SystemExit as end:

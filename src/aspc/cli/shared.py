@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from aspc.errors import AspcError
+
 if TYPE_CHECKING:
     from aspc.training.run_folder import Run
+
+RESUME_OPTIONS = ("--resume", "--steps", "--env", "--dataset", "--plugin", "--quiet", "--help")
 
 
 def option_values(argv: list[str], name: str) -> list[str]:
@@ -21,6 +25,20 @@ def option_values(argv: list[str], name: str) -> list[str]:
 def last_option_value(argv: list[str], name: str) -> str | None:
     """Return the value of an option in unparsed words. The last one counts, as it does in parsing."""
     return next(reversed(option_values(argv, name)), None)
+
+
+def reject_settings(argv: list[str]) -> None:
+    """Reject options that a resumed run cannot change.
+
+    Raises:
+        AspcError: If there is one.
+    """
+    others = [word for word in argv if word.startswith("--") and word.split("=")[0] not in RESUME_OPTIONS]
+    if others:
+        raise AspcError(
+            f"A resumed run keeps its settings; only --steps, --env and --dataset can be changed. "
+            f"Remove {', '.join(others)}."
+        )
 
 
 def resolve_environment(env: str | None) -> str | None:

@@ -16,7 +16,14 @@ from aspc import algorithms
 from aspc.algorithms.fields import RunLength, declared_fields
 from aspc.cli.data_options import DataOptions
 from aspc.cli.parsing import parse_options
-from aspc.cli.shared import final_scale, last_option_value, option_values, print_result, resolve_environment
+from aspc.cli.shared import (
+    final_scale,
+    last_option_value,
+    option_values,
+    print_result,
+    reject_settings,
+    resolve_environment,
+)
 from aspc.errors import AspcError
 from aspc.plugins import load_plugins
 from aspc.training.hyperparameters import flat_values, replace_fields
@@ -36,8 +43,6 @@ class Train:
     """Dataset name (see `aspc data list`) or path of a file with your own logs."""
     algo: str = "aspc"
     """Algorithm to train."""
-    bc: algorithms.BCTerm = "plain"
-    """Weighting of samples in the BC term of aspc and td3_bc; "advantage_weighted" is ASPC+AW."""
     preset: str | None = None
     """Use the per-dataset settings of a tuned algorithm: "paper", "corl" or "authors". Explicit options take
     precedence."""
@@ -61,6 +66,8 @@ class Train:
 def main(argv: list[str]) -> int:
     """Run `aspc train`."""
     load_plugins(option_values(argv, "plugin"))
+    if last_option_value(argv, "bc") is not None:
+        raise AspcError("--bc was replaced by names of algorithms. Use --algo aspc_aw or --algo td3_bc_aw.")
     if last_option_value(argv, "resume"):
         return _resume(argv)
     repeated = last_option_value(argv, "from")
@@ -90,7 +97,6 @@ def main(argv: list[str]) -> int:
         args.training,
         source=args.dataset,
         source_options=options,
-        bc=args.bc,
         preset=args.preset,
         out=args.out,
         env=environment,
@@ -104,11 +110,10 @@ def main(argv: list[str]) -> int:
 def _parse(argv: list[str], recorded: dict[str, Any]) -> tuple[Any, Any]:
     """Return the parsed options, and the algorithm that their defaults came from."""
     name = last_option_value(argv, "algo") or recorded.get("algo", "aspc")
-    bc: Any = last_option_value(argv, "bc") or recorded.get("bc", "plain")
-    algorithm = algorithms.default(name, bc)
-    if recorded and (name, bc) == (recorded["algo"], recorded["bc"]):
+    algorithm = algorithms.default(name)
+    if recorded and name == recorded["algo"]:
         algorithm = replace_fields(algorithm, recorded["hyperparameters"])
-    keys = ("dataset", "algo", "bc", "preset", "source", "training")
+    keys = ("dataset", "algo", "preset", "source", "training")
     defaults = {key: recorded[key] for key in keys if key in recorded}
     if scale_from := last_option_value(argv, "scale-from"):
         algorithm = replace_fields(algorithm, {"scale_target": scale_of(Path(scale_from))})
@@ -149,7 +154,6 @@ def recorded_defaults(path: Path, env: str | None) -> dict[str, Any]:
         "preset": config.preset,
         "hyperparameters": config.hyperparameters,
         "run": run,
-        "bc": config.bc,
         "dataset": data.source,
         "source": DataOptions.from_options(run.data_options(env)),
         "training": config.options,
@@ -186,21 +190,6 @@ class Resume:
     """Load a Python file that registers the run's algorithm."""
     quiet: bool = False
     """Hide progress and the notes on the data (`aspc data info` shows them)."""
-
-
-def reject_settings(argv: list[str]) -> None:
-    """Reject options that a resumed run cannot change.
-
-    Raises:
-        AspcError: If there is one.
-    """
-    allowed = {"--help", *(f"--{f.name}" for f in dataclasses.fields(Resume))}
-    others = [word for word in argv if word.startswith("--") and word.split("=")[0] not in allowed]
-    if others:
-        raise AspcError(
-            f"A resumed run keeps its settings; only --steps, --env and --dataset can be changed. "
-            f"Remove {', '.join(others)}."
-        )
 
 
 def _resume(argv: list[str]) -> int:
