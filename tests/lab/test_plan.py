@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -246,6 +247,16 @@ def test_groups_share_a_program_up_to_the_size() -> None:
     assert len(groups) == 4 + 3 + 2 + 4  # timed; 24 runs of 17/6, 12 of 11/3, 36 of Maze2d's 4/2
     for group in groups:
         assert RunGroup.from_json(group.to_json()) == group
+
+
+def test_group_files_of_older_versions_are_read() -> None:
+    plan = plan_of("aspc_aw", only=["antmaze-umaze-v2"], seeds=1)
+    group = RunGroup(tuple(m for g in make_groups(plan, plan.runs, 4, {}) for m in g.members))
+    content = json.loads(group.to_json())
+    terms = {"aspc": ("aspc", "plain"), "aspc_aw": ("aspc", "advantage_weighted")}
+    for member in content["members"]:
+        member["run"]["algo"], member["run"]["bc"] = terms[member["run"]["algo"]]
+    assert RunGroup.from_json(json.dumps(content)) == group
 
 
 def test_groups_name_their_files() -> None:

@@ -21,6 +21,7 @@ from typing import Any
 
 from aspc import algorithms, tasks
 from aspc.algorithms.interface import Algorithm
+from aspc.algorithms.registry import join_bc_term
 from aspc.errors import AspcError
 from aspc.io import write_atomically
 from aspc.lab import results
@@ -80,7 +81,7 @@ class RunGroup:
 
     @property
     def alone(self) -> bool:
-        """Whether the group is timed, so that nothing else may train at the same time."""
+        """True for a timed group, during which nothing else may train."""
         return any(m.run.alone for m in self.members)
 
     @property
@@ -91,6 +92,7 @@ class RunGroup:
         return f"{results.abbreviate_list(variants)} on {results.abbreviate_list(datasets)} ({len(self.members)} runs)"
 
     def to_json(self) -> str:
+        """Return the text of the group's file."""
         return json.dumps({"format": 1, **dataclasses.asdict(self)}, indent=1) + "\n"
 
     @classmethod
@@ -102,7 +104,7 @@ class RunGroup:
         """
         try:
             content = json.loads(text)
-            members = [GroupMember(PlannedRun(**m["run"]), *(m[k] for k in _MEMBER_FIELDS)) for m in content["members"]]
+            members = [GroupMember(_read_run(m["run"]), *(m[k] for k in _MEMBER_FIELDS)) for m in content["members"]]
             group = cls(tuple(members), content["plugin"], content["attempt"], content.get("command"))
             group.group_id  # noqa: B018  (raises if a run has fields of the wrong type)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -111,6 +113,12 @@ class RunGroup:
 
 
 _MEMBER_FIELDS = ("suite", "variant", "file", "scale_target")
+
+
+def _read_run(content: Mapping[str, Any]) -> PlannedRun:
+    """Read a run; older versions recorded its BC term separately."""
+    fields = {name: value for name, value in content.items() if name != "bc"}
+    return PlannedRun(**{**fields, "algo": join_bc_term(fields["algo"], content.get("bc", "plain"))})
 
 
 def make_groups(

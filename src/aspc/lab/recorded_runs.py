@@ -46,7 +46,7 @@ def read_recorded_table(path: Path) -> dict[str, RecordedRun]:
 
 
 def select_settled_runs(
-    plan: BenchPlan, known: dict[str, RecordedRun], data: Mapping[str, Path], retry_failed: bool
+    plan: BenchPlan, recorded: Mapping[str, RecordedRun], data: Mapping[str, Path], retry_failed: bool
 ) -> dict[str, RecordedRun]:
     """Return the runs of a plan that are not trained again.
 
@@ -54,20 +54,20 @@ def select_settled_runs(
     """
 
     def is_settled(run_id: str) -> bool:
-        found, dataset = known[run_id], plan.runs[run_id].dataset
+        found, dataset = recorded[run_id], plan.runs[run_id].dataset
         if found.status == "done" or retry_failed:
             return found.status == "done"
         has_data = found.data_fingerprint is not None
         return has_data or not _is_modified_since(data.get(dataset, downloaded_file(dataset)), found.finished)
 
-    return {run_id: known[run_id] for run_id in plan.runs if run_id in known and is_settled(run_id)}
+    return {run_id: recorded[run_id] for run_id in plan.runs if run_id in recorded and is_settled(run_id)}
 
 
 def _is_modified_since(file: Path | None, when: str | None) -> bool:
     """Return whether a file was written, copied or moved to its place after a time."""
     if file is None or when is None or not file.exists():
         return False
-    return file.stat().st_ctime > datetime.fromisoformat(when).timestamp() + 1  # times in results are whole seconds
+    return file.stat().st_ctime > datetime.fromisoformat(when).timestamp() + 1  # results round times to seconds
 
 
 def check_data_unchanged(plan: BenchPlan, settled: Mapping[str, RecordedRun], data: Mapping[str, Path]) -> None:
