@@ -1,4 +1,4 @@
-"""Facts about the 39 D4RL datasets: names, addresses, reference scores, sizes, environments."""
+"""Facts about benchmark tasks: names, sizes, step limits and reference scores of D4RL, and OGBench's names."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
+# ── D4RL ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
 
 @dataclass(frozen=True)
 class Family:
-    """What the D4RL datasets of one environment share."""
+    """The facts that all D4RL datasets of one environment share."""
 
     observation_size: int
     action_size: int
     horizon: int
-    continuing: bool = False  # the log's pieces are not the environment's episodes
+    continuing: bool = False  # the dataset's segments are not episodes of the environment
 
 
 FAMILIES = {
@@ -34,6 +36,7 @@ FAMILIES = {
     "hammer": Family(46, 26, 200),
     "relocate": Family(39, 30, 200),
 }
+LOCOMOTION_IDS = {"halfcheetah": "HalfCheetah-v4", "hopper": "Hopper-v4", "walker2d": "Walker2d-v4"}
 
 
 @dataclass(frozen=True)
@@ -45,9 +48,9 @@ class D4RLDataset:
     ref_min: float
     ref_max: float
     size: int | None = None
-    """Bytes of the published file, where they are publicly known: from TensorFlow Datasets' checksums of D4RL."""
+    """Bytes of the published file, if TensorFlow Datasets' checksums of D4RL list it."""
     sha256: str | None = None
-    """SHA-256 of the published file, from the same source; Maze2d's three files are not listed there."""
+    """SHA-256 of the published file, from the same source, which does not list Maze2d."""
 
     @property
     def family_name(self) -> str:
@@ -59,8 +62,8 @@ class D4RLDataset:
 
 
 @cache
-def datasets() -> dict[str, D4RLDataset]:
-    """The 39 datasets by name."""
+def d4rl_datasets() -> dict[str, D4RLDataset]:
+    """Return the 39 D4RL datasets by name."""
     table = json.loads(resources.files("aspc").joinpath("d4rl.json").read_text("utf-8"))
     return {
         name: D4RLDataset(
@@ -71,31 +74,126 @@ def datasets() -> dict[str, D4RLDataset]:
 
 
 def without_version(name: str) -> str:
-    """`hopper-medium` of `hopper-medium-v2`."""
+    """Return a name without its version: `hopper-medium` for `hopper-medium-v2`."""
     return re.sub(r"-v\d+$", "", name)
 
 
+def without_query(name: str) -> str:
+    """Return a name without its options: `maze2d-umaze` for `maze2d-umaze?steps=1000`."""
+    return name.partition("?")[0]
+
+
 def family_of(name: str) -> str | None:
-    """Return the environment family of a D4RL name or of a generated maze's name, or None."""
-    if name in datasets():
-        return datasets()[name].family_name
+    """Return the environment family of a D4RL dataset or a generated maze, or None for any other name."""
+    name = without_query(name)
+    if name in d4rl_datasets():
+        return d4rl_datasets()[name].family_name
     maze = re.sub(r"-(clean|noisy)$", "", name)  # `-noisy` is in run folders of version 0.1
     return maze if maze in FAMILIES and maze.startswith("maze2d") else None
 
 
-def name_from_stem(stem: str, observation_size: int, action_size: int) -> str | None:
-    """The D4RL dataset that a file's stem names, if the sizes are that dataset's too.
+def family_facts(name: str) -> Family | None:
+    """Return the facts about a name's environment family, or None if it has none."""
+    family = family_of(name)
+    return None if family is None else FAMILIES[family]
 
-    `hopper_medium_replay`, `hopper-medium-v2` and `my_hopper_expert_400k` name one; the longest that fits is meant.
-    A stem that names only the environment (`walker2d_run3`) gives that environment's `medium` or first dataset, whose
-    environment and reference scores are the same.
+
+def name_from_stem(stem: str, observation_size: int, action_size: int) -> str | None:
+    """Return the D4RL dataset that a file's stem names, if its sizes match.
+
+    The longest match wins: `hopper_medium_replay`, `hopper-medium-v2` and `my_hopper_expert_400k` all name a dataset.
+    A stem that names only an environment (`walker2d_run3`) gives its `medium` or first dataset, which has the same
+    environment and reference scores.
     """
     words = f"-{re.sub(r'[^a-z0-9]+', '-', stem.lower())}-"
-    fitting = [
+    matches = [
         (key, name)
-        for name, dataset in datasets().items()
+        for name, dataset in d4rl_datasets().items()
         if (dataset.family.observation_size, dataset.family.action_size) == (observation_size, action_size)
         for key in (without_version(name), dataset.family_name)
         if f"-{key}-" in words
     ]
-    return max(fitting, key=lambda pair: (len(pair[0]), "-medium-v" in pair[1]))[1] if fitting else None
+    return max(matches, key=lambda match: (len(match[0]), "-medium-v" in match[1]))[1] if matches else None
+
+
+def reference_scores(name: str) -> tuple[float, float] | None:
+    """Return D4RL's returns that score 0 and 100, or None for a name that is not D4RL's.
+
+    Datasets that share an environment share its scores, so that generated mazes have them too.
+    """
+    locomotion = (key for key, env_id in LOCOMOTION_IDS.items() if env_id == without_query(name))
+    family = family_of(name) or next(locomotion, None)
+    for dataset in d4rl_datasets().values():
+        if dataset.family_name == family:
+            return dataset.ref_min, dataset.ref_max
+    return None
+
+
+def normalize_score(value: float, ref_min: float, ref_max: float) -> float:
+    """Return a return as D4RL's normalised score: 0 for the reference minimum, 100 for the maximum."""
+    return 100.0 * (value - ref_min) / (ref_max - ref_min)
+
+
+# ── OGBench ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+OGBENCH_URL = "https://rail.eecs.berkeley.edu/datasets/ogbench"
+_NAVIGATION = {  # sizes and kinds of data per agent
+    "pointmaze": (("medium", "large", "giant", "teleport"), ("navigate", "stitch")),
+    "antmaze": (("medium", "large", "giant", "teleport"), ("navigate", "stitch", "explore")),
+    "humanoidmaze": (("medium", "large", "giant"), ("navigate", "stitch")),
+    "antsoccer": (("arena", "medium"), ("navigate", "stitch")),
+}
+OGBENCH_AGENTS = tuple(_NAVIGATION)
+_MANIPULATION = (
+    "cube-single",
+    "cube-double",
+    "cube-triple",
+    "cube-quadruple",
+    "scene",
+    "puzzle-3x3",
+    "puzzle-4x4",
+    "puzzle-4x5",
+    "puzzle-4x6",
+)
+_TASK_SUFFIXES = ("", *(f"-task{i}" for i in range(1, 6)))
+
+
+def ogbench_names() -> list[str]:
+    """Return all single-task names with state observations; one without `-taskN` is the default task."""
+    stems = [
+        f"{agent}-{size}-{kind}" for agent, (sizes, kinds) in _NAVIGATION.items() for size in sizes for kind in kinds
+    ]
+    stems += [f"{task}-{kind}" for task in _MANIPULATION for kind in ("play", "noisy")]
+    return [f"{stem}-singletask{task}-v0" for stem in stems for task in _TASK_SUFFIXES]
+
+
+def is_ogbench_task(name: str) -> bool:
+    """Return whether a name has the form of OGBench's single tasks: `antmaze-large-navigate-singletask-task1-v0`."""
+    return re.fullmatch(r"[\w-]+-singletask(-task[1-5])?-v0", name) is not None
+
+
+def ogbench_env_id(name: str) -> str:
+    """Return the Gymnasium id of a single task: its name without the kind of data."""
+    return re.sub(r"-[a-z]+(-singletask)", r"\1", name)
+
+
+def ogbench_file_stem(name: str) -> str:
+    """Return the stem of the file that the tasks of one environment share."""
+    return re.sub(r"-singletask(-task[1-5])?", "", name)
+
+
+def ogbench_tasks_of_file(stem: str) -> list[str] | None:
+    """Return the single tasks that share a file (`antmaze-large-navigate-v0`), or None for an unknown stem.
+
+    A validation file (`…-v0-val`) has none: tasks train on the other file.
+    """
+    tasks = _ogbench_tasks_by_file().get(stem.removesuffix("-val"))
+    return [] if tasks and stem.endswith("-val") else tasks
+
+
+@cache
+def _ogbench_tasks_by_file() -> dict[str, list[str]]:
+    tasks: dict[str, list[str]] = {}
+    for name in ogbench_names():
+        tasks.setdefault(ogbench_file_stem(name), []).append(name)
+    return tasks

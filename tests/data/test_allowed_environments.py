@@ -16,7 +16,7 @@ from small_logs import make_log
 import aspc
 from aspc import data, envs
 from aspc.__main__ import main
-from aspc.data import files, streaming
+from aspc.data import packing, streaming, writers
 from aspc.data.dataset import Dataset
 from aspc.data.sources import minari
 from aspc.envs.allowed import problem_with_name, problem_with_spec
@@ -128,18 +128,18 @@ def test_a_file_cannot_name_a_minari_dataset(suffix: str, mark: Path, capsys: py
     hostile_dataset(ATTACKS["shell command"], mark)
     for name in ("hostile_module:Env-v0", "minari:not/here-v0", "minari:hostile-v0"):
         log = pendulum_log()
-        facts = {**files.dataset_facts(log), "env": name}
+        facts = {**writers.dataset_metadata(log), "env": name}
         if suffix == "folder":
             path = Path(f"packed-{name.replace(':', '-').replace('/', '-')}")
-            streaming.pack(log, path)
+            packing.pack(log, path)
             meta = json.loads((path / streaming.META).read_text())
             (path / streaming.META).write_text(json.dumps({**meta, "env": name}))
         else:
             path = Path(f"log.{suffix}")
-            (files.write_hdf5 if suffix == "hdf5" else files.write_npz)(path, files.dataset_arrays(log), facts)
+            (writers.write_hdf5 if suffix == "hdf5" else writers.write_npz)(path, writers.dataset_arrays(log), facts)
         assert main(["data", "info", str(path)]) == 0
         told = " ".join(capsys.readouterr().out.split())
-        assert f"the environment '{name}' that the file states is not used" in told
+        assert f"the environment '{name}' stated by the file is not used" in told
         if suffix == "hdf5":
             target = f"copy-{name.replace(':', '-').replace('/', '-')}"
             assert main(["data", "convert", str(path), f"{target}.npz"]) == 0
@@ -152,7 +152,7 @@ def test_a_file_cannot_name_a_minari_dataset(suffix: str, mark: Path, capsys: py
 
 def test_a_run_cannot_name_a_minari_dataset(mark: Path, capsys: pytest.CaptureFixture[str]) -> None:
     hostile_dataset(ATTACKS["shell command"], mark)
-    files.write_npz(Path("log.npz"), files.dataset_arrays(pendulum_log()), None)
+    writers.write_npz(Path("log.npz"), writers.dataset_arrays(pendulum_log()), None)
     aspc.train("log.npz", "td3_bc", out="run", **SHORT, **TINY)
     config = json.loads(Path("run/config.json").read_text())
     repeated = [["train", "--from", "run", "--out", "again"], ["train", "--resume", "run", "--steps", "40"]]
@@ -165,7 +165,7 @@ def test_a_run_cannot_name_a_minari_dataset(mark: Path, capsys: pytest.CaptureFi
         for command in commands:
             assert main(command) == 2, command
             told = capsys.readouterr().err
-            assert "names the environment 'minari:hostile-v0', which is not taken from a file" in told, command
+            assert "names the environment 'minari:hostile-v0', which a file cannot choose" in told, command
     # What the run was trained on is loaded again only if it is on this machine.
     recorded = {**config["dataset"], "source": "minari:not/here-v0", "options": {}}
     Path("run/config.json").write_text(json.dumps({**config, "dataset": recorded}))
@@ -192,7 +192,7 @@ def test_a_refusal_cannot_write_to_the_terminal(tmp_path: Path) -> None:
 def test_an_environment_that_others_registered_is_not_taken_from_a_file(mark: Path) -> None:
     gym.register("AspcTestForeign-v0", entry_point="hostile_module:Env")
     try:
-        files.write_npz(Path("log.npz"), files.dataset_arrays(pendulum_log()), {"env": "AspcTestForeign-v0"})
+        writers.write_npz(Path("log.npz"), writers.dataset_arrays(pendulum_log()), {"env": "AspcTestForeign-v0"})
         dataset = data.load("log.npz")
         assert problem_with_name("AspcTestForeign") is not None  # Gymnasium would take the newest version
     finally:
@@ -203,7 +203,7 @@ def test_an_environment_that_others_registered_is_not_taken_from_a_file(mark: Pa
 
 
 def test_known_environments_are_taken_from_a_file(mark: Path) -> None:
-    files.write_npz(Path("log.npz"), files.dataset_arrays(pendulum_log()), {"env": "Pendulum-v1"})
+    writers.write_npz(Path("log.npz"), writers.dataset_arrays(pendulum_log()), {"env": "Pendulum-v1"})
     assert data.load("log.npz").env == "Pendulum-v1"
     for name in (
         "hopper-medium-v2",
@@ -240,8 +240,8 @@ def test_a_minari_environment_that_the_user_names_is_used_again(mark: Path) -> N
     minari.write(pendulum_log(env="Pendulum-v1"), "mine-v0")
     small = {"actor_hidden_dim": 4, "batch_size": 4, "eval_every": 20, "eval_episodes": 1}
     run = aspc.train("minari:mine-v0", "bc", out="run", **SHORT, **small)
-    assert run.config["env"] == "minari:mine-v0"
-    with pytest.raises(AspcError, match=r"give it again: --env minari:mine-v0"):
+    assert run.config.env == "minari:mine-v0"
+    with pytest.raises(AspcError, match=r"pass it again: --env minari:mine-v0"):
         aspc.evaluate(run, episodes=1)
     (row,) = aspc.evaluate(run, episodes=1, env="minari:mine-v0")
     assert np.isfinite(row["return_mean"])

@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 from small_logs import make_log
 
-from aspc import data
+from aspc import data, page_parts
 from aspc.cli import data as commands
-from aspc.data import dataset_page, diagnostics, files, streaming
+from aspc.cli.data_options import DataOptions
+from aspc.data import dataset_page, diagnostics, streaming, writers
 from aspc.data.collect import collect
 from aspc.data.dataset import Dataset
 from aspc.errors import AspcError
@@ -40,7 +41,7 @@ def dataset(rows: int = 3_000, **changes: object) -> Dataset:
 
 
 def test_info_prints_the_facts(capsys: pytest.CaptureFixture[str]) -> None:
-    files.write_hdf5(Path("mine.hdf5"), make_log())
+    writers.write_hdf5(Path("mine.hdf5"), make_log())
     run("info", "mine.hdf5", "--action-low", "-1", "--action-high", "1")
     out = capsys.readouterr().out
     assert re.search(r"rows\s+60 ", out)
@@ -56,24 +57,24 @@ def test_info_takes_maps_bounds_and_strictness(capsys: pytest.CaptureFixture[str
     run("info", "other.npz", "--map", "observations=state", "actions=u", "--action-low", "0", "--action-high", "0.5")
     assert "[0, 0.5]" in capsys.readouterr().out  # a bound of 0 is one that was given
     run("info", "other.npz", "--map", "observations=state", "actions=u", "--action-low", "-1", "--action-high", "1")
-    assert "actions reach beyond the bounds" in capsys.readouterr().out
-    with pytest.raises(AspcError, match="actions reach beyond"):
+    assert "actions are outside the bounds" in capsys.readouterr().out
+    with pytest.raises(AspcError, match="actions are outside"):
         run("info", "other.npz", "--map", "actions=u", "--action-low", "-1", "--action-high", "1", "--strict")
     with pytest.raises(AspcError, match="--map takes KEY=NAME"):
         run("info", "other.npz", "--map", "state")
-    with pytest.raises(AspcError, match="--map names 'actions' twice; give it once, with commas: actions=NAME,NAME"):
+    with pytest.raises(AspcError, match="--map has 'actions' twice. Join its names with commas: actions=NAME,NAME"):
         run("info", "other.npz", "--map", "observations=state", "actions=u", "actions=v")
 
 
 def test_a_map_is_stated_as_it_was_given() -> None:
-    asked = commands.Source(map=("observations=a,b", "actions=u_*"), action_low=(0.0,), env="none")
-    assert commands.Source.stated(asked.options()) == asked
+    asked = DataOptions(map=("observations=a,b", "actions=u_*"), action_low=(0.0,), env="none")
+    assert DataOptions.from_options(asked.options()) == asked
     listed = {"key_map": {"observations": ["a", "b"], "actions": "u_*"}}  # from Python
-    assert commands.Source.stated(listed).map == asked.map
+    assert DataOptions.from_options(listed).map == asked.map
 
 
 def test_info_writes_a_page_of_pictures(capsys: pytest.CaptureFixture[str]) -> None:
-    files.write_hdf5(Path("a<b>.hdf5"), make_log(rows=500))
+    writers.write_hdf5(Path("a<b>.hdf5"), make_log(rows=500))
     run("info", "a<b>.hdf5", "--plot")
     text = Path("a<b>.html").read_text("utf-8")
     assert "<title>a&lt;b&gt;</title>" in text
@@ -82,14 +83,14 @@ def test_info_writes_a_page_of_pictures(capsys: pytest.CaptureFixture[str]) -> N
     found = re.findall(r"data:image/png;base64,([^\"]+)", text)
     assert len(found) == 4
     assert all(base64.b64decode(picture).startswith(b"\x89PNG") for picture in found)
-    assert "pictures: a<b>.html" in capsys.readouterr().out
+    assert "page: a<b>.html" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("sizes", "env"), [((1, 1), None), ((4, 2), None), ((60, 20), None), ((4, 2), "maze2d-umaze")])
 def test_pages_of_many_sizes(sizes: tuple[int, int], env: str | None) -> None:
     log = make_log(rows=200, observation=sizes[0], action=sizes[1])
     made = Dataset.from_arrays(**log, env=env)
-    captions = [caption for caption, _ in dataset_page.pictures(made)]
+    captions = [caption for caption, _ in dataset_page.draw_pictures(made)]
     assert ("positions in the maze" in captions[3]) == (env is not None)
     assert ("first 12 of 20" in captions[2]) == (sizes[1] == 20)
 
@@ -99,13 +100,13 @@ def test_panels_of_actions_have_the_names_of_their_columns() -> None:
 
     def titles(**names: tuple[str, ...]) -> list[str]:
         figure = Figure()
-        dataset_page._actions(figure, dataset(**names))
+        dataset_page._draw_actions(figure, dataset(**names))
         return [axes.get_title() for axes in figure.axes]
 
     assert titles() == ["0", "1"]
     assert titles(action_names=("valve", "a$b_{")) == ["valve", "a$b_{"]
-    assert dataset_page.png(
-        dataset_page._actions, dataset(action_names=("valve", "a$b_{$"))
+    assert page_parts.draw_png(
+        dataset_page._draw_actions, dataset(action_names=("valve", "a$b_{$"))
     )  # no formula, though it looks like one
 
 
@@ -113,7 +114,7 @@ def test_principal_components_find_the_widest_plane() -> None:
     rng = np.random.default_rng(0)
     hidden = rng.normal(size=(500, 2))
     observations = np.stack([hidden[:, 0], hidden[:, 1], hidden[:, 0] + hidden[:, 1], hidden[:, 0] * 2], axis=1)
-    shown = dataset_page.principal_components(observations)
+    shown = page_parts.principal_components(observations)
     fit, *_ = np.linalg.lstsq(shown, hidden - hidden.mean(axis=0), rcond=None)
     np.testing.assert_allclose(shown @ fit, hidden - hidden.mean(axis=0), atol=1e-6)
 
@@ -197,8 +198,8 @@ REPEATED = {key: np.concatenate([array, array[:100]]) for key, array in make_log
         (with_constants(observation_names=("a", "b", "c")), r"observation dimension 1 \(b\) never changes"),
         (with_constants(action_names=("u", "v")), r"action dimension 0 \(u\) never changes"),
         (dataset(**REPEATED), "100 of 3,100 rows repeat"),
-        (saturated(), "actions sit at a bound: in dimension . in 100 %"),
-        (guessed(), "actions sit at a bound: in dimension . in 100 %"),
+        (saturated(), "actions are at a bound: dimension . in 100 %"),
+        (guessed(), "actions are at a bound: dimension . in 100 %"),
         (mistyped("observations", 1e9), r"observation dimension 2 is 1e\+09 in row 42 \(1 such row\)"),
         (mistyped("rewards", -1e30), r"reward is -1e\+30 in row 42 \(1 such row\)"),
         (dataset(rewards=np.ones(3_000)), "the reward is 1 in every row"),
@@ -208,10 +209,10 @@ REPEATED = {key: np.concatenate([array, array[:100]]) for key, array in make_log
             dataset(rewards=UNIFORM - 0.95, terminals=np.zeros(3_000)),
             r"mostly below 0 \(in 9. % .* --reward-shift 0.95",
         ),
-        (paid(-1, 10), r"mostly below 0 \(in 99 % of the rows\): actions that nobody .* --reward-shift 1\."),
+        (paid(-1, 10), r"mostly below 0 \(in 99 % of the rows\): untried actions .* --reward-shift 1\."),
         (paid(-1, 10, ends=True), "mostly below 0 .* --algo iql"),
-        (dataset(terminals=np.zeros(3_000), timeouts=np.zeros(3_000)), "no episode ever ends"),
-        (in_single_rows("terminals", 1.0), "every row is terminal, so nothing is learned of what follows"),
+        (dataset(terminals=np.zeros(3_000), timeouts=np.zeros(3_000)), "no episode ends"),
+        (in_single_rows("terminals", 1.0), "every row is terminal, so values never bootstrap"),
         (in_single_rows("terminals", 0.9), "2,700 of 2,701 episodes have only one row"),
         (in_single_rows("timeouts", 1.0), "3,000 of 3,000 episodes have only one row"),
         (with_value(-999, 1), r"observation dimension 2 is -999 in 1 row, far .* between .* missing value, put a real"),
@@ -252,24 +253,28 @@ def test_sound_data_gives_no_warning() -> None:
     ],
 )
 def test_rewards_that_are_no_costs_are_not_taken_for_such(rewards: np.ndarray) -> None:
-    assert diagnostics.costs(rewards.astype(np.float32), ends=False) == []
+    assert diagnostics.check_negative_rewards(rewards.astype(np.float32), has_terminals=False) == []
 
 
 def test_a_shift_that_makes_costs_of_rewards_is_seen() -> None:
-    assert diagnostics.costs(UNIFORM, ends=False) == []
-    (said,) = diagnostics.costs(UNIFORM - 1, ends=False, shift=-1.0)
+    assert diagnostics.check_negative_rewards(UNIFORM, has_terminals=False) == []
+    (said,) = diagnostics.check_negative_rewards(UNIFORM - 1, has_terminals=False, shift=-1.0)
     assert re.search("no reward is above 0: .* --reward-shift [-0e.]", said)
 
 
 def test_a_training_judges_the_rewards_that_it_sees() -> None:
-    from aspc.algorithms.interface import Preprocessing
+    from aspc.algorithms.bc import BC
     from aspc.training.prepared_data import warnings_of
 
-    class Climbs(Preprocessing):
+    class Climbs(BC):
         climbs_q = True
 
-    assert warnings_of(paid(-1, 10), Preprocessing()) == []
-    assert warnings_of(paid(-1, 10), Climbs()) == diagnostics.costs(paid(-1, 10).rewards, ends=False) != []
+    assert warnings_of(paid(-1, 10), BC()) == []
+    assert (
+        warnings_of(paid(-1, 10), Climbs())
+        == diagnostics.check_negative_rewards(paid(-1, 10).rewards, has_terminals=False)
+        != []
+    )
     assert warnings_of(paid(-1, 10), Climbs(reward_shift=1.0)) == []
     (said,) = warnings_of(paid(0, 1), Climbs(reward_shift=-0.5))
     assert said.startswith("rewards are mostly below 0 (in 99 % of the rows)")
@@ -296,7 +301,7 @@ def test_tails_goals_and_switches_are_no_missing_values(seed: int) -> None:
     for rewards in (on, np.where(on, 100.0, rng.uniform(-1, 0, size=rows))):
         ends = np.zeros(rows)
         made = Dataset.from_arrays(table, table, rewards, ends, ends, observation_names=list(columns))
-        assert diagnostics._odd_values(made) == []
+        assert diagnostics._check_outliers(made) == []
 
 
 # ── list, download, make, convert ───────────────────────────────────────────────────────────────────────────────────
@@ -317,7 +322,7 @@ def test_list_marks_what_is_there(capsys: pytest.CaptureFixture[str]) -> None:
 def test_download_needs_names_that_can_be_downloaded() -> None:
     with pytest.raises(AspcError, match="did you mean hopper-medium-v2"):
         run("download", "hopper-meduim-v2")
-    with pytest.raises(AspcError, match="Say which"):
+    with pytest.raises(AspcError, match="Name at least one"):
         run("download")
 
 
@@ -326,13 +331,13 @@ def test_make_writes_what_load_reads(capsys: pytest.CaptureFixture[str]) -> None
     made = data.load("maze2d-umaze-clean.hdf5")
     assert (len(made), made.env) == (500, "maze2d-umaze-clean")
     np.testing.assert_array_equal(made.observations, data.load("maze2d-umaze-clean?steps=500&seed=3").observations)
-    with pytest.raises(AspcError, match="is there already"):
+    with pytest.raises(AspcError, match="already exists"):
         run("make", "maze2d-umaze-clean", "--steps", "500")
     run("make", "maze2d-umaze-clean", "--steps", "500", "--noise", "0.3", "--out", "noisy.hdf5")
     assert not np.array_equal(data.load("noisy.hdf5").actions, made.actions)
     for wrong, says in ((["x"], "Unknown dataset to make"), (["maze2d-umaze", "--steps", "1"], "at least 2"),
-                        (["maze2d-umaze", "--out", "x.npz"], "must end in .hdf5"),
-                        (["maze2d-umaze", "--noise", "-1"], "cannot be -1")):  # fmt: skip
+                        (["maze2d-umaze", "--out", "x.npz"], "end in .hdf5"),
+                        (["maze2d-umaze", "--noise", "-1"], "at least 0, not -1")):  # fmt: skip
         with pytest.raises(AspcError, match=says):
             run("make", *wrong)
 
@@ -354,7 +359,7 @@ def test_convert_keeps_everything(capsys: pytest.CaptureFixture[str]) -> None:
     names = {"observation_names": ("x", "y", "spin"), "action_names": ("torque",)}
     actions = make_log(rows=3_000)["actions"][:, :1]
     made = dataset(env="Pendulum-v1", actions=actions, ref_min=1.0, ref_max=2.0, action_low=-5, action_high=5, **names)
-    files.write_hdf5(Path("a.hdf5"), files.dataset_arrays(made), files.dataset_facts(made))
+    writers.write_hdf5(Path("a.hdf5"), writers.dataset_arrays(made), writers.dataset_metadata(made))
     run("convert", "a.hdf5", "b.npz")
     run("convert", "b.npz", "c.hdf5")
     for back in (data.load("b.npz"), data.load("c.hdf5")):
@@ -377,9 +382,9 @@ def test_convert_keeps_everything(capsys: pytest.CaptureFixture[str]) -> None:
         assert re.search(
             r"observation +3 numbers: x, y, spin\naction +1 number: torque\naction bounds +\[-5, 5\] in", out
         )
-    with pytest.raises(AspcError, match="for what it was packed from"):
+    with pytest.raises(AspcError, match="the data that it was packed from"):
         run("info", "packed", "--action-high", "3")
-    for target, says in (("b.npz", "there already"), ("x.csv", "not written as .csv"), ("packed", "there already")):
+    for target, says in (("b.npz", "already exists"), ("x.csv", "not written as .csv"), ("packed", "there already")):
         with pytest.raises(AspcError, match=says):
             run("convert", "a.hdf5", target)
 
@@ -387,21 +392,21 @@ def test_convert_keeps_everything(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize("target", ["cut.npz", "cut.hdf5", "cut"])
 def test_convert_says_what_it_clips(target: str, capsys: pytest.CaptureFixture[str]) -> None:
     made = dataset()
-    files.write_npz(Path("a.npz"), files.dataset_arrays(made), {})
+    writers.write_npz(Path("a.npz"), writers.dataset_arrays(made), {})
     run("convert", "a.npz", target, "--action-low", "-0.1", "--action-high", "0.1")
     assert "were clipped" in capsys.readouterr().out
 
 
 def test_a_page_never_replaces_another_kind_of_file() -> None:
-    files.write_npz(Path("a.npz"), files.dataset_arrays(dataset()), {})
+    writers.write_npz(Path("a.npz"), writers.dataset_arrays(dataset()), {})
     with pytest.raises(AspcError, match=r"ends in \.html"):
         run("info", "a.npz", "--page", "a.npz")
 
 
 def test_a_file_cannot_name_a_module_to_import() -> None:
-    files.write_hdf5(Path("evil.hdf5"), make_log(), {"env": "os:Evil-v0", "action_low": [-1, -1]})
+    writers.write_hdf5(Path("evil.hdf5"), make_log(), {"env": "os:Evil-v0", "action_low": [-1, -1]})
     assert data.load("evil.hdf5").env is None
-    files.write_hdf5(Path("junk.hdf5"), make_log(), {"action_low": "junk"})
+    writers.write_hdf5(Path("junk.hdf5"), make_log(), {"action_low": "junk"})
     assert len(data.load("junk.hdf5")) == 60
 
 
@@ -459,7 +464,7 @@ def test_collect_rolls_an_onnx_policy_with_noise() -> None:
 @pytest.mark.parametrize(
     ("argv", "says"),
     [
-        (["--env", "maze2d-umaze", "--policy", "wrong.onnx"], "takes observations of 3 numbers"),
+        (["--env", "maze2d-umaze", "--policy", "wrong.onnx"], "takes observations of size 3"),
         (["--env", "maze2d-umaze", "--policy", "absent.onnx"], "There is no file"),
         (["--env", "maze2d-umaze", "--policy", "junk.onnx"], "not an ONNX network"),
         (["--env", "maze2d-umaze", "--policy", "nowhere"], "no policy"),
@@ -493,7 +498,8 @@ import sys
 for name in ("mujoco", "gymnasium_robotics", "ogbench", "minari", "pyarrow", "pandas", "onnx", "onnxruntime", "jax"):
     sys.modules[name] = None  # importing it is an error
 from aspc import envs
-from aspc.data import commands, load
+from aspc.cli import data as commands
+from aspc.data import load
 commands.main(["info", "maze2d-umaze?steps=2000", "--plot"])
 commands.main(["collect", "--env", "maze2d-large", "--policy", "random", "--steps", "100", "--out", "r.hdf5"])
 commands.main(["convert", "r.hdf5", "packed"])

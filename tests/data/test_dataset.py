@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_logs import make_log
 
-from aspc.data.dataset import Dataset, timeouts_from_limit
+from aspc.data.dataset import Dataset
+from aspc.data.validation import timeouts_from_limit
 from aspc.errors import AspcError
 
 
@@ -44,7 +45,7 @@ TWO_INFINITIES[2], TWO_INFINITIES[5] = np.inf, -np.inf
         ({"observations": np.zeros((12, 4, 4))}, "two axes"),
         ({"observations": np.zeros((12, 0))}, "no columns"),
         ({"actions": np.zeros(12, dtype=np.float32)}, "'actions' must have two axes"),
-        ({"rewards": np.zeros((12, 2))}, "'rewards' must have one number a row"),
+        ({"rewards": np.zeros((12, 2))}, "'rewards' must have one scalar per row"),
         ({"rewards": np.zeros(11)}, "'observations' has 12 rows, but 'rewards' has 11"),
         ({"timeouts": np.zeros(13)}, "'timeouts' has 13"),
         ({"next_observations": np.zeros((12, 4))}, "'next_observations' has 4 columns"),
@@ -81,8 +82,8 @@ def test_empty_data_is_refused() -> None:
 
 
 def test_whole_numbers_as_actions_are_noted() -> None:
-    assert any("whole numbers" in note for note in make(actions=np.ones((12, 2), dtype=np.float32)).notes)
-    assert not any("whole numbers" in note for note in make().notes)
+    assert any("are integers" in note for note in make(actions=np.ones((12, 2), dtype=np.float32)).notes)
+    assert not any("are integers" in note for note in make().notes)
 
 
 def test_digits_that_float32_does_not_keep_are_noted() -> None:
@@ -95,7 +96,7 @@ def test_digits_that_float32_does_not_keep_are_noted() -> None:
 
     assert notes(0.0) == notes(1e6) == []
     assert notes(9.81, noise=1e-17) == []  # nothing but the rounding of float64
-    says = "loses its last digits in float32 (970 distinct values become 9): subtract an offset first."
+    says = "loses digits in float32 (970 distinct values become 9): subtract an offset first."
     assert notes(1.7e9) == [f"observation dimension 1 {says}"]
     assert notes(1.7e9, observation_names=("x", "time", "y")) == [f"column 'time' {says}"]
     whole = {**make_log(rows=rows), "rewards": 1_700_000_000 + np.arange(rows)}
@@ -138,11 +139,11 @@ def test_guessed_bounds_are_said_to_be_guessed() -> None:
 
     assert notes() == (
         "action bounds are guessed from the data ([-2.2, 2.2] in every dimension); "
-        "state yours with --action-low and --action-high.",
+        "set them with --action-low and --action-high.",
     )
     (half,) = notes(action_low=-3)
     assert half.startswith("high action bounds are guessed")
-    assert half.endswith("state yours with --action-high.")
+    assert half.endswith("set them with --action-high.")
     assert notes(action_low=-3, action_high=3) == ()
     assert notes(env="Pendulum-v1") == ()
 
@@ -203,7 +204,7 @@ def logs(draw: st.DrawFn) -> Dataset:
 def test_transitions_equal_a_slow_reference(data: Dataset, n_step: int, discount: float) -> None:
     expected = slow_transitions(data, n_step, discount)
     if not expected:
-        with pytest.raises(AspcError, match="no transition is left"):
+        with pytest.raises(AspcError, match="there are no transitions"):
             data.transitions(n_step=n_step, discount=discount)
         return
     got = data.transitions(n_step=n_step, discount=discount)
@@ -296,7 +297,7 @@ def test_episodes_become_one_log() -> None:
 
     without = Dataset.from_episodes([episode(4, 0, terminals=True), episode(3, 0)])
     assert len(without.transitions().rewards) == 6
-    with pytest.raises(AspcError, match="episode 1 lacks the next observations"):
+    with pytest.raises(AspcError, match="episode 1 has no next observations"):
         Dataset.from_episodes([episode(4, 1), episode(3, 0)])
     with pytest.raises(AspcError, match="episode 0: 'rewards' is missing"):
         Dataset.from_episodes([{"observations": [[0.0]], "actions": [[0.0]]}])
@@ -354,8 +355,8 @@ def test_a_single_episode_that_ended_is_no_unbroken_log(flag: str) -> None:
             np.zeros((100, 11)), np.zeros((100, 3)), np.ones(100), **flags, env="hopper-medium-v2"
         )
 
-    assert (log(99).never_ends, log(99).behaviour_return()) == (False, 100.0)
-    assert (log(-1).never_ends, log(-1).behaviour_return()) == (True, 1000.0)
+    assert (log(99).is_endless, log(99).behaviour_return()) == (False, 100.0)
+    assert (log(-1).is_endless, log(-1).behaviour_return()) == (True, 1000.0)
 
 
 def test_the_return_of_an_episode_that_the_end_of_the_log_cut_is_none() -> None:
@@ -367,8 +368,8 @@ def test_the_return_of_an_episode_that_the_end_of_the_log_cut_is_none() -> None:
 
     cut = log(ends)
     np.testing.assert_array_equal(cut.episode_returns, [36, 40, 28.5])  # rows to learn from are what they were
-    np.testing.assert_array_equal(cut.whole_episode_returns, [36, 40])
+    np.testing.assert_array_equal(cut.complete_episode_returns, [36, 40])
     assert cut.behaviour_return() == 38.0
     whole = log(ends | (np.arange(11) == 10))
-    np.testing.assert_array_equal(whole.whole_episode_returns, whole.episode_returns)
-    np.testing.assert_array_equal(log(np.zeros(11)).whole_episode_returns, [rewards.sum()])
+    np.testing.assert_array_equal(whole.complete_episode_returns, whole.episode_returns)
+    np.testing.assert_array_equal(log(np.zeros(11)).complete_episode_returns, [rewards.sum()])

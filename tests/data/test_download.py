@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 from small_logs import make_log
 
-from aspc import data, tasks
+from aspc import data, tasks, ui
 from aspc.data import cache, download
 from aspc.data.sources import d4rl as d4rl_files
 from aspc.errors import AspcError
@@ -253,11 +253,11 @@ def test_a_published_checksum_is_compared(server: Server, tmp_path: Path) -> Non
 
 
 def test_most_of_d4rls_files_have_a_published_checksum() -> None:
-    pinned = {name for name, dataset in tasks.datasets().items() if dataset.sha256 is not None}
-    assert set(tasks.datasets()) - pinned == {"maze2d-umaze-v1", "maze2d-medium-v1", "maze2d-large-v1"}
-    assert len({tasks.datasets()[name].sha256 for name in pinned}) == len(pinned) == 36
+    pinned = {name for name, dataset in tasks.d4rl_datasets().items() if dataset.sha256 is not None}
+    assert set(tasks.d4rl_datasets()) - pinned == {"maze2d-umaze-v1", "maze2d-medium-v1", "maze2d-large-v1"}
+    assert len({tasks.d4rl_datasets()[name].sha256 for name in pinned}) == len(pinned) == 36
     for name in pinned:
-        dataset = tasks.datasets()[name]
+        dataset = tasks.d4rl_datasets()[name]
         assert re.fullmatch("[0-9a-f]{64}", dataset.sha256)
         assert dataset.size > 2_000_000
 
@@ -318,7 +318,7 @@ def test_a_wrong_checksum_is_refused(server: Server) -> None:
     data.load(NAME)
     path = d4rl_files.file_path(NAME)
     path.write_bytes(server.body[:-1] + b"!")
-    with pytest.raises(AspcError, match="is not the file that was downloaded first"):
+    with pytest.raises(AspcError, match="differs from the first download"):
         data.load(NAME)
     path.unlink()
     server.body = server.body[:-1] + b"!"  # the server has another file than the record says
@@ -339,7 +339,7 @@ def test_a_server_that_is_gone(server: Server) -> None:
     with pytest.raises(AspcError, match="Not Found") as error:
         data.load(NAME)
     assert f"http://rail.eecs.berkeley.edu/datasets/{TAIL}" in str(error.value)
-    assert f"put it at {d4rl_files.file_path(NAME)}" in str(error.value)
+    assert f"copy it to {d4rl_files.file_path(NAME)}" in str(error.value)
 
 
 def test_no_network_is_said_at_once_with_address_and_path(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -353,7 +353,7 @@ def test_no_network_is_said_at_once_with_address_and_path(monkeypatch: pytest.Mo
     monkeypatch.setattr(time, "sleep", lambda seconds: pytest.fail(f"it waits {seconds} s"))
     monkeypatch.setenv("no_proxy", "*")
     with pytest.raises(
-        AspcError, match=r"name resolution.*get http://rail.* and put it at .*maze2d-umaze-sparse-v1\.hdf5"
+        AspcError, match=r"name resolution.*Download http://rail.* and copy it to .*maze2d-umaze-sparse-v1\.hdf5"
     ):
         data.load(NAME)
     with pytest.raises(AspcError, match=r"get https://rail.*antmaze-large-navigate-v0-val\.npz"):
@@ -451,14 +451,14 @@ def test_waiting_for_another_process_is_said(tmp_path: Path, monkeypatch: pytest
     with open(f"{path}.lock", "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)  # as another process holds it
         let_go = partial(fcntl.flock, file, fcntl.LOCK_UN)
-        monkeypatch.setattr(cache, "SHOW_AFTER", 0.01)
+        monkeypatch.setattr(ui, "NOTICE_SECONDS", 0.01)
         monkeypatch.setattr(sys, "stderr", Noticed(let_go))
         rescue = threading.Timer(60, let_go)  # without a word this test fails, and does not hang
         rescue.start()
-        with cache.lock(path):
+        with cache.lock_file(path):
             rescue.cancel()
-    assert sys.stderr.getvalue() == f"Waiting for another process that is making or downloading {path} …\n"
-    monkeypatch.setattr(cache, "SHOW_AFTER", 60)
+    assert sys.stderr.getvalue() == f"Waiting for another process that is generating or downloading {path} …\n"
+    monkeypatch.setattr(ui, "NOTICE_SECONDS", 60)
     monkeypatch.setattr(sys, "stderr", io.StringIO())
-    with cache.lock(path):  # nothing to wait for, nothing to say
+    with cache.lock_file(path):  # nothing to wait for, nothing to say
         assert sys.stderr.getvalue() == ""

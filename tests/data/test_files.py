@@ -18,9 +18,11 @@ import pytest
 from small_logs import make_log, shared_folder
 
 from aspc import data
-from aspc.data import files, streaming
+from aspc.data import files, packing, writers
 from aspc.data.dataset import Dataset
 from aspc.data.diagnostics import summarise
+from aspc.data.readers import formats
+from aspc.data.readers.episodes import read_path
 from aspc.data.readers.limited_reader import LimitedReader
 from aspc.errors import AspcError
 
@@ -70,7 +72,9 @@ def write_as(path: Path, log: dict[str, np.ndarray]) -> Path:
     if path.suffix == ".npz":
         np.savez(path, **log)
         return path
-    return write_csv(path, columns(log)) if path.name.endswith(files.CSV_SUFFIXES) else write_table(path, columns(log))
+    return (
+        write_csv(path, columns(log)) if path.name.endswith(formats.CSV_SUFFIXES) else write_table(path, columns(log))
+    )
 
 
 def write_without_ends(path: Path, log: dict[str, np.ndarray], **more: np.ndarray) -> Path:
@@ -86,7 +90,7 @@ def same(dataset: Dataset, log: dict[str, np.ndarray], atol: float = 0.0) -> Non
         np.testing.assert_allclose(getattr(dataset, key), array, rtol=0, atol=atol, err_msg=key)
 
 
-@pytest.mark.parametrize("suffix", files.SUFFIXES)
+@pytest.mark.parametrize("suffix", formats.SUFFIXES)
 def test_every_format_gives_the_same_log(tmp_path: Path, log: dict[str, np.ndarray], suffix: str) -> None:
     dataset = data.load(write_as(tmp_path / f"mine{suffix}", log))
     same(dataset, log, atol=1e-6 if "csv" in suffix else 0.0)
@@ -107,11 +111,11 @@ def test_a_key_map_and_other_libraries_names(tmp_path: Path, log: dict[str, np.n
     dataset = data.load(path, key_map=key_map)
     same(dataset, {key: log[key] for key in ("observations", "actions", "rewards", "terminals")})
     assert any("no timeouts" in note for note in dataset.notes)
-    with pytest.raises(AspcError, match=r"'observations' is missing; there are .*'robot/state'"):
+    with pytest.raises(AspcError, match=r"'observations' not found among .*'robot/state'"):
         data.load(path)
-    with pytest.raises(AspcError, match=r"the key map says 'robot/stat'.*'robot/state'"):
+    with pytest.raises(AspcError, match=r"'robot/stat' in the key map not found among .*'robot/state'"):
         data.load(path, key_map={**key_map, "observations": "robot/stat"})
-    with pytest.raises(AspcError, match="The key map names 'seen'; it can name observations"):
+    with pytest.raises(AspcError, match="Unknown key 'seen' in the key map; choose from observations"):
         data.load(path, key_map={"seen": "robot/state"})
 
     numbers = np.repeat(np.arange(6), 10)
@@ -128,10 +132,10 @@ def test_a_column_done_is_a_terminal_with_a_warning(tmp_path: Path, log: dict[st
     table["done"] = table.pop("terminal")
     path = tmp_path / f"mine{suffix}"
     (write_csv if suffix == ".csv" else write_table)(path, table)
-    found = files.extract(path, {})
+    found = files.read_arrays(path, {})
     assert found.notes == ["'done' was read as terminals: if it also marks time limits, map those to timeouts."]
     np.testing.assert_array_equal(found.arrays["terminals"], log["terminals"])
-    assert files.extract(path, {"terminals": "done"}).notes == []  # asked for
+    assert files.read_arrays(path, {"terminals": "done"}).notes == []  # asked for
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet", ".npz", ".hdf5"])
@@ -159,17 +163,17 @@ def test_exact_names_come_before_patterns_and_lists_of_names_work(tmp_path: Path
         (["T*", "obs_*"], order),
     ):
         assert data.load(path, key_map={"observations": wanted}).observation_names == names
-    with pytest.raises(AspcError, match="the key map says 'obs_3', but there are"):
+    with pytest.raises(AspcError, match="'obs_3' in the key map not found among"):
         data.load(path, key_map={"observations": ["obs_2", "obs_3"]})
     for wrong in ([], [1], 7):
-        with pytest.raises(AspcError, match="for 'observations'; give a name or a list of names"):
+        with pytest.raises(AspcError, match="for 'observations' in the key map; give a name or a list of names"):
             data.load(path, key_map={"observations": wrong})
 
 
 def test_arrays_are_mapped_by_one_name(tmp_path: Path, log: dict[str, np.ndarray]) -> None:
     path = write_as(tmp_path / "mine.npz", {"a": log["observations"], **log})
     assert len(data.load(path, key_map={"observations": ["a"]})) == 60
-    with pytest.raises(AspcError, match="'observations' is one array, but the key map says 'a', 'observations'"):
+    with pytest.raises(AspcError, match="'observations' is one array, but the key map names 'a', 'observations'"):
         data.load(path, key_map={"observations": ["a", "observations"]})
 
 
@@ -181,7 +185,7 @@ def test_columns_can_be_mapped_and_are_ordered_by_number(tmp_path: Path, log: di
     dataset = data.load(path, key_map={"actions": "u", "rewards": "gain"})
     np.testing.assert_array_equal(dataset.observations[0], [0, 1, 2, 10])
     np.testing.assert_array_equal(dataset.terminals, log["terminals"])
-    with pytest.raises(AspcError, match="'actions' is missing; there are 'obs_10'"):
+    with pytest.raises(AspcError, match="'actions' not found among 'obs_10'"):
         data.load(path)
 
 
@@ -212,7 +216,7 @@ def test_capitals_in_names_do_not_matter_where_nothing_else_fits(tmp_path: Path,
     plain = {**table, "reward": np.zeros(60)}  # comes before the one with a capital
     assert not data.load(write_csv(tmp_path / "plain.csv", plain)).rewards.any()
     twice = {**table, "REWARD": np.zeros(60)}
-    with pytest.raises(AspcError, match="'rewards' is missing"):
+    with pytest.raises(AspcError, match="'rewards' not found among"):
         data.load(write_csv(tmp_path / "twice.csv", twice))
 
 
@@ -226,11 +230,11 @@ def test_rows_out_of_order_are_warned_of(tmp_path: Path, log: dict[str, np.ndarr
         return data.load(write_as(path, {**picked, "episode": numbers[rows]}))
 
     numbers = np.repeat([4, 2, 7, 1, 0, 9], 10)  # any numbers, so long as they change
-    assert not any("come back" in note for note in load("sound", np.arange(60), numbers).notes)
+    assert not any("reappear" in note for note in load("sound", np.arange(60), numbers).notes)
     shuffled = load("shuffled", np.random.default_rng(0).permutation(60), numbers)
-    says = "episode numbers come back after they had changed.*: sort the rows by episode and time"
+    says = "episode numbers reappear after a change.*: sort the rows by episode and time"
     assert any(re.match(says, note) for note in shuffled.notes)
-    assert "warning: episode numbers come back" in summarise(shuffled).text()
+    assert "warning: episode numbers reappear" in summarise(shuffled).text()
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
@@ -239,10 +243,10 @@ def test_columns_that_are_not_used_are_named(tmp_path: Path, log: dict[str, np.n
     table["ob_1"] = table.pop("obs_1")
     dataset = data.load((write_csv if suffix == ".csv" else write_table)(tmp_path / f"mine{suffix}", table))
     assert dataset.observation_size == 2
-    assert any(note.startswith("columns that are not used: 'time', 'ob_1'; if one should") for note in dataset.notes)
-    assert "warning: columns that are not used: 'time', 'ob_1'" in summarise(dataset).text()
+    assert any(note.startswith("unused columns: 'time', 'ob_1'; to use one") for note in dataset.notes)
+    assert "warning: unused columns: 'time', 'ob_1'" in summarise(dataset).text()
     mapped = data.load(tmp_path / f"mine{suffix}", key_map={"observations": "obs_0,ob_1,obs_2,time"})
-    assert not any("not used" in note for note in mapped.notes)
+    assert not any("unused" in note for note in mapped.notes)
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".npz"])
@@ -250,14 +254,14 @@ def test_a_key_map_may_say_its_keys_in_the_singular(tmp_path: Path, log: dict[st
     path = write_without_ends(tmp_path / f"mine{suffix}", log, shift=np.repeat(np.arange(6), 10))
     for key in ("episode", "episodes"):
         assert data.load(path, key_map={key: "shift"}).timeouts.sum() == 6
-    with pytest.raises(AspcError, match="names 'episodes' twice"):
+    with pytest.raises(AspcError, match="Duplicate key 'episodes' in the key map"):
         data.load(path, key_map={"episode": "shift", "episodes": "shift"})
 
 
 def test_whole_numbers_as_actions_are_refused_where_the_file_says_integers(tmp_path: Path, log) -> None:
     table = {**columns(log), "action_0": np.arange(60) % 2, "action_1": np.arange(60) % 3}
     whole = data.load(write_csv(tmp_path / "mine.csv", table))  # a CSV does not say what its numbers are
-    assert any("all actions are whole numbers" in note for note in whole.notes)
+    assert any("all actions are integers" in note for note in whole.notes)
     integers = {**log, "actions": np.ones((60, 2), dtype=int)}
     for path in (
         write_table(tmp_path / "mine.parquet", table),
@@ -265,7 +269,7 @@ def test_whole_numbers_as_actions_are_refused_where_the_file_says_integers(tmp_p
         write_as(tmp_path / "mine.npz", integers),
         write_as(tmp_path / "mine.hdf5", integers),
     ):
-        refuse(path, "so discrete")
+        refuse(path, "which means discrete actions")
     floats = log["actions"][:, 1]
     for truths in ({}, {"action_1": floats}):  # truth values are refused beside floats too, whatever the format
         table_of_truths = {**table, "action_0": np.arange(60) % 2 == 0, **truths}
@@ -273,7 +277,7 @@ def test_whole_numbers_as_actions_are_refused_where_the_file_says_integers(tmp_p
             write_csv(tmp_path / "truths.csv", table_of_truths),
             write_table(tmp_path / "truths.parquet", table_of_truths),
         ):
-            refuse(path, "column 'action_0' holds truth values, so discrete")
+            refuse(path, "column 'action_0' holds truth values, which means discrete")
     half = {**table, "action_1": floats}  # integers beside floats are numbers like others
     assert data.load(write_table(tmp_path / "half.parquet", half)).action_size == 2
 
@@ -308,13 +312,15 @@ def test_a_known_name_comes_before_a_pattern_unless_its_parts_are_counted(
     dataset = data.load(write_csv(tmp_path / "mine.csv", table))
     assert (dataset.observation_names, dataset.action_names) == (observations, actions)
     unused = [name for name in names if name not in (*observations, *actions)]
-    assert any(", ".join(map(repr, unused)) in note for note in dataset.notes if "not used" in note) == bool(unused)
+    assert any(", ".join(map(repr, unused)) in note for note in dataset.notes if "unused" in note) == bool(unused)
 
 
 def test_names_that_may_be_either_are_asked_about(tmp_path: Path, log: dict[str, np.ndarray]) -> None:
     table = dict.fromkeys(("state", "obs_temp", "obs_flow", "action", "reward"), log["rewards"])
     path = write_csv(tmp_path / "plant.csv", {**table, "done": log["terminals"].astype(int)})
-    refuse(path, "'observations' may be 'state', or 'obs_temp', 'obs_flow'; say which with --map observations=NAMES")
+    refuse(
+        path, "'observations' is ambiguous: 'state', or 'obs_temp', 'obs_flow'. Choose with --map observations=NAMES"
+    )
     assert data.load(path, key_map={"observations": "obs_*"}).observation_names == ("obs_temp", "obs_flow")
 
 
@@ -332,8 +338,8 @@ def test_named_columns_stay_in_the_order_of_the_file(tmp_path: Path, log: dict[s
     np.testing.assert_array_equal(dataset.next_observations[0], [4, 3])  # as the observation's, whatever the file's
     assert "2 numbers: obs_warm, obs_hot" in summarise(dataset).text()
     saturated = data.load(path, action_low=dataset.actions.max() - 0.01, action_high=dataset.actions.max())
-    assert "at a bound: in dimension 0 (action_valve) in" in summarise(saturated).text()
-    files.write_hdf5(tmp_path / "plant.hdf5", files.dataset_arrays(dataset), files.dataset_facts(dataset))
+    assert "at a bound: dimension 0 (action_valve) in" in summarise(saturated).text()
+    writers.write_hdf5(tmp_path / "plant.hdf5", writers.dataset_arrays(dataset), writers.dataset_metadata(dataset))
     assert data.load(tmp_path / "plant.hdf5").observation_names == dataset.observation_names
 
     folder = tmp_path / "shifts"
@@ -341,7 +347,7 @@ def test_named_columns_stay_in_the_order_of_the_file(tmp_path: Path, log: dict[s
     write_csv(folder / "1.csv", columns)
     assert data.load(write_csv(folder / "2.csv", columns).parent).action_names == ("action_valve",)
     write_csv(folder / "3.csv", dict(sorted(columns.items())))
-    with pytest.raises(AspcError, match=r"3.csv has other columns than 1.csv, or in another order"):
+    with pytest.raises(AspcError, match=r"3.csv has other columns than 1.csv, or another order"):
         data.load(folder)
 
 
@@ -369,9 +375,7 @@ def test_next_observations_under_other_names_must_be_given_in_order(tmp_path: Pa
     table |= {"next_obs_t": np.full(60, 10.0), "next_obs_f": np.full(60, 20.0)}
     table |= {"action_0": log["actions"][:, 0], "reward": log["rewards"], "terminal": log["terminals"].astype(int)}
     path = write_csv(tmp_path / "plant.csv", table)
-    with pytest.raises(
-        AspcError, match="'next_obs_t', 'next_obs_f' do not say which of 'obs_temp', 'obs_flow' comes next"
-    ):
+    with pytest.raises(AspcError, match="cannot match 'next_obs_t', 'next_obs_f' to 'obs_temp', 'obs_flow'"):
         data.load(path)
     given = data.load(path, key_map={"next_observations": "next_obs_f,next_obs_t"})
     np.testing.assert_array_equal(given.next_observations[0], [20, 10])
@@ -390,7 +394,7 @@ def test_a_file_of_a_folder_without_what_the_others_have_is_refused(tmp_path: Pa
         part = {key: array[20 * i : 20 * i + 20] for key, array in log.items()}
         more = {"next_observations": part["observations"]} if i != 1 else {}
         np.savez(tmp_path / f"{i}.npz", **part, **more)
-    with pytest.raises(AspcError, match=r"1\.npz has no next_observations, which other files have"):
+    with pytest.raises(AspcError, match=r"1\.npz has no next_observations, but other files have"):
         data.load(tmp_path)
 
 
@@ -406,7 +410,7 @@ def test_a_folder_is_a_dataset_of_episodes(tmp_path: Path, log: dict[str, np.nda
         data.load(folder)
     empty = tmp_path / "empty"
     empty.mkdir()
-    with pytest.raises(AspcError, match="holds no episodes"):
+    with pytest.raises(AspcError, match="contains no episodes"):
         data.load(empty)
 
 
@@ -461,19 +465,19 @@ def refuse(path: Path, says: str, **options: object) -> None:
 
 
 def test_files_that_are_not_what_their_name_says(tmp_path: Path, log: dict[str, np.ndarray]) -> None:
-    for suffix in files.SUFFIXES:
+    for suffix in formats.SUFFIXES:
         path = tmp_path / f"junk{suffix}"
         path.write_bytes(b"this is not a dataset\n" * 10)
-        refuse(path, "damaged, cut short or not|is missing")
+        refuse(path, "damaged, cut short or not|not found among")
         whole = write_as(tmp_path / f"whole{suffix}", log)
-        if suffix not in files.CSV_SUFFIXES:  # half a CSV is a CSV
+        if suffix not in formats.CSV_SUFFIXES:  # half a CSV is a CSV
             whole.write_bytes(whole.read_bytes()[: whole.stat().st_size // 2])
             refuse(whole, "damaged, cut short or not")
         whole.write_bytes(b"")
         refuse(whole, "empty")
     refuse(tmp_path / "absent.hdf5", "There is no file")
     (tmp_path / "x.pkl").write_bytes(b"")
-    refuse(tmp_path / "x.pkl", "files of this kind are not read")
+    refuse(tmp_path / "x.pkl", "unknown file format")
 
 
 def test_pickled_objects_are_refused(tmp_path: Path, log: dict[str, np.ndarray]) -> None:
@@ -492,7 +496,7 @@ def test_facts_of_an_npz_are_plain_arrays_of_honest_size(
     tmp_path: Path, log: dict[str, np.ndarray], monkeypatch
 ) -> None:
     path = tmp_path / "x.npz"
-    files.write_npz(
+    writers.write_npz(
         path, log, {"env": "os:Evil-v0", "action_low": [-5.0, -4.0], "action_high": [5.0, 4.0], "ref_min": None}
     )
     with np.load(path, allow_pickle=False) as stored:
@@ -562,20 +566,20 @@ def test_hdf5_data_in_another_file_is_refused(tmp_path: Path, log: dict[str, np.
         for key in ("observations", "actions", "terminals"):
             file[key] = log[key]
         file.create_dataset("rewards", shape=(60,), dtype="f4", external=[(str(tmp_path / "raw"), 0, 240)])
-    refuse(path, "lies in another file")
+    refuse(path, "is stored in another file")
 
 
 def test_bad_tables(tmp_path: Path, log: dict[str, np.ndarray]) -> None:
     path = write_csv(tmp_path / "words.csv", {**columns(log), "reward": np.array(["1.0", "high"] * 30)})
-    cure = "or drop that line and give the rows after it another episode"
-    refuse(path, rf"words.csv, line 3: the cell of column 'reward' holds 'high', not a number; mend it, {cure}")
+    remedy = "or drop that line and start a new episode after it"
+    refuse(path, rf"words.csv, line 3: the cell of column 'reward' holds 'high', not a number; fix it, {remedy}")
     path = write_csv(tmp_path / "holes.csv.gz", {**columns(log), "terminal": np.array(["0", "1", " "] * 20)})
-    refuse(path, rf"holes.csv.gz, line 4: the cell of column 'terminal' is empty; fill it, {cure}")
+    refuse(path, rf"holes.csv.gz, line 4: the cell of column 'terminal' is empty; fill it, {remedy}")
     cut = write_csv(tmp_path / "cut.csv", columns(log))
     cut.write_text(cut.read_text().rstrip().rpartition(",")[0])
-    refuse(cut, rf"cut.csv, line 61: it has 7 cells, but the header 8; mend it, {cure}")
+    refuse(cut, rf"cut.csv, line 61: 7 cells, but the header has 8; fix it, {remedy}")
     (tmp_path / "twice.csv").write_text("obs_0,obs_0,action_0,reward,terminal\n0,1,0.5,0,0\n")
-    refuse(tmp_path / "twice.csv", "the column 'obs_0' is there twice")
+    refuse(tmp_path / "twice.csv", "duplicate column 'obs_0'")
     path = write_csv(tmp_path / "truth.csv", {**columns(log), "obs_1": np.array(["1.0", "True"] * 30)})
     refuse(path, r"truth.csv, line 3: the cell of column 'obs_1' holds 'True', not a number")
     path = write_csv(tmp_path / "flags.csv", {**columns(log), "timeout": np.array(["0", "2"] * 30)})
@@ -586,9 +590,11 @@ def test_bad_tables(tmp_path: Path, log: dict[str, np.ndarray]) -> None:
     import pyarrow.parquet as pq
 
     pq.write_table(pa.table({**columns(log), "reward": pa.array([None] + [1.0] * 59)}), tmp_path / "holes.parquet")
-    refuse(tmp_path / "holes.parquet", "column 'reward' has 1 empty cell; fill it, or drop its row and give the rows")
+    refuse(
+        tmp_path / "holes.parquet", "column 'reward' has 1 empty cell. Fill it, or drop its row and start a new episode"
+    )
     pq.write_table(pa.table({**columns(log), "reward": pa.array(["x"] * 60)}), tmp_path / "text.parquet")
-    refuse(tmp_path / "text.parquet", "column 'reward' holds text, not numbers; code it as numbers, or name")
+    refuse(tmp_path / "text.parquet", "column 'reward' holds text, not numbers. Encode it as numbers, or name")
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
@@ -603,7 +609,7 @@ def test_columns_of_truth_values_are_numbers_and_columns_of_text_are_none(tmp_pa
     for words in (["B000", "B001"], ["AUTO", "MAN"]):
         refuse(
             write(obs_1=np.array(words * 30)),
-            rf"^x\{suffix}: column 'obs_1' holds text, not numbers; code it .*, or name other columns with --map\.$",
+            rf"^x\{suffix}: column 'obs_1' holds text, not numbers. Encode it .*, or name other columns with --map\.$",
         )
 
 
@@ -614,15 +620,15 @@ def test_flags_and_episodes_may_be_words(tmp_path: Path, log: dict[str, np.ndarr
 
     for yes, no in (("yes", "No"), ("TRUE", "false"), ("T", "f"), ("Y", "n"), ("1", "0")):
         same(data.load(write(terminal=np.where(log["terminals"], yes, no))), log, atol=1e-6)
-    refuse(write(terminal=np.array(["yes", "maybe"] * 30)), "'terminal'.* holds 'maybe', not a flag; mend it, or drop")
+    refuse(write(terminal=np.array(["yes", "maybe"] * 30)), "'terminal'.* holds 'maybe', not a flag; fix it, or drop")
     refuse(write(timeout=np.array(["yes", "2"] * 30)), "'timeout'.* holds '2', but must be 0 or 1")
 
     names = np.repeat([f"6f1c-{i}e4" for i in range(6)], 10)
     dataset = data.load(write(episode=names, timeout=np.zeros(60, dtype=bool)))
     np.testing.assert_array_equal(dataset.timeouts, log["timeouts"])
-    assert not any("come back" in note for note in dataset.notes)
+    assert not any("reappear" in note for note in dataset.notes)
     back = data.load(write(episode=np.roll(names, 5)))
-    assert any("come back" in note for note in back.notes)
+    assert any("reappear" in note for note in back.notes)
     refuse(write(episode=np.array(["a", " "] * 30)), "'episode'.* is empty; fill it, or drop")
 
 
@@ -635,22 +641,22 @@ def test_arrays_that_are_not_used_are_named(tmp_path: Path, log: dict[str, np.nd
         "infos/goal": log["rewards"],
     }
     path = write_as(tmp_path / f"mine{suffix}", {**log, **more})
-    (said,) = [note for note in data.load(path).notes if "not used" in note]
-    assert said == "arrays that are not used: 'observatons_2'; if one should be, name it with --map."
+    (said,) = [note for note in data.load(path).notes if "unused" in note]
+    assert said == "unused arrays: 'observatons_2'; to use one, name it with --map."
     mapped = data.load(path, key_map={"observations": "observatons_2"})
-    assert any("not used: 'observations';" in note for note in mapped.notes)
+    assert any("unused arrays: 'observations';" in note for note in mapped.notes)
     if suffix == ".hdf5":
-        assert said in streaming.pack(path, tmp_path / "packed").notes
+        assert said in packing.pack(path, tmp_path / "packed").notes
     kept = tmp_path / f"kept{suffix}"
-    (files.write_npz if suffix == ".npz" else files.write_hdf5)(kept, log, {"action_low": [-1.0] * 60})
-    assert not any("not used" in note for note in files.extract(kept, {}).notes)
+    (writers.write_npz if suffix == ".npz" else writers.write_hdf5)(kept, log, {"action_low": [-1.0] * 60})
+    assert not any("unused" in note for note in files.read_arrays(kept, {}).notes)
 
 
 def test_an_array_that_is_not_used_may_be_damaged_or_pickled(tmp_path: Path, log: dict[str, np.ndarray]) -> None:
     np.savez(tmp_path / "x.npz", **log, words=np.array(["a", 1] * 30, dtype=object))
     with zipfile.ZipFile(tmp_path / "x.npz", "a") as archive:
         archive.writestr("junk.npy", b"no header")
-    assert any("not used: 'words';" in note for note in data.load(tmp_path / "x.npz").notes)
+    assert any("unused arrays: 'words';" in note for note in data.load(tmp_path / "x.npz").notes)
 
 
 def test_a_hole_among_truth_values_is_placed(tmp_path: Path, log: dict[str, np.ndarray]) -> None:
@@ -662,7 +668,7 @@ def test_a_hole_among_truth_values_is_placed(tmp_path: Path, log: dict[str, np.n
 def test_text_that_is_not_utf8_says_the_cure(tmp_path: Path, log: dict[str, np.ndarray], encoding: str) -> None:
     path = write_csv(tmp_path / "x.csv", {"obs_°C": log["rewards"], **columns(log)})
     path.write_bytes(path.read_text("utf-8").encode(encoding))
-    refuse(path, r"^x\.csv: its text is not in UTF-8; save it as UTF-8")
+    refuse(path, r"^x\.csv: the text is not UTF-8. Save it as UTF-8")
 
 
 @pytest.mark.parametrize("cell", ["nan", "-inf", "1e300"])
@@ -683,19 +689,19 @@ def test_a_table_without_rows_is_refused_in_one_sentence(tmp_path: Path) -> None
         path.write_text("obs_0,action_0,reward,episode" + end)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            refuse(path, r"^none\.csv: no row follows the header, so the dataset is empty\.$")
+            refuse(path, r"^none\.csv: the dataset is empty; no row follows the header\.$")
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".npz"])
 def test_a_log_without_episode_ends_says_the_cure(tmp_path: Path, log: dict[str, np.ndarray], suffix: str) -> None:
     path = write_without_ends(tmp_path / f"mine{suffix}", log)
     refuse(
-        path, r"nothing says where episodes end; add a column 'episode'.*'terminal' or 'timeout'.*--map episode=NAME"
+        path, r"nothing marks the ends of episodes. Add a column 'episode'.*'terminal' or 'timeout'.*--map episode=NAME"
     )
     np.savez(tmp_path / "other.npz", observations=log["observations"], u=log["actions"])
     refuse(
         tmp_path / "other.npz",
-        r"'actions' is missing; .*'u' \(--map actions=NAME, in Python key_map={'actions': 'NAME'} says which it is\)",
+        r"'actions' not found among .*'u'\. Name it with --map actions=NAME, in Python key_map={'actions': 'NAME'}",
     )
 
 
@@ -709,7 +715,7 @@ def test_a_crash_of_the_reader_becomes_a_sentence(tmp_path: Path, log: dict[str,
     refuse(path, "the file is damaged .its reader stopped with status -11.")
     (site / "h5py.py").write_text("import time\ndef File(*_):\n    time.sleep(600)\n")
     with pytest.raises(AspcError, match="no progress for 1 seconds"), LimitedReader(timeout_seconds=1.0) as reader:
-        files.read_with(reader, path, {})
+        read_path(reader, path, {})
 
 
 def test_a_module_beside_a_log_is_not_run(tmp_path: Path, log: dict[str, np.ndarray], monkeypatch) -> None:
@@ -732,7 +738,7 @@ def test_a_folder_is_read_by_one_child_and_the_file_that_ends_it_is_named(tmp_pa
     monkeypatch.setattr(subprocess, "Popen", counted)
     for i in range(4):
         write_without_ends(tmp_path / f"{i}{('.parquet', '.hdf5', '.csv', '.arrow')[i]}", log)
-    with pytest.raises(AspcError, match=r"0\.parquet, or in another order"):  # an HDF5 file has no names of columns
+    with pytest.raises(AspcError, match=r"0\.parquet, or another order"):  # an HDF5 file has no names of columns
         data.load(tmp_path)
     (tmp_path / "1.hdf5").unlink()
     assert len(data.load(tmp_path)) == 180
@@ -763,11 +769,11 @@ def test_a_missing_extra_is_named(tmp_path: Path, log: dict[str, np.ndarray], mo
 
 def test_writing_is_whole_or_not_at_all(tmp_path: Path, log: dict[str, np.ndarray], monkeypatch) -> None:
     path = tmp_path / "out.hdf5"
-    files.write_hdf5(path, log)
+    writers.write_hdf5(path, log)
     before = path.read_bytes()
     monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
     with pytest.raises(AspcError, match="could not be written: No space left"):
-        files.write_hdf5(path, {**log, "rewards": log["rewards"] * 2})
+        writers.write_hdf5(path, {**log, "rewards": log["rewards"] * 2})
     assert path.read_bytes() == before
     assert os.listdir(tmp_path) == ["out.hdf5"]
 
@@ -781,7 +787,7 @@ def test_unknown_names_and_options_say_what_there_is() -> None:
         data.load("maze2d-umaze?steps=many")
     with pytest.raises(AspcError, match="seed of 0 or more"):
         data.load("maze2d-umaze?seed=-1")
-    with pytest.raises(AspcError, match="no dataset's name"):
+    with pytest.raises(AspcError, match="neither a file nor a dataset's name"):
         data.load("qqqq")
     for wrong in (np.zeros((3, 2)), None, {"observations": []}):
         with pytest.raises(
@@ -824,9 +830,9 @@ def test_real_files() -> None:
     door = data.load(shared / "real" / "door_human_demos.hdf5")
     assert door.env == "door-human-v1"
     assert (len(door), len(door.episode_lengths)) == (6729, 25)
-    assert any("actions reach beyond the bounds" in note for note in door.notes)
+    assert any("actions are outside the bounds" in note for note in door.notes)
     assert np.abs(door.actions).max() == 1.0
-    with pytest.raises(AspcError, match="actions reach beyond"):
+    with pytest.raises(AspcError, match="actions are outside"):
         data.load(shared / "real" / "door_human_demos.hdf5", strict=True)
 
     pendulum = data.load(shared / "real" / "pendulum_expert.npz", action_low=-1, action_high=1)
@@ -837,7 +843,7 @@ def test_real_files() -> None:
 
 @pytest.mark.parametrize(
     ("line", "fault"),
-    [("2,0,5,1,0", "line 3: it has 5 cells, but the header 4"), ("2,0.5,1,0,", ""), ('2,0.5,1,0," "', ""), ("", "")],
+    [("2,0,5,1,0", "line 3: 5 cells, but the header has 4"), ("2,0.5,1,0,", ""), ('2,0.5,1,0," "', ""), ("", "")],
 )
 def test_a_line_with_more_cells_than_the_header_is_refused(tmp_path, line: str, fault: str):
     """A decimal comma in a file with commas would move all cells behind it; empty cells at the end move none."""

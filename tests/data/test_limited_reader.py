@@ -21,9 +21,10 @@ from test_files import refuse, write_as, write_hdf5
 
 from aspc import data
 from aspc.__main__ import main
-from aspc.data import cache, streaming
+from aspc.data import packing, streaming
 from aspc.data.readers import limits
 from aspc.errors import AspcError
+from aspc.io import atomic_output, temporary_path
 
 WAIT_SECONDS = 120  # for what takes a moment; a busy machine may need longer
 
@@ -129,7 +130,7 @@ def test_a_killed_conversion_is_cleaned_up_by_the_next_one(tmp_path: Path) -> No
     other, own = (left.with_name(left.name.replace(str(process.pid), str(pid))) for pid in (os.getppid(), os.getpid()))
     other.mkdir()  # of a process that is running
     own.mkdir()  # of an older process that had our number
-    streaming.pack(data.load(write_as(tmp_path / "y.npz", make_log())), tmp_path / "packed")
+    packing.pack(data.load(write_as(tmp_path / "y.npz", make_log())), tmp_path / "packed")
     assert list(tmp_path.glob(".packed.*")) == [other]
 
 
@@ -137,12 +138,12 @@ def test_a_killed_write_is_cleaned_up_by_the_next_one(tmp_path: Path) -> None:
     path = tmp_path / "x.npz"
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
-    own = cache.temporary_name(path)
+    own = temporary_path(path)
     left = own.with_name(own.name.replace(str(os.getpid()), str(ended.pid)))
     elsewhere = tmp_path / f".x.npz.another-{ended.pid}.tmp"
     left.write_bytes(b"half")
     elsewhere.write_bytes(b"half")  # of another machine, where that process may be running
-    with cache.replacing(path) as temporary:
+    with atomic_output(path) as temporary:
         temporary.write_bytes(b"whole")
     assert sorted(tmp_path.iterdir()) == [elsewhere, path]
 
@@ -164,7 +165,7 @@ def test_a_folder_larger_than_its_disk_is_refused_before_it_is_written(tmp_path:
     path = write_hdf5(tmp_path / "x.hdf5", make_log(rows=5000))
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=250_000))
     with pytest.raises(AspcError, match=r"packed needs 0\.3 MB, but its disk has 0\.2 MB left"):
-        streaming.pack(path, tmp_path / "packed")
+        packing.pack(path, tmp_path / "packed")
     assert sorted(tmp_path.iterdir()) == [path]
 
 
@@ -181,7 +182,7 @@ def test_groups_without_end_are_refused_at_once(tmp_path: Path) -> None:
             file.create_group(f"g{i}")
     refuse(path, "more than 20,000 objects")
     with pytest.raises(AspcError, match="more than 20,000 objects"):
-        streaming.pack(path, tmp_path / "packed")
+        packing.pack(path, tmp_path / "packed")
 
 
 def test_an_archive_of_too_many_arrays_is_refused(tmp_path: Path) -> None:
@@ -203,7 +204,7 @@ def test_a_pipe_is_refused(tmp_path: Path) -> None:
 
 
 def test_metadata_of_a_packed_folder_is_bounded(tmp_path: Path) -> None:
-    packed = streaming.pack(data.load(write_as(tmp_path / "x.npz", make_log())), tmp_path / "packed")
+    packed = packing.pack(data.load(write_as(tmp_path / "x.npz", make_log())), tmp_path / "packed")
     meta = packed.folder / streaming.META
     for body in (b" " * (limits.MAX_JSON_BYTES + 1), b"[" * 100_000, b"\xff"):
         meta.write_bytes(body)
@@ -253,7 +254,7 @@ def test_the_budget_can_be_stated(monkeypatch: pytest.MonkeyPatch, stated: str, 
 @pytest.mark.parametrize("stated", ["much", "-1GB", "0", "1XB"])
 def test_an_invalid_memory_size_is_refused(monkeypatch: pytest.MonkeyPatch, stated: str) -> None:
     monkeypatch.setenv("ASPC_READ_MEMORY", stated)
-    with pytest.raises(AspcError, match=r"ASPC_READ_MEMORY is .*, which is not a size; write it as 8GB"):
+    with pytest.raises(AspcError, match=r"ASPC_READ_MEMORY is .*, which is not a size; write 8GB"):
         limits.memory_budget()
 
 

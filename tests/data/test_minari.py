@@ -126,9 +126,9 @@ def test_rows_that_do_not_follow_each_other_are_not_written(log: dict[str, np.nd
 def test_environments_travel_with_the_data_or_it_is_said_that_they_do_not(log: dict[str, np.ndarray]) -> None:
     values = {**log, "observations": log["observations"], "actions": log["actions"][:, :1]}
     dataset = Dataset.from_arrays(**values, env="Pendulum-v1", name="p", action_names=["torque"])
-    assert ours.write(dataset, "p-v0") == ["Minari cannot keep the names of columns."]
+    assert ours.write(dataset, "p-v0") == ["Minari cannot store column names."]
     (note,) = ours.write(data.load("maze2d-umaze?steps=100"), "maze-v0")  # Gymnasium has no id for it
-    assert note.startswith("Minari cannot keep the environment maze2d-umaze; give it with --env")
+    assert note.startswith("Minari cannot store the environment maze2d-umaze; pass it with --env")
     assert envs.make_env("minari:p-v0").spec.id == "Pendulum-v1"
 
 

@@ -74,7 +74,7 @@ def test_tasks_share_a_file_and_differ_in_reward() -> None:
 
 def test_a_file_of_another_layout_is_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "x.npz", observations=np.zeros((3, 29)))
-    with pytest.raises(AspcError, match="'actions' is missing"):
+    with pytest.raises(AspcError, match="'actions' not found among"):
         data.load(NAME, path=tmp_path / "x.npz")
     with pytest.raises(AspcError, match="splits are train and val"):
         data.load(NAME, split="test")

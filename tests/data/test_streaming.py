@@ -14,9 +14,10 @@ import pytest
 from small_logs import make_log
 
 from aspc import data
-from aspc.data import files, streaming
+from aspc.data import files, packing, streaming, writers
 from aspc.data.dataset import Dataset
-from aspc.data.streaming import StreamingDataset, pack
+from aspc.data.packing import pack
+from aspc.data.streaming import StreamingDataset
 from aspc.errors import AspcError
 
 
@@ -33,14 +34,14 @@ def numbered(rows: int) -> Dataset:
 def test_packed_rows_are_the_transitions(
     tmp_path: Path, monkeypatch, n_step: int, from_file: bool, with_next: bool
 ) -> None:
-    monkeypatch.setattr(streaming, "SLAB_ROWS", 17)  # slabs that cut episodes anywhere
+    monkeypatch.setattr(packing, "SLAB_ROWS", 17)  # slabs that cut episodes anywhere
     log = make_log(rows=200)
     log["actions"][3] = 5.0
     if with_next:
         log["next_observations"] = log["observations"] + 1
     dataset = Dataset.from_arrays(**log, action_low=-1, action_high=1, name="x")
     if from_file:
-        files.write_hdf5(tmp_path / "x.hdf5", log)
+        writers.write_hdf5(tmp_path / "x.hdf5", log)
         packed = pack(tmp_path / "x.hdf5", tmp_path / "p", n_step=n_step, discount=0.9, action_low=-1, action_high=1)
     else:
         packed = pack(dataset, tmp_path / "p", n_step=n_step, discount=0.9)
@@ -64,11 +65,11 @@ def test_packed_rows_are_the_transitions(
 def test_a_file_without_timeouts_and_bounds_from_its_data(tmp_path: Path) -> None:
     log = make_log(rows=200, observation=11, action=3)
     del log["timeouts"]
-    files.write_hdf5(tmp_path / "hopper_medium.hdf5", log)
+    writers.write_hdf5(tmp_path / "hopper_medium.hdf5", log)
     packed = pack(tmp_path / "hopper_medium.hdf5", tmp_path / "p")
     assert packed.env == "hopper-medium-v2"
     np.testing.assert_array_equal(packed.action_high, 1.0)
-    files.write_hdf5(tmp_path / "own.hdf5", log)
+    writers.write_hdf5(tmp_path / "own.hdf5", log)
     own = pack(tmp_path / "own.hdf5", tmp_path / "q", max_episode_steps=7)
     reference = files.load(tmp_path / "own.hdf5", max_episode_steps=7)
     assert len(own) == len(reference.transitions().rewards)
@@ -79,7 +80,7 @@ def test_a_file_without_timeouts_and_bounds_from_its_data(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("offset", [1e6, -3e6])
 def test_the_spread_of_large_numbers_is_not_lost(tmp_path: Path, monkeypatch, offset: float) -> None:
-    monkeypatch.setattr(streaming, "SLAB_ROWS", 700)
+    monkeypatch.setattr(packing, "SLAB_ROWS", 700)
     log = make_log(rows=5_000)
     log["observations"][:, 0] = offset + np.random.default_rng(0).normal(size=5_000)
     log["observations"][:2_500, 1] += offset  # slabs whose means are far apart
@@ -96,7 +97,7 @@ def test_flags_are_0_or_1_in_memory_and_packed(tmp_path: Path, key: str, wrong: 
     log = {**make_log(rows=60), **numbers}
     log[key] = log[key].astype(np.float32)
     log[key][19] = wrong
-    files.write_hdf5(tmp_path / "x.hdf5", log)
+    writers.write_hdf5(tmp_path / "x.hdf5", log)
     for read in (lambda path: pack(path, tmp_path / "p"), files.load):
         with pytest.raises(AspcError, match=rf"'{key}' must be 0 or 1, but row 20 of 60 has {wrong}"):
             read(tmp_path / "x.hdf5")
@@ -189,7 +190,7 @@ def test_the_budget_sets_the_window(tmp_path: Path) -> None:
 
 def test_bad_packed_folders_and_sources(tmp_path: Path) -> None:
     packed = pack(numbered(100), tmp_path / "p")
-    with pytest.raises(AspcError, match="is there already"):
+    with pytest.raises(AspcError, match="already exists"):
         pack(numbered(100), tmp_path / "p")
     with pytest.raises(AspcError, match="not a whole packed folder"):
         StreamingDataset.open(tmp_path)
@@ -209,7 +210,7 @@ def test_bad_packed_folders_and_sources(tmp_path: Path) -> None:
         pack(tmp_path / "junk.hdf5", tmp_path / "q")
     log = make_log()
     log["rewards"][33] = np.nan
-    files.write_hdf5(tmp_path / "nan.hdf5", log)
+    writers.write_hdf5(tmp_path / "nan.hdf5", log)
     with pytest.raises(AspcError, match="'rewards' has a NaN"):
         pack(tmp_path / "nan.hdf5", tmp_path / "q")
     with h5py.File(tmp_path / "short.hdf5", "w") as file:
@@ -233,7 +234,7 @@ def test_bad_packed_folders_and_sources(tmp_path: Path) -> None:
         pack(tmp_path / "chunk.hdf5", tmp_path / "q")
     log = make_log()
     del log["timeouts"]
-    files.write_hdf5(tmp_path / "open.hdf5", log)
+    writers.write_hdf5(tmp_path / "open.hdf5", log)
     for limit in (0, -5):
         with pytest.raises(AspcError, match="max_episode_steps must be at least 1"):
             pack(tmp_path / "open.hdf5", tmp_path / "q", max_episode_steps=limit)

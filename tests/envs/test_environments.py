@@ -11,17 +11,17 @@ import numpy as np
 import pytest
 
 from aspc import envs, tasks
-from aspc.data.sources import ogbench, pointmaze
+from aspc.data.sources import pointmaze
 from aspc.errors import AspcError
 
 OGBENCH = [f"antmaze-{size}-navigate-singletask-task{task}-v0" for size in ("large", "giant") for task in range(1, 6)]
 
 
 def test_there_are_39_names() -> None:
-    assert len(tasks.datasets()) == 39
+    assert len(tasks.d4rl_datasets()) == 39
 
 
-@pytest.mark.parametrize("name", [*tasks.datasets(), *OGBENCH])
+@pytest.mark.parametrize("name", [*tasks.d4rl_datasets(), *OGBENCH])
 def test_every_environment_steps(name: str) -> None:
     env = envs.make_env(name)
     rng = np.random.default_rng(0)
@@ -31,12 +31,12 @@ def test_every_environment_steps(name: str) -> None:
     low, high = envs.action_bounds(name)
     np.testing.assert_array_equal(env.action_space.low, low)
     np.testing.assert_array_equal(env.action_space.high, high)
-    if name in tasks.datasets():
-        family = tasks.datasets()[name].family
+    if name in tasks.d4rl_datasets():
+        family = tasks.d4rl_datasets()[name].family
         assert first.shape == (family.observation_size,)
         assert low.shape == (family.action_size,)
-        assert envs.reference_scores(name) == (tasks.datasets()[name].ref_min, tasks.datasets()[name].ref_max)
-        assert envs.normalised_score(name, tasks.datasets()[name].ref_max) == pytest.approx(100.0)
+        assert envs.reference_scores(name) == (tasks.d4rl_datasets()[name].ref_min, tasks.d4rl_datasets()[name].ref_max)
+        assert envs.normalized_score(name, tasks.d4rl_datasets()[name].ref_max) == pytest.approx(100.0)
     for _ in range(5):
         action = rng.uniform(low, high)
         observation, reward, terminated, truncated, info = env.step(action)
@@ -57,7 +57,7 @@ def test_every_environment_steps(name: str) -> None:
 
 @pytest.mark.parametrize("family", ["antmaze-umaze", "pen", "door", "maze2d-umaze", "hopper"])
 def test_the_step_limit_is_d4rls(family: str) -> None:
-    name = next(n for n, dataset in tasks.datasets().items() if dataset.family_name == family)
+    name = next(n for n, dataset in tasks.d4rl_datasets().items() if dataset.family_name == family)
     env = envs.make_env(name)
     assert envs.horizon(name) == tasks.FAMILIES[family].horizon
     env.reset(seed=0)
@@ -163,7 +163,7 @@ def test_locomotion_is_the_v4_environment_and_other_gymnasium_ids_work() -> None
     assert envs.horizon("Pendulum-v1") == 200
     assert envs.reference_scores("Pendulum-v1") is None
     assert envs.reference_scores("Hopper-v4") == envs.reference_scores("hopper-expert-v2")
-    assert envs.normalised_score("Pendulum-v1", 0.0) is None
+    assert envs.normalized_score("Pendulum-v1", 0.0) is None
 
 
 @pytest.mark.parametrize(
@@ -225,11 +225,11 @@ def test_a_manipulation_environment_gives_no_warnings() -> None:
 
 def test_ogbench_names() -> None:
     name = "antmaze-large-navigate-singletask-task3-v0"
-    assert name in ogbench.known_names()
-    assert ogbench.environment_id(name) == "antmaze-large-singletask-task3-v0"
-    assert ogbench.environment_id("cube-double-play-singletask-v0") == "cube-double-singletask-v0"
-    assert ogbench.file_stem(name) == "antmaze-large-navigate-v0"
-    assert not ogbench.is_single_task("antmaze-large-navigate-v0")
+    assert name in tasks.ogbench_names()
+    assert tasks.ogbench_env_id(name) == "antmaze-large-singletask-task3-v0"
+    assert tasks.ogbench_env_id("cube-double-play-singletask-v0") == "cube-double-singletask-v0"
+    assert tasks.ogbench_file_stem(name) == "antmaze-large-navigate-v0"
+    assert not tasks.is_ogbench_task("antmaze-large-navigate-v0")
     env = envs.make_env(name)
     env.reset(seed=0)
     _, reward, _, _, info = env.step(np.zeros(8))

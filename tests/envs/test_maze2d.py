@@ -8,13 +8,14 @@ import pytest
 from aspc import envs
 from aspc.data.sources import maze2d as generator
 from aspc.envs.maze2d import MAZES, Maze2dEnv, step_point
+from aspc.envs.packages import quiet_packages
 
 
 @pytest.fixture(scope="module")
 def point_maze():
     """Gymnasium-Robotics' PointMaze for each maze, and D4RL's frame of its state."""
     pytest.importorskip("gymnasium_robotics")
-    with envs.quiet_packages():
+    with quiet_packages():
         from gymnasium_robotics.envs.maze import maps
         from gymnasium_robotics.envs.maze.point_maze import PointMazeEnv
 

@@ -1,4 +1,4 @@
-"""Roll a policy out into a new dataset."""
+"""Collect datasets by rolling out a policy."""
 
 from __future__ import annotations
 
@@ -6,37 +6,49 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 
-from aspc.data import cache
+from aspc import envs
 from aspc.data.dataset import Dataset
 from aspc.errors import AspcError, MissingExtra
+from aspc.ui import progress_bar
 
 Act = Callable[[np.ndarray], np.ndarray]
 
 
 class Recorder:
-    """Rows as an environment gives them, step by step."""
+    """Rows that are recorded step by step."""
 
     def __init__(self) -> None:
         self._rows: list[tuple[Any, ...]] = []
 
-    def add(self, observation: Any, action: Any, reward: Any, terminal: bool, timeout: bool, following: Any) -> None:
-        # Copies: some environments write into the array that they gave.
-        self._rows.append((np.array(observation), np.array(action), reward, terminal, timeout, np.array(following)))
+    def add(
+        self, observation: Any, action: Any, reward: Any, terminal: bool, timeout: bool, next_observation: Any
+    ) -> None:
+        """Append a row. Arrays are copied, because some environments reuse theirs."""
+        row = (np.array(observation), np.array(action), reward, terminal, timeout, np.array(next_observation))
+        self._rows.append(row)
 
     def dataset(self, **options: Any) -> Dataset:
-        """What was recorded; options are those of `Dataset.from_arrays`."""
-        observations, actions, rewards, terminals, timeouts, following = (
+        """Return the rows as a dataset; options are those of `Dataset.from_arrays`."""
+        observations, actions, rewards, terminals, timeouts, next_observations = (
             np.array(x) for x in zip(*self._rows, strict=True)
         )
-        timeouts[-1] = True  # the log stops here
-        return Dataset.from_arrays(observations, actions, rewards, terminals, timeouts, following, **options)
+        timeouts[-1] = True  # the log ends here
+        return Dataset.from_arrays(observations, actions, rewards, terminals, timeouts, next_observations, **options)
 
 
 def load_actor(path: str, rng: np.random.Generator) -> tuple[Act, int | None]:
-    """A function from one observation to one action, from a saved policy's folder or an ONNX file, and the size of
-    observation that it takes, where that is known; a policy that samples draws from `rng`."""
+    """Load a function from one observation to one action.
+
+    Args:
+        path: The folder of a saved policy, or an ONNX file.
+        rng: Random generator of policies that sample.
+
+    Returns:
+        The function, and its observation size if that is known.
+    """
     if path.endswith(".onnx"):
         return _onnx_actor(Path(path))
     from aspc.policy import load_policy
@@ -46,7 +58,7 @@ def load_actor(path: str, rng: np.random.Generator) -> tuple[Act, int | None]:
 
 
 def _onnx_actor(path: Path) -> tuple[Act, int | None]:
-    """An ONNX network with one input [batch, observation] and actions as its first output."""
+    """Load an ONNX network with one input [batch, observation] and actions as its first output."""
     try:
         import onnxruntime
     except ImportError as error:
@@ -56,22 +68,36 @@ def _onnx_actor(path: Path) -> tuple[Act, int | None]:
     try:
         session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     except Exception as error:  # a boundary: ONNX Runtime's errors share no class of their own
-        raise AspcError(f"{path} is not an ONNX network that can be run.") from error
+        raise AspcError(f"{path} is not a valid ONNX network.") from error
     inputs = session.get_inputs()
     if len(inputs) != 1 or inputs[0].type != "tensor(float)":
-        raise AspcError(f"{path} must take one float input, a batch of observations; it takes {len(inputs)}.")
+        raise AspcError(f"{path} must have one float input, a batch of observations; it has {len(inputs)} inputs.")
     size = inputs[0].shape[-1] if inputs[0].shape else None
 
     def act(observation: np.ndarray) -> np.ndarray:
-        return np.asarray(session.run(None, {inputs[0].name: observation[None].astype(np.float32)})[0])[0]
+        outputs = session.run(None, {inputs[0].name: observation[None].astype(np.float32)})
+        return np.asarray(outputs[0][0])
 
     return act, size if isinstance(size, int) else None
 
 
-def collect(env_name: str, policy: str, steps: int, *, noise: float = 0.0, seed: int = 0) -> Dataset:
-    """`steps` steps of a policy in an environment, with Gaussian noise of `noise` times half the action range."""
-    from aspc import envs
+def _random_actor(low: np.ndarray, high: np.ndarray, rng: np.random.Generator) -> Act:
+    def act(observation: np.ndarray) -> np.ndarray:
+        return np.asarray(rng.uniform(low, high))
 
+    return act
+
+
+def collect(env_name: str, policy: str, steps: int, *, noise: float = 0.0, seed: int = 0) -> Dataset:
+    """Collect a dataset by rolling out a policy.
+
+    Args:
+        env_name: The environment.
+        policy: "random", the folder of a saved policy, or an ONNX file.
+        steps: Number of steps.
+        noise: Standard deviation of Gaussian action noise, relative to half the action range.
+        seed: Seed of the environment and of the noise.
+    """
     if steps < 2:
         raise AspcError(f"Collecting needs at least 2 steps, not {steps}.")
     if seed < 0:
@@ -79,24 +105,27 @@ def collect(env_name: str, policy: str, steps: int, *, noise: float = 0.0, seed:
     if noise < 0:
         raise AspcError(f"The noise is a standard deviation and cannot be {noise}.")
     env, rng = envs.make_env(env_name), np.random.default_rng(seed)
-    low, high = (np.asarray(bound, dtype=np.float32).ravel() for bound in (env.action_space.low, env.action_space.high))  # type: ignore[attr-defined]
-    if policy == "random":
-        act, size = (lambda _: rng.uniform(low, high)), None
-    else:
-        act, size = load_actor(policy, rng)
+    space = env.action_space
+    assert isinstance(space, gym.spaces.Box)
+    low, high = (np.asarray(bound, dtype=np.float32).ravel() for bound in (space.low, space.high))
+    act, size = (_random_actor(low, high, rng), None) if policy == "random" else load_actor(policy, rng)
     observation, _ = env.reset(seed=seed)
     if size is not None and size != observation.shape[-1]:
-        raise AspcError(f"{policy} takes observations of {size} numbers, but {env_name} gives {observation.shape[-1]}.")
+        raise AspcError(
+            f"{policy} takes observations of size {size}, but those of {env_name} have size {observation.shape[-1]}."
+        )
     recorder = Recorder()
-    with cache.progress(f"Collecting in {env_name}", steps) as advance:
+    with progress_bar(f"Collecting in {env_name}", steps) as advance:
         for t in range(steps):
             action = np.asarray(act(observation), dtype=np.float32).ravel()
             if action.shape != low.shape:
-                raise AspcError(f"{policy} gives {action.size} action numbers, but {env_name} takes {low.size}.")
+                raise AspcError(
+                    f"{policy} returns actions of size {action.size}, but {env_name} needs {low.size}."
+                )
             action = np.clip(action + noise * (high - low) / 2 * rng.standard_normal(low.size), low, high)
-            following, reward, terminal, timeout, _ = env.step(action)
-            recorder.add(observation, action, reward, terminal, timeout, following)
-            observation = env.reset()[0] if terminal or timeout else following
+            next_observation, reward, terminal, timeout, _ = env.step(action)
+            recorder.add(observation, action, reward, terminal, timeout, next_observation)
+            observation = env.reset()[0] if terminal or timeout else next_observation
             if t % 1_000 == 999:
                 advance(t + 1)
     env.close()

@@ -1,4 +1,4 @@
-"""A look at a dataset: sizes, returns, and the warnings that a practitioner would want."""
+"""Summaries of datasets: sizes, returns, and warnings about data that looks wrong or is hard to learn from."""
 
 from __future__ import annotations
 
@@ -8,54 +8,48 @@ from typing import NamedTuple
 
 import numpy as np
 
-from aspc.data.dataset import Dataset, bounds_from_data, shown_bounds
+from aspc.data.dataset import Dataset
 from aspc.data.streaming import StreamingDataset
+from aspc.data.validation import bounds_from_data, format_bounds
 from aspc.errors import printable
+from aspc.text import join_limited
 
-SATURATED = 0.999  # of the way to a bound
-MANY_SATURATED = 0.05  # share of rows
-MANY_DUPLICATES = 0.001
-JUMP = 5.0  # times the 99th percentile of the steps between rows
-SAME = 1e-3  # of a column's standard deviation
-MANY_OUT_OF_STEP = 0.05  # share of rows
-MANY_IN_NEXT_EPISODE = 0.95  # share of the timeouts
-LEAP = 2.0  # times the usual step: a step that leads into another episode
-FAR = 1_000.0  # times the range of the middle 98 % of a column
-ALONE = 5.0  # times that range: the gap between a value that stands for none and all others
-FEW_ALONE = 0.01  # share of rows
-STAND_FOR_NONE = (999, 9_999, 99_999, 999_999, 9_999_999, 32_767, 32_768, 65_535)  # with either sign
-OUTWEIGHED = 3.0  # times what is gained
+SATURATED = 0.999  # share of the way to a bound
+MAX_SATURATED = 0.05  # share of rows
+MAX_DUPLICATES = 0.001  # share of rows
+JUMP_FACTOR = 5.0  # times the 99th percentile of the distances between rows
+EQUAL_TOLERANCE = 1e-3  # times a column's standard deviation
+MAX_MISALIGNED = 0.05  # share of rows
+MIN_CROSSING = 0.95  # share of timeouts
+CROSSING_FACTOR = 2.0  # times the median distance between rows
+OUTLIER_FACTOR = 1_000.0  # times the range of the middle 98 % of a column
+SENTINEL_GAP = 5.0  # times that range: the gap between a sentinel value and all others
+MAX_SENTINELS = 0.01  # share of rows
+SENTINEL_VALUES = (999, 9_999, 99_999, 999_999, 9_999_999, 32_767, 32_768, 65_535)  # with either sign
+LOSS_FACTOR = 3.0  # times the sum of positive rewards
 FEW_ROWS = 1_000
-LOOKED_AT = 100_000  # rows that quantiles are taken of
-MOST_NAMES = 20  # columns that are listed
+QUANTILE_ROWS = 100_000  # rows for quantiles
+MAX_SHOWN_NAMES = 20
+MAX_SHOWN_DIMENSIONS = 10
 
 
 @dataclass(frozen=True)
 class Summary:
-    """What `aspc data info` prints."""
+    """The facts and warnings that `aspc data info` prints."""
 
     facts: tuple[tuple[str, str], ...]
     warnings: tuple[str, ...]
 
     def text(self) -> str:
+        """Return the summary as lines of text."""
         width = max(len(label) for label, _ in self.facts)
         lines = [f"{label:<{width}}  {value}" for label, value in self.facts]
         lines += [f"warning: {warning}" for warning in self.warnings]
         return "\n".join(lines)
 
 
-def _counted(count: int, what: str) -> str:
-    return f"{count:,} {what}{'s' * (count != 1)}"
-
-
-def _named(size: int, names: Sequence[str]) -> str:
-    """How many numbers, and which: a policy wants them in this order."""
-    shown = ", ".join((*names[:MOST_NAMES], "…") if len(names) > MOST_NAMES else names)
-    return _counted(size, "number") + (f": {printable(shown)}" if names else "")
-
-
 def summarise(dataset: Dataset) -> Summary:
-    """Sizes, episodes, returns, bounds and warnings of a dataset."""
+    """Summarise sizes, episodes, returns and bounds of a dataset, with warnings."""
     lengths, returns = dataset.episode_lengths, dataset.episode_returns
     terminals, timeouts = int(dataset.terminals.sum()), int(dataset.timeouts.sum())
     score = dataset.behaviour_score()
@@ -64,11 +58,11 @@ def summarise(dataset: Dataset) -> Summary:
         ("dataset", dataset.name),
         ("rows", f"{len(dataset):,} ({dataset.nbytes / 1e6:,.1f} MB)"),
         ("transitions", f"{len(dataset.transition_rows()[0]):,}"),
-        *_sizes(dataset),
+        *_size_facts(dataset),
         ("episodes", f"{len(lengths):,} ({terminals:,} ended by terminal, {timeouts:,} by timeout)"),
-        ("episode length", _spread(lengths.astype(float), digits=0)),
-        ("episode return", _spread(returns, digits=2)),
-        ("reward", _spread(dataset.rewards.astype(np.float64), digits=3)),
+        ("episode length", _format_distribution(lengths.astype(float), digits=0)),
+        ("episode return", _format_distribution(returns, digits=2)),
+        ("reward", _format_distribution(dataset.rewards.astype(np.float64), digits=3)),
         ("behaviour return", behaviour if score is None else f"{behaviour} (score {score:.1f})"),
         ("environment", dataset.env or "none"),
     ]
@@ -78,91 +72,115 @@ def summarise(dataset: Dataset) -> Summary:
 
 
 def summarise_packed(packed: StreamingDataset) -> Summary:
-    """What is known of a packed folder without reading its rows."""
+    """Summarise a packed folder without reading its rows."""
     facts = (
         ("dataset", f"{packed.name} (packed, to be streamed)"),
         ("transitions", f"{len(packed):,} ({len(packed) * packed.row_bytes / 1e9:,.2f} GB)"),
-        *_sizes(packed),
+        *_size_facts(packed),
         ("mean reward", f"{packed.mean_reward:.4g}"),
         ("environment", packed.env or "none"),
     )
     return Summary(facts, packed.notes)
 
 
-def _sizes(data: Dataset | StreamingDataset) -> tuple[tuple[str, str], ...]:
+def _size_facts(data: Dataset | StreamingDataset) -> tuple[tuple[str, str], ...]:
     return (
-        ("observation", _named(data.observation_size, data.observation_names)),
-        ("action", _named(data.action_size, data.action_names)),
-        ("action bounds", shown_bounds(data.action_low, data.action_high)),
+        ("observation", _format_size(data.observation_size, data.observation_names)),
+        ("action", _format_size(data.action_size, data.action_names)),
+        ("action bounds", format_bounds(data.action_low, data.action_high)),
     )
 
 
-def _spread(values: np.ndarray, digits: int) -> str:
-    low, middle, high = (float(np.quantile(values, q)) for q in (0.0, 0.5, 1.0))
+def _format_size(size: int, names: Sequence[str]) -> str:
+    """Return a vector's size and its column names, in the order in which a policy takes them."""
+    shown = ", ".join((*names[:MAX_SHOWN_NAMES], "…") if len(names) > MAX_SHOWN_NAMES else names)
+    return _count(size, "number") + (f": {printable(shown)}" if names else "")
+
+
+def _format_distribution(values: np.ndarray, digits: int) -> str:
+    low, median, high = (float(np.quantile(values, q)) for q in (0.0, 0.5, 1.0))
     return (
-        f"{low:,.{digits}f} to {high:,.{digits}f}, median {middle:,.{digits}f}, mean {float(values.mean()):,.{digits}f}"
+        f"{low:,.{digits}f} to {high:,.{digits}f}, median {median:,.{digits}f}, mean {float(values.mean()):,.{digits}f}"
     )
+
+
+def _count(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'s' * (count != 1)}"
+
+
+def _dimension_label(dimension: int, names: Sequence[str]) -> str:
+    return f"{dimension} ({printable(names[dimension])})" if names else str(dimension)
+
+
+def _subsample(rows: np.ndarray) -> np.ndarray:
+    """Return evenly spaced rows, as many as quantiles need."""
+    return rows[:: -(-len(rows) // QUANTILE_ROWS) or 1]
+
+
+# ── warnings ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def find_warnings(dataset: Dataset) -> list[str]:
-    """What looks wrong or hard to learn from."""
+    """Return warnings about data that looks wrong or is hard to learn from."""
     checks = (
-        _constant_dimensions,
-        _odd_values,
-        _duplicated_rows,
-        _saturated_actions,
-        _constant_rewards,
-        _costs,
-        _endless_episodes,
-        _episodes_of_one_row,
-        _jumps,
-        _out_of_step,
-        _into_the_next_episode,
-        _little_data,
+        _check_constant_dimensions,
+        _check_outliers,
+        _check_duplicate_rows,
+        _check_saturated_actions,
+        _check_constant_rewards,
+        _check_negative_rewards,
+        _check_missing_ends,
+        _check_single_row_episodes,
+        _check_jumps,
+        _check_next_observations,
+        _check_next_observations_at_timeouts,
+        _check_row_count,
     )
     return [warning for check in checks for warning in check(dataset)]
 
 
-def _constant_dimensions(dataset: Dataset) -> list[str]:
-    found = []
+def _check_constant_dimensions(dataset: Dataset) -> list[str]:
+    warnings = []
     columns = (
         ("observation", dataset.observations, dataset.observation_names),
         ("action", dataset.actions, dataset.action_names),
     )
-    for what, values, names in columns:
-        still = np.flatnonzero(values.min(axis=0) == values.max(axis=0))
-        if len(still):
-            which = f"dimension{'s' * (len(still) > 1)} {_dimensions(still, names)}"
-            found.append(f"{what} {which} never change{'s' * (len(still) == 1)}.")
-    return found
+    for kind, values, names in columns:
+        constant = np.flatnonzero(values.min(axis=0) == values.max(axis=0)).tolist()
+        if constant:
+            shown = join_limited([_dimension_label(i, names) for i in constant], MAX_SHOWN_DIMENSIONS)
+            plural = len(constant) > 1
+            warnings.append(f"{kind} dimension{'s' * plural} {shown} never change{'s' * (not plural)}.")
+    return warnings
 
 
-def _odd_values(dataset: Dataset) -> list[str]:
-    """Numbers so far from the others of their column that they look like a mistake of the log."""
+def _check_outliers(dataset: Dataset) -> list[str]:
+    """Find values so far from the others of their column that they look like errors of the log."""
     columns = (
         ("observation dimension", dataset.observations, dataset.observation_names),
         ("action dimension", dataset.actions, dataset.action_names),
         ("reward", dataset.rewards[:, None], ()),
     )
-    found = []
-    for what, values, names in columns:
+    warnings = []
+    for kind, values, names in columns:
         for i in range(values.shape[1]):
-            which = what if what == "reward" else f"{what} {_which(i, names)}"
+            label = kind if kind == "reward" else f"{kind} {_dimension_label(i, names)}"
             column = np.ascontiguousarray(values[:, i])
-            lone = _lone_value(column, only_known=what == "reward")
-            if lone is not None:
-                bounds = _bounds_that_come_from(lone.value, dataset, i) if what == "action dimension" else ""
-                found.append(
-                    f"{which} is {lone.value:.7g} in {_counted(lone.rows, 'row')}, far from all others "
-                    f"({_usual(lone.low, lone.high)}): if it stands for a missing value, put a real one there{bounds}."
+            sentinel = _find_sentinel(column, known_only=kind == "reward")
+            if sentinel is not None:
+                hint = _bound_hint(sentinel.value, dataset, i) if kind == "action dimension" else ""
+                warnings.append(
+                    f"{label} is {sentinel.value:.7g} in {_count(sentinel.rows, 'row')}, far from all others "
+                    f"({_format_range(sentinel.low, sentinel.high)}): if it marks a missing value, replace it by a "
+                    f"real one{hint}."
                 )
             else:
-                found += _far_away(column, which)
-    return found
+                warnings += _check_distant_values(column, label)
+    return warnings
 
 
-class _Lone(NamedTuple):
-    """A value apart from all others of its column, and between which 98 % of these are."""
+class _Sentinel(NamedTuple):
+    """A value that marks missing data, its number of rows, and the range of 98 % of the other rows."""
 
     value: float
     rows: int
@@ -170,209 +188,199 @@ class _Lone(NamedTuple):
     high: float
 
 
-def _lone_value(column: np.ndarray, only_known: bool) -> _Lone | None:
-    """The smallest or the largest value, if it is far from the rest and one that logs write for a missing one, or
-    comes again and again: the tails of a measured quantity do not. A reward may do so (a goal's): `only_known`."""
+def _find_sentinel(column: np.ndarray, known_only: bool) -> _Sentinel | None:
+    """Return the smallest or largest value if it looks like a sentinel.
+
+    It does if it is far from all others and either a usual sentinel or repeated, as tails of a measured quantity are
+    not. Rewards can repeat a distant value at a goal, so for them `known_only` accepts usual sentinels alone.
+    """
     for value in (column.min(), column.max()):
         rest = column[column != value]
-        if value == 0 or len(rest) == 0:  # 0 is what things are that are off
+        if value == 0 or len(rest) == 0:  # 0 is the usual value of a device that is off
             continue
-        low, high = np.quantile(_some(rest), (0.01, 0.99))
+        low, high = np.quantile(_subsample(rest), (0.01, 0.99))
         gap = min(abs(float(end) - float(value)) for end in (rest.min(), rest.max()))
         rows = len(column) - len(rest)
-        known = abs(value) in STAND_FOR_NONE and gap > high - low
-        repeated = 2 <= rows <= FEW_ALONE * len(column) and gap > ALONE * (high - low)
-        if high > low and (known or (repeated and not only_known)):
-            return _Lone(float(value), rows, float(low), float(high))
+        is_known = abs(value) in SENTINEL_VALUES and gap > high - low
+        is_repeated = 2 <= rows <= MAX_SENTINELS * len(column) and gap > SENTINEL_GAP * (high - low)
+        if high > low and (is_known or (is_repeated and not known_only)):
+            return _Sentinel(float(value), rows, float(low), float(high))
     return None
 
 
-def _bounds_that_come_from(action: float, dataset: Dataset, dimension: int) -> str:
-    """What to add where a bound was guessed from an action that is none."""
+def _bound_hint(action: float, dataset: Dataset, dimension: int) -> str:
+    """Return a hint if an action bound was guessed from a sentinel."""
     low, high = bounds_from_data(dataset.actions[:, [dimension]])
-    at_low = action == dataset.actions[:, dimension].min()
-    bound, guessed = (dataset.action_low, low) if at_low else (dataset.action_high, high)
+    is_lowest = action == dataset.actions[:, dimension].min()
+    bound, guessed = (dataset.action_low, low) if is_lowest else (dataset.action_high, high)
     if not np.isclose(bound[dimension], guessed[0]):
         return ""
-    return f" (the guessed action bounds come from it: state yours with --action-{'low' if at_low else 'high'})"
+    return f" (the guessed action bounds come from it: set them with --action-{'low' if is_lowest else 'high'})"
 
 
-def _far_away(column: np.ndarray, which: str) -> list[str]:
-    low, middle, high = np.quantile(_some(column).astype(np.float64), (0.01, 0.5, 0.99))
-    far = np.abs(column - middle) > FAR * (high - low)
-    if high == low or not far.any():
+def _check_distant_values(column: np.ndarray, label: str) -> list[str]:
+    low, median, high = np.quantile(_subsample(column).astype(np.float64), (0.01, 0.5, 0.99))
+    is_distant = np.abs(column - median) > OUTLIER_FACTOR * (high - low)
+    if high == low or not is_distant.any():
         return []
-    first = int(far.argmax())
+    first = int(is_distant.argmax())
     return [
-        f"{which} is {column[first]:.4g} in row {first + 1:,} ({_counted(int(far.sum()), 'such row')}), where "
-        f"{_usual(low, high)}: look whether that is a mistake."
+        f"{label} is {column[first]:.4g} in row {first + 1:,} ({_count(int(is_distant.sum()), 'such row')}), but "
+        f"{_format_range(low, high)}: check whether it is an error."
     ]
 
 
-def _some(rows: np.ndarray) -> np.ndarray:
-    """Rows from everywhere, as many as quantiles need."""
-    return rows[:: -(-len(rows) // LOOKED_AT) or 1]
-
-
-def _usual(low: float, high: float) -> str:
+def _format_range(low: float, high: float) -> str:
     return f"98 % of the rows are between {low:.4g} and {high:.4g}"
 
 
-def _which(dimension: int, names: Sequence[str]) -> str:
-    """A dimension's number, and its column's name where it has one."""
-    return f"{dimension} ({printable(names[dimension])})" if names else str(dimension)
-
-
-def _dimensions(indices: np.ndarray, names: Sequence[str]) -> str:
-    shown = ", ".join(_which(i, names) for i in indices[:10].tolist())
-    return shown + (f" and {len(indices) - 10} more" if len(indices) > 10 else "")
-
-
-def _duplicated_rows(dataset: Dataset) -> list[str]:
-    # Equal rows have equal projections; two different rows with equal random projections are not to be expected.
+def _check_duplicate_rows(dataset: Dataset) -> list[str]:
+    # Equal rows have equal random projections; different rows almost never do.
     rng = np.random.default_rng(0)
     key = dataset.observations.astype(np.float64) @ rng.standard_normal(dataset.observation_size)
     key += dataset.actions.astype(np.float64) @ rng.standard_normal(dataset.action_size)
-    repeated = len(key) - len(np.unique(key))
-    if repeated <= MANY_DUPLICATES * len(key):
+    duplicates = len(key) - len(np.unique(key))
+    if duplicates <= MAX_DUPLICATES * len(key):
         return []
-    return [f"{repeated:,} of {len(key):,} rows repeat the observation and action of another row."]
+    return [f"{duplicates:,} of {len(key):,} rows duplicate the observation and action of another row."]
 
 
-def _saturated_actions(dataset: Dataset) -> list[str]:
-    # Bounds that were guessed are wider than the data: there the data's own ends may be the real ones.
+def _check_saturated_actions(dataset: Dataset) -> list[str]:
+    # Guessed bounds are wider than the data, so the data's own extremes count as well.
     actions = dataset.actions
     low, high = actions.min(axis=0), actions.max(axis=0)
     edge = (1 - SATURATED) * (high - low)
-    at_its_ends = ((actions <= low + edge) | (actions >= high - edge)) & (high > low)
-    shares = (at_its_ends | (np.abs(dataset.scale_actions(actions)) >= SATURATED)).mean(axis=0)
+    is_extreme = ((actions <= low + edge) | (actions >= high - edge)) & (high > low)
+    shares = (is_extreme | (np.abs(dataset.scale_actions(actions)) >= SATURATED)).mean(axis=0)
     worst = int(shares.argmax())
-    if shares[worst] <= MANY_SATURATED:
+    if shares[worst] <= MAX_SATURATED:
         return []
-    which = _which(worst, dataset.action_names)
-    return [f"actions sit at a bound: in dimension {which} in {100 * shares[worst]:.0f} % of the rows."]
+    label = _dimension_label(worst, dataset.action_names)
+    return [f"actions are at a bound: dimension {label} in {100 * shares[worst]:.0f} % of the rows."]
 
 
-def _constant_rewards(dataset: Dataset) -> list[str]:
+def _check_constant_rewards(dataset: Dataset) -> list[str]:
     if dataset.rewards.min() != dataset.rewards.max():
         return []
-    return [f"the reward is {dataset.rewards[0]:g} in every row: there is nothing to prefer one action by."]
+    return [f"the reward is {dataset.rewards[0]:g} in every row: no action is better than another."]
 
 
-def _costs(dataset: Dataset) -> list[str]:
-    return costs(dataset.rewards, ends=bool(dataset.terminals.any()))
+def _check_negative_rewards(dataset: Dataset) -> list[str]:
+    return check_negative_rewards(dataset.rewards, has_terminals=bool(dataset.terminals.any()))
 
 
-def costs(rewards: np.ndarray, *, ends: bool, shift: float = 0.0) -> list[str]:
-    """Critics start near 0, so with rewards below 0 all that was never tried looks better than all that was.
+def check_negative_rewards(rewards: np.ndarray, *, has_terminals: bool, shift: float = 0.0) -> list[str]:
+    """Warn about rewards that are all or mostly negative.
 
-    `ends`: whether terminals end episodes; `shift`: what the rewards have been shifted by already.
+    Critics start near 0, so that untried actions look better than logged ones.
+
+    Args:
+        rewards: The rewards after any shift.
+        has_terminals: Whether terminals end episodes; a shift of the rewards would then pay for staying alive.
+        shift: The shift that was already added to the rewards.
     """
     lowest, highest = float(rewards.min()), float(rewards.max())
     share = float((rewards < 0).mean())
     lost, gained = -rewards.clip(max=0).sum(dtype=np.float64), rewards.clip(min=0).sum(dtype=np.float64)
-    if lowest == highest or (highest > 0 and (share <= 0.5 or lost <= OUTWEIGHED * gained)):
+    if lowest == highest or (highest > 0 and (share <= 0.5 or lost <= LOSS_FACTOR * gained)):
         return []
-    which = (
+    problem = (
         "no reward is above 0" if highest <= 0 else f"rewards are mostly below 0 (in {100 * share:.0f} % of the rows)"
     )
-    # With terminals a shift would pay for staying alive.
-    cure = "--algo iql" if ends else f"--reward-shift {shift - lowest:.3g}"
-    return [f"{which}: actions that nobody tried can look better than any that was logged; train with {cure}."]
+    remedy = "--algo iql" if has_terminals else f"--reward-shift {shift - lowest:.3g}"
+    return [f"{problem}: untried actions can look better than all logged ones; train with {remedy}."]
 
 
-def _endless_episodes(dataset: Dataset) -> list[str]:
-    if not dataset.never_ends or len(dataset) < FEW_ROWS:
+def _check_missing_ends(dataset: Dataset) -> list[str]:
+    if not dataset.is_endless or len(dataset) < FEW_ROWS:
         return []
-    return ["no episode ever ends: if there were ends, their flags are missing; if not, all is well."]
+    return ["no episode ends: if there were ends, their flags are missing; if that is intended, ignore this."]
 
 
-def _episodes_of_one_row(dataset: Dataset) -> list[str]:
+def _check_single_row_episodes(dataset: Dataset) -> list[str]:
     lengths = dataset.episode_lengths
     single = int((lengths == 1).sum())
     if len(lengths) == 1 or single <= len(lengths) / 2:
         return []
     if dataset.terminals.all():
         return [
-            "every row is terminal, so nothing is learned of what follows an action: flag only the rows that end an "
-            "episode (if each row is a decision of its own, all is well)."
+            "every row is terminal, so values never bootstrap: flag only the rows that end an episode. If each row is "
+            "a separate decision, ignore this."
         ]
     return [
-        f"{single:,} of {len(lengths):,} episodes have only one row: look whether terminals, timeouts or episode "
+        f"{single:,} of {len(lengths):,} episodes have only one row: check whether terminals, timeouts or episode "
         "numbers mark more than the ends of episodes."
     ]
 
 
-def _jumps(dataset: Dataset) -> list[str]:
-    """Steps between rows of one episode that are far larger than usual look like an unmarked episode end."""
+def _check_jumps(dataset: Dataset) -> list[str]:
+    """Find steps within an episode that are so large that an episode end seems to be missing."""
     if len(dataset) < 100:
         return []
-    inside = ~(dataset.terminals | dataset.timeouts)[:-1]
-    steps = _steps(dataset)[inside]
-    usual = np.quantile(steps, 0.99) if len(steps) else 0.0
-    where = np.flatnonzero(inside)[steps > JUMP * usual] if usual > 0 else np.zeros(0, dtype=int)
-    if len(where) == 0:
+    is_inside = ~(dataset.terminals | dataset.timeouts)[:-1]
+    distances = _step_distances(dataset)[is_inside]
+    usual = np.quantile(distances, 0.99) if len(distances) else 0.0
+    jumps = np.flatnonzero(is_inside)[distances > JUMP_FACTOR * usual] if usual > 0 else np.zeros(0, dtype=int)
+    if len(jumps) == 0:
         return []
-    steps_jump = f"{_counted(len(where), 'step')} jump{'s' * (len(where) == 1)}"
+    verb = "is" if len(jumps) == 1 else "are"
     return [
-        f"{steps_jump} more than {JUMP:g} times as far as 99 % of steps do, "
-        f"first after row {where[0] + 1:,} of {len(dataset):,}: episode ends may be missing there."
+        f"{_count(len(jumps), 'step')} {verb} more than {JUMP_FACTOR:g} times as large as 99 % of steps, "
+        f"first after row {jumps[0] + 1:,} of {len(dataset):,}: episode ends may be missing there."
     ]
 
 
-def _steps(dataset: Dataset) -> np.ndarray:
-    """How far each row's observation is from that of the row below."""
-    return np.linalg.norm(np.diff(dataset.observations, axis=0) / _scale(dataset), axis=1)
+def _step_distances(dataset: Dataset) -> np.ndarray:
+    """Return the distance of each observation to that of the next row, in standard deviations."""
+    return np.asarray(np.linalg.norm(np.diff(dataset.observations, axis=0) / _scale(dataset), axis=1))
 
 
 def _scale(dataset: Dataset) -> np.ndarray:
-    return dataset.observations.std(axis=0, dtype=np.float64) + 1e-9
+    return np.asarray(dataset.observations.std(axis=0, dtype=np.float64) + 1e-9)
 
 
-def _differs_from_below(dataset: Dataset, rows: np.ndarray) -> np.ndarray:
-    """Whether the next observation of each of these rows is another than the observation of the row below."""
-    assert dataset.next_observations is not None
-    apart = np.abs(dataset.next_observations[rows] - dataset.observations[rows + 1])
-    return (apart > SAME * _scale(dataset)).any(axis=1)
+def _differs_from_next_row(dataset: Dataset, next_observations: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Return whether the next observation of each row differs from the observation of the row after it."""
+    difference = np.abs(next_observations[rows] - dataset.observations[rows + 1])
+    return np.asarray((difference > EQUAL_TOLERANCE * _scale(dataset)).any(axis=1))
 
 
-def _out_of_step(dataset: Dataset) -> list[str]:
-    """Next observations that are not what the row below them, in the same episode, observed."""
+def _check_next_observations(dataset: Dataset) -> list[str]:
+    """Find next observations that contradict the next row of the same episode."""
     if dataset.next_observations is None:
         return []
     inside = np.flatnonzero(~(dataset.terminals | dataset.timeouts)[:-1])
-    some = _some(inside)
-    apart = _differs_from_below(dataset, some)
-    if len(some) == 0 or apart.mean() <= MANY_OUT_OF_STEP:
+    sample = _subsample(inside)
+    differs = _differs_from_next_row(dataset, dataset.next_observations, sample)
+    if len(sample) == 0 or differs.mean() <= MAX_MISALIGNED:
         return []
     return [
-        f"in {100 * apart.mean():.0f} % of the rows inside episodes the next observation is not the observation of the "
-        "row below: look whether rows are in order of time, and the next observation's columns in the order of the "
-        "observation's."
+        f"in {100 * differs.mean():.0f} % of the rows inside episodes the next observation is not the observation of "
+        "the next row: check that rows are in order of time, and that the columns of both are in the same order."
     ]
 
 
-def _into_the_next_episode(dataset: Dataset) -> list[str]:
-    """Next observations that were made of the row below, whichever episode that is of.
+def _check_next_observations_at_timeouts(dataset: Dataset) -> list[str]:
+    """Find next observations that were copied from the next row across episode ends.
 
-    A log that goes on from one episode to the next without a leap really has these.
+    A log that continues from one episode to the next without a jump is valid.
     """
     cut = np.flatnonzero(dataset.timeouts[:-1])
     if dataset.next_observations is None or len(cut) < 2:
         return []
-    same = 1 - _differs_from_below(dataset, cut).mean()
-    if same < MANY_IN_NEXT_EPISODE:
+    share = 1 - _differs_from_next_row(dataset, dataset.next_observations, cut).mean()
+    if share < MIN_CROSSING:
         return []
-    steps, inside = _steps(dataset), ~(dataset.terminals | dataset.timeouts)[:-1]
-    usual = float(np.median(steps[inside])) if inside.any() else 0.0
-    if np.median(steps[cut]) <= LEAP * usual:
+    distances, is_inside = _step_distances(dataset), ~(dataset.terminals | dataset.timeouts)[:-1]
+    usual = float(np.median(distances[is_inside])) if is_inside.any() else 0.0
+    if np.median(distances[cut]) <= CROSSING_FACTOR * usual:
         return []
     return [
-        f"at {100 * same:.0f} % of the timeouts the next observation is the first one of the next episode: log the "
+        f"at {100 * share:.0f} % of the timeouts the next observation is the first one of the next episode: log the "
         "true next observation there, or leave next observations out."
     ]
 
 
-def _little_data(dataset: Dataset) -> list[str]:
-    are = "is" if len(dataset) == 1 else "are"
-    return [f"there {are} only {_counted(len(dataset), 'row')}."] if len(dataset) < FEW_ROWS else []
+def _check_row_count(dataset: Dataset) -> list[str]:
+    verb = "is" if len(dataset) == 1 else "are"
+    return [f"there {verb} only {_count(len(dataset), 'row')}."] if len(dataset) < FEW_ROWS else []

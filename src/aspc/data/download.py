@@ -1,4 +1,4 @@
-"""Downloads: resumed where they were cut, verified, and in the cache under their final name only when whole."""
+"""Downloads: resumed after an interruption, verified, and moved to their final name only when complete."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ import re
 import sys
 import urllib.error
 import urllib.request
+from email.message import Message
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from aspc.data import cache
-from aspc.data.readers.limits import read_json
 from aspc.errors import AspcError
-from aspc.io import replace_durably
+from aspc.io import atomic_output, read_bounded_json, replace_durably
+from aspc.ui import progress_bar
 
 CHUNK = 1 << 20
 CONNECT_TIMEOUT = 15.0  # seconds without a byte
@@ -29,14 +30,14 @@ CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18})")
 
 
 class Record(NamedTuple):
-    """The size and checksum that a file has to have."""
+    """The expected size and checksum of a file."""
 
     size: int
     sha256: str
 
 
 def mirror_addresses(url: str) -> list[str]:
-    """The addresses to try: mirrors from ASPC_MIRRORS (bases with commas between) first, then the published one.
+    """Return the addresses to try: mirrors from ASPC_MIRRORS (separated by commas), then the published one.
 
     A mirror keeps the tree below `/datasets/`: `BASE/offline_rl/gym_mujoco_v2/hopper_medium-v2.hdf5`.
     """
@@ -46,7 +47,7 @@ def mirror_addresses(url: str) -> list[str]:
 
 
 def fetch(url: str, path: Path, published: Record | None = None) -> Path:
-    """Return the file of an address at `path`: from the cache if it is there and as recorded, else downloaded.
+    """Return the file of an address: from the cache if it exists and is unchanged, else downloaded.
 
     Args:
         url: The published address; mirrors are tried first.
@@ -55,9 +56,9 @@ def fetch(url: str, path: Path, published: Record | None = None) -> Path:
             trusted and recorded.
 
     Raises:
-        AspcError: If no address has the file, if there is no room for it, or if it is not the file that was expected.
+        AspcError: No address has the file, the disk is full, or the file is not the expected one.
     """
-    with cache.lock(path):
+    with cache.lock_file(path):
         if path.exists():
             return _verified(path, published)
         problems, recorded = [], None if published else _read_record(path)
@@ -65,21 +66,21 @@ def fetch(url: str, path: Path, published: Record | None = None) -> Path:
             try:
                 _download(address, path, published, recorded)
                 return path
-            # URLError and timeouts are OSErrors; an HTTPException is an answer that is cut or is not HTTP.
+            # URLError and timeouts are OSErrors; HTTPException is a truncated or invalid answer.
             except (OSError, ValueError, http.client.HTTPException) as error:
                 if getattr(error, "errno", None) in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT):
                     raise AspcError(
-                        f"There is no room for {path}; make some, or set ASPC_DATA to a folder on a larger disk."
+                        f"There is no space for {path}. Free some, or set ASPC_DATA to a folder on a larger disk."
                     ) from error
                 reason = getattr(error, "reason", None) or error
                 problems.append(f"{address}: {reason}")
     raise AspcError(
-        f"{path.name} could not be downloaded ({'; '.join(problems)}); "
-        f"get {url} on a machine with a network and put it at {path}."
+        f"{path.name} could not be downloaded ({'; '.join(problems)}). "
+        f"Download {url} on a machine with a network and copy it to {path}."
     )
 
 
-# ── records: what a file was when it was first seen ─────────────────────────────────────────────────────────────────
+# ── records of verified files ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def _record_path(path: Path) -> Path:
@@ -87,16 +88,16 @@ def _record_path(path: Path) -> Path:
 
 
 def _read_json(path: Path) -> Any:
-    """Return a small JSON file's content, or None if there is no such file. Raises ValueError if it is damaged."""
+    """Return a small JSON file's content, or None if it does not exist. Raises ValueError if it is damaged."""
     try:
-        return read_json(path, MAX_RECORD_BYTES)
+        return read_bounded_json(path, MAX_RECORD_BYTES)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise ValueError(str(error)) from error
 
 
-def _is_whole_number(value: Any) -> bool:
+def _is_size(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
@@ -107,11 +108,11 @@ def _read_record(path: Path) -> Record | None:
         if content is None:
             return None
         record = Record(content["size"], content["sha256"])
-        if not _is_whole_number(record.size) or not re.fullmatch("[0-9a-f]{64}", record.sha256):
-            raise ValueError("it has no size and SHA-256")
+        if not _is_size(record.size) or not re.fullmatch("[0-9a-f]{64}", record.sha256):
+            raise ValueError("no size or SHA-256")
     except (ValueError, KeyError, TypeError) as error:
         raise AspcError(
-            f"The download record {_record_path(path)} is damaged; delete it, then the file is recorded again as it is."
+            f"The download record {_record_path(path)} is damaged; delete it to record the file again."
         ) from error
     return record
 
@@ -119,7 +120,7 @@ def _read_record(path: Path) -> Record | None:
 def _write_record(path: Path, source: str, found: Record, published: Record | None) -> None:
     verified = "published SHA-256" if published else "first use (no SHA-256 is published for this file)"
     content = {"url": source, **found._asdict(), "verified_against": verified}
-    with cache.replacing(_record_path(path)) as temporary:
+    with atomic_output(_record_path(path)) as temporary:
         temporary.write_text(json.dumps(content, indent=1), "utf-8")
 
 
@@ -129,7 +130,7 @@ def _measure(path: Path) -> Record:
 
 
 def _verified(path: Path, published: Record | None) -> Path:
-    """Check a file in the cache against its published checksum, or else its record; one without a record gets one."""
+    """Check a cached file against its published checksum, or else against its record, which is created if missing."""
     found = _measure(path)
     if published is not None:
         if found != published:
@@ -141,12 +142,12 @@ def _verified(path: Path, published: Record | None) -> Path:
         return path
     record = _read_record(path)
     if record is None:
-        with contextlib.suppress(AspcError):  # a read-only cache stays without
+        with contextlib.suppress(AspcError):  # a read-only cache stays without a record
             _write_record(path, "put there by hand", found, None)
     elif found != record:
         raise AspcError(
-            f"{path} is not the file that was downloaded first ({found.size:,} bytes, recorded {record.size:,}); "
-            f"delete it to download it again, or delete {_record_path(path).name} beside it to accept it."
+            f"{path} differs from the first download ({found.size:,} bytes, recorded {record.size:,}); "
+            f"delete it to download it again, or delete {_record_path(path).name} to accept it."
         )
     return path
 
@@ -155,7 +156,7 @@ def _verified(path: Path, published: Record | None) -> Path:
 
 
 class Partial(NamedTuple):
-    """The facts by which the rest of a cut download is known to be of the same file."""
+    """The facts that identify the file of an interrupted download."""
 
     url: str
     validator: str
@@ -168,24 +169,24 @@ def _partial_path(path: Path) -> Path:
 
 
 def _read_partial(path: Path, address: str) -> Partial | None:
-    """Return what is known of an earlier part of this address' file; None where it cannot be continued safely."""
+    """Return the facts about an interrupted download from this address; None if it cannot be resumed safely."""
     try:
         content = _read_json(_partial_path(path))
         partial = Partial(content["url"], content["validator"], content["total"])
     except (ValueError, KeyError, TypeError):
         return None
-    is_whole = isinstance(partial.validator, str) and _is_whole_number(partial.total)
-    return partial if is_whole and partial.url == address else None
+    is_valid = isinstance(partial.validator, str) and _is_size(partial.total)
+    return partial if is_valid and partial.url == address else None
 
 
-def _validator(headers: Any) -> str | None:
-    """Return what identifies the bytes that a server sends: a strong ETag, else the date of the last change."""
+def _validator(headers: Message) -> str | None:
+    """Return the header that identifies a version of the file: a strong ETag, else the Last-Modified date."""
     tag = headers.get("ETag")
     return tag if tag and not tag.startswith("W/") else headers.get("Last-Modified")
 
 
 def _download(address: str, path: Path, published: Record | None, recorded: Record | None) -> None:
-    """Download to a part file, continuing where an earlier try was cut; then verify and move."""
+    """Download to a part file, resuming an interrupted download; then verify and move it."""
     part = path.with_name(f"{path.name}.part")
     partial, have = _read_partial(path, address), part.stat().st_size if part.exists() else 0
     response = None
@@ -198,8 +199,8 @@ def _download(address: str, path: Path, published: Record | None, recorded: Reco
         done = have if resumed else 0
         total = _total_size(response, done, published)
         if not resumed:
-            _note_partial(path, address, response.headers, total)
-        with open(part, "ab" if resumed else "wb") as file, cache.progress(path.name, total, unit="bytes") as advance:
+            _record_partial(path, address, response.headers, total)
+        with open(part, "ab" if resumed else "wb") as file, progress_bar(path.name, total, unit="bytes") as advance:
             while chunk := response.read(CHUNK):
                 file.write(chunk)
                 done += len(chunk)
@@ -217,7 +218,7 @@ def _request(address: str, **headers: str) -> urllib.request.Request:
 
 
 def _request_rest(address: str, have: int, partial: Partial) -> http.client.HTTPResponse | None:
-    """Ask for the rest of a file; None unless the answer is exactly that, of a file that has not changed since."""
+    """Request the rest of a file; return None unless the answer is exactly that, of an unchanged file."""
     request = _request(address, **{"Range": f"bytes={have}-", "If-Range": partial.validator})
     try:
         response: http.client.HTTPResponse = urllib.request.urlopen(request, timeout=CONNECT_TIMEOUT)
@@ -234,33 +235,33 @@ def _request_rest(address: str, have: int, partial: Partial) -> http.client.HTTP
 
 
 def _total_size(response: http.client.HTTPResponse, done: int, published: Record | None) -> int | None:
-    """Return the size that the whole file will have; None if the server ends it with a mark instead of a length."""
+    """Return the size of the complete file, or None for a chunked answer without a length."""
     if response.status not in (200, 206) or (response.status == 206 and not done):
         raise ValueError(f"the server answered with status {response.status}")
     if response.length is not None:
         return done + response.length
     if published is None and not response.chunked:
-        raise ValueError("the server does not state the file's length, so that a cut could not be noticed")
+        raise ValueError("the server does not state the file's length, so an interruption could not be detected")
     return None
 
 
-def _note_partial(path: Path, address: str, headers: Any, total: int | None) -> None:
-    """Note what is needed to resume, or that the download cannot be."""
-    _partial_path(path).unlink(missing_ok=True)  # first: an old note must not describe a new part
+def _record_partial(path: Path, address: str, headers: Message, total: int | None) -> None:
+    """Record what is needed to resume the download, if it can be resumed."""
+    _partial_path(path).unlink(missing_ok=True)  # first, so that an old record never describes a new part
     validator = _validator(headers)
     if validator is not None and total is not None:
         _partial_path(path).write_text(json.dumps(Partial(address, validator, total)._asdict()), "utf-8")
 
 
 def _accept(address: str, part: Path, path: Path, published: Record | None, recorded: Record | None) -> None:
-    """Move a whole download to its final name, or throw it away and raise ValueError."""
+    """Move a complete download to its final name, or delete it and raise ValueError."""
     _partial_path(path).unlink(missing_ok=True)
     signature = SIGNATURES.get(path.suffix, b"")
     with open(part, "rb") as file:
-        begins_right = file.read(len(signature)) == signature
-    if not begins_right:
+        has_signature = file.read(len(signature)) == signature
+    if not has_signature:
         part.unlink()
-        raise ValueError(f"what came is not a {path.suffix} file")
+        raise ValueError(f"the answer is not a {path.suffix} file")
     found = _measure(part)
     if published is not None and found != published:
         part.unlink()

@@ -8,6 +8,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from aspc.envs.packages import quiet_packages
 from aspc.errors import MissingExtra
 from aspc.tasks import FAMILIES
 
@@ -32,7 +33,7 @@ PALM_DISTANCE: dict[str, Callable[[Any], float]] = {
 
 
 class AdroitD4RL(gym.Wrapper[Any, Any, Any, Any]):
-    """Mends the palm-distance reward's sign; the pen's episode ends when the pen is dropped."""
+    """Fix the sign of the palm-distance reward; end the pen's episode when the pen is dropped."""
 
     def __init__(self, env: gym.Env[Any, Any], task: str) -> None:
         super().__init__(env)
@@ -61,9 +62,7 @@ class AdroitD4RL(gym.Wrapper[Any, Any, Any, Any]):
 
 
 def make_adroit(task: str) -> gym.Env[Any, Any]:
-    """The environment of a D4RL Adroit task: pen, door, hammer or relocate."""
-    from aspc.envs import quiet_packages
-
+    """Make the environment of a D4RL Adroit task: pen, door, hammer or relocate."""
     with quiet_packages():
         try:
             import gymnasium_robotics  # noqa: F401  (registers its environments)

@@ -1,8 +1,8 @@
-"""The decision whether an environment that a file names can be made.
+"""Decide whether an environment that a file names can be made.
 
-A dataset, a packed folder or a run's config comes from someone else, and making an environment runs code. So a name
-from a file is accepted only if its entry point is one that a known package has registered. What the user types
-(`--env`, `env=`) is not checked here, except for the specification inside a Minari dataset, which is data as well.
+A dataset, a packed folder or a run's config may come from someone else, and making an environment runs code. A name
+from a file is therefore accepted only if a known package has registered its entry point. Names that the user types
+(`--env`, `env=`) are not checked here, but the specification inside a Minari dataset is: it is data as well.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec, parse_env_id
 
-from aspc import tasks
-from aspc.data.sources import minari, ogbench
+from aspc import minari_store, tasks
 from aspc.envs.packages import register_environments
 
 KNOWN_PACKAGES = ("aspc", "gymnasium", "gymnasium_robotics", "ogbench")
@@ -21,7 +20,7 @@ RENDERING = "gymnasium.wrappers.rendering"  # its wrappers write videos and open
 
 
 def must_be_typed(env: str) -> bool:
-    """Return whether a name is honoured only where the user typed it: `module:Id` imports, `minari:ID` downloads."""
+    """Return whether a name is accepted only from the user: `module:Id` imports, `minari:ID` downloads."""
     return ":" in env
 
 
@@ -30,16 +29,16 @@ def problem_with_name(env: str) -> str | None:
 
     A name that nothing has registered passes: `make_env` reports it as unknown without importing anything.
     """
-    if env.startswith(minari.PREFIX):
+    if env.startswith(minari_store.PREFIX):
         return "a Minari dataset is opened only if you name it yourself"
     if must_be_typed(env):
         return "it would import a module that the file chose"
-    env = env.split("?")[0]
-    if tasks.family_of(env) is not None or ogbench.is_single_task(env):
+    env = tasks.without_query(env)
+    if tasks.family_of(env) is not None or tasks.is_ogbench_task(env):
         return None
     for spec in _registered_specs(env):
         if not _is_known(spec.entry_point):
-            return f"its entry point {_shown(spec.entry_point)} belongs to none of {', '.join(KNOWN_PACKAGES)}"
+            return f"its entry point {_shorten(spec.entry_point)} belongs to none of {', '.join(KNOWN_PACKAGES)}"
     return None
 
 
@@ -54,18 +53,18 @@ def problem_with_spec(spec: EnvSpec) -> str | None:
             register_environments(package)
     registered = {known.entry_point for known in gym.registry.values() if _is_known(known.entry_point)}
     if not isinstance(spec.entry_point, str) or spec.entry_point not in registered:
-        return f"its entry point {_shown(spec.entry_point)} is not an environment of {', '.join(KNOWN_PACKAGES)}"
+        return f"its entry point {_shorten(spec.entry_point)} is not an environment of {', '.join(KNOWN_PACKAGES)}"
     for wrapper in spec.additional_wrappers:
         if not _is_gymnasium_wrapper(wrapper.entry_point):
-            return f"its wrapper {_shown(wrapper.entry_point)} is not one of Gymnasium's"
+            return f"its wrapper {_shorten(wrapper.entry_point)} is not one of Gymnasium's"
     for arguments in (spec.kwargs, *(wrapper.kwargs for wrapper in spec.additional_wrappers)):
         if not isinstance(arguments, dict | None) or not _is_plain(arguments):
-            return f"its arguments {_shown(arguments)} name a file"
+            return f"its arguments {_shorten(arguments)} name a file"
     return None
 
 
 def _registered_specs(env: str) -> list[EnvSpec]:
-    """The specifications that `gymnasium.make` can choose for a name: all versions of one without a version."""
+    """Return the specifications that `gymnasium.make` can choose: all versions, if the name has none."""
     if env not in gym.registry:
         register_environments("gymnasium_robotics")
     if env in gym.registry:
@@ -92,7 +91,7 @@ def _is_gymnasium_wrapper(entry_point: Any) -> bool:
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether a value is made of numbers and words: a path would have the environment read a file of its choice."""
+    """Return whether a value contains only numbers and words: a path would make the environment read a file."""
     if isinstance(value, dict):
         return all(isinstance(key, str) and _is_plain(item) for key, item in value.items())
     if isinstance(value, list | tuple):
@@ -102,6 +101,6 @@ def _is_plain(value: Any) -> bool:
     return value is None or isinstance(value, bool | int | float)
 
 
-def _shown(value: Any) -> str:
+def _shorten(value: Any) -> str:
     shown = repr(value)
     return shown if len(shown) <= 80 else f"{shown[:77]}..."

@@ -1,4 +1,4 @@
-"""D4RL's AntMaze on OGBench's ant, which equals D4RL's field by field (time step, gear, masses)."""
+"""D4RL's AntMaze on OGBench's ant, whose time step, gear and masses equal those of D4RL's."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import gymnasium as gym
 import numpy as np
 
 from aspc.envs.maze2d import MAZES
+from aspc.envs.packages import quiet_packages
 from aspc.errors import MissingExtra
 from aspc.tasks import FAMILIES
 
@@ -21,7 +22,7 @@ GOALS = {"umaze": (3, 1), "medium": (6, 6), "large": (7, 9)}
 
 
 def cell_centre(row: int, column: int) -> tuple[float, float]:
-    """Where a cell of the maze's drawing lies, in metres."""
+    """Return the position of a cell's centre, in metres."""
     return CELL * (column - 1), CELL * (row - 1)
 
 
@@ -48,19 +49,17 @@ def _add_walls(tree: ET.ElementTree[Any], rows: tuple[str, ...]) -> None:
 
 
 class AntMazeEnv(gym.Env[np.ndarray, np.ndarray]):
-    """Walk an ant to a goal: reward 1 and the end within 0.5 m of it, D4RL's step limit.
+    """Walk an ant to a goal: reward 1 and termination within 0.5 m of it, D4RL's step limit.
 
-    Observation: qpos (15) and qvel (14). The goal is drawn anew, near its cell, at every reset.
+    Observations are qpos (15) and qvel (14). Each reset draws a new goal near the goal cell.
     """
 
     def __init__(self, maze: str) -> None:
-        from aspc.envs import quiet_packages
-
         with quiet_packages():
             try:
                 from ogbench.locomaze.ant import AntEnv
 
-                self._ant = _ant_among_walls(AntEnv, MAZES[maze].rows)
+                self._ant = _make_ant(AntEnv, MAZES[maze].rows)
             except (ImportError, gym.error.DependencyNotInstalled) as error:
                 raise MissingExtra(f"The environment of antmaze-{maze}", "ogbench", error) from error
         self._goal_cell = GOALS[maze]
@@ -81,9 +80,9 @@ class AntMazeEnv(gym.Env[np.ndarray, np.ndarray]):
         return observation, {"success": False}
 
     def place(self, xy: np.ndarray) -> np.ndarray:
-        """Put the ant elsewhere, as it stands, and return what it observes there: an episode may start anywhere."""
+        """Move the ant without changing its pose, and return its observation, to start an episode anywhere."""
         self._ant.set_xy(xy)
-        return self._ant.get_ob()
+        return np.asarray(self._ant.get_ob())
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         observation = self._ant.step(np.clip(action, -1.0, 1.0))[0]
@@ -95,8 +94,8 @@ class AntMazeEnv(gym.Env[np.ndarray, np.ndarray]):
         self._ant.close()
 
 
-def _ant_among_walls(ant_class: Any, rows: tuple[str, ...]) -> Any:
-    """OGBench's ant in a world with walls; MuJoCo's Gymnasium base class takes a file, so one is lent to it."""
+def _make_ant(ant_class: Any, rows: tuple[str, ...]) -> Any:
+    """Return OGBench's ant in a maze, through a temporary file: Gymnasium's base class takes nothing else."""
     tree = ET.parse(ant_class.xml_file)
     _add_walls(tree, rows)
     handle, path = tempfile.mkstemp(suffix=".xml")

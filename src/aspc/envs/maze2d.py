@@ -1,7 +1,7 @@
 """D4RL's Maze2d in plain Python: a force-driven point mass among walls.
 
 The dynamics are MuJoCo's, written out for this one case (a sphere on two slide joints, frictionless soft
-contacts with axis-aligned boxes), so the embedded mazes need no simulator and run at over 100,000 steps a
+contacts with axis-aligned boxes), so the embedded mazes need no simulator and run at over 100,000 steps per
 second. `tests/envs/test_maze2d.py` holds them to within 1e-9 of MuJoCo over thousands of random steps.
 
 The frame is D4RL's: rows grow with x, columns with y, and cell (i, j) has its centre at (i - 0.2, j - 0.2).
@@ -103,7 +103,7 @@ MAZES = {
 
 
 def _impedance(depth: float) -> float:
-    """How rigid a contact is at this depth inside its margin (MuJoCo's solimp with midpoint 0.5, power 2)."""
+    """Return the impedance at this depth inside the margin (MuJoCo's solimp with midpoint 0.5, power 2)."""
     x = depth / IMPEDANCE_WIDTH
     if x >= 1.0:
         return IMPEDANCE_MAX
@@ -112,7 +112,7 @@ def _impedance(depth: float) -> float:
 
 
 def _contacts(walls: tuple[Point, ...], x: float, y: float) -> list[tuple[float, float, float]]:
-    """Contacts of the sphere with the walls: unit normal away from the wall, and signed distance."""
+    """Return the sphere's contacts with the walls: unit normal away from the wall, and signed distance."""
     found = []
     for wall_x, wall_y in walls:
         dx, dy = x - wall_x, y - wall_y
@@ -130,9 +130,9 @@ def _contacts(walls: tuple[Point, ...], x: float, y: float) -> list[tuple[float,
 
 
 def _contact_force(contacts: list[tuple[float, float, float]], vx: float, vy: float, ax: float, ay: float) -> Point:
-    """The total contact force, given the velocity and the acceleration (ax, ay) without contacts.
+    """Return the total contact force, given the velocity and the acceleration (ax, ay) without contacts.
 
-    MuJoCo's convex problem: minimise m/2 |a - a_free|² + Σ max(0, aref - n·a)² / 2R over the acceleration a.
+    This is MuJoCo's convex problem: minimise m/2 |a - a_free|² + Σ max(0, aref - n·a)² / 2R over the acceleration a.
     Its cost is piecewise quadratic in two unknowns, so Newton's method on the set of pushing contacts ends at
     the exact minimum after a few rounds.
     """
@@ -169,7 +169,7 @@ def _clip(value: float, limit: float) -> float:
 def step_point(
     maze: Maze, x: float, y: float, vx: float, vy: float, action_x: float, action_y: float
 ) -> tuple[float, float, float, float]:
-    """One time step of the point mass: (x, y, vx, vy) after the action."""
+    """Return (x, y, vx, vy) one time step later."""
     vx, vy = _clip(vx, SPEED_LIMIT), _clip(vy, SPEED_LIMIT)
     fx = GEAR * _clip(action_x, 1.0) - DAMPING * vx
     fy = GEAR * _clip(action_y, 1.0) - DAMPING * vy
@@ -186,13 +186,14 @@ def step_point(
 
 
 def inside_goal(maze: Maze, x: float, y: float) -> bool:
+    """Return whether a position is within the goal's radius."""
     return math.hypot(x - maze.goal[0], y - maze.goal[1]) <= GOAL_RADIUS
 
 
 class Maze2dEnv(gym.Env[np.ndarray, np.ndarray]):
     """Reach a fixed goal and stay there: reward 1 within 0.5 of it, no termination, D4RL's step limit.
 
-    `info["success"]` says whether the point is at the goal now.
+    `info["success"]` is whether the point is at the goal now.
     """
 
     def __init__(self, maze: str) -> None:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import contextlib
 import importlib
 import io
+import tempfile
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import gymnasium as gym
 
@@ -15,7 +18,7 @@ PRECISION_WARNING = ".*(precision lowered|lowered by casting).*"
 
 @contextlib.contextmanager
 def quiet_packages() -> Iterator[None]:
-    """Silence what the simulation packages say of their own age while they are imported or asked for old versions."""
+    """Silence deprecation and precision warnings of simulation packages."""
     with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
         warnings.filterwarnings("ignore", message=".*is out of date.*", category=DeprecationWarning)
         warnings.filterwarnings("ignore", message=PRECISION_WARNING, category=UserWarning)
@@ -27,3 +30,10 @@ def register_environments(package: str) -> None:
     """Import a package that registers its environments, if it is installed."""
     with quiet_packages(), contextlib.suppress(ImportError, gym.error.DependencyNotInstalled):
         importlib.import_module(package)
+
+
+def remove_model_file(env: gym.Env[Any, Any]) -> None:
+    """Remove the temporary model file that an OGBench maze leaves behind after MuJoCo has read it."""
+    model = Path(getattr(env.unwrapped, "fullpath", ""))
+    if model.parent == Path(tempfile.gettempdir()):
+        model.unlink(missing_ok=True)

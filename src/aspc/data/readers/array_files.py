@@ -1,6 +1,6 @@
 """Arrays in anonymous files, which one process writes and another maps.
 
-The file lies in memory where the system offers that (`memfd_create`), else in the temporary folder under no name. It
+The file is in memory if the system supports it (`memfd_create`), else an unnamed file in the temporary folder. It
 disappears with the last process that holds it, so that a killed process leaves nothing behind.
 """
 
@@ -20,7 +20,7 @@ Order = Literal["C", "F"]
 
 
 class ArrayFile:
-    """An anonymous file that an array is written to, part by part."""
+    """An anonymous file to which an array is written in parts."""
 
     def __init__(self) -> None:
         self.descriptor = -1
@@ -43,7 +43,7 @@ class ArrayFile:
             raise _temporary_folder_error(error) from error
 
     def array(self, dtype: np.dtype[Any], shape: tuple[int, ...], order: Order = "C") -> np.ndarray:
-        """Map what was written. Raises ValueError where that is not an array of this shape."""
+        """Map the written bytes. Raises ValueError if they are not an array of this shape."""
         array = map_array(self.descriptor, dtype, shape, order, mmap.MAP_SHARED)
         if isinstance(array.base, _Mapping):
             array.base.file = self
@@ -51,7 +51,7 @@ class ArrayFile:
 
 
 class _Mapping(mmap.mmap):
-    """A mapping that knows the file it was made from, where this process wrote that."""
+    """A mapping with a reference to its file, if this process wrote that."""
 
     file: ArrayFile | None = None
 
@@ -73,7 +73,7 @@ def _temporary_folder_error(error: OSError) -> AspcError:
         folder = os.environ.get("TMPDIR", "/tmp")
     return AspcError(
         f"The temporary folder {folder} cannot be written to: {error.strerror or error}. "
-        "Make room there, or set TMPDIR to another folder."
+        "Free some space there, or set TMPDIR to another folder."
     )
 
 
@@ -83,11 +83,11 @@ def map_array(
     """Return the array in a file as memory of this process; by default changes to it stay here.
 
     Raises:
-        ValueError: the file's length is not that of such an array.
+        ValueError: The file's length does not match.
     """
     size = os.fstat(descriptor).st_size
     if size != math.prod(shape) * dtype.itemsize:
-        raise ValueError(f"{size:,} bytes are no array of {dtype} with the shape {shape}")
+        raise ValueError(f"{size:,} bytes are not an array of {dtype} with shape {shape}")
     if size == 0:
         return np.empty(shape, dtype)
     mapping = _Mapping(descriptor, size, flags=flags, prot=mmap.PROT_READ | mmap.PROT_WRITE)
@@ -95,7 +95,7 @@ def map_array(
 
 
 def file_of(array: np.ndarray) -> tuple[ArrayFile, Order]:
-    """Return the file that holds an array, and in which order: the one it was mapped from, or a new one."""
+    """Return the file of an array and its memory order: the file that it was mapped from, or a new one."""
     base = array.base
     if isinstance(base, _Mapping) and base.file is not None and array.nbytes == len(base):
         if array.flags.c_contiguous:

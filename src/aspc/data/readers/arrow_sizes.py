@@ -1,6 +1,6 @@
 """The sizes that an Arrow IPC file states: rows, and bytes of its compressed buffers once they are decompressed.
 
-Arrow allocates what the first eight bytes of a compressed buffer state, and says so nowhere before. The file's footer
+Arrow allocates the size that the first eight bytes of a compressed buffer state, without a check. The file's footer
 and the headers of its record batches (FlatBuffers, see Arrow's File.fbs and Message.fbs) are therefore read here.
 """
 
@@ -18,7 +18,7 @@ MAX_HEADER_BYTES = 64_000_000
 
 
 class ArrowSizes(NamedTuple):
-    """What a file states."""
+    """Sizes that a file states."""
 
     rows: int
     largest_batch_bytes: int  # decompressed buffers of one record batch
@@ -37,7 +37,7 @@ class _Table:
         return cls(body, _number(body, "<I", 0))
 
     def _field(self, index: int) -> int:
-        """Return where a field lies, or 0 where the table leaves it out."""
+        """Return the position of a field, or 0 if the table omits it."""
         entry = 4 + 2 * index
         if entry >= _number(self.body, "<H", self._fields):
             return 0

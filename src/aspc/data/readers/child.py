@@ -1,4 +1,4 @@
-"""The child process of `LimitedReader`: it answers each request, a line of JSON, with a line and the arrays' files."""
+"""The child process of `LimitedReader`: answer each request, a line of JSON, with a line and the arrays' files."""
 
 from __future__ import annotations
 
@@ -13,42 +13,42 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 
-from aspc.data import files
-from aspc.data.readers import hdf5_stream, minari
+from aspc.data.columns import KeyMap
+from aspc.data.readers import formats, hdf5_stream, minari, npz
 from aspc.data.readers.array_files import file_of
 from aspc.data.readers.limited_reader import SLOWEST_BYTES_PER_SECOND
 from aspc.data.readers.limits import ReadLimits
 from aspc.errors import AspcError
 
 Answer = tuple[Any, dict[str, np.ndarray]]
-OVERHEAD_BYTES = 256_000_000  # libraries that are imported after the limit is set, and their threads' stacks
+OVERHEAD_BYTES = 256_000_000  # for libraries that are imported later, and for stacks of threads
 PROGRESS_SECONDS = 0.2  # between two reports, unless a long step follows
 LONG_STEP_BYTES = 8_000_000
-IMPORT_BYTES = 3_000_000_000  # as long as it may take to decode these, a library may take to be imported
+IMPORT_BYTES = 3_000_000_000  # an import may take as long as decoding this much
 
 
-def read_file(path: Path, limits: ReadLimits, *, key_map: files.KeyMap, one_episode: bool) -> Answer:
+def read_file(path: Path, limits: ReadLimits, *, key_map: KeyMap, single_episode: bool) -> Answer:
     """Read a dataset of any known format."""
-    arrays, notes, facts = files.extract(path, key_map, one_episode, limits)
-    return {"notes": notes, "facts": facts}, arrays
+    arrays, notes, metadata = formats.parse_file(path, key_map, single_episode, limits)
+    return {"notes": notes, "metadata": metadata}, arrays
 
 
 def read_npz(path: Path, limits: ReadLimits, *, required: list[str], optional: list[str]) -> Answer:
     """Read named arrays of an NPZ file."""
-    return None, files.extract_npz(path, required, optional, limits)
+    return None, npz.read_named_arrays(path, required, optional, limits)
 
 
 class _OpenLog:
-    """The HDF5 file that is being packed: opened by one request, read by the next ones."""
+    """The HDF5 file that is being packed: one request opens it, the next ones read it."""
 
     def __init__(self) -> None:
         self._log: hdf5_stream.HDF5Log | None = None
 
-    def open(self, path: Path, limits: ReadLimits, *, key_map: files.KeyMap) -> Answer:
+    def open(self, path: Path, limits: ReadLimits, *, key_map: KeyMap) -> Answer:
         if self._log is not None:
             self._log.close()
         self._log = hdf5_stream.HDF5Log(path, key_map, limits)
@@ -70,8 +70,8 @@ FUNCTIONS: dict[str, Callable[..., Answer]] = {
 
 
 def import_library(function: str, path: Path) -> None:
-    """Import the library that will parse a file, before its memory and its time are limited."""
-    suffixes = {files.HDF5_SUFFIXES: "h5py", files.TABLE_SUFFIXES: "pyarrow.parquet"}
+    """Import the library that will parse a file, before memory and time are limited."""
+    suffixes = {formats.HDF5_SUFFIXES: "h5py", formats.TABLE_SUFFIXES: "pyarrow.parquet"}
     found = (library for endings, library in suffixes.items() if path.name.lower().endswith(endings))
     library = "minari" if function == "read_minari" else next(found, "numpy")
     with contextlib.suppress(ImportError):  # the reader names the extra that is missing
@@ -79,11 +79,11 @@ def import_library(function: str, path: Path) -> None:
 
 
 def limit_memory(budget_bytes: int, path: Path) -> None:
-    """Have allocations fail beyond the budget. A file that is mapped counts as address space, so that is added."""
-    mapped = path.stat().st_size if path.name.lower().endswith(files.TABLE_SUFFIXES) else 0
+    """Make allocations beyond the budget fail. A mapped file counts as address space, so its size is added."""
+    mapped = path.stat().st_size if path.name.lower().endswith(formats.TABLE_SUFFIXES) else 0
     try:
         in_use = int(Path("/proc/self/statm").read_text("ascii").split()[0]) * resource.getpagesize()
-    except OSError:  # not on Linux: the sizes that files state are checked all the same
+    except OSError:  # not on Linux; the sizes that files state are still checked
         return
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     allowed = in_use + OVERHEAD_BYTES + mapped + budget_bytes
@@ -93,7 +93,7 @@ def limit_memory(budget_bytes: int, path: Path) -> None:
 
 
 def limit_processor_time(seconds: float) -> None:
-    """End this process after so much more processor time: where its parent was killed, nobody else does."""
+    """End this process after this much more processor time, in case its parent was killed and cannot end it."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     _, hard = resource.getrlimit(resource.RLIMIT_CPU)
     allowed = int(usage.ru_utime + usage.ru_stime + seconds) + 1
@@ -103,29 +103,30 @@ def limit_processor_time(seconds: float) -> None:
 
 
 class Connection:
-    """The connection to the parent: requests come, progress and answers go."""
+    """The connection to the parent: receive requests, send progress and answers."""
 
     def __init__(self, descriptor: int, timeout_seconds: float) -> None:
         self._socket = socket.socket(fileno=descriptor)
         self._timeout = timeout_seconds
         self._reported = 0.0
 
-    def requests(self) -> Any:
-        """Return the lines that the parent sends, until it is gone."""
-        return self._socket.makefile("rb")
+    def requests(self) -> BinaryIO:
+        """Return the lines that the parent sends until it closes the connection."""
+        return cast(BinaryIO, self._socket.makefile("rb"))
 
     def report_progress(self, upcoming_bytes: int) -> None:
+        """Report progress, unless that was done just now."""
         if upcoming_bytes > LONG_STEP_BYTES or time.monotonic() - self._reported > PROGRESS_SECONDS:
             self.begin_step(upcoming_bytes)
 
     def begin_step(self, upcoming_bytes: int = 0) -> None:
-        """Report that a step begins; it may take the longer, the more it decodes."""
+        """Report that a step begins; its time limit grows with the bytes that it decodes."""
         self._reported = time.monotonic()
         self.send({"progress": upcoming_bytes})
         limit_processor_time(2 * (self._timeout + upcoming_bytes / SLOWEST_BYTES_PER_SECOND))
 
     def send(self, message: dict[str, Any], descriptors: list[int] | None = None) -> None:
-        body = json.dumps(message, ensure_ascii=False).encode("utf-8", "replace") + b"\n"  # names may be no UTF-8
+        body = json.dumps(message, ensure_ascii=False).encode("utf-8", "replace") + b"\n"  # names may not be UTF-8
         if descriptors:
             sent = socket.send_fds(self._socket, [body], descriptors)
             body = body[sent:]
@@ -133,7 +134,7 @@ class Connection:
 
 
 def answer(connection: Connection, request: dict[str, Any]) -> None:
-    """Read what is asked for and send it, or one sentence on why it cannot be read."""
+    """Answer a request with the arrays, or with an error message."""
     path = Path(request["path"])
     reading = ReadLimits(request["budget_bytes"], connection.report_progress)
     connection.begin_step(IMPORT_BYTES)
@@ -141,22 +142,22 @@ def answer(connection: Connection, request: dict[str, Any]) -> None:
     connection.begin_step()
     try:
         limit_memory(reading.budget_bytes, path)
-        value, arrays = files.in_one_sentence(
+        value, arrays = formats.wrap_errors(
             path, reading, lambda: FUNCTIONS[request["function"]](path, reading, **request["arguments"])
         )
-        kept = {name: file_of(array) for name, array in arrays.items()}
+        array_files = {name: file_of(array) for name, array in arrays.items()}
     except AspcError as error:
         connection.send({"error": str(error)})
         return
     described = [
         {"name": name, "dtype": arrays[name].dtype.str, "shape": arrays[name].shape, "order": order}
-        for name, (_, order) in kept.items()
+        for name, (_, order) in array_files.items()
     ]
-    connection.send({"value": value, "arrays": described}, [file.descriptor for file, _ in kept.values()])
+    connection.send({"value": value, "arrays": described}, [file.descriptor for file, _ in array_files.values()])
 
 
 def main(descriptor: str, timeout_seconds: str) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's, which then ends this process
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C, and then ends this process
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     connection = Connection(int(descriptor), float(timeout_seconds))
     connection.send({"ready": os.getpid()})

@@ -1,28 +1,63 @@
-"""Reading arrays of an HDF5 file piece by piece, after the sizes that it states have been checked."""
+"""HDF5 files, read slab by slab after the sizes that they state have been checked."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from aspc.data.columns import KeyMap, resolve_arrays, unused_array_notes
+from aspc.data.metadata import HDF5_ATTRIBUTE, parse_metadata
 from aspc.data.readers.array_files import ArrayFile
+from aspc.data.readers.contents import Arrays, FileContents, complete_contents
 from aspc.data.readers.limits import ReadLimits
 from aspc.errors import AspcError
 
 MAX_OBJECTS = 20_000  # groups and arrays in a file
-MAX_DEPTH = 32  # groups in groups: HDF5 takes time that grows with the cube of it
+MAX_DEPTH = 32  # nested groups: HDF5's time grows with the cube of the depth
 MAX_COMPRESSION = 1100  # deflate's best ratio is 1032 : 1
 SLAB_BYTES = 4_000_000
+
+
+def read_hdf5(path: Path, key_map: KeyMap, single_episode: bool, limits: ReadLimits) -> FileContents:
+    """Read a dataset."""
+    import h5py
+
+    with h5py.File(path, "r") as file:
+        stored = stored_arrays(file, path.name, limits)
+        found, notes = resolve_arrays(stored, key_map, path.name, single_episode)
+        needed = decoding = 0
+        for source in found.values():
+            dataset = file[source]
+            stated = check_dataset(dataset, f"{path.name}: {source!r}")
+            needed += loading_bytes(dataset.dtype, stated // dataset.dtype.itemsize)
+            decoding = max(decoding, decoding_bytes(dataset))
+        limits.require(needed + decoding, path.name)
+        arrays = {key: copy_dataset(file[source], limits) for key, source in found.items()}
+        notes += unused_array_notes({key: file[key].shape or () for key in stored}, found)
+        metadata = parse_metadata(file.attrs.get(HDF5_ATTRIBUTE))
+    return complete_contents(arrays, notes, metadata, path.name)
+
+
+def read_trusted_hdf5(path: Path) -> Arrays:
+    """Read a file that this library has written, in this process."""
+    import h5py
+
+    try:
+        with h5py.File(path, "r") as file:
+            return {key: np.asarray(item[()]) for key, item in file.items()}
+    except (OSError, KeyError, ValueError) as error:
+        raise AspcError(f"The cached file {path} is damaged; delete it, and it will be generated again.") from error
 
 
 def stored_arrays(file: Any, name: str, limits: ReadLimits) -> list[str]:
     """Return the names of the arrays in an open HDF5 file.
 
     Raises:
-        AspcError: it holds more objects, or deeper groups, than a dataset has.
+        AspcError: The file holds too many objects, or groups that are nested too deeply.
     """
     import h5py
 
@@ -41,42 +76,42 @@ def stored_arrays(file: Any, name: str, limits: ReadLimits) -> list[str]:
 
     if file.visititems(visit):
         raise AspcError(
-            f"{name} holds more than {MAX_OBJECTS:,} objects, or groups nested more than {MAX_DEPTH} deep; copy the "
-            "arrays of the dataset to a file of their own."
+            f"{name} holds more than {MAX_OBJECTS:,} objects, or groups nested more than {MAX_DEPTH} deep. Copy the "
+            "dataset's arrays to a separate file."
         )
     return found
 
 
 def check_dataset(dataset: Any, name: str) -> int:
-    """Return the bytes of an HDF5 dataset, once it is known to hold numbers that are really in the file."""
+    """Return the bytes of an HDF5 dataset after checking its type, and its size against the file's."""
     if dataset.dtype.kind not in "fiub":
         raise AspcError(f"{name} must hold numbers, not {dataset.dtype}.")
     if dataset.shape is None or len(dataset.shape) not in (1, 2):
         raise AspcError(f"{name} must have one or two axes, but its shape is {dataset.shape}.")
     if dataset.external or dataset.is_virtual:
-        raise AspcError(f"{name} lies in another file; copy the data into this one.")
+        raise AspcError(f"{name} is stored in another file; copy the data into this one.")
     stated = math.prod(dataset.shape) * dataset.dtype.itemsize
-    held = int(dataset.id.get_storage_size())
-    if stated > MAX_COMPRESSION * held + 4096:
-        raise AspcError(f"{name} claims {dataset.shape[0]:,} rows, but the file holds {held:,} bytes of them.")
-    return stated
+    stored = int(dataset.id.get_storage_size())
+    if stated > MAX_COMPRESSION * stored + 4096:
+        raise AspcError(f"{name} claims {dataset.shape[0]:,} rows, but the file holds {stored:,} bytes of them.")
+    return int(stated)
 
 
 def loading_bytes(dtype: np.dtype[Any], count: int) -> int:
-    """Return the bytes that loading an array takes: its own, and those of its float32 copy where it needs one."""
+    """Return the bytes that loading an array takes, including its float32 copy if it needs one."""
     return count * (dtype.itemsize + (0 if dtype == np.float32 or dtype.itemsize == 1 else 4))
 
 
 def decoding_bytes(dataset: Any) -> int:
-    """Return the bytes that reading one slab of a dataset takes: the slab, and a chunk before and after its filters."""
+    """Return the bytes that reading one slab takes: the slab, and one chunk before and after its filters."""
     row = _row_bytes(dataset)
     if dataset.chunks is None:
         return slab_rows(dataset) * row
-    return slab_rows(dataset) * row + 2 * math.prod(dataset.chunks) * dataset.dtype.itemsize
+    return slab_rows(dataset) * row + int(2 * math.prod(dataset.chunks) * dataset.dtype.itemsize)
 
 
 def slab_rows(dataset: Any) -> int:
-    """Return how many rows to read at once: whole chunks, so that each is decompressed once."""
+    """Return the number of rows per slab: a multiple of the chunks, so that each is decompressed once."""
     rows = max(1, SLAB_BYTES // _row_bytes(dataset))
     if dataset.chunks is None:
         return min(rows, max(1, len(dataset)))
@@ -85,16 +120,16 @@ def slab_rows(dataset: Any) -> int:
 
 
 def _row_bytes(dataset: Any) -> int:
-    return max(1, math.prod(dataset.shape[1:]) * dataset.dtype.itemsize)
+    return max(1, int(math.prod(dataset.shape[1:]) * dataset.dtype.itemsize))
 
 
 def copy_dataset(dataset: Any, limits: ReadLimits) -> np.ndarray:
-    """Return all rows of a dataset as an array that can be handed to another process."""
+    """Return all rows of a dataset as an array that another process can map."""
     result, length, step = ArrayFile(), len(dataset), slab_rows(dataset)
-    decoding, held = decoding_bytes(dataset), MAX_COMPRESSION * int(dataset.id.get_storage_size())
+    decoding, most = decoding_bytes(dataset), MAX_COMPRESSION * int(dataset.id.get_storage_size())
     slab = np.empty((min(step, length), *dataset.shape[1:]), dataset.dtype)
     for rows in _slices(length, step):
-        limits.progress(min(decoding, held))
+        limits.progress(min(decoding, most))
         part = slab[: rows.stop - rows.start]
         if part.size:
             dataset.read_direct(part, source_sel=rows)

@@ -1,4 +1,4 @@
-"""An HDF5 file of any size, read a stretch of rows at a time: the child's side of packing."""
+"""An HDF5 file of any size, read in ranges of rows: the child's side of packing."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from aspc.data import files
+from aspc.data.columns import KeyMap, resolve_arrays, unused_array_notes
+from aspc.data.metadata import HDF5_ATTRIBUTE, parse_metadata
 from aspc.data.readers import hdf5
 from aspc.data.readers.limits import MEMORY_VARIABLE, ReadLimits, size_text
 from aspc.errors import AspcError, first_line
@@ -16,9 +17,9 @@ FLAGS = ("terminals", "timeouts", "episodes")
 
 
 class HDF5Log:
-    """An open file whose stated sizes have been checked. Only its flags are read as a whole."""
+    """An open file whose stated sizes have been checked. Only its flags are read completely."""
 
-    def __init__(self, path: Path, key_map: files.KeyMap, limits: ReadLimits) -> None:
+    def __init__(self, path: Path, key_map: KeyMap, limits: ReadLimits) -> None:
         import h5py
 
         try:
@@ -27,7 +28,7 @@ class HDF5Log:
             raise AspcError(f"{path}: the file is absent, damaged or not HDF5 ({first_line(error)}).") from error
         self._path, self._limits = path, limits
         stored = hdf5.stored_arrays(self._file, path.name, limits)
-        self._found, notes = files.resolve_keys(stored, key_map, path.name)
+        self._found, notes = resolve_arrays(stored, key_map, path.name)
         needed = 0
         for key, source in self._found.items():
             dataset = self._file[source]
@@ -36,8 +37,8 @@ class HDF5Log:
         if needed > limits.budget_bytes:
             raise AspcError(
                 f"{path.name}: reading it in parts takes {size_text(needed)} of memory, but only "
-                f"{size_text(limits.budget_bytes)} may be used; write it again with smaller chunks, or raise the limit "
-                f"with {MEMORY_VARIABLE}."
+                f"{size_text(limits.budget_bytes)} may be used. Write it with smaller chunks, or raise the limit with "
+                f"{MEMORY_VARIABLE}."
             )
         sizes = {key: len(self._file[source]) for key, source in self._found.items()}
         if len(set(sizes.values())) != 1:
@@ -46,14 +47,14 @@ class HDF5Log:
             raise AspcError(f"{path.name}: observations and actions must have two axes (rows, features).")
         self._datasets = {key: self._with_chunk_cache(source) for key, source in self._found.items()}
         shapes = {key: self._file[key].shape or () for key in stored}
-        self._notes = [*notes, *files.notes_on_unused_arrays(shapes, self._found)]
+        self._notes = [*notes, *unused_array_notes(shapes, self._found)]
 
     def close(self) -> None:
         """Close the file."""
         self._file.close()
 
     def _with_chunk_cache(self, source: str) -> Any:
-        """Open a dataset with a cache for one row of chunks, so that stretches which cut one decompress it once."""
+        """Open a dataset with a cache for one row of chunks, so that ranges that split a chunk decompress it once."""
         import h5py
 
         dataset = self._file[source]
@@ -66,14 +67,14 @@ class HDF5Log:
         return h5py.Dataset(h5py.h5d.open(self._file.id, source.encode(), access))
 
     def description(self) -> dict[str, Any]:
-        """Return what is known of the whole: rows, sizes, notes, facts, and which arrays there are."""
+        """Return the names of the arrays, the number of rows, sizes, notes and metadata."""
         return {
             "keys": list(self._found),
             "rows": len(self._datasets["observations"]),
             "observation_size": self._datasets["observations"].shape[1],
             "action_size": self._datasets["actions"].shape[1],
             "notes": self._notes,
-            "facts": files.read_facts(self._file.attrs.get(files.FACTS_KEY)),
+            "metadata": parse_metadata(self._file.attrs.get(HDF5_ATTRIBUTE)),
         }
 
     def flags(self) -> dict[str, np.ndarray]:
@@ -81,7 +82,7 @@ class HDF5Log:
         return {key: self.read(key, slice(None)) for key in FLAGS if key in self._found}
 
     def read(self, key: str, rows: slice) -> np.ndarray:
-        """Return a stretch of rows of an array."""
+        """Return a range of rows of an array."""
         try:
             if rows == slice(None):
                 return hdf5.copy_dataset(self._datasets[key], self._limits)

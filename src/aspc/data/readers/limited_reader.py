@@ -1,7 +1,7 @@
 """A child process that parses foreign files within limits of memory and time.
 
-Every reader of datasets runs there: a crash, an endless loop or an exhausted memory inside a file format's library
-becomes one clear sentence here. `_reader.py` is the child's side.
+Every reader of datasets runs there, so that a crash, an endless loop or exhausted memory in the library of a file
+format becomes an `AspcError`. `child.py` is the child's side.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ SLOWEST_BYTES_PER_SECOND = 10e6  # a step that decodes more may take that much l
 POLL_SECONDS = 0.5
 MAX_REPLY_BYTES = 256_000_000
 MAX_ARRAYS = 16
-# One heap, Arrow's arrays on it, no threads: what they reserve would count against the limit on address space.
+# One heap and no threads: memory that they reserve would count against the limit on address space.
 CHILD_ENVIRONMENT = {"MALLOC_ARENA_MAX": "1", "ARROW_DEFAULT_MEMORY_POOL": "system", "OPENBLAS_NUM_THREADS": "1"}
 
 
 class Reply(NamedTuple):
-    """An answer of the child: a JSON value, and arrays by name."""
+    """The child's answer: a JSON value, and arrays by name."""
 
     value: Any
     arrays: dict[str, np.ndarray]
@@ -44,8 +44,8 @@ class Reply(NamedTuple):
 class LimitedReader:
     """A child process that reads one file after another; use it in a `with` block.
 
-    It starts with the first file, and again after a file that ended it. Leaving the block kills it, so that Ctrl-C is
-    obeyed at once, whatever the child is doing.
+    It starts with the first file, and again after a file that crashed it. Leaving the block kills it, so that Ctrl-C
+    takes effect at once.
     """
 
     def __init__(self, timeout_seconds: float | None = None) -> None:
@@ -66,21 +66,21 @@ class LimitedReader:
             self._socket.close()
             self._socket = None
         if self._process is not None:
-            self._process.kill()  # no effect where it has ended by itself
+            self._process.kill()  # no effect if it has ended
             self._process.wait()
             self._process = None
 
     def call(self, function: str, path: Path, *, taken_bytes: int = 0, **arguments: Any) -> Reply:
-        """Call a function of `_reader.FUNCTIONS` in the child.
+        """Call a function of `child.FUNCTIONS` in the child.
 
         Args:
-            function: its name.
-            path: the file or folder to read, for the function and for messages.
-            taken_bytes: what the caller holds already of the memory budget.
-            arguments: further arguments of the function, as JSON can hold them.
+            function: Its name.
+            path: The file or folder to read.
+            taken_bytes: Bytes of the memory budget that the caller already holds.
+            arguments: Further arguments of the function; they must be JSON values.
 
         Raises:
-            AspcError: the file cannot be read within the limits; one sentence says why.
+            AspcError: The file cannot be read within the limits.
         """
         _refuse_special_file(path)
         budget = limits.memory_budget(taken_bytes)
@@ -99,7 +99,7 @@ class LimitedReader:
             return self._socket
         ours, theirs = socket.socketpair()
         with theirs:
-            # -P: a module that lies beside a log, in the current folder, must not be imported.
+            # -P: never import a module from the current folder, which may contain the log.
             command = [sys.executable, "-P", "-m", "aspc.data.readers.child", str(theirs.fileno()), str(self._timeout)]
             self._socket, self._received = ours, b""
             self._process = subprocess.Popen(
@@ -126,7 +126,7 @@ class LimitedReader:
                 for entry, descriptor in zip(message["arrays"], descriptors, strict=True)
             }
             return Reply(message["value"], arrays)
-        except (ValueError, KeyError, TypeError) as error:  # whatever broke its memory
+        except (ValueError, KeyError, TypeError) as error:  # the child's memory is corrupt
             self.close()
             raise AspcError(f"{path}: the file is damaged (its reader gave no valid answer).") from error
         finally:
@@ -136,7 +136,7 @@ class LimitedReader:
     def _next_message(
         self, path: Path, patience: float, descriptors: list[int] | None = None, budget: int | None = None
     ) -> dict[str, Any]:
-        """Wait for a line from the child and the files that come with it; kill the child where none comes."""
+        """Wait for a line from the child and its files; kill the child if none comes."""
         assert self._socket is not None
         poll = select.poll()
         poll.register(self._socket, select.POLLIN)
@@ -150,7 +150,9 @@ class LimitedReader:
                     raise self._stopped(path, budget)
                 self._received += body
             now = time.monotonic()
-            waited += min(now - before, 2 * POLL_SECONDS)  # not the time in which both of us were stopped
+            waited += min(
+                now - before, 2 * POLL_SECONDS
+            )  # without time in which both were suspended
             before = now
             if waited > patience:
                 self.close()
@@ -163,7 +165,7 @@ class LimitedReader:
         return message
 
     def _receive(self) -> tuple[bytes, list[int]]:
-        """Return what the child sent; nothing where it has ended."""
+        """Return what the child sent, or nothing if it has ended."""
         assert self._socket is not None
         try:
             body, descriptors, _, _ = socket.recv_fds(self._socket, 1 << 20, MAX_ARRAYS)
@@ -172,27 +174,24 @@ class LimitedReader:
         return body, descriptors
 
     def _stopped(self, path: Path, budget: int | None) -> AspcError:
-        """Return the error for a child that has ended, for want of a `budget` while it started.
-
-        It is started again for the next file.
-        """
+        """Return the error for a child that has ended; without a `budget`, it ended during its start."""
         status = None
-        if self._process is not None:  # its end of the connection closes a moment before it can be waited for
+        if self._process is not None:  # the connection closes a moment before the process ends
             with contextlib.suppress(subprocess.TimeoutExpired):
                 status = self._process.wait(timeout=5)
         self.close()
         if budget is None:
             return AspcError(
-                f"{path} cannot be read: the process that reads files ended while it started (status {status}); "
-                "check that there is memory for it, and that this installation is complete."
+                f"{path} cannot be read: the process that reads files ended during its start (status {status}). "
+                "Check that there is enough memory, and that this installation is complete."
             )
-        if status == -signal.SIGKILL:  # by the kernel, for want of memory
+        if status == -signal.SIGKILL:  # the kernel was out of memory
             return limits.too_large(path.name, f"more than {limits.size_text(budget)}", budget)
         return AspcError(f"{path}: the file is damaged (its reader stopped with status {status}).")
 
 
 def _refuse_special_file(path: Path) -> None:
-    """Raise an `AspcError` for a pipe or a device, which may never end."""
+    """Raise an `AspcError` for a pipe or a device, which can be endless."""
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:

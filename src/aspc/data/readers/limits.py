@@ -1,19 +1,17 @@
-"""Limits for reading foreign files: a memory budget, a stall timeout, and bounded JSON.
+"""Limits for reading foreign files: a memory budget and a stall timeout.
 
-The budget is a share of the memory that can still be taken on this machine, control groups included, or what the
-environment variable `ASPC_READ_MEMORY` states. Readers compare the sizes that a file states with it before they
+The budget is a share of the available memory of this machine and its control groups, or the value of the
+environment variable `ASPC_READ_MEMORY`. Readers compare the sizes that a file states with it before they
 allocate, and the process that reads is limited to it by the kernel.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from aspc.errors import AspcError
 
@@ -21,12 +19,11 @@ MEMORY_VARIABLE = "ASPC_READ_MEMORY"
 TIMEOUT_VARIABLE = "ASPC_READ_TIMEOUT"
 MEMORY_SHARE = 0.9  # of the available memory
 DEFAULT_TIMEOUT_SECONDS = 18.0
-MAX_JSON_BYTES = 16_000_000
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 
 def available_memory() -> int:
-    """Return the bytes of memory that can still be taken, the limits of control groups included."""
+    """Return the bytes of available memory, within the limits of control groups."""
     return min(_system_memory(), *cgroup_headrooms())
 
 
@@ -42,9 +39,9 @@ def _system_memory() -> int:
 
 
 def cgroup_headrooms(membership: str = "/proc/self/cgroup", mount: str = "/sys/fs/cgroup") -> list[int]:
-    """Return what each control group above this process (version 1 or 2) leaves, or one huge number where none limits.
+    """Return the available bytes of each control group (version 1 or 2) of this process, after one huge number.
 
-    The file cache does not count as used: the kernel gives it up before a group runs out of memory.
+    The file cache does not count as used: the kernel evicts it before a group runs out of memory.
     """
     found = [2**63 - 1]
     try:
@@ -69,7 +66,7 @@ def cgroup_headrooms(membership: str = "/proc/self/cgroup", mount: str = "/sys/f
 
 
 def _ancestors(root: Path, group: str) -> Iterator[Path]:
-    """Yield the folders of a control group and of those above it."""
+    """Yield the folders of a control group and of its ancestors."""
     folder = root / group.strip("/")
     while folder != root and root in folder.parents:
         yield folder
@@ -91,19 +88,19 @@ def _headroom(folder: Path, limit: str, usage: str, prefix: str) -> int | None:
 def memory_budget(taken_bytes: int = 0) -> int:
     """Return the bytes that reading a file may take: `ASPC_READ_MEMORY`, or a share of the available memory.
 
-    `taken_bytes` is what this process holds already of what it was told to read: the available memory is less by it.
+    `taken_bytes` is the memory that this process already holds of the data; available memory excludes it by itself.
     """
     stated = os.environ.get(MEMORY_VARIABLE, "").strip()
     if not stated:
         return int(MEMORY_SHARE * available_memory())
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)B?", stated.upper())
     if match is None or float(match[1]) == 0:
-        raise AspcError(f"{MEMORY_VARIABLE} is {stated!r}, which is not a size; write it as 8GB or 500MB.")
+        raise AspcError(f"{MEMORY_VARIABLE} is {stated!r}, which is not a size; write 8GB or 500MB, for example.")
     return max(0, int(float(match[1]) * UNITS[match[2]]) - taken_bytes)
 
 
 def timeout_seconds() -> float:
-    """Return the seconds without progress after which reading is given up: `ASPC_READ_TIMEOUT`, or the default."""
+    """Return the seconds without progress after which reading fails: `ASPC_READ_TIMEOUT`, or the default."""
     stated = os.environ.get(TIMEOUT_VARIABLE, "").strip()
     if not stated:
         return DEFAULT_TIMEOUT_SECONDS
@@ -117,56 +114,39 @@ def timeout_seconds() -> float:
 
 
 def size_text(count: int) -> str:
-    """Return a number of bytes as people write it."""
+    """Return a number of bytes as text in GB or MB."""
     return f"{count / 1e9:,.1f} GB" if count >= 10**9 else f"{count / 1e6:,.1f} MB"
 
 
 def too_large(name: str, needed: str, budget_bytes: int) -> AspcError:
-    """Return the error for a file that needs more memory than there is, with the way to stream it."""
+    """Return the error for a file that needs too much memory, with instructions for streaming."""
     is_hdf5 = name.lower().endswith((".hdf5", ".h5"))
     source = name if is_hdf5 else "FILE.hdf5"
     remedy = f"{'' if is_hdf5 else 'write it as HDF5, '}pack it with `aspc data convert {source} FOLDER`"
     return AspcError(
-        f"{name} needs {needed} of memory, but only {size_text(budget_bytes)} may be used for reading; to stream it, "
+        f"{name} needs {needed} of memory, but only {size_text(budget_bytes)} may be used for reading. To stream it, "
         f"{remedy} and train on FOLDER, or raise the limit with {MEMORY_VARIABLE}."
     )
 
 
 @dataclass
 class ReadLimits:
-    """The memory budget of one reader, and where it reports that it is getting on."""
+    """The memory budget of one reader, and its callback for progress."""
 
     budget_bytes: int
     report_progress: Callable[[int], None] = lambda upcoming_bytes: None
 
     def require(self, needed_bytes: int, name: str, *, at_least: bool = False) -> None:
-        """Raise an `AspcError` where a file needs more memory than the budget.
+        """Raise an `AspcError` if a file needs more memory than the budget.
 
         Args:
-            needed_bytes: the arrays, their float32 copies, and what decoding takes at one time.
-            name: the file's name.
-            at_least: whether the file may need more than is known yet.
+            needed_bytes: Bytes of the arrays, of their float32 copies, and of one decoding step.
+            name: The file's name.
+            at_least: Whether the file may need more than is known so far.
         """
         if needed_bytes > self.budget_bytes:
             raise too_large(name, f"{'at least ' if at_least else ''}{size_text(needed_bytes)}", self.budget_bytes)
 
     def progress(self, upcoming_bytes: int = 0) -> None:
-        """Report progress; `upcoming_bytes` is what the next step decodes without being able to report."""
+        """Report progress; `upcoming_bytes` is decoded by the next step, which cannot report."""
         self.report_progress(upcoming_bytes)
-
-
-def read_json(path: Path, max_bytes: int = MAX_JSON_BYTES) -> Any:
-    """Return what a JSON file holds.
-
-    Raises:
-        OSError: the file cannot be read.
-        ValueError: it is longer than `max_bytes`, nested too deep, or not JSON in UTF-8.
-    """
-    with open(path, "rb") as file:
-        body = file.read(max_bytes + 1)
-    if len(body) > max_bytes:
-        raise ValueError(f"it has more than {max_bytes:,} bytes")
-    try:
-        return json.loads(body.decode("utf-8"))
-    except RecursionError as error:
-        raise ValueError("it is nested too deep") from error

@@ -1,39 +1,36 @@
-"""The files of Minari's store, read with Minari's own readers in the process that `LimitedReader` starts."""
+"""Datasets of Minari's store, read with Minari's own readers in the limited child process."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import gymnasium as gym
 import numpy as np
 
 from aspc.data.readers.array_files import ArrayFile
-from aspc.data.readers.limits import ReadLimits, read_json
+from aspc.data.readers.limits import ReadLimits
+from aspc.envs.allowed import problem_with_spec
 from aspc.errors import AspcError
-
-if TYPE_CHECKING:
-    from gymnasium.envs.registration import EnvSpec
-
-METADATA = "metadata.json"
+from aspc.minari_store import check_metadata, evaluation_spec
 
 
 def read_episodes(path: Path, limits: ReadLimits, *, name: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Read all episodes of a Minari dataset, one after the other.
+    """Read all episodes of a Minari dataset.
 
     Args:
-        path: the dataset's data folder.
-        limits: the memory budget, and where progress is reported.
-        name: the dataset's id, for messages.
+        path: The dataset's data folder.
+        limits: The limits for reading.
+        name: The dataset's id, for messages.
 
     Returns:
-        What the metadata states (layout, scores, whether there is an environment), and the arrays `observations` (one
-        more per episode than `rewards`), `actions`, `rewards`, `terminals`, `steps` (per episode) and, where the
+        The metadata (layout, scores, whether there is an environment), and the arrays `observations` (one
+        more per episode than `rewards`), `actions`, `rewards`, `terminals`, `steps` (per episode) and, if the
         action space is bounded, `action_low` and `action_high`.
 
     Raises:
-        AspcError: the dataset is damaged, too large, or has other spaces than this library can use.
+        AspcError: The dataset is damaged, too large, or has unsupported spaces.
     """
-    import gymnasium as gym
     from minari import MinariDataset
 
     try:
@@ -41,11 +38,11 @@ def read_episodes(path: Path, limits: ReadLimits, *, name: str) -> tuple[dict[st
         source = MinariDataset(path)
         space, actions = source.observation_space, source.action_space
         if not isinstance(actions, gym.spaces.Box):
-            raise AspcError(f"{name}: its actions are {actions}; this library is for continuous (Box) ones.")
+            raise AspcError(f"{name}: its actions are {actions}; only continuous (Box) actions are supported.")
         described = {
             "layout": _flat_order(space, name),
             "scores": {key: source.storage.metadata.get(f"{key}_score") for key in ("ref_min", "ref_max")},
-            **_described_environment(source),
+            **_describe_environment(source),
         }
         arrays = _EpisodeWriter(name, limits)
         for episode in source.iterate_episodes():
@@ -55,27 +52,12 @@ def read_episodes(path: Path, limits: ReadLimits, *, name: str) -> tuple[dict[st
         return described, {**arrays.arrays(), **({"action_low": low, "action_high": high} if bounded else {})}
     except (AspcError, MemoryError):
         raise
-    except Exception as error:  # a boundary: a damaged folder raises whatever its reader does
+    except Exception as error:  # a boundary: a damaged folder raises errors of many kinds
         detail = " ".join(str(error).split())[:200] or type(error).__name__
         raise AspcError(f"The Minari dataset {name} cannot be read: {detail}.") from error
 
 
-def check_metadata(path: Path) -> None:
-    """Raise ValueError where the metadata is too long or states no spaces: Minari would make the environment then."""
-    metadata = read_json(path / METADATA)
-    for key in ("observation_space", "action_space"):
-        if not isinstance(metadata, dict) or not isinstance(metadata.get(key), str):
-            raise ValueError(f"its metadata has no {key}")
-
-
-def evaluation_spec(source: Any) -> EnvSpec | None:
-    """Return the specification of the environment to evaluate in, or else of the one that made the data."""
-    return getattr(source, "_eval_env_spec", None) or source.env_spec
-
-
-def _described_environment(source: Any) -> dict[str, Any]:
-    from aspc.envs.allowed import problem_with_spec
-
+def _describe_environment(source: Any) -> dict[str, Any]:
     spec = evaluation_spec(source)
     return {
         "has_environment": spec is not None,
@@ -113,22 +95,18 @@ class _EpisodeWriter:
 
 
 def _flat_order(space: Any, name: str) -> str:
-    """Return how a structured observation is laid out flat, or "" for one that is flat already."""
-    import gymnasium as gym
-
+    """Return the order in which a structured observation is flattened, or "" for a flat one."""
     if isinstance(space, gym.spaces.Box) and space.shape is not None and len(space.shape) == 1:
         return ""
     if isinstance(space, gym.spaces.Box):
         return f"all {space.shape} numbers, last axis fastest"
     if isinstance(space, gym.spaces.Dict) and all(isinstance(s, gym.spaces.Box) for s in space.spaces.values()):
         return ", ".join(f"{key} ({int(np.prod(part.shape or ()))})" for key, part in space.spaces.items())
-    raise AspcError(f"{name}: its observations are {space}; only Box and Dict of Box spaces work.")
+    raise AspcError(f"{name}: its observations are {space}; only Box and Dict of Box spaces are supported.")
 
 
 def _flatten(space: Any, values: Any) -> np.ndarray:
     """Return the observations of one episode as [T + 1, size]."""
-    import gymnasium as gym
-
     if isinstance(space, gym.spaces.Dict):
         return np.concatenate([_flatten(part, values[key]) for key, part in space.spaces.items()], axis=1)
     return np.asarray(values).reshape(len(values), -1)

@@ -1,4 +1,4 @@
-"""D4RL's files: downloaded once, then read with D4RL's own view of transitions."""
+"""D4RL's files: downloaded once, then read with D4RL's view of transitions."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from urllib.parse import urlsplit
 from aspc.data import cache, files
 from aspc.data.dataset import Dataset
 from aspc.data.download import Record, fetch
-from aspc.tasks import datasets
+from aspc.tasks import d4rl_datasets
 
 
 def file_path(name: str) -> Path:
-    """Where a dataset's file lies in the cache, or will."""
-    return cache.root() / "d4rl" / PurePosixPath(urlsplit(datasets()[name].url).path).name
+    """Return the path of a dataset's file in the cache; the file may not exist."""
+    return cache.root() / "d4rl" / PurePosixPath(urlsplit(d4rl_datasets()[name].url).path).name
 
 
 def download(name: str) -> Path:
     """Return the dataset's file, downloaded if it is not in the cache, and verified where its SHA-256 is published."""
-    dataset = datasets()[name]
+    dataset = d4rl_datasets()[name]
     published = None
     if dataset.size is not None and dataset.sha256 is not None:
         published = Record(dataset.size, dataset.sha256)
@@ -27,9 +27,12 @@ def download(name: str) -> Path:
 
 
 def load(name: str, *, path: Path | None = None, **options: Any) -> Dataset:
-    """A D4RL dataset with D4RL's own transitions: timeout rows are dropped, as its Q-learning view does.
+    """Load a D4RL dataset without next observations, so that timeout rows are dropped as in D4RL's Q-learning view.
 
-    `path` is another file than the one in the cache, which is downloaded where it is not there.
+    Args:
+        name: The dataset.
+        path: Another file than the one in the cache, which is downloaded if missing.
+        options: Options of `Dataset.from_arrays`.
     """
     arrays, notes, _ = files.read_arrays(download(name) if path is None else path)
     arrays.pop("next_observations", None)

@@ -1,14 +1,16 @@
-"""OGBench's PointMaze recipe: a noisy walker that follows shortest paths to goals, in OGBench's file layout."""
+"""Generated data by OGBench's PointMaze recipe: a noisy agent that follows shortest paths to goals."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 
 from aspc.data.sources.maze2d import next_cell
 from aspc.envs.maze2d import Cell, Maze
+from aspc.envs.packages import quiet_packages, remove_model_file
 from aspc.errors import MissingExtra
 
 NAMES = tuple(f"pointmaze-{size}" for size in ("medium", "large", "giant"))
@@ -17,14 +19,11 @@ NOISE = 0.5
 
 
 def _make(name: str) -> Any:
-    from aspc.envs import quiet_packages, remove_model_file
-
     with quiet_packages():
         try:
-            import gymnasium as gym
             import ogbench  # noqa: F401  (registers its environments)
 
-            # The goal is only a place to walk to: reaching it must not end the episode.
+            # Reaching a goal must not end the episode.
             env = gym.make(f"{name}-v0", terminate_at_goal=False, disable_env_checker=True, max_episode_steps=-1)
         except (ImportError, gym.error.DependencyNotInstalled) as error:
             raise MissingExtra(f"Making {name}", "ogbench", error) from error
@@ -35,36 +34,36 @@ def _make(name: str) -> Any:
 def generate(
     name: str, episodes: int, steps: int, seed: int, noise: float, on_progress: Callable[[int], None] | None = None
 ) -> dict[str, np.ndarray]:
-    """Walk `episodes` episodes of `steps` rows each; a new goal is drawn whenever one is reached."""
+    """Collect `episodes` episodes of `steps` rows each, in OGBench's file layout; a reached goal is replaced."""
     env = _make(name)
     base, rng = env.unwrapped, np.random.default_rng(seed)
     maze = Maze(tuple("".join("#" if cell else "." for cell in row) for row in base.maze_map), goal=(0, 0), limit=0)
-    kept: dict[str, list[Any]] = {key: [] for key in ("observations", "actions", "qpos", "qvel", "terminals")}
+    rows: dict[str, list[Any]] = {key: [] for key in ("observations", "actions", "qpos", "qvel", "terminals")}
 
-    def random_cell() -> Cell:
+    def draw_cell() -> Cell:
         return maze.free_cells[rng.integers(len(maze.free_cells))]
 
-    def spot_in(cell: Cell) -> np.ndarray:
+    def draw_position(cell: Cell) -> np.ndarray:
         return np.array(base.ij_to_xy(cell)) + rng.uniform(-1.0, 1.0, 2)
 
     env.reset(seed=seed)
     for episode in range(episodes):
-        base.set_xy(spot_in(random_cell()))
-        base.set_goal(goal_xy=spot_in(random_cell()))
+        base.set_xy(draw_position(draw_cell()))
+        base.set_goal(goal_xy=draw_position(draw_cell()))
         for step in range(steps):
             here = base.get_xy()
             target = next_cell(maze, base.xy_to_ij(here), base.xy_to_ij(base.cur_goal_xy))
-            way = np.array(base.ij_to_xy(target)) - here
-            action = np.clip(way / (np.linalg.norm(way) + 1e-6) + noise * rng.standard_normal(2), -1.0, 1.0)
-            kept["observations"].append(base.get_ob())
-            kept["qpos"].append(base.data.qpos.copy())
-            kept["qvel"].append(base.data.qvel.copy())
-            kept["actions"].append(action)
-            kept["terminals"].append(step == steps - 1)
+            direction = np.array(base.ij_to_xy(target)) - here
+            action = np.clip(direction / (np.linalg.norm(direction) + 1e-6) + noise * rng.standard_normal(2), -1.0, 1.0)
+            rows["observations"].append(base.get_ob())
+            rows["qpos"].append(base.data.qpos.copy())
+            rows["qvel"].append(base.data.qvel.copy())
+            rows["actions"].append(action)
+            rows["terminals"].append(step == steps - 1)
             info = env.step(action)[4]
             if info["success"]:
-                base.set_goal(goal_xy=spot_in(random_cell()))
+                base.set_goal(goal_xy=draw_position(draw_cell()))
         if on_progress is not None:
             on_progress((episode + 1) * steps)
     env.close()
-    return {key: np.array(rows, dtype=np.float32) for key, rows in kept.items()}
+    return {key: np.array(values, dtype=np.float32) for key, values in rows.items()}

@@ -1,0 +1,279 @@
+"""Match stored names to arrays: known aliases, numbered columns, patterns, and the user's key map."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from aspc.data.metadata import NPZ_KEYS
+from aspc.errors import AspcError
+from aspc.text import join_limited, natural_sort_key
+
+KeyMap = Mapping[str, str | Sequence[str]]  # stored names by array, as `check_key_map` returns it
+
+# Names that other libraries use; the first is D4RL's, and the one that is written.
+ALIASES: dict[str, tuple[str, ...]] = {
+    "observations": ("observations", "observation", "obs", "states", "state"),
+    "actions": ("actions", "action", "acts", "act"),
+    "rewards": ("rewards", "reward", "rews", "rew"),
+    "terminals": ("terminals", "terminal", "terminated", "terminations", "dones", "done"),
+    "timeouts": ("timeouts", "timeout", "truncated", "truncations", "truncateds"),
+    "next_observations": ("next_observations", "next_observation", "next_obs", "new_obs", "next_states", "next_state"),
+    "episodes": ("episodes", "episode", "episode_id", "episode_ids", "eps_id"),
+}
+REQUIRED = ("observations", "actions", "rewards")
+# Patterns of table columns that form a vector.
+COMPONENT_PATTERNS: dict[str, tuple[str, ...]] = {
+    "observations": ("obs_*", "observation_*"),
+    "actions": ("action_*", "act_*"),
+    "next_observations": ("next_obs_*", "next_observation_*"),
+}
+# Columns that match these patterns but are not components of the vector.
+NOT_COMPONENTS = re.compile(r"(next_)?(obs|observation)_id|(action|act)_(id|logp|log_?probs?|probs?)")
+UNNEEDED_ARRAYS = ("infos", "infos/*", "metadata/*", "qpos", "qvel")  # of D4RL's and OGBench's files
+MAX_LISTED_NAMES = 20
+
+
+def check_key_map(key_map: Mapping[str, Any]) -> KeyMap:
+    """Return a key map with plural keys, and text or lists of text as values.
+
+    Keys can be in the singular, as table columns often are.
+    """
+    plural = {name: key for key in ALIASES for name in (key, key.removesuffix("s"))}
+    unknown = [key for key in key_map if key not in plural]
+    if unknown:
+        raise AspcError(f"Unknown key {unknown[0]!r} in the key map; choose from {', '.join(ALIASES)}.")
+    duplicates = [key for key, count in Counter(plural[key] for key in key_map).items() if count > 1]
+    if duplicates:
+        raise AspcError(f"Duplicate key {duplicates[0]!r} in the key map (singular and plural); remove one of them.")
+    return {plural[key]: _check_names(key, names) for key, names in key_map.items()}
+
+
+def _check_names(key: str, names: Any) -> str | list[str]:
+    if isinstance(names, str):
+        return names
+    listed = list(names) if isinstance(names, Iterable) else []
+    if not listed or not all(isinstance(name, str) for name in listed):
+        raise AspcError(f"Invalid value {names!r} for {key!r} in the key map; give a name or a list of names.")
+    return listed
+
+
+def list_names(names: Sequence[str]) -> str:
+    """Return names as text, quoted, at most `MAX_LISTED_NAMES` of them."""
+    return join_limited([repr(name) for name in names], MAX_LISTED_NAMES) or "none"
+
+
+def _map_option(key: str) -> str:
+    return f"--map {key}=NAME, in Python key_map={{{key!r}: 'NAME'}}"
+
+
+def _check_complete(found: Mapping[str, Any], stored: Sequence[str], name: str, single_episode: bool) -> None:
+    for key in REQUIRED:
+        if key not in found:
+            raise AspcError(f"{name}: {key!r} not found among {list_names(stored)}. Name it with {_map_option(key)}.")
+    if not single_episode and not any(key in found for key in ("terminals", "timeouts", "episodes")):
+        raise AspcError(
+            f"{name}: nothing marks the ends of episodes. Add a column 'episode' with episode numbers, or flags "
+            f"'terminal' or 'timeout', or name one of {list_names(stored)} with {_map_option('episode')}."
+        )
+
+
+def _alias_notes(stored_name: str) -> list[str]:
+    """Return a note on an ambiguous name that was matched by an alias."""
+    if stored_name.lower() not in ("dones", "done"):
+        return []
+    return [f"{stored_name!r} was read as terminals: if it also marks time limits, map those to timeouts."]
+
+
+# ── files with one array per name ───────────────────────────────────────────────────────────────────────────────────
+
+
+def resolve_arrays(
+    stored: Sequence[str], key_map: KeyMap, name: str, single_episode: bool = False
+) -> tuple[dict[str, str], list[str]]:
+    """Match stored arrays, by the key map first and then by aliases.
+
+    Args:
+        stored: Names of the stored arrays.
+        key_map: The user's choices.
+        name: The file, for messages.
+        single_episode: Whether the file is one episode, so that nothing needs to mark its end.
+
+    Returns:
+        The stored name of each array, and notes.
+    """
+    found = {key: _mapped_array(stored, key, names, name) for key, names in key_map.items()}
+    unmapped = set(stored) - set(found.values())
+    notes: list[str] = []
+    for key, aliases in ALIASES.items():
+        match = None if key in found else next((alias for alias in aliases if alias in unmapped), None)
+        if match is not None:
+            found[key] = match
+            notes += _alias_notes(match)
+    _check_complete(found, stored, name, single_episode)
+    return found, notes
+
+
+def _mapped_array(stored: Sequence[str], key: str, names: str | Sequence[str], name: str) -> str:
+    listed = [names] if isinstance(names, str) else names
+    if len(listed) > 1:
+        raise AspcError(f"{name}: {key!r} is one array, but the key map names {list_names(listed)}; name one.")
+    if listed[0] not in stored:
+        raise _not_found(listed[0], stored, name)
+    return listed[0]
+
+
+def _not_found(wanted: str, stored: Sequence[str], name: str) -> AspcError:
+    return AspcError(f"{name}: {wanted!r} in the key map not found among {list_names(stored)}.")
+
+
+def unused_array_notes(shapes: Mapping[str, tuple[int, ...]], found: Mapping[str, str]) -> list[str]:
+    """Return a note on stored arrays with one entry per row that are not used."""
+    rows = shapes.get(found["observations"], ())[:1]
+    unused = [
+        stored
+        for stored, shape in shapes.items()
+        if rows
+        and shape[:1] == rows
+        and stored not in (*found.values(), *NPZ_KEYS)
+        and not any(fnmatch.fnmatchcase(stored, pattern) for pattern in UNNEEDED_ARRAYS)
+    ]
+    return [f"unused arrays: {list_names(unused)}; to use one, name it with --map."] if unused else []
+
+
+# ── tables ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def resolve_columns(
+    columns: Sequence[str], key_map: KeyMap, name: str, single_episode: bool = False
+) -> tuple[dict[str, list[str]], list[str]]:
+    """Match table columns, by the key map first and then by known names.
+
+    A value of the key map is a list of names and patterns, or one text that separates them by commas.
+
+    Args:
+        columns: Names of all columns.
+        key_map: The user's choices.
+        name: The file, for messages.
+        single_episode: Whether the file is one episode, so that nothing needs to mark its end.
+
+    Returns:
+        The columns of each array in order, and notes.
+    """
+    duplicates = [column for column, count in Counter(columns).items() if count > 1]
+    if duplicates:
+        raise AspcError(f"{name}: duplicate column {duplicates[0]!r}; rename one of them.")
+    found = {key: _mapped_columns(columns, names, name) for key, names in key_map.items()}
+    mapped = {column for names in found.values() for column in names}
+    unmapped = [column for column in columns if column not in mapped]
+    notes: list[str] = []
+    for key in ALIASES:
+        if key in key_map:
+            continue
+        matches = _guess_columns(unmapped, key, name) or _guess_ignoring_case(unmapped, key, name)
+        if matches:
+            found[key] = matches
+            notes += _alias_notes(matches[0])
+    _check_complete(found, columns, name, single_episode)
+    found = _align_next_observations(found, "next_observations" in key_map, name)
+    return found, [*notes, *_unused_column_notes(columns, found)]
+
+
+def _mapped_columns(columns: Sequence[str], names: str | Sequence[str], name: str) -> list[str]:
+    found: dict[str, None] = {}
+    for pattern in _split_names(names, columns) if isinstance(names, str) else names:
+        matches = _match_pattern(columns, pattern)
+        if not matches:
+            raise _not_found(pattern, columns, name)
+        found |= dict.fromkeys(matches)
+    return list(found)
+
+
+def _split_names(text: str, columns: Sequence[str]) -> list[str]:
+    """Split text at commas, except those inside the name of a column."""
+    parts, names = text.split(","), list[str]()
+    longest = 1 + max((column.count(",") for column in columns), default=0)
+    while parts:
+        whole = (n for n in range(longest, 1, -1) if ",".join(parts[:n]).strip() in columns)
+        count = next(whole, 1)
+        names.append(",".join(parts[:count]).strip())
+        parts = parts[count:]
+    return names
+
+
+def _match_pattern(columns: Sequence[str], pattern: str) -> list[str]:
+    """Return the column of that name, or else those that match the pattern.
+
+    Numbered columns (obs_0, obs_1, …) are sorted by number; others keep their order in the file.
+    """
+    if pattern in columns:  # a name with brackets looks like a pattern
+        return [pattern]
+    matches = [column for column in columns if fnmatch.fnmatchcase(column, pattern)]
+    prefix_length = len(pattern.partition("*")[0])
+    is_numbered = all(column[prefix_length:].isdigit() for column in matches)
+    return sorted(matches, key=natural_sort_key) if is_numbered else matches
+
+
+def _guess_columns(columns: Sequence[str], key: str, name: str) -> list[str]:
+    """Return the columns that make an array by their names.
+
+    An alias beats a pattern, because `action_logprob` describes the `action`. But numbered columns (action_0,
+    action_1) are the vector, whatever other columns exist.
+    """
+    alias = next((alias for alias in ALIASES[key] if alias in columns), None)
+    for pattern in COMPONENT_PATTERNS.get(key, ()):
+        components = _match_pattern([column for column in columns if not NOT_COMPONENTS.fullmatch(column)], pattern)
+        stem = pattern.removesuffix("_*")
+        if alias is None and components:
+            return components
+        numbered = [column for column in components if column.removeprefix(f"{stem}_").isdigit()]
+        if len(numbered) > 1:
+            return sorted(numbered, key=natural_sort_key)
+        if len(components) > 1 and alias != stem:  # `state` with obs_temp and obs_flow can name a mode
+            raise AspcError(
+                f"{name}: {key!r} is ambiguous: {alias!r}, or {list_names(components)}. Choose with --map {key}=NAMES, "
+                f"in Python key_map={{{key!r}: [NAMES]}}."
+            )
+    return [] if alias is None else [alias]
+
+
+def _guess_ignoring_case(columns: Sequence[str], key: str, name: str) -> list[str]:
+    """Match names such as `Reward` and `OBS_0`, except those that differ from another only in case."""
+    counts = Counter(column.lower() for column in columns)
+    by_lower = {column.lower(): column for column in columns if counts[column.lower()] == 1}
+    return [by_lower[column] for column in _guess_columns(list(by_lower), key, name)]
+
+
+def _quantity(column: str) -> str:
+    """Return the quantity in a column's name: temp for temp, obs_temp, next_temp and next_obs_temp."""
+    return re.sub("(next_)?(obs_|observation_)?", "", column, count=1, flags=re.IGNORECASE)
+
+
+def _align_next_observations(found: dict[str, list[str]], is_mapped: bool, name: str) -> dict[str, list[str]]:
+    """Order the columns of the next observation like those of the observation.
+
+    Raises:
+        AspcError: Neither the names nor a key map tell the order.
+    """
+    now, then = found["observations"], found.get("next_observations", [])
+    by_quantity = {_quantity(column): column for column in then}
+    if len(now) == len(then) == len(by_quantity) and {_quantity(column) for column in now} == by_quantity.keys():
+        found["next_observations"] = [by_quantity[_quantity(column)] for column in now]
+    elif len(then) > 1 and len(then) == len(now) and not (is_mapped or all(word.isdigit() for word in by_quantity)):
+        raise AspcError(
+            f"{name}: cannot match {list_names(then)} to {list_names(now)}. Rename them to next_obs_* with the same "
+            "endings, or name both in order with --map."
+        )
+    return found
+
+
+def _unused_column_notes(columns: Sequence[str], found: Mapping[str, list[str]]) -> list[str]:
+    """Return a note on unused columns, which reveals misspelt names. A column without a name is an index."""
+    used = {column for names in found.values() for column in names}
+    unused = [column for column in columns if column and column not in used]
+    if not unused:
+        return []
+    return [f"unused columns: {list_names(unused)}; to use one, rename it to obs_* or action_*, or name it with --map."]

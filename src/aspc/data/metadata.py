@@ -1,0 +1,48 @@
+"""Metadata that a dataset's file can carry besides its arrays: environment, bounds, scores and column names."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from aspc.envs.allowed import problem_with_name
+
+HDF5_ATTRIBUTE = "aspc"  # holds the metadata as JSON
+NPZ_PREFIX = "aspc_"  # of the arrays that hold the metadata: numbers, or NumPy's unicode text
+NUMBER_KEYS = ("action_low", "action_high", "ref_min", "ref_max")
+NAME_KEYS = ("observation_names", "action_names")
+NPZ_KEYS = {f"{NPZ_PREFIX}{key}": key for key in ("env", *NUMBER_KEYS, *NAME_KEYS)}
+
+
+def parse_metadata(text: Any) -> dict[str, Any]:
+    """Parse an HDF5 attribute; return nothing if it is invalid."""
+    try:
+        return select_valid(json.loads(text))
+    except (TypeError, ValueError):
+        return {}
+
+
+def select_valid(stated: Any) -> dict[str, Any]:
+    """Return the known keys of stated metadata, or nothing if a value has the wrong type."""
+    try:
+        numbers = {
+            key: [float(x) for x in stated[key]] if key.startswith("action") else float(stated[key])
+            for key in NUMBER_KEYS
+            if stated.get(key) is not None
+        }
+        names = {key: [str(name) for name in stated[key]] for key in NAME_KEYS if stated.get(key)}
+        env = stated.get("env")
+    except (TypeError, ValueError, AttributeError):
+        return {}
+    return {**numbers, **names, **({"env": env} if isinstance(env, str) else {})}
+
+
+def drop_forbidden_env(metadata: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Drop an environment that a file is not allowed to choose, with a note."""
+    env = metadata.get("env")
+    problem = None if env is None else problem_with_name(env)
+    if problem is None:
+        return metadata, []
+    kept = {key: value for key, value in metadata.items() if key != "env"}
+    shown = str(env)[:80]
+    return kept, [f"the environment {shown!r} stated by the file is not used: {problem}; if you trust it, pass --env."]

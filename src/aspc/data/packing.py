@@ -1,0 +1,270 @@
+"""Write packed folders, which `aspc.data.streaming` reads: transitions as rows of fixed width in one file."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from aspc import tasks
+from aspc.data.columns import KeyMap, check_key_map
+from aspc.data.dataset import Dataset
+from aspc.data.metadata import NAME_KEYS, drop_forbidden_env
+from aspc.data.readers.contents import complete_flags
+from aspc.data.readers.limited_reader import LimitedReader
+from aspc.data.readers.limits import size_text
+from aspc.data.streaming import FORMAT, META, ROWS, SLAB_ROWS, StreamingDataset, packed_layout
+from aspc.data.validation import action_bounds, check_flags, episode_ends
+from aspc.data.writers import dataset_arrays
+from aspc.errors import AspcError
+from aspc.io import atomic_output, write_atomically
+from aspc.ui import progress_bar
+
+
+@dataclass
+class _Moments:
+    """Running mean and standard deviation of slabs (Chan, Golub and LeVeque 1983).
+
+    Plain sums of squares would lose the spread of columns with a large mean, such as a clock or a pressure.
+    """
+
+    rows: int = 0
+    mean: Any = 0.0
+    squares: Any = 0.0  # sum of squared differences from the mean
+
+    def add(self, observations: np.ndarray) -> None:
+        if len(observations) == 0:
+            return
+        wide = observations.astype(np.float64)
+        mean, rows = wide.mean(axis=0), self.rows + len(wide)
+        difference, share = mean - self.mean, len(wide) / rows
+        self.squares = self.squares + np.square(wide - mean).sum(axis=0) + np.square(difference) * self.rows * share
+        self.mean = self.mean + difference * share
+        self.rows = rows
+
+    @property
+    def std(self) -> np.ndarray:
+        return np.asarray(np.sqrt(self.squares / self.rows))
+
+
+def pack(
+    source: Dataset | str | os.PathLike[str],
+    folder: str | os.PathLike[str],
+    *,
+    n_step: int = 1,
+    discount: float = 0.99,
+    key_map: KeyMap | None = None,
+    env: str | None = None,
+    action_low: Any = None,
+    action_high: Any = None,
+    max_episode_steps: int | None = None,
+    strict: bool = False,
+) -> StreamingDataset:
+    """Write a packed folder from a dataset, or from an HDF5 file of any size.
+
+    Args:
+        source: A dataset, or the path of an HDF5 file, of which only the flags need to fit in memory.
+        folder: The new folder.
+        n_step: Steps of the n-step returns.
+        discount: Discount of the n-step returns.
+        key_map: Stored names by array (see `aspc.data.files.load`); this and the options below are for files only.
+        env: The environment, or "none".
+        action_low: Lowest action, one number or one per dimension.
+        action_high: Highest action, likewise.
+        max_episode_steps: Step limit of an episode, if no timeouts were logged.
+        strict: Raise an error for actions outside the bounds instead of clipping them.
+
+    Raises:
+        AspcError: The folder exists, the data is invalid, or the disk is full.
+    """
+    folder = Path(folder)
+    if folder.exists():
+        raise AspcError(f"{folder} already exists; choose another folder or remove it.")
+    if isinstance(source, Dataset):
+        return _write_packed(folder, _Log.from_dataset(source), n_step, discount, strict)
+    options = {"action_low": action_low, "action_high": action_high, "max_episode_steps": max_episode_steps}
+    with _open_hdf5(Path(source), check_key_map(key_map or {}), env, **options) as log:
+        return _write_packed(folder, log, n_step, discount, strict)
+
+
+@dataclass
+class _Log:
+    """A log that is read in slabs, with the facts about all of its rows."""
+
+    name: str
+    env: str | None
+    flags: tuple[np.ndarray, np.ndarray]  # terminals and timeouts of all rows
+    read: Callable[[str, slice], np.ndarray]
+    has_next: bool
+    bounds: tuple[np.ndarray, np.ndarray]
+    notes: tuple[str, ...]
+    names: dict[str, Any]  # column names, by `metadata.NAME_KEYS`
+    close: Callable[[], None] = lambda: None
+
+    def __enter__(self) -> _Log:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @classmethod
+    def from_dataset(cls, dataset: Dataset) -> _Log:
+        arrays = dataset_arrays(dataset)
+        return cls(
+            name=dataset.name,
+            env=dataset.env,
+            flags=(dataset.terminals, dataset.timeouts),
+            read=lambda key, rows: arrays[key][rows],
+            has_next=dataset.next_observations is not None,
+            bounds=(dataset.action_low, dataset.action_high),
+            notes=dataset.notes,
+            names={"observation_names": dataset.observation_names, "action_names": dataset.action_names},
+        )
+
+    def slab(self, rows: slice, strict: bool) -> Dataset:
+        keys = ("observations", "actions", "rewards", *(("next_observations",) if self.has_next else ()))
+        arrays: dict[str, Any] = {key: self.read(key, rows) for key in keys}
+        return Dataset.from_arrays(
+            **arrays,
+            terminals=self.flags[0][rows],
+            timeouts=self.flags[1][rows],
+            action_low=self.bounds[0],
+            action_high=self.bounds[1],
+            **self.names,
+            name=f"{self.name}, rows from {rows.start + 1:,}",
+            strict=strict,
+        )
+
+
+def _open_hdf5(
+    path: Path,
+    key_map: KeyMap,
+    env: str | None,
+    *,
+    action_low: Any,
+    action_high: Any,
+    max_episode_steps: int | None,
+) -> _Log:
+    """Open an HDF5 file in the limited child process, and read its flags and action bounds."""
+    with contextlib.ExitStack() as opened:
+        child = opened.enter_context(LimitedReader())
+
+        def read(key: str, rows: slice) -> np.ndarray:
+            start, stop, _ = rows.indices(length)
+            return child.call("read_hdf5_rows", path, key=key, start=start, stop=stop).arrays["rows"]
+
+        stated, flags = child.call("open_hdf5", path, key_map=dict(key_map))
+        length, metadata, notes = stated["rows"], stated["metadata"], stated["notes"]
+        flags, order_notes = complete_flags(flags, length, path.name)
+        if env is None:
+            metadata, env_notes = drop_forbidden_env(metadata)
+            env, notes = metadata.get("env"), [*notes, *env_notes]
+        action_low = metadata.get("action_low") if action_low is None else action_low
+        action_high = metadata.get("action_high") if action_high is None else action_high
+        if env is None:
+            env = tasks.name_from_stem(path.stem, stated["observation_size"], stated["action_size"])
+        elif env == "none":
+            env = None
+        terminals = check_flags("terminals", flags["terminals"], path.name)
+        logged = check_flags("timeouts", flags["timeouts"], path.name) if "timeouts" in flags else None
+        timeouts, limit_notes = episode_ends(terminals, logged, max_episode_steps, env)
+        extremes = _extremes(partial(read, "actions"), length)
+        low, high, bound_notes = action_bounds(extremes, action_low, action_high, env, path.name)
+        return _Log(
+            name=path.stem,
+            env=env,
+            flags=(terminals, timeouts),
+            read=read,
+            has_next="next_observations" in stated["keys"],
+            bounds=(low, high),
+            notes=(*notes, *order_notes, *limit_notes, *bound_notes),
+            names={key: metadata[key] for key in NAME_KEYS if key in metadata},
+            close=opened.pop_all().close,
+        )
+
+
+def _extremes(actions: Callable[[slice], np.ndarray], length: int) -> np.ndarray:
+    """Return two rows: the smallest and the largest value per action dimension."""
+    low, high = np.inf, -np.inf
+    for start in range(0, length, SLAB_ROWS):
+        part = actions(slice(start, start + SLAB_ROWS))
+        low, high = np.minimum(low, part.min(axis=0)), np.maximum(high, part.max(axis=0))
+    return np.stack([low, high]).astype(np.float32)
+
+
+def _check_disk_space(folder: Path, needed_bytes: int) -> None:
+    """Raise an `AspcError` if a packed folder does not fit on its disk: a compressed file can state any size."""
+    free = shutil.disk_usage(folder.parent).free
+    if needed_bytes > free:
+        raise AspcError(
+            f"{folder} needs {size_text(needed_bytes)}, but its disk has {size_text(free)} left. Free some space, or "
+            "choose a folder on another disk."
+        )
+
+
+def _write_packed(folder: Path, log: _Log, n_step: int, discount: float, strict: bool) -> StreamingDataset:
+    """Write a packed folder slab by slab, atomically."""
+    length = len(log.flags[0])
+    moments, content, clipped, reward_sum, sizes = _Moments(), hashlib.sha256(), 0, 0.0, (0, 0)
+    with atomic_output(folder) as temporary:
+        temporary.mkdir()
+        with open(temporary / ROWS, "wb") as file, progress_bar(f"Packing {log.name}", length) as advance:
+            for start in range(0, length, SLAB_ROWS):
+                stop = min(start + SLAB_ROWS, length)
+                # n_step more rows, which belong to the next slab, so that no return is cut at the slab's edge
+                slab = log.slab(slice(start, min(stop + n_step, length)), strict)
+                if start == 0:
+                    layout = packed_layout(slab.observation_size, slab.action_size)
+                    _check_disk_space(folder, length * 4 * layout.width)
+                rows, _ = slab.transition_rows(n_step)
+                if len(rows):
+                    transitions = slab.transitions(n_step=n_step, discount=discount)
+                    own = int(np.searchsorted(rows, stop - start))
+                    fields = {key: field[:own] for key, field in transitions._asdict().items()}
+                    table = layout.pack(fields).astype("<f4", copy=False).tobytes()
+                    file.write(table)
+                    content.update(table)
+                    moments.add(transitions.observations[:own])
+                reward_sum += float(slab.rewards[: stop - start].sum(dtype=np.float64))
+                raw = np.asarray(log.read("actions", slice(start, stop)))
+                clipped += int(((raw < log.bounds[0]) | (raw > log.bounds[1])).any(axis=1).sum())
+                sizes = (slab.observation_size, slab.action_size)
+                advance(stop)
+            file.flush()
+            os.fsync(file.fileno())
+        if moments.rows == 0:
+            raise AspcError(f"{log.name}: there are no transitions; episodes need at least two rows.")
+        notes = list(log.notes)
+        if clipped:
+            notes.append(f"{clipped:,} of {length:,} actions are outside the bounds and were clipped.")
+        meta = {
+            "format": FORMAT,
+            "name": log.name,
+            "env": log.env,
+            "rows": moments.rows,
+            "sha256": content.hexdigest(),
+            "logged_rows": length,
+            "episodes": int((log.flags[0] | log.flags[1]).sum()),
+            "mean_reward": reward_sum / length,
+            "observation_size": sizes[0],
+            "action_size": sizes[1],
+            "n_step": n_step,
+            "discount": discount,
+            "action_low": log.bounds[0].tolist(),
+            "action_high": log.bounds[1].tolist(),
+            **log.names,
+            "observation_mean": moments.mean.tolist(),
+            "observation_std": moments.std.tolist(),
+            "notes": notes,
+        }
+        write_atomically(temporary / META, json.dumps(meta, indent=1).encode())
+    return StreamingDataset.open(folder)

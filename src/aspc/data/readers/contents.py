@@ -1,0 +1,61 @@
+"""The contents of a dataset's file, as every reader returns them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from aspc.data.validation import check_flags
+from aspc.errors import AspcError
+
+Arrays = dict[str, np.ndarray]
+
+
+class FileContents(NamedTuple):
+    """Arrays by D4RL's names, notes for the user, and metadata (see `aspc.data.metadata`)."""
+
+    arrays: Arrays
+    notes: list[str]
+    metadata: dict[str, Any]
+
+
+def complete_contents(arrays: Arrays, notes: Sequence[str], metadata: dict[str, Any], name: str) -> FileContents:
+    """Return a file's contents with complete flags."""
+    arrays, flag_notes = complete_flags(arrays, len(arrays["observations"]), name)
+    return FileContents(arrays, [*notes, *flag_notes], metadata)
+
+
+def complete_flags(arrays: Arrays, length: int, name: str) -> tuple[Arrays, list[str]]:
+    """Add terminals if there are none, and turn episode numbers into timeouts.
+
+    Returns:
+        The arrays, and a note if episode numbers are not in order.
+    """
+    notes: list[str] = []
+    if "terminals" not in arrays:
+        arrays["terminals"] = np.zeros(length, dtype=bool)
+    numbers = arrays.pop("episodes", None)
+    if numbers is not None:
+        if numbers.shape != (length,):
+            raise AspcError(f"{name}: episode numbers must be one scalar per row, but their shape is {numbers.shape}.")
+        notes = _order_notes(numbers)
+        ends = np.append(numbers[1:] != numbers[:-1], True) if length else np.zeros(0, dtype=bool)
+        if "timeouts" in arrays:
+            ends = ends | check_flags("timeouts", arrays["timeouts"], name)
+        terminals = check_flags("terminals", arrays["terminals"], name)
+        if len(terminals) == len(ends):
+            arrays["timeouts"] = ends & ~terminals
+    return arrays, notes
+
+
+def _order_notes(numbers: np.ndarray) -> list[str]:
+    """Warn if an episode number reappears after another one."""
+    segments = np.concatenate([numbers[:1], numbers[1:][numbers[1:] != numbers[:-1]]])
+    if len(np.unique(segments)) == len(segments):
+        return []
+    return [
+        "episode numbers reappear after a change, and each segment counts as an episode: sort the rows by episode and "
+        "time, or give each segment a different number."
+    ]

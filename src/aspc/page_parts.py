@@ -1,0 +1,75 @@
+"""Pieces that the HTML pages of datasets and of trust reports share: a style, a template loader and figures."""
+
+from __future__ import annotations
+
+import base64
+import io
+import textwrap
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from aspc.errors import printable
+
+ACCENT_COLOR = "#2b6cb0"
+MAX_ACTION_PANELS = 12
+PANEL_COLUMNS = 6
+
+Subject = TypeVar("Subject")
+
+
+class Picture(NamedTuple):
+    """A figure of a page: its caption and its PNG image in base64."""
+
+    caption: str
+    png: str
+
+
+def render_template(name: str, **values: Any) -> str:
+    """Render a template of `aspc/templates`. Every value is escaped."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("aspc"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    return environment.get_template(name).render(**values)
+
+
+def draw_png(draw: Callable[[Any, Subject], None], subject: Subject) -> str:
+    """Call `draw(figure, subject)` and return the figure as a PNG image in base64."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 3.4), layout="constrained")
+    draw(figure, subject)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=110)
+    return base64.b64encode(buffer.getvalue()).decode("ascii")
+
+
+def action_panels(figure: Any, names: Sequence[str], action_size: int) -> list[Any]:
+    """Return axes for the first action dimensions, with titles."""
+    shown = min(action_size, MAX_ACTION_PANELS)
+    columns = min(shown, PANEL_COLUMNS)
+    panels = list(figure.subplots(-(-shown // columns), columns, squeeze=False).flat)
+    for axes in panels[shown:]:
+        axes.set_axis_off()
+    for i, axes in enumerate(panels[:shown]):
+        title = textwrap.fill(printable(names[i]), 28) if names else str(i)
+        axes.set_title(title, fontsize=8, parse_math=False)  # a column's name can look like a formula
+        axes.tick_params(labelsize=6)
+    return panels[:shown]
+
+
+def principal_components(observations: np.ndarray) -> np.ndarray:
+    """Project standardised observations onto their first two principal components, [N, 2]."""
+    wide = observations.astype(np.float64)
+    standardised = (wide - wide.mean(axis=0)) / (wide.std(axis=0) + 1e-9)
+    values, vectors = np.linalg.eigh(standardised.T @ standardised / len(standardised))
+    points = standardised @ vectors[:, np.argsort(values)[::-1][:2]]
+    return points if points.shape[1] == 2 else np.concatenate([points, np.zeros_like(points)], axis=1)

@@ -1,0 +1,24 @@
+"""Helpers for text in messages and for the order of names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+
+def join_limited(items: Sequence[str], limit: int, separator: str = ", ") -> str:
+    """Join the first `limit` items, followed by "and N more" if there are more."""
+    shown = separator.join(items[:limit])
+    return f"{shown} and {len(items) - limit} more" if len(items) > limit else shown
+
+
+def natural_sort_key(text: str, *, decimals: bool = False) -> list[str | int | float]:
+    """Return a sort key that compares numbers by value: obs_2 comes before obs_10.
+
+    Args:
+        text: The name to sort.
+        decimals: Whether "0.5" and "1e-3" are one number each, rather than two.
+    """
+    parts = re.split(r"([0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?)" if decimals else r"(\d+)", text)
+    number = float if decimals else int
+    return [number(part) if i % 2 else part for i, part in enumerate(parts)]
