@@ -132,3 +132,14 @@ def test_a_reason_has_to_be_explicit() -> None:
     assert gives_reason('"""Parsers. It has more than 400 lines because\nthey share a state."""')
     assert not gives_reason('"""Parsers.\n\nIt has more than 400 lines because they share a state."""')
     assert not gives_reason('"""Parsers for lines of a table."""')
+
+
+def test_environments_import_no_data() -> None:
+    for file in (PACKAGE / "envs").glob("*.py"):
+        assert not [name for name in imports(file) if name.startswith("aspc.data")], file.name
+
+
+@pytest.mark.parametrize("module", ["tasks", "minari_store"])
+def test_facts_about_tasks_import_neither_data_nor_environments(module: str) -> None:
+    named = imports(PACKAGE / f"{module}.py")
+    assert not [name for name in named if name.startswith(("aspc.data", "aspc.envs"))]
