@@ -38,7 +38,8 @@ def measure(path: str, steps: int, batches: int, seed: int) -> dict[str, Any]:
     dataset = data.load(path)
     layout = Layout(dataset.observation_size, dataset.action_size)
     rows = jnp.asarray(pack(dataset.transitions(), layout, ObservationNormalizer.of(dataset.observations), 0.99))
-    algorithm: AdaptiveScale[Any] = algorithms.default("aspc")
+    algorithm = algorithms.default("aspc")
+    assert isinstance(algorithm, AdaptiveScale)
     state = train(algorithm, rows, layout, steps, seed)
     found: dict[str, Any] = {"dataset": Path(path).stem, "steps": steps, "alpha": float(state.scale.scale)}
     for outer in ("same", "independent"):

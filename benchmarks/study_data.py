@@ -33,6 +33,7 @@ import time
 from collections import Counter
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 if __name__ == "__main__":
     # Rounding of sums depends on the register width, and rollouts soon differ: use the same width everywhere.
@@ -147,7 +148,7 @@ def description(name: str, path: Path, pieces: list[Piece]) -> str:
     rows = sum(piece.rows for piece in pieces)
     if name in TRAJECTORIES:
         return f"{path.stem}: {rows:,} rows, {rows // TRAJECTORIES[name].steps:,} episodes"
-    arrays = hdf5.read_trusted_hdf5(path)
+    arrays: dict[str, Any] = dict(hdf5.read_trusted_hdf5(path))
     task = tasks.name_from_stem(name, arrays["observations"].shape[1], arrays["actions"].shape[1])
     data = Dataset.from_arrays(**arrays, env=task, name=name)
     episodes = "" if data.is_endless else f"{len(data.episode_lengths):,} episodes, "

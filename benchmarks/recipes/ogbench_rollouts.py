@@ -224,7 +224,8 @@ def _navigate(env: gym.Env[Any, Any], agent: PointAgent, noise: float) -> Arrays
         if cells not in waypoints:
             waypoints[cells] = base.get_oracle_subgoal(position, goal)[0]
         way = waypoints[cells] - position
-        return way / (np.linalg.norm(way) + 1e-6)
+        unit: np.ndarray = way / (np.linalg.norm(way) + 1e-6)
+        return unit
 
     agent.reset()
     observation, _ = env.reset(options={"task_info": {"init_ij": draw(free), "goal_ij": draw(decisions)}})

@@ -33,7 +33,8 @@ def snapshot_policy(stored: Arrays, index: int) -> Act:
     def act(observation: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         x = (observation - p["obs_mean"]) * scale
         x = np.tanh(np.tanh(x @ p["W0"] + p["b0"]) @ p["W1"] + p["b1"])
-        return x @ p["Wout"] + p["bout"] + std * rng.standard_normal(std.size, np.float32)
+        action: np.ndarray = x @ p["Wout"] + p["bout"] + std * rng.standard_normal(std.size, np.float32)
+        return action
 
     return act
 
@@ -45,7 +46,8 @@ def squashed_policy(stored: Arrays, index: int) -> Act:
     def act(observation: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         x = np.maximum(np.maximum(observation @ p["W0"] + p["b0"], 0) @ p["W1"] + p["b1"], 0)
         std = np.exp(np.clip(x @ p["Wls"] + p["bls"], -20, 2))
-        return np.tanh(x @ p["Wmu"] + p["bmu"] + std * rng.standard_normal(std.size, np.float32))
+        action: np.ndarray = np.tanh(x @ p["Wmu"] + p["bmu"] + std * rng.standard_normal(std.size, np.float32))
+        return action
 
     return act
 
@@ -57,7 +59,7 @@ def hand_policy(p: Arrays, _: int) -> Act:
     def act(observation: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         x = (observation - p["in_shift"]) / (p["in_scale"] + np.float32(1e-8))
         x = np.tanh(p["W1"] @ np.tanh(p["W0"] @ x + p["b0"]) + p["b1"])
-        mean = (p["W2"] @ x + p["b2"]) * p["out_scale"] + p["out_shift"]
+        mean: np.ndarray = (p["W2"] @ x + p["b2"]) * p["out_scale"] + p["out_shift"]
         return mean + std * rng.standard_normal(std.size, np.float32)
 
     return act
@@ -77,7 +79,8 @@ def ant_action(p: Arrays, observation: np.ndarray, direction: np.ndarray) -> np.
     features = np.concatenate([observation[2:], unit]).astype(np.float32)
     hidden = np.maximum(p["fc0_W"] @ features + p["fc0_b"], 0)
     hidden = np.maximum(p["fc1_W"] @ hidden + p["fc1_b"], 0)
-    return np.tanh(p["last_fc_W"] @ hidden + p["last_fc_b"])
+    action: np.ndarray = np.tanh(p["last_fc_W"] @ hidden + p["last_fc_b"])
+    return action
 
 
 def fit_clone(observations: np.ndarray, actions: np.ndarray, seed: int = 0) -> Arrays:
