@@ -246,7 +246,7 @@ class CheckpointWriter:
 class _ClosedLoopFilter:
     """An `unraisablehook` that ignores errors of a closed event loop.
 
-    If one array cannot be written or read, the threads with the other arrays find nobody waiting and raise this error,
+    If one array cannot be written or read, the threads with the other arrays raise this error,
     at any time until the program ends.
     """
 

@@ -308,7 +308,7 @@ class Trainer:
         self.progress.print(f"{problem}; the other runs continue.")
 
     def _held_out_losses(self, state: PyTree, runs: Runs) -> dict[str, Any]:
-        """Return each run's losses on the held-out rows of its own task."""
+        """Return each run's losses on the held-out rows of its task."""
         if self.held_out[0] is None:
             return {}
         if len(self.tasks) == 1:
