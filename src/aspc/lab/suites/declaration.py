@@ -51,8 +51,7 @@ class Block:
                 raise AspcError(
                     f"A block's {name} must be a tuple, not {items!r}. A tuple of one item ends with a comma."
                 )
-        for name in ("steps", "seeds"):
-            value = getattr(self, name)
+        for name, value in (("steps", self.steps), ("seeds", self.seeds)):
             if not isinstance(value, int) or value < 1:
                 raise AspcError(f"A block's {name} must be a whole number of at least 1, not {value!r}.")
         known = {field.name for field in dataclasses.fields(TrainOptions)}
