@@ -1,3 +1,4 @@
+// Charts, filters and the table of runs. One file, since all of them share the selected dataset and series.
 "use strict";
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
@@ -16,8 +17,8 @@
   // Plotly interprets some HTML in names, so names are escaped.
   const escapeHtml = (text) => String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
   const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-  const faint = (colour, opacity) => colour + Math.round(opacity * 255).toString(16).padStart(2, "0");
-  const figure = (value, digits = 4) => (value === null || value === undefined ? "–"
+  const withOpacity = (colour, opacity) => colour + Math.round(opacity * 255).toString(16).padStart(2, "0");
+  const formatNumber = (value, digits = 4) => (value === null || value === undefined ? "–"
     : Number(value).toLocaleString("en", { maximumSignificantDigits: digits }).replace("-", "−"));
 
   // ── drawing ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -62,7 +63,7 @@
     const traces = [];
     if (seeds > 1) {
       traces.push({ x: x.concat([...x].reverse()), y: high.concat([...low].reverse()), fill: "toself", mode: "lines",
-        fillcolor: faint(colour, 0.14), line: { width: 0 }, hoverinfo: "skip", type: "scatter" });
+        fillcolor: withOpacity(colour, 0.14), line: { width: 0 }, hoverinfo: "skip", type: "scatter" });
     }
     traces.push({ x, y: mean, customdata: std, name: escapeHtml(name), mode: x.length < 3 ? "lines+markers" : "lines",
       line: { color: colour, dash, width: 2 }, type: "scatter",
@@ -113,7 +114,7 @@
     const traces = data.overall.profiles.filter(([s]) => shown.has(s)).flatMap(([s, label, value, low, high]) => {
       const [, colour, dash] = data.series[s];
       const ribbon = low[0] === null ? [] : [{ x: x.concat([...x].reverse()), y: high.concat([...low].reverse()),
-        fill: "toself", fillcolor: faint(colour, 0.13), line: { width: 0 }, hoverinfo: "skip", mode: "lines" }];
+        fill: "toself", fillcolor: withOpacity(colour, 0.13), line: { width: 0 }, hoverinfo: "skip", mode: "lines" }];
       return [...ribbon, { x, y: value, name: escapeHtml(label), mode: "lines", line: { color: colour, dash, width: 2 },
         hovertemplate: `${escapeHtml(label)}: %{y:.0%}<extra></extra>` }];
     });
@@ -132,7 +133,7 @@
   const drawBars = (container, rows, more, unit) => {
     const traces = [...rows].reverse().map(([s, label, ...three]) => ({ type: "bar", orientation: "h", y: [escapeHtml(label)],
       x: [three[0]], marker: fill(data.series[s]), error_x: errors([three]),
-      customdata: [three[1] === null ? "" : ` (${figure(three[1])} to ${figure(three[2])})`],
+      customdata: [three[1] === null ? "" : ` (${formatNumber(three[1])} to ${formatNumber(three[2])})`],
       hovertemplate: `%{y}: %{x:.4g}${unit}%{customdata}<extra></extra>` }));
     drawRows(container, rows.length, traces, { barmode: "overlay", bargap: 0.35, ...more });
   };
@@ -152,7 +153,7 @@
       const [, colour, dash] = data.series[s];
       return { type: "scatterpolar", mode: "lines+markers", r: around(scaled), theta: around(tasks.map(escapeHtml)),
         customdata: around(raw), name: escapeHtml(label), line: { color: colour, dash, width: 2 }, marker: { size: 4 },
-        fill: "toself", fillcolor: faint(colour, 0.06),
+        fill: "toself", fillcolor: withOpacity(colour, 0.06),
         hovertemplate: `${escapeHtml(label)}, %{theta}: %{customdata:.1f}<extra></extra>` };
     });
     draw(container, traces, { margin: { l: 50, r: 50, t: 30, b: 30 }, polar: { bgcolor: "rgba(0,0,0,0)",
@@ -165,7 +166,7 @@
     const names = rows.map((r) => escapeHtml(r[1]));
     const colours = rows.map((r) => data.series[r[0]][1]);
     const links = rows.map((r, i) => ({ type: "scatter", mode: "lines", x: [r[2], r[3]], y: [names[i], names[i]],
-      line: { color: faint(colours[i], 0.5), width: 3 }, hoverinfo: "skip" }));
+      line: { color: withOpacity(colours[i], 0.5), width: 3 }, hoverinfo: "skip" }));
     const dots = [[2, "last", "circle"], [3, "best", "circle-open"]].map(([at, what, symbol]) => ({ type: "scatter",
       mode: "markers", x: rows.map((r) => r[at]), y: names, marker: { size: 11, color: colours, symbol, line: { width: 2, color: colours } },
       hovertemplate: `%{y}, ${what}: %{x:.1f}<extra></extra>` }));
@@ -177,8 +178,8 @@
     const x = found.domains.map(escapeHtml);
     const traces = found.bars.map(([s, label, values, paper]) => ({ type: "bar", name: escapeHtml(label), x,
       y: values.map((v) => v && v[0]), marker: fill(data.series[s]), error_y: errors(values),
-      customdata: values.map((v, i) => (v && v[1] !== null ? ` (${figure(v[1], 3)} to ${figure(v[2], 3)})` : "")
-        + (paper[i] === null ? "" : `, paper ${figure(paper[i], 3)} %`)),
+      customdata: values.map((v, i) => (v && v[1] !== null ? ` (${formatNumber(v[1], 3)} to ${formatNumber(v[2], 3)})` : "")
+        + (paper[i] === null ? "" : `, paper ${formatNumber(paper[i], 3)} %`)),
       hovertemplate: `${escapeHtml(label)}, %{x}: %{y:.3g} %%{customdata}<extra></extra>`, offsetgroup: label }));
     const printed = found.bars.filter(([, , , paper]) => paper.some((v) => v !== null)).map(([s, label, , paper]) => ({
       type: "scatter", mode: "markers", x, y: paper, offsetgroup: label, showlegend: false, hoverinfo: "skip",
@@ -192,7 +193,7 @@
     const x = found.datasets.map(escapeHtml);
     const traces = found.bars.map(([s, label, values]) => ({ type: "bar", name: escapeHtml(label), x, y: values.map((v) => v[0]),
       marker: fill(data.series[s]), error_y: errors(values), offsetgroup: label,
-      customdata: values.map((v) => (v[1] === null ? "" : ` (${figure(v[1], 3)} to ${figure(v[2], 3)})`)),
+      customdata: values.map((v) => (v[1] === null ? "" : ` (${formatNumber(v[1], 3)} to ${formatNumber(v[2], 3)})`)),
       hovertemplate: `${escapeHtml(label)}, %{x}: %{y:.3g}%{customdata}<extra></extra>` }));
     const top = (i) => Math.max(0, ...found.bars.map(([, , values]) => values[i][2] ?? values[i][0] ?? 0));
     const [narrow, phone] = [container.clientWidth / x.length < 52, container.clientWidth < 600];
@@ -392,7 +393,7 @@
       row.tabIndex = 0;
       SHOWN.forEach(([name, , text]) => {
         const v = value(name, i);
-        row.append(element("td", text ? shorter(name, v ?? "–") : figure(v, name === "steps" || name === "seed" ? 12 : 4), text ? "text" : ""));
+        row.append(element("td", text ? shorter(name, v ?? "–") : formatNumber(v, name === "steps" || name === "seed" ? 12 : 4), text ? "text" : ""));
       });
       const open = () => {
         if (row.nextElementSibling?.classList.contains("detail")) { row.nextElementSibling.remove(); return; }
