@@ -44,7 +44,7 @@ def policy_of(algorithm: Any, obs: int = 5, act: int = 3, loud: float = 1.0, **i
 
 def narrow(algorithm: Any, width: int = 32) -> Any:
     """Return the algorithm with narrow networks."""
-    if hasattr(algorithm, "base"):
+    if algorithm.base is not None:
         return replace(algorithm, base=narrow(algorithm.base, width))
     return replace(algorithm, **{f.name: width for f in fields(algorithm) if f.name.endswith("hidden_dim")})
 

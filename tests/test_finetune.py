@@ -1,4 +1,4 @@
-"""Offline to online, on the embedded maze: everything real, everything small."""
+"""Offline-to-online fine-tuning on the embedded maze."""
 
 from __future__ import annotations
 
@@ -48,25 +48,25 @@ ONLINE: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def offline(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """Two seeds, of which the second goes on. The scale is learned at every inner step: a smaller program."""
+    """Two seeds; the second is fine-tuned. k_alpha is 1, which makes the program smaller."""
     folder = tmp_path_factory.mktemp("offline")
     os.environ["ASPC_DATA"] = str(folder / "cache")
     return aspc.train(MAZE, out=folder / "run", env=None, seeds=[0, 5], k_alpha=1, **OFFLINE)
 
 
 @pytest.fixture(scope="module")
-def gone_on(offline: Run, tmp_path_factory: pytest.TempPathFactory) -> Run:
+def finetuned(offline: Run, tmp_path_factory: pytest.TempPathFactory) -> Run:
     before = Loop.run_blocks._cache_size(), Loop.run_steps._cache_size(), online.put_rows._cache_size()
     out = tmp_path_factory.mktemp("online") / "run"
     run = finetune(offline, "maze2d-umaze", seed=5, steps=200, out=out, **ONLINE)
     after = Loop.run_blocks._cache_size(), Loop.run_steps._cache_size(), online.put_rows._cache_size()
-    # Five collections of 40 steps are two blocks of 20 each: one program, and one more to put rows into the table.
+    # Five collections of 40 steps, two blocks of 20 each: one program, and one that writes rows into the table.
     assert [b - a for a, b in zip(before, after, strict=True)] == [1, 0, 1]
     return run
 
 
-def test_a_fine_tuned_run_is_a_run(offline: Run, gone_on: Run) -> None:
-    assert {p.name for p in gone_on.path.iterdir()} >= {
+def test_files_and_config_of_a_fine_tuned_run(offline: Run, finetuned: Run) -> None:
+    assert {p.name for p in finetuned.path.iterdir()} >= {
         "config.json",
         "metrics.csv",
         "evaluations.csv",
@@ -76,55 +76,55 @@ def test_a_fine_tuned_run_is_a_run(offline: Run, gone_on: Run) -> None:
         "checkpoints",
         "online.f32",
     }
-    config = gone_on.config
+    config = finetuned.config
     assert config.finetuned_from == Origin(run=str(offline.path.absolute()), seed=5, step=80)
     assert config.env == "maze2d-umaze"
     assert config.online.collect == 40
     assert config.hyperparameters["scale_horizon"] == 280
-    assert gone_on.seeds == [5]
-    assert gone_on.result is not None
-    assert (gone_on.result["steps"], gone_on.result["updates"], gone_on.result["offline_steps"]) == (200, 200, 80)
-    assert gone_on.policy.info["step"] == 200
-    assert gone_on.policy.info["seed"] == 5
+    assert finetuned.seeds == [5]
+    assert finetuned.result is not None
+    assert (finetuned.result["steps"], finetuned.result["updates"], finetuned.result["offline_steps"]) == (200, 200, 80)
+    assert finetuned.policy.info["step"] == 200
+    assert finetuned.policy.info["seed"] == 5
 
 
-def test_the_first_evaluation_is_the_offline_policys(offline: Run, gone_on: Run) -> None:
-    np.testing.assert_array_equal(gone_on.evaluations["step"], [0, 80, 160, 200])
+def test_first_evaluation_is_of_the_offline_policy(offline: Run, finetuned: Run) -> None:
+    np.testing.assert_array_equal(finetuned.evaluations["step"], [0, 80, 160, 200])
     with Evaluator("maze2d-umaze", workers=1) as evaluator:
         expected = evaluator.evaluate(offline.policy_of(5), episode_seeds(5, 0, 2)).result()
-    assert gone_on.evaluations["return_mean"][0] == expected.returns.mean()
-    assert gone_on.evaluations["length_mean"][0] == expected.lengths.mean()
+    assert finetuned.evaluations["return_mean"][0] == expected.returns.mean()
+    assert finetuned.evaluations["length_mean"][0] == expected.lengths.mean()
 
 
-def test_the_buffer_grows_and_the_scale_moves(offline: Run, gone_on: Run) -> None:
-    metrics = gone_on.metrics
+def test_the_buffer_grows_and_the_scale_moves(offline: Run, finetuned: Run) -> None:
+    metrics = finetuned.metrics
     np.testing.assert_array_equal(metrics["step"], [40, 80, 120, 160, 200])
     np.testing.assert_array_equal(metrics["online_rows"], [40, 80, 120, 160, 200])
     before = offline.metrics["scale"][-1]
-    assert abs(metrics["scale"][0] - before) < 0.1  # it goes on from where it was
+    assert abs(metrics["scale"][0] - before) < 0.1  # continues from the offline value
     assert len(np.unique(metrics["scale"])) == 5
     for name in ("critic_loss", "bc_loss", "q_mean"):
         assert np.isfinite(metrics[name]).all()
-    rows = np.fromfile(gone_on.path / online.ONLINE, np.float32).reshape(200, -1)
-    policy = gone_on.policy
+    rows = np.fromfile(finetuned.path / online.ONLINE, np.float32).reshape(200, -1)
+    policy = finetuned.policy
     observations = rows[:, :4] * policy.observation_std + policy.observation_mean
     following = rows[:, -4:] * policy.observation_std + policy.observation_mean
-    # What follows a step is where the next one begins; the maze has no terminals, and no episode ended here.
+    # Each step starts where the previous one ended; no episode ended here.
     np.testing.assert_allclose(observations[1:], following[:-1], atol=1e-5)
     assert (rows[:, 7] == 1).all()
     assert len(np.unique(rows[:, 4])) > 150  # actions, with noise
 
 
 @pytest.mark.parametrize("where", ["collecting", "evaluating"])
-def test_resuming_goes_on_with_everything_but_the_episode(
+def test_resuming_restores_everything_but_the_episode(
     where: str,
-    gone_on: Run,
+    finetuned: Run,
     offline: Run,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Stopped by a signal in the second chunk; the ring, the state and the rows so far are there again."""
+    """A signal stops it in the second chunk; ring buffer, state and rows are restored."""
     owner, name = {
         "collecting": (online.Collector, "collect"),
         "evaluating": (
@@ -148,7 +148,7 @@ def test_resuming_goes_on_with_everything_but_the_episode(
     run = Run(tmp_path / "run")
     assert run.result is None
     half = np.fromfile(run.path / online.ONLINE, np.float32)
-    with open(run.path / online.ONLINE, "ab") as file:  # rows after the checkpoint, as a kill leaves them
+    with open(run.path / online.ONLINE, "ab") as file:  # rows after the checkpoint, as left by a kill
         file.write(b"\0" * 400)
     before = Loop.run_blocks._cache_size()
     run = resume(tmp_path / "run", quiet=True)
@@ -158,16 +158,16 @@ def test_resuming_goes_on_with_everything_but_the_episode(
     rows = np.fromfile(run.path / online.ONLINE, np.float32)
     np.testing.assert_array_equal(rows[: len(half)], half)
     assert len(rows) == 2.5 * len(half)
-    # Up to the signal it is the run that was never stopped.
+    # Up to the signal it equals the uninterrupted run.
     for name in ("scale", "critic_loss"):
-        np.testing.assert_array_equal(run.metrics[name][:2], gone_on.metrics[name][:2])
+        np.testing.assert_array_equal(run.metrics[name][:2], finetuned.metrics[name][:2])
     result = run.result
     assert resume(run.path).result == result
     assert "already finished its 200 steps" in capsys.readouterr().err
 
 
-def test_the_ring_keeps_the_newest(tmp_path: Path) -> None:
-    """Row i lies at i modulo the capacity, put there while it goes on or read back from the file."""
+def test_ring_buffer_keeps_the_newest_rows(tmp_path: Path) -> None:
+    """Row i is at i modulo the capacity, when written online and when read back from the file."""
     capacity, width, offline_rows = 6, 3, 4
     options = OnlineOptions(steps=10, collect=2, eval_every=2, buffer=5)
     assert options.capacity(10) == capacity
@@ -186,7 +186,7 @@ def test_the_ring_keeps_the_newest(tmp_path: Path) -> None:
         online.RowLog(tmp_path / "rows", width, 10)
 
 
-def test_batches_mix_old_and_new_rows() -> None:
+def test_minibatches_mix_offline_and_online_rows() -> None:
     algorithm = replace_fields(algorithms.default("td3_bc"), TINY)
     loop = online.MixedLoop(algorithm, Spec(4, 2), Layout(4, 2), vectorise=False, offline_rows=100, offline_share=0.25)
     source = RowRange(jnp.asarray(100), jnp.asarray(7))
@@ -198,7 +198,7 @@ def test_batches_mix_old_and_new_rows() -> None:
 
 
 class Line(gym.Env[np.ndarray, np.ndarray]):
-    """A point on a line that ends by itself after three steps or is cut after five."""
+    """A point on a line that terminates after three steps or is truncated after five."""
 
     observation_space = gym.spaces.Box(-np.inf, np.inf, (4,))
     action_space = gym.spaces.Box(-1, 1, (2,))
@@ -213,7 +213,7 @@ class Line(gym.Env[np.ndarray, np.ndarray]):
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         self.t += 1
-        self.position += 0.1 * np.concatenate([action, action]).astype(np.float32)  # in the array it gave before
+        self.position += 0.1 * np.concatenate([action, action]).astype(np.float32)  # reuses the returned array
         return self.position, 1.0, self.ends and self.t == 3, self.t == 5, {}
 
 
@@ -231,7 +231,7 @@ def test_terminals_stop_bootstrapping_and_timeouts_do_not(ends: bool) -> None:
     assert not np.array_equal(log.next_observations[length - 1], log.observations[length])
 
 
-def test_an_environment_of_other_sizes_is_refused() -> None:
+def test_environment_of_other_sizes_is_refused() -> None:
     with (
         pytest.raises(AspcError, match="4 observation and 2 action dimensions, but the policy has 6 and 2"),
         online.collecting("maze2d-umaze", make_dataset(obs=6), 0, None),
@@ -239,17 +239,17 @@ def test_an_environment_of_other_sizes_is_refused() -> None:
         pass
 
 
-def test_a_start_that_fails_leaves_its_folder_free(tmp_path: Path) -> None:
+def test_early_failure_of_fine_tuning_empties_the_folder(tmp_path: Path) -> None:
     data = make_dataset()
     aspc.train(data, algo="bc", out=tmp_path / "offline", env=None, **OFFLINE_BC)
     for _ in range(2):
-        with pytest.raises(AspcError, match="Pendulum-v1 has observations of 3"):
+        with pytest.raises(AspcError, match="Pendulum-v1 has observation size 3"):
             finetune(tmp_path / "offline", "Pendulum-v1", dataset=data, out=tmp_path / "online", steps=40, **ONLINE)
     assert {path.name for path in (tmp_path / "online").iterdir()} <= {".lock"}
 
 
 @pytest.mark.parametrize(("name", "noisy"), [("td3_bc", True), ("fql", False), ("diffusion_ql", False)])
-def test_deterministic_policies_explore_with_noise_and_others_by_themselves(name: str, noisy: bool) -> None:
+def test_only_deterministic_policies_explore_with_noise(name: str, noisy: bool) -> None:
     data, policy = (
         make_dataset(action_low=np.full(2, -9.0), action_high=np.full(2, 9.0)),
         policy_named(name, obs=4, act=2),
@@ -269,18 +269,18 @@ def test_deterministic_policies_explore_with_noise_and_others_by_themselves(name
     assert (log.actions <= policy.action_high).all()
 
 
-def test_own_environments_and_rewards_as_they_were_offline(tmp_path: Path) -> None:
+def test_user_environment_and_offline_reward_statistics(tmp_path: Path) -> None:
     data = make_dataset()
     run = aspc.train(data, "bc", out=tmp_path / "off", env=None, reward_transform="standardize", **OFFLINE_BC)
     settings = {**ONLINE, "steps": 40, "eval_every": 40, "updates": 2}
-    gone_on = finetune(run, Line, dataset=data, out=tmp_path / "on", **settings)
-    assert gone_on.config.env == "a Python function"
-    longer = resume(gone_on.path, 90, Line, dataset=data, quiet=True)  # an odd end: single steps
+    finetuned = finetune(run, Line, dataset=data, out=tmp_path / "on", **settings)
+    assert finetuned.config.env == "a Python function"
+    longer = resume(finetuned.path, 90, Line, dataset=data, quiet=True)  # not a multiple of a block: single steps
     assert longer.result is not None
     assert (longer.result["steps"], longer.result["updates"]) == (90, 180)
     np.testing.assert_array_equal(longer.metrics["online_rows"], [40, 80, 90])
     np.testing.assert_array_equal(longer.evaluations["step"], [0, 40, 80, 90])
-    rows = np.fromfile(gone_on.path / online.ONLINE, np.float32).reshape(90, -1)
+    rows = np.fromfile(finetuned.path / online.ONLINE, np.float32).reshape(90, -1)
     rewards = data.rewards.astype(np.float64)
     np.testing.assert_allclose(rows[:, 6], (1 - rewards.mean()) / (rewards.std() + 1e-6), rtol=1e-5)
     with pytest.raises(AspcError, match="records no environment"):
@@ -294,17 +294,17 @@ def test_own_environments_and_rewards_as_they_were_offline(tmp_path: Path) -> No
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", algorithms.names())
-def test_every_algorithm_goes_on(name: str, tmp_path: Path) -> None:
+def test_every_algorithm_can_be_fine_tuned(name: str, tmp_path: Path) -> None:
     data, algorithm = make_dataset(), replace_fields(narrow(algorithms.default(name), 16), {"batch_size": 16})
     options = {"steps": 20, "log_every": 20, "tensorboard": False, "quiet": True}
     run = aspc.train(data, algorithm, out=tmp_path / "off", env=None, **options)
     settings = {**ONLINE, "steps": 40, "collect": 20, "eval_every": 40}
-    gone_on = finetune(run, Line, dataset=data, out=tmp_path / "on", **settings)
+    finetuned = finetune(run, Line, dataset=data, out=tmp_path / "on", **settings)
     first = "noise.layers.0.weight" if run.policy.kind == "diffusion" else "layers.0.weight"
-    assert not np.array_equal(run.policy.arrays[first], gone_on.policy.arrays[first])
+    assert not np.array_equal(run.policy.arrays[first], finetuned.policy.arrays[first])
 
 
-def test_data_that_were_moved_are_given_again(tmp_path: Path, capsys: Any) -> None:
+def test_fine_tuning_with_moved_data(tmp_path: Path, capsys: Any) -> None:
     there, here, on = tmp_path / "there.hdf5", tmp_path / "here.hdf5", tmp_path / "on"
     write_hdf5(there, dataset_arrays(load(MAZE)))
     run = aspc.train(there, "bc", out=tmp_path / "off", env=None, **OFFLINE_BC)
@@ -312,7 +312,7 @@ def test_data_that_were_moved_are_given_again(tmp_path: Path, capsys: Any) -> No
     words = ["finetune", str(run.path), "--env", "maze2d-umaze", "--out", str(on), "--steps", "40", "--collect", "40"]
     words += ["--eval-every", "40", "--eval-episodes", "1", "--final-episodes", "1", "--quiet"]
     assert main(words) == 2
-    assert "say where it is now with --dataset" in capsys.readouterr().err
+    assert "pass its new path with --dataset" in capsys.readouterr().err
     assert main([*words, "--dataset", str(here)]) == 0
     longer = ["finetune", "--resume", str(on), "--steps", "80", "--quiet"]
     assert main(longer) == 2
@@ -320,20 +320,20 @@ def test_data_that_were_moved_are_given_again(tmp_path: Path, capsys: Any) -> No
     assert json.loads((on / "result.json").read_text())["steps"] == 80
 
 
-def test_the_command_says_what_is_wrong(gone_on: Run, offline: Run, capsys: Any) -> None:
+def test_errors_of_the_command(finetuned: Run, offline: Run, capsys: Any) -> None:
     def complaint(*words: str) -> str:
         assert main(["finetune", *words]) == 2
-        said = capsys.readouterr().err
-        assert said.count("\n") == 1
-        return said
+        stderr = capsys.readouterr().err
+        assert stderr.count("\n") == 1
+        return stderr
 
-    run, done = str(offline.path), str(gone_on.path)
+    run, done = str(offline.path), str(finetuned.path)
     assert "--resume" in complaint()
     assert "records no environment" in complaint(run)
     assert "has no seed 1; it has 0, 5" in complaint(run, "--env", "maze2d-umaze", "--seed", "1")
-    assert "is online already" in complaint(done)
+    assert "is already online" in complaint(done)
     assert "was trained offline" in complaint("--resume", run)
     assert "keeps its settings" in complaint("--resume", done, "--noise", "0.3")
     assert "multiple of --collect" in complaint(run, "--collect", "300")
     assert "0 to 1" in complaint(run, "--offline-share", "1.5")
-    assert json.loads((gone_on.path / "result.json").read_text())["steps"] == 200
+    assert json.loads((finetuned.path / "result.json").read_text())["steps"] == 200

@@ -1,4 +1,4 @@
-"""A file of the user's own: what it may import, how its code is known again, and slips in a suite of one's own."""
+"""Plugins: imports, fingerprints and error messages; mistakes in user-defined suites."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from aspc.lab.suites import Block, Suite, Variant
 from aspc.training.run_config import software_facts
 
 MAZE = "maze2d-umaze?steps=2000"
-BESIDE = """
+MODULE = """
 from aspc.algorithms import register
 from aspc.algorithms.bc import BC
 
@@ -34,7 +34,7 @@ def broken():
 register("mine")(BC)
 """
 PLUGIN = """
-import {beside}  # noqa
+import {module}  # noqa
 from aspc.lab.suites import Block, Suite, Variant, register
 
 register(Suite("own", "mine", "tests", (Block((Variant("mine", "mine"), Variant("BC", "bc")), ("{maze}",), 500, 1),)))
@@ -43,30 +43,30 @@ register(Suite("own", "mine", "tests", (Block((Variant("mine", "mine"), Variant(
 
 @pytest.fixture
 def plugin(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
-    """A suite's file that imports an algorithm's beside it, under a name that no other test's has."""
-    beside = f"beside_{abs(hash(request.node.name))}"
-    (tmp_path / f"{beside}.py").write_text(BESIDE)
+    """A plugin with a suite that imports a module with an algorithm, whose name is unique to the test."""
+    module = f"plugin_module_{abs(hash(request.node.name))}"
+    (tmp_path / f"{module}.py").write_text(MODULE)
     path = tmp_path / "suite.py"
-    path.write_text(PLUGIN.format(beside=beside, maze=MAZE))
+    path.write_text(PLUGIN.format(module=module, maze=MAZE))
     with registries.restored():
         yield path
-    sys.modules.pop(beside, None)
+    sys.modules.pop(module, None)
 
 
 def fingerprint(path: Path) -> str:
-    """As a process of its own has it."""
+    """Return the fingerprint in a new process."""
     with registries.restored():
         imported = set(sys.modules)
         plugins.load_plugin(path)
         found = plugins.loaded()
         for name in set(sys.modules) - imported:
-            if name.startswith("beside_"):
+            if name.startswith("plugin_module_"):
                 del sys.modules[name]
     assert found is not None
     return found.fingerprint
 
 
-def test_a_plugin_may_import_what_lies_beside_it(plugin: Path) -> None:
+def test_plugin_imports_modules_of_its_folder(plugin: Path) -> None:
     plugins.load_plugin(plugin)
     assert "mine" in algorithms.names()
     assert "own" in suites.names()
@@ -76,59 +76,59 @@ def test_a_plugin_may_import_what_lies_beside_it(plugin: Path) -> None:
     assert software_facts().versions["plugin"] == found.fingerprint
 
 
-def test_code_is_known_again_whatever_its_comments(plugin: Path) -> None:
-    (beside,) = plugin.parent.glob("beside_*.py")
+def test_fingerprint_ignores_comments(plugin: Path) -> None:
+    (module,) = plugin.parent.glob("plugin_module_*.py")
     first = fingerprint(plugin)
     plugin.write_text(plugin.read_text() + "\n# a remark\n")
     assert fingerprint(plugin) == first
-    beside.write_text(beside.read_text().replace("[1]", "[2]"))
-    assert fingerprint(plugin) != first  # what it imports is code of its own too
+    module.write_text(module.read_text().replace("[1]", "[2]"))
+    assert fingerprint(plugin) != first  # imported modules count
 
 
-def test_what_is_no_python_beside_a_plugin_is_no_code_of_it(plugin: Path) -> None:
+def test_fingerprint_ignores_other_files(plugin: Path) -> None:
     first = fingerprint(plugin)
-    (plugin.parent / "beside_it.so").write_bytes(b"\x7fELF\0")
-    text = "import sys, types\nm = sys.modules['beside_it'] = types.ModuleType('beside_it')\n"
-    plugin.write_text(plugin.read_text() + text + f"m.__file__ = {str(plugin.parent / 'beside_it.so')!r}\n")
+    (plugin.parent / "module_it.so").write_bytes(b"\x7fELF\0")
+    text = "import sys, types\nm = sys.modules['module_it'] = types.ModuleType('module_it')\n"
+    plugin.write_text(plugin.read_text() + text + f"m.__file__ = {str(plugin.parent / 'module_it.so')!r}\n")
     assert fingerprint(plugin) not in ("", first)
 
 
-def test_finished_runs_of_other_code_are_said(plugin: Path) -> None:
+def test_finished_runs_of_changed_code_are_reported(plugin: Path) -> None:
     plugins.load_plugin(plugin)
     plan = make_plan([suites.get("own")])
     now = software_facts().versions["plugin"]
-    for trained_with, said in (
+    for trained_with, message in (
         ({"plugin": now}, ""),
         ({}, ""),
         ({"plugin": "other"}, "warning: 1 finished runs of mine"),
     ):
         settled = {run_id: RecordedRun("done", None, None, versions=json.dumps(trained_with)) for run_id in plan.runs}
-        assert code_change_warning(plan, settled).startswith(said)
-        assert bool(code_change_warning(plan, settled)) == bool(said)
+        assert code_change_warning(plan, settled).startswith(message)
+        assert bool(code_change_warning(plan, settled)) == bool(message)
     assert plugins.has_changed("mine", {"plugin": "other"})
     assert not plugins.has_changed("bc", {"plugin": "other"})  # not the plugin's
 
 
-def test_an_error_in_a_plugin_says_where_it_is(plugin: Path) -> None:
+def test_error_in_a_plugin_names_its_line(plugin: Path) -> None:
     plugins.load_plugin(plugin)
-    (beside,) = (module for name, module in sys.modules.items() if name.startswith("beside_"))
-    said = capture_failure(beside.broken)
-    assert said == f"IndexError: list index out of range ({Path(beside.__file__).name}, line 7, in broken)"
+    (module,) = (module for name, module in sys.modules.items() if name.startswith("plugin_module_"))
+    message = capture_failure(module.broken)
+    assert message == f"IndexError: list index out of range ({Path(module.__file__).name}, line 7, in broken)"
 
 
-def test_one_file_is_given_and_must_be_there(plugin: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plugin_must_be_one_existing_file(plugin: Path, capsys: pytest.CaptureFixture[str]) -> None:
     twice = ["bench", "own", "--plugin", str(plugin), f"--plugin={plugin}", "--dry-run"]
     assert main(twice) == 2
-    assert "takes one file; import the others in it" in capsys.readouterr().err
+    assert "takes one file. Import the others in it" in capsys.readouterr().err
     for command in ("inspect", "fqe", "finetune"):
         assert main([command, "run", "--plugin", str(plugin), "--plugin", str(plugin)]) == 2
-        assert "takes one file; import the others in it" in capsys.readouterr().err
+        assert "takes one file. Import the others in it" in capsys.readouterr().err
     assert main(["bench", "own", "--plugin", "nowhere.py"]) == 2
     assert "There is no plugin at nowhere.py" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("import sys\n\ndef broken(:\n", "{file}, line 3: SyntaxError: invalid syntax. Fix the plugin."),
         (
@@ -142,22 +142,22 @@ def test_one_file_is_given_and_must_be_there(plugin: Path, capsys: pytest.Captur
         ),
     ],
 )
-def test_a_plugin_that_cannot_be_run_is_one_sentence_with_the_line(
-    text: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_failing_plugin_gives_one_sentence_with_the_line(
+    text: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "mine.py"
     file.write_text(text)
     with registries.restored():
         assert main(["train", MAZE, "--plugin", str(file)]) == 2
     out = capsys.readouterr().err
-    assert out.startswith(f"aspc: {said.format(file=file)}")
+    assert out.startswith(f"aspc: {message.format(file=file)}")
     assert out.count("\n") == 1
 
 
-def test_an_error_beside_a_plugin_names_that_file(plugin: Path) -> None:
-    (beside,) = plugin.parent.glob("beside_*.py")
-    beside.write_text("import jax\nx = (\n")
-    with pytest.raises(AspcError, match=rf"{beside.name}, line 2: SyntaxError: '\(' was never closed"):
+def test_error_in_an_imported_module_names_that_file(plugin: Path) -> None:
+    (module,) = plugin.parent.glob("plugin_module_*.py")
+    module.write_text("import jax\nx = (\n")
+    with pytest.raises(AspcError, match=rf"{module.name}, line 2: SyntaxError: '\(' was never closed"):
         plugins.load_plugin(plugin)
 
 
@@ -178,7 +178,7 @@ class Mine(BC):
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ("policy = None", "The algorithm mine has no method policy; add it to its class, Mine."),
         ("schedule = None", "The algorithm mine has no method schedule; add it to its class, Mine."),
@@ -211,23 +211,23 @@ class Mine(BC):
         ),
     ],
 )
-def test_an_algorithm_that_breaks_the_contract_is_refused_before_the_first_step(
-    change: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_invalid_algorithm_is_refused_before_the_first_step(
+    change: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file, out = tmp_path / "mine.py", tmp_path / "out"
     file.write_text(ALGORITHM.format(change=change))
     with registries.restored():
         wanted = ["train", MAZE, "--plugin", str(file), "--algo", "mine", "--steps", "50", "--out", str(out)]
         assert main(wanted) == 2
-    assert capsys.readouterr().err.splitlines()[-1] == f"aspc: {said}"
-    assert not (out / "config.json").exists()  # so the same command can be given again
+    assert capsys.readouterr().err.splitlines()[-1] == f"aspc: {message}"
+    assert not (out / "config.json").exists()  # so that the command can be repeated
 
 
 BC = Variant("a", "bc")
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "message"),
     [
         ({"variants": BC}, "must be a tuple"),
         ({"datasets": MAZE}, "must be a tuple"),
@@ -237,12 +237,12 @@ BC = Variant("a", "bc")
         ({"options": {"eval_evry": 5}}, "did you mean eval_every"),
     ],
 )
-def test_slips_in_a_block_are_said(wrong: dict, said: str) -> None:
-    with pytest.raises(AspcError, match=said):
+def test_invalid_blocks_of_a_suite(wrong: dict, message: str) -> None:
+    with pytest.raises(AspcError, match=message):
         Block(**{"variants": (BC,), "datasets": (MAZE,), **wrong})
 
 
-def test_two_variants_of_a_dataset_have_two_labels() -> None:
+def test_variants_of_a_dataset_need_different_labels() -> None:
     other = Variant("a", "bc", {"actor_lr": 1e-2})
     with pytest.raises(AspcError, match="Duplicate label 'a'"):
         Suite("own", "", "", (Block((BC, other), (MAZE,)),))
@@ -251,13 +251,13 @@ def test_two_variants_of_a_dataset_have_two_labels() -> None:
     Suite("own", "", "", (Block((BC,), (MAZE,)), Block((other,), ("maze2d-large",)), Block((BC,), (MAZE,), 500)))
 
 
-def test_a_misspelt_dataset_of_a_suite_is_said_with_the_nearest() -> None:
+def test_misspelt_dataset_of_a_suite_suggests_the_nearest() -> None:
     suite = Suite("own", "", "", (Block((BC,), ("maze2d-umzae",)),))
     with pytest.raises(AspcError, match="Similar known names: maze2d-umaze"):
         make_plan([suite])
 
 
-def test_a_bench_is_no_run(tmp_path: Path) -> None:
+def test_bench_folder_is_not_a_run(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(AspcError, match="holds a run of `aspc train`"), bench_lock(tmp_path):
         pass

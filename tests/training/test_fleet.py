@@ -1,4 +1,4 @@
-"""Fleets: many runs as one program are the runs one by one; what can share a program; failing, killing, continuing."""
+"""Fleets: equality with single runs, sharing of programs, failures, kills and resumption."""
 
 from __future__ import annotations
 
@@ -65,18 +65,18 @@ def fleet(tmp_path_factory):
     return fleet
 
 
-def test_nothing_is_said_of_accelerators_on_a_cpu(tmp_path, capsys):
-    """There training waits for evaluations, so that none can hide behind it."""
+def test_no_message_about_accelerators_on_a_cpu(tmp_path, capsys):
+    """On a CPU training waits for evaluations."""
     train_fleet("td3_bc", TD3BC, MEMBERS[:1], OPTIONS, tmp_path / "fleet", env=Counting, quiet=False)
-    said = capsys.readouterr().err
-    assert "hide" not in said
-    assert "accelerator" not in said
+    stderr = capsys.readouterr().err
+    assert "hide" not in stderr
+    assert "accelerator" not in stderr
 
 
 # -- what a fleet leaves behind ------------------------------------------------------------------------------
 
 
-def test_a_fleet_is_one_program_and_leaves_what_it_promises(fleet):
+def test_files_of_a_fleet(fleet):
     assert fleet.programs == (1, 0)
     assert {p.name for p in fleet.path.iterdir()} >= {"config.json", "metrics.csv", "evaluations.csv", "result.json"}
     assert {p.name for p in (fleet.path / "policy").iterdir()} == {member.name for member in MEMBERS}
@@ -108,7 +108,7 @@ def test_a_fleet_is_one_program_and_leaves_what_it_promises(fleet):
         Fleet(fleet.path.parent)
 
 
-def test_equal_rows_are_in_the_table_once(fleet):
+def test_equal_rows_are_stored_once(fleet):
     from aspc.training.prepared_data import PreparedDataset, shared_tables
 
     problems = [PreparedDataset.of(member.dataset, TD3BC, OPTIONS) for member in MEMBERS]
@@ -120,13 +120,13 @@ def test_equal_rows_are_in_the_table_once(fleet):
 # -- a member is the run alone -------------------------------------------------------------------------------
 
 
-def test_equal_members_give_equal_results_and_other_settings_others(fleet):
+def test_equal_members_have_equal_results(fleet):
     same(arrays(fleet, "second"), arrays(fleet, "second again"))
     assert any((arrays(fleet, "second")[n] != arrays(fleet, "third")[n]).any() for n in arrays(fleet, "second"))
 
 
-def test_a_member_is_the_run_alone_to_the_bit(fleet, tmp_path):
-    """Among others or in a fleet of its own, if the same numbers are those of the run."""
+def test_member_is_bit_exact_in_a_separate_fleet(fleet, tmp_path):
+    """Bit-exact if the same hyper-parameters vary."""
     alone = Member("second", MEMBERS[1].dataset, 3, {"discount": 0.9, "alpha": 4.0})
     alone = train_fleet("td3_bc", TD3BC, [alone], OPTIONS, tmp_path / "alone", env=Counting, quiet=True)
     same(arrays(fleet, "second"), arrays(alone, "second"))
@@ -134,8 +134,8 @@ def test_a_member_is_the_run_alone_to_the_bit(fleet, tmp_path):
     same({**fleet.evaluations("second"), "run": 0}, {**alone.evaluations("second"), "run": 0})
 
 
-def test_a_member_is_what_train_gives(tmp_path):
-    """Without settings to the bit, on its own held-out rows too."""
+def test_member_matches_a_run(tmp_path):
+    """Bit-exact without settings, also on held-out rows."""
     settings = {**TINY, **SHORT, "quiet": True, "seeds": [3]}
     data = MEMBERS[1].dataset
     members, options = [Member("a", MEMBERS[0].dataset, 1), Member("b", data, 3)], TrainOptions(**SHORT, holdout=0.25)
@@ -147,9 +147,8 @@ def test_a_member_is_what_train_gives(tmp_path):
     assert np.isfinite(run.metrics["valid_critic_loss"]).all()
 
 
-def test_numbers_of_a_run_mean_what_those_of_the_algorithm_mean_and_vmap_what_a_loop_does(fleet, tmp_path):
-    """To rounding: a number that is known when the program is compiled is rounded otherwise than one that is not
-    (1 − γ, for one)."""
+def test_varying_settings_match_fixed_ones_and_vmap_matches_a_loop(fleet, tmp_path):
+    """Equal up to rounding: constants of a program are rounded differently from inputs (1 − γ, for example)."""
     algorithm = replace_fields(TD3BC, {"alpha": 4.0, "discount": 0.9})
     alone = [Member("alone", MEMBERS[1].dataset, 3)]
     alone = train_fleet("td3_bc", algorithm, alone, OPTIONS, tmp_path / "f", env=None, quiet=True, vectorise=True)
@@ -157,8 +156,8 @@ def test_numbers_of_a_run_mean_what_those_of_the_algorithm_mean_and_vmap_what_a_
     same(arrays(alone, "alone"), arrays(fleet, "second"), atol=1e-5, rtol=1e-5)
 
 
-def test_runs_of_one_program_can_differ_in_numbered_choices(tmp_path):
-    """To rounding they are what a program with that choice written into it gives; and they differ from each other."""
+def test_members_can_differ_in_numbered_choices(tmp_path):
+    """Equal up to rounding to a program with a constant choice, and different from each other."""
     plain = replace_fields(algorithms.default("aspc"), {**TINY, "k_alpha": 1, "scale_lr": 0.05})
     chosen = [{"outer_loss": "L1", "l3_form": 1}, {"outer_loss": "L1+L3", "l3_form": 1}, {"l3_form": 2}]
     members = [Member(f"{i}", MEMBERS[0].dataset, 0, settings) for i, settings in enumerate(chosen)]
@@ -198,7 +197,7 @@ def test_two_devices_share_three_runs(fleet, tmp_path):
     environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    # two devices; one run more, so that each has as many; and nothing of them stays when they are done
+    # Two devices with equally many runs, one of them padding that is dropped at the end.
     assert done.stdout.split() == ["[2]", "4", "kept", "0"]
     two = Fleet(tmp_path / "fleet")
     for member in MEMBERS[:3]:
@@ -209,7 +208,7 @@ def test_two_devices_share_three_runs(fleet, tmp_path):
 # -- what can share a program --------------------------------------------------------------------------------
 
 
-def test_which_hyperparameters_can_differ_between_runs_of_one_program():
+def test_hyperparameters_that_can_vary():
     aspc_ = algorithms.default("aspc")
     for name in ("alpha", "base.alpha", "scale_lr", "discount", "tau", "ema", "outer_loss", "l3_form"):
         assert can_vary(aspc_, name), name
@@ -221,7 +220,7 @@ def test_which_hyperparameters_can_differ_between_runs_of_one_program():
         can_vary(aspc_, "alhpa")
 
 
-def test_runs_with_equal_keys_can_train_together():
+def test_group_key():
     aspc_ = algorithms.default("aspc")
     key = group_key(aspc_, (4, 2), OPTIONS)
     assert group_key(replace_fields(aspc_, {"alpha": 1.0, "ema": 0.9}), (4, 2), OPTIONS) == key
@@ -241,10 +240,10 @@ def test_members_that_cannot_share_a_program_are_refused(tmp_path):
     data = make_dataset()
 
     def refused(*members):
-        with pytest.raises(AspcError) as said:
+        with pytest.raises(AspcError) as error:
             train_fleet("td3_bc", TD3BC, members, OPTIONS, tmp_path / "fleet", env=None, quiet=True)
         assert not (tmp_path / "fleet").exists()
-        return str(said.value)
+        return str(error.value)
 
     assert "policy_freq" in refused(Member("a", data, 0), Member("b", data, 0, {"policy_freq": 3}))
     assert "different sizes" in refused(Member("a", data, 0), Member("b", make_dataset(obs=5), 0))
@@ -257,14 +256,14 @@ def test_members_that_cannot_share_a_program_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize("seed", [-1, 2**31, 0.5, True])
-def test_a_member_has_a_seed_that_can_be_one(seed, tmp_path):
+def test_invalid_seed_of_a_member(seed, tmp_path):
     with pytest.raises(AspcError, match=r"The seed of a must be an integer from 0 to 2,147,483,647, not "):
         train_fleet("td3_bc", TD3BC, [Member("a", make_dataset(), seed)], OPTIONS, tmp_path / "fleet")
     assert not (tmp_path / "fleet").exists()
 
 
-def test_a_member_that_diverges_is_left_behind(tmp_path, fleet):
-    """Also across an interruption: what had failed before the checkpoint stays as it was reported."""
+def test_diverged_member_is_isolated(tmp_path, fleet):
+    """Failures before a checkpoint are kept across an interruption."""
     sick = [*MEMBERS[:3], MEMBERS[3]._replace(name="sick", settings={"alpha": float("inf"), "discount": 0.99})]
     options = TrainOptions(**SHORT, checkpoint_every=40)
 
@@ -286,7 +285,7 @@ def test_a_member_that_diverges_is_left_behind(tmp_path, fleet):
     same(cut.evaluations("second"), fleet.evaluations("second"))
 
 
-def test_a_member_whose_last_update_breaks_it_is_left_behind(tmp_path):
+def test_member_that_diverges_in_the_last_update_is_isolated(tmp_path):
     rates = {"well": 3e-4, "sick": np.inf}
     members = [Member(name, MEMBERS[0].dataset, 0, {"actor_lr": rate}) for name, rate in rates.items()]
     options = TrainOptions(**{**SHORT, "steps": 2, "log_every": 1, "eval_every": 1})
@@ -297,7 +296,7 @@ def test_a_member_whose_last_update_breaks_it_is_left_behind(tmp_path):
     assert [path.name for path in (fleet.path / "policy").iterdir()] == ["well"]
 
 
-def test_a_fleet_whose_members_all_fail_stops(tmp_path):
+def test_fleet_stops_when_all_members_have_failed(tmp_path):
     sick = [member._replace(settings={"alpha": float("inf"), "discount": 0.9}) for member in MEMBERS]
     options = TrainOptions(**{**SHORT, "steps": 4000})
     fleet = train_fleet("td3_bc", TD3BC, sick, options, tmp_path / "fleet", env=None, quiet=True)
@@ -314,7 +313,7 @@ train_fleet("td3_bc", TD3BC, MEMBERS, LONG, {out!r}, env=Counting, quiet=True)
 LONG = TrainOptions(**{**SHORT, "steps": 1200}, checkpoint_every=120)
 
 
-def test_a_killed_fleet_continues_to_the_same_bits(tmp_path):
+def test_killed_fleet_resumes_bit_exactly(tmp_path):
     here = Path(__file__).parent
     script = KILLED.format(paths=[str(here), str(here.parent)], out=str(tmp_path / "cut"))
     process = subprocess.Popen([sys.executable, "-c", script])
@@ -330,7 +329,7 @@ def test_a_killed_fleet_continues_to_the_same_bits(tmp_path):
         assert (whole.path / file).read_text() == (cut.path / file).read_text()
 
 
-def test_a_finished_fleet_returns_at_once_and_another_is_refused(fleet, monkeypatch):
+def test_finished_fleet_returns_at_once_and_another_is_refused(fleet, monkeypatch):
     def call(members=MEMBERS, options=OPTIONS):
         return train_fleet("td3_bc", TD3BC, members, options, fleet.path, env=Counting, quiet=True)
 
@@ -350,8 +349,8 @@ def test_a_finished_fleet_returns_at_once_and_another_is_refused(fleet, monkeypa
 # -- evaluation ----------------------------------------------------------------------------------------------
 
 
-def test_members_are_evaluated_in_their_own_environments_by_their_own_scores(tmp_path, monkeypatch):
-    """And a finished fleet of data that is known by name does not load it again."""
+def test_members_have_separate_environments_and_scores(tmp_path, monkeypatch):
+    """A finished fleet whose data has a name does not load it again."""
     pytest.importorskip("mujoco", reason="the extra `mujoco` is not installed")
     members = [Member(name, f"maze2d-{name}?steps=500", 0) for name in ("umaze", "medium")]
     fleet = train_fleet("td3_bc", TD3BC, members, OPTIONS, tmp_path / "fleet", quiet=True)
@@ -365,7 +364,7 @@ def test_members_are_evaluated_in_their_own_environments_by_their_own_scores(tmp
 
 
 class Patient(Counting):
-    """Its first episode waits until training has gone on."""
+    """Its first episode waits until training has continued."""
 
     training_went_on = threading.Event()
     waited_in_vain = False
@@ -376,8 +375,8 @@ class Patient(Counting):
         return super().reset(**options)
 
 
-def test_on_an_accelerator_training_goes_on_while_policies_are_evaluated(tmp_path, monkeypatch):
-    """And a checkpoint is saved only when the evaluations up to its step are on disk."""
+def test_training_continues_during_evaluation_on_an_accelerator(tmp_path, monkeypatch):
+    """A checkpoint is saved only after all evaluations up to its step."""
     monkeypatch.setattr(trainer, "on_accelerator", lambda: True)
     evaluated_when_saved = []
     save = Checkpoints.save

@@ -24,7 +24,7 @@ from aspc.errors import AspcError
 from aspc.training.prepared_data import load_source
 from aspc.training.rollout_worker import rollouts
 from aspc.training.run import Diverged
-from aspc.training.run_config import to_json
+from aspc.training.run_config import RunConfig, from_json, to_json
 from aspc.training.run_folder import RowFile, read_rows
 from policies import policy_named
 from tiny import TINY, Counting, make_dataset
@@ -43,7 +43,7 @@ def same(one, other):
         np.testing.assert_array_equal(one[name], other[name], err_msg=name)
 
 
-def test_a_run_leaves_what_it_promises(tiny, tmp_path):
+def test_files_of_a_run(tiny, tmp_path):
     run = aspc.train(tiny, out=tmp_path / "run", seeds=[0, 1], **{**SHORT, "tensorboard": True})
     assert {p.name for p in run.path.iterdir()} >= {
         "config.json",
@@ -71,7 +71,7 @@ def test_a_run_leaves_what_it_promises(tiny, tmp_path):
     assert (np.abs(action) <= 1).all()
 
 
-def test_metrics_are_what_pandas_and_tensorboard_read(tiny, tmp_path):
+def test_metrics_are_readable_with_pandas_and_tensorboard(tiny, tmp_path):
     pandas = pytest.importorskip("pandas", reason="the extra `tables` is not installed")
     loader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator", reason="no TensorBoard")
     run = aspc.train(tiny, out=tmp_path / "run", **{**SHORT, "tensorboard": True})
@@ -84,11 +84,11 @@ def test_metrics_are_what_pandas_and_tensorboard_read(tiny, tmp_path):
     aspc.train(tiny, resume=run.path, steps=160, quiet=True)
     events = loader.EventAccumulator(str(run.path / "tensorboard" / "seed0"))
     events.Reload()
-    assert [e.step for e in events.Scalars("train/scale")] == [40, 80, 120, 160]  # the point it went on from as well
+    assert [e.step for e in events.Scalars("train/scale")] == [40, 80, 120, 160]  # including the point of resumption
 
 
-def test_policy_acts_as_the_network_does(tiny, tmp_path):
-    """The NumPy policy against the JAX actor, in the user's units: bounds that are not ±1."""
+def test_policy_matches_the_network(tiny, tmp_path):
+    """Compare the NumPy policy with the JAX actor for action bounds other than ±1."""
     data = make_dataset(action_low=np.array([-3.0, 0.0]), action_high=np.array([5.0, 1.0]))
     run = aspc.train(data, out=tmp_path / "run", **SHORT)
     policy = run.policy
@@ -103,7 +103,7 @@ def test_policy_acts_as_the_network_does(tiny, tmp_path):
     np.testing.assert_allclose(policy.act(data.observations[:100]), expected, atol=1e-5)
 
 
-def test_seeds_give_the_same_bits_alone_and_again(tiny, tmp_path):
+def test_seeds_are_bit_exact_alone_and_repeated(tiny, tmp_path):
     first = aspc.train(tiny, out=tmp_path / "a", seeds=[3, 4], **SHORT)
     again = aspc.train(tiny, out=tmp_path / "b", seeds=[3, 4], **SHORT)
     same(weights(first), weights(again))
@@ -111,7 +111,7 @@ def test_seeds_give_the_same_bits_alone_and_again(tiny, tmp_path):
     same(weights(alone), {k: v for k, v in weights(first).items() if k.startswith("4/")})
 
 
-def test_resuming_with_more_steps_keeps_the_horizon_and_says_so(tiny, tmp_path, capsys):
+def test_extending_a_run_keeps_the_horizon_and_reports_it(tiny, tmp_path, capsys):
     aspc.train(tiny, out=tmp_path / "run", **SHORT)
     longer = aspc.train(tiny, resume=tmp_path / "run", steps=200)
     assert "keep the original horizon of 120 steps" in capsys.readouterr().err
@@ -120,7 +120,7 @@ def test_resuming_with_more_steps_keeps_the_horizon_and_says_so(tiny, tmp_path, 
     assert longer.result["steps"] == 200
 
 
-def test_a_resumed_run_refuses_other_data_and_other_settings(tiny, tmp_path):
+def test_resuming_with_other_data_or_settings_fails(tiny, tmp_path):
     aspc.train(tiny, out=tmp_path / "run", **SHORT)
     with pytest.raises(AspcError, match="not what"):
         aspc.train(make_dataset(seed=1), resume=tmp_path / "run", steps=200)
@@ -132,7 +132,7 @@ def test_a_resumed_run_refuses_other_data_and_other_settings(tiny, tmp_path):
 
 @dataclass(frozen=True)
 class Mine(BC):
-    """An algorithm of somebody's own."""
+    """A user-defined algorithm."""
 
     spread: float = 0.5
 
@@ -141,7 +141,7 @@ SHORT_BC = {"env": None, "steps": 40, "log_every": 20, "quiet": True, "tensorboa
 MINE = Mine(spread=0.25, batch_size=16, actor_hidden_dim=16)
 
 
-def test_a_run_of_an_object_is_called_by_the_name_that_is_registered_and_goes_on_by_it(tiny, tmp_path):
+def test_algorithm_object_gets_its_registered_name(tiny, tmp_path):
     with registries.restored():
         algorithms.register("mine")(Mine)
         run = aspc.train(tiny, MINE, out=tmp_path / "run", **SHORT_BC)
@@ -152,7 +152,7 @@ def test_a_run_of_an_object_is_called_by_the_name_that_is_registered_and_goes_on
         assert run.config.hyperparameters["spread"] == 0.25
 
 
-def test_a_run_of_an_object_that_is_not_registered_goes_on_when_it_is_given_again(tiny, tmp_path):
+def test_unregistered_algorithm_resumes_when_passed_again(tiny, tmp_path):
     run = aspc.train(tiny, MINE, out=tmp_path / "run", **SHORT_BC)
     assert run.config.algo == "Mine"
     with pytest.raises(AspcError, match=r"give it again as algo=… from Python, or register it as 'Mine'.*--plugin"):
@@ -160,7 +160,7 @@ def test_a_run_of_an_object_that_is_not_registered_goes_on_when_it_is_given_agai
     assert aspc.train(tiny, Mine(), resume=run, steps=80, quiet=True).result["steps"] == 80
 
 
-def test_a_resumed_run_refuses_another_algorithm(tiny, tmp_path):
+def test_resuming_with_another_algorithm_fails(tiny, tmp_path):
     run = aspc.train(tiny, BC(batch_size=16, actor_hidden_dim=16), out=tmp_path / "run", **SHORT_BC)
     assert run.config.algo == "bc"
     for other, called in (("td3_bc", "td3_bc"), ("aspc", "aspc"), (MINE, "Mine")):
@@ -168,7 +168,7 @@ def test_a_resumed_run_refuses_another_algorithm(tiny, tmp_path):
             aspc.train(tiny, other, resume=tmp_path / "run", steps=80)
 
 
-def test_a_run_stands_for_its_folder(tiny, tmp_path):
+def test_run_is_path_like(tiny, tmp_path):
     run = aspc.train(tiny, BC(batch_size=16, actor_hidden_dim=16), out=tmp_path / "run", **SHORT_BC)
     assert os.fspath(run) == str(tmp_path / "run")
     for same in (run, run.path, str(run.path)):
@@ -204,7 +204,7 @@ def has_checkpoint(folder):
     return any(p.name.isdigit() for p in folder.glob("checkpoints/*"))
 
 
-def test_a_killed_run_resumes_to_the_same_bits(tmp_path):
+def test_killed_run_resumes_bit_exactly(tmp_path):
     whole = run_script(tmp_path / "whole", resume=False)
     cut = run_script(tmp_path / "cut", resume=False, never_ends=True)
     assert wait_until(lambda: has_checkpoint(tmp_path / "cut"), cut)
@@ -213,25 +213,25 @@ def test_a_killed_run_resumes_to_the_same_bits(tmp_path):
     cut.communicate()
     resumed = run_script(tmp_path / "cut", resume=True)
     for process in (resumed, whole):
-        _, said = process.communicate(timeout=DEADLINE_SECONDS)
-        assert process.returncode == 0, said
+        _, stderr = process.communicate(timeout=DEADLINE_SECONDS)
+        assert process.returncode == 0, stderr
     one, other = aspc.Run(tmp_path / "whole"), aspc.Run(tmp_path / "cut")
     same(weights(one), weights(other))
     assert (one.path / "metrics.csv").read_text() == (other.path / "metrics.csv").read_text()
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_ends_the_chunk_saves_and_says_how_to_go_on(tmp_path, number, code):
+def test_signal_finishes_the_chunk_and_saves(tmp_path, number, code):
     np.savez(tmp_path / "logs.npz", **logs())
     command = [sys.executable, "-m", "aspc", "train", str(tmp_path / "logs.npz"), "--out", str(tmp_path / "run")]
     command += ["--actor-hidden-dim", "16", "--critic-hidden-dim", "16", "--log-every", "40", "--env", "none"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     assert wait_until(lambda: read_rows(tmp_path / "run" / "metrics.csv"), process)
     process.send_signal(number)
-    _, said = process.communicate(timeout=DEADLINE_SECONDS)
+    _, stderr = process.communicate(timeout=DEADLINE_SECONDS)
     assert process.returncode == code
-    assert "--resume" in said.splitlines()[-1]
-    assert "Traceback" not in said
+    assert "--resume" in stderr.splitlines()[-1]
+    assert "Traceback" not in stderr
     assert has_checkpoint(tmp_path / "run")
 
 
@@ -249,7 +249,7 @@ def test_two_processes_cannot_train_in_one_folder(tiny, tmp_path):
         aspc.train(tiny, resume=tmp_path / "run", steps=200)
 
 
-def test_a_folder_that_holds_something_is_left_alone(tiny, tmp_path):
+def test_nonempty_folder_is_refused(tiny, tmp_path):
     aspc.train(tiny, out=tmp_path / "run", **SHORT)
     before = (tmp_path / "run" / "metrics.csv").read_text()
     with pytest.raises(AspcError, match="already holds a run"):
@@ -261,8 +261,8 @@ def test_a_folder_that_holds_something_is_left_alone(tiny, tmp_path):
         aspc.train(tiny, out=tmp_path / "mine", **SHORT)
 
 
-def test_nan_stops_the_run_names_what_and_keeps_the_checkpoint(tiny, tmp_path, monkeypatch):
-    """The data turns bad in the middle of a run, as a fault of the hardware would make it."""
+def test_nan_stops_the_run_and_keeps_the_checkpoint(tiny, tmp_path, monkeypatch):
+    """The data becomes NaN during the run, as after a hardware fault."""
     from aspc.training import prepared_data as module
 
     aspc.train(tiny, out=tmp_path / "run", **SHORT)
@@ -276,7 +276,7 @@ def test_nan_stops_the_run_names_what_and_keeps_the_checkpoint(tiny, tmp_path, m
 from aspc.training.packed_table import pack  # noqa: E402
 
 
-def test_held_out_episodes_are_judged_and_not_trained_on(tiny, tmp_path):
+def test_held_out_episodes_are_evaluated_and_not_trained_on(tiny, tmp_path):
     run = aspc.train(tiny, out=tmp_path / "run", holdout=0.25, **SHORT)
     assert run.config.dataset.transitions < len(tiny.transitions().rewards)
     assert np.isfinite(run.metrics["valid_critic_loss"]).all()
@@ -288,7 +288,7 @@ def test_n_step_returns_train(tiny, tmp_path):
     assert np.isfinite(run.metrics["critic_loss"]).all()
 
 
-def test_unknown_hyperparameters_are_named_with_the_nearest(tiny, tmp_path):
+def test_unknown_hyperparameter_suggests_the_nearest(tiny, tmp_path):
     with pytest.raises(AspcError, match="did you mean alpha"):
         aspc.train(tiny, out=tmp_path / "run", alhpa=3.0, **SHORT)
     assert not (tmp_path / "run").exists()
@@ -297,7 +297,7 @@ def test_unknown_hyperparameters_are_named_with_the_nearest(tiny, tmp_path):
 # -- evaluation ----------------------------------------------------------------------------------------------
 
 
-def test_an_environment_made_by_a_function(tiny, tmp_path):
+def test_environment_made_by_a_function(tiny, tmp_path):
     run = aspc.train(tiny, out=tmp_path / "run", env=Counting, eval_every=80, eval_episodes=3, **SHORT)
     np.testing.assert_array_equal(run.evaluations["step"], [80, 120])
     np.testing.assert_array_equal(run.evaluations["length_mean"], 10)
@@ -305,7 +305,7 @@ def test_an_environment_made_by_a_function(tiny, tmp_path):
     assert run.result["best_return"] >= run.result["last_return"]
 
 
-def test_workers_roll_out_reproducibly_and_survive_a_death():
+def test_rollouts_are_reproducible_and_workers_restart():
     pytest.importorskip("mujoco", reason="the extra `mujoco` is not installed")
     from aspc.policy import Policy
     from aspc.training.evaluation import Evaluator
@@ -324,7 +324,7 @@ def test_workers_roll_out_reproducibly_and_survive_a_death():
     np.testing.assert_array_equal(np.sort(first.returns), np.sort(again.returns))
 
 
-def test_a_worker_that_hangs_is_replaced_then_reported():
+def test_hanging_worker_is_replaced_then_reported():
     from aspc.training.evaluation import Evaluator, WorkerFailed
 
     with Evaluator("maze2d-umaze", workers=1, timeout_seconds=0.5) as evaluator:
@@ -339,7 +339,7 @@ def test_a_worker_that_hangs_is_replaced_then_reported():
 # -- rows ----------------------------------------------------------------------------------------------------
 
 
-def test_a_line_cut_by_a_kill_is_dropped(tmp_path):
+def test_truncated_line_is_dropped(tmp_path):
     path = tmp_path / "rows.csv"
     rows = RowFile(path)
     rows.append([{"step": 1, "x": 0.1}, {"step": 2, "x": float("nan")}])
@@ -354,7 +354,7 @@ def test_a_line_cut_by_a_kill_is_dropped(tmp_path):
 
 
 @pytest.mark.parametrize("algo", ["td3_bc", "fql", "diffusion_ql"])
-def test_an_episode_does_not_depend_on_which_others_its_worker_has(algo):
+def test_episode_is_independent_of_its_batch(algo):
     policy, seeds = policy_named(algo, obs=4, act=2), [7, 8, 9, 10, 11]
 
     def returns(*shares):
@@ -363,10 +363,10 @@ def test_an_episode_does_not_depend_on_which_others_its_worker_has(algo):
 
     together = returns(seeds)
     for shares in ((seeds[:2], seeds[2:]), [[seed] for seed in seeds]):
-        np.testing.assert_allclose(returns(*shares), together, rtol=1e-4)  # but for the rounding of other batches
+        np.testing.assert_allclose(returns(*shares), together, rtol=1e-4)  # batches of other sizes round differently
 
 
-def test_workers_import_what_their_parent_does_and_not_what_lies_around(tmp_path, monkeypatch):
+def test_workers_use_the_import_path_of_their_parent(tmp_path, monkeypatch):
     from aspc.training.evaluation import Evaluator
 
     mine = tmp_path / "mine"
@@ -384,7 +384,7 @@ def test_workers_import_what_their_parent_does_and_not_what_lies_around(tmp_path
     assert not (tmp_path / "mark").exists()
 
 
-def test_the_datas_own_reference_scores_are_those_of_later_evaluations(tmp_path):
+def test_reference_scores_of_the_data_apply_to_later_evaluations(tmp_path):
     from aspc.training.run import evaluate
 
     rng, rows = np.random.default_rng(0), 200
@@ -404,8 +404,8 @@ def test_the_datas_own_reference_scores_are_those_of_later_evaluations(tmp_path)
     assert np.isnan(evaluate(run.path, episodes=1)[0]["score_mean"])
 
 
-def test_a_state_that_is_not_finite_is_neither_a_checkpoint_nor_a_policy(tiny, tmp_path):
-    """The last update breaks it, which the losses before it do not show."""
+def test_nonfinite_state_is_not_saved(tiny, tmp_path):
+    """The last update breaks the state, which the losses before it do not show."""
     options = {"algo": "bc", "env": None, "quiet": True, "tensorboard": False, "actor_hidden_dim": 8}
     options |= {"actor_lr": np.inf, "steps": 1, "log_every": 1, "eval_every": 1, "checkpoint_every": 1}
     with pytest.raises(
@@ -416,7 +416,7 @@ def test_a_state_that_is_not_finite_is_neither_a_checkpoint_nor_a_policy(tiny, t
     assert not [path for path in (tmp_path / "run").glob("checkpoints/*") if path.name.isdigit()]
 
 
-def test_a_streamed_run_does_not_go_on_with_other_rows(tmp_path):
+def test_streamed_run_refuses_other_rows(tmp_path):
     from aspc.data.packing import pack as pack_folder
     from aspc.data.streaming import META
 
@@ -425,7 +425,7 @@ def test_a_streamed_run_does_not_go_on_with_other_rows(tmp_path):
     pack_folder(data, packed)
     start = {**options, "algo": "bc", "steps": 20, "log_every": 20, "tensorboard": False, "actor_hidden_dim": 8}
     aspc.train(packed, out=tmp_path / "run", **start)
-    # A folder of an older version does not say its hash: it is known by its statistics, and can be trained on.
+    # A folder of an older version has no hash; its statistics identify it.
     meta = {key: value for key, value in json.loads((packed / META).read_text()).items() if key != "sha256"}
     (packed / META).write_text(json.dumps(meta))
     aspc.train(packed, out=tmp_path / "old", **start)
@@ -436,7 +436,7 @@ def test_a_streamed_run_does_not_go_on_with_other_rows(tmp_path):
         aspc.train(resume=tmp_path / "run", steps=40, **options)
 
 
-def test_a_packed_folder_is_streamed_and_a_cut_run_sees_the_same_windows(tiny, tmp_path):
+def test_streamed_run_resumes_with_the_same_windows(tiny, tmp_path):
     from aspc.data.packing import pack as pack_folder
 
     pack_folder(tiny, tmp_path / "packed")
@@ -448,7 +448,7 @@ def test_a_packed_folder_is_streamed_and_a_cut_run_sees_the_same_windows(tiny, t
     same(weights(whole), weights(resumed))
     with pytest.raises(AspcError, match="held out"):
         aspc.train(tmp_path / "packed", out=tmp_path / "no", holdout=0.5, **options)
-    # Where a policy is evaluated is no matter of how the data are read; all else was settled when they were packed.
+    # The environment is only used for evaluation; all other options were fixed when the data was packed.
     assert load_source(tmp_path / "packed", {"env": "none"}).rows == whole.config.dataset.transitions
     with pytest.raises(AspcError, match="packed already; key_map"):
         load_source(tmp_path / "packed", {"env": "none", "key_map": {"rewards": "r"}})
@@ -468,9 +468,12 @@ def test_presets_and_bc_variants_are_in_the_config(tiny, tmp_path):
     assert np.isfinite(run.metrics["value_loss"]).all()
     longer = aspc.train(tiny, resume=tmp_path / "aw", steps=160, quiet=True)
     assert longer.result["steps"] == 160
+    content = json.loads((run.path / "config.json").read_text())
+    old = {**content, "algo": "td3_bc", "bc": "advantage_weighted"}  # as older versions recorded it
+    assert from_json(run.path, old, RunConfig).algo == "td3_bc_aw"
 
 
-def test_a_device_without_memory_ends_in_one_sentence(tiny, tmp_path, monkeypatch):
+def test_device_out_of_memory_gives_one_sentence(tiny, tmp_path, monkeypatch):
     import jax
 
     from aspc.training.compiled_loop import Loop
@@ -486,8 +489,8 @@ def test_a_device_without_memory_ends_in_one_sentence(tiny, tmp_path, monkeypatc
         aspc.train(tiny, out=tmp_path / "other", seeds=[0, 1], **SHORT)
 
 
-def test_a_recorded_run_is_repeated_to_the_bit(tmp_path, capsys):
-    """`--from`: options of the data, a preset's place in the record, hyper-parameters, seeds; what is given wins."""
+def test_recorded_run_repeats_bit_exactly(tmp_path, capsys):
+    """`--from` restores data options, preset, hyper-parameters and seeds; explicit options take precedence."""
     from aspc.__main__ import main
 
     arrays = logs()
@@ -526,7 +529,7 @@ def test_a_recorded_run_is_repeated_to_the_bit(tmp_path, capsys):
     assert not (tmp_path / "no").exists()
 
 
-def test_a_run_made_by_a_program_cannot_be_repeated_by_a_command(tiny, tmp_path, capsys):
+def test_run_made_by_a_program_cannot_be_repeated_by_a_command(tiny, tmp_path, capsys):
     from aspc.__main__ import main
 
     run = aspc.train(tiny, out=tmp_path / "run", **SHORT)

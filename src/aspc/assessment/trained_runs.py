@@ -19,6 +19,7 @@ from aspc.training.run_config import DatasetFacts, FleetConfig, RunConfig, from_
 from aspc.training.run_folder import CONFIG, Run, safe_env
 
 if TYPE_CHECKING:
+    from aspc.algorithms.interface import Algorithm
     from aspc.training.compiled_loop import Runs
     from aspc.training.prepared_data import PreparedDataset
 
@@ -189,7 +190,7 @@ class Trained:
     """A run with its algorithm and its prepared data, and access to its checkpoints."""
 
     run: Run
-    algorithm: Any
+    algorithm: Algorithm[Any]
     dataset: Dataset
     prepared: PreparedDataset
 
@@ -253,8 +254,6 @@ class Trained:
         found = {}
         for i, seed in enumerate(self.run.seeds):
             export = self.algorithm.policy(tree_index(state, i))
-            arrays = {name: np.asarray(array, np.float32) for name, array in export.arrays.items()}
-            export = export._replace(arrays=arrays)
             info = {"algo": self.run.config.algo, "dataset": self.dataset.name, "step": step, "seed": seed}
             info["versions"] = self.run.config.software.versions
             found[seed] = self.prepared.policy(export, self.dataset, info)

@@ -79,7 +79,7 @@ class Member(NamedTuple):
 
 def train_fleet(
     algo: str,
-    algorithm: Any,
+    algorithm: Algorithm[Any],
     members: Sequence[Member],
     options: TrainOptions,
     out: str | Path,
@@ -166,7 +166,7 @@ def train_fleet(
     return fleet
 
 
-def _member_algorithm(algorithm: Any, member: Member, options: TrainOptions) -> Any:
+def _member_algorithm(algorithm: Algorithm[Any], member: Member, options: TrainOptions) -> Algorithm[Any]:
     return with_horizon(replace_fields(algorithm, member.settings), options.horizon or options.steps)
 
 
@@ -197,7 +197,7 @@ def _is_dataset_name(dataset: str | Dataset) -> bool:
 def _request_hash(
     algo: str,
     members: Sequence[Member],
-    algorithms: Sequence[Any],
+    algorithms: Sequence[Algorithm[Any]],
     options: TrainOptions,
     env: str | Callable[[], Any] | None,
 ) -> str:
@@ -240,9 +240,9 @@ def _prepare_tasks(
 
 
 def _varying_values(
-    algorithm: Any,
+    algorithm: Algorithm[Any],
     members: Sequence[Member],
-    algorithms: Sequence[Any],
+    algorithms: Sequence[Algorithm[Any]],
     tasks: Sequence[Task],
     task_of: Sequence[int],
     options: TrainOptions,

@@ -13,7 +13,7 @@ from aspc.training.hyperparameters import flat_values, full_name
 from aspc.training.run_config import TrainOptions
 
 
-def can_vary(algorithm: Any, name: str) -> bool:
+def can_vary(algorithm: Algorithm[Any], name: str) -> bool:
     """Return whether a hyper-parameter can differ between the runs of one program."""
     return full_name(algorithm, name) in variable_fields(algorithm)
 
@@ -33,7 +33,7 @@ def numbered_choices(algorithm: Any) -> dict[str, tuple[Any, ...]]:
     return found
 
 
-def group_key(algorithm: Any, sizes: Sequence[float], options: TrainOptions) -> Hashable:
+def group_key(algorithm: Algorithm[Any], sizes: Sequence[float], options: TrainOptions) -> Hashable:
     """Return a key that is equal for runs which can train together.
 
     Args:

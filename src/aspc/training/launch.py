@@ -29,7 +29,9 @@ def check_settings(name: str, algorithms: Iterable[Algorithm[Any]], options: Tra
         check_values(algorithm)
 
 
-def prepare_task(data: Data, algorithm: Algorithm[Any], options: TrainOptions, env: str | Callable[[], Any] | None) -> Task:
+def prepare_task(
+    data: Data, algorithm: Algorithm[Any], options: TrainOptions, env: str | Callable[[], Any] | None
+) -> Task:
     """Return a dataset prepared for an algorithm, with its environment ("auto": the dataset's own)."""
     return Task(data, PreparedDataset.of(data, algorithm, options), data.env if env == "auto" else env)
 

@@ -124,7 +124,9 @@ def prepared_rewards(data: Dataset, algorithm: Algorithm[Any], like: Dataset | N
     return (algorithm.reward_scale * rewards + algorithm.reward_shift).astype(np.float32)
 
 
-def transitions_of(data: Dataset, algorithm: Algorithm[Any], options: TrainOptions, like: Dataset | None = None) -> Transitions:
+def transitions_of(
+    data: Dataset, algorithm: Algorithm[Any], options: TrainOptions, like: Dataset | None = None
+) -> Transitions:
     """Return the transitions of a dataset with prepared rewards (see `prepared_rewards` for `like`)."""
     data = dataclasses.replace(data, rewards=prepared_rewards(data, algorithm, like))
     return data.transitions(n_step=options.n_step, discount=algorithm.discount)
@@ -216,10 +218,11 @@ class PreparedDataset:
 
     def policy(self, export: PolicyExport, data: Data, info: dict[str, Any]) -> Policy:
         """Return a policy with the normaliser and the action bounds of the data."""
-        mean, std = self.normaliser.mean, self.normaliser.std
-        names = {key: list(getattr(data, key, ())) for key in ("observation_names", "action_names")}
+        names = {"observation_names": list(data.observation_names), "action_names": list(data.action_names)}
         info = {**info, **{key: value for key, value in names.items() if value}}
-        return Policy(export.kind, export.arrays, export.settings, mean, std, data.action_low, data.action_high, info)  # type: ignore[arg-type]
+        arrays = {name: np.asarray(array, np.float32) for name, array in export.arrays.items()}
+        mean, std = self.normaliser.mean, self.normaliser.std
+        return Policy(export.kind, arrays, export.settings, mean, std, data.action_low, data.action_high, info)
 
 
 @contextmanager

@@ -128,7 +128,7 @@ class SelectedAlgorithm(NamedTuple):
     """An algorithm with the names under which a config records it."""
 
     name: str
-    algorithm: Any
+    algorithm: Algorithm[Any]
     preset: str | None
 
 
@@ -144,8 +144,7 @@ def _select_object(algorithm: Algorithm[Any], hyper: Mapping[str, Any], options:
         raise AspcError("preset needs the name of an algorithm; an object already has its settings.")
     if options.horizon is None and (lost := overwritten_horizons(algorithm, options.steps)):
         raise _fixed_horizon(lost[0])
-    unregistered = getattr(algorithm, "name", type(algorithm).__name__)
-    name = algorithms.registered_as(algorithm) or unregistered
+    name = algorithms.registered_as(algorithm) or type(algorithm).__name__
     return SelectedAlgorithm(name, coerce_fields(algorithm), None)
 
 
@@ -163,7 +162,7 @@ def _fixed_horizon(name: str) -> AspcError:
 
 def start_run(
     name: str,
-    algorithm: Any,
+    algorithm: Algorithm[Any],
     data: Data,
     options: TrainOptions,
     *,
@@ -257,7 +256,7 @@ def _check_same_algorithm(run: Run, algo: Any) -> None:
         raise AspcError(f"{run.path} is a run of {recorded}, not of {given}; a resumed run keeps its algorithm.")
 
 
-def _check_same_data(run: Run, facts: DatasetFacts, algorithm: Any, options: TrainOptions) -> None:
+def _check_same_data(run: Run, facts: DatasetFacts, algorithm: Algorithm[Any], options: TrainOptions) -> None:
     """Raise an AspcError if a repeated run would see other data under the same name."""
     config, recorded = run.config, run.config.dataset
     same_source = (recorded.source, recorded.options) == (facts.source, facts.options)
@@ -267,7 +266,7 @@ def _check_same_data(run: Run, facts: DatasetFacts, algorithm: Any, options: Tra
         raise AspcError(f"{recorded.source} is not what {run.path} was trained on (its content differs).")
 
 
-def recorded_algorithm(config: RunConfig, algorithm: Any = None) -> Any:
+def recorded_algorithm(config: RunConfig, algorithm: Algorithm[Any] | None = None) -> Algorithm[Any]:
     """Return the algorithm of a run with its hyper-parameters.
 
     Args:
