@@ -1,4 +1,4 @@
-"""A cache folder of the tests' own, and a small log to write in every layout."""
+"""A temporary cache folder, and a small log to write in every layout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small logs, and where real files may lie."""
+"""Small logs, and the folder of real files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def make_log(rows: int = 60, observation: int = 3, action: int = 2) -> dict[str,
 
 
 def shared_folder() -> Path | None:
-    """The folder of real files that are not part of the repository, if it is here."""
+    """Return the folder of real files outside of the repository, if it exists."""
     root = Path(__file__).resolve().parents[2]
     chosen = os.environ.get("ASPC_SHARED")
     folder = Path(chosen) if chosen else root.parent / "shared"

@@ -109,7 +109,7 @@ def test_a_minari_dataset_without_spaces_is_refused(mark: Path) -> None:
     assert not mark.exists()
 
 
-def test_arguments_that_do_not_fit_are_a_sentence(mark: Path) -> None:
+def test_invalid_environment_arguments_are_an_error(mark: Path) -> None:
     hostile_dataset(change_spec(kwargs={"gravity": [1, 2]}, max_episode_steps="many"), mark)
     with pytest.raises(AspcError, match="The environment of hostile-v0 cannot be made"):
         envs.make_env("minari:hostile-v0")
@@ -189,7 +189,7 @@ def test_a_refusal_cannot_write_to_the_terminal(tmp_path: Path) -> None:
         assert str(refusal.value).isprintable()
 
 
-def test_an_environment_that_others_registered_is_not_taken_from_a_file(mark: Path) -> None:
+def test_files_cannot_name_environments_of_other_packages(mark: Path) -> None:
     gym.register("AspcTestForeign-v0", entry_point="hostile_module:Env")
     try:
         writers.write_npz(Path("log.npz"), writers.dataset_arrays(pendulum_log()), {"env": "AspcTestForeign-v0"})
@@ -202,7 +202,7 @@ def test_an_environment_that_others_registered_is_not_taken_from_a_file(mark: Pa
     assert not mark.exists()
 
 
-def test_known_environments_are_taken_from_a_file(mark: Path) -> None:
+def test_files_can_name_known_environments(mark: Path) -> None:
     writers.write_npz(Path("log.npz"), writers.dataset_arrays(pendulum_log()), {"env": "Pendulum-v1"})
     assert data.load("log.npz").env == "Pendulum-v1"
     for name in (

@@ -1,4 +1,4 @@
-"""`aspc data ...`: what it prints, what it writes, and what it says of what cannot be done."""
+"""The command `aspc data`: output, files, warnings and errors."""
 
 from __future__ import annotations
 
@@ -62,11 +62,11 @@ def test_info_takes_maps_bounds_and_strictness(capsys: pytest.CaptureFixture[str
         run("info", "other.npz", "--map", "actions=u", "--action-low", "-1", "--action-high", "1", "--strict")
     with pytest.raises(AspcError, match="--map takes KEY=NAME"):
         run("info", "other.npz", "--map", "state")
-    with pytest.raises(AspcError, match="--map has 'actions' twice. Join its names with commas: actions=NAME,NAME"):
+    with pytest.raises(AspcError, match=r"--map has 'actions' twice\. Join its names with commas: actions=NAME,NAME"):
         run("info", "other.npz", "--map", "observations=state", "actions=u", "actions=v")
 
 
-def test_a_map_is_stated_as_it_was_given() -> None:
+def test_key_map_is_recorded_as_given() -> None:
     asked = DataOptions(map=("observations=a,b", "actions=u_*"), action_low=(0.0,), env="none")
     assert DataOptions.from_options(asked.options()) == asked
     listed = {"key_map": {"observations": ["a", "b"], "actions": "u_*"}}  # from Python
@@ -144,7 +144,7 @@ def mistyped(key: str, value: float) -> Dataset:
 
 
 def smooth(missing: bool) -> Dataset:
-    """Random walks of 100 steps that start far apart; with `missing`, nothing says where they end."""
+    """Random walks of 100 steps that start far apart; with `missing`, nothing marks their ends."""
     rng = np.random.default_rng(0)
     walks = rng.normal(size=(30, 1, 3)) * 30 + np.cumsum(rng.normal(size=(30, 100, 3)) * 0.1, axis=1)
     ends = np.arange(3_000) % 100 == 99
@@ -232,7 +232,7 @@ def test_each_warning_is_given(made: Dataset, says: str) -> None:
     assert any(re.search(says, warning) for warning in diagnostics.find_warnings(made))
 
 
-def test_sound_data_gives_no_warning() -> None:
+def test_valid_data_gives_no_warning() -> None:
     assert diagnostics.find_warnings(dataset()) == []
     assert diagnostics.find_warnings(smooth(missing=False)) == []
     assert diagnostics.find_warnings(followed()) == []
@@ -252,17 +252,17 @@ def test_sound_data_gives_no_warning() -> None:
         np.where(np.arange(3_000) % 100 == 99, 100.0, -1.0),
     ],
 )
-def test_rewards_that_are_no_costs_are_not_taken_for_such(rewards: np.ndarray) -> None:
+def test_positive_rewards_give_no_warning(rewards: np.ndarray) -> None:
     assert diagnostics.check_negative_rewards(rewards.astype(np.float32), has_terminals=False) == []
 
 
-def test_a_shift_that_makes_costs_of_rewards_is_seen() -> None:
+def test_shifted_negative_rewards_are_reported() -> None:
     assert diagnostics.check_negative_rewards(UNIFORM, has_terminals=False) == []
     (said,) = diagnostics.check_negative_rewards(UNIFORM - 1, has_terminals=False, shift=-1.0)
     assert re.search("no reward is above 0: .* --reward-shift [-0e.]", said)
 
 
-def test_a_training_judges_the_rewards_that_it_sees() -> None:
+def test_training_checks_its_own_shifted_rewards() -> None:
     from aspc.algorithms.bc import BC
     from aspc.training.prepared_data import warnings_of
 
@@ -282,7 +282,7 @@ def test_a_training_judges_the_rewards_that_it_sees() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_tails_goals_and_switches_are_no_missing_values(seed: int) -> None:
+def test_tails_goals_and_switches_are_not_sentinels(seed: int) -> None:
     rng, rows = np.random.default_rng(seed), 20_000
     on = rng.uniform(size=rows) < 0.005
     columns = {
@@ -307,7 +307,7 @@ def test_tails_goals_and_switches_are_no_missing_values(seed: int) -> None:
 # ── list, download, make, convert ───────────────────────────────────────────────────────────────────────────────────
 
 
-def test_list_marks_what_is_there(capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_marks_downloaded_datasets(capsys: pytest.CaptureFixture[str]) -> None:
     data.load("maze2d-umaze?steps=100")
     run("list")
     out = capsys.readouterr().out
@@ -390,7 +390,7 @@ def test_convert_keeps_everything(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("target", ["cut.npz", "cut.hdf5", "cut"])
-def test_convert_says_what_it_clips(target: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_convert_notes_clipped_actions(target: str, capsys: pytest.CaptureFixture[str]) -> None:
     made = dataset()
     writers.write_npz(Path("a.npz"), writers.dataset_arrays(made), {})
     run("convert", "a.npz", target, "--action-low", "-0.1", "--action-high", "0.1")
@@ -424,7 +424,7 @@ def test_collect_rolls_a_random_policy(capsys: pytest.CaptureFixture[str]) -> No
 
 
 @pytest.mark.parametrize("algo", ["fql", "diffusion_ql"])
-def test_collect_samples_anew_at_every_step(algo: str) -> None:
+def test_collect_samples_at_every_step(algo: str) -> None:
     policy = policy_named(algo, obs=4, act=2)
     policy.save("policy")
     rolled, again, other = (collect("maze2d-umaze", "policy", 20, seed=seed) for seed in (0, 0, 1))
@@ -473,7 +473,7 @@ def test_collect_rolls_an_onnx_policy_with_noise() -> None:
         (["--env", "maze2d-umaze", "--policy", "random", "--noise", "-1"], "cannot be -1"),
     ],
 )
-def test_collect_says_what_is_wrong(argv: list[str], says: str) -> None:
+def test_collect_rejects_invalid_arguments(argv: list[str], says: str) -> None:
     onnx_policy(Path("wrong.onnx"), 3, 2)
     Path("junk.onnx").write_bytes(b"junk")
     with pytest.raises(AspcError, match=says):

@@ -70,7 +70,7 @@ TWO_INFINITIES[2], TWO_INFINITIES[5] = np.inf, -np.inf
         ({"timeouts": None, "max_episode_steps": 0}, "max_episode_steps must be at least 1"),
     ],
 )
-def test_bad_arrays_give_one_sentence(changes: dict[str, object], says: str) -> None:
+def test_invalid_arrays_are_rejected(changes: dict[str, object], says: str) -> None:
     with pytest.raises(AspcError, match=says) as error:
         make(**changes)
     assert "\n" not in str(error.value)
@@ -81,12 +81,12 @@ def test_empty_data_is_refused() -> None:
         Dataset.from_arrays(np.zeros((0, 3)), np.zeros((0, 2)), np.zeros(0), np.zeros(0))
 
 
-def test_whole_numbers_as_actions_are_noted() -> None:
+def test_integer_actions_are_noted() -> None:
     assert any("are integers" in note for note in make(actions=np.ones((12, 2), dtype=np.float32)).notes)
     assert not any("are integers" in note for note in make().notes)
 
 
-def test_digits_that_float32_does_not_keep_are_noted() -> None:
+def test_lost_float32_precision_is_noted() -> None:
     rows = 970
 
     def notes(offset: float, noise: float = 1.0, **more: object) -> list[str]:
@@ -103,7 +103,7 @@ def test_digits_that_float32_does_not_keep_are_noted() -> None:
     assert f"reward {says}" in Dataset.from_arrays(**whole).notes
 
 
-def test_columns_of_one_number_are_fine() -> None:
+def test_single_column_vectors_are_accepted() -> None:
     data = make(observations=np.zeros((12, 1)), rewards=np.ones((12, 1)), terminals=np.zeros((12, 1)))
     assert data.observations.shape == (12, 1)
     assert data.rewards.shape == (12,)
@@ -112,7 +112,7 @@ def test_columns_of_one_number_are_fine() -> None:
 # ── bounds ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_actions_beyond_the_bounds_are_clipped_and_counted_or_refused() -> None:
+def test_actions_outside_the_bounds_are_clipped_or_rejected() -> None:
     actions = arrays()["actions"].copy()
     actions[4, 0], actions[4, 1], actions[9, 1] = 1.5, -7.0, 2.0
     data = make(actions=actions)
@@ -131,7 +131,7 @@ def test_bounds_from_the_data_leave_a_margin_and_from_the_environment_none() -> 
     np.testing.assert_array_equal(from_env.action_high, [2.0])
 
 
-def test_guessed_bounds_are_said_to_be_guessed() -> None:
+def test_guessed_bounds_are_noted() -> None:
     actions = np.linspace([-2.0], [2.0], 12).astype(np.float32)
 
     def notes(**bounds: object) -> tuple[str, ...]:
@@ -160,7 +160,7 @@ def test_actions_are_scaled_by_their_bounds() -> None:
 
 
 def slow_transitions(data: Dataset, n_step: int, discount: float) -> list[tuple[object, ...]]:
-    """One row at a time, in plain words: what `transitions` must equal."""
+    """A slow reference for `transitions`, row by row."""
     rows = []
     size = len(data)
     for i in range(size):
@@ -265,7 +265,7 @@ def test_timeouts_from_a_step_limit(terminals: list[bool], limit: int) -> None:
     np.testing.assert_array_equal(timeouts_from_limit(np.array(terminals), limit), expected)
 
 
-def test_without_timeouts_the_environments_limit_is_used_and_said() -> None:
+def test_missing_timeouts_use_the_step_limit_with_a_note() -> None:
     data = Dataset.from_arrays(
         np.zeros((2500, 11)), np.zeros((2500, 3)), np.zeros(2500), np.zeros(2500), env="hopper-medium-v2"
     )
@@ -309,7 +309,7 @@ def test_episodes_become_one_log() -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(data=logs(), share=st.floats(0.05, 0.95), seed=st.integers(0, 3))
-def test_a_split_parts_whole_episodes(data: Dataset, share: float, seed: int) -> None:
+def test_splits_keep_episodes_complete(data: Dataset, share: float, seed: int) -> None:
     if len(data) < 2:
         with pytest.raises(AspcError, match="at least two"):
             data.split(share, seed)
@@ -330,13 +330,13 @@ def test_a_split_parts_whole_episodes(data: Dataset, share: float, seed: int) ->
         assert (part.terminals | part.timeouts)[seam].all()
 
 
-def test_a_split_needs_a_share_between_nothing_and_all() -> None:
+def test_holdout_share_must_be_between_0_and_1() -> None:
     for share in (0.0, 1.0, -1.0, 2.0):
         with pytest.raises(AspcError, match="between 0 and 1"):
             make().split(share)
 
 
-def test_the_behaviour_score_of_an_unbroken_log_is_mean_reward_times_the_limit() -> None:
+def test_behaviour_score_of_an_endless_log_uses_the_mean_reward() -> None:
     endless = Dataset.from_arrays(
         np.zeros((1000, 4)), np.zeros((1000, 2)), np.full(1000, 0.5), np.zeros(1000), np.zeros(1000), env="maze2d-umaze"
     )
@@ -348,7 +348,7 @@ def test_the_behaviour_score_of_an_unbroken_log_is_mean_reward_times_the_limit()
 
 
 @pytest.mark.parametrize("flag", ["terminals", "timeouts"])
-def test_a_single_episode_that_ended_is_no_unbroken_log(flag: str) -> None:
+def test_a_single_ended_episode_is_not_endless(flag: str) -> None:
     def log(end: int) -> Dataset:
         flags = {"terminals": np.zeros(100), "timeouts": np.zeros(100), flag: np.arange(100) == end}
         return Dataset.from_arrays(
@@ -359,7 +359,7 @@ def test_a_single_episode_that_ended_is_no_unbroken_log(flag: str) -> None:
     assert (log(-1).is_endless, log(-1).behaviour_return()) == (True, 1000.0)
 
 
-def test_the_return_of_an_episode_that_the_end_of_the_log_cut_is_none() -> None:
+def test_returns_exclude_an_episode_cut_by_the_end_of_the_log() -> None:
     rewards = np.repeat([9.0, 10.0, 9.5], [4, 4, 3])
     ends = np.isin(np.arange(11), (3, 7))
 

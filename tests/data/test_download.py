@@ -1,4 +1,4 @@
-"""Downloads from a local server: cut, resumed, wrong, gone, no room; never half a file under the final name."""
+"""Downloads from a local server: interrupted, resumed, wrong, missing; never half a file under the final name."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PINNED = "hopper-medium-v2"
 
 
 class Server(http.server.ThreadingHTTPServer):
-    """Serves one body; can cut answers short, ignore ranges, name its file badly or pretend to be gone."""
+    """A server of one body that can truncate answers, ignore ranges, send bad headers or fail."""
 
     body = b""
     cut_after: int | None = None
@@ -157,7 +157,7 @@ def cut_download(server: Server) -> None:
 
 
 @pytest.mark.parametrize("ranges", [True, False])
-def test_a_part_of_another_file_is_not_glued(server: Server, ranges: bool) -> None:
+def test_a_changed_file_is_not_resumed(server: Server, ranges: bool) -> None:
     cut_download(server)
     server.ranges = ranges
     server.body = server.body + b"more"  # the published file has changed since
@@ -175,7 +175,7 @@ ODD_SERVERS = {
 
 
 @pytest.mark.parametrize("odd", ODD_SERVERS)
-def test_a_rest_that_is_not_known_to_be_the_rest_starts_anew(server: Server, odd: str) -> None:
+def test_an_unverified_range_restarts_the_download(server: Server, odd: str) -> None:
     for key, value in ODD_SERVERS[odd].items():
         setattr(server, key, value)
     cut_download(server)
@@ -187,7 +187,7 @@ def test_a_rest_that_is_not_known_to_be_the_rest_starts_anew(server: Server, odd
     assert server.requests[-1][1] is None  # asked for as a whole
 
 
-def test_a_date_is_a_validator_too(server: Server) -> None:
+def test_last_modified_is_a_validator(server: Server) -> None:
     server.tag, server.modified = None, "Wed, 01 Jan 2020 00:00:00 GMT"
     cut_download(server)
     data.load(NAME)
@@ -208,7 +208,7 @@ def test_a_part_from_one_address_is_not_continued_from_another(server: Server, m
 
 
 def test_a_file_of_unknown_length_is_refused(server: Server) -> None:
-    """Where the end of the connection is the end of the file, half of it looks whole."""
+    """If the end of the connection marks the end of the file, a truncated file looks complete."""
     server.states_length = False
     with pytest.raises(AspcError, match="does not state the file's length"):
         data.load(NAME)
@@ -217,7 +217,7 @@ def test_a_file_of_unknown_length_is_refused(server: Server) -> None:
     assert download.fetch(f"{server.base}/datasets/{TAIL}", path, published).read_bytes() == server.body
 
 
-def test_an_answer_that_is_not_http_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_http_answer_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     import socket
 
     monkeypatch.setenv("no_proxy", "*")
@@ -262,7 +262,7 @@ def test_most_of_d4rls_files_have_a_published_checksum() -> None:
         assert dataset.size > 2_000_000
 
 
-def test_first_use_is_said(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+def test_trust_on_first_use_is_reported(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     data.load(NAME)
     assert "no SHA-256 is published for this file, so it is trusted on first use" in capsys.readouterr().err
     record = json.loads((d4rl_files.file_path(NAME).parent / f"{FILE}.json").read_text())
@@ -282,7 +282,7 @@ DAMAGED_RECORDS = {
 
 
 @pytest.mark.parametrize("damage", DAMAGED_RECORDS)
-def test_a_damaged_record_is_a_sentence(server: Server, damage: str) -> None:
+def test_a_damaged_record_is_an_error(server: Server, damage: str) -> None:
     data.load(NAME)
     record = d4rl_files.file_path(NAME).parent / f"{FILE}.json"
     record.write_bytes(DAMAGED_RECORDS[damage].encode(errors="surrogateescape"))
@@ -296,7 +296,7 @@ def test_a_damaged_record_is_a_sentence(server: Server, damage: str) -> None:
 
 
 @pytest.mark.parametrize("damage", DAMAGED_RECORDS)
-def test_a_damaged_note_on_a_part_starts_anew(server: Server, damage: str) -> None:
+def test_a_damaged_partial_record_restarts_the_download(server: Server, damage: str) -> None:
     cut_download(server)
     note = d4rl_files.file_path(NAME).parent / f"{FILE}.part.json"
     assert note.exists()
@@ -306,7 +306,7 @@ def test_a_damaged_note_on_a_part_starts_anew(server: Server, damage: str) -> No
     assert cached() == [FILE, f"{FILE}.json"]
 
 
-def test_a_part_longer_than_the_file_starts_anew(server: Server) -> None:
+def test_an_oversized_part_restarts_the_download(server: Server) -> None:
     part = d4rl_files.file_path(NAME).with_name(f"{FILE}.part")
     part.parent.mkdir(parents=True)
     part.write_bytes(server.body + b"too much")
@@ -342,7 +342,7 @@ def test_a_server_that_is_gone(server: Server) -> None:
     assert f"copy it to {d4rl_files.file_path(NAME)}" in str(error.value)
 
 
-def test_no_network_is_said_at_once_with_address_and_path(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_network_is_reported_with_address_and_path(monkeypatch: pytest.MonkeyPatch) -> None:
     import socket
     import time
 
@@ -362,7 +362,7 @@ def test_no_network_is_said_at_once_with_address_and_path(monkeypatch: pytest.Mo
         data.load("D4RL/pen/human-v2")
 
 
-def test_a_file_put_there_by_hand_is_taken(server: Server) -> None:
+def test_manually_copied_files_are_used(server: Server) -> None:
     d4rl_files.file_path(NAME).parent.mkdir(parents=True)
     d4rl_files.file_path(NAME).write_bytes(server.body)
     assert len(data.load(NAME)) == 2000
@@ -380,15 +380,15 @@ def test_a_cache_that_cannot_be_written_to(monkeypatch: pytest.MonkeyPatch) -> N
     assert data_command.main(["list"]) == 0
 
 
-def test_the_server_dies_half_way(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_server_leaves_a_part(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     server.cut_after = 1000
     with pytest.raises(AspcError, match="cut"):
         data.load(NAME)
-    monkeypatch.setenv("ASPC_MIRRORS", "http://127.0.0.1:9")  # nobody listens there
+    monkeypatch.setenv("ASPC_MIRRORS", "http://127.0.0.1:9")  # a port without a server
     with pytest.raises(AspcError, match="refused"):
         data.load(NAME)
     assert FILE not in cached()
-    assert f"{FILE}.part" in cached()  # to go on from
+    assert f"{FILE}.part" in cached()  # to resume from
 
 
 def test_another_file_under_the_name_is_refused(server: Server, tmp_path: Path) -> None:
@@ -414,7 +414,7 @@ except AspcError as error:
 """
 
 
-def test_no_room_on_the_disk(server: Server, tmp_path: Path) -> None:
+def test_full_disk_is_reported(server: Server, tmp_path: Path) -> None:
     path = tmp_path / "room" / FILE
     environment = {**os.environ, "ASPC_MIRRORS": ""}
     done = subprocess.run(
@@ -446,7 +446,7 @@ class Noticed(io.StringIO):
         return written
 
 
-def test_waiting_for_another_process_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_for_another_process_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "maze.hdf5"
     with open(f"{path}.lock", "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)  # as another process holds it

@@ -1,4 +1,4 @@
-"""The process that reads foreign files: its limits, its end, and what it leaves behind."""
+"""The process that reads foreign files: limits, timeouts, interrupts and cleanup."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ COMMANDS = {
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_gives_up_a_file_that_makes_no_progress(
+def test_every_command_times_out_on_a_stalled_file(
     tmp_path: Path, endless_h5py: Path, monkeypatch: pytest.MonkeyPatch, capsys, command: str
 ) -> None:
     write_hdf5(tmp_path / "x.hdf5", make_log())
@@ -148,8 +148,8 @@ def test_a_killed_write_is_cleaned_up_by_the_next_one(tmp_path: Path) -> None:
     assert sorted(tmp_path.iterdir()) == [elsewhere, path]
 
 
-def test_a_full_temporary_folder_is_not_blamed_on_the_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the system has no files in memory, arrays are handed over in the temporary folder."""
+def test_full_temporary_folder_is_reported_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without in-memory files, arrays are passed through the temporary folder."""
     path = write_hdf5(tmp_path / "x.hdf5", make_log(rows=5000))
     full = "import os, resource\ndel os.memfd_create\nresource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
     (tmp_path / "temporary").mkdir()
@@ -169,7 +169,7 @@ def test_a_folder_larger_than_its_disk_is_refused_before_it_is_written(tmp_path:
     assert sorted(tmp_path.iterdir()) == [path]
 
 
-def test_groups_without_end_are_refused_at_once(tmp_path: Path) -> None:
+def test_endless_hdf5_groups_are_rejected(tmp_path: Path) -> None:
     path = write_hdf5(tmp_path / "deep.hdf5", make_log())
     with h5py.File(path, "a") as file:
         group = file
@@ -231,7 +231,7 @@ def test_a_folder_of_many_files_leaves_no_file_open(tmp_path: Path) -> None:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_the_memory_of_a_folder_is_counted_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_of_a_folder_is_counted_in_total(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "logs").mkdir()
     for i in range(4):
         write_as(tmp_path / "logs" / f"{i}.npz", make_log(rows=100_000))
@@ -290,7 +290,7 @@ def test_limits_of_control_groups_count(tmp_path: Path) -> None:
     assert min(limits.cgroup_headrooms(str(tmp_path / "absent"))) == 2**63 - 1
 
 
-def test_headers_of_arrow_files_that_lie_are_damaged(tmp_path: Path) -> None:
+def test_arrow_headers_with_false_sizes_are_rejected(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     path = write_as(tmp_path / "x.arrow", make_log())
     whole = path.read_bytes()

@@ -1,4 +1,4 @@
-"""Minari: datasets of its own collector and of ours, in and out."""
+"""Minari datasets: read from Minari's collector, written, and read back."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_rows_that_do_not_follow_each_other_are_not_written(log: dict[str, np.nd
     assert "mine/shuffled-v0" not in minari.list_local_datasets()
 
 
-def test_environments_travel_with_the_data_or_it_is_said_that_they_do_not(log: dict[str, np.ndarray]) -> None:
+def test_environments_are_stored_or_a_note_is_returned(log: dict[str, np.ndarray]) -> None:
     values = {**log, "observations": log["observations"], "actions": log["actions"][:, :1]}
     dataset = Dataset.from_arrays(**values, env="Pendulum-v1", name="p", action_names=["torque"])
     assert ours.write(dataset, "p-v0") == ["Minari cannot store column names."]
@@ -138,7 +138,7 @@ def test_discrete_actions_are_refused() -> None:
         data.load("minari:cart-v0")
 
 
-def test_a_damaged_dataset_gives_a_sentence(tmp_path) -> None:
+def test_a_damaged_dataset_is_an_error(tmp_path) -> None:
     collect("Pendulum-v1", "broken-v0", episodes=1)
     (file,) = (tmp_path / "minari" / "broken-v0").rglob("main_data.hdf5")
     file.write_bytes(b"junk")
@@ -161,7 +161,7 @@ def test_metadata_without_spaces_does_not_make_an_environment(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("name", ["main_data.hdf5", "metadata.json"])
-def test_damaged_files_of_a_dataset_are_read_or_refused_in_a_sentence(tmp_path, monkeypatch, name: str) -> None:
+def test_damaged_minari_files_are_read_or_rejected(tmp_path, monkeypatch, name: str) -> None:
     collect("Pendulum-v1", "broken-v0", episodes=1)
     monkeypatch.setenv("ASPC_READ_MEMORY", "500MB")
     folder = tmp_path / "minari" / "broken-v0" / "data"

@@ -1,4 +1,4 @@
-"""Data larger than memory: packing equals the in-memory view, windows are near uniform and repeat themselves."""
+"""Data larger than memory: packed rows equal transitions in memory; windows are reproducible and nearly uniform."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_a_packed_folder_knows_its_rows_by_a_hash(tmp_path: Path) -> None:
             StreamingDataset.open(tmp_path / "0")
 
 
-def test_windows_repeat_themselves_and_differ_by_number_and_seed(tmp_path: Path) -> None:
+def test_windows_depend_on_index_and_seed_only(tmp_path: Path) -> None:
     packed = pack(numbered(5_000), tmp_path / "p")
     with packed.windows(1_000, seed=1, block_rows=16) as windows:
         first = [next(windows) for _ in range(4)]
@@ -132,8 +132,8 @@ def test_windows_repeat_themselves_and_differ_by_number_and_seed(tmp_path: Path)
     assert not np.array_equal(first[0], first[1])
 
 
-def test_the_windows_rows_come_equally_often(tmp_path: Path) -> None:
-    """Over whole shuffles each row comes once a shuffle, but for the few that the last block's overhang repeats."""
+def test_rows_are_equally_frequent_in_windows(tmp_path: Path) -> None:
+    """Each row comes once per shuffle, except for a few that the last block repeats."""
     packed = pack(numbered(3_000), tmp_path / "p")
     blocks = -(-len(packed) // 16)
     shuffles, per_window = 60, blocks // 6
@@ -188,7 +188,7 @@ def test_the_budget_sets_the_window(tmp_path: Path) -> None:
         packed.window_rows(1_000)
 
 
-def test_bad_packed_folders_and_sources(tmp_path: Path) -> None:
+def test_invalid_packed_folders_and_sources_are_rejected(tmp_path: Path) -> None:
     packed = pack(numbered(100), tmp_path / "p")
     with pytest.raises(AspcError, match="already exists"):
         pack(numbered(100), tmp_path / "p")
@@ -247,7 +247,7 @@ def test_bad_packed_folders_and_sources(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_training_from_windows_stays_within_the_memory_budget(tmp_path: Path) -> None:
-    """Twenty-five windows of a file of 100 MB through a budget of 50 MB, beside a real training."""
+    """Twenty-five windows of a file of 100 MB through a budget of 50 MB, during a real training."""
     benchmark = Path(__file__).parents[2] / "benchmarks" / "streaming.py"
 
     def part(name: str) -> dict[str, float]:

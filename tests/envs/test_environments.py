@@ -175,7 +175,7 @@ def test_locomotion_is_the_v4_environment_and_other_gymnasium_ids_work() -> None
         ("NoSuchModule:Env-v0", "Unknown environment"),
     ],
 )
-def test_wrong_environments_give_a_sentence(name: str, says: str) -> None:
+def test_invalid_environments_are_errors(name: str, says: str) -> None:
     with pytest.raises(AspcError, match=says):
         envs.make_env(name)
 
@@ -202,7 +202,7 @@ def test_a_package_that_is_missing_is_named_with_what_to_install(package: str, t
     assert said[-1].startswith("Unknown environment 'Hoper-v4'; did you mean Hopper-v4")
 
 
-def test_an_environment_that_was_moved_away_is_not_called_unknown() -> None:
+def test_moved_environments_are_not_reported_as_unknown() -> None:
     with pytest.raises(AspcError, match=r"^The environment Hopper-v3 cannot be made: [TN]"):
         envs.make_env("Hopper-v3")
 

@@ -67,7 +67,7 @@ def _onnx_actor(path: Path) -> tuple[Act, int | None]:
         raise AspcError(f"There is no file {path}.")
     try:
         session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    except Exception as error:  # a boundary: ONNX Runtime's errors share no class of their own
+    except Exception as error:  # a boundary: ONNX Runtime's errors have no common class
         raise AspcError(f"{path} is not a valid ONNX network.") from error
     inputs = session.get_inputs()
     if len(inputs) != 1 or inputs[0].type != "tensor(float)":
@@ -119,9 +119,7 @@ def collect(env_name: str, policy: str, steps: int, *, noise: float = 0.0, seed:
         for t in range(steps):
             action = np.asarray(act(observation), dtype=np.float32).ravel()
             if action.shape != low.shape:
-                raise AspcError(
-                    f"{policy} returns actions of size {action.size}, but {env_name} needs {low.size}."
-                )
+                raise AspcError(f"{policy} returns actions of size {action.size}, but {env_name} needs {low.size}.")
             action = np.clip(action + noise * (high - low) / 2 * rng.standard_normal(low.size), low, high)
             next_observation, reward, terminal, timeout, _ = env.step(action)
             recorder.add(observation, action, reward, terminal, timeout, next_observation)

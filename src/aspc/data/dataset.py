@@ -217,7 +217,7 @@ class Dataset:
 
     @property
     def is_endless(self) -> bool:
-        """Whether the log is one trajectory without any episode end."""
+        """True if the log is one trajectory without any episode end."""
         return not (self.terminals | self.timeouts).any()
 
     def normalized_score(self, value: float) -> float | None:

@@ -150,9 +150,7 @@ class LimitedReader:
                     raise self._stopped(path, budget)
                 self._received += body
             now = time.monotonic()
-            waited += min(
-                now - before, 2 * POLL_SECONDS
-            )  # without time in which both were suspended
+            waited += min(now - before, 2 * POLL_SECONDS)  # without time in which both were suspended
             before = now
             if waited > patience:
                 self.close()
