@@ -1,28 +1,19 @@
 """Many runs as one compiled program: seeds × datasets × settings that differ in numbers or numbered choices only.
 
+Example::
+
     members = [Member(f"{name}-{seed}", name, seed) for name in ("hopper-medium-v2", …) for seed in range(4)]
     fleet = train_fleet("aspc", aspc.algorithms.default("aspc"), members, TrainOptions(steps=1_000_000), Path("out"))
     fleet.result["members"]["hopper-medium-v2-0"]["last_score"]
-
-fleet/
-  config.json          members, datasets, hyper-parameters, versions, machine
-  metrics.csv          one row per chunk and run (`run` is the index of the member)
-  evaluations.csv      one row per evaluation and run
-  result.json          written at the end: the results of each member
-  policy/NAME/         the policy of each member that did not fail
-  checkpoints/         the state from which the same call continues
-  status.json          failures so far, and the elapsed seconds
-  checksums.json       SHA-256 of all of these (see aspc.training.checksums)
 """
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -31,10 +22,9 @@ from aspc.algorithms.fields import with_horizon
 from aspc.algorithms.interface import Algorithm
 from aspc.algorithms.registry import split_bc_term
 from aspc.data import Dataset
-from aspc.errors import AspcError, ExternalFailure, unknown_name
-from aspc.io import read_json
-from aspc.policy import Policy
+from aspc.errors import AspcError, ExternalFailure
 from aspc.training import run_folder
+from aspc.training.fleet_folder import Fleet, Member, check_member_names
 from aspc.training.grouping import as_json, group_key, numbered_choices, variable_fields
 from aspc.training.hyperparameters import coerce_fields, flat_settings, flat_values, replace_fields
 from aspc.training.launch import check_settings, execute, prepare_task
@@ -46,35 +36,17 @@ from aspc.training.run_config import (
     FleetMember,
     TrainOptions,
     env_name,
-    from_json,
     software_facts,
     timestamp,
     to_json,
 )
-from aspc.training.run_folder import Row, columns, read_rows
 from aspc.training.trainer import Trainer
-from aspc.training.training_plan import Outcome, RunSpec, Task, TrainingPlan
+from aspc.training.training_plan import RunSpec, Task, TrainingPlan
 
-SCORES = ("return", "score")
+__all__ = ["Fleet", "Member", "train_fleet"]
+
 # Options that do not change what is learned, so that the same fleet can be continued with others.
 UNRELATED_OPTIONS = {"seeds", "checkpoint_every", "checkpoints_to_keep", "memory_budget_mb", "tensorboard", "logger"}
-
-
-class Member(NamedTuple):
-    """One run of a fleet."""
-
-    name: str
-    """Unique in the fleet; a file name."""
-    dataset: str | Dataset
-    """A name, a path or a dataset, as `train` takes it."""
-    seed: int
-    settings: Mapping[str, Any] = {}
-    """Hyper-parameters that differ from the fleet's algorithm, by plain or dotted name."""
-
-
-# ---------------------------------------------------------------------------------------------------------------
-# Training
-# ---------------------------------------------------------------------------------------------------------------
 
 
 def train_fleet(
@@ -109,7 +81,7 @@ def train_fleet(
     algorithm = coerce_fields(algorithm)
     algorithms = [_member_algorithm(algorithm, member, options) for member in members]
     check_settings(algo, algorithms, options)
-    _check_names([member.name for member in members])
+    check_member_names([member.name for member in members])
     _check_seeds(members)
     request = _request_hash(algo, members, algorithms, options, env)
     fleet = Fleet(out) if (out / run_folder.CONFIG).exists() else None
@@ -168,16 +140,6 @@ def train_fleet(
 
 def _member_algorithm(algorithm: Algorithm[Any], member: Member, options: TrainOptions) -> Algorithm[Any]:
     return with_horizon(replace_fields(algorithm, member.settings), options.horizon or options.steps)
-
-
-def _check_names(names: Sequence[str]) -> None:
-    if not names:
-        raise AspcError("A fleet needs at least one member.")
-    for name in names:
-        if name in ("", ".", "..") or set(name) & set('/\\:*?"<>|\0'):
-            raise AspcError(f"A member's name is used as a folder name, so it cannot be {name!r}.")
-    if duplicates := [name for name in names if names.count(name) > 1]:
-        raise AspcError(f"Duplicate member name {duplicates[0]!r}; give each member a different name.")
 
 
 def _check_seeds(members: Sequence[Member]) -> None:
@@ -285,129 +247,3 @@ def _fleet_dataset(member: Member, task: Task) -> FleetDataset:
     source = member.dataset if isinstance(member.dataset, str) else None
     facts = dataset_facts(task.data, source, {}, task.prepared)
     return FleetDataset(**msgspec.structs.asdict(facts), env=env_name(task.env))
-
-
-# ---------------------------------------------------------------------------------------------------------------
-# On disk
-# ---------------------------------------------------------------------------------------------------------------
-
-
-class Fleet:
-    """A fleet on disk, finished or not."""
-
-    def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
-        self.signal: int | None = None
-        """A signal that arrived during the last chunk; the caller should obey it."""
-        file = self.path / run_folder.CONFIG
-        content = read_json(file, {})
-        if isinstance(content, dict) and "members" not in content:
-            raise AspcError(f"There is no fleet in {self.path}.")
-        self.config = from_json(file, content, FleetConfig)
-        for member in self.config.members:
-            if not 0 <= member.dataset < len(self.config.datasets):
-                raise AspcError(f"{file} is damaged: {member.name!r} has a dataset that is not there.")
-        self._names = [member.name for member in self.config.members]
-        _check_names(self._names)
-        self._rows_read: dict[str, tuple[int, dict[int, list[Row]]]] = {}
-
-    def __repr__(self) -> str:
-        return f"Fleet({str(self.path)!r}: {self.config.algo}, {len(self._names)} runs)"
-
-    @property
-    def members(self) -> list[Member]:
-        """The members, with the names of their datasets."""
-        datasets = [data.source or data.name for data in self.config.datasets]
-        return [Member(m.name, datasets[m.dataset], m.seed, m.settings) for m in self.config.members]
-
-    def metrics(self, name: str) -> dict[str, np.ndarray]:
-        """Return the metrics of a member as arrays by column, one row per chunk."""
-        return columns(self._rows(run_folder.METRICS, name))
-
-    def evaluations(self, name: str) -> dict[str, np.ndarray]:
-        """Return the evaluations of a member as arrays by column."""
-        return columns(self._rows(run_folder.EVALUATIONS, name))
-
-    @property
-    def result(self) -> dict[str, Any] | None:
-        """The results of the fleet; None until it is finished."""
-        file = self.path / run_folder.RESULT
-        result: dict[str, Any] | None = read_json(file, None)
-        if result is not None:
-            run_folder.check_form(file, result, {"steps": int, "members": dict})
-            for name in self._names:
-                own = result["members"].get(name)
-                run_folder.check_form(file, own, {"status": str, "steps": int, "seconds": (int, float)})
-        return result
-
-    def policy(self, name: str) -> Policy:
-        """Return the policy of a member that did not fail."""
-        self._index(name)
-        return Policy.load(self.path / "policy" / name)
-
-    def summarise(self, outcome: Outcome) -> dict[str, Any]:
-        """Return the content of result.json."""
-        metrics, evaluations = (self._rows_by_run(file) for file in (run_folder.METRICS, run_folder.EVALUATIONS))
-        shared = {
-            "seconds": round(outcome.seconds, 3),
-            "steps_per_second": outcome.steps_per_second,
-            "runs_together": len(self._names),
-        }
-        members = {}
-        for i, name in enumerate(self._names):
-            failure = outcome.failures.get(i)
-            members[name] = {
-                "name": name,
-                "status": "done" if failure is None else "failed",
-                "error": failure and failure.message,
-                "steps": outcome.step if failure is None else failure.step,
-                **_scores(evaluations.get(i, [])),
-                "final_scale": last_finite(row.get("scale") for row in metrics.get(i, ())),
-                **shared,
-            }
-        return {
-            "steps": outcome.step,
-            **shared,
-            "matmul_precision": self.config.options.matmul_precision,
-            "evaluation_seconds": outcome.evaluation_seconds,
-            "hidden_eval_every": outcome.hidden_eval_every,
-            "members": members,
-        }
-
-    def _rows(self, file: str, name: str) -> list[Row]:
-        return self._rows_by_run(file).get(self._index(name), [])
-
-    def _rows_by_run(self, file: str) -> dict[int, list[Row]]:
-        """Return the rows of each run; a file that has grown is read again."""
-        path = self.path / file
-        size = path.stat().st_size if path.exists() else 0
-        if file not in self._rows_read or self._rows_read[file][0] != size:
-            found: dict[int, list[Row]] = {}
-            for row in read_rows(path):
-                if not row.get("run", math.nan).is_integer():
-                    raise AspcError(f"{path} is damaged: a row has no valid run.")
-                found.setdefault(int(row["run"]), []).append(row)
-            self._rows_read[file] = size, found
-        return self._rows_read[file][1]
-
-    def _index(self, name: str) -> int:
-        if name not in self._names:
-            raise unknown_name("member", name, self._names)
-        return self._names.index(name)
-
-
-def last_finite(values: Iterable[float | None]) -> float | None:
-    """Return the last finite value: a chunk without a policy update has no scale."""
-    return next((value for value in reversed([*values]) if value is not None and np.isfinite(value)), None)
-
-
-def _scores(rows: Sequence[Row]) -> dict[str, float | int | None]:
-    """Return the last and the best evaluation of one run; None for unknown values."""
-    known = {name: [row[f"{name}_mean"] for row in rows if not np.isnan(row[f"{name}_mean"])] for name in SCORES}
-    last = rows[-1] if rows else None
-    return {
-        **{f"last_{name}": values[-1] if values else None for name, values in known.items()},
-        **{f"best_{name}": max(values, default=None) for name, values in known.items()},
-        "success": None if last is None or np.isnan(last["success_rate"]) else last["success_rate"],
-        "episodes": None if last is None else int(last["episodes"]),
-    }
