@@ -1,8 +1,8 @@
-"""The kinds of policies, each a function (arrays, settings, normalised observations, noise) → actions in ±1.
+"""The kinds of policies, each a function (arrays, settings, normalised observations, noise) → actions in ±1. This module
+has more than 400 lines because an exported NumPy policy carries it as a single file.
 
 The arrays are those that an algorithm's `policy(state)` exports: an MLP is `layers.0.weight` [in, out],
-`layers.0.bias`, … and, with LayerNorm, `norms.0.weight`, …, each with a prefix if there are several networks. This
-module has more than 400 lines because an exported NumPy policy carries it as a single file.
+`layers.0.bias`, … and, with LayerNorm, `norms.0.weight`, …, each with a prefix if there are several networks.
 
 With NumPy arrays the functions compute actions. With the arrays of another library (JAX) or the symbols of an ONNX
 graph, the same lines write the program that `aspc export` saves. The module therefore needs NumPy only.

@@ -85,7 +85,7 @@ def _pooled_std(rows: list[dict[str, float]], unit: str) -> float:
 
 def final_scale(run: Run) -> float | None:
     """Return the mean over seeds of the last known scale of a run; None if it has none."""
-    from aspc.training.fleet import last_finite
+    from aspc.training.fleet_folder import last_finite
 
     metrics = run.metrics
     if "scale" not in metrics:
