@@ -182,7 +182,7 @@ def titles_drawn(monkeypatch) -> list[str]:
 
 
 def test_what_cannot_be_monitored_is_refused(tiny, tmp_path):
-    with pytest.raises(AspcError, match="bc has no scale"):
+    with pytest.raises(AspcError, match="but bc has none"):
         aspc.train(tiny, algo="bc", out=tmp_path / "run", steps=20, monitor_every=10, quiet=True)
     assert not (tmp_path / "run").exists()
     with pytest.raises(AspcError, match="--monitor-every"):

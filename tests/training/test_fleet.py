@@ -100,7 +100,7 @@ def test_files_of_a_fleet(fleet):
         assert member["best_return"] == fleet.evaluations(name)["return_mean"].max()
         assert (member["success"], member["episodes"], member["runs_together"]) == (1.0, 2, 4)
         assert member["last_score"] is None
-    with pytest.raises(AspcError, match="no member 'fourth'"):
+    with pytest.raises(AspcError, match="Unknown member 'fourth'"):
         fleet.policy("fourth")
     with pytest.raises(AspcError, match="holds a fleet"):
         aspc.Run(fleet.path)
@@ -247,7 +247,7 @@ def test_members_that_cannot_share_a_program_are_refused(tmp_path):
 
     assert "policy_freq" in refused(Member("a", data, 0), Member("b", data, 0, {"policy_freq": 3}))
     assert "different sizes" in refused(Member("a", data, 0), Member("b", make_dataset(obs=5), 0))
-    assert "called 'a'" in refused(Member("a", data, 0), Member("a", data, 1))
+    assert "Duplicate member name 'a'" in refused(Member("a", data, 0), Member("a", data, 1))
     assert "'../a'" in refused(Member("../a", data, 0))
     assert "at least one" in refused()
 

@@ -374,8 +374,8 @@ def test_options_of_a_resumed_run(tmp_path, capsys):
     resume = ["train", "--resume", str(tmp_path / "run")]
     for more, message in (
         (["--alpha", "3"], "keeps its settings"),
-        (["another"], "no place for 'another'"),
-        (["--steps"], "needs a whole number behind it"),
+        (["another"], "Unexpected argument 'another'"),
+        (["--steps"], "needs an integer after it"),
         (["--steps", "0"], "at least 1"),
     ):
         capsys.readouterr()

@@ -155,7 +155,7 @@ def test_algorithm_object_gets_its_registered_name(tiny, tmp_path):
 def test_unregistered_algorithm_resumes_when_passed_again(tiny, tmp_path):
     run = aspc.train(tiny, MINE, out=tmp_path / "run", **SHORT_BC)
     assert run.config.algo == "Mine"
-    with pytest.raises(AspcError, match=r"give it again as algo=… from Python, or register it as 'Mine'.*--plugin"):
+    with pytest.raises(AspcError, match=r"Pass it again as algo=… from Python, or register it as 'Mine'.*--plugin"):
         aspc.train(tiny, resume=run, steps=80)
     assert aspc.train(tiny, Mine(), resume=run, steps=80, quiet=True).result["steps"] == 80
 
@@ -446,11 +446,11 @@ def test_streamed_run_resumes_with_the_same_windows(tiny, tmp_path):
     aspc.train(tmp_path / "packed", out=tmp_path / "cut", **{**options, "steps": 80, "horizon": 120})
     resumed = aspc.train(resume=tmp_path / "cut", steps=120, quiet=True)
     same(weights(whole), weights(resumed))
-    with pytest.raises(AspcError, match="held out"):
+    with pytest.raises(AspcError, match="held-out"):
         aspc.train(tmp_path / "packed", out=tmp_path / "no", holdout=0.5, **options)
     # The environment is only used for evaluation; all other options were fixed when the data was packed.
     assert load_source(tmp_path / "packed", {"env": "none"}).rows == whole.config.dataset.transitions
-    with pytest.raises(AspcError, match="packed already; key_map"):
+    with pytest.raises(AspcError, match="already packed; pass key_map"):
         load_source(tmp_path / "packed", {"env": "none", "key_map": {"rewards": "r"}})
 
 
