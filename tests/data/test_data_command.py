@@ -197,7 +197,7 @@ REPEATED = {key: np.concatenate([array, array[:100]]) for key, array in make_log
         (with_constants(), "action dimension 0 never changes"),
         (with_constants(observation_names=("a", "b", "c")), r"observation dimension 1 \(b\) never changes"),
         (with_constants(action_names=("u", "v")), r"action dimension 0 \(u\) never changes"),
-        (dataset(**REPEATED), "100 of 3,100 rows repeat"),
+        (dataset(**REPEATED), "100 of 3,100 rows duplicate"),
         (saturated(), "actions are at a bound: dimension . in 100 %"),
         (guessed(), "actions are at a bound: dimension . in 100 %"),
         (mistyped("observations", 1e9), r"observation dimension 2 is 1e\+09 in row 42 \(1 such row\)"),
@@ -215,13 +215,13 @@ REPEATED = {key: np.concatenate([array, array[:100]]) for key, array in make_log
         (in_single_rows("terminals", 1.0), "every row is terminal, so values never bootstrap"),
         (in_single_rows("terminals", 0.9), "2,700 of 2,701 episodes have only one row"),
         (in_single_rows("timeouts", 1.0), "3,000 of 3,000 episodes have only one row"),
-        (with_value(-999, 1), r"observation dimension 2 is -999 in 1 row, far .* between .* missing value, put a real"),
+        (with_value(-999, 1), r"observation dimension 2 is -999 in 1 row, far .* between .* missing value, replace it"),
         (with_value(9_999, 200, observation_names=("a", "b", "c")), r"dimension 2 \(c\) is 9999 in 200 rows"),
         (with_value(-700, 6, "actions", action_names=("u", "v")), r"action dimension 1 \(v\) is -700 in 6 rows"),
         (with_value(-999, 6, "actions"), "is -999 in 6 rows.*guessed action bounds come from it: .* --action-low"),
         (with_value(999, 6, "actions"), "is 999 in 6 rows.*guessed action bounds come from it: .* --action-high"),
         (with_value(-999, 6, "rewards"), "reward is -999 in 6 rows"),
-        (smooth(missing=True), "29 steps jump .* first after row 100 of 3,000: episode ends may be missing"),
+        (smooth(missing=True), "29 steps are .* first after row 100 of 3,000: episode ends may be missing"),
         (followed(slice(None, None, -1)), "in 100 % of the rows inside episodes the next observation is not"),
         (followed(across=True), "at 100 % of the timeouts the next observation is the first one of the next episode"),
         (dataset(rows=50), "there are only 50 rows"),
@@ -336,7 +336,7 @@ def test_make_writes_what_load_reads(capsys: pytest.CaptureFixture[str]) -> None
     run("make", "maze2d-umaze-clean", "--steps", "500", "--noise", "0.3", "--out", "noisy.hdf5")
     assert not np.array_equal(data.load("noisy.hdf5").actions, made.actions)
     for wrong, says in ((["x"], "Unknown dataset to make"), (["maze2d-umaze", "--steps", "1"], "at least 2"),
-                        (["maze2d-umaze", "--out", "x.npz"], "end in .hdf5"),
+                        (["maze2d-umaze", "--out", "x.npz"], "ends in .hdf5"),
                         (["maze2d-umaze", "--noise", "-1"], "at least 0, not -1")):  # fmt: skip
         with pytest.raises(AspcError, match=says):
             run("make", *wrong)
@@ -384,7 +384,7 @@ def test_convert_keeps_everything(capsys: pytest.CaptureFixture[str]) -> None:
         )
     with pytest.raises(AspcError, match="the data that it was packed from"):
         run("info", "packed", "--action-high", "3")
-    for target, says in (("b.npz", "already exists"), ("x.csv", "not written as .csv"), ("packed", "there already")):
+    for target, says in (("b.npz", "already exists"), ("x.csv", "not written as .csv"), ("packed", "already exists")):
         with pytest.raises(AspcError, match=says):
             run("convert", "a.hdf5", target)
 
@@ -466,7 +466,7 @@ def test_collect_rolls_an_onnx_policy_with_noise() -> None:
     [
         (["--env", "maze2d-umaze", "--policy", "wrong.onnx"], "takes observations of size 3"),
         (["--env", "maze2d-umaze", "--policy", "absent.onnx"], "There is no file"),
-        (["--env", "maze2d-umaze", "--policy", "junk.onnx"], "not an ONNX network"),
+        (["--env", "maze2d-umaze", "--policy", "junk.onnx"], "not a valid ONNX network"),
         (["--env", "maze2d-umaze", "--policy", "nowhere"], "no policy"),
         (["--env", "CartPole-v1", "--policy", "random"], "continuous"),
         (["--env", "maze2d-umaze", "--policy", "random", "--steps", "1"], "at least 2 steps"),

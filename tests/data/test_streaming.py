@@ -46,7 +46,7 @@ def test_packed_rows_are_the_transitions(
     else:
         packed = pack(dataset, tmp_path / "p", n_step=n_step, discount=0.9)
     expected = dataset.transitions(n_step=n_step, discount=0.9)
-    stored = packed.split(np.fromfile(tmp_path / "p" / "rows.f32", dtype="<f4").reshape(-1, packed.width))
+    stored = packed.split(np.fromfile(tmp_path / "p" / "rows.f32", dtype="<f4").reshape(-1, packed.layout.width))
     assert len(packed) == len(expected.rewards)
     for key, array in expected._asdict().items():
         np.testing.assert_array_equal(getattr(stored, key), array, err_msg=key)
@@ -57,7 +57,7 @@ def test_packed_rows_are_the_transitions(
     again = StreamingDataset.open(tmp_path / "p")
     assert (again.name, len(again), again.n_step) == ("x", len(packed), n_step)
     assert streaming.is_packed(tmp_path / "p")
-    with pytest.raises(AspcError, match="to be streamed"):
+    with pytest.raises(AspcError, match="is a packed folder"):
         data.load(tmp_path / "p")
     assert sorted(p.name for p in tmp_path.iterdir() if p.name != "x.hdf5") == ["p"]
 
@@ -115,7 +115,7 @@ def test_a_packed_folder_knows_its_rows_by_a_hash(tmp_path: Path) -> None:
     meta = json.loads((tmp_path / "0" / "packed.json").read_text())
     for wrong in ("../../x", 7, "f" * 63):
         (tmp_path / "0" / "packed.json").write_text(json.dumps({**meta, "sha256": wrong}))
-        with pytest.raises(AspcError, match="not a whole packed folder"):
+        with pytest.raises(AspcError, match="not a complete packed folder"):
             StreamingDataset.open(tmp_path / "0")
 
 
@@ -128,7 +128,7 @@ def test_windows_depend_on_index_and_seed_only(tmp_path: Path) -> None:
         np.testing.assert_array_equal(next(windows), first[3])
     with packed.windows(1_000, seed=2, block_rows=16) as windows:
         assert not np.array_equal(next(windows), first[0])
-    assert first[0].shape == (1_000 // 16 * 16, packed.width)
+    assert first[0].shape == (1_000 // 16 * 16, packed.layout.width)
     assert not np.array_equal(first[0], first[1])
 
 
@@ -192,18 +192,18 @@ def test_invalid_packed_folders_and_sources_are_rejected(tmp_path: Path) -> None
     packed = pack(numbered(100), tmp_path / "p")
     with pytest.raises(AspcError, match="already exists"):
         pack(numbered(100), tmp_path / "p")
-    with pytest.raises(AspcError, match="not a whole packed folder"):
+    with pytest.raises(AspcError, match="not a complete packed folder"):
         StreamingDataset.open(tmp_path)
     with open(tmp_path / "p" / "rows.f32", "ab") as file:
         file.write(b"\0")
-    with pytest.raises(AspcError, match="bytes, not the"):
+    with pytest.raises(AspcError, match="bytes instead of"):
         StreamingDataset.open(packed.folder)
     meta = json.loads((packed.folder / "packed.json").read_text())
     (packed.folder / "packed.json").write_text(json.dumps({**meta, "format": 99}))
     with pytest.raises(AspcError, match="format 99"):
         StreamingDataset.open(packed.folder)
     (packed.folder / "packed.json").write_text(json.dumps({**meta, "action_names": ["one too few"]}))
-    with pytest.raises(AspcError, match="not a whole packed folder"):
+    with pytest.raises(AspcError, match="not a complete packed folder"):
         StreamingDataset.open(packed.folder)
     (tmp_path / "junk.hdf5").write_bytes(b"junk")
     with pytest.raises(AspcError, match="absent, damaged or not HDF5"):
