@@ -1,5 +1,5 @@
-"""The kinds of policies, each a function (arrays, settings, normalised observations, noise) → actions in ±1. This module
-has more than 400 lines because an exported NumPy policy carries it as a single file.
+"""The kinds of policies, each a function (arrays, settings, normalised observations, noise) → actions in ±1. It has
+more than 400 lines because an exported NumPy policy carries it as a single file.
 
 The arrays are those that an algorithm's `policy(state)` exports: an MLP is `layers.0.weight` [in, out],
 `layers.0.bias`, … and, with LayerNorm, `norms.0.weight`, …, each with a prefix if there are several networks.
