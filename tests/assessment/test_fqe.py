@@ -417,7 +417,7 @@ def test_mistakes_give_one_sentence(trained, tmp_path, capsys):
     assert "ends in .png" in refused(capsys, ["fqe", run, "--figure", other])
     assert "ends in .html" in refused(capsys, ["inspect", run, "--out", other])
     assert (tmp_path / "other.hdf5").read_bytes() == before
-    assert "give them with --dataset" in refused(capsys, ["fqe", run, "--action-high", "3", *QUICK])
+    assert "only applies to data passed with --dataset" in refused(capsys, ["fqe", run, "--action-high", "3", *QUICK])
 
 
 def test_reordered_columns_are_rejected(trained, tmp_path, capsys):
@@ -448,7 +448,7 @@ def test_config_of_another_program_is_ignored(trained, tmp_path, content):
     trained.policy_of(0).save(tmp_path / "project" / "best")
     (tmp_path / "project" / "config.json").write_text(content)
     assert trained_runs.home_of(tmp_path / "project" / "best") is None
-    with pytest.raises(aspc.AspcError, match="give it with --dataset"):
+    with pytest.raises(aspc.AspcError, match="pass it with --dataset"):
         trained_runs.dataset_of([tmp_path / "project" / "best"], None, {})
     with pytest.raises(aspc.AspcError):
         trained_runs.dataset_of([tmp_path / "project"], None, {})
