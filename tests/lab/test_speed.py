@@ -72,7 +72,7 @@ def test_compare_and_sweep_save_and_draw(tmp_path: Path, capsys: pytest.CaptureF
         (["--plot", "x.png"], "--plot needs --compare or --sweep-seeds"),
         (["--sweep-seeds", "1,two"], "whole numbers"),
         (["--save", "table.txt"], "ends in .json"),
-        (["--save", "/proc/none/table.json"], "choose another place"),
+        (["--save", "/proc/none/table.json"], "Choose another path"),
         (["--compare", "bc,bc", "--plot", "x.txt"], "ends in .png or .svg"),
     ],
 )
