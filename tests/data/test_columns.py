@@ -275,9 +275,7 @@ def test_damaged_or_pickled_unused_arrays_are_ignored(tmp_path: Path, log: dict[
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".npz"])
-def test_missing_episode_ends_are_rejected(
-    tmp_path: Path, log: dict[str, np.ndarray], suffix: str
-) -> None:
+def test_missing_episode_ends_are_rejected(tmp_path: Path, log: dict[str, np.ndarray], suffix: str) -> None:
     path = write_without_ends(tmp_path / f"mine{suffix}", log)
     refuse(
         path, r"nothing marks the ends of episodes. Add a column 'episode'.*'terminal' or 'timeout'.*--map episode=NAME"

@@ -356,7 +356,7 @@ def test_missing_network_is_reported_with_address_and_path(monkeypatch: pytest.M
         AspcError, match=r"name resolution.*Download http://rail.* and copy it to .*maze2d-umaze-sparse-v1\.hdf5"
     ):
         data.load(NAME)
-    with pytest.raises(AspcError, match=r"get https://rail.*antmaze-large-navigate-v0-val\.npz"):
+    with pytest.raises(AspcError, match=r"Download https://rail.*antmaze-large-navigate-v0-val\.npz"):
         data.load("antmaze-large-navigate-singletask-task1-v0", split="val")
     with pytest.raises(AspcError, match="no network; run `minari download"):
         data.load("D4RL/pen/human-v2")
@@ -373,7 +373,7 @@ def test_manually_copied_files_are_used(server: Server) -> None:
 def test_a_cache_that_cannot_be_written_to(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ASPC_DATA", "/proc/nowhere")
     for name in (NAME, "maze2d-umaze?steps=100"):
-        with pytest.raises(AspcError, match="set ASPC_DATA to a folder that can"):
+        with pytest.raises(AspcError, match="Set ASPC_DATA to a folder that can"):
             data.load(name)
     from aspc.cli import data as data_command
 
@@ -421,7 +421,7 @@ def test_full_disk_is_reported(server: Server, tmp_path: Path) -> None:
         [sys.executable, "-c", FETCH, f"{server.base}/datasets/{TAIL}", str(path)],
         capture_output=True, text=True, env=environment, timeout=600, check=True,
     )  # fmt: skip
-    assert "There is no room" in done.stdout
+    assert "There is no space" in done.stdout
     assert not path.exists()
     assert download.fetch(f"{server.base}/datasets/{TAIL}", path).read_bytes() == server.body  # and resumes
 

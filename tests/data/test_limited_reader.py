@@ -19,7 +19,7 @@ import pytest
 from small_logs import make_log
 from test_files import refuse, write_as, write_hdf5
 
-from aspc import data
+from aspc import data, io
 from aspc.__main__ import main
 from aspc.data import packing, streaming
 from aspc.data.readers import limits
@@ -155,7 +155,9 @@ def test_full_temporary_folder_is_reported_as_such(tmp_path: Path, monkeypatch: 
     (tmp_path / "temporary").mkdir()
     monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
     write_site(tmp_path / "site", monkeypatch, sitecustomize=full)
-    refuse(path, r"The temporary folder .*/temporary cannot be written to: File too large\. Make room .* set TMPDIR")
+    refuse(
+        path, r"The temporary folder .*/temporary cannot be written to: File too large\. Free some space .* set TMPDIR"
+    )
     (tmp_path / "site" / "sitecustomize.py").write_text("import os\ndel os.memfd_create\n")
     assert len(data.load(path)) == 5000
     assert list((tmp_path / "temporary").iterdir()) == []
@@ -206,7 +208,7 @@ def test_a_pipe_is_refused(tmp_path: Path) -> None:
 def test_metadata_of_a_packed_folder_is_bounded(tmp_path: Path) -> None:
     packed = packing.pack(data.load(write_as(tmp_path / "x.npz", make_log())), tmp_path / "packed")
     meta = packed.folder / streaming.META
-    for body in (b" " * (limits.MAX_JSON_BYTES + 1), b"[" * 100_000, b"\xff"):
+    for body in (b" " * (io.MAX_JSON_BYTES + 1), b"[" * 100_000, b"\xff"):
         meta.write_bytes(body)
         with pytest.raises(AspcError, match="not a whole packed folder"):
             streaming.StreamingDataset.open(packed.folder)

@@ -112,7 +112,7 @@ def test_what_convert_writes_is_read_by_minari_and_by_us(log: dict[str, np.ndarr
         np.testing.assert_array_equal(getattr(before, key), getattr(after, key))
     alive = before.terminals == 0
     np.testing.assert_array_equal(before.next_observations[alive], after.next_observations[alive])
-    with pytest.raises(AspcError, match="has a dataset mine/converted-v0 already"):
+    with pytest.raises(AspcError, match="dataset mine/converted-v0 already exists"):
         ours.write(dataset, "mine/converted-v0")
 
 

@@ -121,9 +121,7 @@ def test_empty_boolean_cell_is_located(tmp_path: Path, log: dict[str, np.ndarray
 
 
 @pytest.mark.parametrize("encoding", ["latin-1", "utf-16", "utf-16-le"])
-def test_text_that_is_not_utf8_is_rejected(
-    tmp_path: Path, log: dict[str, np.ndarray], encoding: str
-) -> None:
+def test_text_that_is_not_utf8_is_rejected(tmp_path: Path, log: dict[str, np.ndarray], encoding: str) -> None:
     path = write_csv(tmp_path / "x.csv", {"obs_°C": log["rewards"], **columns(log)})
     path.write_bytes(path.read_text("utf-8").encode(encoding))
     refuse(path, r"^x\.csv: the text is not UTF-8. Save it as UTF-8")
