@@ -210,7 +210,7 @@ def test_metadata_of_a_packed_folder_is_bounded(tmp_path: Path) -> None:
     meta = packed.folder / streaming.META
     for body in (b" " * (io.MAX_JSON_BYTES + 1), b"[" * 100_000, b"\xff"):
         meta.write_bytes(body)
-        with pytest.raises(AspcError, match="not a whole packed folder"):
+        with pytest.raises(AspcError, match="not a complete packed folder"):
             streaming.StreamingDataset.open(packed.folder)
 
 
