@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -60,7 +61,7 @@ def test_iql_acts_with_its_mean(deterministic: bool) -> None:
 def test_cql_acts_with_tanh_of_its_mean() -> None:
     algorithm = CQL()
     state = algorithm.init(jax.random.key(0), SPEC)
-    state = state._replace(actor=jax.tree.map(lambda x: x + 0.05, state.actor))
+    state = replace(state, actor=jax.tree.map(lambda x: x + 0.05, state.actor))
     without_noise, _ = state.actor.sample(OBSERVATIONS, jnp.zeros((20, 3)))
     assert np.abs(without_noise).max() > 0.1
     np.testing.assert_allclose(act(algorithm.policy(state)), without_noise, atol=1e-5)

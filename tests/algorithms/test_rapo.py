@@ -28,14 +28,17 @@ def in_mid_run(algorithm: RAPO) -> RAPOState:
     """A state whose target critics and second policy differ from the networks they started as."""
     base = as_in_mid_run(start_of(algorithm.base, dead_units=3))
     moved = lambda tree, factor: jax.tree.map(lambda leaf: leaf * factor, tree)  # noqa: E731
-    base = base._replace(
-        second=moved(base.second, 1.1), actor_target=moved(base.actor, 0.9), critics_target=moved(base.critics, 0.8)
+    base = replace(
+        base,
+        second=moved(base.second, 1.1),
+        actor_target=moved(base.actor, 0.9),
+        critics_target=moved(base.critics, 0.8),
     )
     return algorithm.start(base)
 
 
 def at(coefficient: Coefficient, scale: Any) -> Coefficient:
-    return coefficient._replace(raw=raw_from_scale(scale))
+    return replace(coefficient, raw=raw_from_scale(scale))
 
 
 def slope_of(function: Any, here: float) -> float:
@@ -130,7 +133,7 @@ def test_the_policy_that_acts_changes_neither_critics_nor_the_policy_they_bootst
 
     def trained(scale: float) -> RAPOState:
         state = in_mid_run(algorithm)
-        state = state._replace(acting_scale=at(state.acting_scale, scale))
+        state = replace(state, acting_scale=at(state.acting_scale, scale))
         for i in range(4):
             state = update(state, random_batch(i, algorithm.batch_size), random_noise(9 + i, algorithm))
         return state
@@ -140,7 +143,7 @@ def test_the_policy_that_acts_changes_neither_critics_nor_the_policy_they_bootst
         equal(getattr(one.base, name), getattr(other.base, name))
     equal(one.scale, other.scale)
     assert not np.array_equal(one.base.second.net.layers[0].weight, other.base.second.net.layers[0].weight)
-    equal(algorithm.policy(other).arrays, TD3BC().policy(other.base._replace(actor=other.base.second)).arrays)
+    equal(algorithm.policy(other).arrays, TD3BC().policy(replace(other.base, actor=other.base.second)).arrays)
 
 
 def test_candidate_steps_are_judged_on_rows_of_their_own() -> None:
@@ -162,7 +165,7 @@ def test_actions_that_do_not_move_have_a_finite_derivative() -> None:
     algorithm = rapo()
     state = in_mid_run(algorithm)
     saturated = jax.tree.map(lambda leaf: leaf * 1e4, (state.base.actor, state.base.second))
-    state = state._replace(base=state.base._replace(actor=saturated[0], second=saturated[1]))
+    state = replace(state, base=replace(state.base, actor=saturated[0], second=saturated[1]))
     batch, noise = random_batch(1, algorithm.batch_size), random_noise(2, algorithm)
     after, metrics = jax.jit(lambda: algorithm.update(state, batch, noise, ALL))()
     assert metrics["dexecution_loss_dscale"] == metrics["dbootstrap_loss_dscale"] == 0

@@ -49,7 +49,7 @@ def test_the_policy_that_acts_changes_nothing_but_how_is_acted() -> None:
     for name in LEARNED:
         assert equal(getattr(same.base, name), getattr(bolder.base, name))
     assert same.scale.scale == bolder.scale.scale != algorithm.base.scale
-    acts_with = bolder._replace(base=bolder.base._replace(actor=bolder.base.acting))
+    acts_with = replace(bolder, base=replace(bolder.base, actor=bolder.base.acting))
     assert equal(algorithm.policy(bolder).arrays, TD3BC.policy(base, acts_with.base).arrays)
 
 
@@ -59,7 +59,7 @@ def test_mceps_evaluation_policy_changes_nothing_but_the_actions() -> None:
     for name in LEARNED:
         assert equal(getattr(same, name), getattr(milder, name))
     assert not equal(milder.actor, milder.second)
-    assert equal(mcep(0.0).policy(milder).arrays, TD3BC.policy(mcep(0.0), milder._replace(actor=milder.second)).arrays)
+    assert equal(mcep(0.0).policy(milder).arrays, TD3BC.policy(mcep(0.0), replace(milder, actor=milder.second)).arrays)
 
 
 def test_mcep_with_equal_scales_acts_as_td3_bc() -> None:
@@ -83,7 +83,7 @@ def test_the_averaged_policy_is_an_average_of_aspcs_own_policies(tau: float) -> 
     by_hand = average((s.base.actor for s in plain), tau)
     for a, b in zip(by_hand, jax.tree.leaves(states[-1].base.acting), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)
-    acts_with = plain[-1]._replace(base=plain[-1].base._replace(actor=states[-1].base.acting))
+    acts_with = replace(plain[-1], base=replace(plain[-1].base, actor=states[-1].base.acting))
     assert equal(averaged.policy(states[-1]).arrays, TD3BC.policy(averaged.base, acts_with.base).arrays)
 
 
