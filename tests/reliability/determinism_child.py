@@ -27,7 +27,7 @@ STEPS = 21  # a block of the longest schedule, and the first step of the next
 
 
 def small(algorithm: Any) -> Any:
-    if hasattr(algorithm, "base"):
+    if algorithm.base is not None:
         return replace(algorithm, base=small(algorithm.base))
     names = {field.name for field in fields(algorithm)}
     sizes = {name: 8 for name in names if name.endswith("hidden_dim")}
