@@ -114,6 +114,8 @@ class DeferredInterrupts:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         is_resent, self._is_resent = self._is_resent, False
+        if is_resent and self._pending is None:
+            return  # sent once more while the previous one was raised
         self._received += not is_resent
         if self._is_closing or (self._received < MAX_DEFERRED_SIGNALS and self._is_unsafe(frame)):
             self._defer(number)
@@ -142,14 +144,22 @@ class DeferredInterrupts:
             self._previous_hook(dropped)
 
     def _resend(self) -> None:
+        """Send deferred signals until they are raised.
+
+        One is not enough: a signal that arrives just before a system call blocks does not interrupt that call.
+        """
+        main_thread = threading.main_thread().ident
+        assert main_thread is not None
         while (number := self._deferred.get()) is not None:
-            time.sleep(RESEND_SECONDS)
-            if self._is_closing:
-                break
-            self._is_resent = True
-            main_thread = threading.main_thread().ident
-            assert main_thread is not None
-            signal.pthread_kill(main_thread, number)  # also interrupts a system call
+            while self._pending is not None and not self._is_closing:
+                time.sleep(RESEND_SECONDS)
+                if self._pending is None or self._is_closing:
+                    break
+                self._is_resent = True
+                is_handled_here = signal.getsignal(number) == self._handle
+                signal.pthread_kill(main_thread, number)  # also interrupts a system call
+                if not is_handled_here:  # a training has received it; a second one would end it at once
+                    break
 
 
 def _exception(number: int) -> KeyboardInterrupt:

@@ -133,6 +133,28 @@ def test_a_ctrl_c_in_a_callback_of_the_garbage_collector_is_not_lost(capfd: pyte
     assert capfd.readouterr().err == "aspc: interrupted.\n"
 
 
+def test_an_interrupt_that_misses_a_system_call_is_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A signal just before a call blocks does not interrupt it. The first one sent again is dropped here."""
+    send, sent, reached = signal.pthread_kill, [], []
+
+    def send_from_the_second_on(thread: int, number: int) -> None:
+        sent.append(number)
+        if len(sent) > 1:
+            send(thread, number)
+
+    monkeypatch.setattr(signal, "pthread_kill", send_from_the_second_on)
+
+    def work() -> int:
+        collect_with(lambda: signal.raise_signal(signal.SIGINT))
+        threading.Event().wait(60)
+        reached.append("after the wait")
+        return 0
+
+    assert run_reporting_errors(work) == 130
+    assert len(sent) > 1
+    assert reached == []
+
+
 def test_an_interrupt_during_a_slow_hook_is_not_lost(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
