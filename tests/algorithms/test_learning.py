@@ -16,7 +16,8 @@ import pytest
 from problems import act
 
 from aspc import algorithms
-from aspc.algorithms.interface import Batch, Spec, schedule_length, with_horizon
+from aspc.algorithms.fields import with_horizon
+from aspc.algorithms.interface import Batch, Spec, schedule_length
 
 SPEC = Spec(obs_dim=2, act_dim=2)
 EPISODE = 10
@@ -64,7 +65,7 @@ def logged() -> tuple[Batch, float]:
 
 
 def quick(algorithm: Any) -> Any:
-    if hasattr(algorithm, "base"):
+    if algorithm.base is not None:
         return replace(algorithm, base=quick(algorithm.base))
     names = {field.name for field in fields(algorithm)}
     narrow = {name: 32 for name in names if name.endswith("hidden_dim")}

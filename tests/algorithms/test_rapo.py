@@ -16,6 +16,7 @@ from aspc.adaptive_scale import raw_from_scale
 from aspc.algorithms.interface import CRITIC, INNER, SCALE, Context, schedule_length
 from aspc.algorithms.rapo import RAPO, Coefficient, RAPOState, norm
 from aspc.algorithms.td3_bc import TD3BC
+from aspc.algorithms.two_scales import AveragedState
 
 ALL = frozenset({CRITIC, INNER, SCALE})
 
@@ -180,7 +181,7 @@ def test_rapo_has_the_settings_of_its_paper() -> None:
     assert schedule_length(algorithm.schedule()) == 20
     assert sum(SCALE in parts for segment in algorithm.schedule() for parts in segment.steps) == 1
     state = jax.eval_shape(lambda: algorithm.init(jax.random.key(0), SPEC))
-    assert state.base.acting is None  # what acts is no average
+    assert not isinstance(state.base, AveragedState)
 
 
 def close(a: Any, b: Any) -> None:

@@ -136,7 +136,7 @@ def test_defaults_are_the_papers_tables(table: int, algorithm: Any, expected: di
 
 
 def test_errors_say_what_there_is() -> None:
-    with pytest.raises(AspcError, match="it has corl"):
+    with pytest.raises(AspcError, match="cql has no preset 'paper'; choose from corl"):
         overrides("cql", "hopper-medium-v2", "paper")
     with pytest.raises(AspcError, match="bc has no presets"):
         overrides("bc", "hopper-medium-v2", "paper")

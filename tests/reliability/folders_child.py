@@ -42,7 +42,7 @@ def use_run(path: Path) -> None:
             verify(path)
     run = Run(path)
     repr(run), run.metrics, run.evaluations, run.result, run.env, final_scale(run)
-    recorded_algorithm(run.config), recorded_defaults(path)
+    recorded_algorithm(run.config), recorded_defaults(path, None)
     assert run.policy.act(np.zeros(run.policy.observation_size)).shape == (run.policy.action_size,)
 
 

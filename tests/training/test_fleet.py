@@ -178,13 +178,13 @@ sys.path[:0] = {paths!r}
 import jax
 from aspc.training.devices import Devices
 from test_fleet import MEMBERS, OPTIONS, TD3BC, train_fleet
-spread, seen = Devices.spread, []
-def noted(self, tree):
+shard, seen = Devices.shard, []
+def record_sharding(self, tree):
     seen.append(weakref.ref(self))
-    tree = spread(self, tree)
+    tree = shard(self, tree)
     print([len(x.sharding.device_set) for x in jax.tree.leaves(tree)][:1], len(jax.tree.leaves(tree)[0]))
     return tree
-Devices.spread = noted
+Devices.shard = record_sharding
 train_fleet("td3_bc", TD3BC, MEMBERS[:3], OPTIONS, {out!r}, env=None, quiet=True, vectorise=True)
 gc.collect()
 print("kept", sum(devices() is not None for devices in seen))
