@@ -161,7 +161,7 @@ class LearnedScale(Algorithm[State], Generic[Base, State]):
         climbs_q = _from_base("climbs_q")
 
     base: Base = field(kw_only=True)
-    """The algorithm whose scale is learned, from its own scale as the initial value."""
+    """Base algorithm; its scale is the initial value of the learned one."""
     scale_lr: NonNegative = 2e-3
     """Learning rate η_α of the scale (Adam) at an update interval of 10; it is multiplied by k_alpha/10."""
     scale_lr_final_ratio: NonNegative = 0.01
@@ -169,7 +169,7 @@ class LearnedScale(Algorithm[State], Generic[Base, State]):
     k_alpha: Count = 10
     """Inner (actor) steps per update of the scale."""
     outer_batch: Literal["same", "independent"] = "same"
-    """Judge the inner step on its own batch, as the paper does, or on an independent one."""
+    """Evaluate the outer loss on the inner step's batch, as the paper does, or on an independent one."""
     scale_horizon: Horizon = 1_000_000
     """Steps over which the scale's learning rate decays (or a linear scale ends): the length of the run."""
 
@@ -240,18 +240,18 @@ class LearnedScale(Algorithm[State], Generic[Base, State]):
 
 @dataclass(frozen=True)
 class AdaptiveScale(LearnedScale[Base, AdaptiveState], Generic[Base]):
-    """A base algorithm whose scale is learned (ASPC when the base is TD3+BC)."""
+    """Learn the scale of a base algorithm (ASPC when the base is TD3+BC)."""
 
     base: Base = field(default_factory=cast("Callable[[], Base]", TD3BC))
-    """The algorithm whose scale is learned, from its own scale as the initial value."""
+    """Base algorithm; its scale is the initial value of the learned one."""
     ema: Fraction = 0.995
     """Smoothing factor of the average of Q in L2."""
     outer_loss: Annotated[OuterLoss, PerRun()] = "L1+L2+L3"
-    """Terms of the outer loss (9)."""
+    """Terms of the outer loss, equation (9)."""
     l2: Literal["ema", "literal"] = "ema"
-    """L2 on an average of Q, as the authors compute it, or on one batch, as (7) is written."""
+    """L2 on an average of Q, as the authors compute it, or on one batch, as in equation (7)."""
     l3_form: Annotated[L3Form, PerRun()] = 4
-    """Form of L3 among the five of appendix E.2; 4 is the paper's (8)."""
+    """Variant of L3 among the five of appendix E.2; 4 is equation (8)."""
     scale_mode: Literal["learned", "fixed", "converged", "linear"] = "learned"
     """Learn the scale, keep it at its initial value, keep it at scale_target, or move it there linearly."""
     scale_target: Scalar = math.nan

@@ -95,7 +95,9 @@ def test_a_minari_dataset_cannot_run_code(attack: str, mark: Path) -> None:
     dataset = data.load("minari:hostile-v0")
     assert dataset.env is None
     assert any("the environment of hostile-v0 is not used" in note for note in dataset.notes)
-    with pytest.raises(AspcError, match=r"is not made: its .* name one that you trust with --env"):
+    with pytest.raises(
+        AspcError, match=r"Refusing to create the environment of .*: its .* pass one that you trust with --env"
+    ):
         envs.make_env("minari:hostile-v0")
     assert not mark.exists()
     assert not Path("videos").exists()

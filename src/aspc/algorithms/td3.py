@@ -37,9 +37,9 @@ class TD3(ScalableAlgorithm[TD3StateT, Any]):
     climbs_q: ClassVar[bool] = True
 
     policy_noise: NonNegative = 0.2
-    """Standard deviation of the target policy's noise, in units of the largest action."""
+    """Standard deviation of the target policy smoothing noise, relative to max_action."""
     noise_clip: NonNegative = 0.5
-    """Bound of that noise, in the same units."""
+    """Clipping range of that noise, relative to max_action."""
     policy_freq: Count = 2
     """Critic updates per actor update (k_π)."""
     actor_lr: NonNegative = 3e-4

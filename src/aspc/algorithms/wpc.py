@@ -35,7 +35,7 @@ class WPC(TD3BC[WPCState]):
     """wPC with a fixed scale α: TD3+BC with a 0/1 weight on the BC term."""
 
     policy_noise: NonNegative = 0.1
-    """Standard deviation of the target policy's noise, in units of the largest action."""
+    """Standard deviation of the target policy smoothing noise, relative to max_action."""
     value_lr: NonNegative = 3e-4
     """Learning rate of the value network (Adam)."""
     value_hidden_dim: Count = 256

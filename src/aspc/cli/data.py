@@ -177,7 +177,7 @@ def check_absent(path: Path) -> Path:
 
 @dataclass(frozen=True)
 class Convert:
-    """Convert a dataset to another layout, which the form of the destination selects.
+    """Convert a dataset; the destination's suffix selects the format.
 
     FILE.hdf5 is D4RL's layout, FILE.npz the same arrays for NumPy, minari:ID a dataset in Minari's store, and a name
     without a suffix a packed folder, which is streamed in training and can be larger than memory.

@@ -31,8 +31,8 @@ from aspc.training.run_config import ENV_FUNCTION, TrainOptions
 
 TRAIN_HELP = f"""Train a policy on a dataset; by default on the built-in maze, which is generated here.
 
-Algorithms (--algo): {", ".join(algorithms.names())}. The last group of options are the hyper-parameters of the chosen
-algorithm. Their defaults are the paper's, the same for every dataset."""
+Algorithms (--algo): {", ".join(algorithms.names())}. The last groups of options are the hyper-parameters of the
+chosen algorithm. Their defaults are the paper's, the same for every dataset."""
 
 
 @dataclass(frozen=True)

@@ -93,10 +93,11 @@ def _make_minari(name: str) -> gym.Env[Any, Any]:
     """Make the evaluation environment of a Minari dataset, if its entry point is of a known package."""
     spec, dataset_id = minari_store.evaluation_spec(minari_store.open_dataset(name)), minari_store.parse_id(name)
     if spec is None:
-        raise AspcError(f"The Minari dataset {dataset_id} states no environment; name one with --env.")
+        raise AspcError(f"The Minari dataset {dataset_id} does not specify an environment; pass one with --env.")
     if problem := problem_with_spec(spec):
         raise AspcError(
-            f"The environment of {dataset_id} is not made: {problem}; name one that you trust with --env MODULE:ID."
+            f"Refusing to create the environment of {dataset_id}: {problem}; "
+            "pass one that you trust with --env MODULE:ID."
         )
     with quiet_packages():
         try:

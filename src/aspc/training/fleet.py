@@ -87,7 +87,7 @@ def train_fleet(
     fleet = Fleet(out) if (out / run_folder.CONFIG).exists() else None
     if fleet is not None:
         if fleet.config.asked != request:
-            raise AspcError(f"{out} holds another fleet; choose another folder.")
+            raise AspcError(f"{out} already contains a different fleet; choose another folder.")
         if fleet.result is not None and all(_is_dataset_name(member.dataset) for member in members):
             return fleet
     tasks, task_of = _prepare_tasks(members, algorithms, options, env)

@@ -54,7 +54,7 @@ class TrainOptions:
     holdout: float = 0.0
     """Fraction of the episodes to hold out; losses on them are logged as valid_*."""
     n_step: int = 1
-    """Steps of the n-step returns for the critic."""
+    """n of the critic's n-step returns."""
     horizon: int | None = None
     """Steps over which schedules decay, such as the scale's learning rate. Default: steps."""
     memory_budget_mb: int = 1024
