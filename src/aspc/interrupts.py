@@ -61,7 +61,7 @@ class DeferredShutdown:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.signal_number is not None:
-            raise KeyboardInterrupt
+            raise _exception(number)
         self.signal_number = number
         if number == signal.SIGINT:
             # A direct write, since the signal may arrive inside a print. It fails if a `tee` behind the command has
@@ -151,15 +151,15 @@ class DeferredInterrupts:
         main_thread = threading.main_thread().ident
         assert main_thread is not None
         while (number := self._deferred.get()) is not None:
+            is_sent = False
             while self._pending is not None and not self._is_closing:
                 time.sleep(RESEND_SECONDS)
                 if self._pending is None or self._is_closing:
                     break
-                self._is_resent = True
-                is_handled_here = signal.getsignal(number) == self._handle
+                if is_sent and signal.getsignal(number) != self._handle:
+                    break  # a `DeferredShutdown` may have received it, and would take another one for a second signal
+                self._is_resent = is_sent = True
                 signal.pthread_kill(main_thread, number)  # also interrupts a system call
-                if not is_handled_here:  # a training has received it; a second one would end it at once
-                    break
 
 
 def _exception(number: int) -> KeyboardInterrupt:

@@ -17,6 +17,7 @@ import pytest
 from small_runs import write_logs
 
 from aspc.__main__ import run_reporting_errors
+from aspc.interrupts import RESEND_SECONDS
 from waiting import DEADLINE_SECONDS, wait_until
 
 SMALL = ["--algo", "bc", "--env", "none", "--log-every", "50", "--actor-hidden-dim", "8", "--batch-size", "8"]
@@ -153,6 +154,36 @@ def test_an_interrupt_that_misses_a_system_call_is_sent_again(monkeypatch: pytes
     assert run_reporting_errors(work) == 130
     assert len(sent) > 1
     assert reached == []
+
+
+def test_an_interrupt_reaches_a_handler_installed_meanwhile_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A training would take another one for a second Ctrl-C, and stop without saving."""
+    slow_module(tmp_path, monkeypatch, "import signal\nsignal.raise_signal(signal.SIGINT)\n")
+    send, is_sending, is_installed, received = signal.pthread_kill, threading.Event(), threading.Event(), []
+
+    def send_after_installation(thread: int, number: int) -> None:
+        is_sending.set()
+        assert is_installed.wait(60)
+        send(thread, number)
+
+    monkeypatch.setattr(signal, "pthread_kill", send_after_installation)
+
+    def work() -> int:
+        import slow_module  # noqa: F401
+
+        assert is_sending.wait(60)
+        before = signal.signal(signal.SIGINT, lambda *_: received.append("SIGINT"))
+        is_installed.set()
+        try:
+            threading.Event().wait(20 * RESEND_SECONDS)
+        finally:
+            signal.signal(signal.SIGINT, before)
+        return 130
+
+    assert run_reporting_errors(work) == 130
+    assert received == ["SIGINT"]
 
 
 def test_an_interrupt_during_a_slow_hook_is_not_lost(
