@@ -6,11 +6,14 @@ import base64
 import io
 import textwrap
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from aspc.errors import printable
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 ACCENT_COLOR = "#2b6cb0"
 MAX_ACTION_PANELS = 12
@@ -26,19 +29,23 @@ class Picture(NamedTuple):
     png: str
 
 
-def render_template(name: str, **values: Any) -> str:
-    """Render a template of `aspc/templates`. Every value is escaped."""
+def template_environment(package: str) -> Environment:
+    """Return the environment of a package's `templates` folder. Every value is escaped, an unknown one is an error."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    environment = Environment(
-        loader=PackageLoader("aspc"),
+    return Environment(
+        loader=PackageLoader(package),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    return environment.get_template(name).render(**values)
+
+
+def render_template(name: str, **values: Any) -> str:
+    """Render a template of `aspc/templates`."""
+    return template_environment("aspc").get_template(name).render(**values)
 
 
 def draw_png(draw: Callable[[Any, Subject], None], subject: Subject) -> str:

@@ -1,4 +1,4 @@
-"""A policy that acts beside the one the critics bootstrap from: what it changes, and what it leaves alone."""
+"""A second, acting policy next to the one the critics bootstrap from: what it changes and what it does not."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class Estimate:
 
     @property
     def has_diverged(self) -> bool:
-        """Whether the value is not finite, or outside what any policy can earn with the logged rewards."""
+        """True if the value is not finite, or outside what any policy can earn with the logged rewards."""
         return self.warning is not None and self.warning.startswith("diverged")
 
 

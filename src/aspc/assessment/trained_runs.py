@@ -216,7 +216,7 @@ class Trained:
 
     @property
     def same_data(self) -> bool:
-        """Whether the dataset has exactly the rows that the run was trained on."""
+        """True if the dataset has exactly the rows that the run was trained on."""
         return self.prepared.fingerprint == self.run.config.dataset.fingerprint
 
     def initial_runs(self) -> Runs:

@@ -1,1 +1,1 @@
-"""Where the runs of a suite are trained: this machine, several processes, Ray, Slurm."""
+"""Engines that train the runs of a suite: this machine, several processes, Ray, Slurm."""

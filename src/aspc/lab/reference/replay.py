@@ -74,7 +74,7 @@ class TraceCheck:
 
     @property
     def passes(self) -> bool:
-        """Whether the difference is within the tolerance."""
+        """True if the difference is within the tolerance."""
         return self.error <= TOLERANCE
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib import resources
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment
 from markupsafe import Markup
 
 from aspc.errors import MissingExtra
@@ -19,6 +19,7 @@ from aspc.lab.report.content import ReportContent
 from aspc.lab.report.datasets import TASKS
 from aspc.lab.report.page_data import build_page_data
 from aspc.lab.report.view import MEASURES
+from aspc.page_parts import template_environment
 from aspc.text import join_limited
 
 SECTIONS = {
@@ -64,14 +65,7 @@ def render_page(content: ReportContent, figures: Sequence[str] = ()) -> str:
 
 
 def _environment() -> Environment:
-    environment = Environment(
-        loader=PackageLoader("aspc.lab.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
+    environment = template_environment("aspc.lab.report")
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
     environment.filters |= {
         "number": formatting.format_number,
