@@ -167,7 +167,7 @@ def main() -> int:
         "chosen": {"name": chosen, **truth[chosen]},
         "really_best": {"name": best, **truth[best]},
         "mean_of_all": {w: float(np.mean([t[w] for t in truth.values()])) for w in ("discounted", "undiscounted")},
-        "behaviour": {"fqe": ranking.behaviour.value, "monte_carlo": ranking.monte_carlo},
+        "behavior": {"fqe": ranking.behavior.value, "monte_carlo": ranking.monte_carlo},
         "each": [
             {"name": n, "fqe": estimates[n].value, "low": estimates[n].low, "high": estimates[n].high}
             | {"critics": estimates[n].critics, "trouble": estimates[n].warning, "real": truth[n]}

@@ -30,7 +30,7 @@ def measure(algo: str, interval: int, rounds: int, seeds: int) -> tuple[float, f
     """Return median seconds of `interval` steps and of one monitored update, and the monitor's compile seconds."""
     algorithm, spec = algorithms.default(algo), Spec(17, 6)
     layout = Layout(spec.obs_dim, spec.act_dim, bool(getattr(algorithm, "uses_next_actions", False)))
-    loop = Loop(algorithm, spec, layout, vectorise=on_accelerator())
+    loop = Loop(algorithm, spec, layout, vectorize=on_accelerator())
     table = synthetic_table(layout)
     source = RowRange(jnp.zeros(seeds, jnp.int32), jnp.full(seeds, ROWS, jnp.int32))
     runs = start_runs(algorithm, spec, jnp.arange(seeds), source)

@@ -91,10 +91,10 @@ class Training:
         spec = Spec(packed.observation_size, packed.action_size)
         layout = Layout(spec.obs_dim, spec.act_dim)
         std = (packed.observation_std + 1e-3).astype(np.float32)
-        normaliser = ObservationNormalizer(packed.observation_mean.astype(np.float32), std)
-        self.prepare = lambda transitions: pack(transitions, layout, normaliser, 0.99)
+        normalizer = ObservationNormalizer(packed.observation_mean.astype(np.float32), std)
+        self.prepare = lambda transitions: pack(transitions, layout, normalizer, 0.99)
         self.width = layout.width
-        self._loop = Loop(algorithm, spec, layout, vectorise=on_accelerator())
+        self._loop = Loop(algorithm, spec, layout, vectorize=on_accelerator())
         self._blocks = max(1, chunk // self._loop.block_steps)
         self.steps = self._blocks * self._loop.block_steps
         source = RowRange(jnp.zeros(1, jnp.int32), jnp.full(1, 0, jnp.int32))

@@ -1,8 +1,8 @@
-"""Make the study's datasets at D4RL's and OGBench's sizes, with public behaviour policies.
+"""Make the study's datasets at D4RL's and OGBench's sizes, with public behavior policies.
 
     python benchmarks/study_data.py POLICIES --out FOLDER [--only 'hopper-*' …] [--scale 0.01] [--workers N]
 
-POLICIES is a folder with behaviour policies as NumPy arrays, each from a public repository (see docs/study_data.md).
+POLICIES is a folder with behavior policies as NumPy arrays, each from a public repository (see docs/study_data.md).
 Neither they nor the datasets are part of this repository. A dataset whose policies are missing is skipped with a
 message. Existing files are kept.
 
@@ -46,7 +46,7 @@ from aspc.data import Dataset, writers
 from aspc.data.readers import hdf5
 from aspc.errors import AspcError
 from aspc.training.evaluation import available_cores
-from recipes.catalogue import CLONED, HUMAN, NAMES, TRAJECTORIES, pieces_of, sources_of
+from recipes.catalog import CLONED, HUMAN, NAMES, TRAJECTORIES, pieces_of, sources_of
 from recipes.pieces import Piece, collect_piece, write_hdf5, write_npz
 from recipes.policies import fit_clone
 
@@ -56,7 +56,7 @@ PROGRESS_SECONDS = 30.0
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("policies", type=Path, help="folder with the behaviour policies")
+    parser.add_argument("policies", type=Path, help="folder with the behavior policies")
     parser.add_argument("--out", type=Path, required=True, help="output folder (created if missing)")
     parser.add_argument("--only", nargs="*", default=["*"], help="patterns of dataset names")
     parser.add_argument("--scale", type=float, default=1.0, help="share of the declared sizes to make")
@@ -152,7 +152,7 @@ def description(name: str, path: Path, pieces: list[Piece]) -> str:
     task = tasks.name_from_stem(name, arrays["observations"].shape[1], arrays["actions"].shape[1])
     data = Dataset.from_arrays(**arrays, env=task, name=name)
     episodes = "" if data.is_endless else f"{len(data.episode_lengths):,} episodes, "
-    score = f"mean return {data.behaviour_return():.1f}, score {data.behaviour_score():.1f}"
+    score = f"mean return {data.behavior_return():.1f}, score {data.behavior_score():.1f}"
     return f"{name}: {rows:,} transitions, {episodes}{score}"
 
 

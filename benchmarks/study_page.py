@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[1]
 PUBLISHED = Path(__file__).with_name("published_scores.json")
 MAIN, RECIPE = "study_main", "maze2d_recipe"
 DOMAINS = ("MuJoCo", "Maze2d", "AntMaze", "Adroit")
-COLOURS = ("#999999", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
+COLORS = ("#999999", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 REFERENCE = "TD3+BC"
 
 
@@ -218,21 +218,21 @@ def draw(study: Study, path: Path) -> None:
     runs = study.by_suite[MAIN]
     curves = study.curves.merge(runs[["run_id", "label", "dataset"]], on="run_id")
     for column, dataset in enumerate(datasets):
-        for (label, _), colour in zip(variants_on(study, datasets).items(), COLOURS, strict=False):
+        for (label, _), color in zip(variants_on(study, datasets).items(), COLORS, strict=False):
             own = curves[(curves["label"] == label) & (curves["dataset"] == dataset)]
             for row, measure in enumerate(("score", "scale")):
                 if measure == "scale" and not label.startswith("ASPC"):
                     continue
                 points = own[own[measure].notna()].groupby("step")[measure].agg(["mean", "min", "max"])
-                axes[row, column].plot(points.index / 1e6, points["mean"], color=colour, label=label)
+                axes[row, column].plot(points.index / 1e6, points["mean"], color=color, label=label)
                 axes[row, column].fill_between(
-                    points.index / 1e6, points["min"], points["max"], color=colour, alpha=0.15, linewidth=0
+                    points.index / 1e6, points["min"], points["max"], color=color, alpha=0.15, linewidth=0
                 )
         axes[0, column].set_title(dataset)
         axes[1, column].set_xlabel("million steps")
-    axes[0, 0].set_ylabel("normalised score")
+    axes[0, 0].set_ylabel("normalized score")
     axes[1, 0].set_ylabel("alpha")
-    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=len(COLOURS))
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=len(COLORS))
     figure.savefig(path, dpi=110)
 
 

@@ -12,7 +12,7 @@ STEPS, SEEDS, ALPHA = 16_000, (0, 1), 10.0
 
 print(f"Training ASPC on a generated U-maze: {STEPS:,} steps (the paper trains 1,000,000), {len(SEEDS)} seeds.")
 print(f"The scale alpha starts at {ALPHA:g} instead of 2.5: on mazes it rises, which takes a long run.")
-print("Every other hyper-parameter is the paper's. This takes two to four minutes on two cores.", flush=True)
+print("Every other hyperparameter is the paper's. This takes two to four minutes on two cores.", flush=True)
 options = {
     "--steps": [str(STEPS)],
     "--seeds": [str(seed) for seed in SEEDS],

@@ -1,4 +1,4 @@
-"""A custom algorithm in one file outside the package: critic-regularised regression (Wang et al., 2020).
+"""A custom algorithm in one file outside the package: critic-regularized regression (Wang et al., 2020).
 
 The critics learn the value of the policy; the policy imitates the logged actions that they rate above its own.
     aspc train maze2d-umaze --plugin examples/own_algorithm.py --algo crr --steps 20000

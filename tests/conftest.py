@@ -6,7 +6,7 @@ import os
 import signal
 from collections.abc import Iterator
 
-# Tests check results, not speed: compile with less optimisation.
+# Tests check results, not speed: compile with less optimization.
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_backend_optimization_level=1"
 
 import pytest

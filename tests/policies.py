@@ -16,7 +16,7 @@ INFO = {"algo": "?", "dataset": "random", "step": 7, "seed": 3, "versions": {"as
 
 
 def policy_of(algorithm: Any, obs: int = 5, act: int = 3, loud: float = 1.0, **info: Any) -> Policy:
-    """Return a policy with weights N(0, loud²/in), so that no output is near 0, and a non-trivial normaliser."""
+    """Return a policy with weights N(0, loud²/in), so that no output is near 0, and a non-trivial normalizer."""
     exports: list[Any] = []
 
     def arrays(key: Any) -> dict[str, Any]:

@@ -188,7 +188,7 @@ def test_ring_buffer_keeps_the_newest_rows(tmp_path: Path) -> None:
 
 def test_minibatches_mix_offline_and_online_rows() -> None:
     algorithm = replace_fields(algorithms.default("td3_bc"), TINY)
-    loop = online.MixedLoop(algorithm, Spec(4, 2), Layout(4, 2), vectorise=False, offline_rows=100, offline_share=0.25)
+    loop = online.MixedLoop(algorithm, Spec(4, 2), Layout(4, 2), vectorize=False, offline_rows=100, offline_share=0.25)
     source = RowRange(jnp.asarray(100), jnp.asarray(7))
     rows = np.asarray(loop.sample_minibatch_indices(jax.random.key(0), source, (50, 400)))
     assert rows.min() == 0

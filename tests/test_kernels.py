@@ -109,7 +109,7 @@ def test_a_step_lowers_to_few_kernels_for_a_gpu():
     """Counted in the program for a CUDA device, which can be made anywhere: a kernel more is a slower step."""
     algorithm = algorithms.default("aspc")
     spec, layout = Spec(17, 6), Layout(17, 6, False)
-    loop = Loop(algorithm, spec, layout, vectorise=True, way=Tiles())
+    loop = Loop(algorithm, spec, layout, vectorize=True, way=Tiles())
     source = RowRange(jnp.zeros(2, jnp.int32), jnp.full(2, 1000, jnp.int32))
     runs = start_runs(algorithm, spec, jnp.arange(2), source)
     traced = loop.run_blocks.trace(

@@ -19,7 +19,7 @@ yaml = pytest.importorskip("yaml", reason="the development tools are not install
 ROOT = Path(__file__).parents[1]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
-NOT_IMPORTED = {"flatbuffers"}  # jax.export needs it to serialise a program, but does not require it
+NOT_IMPORTED = {"flatbuffers"}  # jax.export needs it to serialize a program, but does not require it
 
 
 def normalize(name: str) -> str:

@@ -145,7 +145,7 @@ def two_states(slope: float, gamma: float = 0.9, rewards=(0.0, 0.0), gap: float 
 
 
 def sup_terms(mdp: FiniteMDP, beta, pi, pi_next):
-    """c∞, x∞, ΔL∞ over states and the actions that the behaviour takes there."""
+    """c∞, x∞, ΔL∞ over states and the actions that the behavior takes there."""
 
     def squared_distances(policy):
         return np.square((policy @ mdp.actions)[:, None] - mdp.actions).sum(-1)[beta > 0]
@@ -219,7 +219,7 @@ def test_the_visitation_constant_cannot_be_smaller(gamma):
     assert 0.999 * bound < apart <= bound
 
 
-def test_visitation_bound_with_a_mean_needs_the_mean_over_the_behaviours_own_visits():
+def test_visitation_bound_with_a_mean_needs_the_mean_over_the_behaviors_own_visits():
     """Data that lacks the one state where the policies differ has mean distance 0."""
     mdp = two_states(slope=0.5)
     pi, beta = mdp.policy([1, 0]), mdp.policy([0, 0])
@@ -257,7 +257,7 @@ def single_step(mdp: FiniteMDP, beta, pi, pi_next):
 @exact
 @given(mdps())
 def test_single_step_lower_bound(case):
-    """Also for a stochastic behaviour, if the sups run over the actions that it takes."""
+    """Also for a stochastic behavior, if the sups run over the actions that it takes."""
     for beta in (case.beta, case.stochastic):
         gain, dq, k, c_inf, x_inf, dl_inf = single_step(case.mdp, beta, case.pi, case.pi_next)
         for phi in (
@@ -295,7 +295,7 @@ def test_the_bound_on_the_shift_of_visits_is_needed():
 
 
 def better_on_data_worse_in_the_world():
-    """Actions −1, 0, +1; the behaviour (0) stays in state 0 for ever. π_t = +1 everywhere, π_{t+1} = −1 everywhere:
+    """Actions −1, 0, +1; the behavior (0) stays in state 0 for ever. π_t = +1 everywhere, π_{t+1} = −1 everywhere:
     a bit more reward in state 0, but one in two times on to state 1, where +1 is good and −1 a disaster."""
     stay, leave, absorbed = [1.0, 0.0], [0.5, 0.5], [0.0, 1.0]
     mdp = FiniteMDP(
@@ -329,7 +329,7 @@ def test_theorem_1(case):
 
 
 def test_the_condition_of_theorem_1_can_be_met():
-    """From the behaviour itself (c∞ = 0), where actions pay and hardly move the state: κ > 0, and it is below κ*."""
+    """From the behavior itself (c∞ = 0), where actions pay and hardly move the state: κ > 0, and it is below κ*."""
     mdp = two_states(slope=0.01)._replace(reward=np.array([[0.0, 1.0], [0.0, 1.0]]))
     beta, better = mdp.policy([0, 0]), mdp.policy([1, 1])
     gain, dq, k, c_inf, _, dl_inf = single_step(mdp, beta, beta, better)
@@ -345,7 +345,7 @@ def test_kappa_star_is_where_the_condition_turns(dq, dl_inf, c_inf, k):
     assert (k < star) == (dq > k * theory.phi(dl_inf, c_inf))
 
 
-def test_single_step_bound_fails_where_the_data_is_not_the_behaviours_visits():
+def test_single_step_bound_fails_where_the_data_is_not_the_behaviors_visits():
     """Actions do not move the state (L_P = 0, so Φ = 0), each state has half of all visits; data has only 0."""
     half = np.full((2, 2, 2), 0.5)
     mdp = FiniteMDP(np.array([0.5, 0.5]), half, np.array([[0.0, 1.0], [0.0, -2.0]]), np.array([[0.0], [1.0]]), 0.9)
@@ -476,7 +476,7 @@ def test_initial_gap_fails_with_a_reward_of_the_action_if_it_is_taken_for_one_of
 def fork() -> tuple[FiniteMDP, np.ndarray, np.ndarray]:
     """State 0 leads on to 0 or 1; in 1 action 0 leads to the paying state 2, action 1 to the poor state 3.
 
-    The behaviour is optimal; π_0 equals it except in state 1. A small log that happens to hold state 0 alone sees no
+    The behavior is optimal; π_0 equals it except in state 1. A small log that happens to hold state 0 alone sees no
     difference between the two.
     """
     row = np.eye(4)
@@ -490,7 +490,7 @@ def test_a_mean_does_not_bound_a_maximum_in_theorem_2():
     """The counterexample to max ‖π* − π_0‖ ≤ max ‖π* − β‖ + E_D ‖π_0 − β‖, and to the paper's Δ_0 on such data."""
     mdp, beta, pi_0 = fork()
     star, eps_beta, eps_0 = distances(mdp, beta, pi_0)
-    assert eps_beta.max() == 0  # the behaviour is optimal
+    assert eps_beta.max() == 0  # the behavior is optimal
     data = np.array([1.0, 0.0, 0.0, 0.0])
     for d in (data, mdp.visitation(beta)):  # the step of the proof is false even where D = d_β …
         assert mdp.distance(star, pi_0).max() > eps_beta.max() + d @ eps_0

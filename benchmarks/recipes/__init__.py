@@ -1,1 +1,1 @@
-"""Recipes for the study's datasets: behaviour policies, rollouts, declared sizes and the pieces of a dataset."""
+"""Recipes for the study's datasets: behavior policies, rollouts, declared sizes and the pieces of a dataset."""

@@ -11,12 +11,12 @@ import numpy as np
 from aspc.data.readers import hdf5
 from aspc.data.sources import maze2d
 from aspc.envs import make_env
-from aspc.envs.antmaze import CELL, GOALS, AntMazeEnv, cell_centre
+from aspc.envs.antmaze import CELL, GOALS, AntMazeEnv, cell_center
 from aspc.envs.maze2d import MAZES, Cell
 from recipes.policies import POLICIES, Arrays, ant_action, load_arrays
 
 ANT_NOISE = 0.2
-ARRIVAL_METRES = 0.5  # distance at which the ant heads for the next point
+ARRIVAL_METERS = 0.5  # distance at which the ant heads for the next point
 # Where an ant heads, by the kind of dataset: any free cell, the corners and the goal's cell, or the goal's cell only.
 ANY_CELL, CORNERS, GOAL = "diverse", "play", ""
 
@@ -95,18 +95,18 @@ def walk_antmaze(maze: str, kind: str, file: Path, n: int, seed: int) -> Arrays:
 
     def draw_target() -> tuple[Cell, np.ndarray]:
         cell = targets[rng.integers(len(targets))]
-        return cell, cell_centre(*cell) + rng.uniform(0, 1, 2) + rng.uniform(0, 0.5, 2)  # as D4RL draws goals
+        return cell, cell_center(*cell) + rng.uniform(0, 1, 2) + rng.uniform(0, 0.5, 2)  # as D4RL draws goals
 
     while len(rows.rows) < n:
         observation, _ = env.reset(seed=int(rng.integers(2**31)))
         if kind == ANY_CELL:
-            observation = env.place(cell_centre(*free[rng.integers(len(free))]) + rng.uniform(-0.1, 0.1, 2))
+            observation = env.place(cell_center(*free[rng.integers(len(free))]) + rng.uniform(-0.1, 0.1, 2))
         (cell, point), over = draw_target(), False
         while not over:
-            if np.linalg.norm(point - observation[:2]) < ARRIVAL_METRES:
+            if np.linalg.norm(point - observation[:2]) < ARRIVAL_METERS:
                 cell, point = draw_target()
             here = (round(observation[1] / CELL) + 1, round(observation[0] / CELL) + 1)
-            towards = point if here == cell else np.array(cell_centre(*maze2d.next_cell(MAZES[maze], here, cell)))
+            towards = point if here == cell else np.array(cell_center(*maze2d.next_cell(MAZES[maze], here, cell)))
             action = ant_action(p, observation, towards - observation[:2])
             action = np.clip(action + ANT_NOISE * rng.standard_normal(8, np.float32), -1, 1)
             following, reward, terminal, truncated, _ = env.step(action)

@@ -21,7 +21,7 @@ from recipes.policies import Arrays, ant_action, load_arrays
 ORACLE_NOISE = 0.1
 ORACLE_SMOOTHING = 0.5
 # The stored ant is less agile than OGBench's: it gets stuck at corners and turns over.
-WEDGED_METRES, WEDGED_STEPS = 0.5, 50  # an ant that moves less than this in so many steps is wedged
+WEDGED_METERS, WEDGED_STEPS = 0.5, 50  # an ant that moves less than this in so many steps is wedged
 FREEING_STEPS = 25  # length of the random walk that follows
 STACKING_PROBABILITY = {"cube-single": 0.0, "scene": 0.5, "puzzle-3x3": 0.5}
 
@@ -94,7 +94,7 @@ class AntAgent(PointAgent):
         if len(self._positions) <= WEDGED_STEPS:
             return False
         moved = self._positions[-1] - self._positions[-1 - WEDGED_STEPS]
-        return bool(np.linalg.norm(moved) < WEDGED_METRES)
+        return bool(np.linalg.norm(moved) < WEDGED_METERS)
 
     def has_turned_over(self, observation: np.ndarray) -> bool:
         x, y = observation[4:6]  # of the torso's quaternion

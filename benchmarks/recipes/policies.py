@@ -1,4 +1,4 @@
-"""Behaviour policies stored as NumPy arrays, and behaviour cloning of demonstrations."""
+"""Behavior policies stored as NumPy arrays, and behavior cloning of demonstrations."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import numpy as np
 Arrays = dict[str, np.ndarray]
 Act = Callable[[np.ndarray, np.random.Generator], np.ndarray]
 
-# Behaviour cloning. D4RL does not publish how it trained its clones; these are ordinary values.
+# Behavior cloning. D4RL does not publish how it trained its clones; these are ordinary values.
 CLONE_UNITS = 64
 CLONE_EPOCHS = 50
 CLONE_BATCH = 64
 CLONE_LEARNING_RATE = 1e-3
-MIN_SCALE = 1e-3  # of a standardised column
+MIN_SCALE = 1e-3  # of a standardized column
 
 
 def load_arrays(path: Path) -> Arrays:
@@ -84,9 +84,9 @@ def ant_action(p: Arrays, observation: np.ndarray, direction: np.ndarray) -> np.
 
 
 def fit_clone(observations: np.ndarray, actions: np.ndarray, seed: int = 0) -> Arrays:
-    """Fit a Gaussian policy to demonstrations by behaviour cloning.
+    """Fit a Gaussian policy to demonstrations by behavior cloning.
 
-    The mean is fitted by least squares on standardised actions with Adam; the standard deviation of each action is the
+    The mean is fitted by least squares on standardized actions with Adam; the standard deviation of each action is the
     root mean square of what remains, its maximum-likelihood value.
 
     Returns:

@@ -63,7 +63,7 @@ def raw_from_scale(scale: float | Array) -> Array:
 
 
 class ScaleState(eqx.Module):
-    """The state of the outer level: softplus⁻¹ of the scale, its optimiser, the average of Q in L2, updates so far."""
+    """The state of the outer level: softplus⁻¹ of the scale, its optimizer, the average of Q in L2, updates so far."""
 
     raw: Float[Array, ""]
     opt: Any
@@ -89,7 +89,7 @@ class AdaptiveState(eqx.Module):
 
 
 def l1(after: OuterTerms) -> Float[Array, ""]:
-    """(6)  L1 = −α·E[q̃]/E|q̃| + E[c̃]; neither α nor the normaliser carries a gradient."""
+    """(6)  L1 = −α·E[q̃]/E|q̃| + E[c̃]; neither α nor the normalizer carries a gradient."""
     q_term = after.q.mean() / sg(jnp.abs(after.q).mean())
     return -sg(after.q_weight) * q_term + (sg(after.constraint_weight) * after.constraint).mean()
 
@@ -219,7 +219,7 @@ class LearnedScale(Algorithm[State], Generic[Base, State]):
         last = Segment(with_scale, 1)
         return (last,) if self.k_alpha == 1 else (Segment(cycle.steps, self.k_alpha - 1), last)
 
-    def scale_optimiser(self) -> Adam:
+    def scale_optimizer(self) -> Adam:
         """Return Adam on the raw scale, with a learning rate that decays over the horizon."""
         initial = self.scale_lr * self.k_alpha / 10
         return Adam(exponential_decay(initial, self.scale_lr_final_ratio, self.scale_updates()))
@@ -270,9 +270,9 @@ class AdaptiveScale(LearnedScale[Base, AdaptiveState], Generic[Base]):
         return self.scale_target if self.scale_mode == "converged" else self.base.scale
 
     def start(self, base_state: Any) -> AdaptiveState:
-        """Return the state before the first step: the initial scale, a fresh optimiser, ema = 0."""
+        """Return the state before the first step: the initial scale, a fresh optimizer, ema = 0."""
         raw = raw_from_scale(jnp.asarray(self.initial_scale, dtype=float))
-        opt = self.scale_optimiser().init(raw)
+        opt = self.scale_optimizer().init(raw)
         return AdaptiveState(base_state, ScaleState(raw, opt, jnp.zeros_like(raw), jnp.zeros((), jnp.int32)))
 
     # -- one step ----------------------------------------------------------------------------------------------
@@ -349,7 +349,7 @@ class AdaptiveScale(LearnedScale[Base, AdaptiveState], Generic[Base]):
         )
         used = jnp.asarray([[term in loss for term in TERMS] for loss in OUTER_LOSSES])
         gradient = jnp.where(used[choice_index(self.outer_loss, OUTER_LOSSES)], derivatives, 0.0).sum()
-        raw, opt = self.scale_optimiser().step(state.raw, gradient, state.opt)
+        raw, opt = self.scale_optimizer().step(state.raw, gradient, state.opt)
 
         d_scale_d_raw = jax.nn.sigmoid(state.raw)
         # Derivatives with respect to the scale itself, not to softplus⁻¹ of it.

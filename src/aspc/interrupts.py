@@ -1,6 +1,6 @@
 """Ctrl-C and SIGTERM: `DeferredInterrupts` for a command, `DeferredShutdown` for a training.
 
-Python raises KeyboardInterrupt between any two bytecodes. Inside an import that can leave a half-initialised extension
+Python raises KeyboardInterrupt between any two bytecodes. Inside an import that can leave a half-initialized extension
 module behind, which crashes later, or end in an `except` of the imported library. Inside a callback of the garbage
 collector Python prints the exception and drops it. `DeferredInterrupts` records a signal that arrives there, and sends
 it again until it can be raised safely.

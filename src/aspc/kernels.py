@@ -1,10 +1,10 @@
 """An MLP as two GPU kernels: all layers forward in one, the chain of gradients back through them in the other. It has
 more than 400 lines because the two kernels share their memory layout and helpers.
 
-XLA runs a layer as a matrix product, a normalisation and element-wise operations: four kernels forward and seven
+XLA runs a layer as a matrix product, a normalization and element-wise operations: four kernels forward and seven
 backward, each of which writes its activations to memory for the next to read. Training a few runs is a chain of such
 small kernels; training many is bound by that traffic. Here a program of the grid takes a tile of the batch's rows
-through the whole network. Only what the backward pass needs is written: the normalised activations x̂ (without
+through the whole network. Only what the backward pass needs is written: the normalized activations x̂ (without
 LayerNorm, the activations) and two numbers per row.
 
     forward, per layer:   u = h·W + b    z = relu(u)    x̂ = (z − μ)/σ    h = x̂·γ + β
@@ -242,12 +242,12 @@ class Kept(NamedTuple):
     z > 0 exactly where x̂ > −μ/σ, so z itself is not kept.
     """
 
-    normalised: tuple[Float[Array, "batch hidden"], ...]
+    normalized: tuple[Float[Array, "batch hidden"], ...]
     inverse_std: tuple[Float[Array, "batch"], ...]
     threshold: tuple[Float[Array, "batch"], ...]
 
 
-def _normalise(setting: Setting, z: Array) -> tuple[Array, Array, Array]:
+def _normalize(setting: Setting, z: Array) -> tuple[Array, Array, Array]:
     """Compute x̂, 1/σ and −μ/σ per row, with σ² = E[z²] − μ²: both sums in one pass."""
     mean, square = z.sum(1) / z.shape[1], (z * z).sum(1) / z.shape[1]
     inverse = jax.lax.rsqrt(square - mean * mean + setting.eps)
@@ -273,11 +273,11 @@ def _forward_kernel(setting: Setting, keep: bool, layers: Layers, x_ref: Any, ou
     for i in range(depth):
         h = jnp.maximum(u, 0.0)
         if norm:
-            h, inverse, threshold = _normalise(setting, h)
+            h, inverse, threshold = _normalize(setting, h)
             if keep:
                 kept.inverse_std[i][span] = inverse
                 kept.threshold[i][span] = threshold
-        buffer = kept.normalised[i if keep else 0]
+        buffer = kept.normalized[i if keep else 0]
         if i and not keep:
             _barrier(tiles)  # the buffer has been read
         if keep or i + 1 < depth:
@@ -349,7 +349,7 @@ def _backward_kernel(setting: Setting, layers: Layers, kept: Kept, d_out: Any, b
 
     dh = sum(d_out[span, j][:, None] * _last_weight(layers, j)[None, :] for j in range(fan_out))
     for i in reversed(range(depth)):
-        h = kept.normalised[i][span, :]
+        h = kept.normalized[i][span, :]
         active = h > (kept.threshold[i][span][:, None] if norm else 0.0)
         if norm:
             back.scale[i][program, :] = (dh * h).sum(0)
@@ -427,7 +427,7 @@ def _mlp_backward(setting: Setting, residuals: Any, d_out: Array) -> tuple[Layer
     own_x = x + 0.0 * d_out[:, :1]
     weights = [own_x.T @ back.du[0]]
     for i, du in enumerate((*back.du[1:], d_out)):
-        weights.append(_affine(layers, i, kept.normalised[i].T @ du, biases[i + 1]))
+        weights.append(_affine(layers, i, kept.normalized[i].T @ du, biases[i + 1]))
     scales, offsets = (tuple(share.sum(0) for share in shares) for shares in (back.scale, back.offset))
     gradients = Layers(tuple(weights), biases, scales, offsets)
     if setting.member is not None:

@@ -35,16 +35,16 @@ class Linear(eqx.Module):
 
 
 class LayerNorm(eqx.Module):
-    """Normalisation over the last axis, with a learned scale and offset."""
+    """Normalization over the last axis, with a learned scale and offset."""
 
     scale: Float[Array, "dim"]
     bias: Float[Array, "dim"]
     eps: float = eqx.field(static=True, default=1e-5)
 
     def __call__(self, x: Float[Array, "*batch dim"]) -> Float[Array, "*batch dim"]:
-        centred = x - x.mean(-1, keepdims=True)
-        variance = jnp.square(centred).mean(-1, keepdims=True)
-        return centred * jax.lax.rsqrt(variance + self.eps) * self.scale + self.bias
+        centered = x - x.mean(-1, keepdims=True)
+        variance = jnp.square(centered).mean(-1, keepdims=True)
+        return centered * jax.lax.rsqrt(variance + self.eps) * self.scale + self.bias
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -65,7 +65,7 @@ def uniform(key: PRNGKeyArray, shape: Sequence[int], bound: float) -> Array:
 
 
 def fan_in_init(key: PRNGKeyArray, fan_in: int, fan_out: int, last: bool) -> tuple[Array, Array]:
-    """Initialise as PyTorch does by default: weights and biases U(±1/√fan_in)."""
+    """Initialize as PyTorch does by default: weights and biases U(±1/√fan_in)."""
     key_w, key_b = jax.random.split(key)
     bound = fan_in**-0.5
     return uniform(key_w, (fan_in, fan_out), bound), uniform(key_b, (fan_out,), bound)
@@ -92,19 +92,19 @@ def glorot_uniform(key: PRNGKeyArray, fan_in: int, fan_out: int, gain: float = 1
 
 
 def glorot_init(key: PRNGKeyArray, fan_in: int, fan_out: int, last: bool) -> tuple[Array, Array]:
-    """Initialise as FQL's Flax networks: weights U(±√(6/(fan_in + fan_out))), biases 0."""
+    """Initialize as FQL's Flax networks: weights U(±√(6/(fan_in + fan_out))), biases 0."""
     return glorot_uniform(key, fan_in, fan_out), jnp.zeros(fan_out)
 
 
 def small_glorot_last_init(key: PRNGKeyArray, fan_in: int, fan_out: int, last: bool) -> tuple[Array, Array]:
-    """Initialise as PyTorch, but the last layer 100 times smaller than Glorot's: a Gaussian actor starts near 0."""
+    """Initialize as PyTorch, but the last layer 100 times smaller than Glorot's: a Gaussian actor starts near 0."""
     if last:
         return glorot_uniform(key, fan_in, fan_out, gain=0.01), jnp.zeros(fan_out)
     return fan_in_init(key, fan_in, fan_out, last)
 
 
 def orthogonal_init(key: PRNGKeyArray, fan_in: int, fan_out: int, last: bool) -> tuple[Array, Array]:
-    """Initialise orthogonal weights with gain √2 (last layer: 0.01), biases 0."""
+    """Initialize orthogonal weights with gain √2 (last layer: 0.01), biases 0."""
     gain = 0.01 if last else 2**0.5
     return jax.nn.initializers.orthogonal(gain)(key, (fan_in, fan_out)), jnp.zeros(fan_out)
 
@@ -163,7 +163,7 @@ def mlp(
     layer_norm: bool = False,
     layer_norm_eps: float = 1e-5,
 ) -> MLP:
-    """Initialise an MLP with the given sizes."""
+    """Initialize an MLP with the given sizes."""
     sizes = [in_dim, *hidden, out_dim]
     keys = jax.random.split(key, len(sizes) - 1)
     layers = tuple(Linear(*init(keys[i], sizes[i], sizes[i + 1], i == len(hidden))) for i in range(len(sizes) - 1))
@@ -323,7 +323,7 @@ class Ensemble(eqx.Module):
 
 
 def ensemble(make: Callable[[PRNGKeyArray], Any], key: PRNGKeyArray, size: int = 2) -> Ensemble:
-    """Initialise `size` networks by `make`, each from its own key."""
+    """Initialize `size` networks by `make`, each from its own key."""
     return Ensemble(jax.vmap(make)(jax.random.split(key, size)))
 
 

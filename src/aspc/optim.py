@@ -37,12 +37,12 @@ class Adam(NamedTuple):
         return optax.adam(self.learning_rate, b1=0.9, b2=0.999, eps=1e-8, eps_root=EPS_ROOT)
 
     def init(self, params: Any) -> optax.OptState:
-        """Return the state of a fresh optimiser."""
+        """Return the state of a fresh optimizer."""
         return self._transform().init(params)
 
     def step(self, params: Any, grads: Any, state: optax.OptState) -> tuple[Any, optax.OptState]:
         """Take one step; differentiable with respect to everything that `grads` depends on."""
-        with jax.named_scope("optimiser"):
+        with jax.named_scope("optimizer"):
             return self._step(params, grads, state)
 
     def _step(self, params: Any, grads: Any, state: optax.OptState) -> tuple[Any, optax.OptState]:

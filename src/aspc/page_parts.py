@@ -74,9 +74,9 @@ def action_panels(figure: Any, names: Sequence[str], action_size: int) -> list[A
 
 
 def principal_components(observations: np.ndarray) -> np.ndarray:
-    """Project standardised observations onto their first two principal components, [N, 2]."""
+    """Project standardized observations onto their first two principal components, [N, 2]."""
     wide = observations.astype(np.float64)
-    standardised = (wide - wide.mean(axis=0)) / (wide.std(axis=0) + 1e-9)
-    values, vectors = np.linalg.eigh(standardised.T @ standardised / len(standardised))
-    points = standardised @ vectors[:, np.argsort(values)[::-1][:2]]
+    standardized = (wide - wide.mean(axis=0)) / (wide.std(axis=0) + 1e-9)
+    values, vectors = np.linalg.eigh(standardized.T @ standardized / len(standardized))
+    points = standardized @ vectors[:, np.argsort(values)[::-1][:2]]
     return points if points.shape[1] == 2 else np.concatenate([points, np.zeros_like(points)], axis=1)

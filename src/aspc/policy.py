@@ -2,7 +2,7 @@
 
 A policy is a folder of two files:
 
-    weights.safetensors   the arrays, and as metadata the header: format version, kind, sizes, normaliser, action
+    weights.safetensors   the arrays, and as metadata the header: format version, kind, sizes, normalizer, action
                           bounds and origin. One file, so that it is replaced atomically
     policy.json           a readable copy of the header
 
@@ -32,7 +32,7 @@ VECTORS = ("observation_mean", "observation_std", "action_low", "action_high")
 
 @dataclass(frozen=True, eq=False)
 class Policy:
-    """A trained policy: normaliser, network and action bounds. It acts with NumPy alone.
+    """A trained policy: normalizer, network and action bounds. It acts with NumPy alone.
 
     `info` holds its origin: algorithm, dataset, step, seed, versions, and the column names of the log. `on_invalid`
     decides how `act` treats an observation with NaN, infinite or missing entries.

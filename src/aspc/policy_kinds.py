@@ -1,4 +1,4 @@
-"""The kinds of policies, each a function (arrays, settings, normalised observations, noise) → actions in ±1. It has
+"""The kinds of policies, each a function (arrays, settings, normalized observations, noise) → actions in ±1. It has
 more than 400 lines because an exported NumPy policy carries it as a single file.
 
 The arrays are those that an algorithm's `policy(state)` exports: an MLP is `layers.0.weight` [in, out],
@@ -53,8 +53,8 @@ ACTIVATIONS = {"relu": relu, "gelu": gelu, "mish": mish}
 
 
 def layer_norm(x: Any, weight: np.ndarray, bias: np.ndarray, eps: float) -> Any:
-    centred = x - x.mean(-1, keepdims=True)
-    return centred / array_namespace(x).sqrt((centred * centred).mean(-1, keepdims=True) + eps) * weight + bias
+    centered = x - x.mean(-1, keepdims=True)
+    return centered / array_namespace(x).sqrt((centered * centered).mean(-1, keepdims=True) + eps) * weight + bias
 
 
 def mlp(arrays: Arrays, settings: Settings, x: Any, prefix: str = "") -> Any:
@@ -252,7 +252,7 @@ KINDS: dict[str, Kind] = {
 
 
 def compute_actions(policy: Any, observations: Any, noise: Any) -> Any:
-    """Return actions [batch, act] in the units of the logs: normaliser, network, map from ±1 to the action bounds."""
+    """Return actions [batch, act] in the units of the logs: normalizer, network, map from ±1 to the action bounds."""
     xp = array_namespace(observations)
     low, high = policy.action_low, policy.action_high
     rows = (observations - policy.observation_mean) / policy.observation_std

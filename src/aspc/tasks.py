@@ -130,7 +130,7 @@ def reference_scores(name: str) -> tuple[float, float] | None:
 
 
 def normalize_score(value: float, ref_min: float, ref_max: float) -> float:
-    """Return a return as D4RL's normalised score: 0 for the reference minimum, 100 for the maximum."""
+    """Return a return as D4RL's normalized score: 0 for the reference minimum, 100 for the maximum."""
     return 100.0 * (value - ref_min) / (ref_max - ref_min)
 
 

@@ -3,7 +3,7 @@
 docs/theory.md discusses what holds and what does not; tests/test_theory.py checks every statement. Symbols
 (section "Theoretical Analysis" and appendix A of the paper):
 
-    π_t, π_{t+1}  the policy before and after the inner step;  π_β, or the logged action a: the behaviour
+    π_t, π_{t+1}  the policy before and after the inner step;  π_β, or the logged action a: the behavior
     L_BC(π)       E_D ‖π(s) − a‖²;                             ΔL_BC = |L_BC(π_{t+1}) − L_BC(π_t)|
     c             √L_BC(π_t);                                  c∞    = sup ‖π_t(s) − a‖
     x             E_D ‖π_{t+1}(s) − π_t(s)‖²;                  x∞    = sup ‖π_{t+1}(s) − π_t(s)‖²
@@ -283,7 +283,7 @@ def can_monitor(algorithm: Algorithm[Any]) -> bool:
 def monitor(algorithm: Algorithm[Any], state: Any, batch: Batch, noise: Noise, parts: Parts) -> Metrics:
     """Take one update on a batch, return the theory's quantities, and discard the new state.
 
-    Q is the critic that the base's actor maximises, after the critic's update of the same step, as in training. All
+    Q is the critic that the base's actor maximizes, after the critic's update of the same step, as in training. All
     columns exist if the inner step moves a policy with one action per state. Otherwise (the critics of CQL, the
     samplers of Diffusion-QL and FQL) only the changes of Q and of the base's own constraint do.
     """

@@ -95,7 +95,7 @@ def start_of(base: Any, *, loud: float = 2.0, dead_units: int = 0) -> Any:
 
 
 def as_in_mid_run(state: Any) -> Any:
-    """The state with optimisers that have seen some steps; a weight of 0 counts as one that never had a gradient."""
+    """The state with optimizers that have seen some steps; a weight of 0 counts as one that never had a gradient."""
     rng = np.random.default_rng(7)
 
     def moments(opt: Any, params: Any) -> Any:
@@ -105,17 +105,17 @@ def as_in_mid_run(state: Any) -> Any:
         nu = jax.tree.map(lambda p: (p != 0) * floats(0.01 * rng.uniform(0.5, 1.5, p.shape)), params)
         return opt._replace(count=jnp.asarray(5, jnp.int32), mu=mu, nu=nu)
 
-    optimisers = [field.name for field in fields(state) if field.name.endswith("_opt")]
+    optimizers = [field.name for field in fields(state) if field.name.endswith("_opt")]
     return replace(
         state,
         **{
             name: tuple(moments(opt, getattr(state, name.removesuffix("_opt"))) for opt in getattr(state, name))
-            for name in optimisers
+            for name in optimizers
         },
     )
 
 
 def act(kind: str, arrays: Any, settings: Any, observations: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """What a policy does in NumPy, on normalised observations, in ±1."""
+    """What a policy does in NumPy, on normalized observations, in ±1."""
     draws = KINDS[kind].noise(arrays, settings, observations.shape[-1])
     return KINDS[kind].act(arrays, settings, observations, *sample_noise(draws, len(observations), rng))

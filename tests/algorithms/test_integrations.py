@@ -25,17 +25,17 @@ from aspc.algorithms.rebrac import ReBRAC
 VARIANTS = {
     **{name: lambda name=name: algorithms.default(name) for name in ADAPTIVE},
     "iql deterministic, dropout": lambda: AdaptiveScale(base=IQL(deterministic=True, actor_dropout=0.2)),
-    "rebrac, Q not normalised": lambda: AdaptiveScale(base=ReBRAC(normalize_q=False, beta1=0.5)),
+    "rebrac, Q not normalized": lambda: AdaptiveScale(base=ReBRAC(normalize_q=False, beta1=0.5)),
     "cql lagrange": lambda: AdaptiveScale(base=CQL(lagrange=True, max_target_backup=True)),
     "cql, appendix D's penalty": lambda: AdaptiveScale(base=CQL(penalty="policy")),
-    "diffusion_ql, appendix D's normaliser": lambda: AdaptiveScale(base=DiffusionQL(normalize_by="same")),
+    "diffusion_ql, appendix D's normalizer": lambda: AdaptiveScale(base=DiffusionQL(normalize_by="same")),
     "fql, the authors' objective": lambda: AdaptiveScale(base=FQL()),
 }
 
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_the_derivative_is_the_finite_difference(name: str) -> None:
-    """(10): what carries no gradient (scale and normaliser in L1, the average in L2) is held where it is.
+    """(10): what carries no gradient (scale and normalizer in L1, the average in L2) is held where it is.
 
     Some units are dead: their weights have a second moment of exactly 0, where √v has no derivative.
     """
@@ -95,7 +95,7 @@ def test_weights_at_their_bound_give_iql_no_gradient() -> None:
 
 
 def test_appendix_d_and_the_authors_weigh_fql_differently() -> None:
-    """The same losses, α on the other one: at α = 1 with a normalised Q the two objectives are one."""
+    """The same losses, α on the other one: at α = 1 with a normalized Q the two objectives are one."""
     with jax.enable_x64(True):
         authors = small(FQL(normalize_q=True))
         batch, noise = random_batch(0, 12), random_noise(1, authors)

@@ -109,7 +109,7 @@ def untouched(before: Any, after: Any) -> list[str]:
 
 @pytest.mark.parametrize("name", algorithms.names())
 def test_learns(name: str, logged: tuple[Batch, float]) -> None:
-    data, behaviour = logged
+    data, behavior = logged
     algorithm = with_horizon(quick(algorithms.default(name)), STEPS)
     start, state, scales = train(algorithm, data, STEPS)
     export = algorithm.policy(state)
@@ -119,9 +119,9 @@ def test_learns(name: str, logged: tuple[Batch, float]) -> None:
     score, by_chance = mean_return(states), mean_return(random)
     assert score > by_chance + 1
     if name == "bc":  # it imitates the average, so noise and bad luck go, but skill does not come
-        assert score < behaviour + 1.5
+        assert score < behavior + 1.5
     else:
-        assert score > behaviour + 1
+        assert score > behavior + 1
     # Only CQL's α' may stand still: it is trained with `lagrange` alone.
     base = (lambda s: s) if scales is None else (lambda s: s.base)
     assert not [name for name in untouched(base(start), base(state)) if "log_alpha_prime" not in name]

@@ -22,7 +22,7 @@ LEARNED = ("actor", "actor_target", "critics", "critics_target")
 
 
 def trained(make: Callable[[Any], Any], number: float | None = None) -> list:
-    """The states of four steps on random data; `number` is a traced hyper-parameter, so all values share a program."""
+    """The states of four steps on random data; `number` is a traced hyperparameter, so all values share a program."""
     rng = np.random.default_rng(0)
     parts = frozenset({CRITIC, INNER, SCALE})
     algorithm = make(number)

@@ -16,7 +16,7 @@ from aspc.__main__ import main
 from aspc.algorithms.bc import BC
 from aspc.assessment import device_policy, fqe, trained_runs
 from aspc.assessment.device_policy import act_on_device, check_fits
-from aspc.assessment.fqe import BEHAVIOUR, FQEOptions, fitted_q_evaluation
+from aspc.assessment.fqe import BEHAVIOR, FQEOptions, fitted_q_evaluation
 from aspc.assessment.ranking import find_warning, monte_carlo, rank
 from aspc.assessment.returns import (
     States,
@@ -101,13 +101,13 @@ def test_estimates_match_known_values_within_3_percent_of_their_range(ranking):
         for name, actions in CHAIN_POLICIES.items()
     }
     # E r over a ~ U(−1, 1): −E(a − b)² = −(1/3 + b²).
-    truth[BEHAVIOUR] = chain_value(np.arange(STATES) / 3 - 1 / 3 - BEST**2, np.full(STATES, 0.5))[0]
+    truth[BEHAVIOR] = chain_value(np.arange(STATES) / 3 - 1 / 3 - BEST**2, np.full(STATES, 0.5))[0]
     span = max(truth.values()) - min(truth.values())
-    for estimate in (*ranking.policies, ranking.behaviour):
+    for estimate in (*ranking.policies, ranking.behavior):
         assert abs(estimate.value - truth[estimate.name]) < 0.03 * span, (estimate.name, estimate.value, truth)
         assert estimate.warning is None
         assert len(estimate.critics) == 2
-    assert abs(ranking.monte_carlo["value"] - truth[BEHAVIOUR]) < 0.03 * span
+    assert abs(ranking.monte_carlo["value"] - truth[BEHAVIOR]) < 0.03 * span
 
 
 def test_policies_are_ranked_from_best_to_worst(ranking):
@@ -124,13 +124,13 @@ def test_parallel_evaluation_matches_sequential(tiny):
     ]
     logs = fqe.PackedLogs.from_dataset(tiny, States(np.arange(5), np.arange(5)), options)
 
-    def values(actions, vectorise):
-        program = fqe.FQE(options, fqe.Spec(4, 2), logs.layout, vectorise)
+    def values(actions, vectorize):
+        program = fqe.FQE(options, fqe.Spec(4, 2), logs.layout, vectorize)
         return program.run(logs, actions, lambda step, means: None)[0]
 
-    alone = np.concatenate([values([one], vectorise=False) for one in actions])
+    alone = np.concatenate([values([one], vectorize=False) for one in actions])
     assert alone.shape == (3, 2, 5)
-    together = values(actions, vectorise=True)
+    together = values(actions, vectorize=True)
     np.testing.assert_allclose(together, alone, rtol=1e-4, atol=1e-4 * np.abs(alone).max())
     assert np.abs(alone[0] - alone[1]).max() > 1e-2 * np.abs(alone).max()  # the policies differ
 
@@ -246,7 +246,7 @@ def test_critics_start_at_the_value_of_the_data(reward, ends):
     policy = policy_of(BC(), data.observation_size, data.action_size)
     ranking = fitted_q_evaluation({"any": policy}, data, start_states(data), options)
     value = reward / (1 - 0.9 * (0.9 if ends else 1.0))
-    assert ranking.behaviour.value == pytest.approx(value, rel=0.02)
+    assert ranking.behavior.value == pytest.approx(value, rel=0.02)
     assert ranking.best.value == pytest.approx(value, rel=0.02)
 
 
@@ -359,7 +359,7 @@ def test_checkpoints_are_ranked_and_the_last_is_the_saved_policy(trained, tmp_pa
     figure = str(tmp_path / "f.png")
     assert main(["fqe", str(trained.path), *QUICK, "--checkpoints", "--figure", figure]) == 0
     shown = capsys.readouterr().out
-    for name in ("seed0@20", "seed0@40", "seed1@20", "seed1@40", BEHAVIOUR):
+    for name in ("seed0@20", "seed0@40", "seed1@20", "seed1@40", BEHAVIOR):
         assert name in shown
     found = {
         c.name.split("/")[-1]: c.policy
@@ -459,9 +459,9 @@ def test_names_are_printable_and_unique():
     assert trained_runs.unique_names([["x", "a", "seed0"], ["y", "a", "seed0"]]) == ["x/a/seed0", "y/a/seed0"]
 
 
-def test_missed_behaviour_value_gives_a_warning(ranking):
-    assert commands.behaviour_warning(ranking) is None
-    behaviour = dataclasses.replace(ranking.behaviour, value=ranking.behaviour.value + 100)
-    assert "Do not rely on the other estimates" in commands.behaviour_warning(
-        dataclasses.replace(ranking, behaviour=behaviour)
+def test_missed_behavior_value_gives_a_warning(ranking):
+    assert commands.behavior_warning(ranking) is None
+    behavior = dataclasses.replace(ranking.behavior, value=ranking.behavior.value + 100)
+    assert "Do not rely on the other estimates" in commands.behavior_warning(
+        dataclasses.replace(ranking, behavior=behavior)
     )

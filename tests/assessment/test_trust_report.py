@@ -35,7 +35,7 @@ def test_nearest_neighbors_match_brute_force():
     np.testing.assert_allclose(distances, np.sort(apart, axis=1)[:, :4], atol=1e-6)
 
 
-def test_a_state_is_not_its_own_neighbour():
+def test_a_state_is_not_its_own_neighbor():
     points = np.asarray([[0.0], [1.0], [3.0], [7.0]])
     rows = np.arange(4)
     indices, distances = trust_measures.nearest_neighbors(points, points, 1, ids=(rows, rows))
@@ -45,10 +45,10 @@ def test_a_state_is_not_its_own_neighbour():
     assert everyone.shape == (4, 3)
 
 
-def test_distance_to_the_nearest_neighbours_action():
+def test_distance_to_the_nearest_neighbors_action():
     actions = np.asarray([[0.0, 0.0], [0.5, 0.5]])
-    neighbours = np.asarray([[[0.3, 0.4], [1.0, 0.0]], [[0.5, 0.5], [-1.0, -1.0]]])
-    found = trust_measures.nearest_action_distances(actions, neighbours)
+    neighbors = np.asarray([[[0.3, 0.4], [1.0, 0.0]], [[0.5, 0.5], [-1.0, -1.0]]])
+    found = trust_measures.nearest_action_distances(actions, neighbors)
     np.testing.assert_allclose(found.total, [0.5, 0.0], atol=1e-12)
     np.testing.assert_allclose(found.by_dimension, [[0.3, 0.4], [0.0, 0.0]], atol=1e-12)
 

@@ -99,7 +99,7 @@ def test_train_resume_and_evaluate_from_a_file(tmp_path, capsys):
     out = capsys.readouterr().out
     assert "curves.png" in out
     assert "seed0" in out
-    assert "behaviour data" in out
+    assert "behavior data" in out
     assert main(["train", "--resume", str(tmp_path / "run"), "--steps", "120"]) == 0
     assert "keep the original horizon" in capsys.readouterr().err
     assert "records no environment" in rejected(capsys, ["eval", str(tmp_path / "run")])

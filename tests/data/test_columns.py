@@ -11,7 +11,7 @@ from log_files import columns, refuse, same, write_as, write_csv, write_hdf5, wr
 
 from aspc import data
 from aspc.data import files, packing, writers
-from aspc.data.diagnostics import summarise
+from aspc.data.diagnostics import summarize
 from aspc.errors import AspcError
 
 
@@ -128,7 +128,7 @@ def test_unused_columns_are_noted(tmp_path: Path, log: dict[str, np.ndarray], su
     dataset = data.load((write_csv if suffix == ".csv" else write_table)(tmp_path / f"mine{suffix}", table))
     assert dataset.observation_size == 2
     assert any(note.startswith("unused columns: 'time', 'ob_1'; to use one") for note in dataset.notes)
-    assert "warning: unused columns: 'time', 'ob_1'" in summarise(dataset).text()
+    assert "warning: unused columns: 'time', 'ob_1'" in summarize(dataset).text()
     mapped = data.load(tmp_path / f"mine{suffix}", key_map={"observations": "obs_0,ob_1,obs_2,time"})
     assert not any("unused" in note for note in mapped.notes)
 
@@ -194,9 +194,9 @@ def test_named_columns_keep_the_order_of_the_file(tmp_path: Path, log: dict[str,
     assert dataset.action_names == ("action_valve",)
     np.testing.assert_array_equal(dataset.observations[0], [1, 2])
     np.testing.assert_array_equal(dataset.next_observations[0], [4, 3])  # as the observation's, whatever the file's
-    assert "2 numbers: obs_warm, obs_hot" in summarise(dataset).text()
+    assert "2 numbers: obs_warm, obs_hot" in summarize(dataset).text()
     saturated = data.load(path, action_low=dataset.actions.max() - 0.01, action_high=dataset.actions.max())
-    assert "at a bound: dimension 0 (action_valve) in" in summarise(saturated).text()
+    assert "at a bound: dimension 0 (action_valve) in" in summarize(saturated).text()
     writers.write_hdf5(tmp_path / "plant.hdf5", writers.dataset_arrays(dataset), writers.dataset_metadata(dataset))
     assert data.load(tmp_path / "plant.hdf5").observation_names == dataset.observation_names
 

@@ -336,15 +336,15 @@ def test_holdout_share_must_be_between_0_and_1() -> None:
             make().split(share)
 
 
-def test_behaviour_score_of_an_endless_log_uses_the_mean_reward() -> None:
+def test_behavior_score_of_an_endless_log_uses_the_mean_reward() -> None:
     endless = Dataset.from_arrays(
         np.zeros((1000, 4)), np.zeros((1000, 2)), np.full(1000, 0.5), np.zeros(1000), np.zeros(1000), env="maze2d-umaze"
     )
-    assert endless.behaviour_return() == pytest.approx(150.0)
-    assert endless.behaviour_score() == pytest.approx(100 * (150 - 23.85) / (161.86 - 23.85))
+    assert endless.behavior_return() == pytest.approx(150.0)
+    assert endless.behavior_score() == pytest.approx(100 * (150 - 23.85) / (161.86 - 23.85))
     ended = make(rewards=np.ones(12), timeouts=np.arange(12) % 4 == 3)
-    assert ended.behaviour_return() == pytest.approx(4.0)
-    assert ended.behaviour_score() is None
+    assert ended.behavior_return() == pytest.approx(4.0)
+    assert ended.behavior_score() is None
 
 
 @pytest.mark.parametrize("flag", ["terminals", "timeouts"])
@@ -355,8 +355,8 @@ def test_a_single_ended_episode_is_not_endless(flag: str) -> None:
             np.zeros((100, 11)), np.zeros((100, 3)), np.ones(100), **flags, env="hopper-medium-v2"
         )
 
-    assert (log(99).is_endless, log(99).behaviour_return()) == (False, 100.0)
-    assert (log(-1).is_endless, log(-1).behaviour_return()) == (True, 1000.0)
+    assert (log(99).is_endless, log(99).behavior_return()) == (False, 100.0)
+    assert (log(-1).is_endless, log(-1).behavior_return()) == (True, 1000.0)
 
 
 def test_returns_exclude_an_episode_cut_by_the_end_of_the_log() -> None:
@@ -369,7 +369,7 @@ def test_returns_exclude_an_episode_cut_by_the_end_of_the_log() -> None:
     cut = log(ends)
     np.testing.assert_array_equal(cut.episode_returns, [36, 40, 28.5])  # rows to learn from are what they were
     np.testing.assert_array_equal(cut.complete_episode_returns, [36, 40])
-    assert cut.behaviour_return() == 38.0
+    assert cut.behavior_return() == 38.0
     whole = log(ends | (np.arange(11) == 10))
     np.testing.assert_array_equal(whole.complete_episode_returns, whole.episode_returns)
     np.testing.assert_array_equal(log(np.zeros(11)).complete_episode_returns, [rewards.sum()])

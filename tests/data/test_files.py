@@ -19,7 +19,7 @@ from small_logs import make_log, shared_folder
 from aspc import data
 from aspc.data import writers
 from aspc.data.dataset import Dataset
-from aspc.data.diagnostics import summarise
+from aspc.data.diagnostics import summarize
 from aspc.data.readers import formats
 from aspc.data.readers.episodes import read_path
 from aspc.data.readers.limited_reader import LimitedReader
@@ -49,7 +49,7 @@ def test_unsorted_episodes_are_noted(tmp_path: Path, log: dict[str, np.ndarray],
     shuffled = load("shuffled", np.random.default_rng(0).permutation(60), numbers)
     says = "episode numbers reappear after a change.*: sort the rows by episode and time"
     assert any(re.match(says, note) for note in shuffled.notes)
-    assert "warning: episode numbers reappear" in summarise(shuffled).text()
+    assert "warning: episode numbers reappear" in summarize(shuffled).text()
 
 
 def test_episodes_with_different_arrays_are_rejected(tmp_path: Path, log) -> None:

@@ -55,7 +55,7 @@ def collect(env_id: str, dataset_id: str, episodes: int = 4) -> None:
             _, _, terminated, truncated, _ = env.step(env.action_space.sample())
             over = terminated or truncated
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", category=UserWarning, module="minari.*")  # no author, no licence, ...
+        warnings.filterwarnings("ignore", category=UserWarning, module="minari.*")  # no author, no license, ...
         warnings.filterwarnings("ignore", "Implicitly cleaning up", ResourceWarning)  # the collector's own folders
         env.create_dataset(dataset_id)
         env.close()

@@ -164,7 +164,7 @@ def test_the_next_attempt_continues_after_a_failed_evaluation(
 def test_replaced_data_of_an_interrupted_run_stops_the_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usual = Trainer._process_chunk
 
-    def signalled(trainer: Trainer, chunk: Any) -> None:
+    def signaled(trainer: Trainer, chunk: Any) -> None:
         usual(trainer, chunk)
         signal.raise_signal(signal.SIGTERM)
 
@@ -173,7 +173,7 @@ def test_replaced_data_of_an_interrupted_run_stops_the_bench(tmp_path: Path, mon
     file = folder / "mine.npz"
     writers.write_npz(file, writers.dataset_arrays(make_dataset()))
     words = ["tiny_files", "--data", str(folder), "--steps", "20000", "--out", str(tmp_path), "--quiet"]
-    monkeypatch.setattr(Trainer, "_process_chunk", signalled)
+    monkeypatch.setattr(Trainer, "_process_chunk", signaled)
     with pytest.raises(Interrupted):
         bench(words)
     monkeypatch.setattr(Trainer, "_process_chunk", usual)
@@ -223,10 +223,10 @@ def test_a_signal_is_not_a_failure_of_the_interrupted_call(tmp_path: Path, monke
     """Any exception of Orbax is reported as a damaged checkpoint, but not a signal."""
     import orbax.checkpoint
 
-    def signalled(*_: object, **__: object) -> None:
+    def signaled(*_: object, **__: object) -> None:
         signal.raise_signal(signal.SIGTERM)
 
-    monkeypatch.setattr(orbax.checkpoint, "CheckpointManager", signalled)
+    monkeypatch.setattr(orbax.checkpoint, "CheckpointManager", signaled)
     with pytest.raises(Interrupted, match="The same command continues") as interruption, graceful_shutdown():
         capture_failure(partial(Checkpoints, tmp_path / "checkpoints"))
     assert interruption.value.exit_code == 143
@@ -237,11 +237,11 @@ def test_a_signal_in_the_last_chunk_stops_before_the_next_group(
 ) -> None:
     saved = Trainer._save_policies
 
-    def signalled(*arguments: object) -> None:
+    def signaled(*arguments: object) -> None:
         signal.raise_signal(signal.SIGTERM)
         saved(*arguments)
 
-    monkeypatch.setattr(Trainer, "_save_policies", signalled)
+    monkeypatch.setattr(Trainer, "_save_policies", signaled)
     plan = make_plan([suites.get("tiny_shared")], steps=500)
     groups = make_groups(plan, plan.runs, 1, {})
     assert len(groups) == 2

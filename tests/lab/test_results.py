@@ -183,7 +183,7 @@ def test_curves_without_runs_are_ignored(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("runs", "curves", "words"),
     [
-        ([run_row(colour="red")], [], "unknown column 'colour'"),
+        ([run_row(color="red")], [], "unknown column 'color'"),
         ([run_row(seed=None)], [], "without 'seed'"),
         ([run_row(score_last="high")], [], "wrong type"),
         ([run_row()], curve_rows("b"), "not among its runs"),

@@ -43,10 +43,10 @@ def test_profile_names_every_part(benchmark: SpeedBenchmark):
 def test_instructions_belong_to_the_innermost_part():
     hlo = """
   %dot.1 = f32[2]{0} dot(%a, %b), metadata={op_name="jit(run_blocks)/while/body/critic/vmap()/dot_general"}
-  ROOT add_fusion.2 = f32[2]{0} fusion(%a), kind=kLoop, metadata={op_name="jit(f)/while/body/critic/optimiser/add"}
+  ROOT add_fusion.2 = f32[2]{0} fusion(%a), kind=kLoop, metadata={op_name="jit(f)/while/body/critic/optimizer/add"}
   %copy.3 = f32[2]{0} copy(%a), metadata={op_name="jit(f)/while/body/critical/add"}
 """
-    assert parts_by_instruction(hlo) == {"dot_1": "critic", "add_fusion_2": "optimiser"}
+    assert parts_by_instruction(hlo) == {"dot_1": "critic", "add_fusion_2": "optimizer"}
 
 
 def test_compare_and_sweep_save_and_draw(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

@@ -43,11 +43,11 @@ def recipes() -> Iterator[SimpleNamespace]:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(BENCHMARKS))
         import study_data
-        from recipes import catalogue, d4rl_rollouts, ogbench_rollouts, pieces, policies
+        from recipes import catalog, d4rl_rollouts, ogbench_rollouts, pieces, policies
 
         yield SimpleNamespace(
             command=study_data,
-            catalogue=catalogue,
+            catalog=catalog,
             d4rl=d4rl_rollouts,
             ogbench=ogbench_rollouts,
             pieces=pieces,
@@ -101,7 +101,7 @@ def out(recipes: SimpleNamespace, policies: Path, tmp_path_factory: pytest.TempP
     folder = tmp_path_factory.mktemp("data")
     words = ["--scale", str(SCALE), "--workers", "2", "--only", *QUICK]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(recipes.catalogue, "PIECE_ROWS", PIECE_ROWS)
+        patch.setattr(recipes.catalog, "PIECE_ROWS", PIECE_ROWS)
         assert recipes.command.main([str(policies), "--out", str(folder), *words]) == 0
     return folder
 
@@ -131,28 +131,28 @@ def test_declared_sizes_match_the_benchmarks(recipes: SimpleNamespace) -> None:
     expected |= {f"antmaze-{maze}": million for maze in mazes}
     for i, maze in zip((1, 2, 4), ("umaze", "medium", "large"), strict=True):
         expected |= {f"maze2d-{maze}": i * million, f"maze2d-{maze}-clean": i * million}
-    assert expected == recipes.catalogue.TRANSITIONS
+    assert expected == recipes.catalog.TRANSITIONS
     long = dict.fromkeys(("pointmaze-giant-navigate", "antmaze-giant-navigate"), (500, 2_001))
     short = ("pointmaze-medium-navigate", "pointmaze-large-navigate", "antmaze-large-navigate")
     usual = dict.fromkeys((*short, "cube-single-play", "scene-play", "puzzle-3x3-play"), (1_000, 1_001))
-    found = {name: (size.episodes, size.steps) for name, size in recipes.catalogue.TRAJECTORIES.items()}
+    found = {name: (size.episodes, size.steps) for name, size in recipes.catalog.TRAJECTORIES.items()}
     assert found == {**long, **usual}
 
 
 def test_pieces_add_up_to_the_declared_sizes(recipes: SimpleNamespace) -> None:
     folder = Path("policies")
-    for name, rows in recipes.catalogue.TRANSITIONS.items():
-        outputs = recipes.catalogue.pieces_of(name, folder, folder / "clone.npz")
+    for name, rows in recipes.catalog.TRANSITIONS.items():
+        outputs = recipes.catalog.pieces_of(name, folder, folder / "clone.npz")
         assert {file: sum(p.rows for p in pieces) for file, pieces in outputs.items()} == {f"{name}.hdf5": rows}
-    for name, size in recipes.catalogue.TRAJECTORIES.items():
-        outputs = recipes.catalogue.pieces_of(name, folder, folder / "clone.npz")
+    for name, size in recipes.catalog.TRAJECTORIES.items():
+        outputs = recipes.catalog.pieces_of(name, folder, folder / "clone.npz")
         found = {file: sum(p.rows for p in pieces) for file, pieces in outputs.items()}
         assert found == {f"{name}-v0.npz": size.rows, f"{name}-v0-val.npz": size.rows // 10}
 
 
 def test_medium_and_replay_data_share_their_policies(recipes: SimpleNamespace) -> None:
     def files_of_policies(name: str) -> set[str]:
-        outputs = recipes.catalogue.pieces_of(name, Path("policies"), Path("clone.npz"))
+        outputs = recipes.catalog.pieces_of(name, Path("policies"), Path("clone.npz"))
         (pieces,) = outputs.values()
         return {argument.name for piece in pieces for argument in piece.arguments if isinstance(argument, Path)}
 
@@ -163,8 +163,8 @@ def test_medium_and_replay_data_share_their_policies(recipes: SimpleNamespace) -
 
 
 def test_the_study_finds_all_its_datasets(recipes: SimpleNamespace, tmp_path: Path) -> None:
-    files = [f"{name}.hdf5" for name in (*recipes.catalogue.TRANSITIONS, recipes.catalogue.HUMAN)]
-    for file in (*files, *(f"{name}-v0.npz" for name in recipes.catalogue.TRAJECTORIES)):
+    files = [f"{name}.hdf5" for name in (*recipes.catalog.TRANSITIONS, recipes.catalog.HUMAN)]
+    for file in (*files, *(f"{name}-v0.npz" for name in recipes.catalog.TRAJECTORIES)):
         (tmp_path / file).touch()
     found = find_dataset_files(tmp_path)
     plan = make_plan(suites.expand(["study", "ogbench"]), data=found)
@@ -180,10 +180,10 @@ def test_files_match_their_names(recipes: SimpleNamespace, made: dict[str, Datas
         assert (dataset.observation_size, dataset.action_size) == SIZES[name.partition("-")[0]]
         assert dataset.env is not None
         assert dataset.env.startswith(f"{name.removesuffix('-clean')}-v")
-        assert dataset.behaviour_score() is not None
+        assert dataset.behavior_score() is not None
         if name == "door-human":
             continue
-        assert len(dataset) == round(SCALE * recipes.catalogue.TRANSITIONS[name])
+        assert len(dataset) == round(SCALE * recipes.catalog.TRANSITIONS[name])
         assert np.abs(dataset.actions).max() <= 1
         if name.startswith("maze2d") or name == "door-cloned":
             continue
@@ -300,7 +300,7 @@ def test_finished_pieces_and_files_are_kept(
     assert recipes.command.main([str(policies), "--out", str(out), *words]) == 0
     assert capsys.readouterr().out == ""
     assert {path: path.stat().st_mtime_ns for path in out.glob("*.hdf5")} == before
-    (piece, *_) = recipes.catalogue.pieces_of("hopper-random", policies, tmp_path, SCALE)["hopper-random.hdf5"]
+    (piece, *_) = recipes.catalog.pieces_of("hopper-random", policies, tmp_path, SCALE)["hopper-random.hdf5"]
     piece.path(tmp_path).write_bytes(b"kept")
     recipes.pieces.collect_piece(piece, tmp_path)
     assert piece.path(tmp_path).read_bytes() == b"kept"
@@ -344,10 +344,10 @@ def test_data_do_not_depend_on_the_processor(policies: Path, tmp_path: Path) -> 
 def test_small_datasets_of_every_kind(recipes: SimpleNamespace, policies: Path, tmp_path: Path) -> None:
     run_command(policies, tmp_path, "--scale", "0.001", "--workers", "2")
     found = find_dataset_files(tmp_path)
-    trajectories = recipes.catalogue.TRAJECTORIES
-    assert set(found) > {*recipes.catalogue.TRANSITIONS, recipes.catalogue.HUMAN}
+    trajectories = recipes.catalog.TRAJECTORIES
+    assert set(found) > {*recipes.catalog.TRANSITIONS, recipes.catalog.HUMAN}
     assert len(list(tmp_path.glob("*.npz"))) == 2 * len(trajectories)
-    for name, rows in recipes.catalogue.TRANSITIONS.items():
+    for name, rows in recipes.catalog.TRANSITIONS.items():
         dataset = load_dataset(name, str(found[name]))
         assert len(dataset) == round(rows / 1000)
         assert (dataset.observation_size, dataset.action_size) == SIZES[name.partition("-")[0]]

@@ -37,10 +37,10 @@ def small(algorithm: Any) -> Any:
 
 
 def digests(name: str, times: int = 1) -> list[tuple[str, str]]:
-    """Train seeds 0 and 1 `times` times; return a hash of each state: all weights and optimiser moments."""
+    """Train seeds 0 and 1 `times` times; return a hash of each state: all weights and optimizer moments."""
     algorithm = small(algorithms.default(name))
     problem = PreparedDataset.of(make_dataset(rows=100), algorithm, TrainOptions())
-    loop = Loop(algorithm, problem.spec, problem.layout, vectorise=False)
+    loop = Loop(algorithm, problem.spec, problem.layout, vectorize=False)
     assert problem.rows is not None
     source = RowRange(jnp.zeros(2, jnp.int32), jnp.full(2, len(problem.rows), jnp.int32))
     runs = start_runs(algorithm, problem.spec, jnp.asarray([0, 1]), source)

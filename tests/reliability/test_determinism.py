@@ -29,7 +29,7 @@ def check(names: list[str]) -> None:
         assert first[0] != first[1], name  # else nothing depends on the seed
 
 
-def test_behaviour_cloning_gives_the_same_bits() -> None:
+def test_behavior_cloning_gives_the_same_bits() -> None:
     check(["bc"])
 
 

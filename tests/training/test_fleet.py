@@ -57,7 +57,7 @@ def same(one, other, **tolerance):
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory):
-    """Four runs, two datasets, two hyper-parameters."""
+    """Four runs, two datasets, two hyperparameters."""
     before = Loop.run_blocks._cache_size(), Loop.run_steps._cache_size()
     out = tmp_path_factory.mktemp("fleets") / "fleet"
     fleet = train_fleet("td3_bc", TD3BC, MEMBERS, OPTIONS, out, env=Counting, quiet=True)
@@ -126,7 +126,7 @@ def test_equal_members_have_equal_results(fleet):
 
 
 def test_member_is_bit_exact_in_a_separate_fleet(fleet, tmp_path):
-    """Bit-exact if the same hyper-parameters vary."""
+    """Bit-exact if the same hyperparameters vary."""
     alone = Member("second", MEMBERS[1].dataset, 3, {"discount": 0.9, "alpha": 4.0})
     alone = train_fleet("td3_bc", TD3BC, [alone], OPTIONS, tmp_path / "alone", env=Counting, quiet=True)
     same(arrays(fleet, "second"), arrays(alone, "second"))
@@ -151,7 +151,7 @@ def test_varying_settings_match_fixed_ones_and_vmap_matches_a_loop(fleet, tmp_pa
     """Equal up to rounding: constants of a program are rounded differently from inputs (1 − γ, for example)."""
     algorithm = replace_fields(TD3BC, {"alpha": 4.0, "discount": 0.9})
     alone = [Member("alone", MEMBERS[1].dataset, 3)]
-    alone = train_fleet("td3_bc", algorithm, alone, OPTIONS, tmp_path / "f", env=None, quiet=True, vectorise=True)
+    alone = train_fleet("td3_bc", algorithm, alone, OPTIONS, tmp_path / "f", env=None, quiet=True, vectorize=True)
     assert alone.config.varying == []
     same(arrays(alone, "alone"), arrays(fleet, "second"), atol=1e-5, rtol=1e-5)
 
@@ -185,7 +185,7 @@ def record_sharding(self, tree):
     print([len(x.sharding.device_set) for x in jax.tree.leaves(tree)][:1], len(jax.tree.leaves(tree)[0]))
     return tree
 Devices.shard = record_sharding
-train_fleet("td3_bc", TD3BC, MEMBERS[:3], OPTIONS, {out!r}, env=None, quiet=True, vectorise=True)
+train_fleet("td3_bc", TD3BC, MEMBERS[:3], OPTIONS, {out!r}, env=None, quiet=True, vectorize=True)
 gc.collect()
 print("kept", sum(devices() is not None for devices in seen))
 """
@@ -336,11 +336,11 @@ def test_finished_fleet_returns_at_once_and_another_is_refused(fleet, monkeypatc
     monkeypatch.setattr(module, "Trainer", None)  # nothing is trained
     assert call().result == fleet.result
     assert call(options=TrainOptions(**SHORT, checkpoint_every=7)).result == fleet.result
-    with pytest.raises(AspcError, match="another fleet"):
+    with pytest.raises(AspcError, match="a different fleet"):
         call(MEMBERS[:2])
-    with pytest.raises(AspcError, match="another fleet"):
+    with pytest.raises(AspcError, match="a different fleet"):
         call([*MEMBERS[:2], MEMBERS[2]._replace(settings={"alpha": 2.0})])
-    with pytest.raises(AspcError, match="another fleet"):
+    with pytest.raises(AspcError, match="a different fleet"):
         call(options=TrainOptions(**{**SHORT, "steps": 120}))
     with pytest.raises(AspcError, match="its content differs"):
         call([MEMBERS[0]._replace(dataset=make_dataset(seed=5)), *MEMBERS[1:]])
@@ -395,7 +395,7 @@ def test_training_continues_during_evaluation_on_an_accelerator(tmp_path, monkey
             Patient.training_went_on.set()
 
     options = TrainOptions(**{**SHORT, "steps": 240}, checkpoint_every=160)
-    how = {"quiet": True, "vectorise": False}
+    how = {"quiet": True, "vectorize": False}
     done = train_fleet("td3_bc", TD3BC, MEMBERS, options, tmp_path / "fleet", env=Patient, on_progress=progress, **how)
     assert not Patient.waited_in_vain
     assert [step for step, _ in evaluated_when_saved] == [160, 240]

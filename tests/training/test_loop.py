@@ -20,10 +20,10 @@ from aspc.training.run_config import TrainOptions
 from tiny import TINY, make_dataset
 
 
-def tiny_loop(algo="aspc", seeds=(0,), vectorise=False, **hyper):
+def tiny_loop(algo="aspc", seeds=(0,), vectorize=False, **hyper):
     algorithm = replace_fields(algorithms.default(algo), {**TINY, **hyper})
     problem = PreparedDataset.of(make_dataset(), algorithm, TrainOptions())
-    loop = Loop(algorithm, problem.spec, problem.layout, vectorise)
+    loop = Loop(algorithm, problem.spec, problem.layout, vectorize)
     n = len(seeds)
     source = RowRange(jnp.zeros(n, jnp.int32), jnp.full(n, len(problem.rows), jnp.int32))
     runs = start_runs(algorithm, problem.spec, jnp.asarray(seeds), source)
@@ -71,7 +71,7 @@ def test_single_steps_sample_each_block_once():
             return super().sample_block(algorithm, table, run, block)
 
     loop, state, runs, table = tiny_loop("td3_bc")
-    counting = Counting(loop.algorithm, loop.spec, loop.layout, loop.vectorise)
+    counting = Counting(loop.algorithm, loop.spec, loop.layout, loop.vectorize)
     assert loop.block_steps == 20
     counting.run_steps(state, runs, table, jnp.asarray(70), jnp.asarray(35))
     jax.effects_barrier()
@@ -95,11 +95,11 @@ def test_a_run_does_not_depend_on_other_runs():
         np.testing.assert_array_equal(a[1], b[0])
 
 
-def test_vectorised_runs_equal_sequential_runs():
+def test_vectorized_runs_equal_sequential_runs():
     """`vmap` (accelerators) and a loop over runs (CPU) compute the same."""
     results = []
-    for vectorise in (False, True):
-        loop, state, runs, table = tiny_loop(seeds=(0, 1), vectorise=vectorise)
+    for vectorize in (False, True):
+        loop, state, runs, table = tiny_loop(seeds=(0, 1), vectorize=vectorize)
         results.append(loop.run_blocks(state, runs, table, jnp.asarray(0), blocks=1)[0])
     for a, b in zip(leaves(results[0]), leaves(results[1]), strict=True):
         np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-6)
@@ -169,7 +169,7 @@ def test_a_metric_can_be_an_integer_or_a_boolean():
             return state, {**metrics, "rows": jnp.asarray(len(batch.rewards)), "paid": batch.rewards.max() > 0}
 
     loop, state, runs, table = tiny_loop("td3_bc")
-    counted = Loop(Counted(**dataclasses.asdict(loop.algorithm)), loop.spec, loop.layout, loop.vectorise)
+    counted = Loop(Counted(**dataclasses.asdict(loop.algorithm)), loop.spec, loop.layout, loop.vectorize)
     _, metrics, computed = counted.run_steps(state, runs, table, jnp.asarray(0), jnp.asarray(3))
     assert computed["rows"].all()
     np.testing.assert_array_equal(metrics["rows"], TINY["batch_size"])

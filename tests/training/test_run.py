@@ -187,7 +187,7 @@ settings = dict(TINY, steps=1600, log_every=40, checkpoint_every=200, tensorboar
 if {never_ends}:
     import time
     from aspc.training import launch
-    launch._summarise_run = lambda *result: time.sleep(600)
+    launch._summarize_run = lambda *result: time.sleep(600)
 if {resume}:
     aspc.train(make_dataset(), resume={out!r}, quiet=True)
 else:
@@ -490,7 +490,7 @@ def test_device_out_of_memory_gives_one_sentence(tiny, tmp_path, monkeypatch):
 
 
 def test_recorded_run_repeats_bit_exactly(tmp_path, capsys):
-    """`--from` restores data options, preset, hyper-parameters and seeds; explicit options take precedence."""
+    """`--from` restores data options, preset, hyperparameters and seeds; explicit options take precedence."""
     from aspc.__main__ import main
 
     arrays = logs()

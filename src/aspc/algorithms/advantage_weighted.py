@@ -32,7 +32,7 @@ class AdvantageWeighted(WPC):
     expectile: Fraction = 0.7
     """Expectile τ that V estimates."""
     max_weight: Annotated[float, Range(0, exclusive_min=True), PerRun()] = 100.0
-    """Bound of the weights before they are normalised to a mean of 1."""
+    """Bound of the weights before they are normalized to a mean of 1."""
 
     def prepare(self, state: WPCState, batch: Batch, noise: Noise, parts: Parts) -> Context[WPCState, Array]:
         """Fit the critics, then V. The advantage takes the target critics and the old V."""

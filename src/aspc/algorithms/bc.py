@@ -1,4 +1,4 @@
-"""Behaviour cloning: min_π E‖π(s) − a‖². The baseline that any offline-RL algorithm has to beat."""
+"""Behavior cloning: min_π E‖π(s) − a‖². The baseline that any offline-RL algorithm has to beat."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from aspc.optim import Adam
 
 
 class BCState(eqx.Module):
-    """The actor and its optimiser."""
+    """The actor and its optimizer."""
 
     actor: DeterministicActor
     actor_opt: Any
@@ -36,7 +36,7 @@ class BCState(eqx.Module):
 
 @dataclass(frozen=True)
 class BC(Algorithm[BCState]):
-    """Behaviour cloning with TD3+BC's actor; rewards play no role."""
+    """Behavior cloning with TD3+BC's actor; rewards play no role."""
 
     actor_lr: NonNegative = 3e-4
     """Learning rate of the actor (Adam)."""

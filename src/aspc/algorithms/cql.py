@@ -44,7 +44,7 @@ from aspc.optim import Adam
 
 
 class CQLState(eqx.Module):
-    """Actor, entropy weight α, critics with targets, the multiplier α', and their optimisers."""
+    """Actor, entropy weight α, critics with targets, the multiplier α', and their optimizers."""
 
     actor: SquashedGaussianActor
     actor_opt: Any
@@ -209,7 +209,7 @@ class CQL(ScalableAlgorithm[CQLState, Samples]):
         return actions, jnp.concatenate([log_uniform, log_following, log_current], 1)
 
     # -- critics: the inner step -------------------------------------------------------------------------------
-    def penalise(self, ctx: Context[CQLState, Samples], critics: Ensemble) -> Penalty:
+    def penalize(self, ctx: Context[CQLState, Samples], critics: Ensemble) -> Penalty:
         """Compute P_k."""
         actions = ctx.extra.actions
         q = critics(tile_observations(ctx.batch.observations, actions), actions)
@@ -236,7 +236,7 @@ class CQL(ScalableAlgorithm[CQLState, Samples]):
         offset = self.target_gap if self.lagrange else 0.0
 
         def inner_loss(critics: Ensemble) -> tuple[Array, Penalty]:
-            penalty = self.penalise(ctx, critics)
+            penalty = self.penalize(ctx, critics)
             bellman = jnp.square(penalty.q[..., -1] - ctx.extra.y).mean(1)
             return (bellman + weight * (penalty.gap.mean(1) - offset)).sum(), penalty
 
@@ -266,7 +266,7 @@ class CQL(ScalableAlgorithm[CQLState, Samples]):
         """Appendix D: L1 = −E[Q̃(s, π(s))]/E|Q̃(s, π(s))| + α_cql·P̃, with P̃ averaged over the two critics."""
         critics, _ = params
         q = min_q(critics(ctx.batch.observations, ctx.extra.policy_actions))
-        return OuterTerms(q, self.penalise(ctx, critics).gap.mean(0), 1.0, sg(self.penalty_weight(ctx, scale)))
+        return OuterTerms(q, self.penalize(ctx, critics).gap.mean(0), 1.0, sg(self.penalty_weight(ctx, scale)))
 
     def inner_params(self, state: CQLState) -> tuple[Ensemble, Array]:
         """Return the critics and log α'."""

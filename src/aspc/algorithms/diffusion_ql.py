@@ -1,4 +1,4 @@
-"""Diffusion-QL (Wang et al., 2023): a diffusion policy that imitates and, through its whole chain, maximises Q.
+"""Diffusion-QL (Wang et al., 2023): a diffusion policy that imitates and, through its whole chain, maximizes Q.
 
     actor:   min_ε  ‖ε(√ā_t·a + √(1 − ā_t)·e, t, s) − e‖² − η·E[Q_i(s, a₀)] / E|Q_j(s, a₀)|
              e ~ N(0, 1), t one of N diffusion steps, a₀ a sample of the policy, {i, j} = {1, 2} in random order
@@ -72,7 +72,7 @@ class DiffusionSchedule(NamedTuple):
 
 
 class DiffusionQLState(eqx.Module):
-    """Actor with its average, critics with targets, their optimisers, and the step counter."""
+    """Actor with its average, critics with targets, their optimizers, and the step counter."""
 
     actor: NoiseModel
     actor_ema: NoiseModel
@@ -90,7 +90,7 @@ class DiffusionQL(ScalableAlgorithm[DiffusionQLState, None]):
     scale_name: ClassVar[str] = "eta"
 
     eta: NonNegative = 1.0
-    """Weight η of the normalised Q against imitation."""
+    """Weight η of the normalized Q against imitation."""
     normalize_by: Literal["other", "same"] = "other"
     """Divide Q by the other critic's mean|Q|, as its authors do, or by its own, as appendix D does."""
     max_q_backup: bool = False
@@ -116,7 +116,7 @@ class DiffusionQL(ScalableAlgorithm[DiffusionQLState, None]):
     time_dim: Annotated[int, Range(4, even=True)] = 16
     """Size of the embedding of the diffusion step."""
     normalize_observations: bool = False
-    """Standardise observations with the dataset's mean and standard deviation (+ 1e-3)."""
+    """Standardize observations with the dataset's mean and standard deviation (+ 1e-3)."""
 
     # -- networks, state and schedule --------------------------------------------------------------------------
     def init(self, key: PRNGKeyArray, spec: Spec) -> DiffusionQLState:
@@ -143,11 +143,11 @@ class DiffusionQL(ScalableAlgorithm[DiffusionQLState, None]):
         )
 
     def actor_adam(self) -> Adam:
-        """Return the actor's optimiser."""
+        """Return the actor's optimizer."""
         return Adam(self.actor_lr, self.max_grad_norm)
 
     def critic_adam(self) -> Adam:
-        """Return the critics' optimiser."""
+        """Return the critics' optimizer."""
         return Adam(self.critic_lr, self.max_grad_norm)
 
     def noise(self, spec: Spec, batch_size: int) -> dict[str, Draw]:
@@ -215,7 +215,7 @@ class DiffusionQL(ScalableAlgorithm[DiffusionQLState, None]):
     def q_of_policy(
         self, ctx: Context[DiffusionQLState, None], actor: NoiseModel
     ) -> tuple[Float[Array, "2 batch"], Array, Array]:
-        """Return Q_k(s, a₀) of both critics, Q of the one drawn to be maximised, and its normaliser."""
+        """Return Q_k(s, a₀) of both critics, Q of the one drawn to be maximized, and its normalizer."""
         actions = self.sample(actor, ctx.batch.observations, ctx.noise["actor_xT"], ctx.noise["actor_steps"])
         q = ctx.state.critics(ctx.batch.observations, actions)
         first = ctx.noise["choose_u"] > 0.5
@@ -225,8 +225,8 @@ class DiffusionQL(ScalableAlgorithm[DiffusionQLState, None]):
     def inner_step(self, ctx: Context[DiffusionQLState, None], scale: Array | float) -> Inner:
         def inner_loss(actor: NoiseModel) -> tuple[Array, tuple[Array, Array, Array, Array]]:
             imitation = self.imitation(ctx, actor)
-            both, q, normaliser = self.q_of_policy(ctx, actor)
-            q_loss = -q.mean() / normaliser
+            both, q, normalizer = self.q_of_policy(ctx, actor)
+            q_loss = -q.mean() / normalizer
             return imitation.mean() + scale * q_loss, (imitation, both, q, q_loss)
 
         step = self.actor_adam().minimize(inner_loss, ctx.state.actor, ctx.state.actor_opt)
@@ -241,9 +241,9 @@ class DiffusionQL(ScalableAlgorithm[DiffusionQLState, None]):
         return Inner(step.params, step.opt_state, q, imitation, metrics)
 
     def outer_terms(self, ctx: Context[DiffusionQLState, None], params: NoiseModel, scale: Array | float) -> OuterTerms:
-        """Make L1 the inner loss under the updated actor; the weight replaces the wrapper's normaliser, mean|Q|."""
-        _, q, normaliser = self.q_of_policy(ctx, params)
-        return OuterTerms(q, self.imitation(ctx, params), sg(scale) * mean_abs(q) / normaliser, 1.0)
+        """Make L1 the inner loss under the updated actor; the weight replaces the wrapper's normalizer, mean|Q|."""
+        _, q, normalizer = self.q_of_policy(ctx, params)
+        return OuterTerms(q, self.imitation(ctx, params), sg(scale) * mean_abs(q) / normalizer, 1.0)
 
     def commit(self, ctx: Context[DiffusionQLState, None], inner: Inner) -> DiffusionQLState:
         state = ctx.state

@@ -46,7 +46,7 @@ class Range:
 
 
 class PerRun:
-    """Marks a hyper-parameter that can differ between the runs of one compiled program.
+    """Marks a hyperparameter that can differ between the runs of one compiled program.
 
     The functions of the algorithm then receive a traced number in its place; for a `Literal`, the index of the choice.
     """

@@ -1,10 +1,10 @@
-"""FQL (Park et al., 2025): a flow policy imitates, a one-step policy distils it and maximises Q.
+"""FQL (Park et al., 2025): a flow policy imitates, a one-step policy distils it and maximizes Q.
 
     flow:     v(s, x_t, t) → a − x₀,   x_t = (1 − t)·x₀ + t·a,   x₀ ~ N(0, 1), t ~ U(0, 1)
     one step: min_μ  α·‖μ(s, z) − flow(s, z)‖² − Q(s, μ(s, z)),   flow(s, z) = z integrated along v in F Euler steps
     critics:  Q_k(s, a) → r + γ·mean_k Q'_k(s', μ(s', z'))
 
-Appendix D weighs the other term, and normalises Q: ‖μ(s, z) − flow(s, z)‖² − α·Q/mean|Q|. That is
+Appendix D weighs the other term, and normalizes Q: ‖μ(s, z) − flow(s, z)‖² − α·Q/mean|Q|. That is
 `scale_on="q", normalize_q=True`, at a fixed scale or (`fql+aspc`) a learned one. All losses are taken at the
 parameters from the start of the step; norms are means over action dimensions.
 """
@@ -39,7 +39,7 @@ from aspc.optim import Adam
 
 
 class FQLState(eqx.Module):
-    """Flow, one-step policy, critics with targets, and their optimisers."""
+    """Flow, one-step policy, critics with targets, and their optimizers."""
 
     flow: Flow
     flow_opt: Any
@@ -64,7 +64,7 @@ class FQL(ScalableAlgorithm[FQLState, Distillation]):
     alpha: NonNegative = 10.0
     """The scale between distillation and Q."""
     scale_on: Literal["distillation", "q"] = "distillation"
-    """The term that α multiplies: distillation, as by its authors, or Q, as in appendix D (which also normalises Q)."""
+    """The term that α multiplies: distillation, as by its authors, or Q, as in appendix D (which also normalizes Q)."""
     normalize_q: bool = False
     """Divide Q by mean|Q| in the one-step policy's loss."""
     flow_steps: Count = 10
@@ -82,7 +82,7 @@ class FQL(ScalableAlgorithm[FQLState, Distillation]):
     actor_layer_norm: bool = False
     """LayerNorm after each hidden layer of the two policies."""
     normalize_observations: bool = False
-    """Standardise observations with the dataset's mean and standard deviation (+ 1e-3)."""
+    """Standardize observations with the dataset's mean and standard deviation (+ 1e-3)."""
 
     # -- networks, state and schedule --------------------------------------------------------------------------
     def init(self, key: PRNGKeyArray, spec: Spec) -> FQLState:
@@ -159,18 +159,18 @@ class FQL(ScalableAlgorithm[FQLState, Distillation]):
     def terms(
         self, ctx: Context[FQLState, Distillation], one_step: Flow, scale: Array | float
     ) -> tuple[Array, Array, Any, Any, Any]:
-        """Return Q(s, μ(s, z)) and distillation error per sample, the normaliser of Q, and the weights of both."""
+        """Return Q(s, μ(s, z)) and distillation error per sample, the normalizer of Q, and the weights of both."""
         actions = one_step(ctx.batch.observations, ctx.noise["distill"])
         q = ctx.extra.critics(ctx.batch.observations, jnp.clip(actions, -1.0, 1.0)).mean(0)
         distillation = jnp.square(actions - ctx.extra.flow_actions).mean(-1)
-        normaliser = mean_abs(q) if self.normalize_q else jnp.ones_like(mean_abs(q))
+        normalizer = mean_abs(q) if self.normalize_q else jnp.ones_like(mean_abs(q))
         q_weight, weight = (1.0, scale) if self.scale_on == "distillation" else (scale, 1.0)
-        return q, distillation, normaliser, q_weight, weight
+        return q, distillation, normalizer, q_weight, weight
 
     def inner_step(self, ctx: Context[FQLState, Distillation], scale: Array | float) -> Inner:
         def inner_loss(one_step: Flow) -> tuple[Array, tuple[Array, Array, Array]]:
-            q, distillation, normaliser, q_weight, weight = self.terms(ctx, one_step, scale)
-            q_loss = -q.mean() / normaliser
+            q, distillation, normalizer, q_weight, weight = self.terms(ctx, one_step, scale)
+            q_loss = -q.mean() / normalizer
             return weight * distillation.mean() + q_weight * q_loss, (q, distillation, q_loss)
 
         step = Adam(self.lr).minimize(inner_loss, ctx.state.one_step, ctx.state.one_step_opt)
@@ -184,9 +184,9 @@ class FQL(ScalableAlgorithm[FQLState, Distillation]):
         return Inner(step.params, step.opt_state, q, distillation, metrics)
 
     def outer_terms(self, ctx: Context[FQLState, Distillation], params: Flow, scale: Array | float) -> OuterTerms:
-        """Make L1 the inner loss under the updated policy; the weight replaces the wrapper's normaliser, mean|Q|."""
-        q, distillation, normaliser, q_weight, weight = self.terms(ctx, params, sg(scale))
-        return OuterTerms(q, distillation, q_weight * mean_abs(q) / normaliser, weight)
+        """Make L1 the inner loss under the updated policy; the weight replaces the wrapper's normalizer, mean|Q|."""
+        q, distillation, normalizer, q_weight, weight = self.terms(ctx, params, sg(scale))
+        return OuterTerms(q, distillation, q_weight * mean_abs(q) / normalizer, weight)
 
     def inner_params(self, state: FQLState) -> Flow:
         """Return the one-step policy."""

@@ -1,4 +1,4 @@
-"""The interface of an algorithm: a frozen dataclass of hyper-parameters with pure functions on an explicit state.
+"""The interface of an algorithm: a frozen dataclass of hyperparameters with pure functions on an explicit state.
 
 An algorithm never reads data, environments or the clock, and never draws a random number itself: the loop passes it a
 batch and the named noise it asked for. That is what makes the exact replay of a reference trace possible.
@@ -130,7 +130,7 @@ class Context(NamedTuple, Generic[State, Extra]):
 class Algorithm(ABC, Generic[State]):
     """The base class of all algorithms, generic in the state: a pytree whose leaves are arrays.
 
-    A subclass is a frozen dataclass; its fields are hyper-parameters and become command-line options. They declare
+    A subclass is a frozen dataclass; its fields are hyperparameters and become command-line options. They declare
     value ranges and what can differ between runs in their types, see `aspc.algorithms.fields`.
 
     Rewards become `reward_scale · transform(r) + reward_shift` before training.
@@ -141,7 +141,7 @@ class Algorithm(ABC, Generic[State]):
     uses_next_actions: ClassVar[bool] = False
     """Batches contain the action logged after each transition."""
     climbs_q: ClassVar[bool] = False
-    """The policy maximises Q, also where no action was logged."""
+    """The policy maximizes Q, also where no action was logged."""
     if TYPE_CHECKING:
 
         @property
@@ -155,7 +155,7 @@ class Algorithm(ABC, Generic[State]):
         base, discount = None, 1.0
 
     normalize_observations: bool = True
-    """Standardise observations with the dataset's mean and standard deviation (+ 1e-3)."""
+    """Standardize observations with the dataset's mean and standard deviation (+ 1e-3)."""
     reward_transform: Literal["none", "return_range", "standardize"] = "none"
     """First transform rewards: none, 1000·r/(highest − lowest episode return), or (r − mean)/(std + 1e-6)."""
     reward_scale: Scalar = 1.0
@@ -217,7 +217,7 @@ class ScalableAlgorithm(Algorithm[State], Generic[State, Extra]):
 
     @abstractmethod
     def inner_step(self, ctx: Context[State, Extra], scale: Array | float) -> Inner:
-        """Take one differentiable optimiser step on the parameters that the scale governs."""
+        """Take one differentiable optimizer step on the parameters that the scale governs."""
 
     @abstractmethod
     def outer_terms(self, ctx: Context[State, Extra], params: Any, scale: Array | float) -> OuterTerms:

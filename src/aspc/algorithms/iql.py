@@ -41,7 +41,7 @@ Actor = GaussianActor | DeterministicActor
 
 
 class IQLState(eqx.Module):
-    """Actor, critics with targets, value network, and their optimisers."""
+    """Actor, critics with targets, value network, and their optimizers."""
 
     actor: Actor
     actor_opt: Any
@@ -104,7 +104,7 @@ class IQL(ScalableAlgorithm[IQLState, Array]):
         )
 
     def actor_adam(self) -> Adam:
-        """Return the actor's optimiser."""
+        """Return the actor's optimizer."""
         return Adam(cosine_decay(self.actor_lr, self.lr_horizon))
 
     def noise(self, spec: Spec, batch_size: int) -> dict[str, Draw]:

@@ -9,12 +9,12 @@ critics' targets.
 
 From the text and the authors' code (github.com/egg-west/MCEP): α̃ = 2.5 and αᵉ = 10 on locomotion; both policies take a
 step on every second update of the critics, on the same batch and the first critic; learning rates 3e-4; the policy that
-acts is πᵉ itself, without averaging. Their Adroit runs use α̃ = 10, αᵉ = 100 and a normalised BC term.
+acts is πᵉ itself, without averaging. Their Adroit runs use α̃ = 10, αᵉ = 100 and a normalized BC term.
 
-Readings chosen here: λ is normalised by Q(s, π(s)), as in their code (the text's (4) has the logged actions); both
+Readings chosen here: λ is normalized by Q(s, π(s)), as in their code (the text's (4) has the logged actions); both
 policies start as one network, where the authors draw two, so that equal scales give TD3+BC; the critics are the robust
 ones of every other TD3+BC here, and rewards are left alone. The authors' critics and locomotion rewards are
-`critic_hidden_layers=2, critic_layer_norm=False, reward_transform="return_range"`. Their normalised BC term is not
+`critic_hidden_layers=2, critic_layer_norm=False, reward_transform="return_range"`. Their normalized BC term is not
 implemented, and neither is MCEP on AWAC or Diffusion-QL.
 """
 

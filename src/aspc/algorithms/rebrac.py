@@ -64,7 +64,7 @@ class ReBRAC(TD3[TD3State]):
     critic_layer_norm: bool = True
     """LayerNorm after each hidden layer of the critics."""
     normalize_observations: bool = False
-    """Standardise observations with the dataset's mean and standard deviation (+ 1e-3)."""
+    """Standardize observations with the dataset's mean and standard deviation (+ 1e-3)."""
 
     # -- networks, state and schedule --------------------------------------------------------------------------
     def init(self, key: PRNGKeyArray, spec: Spec) -> TD3State:
@@ -116,8 +116,8 @@ class ReBRAC(TD3[TD3State]):
 
     def inner_step(self, ctx: Context[TD3State, None], scale: Array | float) -> Inner:
         def inner_loss(actor: DeterministicActor) -> tuple[Array, tuple[Array, Array]]:
-            q, penalty, normaliser = self.q_and_penalty(ctx, actor)
-            return (scale * penalty - q / normaliser).mean(), (q, penalty)
+            q, penalty, normalizer = self.q_and_penalty(ctx, actor)
+            return (scale * penalty - q / normalizer).mean(), (q, penalty)
 
         step = Adam(self.actor_lr).minimize(inner_loss, ctx.state.actor, ctx.state.actor_opt)
         q, penalty = step.aux
@@ -125,9 +125,9 @@ class ReBRAC(TD3[TD3State]):
         return Inner(step.params, step.opt_state, q, penalty, metrics)
 
     def outer_terms(self, ctx: Context[TD3State, None], params: DeterministicActor, scale: Array | float) -> OuterTerms:
-        """Make L1 the actor's loss under the updated actor; the weight replaces the wrapper's normaliser, mean|Q|."""
-        q, penalty, normaliser = self.q_and_penalty(ctx, params)
-        return OuterTerms(q, penalty, mean_abs(q) / normaliser, sg(scale))
+        """Make L1 the actor's loss under the updated actor; the weight replaces the wrapper's normalizer, mean|Q|."""
+        q, penalty, normalizer = self.q_and_penalty(ctx, params)
+        return OuterTerms(q, penalty, mean_abs(q) / normalizer, sg(scale))
 
     def commit(self, ctx: Context[TD3State, None], inner: Inner) -> TD3State:
         """Move the targets, on actor steps only; the actor's towards the actor from *before* this step."""

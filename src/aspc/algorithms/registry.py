@@ -48,7 +48,7 @@ def names() -> list[str]:
 
 
 def default(name: str) -> Algorithm[Any]:
-    """Return the algorithm of that name with the paper's hyper-parameters.
+    """Return the algorithm of that name with the paper's hyperparameters.
 
     Raises:
         AspcError: The name is unknown, or the registered class is not a complete algorithm.
@@ -164,7 +164,7 @@ for _name in _CLASSES:
     register(_name)(partial(_builtin, _name))
 for _name in ("wpc", "iql", "rebrac", "cql", "diffusion_ql"):
     register(f"{_name}+aspc")(partial(_adaptive, _name))
-# Appendix D's objective for FQL weighs the normalised Q, its authors' own the distillation.
+# Appendix D's objective for FQL weighs the normalized Q, its authors' own the distillation.
 register("fql+aspc")(partial(_adaptive, "fql", scale_on="q", normalize_q=True))
 
 

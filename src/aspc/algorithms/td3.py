@@ -17,7 +17,7 @@ from aspc.optim import Adam
 
 
 class TD3State(eqx.Module):
-    """Actor and critics with their targets and optimisers."""
+    """Actor and critics with their targets and optimizers."""
 
     actor: DeterministicActor
     actor_target: DeterministicActor
@@ -48,7 +48,7 @@ class TD3(ScalableAlgorithm[TD3StateT, Any]):
     """Learning rate of the critics (Adam)."""
 
     def td3_state(self, actor: DeterministicActor, critics: Ensemble) -> TD3State:
-        """Return the state before the first step: targets are copies, optimisers are fresh."""
+        """Return the state before the first step: targets are copies, optimizers are fresh."""
         actor_opt, critics_opt = Adam(self.actor_lr).init(actor), Adam(self.critic_lr).init(critics)
         return TD3State(actor, actor, actor_opt, critics, critics, critics_opt)
 

@@ -63,7 +63,7 @@ class TD3BC(TD3[TD3StateT], Generic[TD3StateT]):
 
     # -- networks, state and schedule --------------------------------------------------------------------------
     def make_networks(self, key: PRNGKeyArray, spec: Spec) -> tuple[Any, ...]:
-        """Initialise the networks, in the order in which `start` takes them."""
+        """Initialize the networks, in the order in which `start` takes them."""
         key_actor, key_critics = jax.random.split(key)
         actor = mlp(key_actor, spec.obs_dim, [self.actor_hidden_dim] * self.actor_hidden_layers, spec.act_dim)
         critics = make_critics(
@@ -100,7 +100,7 @@ class TD3BC(TD3[TD3StateT], Generic[TD3StateT]):
 
     # -- actor: the inner step ---------------------------------------------------------------------------------
     def actor_q(self, ctx: Context[TD3StateT, Any], actions: Float[Array, "batch act"]) -> Float[Array, "batch"]:
-        """Return the Q that the policy maximises: the first critic's."""
+        """Return the Q that the policy maximizes: the first critic's."""
         return ctx.state.critics[0](ctx.batch.observations, actions)
 
     def q_and_constraint(self, ctx: Context[TD3StateT, Any], actor: DeterministicActor) -> tuple[Array, Array]:

@@ -15,7 +15,7 @@ from aspc.optim import Adam, Minimized
 
 
 def make_critics(key: PRNGKeyArray, spec: Spec, hidden: Sequence[int], **options: Any) -> Ensemble:
-    """Initialise twin critics Q_k(s, a); the options are those of `mlp`."""
+    """Initialize twin critics Q_k(s, a); the options are those of `mlp`."""
     return ensemble(lambda k: Critic(mlp(k, spec.obs_dim + spec.act_dim, hidden, 1, **options)), key)
 
 
@@ -35,7 +35,7 @@ def fit_critics(adam: Adam, critics: Ensemble, opt_state: Any, batch: Batch, y: 
 
 
 def expectile_loss(advantage: Float[Array, "batch"], expectile: float) -> Float[Array, ""]:
-    """Compute E[|τ − 1(A < 0)|·A²], A = q − V, whose minimiser V is the expectile τ of q."""
+    """Compute E[|τ − 1(A < 0)|·A²], A = q − V, whose minimizer V is the expectile τ of q."""
     return (jnp.abs(expectile - (advantage < 0)) * jnp.square(advantage)).mean()
 
 
@@ -49,7 +49,7 @@ def min_q(q: Float[Array, "2 batch"]) -> Float[Array, "batch"]:
 
 
 def mean_abs(q: Float[Array, "batch"]) -> Float[Array, ""]:
-    """Compute E|Q| without gradient: the normaliser of Q wherever a scale weighs it."""
+    """Compute E|Q| without gradient: the normalizer of Q wherever a scale weighs it."""
     return sg(jnp.abs(q).mean())
 
 

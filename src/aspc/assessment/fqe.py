@@ -35,7 +35,7 @@ from aspc.policy import Policy
 from aspc.training.compiled_loop import on_accelerator
 from aspc.training.packed_table import Layout, ObservationNormalizer, pack
 
-BEHAVIOUR = "behaviour (the data)"
+BEHAVIOR = "behavior (the data)"
 TABLE_BYTES = 2**30  # of precomputed actions on the device at a time
 Inputs = TypeVar("Inputs")
 Outputs = TypeVar("Outputs")
@@ -62,8 +62,8 @@ class PackedLogs:
     states: States
     rows: np.ndarray  # [N, width], packed
     next_observations: np.ndarray  # [N, obs], as logged
-    behaviour: PolicyActions
-    normaliser: ObservationNormalizer
+    behavior: PolicyActions
+    normalizer: ObservationNormalizer
     unit: float  # one unit of the critics in units of reward
     initial_value: float  # of the critics, in their units: the value if every row were the average one
 
@@ -77,14 +77,14 @@ class PackedLogs:
             transitions = type(transitions)(*(array[kept] for array in transitions))
         returns = returns_to_go(dataset, options.discount).returns
         unit = float(np.sqrt(np.square(returns).mean())) or 1.0
-        normaliser = ObservationNormalizer.of(dataset.observations)
+        normalizer = ObservationNormalizer.of(dataset.observations)
         layout = Layout(dataset.observation_size, dataset.action_size)
-        rows: Any = pack(transitions._replace(rewards=transitions.rewards / unit), layout, normaliser, options.discount)
+        rows: Any = pack(transitions._replace(rewards=transitions.rewards / unit), layout, normalizer, options.discount)
         batch = layout.unpack(rows)
         initial_value = float(batch.rewards.mean() / (1 - options.discount * batch.masks.mean()))
         logged = dataset.scale_actions(dataset.actions[states.rows])
-        behaviour = PolicyActions(transitions.next_actions, logged)
-        return cls(dataset, states, rows, transitions.next_observations, behaviour, normaliser, unit, initial_value)
+        behavior = PolicyActions(transitions.next_actions, logged)
+        return cls(dataset, states, rows, transitions.next_observations, behavior, normalizer, unit, initial_value)
 
     @property
     def layout(self) -> Layout:
@@ -105,7 +105,7 @@ class PackedLogs:
 
 
 class FQEState(NamedTuple):
-    """Critics, their targets and the state of their optimiser."""
+    """Critics, their targets and the state of their optimizer."""
 
     critics: Ensemble
     critics_target: Ensemble
@@ -119,11 +119,11 @@ class FQE:
     options: FQEOptions
     spec: Spec
     layout: Layout
-    vectorise: bool
+    vectorize: bool
     """Evaluate policies in parallel (`vmap`, best on an accelerator) or one after the other (best on a CPU)."""
 
     def adam(self) -> Adam:
-        """Return the critics' optimiser."""
+        """Return the critics' optimizer."""
         return Adam(cosine_decay(self.options.learning_rate, self.options.steps))
 
     def init(self, policies: int, initial_value: float) -> FQEState:
@@ -146,7 +146,7 @@ class FQE:
 
     def over_policies(self, function: Callable[[Inputs], Outputs], inputs: Inputs) -> Outputs:
         """Apply a function to the inputs of every policy."""
-        outputs: Outputs = jax.vmap(function)(inputs) if self.vectorise else jax.lax.map(function, inputs)
+        outputs: Outputs = jax.vmap(function)(inputs) if self.vectorize else jax.lax.map(function, inputs)
         return outputs
 
     @partial(jax.jit, static_argnames=("self", "steps"), donate_argnames=("state",))
@@ -199,7 +199,7 @@ class FQE:
         """
         table = jnp.asarray(logs.rows)
         next_actions, start_actions = (jnp.asarray(np.stack(x)) for x in zip(*actions, strict=True))
-        start = jnp.asarray(logs.normaliser(logs.dataset.observations[logs.states.rows]))
+        start = jnp.asarray(logs.normalizer(logs.dataset.observations[logs.states.rows]))
         state, step, history = self.init(len(actions), logs.initial_value), 0, []
         chunk = max(1, -(-self.options.steps // HISTORY_LENGTH))
         while step < self.options.steps:
@@ -223,11 +223,11 @@ def fitted_q_evaluation(
     states: States,
     options: FQEOptions = FQEOptions(),  # noqa: B008 (frozen)
     progress: Any = None,
-    vectorise: bool | None = None,
+    vectorize: bool | None = None,
 ) -> Ranking:
-    """Estimate the discounted return of policies, and of the behaviour that made the data, and rank them.
+    """Estimate the discounted return of policies, and of the behavior that made the data, and rank them.
 
-    The estimate of the behaviour can be compared with the logged returns (`Ranking.monte_carlo`). If the two disagree,
+    The estimate of the behavior can be compared with the logged returns (`Ranking.monte_carlo`). If the two disagree,
     do not rely on the other estimates. docs/trust.md explains the limits of the method.
 
     Actions are clipped to the dataset's bounds, which can be those of the machine. If the bounds were only guessed
@@ -240,7 +240,7 @@ def fitted_q_evaluation(
         states: The states where the returns begin; `choose_states(dataset, "auto")` takes the first of each episode.
         options: How the critics are fitted.
         progress: A progress bar (`aspc.ui.Progress`).
-        vectorise: Evaluate policies in parallel. Default: on an accelerator.
+        vectorize: Evaluate policies in parallel. Default: on an accelerator.
 
     Raises:
         AspcError: If a policy does not fit the dataset.
@@ -250,10 +250,10 @@ def fitted_q_evaluation(
     for name, policy in policies.items():
         check_fits(name, policy, dataset)
     logs = PackedLogs.from_dataset(dataset, states, options)
-    vectorise = on_accelerator() if vectorise is None else vectorise
-    fqe = FQE(options, Spec(dataset.observation_size, dataset.action_size), logs.layout, vectorise)
-    at_once = max(1, TABLE_BYTES // max(logs.behaviour.next.nbytes, 1))
-    names = [BEHAVIOUR, *policies]
+    vectorize = on_accelerator() if vectorize is None else vectorize
+    fqe = FQE(options, Spec(dataset.observation_size, dataset.action_size), logs.layout, vectorize)
+    at_once = max(1, TABLE_BYTES // max(logs.behavior.next.nbytes, 1))
+    names = [BEHAVIOR, *policies]
     values, history = [], []
     for first in range(0, len(names), at_once):
         group = names[first : first + at_once]
@@ -261,7 +261,7 @@ def fitted_q_evaluation(
         for name in group:
             if progress is not None:
                 progress.show(first * options.steps // len(names), policy=name)
-            actions.append(logs.behaviour if name == BEHAVIOUR else logs.actions_of(policies[name], options.seed))
+            actions.append(logs.behavior if name == BEHAVIOR else logs.actions_of(policies[name], options.seed))
 
         def show(step: int, means: np.ndarray, first: int = first, count: int = len(group)) -> None:
             if progress is not None:

@@ -81,8 +81,8 @@ class InspectedPolicy:
         critics = getattr(getattr(self.state, "base", self.state), "critics", None)
         if critics is None:
             return None
-        normalise = ObservationNormalizer(self.policy.observation_mean, self.policy.observation_std)
-        return lambda s, a: np.asarray(critics(normalise(s), a.astype(np.float32)), np.float64)
+        normalize = ObservationNormalizer(self.policy.observation_mean, self.policy.observation_std)
+        return lambda s, a: np.asarray(critics(normalize(s), a.astype(np.float32)), np.float64)
 
     @property
     def missing_critics_reason(self) -> str:

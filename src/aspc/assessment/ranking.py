@@ -47,7 +47,7 @@ class Ranking:
     discount: float
     states: int
     policies: list[Estimate]
-    behaviour: Estimate
+    behavior: Estimate
     monte_carlo: dict[str, float] | None
     """The logged discounted return at the same states, without a model."""
 
@@ -74,7 +74,7 @@ def rank(
     """Rank policies.
 
     Args:
-        names: The behaviour's name, then the policies'.
+        names: The behavior's name, then the policies'.
         values: Values [names, critics, states] at the end of the fit.
         history: Mean values [names, time] during the fit.
         dataset: The data that the critics were fitted on.

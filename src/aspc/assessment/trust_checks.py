@@ -21,7 +21,7 @@ from aspc.training.prepared_data import prepared_rewards
 Level = Literal["good", "look", "worry", "unknown"]
 
 NEIGHBORS = 10
-MAX_REFERENCES = 50_000  # logged states among which neighbours are searched
+MAX_REFERENCES = 50_000  # logged states among which neighbors are searched
 THEORY_BATCHES = 16
 MIN_RETURNS = 10  # complete logged returns that a comparison with Q needs
 
@@ -67,7 +67,7 @@ def check_distance(inspected: InspectedPolicy) -> Measurement:
     rng = np.random.default_rng(1)
     references = np.sort(rng.choice(len(data), min(MAX_REFERENCES, len(data)), replace=False))
     if len(references) < 2:
-        return Measurement(TrustCheck("unknown", "distance", "A single row of data has no neighbour to compare with."))
+        return Measurement(TrustCheck("unknown", "distance", "A single row of data has no neighbor to compare with."))
     scale = data.observations.std(0, dtype=np.float64) + 1e-6
     queries, points = (data.observations[rows] / scale for rows in (inspected.rows, references))
     found, state_distances = trust_measures.nearest_neighbors(
@@ -236,7 +236,7 @@ def evaluate_theory(inspected: InspectedPolicy) -> dict[str, np.ndarray]:
     trained = inspected.trained
     assert trained is not None
     prepared = trained.prepared
-    loop = Loop(trained.algorithm, prepared.spec, prepared.layout, vectorise=False)
+    loop = Loop(trained.algorithm, prepared.spec, prepared.layout, vectorize=False)
     runs = trained.initial_runs()
     index = jnp.asarray([trained.run.seeds.index(inspected.seed)])
     source = jax.tree.map(lambda leaf: leaf[index], runs.source)

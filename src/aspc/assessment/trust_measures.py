@@ -24,8 +24,8 @@ def nearest_neighbors(
     Args:
         queries: Points [Q, dim].
         references: Points [R, dim].
-        k: Number of neighbours.
-        ids: Numbers of the queries and of the references. A point is not its own neighbour.
+        k: Number of neighbors.
+        ids: Numbers of the queries and of the references. A point is not its own neighbor.
 
     Returns:
         Indices [Q, k], nearest first, and Euclidean distances [Q, k].
@@ -53,9 +53,9 @@ class ActionDistances(NamedTuple):
     by_dimension: np.ndarray  # [Q, act], to the same logged action
 
 
-def nearest_action_distances(actions: np.ndarray, neighbours: np.ndarray) -> ActionDistances:
-    """Compare actions [Q, act] with the actions [Q, k, act] of each state's neighbours."""
-    apart = np.abs(actions[:, None] - neighbours)
+def nearest_action_distances(actions: np.ndarray, neighbors: np.ndarray) -> ActionDistances:
+    """Compare actions [Q, act] with the actions [Q, k, act] of each state's neighbors."""
+    apart = np.abs(actions[:, None] - neighbors)
     total = np.sqrt(np.square(apart).sum(-1))
     closest = total.argmin(1)
     rows = np.arange(len(actions))

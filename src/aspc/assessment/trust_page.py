@@ -10,7 +10,7 @@ import numpy as np
 from aspc.assessment.trust_report import TrustReport
 from aspc.page_parts import ACCENT_COLOR, Picture, action_panels, draw_png, principal_components, render_template
 
-GREY = "#a0aec0"
+GRAY = "#a0aec0"
 MARKS = {"good": "✓", "look": "●", "worry": "▲", "unknown": "–"}
 COLORS = {"good": "#2f855a", "look": "#b7791f", "worry": "#c53030", "unknown": "#718096"}
 
@@ -42,7 +42,7 @@ def draw_pictures(report: TrustReport, observations: np.ndarray) -> list[Picture
             _draw_distances,
             ("policy_distance",),
         ),
-        ("Actions of the policy (blue) and of the data (grey) within their bounds", _draw_actions, ("policy_actions",)),
+        ("Actions of the policy (blue) and of the data (gray) within their bounds", _draw_actions, ("policy_actions",)),
         ("Fraction of actions at a bound, by dimension", _draw_saturation, ("policy_saturation",)),
         ("Q of logged actions against the return logged from there; on the line both agree", _draw_values, ("q",)),
         (
@@ -62,7 +62,7 @@ def _draw_distances(figure: Any, report: TrustReport) -> None:
     left, right = figure.subplots(1, 2)
     policy, data = report.arrays["policy_distance"], report.arrays["data_distance"]
     bins = np.linspace(0, max(policy.max(), data.max(), 1e-6), 40)
-    left.hist(data, bins=bins, color=GREY, label="data")
+    left.hist(data, bins=bins, color=GRAY, label="data")
     left.hist(policy, bins=bins, color=ACCENT_COLOR, alpha=0.6, label="policy")
     left.set(xlabel="distance (bounds are ±1)", ylabel="states")
     left.legend(frameon=False)
@@ -72,7 +72,7 @@ def _draw_distances(figure: Any, report: TrustReport) -> None:
 
 def _draw_bars(axes: Any, policy: np.ndarray, data: np.ndarray) -> None:
     positions = np.arange(len(policy))
-    axes.bar(positions - 0.2, data, 0.4, color=GREY, label="data")
+    axes.bar(positions - 0.2, data, 0.4, color=GRAY, label="data")
     axes.bar(positions + 0.2, policy, 0.4, color=ACCENT_COLOR, label="policy")
     axes.set_xticks(positions)
     axes.legend(frameon=False)
@@ -81,7 +81,7 @@ def _draw_bars(axes: Any, policy: np.ndarray, data: np.ndarray) -> None:
 def _draw_actions(figure: Any, report: TrustReport) -> None:
     policy, data, names = report.arrays["policy_actions"], report.arrays["data_actions"], report.action_names
     for i, axes in enumerate(action_panels(figure, names, policy.shape[1])):
-        axes.hist(data[:, i], bins=40, range=(-1, 1), color=GREY)
+        axes.hist(data[:, i], bins=40, range=(-1, 1), color=GRAY)
         axes.hist(policy[:, i], bins=40, range=(-1, 1), color=ACCENT_COLOR, alpha=0.6)
 
 
@@ -95,7 +95,7 @@ def _draw_values(figure: Any, report: TrustReport) -> None:
     axes = figure.subplots()
     returns, q = report.arrays["returns"], report.arrays["q"]
     ends = [min(returns.min(), q.min()), max(returns.max(), q.max())]
-    axes.plot(ends, ends, color=GREY, lw=1)
+    axes.plot(ends, ends, color=GRAY, lw=1)
     axes.scatter(returns, q, s=4, color=ACCENT_COLOR, alpha=0.4, rasterized=True)
     axes.set(xlabel="logged return", ylabel="Q")
 

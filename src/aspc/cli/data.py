@@ -64,7 +64,7 @@ class Info:
 
     def run(self) -> None:
         from aspc.data import streaming
-        from aspc.data.diagnostics import summarise, summarise_packed
+        from aspc.data.diagnostics import summarize, summarize_packed
 
         if self.page is not None:
             prepare_output_file(self.page, ".html")
@@ -73,10 +73,10 @@ class Info:
                 raise AspcError(
                     f"{self.dataset} is packed. Use figures and other options with the data that it was packed from."
                 )
-            print(summarise_packed(streaming.StreamingDataset.open(self.dataset)).text())
+            print(summarize_packed(streaming.StreamingDataset.open(self.dataset)).text())
             return
         loaded = self.source.load(self.dataset)
-        print(summarise(loaded).text())
+        print(summarize(loaded).text())
         if self.plot or self.page is not None:
             from aspc.data.dataset_page import write_page
 
@@ -238,14 +238,14 @@ class Collect:
 
     def run(self) -> None:
         from aspc.data.collect import collect
-        from aspc.data.diagnostics import summarise
+        from aspc.data.diagnostics import summarize
 
         if self.out.suffix not in formats.HDF5_SUFFIXES:
             raise AspcError(f"{self.out} is not an HDF5 file. Let --out end in .hdf5.")
         check_absent(self.out)
         collected = collect(self.env, self.policy, self.steps, noise=self.noise, seed=self.seed)
         writers.write_hdf5(self.out, writers.dataset_arrays(collected), writers.dataset_metadata(collected))
-        print(summarise(collected).text())
+        print(summarize(collected).text())
         print(f"written: {self.out}")
 
 

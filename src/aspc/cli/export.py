@@ -14,7 +14,7 @@ from aspc.export import Format, OnInvalid, export
 
 @dataclass(frozen=True)
 class Export:
-    """Export a policy as ONNX, StableHLO or plain NumPy, including its normaliser and action bounds."""
+    """Export a policy as ONNX, StableHLO or plain NumPy, including its normalizer and action bounds."""
 
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """Run folder, or the folder of a single policy."""

@@ -20,7 +20,7 @@ from aspc.training.run_config import OnlineOptions
 class Finetune:
     """Continue training online in the run's environment, on logged and newly collected transitions.
 
-    Networks, optimisers and the scale continue from the run's last checkpoint. Writes a new run folder, whose step 0
+    Networks, optimizers and the scale continue from the run's last checkpoint. Writes a new run folder, whose step 0
     is the offline policy.
     """
 

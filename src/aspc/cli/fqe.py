@@ -124,7 +124,7 @@ def save_best(ranking: Ranking, candidates: list[Candidate], folder: Path) -> Pa
         "discount": ranking.discount,
         "value": best.value,
         "interval": [best.low, best.high],
-        "value_of_the_data": ranking.behaviour.value,
+        "value_of_the_data": ranking.behavior.value,
     }
     policy = dataclasses.replace(chosen.policy, info={**chosen.policy.info, "chosen": note})
     return policy.save(folder)
@@ -143,7 +143,7 @@ def to_json(ranking: Ranking, candidates: list[Candidate]) -> dict[str, Any]:
         "discount": ranking.discount,
         "states": ranking.states,
         "policies": [{**row(e), "source": sources[e.name]} for e in ranking.policies],
-        "behaviour": row(ranking.behaviour),
+        "behavior": row(ranking.behavior),
         "monte_carlo": ranking.monte_carlo,
     }
     return {key: replace_nonfinite(value) for key, value in content.items()}
@@ -151,7 +151,7 @@ def to_json(ranking: Ranking, candidates: list[Candidate]) -> dict[str, Any]:
 
 def format_ranking(ranking: Ranking, result: dict[str, Any]) -> str:
     """Format the ranking as a table."""
-    rows = [(printable(e.name), e) for e in (*ranking.policies, ranking.behaviour)]
+    rows = [(printable(e.name), e) for e in (*ranking.policies, ranking.behavior)]
     width = max(len(name) for name, _ in rows)
     lines = [
         f"Discounted return (γ = {ranking.discount:g}) on {printable(ranking.dataset)}, "
@@ -160,7 +160,7 @@ def format_ranking(ranking: Ranking, result: dict[str, Any]) -> str:
     ]
     for name, e in rows:
         span, critics = f"{e.low:.4g} to {e.high:.4g}", f"{min(e.critics):.4g} to {max(e.critics):.4g}"
-        first = "" if e is ranking.behaviour else f"{100 * e.first_in:.0f} %"
+        first = "" if e is ranking.behavior else f"{100 * e.first_in:.0f} %"
         lines.append(f"{name:{width}s} {e.value:10.4g} {span:>21s} {critics:>21s} {first:>9s}")
         if e.warning:
             lines.append(f"{'':{width}s}   {e.warning}")
@@ -172,7 +172,7 @@ def format_ranking(ranking: Ranking, result: dict[str, Any]) -> str:
             f"Logged returns of the data: {mc['value']:.4g} ({mc['low']:.4g} to {mc['high']:.4g}), from the "
             f"{mc['states']:,} of {mc['of']:,} states whose logged return is complete (or lacks at most 5 %)."
         )
-        if warning := behaviour_warning(ranking):
+        if warning := behavior_warning(ranking):
             lines.append(warning)
     lines.append(f"figure    {result['figure']}")
     if "selected" in result:
@@ -181,9 +181,9 @@ def format_ranking(ranking: Ranking, result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def behaviour_warning(ranking: Ranking) -> str | None:
-    """Return a warning if the estimate of the behaviour is far from the logged returns."""
-    mc, value = ranking.monte_carlo, ranking.behaviour.value
+def behavior_warning(ranking: Ranking) -> str | None:
+    """Return a warning if the estimate of the behavior is far from the logged returns."""
+    mc, value = ranking.monte_carlo, ranking.behavior.value
     if mc is None or mc["states"] < mc["of"] / 2:
         return None
     slack = (mc["high"] - mc["low"]) / 2 + 0.1 * abs(mc["value"])
@@ -208,8 +208,8 @@ def draw_ranking(ranking: Ranking) -> bytes:
         axes.plot([e.low, e.high], [y, y], color="#2b6cb0", lw=3, alpha=0.6, solid_capstyle="butt")
         axes.plot(e.critics, [y] * len(e.critics), "|", color="#4a5568", ms=9)
         axes.plot([e.value], [y], "o", color="#2b6cb0")
-    if not ranking.behaviour.has_diverged:
-        axes.axvline(ranking.behaviour.value, color="#888", ls="--", lw=1, label="data, by FQE")
+    if not ranking.behavior.has_diverged:
+        axes.axvline(ranking.behavior.value, color="#888", ls="--", lw=1, label="data, by FQE")
     if ranking.monte_carlo is not None:
         axes.axvline(ranking.monte_carlo["value"], color="#888", ls=":", lw=1, label="data, logged returns")
     # Names are shown verbatim: a dollar sign does not start a formula.

@@ -53,9 +53,9 @@ def print_result(run: Run) -> None:
     unit = "score" if "last_score" in result else "return"
     seeds = "1 seed" if len(run.seeds) == 1 else f"{len(run.seeds)} seeds"
     print(f"{run.config.algo} on {data.name}: {result['steps']:,} steps, {seeds}")
-    behaviour = data.behaviour_score if unit == "score" else data.behaviour_return
-    if behaviour is not None:
-        print(f"  behaviour data {unit:7s} {behaviour:8.1f}")
+    behavior = data.behavior_score if unit == "score" else data.behavior_return
+    if behavior is not None:
+        print(f"  behavior data {unit:7s} {behavior:8.1f}")
     if rows:
         std = _pooled_std(rows, unit)
         episodes = int(sum(r["episodes"] for r in rows))
@@ -78,8 +78,8 @@ def _last_evaluation(run: Run) -> list[dict[str, float]]:
 def _pooled_std(rows: list[dict[str, float]], unit: str) -> float:
     """Return the standard deviation over all episodes of all seeds, within and between seeds."""
     means = [r[f"{unit}_mean"] for r in rows]
-    centre = sum(means) / len(means)
-    variance = sum(r[f"{unit}_std"] ** 2 + (r[f"{unit}_mean"] - centre) ** 2 for r in rows) / len(rows)
+    center = sum(means) / len(means)
+    variance = sum(r[f"{unit}_std"] ** 2 + (r[f"{unit}_mean"] - center) ** 2 for r in rows) / len(rows)
     return float(variance**0.5)
 
 

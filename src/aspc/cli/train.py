@@ -1,6 +1,6 @@
 """The command `aspc train`.
 
-Options come from the dataclasses that the library uses itself (tyro), so a hyper-parameter's help is written once.
+Options come from the dataclasses that the library uses itself (tyro), so a hyperparameter's help is written once.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from aspc.training.run_config import ENV_FUNCTION, TrainOptions
 
 TRAIN_HELP = f"""Train a policy on a dataset; by default on the built-in maze, which is generated here.
 
-Algorithms (--algo): {", ".join(algorithms.names())}. The last groups of options are the hyper-parameters of the
+Algorithms (--algo): {", ".join(algorithms.names())}. The last groups of options are the hyperparameters of the
 chosen algorithm. Their defaults are the paper's, the same for every dataset."""
 
 
 @dataclass(frozen=True)
 class Train:
-    """The options of `aspc train` except the algorithm's hyper-parameters."""
+    """The options of `aspc train` except the algorithm's hyperparameters."""
 
     dataset: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="[DATASET]")] = "maze2d-umaze"
     """Dataset name (see `aspc data list`) or path of a file with your own logs."""
@@ -128,7 +128,7 @@ def _parse(argv: list[str], recorded: dict[str, Any]) -> tuple[Any, Any]:
 
 
 def _parse_with(algorithm: Any, argv: list[str], defaults: dict[str, Any]) -> Any:
-    """Parse `Train` with the hyper-parameters of an algorithm as further options."""
+    """Parse `Train` with the hyperparameters of an algorithm as further options."""
     kind: Any = type(algorithm)
     if algorithm.base is not None:  # a wrapper is generic in the class that it wraps
         kind = kind[type(algorithm.base)]

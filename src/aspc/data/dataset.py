@@ -221,12 +221,12 @@ class Dataset:
         return not (self.terminals | self.timeouts).any()
 
     def normalized_score(self, value: float) -> float | None:
-        """Return a return as D4RL's normalised score, or None without reference scores."""
+        """Return a return as D4RL's normalized score, or None without reference scores."""
         if self.ref_min is None or self.ref_max is None:
             return None
         return tasks.normalize_score(value, self.ref_min, self.ref_max)
 
-    def behaviour_return(self) -> float:
+    def behavior_return(self) -> float:
         """Return the mean return of the policy that made the data, over its complete episodes.
 
         If the log's segments are not episodes of the environment, as in Maze2d, it is the mean reward times the
@@ -236,14 +236,14 @@ class Dataset:
             return float(self.rewards.mean(dtype=np.float64)) * envs.horizon(self.env)
         return float(self.complete_episode_returns.mean())
 
-    def behaviour_score(self) -> float | None:
-        """Return `behaviour_return` as D4RL's normalised score, or None without reference scores."""
-        return self.normalized_score(self.behaviour_return())
+    def behavior_score(self) -> float | None:
+        """Return `behavior_return` as D4RL's normalized score, or None without reference scores."""
+        return self.normalized_score(self.behavior_return())
 
     def scale_actions(self, actions: np.ndarray) -> np.ndarray:
         """Rescale actions from the user's units to [-1, 1]."""
-        centre, half = (self.action_high + self.action_low) / 2, (self.action_high - self.action_low) / 2
-        return np.asarray(np.clip((actions - centre) / half, -1.0, 1.0), dtype=np.float32)
+        center, half = (self.action_high + self.action_low) / 2, (self.action_high - self.action_low) / 2
+        return np.asarray(np.clip((actions - center) / half, -1.0, 1.0), dtype=np.float32)
 
     def transitions(
         self,

@@ -9,7 +9,7 @@ import numpy as np
 
 from aspc import tasks
 from aspc.data.dataset import Dataset
-from aspc.data.diagnostics import Summary, summarise
+from aspc.data.diagnostics import Summary, summarize
 from aspc.io import atomic_output
 from aspc.page_parts import (
     ACCENT_COLOR,
@@ -27,7 +27,7 @@ REWARD_SEGMENTS = 200
 
 def write_page(dataset: Dataset, path: Path) -> None:
     """Write the page atomically."""
-    text = render_page(dataset, summarise(dataset))
+    text = render_page(dataset, summarize(dataset))
     with atomic_output(path) as temporary:
         temporary.write_text(text, "utf-8")
 
@@ -93,7 +93,7 @@ def _is_maze(dataset: Dataset) -> bool:
 
 def _coverage_caption(dataset: Dataset) -> str:
     axes = "positions in the maze" if _is_maze(dataset) else "first two principal components of the observations"
-    return f"State coverage: {axes}, at most {MAX_COVERAGE_ROWS:,} rows, coloured by reward"
+    return f"State coverage: {axes}, at most {MAX_COVERAGE_ROWS:,} rows, colored by reward"
 
 
 def _draw_coverage(figure: Any, dataset: Dataset) -> None:

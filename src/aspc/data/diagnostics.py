@@ -48,12 +48,12 @@ class Summary:
         return "\n".join(lines)
 
 
-def summarise(dataset: Dataset) -> Summary:
-    """Summarise sizes, episodes, returns and bounds of a dataset, with warnings."""
+def summarize(dataset: Dataset) -> Summary:
+    """Summarize sizes, episodes, returns and bounds of a dataset, with warnings."""
     lengths, returns = dataset.episode_lengths, dataset.episode_returns
     terminals, timeouts = int(dataset.terminals.sum()), int(dataset.timeouts.sum())
-    score = dataset.behaviour_score()
-    behaviour = f"{dataset.behaviour_return():,.2f}"
+    score = dataset.behavior_score()
+    behavior = f"{dataset.behavior_return():,.2f}"
     facts = [
         ("dataset", dataset.name),
         ("rows", f"{len(dataset):,} ({dataset.nbytes / 1e6:,.1f} MB)"),
@@ -63,7 +63,7 @@ def summarise(dataset: Dataset) -> Summary:
         ("episode length", _format_distribution(lengths.astype(float), digits=0)),
         ("episode return", _format_distribution(returns, digits=2)),
         ("reward", _format_distribution(dataset.rewards.astype(np.float64), digits=3)),
-        ("behaviour return", behaviour if score is None else f"{behaviour} (score {score:.1f})"),
+        ("behavior return", behavior if score is None else f"{behavior} (score {score:.1f})"),
         ("environment", dataset.env or "none"),
     ]
     if dataset.next_observations is not None:
@@ -71,8 +71,8 @@ def summarise(dataset: Dataset) -> Summary:
     return Summary(tuple(facts), (*dataset.notes, *find_warnings(dataset)))
 
 
-def summarise_packed(packed: StreamingDataset) -> Summary:
-    """Summarise a packed folder without reading its rows."""
+def summarize_packed(packed: StreamingDataset) -> Summary:
+    """Summarize a packed folder without reading its rows."""
     facts = (
         ("dataset", f"{packed.name} (packed, to be streamed)"),
         ("transitions", f"{len(packed):,} ({len(packed) * packed.row_bytes / 1e9:,.2f} GB)"),

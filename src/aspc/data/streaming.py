@@ -195,7 +195,7 @@ class StreamingDataset:
 
 
 def _mapped_table(rows: int, width: int) -> np.ndarray:
-    """Return an uninitialised table whose pages return to the system with its last reference.
+    """Return an uninitialized table whose pages return to the system with its last reference.
 
     The C library's allocator would keep them for the allocating thread, and memory would grow with every window.
     """

@@ -161,7 +161,7 @@ def precision_notes(values: np.ndarray, label: str, names: Sequence[str]) -> tup
     """Warn about columns of large numbers with small differences, such as timestamps, that become equal in float32."""
     if values.dtype.itemsize < 4 or values.dtype == np.float32:
         return ()
-    first = values.reshape(len(values), -1)[:PRECISION_ROWS]  # neighbouring rows differ the least
+    first = values.reshape(len(values), -1)[:PRECISION_ROWS]  # neighboring rows differ the least
     notes = []
     for i, column in enumerate(first.T):
         with np.errstate(over="ignore"):  # `to_finite_float32` reports values that are too large

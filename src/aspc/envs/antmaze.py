@@ -15,14 +15,14 @@ from aspc.envs.packages import quiet_packages
 from aspc.errors import MissingExtra
 from aspc.tasks import FAMILIES
 
-CELL = 4.0  # metres; the ant starts at the centre of cell (1, 1), which is the origin
+CELL = 4.0  # meters; the ant starts at the center of cell (1, 1), which is the origin
 WALL_HEIGHT = 2.0
 GOAL_RADIUS = 0.5
 GOALS = {"umaze": (3, 1), "medium": (6, 6), "large": (7, 9)}
 
 
-def cell_centre(row: int, column: int) -> tuple[float, float]:
-    """Return the position of a cell's centre, in metres."""
+def cell_center(row: int, column: int) -> tuple[float, float]:
+    """Return the position of a cell's center, in meters."""
     return CELL * (column - 1), CELL * (row - 1)
 
 
@@ -34,7 +34,7 @@ def _add_walls(tree: ET.ElementTree[Any], rows: tuple[str, ...]) -> None:
     for i, row in enumerate(rows):
         for j, symbol in enumerate(row):
             if symbol == "#":
-                x, y = cell_centre(i, j)
+                x, y = cell_center(i, j)
                 ET.SubElement(
                     world,
                     "geom",
@@ -75,7 +75,7 @@ class AntMazeEnv(gym.Env[np.ndarray, np.ndarray]):
         super().reset(seed=seed)
         observation, _ = self._ant.reset(seed=seed)
         noise = self.np_random.uniform(0.0, 1.0, 2) + self.np_random.uniform(0.0, 0.5, 2)
-        self.goal = np.array(cell_centre(*self._goal_cell)) + noise
+        self.goal = np.array(cell_center(*self._goal_cell)) + noise
         self._steps = 0
         return observation, {"success": False}
 

@@ -92,6 +92,6 @@ def reference_scores(name: str) -> tuple[float, float] | None:
 
 
 def normalized_score(name: str, value: float) -> float | None:
-    """Return a return as D4RL's normalised score, or None if the environment has no reference scores."""
+    """Return a return as D4RL's normalized score, or None if the environment has no reference scores."""
     scores = reference_scores(name)
     return None if scores is None else tasks.normalize_score(value, *scores)

@@ -4,7 +4,7 @@ The dynamics are MuJoCo's, written out for this one case (a sphere on two slide 
 contacts with axis-aligned boxes), so the embedded mazes need no simulator and run at over 100,000 steps per
 second. `tests/envs/test_maze2d.py` holds them to within 1e-9 of MuJoCo over thousands of random steps.
 
-The frame is D4RL's: rows grow with x, columns with y, and cell (i, j) has its centre at (i - 0.2, j - 0.2).
+The frame is D4RL's: rows grow with x, columns with y, and cell (i, j) has its center at (i - 0.2, j - 0.2).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ IMPEDANCE_MIN, IMPEDANCE_MAX, IMPEDANCE_WIDTH = 0.9, 0.95, 0.001
 STIFFNESS = 1.0 / (IMPEDANCE_MAX * 0.02) ** 2
 CONTACT_DAMPING = 2.0 / (IMPEDANCE_MAX * 0.02)
 
-CENTRE_OFFSET = 0.2  # D4RL's joints start at (1.2, 1.2) while the first free cell is centred on (1, 1) + 1
+CENTER_OFFSET = 0.2  # D4RL's joints start at (1.2, 1.2) while the first free cell is centered on (1, 1) + 1
 GOAL_RADIUS = 0.5
 
 
@@ -55,12 +55,12 @@ class Maze:
 
     @cached_property
     def walls_near(self) -> dict[Cell, tuple[Point, ...]]:
-        """For each cell, the centres (in the joints' frame) of the walls among it and its eight neighbours."""
+        """For each cell, the centers (in the joints' frame) of the walls among it and its eight neighbors."""
         near = {}
         for i in range(len(self.rows)):
             for j in range(len(self.rows[0])):
                 near[i, j] = tuple(
-                    (a - CENTRE_OFFSET, b - CENTRE_OFFSET)
+                    (a - CENTER_OFFSET, b - CENTER_OFFSET)
                     for a in range(max(i - 1, 0), min(i + 2, len(self.rows)))
                     for b in range(max(j - 1, 0), min(j + 2, len(self.rows[0])))
                     if self.is_wall(a, b)
@@ -122,7 +122,7 @@ def _contacts(walls: tuple[Point, ...], x: float, y: float) -> list[tuple[float,
         if gap > 1e-15:
             if gap - RADIUS <= MARGIN:
                 found.append((out_x / gap, out_y / gap, gap - RADIUS))
-        elif abs(dx) >= abs(dy):  # the centre is inside the wall: out through the nearest face
+        elif abs(dx) >= abs(dy):  # the center is inside the wall: out through the nearest face
             found.append((math.copysign(1.0, dx), 0.0, abs(dx) - 0.5 - RADIUS))
         else:
             found.append((0.0, math.copysign(1.0, dy), abs(dy) - 0.5 - RADIUS))
@@ -132,7 +132,7 @@ def _contacts(walls: tuple[Point, ...], x: float, y: float) -> list[tuple[float,
 def _contact_force(contacts: list[tuple[float, float, float]], vx: float, vy: float, ax: float, ay: float) -> Point:
     """Return the total contact force, given the velocity and the acceleration (ax, ay) without contacts.
 
-    This is MuJoCo's convex problem: minimise m/2 |a - a_free|² + Σ max(0, aref - n·a)² / 2R over the acceleration a.
+    This is MuJoCo's convex problem: minimize m/2 |a - a_free|² + Σ max(0, aref - n·a)² / 2R over the acceleration a.
     Its cost is piecewise quadratic in two unknowns, so Newton's method on the set of pushing contacts ends at
     the exact minimum after a few rounds.
     """
@@ -173,9 +173,9 @@ def step_point(
     vx, vy = _clip(vx, SPEED_LIMIT), _clip(vy, SPEED_LIMIT)
     fx = GEAR * _clip(action_x, 1.0) - DAMPING * vx
     fy = GEAR * _clip(action_y, 1.0) - DAMPING * vy
-    row, column = round(x + CENTRE_OFFSET), round(y + CENTRE_OFFSET)
-    from_centre = max(abs(x + CENTRE_OFFSET - row), abs(y + CENTRE_OFFSET - column))
-    if from_centre + RADIUS + MARGIN >= 0.5 and (contacts := _contacts(maze.walls_near.get((row, column), ()), x, y)):
+    row, column = round(x + CENTER_OFFSET), round(y + CENTER_OFFSET)
+    from_center = max(abs(x + CENTER_OFFSET - row), abs(y + CENTER_OFFSET - column))
+    if from_center + RADIUS + MARGIN >= 0.5 and (contacts := _contacts(maze.walls_near.get((row, column), ()), x, y)):
         push_x, push_y = _contact_force(contacts, vx, vy, fx / MASS, fy / MASS)
         fx += push_x
         fy += push_y

@@ -1,6 +1,6 @@
 """Export a policy to run without this library: as ONNX, StableHLO, or a folder that needs only NumPy.
 
-Each format includes the normaliser and the action bounds and accepts any batch size. A stochastic policy takes its
+Each format includes the normalizer and the action bounds and accepts any batch size. A stochastic policy takes its
 random numbers as inputs, so that the program is a pure function; the metadata gives their shapes.
 """
 

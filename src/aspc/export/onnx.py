@@ -37,7 +37,7 @@ def onnx_model(policy: Policy, metadata: dict[str, Any]) -> Any:
     actions = graph.node("Identity", np.copy, computed, name="actions")
     out = onnx.helper.make_tensor_value_info(actions.name, onnx.TensorProto.FLOAT, ["batch", policy.action_size])
     model = onnx.helper.make_model(
-        onnx.helper.make_graph(graph.nodes, "policy", graph.inputs, [out], graph.initialisers),
+        onnx.helper.make_graph(graph.nodes, "policy", graph.inputs, [out], graph.initializers),
         opset_imports=[onnx.helper.make_opsetid("", OPSET)],
         ir_version=IR_VERSION,
         producer_name="aspc",
@@ -56,7 +56,7 @@ class Graph:
         self.onnx = onnx
         self.nodes: list[Any] = []
         self.inputs: list[Any] = []
-        self.initialisers: list[Any] = []
+        self.initializers: list[Any] = []
 
     def input(self, name: str, shape: tuple[int | None, ...]) -> Symbol:
         """Add an input; None in the shape is the batch."""
@@ -69,8 +69,8 @@ class Graph:
         """Add a constant and return its name. Integers become int64, all else float32."""
         array = np.asarray(value)
         array = np.ascontiguousarray(array, np.int64 if array.dtype.kind in "iu" else np.float32)
-        name = f"constant{len(self.initialisers)}"
-        self.initialisers.append(self.onnx.numpy_helper.from_array(array.reshape(np.shape(value)), name))
+        name = f"constant{len(self.initializers)}"
+        self.initializers.append(self.onnx.numpy_helper.from_array(array.reshape(np.shape(value)), name))
         return name
 
     def node(

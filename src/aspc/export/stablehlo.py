@@ -39,10 +39,10 @@ def stablehlo_archive(policy: Policy, metadata: dict[str, Any]) -> bytes:
     inputs = [jax.ShapeDtypeStruct(shape, np.float32) for shape in dynamic]  # type: ignore[no-untyped-call]
     program = jax.jit(lambda rows, *noise: propagate_invalid(compute_actions(policy, rows, noise), rows))
     with jax.default_matmul_precision("highest"):  # the same actions on every device
-        serialised = export.export(program, platforms=PLATFORMS)(*inputs).serialize()
+        serialized = export.export(program, platforms=PLATFORMS)(*inputs).serialize()
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
-        archive.writestr(PROGRAM, bytes(serialised))
+        archive.writestr(PROGRAM, bytes(serialized))
         archive.writestr(METADATA, json.dumps(metadata, indent=1))
     return buffer.getvalue()
 

@@ -73,7 +73,7 @@ def build_rows(fleet: Fleet, member: GroupMember, data: Dataset, together: int) 
         "episodes": outcome["episodes"],
         "scale_initial": initial,
         "scale_last": initial if outcome["final_scale"] is None else outcome["final_scale"],
-        "behaviour_score": data.behaviour_score(),
+        "behaviour_score": data.behavior_score(),
         "seconds": outcome["seconds"],
         "steps_per_second": outcome["steps_per_second"],
         "runs_together": together,

@@ -50,7 +50,7 @@ class Runs(NamedTuple):
     state: PyTree
     key: PRNGKeyArray
     source: RowRange
-    overrides: Mapping[str, Array]  # numeric hyper-parameters that differ between runs, by dotted field name
+    overrides: Mapping[str, Array]  # numeric hyperparameters that differ between runs, by dotted field name
 
 
 def on_accelerator() -> bool:
@@ -65,14 +65,14 @@ def start_runs(
     source: RowRange,
     overrides: Mapping[str, Array] | None = None,
 ) -> Runs:
-    """Initialise one run per seed."""
+    """Initialize one run per seed."""
     overrides = dict(overrides or {})
 
     def start(seed: Array, run_overrides: Mapping[str, Array]) -> tuple[PyTree, PRNGKeyArray]:
         key_init, key_run = jax.random.split(jax.random.key(seed))
         return replace_fields(algorithm, run_overrides, coerce=False).init(key_init, spec), key_run
 
-    # This runs only once, and on a CPU optimising the many random draws takes four times as long as compiling them.
+    # This runs only once, and on a CPU optimizing the many random draws takes four times as long as compiling them.
     options = None if on_accelerator() else {"xla_backend_optimization_level": 1}
     state, keys = jax.jit(jax.vmap(start), compiler_options=options)(jnp.asarray(seeds), overrides)
     # A weak type (from a Python scalar) would become strong after one chunk and cause a recompilation.
@@ -87,7 +87,7 @@ class Loop:
     algorithm: Algorithm[Any]
     spec: Spec
     layout: Layout
-    vectorise: bool
+    vectorize: bool
     """Compute runs side by side (`vmap`, faster on an accelerator) or one after the other (faster on a CPU)."""
     way: kernels.KernelChoice | Literal["usual"] | None = "usual"
     """The kernels of the networks: the default for the number of runs ("usual"), a choice, or None for plain JAX."""
@@ -163,7 +163,7 @@ class Loop:
     # -- the two programs --------------------------------------------------------------------------------------
     def map_runs(self, one_run: Callable[[Runs], T], runs: Runs) -> T:
         """Apply a function of one run to all runs."""
-        result: T = jax.vmap(one_run)(runs) if self.vectorise else jax.lax.map(one_run, runs)
+        result: T = jax.vmap(one_run)(runs) if self.vectorize else jax.lax.map(one_run, runs)
         return result
 
     def map_runs_fused(self, one_run: Callable[[Runs], T], runs: Runs) -> T:

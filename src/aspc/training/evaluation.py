@@ -40,9 +40,9 @@ class Evaluation:
             *(np.asarray([episode[key] for episode in episodes], float) for key in ("return", "length", "success"))
         )
 
-    def to_row(self, normalise: Callable[[float], float | None]) -> Row:
-        """Return the columns of `evaluations.csv`; scores are NaN if `normalise` knows no reference scores."""
-        scores = np.asarray([s if (s := normalise(r)) is not None else np.nan for r in self.returns])
+    def to_row(self, normalize: Callable[[float], float | None]) -> Row:
+        """Return the columns of `evaluations.csv`; scores are NaN if `normalize` knows no reference scores."""
+        scores = np.asarray([s if (s := normalize(r)) is not None else np.nan for r in self.returns])
         has_success = not np.isnan(self.successes).all()
         return {
             "return_mean": self.returns.mean(),
@@ -277,7 +277,7 @@ class QueuedEvaluation(NamedTuple):
     labels: Row
     """The first columns of the row, with the step."""
     pending: PendingEvaluation
-    normalise: Callable[[float], float | None]
+    normalize: Callable[[float], float | None]
 
 
 class EvaluationQueue:
@@ -313,7 +313,7 @@ class EvaluationQueue:
             if evaluation.labels["step"] > up_to_step or not (wait or evaluation.pending.done()):
                 break
             try:
-                row = evaluation.pending.result().to_row(evaluation.normalise)
+                row = evaluation.pending.result().to_row(evaluation.normalize)
             except WorkerFailed as failure:
                 raise AspcError(
                     f"Evaluation at step {evaluation.labels['step']:,} failed twice: {failure}. "

@@ -1,6 +1,6 @@
 """`aspc finetune`: continue a run online, in its environment.
 
-The whole state is kept: networks, targets, optimisers, and ASPC's scale, which keeps adapting. `aspc.training.online`
+The whole state is kept: networks, targets, optimizers, and ASPC's scale, which keeps adapting. `aspc.training.online`
 does the work.
 """
 

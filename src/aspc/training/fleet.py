@@ -57,7 +57,7 @@ def train_fleet(
     out: str | Path,
     *,
     env: str | Callable[[], Any] | None = "auto",
-    vectorise: bool | None = None,
+    vectorize: bool | None = None,
     quiet: bool = False,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Fleet:
@@ -68,12 +68,12 @@ def train_fleet(
 
     Args:
         algo: The name of the algorithm in the config.
-        algorithm: The algorithm; members override its hyper-parameters.
+        algorithm: The algorithm; members override its hyperparameters.
         members: The runs.
         options: Options of all runs; `options.seeds` is ignored.
         out: Folder of the fleet.
         env: As for `train`, for all datasets.
-        vectorise: Run members side by side or one after the other. Default: whichever suits the device.
+        vectorize: Run members side by side or one after the other. Default: whichever suits the device.
         quiet: Show no progress.
         on_progress: Called with the current and the last step after each chunk.
     """
@@ -130,10 +130,10 @@ def train_fleet(
         options,
         fleet.config,
         resume_with="the same call",
-        vectorise=vectorise,
+        vectorize=vectorize,
         isolate=True,
     )
-    outcome = execute(plan, lambda: Trainer(plan, None, options.steps, quiet, on_progress), fleet.summarise)
+    outcome = execute(plan, lambda: Trainer(plan, None, options.steps, quiet, on_progress), fleet.summarize)
     fleet.signal = outcome.signal
     return fleet
 
@@ -209,7 +209,7 @@ def _varying_values(
     task_of: Sequence[int],
     options: TrainOptions,
 ) -> dict[str, np.ndarray]:
-    """Return the hyper-parameters that any member sets, one value per member.
+    """Return the hyperparameters that any member sets, one value per member.
 
     A number that one member sets is an input of the program for all members. So a member computes the same bits in a
     separate fleet as among others that set the same numbers.

@@ -1,7 +1,7 @@
 """The fleet folder: many runs that were trained together.
 
 fleet/
-  config.json          members, datasets, hyper-parameters, versions, machine
+  config.json          members, datasets, hyperparameters, versions, machine
   metrics.csv          one row per chunk and run (`run` is the index of the member)
   evaluations.csv      one row per evaluation and run
   result.json          written at the end: the results of each member
@@ -43,7 +43,7 @@ class Member(NamedTuple):
     """A name, a path or a dataset, as `train` takes it."""
     seed: int
     settings: Mapping[str, Any] = {}
-    """Hyper-parameters that differ from the fleet's algorithm, by plain or dotted name."""
+    """Hyperparameters that differ from the fleet's algorithm, by plain or dotted name."""
 
 
 class Fleet:
@@ -99,7 +99,7 @@ class Fleet:
         self._index(name)
         return Policy.load(self.path / "policy" / name)
 
-    def summarise(self, outcome: Outcome) -> dict[str, Any]:
+    def summarize(self, outcome: Outcome) -> dict[str, Any]:
         """Return the content of result.json."""
         metrics, evaluations = (self._rows_by_run(file) for file in (run_folder.METRICS, run_folder.EVALUATIONS))
         shared = {

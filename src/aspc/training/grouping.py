@@ -14,12 +14,12 @@ from aspc.training.run_config import TrainOptions
 
 
 def can_vary(algorithm: Algorithm[Any], name: str) -> bool:
-    """Return whether a hyper-parameter can differ between the runs of one program."""
+    """Return whether a hyperparameter can differ between the runs of one program."""
     return full_name(algorithm, name) in variable_fields(algorithm)
 
 
 def variable_fields(algorithm: Algorithm[Any]) -> frozenset[str]:
-    """Return the dotted names of all hyper-parameters that are declared `PerRun`."""
+    """Return the dotted names of all hyperparameters that are declared `PerRun`."""
     return frozenset(declared_fields(algorithm, PerRun))
 
 

@@ -1,4 +1,4 @@
-"""Hyper-parameters of an algorithm by name: read, replace, flatten and check the fields of its dataclass."""
+"""Hyperparameters of an algorithm by name: read, replace, flatten and check the fields of its dataclass."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ T = TypeVar("T", bound="DataclassInstance")
 
 
 def replace_fields(algorithm: T, values: Mapping[str, Any], *, coerce: bool = True) -> T:
-    """Return the algorithm with hyper-parameters replaced.
+    """Return the algorithm with hyperparameters replaced.
 
     Args:
         algorithm: A dataclass, possibly with others in its fields.
@@ -48,7 +48,7 @@ def replace_fields(algorithm: T, values: Mapping[str, Any], *, coerce: bool = Tr
 
 
 def check_values(algorithm: Any) -> None:
-    """Raise an AspcError for an invalid hyper-parameter: an unknown choice, an empty network, a discount above 1."""
+    """Raise an AspcError for an invalid hyperparameter: an unknown choice, an empty network, a discount above 1."""
     kind: Any = type(algorithm)
     choices = literal_choices(kind)
     for field in dataclasses.fields(algorithm):
@@ -57,10 +57,10 @@ def check_values(algorithm: Any) -> None:
             check_values(value)
         allowed = choices.get(name)
         if allowed is not None and value not in allowed:
-            raise AspcError(f"The hyper-parameter {name} is one of {', '.join(map(str, allowed))}, not {value!r}.")
+            raise AspcError(f"The hyperparameter {name} is one of {', '.join(map(str, allowed))}, not {value!r}.")
         values = declared(kind, name, Range)
         if values is not None and isinstance(value, int | float) and value not in values:
-            raise AspcError(f"The hyper-parameter {name} must be {values}, not {value}.")
+            raise AspcError(f"The hyperparameter {name} must be {values}, not {value}.")
 
 
 def coerce_fields(algorithm: T) -> T:
@@ -91,7 +91,7 @@ def _first_part(algorithm: Any, name: str) -> tuple[str, str]:
     if head not in fields and "base" in fields:
         head, rest = "base", name
     if head not in fields:
-        raise unknown_name("hyper-parameter", name, all_field_names(algorithm))
+        raise unknown_name("hyperparameter", name, all_field_names(algorithm))
     return head, rest
 
 
@@ -113,18 +113,18 @@ def _coerce(old: Any, new: Any, name: str) -> Any:
     else:
         ok = isinstance(new, type(old))
     if not ok:
-        raise AspcError(f"The hyper-parameter {name} must be of type {type(old).__name__}, not {new!r}.")
+        raise AspcError(f"The hyperparameter {name} must be of type {type(old).__name__}, not {new!r}.")
     return new
 
 
 def full_name(algorithm: Any, name: str) -> str:
-    """Return the dotted name of a hyper-parameter: `base.alpha` for `alpha` where only the wrapped algorithm has it."""
+    """Return the dotted name of a hyperparameter: `base.alpha` for `alpha` where only the wrapped algorithm has it."""
     head, rest = _first_part(algorithm, name)
     return f"{head}.{full_name(getattr(algorithm, head), rest)}" if rest else head
 
 
 def flat_values(algorithm: Any) -> dict[str, Any]:
-    """Return every hyper-parameter by its dotted name."""
+    """Return every hyperparameter by its dotted name."""
     return dict(_flatten(dataclasses.asdict(algorithm)))
 
 
@@ -142,7 +142,7 @@ def _flatten(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def all_field_names(algorithm: Any) -> list[str]:
-    """Return the plain names of all hyper-parameters, those of wrapped algorithms included."""
+    """Return the plain names of all hyperparameters, those of wrapped algorithms included."""
     names = []
     for field in dataclasses.fields(algorithm):
         value = getattr(algorithm, field.name)

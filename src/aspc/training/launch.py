@@ -21,7 +21,7 @@ from aspc.training.training_plan import Outcome, RunSpec, Task, TrainingPlan
 
 
 def check_settings(name: str, algorithms: Iterable[Algorithm[Any]], options: TrainOptions) -> None:
-    """Raise an AspcError if algorithms cannot be trained with these options or hyper-parameters."""
+    """Raise an AspcError if algorithms cannot be trained with these options or hyperparameters."""
     loggers.require(options.logger)
     for algorithm in algorithms:
         if options.monitor_every and not theory.can_monitor(algorithm):
@@ -63,24 +63,24 @@ def train_run(
     execute(
         plan,
         lambda: make_trainer(plan, first_step, last_step),
-        lambda outcome: _summarise_run(run, outcome),
+        lambda outcome: _summarize_run(run, outcome),
     )
     return run
 
 
 def execute(
-    plan: TrainingPlan, make_trainer: Callable[[], Trainer], summarise: Callable[[Outcome], dict[str, Any]]
+    plan: TrainingPlan, make_trainer: Callable[[], Trainer], summarize: Callable[[Outcome], dict[str, Any]]
 ) -> Outcome:
-    """Train, then write the result that `summarise` returns and the final checksums."""
+    """Train, then write the result that `summarize` returns and the final checksums."""
     with run_folder.explain_disk_errors(plan.path, plan.resume_with):
         with make_trainer() as trainer:
             outcome = trainer.train()
-        write_json(plan.path / run_folder.RESULT, summarise(outcome))
+        write_json(plan.path / run_folder.RESULT, summarize(outcome))
         checksums.finish(plan.path)
     return outcome
 
 
-def _summarise_run(run: Run, outcome: Outcome) -> dict[str, Any]:
+def _summarize_run(run: Run, outcome: Outcome) -> dict[str, Any]:
     """Draw the figure of a finished run and return its result."""
     config = run.config
     result: dict[str, Any] = {"steps": outcome.step}

@@ -30,7 +30,7 @@ class LoggedRun:
     name: str
     """The run's name in the training."""
     settings: Mapping[str, Any]
-    """Algorithm, dataset, seed and hyper-parameters, as plain values by name."""
+    """Algorithm, dataset, seed and hyperparameters, as plain values by name."""
     started: str
     first_step: int
 

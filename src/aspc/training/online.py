@@ -4,7 +4,7 @@
     minibatch  offline_share of its rows from the left part, the others from the filled part of the ring buffer
 
 The host collects steps with the current policy, then the compiled loop that trained offline updates on minibatches of
-offline and online rows, in turn. Nothing recompiles as the ring buffer fills. The normaliser and the transformation of
+offline and online rows, in turn. Nothing recompiles as the ring buffer fills. The normalizer and the transformation of
 rewards stay those of the offline data.
 """
 
@@ -306,4 +306,4 @@ class OnlineTrainer(Trainer):
         """Return one packed row per step, preprocessed as the offline rows."""
         prepared, algorithm = self.task.prepared, self.plan.algorithm
         transitions = transitions_of(collected, algorithm, self.options, like=self.reference)
-        return pack(transitions, prepared.layout, prepared.normaliser, algorithm.discount)
+        return pack(transitions, prepared.layout, prepared.normalizer, algorithm.discount)

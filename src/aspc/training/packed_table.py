@@ -68,7 +68,7 @@ class ObservationNormalizer(NamedTuple):
         return normalized
 
 
-def pack(transitions: Transitions, layout: Layout, normaliser: ObservationNormalizer, discount: float) -> np.ndarray:
+def pack(transitions: Transitions, layout: Layout, normalizer: ObservationNormalizer, discount: float) -> np.ndarray:
     """Return transitions as packed rows [N, width]."""
     # Algorithms multiply by γ themselves; n-step rows bootstrap with γ^k.
     relative_discounts = (
@@ -77,11 +77,11 @@ def pack(transitions: Transitions, layout: Layout, normaliser: ObservationNormal
     masks = (1 - transitions.terminals) * relative_discounts
     return layout.rows.pack(
         {
-            "observations": normaliser(transitions.observations),
+            "observations": normalizer(transitions.observations),
             "actions": transitions.actions,
             "rewards": transitions.rewards,
             "masks": masks,
-            "next_observations": normaliser(transitions.next_observations),
+            "next_observations": normalizer(transitions.next_observations),
             "next_actions": transitions.next_actions,
         }
     )

@@ -1,4 +1,4 @@
-"""A dataset prepared for one algorithm: rewards, normaliser, packed rows and held-out rows, in memory or streamed."""
+"""A dataset prepared for one algorithm: rewards, normalizer, packed rows and held-out rows, in memory or streamed."""
 
 from __future__ import annotations
 
@@ -149,11 +149,11 @@ class Tables(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PreparedDataset:
-    """Packed rows or a stream of them, their layout, and the normaliser that the policy keeps."""
+    """Packed rows or a stream of them, their layout, and the normalizer that the policy keeps."""
 
     spec: Spec
     layout: Layout
-    normaliser: ObservationNormalizer
+    normalizer: ObservationNormalizer
     transitions: int
     fingerprint: str
     rows: np.ndarray | None = None
@@ -176,16 +176,16 @@ class PreparedDataset:
         kept, held = (data, None) if options.holdout == 0 else data.split(options.holdout, seed=0)
         transitions = transitions_of(kept, algorithm, options)
         wanted = algorithm.normalize_observations
-        normaliser = (
+        normalizer = (
             ObservationNormalizer.of(transitions.observations)
             if wanted
             else ObservationNormalizer.identity(spec.obs_dim)
         )
-        rows = pack(transitions, layout, normaliser, algorithm.discount)
+        rows = pack(transitions, layout, normalizer, algorithm.discount)
         held_rows = None
         if held is not None:
-            held_rows = pack(transitions_of(held, algorithm, options), layout, normaliser, algorithm.discount)
-        return cls(spec, layout, normaliser, len(rows), fingerprint(rows), rows, held_rows)
+            held_rows = pack(transitions_of(held, algorithm, options), layout, normalizer, algorithm.discount)
+        return cls(spec, layout, normalizer, len(rows), fingerprint(rows), rows, held_rows)
 
     @classmethod
     def _streamed(
@@ -202,26 +202,26 @@ class PreparedDataset:
         if data.n_step > 1 and algorithm.reward_shift:
             raise AspcError(f"{data.name} contains n-step sums; shift its rewards when packing it.")
         if algorithm.normalize_observations:
-            normaliser = ObservationNormalizer.from_statistics(data.observation_mean, data.observation_std)
+            normalizer = ObservationNormalizer.from_statistics(data.observation_mean, data.observation_std)
         else:
-            normaliser = ObservationNormalizer.identity(spec.obs_dim)
+            normalizer = ObservationNormalizer.identity(spec.obs_dim)
 
         def prepare(transitions: Transitions) -> np.ndarray:
             rewards = algorithm.reward_scale * transitions.rewards + algorithm.reward_shift
-            return pack(transitions._replace(rewards=rewards), layout, normaliser, discount)
+            return pack(transitions._replace(rewards=rewards), layout, normalizer, discount)
 
         if data.sha256 is not None:
             digest = data.sha256[:16]
         else:  # packed by a version that did not hash the rows
             digest = fingerprint(data.observation_mean, data.observation_std, np.asarray([data.rows, data.mean_reward]))
-        return cls(spec, layout, normaliser, data.rows, digest, stream=(data, prepare))
+        return cls(spec, layout, normalizer, data.rows, digest, stream=(data, prepare))
 
     def policy(self, export: PolicyExport, data: Data, info: dict[str, Any]) -> Policy:
-        """Return a policy with the normaliser and the action bounds of the data."""
+        """Return a policy with the normalizer and the action bounds of the data."""
         names = {"observation_names": list(data.observation_names), "action_names": list(data.action_names)}
         info = {**info, **{key: value for key, value in names.items() if value}}
         arrays = {name: np.asarray(array, np.float32) for name, array in export.arrays.items()}
-        mean, std = self.normaliser.mean, self.normaliser.std
+        mean, std = self.normalizer.mean, self.normalizer.std
         return Policy(export.kind, arrays, export.settings, mean, std, data.action_low, data.action_high, info)
 
 
@@ -256,7 +256,7 @@ def shared_tables(datasets: Sequence[PreparedDataset], first_chunk: int, budget_
 
 
 def score_of(data: Data, env: str | Callable[[], Any] | None) -> Callable[[float], float | None]:
-    """Return the function from a return to its normalised score, or to None without reference scores.
+    """Return the function from a return to its normalized score, or to None without reference scores.
 
     Another environment than the data's has different reference scores; one made by a function uses the data's.
     """
@@ -283,10 +283,10 @@ def dataset_facts(
     """Return what a config records about a dataset."""
     if source is not None and Path(source).exists():
         source = str(Path(source).absolute())
-    ref_min = ref_max = behaviour_return = behaviour_score = None
+    ref_min = ref_max = behavior_return = behavior_score = None
     if isinstance(data, Dataset):  # a stream does not keep its episodes
         ref_min, ref_max = data.ref_min, data.ref_max
-        behaviour_return, behaviour_score = data.behaviour_return(), data.behaviour_score()
+        behavior_return, behavior_score = data.behavior_return(), data.behavior_score()
     return DatasetFacts(
         name=data.name,
         source=source,
@@ -298,7 +298,7 @@ def dataset_facts(
         ref_env=data.env,
         ref_min=ref_min,
         ref_max=ref_max,
-        behaviour_return=behaviour_return,
-        behaviour_score=behaviour_score,
+        behavior_return=behavior_return,
+        behavior_score=behavior_score,
         notes=list(data.notes),
     )

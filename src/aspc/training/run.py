@@ -75,7 +75,7 @@ def train(
             evaluation, as for logs without a simulator.
         resume: Folder of a run to continue.
         quiet: Show no progress.
-        **settings: Fields of `TrainOptions` (steps, seeds, eval_every, …) or hyper-parameters of the algorithm (alpha,
+        **settings: Fields of `TrainOptions` (steps, seeds, eval_every, …) or hyperparameters of the algorithm (alpha,
             discount, k_alpha, …).
 
     Returns:
@@ -178,7 +178,7 @@ def start_run(
 
     Args:
         name: The name of the algorithm in the config.
-        algorithm: The algorithm with all its hyper-parameters.
+        algorithm: The algorithm with all its hyperparameters.
         data: The dataset.
         options: Options of the run.
         source: Name or path from which the data can be loaded again.
@@ -267,7 +267,7 @@ def _check_same_data(run: Run, facts: DatasetFacts, algorithm: Algorithm[Any], o
 
 
 def recorded_algorithm(config: RunConfig, algorithm: Algorithm[Any] | None = None) -> Algorithm[Any]:
-    """Return the algorithm of a run with its hyper-parameters.
+    """Return the algorithm of a run with its hyperparameters.
 
     Args:
         config: The config of the run.
@@ -283,7 +283,7 @@ def recorded_algorithm(config: RunConfig, algorithm: Algorithm[Any] | None = Non
     try:
         return replace_fields(algorithm, config.hyperparameters)
     except (TypeError, ValueError, ArithmeticError, AttributeError) as error:
-        raise AspcError(f"The run's {run_folder.CONFIG} is damaged: invalid hyper-parameters.") from error
+        raise AspcError(f"The run's {run_folder.CONFIG} is damaged: invalid hyperparameters.") from error
 
 
 def default_folder(dataset: str, algo: str) -> Path:

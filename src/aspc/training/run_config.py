@@ -183,8 +183,9 @@ class DatasetFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The environment that `ref_min` and `ref_max` belong to."""
     ref_min: float | None = None
     ref_max: float | None = None
-    behaviour_return: float | None
-    behaviour_score: float | None
+    # The file keeps the spelling of version 0.1.
+    behavior_return: float | None = msgspec.field(name="behaviour_return")
+    behavior_score: float | None = msgspec.field(name="behaviour_score")
     notes: list[str] = []
 
 
@@ -247,7 +248,7 @@ class FleetConfig(msgspec.Struct, frozen=True, kw_only=True):
     scale_name: str | None = None
     hyperparameters: dict[str, Any] = {}
     varying: list[str] = []
-    """Dotted names of the hyper-parameters that differ between members."""
+    """Dotted names of the hyperparameters that differ between members."""
     members: list[FleetMember]
     datasets: list[FleetDataset]
     options: TrainOptions

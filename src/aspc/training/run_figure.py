@@ -53,9 +53,9 @@ def draw(run: Run) -> Path | None:
         if column == "scale" and values.min() > 0 and values.max() / values.min() > 20:
             axis.set_yscale("log")
     dataset = run.config.dataset
-    behaviour = dataset.behaviour_score if has_score else dataset.behaviour_return
-    if behaviour is not None and panels[0][0] is evaluations:
-        axes[0][0].axhline(behaviour, color="#888", ls="--", lw=1, label="behaviour data")
+    behavior = dataset.behavior_score if has_score else dataset.behavior_return
+    if behavior is not None and panels[0][0] is evaluations:
+        axes[0][0].axhline(behavior, color="#888", ls="--", lw=1, label="behavior data")
         axes[0][0].legend(frameon=False)
     seeds = f"{len(run.seeds)} seeds, band: min to max" if len(run.seeds) > 1 else "1 seed"
     figure.suptitle(f"{run.config.algo} on {dataset.name} ({seeds})", parse_math=False)

@@ -1,7 +1,7 @@
 """The run folder: the files of a run, readable with ordinary tools.
 
 run/
-  config.json          dataset, algorithm, every hyper-parameter, versions, machine
+  config.json          dataset, algorithm, every hyperparameter, versions, machine
   metrics.csv          one row per chunk and seed
   evaluations.csv      one row per evaluation and seed
   result.json          written at the end: last and best scores, time

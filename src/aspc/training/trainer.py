@@ -143,12 +143,12 @@ class Trainer:
 
     # -- hooks of subclasses -----------------------------------------------------------------------------------
     def _build_loop(self) -> Loop:
-        prepared, vectorise = self.tasks[0].prepared, self.plan.vectorise
+        prepared, vectorize = self.tasks[0].prepared, self.plan.vectorize
         return Loop(
             self.plan.algorithm,
             prepared.spec,
             prepared.layout,
-            vectorise=self.on_accelerator if vectorise is None else vectorise,
+            vectorize=self.on_accelerator if vectorize is None else vectorize,
         )
 
     def _growing_file_sizes(self) -> dict[str, int]:

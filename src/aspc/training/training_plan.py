@@ -34,7 +34,7 @@ class RunSpec(NamedTuple):
     task: int
     """The index of its task."""
     algorithm: Algorithm[Any]
-    """The algorithm with the run's own hyper-parameters."""
+    """The algorithm with the run's own hyperparameters."""
     labels: Row
     """The columns that identify the run in the CSV files."""
     title: str
@@ -52,13 +52,13 @@ class TrainingPlan:
     tasks: Sequence[Task]
     run_specs: Sequence[RunSpec]
     overrides: Mapping[str, np.ndarray]
-    """Hyper-parameters that differ between runs, by dotted field name, one value per run."""
+    """Hyperparameters that differ between runs, by dotted field name, one value per run."""
     options: TrainOptions
     config: RunConfig | FleetConfig
     """The content of config.json."""
     resume_with: str
     """The command that continues the training, for messages."""
-    vectorise: bool | None = None
+    vectorize: bool | None = None
     """Compute runs side by side or one after the other; None for the faster way on the device."""
     isolate: bool = False
     """Continue without a run that diverges, and record it in status.json; otherwise it ends the training."""

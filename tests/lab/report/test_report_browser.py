@@ -288,11 +288,11 @@ def test_html_and_scripts_in_names_are_escaped(browser: Any, tmp_path: Path) -> 
 def test_charts_of_tasks_datasets_and_intervals(browser: Any, paper_page: Path, width: int) -> None:
     watched = WatchedPage(browser, paper_page, width)
     assert [name for name, _ in watched.traces("task-1")] == ["human-v1", "expert-v1"]
-    colours = """name => document.querySelector(`[data-chart="${name}"]`).data.filter(t => t.hoverinfo !== "skip")
+    colors = """name => document.querySelector(`[data-chart="${name}"]`).data.filter(t => t.hoverinfo !== "skip")
         .map(t => t.line?.color ?? t.marker.color + t.marker.pattern.shape)"""
     for chart in ("task-1", "dataset-0", "intervals"):
         watched.show(chart)
-        found = watched.page.evaluate(colours, chart)
+        found = watched.page.evaluate(colors, chart)
         assert len(set(found)) == len(found) > 1
     bars = watched.show("dataset-0")
     assert all(text.endswith(" %") for text in bars.locator(".annotation-text").all_text_contents())

@@ -105,7 +105,7 @@ def test_ablations_show_the_papers_numbers_and_legends_do_not_overlap(
     }
     assert necessity.paper
     assert diamonds == {
-        (found.styles[necessity.series[label]].colour, round(percent, 3))
+        (found.styles[necessity.series[label]].color, round(percent, 3))
         for (_, label), percent in necessity.paper.items()
     }
     for axes in (axes for axes in figure.axes if axes.get_legend()):

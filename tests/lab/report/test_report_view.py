@@ -19,7 +19,7 @@ from aspc.lab.paper_tables import tables as paper_tables
 from aspc.lab.report import content, curves, page_data, runtime
 from aspc.lab.report.datasets import quality_of, sort_datasets, task_of
 from aspc.lab.report.methods import algo_of, method, method_of, settings_of
-from aspc.lab.report.styles import COLOURS, SPARE_COLOURS, TASK_COLOURS, assign_styles
+from aspc.lab.report.styles import COLORS, SPARE_COLORS, TASK_COLORS, assign_styles
 from aspc.lab.report.view import build_view
 
 HOPPER, CHEETAH, PEN = "hopper-medium-v2", "halfcheetah-medium-v2", "pen-human-v1"
@@ -95,11 +95,11 @@ def test_malformed_settings_are_ignored() -> None:
         assert settings_of(text) == {}
 
 
-def test_series_have_distinct_colours() -> None:
+def test_series_have_distinct_colors() -> None:
     names = ["ASPC", "TD3+BC", "IQL", "IQL+ASPC", *(f"mine {i}" for i in range(8))]
     found = assign_styles(names)
-    assert len({found[name].colour for name in names if name != "IQL+ASPC"}) == len(names) - 1
-    assert found["IQL"].colour == found["IQL+ASPC"].colour
+    assert len({found[name].color for name in names if name != "IQL+ASPC"}) == len(names) - 1
+    assert found["IQL"].color == found["IQL+ASPC"].color
     assert found["IQL"].dash != found["IQL+ASPC"].dash
     assert assign_styles(["ASPC, alpha0 = 10"])["ASPC, alpha0 = 10"] == assign_styles(["ASPC"])["ASPC"]
 
@@ -108,16 +108,16 @@ def test_dozens_of_series_have_distinct_styles() -> None:
     names = ["ASPC", "IQL", "IQL+ASPC", *(f"ASPC, k_alpha = {k}" for k in range(11, 71))]
     found = assign_styles(names)
     assert len(set(found.values())) == len(names)
-    colours = np.array([oklab(colour) for colour in (*COLOURS.values(), *SPARE_COLOURS)])
-    apart = np.linalg.norm(colours[:, None] - colours[None], axis=-1) + np.eye(len(colours))
+    colors = np.array([oklab(color) for color in (*COLORS.values(), *SPARE_COLORS)])
+    apart = np.linalg.norm(colors[:, None] - colors[None], axis=-1) + np.eye(len(colors))
     assert apart.min() > 0.08
-    together = [found[f"ASPC, k_alpha = {k}"].colour for k in range(20, 20 + len(SPARE_COLOURS))]
-    assert len(set(together)) == len(SPARE_COLOURS)  # neighbours differ in colour
+    together = [found[f"ASPC, k_alpha = {k}"].color for k in range(20, 20 + len(SPARE_COLORS))]
+    assert len(set(together)) == len(SPARE_COLORS)  # neighbors differ in color
 
 
-def oklab(colour: str) -> np.ndarray:
-    """Return a colour in Ottosson's OKLab space, in which distance measures perceived difference."""
-    rgb = np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)]) / 255
+def oklab(color: str) -> np.ndarray:
+    """Return a color in Ottosson's OKLab space, in which distance measures perceived difference."""
+    rgb = np.array([int(color[i : i + 2], 16) for i in (1, 3, 5)]) / 255
     linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
     to_lms = [[0.41222, 0.53633, 0.05145], [0.21190, 0.68070, 0.10740], [0.08830, 0.28172, 0.62998]]
     to_lab = [[0.21045, 0.79362, -0.00407], [1.97800, -2.42859, 0.45059], [0.02590, 0.78277, -0.80868]]
@@ -157,7 +157,7 @@ def test_scale_has_a_panel_per_task_and_a_line_per_dataset(tmp_path: Path) -> No
     assert [line.name for line in found["pen"]] == ["human-v1", "cloned-v1", "expert-v1"]
     for lines in found.values():
         assert len({line.style for line in lines}) == len(lines)
-        assert len({line.style.colour for line in lines}) == min(len(lines), len(TASK_COLOURS))
+        assert len({line.style.color for line in lines}) == min(len(lines), len(TASK_COLORS))
 
 
 def test_no_finished_run_is_an_error(tmp_path: Path) -> None:

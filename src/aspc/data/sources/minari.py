@@ -80,7 +80,7 @@ def write(dataset: Dataset, dataset_id: str) -> list[str]:
         raise AspcError(f"{dataset.name}: no episode is long enough to be written.")
     environment = _environment_spec(dataset.env)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", category=UserWarning, module="minari.*")  # no author, no licence, ...
+        warnings.filterwarnings("ignore", category=UserWarning, module="minari.*")  # no author, no license, ...
         written = minari.create_dataset_from_buffers(
             dataset_id,
             buffers,

@@ -18,7 +18,7 @@ from aspc.lab.report.radar import RadarChart, build_radar
 from aspc.lab.report.runtime import SeriesRuntime, compare_algorithms, compare_intervals, measure_runtimes
 from aspc.lab.report.score_tables import ScoreTable, build_score_table, sort_suites
 from aspc.lab.report.statistics import IntervalEstimate
-from aspc.lab.report.styles import QUALITY_COLOURS, TASK_COLOURS, SeriesStyle, assign_styles, cycle_styles
+from aspc.lab.report.styles import QUALITY_COLORS, TASK_COLORS, SeriesStyle, assign_styles, cycle_styles
 from aspc.lab.report.view import MEASURES, View, build_view, drop_returns, scores_by_dataset
 from aspc.lab.results import Results
 
@@ -99,7 +99,7 @@ class ReportContent:
         found = [c for c in self._scale_curves() if quality_of(c.dataset)]
         return {
             task: [
-                ScaleCurve(c, quality, SeriesStyle(QUALITY_COLOURS[quality], "solid"))
+                ScaleCurve(c, quality, SeriesStyle(QUALITY_COLORS[quality], "solid"))
                 for quality in QUALITIES
                 for c in found
                 if task_of(c.dataset) == task and quality_of(c.dataset) == quality
@@ -114,7 +114,7 @@ class ReportContent:
         return {
             task: [
                 ScaleCurve(found[name], short_name, style)
-                for (name, short_name), style in zip(names.items(), cycle_styles(TASK_COLOURS), strict=False)
+                for (name, short_name), style in zip(names.items(), cycle_styles(TASK_COLORS), strict=False)
             ]
             for task, names in group_by_task(datasets).items()
         }

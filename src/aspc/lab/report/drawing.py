@@ -23,7 +23,7 @@ LINES: Mapping[str, Any] = {
     "longdash": (0, (9, 3)),
     "longdashdot": (0, (9, 3, 2, 3)),
 }
-# Hatches distinguish bars of one colour, as dashes do for lines.
+# Hatches distinguish bars of one color, as dashes do for lines.
 HATCHES = {
     "solid": "",
     "dash": "///",
@@ -88,11 +88,11 @@ def limit_series(figure: Figure, names: Iterable[str]) -> list[str]:
 
 
 def line_style(style: SeriesStyle) -> dict[str, Any]:
-    return {"color": style.colour, "ls": LINES[style.dash], "lw": 1.6}
+    return {"color": style.color, "ls": LINES[style.dash], "lw": 1.6}
 
 
 def fill_style(style: SeriesStyle) -> dict[str, Any]:
-    return {"color": style.colour, "hatch": HATCHES[style.dash], "edgecolor": "white", "lw": 0}
+    return {"color": style.color, "hatch": HATCHES[style.dash], "edgecolor": "white", "lw": 0}
 
 
 def draw_curve(axes: Any, curve: Curve, style: SeriesStyle, label: str) -> None:
@@ -102,7 +102,7 @@ def draw_curve(axes: Any, curve: Curve, style: SeriesStyle, label: str) -> None:
         low, high = curve.mean - curve.std, curve.mean + curve.std
         if curve.metric == "scale":  # the axis is logarithmic
             low = np.maximum(low, curve.mean * 0.01)
-        axes.fill_between(curve.steps, low, high, color=style.colour, alpha=0.15, lw=0)
+        axes.fill_between(curve.steps, low, high, color=style.color, alpha=0.15, lw=0)
 
 
 def draw_horizontal_bars(
@@ -137,7 +137,7 @@ def _error_length(length: float) -> float:
 
 
 def group_positions(labels: Sequence[str], groups: int) -> dict[str, list[float]]:
-    """Return the positions of each label's bars in groups centred at 0, 1, 2, …"""
+    """Return the positions of each label's bars in groups centered at 0, 1, 2, …"""
     width = 0.8 / len(labels)
     return {label: [x + (i - (len(labels) - 1) / 2) * width for x in range(groups)] for i, label in enumerate(labels)}
 

@@ -17,7 +17,7 @@
   // Plotly interprets some HTML in names, so names are escaped.
   const escapeHtml = (text) => String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
   const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-  const withOpacity = (colour, opacity) => colour + Math.round(opacity * 255).toString(16).padStart(2, "0");
+  const withOpacity = (color, opacity) => color + Math.round(opacity * 255).toString(16).padStart(2, "0");
   const formatNumber = (value, digits = 4) => (value === null || value === undefined ? "–"
     : Number(value).toLocaleString("en", { maximumSignificantDigits: digits }).replace("-", "−"));
 
@@ -43,7 +43,7 @@
     Plotly.react(container, traces, layout(more), { displayModeBar: false, responsive: true, scrollZoom: false });
   };
 
-  // One labelled row per name: the chart grows with the number of rows.
+  // One labeled row per name: the chart grows with the number of rows.
   const drawRows = (container, count, traces, more) => {
     const height = count > data.maxDrawn ? `${1.3 * count + 4}rem` : "";
     const isResized = container.style.height !== height;
@@ -55,7 +55,7 @@
   const steps = (packed) => (Array.isArray(packed) ? packed
     : Array.from({ length: packed.x[2] }, (_, i) => packed.x[0] + i * packed.x[1]));
   // A curve with its band. On a logarithmic axis, the band stays above zero.
-  const band = (name, colour, dash, curve, logarithmic) => {
+  const band = (name, color, dash, curve, logarithmic) => {
     const [, , packed, mean, std, seeds] = curve;
     const x = steps(packed);
     const low = mean.map((m, i) => (logarithmic ? Math.max(m - std[i], m * 0.01) : m - std[i]));
@@ -63,10 +63,10 @@
     const traces = [];
     if (seeds > 1) {
       traces.push({ x: x.concat([...x].reverse()), y: high.concat([...low].reverse()), fill: "toself", mode: "lines",
-        fillcolor: withOpacity(colour, 0.14), line: { width: 0 }, hoverinfo: "skip", type: "scatter" });
+        fillcolor: withOpacity(color, 0.14), line: { width: 0 }, hoverinfo: "skip", type: "scatter" });
     }
     traces.push({ x, y: mean, customdata: std, name: escapeHtml(name), mode: x.length < 3 ? "lines+markers" : "lines",
-      line: { color: colour, dash, width: 2 }, type: "scatter",
+      line: { color: color, dash, width: 2 }, type: "scatter",
       hovertemplate: `${escapeHtml(name)}: %{y:.4g}${seeds > 1 ? " ± %{customdata:.3g}" : ""} (${seeds} seed${seeds > 1 ? "s" : ""})<extra></extra>` });
     return traces;
   };
@@ -84,24 +84,24 @@
     const logarithmic = metric === "scale";
     const found = (data.curves[dataset] || []).filter((c) => c[1] === METRIC[metric] && shown.has(c[0]));
     const traces = found.flatMap((c) => band(...data.series[c[0]], c, logarithmic));
-    const [, , measure, behaviour] = data.datasets[dataset];
+    const [, , measure, behavior] = data.datasets[dataset];
     const more = { hovermode: "x unified", xaxis: onSteps,
       yaxis: logarithmic ? scaleAxis(traces) : { title: { text: { score: measure, q: "Q", bc_loss: "BC loss" }[metric] } } };
-    if (metric === "score" && behaviour !== null && traces.length) {
-      more.shapes = [{ type: "line", xref: "paper", x0: 0, x1: 1, y0: behaviour, y1: behaviour,
+    if (metric === "score" && behavior !== null && traces.length) {
+      more.shapes = [{ type: "line", xref: "paper", x0: 0, x1: 1, y0: behavior, y1: behavior,
         line: { color: css("--muted"), width: 1, dash: "dot" } }];
-      more.annotations = [{ xref: "paper", x: 1, xanchor: "right", y: behaviour, yanchor: "bottom", showarrow: false,
+      more.annotations = [{ xref: "paper", x: 1, xanchor: "right", y: behavior, yanchor: "bottom", showarrow: false,
         text: "data", font: { size: 11 } }];
     }
     draw(container, traces, more);
   };
 
-  // Rows are [dataset, name, colour, dash]. Two versions of a dataset can share a name, and then a legend entry.
+  // Rows are [dataset, name, color, dash]. Two versions of a dataset can share a name, and then a legend entry.
   const drawScale = (chosen) => (container) => {
     const named = new Set();
-    const traces = chosen.flatMap(([at, name, colour, dash]) => (data.curves[at] || [])
+    const traces = chosen.flatMap(([at, name, color, dash]) => (data.curves[at] || [])
       .filter((c) => c[0] === data.scale.series && c[1] === METRIC.scale)
-      .flatMap((c) => band(name, colour, dash, c, true))
+      .flatMap((c) => band(name, color, dash, c, true))
       .map((trace) => {
         const first = trace.hoverinfo !== "skip" && !named.has(name);
         if (first) named.add(name);
@@ -112,19 +112,19 @@
   const drawProfiles = (container) => {
     const x = data.overall.thresholds;
     const traces = data.overall.profiles.filter(([s]) => shown.has(s)).flatMap(([s, label, value, low, high]) => {
-      const [, colour, dash] = data.series[s];
+      const [, color, dash] = data.series[s];
       const ribbon = low[0] === null ? [] : [{ x: x.concat([...x].reverse()), y: high.concat([...low].reverse()),
-        fill: "toself", fillcolor: withOpacity(colour, 0.13), line: { width: 0 }, hoverinfo: "skip", mode: "lines" }];
-      return [...ribbon, { x, y: value, name: escapeHtml(label), mode: "lines", line: { color: colour, dash, width: 2 },
+        fill: "toself", fillcolor: withOpacity(color, 0.13), line: { width: 0 }, hoverinfo: "skip", mode: "lines" }];
+      return [...ribbon, { x, y: value, name: escapeHtml(label), mode: "lines", line: { color: color, dash, width: 2 },
         hovertemplate: `${escapeHtml(label)}: %{y:.0%}<extra></extra>` }];
     });
     draw(container, traces, { hovermode: "x unified", xaxis: { title: { text: "score τ" } },
       yaxis: { title: { text: "share of runs above τ" }, tickformat: ".0%", range: [0, 1.02] } });
   };
 
-  // Hatches distinguish bars of one colour, as dashes do for lines.
+  // Hatches distinguish bars of one color, as dashes do for lines.
   const HATCH = { solid: "", dash: "/", dot: ".", dashdot: "x", longdash: "\\", longdashdot: "+" };
-  const fill = ([, colour, dash]) => ({ color: colour,
+  const fill = ([, color, dash]) => ({ color: color,
     pattern: { shape: HATCH[dash], fillmode: "overlay", fgcolor: css("--card"), size: 7, solidity: 0.25 } });
   const errors = (values) => ({ type: "data", symmetric: false, array: values.map((v) => (v && v[2] !== null ? v[2] - v[0] : null)),
     arrayminus: values.map((v) => (v && v[1] !== null ? v[0] - v[1] : null)), color: css("--ink"), thickness: 1, width: 2 });
@@ -150,10 +150,10 @@
     const { tasks, values } = data.radar;
     const around = (list) => [...list, list[0]];
     const traces = values.filter(([s]) => shown.has(s)).map(([s, label, scaled, raw]) => {
-      const [, colour, dash] = data.series[s];
+      const [, color, dash] = data.series[s];
       return { type: "scatterpolar", mode: "lines+markers", r: around(scaled), theta: around(tasks.map(escapeHtml)),
-        customdata: around(raw), name: escapeHtml(label), line: { color: colour, dash, width: 2 }, marker: { size: 4 },
-        fill: "toself", fillcolor: withOpacity(colour, 0.06),
+        customdata: around(raw), name: escapeHtml(label), line: { color: color, dash, width: 2 }, marker: { size: 4 },
+        fill: "toself", fillcolor: withOpacity(color, 0.06),
         hovertemplate: `${escapeHtml(label)}, %{theta}: %{customdata:.1f}<extra></extra>` };
     });
     draw(container, traces, { margin: { l: 50, r: 50, t: 30, b: 30 }, polar: { bgcolor: "rgba(0,0,0,0)",
@@ -164,11 +164,11 @@
   const drawLastBest = (container) => {
     const rows = data.lastBest.filter(([s]) => shown.has(s));
     const names = rows.map((r) => escapeHtml(r[1]));
-    const colours = rows.map((r) => data.series[r[0]][1]);
+    const colors = rows.map((r) => data.series[r[0]][1]);
     const links = rows.map((r, i) => ({ type: "scatter", mode: "lines", x: [r[2], r[3]], y: [names[i], names[i]],
-      line: { color: withOpacity(colours[i], 0.5), width: 3 }, hoverinfo: "skip" }));
+      line: { color: withOpacity(colors[i], 0.5), width: 3 }, hoverinfo: "skip" }));
     const dots = [[2, "last", "circle"], [3, "best", "circle-open"]].map(([at, what, symbol]) => ({ type: "scatter",
-      mode: "markers", x: rows.map((r) => r[at]), y: names, marker: { size: 11, color: colours, symbol, line: { width: 2, color: colours } },
+      mode: "markers", x: rows.map((r) => r[at]), y: names, marker: { size: 11, color: colors, symbol, line: { width: 2, color: colors } },
       hovertemplate: `%{y}, ${what}: %{x:.1f}<extra></extra>` }));
     drawRows(container, rows.length, rows.length ? [...links, ...dots] : [],
       { xaxis: { title: { text: rows.length ? escapeHtml(rows[0][4]) : "" } } });
@@ -265,10 +265,10 @@
     redraw((name) => !/^(quality|task|ablation|dataset)-|^intervals$/.test(name)); // these charts have fixed series
   };
   $("table.scores")?.classList.add("first");
-  data.series.forEach(([name, colour, dash], i) => {
+  data.series.forEach(([name, color, dash], i) => {
     const chip = element("button");
     const dot = element("i", undefined, dash === "solid" ? "" : "striped");
-    dot.style.backgroundColor = colour;
+    dot.style.backgroundColor = color;
     chip.append(dot, name);
     chip.dataset.series = i;
     chip.addEventListener("click", () => { shown.has(i) ? shown.delete(i) : shown.add(i); applySeries(); });

@@ -34,7 +34,7 @@ def build_page_data(content: ReportContent) -> dict[str, Any]:
     """Return the data of a page as JSON values."""
     series = list(content.styles)
     index = {name: i for i, name in enumerate(series)}
-    behaviour = content.view.runs.groupby("dataset")["behaviour_score"].mean()
+    behavior = content.view.runs.groupby("dataset")["behaviour_score"].mean()
     curves: dict[int, list[Any]] = {}
     position = {name: i for i, name in enumerate(content.datasets)}
     for curve in content.curves:
@@ -48,7 +48,7 @@ def build_page_data(content: ReportContent) -> dict[str, Any]:
                 name,
                 domain_of(name),
                 MEASURES[content.measures[name]],
-                _round(behaviour.get(name)) if content.measures[name] == "score" else None,
+                _round(behavior.get(name)) if content.measures[name] == "score" else None,
             ]
             for name in content.datasets
         ],

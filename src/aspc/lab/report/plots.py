@@ -91,7 +91,7 @@ def plot_profiles(content: ReportContent) -> Figure | None:
         value, low, high = aggregates.profiles[label]
         axes.plot(aggregates.thresholds, value, label=label, **line_style(style))
         if np.isfinite(low).all():
-            axes.fill_between(aggregates.thresholds, low, high, color=style.colour, alpha=0.15, lw=0)
+            axes.fill_between(aggregates.thresholds, low, high, color=style.color, alpha=0.15, lw=0)
     axes.set(xlabel="score τ", ylabel="share of runs with score > τ", ylim=(0, 1))
     axes.set_title(f"Performance profiles on {len(aggregates.overall.datasets)} datasets")
     axes.legend()
@@ -125,7 +125,7 @@ def plot_radar(content: ReportContent) -> Figure | None:
         values = radar.values[label]
         style = content.style_of_label(label)
         axes.plot([*angles, angles[0]], [*values, values[0]], label=label, **line_style(style))
-        axes.fill([*angles, angles[0]], [*values, values[0]], color=style.colour, alpha=0.06)
+        axes.fill([*angles, angles[0]], [*values, values[0]], color=style.color, alpha=0.06)
     axes.set_xticks(angles, list(radar.tasks))
     axes.set_yticks([0.25, 0.5, 0.75, 1], [])
     axes.set_title(radar.caption)
@@ -220,7 +220,7 @@ def _draw_ablation(axes: Axes, ablation: Ablation, styles: Mapping[str, SeriesSt
         bars = {x: ablation.percent[d, label] for d, x in x_of.items() if (d, label) in ablation.percent}
         draw_vertical_bars(axes, bars, style, label, 0.8 / len(ablation.series))
         printed = {x: ablation.paper[d, label] for d, x in x_of.items() if (d, label) in ablation.paper}
-        axes.plot(list(printed), list(printed.values()), "D", mfc="white", mec=style.colour, mew=1.5, ms=4.5, zorder=3)
+        axes.plot(list(printed), list(printed.values()), "D", mfc="white", mec=style.color, mew=1.5, ms=4.5, zorder=3)
     if ablation.paper:
         axes.plot([], [], "D", mfc="white", mec="0.3", mew=1.5, ms=4.5, label="the paper's")
     axes.axhline(0, color="0.3", lw=0.8)
@@ -300,10 +300,10 @@ def plot_last_and_best(content: ReportContent) -> Figure | None:
         cells = row.comparable_cells()
         for y, label in enumerate(reversed(labels)):
             if label in cells:
-                cell, colour = cells[label], content.style_of_label(label).colour
-                axes.plot([cell.last.value, cell.best.value], [y, y], color=colour, lw=2, alpha=0.5)
-                axes.plot(cell.last.value, y, "o", color=colour)
-                axes.plot(cell.best.value, y, "o", color=colour, mfc="white")
+                cell, color = cells[label], content.style_of_label(label).color
+                axes.plot([cell.last.value, cell.best.value], [y, y], color=color, lw=2, alpha=0.5)
+                axes.plot(cell.last.value, y, "o", color=color)
+                axes.plot(cell.best.value, y, "o", color=color, mfc="white")
         axes.set_yticks(range(len(labels)), list(reversed(labels)))
         axes.set_title(row.name)
     shown = f"; the first {len(rows)} of {len(all_rows)}" if len(all_rows) > len(rows) else ""

@@ -69,7 +69,7 @@ class ScoreTable:
     Attributes:
         source: the part of the paper that the suite reproduces.
         labels: the columns.
-        series: label → series, its name (and colour) on the page.
+        series: label → series, its name (and color) on the page.
         seeds: smallest and largest number of seeds per cell.
     """
 

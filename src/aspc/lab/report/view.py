@@ -17,7 +17,7 @@ from aspc.lab.report.methods import TD3_BC_FAMILY, Method, algo_of, method_of, s
 from aspc.lab.results import Results
 from aspc.presets import presets_of
 
-MEASURES = {"score": "normalised score", "success": "success rate, %", "return": "return"}
+MEASURES = {"score": "normalized score", "success": "success rate, %", "return": "return"}
 UNTUNED_IN_PAPER = ("a2pr",)  # has per-dataset settings, but the paper compares it with one setting for all
 
 
@@ -100,7 +100,7 @@ def build_view(results: Results) -> View:
 def _count_tuned(settings: Mapping[str, Any], method: Method) -> int:
     """Count the settings that do not define the method: positive for algorithms published with per-dataset settings.
 
-    For other algorithms they are deviations (of a hyper-parameter search, for example) and count negative, so that
+    For other algorithms they are deviations (of a hyperparameter search, for example) and count negative, so that
     plain runs rank first.
     """
     count = len(settings) - len(method.changes)

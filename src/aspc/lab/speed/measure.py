@@ -111,7 +111,7 @@ def time_product(product: MatrixProduct, runs: int, per_iteration: int, min_seco
 
     Args:
         product: The shapes.
-        runs: The number of vectorised runs, whose products are computed together.
+        runs: The number of vectorized runs, whose products are computed together.
         per_iteration: Products per loop iteration; on a GPU an iteration itself costs more than one product.
         min_seconds: The shortest measurement.
     """
@@ -172,7 +172,7 @@ class SpeedBenchmark:
         self.algo, self.seeds, self.device = algo, seeds, jax.devices()[0]
         spec = Spec(obs_dim, act_dim)
         layout = Layout(obs_dim, act_dim, self.algorithm.uses_next_actions)
-        self.loop = Loop(self.algorithm, spec, layout, vectorise=on_accelerator())
+        self.loop = Loop(self.algorithm, spec, layout, vectorize=on_accelerator())
         if steps < self.loop.block_steps:
             raise AspcError(f"--steps must be at least {self.loop.block_steps} for {algo}.")
         self.blocks = steps // self.loop.block_steps
@@ -223,7 +223,7 @@ class SpeedBenchmark:
 
     def bound_seconds(self) -> float:
         """Return the seconds of the matrix products of a step of one run."""
-        runs = self.seeds if self.loop.vectorise else 1
+        runs = self.seeds if self.loop.vectorize else 1
         per_iteration = max(16 // runs, 1) if on_accelerator() else 1
         return (
             sum(n * time_product(product, runs, per_iteration) for product, n in self.count_products().items()) / runs
@@ -247,7 +247,7 @@ def measure(
         seeds: Number of runs that train together.
         steps: Steps to time.
         bound: Also time the matrix products alone.
-        hyper: Further hyper-parameters.
+        hyper: Further hyperparameters.
     """
     return measure_benchmark(SpeedBenchmark(algo, obs_dim, act_dim, batch, seeds, steps, **hyper), bound)
 

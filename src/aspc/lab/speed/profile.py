@@ -1,4 +1,4 @@
-"""A profile of a training step: time in the critic, actor, scale, sampling and optimiser.
+"""A profile of a training step: time in the critic, actor, scale, sampling and optimizer.
 
 The parts are named scopes (`jax.named_scope`). The compiler keeps the names in its instructions, and JAX's profiler
 measures the time of each instruction. A fused instruction counts for the part of its last operation.
@@ -17,7 +17,7 @@ import jax
 from aspc.lab.speed.measure import SpeedBenchmark
 
 # An instruction in several scopes counts for the first of these.
-PARTS = ("sampling", "scale", "optimiser", "targets", "actor", "critic")
+PARTS = ("sampling", "scale", "optimizer", "targets", "actor", "critic")
 FUSED = "fused networks"  # their kernels have the same name in every part
 OTHER = "not attributed"
 

@@ -27,7 +27,7 @@ OGBENCH = tuple(
 )
 
 # Datasets of the study: D4RL's and OGBench's recipes at the benchmarks' sizes (benchmarks/study_data.py). Their names
-# have no version: their behaviour policies are not D4RL's, so scores on the two must not be mixed.
+# have no version: their behavior policies are not D4RL's, so scores on the two must not be mixed.
 STUDY_WALKERS = dataset_names(WALKERS, QUALITIES)
 STUDY_NINE = dataset_names(WALKERS, NINE)
 STUDY_ANTMAZE = tuple(name.removesuffix("-v2") for name in ANTMAZE)

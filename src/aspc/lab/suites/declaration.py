@@ -23,7 +23,7 @@ class Variant:
     label: str
     algo: str
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Hyper-parameters that differ from the algorithm's defaults (and from the preset)."""
+    """Hyperparameters that differ from the algorithm's defaults (and from the preset)."""
     preset: str | None = None
     """Per-dataset settings (`aspc.presets`)."""
     scale_of: Variant | None = None
@@ -78,10 +78,10 @@ class Suite:
     """Train on every file of the folder given by --data."""
 
     def __post_init__(self) -> None:
-        labelled: dict[tuple[str, str], Variant] = {}
+        labeled: dict[tuple[str, str], Variant] = {}
         for block in self.blocks:
             for variant, dataset in product(block.variants, block.datasets or ("",)):
-                if labelled.setdefault((variant.label, dataset), variant) != variant:
+                if labeled.setdefault((variant.label, dataset), variant) != variant:
                     raise AspcError(
                         f"Duplicate label {variant.label!r} in the suite {self.name}; rename one of the variants."
                     )

@@ -24,7 +24,7 @@ def relabel(label: str, variant: Variant) -> Variant:
 
 
 def aspc_variant(label: str, **settings: Any) -> Variant:
-    """Return ASPC with other hyper-parameters."""
+    """Return ASPC with other hyperparameters."""
     return Variant(label, "aspc", settings)
 
 

@@ -62,7 +62,7 @@ def cql(trace: Trace) -> Adapter[CQLState]:
     def probe(state: CQLState, batch: Batch, noise: Noise, parts: Parts) -> Row:
         """Report each critic separately, as the reference does."""
         ctx = algorithm.prepare(state, batch, noise, parts)
-        penalty, n = algorithm.penalise(ctx, state.critics), algorithm.n_actions
+        penalty, n = algorithm.penalize(ctx, state.critics), algorithm.n_actions
         q, gap = penalty.q, penalty.gap.mean(1)
         offset = algorithm.target_gap if algorithm.lagrange else 0.0
         logged = {

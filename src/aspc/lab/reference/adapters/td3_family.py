@@ -35,7 +35,7 @@ from aspc.networks import (
 
 
 def td3_settings(meta: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the hyper-parameters that all of them share."""
+    """Return the hyperparameters that all of them share."""
     # The trace's noise is in units of the action, this library's in units of the largest action.
     high = meta["max_action"]
     same = {name: meta[name] for name in ("alpha", "discount", "tau", "policy_freq")}

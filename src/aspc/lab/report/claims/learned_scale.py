@@ -128,7 +128,7 @@ def drops_then_rises(view: View) -> Claim:
     return build_claim(
         view,
         "drops_then_rises",
-        "Alpha first drops, or rises only slightly, and then increases as the critic stabilises.",
+        "Alpha first drops, or rises only slightly, and then increases as the critic stabilizes.",
         "Section 5.2, Figures 3 and 4",
         parts,
     )

@@ -79,7 +79,7 @@ class ClaimCheck(NamedTuple):
 
     @property
     def scope(self) -> str:
-        """The datasets that the check is limited to, empty if there are enough to generalise."""
+        """The datasets that the check is limited to, empty if there are enough to generalize."""
         return f"{join_words(self.datasets)} only" if self.has_few_datasets else ""
 
 

@@ -109,7 +109,7 @@ def pieces_of(name: str, policies: Path, clone: Path, scale: float = 1.0) -> dic
 
     Args:
         name: A dataset of `TRANSITIONS` or `TRAJECTORIES`.
-        policies: Folder with the behaviour policies.
+        policies: Folder with the behavior policies.
         clone: File of the cloned policy, for `door-cloned`.
         scale: Share of the declared size to make.
     """
