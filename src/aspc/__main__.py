@@ -84,7 +84,7 @@ def run_reporting_errors(work: Callable[[], int | None]) -> int:
     except KeyboardInterrupt as interrupt:
         is_terminated = isinstance(interrupt, Terminated)
         interrupted = 128 + (signal.SIGTERM if is_terminated else signal.SIGINT)
-        if code != interrupted:  # otherwise the command has obeyed the signal and reported it already
+        if code != interrupted:  # otherwise the command has handled the signal and reported it already
             print(f"aspc: {'terminated' if is_terminated else 'interrupted'}.", file=sys.stderr)
         return interrupted
     return code

@@ -40,7 +40,7 @@ def run_after(seconds: float, action: Callable[[], object]) -> Iterator[None]:
 
 
 class Progress:
-    """The progress of a training: a live line on a terminal, a plain line every ten seconds elsewhere.
+    """The progress of training: a live line on a terminal, a plain line every ten seconds elsewhere.
 
     It shows steps per second, the time left and the latest value of each field.
     """

@@ -21,7 +21,7 @@ def assert_same_results(found: Path, expected: Path) -> None:
 
 
 def assert_each_run_once(bench: Path) -> None:
-    """Check that no run is in two parts, and that no chunk of a training was logged twice."""
+    """Check that no run is in two parts, and that no chunk of a run was logged twice."""
     parts = [results.read_table(path, "runs").column("run_id").to_pylist() for path in (bench / "runs").iterdir()]
     ids = [run_id for part in parts for run_id in part]
     assert len(ids) == len(set(ids))

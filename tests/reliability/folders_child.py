@@ -72,7 +72,7 @@ def use_checkpoints(path: Path) -> None:
 
 
 def checkpoint_state() -> dict[str, np.ndarray]:
-    """Return a state with the types of arrays that a training has."""
+    """Return a state with the types of arrays that a run has."""
     rng = np.random.default_rng(0)
     return {
         "weight": rng.normal(size=(2, 8, 4)).astype(np.float32),

@@ -1,4 +1,4 @@
-"""Interrupted and failed trainings: run folders stay consistent and can be continued."""
+"""Interrupted and failed runs: run folders stay consistent and can be continued."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ def test_signal_while_a_saved_chunk_is_submitted(tmp_path, monkeypatch):
 
 
 class Late(Counting):
-    """Episodes start after the training has failed."""
+    """Episodes start after training has failed."""
 
     training_failed = threading.Event()
     breaks = False

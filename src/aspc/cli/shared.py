@@ -47,7 +47,7 @@ def resolve_environment(env: str | None) -> str | None:
 
 
 def print_result(run: Run) -> None:
-    """Print the result of a training: the scores of the data and of the policy, and the paths of the outputs."""
+    """Print the result of a run: the scores of the data and of the policy, and the paths of the outputs."""
     result, data = run.result or {}, run.config.dataset
     rows = _last_evaluation(run)
     unit = "score" if "last_score" in result else "return"

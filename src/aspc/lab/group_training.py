@@ -140,7 +140,7 @@ def capture_failure(action: Callable[[], T]) -> T | str:
     """Return the result of `action`, or a message if it fails.
 
     Raises:
-        Interrupted: The training was stopped.
+        Interrupted: Training was stopped.
         ExternalFailure: The failure is not the run's own: a full disk, or a data file that was replaced.
     """
     try:

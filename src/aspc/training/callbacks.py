@@ -1,4 +1,4 @@
-"""Observers of a training: the progress line and the loggers of each run."""
+"""Observers of training: the progress line and the loggers of each run."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from aspc.ui import Progress
 
 
 class Callback(Protocol):
-    """An observer of a training."""
+    """An observer of training."""
 
     def on_start(self, first_step: int, last_step: int) -> None:
-        """Handle the start of the training."""
+        """Handle the start of training."""
 
     def on_metrics(self, step: int, rows: Sequence[RunRow]) -> None:
         """Handle the metrics of a chunk that ended at `step`, one row per active run, after they were written."""
@@ -36,7 +36,7 @@ class ProgressLine:
 
     Args:
         progress: The progress line.
-        plan: The plan of the training.
+        plan: The training plan.
         on_progress: Called with the step and the total number of steps after each chunk.
     """
 
@@ -95,8 +95,8 @@ class RunLogging:
     """Send the rows of each run to its loggers; use it in a `with` block.
 
     Args:
-        plan: The plan of the training.
-        first_step: The step from which the training continues.
+        plan: The training plan.
+        first_step: The step from which training continues.
     """
 
     def __init__(self, plan: TrainingPlan, first_step: int) -> None:

@@ -1,4 +1,4 @@
-"""Checkpoints of a training state (Orbax), and the writer that saves them during a training.
+"""Checkpoints of a training state (Orbax), and the writer that saves them during training.
 
 A checkpoint is written under a temporary name and then renamed, so that a kill loses nothing. It is a flat dictionary
 of arrays, named by their path in the state, such as `.base.actor.net.layers[0]…`, and can be read without this library.
@@ -229,7 +229,7 @@ class CheckpointWriter:
             self._pending = None
 
     def save_before_failure(self) -> None:
-        """Try once to save the submitted state, which precedes a failure of the training.
+        """Try once to save the submitted state, which precedes a training failure.
 
         A second failure is ignored, so that the first one is reported.
         """

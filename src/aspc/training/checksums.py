@@ -47,7 +47,7 @@ class Verified(NamedTuple):
 
 
 class GrowingFile(Protocol):
-    """A file besides the tables that grows during a training."""
+    """A file besides the tables that grows during training."""
 
     def record(self) -> dict[str, Any]:
         """Return the checksum of its content, for checksums.json."""
@@ -57,7 +57,7 @@ class Checksums:
     """The checksums of a run during training."""
 
     def __init__(self, path: Path, first_step: int, prefixes: Mapping[str, int] | None = None) -> None:
-        """Verify the files of an earlier training, and record them up to the step from which training continues.
+        """Verify the files written so far, and record them up to the step from which training continues.
 
         Args:
             path: The run folder.

@@ -33,7 +33,7 @@ def use_compilation_cache() -> None:
 
 
 def out_of_memory_error(loop: Loop, runs: int, rows: int) -> AspcError:
-    """Return an error with the sizes of the data and the networks of a training that exhausted the device's memory."""
+    """Return an error with the sizes of the data and the networks of a fleet that exhausted the device's memory."""
     state = jax.eval_shape(lambda key: loop.algorithm.init(key, loop.spec), jax.random.key(0))
     bytes_per_run = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
     return AspcError(

@@ -24,12 +24,12 @@ class Failure(NamedTuple):
 
 
 class DivergenceGuard:
-    """The runs of a training that have diverged so far.
+    """The runs of a fleet that have diverged so far.
 
     Args:
         names: The name of each run in status.json.
         titles: The name of each run in messages.
-        on_failure: Called for each run that diverges, before it is recorded. It may raise to end the training.
+        on_failure: Called for each run that diverges, before it is recorded. It may raise to end training.
     """
 
     def __init__(

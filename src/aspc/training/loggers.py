@@ -26,9 +26,9 @@ class LoggedRun:
     """The description of a run for its loggers."""
 
     folder: Path
-    """The folder of the training."""
+    """The folder of the fleet."""
     name: str
-    """The run's name in the training."""
+    """The run's name in the fleet."""
     settings: Mapping[str, Any]
     """Algorithm, dataset, seed and hyperparameters, as plain values by name."""
     started: str

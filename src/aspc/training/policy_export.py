@@ -1,4 +1,4 @@
-"""Policies of running trainings, exported from the states of their runs."""
+"""Policies of runs in training, exported from the states of their runs."""
 
 from __future__ import annotations
 

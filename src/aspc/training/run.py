@@ -298,7 +298,7 @@ def default_folder(dataset: str, algo: str) -> Path:
         except OSError as error:
             raise AspcError(f"Cannot create the folder {path}: {error.strerror}; choose another --out.") from error
         return path
-    raise AspcError("Too many runs were started in this second; give each a folder with --out.")
+    raise AspcError("Too many runs started in the same second. Pass a different --out for each run.")
 
 
 def evaluate(

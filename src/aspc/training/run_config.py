@@ -213,7 +213,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SoftwareFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """Versions, machine and command line of a training."""
+    """Versions, machine and command line of a run."""
 
     python: str = ""
     platform: str = ""

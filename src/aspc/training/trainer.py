@@ -64,7 +64,7 @@ class Chunk(NamedTuple):
 
 
 class Trainer:
-    """A training of a plan's runs. It holds the lock of the run folder; use it in a `with` block.
+    """The training of a plan's runs. It holds the lock of the run folder; use it in a `with` block.
 
     Args:
         plan: The runs to train.
@@ -218,12 +218,12 @@ class Trainer:
             self._save_policies(step, self.exporter.export_arrays(state, runs.overrides))
         return step
 
-    # -- the training ------------------------------------------------------------------------------------------
+    # -- training ----------------------------------------------------------------------------------------------
     def train(self) -> Outcome:
         """Train up to the last step.
 
         Raises:
-            Interrupted: A signal stopped the training.
+            Interrupted: A signal stopped training.
             Diverged: A run diverged, unless the plan isolates such runs.
             AspcError: An evaluation failed twice, or the device is out of memory.
         """
@@ -369,7 +369,7 @@ class Trainer:
         write_json(self.plan.path / run_folder.STATUS, status)
 
     def _restore_status(self) -> float:
-        """Restore the failures up to the first step, and return the seconds that earlier trainings took."""
+        """Restore the failures up to the first step, and return the seconds of earlier training."""
         path = self.plan.path / run_folder.STATUS
         status = read_json(path, {"seconds": 0.0, "failures": {}})
         try:

@@ -43,7 +43,7 @@ class RunSpec(NamedTuple):
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """The runs of one training, which share a compiled program and a folder."""
+    """The runs of a fleet, which share a compiled program and a folder."""
 
     path: Path
     algo: str
@@ -57,16 +57,16 @@ class TrainingPlan:
     config: RunConfig | FleetConfig
     """The content of config.json."""
     resume_with: str
-    """The command that continues the training, for messages."""
+    """The command that continues training, for messages."""
     vectorize: bool | None = None
-    """Compute runs side by side or one after the other; None for the faster way on the device."""
+    """Compute runs side by side or one after the other; None for whichever is faster on the device."""
     isolate: bool = False
-    """Continue without a run that diverges, and record it in status.json; otherwise it ends the training."""
+    """Continue without a run that diverges, and record it in status.json; otherwise it ends training."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of a training."""
+    """The result of training a plan."""
 
     step: int
     seconds: float
@@ -78,4 +78,4 @@ class Outcome:
     hidden_eval_every: int | None
     """The shortest interval between evaluations that does not slow down training."""
     signal: int | None = None
-    """A signal that arrived in the last chunk, for the caller to obey."""
+    """A signal that arrived in the last chunk, for the caller to handle."""

@@ -69,10 +69,10 @@ def run_bench(args: BenchArgs, argv: list[str], start_time: float) -> int:
     )
     if plan.missing_datasets:
         print(f"skipped, since they are neither known by name nor in --data: {', '.join(plan.missing_datasets)}")
-    for folder in args.known:
+    for folder in args.reuse:
         if not find_result_folders(folder):
-            raise AspcError(f"There are no results in {folder} (--known). Omit it, or give a folder of results.")
-    folders = [args.out, *args.known]
+            raise AspcError(f"There are no results in {folder} (--reuse). Omit it, or give a folder of results.")
+    folders = [args.out, *args.reuse]
     if args.dry_run:
         recorded = read_recorded_runs(folders)
         settled = select_settled_runs(plan, recorded, data, args.retry_failed)
@@ -135,7 +135,7 @@ def train_groups(
         make_engine(args, deadline),
         quiet=args.quiet,
         deadline=deadline,
-        fill=args.fill,
+        fill=args.start_unfinishable,
         estimator=make_estimator(args),
         command=command,
     )
@@ -146,7 +146,7 @@ def make_estimator(args: BenchArgs) -> TimeEstimator:
     """Return an estimator with earlier times of this machine; without any on a cluster, whose machines vary."""
     if args.cluster.engine != "local":
         return TimeEstimator()
-    return TimeEstimator.from_results([args.out, *args.known], software_facts().device, describe_machine())
+    return TimeEstimator.from_results([args.out, *args.reuse], software_facts().device, describe_machine())
 
 
 def make_engine(args: BenchArgs, deadline: float | None) -> Engine:
@@ -157,14 +157,14 @@ def make_engine(args: BenchArgs, deadline: float | None) -> Engine:
         return RayEngine(out, cluster.address, cpus, gpus, shared_storage=cluster.shared_storage)
     if cluster.engine == "slurm":
         return SlurmEngine(out, cpus, gpus, cluster.slurm)
-    if cluster.at_once > 1:
-        return ProcessesEngine(out, cluster.at_once)
+    if cluster.parallel_groups > 1:
+        return ProcessesEngine(out, cluster.parallel_groups)
     return LocalEngine(out, args.quiet, deadline)
 
 
 @contextmanager
 def graceful_shutdown() -> Iterator[None]:
-    """Turn Ctrl-C and SIGTERM between trainings into `Interrupted`, as training itself does."""
+    """Turn Ctrl-C and SIGTERM between fleets into `Interrupted`, as training itself does."""
 
     def terminate(number: int, frame: FrameType | None) -> None:
         raise Terminated
@@ -241,7 +241,7 @@ def print_summary(args: BenchArgs, plan: BenchPlan, recorded: Mapping[str, Recor
     if remaining:
         print("The same command continues with the remaining runs.")
     if done:
-        # Include --out even if all runs are from --known: it records the suites that they belong to.
-        folders = [str(args.out), *(str(folder) for folder in args.known)]
+        # Include --out even if all runs are from --reuse: it records the suites that they belong to.
+        folders = [str(args.out), *(str(folder) for folder in args.reuse)]
         print(f"To see the results: aspc report {shlex.join(folders)}")
     return 1 if errors else 0
