@@ -28,7 +28,7 @@ def make_table(results: Path = RESULTS) -> str:
         rows += [format_row(r["device"].removeprefix("gpu: "), r["seeds"], r["steps_per_second"]) for r in by_runs]
     if len(rows) == 1:
         rows.append("| GPU | | not measured | |\n")
-    head = "| device | runs together | steps/s, all runs | time for a million steps |\n|---|---|---|---|\n"
+    head = "| device | parallel runs | steps/s, all runs | time for a million steps |\n|---|---|---|---|\n"
     return head + "".join(rows)
 
 
