@@ -5,8 +5,8 @@
 
 Each part is printed and saved when it is done, so an interrupted command keeps its results:
 
-rates       1, 4 and 64 runs together on a table of a million rows: steps per second, compile seconds, peak memory,
-            shares of a step, kernels launched, and whether two trainings with equal seeds give equal bits
+rates       1, 4 and 64 parallel runs on a table of a million rows: steps per second, compile seconds, peak memory,
+            shares of a step, kernels launched, and whether two training runs with equal seeds give equal bits
 overhead    ASPC's time over TD3+BC's, alternating chunks
 restart     compile seconds of a second process that finds the program in the persistent cache
 evaluation  wall time with 10 episodes every 5,000 steps over training alone, and the interval that hides evaluation
@@ -59,7 +59,7 @@ def measure_rates(steps: int) -> list[dict[str, Any]]:
 
 
 def is_deterministic(prepared: measure.SpeedBenchmark) -> bool:
-    """Return whether two trainings from the same seeds end in the same bits."""
+    """Return whether two training runs from the same seeds end in the same bits."""
     states = []
     for _ in range(2):
         prepared.restart()

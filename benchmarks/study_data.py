@@ -1,4 +1,4 @@
-"""Make the study's datasets at D4RL's and OGBench's sizes, with public behavior policies.
+"""Generate the study's datasets at D4RL's and OGBench's sizes, with public behavior policies.
 
     python benchmarks/study_data.py POLICIES --out FOLDER [--only 'hopper-*' …] [--scale 0.01] [--workers N]
 
@@ -59,7 +59,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("policies", type=Path, help="folder with the behavior policies")
     parser.add_argument("--out", type=Path, required=True, help="output folder (created if missing)")
     parser.add_argument("--only", nargs="*", default=["*"], help="patterns of dataset names")
-    parser.add_argument("--scale", type=float, default=1.0, help="share of the declared sizes to make")
+    parser.add_argument("--scale", type=float, default=1.0, help="share of the declared sizes to generate")
     parser.add_argument("--workers", type=int, default=available_cores(), help="number of processes")
     args = parser.parse_args(argv)
     for pattern in args.only:
