@@ -54,7 +54,7 @@ class Study:
 
     @staticmethod
     def _runs_of(suite: str, done: pd.DataFrame) -> pd.DataFrame:
-        """Label finished runs as the suite does. Suites share runs, so the run's own row may carry another label."""
+        """Label finished runs as the suite does. Suites share runs, so the run's own row can have another label."""
         plan = make_plan(suites.expand([suite]), data={name: Path(name) for name in STUDIED})
         entries = pd.DataFrame([(entry.run_id, entry.variant) for entry in plan.entries], columns=["run_id", "label"])
         return done.merge(entries, on="run_id")
