@@ -25,6 +25,10 @@ MISTAKES = {
     "data info --mapp x": "Unknown option '--mapp'; did you mean --map, ",
     "data collect --envv x": "Unknown option '--envv'; did you mean --env, ",
     "data inof x": "Unknown data command 'inof'; did you mean info?",
+    # renamed options
+    "bench --at-once 2": "--at-once was renamed. Use --parallel-groups.",
+    "bench study --known=results": "--known was renamed. Use --reuse.",
+    "bench --fill": "--fill was renamed. Use --use-full-budget.",
     # types of values
     "train --steps 1e3": "--steps takes an integer, not '1e3'. Write 1000.",
     "train --steps=1e3": "--steps takes an integer, not '1e3'. Write 1000.",

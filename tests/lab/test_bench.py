@@ -63,13 +63,13 @@ def test_finished_runs_are_not_repeated_and_suites_share_runs(uninterrupted: Pat
     assert "8 runs: 8 done, 0 failed before, none pending" in capsys.readouterr().out
     assert {path: path.stat().st_mtime_ns for path in (uninterrupted / "runs").iterdir()} == before
     # If another folder has all runs, this one still records the suite that they belong to.
-    assert bench(["tiny_again", "--out", str(tmp_path / "new"), "--known", str(uninterrupted)]) == 0
+    assert bench(["tiny_again", "--out", str(tmp_path / "new"), "--reuse", str(uninterrupted)]) == 0
     assert f"aspc report {tmp_path / 'new'} {uninterrupted}\n" in capsys.readouterr().out
     assert set(results.read(tmp_path / "new", uninterrupted).entries["suite"]) == {"tiny", "tiny_again"}
     with pytest.raises(AspcError, match=r"No run in .* has ended yet"):
         results.read(tmp_path / "new")
-    # Of another suite in another folder, with --known, one of two runs is new.
-    assert bench(["tiny_shared", "--out", str(tmp_path), "--known", str(uninterrupted), "--quiet"]) == 0
+    # Of another suite in another folder, with --reuse, one of two runs is new.
+    assert bench(["tiny_shared", "--out", str(tmp_path), "--reuse", str(uninterrupted), "--quiet"]) == 0
     shown = capsys.readouterr().out
     assert "2 runs: 1 done, 0 failed before, 1 pending in 1 groups" in shown
     assert f"aspc report {tmp_path} {uninterrupted}\n" in shown
@@ -79,7 +79,7 @@ def test_finished_runs_are_not_repeated_and_suites_share_runs(uninterrupted: Pat
 
 
 def test_a_run_takes_its_scale_from_another(uninterrupted: Path, tmp_path: Path) -> None:
-    known = ["--known", str(uninterrupted)]
+    known = ["--reuse", str(uninterrupted)]
     assert bench(["tiny_stages", "--out", str(tmp_path), "--quiet", *known]) == 0
     runs = results.read(uninterrupted, tmp_path).runs
     for seed in (0, 1):
@@ -233,14 +233,14 @@ def test_invalid_options_are_errors(tmp_path: Path) -> None:
     for words, text in (
         (["tinny"], "did you mean tiny"),
         (["tiny", "--steps", "0"], "--steps must be at least 1"),
-        (["tiny", "--known", str(tmp_path / "none")], "no results in"),
-        (["tiny", "--known", str(tmp_path)], "no results in"),
+        (["tiny", "--reuse", str(tmp_path / "none")], "no results in"),
+        (["tiny", "--reuse", str(tmp_path)], "no results in"),
         (["tiny", "--budget", "0"], "--budget must be above 0"),
         (["tiny", "--dry-run", "--rate", "aspx=30"], "did you mean aspc"),
         (["tiny_files", "--data", str(tmp_path / "none")], "no folder"),
         (["tiny", "--only", "fql"], "choose from ASPC, BC"),
-        (["tiny", "--at-once", "0"], "--at-once must be at least 1"),
-        (["tiny", "--at-once", "2", "--engine", "ray"], "--at-once needs --engine local"),
+        (["tiny", "--parallel-groups", "0"], "--parallel-groups must be at least 1"),
+        (["tiny", "--parallel-groups", "2", "--engine", "ray"], "--parallel-groups needs --engine local"),
     ):
         with pytest.raises(AspcError, match=text):
             bench([*words, "--out", str(tmp_path / "out")])
@@ -259,7 +259,7 @@ def test_curves_keep_evaluations_and_a_hundred_points() -> None:
 
 
 def test_options_without_a_value_are_rejected(tmp_path: Path) -> None:
-    for option in ("--only", "--known", "--rate"):
+    for option in ("--only", "--reuse", "--rate"):
         with pytest.raises(AspcError, match=f"{option} needs at least one value"):
             bench(["tiny", option, "--out", str(tmp_path)])
 

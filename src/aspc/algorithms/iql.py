@@ -79,7 +79,7 @@ class IQL(ScalableAlgorithm[IQLState, Array]):
     hidden_layers: Depth = 2
     """Number of hidden layers of every network."""
     lr_horizon: Horizon = 1_000_000
-    """Steps over which the actor's learning rate decays: the length of the run."""
+    """Steps over which the actor's learning rate decays. Set by --horizon."""
 
     # -- networks, state and schedule --------------------------------------------------------------------------
     def init(self, key: PRNGKeyArray, spec: Spec) -> IQLState:

@@ -11,7 +11,7 @@ import tyro
 
 from aspc import minari_store, tasks
 from aspc.cli.data_options import DataOptions
-from aspc.cli.parsing import join, parse_options
+from aspc.cli.parsing import Flag, Unset, join, parse_options
 from aspc.data import cache, writers
 from aspc.data.readers import formats
 from aspc.data.sources import d4rl as d4rl_files
@@ -56,9 +56,9 @@ class Info:
 
     dataset: Name
     """Dataset name (see `aspc data list`) or path."""
-    plot: bool = False
+    plot: Flag = False
     """Also write a page with figures."""
-    page: Path | None = None
+    page: Unset[Path] = None
     """Path of that page. Default: NAME.html in the current folder."""
     source: tyro.conf.OmitArgPrefixes[DataOptions] = field(default_factory=DataOptions)
 
@@ -89,7 +89,9 @@ class Info:
 class Download:
     """Download datasets into the cache. An interrupted download continues where it stopped."""
 
-    names: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="DATASET [DATASET ...]")]
+    names: Annotated[
+        tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="DATASET [DATASET ...]", help_behavior_hint="")
+    ]
     """Names of D4RL, OGBench or Minari datasets."""
 
     def run(self) -> None:
@@ -116,12 +118,12 @@ class Make:
 
     name: Name
     """Name of the dataset to generate."""
-    out: Path | None = None
+    out: Unset[Path] = None
     """Output file: .hdf5 (D4RL's layout) for maze2d, .npz (OGBench's) for pointmaze. Default: NAME in the current
     folder."""
-    steps: int | None = None
+    steps: Unset[int] = None
     """Total steps. Default: the benchmark's size (1 to 4 million)."""
-    noise: float | None = None
+    noise: Unset[float] = None
     """Standard deviation of the action noise. Default: 0.5, or 0 for -clean."""
     seed: int = 0
     """Random seed."""

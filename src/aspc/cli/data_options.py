@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from aspc import data
+from aspc.cli.parsing import Several, Unset
 from aspc.data.dataset import Dataset
 from aspc.errors import AspcError
 
@@ -16,15 +17,15 @@ from aspc.errors import AspcError
 class DataOptions:
     """Options for reading your own data."""
 
-    map: tuple[str, ...] = ()
+    map: Several[str] = ()
     """Map arrays to stored names or columns, as in observations=obs actions=u_*,v."""
-    env: str | None = None
+    env: Unset[str] = None
     """Environment of the data, or "none". Default: the dataset's own."""
-    action_low: tuple[float, ...] = ()
+    action_low: Several[float] = ()
     """Lower action bound: one number, or one per dimension."""
-    action_high: tuple[float, ...] = ()
+    action_high: Several[float] = ()
     """Upper action bound: one number, or one per dimension."""
-    max_episode_steps: int | None = None
+    max_episode_steps: Unset[int] = None
     """Split episodes after this many steps if the data has no timeouts."""
     strict: bool = False
     """Reject actions outside the bounds instead of clipping them."""

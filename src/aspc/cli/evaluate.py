@@ -10,7 +10,7 @@ from typing import Annotated
 
 import tyro
 
-from aspc.cli.parsing import parse_options
+from aspc.cli.parsing import Flag, Unset, parse_options
 from aspc.errors import AspcError
 from aspc.io import replace_nonfinite
 
@@ -23,9 +23,9 @@ class Evaluate:
     """Run folder, or with --env the folder of a single policy."""
     episodes: int = 100
     """Number of episodes per seed."""
-    env: str | None = None
+    env: Unset[str] = None
     """Environment to use instead of the run's own."""
-    json: bool = False
+    json: Flag = False
     """Print one JSON object instead of a table."""
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import tyro
 
-from aspc.cli.parsing import parse_options
+from aspc.cli.parsing import Flag, Unset, parse_options
 from aspc.export import Format, OnInvalid, export
 
 
@@ -21,13 +21,13 @@ class Export:
     format: Format
     """Format to write. onnx: a graph for ONNX Runtime and similar; stablehlo: a program for JAX; numpy: a folder with
     a Python module that needs only NumPy."""
-    out: Path | None = None
+    out: Unset[Path] = None
     """Output path. Default: policy.onnx, policy.stablehlo or numpy/ in the policy's folder."""
-    seed: int | None = None
+    seed: Unset[int] = None
     """Seed of the run to export. Default: its first."""
-    force: bool = False
+    force: Flag = False
     """Replace an existing export."""
-    on_invalid: OnInvalid | None = None
+    on_invalid: Unset[OnInvalid] = None
     """Choose the reaction to an observation with NaN, infinite or missing entries: raise an error, hold the last
     action, or return NaN. Default: the policy's own setting (raise, unless you saved it otherwise). ONNX always returns
     NaN."""

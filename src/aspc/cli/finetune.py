@@ -9,7 +9,7 @@ from typing import Annotated
 
 import tyro
 
-from aspc.cli.parsing import parse_options
+from aspc.cli.parsing import Flag, Unset, parse_options
 from aspc.cli.shared import last_option_value, option_values, print_result, reject_settings
 from aspc.errors import AspcError
 from aspc.plugins import load_plugins
@@ -26,19 +26,19 @@ class Finetune:
 
     run: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="[RUN]")] = None
     """Folder of the offline run."""
-    env: str | None = None
+    env: Unset[str] = None
     """Environment to train in. Default: the run's own."""
-    dataset: str | None = None
+    dataset: Unset[str] = None
     """New location of the run's data, if they were moved."""
-    seed: int | None = None
+    seed: Unset[int] = None
     """Seed of the run to continue. Default: its first."""
-    out: Path | None = None
+    out: Unset[Path] = None
     """Output folder (created). Default: runs/DATASET_ALGO_online_TIME."""
-    resume: Path | None = None
+    resume: Unset[Path] = None
     """Continue the fine-tuning in this folder (instead of RUN). Only --steps, --env and --dataset can be changed."""
-    plugin: Path | None = None
+    plugin: Unset[Path] = None
     """Load a Python file that registers the run's algorithm."""
-    quiet: bool = False
+    quiet: Flag = False
     """Hide progress."""
     online: tyro.conf.OmitArgPrefixes[OnlineOptions] = field(default_factory=OnlineOptions)
 

@@ -23,7 +23,7 @@ from aspc.assessment.trained_runs import (
     with_bounds_of,
 )
 from aspc.cli.data_options import DataOptions
-from aspc.cli.parsing import parse_options
+from aspc.cli.parsing import Flag, Unset, parse_options
 from aspc.cli.shared import option_values
 from aspc.errors import AspcError, printable
 from aspc.io import prepare_output_file, prepare_parent, replace_nonfinite, write_atomically
@@ -43,24 +43,26 @@ episodes, and the return of the data itself. docs/trust.md explains the limits o
 class Fqe:
     """The options of `aspc fqe`."""
 
-    runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN [RUN ...]")]
+    runs: Annotated[
+        tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN [RUN ...]", help_behavior_hint="")
+    ]
     """Folders of runs, fleets or single policies."""
-    dataset: str | None = None
+    dataset: Unset[str] = None
     """Name or path of the data to evaluate on. Default: the data that the runs were trained on."""
-    checkpoints: bool = False
+    checkpoints: Flag = False
     """Rank the checkpoints of the runs instead of their final policies."""
     states: Literal["auto", "start", "all"] = "auto"
     """Evaluate at the first states of episodes (start) or at all logged states (all). auto: start, unless the log is a
     single episode."""
-    select: Path | None = None
+    select: Unset[Path] = None
     """Save the best policy in this folder (created)."""
     figure: Path = Path("fqe.png")
     """Output file for a figure of the ranking."""
-    plugin: Path | None = None
+    plugin: Unset[Path] = None
     """Load a Python file that registers the runs' algorithm (for --checkpoints)."""
-    json: bool = False
+    json: Flag = False
     """Print one JSON object instead of a table."""
-    quiet: bool = False
+    quiet: Flag = False
     """Hide progress."""
     fqe: tyro.conf.OmitArgPrefixes[FQEOptions] = field(default_factory=FQEOptions)
     source: tyro.conf.OmitArgPrefixes[DataOptions] = field(default_factory=DataOptions)

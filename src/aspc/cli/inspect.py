@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from aspc.cli.data_options import DataOptions
-from aspc.cli.parsing import parse_options
+from aspc.cli.parsing import Flag, Unset, parse_options
 from aspc.cli.shared import option_values
 from aspc.errors import printable
 from aspc.io import prepare_output_file, replace_nonfinite, write_atomically
@@ -32,19 +32,19 @@ class Inspect:
 
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """Run folder, or the folder of a single policy."""
-    dataset: str | None = None
+    dataset: Unset[str] = None
     """Name or path of the data to compare with. Default: the data that the run was trained on."""
-    seed: int | None = None
+    seed: Unset[int] = None
     """Seed of the run to inspect. Default: its first."""
     states: int = 2_000
     """Number of logged states to sample."""
     out: Path = Path("trust.html")
     """Output file."""
-    plugin: Path | None = None
+    plugin: Unset[Path] = None
     """Load a Python file that registers the run's algorithm."""
-    json: bool = False
+    json: Flag = False
     """Print one JSON object instead of a table."""
-    quiet: bool = False
+    quiet: Flag = False
     """Hide progress."""
     source: tyro.conf.OmitArgPrefixes[DataOptions] = field(default_factory=DataOptions)
 

@@ -12,7 +12,7 @@ import io
 import itertools
 import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -23,6 +23,12 @@ from aspc.errors import AspcError, unknown_name
 
 T = TypeVar("T")
 ANY = -1  # values that an option takes
+
+# Types of options whose default needs no mention on the help page.
+Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(help_behavior_hint="")]
+Unset = Annotated[T | None, tyro.conf.arg(help_behavior_hint="")]
+Several = Annotated[tuple[T, ...], tyro.conf.arg(help_behavior_hint="")]
+
 ARGUMENT_CONFIG: Any = type(tyro.conf.arg())
 DESCRIPTIONS: dict[type, tuple[str, str]] = {
     int: ("an integer", "integers"),
@@ -71,7 +77,13 @@ class Option(NamedTuple):
 
 
 def parse_options(
-    kind: type[T], argv: list[str], prog: str, *, description: str | None = None, default: T | None = None
+    kind: type[T],
+    argv: list[str],
+    prog: str,
+    *,
+    description: str | None = None,
+    default: T | None = None,
+    renamed: Mapping[str, str] | None = None,
 ) -> T:
     """Parse the words of a command line into a dataclass.
 
@@ -81,20 +93,27 @@ def parse_options(
         prog: The command's name, as in "aspc train".
         description: The first paragraph of the help page; by default the docstring of `kind`.
         default: Defaults that differ from the class's own.
+        renamed: The new names of options by their old ones.
 
     Raises:
         AspcError: If an option or a value is invalid.
         SystemExit: After printing the help page, if `argv` asks for it.
     """
-    if not {"-h", "--help"} & set(argv):
+    for word in argv:
+        name = word.partition("=")[0].replace("_", "-")
+        if renamed and name in renamed:
+            raise AspcError(f"{name} was renamed. Use {renamed[name]}.")
+    is_help = bool({"-h", "--help"} & set(argv))
+    if not is_help:
         check_words(list(options_of(kind, default)), argv, prog)
     defaults: dict[str, Any] = {} if default is None else {"default": default}
+    config = (tyro.conf.DisallowNone,) if is_help else ()  # the help page shows STR, not {None}|STR
     errors = io.StringIO()
     try:
         with contextlib.redirect_stderr(errors), warnings.catch_warnings():
             # Algorithms are generic in their state, which is not an option.
             warnings.filterwarnings("ignore", message="Could not resolve type parameter")
-            parsed: T = tyro.cli(kind, args=argv, prog=prog, description=description, **defaults)
+            parsed: T = tyro.cli(kind, args=argv, prog=prog, description=description, config=config, **defaults)
             return parsed
     except SystemExit as end:
         if not end.code:
@@ -143,7 +162,7 @@ def _field_options(name: str, hint: Any, is_required: bool) -> Iterator[Option]:
     flag = name.replace("_", "-")
     shown = metavar.strip("[]").split()[0] if metavar else f"--{flag}"
     yield Option(shown, kind, arity, choices, is_positional, is_required, accepts_none)
-    if arity == 0:
+    if arity == 0 and tyro.conf.FlagCreatePairsOff not in metadata:
         yield Option(f"--no-{flag}", kind, arity, choices, False, False, False)
 
 

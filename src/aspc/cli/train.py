@@ -15,7 +15,7 @@ import tyro
 from aspc import algorithms
 from aspc.algorithms.fields import RunLength, declared_fields
 from aspc.cli.data_options import DataOptions
-from aspc.cli.parsing import parse_options
+from aspc.cli.parsing import Flag, Unset, parse_options
 from aspc.cli.shared import (
     final_scale,
     last_option_value,
@@ -32,7 +32,11 @@ from aspc.training.run_config import ENV_FUNCTION, TrainOptions
 TRAIN_HELP = f"""Train a policy on a dataset; by default on the built-in maze, which is generated here.
 
 Algorithms (--algo): {", ".join(algorithms.names())}. The last groups of options are the hyperparameters of the
-chosen algorithm. Their defaults are the paper's, the same for every dataset."""
+chosen algorithm. Their defaults are the paper's, the same for every dataset.
+
+The scale weighs the algorithm's two aims, maximizing Q and staying close to the data. It is called alpha in TD3+BC and
+ASPC, where a larger one trusts Q more. rapo and the algorithms with "aspc" in their names learn it, starting from the
+base algorithm's value; the others keep it fixed."""
 
 
 @dataclass(frozen=True)
@@ -43,21 +47,21 @@ class Train:
     """Dataset name (see `aspc data list`) or path of a file with your own logs."""
     algo: str = "aspc"
     """Algorithm to train."""
-    preset: str | None = None
+    preset: Unset[str] = None
     """Use the per-dataset settings of a tuned algorithm: "paper", "corl" or "authors". Explicit options take
     precedence."""
-    scale_from: Path | None = None
+    scale_from: Unset[Path] = None
     """Use the final scale of this run as scale_target, for --scale-mode converged or linear."""
-    out: Path | None = None
+    out: Unset[Path] = None
     """Output folder (created). Default: runs/DATASET_ALGO_TIME."""
-    resume: Path | None = None
+    resume: Unset[Path] = None
     """Continue the run in this folder from its last checkpoint. Only --steps and --env can be changed; --dataset gives
     the new location of its data."""
-    repeat: Annotated[Path | None, tyro.conf.arg(name="from")] = None
+    repeat: Annotated[Path | None, tyro.conf.arg(name="from", help_behavior_hint="")] = None
     """Repeat the run in this folder with its data, algorithm, settings and seeds. Explicit options take precedence."""
-    plugin: Path | None = None
+    plugin: Unset[Path] = None
     """Load a Python file that registers your own algorithm."""
-    quiet: bool = False
+    quiet: Flag = False
     """Hide progress and the notes on the data (`aspc data info` shows them)."""
     source: tyro.conf.OmitArgPrefixes[DataOptions] = field(default_factory=DataOptions)
     training: tyro.conf.OmitArgPrefixes[TrainOptions] = field(default_factory=TrainOptions)
@@ -128,7 +132,7 @@ def _parse(argv: list[str], recorded: dict[str, Any]) -> tuple[Any, Any]:
 
 
 def _parse_with(algorithm: Any, argv: list[str], defaults: dict[str, Any]) -> Any:
-    """Parse `Train` with the hyperparameters of an algorithm as further options."""
+    """Parse `Train` with the hyperparameters of an algorithm as additional options."""
     kind: Any = type(algorithm)
     if algorithm.base is not None:  # a wrapper is generic in the class that it wraps
         kind = kind[type(algorithm.base)]
@@ -180,15 +184,15 @@ class Resume:
 
     resume: Path
     """Run folder."""
-    steps: int | None = None
+    steps: Unset[int] = None
     """Total steps, if more than originally requested."""
-    env: str | None = None
+    env: Unset[str] = None
     """Environment, if the run's own is a Python function (module:Env); "none" stops evaluating."""
-    dataset: str | None = None
+    dataset: Unset[str] = None
     """New location of the run's data, if they were moved. Their content must be the same."""
-    plugin: Path | None = None
+    plugin: Unset[Path] = None
     """Load a Python file that registers the run's algorithm."""
-    quiet: bool = False
+    quiet: Flag = False
     """Hide progress and the notes on the data (`aspc data info` shows them)."""
 
 

@@ -86,7 +86,7 @@ def check_data_unchanged(plan: BenchPlan, settled: Mapping[str, RecordedRun], da
             if fingerprints != {fingerprint_dataset(load_dataset(dataset, str(data[dataset])))}:
                 raise AspcError(
                     f"{data[dataset]} is not the data that finished runs on {dataset} were trained on. "
-                    "Rename the file, or choose another --out (and another --known)."
+                    "Rename the file, or choose another --out (and another --reuse)."
                 )
 
 

@@ -10,11 +10,13 @@ from typing import Annotated, Literal
 
 import tyro
 
-from aspc.cli.parsing import parse_options
+from aspc.cli.parsing import Flag, Several, Unset, parse_options
 from aspc.cli.shared import option_values
 from aspc.errors import AspcError
 from aspc.lab import suites
 from aspc.plugins import load_plugins
+
+RENAMED_OPTIONS = {"--at-once": "--parallel-groups", "--known": "--reuse", "--fill": "--use-full-budget"}
 
 
 @dataclass(frozen=True)
@@ -23,10 +25,10 @@ class Cluster:
 
     engine: Literal["local", "ray", "slurm"] = "local"
     """This machine, a Ray cluster, or Slurm (docs/cluster.md)."""
-    at_once: int = 1
+    parallel_groups: int = 1
     """Groups to train at the same time on this machine, one process each: one trains while another compiles or
     evaluates (--engine local only)."""
-    address: str | None = None
+    address: Unset[str] = None
     """Address of the Ray cluster, as printed by `ray start`; by default Ray is started on this machine."""
     cpus_per_group: float = 1
     """Cores per group on a cluster."""
@@ -35,8 +37,8 @@ class Cluster:
     shared_storage: bool = True
     """All machines share the folder --out. Without shared storage, Ray transfers the results, and a group whose
     machine is lost starts over."""
-    slurm: tuple[str, ...] = ()
-    """Further settings of Slurm jobs, NAME=VALUE, for example partition=gpu time=720."""
+    slurm: Several[str] = ()
+    """Additional settings of Slurm jobs, NAME=VALUE, for example partition=gpu time=720."""
 
 
 @dataclass(frozen=True)
@@ -44,50 +46,53 @@ class BenchArgs:
     """Run suites: tables and figures of the paper, or your own. The same command continues after an interruption.
 
     Finished runs are never repeated, whichever suite requested them; interrupted runs resume from their checkpoints.
+    A group is a set of runs that train together as one compiled program.
     `aspc bench --list` shows the suites; `aspc report OUT` makes a page from the results.
     """
 
-    suites: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[SUITE ...]")] = ()
+    suites: Annotated[
+        tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[SUITE ...]", help_behavior_hint="")
+    ] = ()
     """Names of suites."""
-    list: bool = False
+    list: Flag = False
     """List the suites and exit."""
-    dry_run: bool = False
+    dry_run: Flag = False
     """Show the planned groups and exit; with --rate, also estimate the time."""
-    only: tuple[str, ...] = ()
+    only: Several[str] = ()
     """Keep only runs whose dataset, algorithm or variant matches (patterns such as hopper-* work)."""
-    steps: int | None = None
-    """Steps per run (default: the suite's)."""
-    seeds: int | None = None
-    """Number of seeds (default: the suite's)."""
-    eval_every: int | None = None
-    """Steps between evaluations (default: the suite's)."""
-    eval_episodes: int | None = None
-    """Episodes per evaluation (default: the suite's)."""
+    steps: Unset[int] = None
+    """Steps per run. Default: the suite's."""
+    seeds: Unset[int] = None
+    """Number of seeds. Default: the suite's."""
+    eval_every: Unset[int] = None
+    """Steps between evaluations. Default: the suite's."""
+    eval_episodes: Unset[int] = None
+    """Episodes per evaluation. Default: the suite's."""
     out: Path = Path("runs/bench")
     """Folder of the results; suites in the same folder share their runs."""
-    known: tuple[Path, ...] = ()
-    """Further folders of results; runs that are finished there are not repeated."""
-    data: Path | None = None
+    reuse: Several[Path] = ()
+    """Additional folders of results; runs that are finished there are not repeated."""
+    data: Unset[Path] = None
     """Folder of files in D4RL's or OGBench's layout, named after their datasets. The single tasks of an OGBench
     environment share one file (antmaze-large-navigate-v0.npz)."""
-    budget: float | None = None
+    budget: Unset[float] = None
     """Stop within this many minutes; the same command continues later."""
-    fill: bool = False
-    """Also start a group that cannot end within --budget; it saves a checkpoint in --out, from which the same command
-    continues."""
-    retry_failed: bool = False
+    use_full_budget: Flag = False
+    """Also start a group that cannot finish within --budget; it saves a checkpoint in --out, from which the same
+    command continues."""
+    retry_failed: Flag = False
     """Repeat runs that failed before."""
-    group_size: int | None = None
-    """Maximum number of runs that train together (default: 4 on a CPU, 64 on an accelerator)."""
-    rate: tuple[str, ...] = ()
+    group_size: Unset[int] = None
+    """Maximum number of runs per group. Default: 4 on a CPU, 64 on an accelerator."""
+    rate: Several[str] = ()
     """For --dry-run: total steps per second of one device, as NUMBER, ALGO=NUMBER, or a JSON file of measured rates;
     ALGO=NUMBER scales the rates of a file."""
     devices: int = 1
     """For --dry-run: number of devices that share the groups."""
-    plugin: Path | None = None
+    plugin: Unset[Path] = None
     """Python file that registers your own algorithms or suites."""
-    quiet: bool = False
-    """Print no progress."""
+    quiet: Flag = False
+    """Hide progress."""
     cluster: tyro.conf.OmitArgPrefixes[Cluster] = field(default_factory=Cluster)
 
 
@@ -95,12 +100,14 @@ def main(argv: list[str]) -> int:
     """Run the command and return its exit code: 1 if runs have failed."""
     start_time = time.monotonic()
     load_plugins(option_values(argv, "plugin"))
-    args = parse_options(BenchArgs, argv, "aspc bench")
+    args = parse_options(BenchArgs, argv, "aspc bench", renamed=RENAMED_OPTIONS)
     if args.list or not args.suites:
         print(format_suites())
         return 0
     check_args(args)
-    if args.cluster.at_once > 1:  # leave the device's memory to the groups' processes; set before JAX is imported
+    if (
+        args.cluster.parallel_groups > 1
+    ):  # leave the device's memory to the groups' processes; set before JAX is imported
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
     from aspc.lab.commands.bench_run import run_bench
@@ -117,15 +124,17 @@ def check_args(args: BenchArgs) -> None:
         "--eval-episodes": args.eval_episodes,
         "--group-size": args.group_size,
         "--devices": args.devices,
-        "--at-once": args.cluster.at_once,
+        "--parallel-groups": args.cluster.parallel_groups,
     }
     for name, value in counts.items():
         if value is not None and value < 1:
             raise AspcError(f"{name} must be at least 1, not {value}.")
     if args.budget is not None and not args.budget > 0:
         raise AspcError(f"--budget must be above 0 (minutes), not {args.budget:g}.")
-    if args.cluster.at_once > 1 and args.cluster.engine != "local":
-        raise AspcError("--at-once needs --engine local; on a cluster, --gpus-per-group 0.5 puts two groups on a GPU.")
+    if args.cluster.parallel_groups > 1 and args.cluster.engine != "local":
+        raise AspcError(
+            "--parallel-groups needs --engine local. On a cluster, --gpus-per-group 0.5 puts two groups on a GPU."
+        )
 
 
 def format_suites() -> str:

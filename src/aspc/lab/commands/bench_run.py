@@ -36,6 +36,7 @@ from aspc.lab.results import find_result_folders
 from aspc.lab.run_rows import describe_machine
 from aspc.lab.scheduler import Scheduler, to_interrupted
 from aspc.lab.time_estimates import TimeEstimator
+from aspc.text import join_limited
 from aspc.training import compiled_loop
 from aspc.training.run_config import software_facts
 
@@ -135,7 +136,7 @@ def train_groups(
         make_engine(args, deadline),
         quiet=args.quiet,
         deadline=deadline,
-        fill=args.start_unfinishable,
+        fill=args.use_full_budget,
         estimator=make_estimator(args),
         command=command,
     )
@@ -220,8 +221,7 @@ def download_notice(groups: Iterable[RunGroup]) -> str:
     """Return a line with the datasets that must be downloaded, or an empty string."""
     names = dict.fromkeys(m.run.dataset for group in groups for m in group.members if m.file is None)
     missing = [name for name in names if (file := downloaded_file(name)) is not None and not file.exists()]
-    more = f" and {len(missing) - MAX_LISTED_DATASETS} more datasets" if len(missing) > MAX_LISTED_DATASETS else ""
-    return f"to be downloaded first: {', '.join(missing[:MAX_LISTED_DATASETS])}{more}\n" if missing else ""
+    return f"to be downloaded first: {join_limited(missing, MAX_LISTED_DATASETS)}\n" if missing else ""
 
 
 def print_summary(args: BenchArgs, plan: BenchPlan, recorded: Mapping[str, RecordedRun]) -> int:

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import tyro
 
-from aspc.cli.parsing import parse_options
+from aspc.cli.parsing import Flag, parse_options
 from aspc.errors import AspcError, MissingExtra
 
 REQUIRED_PACKAGES = ("pandas", "plotly", "pyarrow", "rliable")
@@ -20,14 +20,16 @@ REQUIRED_PACKAGES = ("pandas", "plotly", "pyarrow", "rliable")
 class ReportArgs:
     """Make figures and one self-contained page, index.html, from folders of results."""
 
-    results: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RESULTS [RESULTS ...]")]
+    results: Annotated[
+        tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RESULTS [RESULTS ...]", help_behavior_hint="")
+    ]
     """Folders written by `aspc bench`, or merged ones."""
     out: Path = Path("report")
     """Output folder (created if missing)."""
     figures: bool = True
     """Also write figures as PNG and SVG."""
-    quiet: bool = False
-    """Print no progress."""
+    quiet: Flag = False
+    """Hide progress."""
 
 
 def main(argv: list[str]) -> int:

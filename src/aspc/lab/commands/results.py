@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from aspc.cli.parsing import parse_options
+from aspc.cli.parsing import Unset, parse_options
 from aspc.errors import AspcError
 
 if TYPE_CHECKING:
@@ -21,11 +21,13 @@ if TYPE_CHECKING:
 class ResultsArgs:
     """Summarize folders of results; merge them or export them as CSV."""
 
-    folders: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RESULTS [RESULTS ...]")]
+    folders: Annotated[
+        tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RESULTS [RESULTS ...]", help_behavior_hint="")
+    ]
     """Folders written by `aspc bench`, or merged ones."""
-    out: Path | None = None
+    out: Unset[Path] = None
     """Merge all folders into this one, as one file per table: runs.parquet, curves.parquet, entries.parquet."""
-    csv: Path | None = None
+    csv: Unset[Path] = None
     """Write the same tables as CSV to this folder."""
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from aspc.cli.parsing import parse_options
+from aspc.cli.parsing import Flag, Unset, parse_options
 from aspc.errors import AspcError
 from aspc.io import prepare_output_file, write_atomically
 
@@ -34,19 +34,19 @@ class SpeedArgs:
     """Number of runs that train together."""
     steps: int = 2_000
     """Steps to time after compilation."""
-    profile: bool = False
+    profile: Flag = False
     """Print the time of each part of a step, and the kernels per step on a GPU."""
-    compare: str | None = None
+    compare: Unset[str] = None
     """Compare algorithms, as in td3_bc,aspc; times are relative to the first."""
-    sweep_seeds: str | None = None
+    sweep_seeds: Unset[str] = None
     """Sweep over numbers of runs that train together, as in 1,2,4,8."""
-    cache: bool = False
+    cache: Flag = False
     """Use the persistent compilation cache, as training does."""
-    json: bool = False
+    json: Flag = False
     """Print JSON instead of a table."""
-    save: Path | None = None
+    save: Unset[Path] = None
     """Also write the JSON to this file."""
-    plot: Path | None = None
+    plot: Unset[Path] = None
     """Also plot the comparison or the sweep to this file (PNG or SVG)."""
 
 

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import tyro
 
-from aspc.cli.parsing import parse_options
+from aspc.cli.parsing import Flag, parse_options
 from aspc.errors import AspcError
 
 
@@ -21,9 +21,11 @@ class VerifyArgs:
     displacement from the start). The exit code is 1 if any difference exceeds 1e-6.
     """
 
-    traces: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="TRACE [TRACE ...]")]
+    traces: Annotated[
+        tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="TRACE [TRACE ...]", help_behavior_hint="")
+    ]
     """Trace files (.npz)."""
-    all: bool = False
+    all: Flag = False
     """Print every quantity, not only those with the largest differences."""
 
 
