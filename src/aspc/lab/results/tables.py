@@ -15,6 +15,7 @@ from aspc.io import write_atomically
 from aspc.lab.results.folders import find_parts
 from aspc.lab.results.parquet import read_table, write_table
 from aspc.lab.results.schema import ENTRIES, TABLES, Column, arrow_type, import_pyarrow
+from aspc.text import join_limited
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -161,7 +162,7 @@ def describe_score_mismatch(runs: pd.DataFrame) -> str:
 
 def abbreviate_list(names: Sequence[str]) -> str:
     """Join names with commas; of more than three, name two and count the others."""
-    return ", ".join(names) if len(names) <= 3 else f"{', '.join(names[:2])} and {len(names) - 2} more"
+    return join_limited(names, 3 if len(names) <= 3 else 2)
 
 
 def _frame(tables: list[pa.Table], columns: Mapping[str, Column]) -> pd.DataFrame:

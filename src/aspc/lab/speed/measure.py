@@ -247,7 +247,7 @@ def measure(
         seeds: Number of runs that train together.
         steps: Steps to time.
         bound: Also time the matrix products alone.
-        hyper: Further hyperparameters.
+        hyper: Additional hyperparameters.
     """
     return measure_benchmark(SpeedBenchmark(algo, obs_dim, act_dim, batch, seeds, steps, **hyper), bound)
 
