@@ -27,7 +27,8 @@ import numpy as np
 from aspc import algorithms, data
 from aspc.adaptive_scale import AdaptiveScale
 from aspc.algorithms.interface import CRITIC, INNER, SCALE, Spec, schedule_length
-from aspc.training.packed_table import Layout, ObservationNormalizer, pack
+from aspc.training.normalizer import ObservationNormalizer
+from aspc.training.packed_table import Layout, pack
 
 ALL = frozenset({CRITIC, INNER, SCALE})
 SCHEDULES = 50  # update cycles per call of the compiled program

@@ -85,7 +85,8 @@ class Training:
         from aspc import algorithms
         from aspc.algorithms.interface import Spec
         from aspc.training.compiled_loop import Loop, RowRange, on_accelerator, start_runs
-        from aspc.training.packed_table import Layout, ObservationNormalizer, pack
+        from aspc.training.normalizer import ObservationNormalizer
+        from aspc.training.packed_table import Layout, pack
 
         algorithm = algorithms.default(algo)
         spec = Spec(packed.observation_size, packed.action_size)

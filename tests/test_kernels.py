@@ -12,7 +12,7 @@ import pytest
 from algorithms.problems import ADAPTIVE, SPEC, random_batch, random_noise, small
 from aspc import algorithms, kernels
 from aspc.algorithms.interface import CRITIC, INNER, SCALE, Spec
-from aspc.kernels import KernelChoice, Products, Tiles, fused
+from aspc.kernels import KernelChoice, Tiles, XlaKernels, fused
 from aspc.lab.speed.measure import synthetic_table
 from aspc.networks import ensemble, mlp
 from aspc.training.compiled_loop import Loop, RowRange, start_runs
@@ -28,13 +28,13 @@ def networks(fan_in: int, hidden: list[int], out: int, norm: bool):
     return jax.tree.map(lambda leaf: leaf + 0.3 * jax.random.normal(jax.random.key(leaf.size), leaf.shape), nets)
 
 
-@pytest.mark.parametrize("way", [HERE, Products()], ids=["tiles", "products"])
+@pytest.mark.parametrize("choice", [HERE, XlaKernels()], ids=["tiles", "products"])
 @pytest.mark.parametrize(
     ("fan_in", "hidden", "out", "norm"),
     [(23, [32] * 3, 1, True), (17, [32] * 2, 6, False), (40, [16], 17, True)],
 )
 def test_values_and_gradients_are_those_of_the_plain_network(
-    fan_in: int, hidden: list[int], out: int, norm: bool, way: KernelChoice
+    fan_in: int, hidden: list[int], out: int, norm: bool, choice: KernelChoice
 ):
     """For all networks of an ensemble at once, and for a single member."""
     with jax.enable_x64(True):
@@ -43,11 +43,11 @@ def test_values_and_gradients_are_those_of_the_plain_network(
         def loss(nets, x):
             return jnp.sin(nets(x)).sum() + jnp.cos(nets[1](x)).sum()
 
-        def computed(way: KernelChoice | None):
-            with fused(way):
+        def computed(choice: KernelChoice | None):
+            with fused(choice):
                 return jax.jit(lambda: (nets(x), jax.grad(loss, (0, 1))(nets, x)))()
 
-        plain, kernel = computed(None), computed(way)
+        plain, kernel = computed(None), computed(choice)
     for a, b in zip(jax.tree.leaves(plain), jax.tree.leaves(kernel), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-11)
 
@@ -76,26 +76,26 @@ def test_an_update_with_fused_networks_is_the_same_update():
         batch = Layout(4, 2, False).unpack(synthetic_table(Layout(4, 2, False))[:32].astype(float))
         noise = {"target_policy": jax.random.normal(jax.random.key(1), (32, 2))}
 
-        def update(way: KernelChoice | None):
-            with fused(way):
+        def update(choice: KernelChoice | None):
+            with fused(choice):
                 return jax.jit(lambda state: algorithm.update(state, batch, noise, parts))(state)
 
-        plain, *others = update(None), update(HERE), update(Products())
+        plain, *others = update(None), update(HERE), update(XlaKernels())
     for other in others:
         for a, b in zip(jax.tree.leaves(plain), jax.tree.leaves(other), strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-7, atol=1e-9)
 
 
-@pytest.mark.parametrize("way", [Tiles(rows=4, depth=16, interpret=True), Products()], ids=["tiles", "products"])
+@pytest.mark.parametrize("choice", [Tiles(rows=4, depth=16, interpret=True), XlaKernels()], ids=["tiles", "products"])
 @pytest.mark.parametrize("algo", [*ADAPTIVE, "rapo"])
-def test_every_scale_can_be_updated_with_fused_networks(algo: str, way: KernelChoice):
+def test_every_scale_can_be_updated_with_fused_networks(algo: str, choice: KernelChoice):
     """Only the weights of a loss depend on a scale, so no network of the inner step moves in forward mode: it would
     be refused here."""
     algorithm = small(algorithms.default(algo))
     parts = frozenset().union(*(parts for segment in algorithm.schedule() for parts in segment.steps))
     rows = 12 * algorithm.batch_size // algorithm.base.batch_size  # twice as many with an independent outer batch
     state, batch, noise = algorithm.init(jax.random.key(0), SPEC), random_batch(0, rows), random_noise(1, algorithm)
-    with fused(way):
+    with fused(choice):
         _, metrics = jax.eval_shape(lambda state: algorithm.update(state, batch, noise, parts), state)
     assert any(name.endswith("_dscale") for name in metrics)
 
@@ -109,7 +109,7 @@ def test_a_step_lowers_to_few_kernels_for_a_gpu():
     """Counted in the program for a CUDA device, which can be made anywhere: a kernel more is a slower step."""
     algorithm = algorithms.default("aspc")
     spec, layout = Spec(17, 6), Layout(17, 6, False)
-    loop = Loop(algorithm, spec, layout, vectorize=True, way=Tiles())
+    loop = Loop(algorithm, spec, layout, vectorize=True, kernels=Tiles())
     source = RowRange(jnp.zeros(2, jnp.int32), jnp.full(2, 1000, jnp.int32))
     runs = start_runs(algorithm, spec, jnp.arange(2), source)
     traced = loop.run_blocks.trace(

@@ -42,7 +42,7 @@ from aspc.algorithms.interface import (
 )
 from aspc.algorithms.td3_bc import TD3BC
 from aspc.errors import AspcError
-from aspc.networks import forward_mode
+from aspc.networks import jvp_compatible_networks
 from aspc.optim import Adam, exponential_decay
 
 Base = TypeVar("Base", bound=ScalableAlgorithm[Any, Any])
@@ -340,7 +340,7 @@ class AdaptiveScale(LearnedScale[Base, AdaptiveState], Generic[Base]):
         def losses(raw: Array) -> tuple[Array, tuple[Inner, Array, Metrics]]:
             scale = jax.nn.softplus(raw)
             inner = self.base.inner_step(ctx, scale)
-            with forward_mode():  # θ̃ moves with the scale
+            with jvp_compatible_networks():  # θ̃ moves with the scale
                 values, (new_ema_q, metrics) = self.outer_losses(judged, inner, scale, state.ema_q)
             return values, (inner, new_ema_q, metrics)
 

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: `DeferredInterrupts` for a command, `DeferredShutdown` for a training.
+"""Ctrl-C and SIGTERM: `DeferredInterrupts` for a command, `GracefulShutdown` for the training loop.
 
 Python raises KeyboardInterrupt between any two bytecodes. Inside an import that can leave a half-initialized extension
 module behind, which crashes later, or end in an `except` of the imported library. Inside a callback of the garbage
@@ -38,8 +38,8 @@ class Interrupted(AspcError):
         self.exit_code = 128 + signal_number
 
 
-class DeferredShutdown:
-    """A context that records the first SIGINT or SIGTERM, to be obeyed at the end of a chunk.
+class GracefulShutdown:
+    """A context that records the first SIGINT or SIGTERM, which is handled at the end of the chunk.
 
     A second signal raises KeyboardInterrupt. Ignored signals stay ignored, as SIGINT is in a background job of a shell
     script. Outside of the main thread the context does nothing.
@@ -49,7 +49,7 @@ class DeferredShutdown:
         self.signal_number: int | None = None
         self._handlers: dict[signal.Signals, Any] = {}
 
-    def __enter__(self) -> DeferredShutdown:
+    def __enter__(self) -> GracefulShutdown:
         if threading.current_thread() is threading.main_thread():
             handled = [number for number in SIGNALS if signal.getsignal(number) not in (signal.SIG_IGN, None)]
             self._handlers = {number: signal.signal(number, self._handle) for number in handled}
@@ -157,7 +157,7 @@ class DeferredInterrupts:
                 if self._pending is None or self._is_closing:
                     break
                 if is_sent and signal.getsignal(number) != self._handle:
-                    break  # a `DeferredShutdown` may have received it, and would take another one for a second signal
+                    break  # a `GracefulShutdown` may have received it, and would take another one for a second signal
                 self._is_resent = is_sent = True
                 signal.pthread_kill(main_thread, number)  # also interrupts a system call
 

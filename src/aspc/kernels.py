@@ -11,11 +11,11 @@ LayerNorm, the activations) and two numbers per row.
     backward, per layer:  dx̂ = dh·γ    dz = (dx̂ − mean dx̂ − x̂·mean(dx̂·x̂))/σ    du = dz where z > 0    dh' = du·Wᵀ
 
 Gradients of the weights are left to XLA as products, dW = x̂ᵀ·du, which it omits where they are unused. For exact
-float32, `Products` only changes how XLA differentiates a product.
+float32, `XlaKernels` only changes how XLA differentiates a product.
 
 The training loop enables kernels with `fused`, and `apply_mlp` uses them for the networks that fit; all others run as
 plain JAX. The kernels have a reverse mode, and a forward mode over losses whose networks stand still. A function that
-moves a network's weights or inputs in forward mode runs them under `forward_mode`.
+moves a network's weights or inputs in forward mode runs them under `jvp_compatible_networks`.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ class Tiles(NamedTuple):
     """Run as ordinary JAX, for tests without a GPU."""
 
 
-class Products(NamedTuple):
+class XlaKernels(NamedTuple):
     """XLA's own kernels, but with gradients of weights as products that need no transposing (see `linear`)."""
 
 
-KernelChoice = Tiles | Products
+KernelChoice = Tiles | XlaKernels
 _enabled: list[KernelChoice | None] = [None]
 
 
@@ -62,8 +62,11 @@ def fused(choice: KernelChoice | None) -> Iterator[None]:
         _enabled.pop()
 
 
-def forward_mode() -> AbstractContextManager[None]:
-    """Make networks traced inside differentiable in forward mode with respect to their weights and inputs."""
+def jvp_compatible_networks() -> AbstractContextManager[None]:
+    """Make networks traced inside use plain JAX, which `jax.jvp` can differentiate in their weights and inputs.
+
+    The fused kernels have no such derivative.
+    """
     return fused(None)
 
 
@@ -72,7 +75,7 @@ def default_kernels(runs: int) -> KernelChoice | None:
     if jax.default_backend() != "gpu":
         return None
     if jax.config.values["jax_default_matmul_precision"]:  # the kernels' products are TF32
-        return Products()
+        return XlaKernels()
     return Tiles() if runs < 16 else Tiles(rows=32, stages=3)
 
 
@@ -85,7 +88,7 @@ class Layers(NamedTuple):
     offsets: tuple[Array, ...]
 
 
-class Setting(NamedTuple):
+class KernelConfig(NamedTuple):
     """The static part of a kernel."""
 
     tiles: Tiles
@@ -114,12 +117,12 @@ def apply_mlp(
 ) -> Float[Array, "*batch out"]:
     """Compute an MLP with the enabled kernels if they fit it, else with `plain`."""
     tiles = _fitting_tiles(layers, x, activation)
-    return plain(x) if tiles is None else mlp(Setting(tiles, eps, member), layers, x)
+    return plain(x) if tiles is None else mlp(KernelConfig(tiles, eps, member), layers, x)
 
 
 def apply_member(apply: Callable[[Any], Array], ensemble: Any, member: int) -> Array:
     """Compute one member of an ensemble of networks that `apply_mlp` does not fit."""
-    if isinstance(_enabled[-1], Products):
+    if isinstance(_enabled[-1], XlaKernels):
         # Running the other members in parallel is faster than first copying the weights of this one.
         outputs: Array = jax.vmap(apply)(ensemble)
         return outputs[member]
@@ -208,17 +211,19 @@ def _barrier(tiles: Tiles) -> None:
         triton.debug_barrier()
 
 
-def _call(setting: Setting, kernel: Any, layers: Layers, others: Any, outputs: Any, programs: int, name: str) -> Any:
+def _call(
+    config: KernelConfig, kernel: Any, layers: Layers, others: Any, outputs: Any, programs: int, name: str
+) -> Any:
     """Run `kernel(layers, others, outputs)` on the grid, with references in place of arrays."""
     pl, triton = _pallas()
 
     def of_member(array: Any) -> Any:
-        here = (setting.member,) + (0,) * (array.ndim - 1)
+        here = (config.member,) + (0,) * (array.ndim - 1)
         return pl.BlockSpec((None, *array.shape[1:]), lambda _: here)
 
     whole: Any = jax.tree.map(lambda _: pl.BlockSpec(), (layers, others))
-    specs = whole if setting.member is None else (jax.tree.map(of_member, layers), whole[1])
-    structure, tiles = jax.tree.structure((layers, others, outputs)), setting.tiles
+    specs = whole if config.member is None else (jax.tree.map(of_member, layers), whole[1])
+    structure, tiles = jax.tree.structure((layers, others, outputs)), config.tiles
     found = pl.pallas_call(
         lambda *references: kernel(*jax.tree.unflatten(structure, references)),
         out_shape=jax.tree.leaves(outputs),
@@ -236,7 +241,7 @@ def _call(setting: Setting, kernel: Any, layers: Layers, others: Any, outputs: A
 # ---------------------------------------------------------------------------------------------------------------
 
 
-class Kept(NamedTuple):
+class Residuals(NamedTuple):
     """The residuals of the forward pass, per layer: x̂, and 1/σ and −μ/σ per row.
 
     z > 0 exactly where x̂ > −μ/σ, so z itself is not kept.
@@ -247,19 +252,21 @@ class Kept(NamedTuple):
     threshold: tuple[Float[Array, "batch"], ...]
 
 
-def _normalize(setting: Setting, z: Array) -> tuple[Array, Array, Array]:
+def _normalize(config: KernelConfig, z: Array) -> tuple[Array, Array, Array]:
     """Compute x̂, 1/σ and −μ/σ per row, with σ² = E[z²] − μ²: both sums in one pass."""
     mean, square = z.sum(1) / z.shape[1], (z * z).sum(1) / z.shape[1]
-    inverse = jax.lax.rsqrt(square - mean * mean + setting.eps)
+    inverse = jax.lax.rsqrt(square - mean * mean + config.eps)
     threshold = -mean * inverse
     return z * inverse[:, None] + threshold[:, None], inverse, threshold
 
 
-def _forward_kernel(setting: Setting, keep: bool, layers: Layers, x_ref: Any, out_ref: Any, kept: Kept) -> None:
+def _forward_kernel(
+    config: KernelConfig, keep: bool, layers: Layers, x_ref: Any, out_ref: Any, kept: Residuals
+) -> None:
     """Compute all layers; without `keep` there are no residuals, and one buffer passes the tile between layers."""
     pl, _ = _pallas()
 
-    tiles = setting.tiles
+    tiles = config.tiles
     norm, depth, hidden = bool(layers.scales), len(layers.biases) - 1, layers.biases[0].shape[0]
     first = pl.program_id(0) * tiles.rows
     rows, span = first + jnp.arange(tiles.rows), pl.ds(first, tiles.rows)
@@ -273,7 +280,7 @@ def _forward_kernel(setting: Setting, keep: bool, layers: Layers, x_ref: Any, ou
     for i in range(depth):
         h = jnp.maximum(u, 0.0)
         if norm:
-            h, inverse, threshold = _normalize(setting, h)
+            h, inverse, threshold = _normalize(config, h)
             if keep:
                 kept.inverse_std[i][span] = inverse
                 kept.threshold[i][span] = threshold
@@ -306,19 +313,19 @@ def _last_weight(layers: Layers, j: int) -> Array:
 
 
 @functools.partial(jax.jit, static_argnums=(0, 3))  # a separate function, so that equal kernels are compiled once
-def _forward(setting: Setting, layers: Layers, x: Array, keep: bool) -> tuple[Array, Kept]:
+def _forward(config: KernelConfig, layers: Layers, x: Array, keep: bool) -> tuple[Array, Residuals]:
     batch, norm, depth = len(x), bool(layers.scales), len(layers.biases) - 1
     tile = _shape((batch, layers.biases[0].shape[-1]), x.dtype)
     row = _shape((batch,), x.dtype)
     rows = (row,) * depth if norm and keep else ()
-    kept = Kept((tile,) * (depth if keep else 1), rows, rows)
+    kept = Residuals((tile,) * (depth if keep else 1), rows, rows)
     out = _shape((batch, layers.biases[-1].shape[-1]), x.dtype)
 
-    def kernel(layers: Layers, x: Any, outputs: tuple[Any, Kept]) -> None:
-        _forward_kernel(setting, keep, layers, x, *outputs)
+    def kernel(layers: Layers, x: Any, outputs: tuple[Any, Residuals]) -> None:
+        _forward_kernel(config, keep, layers, x, *outputs)
 
-    found: tuple[Array, Kept] = _call(
-        setting, kernel, layers, x, (out, kept), batch // setting.tiles.rows, "mlp_forward"
+    found: tuple[Array, Residuals] = _call(
+        config, kernel, layers, x, (out, kept), batch // config.tiles.rows, "mlp_forward"
     )
     return found
 
@@ -328,7 +335,7 @@ def _forward(setting: Setting, layers: Layers, x: Array, keep: bool) -> tuple[Ar
 # ---------------------------------------------------------------------------------------------------------------
 
 
-class Back(NamedTuple):
+class BackwardOutputs(NamedTuple):
     """The results of the backward kernel, per layer: du, and its tiles' partial sums of the gradients of b, γ and β."""
 
     du: tuple[Float[Array, "batch hidden"], ...]
@@ -337,10 +344,10 @@ class Back(NamedTuple):
     offset: tuple[Float[Array, "programs hidden"], ...]
 
 
-def _backward_kernel(setting: Setting, layers: Layers, kept: Kept, d_out: Any, back: Back) -> None:
+def _backward_kernel(config: KernelConfig, layers: Layers, kept: Residuals, d_out: Any, back: BackwardOutputs) -> None:
     pl, _ = _pallas()
 
-    tiles = setting.tiles
+    tiles = config.tiles
     norm, depth, hidden = bool(layers.scales), len(layers.biases) - 1, layers.biases[0].shape[0]
     fan_out = d_out.shape[1]
     program = pl.program_id(0)
@@ -372,21 +379,21 @@ def _backward_kernel(setting: Setting, layers: Layers, kept: Kept, d_out: Any, b
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 @functools.partial(jax.jit, static_argnums=0)
-def _backward(setting: Setting, layers: Layers, kept: Kept, d_out: Array) -> Back:
+def _backward(config: KernelConfig, layers: Layers, kept: Residuals, d_out: Array) -> BackwardOutputs:
     batch, depth, norm = len(d_out), len(layers.biases) - 1, bool(layers.scales)
-    hidden, programs = layers.biases[0].shape[-1], batch // setting.tiles.rows
+    hidden, programs = layers.biases[0].shape[-1], batch // config.tiles.rows
     tiles: Any = (_shape((batch, hidden), d_out.dtype),) * depth
     sums: Any = (_shape((programs, hidden), d_out.dtype),) * depth
-    back = Back(tiles, sums, sums if norm else (), sums if norm else ())
+    back = BackwardOutputs(tiles, sums, sums if norm else (), sums if norm else ())
 
-    def kernel(layers: Layers, others: tuple[Kept, Any], back: Back) -> None:
-        _backward_kernel(setting, layers, *others, back)
+    def kernel(layers: Layers, others: tuple[Residuals, Any], back: BackwardOutputs) -> None:
+        _backward_kernel(config, layers, *others, back)
 
-    found: Back = _call(setting, kernel, layers, (kept, d_out), back, programs, "mlp_backward")
+    found: BackwardOutputs = _call(config, kernel, layers, (kept, d_out), back, programs, "mlp_backward")
     return found
 
 
-def _backward_tangent(setting: Setting, primals: Any, tangents: Any) -> tuple[Back, Back]:
+def _backward_tangent(config: KernelConfig, primals: Any, tangents: Any) -> tuple[BackwardOutputs, BackwardOutputs]:
     """Differentiate with respect to d_out, in which the backward pass is linear.
 
     A scale that only weighs the terms of a loss reaches nothing else.
@@ -394,8 +401,8 @@ def _backward_tangent(setting: Setting, primals: Any, tangents: Any) -> tuple[Ba
     *network, d_out = primals
     *network_tangents, d_out_tangent = tangents
     if not all(isinstance(leaf, SymbolicZero) for leaf in jax.tree.leaves(network_tangents)):
-        raise TypeError("fused networks have no forward mode")
-    return _backward(setting, *network, d_out), _backward(setting, *network, d_out_tangent)
+        raise TypeError("Fused networks have no forward mode. Trace them under jvp_compatible_networks().")
+    return _backward(config, *network, d_out), _backward(config, *network, d_out_tangent)
 
 
 _backward.defjvp(_backward_tangent, symbolic_zeros=True)
@@ -407,21 +414,21 @@ _backward.defjvp(_backward_tangent, symbolic_zeros=True)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def mlp(setting: Setting, layers: Layers, x: Float[Array, "batch in"]) -> Float[Array, "batch out"]:
+def mlp(config: KernelConfig, layers: Layers, x: Float[Array, "batch in"]) -> Float[Array, "batch out"]:
     """Compute Linear → ReLU (→ LayerNorm), L times, then Linear."""
-    out: Array = _forward(setting, layers, x, False)[0]
+    out: Array = _forward(config, layers, x, False)[0]
     return out
 
 
-def _mlp_forward(setting: Setting, layers: Layers, x: Array) -> tuple[Array, Any]:
-    out, kept = _forward(setting, layers, x, True)
+def _mlp_forward(config: KernelConfig, layers: Layers, x: Array) -> tuple[Array, Any]:
+    out, kept = _forward(config, layers, x, True)
     return out, (layers, x, kept)
 
 
-def _mlp_backward(setting: Setting, residuals: Any, d_out: Array) -> tuple[Layers, Array]:
+def _mlp_backward(config: KernelConfig, residuals: Any, d_out: Array) -> tuple[Layers, Array]:
     all_layers, x, kept = residuals
-    back = _backward(setting, all_layers, kept, d_out)
-    layers = setting.own(all_layers)
+    back = _backward(config, all_layers, kept, d_out)
+    layers = config.own(all_layers)
     biases = (*(share.sum(0) for share in back.bias), d_out.sum(0))
     # Networks of an ensemble share x. The product with a shared x would first transpose du, so each gets a copy.
     own_x = x + 0.0 * d_out[:, :1]
@@ -430,8 +437,8 @@ def _mlp_backward(setting: Setting, residuals: Any, d_out: Array) -> tuple[Layer
         weights.append(_affine(layers, i, kept.normalized[i].T @ du, biases[i + 1]))
     scales, offsets = (tuple(share.sum(0) for share in shares) for shares in (back.scale, back.offset))
     gradients = Layers(tuple(weights), biases, scales, offsets)
-    if setting.member is not None:
-        gradients = jax.tree.map(lambda a, g: jnp.zeros_like(a).at[setting.member].set(g), all_layers, gradients)
+    if config.member is not None:
+        gradients = jax.tree.map(lambda a, g: jnp.zeros_like(a).at[config.member].set(g), all_layers, gradients)
     return gradients, back.du[0] @ layers.weights[0].T
 
 

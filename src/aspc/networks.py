@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import equinox as eqx
 import jax
@@ -21,7 +21,7 @@ from aspc import kernels
 
 Activation = Callable[[Array], Array]
 Tree = TypeVar("Tree")
-forward_mode = kernels.forward_mode
+jvp_compatible_networks = kernels.jvp_compatible_networks
 
 
 class Linear(eqx.Module):
@@ -52,6 +52,7 @@ class LayerNorm(eqx.Module):
 # ---------------------------------------------------------------------------------------------------------------
 
 
+@runtime_checkable
 class Init(Protocol):
     """An initializer of one layer; `last` marks the output layer."""
 

@@ -33,7 +33,7 @@ from aspc.lab.plan import make_plan
 from aspc.lab.scheduler import Scheduler
 from aspc.policy import Policy
 from aspc.training import evaluation
-from aspc.training.checkpoints import Checkpoints
+from aspc.training.checkpoints import CheckpointStore
 from aspc.training.trainer import Trainer
 from tiny import make_dataset
 from waiting import DEADLINE_SECONDS, wait_until
@@ -72,7 +72,7 @@ def test_parallel_groups_give_the_same_results_and_end_with_their_parent(
     start: Start, uninterrupted: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "bench"
-    words = ("tiny", "--out", out, "--at-once", "2", *GROUPS_OF_TWO)
+    words = ("tiny", "--out", out, "--parallel-groups", "2", *GROUPS_OF_TWO)
 
     def running_groups() -> list[Path]:
         return [lock.parent for lock in out.glob("groups/*/.group.lock") if list(lock.parent.glob("fleet-*/metrics*"))]
@@ -228,7 +228,7 @@ def test_a_signal_is_not_a_failure_of_the_interrupted_call(tmp_path: Path, monke
 
     monkeypatch.setattr(orbax.checkpoint, "CheckpointManager", signaled)
     with pytest.raises(Interrupted, match="The same command continues") as interruption, graceful_shutdown():
-        capture_failure(partial(Checkpoints, tmp_path / "checkpoints"))
+        capture_failure(partial(CheckpointStore, tmp_path / "checkpoints"))
     assert interruption.value.exit_code == 143
 
 

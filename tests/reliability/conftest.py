@@ -47,7 +47,7 @@ def make_folders(out: Path) -> None:
     from aspc.lab.plan import PlannedRun
     from aspc.lab.results import write_entries, write_part
     from aspc.training import fleet
-    from aspc.training.checkpoints import Checkpoints
+    from aspc.training.checkpoints import CheckpointStore
     from aspc.training.hyperparameters import replace_fields
     from aspc.training.run_config import TrainOptions
 
@@ -68,7 +68,7 @@ def make_folders(out: Path) -> None:
         for file in sorted((out / name / "checkpoints").rglob("*"), reverse=True):
             file.rmdir() if file.is_dir() else file.unlink()
 
-    checkpoints = Checkpoints(out / "checkpoints")
+    checkpoints = CheckpointStore(out / "checkpoints")
     checkpoints.save(40, checkpoint_state())
     checkpoints.close()
 

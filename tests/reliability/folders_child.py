@@ -57,9 +57,9 @@ def use_fleet(path: Path) -> None:
 
 def use_checkpoints(path: Path) -> None:
     from aspc.errors import AspcError
-    from aspc.training.checkpoints import Checkpoints
+    from aspc.training.checkpoints import CheckpointStore
 
-    checkpoints = Checkpoints(path, read_only=True)
+    checkpoints = CheckpointStore(path, read_only=True)
     try:
         step = checkpoints.latest_step()
         if step is not None:

@@ -27,7 +27,7 @@ from aspc.lab import results
 from aspc.training import evaluation, run_config, trainer
 from aspc.training import run as run_module
 from aspc.training.callbacks import ProgressLine
-from aspc.training.checkpoints import Checkpoints
+from aspc.training.checkpoints import CheckpointStore
 from aspc.training.evaluation import Evaluator
 from aspc.training.run_folder import Run
 from aspc.training.trainer import Trainer
@@ -84,9 +84,9 @@ NO_ROOM_FOR_FOLDERS = """
 import errno, os, sys
 from pathlib import Path
 import numpy as np
-from aspc.training.checkpoints import Checkpoints
+from aspc.training.checkpoints import CheckpointStore
 
-checkpoints = Checkpoints(Path(sys.argv[1]))
+checkpoints = CheckpointStore(Path(sys.argv[1]))
 
 def full(path, *_, **__):
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
@@ -161,8 +161,8 @@ def test_leftovers_of_a_killed_start_are_ignored(tmp_path: Path) -> None:
         (Trainer, "_write_status"),
         (Trainer, "_save_policies"),
         (Trainer, "_outcome"),
-        (Checkpoints, "save"),
-        (Checkpoints, "close"),
+        (CheckpointStore, "save"),
+        (CheckpointStore, "close"),
     ],
 )
 def test_a_run_folder_deleted_during_training_is_reported(
@@ -365,9 +365,9 @@ def test_a_checkpoint_that_claims_a_trillion_rows_is_rejected_at_once(tmp_path: 
     import tensorstore
     from folders_child import checkpoint_state
 
-    from aspc.training.checkpoints import Checkpoints
+    from aspc.training.checkpoints import CheckpointStore
 
-    checkpoints = Checkpoints(tmp_path / "checkpoints")
+    checkpoints = CheckpointStore(tmp_path / "checkpoints")
     checkpoints.save(40, checkpoint_state())
     checkpoints.close()
     base = {"driver": "file", "path": f"{tmp_path / 'checkpoints' / '40' / 'default'}/"}
@@ -377,7 +377,7 @@ def test_a_checkpoint_that_claims_a_trillion_rows_is_rejected_at_once(tmp_path: 
         create=True,
         delete_existing=True,
     ).result()
-    checkpoints = Checkpoints(tmp_path / "checkpoints", read_only=True)
+    checkpoints = CheckpointStore(tmp_path / "checkpoints", read_only=True)
     with pytest.raises(AspcError, match="checkpoint"):
         checkpoints.restore(40, checkpoint_state())
     checkpoints.close()

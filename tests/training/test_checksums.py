@@ -18,7 +18,7 @@ from aspc.__main__ import main
 from aspc.errors import AspcError, ExternalFailure
 from aspc.interrupts import Interrupted
 from aspc.training import checksums
-from aspc.training.checkpoints import Checkpoints
+from aspc.training.checkpoints import CheckpointStore
 from aspc.training.checksums import verify
 from aspc.training.run_folder import CHECKSUMS, Row, RowFile, read_rows
 from aspc.training.trainer import Trainer
@@ -205,7 +205,7 @@ def verified_at_every_write(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
             verify(tmp_path / "run")
             seen.append(when)
 
-    for owner, name in ((os, "replace"), (RowFile, "append"), (Checkpoints, "save"), (Trainer, "_save_policies")):
+    for owner, name in ((os, "replace"), (RowFile, "append"), (CheckpointStore, "save"), (Trainer, "_save_policies")):
         wrap(owner, name)
     return seen
 
@@ -263,8 +263,8 @@ def test_rows_are_on_disk_before_their_checksum(tmp_path: Path, monkeypatch: pyt
         fsync(descriptor)
 
     monkeypatch.setattr(os, "fsync", spy)
-    save = Checkpoints.save
-    monkeypatch.setattr(Checkpoints, "save", lambda self, *a: (events.append("checkpoint"), save(self, *a))[1])
+    save = CheckpointStore.save
+    monkeypatch.setattr(CheckpointStore, "save", lambda self, *a: (events.append("checkpoint"), save(self, *a))[1])
     aspc.train(make_dataset(), "bc", out=tmp_path / "run", **{**SHORT, "env": None})
     for i in (i for i, event in enumerate(events) if event == "checkpoint"):
         before = events[:i]

@@ -21,7 +21,7 @@ from aspc import algorithms
 from aspc.errors import AspcError
 from aspc.training import fleet as module
 from aspc.training import trainer
-from aspc.training.checkpoints import Checkpoints
+from aspc.training.checkpoints import CheckpointStore
 from aspc.training.compiled_loop import Loop
 from aspc.training.fleet import Fleet, Member, train_fleet
 from aspc.training.grouping import can_vary, group_key
@@ -379,14 +379,14 @@ def test_training_continues_during_evaluation_on_an_accelerator(tmp_path, monkey
     """A checkpoint is saved only after all evaluations up to its step."""
     monkeypatch.setattr(trainer, "on_accelerator", lambda: True)
     evaluated_when_saved = []
-    save = Checkpoints.save
+    save = CheckpointStore.save
 
     def noted(self, step, state):
         rows = read_rows(tmp_path / "fleet" / "evaluations.csv")
         evaluated_when_saved.append((step, {row["step"] for row in rows}))
         save(self, step, state)
 
-    monkeypatch.setattr(Checkpoints, "save", noted)
+    monkeypatch.setattr(CheckpointStore, "save", noted)
 
     def progress(step, total):
         if step == 200:

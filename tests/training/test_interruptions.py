@@ -23,10 +23,10 @@ from aspc.algorithms.bc import BC
 from aspc.algorithms.td3_bc import TD3BC
 from aspc.data import writers
 from aspc.errors import AspcError, DiskFailure
-from aspc.interrupts import DeferredShutdown
+from aspc.interrupts import GracefulShutdown
 from aspc.io import read_json
 from aspc.training import run_folder, trainer
-from aspc.training.checkpoints import Checkpoints
+from aspc.training.checkpoints import CheckpointStore
 from aspc.training.fleet import Member, train_fleet
 from aspc.training.hyperparameters import replace_fields
 from aspc.training.policy_export import PolicyExporter
@@ -157,7 +157,7 @@ def test_signal_during_an_evaluation_loses_nothing(tmp_path, capsys):
     Interrupting.pending = True
     with pytest.raises(Interrupted, match="Stopped at step 40"):
         aspc.train(data, "td3_bc", out=tmp_path / "run", env=Interrupting, **SHORT)
-    assert Checkpoints(tmp_path / "run" / "checkpoints", read_only=True).latest_step() == 40
+    assert CheckpointStore(tmp_path / "run" / "checkpoints", read_only=True).latest_step() == 40
     before = read_json(tmp_path / "run" / run_folder.STATUS)["seconds"]
     status = (tmp_path / "run" / run_folder.STATUS).read_bytes()
     for damage in ("[]", '{"seconds": "x", "failures": {}}', '{"seconds": 1, "failures": {"nobody": {}}}'):
@@ -182,7 +182,7 @@ def test_signal_during_the_evaluation_of_a_saved_chunk(tmp_path):
     Interrupting.pending = True
     with pytest.raises(Interrupted, match="Stopped at step 40"):
         aspc.train(make_dataset(), "td3_bc", out=tmp_path / "run", env=Interrupting, checkpoint_every=40, **SHORT)
-    assert Checkpoints(tmp_path / "run" / "checkpoints", read_only=True).latest_step() == 40
+    assert CheckpointStore(tmp_path / "run" / "checkpoints", read_only=True).latest_step() == 40
 
 
 def test_signal_while_a_saved_chunk_is_submitted(tmp_path, monkeypatch):
@@ -203,7 +203,7 @@ def test_signal_while_a_saved_chunk_is_submitted(tmp_path, monkeypatch):
     monkeypatch.setattr(PolicyExporter, "export_arrays", interrupted)
     with pytest.raises(Interrupted, match="Stopped at step 40"):
         aspc.train(make_dataset(), "td3_bc", out=tmp_path / "run", env=Slow, checkpoint_every=40, **SHORT)
-    assert Checkpoints(tmp_path / "run" / "checkpoints", read_only=True).latest_step() == 40
+    assert CheckpointStore(tmp_path / "run" / "checkpoints", read_only=True).latest_step() == 40
     assert list(aspc.Run(tmp_path / "run").evaluations["step"]) == [40]
 
 
@@ -270,7 +270,7 @@ def test_failure_saves_the_pending_checkpoint(how, message, tmp_path, monkeypatc
     data = make_dataset()
     with pytest.raises((Diverged, RuntimeError), match=message):
         aspc.train(data, "td3_bc", out=tmp_path / "run", env=Late, **FAILING)
-    assert Checkpoints(tmp_path / "run" / "checkpoints", read_only=True).latest_step() == 80
+    assert CheckpointStore(tmp_path / "run" / "checkpoints", read_only=True).latest_step() == 80
     assert list(aspc.Run(tmp_path / "run").evaluations["step"]) == [40, 80]
     monkeypatch.undo()
     whole = aspc.train(data, "td3_bc", out=tmp_path / "whole", env=Counting, **FAILING)
@@ -286,7 +286,7 @@ def test_failure_is_reported_when_the_pending_evaluation_fails_too(tmp_path, mon
     monkeypatch.setattr(Late, "breaks", True)
     with pytest.raises(Diverged, match="there is no checkpoint yet"):
         aspc.train(make_dataset(), "td3_bc", out=tmp_path / "run", env=Late, **FAILING)
-    assert Checkpoints(tmp_path / "run" / "checkpoints", read_only=True).latest_step() is None
+    assert CheckpointStore(tmp_path / "run" / "checkpoints", read_only=True).latest_step() is None
 
 
 def test_failed_members_keep_earlier_evaluations(tmp_path, fails_late):
@@ -343,7 +343,7 @@ def test_resuming_with_moved_data(tmp_path, capsys):
 
 
 def test_ctrl_c_is_acknowledged_at_once(capfd):
-    with DeferredShutdown() as shutdown:
+    with GracefulShutdown() as shutdown:
         os.kill(os.getpid(), signal.SIGINT)
         assert shutdown.signal_number == signal.SIGINT
         assert "Stopping after this chunk is saved" in capfd.readouterr().err
@@ -358,7 +358,7 @@ def test_ctrl_c_works_with_a_closed_stderr():
     before = os.dup(2)
     os.dup2(writer, 2)
     try:
-        with DeferredShutdown() as shutdown:
+        with GracefulShutdown() as shutdown:
             os.kill(os.getpid(), signal.SIGINT)
             assert shutdown.signal_number == signal.SIGINT
     finally:

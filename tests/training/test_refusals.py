@@ -20,7 +20,8 @@ from aspc.algorithms.td3_bc import TD3BC
 from aspc.errors import AspcError
 from aspc.io import write_json
 from aspc.training.hyperparameters import check_values, coerce_fields, replace_fields
-from aspc.training.packed_table import Layout, ObservationNormalizer, pack
+from aspc.training.normalizer import ObservationNormalizer
+from aspc.training.packed_table import Layout, pack
 from aspc.training.prepared_data import prepared_rewards, score_of
 from aspc.training.run_config import TrainOptions
 from tiny import TINY, Counting, make_dataset

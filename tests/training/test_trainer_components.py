@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from aspc.errors import AspcError
-from aspc.interrupts import DeferredShutdown
+from aspc.interrupts import GracefulShutdown
 from aspc.training import checkpoints as checkpoints_module
 from aspc.training.callbacks import ProgressLine, RunLogging
 from aspc.training.checkpoints import CheckpointWriter
@@ -253,7 +253,7 @@ def test_each_run_has_its_own_loggers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_first_signal_is_recorded_and_the_second_raises() -> None:
     before = signal.getsignal(signal.SIGTERM)
-    with DeferredShutdown() as shutdown:
+    with GracefulShutdown() as shutdown:
         assert shutdown.signal_number is None
         os.kill(os.getpid(), signal.SIGTERM)
         assert shutdown.signal_number == signal.SIGTERM
@@ -266,7 +266,7 @@ def test_signals_are_left_alone_in_other_threads() -> None:
     numbers: list[int | None] = []
 
     def work() -> None:
-        with DeferredShutdown() as shutdown:
+        with GracefulShutdown() as shutdown:
             numbers.append(shutdown.signal_number)
 
     thread = threading.Thread(target=work)

@@ -43,7 +43,7 @@ from aspc.algorithms.fields import NonNegative
 from aspc.algorithms.interface import INNER, SCALE, Batch, Context, Inner, Metrics, Noise, Parts
 from aspc.algorithms.td_learning import mean_abs, min_q
 from aspc.algorithms.two_scales import TwoPolicies, TwoPoliciesState
-from aspc.networks import DeterministicActor, forward_mode
+from aspc.networks import DeterministicActor, jvp_compatible_networks
 
 EPS = 1e-6
 
@@ -196,7 +196,7 @@ class RAPO(LearnedScale[Roles, RAPOState], Generic[Roles]):
 @contextmanager
 def exact_differences() -> Iterator[None]:
     """Compute in forward mode and full precision: one step changes Q by 1e-4 of itself or less, below TF32's error."""
-    with forward_mode(), jax.default_matmul_precision("highest"):
+    with jvp_compatible_networks(), jax.default_matmul_precision("highest"):
         yield
 
 

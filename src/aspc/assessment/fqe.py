@@ -33,7 +33,8 @@ from aspc.networks import Critic, Ensemble, ensemble, mlp, polyak, robust_critic
 from aspc.optim import Adam, cosine_decay
 from aspc.policy import Policy
 from aspc.training.compiled_loop import on_accelerator
-from aspc.training.packed_table import Layout, ObservationNormalizer, pack
+from aspc.training.normalizer import ObservationNormalizer
+from aspc.training.packed_table import Layout, pack
 
 BEHAVIOR = "behavior (the data)"
 TABLE_BYTES = 2**30  # of precomputed actions on the device at a time

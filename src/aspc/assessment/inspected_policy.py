@@ -16,7 +16,7 @@ from aspc.errors import AspcError
 from aspc.io import read_json
 from aspc.policy import Policy
 from aspc.training.compiled_loop import tree_index
-from aspc.training.packed_table import ObservationNormalizer
+from aspc.training.normalizer import ObservationNormalizer
 from aspc.training.run_folder import CONFIG, Run
 
 Critics = Callable[[np.ndarray, np.ndarray], np.ndarray]

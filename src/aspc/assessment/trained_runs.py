@@ -238,10 +238,10 @@ class Trained:
 
     def states(self, steps: list[int]) -> dict[int, Any]:
         """Return the states of all seeds at these steps."""
-        from aspc.training.checkpoints import Checkpoints
+        from aspc.training.checkpoints import CheckpointStore
 
         like = self.initial_runs().state
-        checkpoints = Checkpoints(self.run.path / CHECKPOINTS, read_only=True)
+        checkpoints = CheckpointStore(self.run.path / CHECKPOINTS, read_only=True)
         try:
             return {step: checkpoints.restore(step, like) for step in steps}
         finally:

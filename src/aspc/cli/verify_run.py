@@ -27,13 +27,13 @@ def main(argv: list[str]) -> int:
     args = parse_options(VerifyRun, argv, "aspc verify-run")
 
     from aspc.training import checksums
-    from aspc.training.checkpoints import Checkpoints
+    from aspc.training.checkpoints import CheckpointStore
     from aspc.training.run_folder import CHECKPOINTS
 
     verified = checksums.verify(args.run)
     has_checksum: list[bool] = []
     if (args.run / CHECKPOINTS).is_dir():
-        checkpoints = Checkpoints(args.run / CHECKPOINTS, read_only=True)
+        checkpoints = CheckpointStore(args.run / CHECKPOINTS, read_only=True)
         has_checksum = [checkpoints.verify(step) for step in checkpoints.all_steps()]
         checkpoints.close()
     print(f"{args.run}: {verified.files} files and {sum(has_checksum)} checkpoints match their checksums.")

@@ -80,13 +80,13 @@ class ProgressLine:
 
     def print_evaluation_cost(self, outcome: Outcome, workers: int) -> None:
         """Report whether training waited for evaluations on an accelerator."""
-        if outcome.hidden_eval_every is None:
+        if outcome.min_free_eval_every is None:
             return
         eval_every = self.plan.options.eval_every
-        does_wait = outcome.hidden_eval_every > eval_every
+        does_wait = outcome.min_free_eval_every > eval_every
         self.progress.print(
             f"Evaluating all runs takes {outcome.evaluation_seconds:.1f} s on {workers} workers, as long as "
-            f"{outcome.hidden_eval_every:,} training steps. With an evaluation every {eval_every:,} steps, training "
+            f"{outcome.min_free_eval_every:,} training steps. With an evaluation every {eval_every:,} steps, training "
             f"{'waits' if does_wait else 'does not wait'} for it."
         )
 

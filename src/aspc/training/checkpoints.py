@@ -51,8 +51,8 @@ def unflatten(arrays: dict[str, Any], like: PyTree) -> PyTree:
     return jax.tree_util.tree_unflatten(treedef, [arrays[name] for name in names])
 
 
-class Checkpoints:
-    """The checkpoints of one run.
+class CheckpointStore:
+    """The checkpoints of one run on disk.
 
     Args:
         folder: The folder of the checkpoints.
@@ -191,7 +191,7 @@ class CheckpointWriter:
 
     def __init__(
         self,
-        checkpoints: Checkpoints,
+        checkpoints: CheckpointStore,
         evaluations: EvaluationQueue,
         every_steps: int,
         before_save: Callable[[int], None],

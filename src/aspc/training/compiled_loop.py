@@ -21,8 +21,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
-from aspc import kernels, theory
+from aspc import theory
 from aspc.algorithms.interface import SCALE, Algorithm, Batch, Metrics, Noise, Parts, Segment, Spec, schedule_length
+from aspc.kernels import KernelChoice, default_kernels, fused
 from aspc.training.hyperparameters import replace_fields
 from aspc.training.packed_table import Layout
 
@@ -89,8 +90,8 @@ class Loop:
     layout: Layout
     vectorize: bool
     """Compute runs side by side (`vmap`, faster on an accelerator) or one after the other (faster on a CPU)."""
-    way: kernels.KernelChoice | Literal["usual"] | None = "usual"
-    """The kernels of the networks: the default for the number of runs ("usual"), a choice, or None for plain JAX."""
+    kernels: KernelChoice | Literal["auto"] | None = "auto"
+    """The kernels of the networks: the default for the number of runs ("auto"), a choice, or None for plain JAX."""
 
     # -- block -------------------------------------------------------------------------------------------------
     @property
@@ -167,9 +168,9 @@ class Loop:
         return result
 
     def map_runs_fused(self, one_run: Callable[[Runs], T], runs: Runs) -> T:
-        """Apply a function of one run to all runs, with the networks' kernels of `way`."""
-        way = kernels.default_kernels(len(runs.key)) if self.way == "usual" else self.way
-        with kernels.fused(way):
+        """Apply a function of one run to all runs, with the networks computed by `kernels`."""
+        choice = default_kernels(len(runs.key)) if self.kernels == "auto" else self.kernels
+        with fused(choice):
             return self.map_runs(one_run, runs)
 
     @partial(jax.jit, static_argnames=("self", "blocks"), donate_argnames=("state",), compiler_options=COMPILER_OPTIONS)

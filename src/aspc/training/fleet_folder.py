@@ -124,7 +124,7 @@ class Fleet:
             **shared,
             "matmul_precision": self.config.options.matmul_precision,
             "evaluation_seconds": outcome.evaluation_seconds,
-            "hidden_eval_every": outcome.hidden_eval_every,
+            "hidden_eval_every": outcome.min_free_eval_every,
             "members": members,
         }
 

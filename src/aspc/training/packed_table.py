@@ -10,6 +10,7 @@ from jaxtyping import Array
 from aspc.algorithms.interface import Batch
 from aspc.data.dataset import Transitions
 from aspc.data.row_layout import RowLayout
+from aspc.training.normalizer import ObservationNormalizer
 
 
 class Layout(NamedTuple):
@@ -42,30 +43,6 @@ class Layout(NamedTuple):
         """Return packed rows [..., width] as a batch with the same leading axes."""
         fields = self.rows.unpack(rows)
         return Batch(**fields) if self.next_actions else Batch(**fields, next_actions=None)
-
-
-class ObservationNormalizer(NamedTuple):
-    """The map x ↦ (x − mean) / std, where std is never 0."""
-
-    mean: np.ndarray
-    std: np.ndarray
-
-    @classmethod
-    def identity(cls, dim: int) -> ObservationNormalizer:
-        return cls(np.zeros(dim, np.float32), np.ones(dim, np.float32))
-
-    @classmethod
-    def of(cls, observations: np.ndarray) -> ObservationNormalizer:
-        """Return the normalizer with the mean and the standard deviation + 1e-3 of a dataset, as in TD3+BC."""
-        return cls.from_statistics(observations.mean(0, dtype=np.float64), observations.std(0, dtype=np.float64))
-
-    @classmethod
-    def from_statistics(cls, mean: np.ndarray, std: np.ndarray) -> ObservationNormalizer:
-        return cls(mean.astype(np.float32), (std + 1e-3).astype(np.float32))
-
-    def __call__(self, observations: np.ndarray) -> np.ndarray:
-        normalized: np.ndarray = ((observations - self.mean) / self.std).astype(np.float32)
-        return normalized
 
 
 def pack(transitions: Transitions, layout: Layout, normalizer: ObservationNormalizer, discount: float) -> np.ndarray:

@@ -22,7 +22,8 @@ from aspc.envs import normalized_score
 from aspc.errors import AspcError, printable
 from aspc.policy import Policy
 from aspc.tasks import normalize_score
-from aspc.training.packed_table import Layout, ObservationNormalizer, pack
+from aspc.training.normalizer import ObservationNormalizer
+from aspc.training.packed_table import Layout, pack
 from aspc.training.run_config import DatasetFacts, TrainOptions, fingerprint
 
 Data = Dataset | StreamingDataset

@@ -20,12 +20,12 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from aspc.errors import AspcError
-from aspc.interrupts import DeferredShutdown, Interrupted
+from aspc.interrupts import GracefulShutdown, Interrupted
 from aspc.io import read_json, write_json
 from aspc.training import run_folder
 from aspc.training.algorithm_checks import check_contract
 from aspc.training.callbacks import Callback, ProgressLine, RunLogging
-from aspc.training.checkpoints import Checkpoints, CheckpointWriter
+from aspc.training.checkpoints import CheckpointStore, CheckpointWriter
 from aspc.training.checksums import Checksums, GrowingFile
 from aspc.training.compiled_loop import (
     Loop,
@@ -103,7 +103,7 @@ class Trainer:
         self.first_chunk: tuple[int, float] | None = None  # its end and time; compilation is over by then
         with ExitStack() as stack:
             stack.enter_context(run_folder.run_lock(plan.path))
-            self.checkpoints = Checkpoints(plan.path / run_folder.CHECKPOINTS, self.options.checkpoints_to_keep)
+            self.checkpoints = CheckpointStore(plan.path / run_folder.CHECKPOINTS, self.options.checkpoints_to_keep)
             stack.callback(self.checkpoints.close)
             self.first_step = first_step = self._find_first_step(first_step)
             self.start_time = time.monotonic() - self._restore_status()
@@ -127,7 +127,7 @@ class Trainer:
             self.evaluator = stack.enter_context(Evaluator(envs[0])) if envs else None
             precision = self.options.matmul_precision
             stack.enter_context(jax.default_matmul_precision(None if precision == "default" else precision))
-            self.shutdown = stack.enter_context(DeferredShutdown())
+            self.shutdown = stack.enter_context(GracefulShutdown())
             for callback in self.callbacks:
                 callback.on_start(first_step, last_step)
             first_chunk = first_step // self.options.chunk_steps
@@ -380,7 +380,7 @@ class Trainer:
 
     # -- the outcome -------------------------------------------------------------------------------------------
     def _outcome(self, step: int) -> Outcome:
-        rate = cost = hidden = None
+        rate = cost = min_free_eval_every = None
         if self.first_chunk is not None and step > self.first_chunk[0]:
             training_seconds = time.monotonic() - self.first_chunk[1] - self.evaluations.wait_seconds
             rate = (step - self.first_chunk[0]) / max(training_seconds, 1e-9)
@@ -390,9 +390,10 @@ class Trainer:
             cost = self.evaluator.seconds_per_episode() * episodes
         if rate is not None and cost is not None:
             chunk = self.options.chunk_steps
-            hidden = max(math.ceil(cost * rate / chunk), 1) * chunk
+            min_free_eval_every = max(math.ceil(cost * rate / chunk), 1) * chunk
         seconds = time.monotonic() - self.start_time
-        return Outcome(step, seconds, rate, dict(self.guard.failures), cost, hidden, self.shutdown.signal_number)
+        failures, signal = dict(self.guard.failures), self.shutdown.signal_number
+        return Outcome(step, seconds, rate, failures, cost, min_free_eval_every, signal)
 
 
 _copy = jax.jit(lambda tree: jax.tree.map(jnp.copy, tree))

@@ -75,7 +75,7 @@ class Outcome:
     failures: Mapping[int, Failure]
     evaluation_seconds: float | None
     """Time that the workers need to evaluate all runs once; None without evaluation."""
-    hidden_eval_every: int | None
-    """The shortest interval between evaluations that does not slow down training."""
+    min_free_eval_every: int | None
+    """The smallest `eval_every` at which evaluation costs no training time; None if not measured."""
     signal: int | None = None
     """A signal that arrived in the last chunk, for the caller to handle."""
