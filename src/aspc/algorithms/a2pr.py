@@ -130,7 +130,8 @@ class A2PR(TD3BC[A2PRState]):
             "td_target": y.mean(),
             "td_target_online": y2.mean(),
         }
-        return ctx._replace(
+        return replace(
+            ctx,
             state=replace(
                 ctx.state, value=value.params, value_opt=value.opt_state, vae=vae.params, vae_opt=vae.opt_state
             ),

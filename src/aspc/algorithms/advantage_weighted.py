@@ -44,7 +44,8 @@ class AdvantageWeighted(WPC):
             return expectile_loss(advantage, self.expectile), advantage
 
         fit = Adam(self.value_lr).minimize(value_loss, state.value, state.value_opt)
-        return ctx._replace(
+        return replace(
+            ctx,
             state=replace(ctx.state, value=fit.params, value_opt=fit.opt_state),
             metrics={**ctx.metrics, "value_loss": fit.loss, "advantage_mean": fit.aux.mean()},
             extra=fit.aux,

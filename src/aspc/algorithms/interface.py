@@ -7,9 +7,10 @@ batch and the named noise it asked for. That is what makes the exact replay of a
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
 
+import equinox as eqx
 import jax
 from jax import named_scope
 from jaxtyping import Array, Float, PRNGKeyArray
@@ -116,7 +117,7 @@ class OuterTerms(NamedTuple):
     constraint_weight: Float[Array, "*batch"] | float
 
 
-class Context(NamedTuple, Generic[State, Extra]):
+class Context(eqx.Module, Generic[State, Extra]):
     """The result of `prepare`: state so far, batch, noise, metrics, and the algorithm's extra data."""
 
     state: State
@@ -225,7 +226,11 @@ class ScalableAlgorithm(Algorithm[State], Generic[State, Extra]):
 
     @abstractmethod
     def commit(self, ctx: Context[State, Extra], inner: Inner) -> State:
-        """Return the new state: updated parameters, targets and averages, in the base's order."""
+        """Return the new state with the inner step's parameters and optimizer state.
+
+        Also moves the target networks and averages that the algorithm updates together with the inner step: for TD3+BC
+        the targets of actor and critics. Targets that follow the critics' update move in `prepare`.
+        """
 
     def prepare_again(self, ctx: Context[State, Extra], batch: Batch, noise: Noise) -> Context[State, Extra]:
         """Return the context for judging the inner step on another batch, with the state from before the inner step.
@@ -233,7 +238,7 @@ class ScalableAlgorithm(Algorithm[State], Generic[State, Extra]):
         It has that batch's targets and weights. No part is run, so the critics of TD3+BC and of what builds on it are
         not fitted to that batch before they weigh it.
         """
-        return self.prepare(ctx.state, batch, noise, frozenset())._replace(state=ctx.state)
+        return replace(self.prepare(ctx.state, batch, noise, frozenset()), state=ctx.state)
 
     def inner_params(self, state: Any) -> Any:
         """Return the parameters that the inner step updates; by default `state.actor`."""

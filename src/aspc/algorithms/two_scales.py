@@ -97,7 +97,7 @@ class TwoPolicies(TD3BC[TwoPoliciesT], Generic[TwoPoliciesT]):
         """Take one step of the policy that acts, on the same critics and batch."""
         state = ctx.state
         return TD3BC.inner_step(
-            self, ctx._replace(state=replace(state, actor=state.second, actor_opt=state.second_opt)), scale
+            self, replace(ctx, state=replace(state, actor=state.second, actor_opt=state.second_opt)), scale
         )
 
     def join_steps(self, first: Inner, second: Inner) -> Inner:

@@ -62,7 +62,8 @@ class WPC(TD3BC[WPCState]):
 
         fit = Adam(self.value_lr).minimize(value_loss, state.value, state.value_opt)
         advantage = ctx.state.critics[0](batch.observations, batch.actions) - fit.aux
-        return ctx._replace(
+        return replace(
+            ctx,
             state=replace(ctx.state, value=fit.params, value_opt=fit.opt_state),
             metrics={**ctx.metrics, "value_loss": fit.loss, "v_mean": fit.aux.mean()},
             extra=advantage,
