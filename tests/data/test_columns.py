@@ -10,12 +10,12 @@ import pytest
 from log_files import columns, refuse, same, write_as, write_csv, write_hdf5, write_table, write_without_ends
 
 from aspc import data
-from aspc.data import files, packing, writers
+from aspc.data import file_loader, packing, writers
 from aspc.data.diagnostics import summarize
 from aspc.errors import AspcError
 
 
-def test_a_key_map_and_other_libraries_names(tmp_path: Path, log: dict[str, np.ndarray]) -> None:
+def test_key_maps_and_names_of_other_libraries(tmp_path: Path, log: dict[str, np.ndarray]) -> None:
     mine = {
         "robot/state": log["observations"],
         "robot/cmd": log["actions"],
@@ -48,10 +48,10 @@ def test_done_column_is_read_as_terminals_with_a_note(tmp_path: Path, log: dict[
     table["done"] = table.pop("terminal")
     path = tmp_path / f"mine{suffix}"
     (write_csv if suffix == ".csv" else write_table)(path, table)
-    found = files.read_arrays(path, {})
+    found = file_loader.read_arrays(path, {})
     assert found.notes == ["'done' was read as terminals: if it also marks time limits, map those to timeouts."]
     np.testing.assert_array_equal(found.arrays["terminals"], log["terminals"])
-    assert files.read_arrays(path, {"terminals": "done"}).notes == []  # asked for
+    assert file_loader.read_arrays(path, {"terminals": "done"}).notes == []  # asked for
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet", ".npz", ".hdf5"])
@@ -264,7 +264,7 @@ def test_unused_arrays_are_noted(tmp_path: Path, log: dict[str, np.ndarray], suf
         assert said in packing.pack(path, tmp_path / "packed").notes
     kept = tmp_path / f"kept{suffix}"
     (writers.write_npz if suffix == ".npz" else writers.write_hdf5)(kept, log, {"action_low": [-1.0] * 60})
-    assert not any("unused" in note for note in files.read_arrays(kept, {}).notes)
+    assert not any("unused" in note for note in file_loader.read_arrays(kept, {}).notes)
 
 
 def test_damaged_or_pickled_unused_arrays_are_ignored(tmp_path: Path, log: dict[str, np.ndarray]) -> None:

@@ -14,7 +14,7 @@ import pytest
 from small_logs import make_log
 
 from aspc import data
-from aspc.data import files, packing, streaming, writers
+from aspc.data import file_loader, packing, streaming, writers
 from aspc.data.dataset import Dataset
 from aspc.data.packing import pack
 from aspc.data.streaming import StreamingDataset
@@ -71,7 +71,7 @@ def test_a_file_without_timeouts_and_bounds_from_its_data(tmp_path: Path) -> Non
     np.testing.assert_array_equal(packed.action_high, 1.0)
     writers.write_hdf5(tmp_path / "own.hdf5", log)
     own = pack(tmp_path / "own.hdf5", tmp_path / "q", max_episode_steps=7)
-    reference = files.load(tmp_path / "own.hdf5", max_episode_steps=7)
+    reference = file_loader.load(tmp_path / "own.hdf5", max_episode_steps=7)
     assert len(own) == len(reference.transitions().rewards)
     np.testing.assert_array_equal(own.action_low, reference.action_low)
     for notes, guessed in ((packed.notes, False), (own.notes, True), (reference.notes, True)):
@@ -79,7 +79,7 @@ def test_a_file_without_timeouts_and_bounds_from_its_data(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("offset", [1e6, -3e6])
-def test_the_spread_of_large_numbers_is_not_lost(tmp_path: Path, monkeypatch, offset: float) -> None:
+def test_std_of_large_numbers_is_accurate(tmp_path: Path, monkeypatch, offset: float) -> None:
     monkeypatch.setattr(packing, "SLAB_ROWS", 700)
     log = make_log(rows=5_000)
     log["observations"][:, 0] = offset + np.random.default_rng(0).normal(size=5_000)
@@ -98,12 +98,12 @@ def test_flags_are_0_or_1_in_memory_and_packed(tmp_path: Path, key: str, wrong: 
     log[key] = log[key].astype(np.float32)
     log[key][19] = wrong
     writers.write_hdf5(tmp_path / "x.hdf5", log)
-    for read in (lambda path: pack(path, tmp_path / "p"), files.load):
+    for read in (lambda path: pack(path, tmp_path / "p"), file_loader.load):
         with pytest.raises(AspcError, match=rf"'{key}' must be 0 or 1, but row 20 of 60 has {wrong}"):
             read(tmp_path / "x.hdf5")
 
 
-def test_a_packed_folder_knows_its_rows_by_a_hash(tmp_path: Path) -> None:
+def test_packed_folders_record_a_hash_of_their_rows(tmp_path: Path) -> None:
     log = make_log(rows=200)
     one, other = ({**log, "actions": sign * log["actions"]} for sign in (1, -1))
     hashes = []
@@ -165,7 +165,7 @@ def test_minibatches_of_windows_are_close_to_uniform_draws(tmp_path: Path) -> No
     np.testing.assert_allclose(thirds / thirds.sum(), 1 / 3, atol=0.01)
 
 
-def test_windows_are_prepared_in_the_thread_and_errors_come_out(tmp_path: Path) -> None:
+def test_windows_are_prefetched_and_thread_errors_are_raised(tmp_path: Path) -> None:
     packed = pack(numbered(2_000), tmp_path / "p")
     with packed.windows(512, prepare=lambda t: np.stack([t.rewards, t.discounts], axis=1)) as windows:
         table = next(windows)
@@ -179,7 +179,7 @@ def test_windows_are_prepared_in_the_thread_and_errors_come_out(tmp_path: Path) 
         next(windows)
 
 
-def test_the_budget_sets_the_window(tmp_path: Path) -> None:
+def test_memory_budget_determines_window_size(tmp_path: Path) -> None:
     packed = pack(numbered(5_000), tmp_path / "p")
     rows = packed.window_rows(500_000)
     assert rows * packed.row_bytes * 4 <= 500_000 < (rows + 1) * packed.row_bytes * 4

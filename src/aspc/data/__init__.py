@@ -42,7 +42,7 @@ def load(name_or_path: str | os.PathLike[str], **options: Any) -> Dataset:
         name_or_path: A generated maze (`maze2d-umaze`, `maze2d-umaze-clean`, optionally with
             `?steps=1000000&seed=1`), a D4RL dataset (`hopper-medium-v2`), an OGBench single task, a Minari id
             (`D4RL/pen/human-v2`), or the path of an HDF5, NPZ, Parquet, Arrow or CSV file or of a folder of episodes.
-        options: Options of the loader of that kind (`aspc.data.files.load` for paths).
+        options: Options of the loader of that kind (`aspc.data.file_loader.load` for paths).
 
     Raises:
         AspcError: The dataset or an option is unknown, or the data is invalid.
@@ -69,7 +69,7 @@ def _parse_query(query: str) -> dict[str, Any]:
 
 
 def _find_loader(name: str) -> Callable[..., Dataset]:
-    from aspc.data import files, streaming
+    from aspc.data import file_loader, streaming
     from aspc.data.readers import formats
     from aspc.data.sources import d4rl, maze2d, minari, ogbench
 
@@ -82,7 +82,7 @@ def _find_loader(name: str) -> Callable[..., Dataset]:
     if streaming.is_packed(path):
         raise AspcError(f"{path} is a packed folder; open it with aspc.data.streaming.StreamingDataset.")
     if path.exists() or name.lower().endswith(formats.SUFFIXES):
-        return partial(files.load, path)
+        return partial(file_loader.load, path)
     if tasks.is_ogbench_task(name):
         return partial(ogbench.load, name)
     if minari_store.is_id(name):

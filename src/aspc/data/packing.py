@@ -76,7 +76,7 @@ def pack(
         folder: The new folder.
         n_step: Steps of the n-step returns.
         discount: Discount of the n-step returns.
-        key_map: Stored names by array (see `aspc.data.files.load`); this and the options below are for files only.
+        key_map: Stored names by array (see `aspc.data.file_loader.load`); this and the options below are for files.
         env: The environment, or "none".
         action_low: Lowest action, one number or one per dimension.
         action_high: Highest action, likewise.

@@ -6,7 +6,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import urlsplit
 
-from aspc.data import cache, files
+from aspc.data import cache, file_loader
 from aspc.data.dataset import Dataset
 from aspc.data.download import Record, fetch
 from aspc.tasks import d4rl_datasets
@@ -34,6 +34,6 @@ def load(name: str, *, path: Path | None = None, **options: Any) -> Dataset:
         path: Another file than the one in the cache, which is downloaded if missing.
         options: Options of `Dataset.from_arrays`.
     """
-    arrays, notes, _ = files.read_arrays(download(name) if path is None else path)
+    arrays, notes, _ = file_loader.read_arrays(download(name) if path is None else path)
     arrays.pop("next_observations", None)
     return Dataset.from_arrays(**{"env": name, **arrays, **options}, name=name).with_notes(notes)

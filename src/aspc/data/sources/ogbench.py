@@ -12,7 +12,7 @@ from aspc import tasks
 from aspc.data import cache
 from aspc.data.dataset import Dataset
 from aspc.data.download import fetch
-from aspc.data.files import read_npz
+from aspc.data.file_loader import read_npz
 from aspc.envs import make_env
 from aspc.errors import AspcError
 
