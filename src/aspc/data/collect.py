@@ -12,6 +12,7 @@ import numpy as np
 from aspc import envs
 from aspc.data.dataset import Dataset
 from aspc.errors import AspcError, MissingExtra
+from aspc.policy import load_policy
 from aspc.ui import progress_bar
 
 Act = Callable[[np.ndarray], np.ndarray]
@@ -51,8 +52,6 @@ def load_actor(path: str, rng: np.random.Generator) -> tuple[Act, int | None]:
     """
     if path.endswith(".onnx"):
         return _onnx_actor(Path(path))
-    from aspc.policy import load_policy
-
     policy = load_policy(path)
     return (lambda observation: policy.act(observation, rng)), policy.observation_size
 

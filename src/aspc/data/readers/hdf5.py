@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -104,10 +103,8 @@ def loading_bytes(dtype: np.dtype[Any], count: int) -> int:
 
 def decoding_bytes(dataset: Any) -> int:
     """Return the bytes that reading one slab takes: the slab, and one chunk before and after its filters."""
-    row = _row_bytes(dataset)
-    if dataset.chunks is None:
-        return slab_rows(dataset) * row
-    return slab_rows(dataset) * row + int(2 * math.prod(dataset.chunks) * dataset.dtype.itemsize)
+    chunk = 0 if dataset.chunks is None else int(math.prod(dataset.chunks) * dataset.dtype.itemsize)
+    return slab_rows(dataset) * _row_bytes(dataset) + 2 * chunk
 
 
 def slab_rows(dataset: Any) -> int:
@@ -128,15 +125,10 @@ def copy_dataset(dataset: Any, limits: ReadLimits) -> np.ndarray:
     result, length, step = ArrayFile(), len(dataset), slab_rows(dataset)
     decoding, most = decoding_bytes(dataset), MAX_COMPRESSION * int(dataset.id.get_storage_size())
     slab = np.empty((min(step, length), *dataset.shape[1:]), dataset.dtype)
-    for rows in _slices(length, step):
+    for start in range(0, length, step):
         limits.progress(min(decoding, most))
-        part = slab[: rows.stop - rows.start]
+        part = slab[: length - start]
         if part.size:
-            dataset.read_direct(part, source_sel=rows)
+            dataset.read_direct(part, source_sel=slice(start, start + len(part)))
         result.write(part)
     return result.array(np.dtype(dataset.dtype.str), dataset.shape)
-
-
-def _slices(length: int, step: int) -> Iterator[slice]:
-    for start in range(0, length, step):
-        yield slice(start, min(start + step, length))
