@@ -53,7 +53,7 @@ def write_hdf5(path: Path, arrays: Mapping[str, np.ndarray], metadata: Mapping[s
 
 
 def write_npz(path: Path, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, Any] | None = None) -> None:
-    """Write arrays as an NPZ file; the metadata becomes further arrays, which other readers ignore."""
+    """Write arrays as an NPZ file; the metadata becomes additional arrays, which other readers ignore."""
     extra = {
         f"{NPZ_PREFIX}{key}": np.asarray(value) for key, value in (metadata or {}).items() if value not in (None, [])
     }

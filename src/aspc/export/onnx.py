@@ -82,7 +82,7 @@ class Graph:
         name: str = "",
         **options: Any,
     ) -> Symbol:
-        """Add a node. `compute` does the same to the examples; `extra` are further inputs of the node only."""
+        """Add a node. `compute` does the same to the examples; `extra` are additional inputs of the node only."""
         name = name or f"{op.lower()}{len(self.nodes)}"
         names = [x.name if isinstance(x, Symbol) else self.constant(x) for x in (*inputs, *extra)]
         self.nodes.append(self.onnx.helper.make_node(op, names, [name], **options))

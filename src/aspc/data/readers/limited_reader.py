@@ -77,7 +77,7 @@ class LimitedReader:
             function: Its name.
             path: The file or folder to read.
             taken_bytes: Bytes of the memory budget that the caller already holds.
-            arguments: Further arguments of the function; they must be JSON values.
+            arguments: Additional arguments of the function; they must be JSON values.
 
         Raises:
             AspcError: The file cannot be read within the limits.
