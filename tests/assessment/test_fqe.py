@@ -371,7 +371,7 @@ def test_checkpoints_are_ranked_and_the_last_is_the_saved_policy(trained, tmp_pa
     assert np.abs(found["seed1@20"].act(observations) - saved).max() > 1e-3
 
 
-def test_policies_of_a_fleet_know_their_data(trained, tmp_path):
+def test_fleet_policies_record_their_data(trained, tmp_path):
     fleet = tmp_path / "fleet"
     for name, seed in (("a", 0), ("b", 1)):
         trained.policy_of(seed).save(fleet / "policy" / name)

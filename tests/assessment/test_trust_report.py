@@ -152,7 +152,7 @@ def test_critics_are_those_of_the_policys_checkpoint(run):
     assert np.std(columns["theory_delta_q"]) > 0  # the batches differ
 
 
-def test_actions_are_in_the_policys_units_whatever_the_datas_bounds(run):
+def test_actions_use_the_bounds_of_the_policy(run):
     data = dataset_of([run.path], None, {})
     folder = run.path / "policy" / "seed4"
     for factor in (0.5, 3.0):

@@ -180,7 +180,7 @@ def test_a_run_cannot_name_a_minari_dataset(mark: Path, capsys: pytest.CaptureFi
     assert not mark.exists()
 
 
-def test_a_refusal_cannot_write_to_the_terminal(tmp_path: Path) -> None:
+def test_refusals_have_no_control_characters(tmp_path: Path) -> None:
     with pytest.raises(AspcError) as refusal:
         safe_env(tmp_path, "minari:\x1b[2J" + "x" * 10_000)
     assert str(refusal.value).isprintable()

@@ -326,7 +326,7 @@ def test_download_needs_names_that_can_be_downloaded() -> None:
         run("download")
 
 
-def test_make_writes_what_load_reads(capsys: pytest.CaptureFixture[str]) -> None:
+def test_made_datasets_load_unchanged(capsys: pytest.CaptureFixture[str]) -> None:
     run("make", "maze2d-umaze-clean", "--steps", "500", "--seed", "3")
     made = data.load("maze2d-umaze-clean.hdf5")
     assert (len(made), made.env) == (500, "maze2d-umaze-clean")
@@ -342,7 +342,7 @@ def test_make_writes_what_load_reads(capsys: pytest.CaptureFixture[str]) -> None
             run("make", *wrong)
 
 
-def test_make_walks_ogbenchs_point_maze() -> None:
+def test_make_generates_ogbench_pointmaze_data() -> None:
     pytest.importorskip("ogbench")
     run("make", "pointmaze-medium", "--steps", "3003", "--out", "p.npz")
     name = "pointmaze-medium-navigate-singletask-task1-v0"

@@ -122,7 +122,7 @@ def test_actions_outside_the_bounds_are_clipped_or_rejected() -> None:
         make(actions=actions, strict=True)
 
 
-def test_bounds_from_the_data_leave_a_margin_and_from_the_environment_none() -> None:
+def test_only_bounds_from_data_have_a_margin() -> None:
     actions = np.linspace([-2.0, 0.0], [2.0, 0.0], 12).astype(np.float32)
     data = make(actions=actions, action_low=None, action_high=None)
     np.testing.assert_allclose(data.action_high[0], 2.2, rtol=1e-6)

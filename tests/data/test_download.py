@@ -130,7 +130,7 @@ def test_a_dataset_is_downloaded_once_and_loaded(server: Server) -> None:
     assert cached() == [FILE, f"{FILE}.json"]
 
 
-def test_d4rls_own_view_drops_timeout_rows_even_with_next_observations(server: Server, tmp_path: Path) -> None:
+def test_d4rl_loader_ignores_next_observations(server: Server, tmp_path: Path) -> None:
     with h5py.File(tmp_path / "body.hdf5", "a") as file:
         file["next_observations"] = np.zeros((2000, 4), dtype=np.float32)
     server.body = (tmp_path / "body.hdf5").read_bytes()
@@ -334,7 +334,7 @@ def test_a_page_instead_of_the_file_is_refused(server: Server) -> None:
     assert cached() == []
 
 
-def test_a_server_that_is_gone(server: Server) -> None:
+def test_http_404_is_reported(server: Server) -> None:
     server.status = 404
     with pytest.raises(AspcError, match="Not Found") as error:
         data.load(NAME)
@@ -370,7 +370,7 @@ def test_manually_copied_files_are_used(server: Server) -> None:
     assert f"{FILE}.json" in cached()  # verified from now on
 
 
-def test_a_cache_that_cannot_be_written_to(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unwritable_cache_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ASPC_DATA", "/proc/nowhere")
     for name in (NAME, "maze2d-umaze?steps=100"):
         with pytest.raises(AspcError, match="Set ASPC_DATA to a folder that can"):

@@ -94,7 +94,7 @@ def test_flags_in_a_folder_are_0_or_1(tmp_path: Path, log: dict[str, np.ndarray]
     refuse(tmp_path, r"1\.npz: 'timeouts' must be 0 or 1, but row 1 of 60 has 7")
 
 
-def test_a_d4rl_name_brings_environment_and_scores_if_sizes_match(tmp_path: Path) -> None:
+def test_d4rl_file_names_set_environment_and_scores(tmp_path: Path) -> None:
     log = make_log(observation=11, action=3)
     for stem in ("hopper_medium_replay", "hopper-medium-v2", "hopper_expert-v2"):
         dataset = data.load(write_hdf5(tmp_path / f"{stem}.hdf5", log))

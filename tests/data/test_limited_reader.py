@@ -93,7 +93,7 @@ def test_every_command_times_out_on_a_stalled_file(
     assert "x.hdf5: reading made no progress for 1 seconds" in capsys.readouterr().err
 
 
-def test_an_interrupt_ends_a_conversion_that_hangs(tmp_path: Path, endless_h5py: Path) -> None:
+def test_interrupt_stops_a_stalled_conversion(tmp_path: Path, endless_h5py: Path) -> None:
     write_hdf5(tmp_path / "x.hdf5", make_log())
     process = start(
         "data", "convert", "x.hdf5", "packed", cwd=tmp_path, env={**os.environ, "ASPC_READ_TIMEOUT": "100000"}
@@ -106,7 +106,7 @@ def test_an_interrupt_ends_a_conversion_that_hangs(tmp_path: Path, endless_h5py:
     assert has_ended(int(endless_h5py.read_text().strip("!")))
 
 
-def test_a_reader_whose_parent_was_killed_ends_and_leaves_nothing(
+def test_reader_exits_and_cleans_up_if_its_parent_is_killed(
     tmp_path: Path, endless_h5py: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_hdf5(tmp_path / "x.hdf5", make_log())
@@ -195,7 +195,7 @@ def test_an_archive_of_too_many_arrays_is_refused(tmp_path: Path) -> None:
     refuse(path, "holds 10,001 arrays, more than 10,000")
 
 
-def test_text_that_is_not_unicode_is_damaged(tmp_path: Path) -> None:
+def test_invalid_unicode_is_rejected(tmp_path: Path) -> None:
     np.savez(tmp_path / "x.npz", **make_log(), aspc_env=np.array([0x11_0000], np.uint32).view("<U1"))
     refuse(tmp_path / "x.npz", "its text is not Unicode")
 
@@ -214,7 +214,7 @@ def test_metadata_of_a_packed_folder_is_bounded(tmp_path: Path) -> None:
             streaming.StreamingDataset.open(packed.folder)
 
 
-def test_bytes_of_fortran_arrays_and_other_byte_orders_are_understood(tmp_path: Path) -> None:
+def test_fortran_arrays_and_foreign_byte_orders_are_read(tmp_path: Path) -> None:
     log = make_log()
     log["observations"] = np.asfortranarray(log["observations"].astype(">f8"))
     np.savez(tmp_path / "x.npz", **log)
@@ -248,7 +248,7 @@ def test_memory_of_a_folder_is_counted_in_total(tmp_path: Path, monkeypatch: pyt
 @pytest.mark.parametrize(
     ("stated", "count"), [("8GB", 8 * 10**9), ("1.5 g", 15 * 10**8), ("700", 700), ("2mb", 2 * 10**6)]
 )
-def test_the_budget_can_be_stated(monkeypatch: pytest.MonkeyPatch, stated: str, count: int) -> None:
+def test_memory_budget_is_configurable(monkeypatch: pytest.MonkeyPatch, stated: str, count: int) -> None:
     monkeypatch.setenv("ASPC_READ_MEMORY", stated)
     assert limits.memory_budget() == count
 
@@ -267,7 +267,7 @@ def test_an_invalid_timeout_is_refused(monkeypatch: pytest.MonkeyPatch, stated: 
         limits.timeout_seconds()
 
 
-def test_limits_of_control_groups_count(tmp_path: Path) -> None:
+def test_control_group_limits_are_respected(tmp_path: Path) -> None:
     mount, membership = tmp_path / "mount", tmp_path / "cgroup"
 
     def write_group(folder: Path, names: tuple[str, str], limit: str, used: int, statistics: str) -> None:

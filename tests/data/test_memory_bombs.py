@@ -173,7 +173,7 @@ def run_info(path: Path) -> tuple[int, str, int]:
 
 
 @pytest.mark.parametrize("name", BOMBS)
-def test_bombs_are_refused_within_the_budget(tmp_path: Path, name: str) -> None:
+def test_memory_bombs_are_rejected_within_the_budget(tmp_path: Path, name: str) -> None:
     write, says = BOMBS[name]
     path = write(tmp_path / name)
     assert path.stat().st_size < 6_000_000

@@ -63,7 +63,7 @@ def collect(env_id: str, dataset_id: str, episodes: int = 4) -> None:
         gc.collect()
 
 
-def test_a_dataset_of_minaris_own_collector() -> None:
+def test_dataset_of_the_minari_collector_loads() -> None:
     collect("Pendulum-v1", "mine/pendulum-v0", episodes=2)
     dataset = data.load("mine/pendulum-v0")
     assert (len(dataset), dataset.observation_size, dataset.env) == (400, 3, "minari:mine/pendulum-v0")
@@ -78,7 +78,7 @@ def test_a_dataset_of_minaris_own_collector() -> None:
     np.testing.assert_array_equal(same.observations, dataset.observations)
 
 
-def test_dict_observations_are_flattened_in_a_stated_order_as_the_environment_does() -> None:
+def test_dict_observations_are_flattened_like_the_environment() -> None:
     collect("AspcTestGoal-v0", "goal-v0")
     dataset = data.load("minari:goal-v0")
     assert dataset.observation_size == 6
@@ -95,7 +95,7 @@ def test_dict_observations_are_flattened_in_a_stated_order_as_the_environment_do
 
 
 @pytest.mark.parametrize("with_next", [False, True])
-def test_what_convert_writes_is_read_by_minari_and_by_us(log: dict[str, np.ndarray], with_next: bool) -> None:
+def test_converted_datasets_load_in_minari_and_here(log: dict[str, np.ndarray], with_next: bool) -> None:
     following = np.roll(log["observations"], -1, axis=0)
     following[9::10] += 100.0  # after the end of an episode comes something else
     more = {"next_observations": following} if with_next else {}
@@ -116,7 +116,7 @@ def test_what_convert_writes_is_read_by_minari_and_by_us(log: dict[str, np.ndarr
         ours.write(dataset, "mine/converted-v0")
 
 
-def test_rows_that_do_not_follow_each_other_are_not_written(log: dict[str, np.ndarray]) -> None:
+def test_discontinuous_rows_are_rejected(log: dict[str, np.ndarray]) -> None:
     shuffled = Dataset.from_arrays(**log, next_observations=log["observations"] + 1, name="mine")
     with pytest.raises(AspcError, match="the next observation of row 1 is not"):
         ours.write(shuffled, "mine/shuffled-v0")

@@ -17,7 +17,7 @@ from aspc.errors import AspcError
 OGBENCH = [f"antmaze-{size}-navigate-singletask-task{task}-v0" for size in ("large", "giant") for task in range(1, 6)]
 
 
-def test_there_are_39_names() -> None:
+def test_d4rl_has_39_datasets() -> None:
     assert len(tasks.d4rl_datasets()) == 39
 
 
@@ -95,11 +95,11 @@ def random_returns(name: str, episodes: int) -> np.ndarray:
         ("pen-human-v1", 150, 45.0),
     ],
 )
-def test_a_random_hand_scores_the_reference_minimum(name: str, episodes: int, allowed: float) -> None:
+def test_random_adroit_policy_scores_the_reference_minimum(name: str, episodes: int, allowed: float) -> None:
     assert abs(random_returns(name, episodes).mean() - envs.reference_scores(name)[0]) < allowed
 
 
-def test_a_random_ant_never_arrives() -> None:
+def test_random_antmaze_policy_never_reaches_the_goal() -> None:
     assert random_returns("antmaze-umaze-v2", 2).max() == envs.reference_scores("antmaze-umaze-v2")[0] == 0.0
 
 
@@ -140,7 +140,7 @@ def test_antmaze_walls_are_ogbenchs(maze: str) -> None:
     theirs.close()
 
 
-def test_a_dropped_pen_ends_the_episode() -> None:
+def test_dropping_the_pen_terminates() -> None:
     env = envs.make_env("pen-human-v1")
     env.reset(seed=0)
     ends = []
@@ -181,7 +181,7 @@ def test_invalid_environments_are_errors(name: str, says: str) -> None:
 
 
 @pytest.mark.parametrize("package", ["imageio", "mujoco"])
-def test_a_package_that_is_missing_is_named_with_what_to_install(package: str, tmp_path: Path) -> None:
+def test_missing_packages_are_reported_with_the_extra(package: str, tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text("import a_package_of_theirs")
     names = ["Hopper-v4", "hopper-medium-v2", "pen-human-v1", "antmaze-umaze-v2", OGBENCH[0], "own:Own-v0", "Hoper-v4"]
     script = (
@@ -207,7 +207,7 @@ def test_moved_environments_are_not_reported_as_unknown() -> None:
         envs.make_env("Hopper-v3")
 
 
-def test_a_maze_of_ogbench_leaves_no_file_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ogbench_mazes_leave_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     env = envs.make_env("antmaze-medium-navigate-singletask-v0")
     env.reset(seed=0)

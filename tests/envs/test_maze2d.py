@@ -142,7 +142,7 @@ def test_the_controller_scores_the_reference_maximum(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MAZES)
-def test_the_controller_that_plans_each_episode_reaches_the_goal_from_everywhere(name: str) -> None:
+def test_planning_controller_reaches_the_goal_from_every_start(name: str) -> None:
     env, rng = Maze2dEnv(name), np.random.default_rng(0)
     for seed in range(60):
         controller = generator.WaypointController(env.maze, rng)
