@@ -26,6 +26,7 @@ from aspc.algorithms.interface import (
     Algorithm,
     Batch,
     Context,
+    Critics,
     Draw,
     Inner,
     Metrics,
@@ -201,6 +202,10 @@ class LearnedScale(Algorithm[State], Generic[Base, State]):
     def policy(self, state: Any) -> PolicyExport:
         """Return the base's policy: the scale plays no part in acting."""
         return self.base.policy(state.base)
+
+    def critics(self, state: Any) -> Critics | None:
+        """Return the base's critics."""
+        return self.base.critics(state.base)
 
     @property
     def initial_scale(self) -> float | None:

@@ -7,6 +7,7 @@ batch and the named noise it asked for. That is what makes the exact replay of a
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
 
@@ -80,6 +81,9 @@ Schedule = tuple[Segment, ...]
 def schedule_length(schedule: Schedule) -> int:
     """Count the steps of one cycle."""
     return sum(len(segment.steps) * segment.repeats for segment in schedule)
+
+
+Critics = Callable[[Float[Array, "batch obs"], Float[Array, "batch act"]], Float[Array, "critics batch"]]
 
 
 class PolicyExport(NamedTuple):
@@ -186,6 +190,10 @@ class Algorithm(ABC, Generic[State]):
     def policy(self, state: State) -> PolicyExport:
         """Return the policy that acts."""
 
+    def critics(self, state: State) -> Critics | None:
+        """Return the critics for the trust report; by default None, for an algorithm that learns no Q."""
+        return None
+
     @property
     def initial_scale(self) -> float | None:
         """The scale before the first step; None for an algorithm without a scale."""
@@ -243,6 +251,11 @@ class ScalableAlgorithm(Algorithm[State], Generic[State, Extra]):
     def inner_params(self, state: Any) -> Any:
         """Return the parameters that the inner step updates; by default `state.actor`."""
         return state.actor
+
+    def critics(self, state: Any) -> Critics | None:
+        """Return the critics; by default `state.critics`."""
+        critics: Critics = state.critics
+        return critics
 
     # -- the plain algorithm -----------------------------------------------------------------------------------
     @property

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from aspc.assessment.device_policy import act_on_device, check_fits
@@ -19,7 +20,7 @@ from aspc.training.compiled_loop import tree_index
 from aspc.training.normalizer import ObservationNormalizer
 from aspc.training.run_folder import CONFIG, Run
 
-Critics = Callable[[np.ndarray, np.ndarray], np.ndarray]
+NumpyCritics = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,14 +76,15 @@ class InspectedPolicy:
         return int(self.policy.info.get("seed", 0))
 
     @property
-    def critics(self) -> Critics | None:
+    def critics(self) -> NumpyCritics | None:
         """A function (observations, actions in ±1) → Q [critics, rows]; None without critics."""
-        # Not every algorithm has critics, and the state of a wrapper holds its base's.
-        critics = getattr(getattr(self.state, "base", self.state), "critics", None)
+        if self.trained is None or self.state is None:
+            return None
+        critics = self.trained.algorithm.critics(self.state)
         if critics is None:
             return None
         normalize = ObservationNormalizer(self.policy.observation_mean, self.policy.observation_std)
-        return lambda s, a: np.asarray(critics(normalize(s), a.astype(np.float32)), np.float64)
+        return lambda s, a: np.asarray(critics(jnp.asarray(normalize(s)), jnp.asarray(a, jnp.float32)), np.float64)
 
     @property
     def missing_critics_reason(self) -> str:
