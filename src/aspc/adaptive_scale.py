@@ -172,7 +172,7 @@ class LearnedScale(Algorithm[State], Generic[Base, State]):
     outer_batch: Literal["same", "independent"] = "same"
     """Evaluate the outer loss on the inner step's batch, as the paper does, or on an independent one."""
     scale_horizon: Horizon = 1_000_000
-    """Steps over which the scale's learning rate decays (or a linear scale ends): the length of the run."""
+    """Steps over which the scale's learning rate decays (or a linear scale ends). Set by --horizon."""
 
     def __post_init__(self) -> None:
         if self.k_alpha < 1:
