@@ -375,7 +375,7 @@ def test_fleet_policies_record_their_data(trained, tmp_path):
     fleet = tmp_path / "fleet"
     for name, seed in (("a", 0), ("b", 1)):
         trained.policy_of(seed).save(fleet / "policy" / name)
-    facts = msgspec.structs.asdict(trained.config.dataset)
+    facts = msgspec.to_builtins(trained.config.dataset)
     members = [{"name": name, "seed": i, "dataset": i, "settings": {}} for i, name in enumerate("ab")]
     config = {"algo": "bc", "asked": "", "members": members, "datasets": [facts, facts]}
     (fleet / "config.json").write_text(json.dumps(config))

@@ -31,7 +31,7 @@ def test_damaged_folders(folders: Path, tmp_path: Path) -> None:
 
 
 def required(kind: type[msgspec.Struct]) -> list[str]:
-    return [field.name for field in msgspec.structs.fields(kind) if field.required]
+    return [field.encode_name for field in msgspec.structs.fields(kind) if field.required]
 
 
 REQUIRED = [name for name in required(RunConfig) if name not in ("options", "software")]  # stored flat
