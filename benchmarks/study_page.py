@@ -31,6 +31,7 @@ MAIN, RECIPE = "study_main", "maze2d_recipe"
 DOMAINS = ("MuJoCo", "Maze2d", "AntMaze", "Adroit")
 COLORS = ("#999999", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 REFERENCE = "TD3+BC"
+FIGURES = {"MuJoCo": "study_locomotion.png", "Maze2d": "study.png"}
 
 
 class Published(NamedTuple):
@@ -145,9 +146,15 @@ def variants_on(study: Study, datasets: Sequence[str]) -> dict[str, Scores]:
     }
 
 
+def trained_datasets(study: Study, domain: str) -> list[str]:
+    """Return the datasets of a domain on which the reference has run."""
+    trained = study.scores(MAIN, REFERENCE)
+    return [name for name in domain_datasets(domain) if name in trained]
+
+
 def domain_section(study: Study, domain: str) -> str:
-    datasets = domain_datasets(domain)
-    found = variants_on(study, datasets)
+    datasets = trained_datasets(study, domain)
+    found = variants_on(study, datasets) if datasets else {}
     if not found:
         return "Not run yet."
     head = ("dataset", *found)
@@ -208,11 +215,11 @@ def fill(page: str, study: Study) -> str:
     return re.sub(r"<!-- study: (\w+) -->.*?<!-- end -->", replaced, page, flags=re.DOTALL)
 
 
-def draw(study: Study, path: Path) -> None:
-    """Draw scores over steps per maze, and the scale that ASPC and ASPC+ learn."""
+def draw(study: Study, domain: str, path: Path) -> None:
+    """Draw scores over steps per dataset of a domain, and the scale that ASPC and ASPC+ learn."""
     from matplotlib.figure import Figure
 
-    datasets = domain_datasets("Maze2d")
+    datasets = trained_datasets(study, domain)
     figure = Figure(figsize=(11, 5.4), layout="constrained")
     axes = figure.subplots(2, len(datasets), sharex=True, height_ratios=(2, 1))
     runs = study.by_suite[MAIN]
@@ -245,7 +252,8 @@ def main(argv: list[str] | None = None) -> int:
     args.page.write_text(fill(args.page.read_text("utf-8"), study), "utf-8")
     images = args.page.parent / "images"
     images.mkdir(exist_ok=True)
-    draw(study, images / "study.png")
+    for domain, name in FIGURES.items():
+        draw(study, domain, images / name)
     return 0
 
 
