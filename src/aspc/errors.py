@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import errno
 from collections.abc import Iterable
+from typing import Any
 
 from aspc.text import join_limited
 
@@ -16,6 +17,20 @@ class AspcError(Exception):
     """
 
     exit_code: int = 2
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the message itself, since subclasses build it from other arguments.
+
+        An error that cannot be unpickled ends the thread that collects results from processes, and its caller waits
+        forever.
+        """
+        return _restore_error, (type(self), self.args, self.__dict__)
+
+
+def _restore_error(kind: type[AspcError], args: tuple[Any, ...], attributes: dict[str, Any]) -> AspcError:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(attributes)
+    return error
 
 
 # Errors of a full, read-only or broken disk, of missing permissions, of impossible paths and of files deleted in use.
