@@ -46,4 +46,4 @@ class CRR(rl.Algorithm[CRRState]):  # each field is a command-line option: --hid
         return state, {"critic_loss": critics.loss, "actor_loss": actor.loss, "imitated": better.mean()}
 
     def policy(self, state):  # the exported policy; it acts without JAX
-        return rl.deterministic_policy(state.actor.net)
+        return rl.deterministic_policy(state.actor)

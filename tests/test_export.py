@@ -25,7 +25,7 @@ from aspc.errors import AspcError
 from aspc.export import export, load_stablehlo, metadata, render_files
 from aspc.export.onnx import Graph
 from aspc.policy import Policy
-from aspc.policy_kinds import denoise, mlp
+from aspc.policy_kinds import ACTIVATIONS, denoise, mlp
 from policies import narrow, policy_named, policy_of
 
 ROWS, PARTS = 10_000, 5
@@ -110,6 +110,18 @@ def test_onnx_accepts_any_batch_size_and_has_metadata(name: str) -> None:
     shapes = {i.name: i.shape for i in session.get_inputs()}
     assert shapes.pop("observations") == ["batch", 5]
     assert shapes == {key: noise["shape"] for key, noise in json.loads(found["noise"]).items()}
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_every_format_has_every_activation(tmp_path: Path, activation: str) -> None:
+    ours = policy("td3_bc")
+    ours = replace(ours, settings={**ours.settings, "activation": activation})
+    inputs = inputs_of(ours, 500)
+    expected = ours.act(inputs["observations"])
+    (actions,) = session_of(render_files(ours, "onnx")[""]).run(None, inputs)
+    np.testing.assert_allclose(actions, expected, atol=1e-5)
+    act = load_stablehlo(export(ours.save(tmp_path / "policy"), "stablehlo"))
+    np.testing.assert_allclose(act(inputs["observations"]), expected, atol=1e-5)
 
 
 def test_symbol_rejects_unsupported_indexing() -> None:

@@ -20,6 +20,16 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from aspc import kernels
 
 Activation = Callable[[Array], Array]
+# By the names that `aspc.policy_kinds` gives the same functions; an exported policy can have only these.
+ACTIVATIONS: dict[str, Activation] = {
+    "relu": jax.nn.relu,
+    "gelu": jax.nn.gelu,
+    "mish": jax.nn.mish,
+    "silu": jax.nn.silu,
+    "elu": jax.nn.elu,
+    "leaky_relu": jax.nn.leaky_relu,
+    "tanh": jnp.tanh,
+}
 Tree = TypeVar("Tree")
 jvp_compatible_networks = kernels.jvp_compatible_networks
 

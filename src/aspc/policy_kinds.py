@@ -49,7 +49,36 @@ def mish(x: Any) -> Any:
     return x * (n / (n + 2))
 
 
-ACTIVATIONS = {"relu": relu, "gelu": gelu, "mish": mish}
+def silu(x: Any) -> Any:
+    """SiLU (Swish), x / (1 + e⁻ˣ)."""
+    xp = array_namespace(x)
+    return x / (1 + xp.exp(xp.minimum(0 - x, 80.0)))  # e⁸⁰ is still a float32
+
+
+def elu(x: Any) -> Any:
+    """ELU, x above 0 and eˣ − 1 below."""
+    xp = array_namespace(x)
+    return xp.maximum(x, 0) + xp.exp(xp.minimum(x, 0)) - 1
+
+
+def leaky_relu(x: Any) -> Any:
+    """Leaky ReLU with a slope of 0.01 below 0."""
+    return array_namespace(x).maximum(x, 0.01 * x)
+
+
+def tanh(x: Any) -> Any:
+    return array_namespace(x).tanh(x)
+
+
+ACTIVATIONS = {
+    "relu": relu,
+    "gelu": gelu,
+    "mish": mish,
+    "silu": silu,
+    "elu": elu,
+    "leaky_relu": leaky_relu,
+    "tanh": tanh,
+}
 
 
 def layer_norm(x: Any, weight: np.ndarray, bias: np.ndarray, eps: float) -> Any:

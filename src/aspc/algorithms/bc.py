@@ -64,4 +64,4 @@ class BC(Algorithm[BCState]):
         return BCState(step.params, step.opt_state), {"bc_loss": step.loss}
 
     def policy(self, state: BCState) -> PolicyExport:
-        return deterministic_policy(state.actor.net)
+        return deterministic_policy(state.actor)

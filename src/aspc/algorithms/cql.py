@@ -290,7 +290,9 @@ class CQL(ScalableAlgorithm[CQLState, Samples]):
         *hidden, last = state.actor.net.layers
         act_dim = last.bias.shape[-1] // 2
         mean = Linear(last.weight[..., :act_dim], last.bias[..., :act_dim])
-        return deterministic_policy(MLP((*hidden, mean), (), state.actor.net.activation))
+        return deterministic_policy(MLP((*hidden, mean), (), state.actor.net.activation))._replace(
+            act=lambda s: jnp.tanh(jnp.split(state.actor.net(s), 2, axis=-1)[0])
+        )
 
 
 def tile_observations(observations: Float[Array, "batch obs"], actions: Float[Array, "batch *samples act"]) -> Array:

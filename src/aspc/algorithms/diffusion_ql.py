@@ -12,6 +12,7 @@ code; acting takes the actor itself, 50 candidates, and draws one of them with t
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import equinox as eqx
@@ -34,7 +35,7 @@ from aspc.algorithms.interface import (
     ScalableAlgorithm,
     Spec,
 )
-from aspc.algorithms.td_learning import bootstrap, fit_critics, make_critics, mean_abs, mlp_arrays
+from aspc.algorithms.td_learning import bootstrap, fit_critics, make_critics, mean_abs, mlp_arrays, mlp_settings
 from aspc.networks import Ensemble, NoiseModel, mlp, polyak
 from aspc.optim import Adam, global_norm
 
@@ -266,8 +267,21 @@ class DiffusionQL(ScalableAlgorithm[DiffusionQLState, None]):
         }
         diffusion = DiffusionSchedule.vp(self.diffusion_steps)
         settings = {
-            "activation": "mish",
+            **mlp_settings(state.actor.time_net, state.actor.net, state.critics_target.members.net),
             "candidates": CANDIDATES,
             **{name: values.tolist() for name, values in diffusion._asdict().items()},
         }
-        return PolicyExport("diffusion", arrays, settings)
+        return PolicyExport("diffusion", arrays, settings, partial(self.act, state))
+
+    def act(
+        self,
+        state: DiffusionQLState,
+        observations: Float[Array, "batch obs"],
+        noise: Float[Array, "n_plus_1 batch candidates act"],
+        gumbel: Float[Array, "batch candidates"],
+    ) -> Float[Array, "batch act"]:
+        """Sample candidates for each state and draw one of them from the softmax of min_k Q'_k."""
+        actions = jax.vmap(partial(self.sample, state.actor, observations), (1, 2), 1)(noise[0], noise[1:])
+        q = jax.vmap(lambda actions: state.critics_target(observations, actions).min(0), 1, 1)(actions)
+        chosen = jnp.argmax(q + gumbel, axis=1)
+        return jnp.take_along_axis(actions, chosen[:, None, None], axis=1)[:, 0]

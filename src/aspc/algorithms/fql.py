@@ -33,7 +33,7 @@ from aspc.algorithms.interface import (
     ScalableAlgorithm,
     Spec,
 )
-from aspc.algorithms.td_learning import bootstrap, make_critics, mean_abs, mlp_arrays
+from aspc.algorithms.td_learning import bootstrap, make_critics, mean_abs, mlp_arrays, mlp_settings
 from aspc.networks import Ensemble, Flow, glorot_init, mlp, polyak
 from aspc.optim import Adam
 
@@ -204,7 +204,6 @@ class FQL(ScalableAlgorithm[FQLState, Distillation]):
     # -- acting ------------------------------------------------------------------------------------------------
     def policy(self, state: FQLState) -> PolicyExport:
         """Act with clip(μ(s, z), ±1), with a new z for each state."""
-        settings: dict[str, Any] = {"activation": "gelu", "latent_size": state.one_step.net.layers[-1].bias.shape[-1]}
-        if state.one_step.net.norms:
-            settings["layer_norm_eps"] = state.one_step.net.norms[0].eps
-        return PolicyExport("flow", mlp_arrays(state.one_step.net), settings)
+        net = state.one_step.net
+        settings = {**mlp_settings(net), "latent_size": net.layers[-1].bias.shape[-1]}
+        return PolicyExport("flow", mlp_arrays(net), settings, lambda s, z: jnp.clip(state.one_step(s, z), -1.0, 1.0))

@@ -92,6 +92,9 @@ class PolicyExport(NamedTuple):
     kind: str
     arrays: dict[str, Array]
     settings: dict[str, Any]
+    act: Callable[..., Array] | None = None
+    """The actor itself: normalized observations and the kind's random inputs → actions in ±1. Training compares the
+    exported policy with it; None compares nothing."""
 
 
 class Inner(NamedTuple):

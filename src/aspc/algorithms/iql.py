@@ -191,4 +191,4 @@ class IQL(ScalableAlgorithm[IQLState, Array]):
     def policy(self, state: IQLState) -> PolicyExport:
         """Act with the mean."""
         actor = state.actor.mean if isinstance(state.actor, GaussianActor) else state.actor
-        return deterministic_policy(actor.net)
+        return deterministic_policy(actor)

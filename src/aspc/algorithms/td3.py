@@ -67,4 +67,4 @@ class TD3(ScalableAlgorithm[TD3StateT, Any]):
         return jnp.clip(state.actor_target(batch.next_observations) + epsilon, -high, high)
 
     def policy(self, state: TD3StateT) -> PolicyExport:
-        return deterministic_policy(state.actor.net)
+        return deterministic_policy(state.actor)

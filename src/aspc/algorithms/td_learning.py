@@ -10,7 +10,8 @@ from jax.lax import stop_gradient as sg
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from aspc.algorithms.interface import Batch, PolicyExport, Spec
-from aspc.networks import MLP, Critic, Ensemble, ensemble, mlp
+from aspc.errors import AspcError
+from aspc.networks import ACTIVATIONS, MLP, Critic, DeterministicActor, Ensemble, ensemble, mlp
 from aspc.optim import Adam, Minimized
 
 
@@ -63,9 +64,29 @@ def mlp_arrays(net: MLP, prefix: str = "") -> dict[str, Array]:
     return arrays
 
 
-def deterministic_policy(net: MLP) -> PolicyExport:
-    """Export a policy that acts with tanh(MLP(s))."""
-    settings: dict[str, Any] = {"activation": "relu", "output": "tanh"}
-    if net.norms:
-        settings["layer_norm_eps"] = net.norms[0].eps
-    return PolicyExport("deterministic", mlp_arrays(net), settings)
+def mlp_settings(*nets: MLP) -> dict[str, Any]:
+    """Return the settings of exported MLPs: their activation and, with LayerNorm, its epsilon.
+
+    Raises:
+        AspcError: An exported policy cannot have this activation, or the networks differ.
+    """
+    (activation, *other_activations) = dict.fromkeys(net.activation for net in nets)
+    (eps, *other_eps) = dict.fromkeys(net.norms[0].eps for net in nets if net.norms) or (None,)
+    if other_activations or other_eps:
+        raise AspcError("The networks of an exported policy must share their activation and their LayerNorm epsilon.")
+    name = next((name for name, known in ACTIVATIONS.items() if known is activation), None)
+    if name is None:
+        found = getattr(activation, "__name__", repr(activation))
+        raise AspcError(
+            f"A policy with the activation {found} cannot be exported. Use one of these functions of jax.nn: "
+            f"{', '.join(ACTIVATIONS)}."
+        )
+    return {"activation": name, **({} if eps is None else {"layer_norm_eps": eps})}
+
+
+def deterministic_policy(actor: DeterministicActor | MLP) -> PolicyExport:
+    """Export a policy that acts with tanh(MLP(s)), given as an actor or as its MLP."""
+    if isinstance(actor, MLP):
+        actor = DeterministicActor(actor)
+    settings = {**mlp_settings(actor.net), "output": "tanh"}
+    return PolicyExport("deterministic", mlp_arrays(actor.net), settings, lambda s: actor(s) / actor.max_action)

@@ -70,7 +70,7 @@ class AveragedPolicy(TD3BC[AveragedT], Generic[AveragedT]):
         return replace(state, acting=self.averaged(state.acting, state.actor, state.actor_opt))
 
     def policy(self, state: AveragedT) -> PolicyExport:
-        return deterministic_policy(state.acting.net)
+        return deterministic_policy(state.acting)
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ class TwoPolicies(TD3BC[TwoPoliciesT], Generic[TwoPoliciesT]):
         return replace(TD3BC.commit(self, ctx, inner), second=second.params, second_opt=second.opt_state)
 
     def policy(self, state: TwoPoliciesT) -> PolicyExport:
-        return deterministic_policy(state.second.net)
+        return deterministic_policy(state.second)
 
 
 @dataclass(frozen=True)

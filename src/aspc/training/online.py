@@ -256,6 +256,7 @@ class OnlineTrainer(Trainer):
     def _run_chunks(self) -> int:
         """Alternate between collecting on the host and updating on the device; return the last step."""
         state, runs = self._initial_state()
+        self.exporter.check(self.first_step, state, {})
         step, last_step, collect, updates = self.first_step, self.last_step, self.online.collect, self.online.updates
         capacity = self.online.capacity(last_step)
         table = self.devices.replicate(filled_table(self.tables.next(), self.row_log, step, capacity))

@@ -1,20 +1,35 @@
-"""Policies of runs in training, exported from the states of their runs."""
+"""Policies of runs in training, exported from the states of their runs and compared with the actors themselves."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, PyTree
+import numpy as np
+from jaxtyping import Array, Float, PyTree
 
 from aspc.algorithms.interface import Algorithm, PolicyExport, Spec
+from aspc.errors import AspcError
 from aspc.policy import Policy
+from aspc.policy_kinds import KINDS
 from aspc.training.devices import Devices
 from aspc.training.hyperparameters import replace_fields
 from aspc.training.training_plan import TrainingPlan
+
+COMPARED_OBSERVATIONS = 16
+MAX_DIFFERENCE = 1e-5  # of actions in ±1
+ROUNDING_FACTOR = 10  # how much more the actor can be rounded than the exported policy
+
+
+class ExportedArrays(NamedTuple):
+    """The arrays of all policies, with a leading axis of runs, and what their actors do on a few observations."""
+
+    arrays: dict[str, Array]
+    actions: Float[Array, "runs observations act"] | None
+    """Actions in ±1; None if the algorithm exports no actor to compare with."""
 
 
 class PolicyExporter:
@@ -22,19 +37,35 @@ class PolicyExporter:
 
     def __init__(self, plan: TrainingPlan, spec: Spec, devices: Devices) -> None:
         self.plan, self.spec, self.devices = plan, spec, devices
+        per_task = [task.prepared.sample_observations(COMPARED_OBSERVATIONS) for task in plan.tasks]
+        self.observations = np.stack([per_task[run_spec.task] for run_spec in plan.run_specs])
 
-    def export_arrays(self, state: PyTree, overrides: Mapping[str, Array]) -> dict[str, Array]:
-        """Return the arrays of all policies, with a leading axis of runs; their copy to the host has started."""
-        arrays: dict[str, Array] = _export_arrays(self.plan.algorithm, state, overrides)
-        for array in arrays.values():
+    def check(self, step: int, state: PyTree, overrides: Mapping[str, Array]) -> None:
+        """Compare the exported policies of all runs with their actors.
+
+        Raises:
+            AspcError: A policy acts differently.
+        """
+        exported = self.export_arrays(state, overrides)
+        for _ in self.build_policies(step, exported, range(len(self.plan.run_specs))):
+            pass
+
+    def export_arrays(self, state: PyTree, overrides: Mapping[str, Array]) -> ExportedArrays:
+        """Return the arrays of all policies; their copy to the host has started."""
+        states = len(jax.tree.leaves(state)[0])  # with several devices, the last run can have copies
+        observations = self.observations[np.minimum(np.arange(states), len(self.observations) - 1)]
+        exported: ExportedArrays = _export_arrays(self.plan.algorithm, state, overrides, observations)
+        for array in jax.tree.leaves(exported):
             array.copy_to_host_async()
-        return arrays
+        return exported
 
-    def build_policies(
-        self, step: int, arrays: Mapping[str, Array], runs: Iterable[int]
-    ) -> Iterator[tuple[int, Policy]]:
-        """Yield the policies of some runs with their indices."""
-        stacked = self.devices.fetch(arrays)
+    def build_policies(self, step: int, exported: ExportedArrays, runs: Iterable[int]) -> Iterator[tuple[int, Policy]]:
+        """Yield the policies of some runs with their indices.
+
+        Raises:
+            AspcError: A policy acts differently from the actor that it was exported from.
+        """
+        stacked, actions = self.devices.fetch(exported)
         for run in runs:
             run_spec = self.plan.run_specs[run]
             task = self.plan.tasks[run_spec.task]
@@ -47,7 +78,50 @@ class PolicyExporter:
                 "versions": self.plan.config.software.versions,
                 "seed": run_spec.seed,
             }
-            yield run, task.prepared.policy(export, task.data, info)
+            policy = task.prepared.policy(export, task.data, info)
+            if actions is not None:
+                _compare(self.plan.algo, policy, self.observations[run], actions[run])
+            yield run, policy
+
+
+def _compare(algo: str, policy: Policy, observations: np.ndarray, expected: np.ndarray) -> None:
+    """Check that a policy acts as its actor on normalized observations.
+
+    Large values in a network are rounded differently by different programs. The rounding is estimated by computing the
+    policy in float64 too.
+
+    Raises:
+        AspcError: It acts differently.
+    """
+    kind, settings = KINDS[policy.kind], policy.settings
+    noise = _comparison_noise(policy.kind, policy.arrays, settings, observations.shape[-1])
+    actions = kind.act(policy.arrays, settings, observations, *noise)
+    precise = {name: array.astype(np.float64) for name, array in policy.arrays.items()}
+    rounding = np.abs(kind.act(precise, settings, observations.astype(np.float64), *noise) - actions).max()
+    difference = np.abs(actions - expected).max()
+    if difference > MAX_DIFFERENCE + ROUNDING_FACTOR * rounding:
+        described = ", ".join(f"{name} {value}" for name, value in settings.items() if isinstance(value, str | float))
+        raise AspcError(
+            f"The exported policy of {algo} differs from its actor by {difference:.2g} (actions in ±1). It is exported "
+            f"as {policy.kind} with {described}, and the actor computes something else. Return a PolicyExport from "
+            "policy() that matches the actor."
+        )
+
+
+def _comparison_noise(kind: str, arrays: Mapping[str, Any], settings: Mapping[str, Any], obs: int) -> list[np.ndarray]:
+    """Return fixed random inputs of a policy.
+
+    Gumbel noise selects the first candidate, whatever its value: near a tie, rounding could select another.
+    """
+    rng = np.random.default_rng(0)
+    noise = []
+    for draw in KINDS[kind].noise(arrays, settings, obs).values():
+        values = draw.sample(rng, COMPARED_OBSERVATIONS)
+        if draw.distribution == "gumbel":
+            values = np.zeros_like(values)
+            values[..., 0] = 1e9
+        noise.append(values)
+    return noise
 
 
 @cache
@@ -58,13 +132,20 @@ def _policy_kind(algorithm: Algorithm[Any], spec: Spec) -> tuple[str, dict[str, 
     return exports[0].kind, exports[0].settings
 
 
-def _copy_policy_arrays(algorithm: Algorithm[Any], state: PyTree, overrides: Mapping[str, Array]) -> dict[str, Array]:
-    def arrays_of_run(state: PyTree, overrides: Mapping[str, Array]) -> dict[str, Array]:
-        return replace_fields(algorithm, overrides, coerce=False).policy(state).arrays
+def _copy_policy_arrays(
+    algorithm: Algorithm[Any], state: PyTree, overrides: Mapping[str, Array], observations: np.ndarray
+) -> ExportedArrays:
+    def export_run(state: PyTree, overrides: Mapping[str, Array], observations: Array) -> ExportedArrays:
+        export = replace_fields(algorithm, overrides, coerce=False).policy(state)
+        if export.act is None:
+            return ExportedArrays(export.arrays, None)
+        noise = _comparison_noise(export.kind, export.arrays, export.settings, observations.shape[-1])
+        with jax.default_matmul_precision("highest"):  # as the exported policy
+            return ExportedArrays(export.arrays, export.act(observations, *noise))
 
     # Copies: the next chunk reuses the memory of the state.
-    arrays: dict[str, Array] = jax.tree.map(jnp.copy, jax.vmap(arrays_of_run)(state, overrides))
-    return arrays
+    exported: ExportedArrays = jax.vmap(export_run)(state, overrides, jnp.asarray(observations))
+    return ExportedArrays(*jax.tree.map(jnp.copy, tuple(exported)))
 
 
 _export_arrays = jax.jit(_copy_policy_arrays, static_argnums=0)

@@ -217,6 +217,17 @@ class PreparedDataset:
             digest = fingerprint(data.observation_mean, data.observation_std, np.asarray([data.rows, data.mean_reward]))
         return cls(spec, layout, normalizer, data.rows, digest, stream=(data, prepare))
 
+    def sample_observations(self, size: int) -> np.ndarray:
+        """Return normalized observations [size, obs], evenly spaced in the data.
+
+        Reading a stream would take long, so its observations are drawn from N(0, 1), which normalized ones resemble.
+        """
+        if self.rows is None:
+            return np.random.default_rng(0).standard_normal((size, self.spec.obs_dim), np.float32)
+        chosen = np.linspace(0, len(self.rows) - 1, size).astype(int)
+        observations: np.ndarray = self.layout.rows.unpack(self.rows[chosen])["observations"]
+        return observations
+
     def policy(self, export: PolicyExport, data: Data, info: dict[str, Any]) -> Policy:
         """Return a policy with the normalizer and the action bounds of the data."""
         names = {"observation_names": list(data.observation_names), "action_names": list(data.action_names)}

@@ -42,7 +42,7 @@ from aspc.training.compiled_loop import (
 from aspc.training.devices import Devices, out_of_memory_error, use_compilation_cache
 from aspc.training.divergence import Diverged, DivergenceGuard, Failure
 from aspc.training.evaluation import EvaluationQueue, Evaluator, QueuedEvaluation, episode_seeds
-from aspc.training.policy_export import PolicyExporter
+from aspc.training.policy_export import ExportedArrays, PolicyExporter
 from aspc.training.prepared_data import score_of, shared_tables
 from aspc.training.run_folder import RowFile, RunRow
 from aspc.training.training_plan import Outcome, TrainingPlan
@@ -57,8 +57,8 @@ class Chunk(NamedTuple):
     held_out: Mapping[str, Any]
     """Losses on held-out rows, one per run."""
     theory: Mapping[str, Array]
-    policies: dict[str, Array] | None
-    """The arrays of all policies, if an evaluation is due."""
+    policies: ExportedArrays | None
+    """The policies of all runs, if an evaluation is due."""
     state: PyTree | None
     """A copy of the state, if a checkpoint is due."""
 
@@ -174,6 +174,7 @@ class Trainer:
     def _run_chunks(self) -> int:
         """Train chunk by chunk, and save the policies; return the last step."""
         state, runs = self._initial_state()
+        self.exporter.check(self.first_step, state, runs.overrides)
         step, last_step, chunk_steps = self.first_step, self.last_step, self.options.chunk_steps
         blocks = full_blocks_per_chunk(chunk_steps, self.loop.block_steps)
         unprocessed: Chunk | None = None
@@ -325,15 +326,15 @@ class Trainer:
         return found
 
     # -- policies and evaluations ------------------------------------------------------------------------------
-    def _save_policies(self, step: int, arrays: Mapping[str, Array]) -> None:
-        for run, policy in self.exporter.build_policies(step, arrays, self.guard.active_runs):
+    def _save_policies(self, step: int, exported: ExportedArrays) -> None:
+        for run, policy in self.exporter.build_policies(step, exported, self.guard.active_runs):
             policy.save(self.plan.path / run_folder.POLICY / self.run_specs[run].name)
 
-    def _submit_evaluations(self, step: int, arrays: Mapping[str, Array]) -> None:
+    def _submit_evaluations(self, step: int, exported: ExportedArrays) -> None:
         assert self.evaluator is not None
         is_last = step == self.last_step
         episodes = (self.options.final_episodes if is_last else None) or self.options.eval_episodes
-        for run, policy in self.exporter.build_policies(step, arrays, self.guard.active_runs):
+        for run, policy in self.exporter.build_policies(step, exported, self.guard.active_runs):
             run_spec = self.run_specs[run]
             task = self.tasks[run_spec.task]
             if task.env is not None:
