@@ -134,7 +134,7 @@ def _parse(argv: list[str], recorded: dict[str, Any]) -> tuple[Any, Any]:
 def _parse_with(algorithm: Any, argv: list[str], defaults: dict[str, Any]) -> Any:
     """Parse `Train` with the hyperparameters of an algorithm as additional options."""
     kind: Any = type(algorithm)
-    if algorithm.base is not None:  # a wrapper is generic in the class that it wraps
+    if algorithm.base is not None and kind.__parameters__:  # a wrapper is generic in the class that it wraps
         kind = kind[type(algorithm.base)]
     flat: Any = tyro.conf.OmitArgPrefixes
     options: Any = dataclasses.make_dataclass(
