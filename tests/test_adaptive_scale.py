@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from aspc import algorithms
-from aspc.adaptive_scale import AdaptiveScale, l1, l2_ema, l2_literal, l3, raw_from_scale
+from aspc.adaptive_scale import AdaptiveScale, StepOutcome, l1, l2_ema, l2_literal, l3, raw_from_scale
 from aspc.algorithms.interface import CRITIC, INNER, SCALE, Batch, OuterTerms, Spec
 from aspc.algorithms.td3_bc import TD3BC
 from aspc.algorithms.wpc import WPC
@@ -52,11 +52,13 @@ def test_losses_are_the_papers_formulas():
     q, c, q0, c0 = rng.normal(size=(4, 32))
     c, c0 = np.square(c), np.square(c0)
     after = OuterTerms(jnp.asarray(q), jnp.asarray(c), 2.5, 1.0)
-    np.testing.assert_allclose(l1(after), -2.5 * q.mean() / np.abs(q).mean() + c.mean(), rtol=1e-5)
-    np.testing.assert_allclose(l2_literal(q, q0), (q.mean() - q0.mean()) ** 2, rtol=1e-4)
-    loss2, ema = l2_ema(jnp.asarray(q), jnp.asarray(0.7), 0.995)
-    np.testing.assert_allclose(ema, 0.995 * 0.7 + 0.005 * q.mean(), rtol=1e-5)
-    np.testing.assert_allclose(loss2, (0.005 * (q.mean() - 0.7)) ** 2, rtol=1e-2)
+    losses = {"L2": jnp.asarray(0.3)}
+    step = StepOutcome(
+        jnp.asarray(q0), jnp.asarray(c0), after, jnp.asarray(0.7), jnp.asarray(0.9), 2.5, None, None, losses
+    )
+    np.testing.assert_allclose(l1(step), -2.5 * q.mean() / np.abs(q).mean() + c.mean(), rtol=1e-5)
+    np.testing.assert_allclose(l2_literal(step), (q.mean() - q0.mean()) ** 2, rtol=1e-4)
+    np.testing.assert_allclose(l2_ema(step), (0.9 - 0.7) ** 2, rtol=1e-4)
     variation = np.abs(c - c0).max()
     forms = {
         1: variation,
@@ -67,8 +69,18 @@ def test_losses_are_the_papers_formulas():
     }
     for form, expected in forms.items():
         for choice in (form, jnp.asarray(form - 1)):  # by name, and by number
-            value = l3(jnp.asarray(0.3), jnp.asarray(c), jnp.asarray(c0), choice)
-            np.testing.assert_allclose(value, expected, rtol=1e-4)
+            np.testing.assert_allclose(l3(step, choice), expected, rtol=1e-4)
+
+
+def test_the_average_of_q_is_exponential():
+    algorithm = AdaptiveScale(base=SMALL, ema=0.9)
+    state = algorithm.init(jax.random.key(0), SPEC)
+    ctx = algorithm.base.prepare(state.base, *inputs(0), ALL)
+    start = dataclasses.replace(state.scale, ema_q=jnp.asarray(0.7))
+    inner, scale, metrics = jax.jit(algorithm.outer_update)(ctx, ctx, start)
+    q = algorithm.base.outer_terms(ctx, inner.params, 2.5).q
+    np.testing.assert_allclose(scale.ema_q, 0.9 * 0.7 + 0.1 * q.mean(), rtol=1e-5)
+    np.testing.assert_allclose(metrics["l2"], (scale.ema_q - 0.7) ** 2, rtol=1e-4)
 
 
 @pytest.mark.parametrize("l2", ["ema", "literal"])
@@ -89,11 +101,13 @@ def test_derivatives_of_each_loss_match_finite_differences(l2):
             after = algorithm.base.outer_terms(ctx, shifted.params, alpha)
             fixed = algorithm.base.outer_terms(ctx, inner.params, alpha)
             loss1 = -alpha * after.q.mean() / jnp.abs(fixed.q).mean() + after.constraint.mean()
-            value = lambda terms: (  # noqa: E731
-                l2_ema(terms.q, state.scale.ema_q, algorithm.ema)[0] if l2 == "ema" else l2_literal(terms.q, inner.q)
+            change = lambda terms: (  # noqa: E731
+                (1 - algorithm.ema) * (terms.q.mean() - state.scale.ema_q)
+                if l2 == "ema"
+                else terms.q.mean() - inner.q.mean()
             )
-            loss3 = value(fixed) * inner.constraint.max() * jnp.abs(after.constraint - inner.constraint).max()
-            return jnp.stack([loss1, value(after), loss3])
+            loss3 = change(fixed) ** 2 * inner.constraint.max() * jnp.abs(after.constraint - inner.constraint).max()
+            return jnp.stack([loss1, change(after) ** 2, loss3])
 
         h = 1e-5
         numeric = (losses(alpha + h) - losses(alpha - h)) / (2 * h)

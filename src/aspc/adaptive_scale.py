@@ -3,6 +3,7 @@
 A base algorithm supplies its inner step as four pure pieces (`algorithms.interface.ScalableAlgorithm`); this file is
 the paper's outer level and knows no base by name. Notation: θ are the parameters before the inner step, θ̃(α) after it,
 q and c the per-sample Q(s, π_θ(s)) and BC loss ‖π_θ(s) − a‖², q̃ and c̃ the same under θ̃, sg(·) carries no gradient.
+The outer loss is a sum of named terms, `AdaptiveScale.loss_terms`; each is a function of a `StepOutcome`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, TypeVar, cast, get_args
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, NamedTuple, TypeVar, cast, get_args
 
 import equinox as eqx
 import jax
@@ -42,7 +44,7 @@ from aspc.algorithms.interface import (
     schedule_length,
 )
 from aspc.algorithms.td3_bc import TD3BC
-from aspc.errors import AspcError
+from aspc.errors import AspcError, unknown_name
 from aspc.networks import jvp_compatible_networks
 from aspc.optim import Adam, exponential_decay
 
@@ -89,31 +91,47 @@ class AdaptiveState(eqx.Module):
 # ---------------------------------------------------------------------------------------------------------------
 
 
-def l1(after: OuterTerms) -> Float[Array, ""]:
+class StepOutcome(NamedTuple):
+    """The outcome of an inner step: everything that a term of the outer loss can use.
+
+    Quantities from before the step carry no gradient, nor does the scale: (10) differentiates through θ̃ only.
+    """
+
+    q: Float[Array, "batch"]  # before the step
+    constraint: Float[Array, "batch"]  # before the step: the BC loss, or the base's own constraint
+    after: OuterTerms  # both after the step, and their weights in L1
+    ema_q: Float[Array, ""]  # the average of Q before the step
+    new_ema_q: Float[Array, ""]  # the average of Q after the step
+    scale: Float[Array, ""]
+    params: Any  # θ̃
+    context: Context[Any, Any]  # the batch that the terms are computed on, its noise, and the state before the step
+    losses: Metrics  # the terms before this one, by name, without their weights
+
+
+LossTerm = Callable[[StepOutcome], Float[Array, ""]]
+
+
+def l1(step: StepOutcome) -> Float[Array, ""]:
     """(6)  L1 = −α·E[q̃]/E|q̃| + E[c̃]; neither α nor the normalizer carries a gradient."""
+    after = step.after
     q_term = after.q.mean() / sg(jnp.abs(after.q).mean())
     return -sg(after.q_weight) * q_term + (sg(after.constraint_weight) * after.constraint).mean()
 
 
-def l2_ema(
-    q_after: Float[Array, "batch"], ema_q: Float[Array, ""], decay: float | Array
-) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """(7) as the authors compute it: the change of an average of Q. Returns L2 and the new average."""
-    new_ema = decay * sg(ema_q) + (1 - decay) * q_after.mean()
-    return jnp.square(new_ema - sg(ema_q)), sg(new_ema)
+def l2_ema(step: StepOutcome) -> Float[Array, ""]:
+    """(7) as the authors compute it: L2 = (ē' − ē)² for an average ē of Q, with ē' = ema·ē + (1 − ema)·E[q̃]."""
+    return jnp.square(step.new_ema_q - step.ema_q)
 
 
-def l2_literal(q_after: Float[Array, "batch"], q_before: Float[Array, "batch"]) -> Float[Array, ""]:
+def l2_literal(step: StepOutcome) -> Float[Array, ""]:
     """(7) as it is written: L2 = (E[q̃] − E[q])², on one batch."""
-    return jnp.square(q_after.mean() - sg(q_before.mean()))
+    return jnp.square(step.after.q.mean() - step.q.mean())
 
 
-def l3(
-    l2: Float[Array, ""], c_after: Float[Array, "batch"], c_before: Float[Array, "batch"], form: L3Form | Array = 4
-) -> Float[Array, ""]:
+def l3(step: StepOutcome, form: L3Form | Array = 4) -> Float[Array, ""]:
     """(8)  L3 = sg(L2) · sup c · sup |c̃ − c|, which is form 4; the others are appendix E.2's."""
-    c = sg(c_before)
-    change = jnp.abs(c_after - c)
+    l2, c = step.losses["L2"], step.constraint
+    change = jnp.abs(step.after.constraint - c)
     # sup as a selection: the derivative of `max` divides by the number of maxima, which rounding can make 0.
     variation = change[jnp.argmax(sg(change))]
     forms = (
@@ -121,7 +139,7 @@ def l3(
         c.max() * variation,
         sg(l2) * variation,
         sg(l2) * c.max() * variation,
-        sg(l2) * c.mean() * jnp.abs((c_after - c).mean()),
+        sg(l2) * c.mean() * jnp.abs((step.after.constraint - c).mean()),
     )
     return jnp.stack(forms)[choice_index(form, L3_FORMS)]
 
@@ -309,29 +327,45 @@ class AdaptiveScale(LearnedScale[Base, AdaptiveState], Generic[Base]):
         scale = self.base.scale + progress * (self.scale_target - self.base.scale)
         return replace(state, raw=raw_from_scale(scale).astype(state.raw.dtype), updates=updates)
 
+    # -- the outer loss ----------------------------------------------------------------------------------------
+    def loss_terms(self) -> dict[str, LossTerm]:
+        """(9)  Return the terms of the outer loss, by name and in order. Override it to add or replace one.
+
+        The option `outer_loss` selects among L1, L2 and L3; other terms are always used. Metrics are in lower case.
+        """
+        l2 = l2_ema if self.l2 == "ema" else l2_literal
+        return {"L1": l1, "L2": l2, "L3": partial(l3, form=self.l3_form)}
+
+    def term_weights(self) -> dict[str, float | Array]:
+        """Return the weights of terms by name, by default all 1. Metrics are those of the weighted terms."""
+        return {}
+
     def outer_losses(
         self, judged: Context[Any, Any], inner: Inner, scale: Array, ema_q: Array
-    ) -> tuple[Float[Array, "3"], tuple[Array, Metrics]]:
-        """Compute L1, L2, L3 under θ̃ = `inner.params`; also return the new average of Q, and metrics.
-
-        `judged` is the context whose batch the losses are computed on.
-        """
+    ) -> tuple[Float[Array, "terms"], tuple[Array, Metrics]]:
+        """Compute the weighted terms under θ̃ on the batch of `judged`, the new average of Q, and metrics."""
         after = self.base.outer_terms(judged, inner.params, scale)
-        q, c = inner.q, inner.constraint  # computed by the inner step, for its own batch
-        if self.outer_batch == "independent" or (q is None and self.l2 == "literal"):
+        before: Inner | OuterTerms = inner  # computed by the inner step, for its own batch
+        if self.outer_batch == "independent" or inner.q is None:
             before = self.base.outer_terms(judged, self.base.inner_params(judged.state), scale)
-            q, c = before.q, before.constraint
-        loss2, new_ema_q = l2_ema(after.q, ema_q, self.ema)
-        if self.l2 == "literal":
-            assert q is not None
-            loss2 = l2_literal(after.q, q)
-        metrics = {} if q is None else {"delta_q": after.q.mean() - q.mean()}
-        metrics |= {
+        assert before.q is not None
+        q, c, ema_q = sg((before.q, before.constraint, ema_q))
+        new_ema_q = self.ema * ema_q + (1 - self.ema) * after.q.mean()
+        step = StepOutcome(q, c, after, ema_q, new_ema_q, sg(scale), inner.params, judged, {})
+        for name, term in self.loss_terms().items():
+            if shape := jnp.shape(value := term(step)):
+                raise AspcError(f"The term {name} has the shape {shape}; make it a scalar, for example with .mean().")
+            step = step._replace(losses={**step.losses, name: value})
+        weights = self.term_weights()
+        for name in weights.keys() - step.losses.keys():
+            raise unknown_name("term in term_weights", name, step.losses)
+        metrics = {
+            "delta_q": after.q.mean() - q.mean(),
             "delta_ema_q": new_ema_q - ema_q,
             "bc_sup": c.max(),
             "delta_bc_sup": jnp.abs(after.constraint - c).max(),
         }
-        return jnp.stack([l1(after), loss2, l3(loss2, after.constraint, c, self.l3_form)]), (new_ema_q, metrics)
+        return jnp.stack([weights.get(name, 1) * value for name, value in step.losses.items()]), (new_ema_q, metrics)
 
     def outer_update(
         self, ctx: Context[Any, Any], judged: Context[Any, Any], state: ScaleState
@@ -339,7 +373,7 @@ class AdaptiveScale(LearnedScale[Base, AdaptiveState], Generic[Base]):
         """(9), (10)  One step on the scale through the inner step, which is the one that is committed.
 
         The scale is one number, so the chain rule of (10) is a single forward-mode pass (jvp) through inner step
-        and outer losses: it gives the derivatives of L1, L2 and L3 separately, and the inner step itself.
+        and outer losses: it gives the derivative of each term, and the inner step itself.
         """
 
         def losses(raw: Array) -> tuple[Array, tuple[Inner, Array, Metrics]]:
@@ -352,12 +386,13 @@ class AdaptiveScale(LearnedScale[Base, AdaptiveState], Generic[Base]):
         values, derivatives, (inner, new_ema_q, metrics) = jax.jvp(
             losses, (state.raw,), (jnp.ones_like(state.raw),), has_aux=True
         )
-        used = jnp.asarray([[term in loss for term in TERMS] for loss in OUTER_LOSSES])
+        names = tuple(self.loss_terms())
+        used = jnp.asarray([[name in loss or name not in TERMS for name in names] for loss in OUTER_LOSSES])
         gradient = jnp.where(used[choice_index(self.outer_loss, OUTER_LOSSES)], derivatives, 0.0).sum()
         raw, opt = self.scale_optimizer().step(state.raw, gradient, state.opt)
 
         d_scale_d_raw = jax.nn.sigmoid(state.raw)
         # Derivatives with respect to the scale itself, not to softplus⁻¹ of it.
-        of_losses = {f"l{i + 1}": values[i] for i in range(3)}
-        of_losses |= {f"dl{i + 1}_dscale": derivatives[i] / d_scale_d_raw for i in range(3)}
+        of_losses = {name.lower(): values[i] for i, name in enumerate(names)}
+        of_losses |= {f"d{name.lower()}_dscale": derivatives[i] / d_scale_d_raw for i, name in enumerate(names)}
         return inner, ScaleState(raw, opt, new_ema_q, state.updates + 1), {**of_losses, **metrics}

@@ -3,7 +3,7 @@
 from aspc.authoring import Algorithm, Batch, NonNegative, Spec, mlp, register
 """
 
-from aspc.adaptive_scale import AdaptiveScale
+from aspc.adaptive_scale import AdaptiveScale, LossTerm, StepOutcome, l1, l2_ema, l2_literal, l3
 from aspc.algorithms.fields import Count, Depth, Fraction, Horizon, NonNegative, PerRun, Range, RunLength, Scalar
 from aspc.algorithms.interface import (
     CRITIC,
@@ -58,6 +58,7 @@ __all__ = [
     "GaussianActor",
     "Horizon",
     "Inner",
+    "LossTerm",
     "Metrics",
     "Noise",
     "NonNegative",
@@ -72,6 +73,7 @@ __all__ = [
     "Schedule",
     "Segment",
     "Spec",
+    "StepOutcome",
     "Value",
     "bootstrap",
     "cosine_decay",
@@ -80,6 +82,10 @@ __all__ = [
     "expectile_loss",
     "exponential_decay",
     "fit_critics",
+    "l1",
+    "l2_ema",
+    "l2_literal",
+    "l3",
     "make_critics",
     "mean_abs",
     "min_q",
