@@ -1,8 +1,11 @@
-"""Custom terms of the outer loss: replaced, added and re-weighted ones."""
+"""Custom terms of the outer loss: replaced, added and re-weighted ones, and the documented example."""
 
 from __future__ import annotations
 
+import ast
+import runpy
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -11,12 +14,17 @@ import numpy as np
 import pytest
 from problems import SPEC, random_batch, random_noise, small
 
+import registries
+from aspc.__main__ import main
 from aspc.algorithms.interface import CRITIC, INNER, SCALE, Metrics
 from aspc.algorithms.iql import IQL
 from aspc.algorithms.td3_bc import TD3BC
 from aspc.authoring import AdaptiveScale, LossTerm, NonNegative, StepOutcome
 from aspc.errors import AspcError
+from aspc.training.compiled_loop import Loop
+from aspc.training.run_folder import Run
 
+EXAMPLE = Path(__file__).parents[2] / "examples" / "one_sided_l2.py"
 ALL = frozenset({CRITIC, INNER, SCALE})
 BASE = TD3BC(actor_hidden_dim=12, critic_hidden_dim=12, critic_hidden_layers=1, batch_size=12)
 
@@ -170,3 +178,32 @@ def test_invalid_terms_are_refused() -> None:
         jax.eval_shape(PerSample(base=BASE).outer_update, ctx, ctx, state)
     with pytest.raises(AspcError, match="Unknown term in term_weights 'L22'; did you mean L2"):
         jax.eval_shape(Misspelt(base=BASE).outer_update, ctx, ctx, state)
+
+
+def test_the_example_trains_from_the_command_line(tmp_path: Path) -> None:
+    (kind,) = (node for node in ast.parse(EXAMPLE.read_text()).body if isinstance(node, ast.ClassDef))
+    assert kind.end_lineno is not None
+    assert kind.end_lineno - kind.decorator_list[0].lineno + 1 <= 6
+    programs = (Loop.run_blocks, Loop.run_steps)
+    before = sum(program._cache_size() for program in programs)
+    options = ["--actor-hidden-dim", "16", "--critic-hidden-dim", "16", "--batch-size", "16", "--k-alpha", "2"]
+    options += ["--steps", "20", "--env", "none", "--quiet", "--no-tensorboard", "--out", str(tmp_path / "run")]
+    with registries.restored():
+        words = ["train", "maze2d-umaze?steps=2000", "--plugin", str(EXAMPLE), "--algo", "aspc_one_sided_l2"]
+        assert main([*words, *options]) == 0
+    assert sum(program._cache_size() for program in programs) - before <= 2
+    metrics = Run(tmp_path / "run").metrics
+    for name in ("l1", "l2", "l3", "dl1_dscale", "dl2_dscale", "dl3_dscale"):
+        assert np.isfinite(metrics[name]).all(), name
+    assert metrics["scale"][-1] != 2.5
+
+
+def test_the_example_penalizes_only_decreases() -> None:
+    with registries.restored():
+        kind = runpy.run_path(str(EXAMPLE))["OneSidedL2"]
+    ctx, state = mid_run(AdaptiveScale(base=BASE))
+    for ema_q, factor in ((1e3, 1), (-1e3, 0)):  # the average falls, rises
+        moved = replace(state, ema_q=jnp.asarray(ema_q))
+        (_, ours), (_, plain) = (outer_update(k(base=BASE), ctx, moved) for k in (kind, AdaptiveScale))
+        for name in ("l2", "dl2_dscale", "l3", "dl3_dscale"):
+            np.testing.assert_allclose(ours[name], factor * plain[name], rtol=1e-4, err_msg=name)
