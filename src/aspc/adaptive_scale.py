@@ -345,11 +345,13 @@ class AdaptiveScale(LearnedScale[Base, AdaptiveState], Generic[Base]):
     ) -> tuple[Float[Array, "terms"], tuple[Array, Metrics]]:
         """Compute the weighted terms under θ̃ on the batch of `judged`, the new average of Q, and metrics."""
         after = self.base.outer_terms(judged, inner.params, scale)
-        before: Inner | OuterTerms = inner  # computed by the inner step, for its own batch
-        if self.outer_batch == "independent" or inner.q is None:
+        q, c = inner.q, inner.constraint  # computed by the inner step, for its own batch
+        has_q = q is not None or self.outer_batch == "independent" or self.l2 == "literal"
+        if q is None or self.outer_batch == "independent":  # not computed in the end where no term uses it
             before = self.base.outer_terms(judged, self.base.inner_params(judged.state), scale)
-        assert before.q is not None
-        q, c, ema_q = sg((before.q, before.constraint, ema_q))
+            q = before.q
+            c = before.constraint if self.outer_batch == "independent" else c
+        q, c, ema_q = sg((q, c, ema_q))
         new_ema_q = self.ema * ema_q + (1 - self.ema) * after.q.mean()
         step = StepOutcome(q, c, after, ema_q, new_ema_q, sg(scale), inner.params, judged, {})
         for name, term in self.loss_terms().items():
@@ -359,8 +361,8 @@ class AdaptiveScale(LearnedScale[Base, AdaptiveState], Generic[Base]):
         weights = self.term_weights()
         for name in weights.keys() - step.losses.keys():
             raise unknown_name("term in term_weights", name, step.losses)
-        metrics = {
-            "delta_q": after.q.mean() - q.mean(),
+        metrics = {"delta_q": after.q.mean() - q.mean()} if has_q else {}
+        metrics |= {
             "delta_ema_q": new_ema_q - ema_q,
             "bc_sup": c.max(),
             "delta_bc_sup": jnp.abs(after.constraint - c).max(),
