@@ -34,8 +34,9 @@ from aspc.algorithms.td_learning import (
     mean_abs,
     min_q,
     mlp_arrays,
+    polyak,
 )
-from aspc.networks import MLP, Critic, DeterministicActor, Ensemble, GaussianActor, Value, ensemble, mlp, polyak
+from aspc.networks import MLP, Critic, DeterministicActor, Ensemble, GaussianActor, Value, ensemble, mlp
 from aspc.optim import Adam, cosine_decay, exponential_decay
 
 __all__ = [

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import equinox as eqx
 import jax
@@ -30,7 +30,6 @@ ACTIVATIONS: dict[str, Activation] = {
     "leaky_relu": jax.nn.leaky_relu,
     "tanh": jnp.tanh,
 }
-Tree = TypeVar("Tree")
 jvp_compatible_networks = kernels.jvp_compatible_networks
 
 
@@ -336,9 +335,3 @@ class Ensemble(eqx.Module):
 def ensemble(make: Callable[[PRNGKeyArray], Any], key: PRNGKeyArray, size: int = 2) -> Ensemble:
     """Initialize `size` networks by `make`, each from its own key."""
     return Ensemble(jax.vmap(make)(jax.random.split(key, size)))
-
-
-def polyak(target: Tree, online: Tree, tau: float | Array) -> Tree:
-    """Compute target ← (1 − τ)·target + τ·online."""
-    moved: Tree = jax.tree.map(lambda t, o: (1 - tau) * t + tau * o, target, online)
-    return moved

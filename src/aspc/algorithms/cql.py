@@ -37,8 +37,8 @@ from aspc.algorithms.interface import (
     ScalableAlgorithm,
     Spec,
 )
-from aspc.algorithms.td_learning import bootstrap, deterministic_policy, make_critics, min_q
-from aspc.networks import MLP, Ensemble, Linear, SquashedGaussianActor, mlp, orthogonal_init, polyak
+from aspc.algorithms.td_learning import bootstrap, deterministic_policy, make_critics, min_q, polyak
+from aspc.networks import MLP, Ensemble, Linear, SquashedGaussianActor, mlp, orthogonal_init
 from aspc.networks import small_glorot_last_init as actor_init
 from aspc.optim import Adam
 

@@ -35,8 +35,16 @@ from aspc.algorithms.interface import (
     ScalableAlgorithm,
     Spec,
 )
-from aspc.algorithms.td_learning import bootstrap, fit_critics, make_critics, mean_abs, mlp_arrays, mlp_settings
-from aspc.networks import Ensemble, NoiseModel, mlp, polyak
+from aspc.algorithms.td_learning import (
+    bootstrap,
+    fit_critics,
+    make_critics,
+    mean_abs,
+    mlp_arrays,
+    mlp_settings,
+    polyak,
+)
+from aspc.networks import Ensemble, NoiseModel, mlp
 from aspc.optim import Adam, global_norm
 
 BACKUP_SAMPLES = 10  # next actions per state with `max_q_backup`

@@ -33,8 +33,8 @@ from aspc.algorithms.interface import (
     ScalableAlgorithm,
     Spec,
 )
-from aspc.algorithms.td_learning import bootstrap, make_critics, mean_abs, mlp_arrays, mlp_settings
-from aspc.networks import Ensemble, Flow, glorot_init, mlp, polyak
+from aspc.algorithms.td_learning import bootstrap, make_critics, mean_abs, mlp_arrays, mlp_settings, polyak
+from aspc.networks import Ensemble, Flow, glorot_init, mlp
 from aspc.optim import Adam
 
 

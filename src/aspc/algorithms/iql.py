@@ -33,8 +33,8 @@ from aspc.algorithms.interface import (
     ScalableAlgorithm,
     Spec,
 )
-from aspc.algorithms.td_learning import bootstrap, deterministic_policy, expectile_loss, make_critics, min_q
-from aspc.networks import DeterministicActor, Ensemble, GaussianActor, Value, mlp, polyak
+from aspc.algorithms.td_learning import bootstrap, deterministic_policy, expectile_loss, make_critics, min_q, polyak
+from aspc.networks import DeterministicActor, Ensemble, GaussianActor, Value, mlp
 from aspc.optim import Adam, cosine_decay
 
 Actor = GaussianActor | DeterministicActor

@@ -31,8 +31,8 @@ from aspc.algorithms.interface import (
     Spec,
 )
 from aspc.algorithms.td3 import TD3, TD3State
-from aspc.algorithms.td_learning import bootstrap, fit_critics, make_critics, mean_abs, min_q
-from aspc.networks import DeterministicActor, mlp, polyak, robust_critic_init, small_last_init
+from aspc.algorithms.td_learning import bootstrap, fit_critics, make_critics, mean_abs, min_q, polyak
+from aspc.networks import DeterministicActor, mlp, robust_critic_init, small_last_init
 from aspc.optim import Adam
 
 

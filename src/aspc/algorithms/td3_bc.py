@@ -32,8 +32,8 @@ from aspc.algorithms.interface import (
     Spec,
 )
 from aspc.algorithms.td3 import TD3, TD3StateT
-from aspc.algorithms.td_learning import bootstrap, fit_critics, make_critics, mean_abs
-from aspc.networks import DeterministicActor, fan_in_init, mlp, polyak, robust_critic_init
+from aspc.algorithms.td_learning import bootstrap, fit_critics, make_critics, mean_abs, polyak
+from aspc.networks import DeterministicActor, fan_in_init, mlp, robust_critic_init
 from aspc.optim import Adam
 
 

@@ -1,10 +1,11 @@
-"""Shared pieces of the algorithms: TD targets, twin critics, and the export of policies that are one network."""
+"""Shared pieces of the algorithms: TD targets, twin critics, target updates, and exports of single-network policies."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
+import jax
 import jax.numpy as jnp
 from jax.lax import stop_gradient as sg
 from jaxtyping import Array, Float, PRNGKeyArray
@@ -13,6 +14,8 @@ from aspc.algorithms.interface import Batch, PolicyExport, Spec
 from aspc.errors import AspcError
 from aspc.networks import ACTIVATIONS, MLP, Critic, DeterministicActor, Ensemble, ensemble, mlp
 from aspc.optim import Adam, Minimized
+
+Tree = TypeVar("Tree")
 
 
 def make_critics(key: PRNGKeyArray, spec: Spec, hidden: Sequence[int], **options: Any) -> Ensemble:
@@ -33,6 +36,12 @@ def fit_critics(adam: Adam, critics: Ensemble, opt_state: Any, batch: Batch, y: 
         return jnp.square(q - y).mean(1).sum(), q
 
     return adam.minimize(loss, critics, opt_state)
+
+
+def polyak(target: Tree, online: Tree, tau: float | Array) -> Tree:
+    """Compute target ← (1 − τ)·target + τ·online."""
+    moved: Tree = jax.tree.map(lambda t, o: (1 - tau) * t + tau * o, target, online)
+    return moved
 
 
 def expectile_loss(advantage: Float[Array, "batch"], expectile: float) -> Float[Array, ""]:

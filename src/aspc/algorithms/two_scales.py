@@ -23,8 +23,8 @@ from aspc.algorithms.fields import Fraction, NonNegative
 from aspc.algorithms.interface import Context, Inner, PolicyExport
 from aspc.algorithms.td3 import TD3State
 from aspc.algorithms.td3_bc import TD3BC
-from aspc.algorithms.td_learning import deterministic_policy
-from aspc.networks import DeterministicActor, polyak
+from aspc.algorithms.td_learning import deterministic_policy, polyak
+from aspc.networks import DeterministicActor
 from aspc.optim import Adam
 
 

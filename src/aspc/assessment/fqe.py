@@ -22,14 +22,14 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from aspc.algorithms.interface import Spec
-from aspc.algorithms.td_learning import bootstrap, fit_critics
+from aspc.algorithms.td_learning import bootstrap, fit_critics, polyak
 from aspc.assessment.device_policy import act_on_device, check_fits
 from aspc.assessment.fqe_options import FQEOptions
 from aspc.assessment.ranking import Ranking, rank
 from aspc.assessment.returns import States, returns_to_go
 from aspc.data import Dataset
 from aspc.errors import AspcError
-from aspc.networks import Critic, Ensemble, ensemble, mlp, polyak, robust_critic_init
+from aspc.networks import Critic, Ensemble, ensemble, mlp, robust_critic_init
 from aspc.optim import Adam, cosine_decay
 from aspc.policy import Policy
 from aspc.training.compiled_loop import on_accelerator
