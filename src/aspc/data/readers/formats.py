@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from aspc.data.columns import KeyMap
-from aspc.data.readers import csv_tables, hdf5, npz, tables
+from aspc.data.readers import arrow_tables, csv_tables, hdf5, npz
 from aspc.data.readers.contents import FileContents
 from aspc.data.readers.limits import ReadLimits, size_text, too_large
 from aspc.errors import AspcError
@@ -22,7 +22,7 @@ SUFFIXES = (*HDF5_SUFFIXES, ".npz", *TABLE_SUFFIXES, *CSV_SUFFIXES)
 READERS: dict[tuple[str, ...], Callable[[Path, KeyMap, bool, ReadLimits], FileContents]] = {
     HDF5_SUFFIXES: hdf5.read_hdf5,
     (".npz",): npz.read_npz,
-    TABLE_SUFFIXES: tables.read_arrow,
+    TABLE_SUFFIXES: arrow_tables.read_arrow,
     CSV_SUFFIXES: csv_tables.read_csv,
 }
 UNREADABLE = (errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE, errno.ENOENT, errno.EISDIR)
