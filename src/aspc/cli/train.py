@@ -14,6 +14,7 @@ import tyro
 
 from aspc import algorithms
 from aspc.algorithms.fields import RunLength, declared_fields
+from aspc.algorithms.interface import Algorithm
 from aspc.cli.data_options import DataOptions
 from aspc.cli.parsing import Flag, Unset, parse_options
 from aspc.cli.shared import (
@@ -111,7 +112,7 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def _parse(argv: list[str], recorded: dict[str, Any]) -> tuple[Any, Any]:
+def _parse(argv: list[str], recorded: dict[str, Any]) -> tuple[Any, Algorithm[Any]]:
     """Return the parsed options, and the algorithm that their defaults came from."""
     name = last_option_value(argv, "algo") or recorded.get("algo", "aspc")
     algorithm = algorithms.default(name)
@@ -131,7 +132,7 @@ def _parse(argv: list[str], recorded: dict[str, Any]) -> tuple[Any, Any]:
     return args, algorithm
 
 
-def _parse_with(algorithm: Any, argv: list[str], defaults: dict[str, Any]) -> Any:
+def _parse_with(algorithm: Algorithm[Any], argv: list[str], defaults: dict[str, Any]) -> Any:
     """Parse `Train` with the hyperparameters of an algorithm as additional options."""
     kind: Any = type(algorithm)
     if algorithm.base is not None and kind.__parameters__:  # a wrapper is generic in the class that it wraps

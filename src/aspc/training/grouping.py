@@ -5,12 +5,15 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Hashable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aspc.algorithms.fields import PerRun, declared, declared_fields, literal_choices
 from aspc.algorithms.interface import Algorithm
-from aspc.training.hyperparameters import flat_values, full_name
+from aspc.training.hyperparameters import flat_values, full_name, is_dataclass_instance
 from aspc.training.run_config import TrainOptions
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 
 def can_vary(algorithm: Algorithm[Any], name: str) -> bool:
@@ -23,12 +26,12 @@ def variable_fields(algorithm: Algorithm[Any]) -> frozenset[str]:
     return frozenset(declared_fields(algorithm, PerRun))
 
 
-def numbered_choices(algorithm: Any) -> dict[str, tuple[Any, ...]]:
+def numbered_choices(algorithm: DataclassInstance) -> dict[str, tuple[Any, ...]]:
     """Return the choices of all `PerRun` fields that are a `Literal`, by dotted name; programs take their index."""
     choices = literal_choices(type(algorithm))
     found = {name: values for name, values in choices.items() if declared(type(algorithm), name, PerRun)}
     for field in dataclasses.fields(algorithm):
-        if dataclasses.is_dataclass(inner := getattr(algorithm, field.name)):
+        if is_dataclass_instance(inner := getattr(algorithm, field.name)):
             found |= {f"{field.name}.{name}": values for name, values in numbered_choices(inner).items()}
     return found
 
@@ -47,11 +50,11 @@ def group_key(algorithm: Algorithm[Any], sizes: Sequence[float], options: TrainO
     return as_json([_class_names(algorithm), fixed, list(sizes)[:2], shared])
 
 
-def _class_names(algorithm: Any) -> list[str]:
+def _class_names(algorithm: DataclassInstance) -> list[str]:
     """Return the names of the classes of an algorithm and of those it wraps."""
     inner = [getattr(algorithm, field.name) for field in dataclasses.fields(algorithm)]
     own = f"{type(algorithm).__module__}.{type(algorithm).__qualname__}"
-    return [own, *(name for value in inner if dataclasses.is_dataclass(value) for name in _class_names(value))]
+    return [own, *(name for value in inner if is_dataclass_instance(value) for name in _class_names(value))]
 
 
 def as_json(value: Any) -> str:

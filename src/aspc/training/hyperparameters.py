@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING
 from types import UnionType
-from typing import TYPE_CHECKING, Any, TypeVar, Union, get_origin
+from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar, Union, get_origin
 
 import numpy as np
 
@@ -47,13 +47,18 @@ def replace_fields(algorithm: T, values: Mapping[str, Any], *, coerce: bool = Tr
     return dataclasses.replace(algorithm, **changes)
 
 
-def check_values(algorithm: Any) -> None:
+def is_dataclass_instance(value: object) -> TypeGuard[DataclassInstance]:
+    """Return whether a value is an object of a dataclass, such as a wrapped algorithm; the class itself is not."""
+    return dataclasses.is_dataclass(value) and not isinstance(value, type)
+
+
+def check_values(algorithm: DataclassInstance) -> None:
     """Raise an AspcError for an invalid hyperparameter: an unknown choice, an empty network, a discount above 1."""
     kind: Any = type(algorithm)
     choices = literal_choices(kind)
     for field in dataclasses.fields(algorithm):
         name, value = field.name, getattr(algorithm, field.name)
-        if dataclasses.is_dataclass(value):
+        if is_dataclass_instance(value):
             check_values(value)
         allowed = choices.get(name)
         if allowed is not None and value not in allowed:
@@ -73,7 +78,7 @@ def coerce_fields(algorithm: T) -> T:
     changes: dict[str, Any] = {}
     for field in dataclasses.fields(algorithm):
         value = getattr(algorithm, field.name)
-        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        if is_dataclass_instance(value):
             changes[field.name] = coerce_fields(value)
         elif field.init and field.default is not MISSING and not _is_union(plain_type(kind, field.name)):
             changes[field.name] = _coerce(field.default, value, field.name)
@@ -84,7 +89,7 @@ def _is_union(hint: Any) -> bool:
     return hint is Any or get_origin(hint) in (Union, UnionType)
 
 
-def _first_part(algorithm: Any, name: str) -> tuple[str, str]:
+def _first_part(algorithm: DataclassInstance, name: str) -> tuple[str, str]:
     """Split a name into its field and the remaining dotted name."""
     head, _, rest = name.partition(".")
     fields = {f.name for f in dataclasses.fields(algorithm)}
@@ -117,18 +122,18 @@ def _coerce(old: Any, new: Any, name: str) -> Any:
     return new
 
 
-def full_name(algorithm: Any, name: str) -> str:
+def full_name(algorithm: DataclassInstance, name: str) -> str:
     """Return the dotted name of a hyperparameter: `base.alpha` for `alpha` where only the wrapped algorithm has it."""
     head, rest = _first_part(algorithm, name)
     return f"{head}.{full_name(getattr(algorithm, head), rest)}" if rest else head
 
 
-def flat_values(algorithm: Any) -> dict[str, Any]:
+def flat_values(algorithm: DataclassInstance) -> dict[str, Any]:
     """Return every hyperparameter by its dotted name."""
     return dict(_flatten(dataclasses.asdict(algorithm)))
 
 
-def flat_settings(algorithm: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
+def flat_settings(algorithm: DataclassInstance, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return settings as `replace_fields` takes them (plain, dotted or nested) by dotted name."""
     return {full_name(algorithm, name): value for name, value in _flatten(settings)}
 
@@ -141,10 +146,10 @@ def _flatten(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
-def all_field_names(algorithm: Any) -> list[str]:
+def all_field_names(algorithm: DataclassInstance) -> list[str]:
     """Return the plain names of all hyperparameters, those of wrapped algorithms included."""
     names = []
     for field in dataclasses.fields(algorithm):
         value = getattr(algorithm, field.name)
-        names += all_field_names(value) if dataclasses.is_dataclass(value) else [field.name]
+        names += all_field_names(value) if is_dataclass_instance(value) else [field.name]
     return names

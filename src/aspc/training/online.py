@@ -248,7 +248,7 @@ class OnlineTrainer(Trainer):
         source = RowRange(jnp.asarray(self.tables.sizes, jnp.int32), jnp.zeros(1, jnp.int32))
         return jax.tree.map(jnp.asarray, state), Runs(None, key[None], source, {})
 
-    def _state_shapes(self) -> Any:
+    def _state_shapes(self) -> PyTree:
         """Return the shapes of the state, with a leading axis for the run."""
         one = jax.eval_shape(lambda: self.plan.algorithm.init(jax.random.key(0), self.loop.spec))
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape), x.dtype), one)  # type: ignore[no-untyped-call]

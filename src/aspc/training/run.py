@@ -148,7 +148,7 @@ def _select_object(algorithm: Algorithm[Any], hyper: Mapping[str, Any], options:
     return SelectedAlgorithm(name, coerce_fields(algorithm), None)
 
 
-def _check_algo(algo: Any) -> None:
+def _check_algo(algo: object) -> None:
     if isinstance(algo, str):
         return
     if not dataclasses.is_dataclass(algo):
@@ -243,7 +243,7 @@ def resume_run(
     return train_run(path, config, algorithm, task, partial(Trainer, quiet=quiet), None, steps)
 
 
-def _check_same_algorithm(run: Run, algo: Any) -> None:
+def _check_same_algorithm(run: Run, algo: Algorithm[Any] | str) -> None:
     """Raise an AspcError if `algo` is not the algorithm of a run. For an unregistered one, any object is accepted."""
     recorded = run.config.algo
     if isinstance(algo, str):
