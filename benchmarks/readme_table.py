@@ -19,7 +19,7 @@ def format_row(device: str, runs: int, steps_per_second: float) -> str:
 
 
 def make_table(results: Path = RESULTS) -> str:
-    """Return a Markdown table of the speed of `aspc` at HalfCheetah's sizes, on every measured device."""
+    """Return a Markdown table of the speed of `aspc` at HalfCheetah's dimensions, on every measured device."""
     cores = json.loads((results / "costs_2_cores.json").read_text())["speeds"]  # measured on a machine with two cores
     rows = [format_row("two CPU cores", r["seeds"], r["steps_per_second"]) for r in cores if r["algo"] == "aspc"]
     for path in sorted(results.glob("*.json")):

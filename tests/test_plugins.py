@@ -184,12 +184,12 @@ class Mine(BC):
         ("schedule = None", "The algorithm mine has no method schedule; add it to its class, Mine."),
         (
             "def policy(self, state): return state.no_such_part",
-            "policy of the algorithm mine fails for the initial state (AttributeError: 'BCState' object has no "
+            "policy() of the algorithm mine fails for the initial state (AttributeError: 'BCState' object has no "
             "attribute 'no_such_part', mine.py, line 13); fix it.",
         ),
         (
             "def policy(self, state): return state",
-            "policy of the algorithm mine returns a BCState; it must return a PolicyExport.",
+            "policy() of the algorithm mine returns a BCState; it must return a PolicyExport.",
         ),
         (
             "def policy(self, state): return super().policy(state)._replace(kind='flwo')",
@@ -197,7 +197,7 @@ class Mine(BC):
         ),
         (
             "def policy(self, state): return super().policy(state)._replace(arrays={})",
-            "policy of the algorithm mine returns arrays or settings that are not a deterministic policy for "
+            "policy() of the algorithm mine returns arrays or settings that are not a deterministic policy for "
             "observations of size 4 and actions of size 2. Compare them with those of "
             "aspc.algorithms.td_learning.deterministic_policy.",
         ),
@@ -207,7 +207,7 @@ class Mine(BC):
         ),
         (
             "def update(self, *given): return super().update(*given)[0]",
-            "update of the algorithm mine must return the next state and a dictionary of metrics.",
+            "update() of the algorithm mine must return the next state and a dictionary of metrics.",
         ),
     ],
 )

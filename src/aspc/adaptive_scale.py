@@ -190,7 +190,7 @@ class LearnedScale(Algorithm[State], Generic[Base, State]):
     outer_batch: Literal["same", "independent"] = "same"
     """Evaluate the outer loss on the inner step's batch, as the paper does, or on an independent one."""
     scale_horizon: Horizon = 1_000_000
-    """Steps over which the scale's learning rate decays (or a linear scale ends). Set by --horizon."""
+    """Steps over which the scale's learning rate decays. Set by --horizon."""
 
     def __post_init__(self) -> None:
         if self.k_alpha < 1:
@@ -274,11 +274,14 @@ class AdaptiveScale(LearnedScale[Base, AdaptiveState], Generic[Base]):
     l2: Literal["ema", "literal"] = "ema"
     """L2 on an average of Q, as the authors compute it, or on one batch, as in equation (7)."""
     l3_form: Annotated[L3Form, PerRun()] = 4
-    """Variant of L3 among the five of appendix E.2; 4 is equation (8)."""
+    """Form of L3 (1 to 5, appendix E.2); 4 is equation (8)."""
     scale_mode: Literal["learned", "fixed", "converged", "linear"] = "learned"
     """Learn the scale, keep it at its initial value, keep it at scale_target, or move it there linearly."""
     scale_target: Scalar = math.nan
-    """Final scale of the modes "converged" and "linear": that of a learned run."""
+    """Scale to use in mode "converged" or to end at in mode "linear"; take it from a run with a learned scale."""
+    scale_horizon: Horizon = 1_000_000
+    """Steps over which the scale's learning rate decays or, with --scale-mode linear, the scale reaches scale_target.
+    Set by --horizon."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

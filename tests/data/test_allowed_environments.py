@@ -167,7 +167,9 @@ def test_a_run_cannot_name_a_minari_dataset(mark: Path, capsys: pytest.CaptureFi
         for command in commands:
             assert main(command) == 2, command
             told = capsys.readouterr().err
-            assert "names the environment 'minari:hostile-v0', which a file cannot choose" in told, command
+            assert "requests the environment 'minari:hostile-v0', which is not loaded from a file for safety" in told, (
+                command
+            )
     # What the run was trained on is loaded again only if it is on this machine.
     recorded = {**config["dataset"], "source": "minari:not/here-v0", "options": {}}
     Path("run/config.json").write_text(json.dumps({**config, "dataset": recorded}))
@@ -243,7 +245,7 @@ def test_a_minari_environment_that_the_user_names_is_used_again(mark: Path) -> N
     small = {"actor_hidden_dim": 4, "batch_size": 4, "eval_every": 20, "eval_episodes": 1}
     run = aspc.train("minari:mine-v0", "bc", out="run", **SHORT, **small)
     assert run.config.env == "minari:mine-v0"
-    with pytest.raises(AspcError, match=r"pass it again: --env minari:mine-v0"):
+    with pytest.raises(AspcError, match=r"pass it explicitly: --env minari:mine-v0"):
         aspc.evaluate(run, episodes=1)
     (row,) = aspc.evaluate(run, episodes=1, env="minari:mine-v0")
     assert np.isfinite(row["return_mean"])

@@ -29,7 +29,9 @@ def test_key_maps_and_names_of_other_libraries(tmp_path: Path, log: dict[str, np
     assert any("no timeouts" in note for note in dataset.notes)
     with pytest.raises(AspcError, match=r"'observations' not found among .*'robot/state'"):
         data.load(path)
-    with pytest.raises(AspcError, match=r"'robot/stat' in the key map not found among .*'robot/state'"):
+    with pytest.raises(
+        AspcError, match=r"'robot/stat', named in the key map, does not exist\. Available: .*'robot/state'"
+    ):
         data.load(path, key_map={**key_map, "observations": "robot/stat"})
     with pytest.raises(AspcError, match="Unknown key 'seen' in the key map; choose from observations"):
         data.load(path, key_map={"seen": "robot/state"})
@@ -79,7 +81,7 @@ def test_exact_names_beat_patterns_in_key_maps(tmp_path: Path, log, suffix: str)
         (["T*", "obs_*"], order),
     ):
         assert data.load(path, key_map={"observations": wanted}).observation_names == names
-    with pytest.raises(AspcError, match="'obs_3' in the key map not found among"):
+    with pytest.raises(AspcError, match="'obs_3', named in the key map, does not exist"):
         data.load(path, key_map={"observations": ["obs_2", "obs_3"]})
     for wrong in ([], [1], 7):
         with pytest.raises(AspcError, match="for 'observations' in the key map; give a name or a list of names"):

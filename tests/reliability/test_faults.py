@@ -357,7 +357,7 @@ def test_a_trusted_environment_must_be_passed_again(folders: Path) -> None:
     run = Run(folders / "run")
     run.config.dataset.options["env"] = "mine:Env-v0"
     assert run.data_options("mine:Env-v0")["env"] == "mine:Env-v0"
-    with pytest.raises(AspcError, match="pass it again: --env mine:Env-v0"):
+    with pytest.raises(AspcError, match="pass it explicitly: --env mine:Env-v0"):
         run.data_options("other:Env-v0")
 
 

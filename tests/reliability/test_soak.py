@@ -67,7 +67,7 @@ def bits(run: aspc.Run) -> tuple[str, str]:
 
 
 def readable(path: Path) -> int:
-    """Check that what a kill has left is readable; return the step of the newest checkpoint."""
+    """Check that the folder of a killed run is readable; return the step of the newest checkpoint."""
     if not (path / "config.json").exists():
         with pytest.raises(AspcError, match="There is no run"):
             aspc.Run(path)

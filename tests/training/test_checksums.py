@@ -1,4 +1,4 @@
-"""Checksums of run folders: damage is detected, and a kill never makes an intact run look damaged."""
+"""Checksums of run folders: damage is detected, and an interrupted run never looks damaged."""
 
 from __future__ import annotations
 

@@ -525,7 +525,7 @@ def test_recorded_run_repeats_bit_exactly(tmp_path, capsys):
     capsys.readouterr()
     np.savez(tmp_path / "logs.npz", **{**arrays, "obs": arrays["observations"] + 1})
     assert main(["train", "--from", str(tmp_path / "first"), "--out", str(tmp_path / "no"), "--quiet"]) == 2
-    assert "its content differs" in capsys.readouterr().err
+    assert "differs from what" in capsys.readouterr().err
     assert not (tmp_path / "no").exists()
 
 

@@ -62,7 +62,7 @@ class A2PR(TD3BC[A2PRState]):
     value_hidden_dim: Count = 256
     """Width of the value network's hidden layers (ReLU)."""
     value_hidden_layers: Depth = 3
-    """Number of the value network's hidden layers."""
+    """Number of hidden layers in the value network."""
     vae_weight: NonNegative = 1.0
     """Weight w₁ of the VAE's reconstruction against its KL term (whose own weight is 0.5)."""
     constraint_weight: NonNegative = 1.0

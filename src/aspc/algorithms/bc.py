@@ -43,7 +43,7 @@ class BC(Algorithm[BCState]):
     actor_hidden_dim: Count = 256
     """Width of the actor's hidden layers (ReLU)."""
     actor_hidden_layers: Depth = 2
-    """Number of the actor's hidden layers."""
+    """Number of hidden layers in the actor."""
 
     def init(self, key: PRNGKeyArray, spec: Spec) -> BCState:
         net = mlp(key, spec.obs_dim, [self.actor_hidden_dim] * self.actor_hidden_layers, spec.act_dim)

@@ -111,9 +111,9 @@ class CQL(ScalableAlgorithm[CQLState, Samples]):
     hidden_dim: Count = 256
     """Width of all hidden layers (ReLU)."""
     actor_hidden_layers: Depth = 3
-    """Number of the actor's hidden layers."""
+    """Number of hidden layers in the actor."""
     critic_hidden_layers: Depth = 3
-    """Number of the critics' hidden layers."""
+    """Number of hidden layers in each critic."""
 
     # -- networks, state and schedule --------------------------------------------------------------------------
     def init(self, key: PRNGKeyArray, spec: Spec) -> CQLState:

@@ -56,9 +56,9 @@ class ReBRAC(TD3[TD3State]):
     hidden_dim: Count = 256
     """Width of all hidden layers (ReLU)."""
     actor_hidden_layers: Depth = 3
-    """Number of the actor's hidden layers."""
+    """Number of hidden layers in the actor."""
     critic_hidden_layers: Depth = 3
-    """Number of the critics' hidden layers."""
+    """Number of hidden layers in each critic."""
     actor_layer_norm: bool = False
     """LayerNorm after each hidden layer of the actor."""
     critic_layer_norm: bool = True

@@ -49,15 +49,15 @@ class TD3BC(TD3[TD3StateT], Generic[TD3StateT]):
     """TD3+BC with a fixed scale α; generic in the state, which a subclass can extend."""
 
     alpha: NonNegative = 2.5
-    """Scale of the RL term against the BC term."""
+    """Weight of the RL term relative to the BC term."""
     actor_hidden_dim: Count = 256
     """Width of the actor's hidden layers (ReLU)."""
     actor_hidden_layers: Depth = 2
-    """Number of the actor's hidden layers."""
+    """Number of hidden layers in the actor."""
     critic_hidden_dim: Count = 256
     """Width of the critics' hidden layers (ReLU)."""
     critic_hidden_layers: Depth = 3
-    """Number of the critics' hidden layers: 3 in the robust critic, 2 in the original."""
+    """Number of hidden layers in each critic: 3 in the robust critic, 2 in the original."""
     critic_layer_norm: bool = True
     """LayerNorm after each hidden layer of the critics: the robust critic has it, the original does not."""
 

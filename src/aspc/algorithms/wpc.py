@@ -41,7 +41,7 @@ class WPC(TD3BC[WPCState]):
     value_hidden_dim: Count = 256
     """Width of the value network's hidden layers (ReLU)."""
     value_hidden_layers: Depth = 2
-    """Number of the value network's hidden layers."""
+    """Number of hidden layers in the value network."""
 
     def make_networks(self, key: PRNGKeyArray, spec: Spec) -> tuple[Any, ...]:
         key, key_value = jax.random.split(key)

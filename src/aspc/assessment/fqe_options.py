@@ -20,7 +20,7 @@ class FQEOptions:
     hidden_dim: int = 256
     """Width of the critics' hidden layers (ReLU, LayerNorm)."""
     hidden_layers: int = 2
-    """Number of the critics' hidden layers."""
+    """Number of hidden layers in each critic."""
     critics: int = 2
     """Number of critics per policy; the spread of their estimates is reported."""
     learning_rate: float = 1e-3
@@ -30,7 +30,7 @@ class FQEOptions:
     max_rows: int = 500_000
     """Maximum number of transitions; a larger dataset is subsampled."""
     seed: int = 0
-    """Seed of networks, minibatches and of the noise of stochastic policies."""
+    """Seed for network initialization, minibatches and the noise of stochastic policies."""
 
     def __post_init__(self) -> None:
         if not 0 < self.discount < 1:

@@ -103,7 +103,7 @@ def _data_sources(path: Path) -> list[DataSource]:
     """Return the data of a run, a fleet (one or more) or a policy."""
     home = home_of(path)
     if home is None:
-        return [_noted_source(path)]
+        return [_recorded_source(path)]
     file = home / CONFIG
     content = read_json(file)
     if not _is_config(content):
@@ -116,13 +116,13 @@ def _data_sources(path: Path) -> list[DataSource]:
 
 
 def data_of(source: str) -> dict[str, Any]:
-    """Return the note on its data that a policy keeps when it is copied out of its run; empty if unknown."""
+    """Return the record of its training data to store in a policy copied out of its run; empty if unknown."""
     found = _data_sources(Path(source))[0]
     return msgspec.structs.asdict(found) if found.name else {}
 
 
-def _noted_source(path: Path) -> DataSource:
-    """Return the data that a policy copied out of its run notes."""
+def _recorded_source(path: Path) -> DataSource:
+    """Return the data source recorded in a policy that was copied out of its run."""
     chosen = Policy.load(path).info.get("chosen") if (path / WEIGHTS).is_file() else None
     data = chosen.get("data") if isinstance(chosen, dict) else None
     try:
@@ -174,7 +174,7 @@ def _trained_on(paths: list[Path]) -> tuple[str, dict[str, Any]]:
         names = ", ".join(sorted(set(sources.values())))
         raise AspcError(
             f"The runs were trained on different data, or on data read with different options ({names}); "
-            "choose one with --dataset, and its options."
+            "pass one with --dataset, together with its reading options (such as --map)."
         )
     source, options = json.loads(next(iter(sources)))
     return source, options
@@ -261,7 +261,7 @@ class Trained:
 
 
 def changed_since(paths: Iterable[Path], dataset: Dataset) -> list[Path]:
-    """Return the runs that were trained on other rows than the dataset has now."""
+    """Return the runs whose training rows differ from the dataset's current rows."""
     alike: dict[str, list[Path]] = {}  # runs by the fingerprint of their rows: one of each is compared
     for home in dict.fromkeys(home for home in map(home_of, paths) if home is not None):
         facts = read_json(home / CONFIG).get("dataset")

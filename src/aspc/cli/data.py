@@ -181,8 +181,8 @@ def check_absent(path: Path) -> Path:
 class Convert:
     """Convert a dataset; the destination's suffix selects the format.
 
-    FILE.hdf5 is D4RL's layout, FILE.npz the same arrays for NumPy, minari:ID a dataset in Minari's store, and a name
-    without a suffix a packed folder, which is streamed in training and can be larger than memory.
+    FILE.hdf5: D4RL's layout. FILE.npz: the same arrays for NumPy. minari:ID: a dataset in Minari's local storage. A
+    name without a suffix: a packed folder, which is streamed during training and can be larger than memory.
     """
 
     dataset: Name

@@ -28,9 +28,8 @@ class Export:
     force: Flag = False
     """Replace an existing export."""
     on_invalid: Unset[OnInvalid] = None
-    """Choose the reaction to an observation with NaN, infinite or missing entries: raise an error, hold the last
-    action, or return NaN. Default: the policy's own setting (raise, unless you saved it otherwise). ONNX always returns
-    NaN."""
+    """Behavior on an observation with NaN, infinite or missing entries: raise an error, hold the last action, or return
+    NaN. Default: the setting saved with the policy (raise, unless you changed it). ONNX always returns NaN."""
 
 
 def main(argv: list[str]) -> int:

@@ -29,7 +29,7 @@ class Finetune:
     env: Unset[str] = None
     """Environment to train in. Default: the run's own."""
     dataset: Unset[str] = None
-    """New location of the run's data, if they were moved."""
+    """New location of the run's data, if it was moved."""
     seed: Unset[int] = None
     """Seed of the run to continue. Default: its first."""
     out: Unset[Path] = None

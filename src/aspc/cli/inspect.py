@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Inspect:
-    """Can I trust this policy? Write a one-page report: distance from the data, critics, and where they disagree.
+    """Can I trust this policy? Write a one-page report: distance from the data, critic values, and where the
+    critics disagree.
 
     Needs the logs but no simulator. docs/trust.md explains what each check can and cannot show.
     """

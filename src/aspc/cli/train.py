@@ -30,14 +30,14 @@ from aspc.plugins import load_plugins
 from aspc.training.hyperparameters import flat_values, replace_fields
 from aspc.training.run_config import ENV_FUNCTION, TrainOptions
 
-TRAIN_HELP = f"""Train a policy on a dataset; by default on the built-in maze, which is generated here.
+TRAIN_HELP = f"""Train a policy on a dataset; by default on the built-in maze, which is generated locally.
 
 Algorithms (--algo): {", ".join(algorithms.names())}. The last groups of options are the hyperparameters of the
 chosen algorithm. Their defaults are the paper's, the same for every dataset.
 
-The scale weighs the algorithm's two aims, maximizing Q and staying close to the data. It is called alpha in TD3+BC and
-ASPC, where a larger one trusts Q more. rapo and the algorithms with "aspc" in their names learn it, starting from the
-base algorithm's value; the others keep it fixed."""
+The scale balances the algorithm's two objectives: maximizing Q and staying close to the data. In TD3+BC and ASPC it is
+called alpha; a larger alpha puts more weight on Q. rapo and the algorithms with "aspc" in their names learn it,
+starting from the base algorithm's value; the others keep it fixed."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,9 @@ def main(argv: list[str]) -> int:
     for name in values:
         if name in declared_fields(algorithm, RunLength) and values[name] != defaults[name]:
             flag = name.rpartition(".")[2].replace("_", "-")
-            raise AspcError(f"--{flag} follows from the length of the run. Set it with --horizon.")
+            raise AspcError(
+                f"--{flag} cannot be set directly: it follows the length of the run. Pass --horizon instead."
+            )
 
     from aspc.training.prepared_data import load_recorded, load_source
     from aspc.training.run import start_run
@@ -190,7 +192,7 @@ class Resume:
     env: Unset[str] = None
     """Environment, if the run's own is a Python function (module:Env); "none" stops evaluating."""
     dataset: Unset[str] = None
-    """New location of the run's data, if they were moved. Their content must be the same."""
+    """New location of the run's data, if it was moved. Its content must be the same."""
     plugin: Unset[Path] = None
     """Load a Python file that registers the run's algorithm."""
     quiet: Flag = False

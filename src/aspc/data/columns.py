@@ -127,7 +127,7 @@ def _mapped_array(stored: Sequence[str], key: str, names: str | Sequence[str], n
 
 
 def _not_found(wanted: str, stored: Sequence[str], name: str) -> AspcError:
-    return AspcError(f"{name}: {wanted!r} in the key map not found among {list_names(stored)}.")
+    return AspcError(f"{name}: {wanted!r}, named in the key map, does not exist. Available: {list_names(stored)}.")
 
 
 def unused_array_notes(shapes: Mapping[str, tuple[int, ...]], found: Mapping[str, str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Checks of an algorithm before its first step, so that a mistake does not surface after the last one."""
+"""Checks of an algorithm before its first step, so that mistakes surface before training, not after it."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ def _check_policy(name: str, algorithm: Algorithm[Any], state: PyTree, loop: Loo
         raise
     except Exception as error:  # any error of the user's code
         problem = f"{type(error).__name__}: {first_line(error)}{_user_code_line(error)}"
-        raise AspcError(f"policy of the algorithm {name} fails for the initial state ({problem}); fix it.") from error
+        raise AspcError(f"policy() of the algorithm {name} fails for the initial state ({problem}); fix it.") from error
     (export,) = exports
     if not isinstance(export, PolicyExport):
         raise AspcError(
-            f"policy of the algorithm {name} returns a {type(export).__name__}; it must return a PolicyExport."
+            f"policy() of the algorithm {name} returns a {type(export).__name__}; it must return a PolicyExport."
         )
     if export.kind not in KINDS:
         raise unknown_name(f"kind of policy of the algorithm {name}", str(export.kind), KINDS)
@@ -61,7 +61,7 @@ def _check_policy(name: str, algorithm: Algorithm[Any], state: PyTree, loop: Loo
         is_valid = False
     if not is_valid:
         raise AspcError(
-            f"policy of the algorithm {name} returns arrays or settings that are not a {export.kind} policy for "
+            f"policy() of the algorithm {name} returns arrays or settings that are not a {export.kind} policy for "
             f"observations of size {sizes[0]} and actions of size {sizes[1]}. Compare them with those of "
             "aspc.algorithms.td_learning.deterministic_policy."
         )
@@ -73,7 +73,7 @@ def _check_metrics(name: str, algorithm: Algorithm[Any], state: PyTree, loop: Lo
         noise = loop.sample_noise(algorithm, jax.random.key(0), algorithm.batch_size)
         updated: Any = algorithm.update(state, batch, noise, parts)
         if not (isinstance(updated, tuple | list) and len(updated) == 2 and isinstance(updated[1], Mapping)):
-            raise AspcError(f"update of the algorithm {name} must return the next state and a dictionary of metrics.")
+            raise AspcError(f"update() of the algorithm {name} must return the next state and a dictionary of metrics.")
         return updated[1]
 
     for parts in distinct_parts(algorithm):

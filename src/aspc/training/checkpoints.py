@@ -1,7 +1,8 @@
 """Checkpoints of a training state (Orbax), and the writer that saves them during training.
 
-A checkpoint is written under a temporary name and then renamed, so that a kill loses nothing. It is a flat dictionary
-of arrays, named by their path in the state, such as `.base.actor.net.layers[0]…`, and can be read without this library.
+A checkpoint is written under a temporary name and then renamed, so that an interrupted run loses none. It is a flat
+dictionary of arrays, named by their path in the state, such as `.base.actor.net.layers[0]…`, and can be read without
+this library.
 """
 
 from __future__ import annotations

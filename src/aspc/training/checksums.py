@@ -6,8 +6,8 @@
      "prefixes": {"online.f32": {"bytes": 512, "sha256": …}}}   the first bytes of a file that grows
 
 They are written before each checkpoint and at the end of a run. The recorded content is on disk by then, and neither
-new rows nor new columns change it, so that a kill at any time leaves a folder with valid checksums. Checkpoints have
-their own (see aspc.training.checkpoints).
+new rows nor new columns change it, so that a process killed at any time leaves a folder with valid checksums.
+Checkpoints have their own (see aspc.training.checkpoints).
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def _digest_file(path: Path) -> str | None:
 
 
 def _digest_rows(path: Path, step: int, allow_more: bool = True) -> RowDigest:
-    """Return the checksum of a table's rows up to a step, or of all of them if there should not be more."""
+    """Return the digest of a table's rows up to `step`, or of all rows if `allow_more` is False."""
     digest = RowDigest()
     for row in read_rows(path):
         if row["step"] <= step or not allow_more:

@@ -130,7 +130,7 @@ def _load_offline(run: Run, dataset: Dataset | str | None, env: str | Callable[[
         raise AspcError(f"{run.path} was trained on streamed data; fine-tuning needs data that fits in memory.")
     trained = Trained.of(run, data)
     if not trained.same_data:
-        raise AspcError(f"The data is not what {run.path} was trained on (its content differs).")
+        raise AspcError(f"The data differs from what {run.path} was trained on. Pass the original data.")
     return trained
 
 

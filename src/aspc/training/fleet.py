@@ -114,7 +114,10 @@ def train_fleet(
     else:
         for recorded, found in zip(fleet.config.datasets, datasets, strict=True):
             if recorded.fingerprint != found.fingerprint:
-                raise ExternalFailure(f"{found.name} is not what {out} was trained on (its content differs).")
+                raise ExternalFailure(
+                    f"{found.name} differs from what {out} was trained on. Restore the original data, or "
+                    "choose another folder."
+                )
         if fleet.result is not None:
             return fleet
     plan = TrainingPlan(

@@ -139,7 +139,7 @@ def _select_by_name(name: str, hyper: dict[str, Any]) -> SelectedAlgorithm:
 
 
 def _select_object(algorithm: Algorithm[Any], hyper: Mapping[str, Any], options: TrainOptions) -> SelectedAlgorithm:
-    """Return an algorithm given as an object, under the name of its class in the registry if it has one."""
+    """Return an algorithm object with its registered name, or its class name if it is not registered."""
     if "preset" in hyper:
         raise AspcError("preset needs the name of an algorithm; an object already has its settings.")
     if options.horizon is None and (lost := overwritten_horizons(algorithm, options.steps)):
@@ -157,7 +157,7 @@ def _check_algo(algo: object) -> None:
 
 
 def _fixed_horizon(name: str) -> AspcError:
-    return AspcError(f"{name} is set to the length of the run; set it with horizon=….")
+    return AspcError(f"{name} cannot be set directly: it follows the length of the run. Pass horizon=… instead.")
 
 
 def start_run(
@@ -186,7 +186,7 @@ def start_run(
         preset: The preset that the config records.
         out: Folder of the run. Default: runs/DATASET_ALGO_TIME.
         env: As for `train`.
-        repeats: A run to repeat: with the same source and preprocessing, the data must be the same.
+        repeats: Folder of a run to repeat. If source and preprocessing match that run's, the data must match too.
         quiet: Show no progress.
     """
     check_settings(name, [algorithm], options)
@@ -237,7 +237,9 @@ def resume_run(
     data = load_again(path, config.dataset.source, dataset, run.data_options(env), "train(dataset, resume=…)")
     task = prepare_task(data, algorithm, config.options, run.env if env == "auto" else env)
     if task.prepared.fingerprint != config.dataset.fingerprint:
-        raise AspcError(f"The data is not what {path} was trained on (its content differs); a run cannot change data.")
+        raise AspcError(
+            f"The data differs from what {path} was trained on. Pass the original data, or start a new run."
+        )
     if task.env == ENV_FUNCTION:
         raise AspcError(f"{path} was evaluated in an environment made by a Python function; pass it again as env=….")
     return train_run(path, config, algorithm, task, partial(Trainer, quiet=quiet), None, steps)
@@ -263,7 +265,10 @@ def _check_same_data(run: Run, facts: DatasetFacts, algorithm: Algorithm[Any], o
     recorded_key = preprocessing_key(recorded_algorithm(config), config.options)
     same_preprocessing = recorded_key == preprocessing_key(algorithm, options)
     if same_source and same_preprocessing and recorded.fingerprint != facts.fingerprint:
-        raise AspcError(f"{recorded.source} is not what {run.path} was trained on (its content differs).")
+        raise AspcError(
+            f"{recorded.source} differs from what {run.path} was trained on. Restore the original data, or start a new "
+            "run without --from."
+        )
 
 
 def recorded_algorithm(config: RunConfig, algorithm: Algorithm[Any] | None = None) -> Algorithm[Any]:

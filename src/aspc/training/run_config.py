@@ -46,11 +46,11 @@ class TrainOptions:
     final_episodes: int | None = None
     """Episodes of the last evaluation. Default: eval_episodes."""
     log_every: int = 1_000
-    """Steps over which logged metrics are averaged; eval_every is used instead if this does not divide it."""
+    """Steps over which logged metrics are averaged. Must divide eval_every; otherwise eval_every is used."""
     checkpoint_every: int = 0
     """Steps between checkpoints; 0: about one per minute."""
     checkpoints_to_keep: int = 2
-    """Newest checkpoints to keep; `aspc fqe RUN --checkpoints` chooses among them."""
+    """Number of most recent checkpoints to keep; `aspc fqe RUN --checkpoints` ranks them."""
     holdout: float = 0.0
     """Fraction of the episodes to hold out; losses on them are logged as valid_*."""
     n_step: int = 1
@@ -128,7 +128,7 @@ class OnlineOptions:
     offline_share: float = 0.5
     """Fraction of each minibatch drawn from the offline data."""
     buffer: int | None = None
-    """Newest online steps to keep. Default: all."""
+    """Number of most recent online steps to keep. Default: all."""
     horizon: int | None = None
     """Steps over which schedules decay, such as the scale's learning rate, offline steps included. Default: offline
     steps plus all online updates."""

@@ -239,10 +239,10 @@ def check_form(path: Path, content: Any, form: Mapping[str, Any]) -> None:
 
 
 def safe_env(path: Path, env: Any) -> str | None:
-    """Return the environment that a file names.
+    """Return the environment that a file requests.
 
     Raises:
-        AspcError: If a file cannot choose it (see `aspc.envs.allowed`).
+        AspcError: If it is not loaded from a file for safety (see `aspc.envs.allowed`).
     """
     if env is None:
         return None
@@ -251,8 +251,8 @@ def safe_env(path: Path, env: Any) -> str | None:
         return env
     again = f" {shlex.quote(printable(env[:80]))}" if isinstance(env, str) else ""
     raise AspcError(
-        f"{path} names the environment {str(env)[:80]!r}, which a file cannot choose ({problem}). "
-        f"If you trust it, pass it again: --env{again}."
+        f"{path} requests the environment {str(env)[:80]!r}, which is not loaded from a file for safety ({problem}). "
+        f"If you trust it, pass it explicitly: --env{again}."
     )
 
 
@@ -273,7 +273,7 @@ def resume_command(command: str, path: Path, env: Any, steps: int | None = None)
     Args:
         command: The subcommand, "train" or "finetune".
         path: The run folder.
-        env: The environment, which is part of the command if a file cannot choose it.
+        env: The environment, which is part of the command if it is not loaded from a file.
         steps: The requested number of steps, if it is not the run's own.
     """
     words = ["aspc", command, "--resume", str(path)]
@@ -346,8 +346,8 @@ def _check_empty(path: Path) -> None:
 def rollback_on_early_failure(path: Path) -> Iterator[None]:
     """Empty a new run folder again if training fails before its first row, so that the same command can be repeated.
 
-    After a `DiskFailure` the folder stays, since that message asks to continue the run; so it does after a kill or
-    Ctrl-C.
+    After a `DiskFailure` the folder stays, since that message asks to continue the run; so it does after the process
+    was killed or interrupted.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""Datasets of Minari's store, read with Minari's own readers in the limited child process."""
+"""Datasets in Minari's local storage, read with Minari's own readers in the limited child process."""
 
 from __future__ import annotations
 

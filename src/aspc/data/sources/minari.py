@@ -1,4 +1,4 @@
-"""Minari datasets with Box actions and Box or Dict observations: load from and write to Minari's store."""
+"""Minari datasets with Box actions and Box or Dict observations: load from and write to Minari's local storage."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from aspc.ui import notify_if_slow
 
 
 def download(name: str) -> str:
-    """Download a dataset into Minari's store if it is not there, and return its id."""
+    """Download a dataset into Minari's local storage if it is not there, and return its id."""
     minari_store.open_dataset(name)
     return minari_store.parse_id(name)
 
@@ -52,7 +52,7 @@ def _cut_episodes(arrays: dict[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
 
 
 def write(dataset: Dataset, dataset_id: str) -> list[str]:
-    """Write a dataset into Minari's store, completely or not at all.
+    """Write a dataset into Minari's local storage, completely or not at all.
 
     Minari keeps T + 1 observations per episode. Without logged next observations, an episode that timed out loses its
     last row (its observation becomes the final one), and a terminal row's observation is repeated.

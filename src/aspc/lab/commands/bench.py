@@ -21,10 +21,10 @@ RENAMED_OPTIONS = {"--at-once": "--parallel-groups", "--known": "--reuse", "--fi
 
 @dataclass(frozen=True)
 class Cluster:
-    """The machines that train groups."""
+    """Machines to train on."""
 
     engine: Literal["local", "ray", "slurm"] = "local"
-    """This machine, a Ray cluster, or Slurm (docs/cluster.md)."""
+    """Backend: this machine, a Ray cluster, or Slurm (docs/cluster.md)."""
     parallel_groups: int = 1
     """Groups to train at the same time on this machine, one process each: one trains while another compiles or
     evaluates (--engine local only)."""
@@ -73,8 +73,8 @@ class BenchArgs:
     reuse: Several[Path] = ()
     """Additional folders of results; runs that are finished there are not repeated."""
     data: Unset[Path] = None
-    """Folder of files in D4RL's or OGBench's layout, named after their datasets. The single tasks of an OGBench
-    environment share one file (antmaze-large-navigate-v0.npz)."""
+    """Folder of files in D4RL's or OGBench's layout, named after their datasets. The singletask variants of an
+    OGBench environment share one file (antmaze-large-navigate-v0.npz)."""
     budget: Unset[float] = None
     """Stop within this many minutes; the same command continues later."""
     use_full_budget: Flag = False

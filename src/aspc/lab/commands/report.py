@@ -23,7 +23,7 @@ class ReportArgs:
     results: Annotated[
         tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RESULTS [RESULTS ...]", help_behavior_hint="")
     ]
-    """Folders written by `aspc bench`, or merged ones."""
+    """Result folders written by `aspc bench` or merged by `aspc results --out`."""
     out: Path = Path("report")
     """Output folder (created if missing)."""
     figures: bool = True

@@ -24,7 +24,7 @@ class ResultsArgs:
     folders: Annotated[
         tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RESULTS [RESULTS ...]", help_behavior_hint="")
     ]
-    """Folders written by `aspc bench`, or merged ones."""
+    """Result folders written by `aspc bench` or merged by `aspc results --out`."""
     out: Unset[Path] = None
     """Merge all folders into this one, as one file per table: runs.parquet, curves.parquet, entries.parquet."""
     csv: Unset[Path] = None

@@ -17,9 +17,9 @@ from aspc.io import prepare_output_file, write_atomically
 class SpeedArgs:
     """Measure training on synthetic data, on the default device.
 
-    Prints compile seconds, steps per second, floating-point operations per step, the measured rate of the step's
-    matrix products alone, and the share of that rate that training reaches. Other modes profile a step, compare
-    algorithms, or sweep over the number of runs that train together.
+    Prints the compile time in seconds, steps per second, FLOPs per step, the FLOP/s measured for the step's matrix
+    products alone, and the fraction of it that training achieves. Other modes profile a step, compare algorithms, or
+    sweep over the number of runs that train together.
     """
 
     algo: str = "aspc"

@@ -15,10 +15,10 @@ from aspc.errors import AspcError
 
 @dataclass(frozen=True)
 class VerifyArgs:
-    """Replay reference traces in float64 through the code that trains.
+    """Replay reference traces in float64 through the training code.
 
-    Prints the largest difference of each quantity relative to its largest value (for the scale, to its largest
-    displacement from the start). The exit code is 1 if any difference exceeds 1e-6.
+    Prints each quantity's largest error, relative to its largest magnitude (for the scale: relative to its largest
+    change from the initial value). The exit code is 1 if any error exceeds 1e-6.
     """
 
     traces: Annotated[
@@ -26,7 +26,7 @@ class VerifyArgs:
     ]
     """Trace files (.npz)."""
     all: Flag = False
-    """Print every quantity, not only those with the largest differences."""
+    """Print every quantity, not only those with the largest errors."""
 
 
 def main(argv: list[str]) -> int:
@@ -44,7 +44,7 @@ def main(argv: list[str]) -> int:
         failed = [check for check in checks if not check.passes]
         has_passed = has_passed and not failed
         verdict = "FAILS" if failed else "passes"
-        print(f"{path.name}: {verdict}; {len(checks)} quantities, largest difference {checks[0].error:.1e}")
+        print(f"{path.name}: {verdict}; {len(checks)} quantities, largest error {checks[0].error:.1e}")
         for check in checks if args.all else failed[:10] or checks[:3]:
             print(f"    {check.error:9.2e}  {check.quantity}")
     if not has_passed:

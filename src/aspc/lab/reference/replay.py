@@ -67,7 +67,7 @@ def read_trace(path: str | Path) -> Trace:
 
 @dataclass(frozen=True)
 class TraceCheck:
-    """A compared quantity, and its largest difference relative to its largest value."""
+    """A compared quantity, and its largest error relative to its largest magnitude."""
 
     quantity: str
     error: float
