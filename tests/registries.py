@@ -18,6 +18,7 @@ def restored() -> Iterator[None]:
     """Restore the registries, the plugin and `sys.path` at the end of the block."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(registry, "_REGISTRY", dict(registry._REGISTRY))
+        patch.setattr(registry, "_AUTOMATIC", set(registry._AUTOMATIC))
         patch.setattr(declaration, "_SUITES", dict(declaration._SUITES))
         patch.setattr(plugins, "_loaded", None)
         patch.setattr(sys, "path", list(sys.path))

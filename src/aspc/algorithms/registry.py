@@ -22,24 +22,47 @@ Factory = TypeVar("Factory", bound=Callable[[], Any])
 _BC_TERMS = {"aspc_aw": ("aspc", "advantage_weighted"), "td3_bc_aw": ("td3_bc", "advantage_weighted")}
 
 _REGISTRY: dict[str, Callable[[], Any]] = {}
+_AUTOMATIC: set[str] = set()  # names that came with another one; registering such a name replaces it
 
 
 def register(name: str) -> Callable[[Factory], Factory]:
     """Make an algorithm available as `--algo NAME`.
 
-    Decorates a subclass of `Algorithm`, or a function that returns an algorithm.
+    Decorates a subclass of `Algorithm`, or a function that returns an algorithm. A subclass of `ScalableAlgorithm` is
+    also registered as `NAME+aspc`, with a learned scale and the outer loss L1 + L2 of the paper's integrations.
 
     Raises:
         AspcError: The name is already registered.
     """
 
     def add(factory: Factory) -> Factory:
-        if name in _REGISTRY:
+        if name in _REGISTRY and name not in _AUTOMATIC:
             raise AspcError(f"An algorithm named {name!r} is already registered; choose another name.")
         _REGISTRY[name] = factory
+        _AUTOMATIC.discard(name)
+        adaptive = f"{name}+aspc"
+        if adaptive not in _REGISTRY and _is_scalable(factory):
+            _REGISTRY[adaptive] = lambda: _with_learned_scale(default(name))
+            _AUTOMATIC.add(adaptive)
         return factory
 
     return add
+
+
+def _is_scalable(factory: Callable[[], Any]) -> bool:
+    """Return whether a class is a `ScalableAlgorithm`, without importing JAX for a function."""
+    if not isinstance(factory, type):
+        return False
+    from aspc.algorithms.interface import ScalableAlgorithm
+
+    return issubclass(factory, ScalableAlgorithm)
+
+
+def _with_learned_scale(base: Any) -> Algorithm[Any]:
+    """Wrap an algorithm as in appendix D, whose integrations use L1 and L2 only."""
+    from aspc.adaptive_scale import AdaptiveScale
+
+    return AdaptiveScale(base=base, outer_loss="L1+L2")
 
 
 def names() -> list[str]:
@@ -154,10 +177,7 @@ def _builtin(name: str, **settings: Any) -> Any:
 
 
 def _adaptive(name: str, **settings: Any) -> Any:
-    """Wrap a built-in algorithm as in appendix D, whose integrations use L1 and L2 only."""
-    from aspc.adaptive_scale import AdaptiveScale
-
-    return AdaptiveScale(base=_builtin(name, **settings), outer_loss="L1+L2")
+    return _with_learned_scale(_builtin(name, **settings))
 
 
 for _name in _CLASSES:
