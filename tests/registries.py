@@ -23,4 +23,5 @@ def restored() -> Iterator[None]:
         patch.setattr(plugins, "_loaded", None)
         patch.setattr(sys, "path", list(sys.path))
         yield
-    sys.modules.pop(plugins.MODULE, None)
+    for name in [name for name in sys.modules if name.startswith((plugins.MODULE, plugins.CALLBACK_MODULE))]:
+        del sys.modules[name]

@@ -89,7 +89,15 @@ def test_readers_know_no_algorithm() -> None:
 
 @pytest.mark.parametrize(
     "module",
-    ["aspc", "aspc.policy", "aspc.policy_kinds", "aspc.training.rollout_worker", "aspc.cli.data", "aspc.envs"],
+    [
+        "aspc",
+        "aspc.policy",
+        "aspc.policy_kinds",
+        "aspc.training.callbacks",
+        "aspc.training.rollout_worker",
+        "aspc.cli.data",
+        "aspc.envs",
+    ],
 )
 def test_some_modules_never_import_jax(module: str) -> None:
     script = f"import sys, {module}; sys.exit('jax' in sys.modules)"

@@ -18,12 +18,14 @@ if TYPE_CHECKING:
     from aspc.data import Dataset
     from aspc.errors import AspcError
     from aspc.policy import Policy, load_policy
+    from aspc.training.callbacks import Callback
     from aspc.training.finetune import finetune
     from aspc.training.run import evaluate, train
     from aspc.training.run_folder import Run
 
 _MODULES = {
     "AspcError": "aspc.errors",
+    "Callback": "aspc.training.callbacks",
     "Dataset": "aspc.data",
     "Policy": "aspc.policy",
     "Run": "aspc.training.run_folder",
@@ -34,7 +36,18 @@ _MODULES = {
     "train": "aspc.training.run",
 }
 
-__all__ = ["AspcError", "Dataset", "Policy", "Run", "evaluate", "finetune", "load_policy", "register", "train"]
+__all__ = [
+    "AspcError",
+    "Callback",
+    "Dataset",
+    "Policy",
+    "Run",
+    "evaluate",
+    "finetune",
+    "load_policy",
+    "register",
+    "train",
+]
 
 
 def __getattr__(name: str) -> Any:

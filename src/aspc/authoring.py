@@ -1,4 +1,4 @@
-"""Every name that an algorithm author needs, in one import.
+"""Every name that an author of an algorithm or a callback needs, in one import.
 
 from aspc.authoring import Algorithm, Batch, NonNegative, Spec, mlp, register
 """
@@ -38,6 +38,7 @@ from aspc.algorithms.td_learning import (
 )
 from aspc.networks import MLP, Critic, DeterministicActor, Ensemble, GaussianActor, Value, ensemble, mlp
 from aspc.optim import Adam, cosine_decay, exponential_decay
+from aspc.training.callbacks import Callback, RunSnapshot, TrainingEvent
 
 __all__ = [
     "CRITIC",
@@ -48,6 +49,7 @@ __all__ = [
     "AdaptiveScale",
     "Algorithm",
     "Batch",
+    "Callback",
     "Context",
     "Count",
     "Critic",
@@ -69,12 +71,14 @@ __all__ = [
     "PolicyExport",
     "Range",
     "RunLength",
+    "RunSnapshot",
     "ScalableAlgorithm",
     "Scalar",
     "Schedule",
     "Segment",
     "Spec",
     "StepOutcome",
+    "TrainingEvent",
     "Value",
     "bootstrap",
     "cosine_decay",

@@ -1,4 +1,4 @@
-"""Plugins: Python files of the user (`--plugin`) that register algorithms or suites."""
+"""Python files of the user: plugins (`--plugin`) that register algorithms or suites, and callbacks (`--callback`)."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ import ast
 import hashlib
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import util
 from pathlib import Path
+from types import ModuleType
 from typing import NamedTuple
 
 from aspc import algorithms
 from aspc.errors import AspcError, first_line, missing_module
+from aspc.training.callbacks import Callback
 
-MODULE = "aspc_plugin"
+MODULE, CALLBACK_MODULE = "aspc_plugin", "aspc_callback"
 
 
 class Plugin(NamedTuple):
@@ -43,23 +45,60 @@ def load_plugin(path: str | Path) -> None:
     """
     global _loaded
     file = Path(path).absolute()
-    spec = util.spec_from_file_location(MODULE, file) if file.is_file() else None
+    known, imported = set(algorithms.names()), set(sys.modules)
+    _run_file(path, MODULE, "plugin")
+    new = [Path(getattr(sys.modules[name], "__file__", None) or "") for name in set(sys.modules) - imported]
+    sources = sorted({file, *(source for source in new if source.parent == file.parent and source.suffix == ".py")})
+    _loaded = Plugin(str(file), _fingerprint(sources), frozenset(algorithms.names()) - known)
+
+
+def load_callbacks(paths: Sequence[str | Path]) -> list[Callback]:
+    """Run files (`--callback`), and create one object of each subclass of `Callback` that they define.
+
+    Classes whose names start with an underscore, and imported ones, are left out.
+
+    Raises:
+        AspcError: If a file does not exist, fails or defines no such class, or if a class needs arguments.
+    """
+    found: list[Callback] = []
+    for number, path in enumerate(paths):
+        module = _run_file(path, f"{CALLBACK_MODULE}_{number}", "callback")
+        classes = [
+            kind
+            for name, kind in vars(module).items()
+            if isinstance(kind, type) and issubclass(kind, Callback) and not name.startswith("_")
+            if kind.__module__ == module.__name__
+        ]
+        if not classes:
+            raise AspcError(f"{path} defines no callback. Derive a class from aspc.Callback in it.")
+        for kind in classes:
+            try:
+                found.append(kind())
+            except Exception as error:  # a boundary: user code can raise anything
+                raise AspcError(
+                    f"{path}: {kind.__name__}() failed: {type(error).__name__}: {first_line(error)}. It is called "
+                    f"without arguments; give its parameters defaults."
+                ) from error
+    return found
+
+
+def _run_file(path: str | Path, name: str, purpose: str) -> ModuleType:
+    """Run a Python file as the module `name`. It can import the modules in its folder."""
+    file = Path(path).absolute()
+    spec = util.spec_from_file_location(name, file) if file.is_file() else None
     if spec is None or spec.loader is None:
-        raise AspcError(f"There is no plugin at {path}; pass the path of a Python file.")
+        raise AspcError(f"There is no {purpose} at {path}; pass the path of a Python file.")
     if str(file.parent) not in sys.path:
         sys.path.append(str(file.parent))  # last, so that it shadows no other module
-    known, imported = set(algorithms.names()), set(sys.modules)
     # In sys.modules, since the help page looks up the sources of its classes.
-    module = sys.modules[MODULE] = util.module_from_spec(spec)
+    module = sys.modules[name] = util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
     except AspcError:
         raise
     except Exception as error:  # a boundary: user code can raise anything
-        raise AspcError(_describe_error(file, error)) from error
-    new = [Path(getattr(sys.modules[name], "__file__", None) or "") for name in set(sys.modules) - imported]
-    sources = sorted({file, *(source for source in new if source.parent == file.parent and source.suffix == ".py")})
-    _loaded = Plugin(str(file), _fingerprint(sources), frozenset(algorithms.names()) - known)
+        raise AspcError(_describe_error(file, error, purpose)) from error
+    return module
 
 
 def has_changed(algo: str, versions: Mapping[str, str | None]) -> bool:
@@ -76,8 +115,8 @@ def load_plugins(values: list[str]) -> None:
         load_plugin(value)
 
 
-def _describe_error(file: Path, error: Exception) -> str:
-    """Return a message about an error in a plugin or in a module of its folder, with the line."""
+def _describe_error(file: Path, error: Exception, purpose: str) -> str:
+    """Return a message about an error in a file or in a module of its folder, with the line."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).parent == file.parent]
     source, line = (frames[-1].filename, frames[-1].lineno) if frames else (str(file), None)
     message = first_line(error)
@@ -85,8 +124,8 @@ def _describe_error(file: Path, error: Exception) -> str:
         source, line, message = error.filename, error.lineno, error.msg
     location = source if line is None else f"{source}, line {line}"
     if module := missing_module(error):
-        return f"{location}: there is no module {module}. Install it, or put its file next to the plugin."
-    return f"{location}: {type(error).__name__}: {message}. Fix the plugin."
+        return f"{location}: there is no module {module}. Install it, or put its file next to the {purpose}."
+    return f"{location}: {type(error).__name__}: {message}. Fix the {purpose}."
 
 
 def _fingerprint(sources: list[Path]) -> str:

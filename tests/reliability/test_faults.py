@@ -26,10 +26,11 @@ from aspc.errors import AspcError, DiskFailure
 from aspc.lab import results
 from aspc.training import evaluation, run_config, trainer
 from aspc.training import run as run_module
-from aspc.training.callbacks import ProgressLine
 from aspc.training.checkpoints import CheckpointStore
 from aspc.training.evaluation import Evaluator
+from aspc.training.progress_line import ProgressLine
 from aspc.training.run_folder import Run
+from aspc.training.run_status import RunStatus
 from aspc.training.trainer import Trainer
 from tiny import make_dataset
 
@@ -158,7 +159,7 @@ def test_leftovers_of_a_killed_start_are_ignored(tmp_path: Path) -> None:
     [
         (ProgressLine, "on_start"),
         (Trainer, "_process_chunk"),
-        (Trainer, "_write_status"),
+        (RunStatus, "write"),
         (Trainer, "_save_policies"),
         (Trainer, "_outcome"),
         (CheckpointStore, "save"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -73,3 +74,66 @@ def test_wandb_logs_the_curves_of_every_seed(tiny, tmp_path, monkeypatch):
         np.testing.assert_allclose(end["train/critic_loss"], ours[-1], rtol=1e-6)
         assert end["step"] == 80
         assert np.isfinite(end["evaluation/return_mean"])
+
+
+def test_loggers_are_callbacks_with_one_log_per_run(tiny, tmp_path, monkeypatch):
+    """With stand-ins for the packages; Weights & Biases and MLflow log the same values."""
+    logs: dict[str, dict] = {}
+
+    def init(**options):
+        values = logs.setdefault(options["name"], {"config": options["config"], "values": [], "ended": False})
+        return SimpleNamespace(
+            define_metric=lambda *names, **more: None,
+            log=values["values"].append,
+            finish=lambda: values.update(ended=True),
+        )
+
+    wandb = SimpleNamespace(init=init, Settings=lambda **options: None)
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
+    run = aspc.train(tiny, out=tmp_path / "run", logger="wandb", seeds=[0, 1], **SHORT)
+    assert list(logs) == ["run/seed0", "run/seed1"]
+    for seed, log in enumerate(logs.values()):
+        assert (log["config"]["seed"], log["config"]["alpha"], log["ended"]) == (seed, 2.5, True)
+        losses = [values["train/critic_loss"] for values in log["values"] if "train/critic_loss" in values]
+        assert losses == list(run.metrics["critic_loss"][run.metrics["seed"] == seed])
+        assert [values["step"] for values in log["values"] if "evaluation/return_mean" in values] == [40, 80]
+
+    client = FakeMlflow()
+    monkeypatch.setitem(sys.modules, "mlflow", SimpleNamespace(MlflowClient=lambda: client))
+    monkeypatch.setitem(sys.modules, "mlflow.entities", SimpleNamespace(Metric=lambda *values: values))
+    run = aspc.train(tiny, out=tmp_path / "other", logger="mlflow", seeds=[0, 1], **SHORT)
+    assert sorted(client.ended) == client.created == ["other/seed0", "other/seed1"]
+    for seed, name in enumerate(client.created):
+        assert client.params[name]["alpha"] == 2.5
+        losses = [value for metric, value, _, _ in client.metrics[name] if metric == "train/critic_loss"]
+        assert losses == list(run.metrics["critic_loss"][run.metrics["seed"] == seed])
+
+
+class FakeMlflow:
+    """A client of MLflow whose runs are lists."""
+
+    def __init__(self):
+        self.created, self.ended, self.params, self.metrics = [], [], {}, {}
+
+    def get_experiment_by_name(self, name):
+        return None
+
+    def create_experiment(self, name):
+        return "0"
+
+    def search_runs(self, experiments, query):
+        return []
+
+    def create_run(self, experiment, tags, run_name):
+        self.created.append(run_name)
+        self.params[run_name], self.metrics[run_name] = {}, []
+        return SimpleNamespace(info=SimpleNamespace(run_id=run_name))
+
+    def log_param(self, run, name, value):
+        self.params[run][name] = value
+
+    def log_batch(self, run, metrics):
+        self.metrics[run] += metrics
+
+    def set_terminated(self, run):
+        self.ended.append(run)

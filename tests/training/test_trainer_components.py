@@ -17,10 +17,12 @@ import pytest
 from aspc.errors import AspcError
 from aspc.interrupts import GracefulShutdown
 from aspc.training import checkpoints as checkpoints_module
-from aspc.training.callbacks import ProgressLine, RunLogging
+from aspc.training.callbacks import RunSnapshot, TrainingEvent
 from aspc.training.checkpoints import CheckpointWriter
 from aspc.training.divergence import DivergenceGuard, Failure
 from aspc.training.evaluation import EvaluationQueue, PendingEvaluation, QueuedEvaluation, WorkerFailed
+from aspc.training.loggers import LoggedRun, Logger
+from aspc.training.progress_line import ProgressLine
 from aspc.training.rollout_worker import Episode
 from aspc.training.run_folder import RowFile, RunRow, read_rows
 from aspc.ui import Progress
@@ -148,7 +150,7 @@ def make_writer(evaluations: Queue, every_steps: int = 0) -> tuple[CheckpointWri
         evaluations.queue,
         every_steps,
         lambda step: events.append(f"checksums {step}"),
-        lambda: events.append("status"),
+        lambda step, state: events.append("status"),
     )
     return writer, store, events
 
@@ -201,51 +203,66 @@ def test_checkpoints_are_due_by_steps_or_by_time(evaluations: Queue, monkeypatch
 # ── callbacks ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+def snapshot(
+    name: str = "seed0",
+    seed: int = 0,
+    metrics: dict[str, float] | None = None,
+    evaluation: dict[str, float] | None = None,
+) -> RunSnapshot:
+    return RunSnapshot(name, "data", seed, {}, metrics or {}, evaluation or {})
+
+
+def event(step: int, *runs: RunSnapshot, **changes: Any) -> TrainingEvent:
+    return TrainingEvent(Path("run"), "bc", "now", 0, 100, step, runs, **changes)
+
+
 def test_the_progress_line_shows_the_mean_scale_and_score() -> None:
     progress, steps = Progress(100, quiet=True), list[tuple[int, int]]()
     plan: Any = SimpleNamespace(config=SimpleNamespace(scale_name="beta"))
     line = ProgressLine(progress, plan, lambda step, total: steps.append((step, total)))
-    line.on_metrics(40, [RunRow(0, {"step": 40, "scale": 1.0}), RunRow(1, {"step": 40, "scale": 2.0})])
-    line.on_evaluations([RunRow(0, {"step": 40, "score_mean": 10.0, "return_mean": 1.0})])
+    line.on_chunk(event(40, snapshot(metrics={"scale": 1.0}), snapshot(metrics={"scale": 2.0})))
+    line.on_evaluation(event(40, snapshot(evaluation={"score_mean": 10.0, "return_mean": 1.0})))
     assert progress.fields == {"beta": "1.5", "score": "10.0"}
-    line.on_evaluations([RunRow(0, {"step": 40, "score_mean": math.nan, "return_mean": 1.0})])
+    line.on_evaluation(event(40, snapshot(evaluation={"score_mean": math.nan, "return_mean": 1.0})))
     assert progress.fields["return"] == "1.0"
     assert steps == [(40, 100)]
 
 
-def test_each_run_has_its_own_loggers(monkeypatch: pytest.MonkeyPatch) -> None:
-    logged: dict[str, list[Any]] = {"one": [], "two": []}
+class Recording(Logger):
+    """Logs in memory."""
 
-    class Recording:
-        def __init__(self, name: str) -> None:
-            self.name = name
+    def __init__(self) -> None:
+        super().__init__()
+        self.logged: dict[str, list[Any]] = {}
 
-        def log(self, values: Any, step: int) -> None:
-            logged[self.name].append((dict(values), step))
+    def open_log(self, run: LoggedRun) -> list[Any]:
+        if run.name == "broken":
+            raise OSError("no space")
+        return self.logged.setdefault(run.name, [])
 
-        def close(self) -> None:
-            logged[self.name].append("closed")
+    def write(self, log: list[Any], values: Any, step: int) -> None:
+        log.append((dict(values), step))
 
-    monkeypatch.setattr("aspc.training.callbacks.open_loggers", lambda *arguments: [Recording(arguments[-1].name)])
-    monkeypatch.setattr("aspc.training.callbacks.flat_values", lambda algorithm: {})
-    specs = [
-        SimpleNamespace(name=name, seed=i, task=0, algorithm=None, labels={"seed": i}) for i, name in enumerate(logged)
-    ]
-    plan: Any = SimpleNamespace(
-        algo="bc",
-        path=Path("run"),
-        tasks=[SimpleNamespace(data=SimpleNamespace(name="data"))],
-        config=SimpleNamespace(started="now"),
-        options=SimpleNamespace(tensorboard=False, logger="none"),
-        run_specs=specs,
-    )
-    with RunLogging(plan, 0) as logging:
-        logging.on_metrics(40, [RunRow(0, {"step": 40, "seed": 0, "loss": 1.0, "q": math.nan})])
-        logging.on_evaluations(
-            [RunRow(1, {"step": 20, "score_mean": 5.0, "return_mean": 1.0, "success_rate": math.nan})]
-        )
-    assert logged["one"] == [({"train/loss": 1.0}, 40), "closed"]
-    assert logged["two"] == [({"evaluation/score_mean": 5.0, "evaluation/return_mean": 1.0}, 20), "closed"]
+    def close_log(self, log: list[Any]) -> None:
+        log.append("closed")
+
+
+def test_each_run_has_its_own_log() -> None:
+    logger = Recording()
+    logger.on_start(event(0, snapshot("one"), snapshot("two", seed=1)))
+    logger.on_chunk(event(40, snapshot("one", metrics={"loss": 1.0, "q": math.nan})))
+    evaluation = {"score_mean": 5.0, "return_mean": 1.0, "success_rate": math.nan}
+    logger.on_evaluation(event(20, snapshot("two", seed=1, evaluation=evaluation)))
+    logger.on_end(event(40))
+    assert logger.logged["one"] == [({"train/loss": 1.0}, 40), "closed"]
+    assert logger.logged["two"] == [({"evaluation/score_mean": 5.0, "evaluation/return_mean": 1.0}, 20), "closed"]
+
+
+def test_open_logs_are_closed_if_another_cannot_be_opened() -> None:
+    logger = Recording()
+    with pytest.raises(OSError, match="no space"):
+        logger.on_start(event(0, snapshot("one"), snapshot("broken")))
+    assert logger.logged == {"one": ["closed"]}
 
 
 # ── shutdown ────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -12,7 +12,7 @@ import tyro
 from aspc.cli.parsing import Flag, Unset, parse_options
 from aspc.cli.shared import last_option_value, option_values, print_result, reject_settings
 from aspc.errors import AspcError
-from aspc.plugins import load_plugins
+from aspc.plugins import load_callbacks, load_plugins
 from aspc.training.run_config import OnlineOptions
 
 
@@ -38,6 +38,8 @@ class Finetune:
     """Continue the fine-tuning in this folder (instead of RUN). Only --steps, --env and --dataset can be changed."""
     plugin: Unset[Path] = None
     """Load a Python file that registers the run's algorithm."""
+    callback: Unset[Path] = None
+    """Load a Python file with subclasses of aspc.Callback, called between chunks. Can be repeated."""
     quiet: Flag = False
     """Hide progress."""
     online: tyro.conf.OmitArgPrefixes[OnlineOptions] = field(default_factory=OnlineOptions)
@@ -47,17 +49,18 @@ def main(argv: list[str]) -> int:
     """Run `aspc finetune`."""
     args = parse_options(Finetune, argv, "aspc finetune")
     load_plugins(option_values(argv, "plugin"))
+    callbacks = load_callbacks(option_values(argv, "callback"))
 
     from aspc.training.finetune import finetune, resume
 
     if args.resume is not None and args.run is None:
         reject_settings(argv)
         steps = args.online.steps if last_option_value(argv, "steps") is not None else None
-        print_result(resume(args.resume, steps, args.env, dataset=args.dataset, quiet=args.quiet))
+        print_result(resume(args.resume, steps, args.env, dataset=args.dataset, quiet=args.quiet, callbacks=callbacks))
     elif args.run is not None and args.resume is None:
         settings = {entry.name: getattr(args.online, entry.name) for entry in dataclasses.fields(args.online)}
         settings |= {"seed": args.seed, "dataset": args.dataset, "out": args.out, "quiet": args.quiet}
-        print_result(finetune(args.run, args.env, **settings))
+        print_result(finetune(args.run, args.env, callbacks=callbacks, **settings))
     else:
         raise AspcError("Pass either the folder of an offline run, or --resume with the folder of a fine-tuning.")
     return 0

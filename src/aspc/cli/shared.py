@@ -9,7 +9,7 @@ from aspc.errors import AspcError
 if TYPE_CHECKING:
     from aspc.training.run_folder import Run
 
-RESUME_OPTIONS = ("--resume", "--steps", "--env", "--dataset", "--plugin", "--quiet", "--help")
+RESUME_OPTIONS = ("--resume", "--steps", "--env", "--dataset", "--plugin", "--callback", "--quiet", "--help")
 
 
 def option_values(argv: list[str], name: str) -> list[str]:
@@ -63,6 +63,8 @@ def print_result(run: Run) -> None:
         print(f"  best evaluation        {result[f'best_{unit}']:8.1f}")
     if (scale := final_scale(run)) is not None:
         print(f"  final {run.config.scale_name:16s} {scale:8.3g}")
+    if "stopped" in result:
+        print(f"  stopped early: {result['stopped']}")
     print(f"  figure  {run.path / 'curves.png'}")
     print(f"  policy  {run.path / 'policy' / f'seed{run.seeds[0]}'}")
 

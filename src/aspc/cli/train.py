@@ -26,7 +26,7 @@ from aspc.cli.shared import (
     resolve_environment,
 )
 from aspc.errors import AspcError
-from aspc.plugins import load_plugins
+from aspc.plugins import load_callbacks, load_plugins
 from aspc.training.hyperparameters import flat_values, replace_fields
 from aspc.training.run_config import ENV_FUNCTION, TrainOptions
 
@@ -62,6 +62,8 @@ class Train:
     """Repeat the run in this folder with its data, algorithm, settings and seeds. Explicit options take precedence."""
     plugin: Unset[Path] = None
     """Load a Python file that registers your own algorithm."""
+    callback: Unset[Path] = None
+    """Load a Python file with subclasses of aspc.Callback, called between chunks. Can be repeated."""
     quiet: Flag = False
     """Hide progress and the notes on the data (`aspc data info` shows them)."""
     source: tyro.conf.OmitArgPrefixes[DataOptions] = field(default_factory=DataOptions)
@@ -87,6 +89,7 @@ def main(argv: list[str]) -> int:
                 f"--{flag} cannot be set directly: it follows the length of the run. Pass --horizon instead."
             )
 
+    callbacks = load_callbacks(option_values(argv, "callback"))
     from aspc.training.prepared_data import load_recorded, load_source
     from aspc.training.run import start_run
 
@@ -109,6 +112,7 @@ def main(argv: list[str]) -> int:
         env=environment,
         repeats=Path(repeated) if repeated else None,
         quiet=args.quiet,
+        callbacks=callbacks,
     )
     print_result(run)
     return 0
@@ -195,6 +199,8 @@ class Resume:
     """New location of the run's data, if it was moved. Its content must be the same."""
     plugin: Unset[Path] = None
     """Load a Python file that registers the run's algorithm."""
+    callback: Unset[Path] = None
+    """Load a Python file with subclasses of aspc.Callback, called between chunks. Can be repeated."""
     quiet: Flag = False
     """Hide progress and the notes on the data (`aspc data info` shows them)."""
 
@@ -207,5 +213,7 @@ def _resume(argv: list[str]) -> int:
 
     if args.steps is not None and args.steps < 1:
         raise AspcError(f"--steps must be at least 1, not {args.steps}.")
-    print_result(resume_run(args.resume, args.dataset, "", resolve_environment(args.env), args.steps, args.quiet))
+    callbacks = load_callbacks(option_values(argv, "callback"))
+    environment = resolve_environment(args.env)
+    print_result(resume_run(args.resume, args.dataset, "", environment, args.steps, args.quiet, callbacks))
     return 0

@@ -1,143 +1,153 @@
-"""Observers of training: the progress line and the loggers of each run."""
+"""Callbacks: your own code at the start of training, after chunks, evaluations and checkpoints, and at the end.
+
+    class PrintLoss(aspc.Callback):
+        def on_chunk(self, event):
+            print(event.step, [run.metrics["critic_loss"] for run in event.runs])
+
+    aspc.train("maze2d-umaze", callbacks=[PrintLoss()])
+
+The progress line and the loggers are callbacks too.
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
+from aspc.errors import AspcError
 
-from aspc import plugins
-from aspc.training.hyperparameters import flat_values
-from aspc.training.loggers import LoggedRun, Logger, open_loggers
-from aspc.training.prepared_data import warnings_of
-from aspc.training.run_folder import Row, RunRow
-from aspc.training.training_plan import Outcome, RunSpec, TrainingPlan
-from aspc.ui import Progress
+if TYPE_CHECKING:
+    from jaxtyping import PyTree
 
+    from aspc.policy import Policy
 
-class Callback(Protocol):
-    """An observer of training."""
-
-    def on_start(self, first_step: int, last_step: int) -> None:
-        """Handle the start of training."""
-
-    def on_metrics(self, step: int, rows: Sequence[RunRow]) -> None:
-        """Handle the metrics of a chunk that ended at `step`, one row per active run, after they were written."""
-
-    def on_evaluations(self, rows: Sequence[RunRow]) -> None:
-        """Handle evaluations after they were written, which can be long after their step."""
+Status = Literal["training", "finished", "stopped", "interrupted", "failed"]
 
 
-class ProgressLine:
-    """Print notes and warnings, and show the mean scale and score of the runs in the progress line.
+class RunSnapshot:
+    """One run at one step, for a callback. Runs with several seeds have one snapshot per seed.
 
-    Args:
-        progress: The progress line.
-        plan: The training plan.
-        on_progress: Called with the step and the total number of steps after each chunk.
+    Attributes:
+        name: The name of the run in its folder, such as "seed0".
+        dataset: The name of its dataset.
+        seed: Its seed.
+        hyperparameters: Hyperparameters by dotted name.
+        metrics: The latest metrics, averaged over a chunk; `valid_*` are losses on held-out episodes. Empty before the
+            first chunk.
+        evaluation: The latest evaluation: `score_mean`, `return_mean`, `success_rate`, … (NaN if unknown). Empty
+            before the first one.
     """
 
     def __init__(
-        self, progress: Progress, plan: TrainingPlan, on_progress: Callable[[int, int], None] | None = None
+        self,
+        name: str,
+        dataset: str,
+        seed: int,
+        hyperparameters: Mapping[str, Any],
+        metrics: Mapping[str, float],
+        evaluation: Mapping[str, float],
+        copy_policy: Callable[[], Policy] | None = None,
+        copy_state: Callable[[], PyTree] | None = None,
     ) -> None:
-        self.progress, self.plan, self.on_progress = progress, plan, on_progress
-        self.scale_name: str = plan.config.scale_name or "scale"
+        self.name, self.dataset, self.seed, self.hyperparameters = name, dataset, seed, hyperparameters
+        self.metrics, self.evaluation = metrics, evaluation
+        self._copy_policy, self._copy_state = copy_policy, copy_state
 
-    def on_start(self, first_step: int, last_step: int) -> None:
-        plan, options = self.plan, self.plan.options
-        pairs = dict.fromkeys((run_spec.task, run_spec.algorithm) for run_spec in plan.run_specs)  # once for all seeds
-        warnings = (text for task, algorithm in pairs for text in warnings_of(plan.tasks[task].data, algorithm))
-        notes = (note for task in plan.tasks for note in task.data.notes)
-        for kind, texts in (("note", notes), ("warning", warnings)):
-            for text in dict.fromkeys(texts):
-                self.progress.print(f"{kind}: {text}")
-        if first_step:
-            self.progress.print(f"Continuing {plan.path} from step {first_step:,}.")
-            if plugins.has_changed(plan.algo, plan.config.software.versions):
-                self.progress.print("warning: another version of the plugin's code trained the steps so far.")
-        if last_step > options.steps:
-            self.progress.print(
-                f"Training up to {last_step:,} steps. Schedules that decay keep the original horizon of "
-                f"{options.horizon or options.steps:,} steps."
-            )
+    def policy(self) -> Policy:
+        """Return the policy at the event's step. You can keep it.
 
-    def on_metrics(self, step: int, rows: Sequence[RunRow]) -> None:
-        fields = {}
-        if rows and "scale" in rows[0].values:
-            fields[self.scale_name] = f"{np.mean([row.values['scale'] for row in rows]):.3g}"
-        self.progress.show(step, **fields)
-        if self.on_progress is not None:
-            self.on_progress(step, self.progress.total)
+        Raises:
+            AspcError: The event has none (`on_start`, or the end of a failed run), or its method has returned.
+        """
+        if self._copy_policy is None:
+            raise AspcError("This event has no policy. Call policy() in on_chunk, on_evaluation or on_checkpoint.")
+        return self._copy_policy()
 
-    def on_evaluations(self, rows: Sequence[RunRow]) -> None:
-        latest = rows[-1].values
-        name = "return" if math.isnan(latest["score_mean"]) else "score"
-        means = [row.values[f"{name}_mean"] for row in rows if row.values["step"] == latest["step"]]
-        self.progress.show(int(latest["step"]), **{name: f"{np.mean(means):.1f}"})
+    def state(self) -> PyTree:
+        """Return a copy of the algorithm's state at the event's step, as read-only NumPy arrays. You can keep it.
 
-    def print_evaluation_cost(self, outcome: Outcome, workers: int) -> None:
-        """Report whether training waited for evaluations on an accelerator."""
-        if outcome.min_free_eval_every is None:
-            return
-        eval_every = self.plan.options.eval_every
-        does_wait = outcome.min_free_eval_every > eval_every
-        self.progress.print(
-            f"Evaluating all runs takes {outcome.evaluation_seconds:.1f} s on {workers} workers, as long as "
-            f"{outcome.min_free_eval_every:,} training steps. With an evaluation every {eval_every:,} steps, training "
-            f"{'waits' if does_wait else 'does not wait'} for it."
-        )
+        Raises:
+            AspcError: The event has none (as for `policy`, and `on_evaluation`, which can be later than its step), or
+                its method has returned.
+        """
+        if self._copy_state is None:
+            raise AspcError("This event has no state. Call state() in on_chunk or on_checkpoint.")
+        return self._copy_state()
+
+    def expire(self) -> None:
+        """Detach the snapshot from the states of the runs, whose memory the next chunk reuses."""
+        self._copy_policy = self._copy_state = None
 
 
-class RunLogging:
-    """Send the rows of each run to its loggers; use it in a `with` block.
+@dataclass(frozen=True)
+class TrainingEvent:
+    """The runs of a folder at one step, and a way to stop them."""
 
-    Args:
-        plan: The training plan.
-        first_step: The step from which training continues.
+    path: Path
+    """The folder of the run."""
+    algo: str
+    """The name of the algorithm."""
+    started: str
+    """The time at which the run was started, in ISO format."""
+    first_step: int
+    """The step from which training started or continued."""
+    last_step: int
+    """The step up to which training was requested."""
+    step: int
+    """The step that the event is about."""
+    runs: tuple[RunSnapshot, ...]
+    """All runs that have not diverged."""
+    status: Status = "training"
+    """The way in which training ended, in `on_end`."""
+    _request_stop: Callable[[str], None] | None = field(default=None, repr=False)
+
+    def stop(self, reason: str) -> None:
+        """Stop training after this chunk.
+
+        The run ends as a finished one, with exit code 0: it saves a checkpoint, evaluates and writes its policies, and
+        result.json records the reason as "stopped". Resuming it continues to the requested steps.
+        """
+        if self._request_stop is not None:
+            self._request_stop(reason)
+
+
+class Callback:
+    """A base class of callbacks. Override the methods that you need; the others do nothing.
+
+    Methods run between chunks, never per step, and training waits for them. An exception ends the run: its message
+    names the callback and the line, and a checkpoint is saved, so that the run can be resumed.
     """
 
-    def __init__(self, plan: TrainingPlan, first_step: int) -> None:
-        self.plan = plan
-        with ExitStack() as stack:
-            self.loggers = [self._open(run_spec, first_step, stack) for run_spec in plan.run_specs]
-            self._resources = stack.pop_all()
+    def on_start(self, event: TrainingEvent) -> None:
+        """Handle the start of training, or of a resumption."""
 
-    def __enter__(self) -> RunLogging:
-        return self
+    def on_chunk(self, event: TrainingEvent) -> None:
+        """Handle the metrics of a chunk (`log_every` steps) after they were written."""
 
-    def __exit__(self, *exception: Any) -> None:
-        self._resources.__exit__(*exception)
+    def on_evaluation(self, event: TrainingEvent) -> None:
+        """Handle the evaluations of all runs at a step after they were written. On an accelerator this can be later."""
 
-    def on_start(self, first_step: int, last_step: int) -> None:
-        pass
+    def on_checkpoint(self, event: TrainingEvent) -> None:
+        """Handle a checkpoint of a step. Its files can appear a moment later."""
 
-    def on_metrics(self, step: int, rows: Sequence[RunRow]) -> None:
-        for run, values in rows:
-            hidden = ("step", *self.plan.run_specs[run].labels)
-            self._log(run, "train", {name: value for name, value in values.items() if name not in hidden}, step)
+    def on_end(self, event: TrainingEvent) -> None:
+        """Handle the end of training, once, also after a failure or an interrupt; see `TrainingEvent.status`."""
 
-    def on_evaluations(self, rows: Sequence[RunRow]) -> None:
-        for run, values in rows:
-            shown = {name: values[name] for name in ("score_mean", "return_mean", "success_rate")}
-            self._log(run, "evaluation", shown, int(values["step"]))
 
-    def _open(self, run_spec: RunSpec, first_step: int, stack: ExitStack) -> list[Logger]:
-        settings = {
-            "algo": self.plan.algo,
-            "dataset": self.plan.tasks[run_spec.task].data.name,
-            "seed": run_spec.seed,
-            **flat_values(run_spec.algorithm),
-        }
-        run = LoggedRun(self.plan.path, run_spec.name, settings, self.plan.config.started, first_step)
-        loggers = open_loggers(self.plan.options.tensorboard, self.plan.options.logger, run)
-        for logger in loggers:
-            stack.callback(logger.close)
-        return loggers
+def check_callbacks(callbacks: Iterable[Callback]) -> list[Callback]:
+    """Return callbacks as a list.
 
-    def _log(self, run: int, group: str, values: Row, step: int) -> None:
-        known = {f"{group}/{name}": value for name, value in values.items() if not math.isnan(value)}
-        for logger in self.loggers[run]:
-            logger.log(known, step)
+    Raises:
+        AspcError: One of them is not a `Callback`.
+    """
+    if isinstance(callbacks, Callback) or not isinstance(callbacks, Iterable):
+        raise AspcError("callbacks must be a list, as in callbacks=[MyCallback()].")
+    found = list(callbacks)
+    for callback in found:
+        if isinstance(callback, type):
+            raise AspcError(f"callbacks must be objects, not classes. Use {callback.__name__}().")
+        if not isinstance(callback, Callback):
+            raise AspcError(f"{type(callback).__name__} is not a callback. Derive it from aspc.Callback.")
+    return found

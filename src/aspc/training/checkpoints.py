@@ -187,7 +187,7 @@ class CheckpointWriter:
         evaluations: The evaluations of the run.
         every_steps: Steps between checkpoints; 0 for about once a minute.
         before_save: Called with the step before each checkpoint.
-        after_save: Called after each checkpoint.
+        after_save: Called with the step and the state after each checkpoint.
     """
 
     def __init__(
@@ -196,7 +196,7 @@ class CheckpointWriter:
         evaluations: EvaluationQueue,
         every_steps: int,
         before_save: Callable[[int], None],
-        after_save: Callable[[], None],
+        after_save: Callable[[int, PyTree], None],
     ) -> None:
         self.checkpoints, self.evaluations, self.every_steps = checkpoints, evaluations, every_steps
         self.before_save, self.after_save = before_save, after_save
@@ -226,8 +226,8 @@ class CheckpointWriter:
         if not self.evaluations.has_pending(step):
             self.before_save(step)
             self.checkpoints.save(step, state)
-            self.after_save()
             self._pending = None
+            self.after_save(step, state)
 
     def save_before_failure(self) -> None:
         """Try once to save the submitted state, which precedes a training failure.

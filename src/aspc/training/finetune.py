@@ -7,7 +7,7 @@ does the work.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from aspc.assessment.trained_runs import Trained
 from aspc.data import Dataset
 from aspc.errors import AspcError
 from aspc.training import run_folder
+from aspc.training.callbacks import Callback, check_callbacks
 from aspc.training.launch import is_finished, train_run
 from aspc.training.online import OnlineTrainer
 from aspc.training.prepared_data import load_again
@@ -45,6 +46,7 @@ def finetune(
     dataset: Dataset | str | None = None,
     out: str | Path | None = None,
     quiet: bool = False,
+    callbacks: Iterable[Callback] = (),
     **settings: Any,
 ) -> Run:
     """Continue one seed of a run online, in a new run folder.
@@ -58,11 +60,13 @@ def finetune(
         dataset: The offline data; needed if the run was trained on arrays or on a file that has moved.
         out: Folder of the new run. Default: runs/DATASET_ALGO_online_TIME.
         quiet: Show no progress.
+        callbacks: As for `aspc.train`; a chunk has `collect` steps.
         **settings: Fields of `OnlineOptions`.
 
     Returns:
         The fine-tuned run.
     """
+    callbacks = check_callbacks(callbacks)
     offline, online = run if isinstance(run, Run) else Run(run), OnlineOptions(**settings)
     config = offline.config
     if config.finetuned_from is not None:
@@ -90,7 +94,7 @@ def finetune(
     )
     run_folder.create(path, to_json(config))
     with run_folder.rollback_on_early_failure(path):
-        return _train_online(path, config, trained, environment, 0, online.steps, quiet)
+        return _train_online(path, config, trained, environment, 0, online.steps, quiet, callbacks)
 
 
 def resume(
@@ -100,11 +104,13 @@ def resume(
     *,
     dataset: Dataset | str | None = None,
     quiet: bool = False,
+    callbacks: Iterable[Callback] = (),
 ) -> Run:
     """Continue a fine-tuned run from its newest checkpoint, to its requested steps or to `steps`.
 
     The state of the environment is not saved, so it starts with a new episode.
     """
+    callbacks = check_callbacks(callbacks)
     run = Run(path)
     if run.config.finetuned_from is None or run.config.online is None:
         raise AspcError(f"{run.path} was trained offline; continue it with aspc train --resume, or fine-tune it.")
@@ -112,7 +118,8 @@ def resume(
     if is_finished(run, last_step, quiet):
         return run
     trained = _load_offline(run, dataset, env)
-    return _train_online(run.path, run.config, trained, _environment_of(run, env), None, last_step, quiet)
+    environment = _environment_of(run, env)
+    return _train_online(run.path, run.config, trained, environment, None, last_step, quiet, callbacks)
 
 
 def _environment_of(run: Run, env: str | Callable[[], Any] | None) -> str | Callable[[], Any]:
@@ -156,6 +163,7 @@ def _train_online(
     first_step: int | None,
     last_step: int,
     quiet: bool,
+    callbacks: Sequence[Callback],
 ) -> Run:
     online, origin = config.online, config.finetuned_from
     assert online is not None
@@ -165,7 +173,7 @@ def _train_online(
         config,
         trained.algorithm,
         Task(trained.dataset, trained.prepared, env),
-        lambda plan, first, last: OnlineTrainer(plan, first, last, online, origin, trained, quiet),
+        lambda plan, first, last: OnlineTrainer(plan, first, last, online, origin, trained, quiet, callbacks),
         first_step,
         last_step,
     )

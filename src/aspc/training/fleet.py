@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from aspc.algorithms.registry import split_bc_term
 from aspc.data import Dataset
 from aspc.errors import AspcError, ExternalFailure
 from aspc.training import run_folder
+from aspc.training.callbacks import Callback, check_callbacks
 from aspc.training.fleet_folder import Fleet, Member, check_member_names
 from aspc.training.grouping import as_json, group_key, numbered_choices, variable_fields
 from aspc.training.hyperparameters import coerce_fields, flat_settings, flat_values, replace_fields
@@ -60,11 +61,13 @@ def train_fleet(
     vectorize: bool | None = None,
     quiet: bool = False,
     on_progress: Callable[[int, int], None] | None = None,
+    callbacks: Iterable[Callback] = (),
 ) -> Fleet:
     """Train all members together and write a fleet folder.
 
     The same call continues an interrupted fleet, and returns at once if it is finished. A member with NaN or infinite
-    values is marked as failed; the others continue.
+    values is marked as failed; the others continue. A fleet that a callback stopped is finished: the same call returns
+    it, and a call without callbacks trains it to the end.
 
     Args:
         algo: The name of the algorithm in the config.
@@ -76,8 +79,9 @@ def train_fleet(
         vectorize: Run members side by side or one after the other. Default: whichever suits the device.
         quiet: Show no progress.
         on_progress: Called with the current and the last step after each chunk.
+        callbacks: As for `train`. They see all members and stop all of them.
     """
-    out = Path(out)
+    out, callbacks = Path(out), check_callbacks(callbacks)
     algorithm = coerce_fields(algorithm)
     algorithms = [_member_algorithm(algorithm, member, options) for member in members]
     check_settings(algo, algorithms, options)
@@ -88,7 +92,7 @@ def train_fleet(
     if fleet is not None:
         if fleet.config.asked != request:
             raise AspcError(f"{out} already contains a different fleet; choose another folder.")
-        if fleet.result is not None and all(_is_dataset_name(member.dataset) for member in members):
+        if _is_finished(fleet, callbacks) and all(_is_dataset_name(member.dataset) for member in members):
             return fleet
     tasks, task_of = _prepare_tasks(members, algorithms, options, env)
     varying = _varying_values(algorithm, members, algorithms, tasks, task_of, options)
@@ -118,7 +122,7 @@ def train_fleet(
                     f"{found.name} differs from what {out} was trained on. Restore the original data, or "
                     "choose another folder."
                 )
-        if fleet.result is not None:
+        if _is_finished(fleet, callbacks):
             return fleet
     plan = TrainingPlan(
         out,
@@ -136,9 +140,15 @@ def train_fleet(
         vectorize=vectorize,
         isolate=True,
     )
-    outcome = execute(plan, lambda: Trainer(plan, None, options.steps, quiet, on_progress), fleet.summarize)
+    outcome = execute(plan, lambda: Trainer(plan, None, options.steps, quiet, on_progress, callbacks), fleet.summarize)
     fleet.signal = outcome.signal
     return fleet
+
+
+def _is_finished(fleet: Fleet, callbacks: Sequence[Callback]) -> bool:
+    """Return whether a fleet needs no more training. Without callbacks, one that a callback stopped does."""
+    result = fleet.result
+    return result is not None and ("stopped" not in result or bool(callbacks))
 
 
 def _member_algorithm(algorithm: Algorithm[Any], member: Member, options: TrainOptions) -> Algorithm[Any]:

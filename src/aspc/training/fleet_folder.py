@@ -121,6 +121,7 @@ class Fleet:
             }
         return {
             "steps": outcome.step,
+            **({} if outcome.stopped is None else {"stopped": outcome.stopped}),
             **shared,
             "matmul_precision": self.config.options.matmul_precision,
             "evaluation_seconds": outcome.evaluation_seconds,

@@ -84,6 +84,8 @@ def _summarize_run(run: Run, outcome: Outcome) -> dict[str, Any]:
     """Draw the figure of a finished run and return its result."""
     config = run.config
     result: dict[str, Any] = {"steps": outcome.step}
+    if outcome.stopped is not None:
+        result["stopped"] = outcome.stopped
     if config.online is not None and config.finetuned_from is not None:
         result |= {"updates": outcome.step * config.online.updates, "offline_steps": config.finetuned_from.step}
     rows = run_folder.read_rows(run.path / run_folder.EVALUATIONS)

@@ -1,4 +1,4 @@
-"""Loggers of a run besides its CSV files: TensorBoard, Weights & Biases and MLflow.
+"""Loggers of a run besides its CSV files, which are callbacks: TensorBoard, Weights & Biases and MLflow.
 
 Their own environment variables configure them: WANDB_MODE, WANDB_PROJECT, WANDB_ENTITY; MLFLOW_TRACKING_URI,
 MLFLOW_EXPERIMENT_NAME.
@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import math
 import os
 import time
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from aspc.errors import MissingExtra
+from aspc.training.callbacks import Callback, TrainingEvent
 
 LoggerName = Literal["none", "wandb", "mlflow"]
 TITLES = {"wandb": "Logging to Weights & Biases", "mlflow": "Logging to MLflow"}
@@ -40,14 +43,55 @@ class LoggedRun:
         return hashlib.sha256(f"{self.folder.absolute()} {self.name} {self.started}".encode()).hexdigest()[:16]
 
 
-class Logger(Protocol):
-    """A sink for the metrics of one run."""
+class Logger(Callback):
+    """A callback that logs the metrics and evaluations of each run. Subclasses open, write and close one run's log."""
 
-    def log(self, values: Mapping[str, float], step: int) -> None:
-        """Log values by name. Steps need not be in order, since evaluations arrive late."""
+    def __init__(self) -> None:
+        self._logs: dict[str, Any] = {}
 
-    def close(self) -> None:
-        """Flush and close."""
+    def open_log(self, run: LoggedRun) -> Any:
+        """Return the log of a run."""
+        raise NotImplementedError
+
+    def write(self, log: Any, values: Mapping[str, float], step: int) -> None:
+        """Write values by name. Steps need not be in order, since evaluations arrive late."""
+        raise NotImplementedError
+
+    def close_log(self, log: Any) -> None:
+        """Flush and close a log."""
+        raise NotImplementedError
+
+    def on_start(self, event: TrainingEvent) -> None:
+        try:
+            for run in event.runs:
+                facts = {"algo": event.algo, "dataset": run.dataset, "seed": run.seed, **run.hyperparameters}
+                logged = LoggedRun(event.path, run.name, facts, event.started, event.first_step)
+                self._logs[run.name] = self.open_log(logged)
+        except BaseException:
+            self._close()
+            raise
+
+    def on_chunk(self, event: TrainingEvent) -> None:
+        for run in event.runs:
+            self._log(run.name, "train", run.metrics, event.step)
+
+    def on_evaluation(self, event: TrainingEvent) -> None:
+        for run in event.runs:
+            shown = {name: run.evaluation[name] for name in ("score_mean", "return_mean", "success_rate")}
+            self._log(run.name, "evaluation", shown, event.step)
+
+    def on_end(self, event: TrainingEvent) -> None:
+        self._close()
+
+    def _log(self, run: str, group: str, values: Mapping[str, float], step: int) -> None:
+        known = {f"{group}/{name}": value for name, value in values.items() if not math.isnan(value)}
+        self.write(self._logs[run], known, step)
+
+    def _close(self) -> None:
+        with ExitStack() as stack:  # closes the others if one fails
+            for log in self._logs.values():
+                stack.callback(self.close_log, log)
+            self._logs = {}
 
 
 def require(name: LoggerName) -> None:
@@ -56,12 +100,12 @@ def require(name: LoggerName) -> None:
         _load(name)
 
 
-def open_loggers(tensorboard: bool, name: LoggerName, run: LoggedRun) -> list[Logger]:
-    """Open the loggers of one run."""
+def make_loggers(tensorboard: bool, name: LoggerName) -> list[Logger]:
+    """Return the loggers that the options of a run request."""
     return [
-        *([TensorBoard(run)] if tensorboard else []),
-        *([WandB(run)] if name == "wandb" else []),
-        *([MLflow(run)] if name == "mlflow" else []),
+        *([TensorBoard()] if tensorboard else []),
+        *([WandB()] if name == "wandb" else []),
+        *([MLflow()] if name == "mlflow" else []),
     ]
 
 
@@ -72,37 +116,37 @@ def _load(name: str) -> Any:
         raise MissingExtra(TITLES[name], "loggers") from error
 
 
-class TensorBoard:
+class TensorBoard(Logger):
     """TensorBoard events in the run folder."""
 
-    def __init__(self, run: LoggedRun) -> None:
+    def open_log(self, run: LoggedRun) -> Any:
         from tensorboardX import SummaryWriter
 
         # Events from this step on are purged; those of the step from which a run continues are kept.
         purge_step = run.first_step + 1 if run.first_step else None
-        self._writer = SummaryWriter(str(run.folder / "tensorboard" / run.name), purge_step=purge_step)
+        return SummaryWriter(str(run.folder / "tensorboard" / run.name), purge_step=purge_step)
 
-    def log(self, values: Mapping[str, float], step: int) -> None:
+    def write(self, log: Any, values: Mapping[str, float], step: int) -> None:
         for name, value in values.items():
-            self._writer.add_scalar(name, value, step)
+            log.add_scalar(name, value, step)
 
-    def close(self) -> None:
+    def close_log(self, log: Any) -> None:
         try:
-            self._writer.close()
+            log.close()
         except OSError:
             # The disk is full, which the run reports. The writer would try again at exit and print a traceback.
-            events = self._writer.file_writer.event_writer
+            events = log.file_writer.event_writer
             events._worker.stop()
             events._closed = True
             raise
 
 
-class WandB:
-    """A run of Weights & Biases."""
+class WandB(Logger):
+    """Runs of Weights & Biases."""
 
-    def __init__(self, run: LoggedRun) -> None:
+    def open_log(self, run: LoggedRun) -> Any:
         wandb = _load("wandb")
-        self._run = wandb.init(
+        log = wandb.init(
             project=os.environ.get("WANDB_PROJECT", "aspc"),
             name=f"{run.folder.name}/{run.name}",
             group=run.folder.name,
@@ -114,40 +158,45 @@ class WandB:
             settings=wandb.Settings(silent=True, console="off"),
         )
         # W&B's own step cannot decrease, but evaluations arrive late, so the step is logged as a value.
-        self._run.define_metric("step")
-        self._run.define_metric("*", step_metric="step")
+        log.define_metric("step")
+        log.define_metric("*", step_metric="step")
+        return log
 
-    def log(self, values: Mapping[str, float], step: int) -> None:
-        self._run.log({**values, "step": step})
+    def write(self, log: Any, values: Mapping[str, float], step: int) -> None:
+        log.log({**values, "step": step})
 
-    def close(self) -> None:
-        self._run.finish()
+    def close_log(self, log: Any) -> None:
+        log.finish()
 
 
-class MLflow:
-    """A run of MLflow."""
+class MLflow(Logger):
+    """Runs of MLflow. A log is the id of a run."""
 
-    def __init__(self, run: LoggedRun) -> None:
+    def __init__(self) -> None:
+        super().__init__()
         mlflow = _load("mlflow")
         self._metric = importlib.import_module("mlflow.entities").Metric
         self._client = mlflow.MlflowClient()
+
+    def open_log(self, run: LoggedRun) -> str:
         experiment = os.environ.get("MLFLOW_EXPERIMENT_NAME", "aspc")
         known = self._client.get_experiment_by_name(experiment)
         experiment_id = known.experiment_id if known is not None else self._client.create_experiment(experiment)
         earlier = self._client.search_runs([experiment_id], f"tags.aspc_run = '{run.identity}'")
         if earlier:
-            self._id = earlier[0].info.run_id
-            self._client.update_run(self._id, status="RUNNING")
-            return
+            found: str = earlier[0].info.run_id
+            self._client.update_run(found, status="RUNNING")
+            return found
         tags = {"aspc_run": run.identity}
         run_name = f"{run.folder.name}/{run.name}"
-        self._id = self._client.create_run(experiment_id, tags=tags, run_name=run_name).info.run_id
+        log: str = self._client.create_run(experiment_id, tags=tags, run_name=run_name).info.run_id
         for name, value in run.settings.items():
-            self._client.log_param(self._id, name, value)
+            self._client.log_param(log, name, value)
+        return log
 
-    def log(self, values: Mapping[str, float], step: int) -> None:
+    def write(self, log: str, values: Mapping[str, float], step: int) -> None:
         now = int(1000 * time.time())
-        self._client.log_batch(self._id, metrics=[self._metric(name, v, now, step) for name, v in values.items()])
+        self._client.log_batch(log, metrics=[self._metric(name, v, now, step) for name, v in values.items()])
 
-    def close(self) -> None:
-        self._client.set_terminated(self._id)
+    def close_log(self, log: str) -> None:
+        self._client.set_terminated(log)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -30,6 +30,7 @@ from aspc.data.collect import Recorder
 from aspc.envs import make_env
 from aspc.errors import AspcError
 from aspc.policy import Policy
+from aspc.training.callbacks import Callback
 from aspc.training.checksums import GrowingFile
 from aspc.training.compiled_loop import (
     Loop,
@@ -42,6 +43,7 @@ from aspc.training.compiled_loop import (
     tree_index,
 )
 from aspc.training.packed_table import pack
+from aspc.training.policy_export import RunStates
 from aspc.training.prepared_data import transitions_of
 from aspc.training.run_config import OnlineOptions, Origin
 from aspc.training.run_folder import ONLINE, Run
@@ -213,13 +215,14 @@ class OnlineTrainer(Trainer):
         origin: Origin,
         trained: Trained,
         quiet: bool,
+        callbacks: Sequence[Callback] = (),
     ) -> None:
         self.online, self.origin, self.trained = online, origin, trained
         (self.task,), (self.run_spec,) = plan.tasks, plan.run_specs
         data, holdout = trained.dataset, plan.options.holdout
         # Statistics of its rewards transform the rewards of online rows.
         self.reference = data if holdout == 0 else data.split(holdout, seed=0)[0]
-        super().__init__(plan, first_step, last_step, quiet)
+        super().__init__(plan, first_step, last_step, quiet, callbacks=callbacks)
 
     def _build_loop(self) -> Loop:
         loop = super()._build_loop()
@@ -288,18 +291,21 @@ class OnlineTrainer(Trainer):
                     end,
                     results,
                     held_out={
-                        **self._held_out_losses(state, runs),
+                        **self.held_out.compute(state, runs),
                         **{name: np.asarray([value]) for name, value in online_metrics.items()},
                     },
                     theory={},
                     policies=self.exporter.export_arrays(state, {}) if evaluate else None,
                     state=state if save else None,
+                    live=self._states_for_callbacks(end, state),
                 )
                 step = end
                 self._process_chunk(chunk)
                 self._collect_evaluations(wait=True)
-                if self.shutdown.signal_number is not None and step < last_step:
-                    self._stop(step, None if save else state)
+                if self._should_end_early(step):
+                    self._end_early(step, state, {}, is_saved=save, is_evaluated=evaluate)
+                    break
+        self.final_states = RunStates(self.exporter, step, state)
         self._save_policies(step, self.exporter.export_arrays(state, {}))
         return step
 

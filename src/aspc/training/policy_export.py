@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 from jaxtyping import Array, Float, PyTree
 
 from aspc.algorithms.interface import Algorithm, PolicyExport, Spec
@@ -40,7 +41,7 @@ class PolicyExporter:
         per_task = [task.prepared.sample_observations(COMPARED_OBSERVATIONS) for task in plan.tasks]
         self.observations = np.stack([per_task[run_spec.task] for run_spec in plan.run_specs])
 
-    def check(self, step: int, state: PyTree, overrides: Mapping[str, Array]) -> None:
+    def check(self, step: int, state: PyTree, overrides: Mapping[str, ArrayLike]) -> None:
         """Compare the exported policies of all runs with their actors.
 
         Raises:
@@ -50,7 +51,7 @@ class PolicyExporter:
         for _ in self.build_policies(step, exported, range(len(self.plan.run_specs))):
             pass
 
-    def export_arrays(self, state: PyTree, overrides: Mapping[str, Array]) -> ExportedArrays:
+    def export_arrays(self, state: PyTree, overrides: Mapping[str, ArrayLike]) -> ExportedArrays:
         """Return the arrays of all policies; their copy to the host has started."""
         states = len(jax.tree.leaves(state)[0])  # with several devices, the last run can have copies
         observations = self.observations[np.minimum(np.arange(states), len(self.observations) - 1)]
@@ -122,6 +123,41 @@ def _comparison_noise(kind: str, arrays: Mapping[str, Any], settings: Mapping[st
             values[..., 0] = 1e9
         noise.append(values)
     return noise
+
+
+class RunStates:
+    """The states of all runs at a step. Each copy is made when it is requested, before the next chunk starts.
+
+    Args:
+        exporter: The exporter of the runs' policies.
+        step: The step.
+        state: The state of all runs, on the devices or on the host.
+    """
+
+    def __init__(self, exporter: PolicyExporter, step: int, state: PyTree) -> None:
+        self.exporter, self.step, self._state = exporter, step, state
+
+    def policy(self, run: int) -> Policy:
+        """Return the policy of a run."""
+        ((_, policy),) = self.exporter.build_policies(self.step, self._arrays, [run])
+        return policy
+
+    def state(self, run: int) -> PyTree:
+        """Return a copy of a run's state as read-only NumPy arrays."""
+        return jax.tree.map(lambda leaf: _read_only(np.array(leaf[run])), self._fetched)
+
+    @cached_property
+    def _fetched(self) -> PyTree:
+        return self.exporter.devices.fetch(self._state)
+
+    @cached_property
+    def _arrays(self) -> ExportedArrays:
+        return self.exporter.export_arrays(self._fetched, self.exporter.plan.overrides)
+
+
+def _read_only(array: np.ndarray) -> np.ndarray:
+    array.flags.writeable = False
+    return array
 
 
 @cache

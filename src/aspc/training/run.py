@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,7 @@ from aspc.interrupts import Interrupted
 from aspc.policy import WEIGHTS, Policy
 from aspc.presets import overrides
 from aspc.training import checksums, run_folder
+from aspc.training.callbacks import Callback, check_callbacks
 from aspc.training.devices import use_compilation_cache
 from aspc.training.divergence import Diverged
 from aspc.training.evaluation import Evaluator, WorkerFailed, episode_seeds
@@ -60,6 +61,7 @@ def train(
     env: str | Callable[[], Any] | None = "auto",
     resume: str | os.PathLike[str] | None = None,
     quiet: bool = False,
+    callbacks: Iterable[Callback] = (),
     **settings: Any,
 ) -> Run:
     """Train an algorithm on a dataset and write a run folder.
@@ -75,6 +77,7 @@ def train(
             evaluation, as for logs without a simulator.
         resume: Folder of a run to continue.
         quiet: Show no progress.
+        callbacks: Objects of subclasses of `Callback`, called between chunks. A resumed run does not remember them.
         **settings: Fields of `TrainOptions` (steps, seeds, eval_every, …) or hyperparameters of the algorithm (alpha,
             discount, k_alpha, …).
 
@@ -83,13 +86,14 @@ def train(
     """
     if algo is not None:
         _check_algo(algo)
+    callbacks = check_callbacks(callbacks)
     names = {field.name for field in dataclasses.fields(TrainOptions)}
     given: dict[str, Any] = {k: v for k, v in settings.items() if k in names}
     hyper = {k: v for k, v in settings.items() if k not in names}
     if resume is not None:
         if set(given) - {"steps"} or hyper:
             raise AspcError("A resumed run keeps its settings; only steps can be given with resume.")
-        return resume_run(Path(resume), dataset, algo, env, given.get("steps"), quiet)
+        return resume_run(Path(resume), dataset, algo, env, given.get("steps"), quiet, callbacks)
     if dataset is None:
         raise AspcError("train needs a dataset: a name, a path, or a Dataset.")
     for name in hyper:
@@ -121,6 +125,7 @@ def train(
         out=out,
         env=env,
         quiet=quiet,
+        callbacks=callbacks,
     )
 
 
@@ -173,6 +178,7 @@ def start_run(
     env: str | Callable[[], Any] | None = "auto",
     repeats: Path | None = None,
     quiet: bool = False,
+    callbacks: Sequence[Callback] = (),
 ) -> Run:
     """Start a new run of `algorithm`.
 
@@ -188,6 +194,7 @@ def start_run(
         env: As for `train`.
         repeats: Folder of a run to repeat. If source and preprocessing match that run's, the data must match too.
         quiet: Show no progress.
+        callbacks: Called between chunks.
     """
     check_settings(name, [algorithm], options)
     algorithm = with_horizon(algorithm, options.horizon or options.steps)
@@ -211,7 +218,8 @@ def start_run(
     )
     run_folder.create(path, to_json(config))
     with run_folder.rollback_on_early_failure(path):
-        return train_run(path, config, algorithm, task, partial(Trainer, quiet=quiet), 0, options.steps)
+        make_trainer = partial(Trainer, quiet=quiet, callbacks=callbacks)
+        return train_run(path, config, algorithm, task, make_trainer, 0, options.steps)
 
 
 def resume_run(
@@ -221,6 +229,7 @@ def resume_run(
     env: str | Callable[[], Any] | None,
     steps: int | None,
     quiet: bool,
+    callbacks: Sequence[Callback] = (),
 ) -> Run:
     """Continue a run from its newest checkpoint, to its requested steps or to `steps`."""
     run = Run(path)
@@ -242,7 +251,8 @@ def resume_run(
         )
     if task.env == ENV_FUNCTION:
         raise AspcError(f"{path} was evaluated in an environment made by a Python function; pass it again as env=….")
-    return train_run(path, config, algorithm, task, partial(Trainer, quiet=quiet), None, steps)
+    make_trainer = partial(Trainer, quiet=quiet, callbacks=callbacks)
+    return train_run(path, config, algorithm, task, make_trainer, None, steps)
 
 
 def _check_same_algorithm(run: Run, algo: Algorithm[Any] | str) -> None:

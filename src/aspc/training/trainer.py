@@ -8,11 +8,9 @@ checkpoints wait for evaluations.
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from typing import Any, NamedTuple, NoReturn, Self
+from typing import Any, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -21,10 +19,10 @@ from jaxtyping import Array, PyTree
 
 from aspc.errors import AspcError
 from aspc.interrupts import GracefulShutdown, Interrupted
-from aspc.io import read_json, write_json
 from aspc.training import run_folder
 from aspc.training.algorithm_checks import check_contract
-from aspc.training.callbacks import Callback, ProgressLine, RunLogging
+from aspc.training.callback_dispatcher import CallbackDispatcher
+from aspc.training.callbacks import Callback
 from aspc.training.checkpoints import CheckpointStore, CheckpointWriter
 from aspc.training.checksums import Checksums, GrowingFile
 from aspc.training.compiled_loop import (
@@ -42,9 +40,14 @@ from aspc.training.compiled_loop import (
 from aspc.training.devices import Devices, out_of_memory_error, use_compilation_cache
 from aspc.training.divergence import Diverged, DivergenceGuard, Failure
 from aspc.training.evaluation import EvaluationQueue, Evaluator, QueuedEvaluation, episode_seeds
-from aspc.training.policy_export import ExportedArrays, PolicyExporter
+from aspc.training.held_out import HeldOutLosses
+from aspc.training.loggers import make_loggers
+from aspc.training.policy_export import ExportedArrays, PolicyExporter, RunStates
 from aspc.training.prepared_data import score_of, shared_tables
+from aspc.training.progress_line import ProgressLine
 from aspc.training.run_folder import RowFile, RunRow
+from aspc.training.run_status import RunStatus
+from aspc.training.speed_meter import SpeedMeter
 from aspc.training.training_plan import Outcome, TrainingPlan
 from aspc.ui import Progress
 
@@ -61,6 +64,8 @@ class Chunk(NamedTuple):
     """The policies of all runs, if an evaluation is due."""
     state: PyTree | None
     """A copy of the state, if a checkpoint is due."""
+    live: RunStates | None = None
+    """The state itself, for the user's callbacks. Such a chunk is processed before the next one starts."""
 
 
 class Trainer:
@@ -72,6 +77,7 @@ class Trainer:
         last_step: The step to train up to.
         quiet: Print nothing.
         on_progress: Called with the step and the total number of steps after each chunk.
+        callbacks: The user's callbacks.
 
     Raises:
         AspcError: Another process trains in the folder, or the folder is damaged or beyond `last_step`.
@@ -84,6 +90,7 @@ class Trainer:
         last_step: int,
         quiet: bool = False,
         on_progress: Callable[[int, int], None] | None = None,
+        callbacks: Sequence[Callback] = (),
     ) -> None:
         self.plan, self.options, self.last_step = plan, plan.options, last_step
         self.run_specs, self.tasks = list(plan.run_specs), list(plan.tasks)
@@ -93,43 +100,45 @@ class Trainer:
         use_compilation_cache()
         self.devices = Devices(self.loop, len(self.run_specs))
         self.exporter = PolicyExporter(plan, self.loop.spec, self.devices)
-        held_out = [task.prepared.held_out for task in self.tasks]
-        self.held_out = [None if rows is None else self.devices.replicate(rows) for rows in held_out]
+        self.held_out = HeldOutLosses(plan, self.loop, self.devices)
         self.guard = DivergenceGuard(
             [run_spec.name for run_spec in self.run_specs],
             [run_spec.title for run_spec in self.run_specs],
             self._handle_divergence,
         )
-        self.first_chunk: tuple[int, float] | None = None  # its end and time; compilation is over by then
+        self.speed = SpeedMeter(plan)
+        self.stopped: str | None = None  # the reason for which a callback stopped training
+        self.final_states: RunStates | None = None
         with ExitStack() as stack:
             stack.enter_context(run_folder.run_lock(plan.path))
             self.checkpoints = CheckpointStore(plan.path / run_folder.CHECKPOINTS, self.options.checkpoints_to_keep)
             stack.callback(self.checkpoints.close)
             self.first_step = first_step = self._find_first_step(first_step)
-            self.start_time = time.monotonic() - self._restore_status()
+            self.status = RunStatus(plan.path, self.guard, first_step)
             self.checksums = Checksums(plan.path, first_step, self._growing_file_sizes())
             self.metrics_table = RowFile(plan.path / run_folder.METRICS, first_step)
             self.evaluations_table = RowFile(plan.path / run_folder.EVALUATIONS, first_step)
             self.growing_files = self._open_growing_files()
             self.progress = stack.enter_context(Progress(last_step, first_step, quiet))
             self.progress_line = ProgressLine(self.progress, plan, on_progress)
-            logging = stack.enter_context(RunLogging(plan, first_step))
-            self.callbacks: list[Callback] = [logging, self.progress_line]
+            own = [*make_loggers(self.options.tensorboard, self.options.logger), self.progress_line]
+            self.callbacks = stack.enter_context(
+                CallbackDispatcher(plan, first_step, last_step, lambda: self.guard.active_runs, own, callbacks)
+            )
             self.evaluations = EvaluationQueue(self.evaluations_table, self._handle_evaluations, plan.resume_with)
             self.writer = CheckpointWriter(
                 self.checkpoints,
                 self.evaluations,
                 self.options.checkpoint_every,
                 self._record_checksums,
-                self._write_status,
+                self._handle_checkpoint,
             )
             envs = [task.env for task in self.tasks if task.env is not None]
             self.evaluator = stack.enter_context(Evaluator(envs[0])) if envs else None
             precision = self.options.matmul_precision
             stack.enter_context(jax.default_matmul_precision(None if precision == "default" else precision))
             self.shutdown = stack.enter_context(GracefulShutdown())
-            for callback in self.callbacks:
-                callback.on_start(first_step, last_step)
+            self.callbacks.start()
             first_chunk = first_step // self.options.chunk_steps
             prepared = [task.prepared for task in self.tasks]
             self.tables = stack.enter_context(shared_tables(prepared, first_chunk, self.options.memory_budget_mb))
@@ -197,26 +206,31 @@ class Trainer:
             unprocessed = Chunk(
                 end,
                 results,
-                held_out=self._held_out_losses(state, runs),
+                held_out=self.held_out.compute(state, runs),
                 theory=self.loop.theory_metrics(state, runs, table, jnp.asarray(end)) if monitor else {},
                 policies=self.exporter.export_arrays(state, runs.overrides) if evaluate else None,
                 state=_copy(state) if save else None,
+                live=self._states_for_callbacks(end, state),
             )
             step = end
             # On a CPU, rollouts and training would compete for the same cores.
-            if stop or (evaluate and not self.on_accelerator):
+            wait = stop or (evaluate and not self.on_accelerator)
+            if wait or unprocessed.live is not None:
                 self._process_chunk(unprocessed)
                 unprocessed = None
+            if wait:
                 self._collect_evaluations(wait=True)
-            if self.shutdown.signal_number is not None and step < last_step:
+            if self._should_end_early(step):
                 if unprocessed is not None:
                     self._process_chunk(unprocessed)
-                self._stop(step, None if save else state)
+                self._end_early(step, state, runs.overrides, is_saved=save, is_evaluated=evaluate)
+                break
             if not self.guard.active_runs:
                 self._collect_evaluations(wait=True)  # of earlier steps
                 break
-        if step == last_step:
+        if step == last_step or self.stopped is not None:
             self._save_policies(step, self.exporter.export_arrays(state, runs.overrides))
+            self.final_states = RunStates(self.exporter, step, state)
         return step
 
     # -- training ----------------------------------------------------------------------------------------------
@@ -239,21 +253,34 @@ class Trainer:
             raise
         self._record_checksums(step)
         outcome = self._outcome(step)
+        self.callbacks.end("finished" if self.stopped is None else "stopped", self.final_states)
         if self.plan.isolate and self.on_accelerator and self.evaluator is not None:
             self.progress_line.print_evaluation_cost(outcome, self.evaluator.size)
         self.progress.close()
         return outcome
 
-    def _stop(self, step: int, unsaved: PyTree | None) -> NoReturn:
-        """Stop for a signal, after the last state and its evaluations are saved."""
-        if unsaved is not None:
-            self.writer.submit(step, self._fetch_state(step, unsaved))
+    def _should_end_early(self, step: int) -> bool:
+        """Return whether a signal or a callback ends training after a chunk."""
+        is_stopped = self.shutdown.signal_number is not None or self.callbacks.should_stop
+        return self.callbacks.failure is not None or (is_stopped and step < self.last_step)
+
+    def _end_early(
+        self, step: int, state: PyTree, overrides: Mapping[str, Array], is_saved: bool, is_evaluated: bool
+    ) -> None:
+        """Save the last state after its evaluations, and raise what ended training unless a callback requested it."""
+        is_failed = self.shutdown.signal_number is not None or self.callbacks.failure is not None
+        self.stopped = None if is_failed else self.callbacks.stop_reason
+        if self.evaluator is not None and self.stopped is not None and not is_evaluated:
+            self._submit_evaluations(step, self.exporter.export_arrays(state, overrides))
+        if not is_saved:
+            self.writer.submit(step, self._fetch_state(step, state))
         self._collect_evaluations(wait=True)
-        self.progress.close()
-        assert self.shutdown.signal_number is not None
-        raise Interrupted(
-            f"Stopped at step {step:,}; continue with: {self.plan.resume_with}", self.shutdown.signal_number
-        )
+        if self.shutdown.signal_number is not None and step < self.last_step:
+            raise Interrupted(
+                f"Stopped at step {step:,}; continue with: {self.plan.resume_with}", self.shutdown.signal_number
+            )
+        self.callbacks.raise_failure()
+        self.progress.print(f"Stopped at step {step:,}: {self.stopped}")
 
     # -- one chunk ---------------------------------------------------------------------------------------------
     def _process_chunk(self, chunk: Chunk) -> None:
@@ -267,9 +294,8 @@ class Trainer:
             last = {name: float(values[run]) for name, values in per_run.items()}
             rows.append(RunRow(run, {"step": chunk.end, **self.run_specs[run].labels, **means, **last}))
         self.metrics_table.append([row.values for row in rows])
-        for callback in self.callbacks:
-            callback.on_metrics(chunk.end, rows)
-        self.first_chunk = self.first_chunk or (chunk.end, time.monotonic())
+        self.callbacks.chunk(chunk.end, rows, chunk.live)
+        self.speed.mark_chunk(chunk.end)
         state = None if chunk.state is None else self._fetch_state(chunk.end, chunk.state)
         if chunk.policies is not None:
             self._submit_evaluations(chunk.end, chunk.policies)
@@ -287,7 +313,7 @@ class Trainer:
                 metrics = {name: value[:, None] for name, value in last.items() if computed[name].all()}
             steps_per_sample = self.loop.block_steps if piece.blocks else piece.steps
             if self.guard.check_metrics(metrics, piece.first_step, steps_per_sample):
-                self._write_status()
+                self.status.write()
             for name, samples in metrics.items():
                 values.setdefault(name, []).append(samples)
         return values
@@ -296,7 +322,7 @@ class Trainer:
         """Return the state on the host, after a check for divergence."""
         state = self.devices.fetch(state)
         if self.guard.check_state(step, state):
-            self._write_status()
+            self.status.write()
         return state
 
     def _handle_divergence(self, failure: Failure) -> None:
@@ -308,23 +334,6 @@ class Trainer:
             raise Diverged(f"{problem}; {remains} in {self.plan.path}.")
         self.progress.print(f"{problem}; the other runs continue.")
 
-    def _held_out_losses(self, state: PyTree, runs: Runs) -> dict[str, Any]:
-        """Return each run's losses on the held-out rows of its task."""
-        if self.held_out[0] is None:
-            return {}
-        if len(self.tasks) == 1:
-            losses = self.loop.held_out_losses(state, runs, self.held_out[0])
-            return {f"valid_{name}": value for name, value in losses.items()}
-        found: dict[str, Any] = {}
-        for task, rows in enumerate(self.held_out):
-            members = np.asarray([i for i, run_spec in enumerate(self.run_specs) if run_spec.task == task])
-            part_state, part_runs = jax.tree.map(lambda x, members=members: x[members], (state, runs))
-            assert rows is not None
-            for name, value in self.loop.held_out_losses(part_state, part_runs, rows).items():
-                losses_of_all = found.get(f"valid_{name}", jnp.zeros(len(self.run_specs), value.dtype))
-                found[f"valid_{name}"] = losses_of_all.at[members].set(value)
-        return found
-
     # -- policies and evaluations ------------------------------------------------------------------------------
     def _save_policies(self, step: int, exported: ExportedArrays) -> None:
         for run, policy in self.exporter.build_policies(step, exported, self.guard.active_runs):
@@ -332,7 +341,7 @@ class Trainer:
 
     def _submit_evaluations(self, step: int, exported: ExportedArrays) -> None:
         assert self.evaluator is not None
-        is_last = step == self.last_step
+        is_last = step == self.last_step or self.stopped is not None
         episodes = (self.options.final_episodes if is_last else None) or self.options.eval_episodes
         for run, policy in self.exporter.build_policies(step, exported, self.guard.active_runs):
             run_spec = self.run_specs[run]
@@ -340,6 +349,7 @@ class Trainer:
             if task.env is not None:
                 pending = self.evaluator.evaluate(policy, episode_seeds(run_spec.seed, step, episodes), task.env)
                 labels = {"step": step, **run_spec.labels}
+                self.callbacks.expect_evaluation(step, run, policy)
                 self.evaluations.submit(QueuedEvaluation(run, labels, pending, score_of(task.data, task.env)))
 
     def _collect_evaluations(self, wait: bool) -> None:
@@ -348,8 +358,14 @@ class Trainer:
         self.writer.save_if_evaluated()
 
     def _handle_evaluations(self, rows: list[RunRow]) -> None:
-        for callback in self.callbacks:
-            callback.on_evaluations(rows)
+        self.callbacks.evaluation(rows, self.evaluations.has_pending)
+
+    def _handle_checkpoint(self, step: int, state: PyTree) -> None:
+        self.status.write()
+        self.callbacks.checkpoint(step, RunStates(self.exporter, step, state))
+
+    def _states_for_callbacks(self, step: int, state: PyTree) -> RunStates | None:
+        return RunStates(self.exporter, step, state) if self.callbacks.users else None
 
     # -- the run folder ----------------------------------------------------------------------------------------
     def _find_first_step(self, first_step: int | None) -> int:
@@ -364,37 +380,16 @@ class Trainer:
         tables = {table.path.name: table.record(step) for table in (self.metrics_table, self.evaluations_table)}
         self.checksums.record(step, tables, {name: file.record() for name, file in self.growing_files.items()})
 
-    def _write_status(self) -> None:
-        """Write what a checkpoint does not contain: the failed runs, and the seconds so far."""
-        status = {"seconds": round(time.monotonic() - self.start_time, 3), "failures": self.guard.to_json()}
-        write_json(self.plan.path / run_folder.STATUS, status)
-
-    def _restore_status(self) -> float:
-        """Restore the failures up to the first step, and return the seconds of earlier training."""
-        path = self.plan.path / run_folder.STATUS
-        status = read_json(path, {"seconds": 0.0, "failures": {}})
-        try:
-            self.guard.restore(status["failures"], self.first_step)
-            return float(status["seconds"]) if self.first_step else 0.0
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise AspcError(f"{path} is damaged; remove it to continue without it.") from error
-
-    # -- the outcome -------------------------------------------------------------------------------------------
     def _outcome(self, step: int) -> Outcome:
-        rate = cost = min_free_eval_every = None
-        if self.first_chunk is not None and step > self.first_chunk[0]:
-            training_seconds = time.monotonic() - self.first_chunk[1] - self.evaluations.wait_seconds
-            rate = (step - self.first_chunk[0]) / max(training_seconds, 1e-9)
-        if self.evaluator is not None and self.evaluator.episodes:
-            evaluated = sum(self.tasks[run_spec.task].env is not None for run_spec in self.run_specs)
-            episodes = evaluated * self.options.eval_episodes
-            cost = self.evaluator.seconds_per_episode() * episodes
-        if rate is not None and cost is not None:
-            chunk = self.options.chunk_steps
-            min_free_eval_every = max(math.ceil(cost * rate / chunk), 1) * chunk
-        seconds = time.monotonic() - self.start_time
-        failures, signal = dict(self.guard.failures), self.shutdown.signal_number
-        return Outcome(step, seconds, rate, failures, cost, min_free_eval_every, signal)
+        speed = self.speed.measure(step, self.evaluations.wait_seconds, self.evaluator)
+        return Outcome(
+            step,
+            self.status.seconds,
+            failures=dict(self.guard.failures),
+            signal=self.shutdown.signal_number,
+            stopped=self.stopped,
+            **speed._asdict(),
+        )
 
 
 _copy = jax.jit(lambda tree: jax.tree.map(jnp.copy, tree))

@@ -79,3 +79,5 @@ class Outcome:
     """The smallest `eval_every` at which evaluation costs no training time; None if not measured."""
     signal: int | None = None
     """A signal that arrived in the last chunk, for the caller to handle."""
+    stopped: str | None = None
+    """The reason for which a callback stopped training early."""
