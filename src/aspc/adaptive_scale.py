@@ -190,7 +190,7 @@ class LearnedScale(Algorithm[State], Generic[Base, State]):
     outer_batch: Literal["same", "independent"] = "same"
     """Evaluate the outer loss on the inner step's batch, as the paper does, or on an independent one."""
     scale_horizon: Horizon = 1_000_000
-    """Steps over which the scale's learning rate decays. Set by --horizon."""
+    """Steps over which the scale's learning rate decays, or a linear scale reaches its target. Set by --horizon."""
 
     def __post_init__(self) -> None:
         if self.k_alpha < 1:
@@ -279,9 +279,6 @@ class AdaptiveScale(LearnedScale[Base, AdaptiveState], Generic[Base]):
     """Learn the scale, keep it at its initial value, keep it at scale_target, or move it there linearly."""
     scale_target: Scalar = math.nan
     """Scale to use in mode "converged" or to end at in mode "linear"; take it from a run with a learned scale."""
-    scale_horizon: Horizon = 1_000_000
-    """Steps over which the scale's learning rate decays or, with --scale-mode linear, the scale reaches scale_target.
-    Set by --horizon."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -348,12 +345,11 @@ class AdaptiveScale(LearnedScale[Base, AdaptiveState], Generic[Base]):
     ) -> tuple[Float[Array, "terms"], tuple[Array, Metrics]]:
         """Compute the weighted terms under θ̃ on the batch of `judged`, the new average of Q, and metrics."""
         after = self.base.outer_terms(judged, inner.params, scale)
-        q, c = inner.q, inner.constraint  # computed by the inner step, for its own batch
-        has_q = q is not None or self.outer_batch == "independent" or self.l2 == "literal"
-        if q is None or self.outer_batch == "independent":  # not computed in the end where no term uses it
+        q, c, independent = inner.q, inner.constraint, self.outer_batch == "independent"
+        has_q = q is not None or independent or self.l2 == "literal"
+        if q is None or independent:  # the inner step computed q and c for its own batch; IQL's computes no q
             before = self.base.outer_terms(judged, self.base.inner_params(judged.state), scale)
-            q = before.q
-            c = before.constraint if self.outer_batch == "independent" else c
+            q, c = before.q, before.constraint if independent else c
         q, c, ema_q = sg((q, c, ema_q))
         new_ema_q = self.ema * ema_q + (1 - self.ema) * after.q.mean()
         step = StepOutcome(q, c, after, ema_q, new_ema_q, sg(scale), inner.params, judged, {})
