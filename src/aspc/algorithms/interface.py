@@ -167,9 +167,9 @@ class Algorithm(ABC, Generic[State]):
     reward_transform: Literal["none", "return_range", "standardize"] = "none"
     """First transform rewards: none, 1000·r/(highest − lowest episode return), or (r − mean)/(std + 1e-6)."""
     reward_scale: Scalar = 1.0
-    """Then multiply rewards by this."""
+    """Factor applied to rewards after the transform."""
     reward_shift: Scalar = 0.0
-    """Then add this to rewards."""
+    """Constant added to rewards after the factor."""
     batch_size: Count = 256
     """Transitions per minibatch."""
 

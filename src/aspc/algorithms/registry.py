@@ -22,7 +22,9 @@ Factory = TypeVar("Factory", bound=Callable[[], Any])
 _BC_TERMS = {"aspc_aw": ("aspc", "advantage_weighted"), "td3_bc_aw": ("td3_bc", "advantage_weighted")}
 
 _REGISTRY: dict[str, Callable[[], Any]] = {}
-_AUTOMATIC: set[str] = set()  # names that came with another one; registering such a name replaces it
+_AUTOMATIC: set[str] = (
+    set()
+)  # NAME+aspc entries added automatically; registering the name explicitly replaces the entry
 
 
 def register(name: str) -> Callable[[Factory], Factory]:
@@ -50,7 +52,7 @@ def register(name: str) -> Callable[[Factory], Factory]:
 
 
 def _is_scalable(factory: Callable[[], Any]) -> bool:
-    """Return whether a class is a `ScalableAlgorithm`, without importing JAX for a function."""
+    """Return whether a factory is a subclass of `ScalableAlgorithm`; for a function, without importing JAX."""
     if not isinstance(factory, type):
         return False
     from aspc.algorithms.interface import ScalableAlgorithm
@@ -87,12 +89,12 @@ def default(name: str) -> Algorithm[Any]:
 
 
 def registered_as(algorithm: Algorithm[Any]) -> str | None:
-    """Return the name under which an algorithm of these classes is registered, None if it is not."""
+    """Return the name registered for the classes of an algorithm and of what it wraps, or None."""
     return next((name for name in _REGISTRY if same_classes(default(name), algorithm)), None)
 
 
 def split_bc_term(name: str) -> tuple[str, str]:
-    """Return the algorithm and the BC term as which older versions recorded a name."""
+    """Return the algorithm and the BC term under which older versions recorded this name."""
     return _BC_TERMS.get(name, (name, "plain"))
 
 
@@ -102,7 +104,7 @@ def join_bc_term(name: str, bc: str) -> str:
 
 
 def same_classes(one: Any, other: Any) -> bool:
-    """Compare the classes of two algorithms and of what they wrap."""
+    """Return whether two algorithms, and the algorithms that they wrap, have the same classes."""
     if type(one) is not type(other):
         return False
     inner = [field.name for field in fields(one) if is_dataclass(getattr(one, field.name))]
@@ -133,7 +135,7 @@ def _missing_method(name: str, method: str, kind: type) -> AspcError:
 
 
 def _check_class(algorithm: Any, name: str) -> None:
-    """Check for frozen dataclasses: programs are compiled per algorithm, by the values of its fields."""
+    """Check for frozen dataclasses: compiled programs are cached by field values, so algorithms must be hashable."""
     if isinstance(algorithm, type):
         raise AspcError(f"{name} is an algorithm, not its class: give {algorithm.__name__}().")
     if (kind := _undecorated(type(algorithm))) is not None:
@@ -184,7 +186,7 @@ for _name in _CLASSES:
     register(_name)(partial(_builtin, _name))
 for _name in ("wpc", "iql", "rebrac", "cql", "diffusion_ql"):
     register(f"{_name}+aspc")(partial(_adaptive, _name))
-# Appendix D's objective for FQL weighs the normalized Q, its authors' own the distillation.
+# Appendix D puts the scale on FQL's normalized Q; the authors of FQL put it on the distillation.
 register("fql+aspc")(partial(_adaptive, "fql", scale_on="q", normalize_q=True))
 
 
@@ -214,7 +216,7 @@ def _aspc_aw() -> Any:
 
 @register("td3_bc_two_policies")
 def _td3_bc_two_policies() -> Any:
-    """ASPC+ without the learned scale: TD3+BC with a second, bolder policy whose average acts."""
+    """ASPC+ without the learned scale: TD3+BC with a second, bolder policy; the average of its weights acts."""
     from aspc.algorithms.two_scales import TwoScales
 
     return TwoScales()

@@ -26,7 +26,7 @@ class FQEOptions:
     learning_rate: float = 1e-3
     """Learning rate (Adam), with cosine decay to 0."""
     tau: float = 0.05
-    """Target update rate. The distance to convergence shrinks by a factor e every 1/(tau·(1 − γ)) steps."""
+    """Target update rate. The distance to convergence shrinks by a factor of e every 1/(tau·(1 − γ)) steps."""
     max_rows: int = 500_000
     """Maximum number of transitions; a larger dataset is subsampled."""
     seed: int = 0

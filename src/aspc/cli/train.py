@@ -49,7 +49,7 @@ class Train:
     algo: str = "aspc"
     """Algorithm to train."""
     preset: Unset[str] = None
-    """Use the per-dataset settings of a tuned algorithm: "paper", "corl" or "authors". Explicit options take
+    """Use the algorithm's published per-dataset hyperparameters: "paper", "corl" or "authors". Explicit options take
     precedence."""
     scale_from: Unset[Path] = None
     """Use the final scale of this run as scale_target, for --scale-mode converged or linear."""

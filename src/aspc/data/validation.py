@@ -151,7 +151,7 @@ def check_sizes(
 
 
 def integer_action_notes(actions: np.ndarray) -> tuple[str, ...]:
-    """Warn if all actions are integers, as discrete actions stored as floats are."""
+    """Warn if all actions are integers, which suggests discrete actions stored as floats."""
     if not (actions == np.round(actions)).all():
         return ()
     return ("all actions are integers: if they are discrete choices, this library does not support them.",)

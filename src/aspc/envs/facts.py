@@ -1,6 +1,6 @@
 """Sizes, action bounds, step limits and reference scores of environments.
 
-D4RL's are known from `aspc.tasks`; any other environment is made once to find out.
+Those of D4RL's environments come from `aspc.tasks`; any other environment is created once and queried.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def horizon(name: str) -> int:
 
 
 def is_continuing(name: str) -> bool:
-    """Return whether this environment's datasets ignore its episodes, as Maze2d's do."""
+    """Return whether the segments of this environment's datasets are not its episodes, as in Maze2d."""
     family = tasks.family_facts(name)
     return family is not None and family.continuing
 

@@ -24,7 +24,7 @@ from aspc.policy_kinds import compute_actions, sample_noise
 
 Episode = dict[str, float]  # its return, length and success
 
-# Added to an episode's seed, since an environment that is reset with the seed draws from the seed alone.
+# Paired with the episode's seed, so that action noise is independent of the environment's random numbers.
 ACTION_STREAM = 1
 MAX_EPISODE_STEPS = 100_000
 
@@ -129,7 +129,7 @@ def receive(stream: IO[bytes]) -> Any:
 
 def main() -> None:
     """Answer jobs until the input ends."""
-    # What an environment prints must not end up between the messages.
+    # Redirect stdout to stderr, so that an environment's prints cannot corrupt the message stream.
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     envs: dict[str, list[Any]] = {}

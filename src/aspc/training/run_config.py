@@ -33,7 +33,7 @@ LARGEST_SEED = 2**31 - 1
 
 @dataclass(frozen=True)
 class TrainOptions:
-    """Options of a run that do not belong to its algorithm."""
+    """Training options that are independent of the algorithm."""
 
     steps: int = 1_000_000
     """Training steps (critic updates)."""
@@ -46,7 +46,7 @@ class TrainOptions:
     final_episodes: int | None = None
     """Episodes of the last evaluation. Default: eval_episodes."""
     log_every: int = 1_000
-    """Steps over which logged metrics are averaged. Must divide eval_every; otherwise eval_every is used."""
+    """Steps over which logged metrics are averaged. If it does not divide eval_every, eval_every is used instead."""
     checkpoint_every: int = 0
     """Steps between checkpoints; 0: about one per minute."""
     checkpoints_to_keep: int = 2
@@ -130,8 +130,8 @@ class OnlineOptions:
     buffer: int | None = None
     """Number of most recent online steps to keep. Default: all."""
     horizon: int | None = None
-    """Steps over which schedules decay, such as the scale's learning rate, offline steps included. Default: offline
-    steps plus all online updates."""
+    """Total steps, including offline steps, over which schedules such as the scale's learning rate decay. Default:
+    offline steps plus all online updates."""
     eval_every: int = 1_000
     """Steps between evaluations."""
     eval_episodes: int = 10

@@ -51,7 +51,7 @@ class ArrayFile:
 
 
 class _Mapping(mmap.mmap):
-    """A mapping with a reference to its file, if this process wrote that."""
+    """A mapping that keeps a reference to its file, if this process wrote it."""
 
     file: ArrayFile | None = None
 
@@ -80,7 +80,7 @@ def _temporary_folder_error(error: OSError) -> AspcError:
 def map_array(
     descriptor: int, dtype: np.dtype[Any], shape: tuple[int, ...], order: Order = "C", flags: int = mmap.MAP_PRIVATE
 ) -> np.ndarray:
-    """Return the array in a file as memory of this process; by default changes to it stay here.
+    """Memory-map a file as an array; by default the mapping is private (copy-on-write).
 
     Raises:
         ValueError: The file's length does not match.
