@@ -1,6 +1,6 @@
 """Trace every algorithm with its annotated types and shapes checked at run time (jaxtyping's import hook, beartype).
 
-A program of its own, because the hook must precede the first import of the modules that it checks.
+A separate program, because the hook must precede the first import of the modules that it checks.
 """
 
 from __future__ import annotations
