@@ -272,7 +272,7 @@ def test_options_are_found_before_parsing():
 
 def test_horizons_are_set_together(tmp_path, capsys):
     path = write_hdf5(tmp_path / "logs.hdf5")
-    assert "Set it with --horizon" in rejected(capsys, ["train", path, "--scale-horizon", "77", *QUICK])
+    assert "Pass --horizon instead" in rejected(capsys, ["train", path, "--scale-horizon", "77", *QUICK])
 
 
 @pytest.mark.parametrize(

@@ -217,7 +217,7 @@ def test_other_disk_errors_are_reported(
         raise OSError(number, os.strerror(number), str(tmp_path / "file"))
 
     with monkeypatch.context() as stale:
-        stale.setattr(Trainer, "_write_status", broken)
+        stale.setattr(RunStatus, "write", broken)
         with pytest.raises(DiskFailure, match=r"Fix the problem, then continue with: aspc train --resume"):
             aspc.train(make_dataset(), "bc", out=tmp_path / "run", **SHORT)
     assert aspc.train(make_dataset(), resume=tmp_path / "run", quiet=True).result is not None
