@@ -96,3 +96,11 @@ def test_examples_are_short() -> None:
         assert kind.end_lineno is not None
         assert kind.end_lineno - kind.decorator_list[0].lineno + 1 <= 60, name
     assert code_lines(ast.parse((EXAMPLES / "custom_loop.py").read_text())) <= 25
+
+
+def test_line_counts_in_the_documents() -> None:
+    page = (EXAMPLES.parent / "docs" / "algorithms.md").read_text()
+    rows = re.findall(r"^\| \[`(\w+\.py)`\].*\| (\d+) \|$", page, re.MULTILINE)
+    assert len(rows) == 7
+    for name, lines in rows:
+        assert code_lines(ast.parse((EXAMPLES / name).read_text())) == int(lines), name
