@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from aspc.policy_programs import MAX_RESULT, MAX_STEPS, run_program
+
 Arrays = Mapping[str, np.ndarray]
 Settings = Mapping[str, Any]
 
@@ -268,10 +270,33 @@ def clip_to_unit(x: Any) -> Any:
     return xp.minimum(xp.maximum(x, -1.0), 1.0)
 
 
+def program(arrays: Arrays, settings: Settings, observations: Any, *noise: Any) -> Any:
+    """Return the result of a program: a policy whose function was traced, see `aspc.policy_programs`."""
+    return run_program(arrays, settings["steps"], (observations, *noise))
+
+
+def program_noise(arrays: Arrays, settings: Settings, obs: int) -> dict[str, NoiseInput]:
+    return {name: NoiseInput(draw["distribution"], tuple(draw["shape"])) for name, draw in settings["noise"].items()}
+
+
+def is_valid_program(arrays: Arrays, settings: Settings, obs: int, act: int) -> bool:
+    """Run the program on two observations, with a limit on the size of every result."""
+    draws = program_noise(arrays, settings, obs).values()
+    shapes = [(2, obs), *(tuple(2 if n is None else n for n in draw.shape) for draw in draws)]
+    is_limited = len(settings["steps"]) <= MAX_STEPS and max(map(math.prod, shapes)) <= MAX_RESULT
+    if not is_limited or any(draw.distribution not in ("normal", "gumbel") for draw in draws):
+        return False
+    zeros = {name: np.zeros(array.shape, np.float32) for name, array in arrays.items()}  # may be shapes in tracing
+    with np.errstate(all="ignore"):
+        result = run_program(zeros, settings["steps"], [np.zeros(shape, np.float32) for shape in shapes], 2 * MAX_RESULT)
+    return bool(result.shape == (2, act) and result.dtype.kind == "f")
+
+
 KINDS: dict[str, Kind] = {
     "deterministic": Kind(deterministic, is_valid_deterministic),
     "flow": Kind(flow, is_valid_flow, flow_noise),
     "diffusion": Kind(diffusion, is_valid_diffusion, diffusion_noise),
+    "program": Kind(program, is_valid_program, program_noise),
 }
 
 

@@ -1,16 +1,19 @@
-"""Export a policy as a folder with weights and one Python module: `numpy_policy.py` with `policy_kinds.py` inlined."""
+"""Export a policy as a folder with weights and one Python module.
+
+The module is `numpy_policy.py` with the sources of `policy_kinds.py` and `policy_programs.py` in place of their imports.
+"""
 
 from __future__ import annotations
 
 import ast
 import io
 import json
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-import aspc.policy_kinds
 from aspc.policy import VECTORS, Policy
 
 TEMPLATE = Path(__file__).with_name("numpy_policy.py")
@@ -31,12 +34,18 @@ def numpy_files(policy: Policy, metadata: dict[str, Any]) -> dict[str, bytes]:
 
 
 def render_module() -> str:
-    """Return the source of the template with its import of `policy_kinds` replaced by that module's source."""
-    assert aspc.policy_kinds.__file__ is not None
-    kinds = Path(aspc.policy_kinds.__file__).read_text()
-    template = TEMPLATE.read_text()
-    (statement,) = [line for line in template.splitlines() if line.startswith("from aspc.policy_kinds import")]
-    return template.replace(statement, strip_preamble(kinds))
+    """Return the source of the template with its imports of this library replaced by the modules' sources."""
+    return _inline(TEMPLATE.read_text())
+
+
+def _inline(source: str) -> str:
+    """Replace the imports of this library, which are single lines, by the sources of the modules."""
+    lines = source.splitlines()
+    for i, line in enumerate(lines):
+        if line.startswith("from aspc."):
+            name = line.split()[1].removeprefix("aspc.")
+            lines[i] = strip_preamble(_inline(files("aspc").joinpath(f"{name}.py").read_text()))
+    return "\n".join(lines) + "\n"
 
 
 def strip_preamble(source: str) -> str:

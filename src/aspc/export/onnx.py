@@ -7,7 +7,7 @@ gives its shape; the example's batch size never enters the graph, where that axi
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,8 @@ import numpy as np
 from aspc.errors import MissingExtra
 from aspc.policy import Policy
 from aspc.policy_kinds import compute_actions, propagate_invalid
+
+Axis = int | tuple[int, ...]
 
 OPSET, IR_VERSION = 17, 8  # of 2022, so that deployed runtimes support them
 EXAMPLE_BATCH = 2
@@ -123,19 +125,36 @@ class Symbol:
     __truediv__, __rtruediv__ = _operator("Div", np.divide)
     __matmul__, __rmatmul__ = _operator("MatMul", np.matmul)
 
-    def mean(self, axis: int, keepdims: bool = False) -> Symbol:
+    def mean(self, axis: Axis, keepdims: bool = False) -> Symbol:
         return self._reduce("ReduceMean", np.mean, axis, keepdims)
 
-    def min(self, axis: int, keepdims: bool = False) -> Symbol:
+    def min(self, axis: Axis, keepdims: bool = False) -> Symbol:
         return self._reduce("ReduceMin", np.min, axis, keepdims)
 
-    def _reduce(self, op: str, compute: Callable[..., Any], axis: int, keepdims: bool) -> Symbol:
+    def max(self, axis: Axis, keepdims: bool = False) -> Symbol:
+        return self._reduce("ReduceMax", np.max, axis, keepdims)
+
+    def sum(self, axis: Axis) -> Symbol:
+        axes = np.array(axis).reshape(-1)  # an input, unlike those of the other reductions
+        return self.graph.node("ReduceSum", lambda x: x.sum(axis=axis), self, extra=(axes,), keepdims=0)
+
+    def _reduce(self, op: str, compute: Callable[..., Any], axis: Axis, keepdims: bool) -> Symbol:
+        axes = [axis] if isinstance(axis, int) else list(axis)
         return self.graph.node(
-            op, lambda x: compute(x, axis=axis, keepdims=keepdims), self, axes=[axis], keepdims=int(keepdims)
+            op, lambda x: compute(x, axis=axis, keepdims=keepdims), self, axes=axes, keepdims=int(keepdims)
         )
 
+    def reshape(self, shape: list[int]) -> Symbol:
+        return self.graph.node("Reshape", lambda x: x.reshape(shape), self, extra=(np.array(shape, np.int64),))
+
+    def transpose(self, axes: list[int]) -> Symbol:
+        return self.graph.node("Transpose", lambda x: x.transpose(axes), self, perm=axes)
+
+    def astype(self, dtype: type[np.float32]) -> Symbol:
+        return self.graph.node("Cast", lambda x: x.astype(dtype), self, to=self.graph.onnx.TensorProto.FLOAT)
+
     def __getitem__(self, key: Any) -> Symbol:
-        """Index as in NumPy, with full slices, `...`, new axes and integers."""
+        """Index as in NumPy, with slices, `...`, new axes and integers."""
         parts = list(key) if isinstance(key, tuple) else [key]
         if Ellipsis in parts:
             i = parts.index(Ellipsis)
@@ -149,9 +168,15 @@ class Symbol:
                 result = result._at(axis, part)
                 continue
             elif part != slice(None):
-                raise TypeError(f"a symbol cannot be indexed with {part!r}")
+                result = result._range(axis, part)
             axis += 1
         return result
+
+    def _range(self, axis: int, part: slice) -> Symbol:
+        last = np.iinfo(np.int64).max if part.stop is None else part.stop
+        extra = tuple(np.array([n]) for n in (part.start or 0, last, axis))
+        index = (*(slice(None),) * axis, part)
+        return self.graph.node("Slice", lambda x: x[index], self, extra=extra)
 
     def _with_axis(self, axis: int) -> Symbol:
         return self.graph.node("Unsqueeze", lambda x: np.expand_dims(x, axis), self, extra=(np.array([axis]),))
@@ -163,28 +188,43 @@ class Symbol:
         return Functions
 
 
+def _function(op: str, compute: Callable[..., Any]) -> Any:
+    """Return a function of NumPy for symbols; inputs that are no symbols are float32."""
+
+    def apply(*inputs: Any) -> Symbol:
+        return _graph_of(inputs).node(op, compute, *map(_float, inputs))
+
+    return staticmethod(apply)
+
+
+def _graph_of(inputs: Iterable[Any]) -> Graph:
+    return next(x.graph for x in inputs if isinstance(x, Symbol))
+
+
 class Functions:
     """NumPy's functions for symbols."""
 
-    @staticmethod
-    def tanh(x: Symbol) -> Symbol:
-        return x.graph.node("Tanh", np.tanh, x)
+    tanh, exp, log, sqrt = (_function(f.__name__.title(), f) for f in (np.tanh, np.exp, np.log, np.sqrt))
+    sin, cos, floor, sign = (_function(f.__name__.title(), f) for f in (np.sin, np.cos, np.floor, np.sign))
+    abs = _function("Abs", np.abs)
+    add, subtract = _function("Add", np.add), _function("Sub", np.subtract)
+    multiply, divide = _function("Mul", np.multiply), _function("Div", np.divide)
+    power = _function("Pow", np.power)
+    maximum, minimum = _function("Max", np.maximum), _function("Min", np.minimum)
+    equal, less, less_equal = _function("Equal", np.equal), _function("Less", np.less), _function("LessOrEqual", np.less_equal)
+    logical_and, logical_or = _function("And", np.logical_and), _function("Or", np.logical_or)
+    logical_not = _function("Not", np.logical_not)
+    where = _function("Where", np.where)
 
     @staticmethod
-    def exp(x: Symbol) -> Symbol:
-        return x.graph.node("Exp", np.exp, x)
+    def concatenate(parts: tuple[Any, ...], axis: int) -> Symbol:
+        return _graph_of(parts).node(
+            "Concat", lambda *values: np.concatenate(values, axis), *map(_float, parts), axis=axis
+        )
 
     @staticmethod
-    def sqrt(x: Symbol) -> Symbol:
-        return x.graph.node("Sqrt", np.sqrt, x)
-
-    @staticmethod
-    def maximum(x: Symbol, y: Any) -> Symbol:
-        return x.graph.node("Max", np.maximum, x, _float(y))
-
-    @staticmethod
-    def minimum(x: Symbol, y: Any) -> Symbol:
-        return x.graph.node("Min", np.minimum, x, _float(y))
+    def broadcast_to(x: Symbol, shape: list[int]) -> Symbol:
+        return x.graph.node("Expand", lambda value: np.broadcast_to(value, shape), x, extra=(np.array(shape, np.int64),))
 
     @staticmethod
     def argmax(x: Symbol, axis: int) -> Symbol:
