@@ -183,7 +183,7 @@ def test_the_scale_moves_on_every_k_alphath_actor_step(k_alpha):
 
 def test_the_scales_learning_rate_ends_at_one_percent():
     algorithm = AdaptiveScale(scale_horizon=2000)
-    schedule = algorithm.scale_optimizer().learning_rate
+    schedule = algorithm.outer_optimizer().learning_rate
     np.testing.assert_allclose(schedule(0), 2e-3)
     np.testing.assert_allclose(schedule(100), 2e-5, rtol=1e-5)
 

@@ -21,6 +21,7 @@ from jax import named_scope
 from jax.lax import stop_gradient as sg
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from aspc.algorithms.components import OptimizerChoice, make_optimizer
 from aspc.algorithms.fields import Count, Fraction, Horizon, NonNegative, PerRun, Scalar
 from aspc.algorithms.interface import (
     INNER,
@@ -46,7 +47,7 @@ from aspc.algorithms.interface import (
 from aspc.algorithms.td3_bc import TD3BC
 from aspc.errors import AspcError, unknown_name
 from aspc.networks import jvp_compatible_networks
-from aspc.optim import Adam, exponential_decay
+from aspc.optim import Optimizer, check_differentiable, exponential_decay
 
 Base = TypeVar("Base", bound=ScalableAlgorithm[Any, Any])
 OuterLoss = Literal["L1", "L1+L2", "L1+L3", "L1+L2+L3"]
@@ -189,6 +190,8 @@ class LearnedScale(Algorithm[State], Generic[Base, State]):
     """Inner (actor) steps per update of the scale."""
     outer_batch: Literal["same", "independent"] = "same"
     """Evaluate the outer loss on the inner step's batch, as the paper does, or on an independent one."""
+    scale_optimizer: OptimizerChoice = None
+    """Optimizer of the scale: adam, adamw, lion, rmsprop, sgd or a registered name. Default: Adam."""
     scale_horizon: Horizon = 1_000_000
     """Steps over which the scale's learning rate decays, or a linear scale reaches its target. Set by --horizon."""
 
@@ -199,6 +202,12 @@ class LearnedScale(Algorithm[State], Generic[Base, State]):
             raise AspcError(
                 f"A scale that is learned starts above 0, so {self.base.scale_name} cannot be {self.base.scale}."
             )
+
+    def validate(self) -> None:
+        """Check that the scale can be learned through the inner step's optimizer."""
+        self.base.validate()
+        if (optimizer := self.base.inner_optimizer()) is not None:
+            check_differentiable(optimizer, "the inner step")
 
     # -- batches and policy --------------------------------------------------------------------------------------
     def noise(self, spec: Spec, batch_size: int) -> dict[str, Draw]:
@@ -242,10 +251,11 @@ class LearnedScale(Algorithm[State], Generic[Base, State]):
         last = Segment(with_scale, 1)
         return (last,) if self.k_alpha == 1 else (Segment(cycle.steps, self.k_alpha - 1), last)
 
-    def scale_optimizer(self) -> Adam:
-        """Return Adam on the raw scale, with a learning rate that decays over the horizon."""
+    def outer_optimizer(self) -> Optimizer:
+        """Return the optimizer of the raw scale, with a learning rate that decays over the horizon."""
         initial = self.scale_lr * self.k_alpha / 10
-        return Adam(exponential_decay(initial, self.scale_lr_final_ratio, self.scale_updates()))
+        decayed = exponential_decay(initial, self.scale_lr_final_ratio, self.scale_updates())
+        return make_optimizer(self.scale_optimizer, decayed)
 
     def scale_updates(self) -> int:
         """Count the updates of the scale over the horizon."""
@@ -295,7 +305,7 @@ class AdaptiveScale(LearnedScale[Base, AdaptiveState], Generic[Base]):
     def start(self, base_state: Any) -> AdaptiveState:
         """Return the state before the first step: the initial scale, a fresh optimizer, ema = 0."""
         raw = raw_from_scale(jnp.asarray(self.initial_scale, dtype=float))
-        opt = self.scale_optimizer().init(raw)
+        opt = self.outer_optimizer().init(raw)
         return AdaptiveState(base_state, ScaleState(raw, opt, jnp.zeros_like(raw), jnp.zeros((), jnp.int32)))
 
     # -- one step ----------------------------------------------------------------------------------------------
@@ -390,7 +400,7 @@ class AdaptiveScale(LearnedScale[Base, AdaptiveState], Generic[Base]):
         names = tuple(self.loss_terms())
         used = jnp.asarray([[name in loss or name not in TERMS for name in names] for loss in OUTER_LOSSES])
         gradient = jnp.where(used[choice_index(self.outer_loss, OUTER_LOSSES)], derivatives, 0.0).sum()
-        raw, opt = self.scale_optimizer().step(state.raw, gradient, state.opt)
+        raw, opt = self.outer_optimizer().step(state.raw, gradient, state.opt)
 
         d_scale_d_raw = jax.nn.sigmoid(state.raw)
         # Derivatives with respect to the scale itself, not to softplus⁻¹ of it.

@@ -1,4 +1,4 @@
-"""Adam, written so that it can be differentiated through, and learning-rate schedules."""
+"""Optimizers that can be differentiated through, by default Adam, and learning-rate schedules."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import jax
 import jax.numpy as jnp
 import optax
 from jaxtyping import Array
+
+from aspc.errors import AspcError, first_line
 
 # √(v + ε²) instead of √v: at v = 0 (a weight whose gradient is exactly zero, as behind a dead ReLU) the
 # derivative of √v is infinite, and 0·∞ would make the scale's gradient NaN. 1e-30 changes no float64 digit that
@@ -26,15 +28,22 @@ class Minimized(NamedTuple):
     grads: Any
 
 
-class Adam(NamedTuple):
-    """Adam, β = (0.9, 0.999), ε = 1e-8, no weight decay: p ← p − lr · m̂ / (√v̂ + ε)."""
+class Optimizer(NamedTuple):
+    """An Optax transformation with a learning rate; by default Adam, β = (0.9, 0.999), ε = 1e-8, no weight decay:
+
+    p ← p − lr · m̂ / (√v̂ + ε).
+    """
 
     learning_rate: float | Array | optax.Schedule
-    max_grad_norm: float | None = None
+    max_grad_norm: float | Array | None = None
     """Clip gradients to this global norm; None does not clip."""
+    transformation: Callable[[Any], optax.GradientTransformation] | None = None
+    """From a learning rate to the transformation; None is Adam."""
 
     def _transform(self) -> optax.GradientTransformation:
-        return optax.adam(self.learning_rate, b1=0.9, b2=0.999, eps=1e-8, eps_root=EPS_ROOT)
+        if self.transformation is None:
+            return optax.adam(self.learning_rate, b1=0.9, b2=0.999, eps=1e-8, eps_root=EPS_ROOT)
+        return optax.chain(_count_steps(), self.transformation(self.learning_rate))
 
     def init(self, params: Any) -> optax.OptState:
         """Return the state of a fresh optimizer."""
@@ -57,6 +66,62 @@ class Adam(NamedTuple):
         (value, aux), grads = jax.value_and_grad(loss, has_aux=True)(params)
         params, state = self.step(params, grads, state)
         return Minimized(params, state, value, aux, grads)
+
+
+class Adam(Optimizer):
+    """Adam with a learning rate."""
+
+    __slots__ = ()
+
+
+def step_count(state: Any) -> Array:
+    """Return the number of steps that an optimizer has taken."""
+    count: Array = state[0].count  # of Adam's moments, or of `_count_steps`
+    return count
+
+
+def _count_steps() -> optax.GradientTransformation:
+    """Return a transformation that only counts, since not every optimizer does."""
+    return optax.scale_by_schedule(lambda count: 1.0)
+
+
+def check_differentiable(optimizer: Optimizer, purpose: str) -> None:
+    """Check that a step of an optimizer can be differentiated with respect to the gradient.
+
+    The third step is differentiated: the first one of Adam and its relatives depends only on the gradient's sign.
+
+    Raises:
+        AspcError: The optimizer fails, its derivative is zero, or it is not finite where a gradient is zero.
+    """
+    if optimizer.transformation is None:
+        return
+    transformation: Any = optimizer.transformation
+    name = getattr(getattr(transformation, "func", transformation), "__name__", "the optimizer")
+    tested = optimizer._replace(learning_rate=1e-3, max_grad_norm=None)
+    gradient, change = jnp.array([1.0, -2.0, 0.0]), jnp.array([0.5, 1.0, 0.0])
+
+    def third_step(x: Array) -> Array:
+        params = jnp.array([0.3, -0.2, 0.1])
+        state = tested.init(params)
+        for _ in range(2):
+            params, state = tested.step(params, gradient, state)
+        stepped: Array = tested.step(params, gradient + x * change, state)[0]
+        return stepped
+
+    try:
+        derivative = jax.jit(jax.jacfwd(third_step))(0.0)
+    except Exception as error:  # any error of the user's code
+        raise AspcError(f"The optimizer of {purpose} failed: {type(error).__name__}: {first_line(error)}.") from error
+    if not jnp.isfinite(derivative).all():
+        raise AspcError(
+            f"A step of {name} has no finite derivative where a gradient is zero, and {purpose} is differentiated "
+            "through it. Keep the square root away from 0, for example with optax.adamw(…, eps_root=1e-30)."
+        )
+    if not jnp.any(derivative):
+        raise AspcError(
+            f"A step of {name} does not change with small changes of the gradient, and {purpose} is differentiated "
+            "through it: the scale would never move. Choose an optimizer without signs or rounding, such as Adam."
+        )
 
 
 def global_norm(tree: Any) -> Array:

@@ -288,7 +288,9 @@ def is_valid_program(arrays: Arrays, settings: Settings, obs: int, act: int) -> 
         return False
     zeros = {name: np.zeros(array.shape, np.float32) for name, array in arrays.items()}  # may be shapes in tracing
     with np.errstate(all="ignore"):
-        result = run_program(zeros, settings["steps"], [np.zeros(shape, np.float32) for shape in shapes], 2 * MAX_RESULT)
+        result = run_program(
+            zeros, settings["steps"], [np.zeros(shape, np.float32) for shape in shapes], 2 * MAX_RESULT
+        )
     return bool(result.shape == (2, act) and result.dtype.kind == "f")
 
 

@@ -9,6 +9,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, PRNGKeyArray
 
+from aspc.algorithms.components import CustomActor, make_network, make_optimizer
 from aspc.algorithms.fields import Count, Depth, NonNegative
 from aspc.algorithms.interface import (
     INNER,
@@ -23,8 +24,8 @@ from aspc.algorithms.interface import (
     Spec,
 )
 from aspc.algorithms.td_learning import deterministic_policy
-from aspc.networks import DeterministicActor, mlp
-from aspc.optim import Adam
+from aspc.networks import DeterministicActor
+from aspc.optim import Optimizer
 
 
 class BCState(eqx.Module):
@@ -35,7 +36,7 @@ class BCState(eqx.Module):
 
 
 @dataclass(frozen=True)
-class BC(Algorithm[BCState]):
+class BC(CustomActor, Algorithm[BCState]):
     """Behavior cloning with TD3+BC's actor; rewards play no role."""
 
     actor_lr: NonNegative = 3e-4
@@ -46,12 +47,17 @@ class BC(Algorithm[BCState]):
     """Number of hidden layers in the actor."""
 
     def init(self, key: PRNGKeyArray, spec: Spec) -> BCState:
-        net = mlp(key, spec.obs_dim, [self.actor_hidden_dim] * self.actor_hidden_layers, spec.act_dim)
+        hidden = [self.actor_hidden_dim] * self.actor_hidden_layers
+        net = make_network(self.actor, key, spec.obs_dim, hidden, spec.act_dim)
         return self.start(DeterministicActor(net, spec.max_action))
 
     def start(self, actor: DeterministicActor) -> BCState:
         """Return the state before the first step for a given network."""
-        return BCState(actor, Adam(self.actor_lr).init(actor))
+        return BCState(actor, self.optimizer().init(actor))
+
+    def optimizer(self) -> Optimizer:
+        """Return the actor's optimizer."""
+        return make_optimizer(self.actor_optimizer, self.actor_lr)
 
     def schedule(self) -> Schedule:
         return (Segment((frozenset({INNER}),), 1),)
@@ -60,7 +66,7 @@ class BC(Algorithm[BCState]):
         def loss(actor: DeterministicActor) -> tuple[Array, None]:
             return jnp.square(actor(batch.observations) - batch.actions).mean(), None
 
-        step = Adam(self.actor_lr).minimize(loss, state.actor, state.actor_opt)
+        step = self.optimizer().minimize(loss, state.actor, state.actor_opt)
         return BCState(step.params, step.opt_state), {"bc_loss": step.loss}
 
     def policy(self, state: BCState) -> PolicyExport:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import equinox as eqx
@@ -24,6 +25,7 @@ import jax.numpy as jnp
 from jax.lax import stop_gradient as sg
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from aspc.algorithms.components import CustomActorCritic, make_network, make_optimizer
 from aspc.algorithms.fields import Count, Depth, NonNegative, Scalar
 from aspc.algorithms.interface import (
     Batch,
@@ -37,10 +39,11 @@ from aspc.algorithms.interface import (
     ScalableAlgorithm,
     Spec,
 )
+from aspc.algorithms.policy_tracing import traced_policy
 from aspc.algorithms.td_learning import bootstrap, deterministic_policy, make_critics, min_q, polyak
-from aspc.networks import MLP, Ensemble, Linear, SquashedGaussianActor, mlp, orthogonal_init
+from aspc.networks import MLP, CustomNetwork, Ensemble, Linear, SquashedGaussianActor, orthogonal_init
 from aspc.networks import small_glorot_last_init as actor_init
-from aspc.optim import Adam
+from aspc.optim import Adam, Optimizer
 
 
 class CQLState(eqx.Module):
@@ -77,7 +80,7 @@ class Penalty(NamedTuple):
 
 
 @dataclass(frozen=True)
-class CQL(ScalableAlgorithm[CQLState, Samples]):
+class CQL(CustomActorCritic, ScalableAlgorithm[CQLState, Samples]):
     """CQL with a fixed weight of the penalty."""
 
     scale_name: ClassVar[str] = "cql_alpha"
@@ -119,26 +122,33 @@ class CQL(ScalableAlgorithm[CQLState, Samples]):
     def init(self, key: PRNGKeyArray, spec: Spec) -> CQLState:
         key_actor, key_critics = jax.random.split(key)
         hidden = [self.hidden_dim] * self.actor_hidden_layers
-        net = mlp(key_actor, spec.obs_dim, hidden, 2 * spec.act_dim, init=actor_init)
+        net = make_network(self.actor, key_actor, spec.obs_dim, hidden, 2 * spec.act_dim, init=actor_init)
         actor = SquashedGaussianActor(net, jnp.ones(()), -jnp.ones(()), spec.max_action)
         hidden = [self.hidden_dim] * self.critic_hidden_layers
-        return self.start(actor, make_critics(key_critics, spec, hidden, init=orthogonal_init))
+        return self.start(actor, make_critics(key_critics, spec, hidden, self.critic, init=orthogonal_init))
 
     def start(self, actor: SquashedGaussianActor, critics: Ensemble) -> CQLState:
         """Return the state before the first step for given networks."""
         log_alpha, log_alpha_prime = jnp.zeros(()), jnp.ones(())
-        slow, fast = Adam(self.actor_lr), Adam(self.critic_lr)
         return CQLState(
             actor,
-            slow.init(actor),
+            self.policy_optimizer().init(actor),
             log_alpha,
-            slow.init(log_alpha),
+            Adam(self.actor_lr).init(log_alpha),
             critics,
             critics,
-            fast.init(critics),
+            self.inner_optimizer().init(critics),
             log_alpha_prime,
-            fast.init(log_alpha_prime),
+            Adam(self.critic_lr).init(log_alpha_prime),
         )
+
+    def inner_optimizer(self) -> Optimizer:
+        """Return the critics' optimizer."""
+        return make_optimizer(self.critic_optimizer, self.critic_lr)
+
+    def policy_optimizer(self) -> Optimizer:
+        """Return the actor's optimizer."""
+        return make_optimizer(self.actor_optimizer, self.actor_lr)
 
     def noise(self, spec: Spec, batch_size: int) -> dict[str, Draw]:
         one = Draw("normal", (batch_size, spec.act_dim))
@@ -161,15 +171,14 @@ class CQL(ScalableAlgorithm[CQLState, Samples]):
             q = min_q(state.critics(batch.observations, actions))
             return (alpha * log_pi - q).mean(), (actions, q, log_pi)
 
-        slow = Adam(self.actor_lr)
-        actor = slow.minimize(actor_loss, state.actor, state.actor_opt)
+        actor = self.policy_optimizer().minimize(actor_loss, state.actor, state.actor_opt)
         actions, q, log_pi = actor.aux
         target_entropy = -batch.actions.shape[-1]
 
         def alpha_loss(log_alpha: Array) -> tuple[Array, None]:
             return -(log_alpha * (log_pi + target_entropy)).mean(), None
 
-        entropy = slow.minimize(alpha_loss, state.log_alpha, state.log_alpha_opt)
+        entropy = Adam(self.actor_lr).minimize(alpha_loss, state.log_alpha, state.log_alpha_opt)
         target_q = self.target_q(state, batch, noise, alpha)
         samples = Samples(
             bootstrap(batch, self.discount, target_q), actions, q, *self.sampled_actions(state.actor, batch, noise)
@@ -231,7 +240,7 @@ class CQL(ScalableAlgorithm[CQLState, Samples]):
 
     def inner_step(self, ctx: Context[CQLState, Samples], scale: Array | float) -> Inner:
         """Take one step on Σ_k [Bellman error + weight · P_k]; with `lagrange`, also one of α' on its target."""
-        state, fast = ctx.state, Adam(self.critic_lr)
+        state = ctx.state
         weight = self.penalty_weight(ctx, scale)
         offset = self.target_gap if self.lagrange else 0.0
 
@@ -240,7 +249,7 @@ class CQL(ScalableAlgorithm[CQLState, Samples]):
             bellman = jnp.square(penalty.q[..., -1] - ctx.extra.y).mean(1)
             return (bellman + weight * (penalty.gap.mean(1) - offset)).sum(), penalty
 
-        step = fast.minimize(inner_loss, state.critics, state.critics_opt)
+        step = self.inner_optimizer().minimize(inner_loss, state.critics, state.critics_opt)
         gap = step.aux.gap
         metrics = {"critic_loss": step.loss, "q_mean": step.aux.q[0, :, -1].mean(), "penalty": gap.mean()}
         log_alpha_prime, log_alpha_prime_opt = state.log_alpha_prime, state.log_alpha_prime_opt
@@ -249,7 +258,7 @@ class CQL(ScalableAlgorithm[CQLState, Samples]):
             def alpha_prime_loss(log_alpha_prime: Array) -> tuple[Array, None]:
                 return -self.alpha_prime(log_alpha_prime) * scale * (gap.mean() - offset), None
 
-            dual = fast.minimize(alpha_prime_loss, log_alpha_prime, log_alpha_prime_opt)
+            dual = Adam(self.critic_lr).minimize(alpha_prime_loss, log_alpha_prime, log_alpha_prime_opt)
             log_alpha_prime, log_alpha_prime_opt = dual.params, dual.opt_state
             metrics |= {"alpha_prime": self.alpha_prime(state.log_alpha_prime), "alpha_prime_loss": dual.loss}
         return Inner(
@@ -287,12 +296,17 @@ class CQL(ScalableAlgorithm[CQLState, Samples]):
     # -- acting ------------------------------------------------------------------------------------------------
     def policy(self, state: CQLState) -> PolicyExport:
         """Act with tanh(mean); the mean is the first half of the last layer."""
-        *hidden, last = state.actor.net.layers
-        act_dim = last.bias.shape[-1] // 2
+        net = state.actor.net
+
+        def act(net: MLP | CustomNetwork, observations: Array) -> Array:
+            return jnp.tanh(jnp.split(net(observations), 2, axis=-1)[0])
+
+        if not isinstance(net, MLP):
+            return traced_policy(act, net, net.in_size)
+        *hidden, last = net.layers
+        act_dim = net.out_size // 2
         mean = Linear(last.weight[..., :act_dim], last.bias[..., :act_dim])
-        return deterministic_policy(MLP((*hidden, mean), (), state.actor.net.activation))._replace(
-            act=lambda s: jnp.tanh(jnp.split(state.actor.net(s), 2, axis=-1)[0])
-        )
+        return deterministic_policy(MLP((*hidden, mean), (), net.activation))._replace(act=partial(act, net))
 
 
 def tile_observations(observations: Float[Array, "batch obs"], actions: Float[Array, "batch *samples act"]) -> Array:

@@ -22,6 +22,7 @@ import numpy as np
 from jax.lax import stop_gradient as sg
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from aspc.algorithms.components import CustomActorCritic, make_network, make_optimizer
 from aspc.algorithms.fields import Count, Depth, Fraction, NonNegative, Range
 from aspc.algorithms.interface import (
     Batch,
@@ -35,6 +36,7 @@ from aspc.algorithms.interface import (
     ScalableAlgorithm,
     Spec,
 )
+from aspc.algorithms.policy_tracing import traced_policy
 from aspc.algorithms.td_learning import (
     bootstrap,
     fit_critics,
@@ -44,8 +46,9 @@ from aspc.algorithms.td_learning import (
     mlp_settings,
     polyak,
 )
-from aspc.networks import Ensemble, NoiseModel, mlp
-from aspc.optim import Adam, global_norm
+from aspc.networks import MLP, Ensemble, NoiseModel, mlp
+from aspc.optim import Optimizer, global_norm
+from aspc.policy_kinds import NoiseInput
 
 BACKUP_SAMPLES = 10  # next actions per state with `max_q_backup`
 CANDIDATES = 50  # actions per state from which the critics choose when the policy acts
@@ -93,7 +96,7 @@ class DiffusionQLState(eqx.Module):
 
 
 @dataclass(frozen=True)
-class DiffusionQL(ScalableAlgorithm[DiffusionQLState, None]):
+class DiffusionQL(CustomActorCritic, ScalableAlgorithm[DiffusionQLState, None]):
     """Diffusion-QL with a fixed weight η of Q."""
 
     scale_name: ClassVar[str] = "eta"
@@ -134,30 +137,30 @@ class DiffusionQL(ScalableAlgorithm[DiffusionQLState, None]):
         in_dim = spec.act_dim + self.time_dim + spec.obs_dim
         actor = NoiseModel(
             mlp(key_time, self.time_dim, [2 * self.time_dim], self.time_dim, activation=mish),
-            mlp(key_actor, in_dim, hidden, spec.act_dim, activation=mish),
+            make_network(self.actor, key_actor, in_dim, hidden, spec.act_dim, activation=mish),
             spec.max_action,
         )
-        return self.start(actor, make_critics(key_critics, spec, hidden, activation=mish))
+        return self.start(actor, make_critics(key_critics, spec, hidden, self.critic, activation=mish))
 
     def start(self, actor: NoiseModel, critics: Ensemble) -> DiffusionQLState:
         """Return the state before the first step for given networks."""
         return DiffusionQLState(
             actor,
             actor,
-            self.actor_adam().init(actor),
+            self.inner_optimizer().init(actor),
             critics,
             critics,
-            self.critic_adam().init(critics),
+            self.critics_optimizer().init(critics),
             jnp.zeros((), jnp.int32),
         )
 
-    def actor_adam(self) -> Adam:
+    def inner_optimizer(self) -> Optimizer:
         """Return the actor's optimizer."""
-        return Adam(self.actor_lr, self.max_grad_norm)
+        return make_optimizer(self.actor_optimizer, self.actor_lr, self.max_grad_norm)
 
-    def critic_adam(self) -> Adam:
+    def critics_optimizer(self) -> Optimizer:
         """Return the critics' optimizer."""
-        return Adam(self.critic_lr, self.max_grad_norm)
+        return make_optimizer(self.critic_optimizer, self.critic_lr, self.max_grad_norm)
 
     def noise(self, spec: Spec, batch_size: int) -> dict[str, Draw]:
         n, act = self.diffusion_steps, spec.act_dim
@@ -211,7 +214,7 @@ class DiffusionQL(ScalableAlgorithm[DiffusionQLState, None]):
         if self.max_q_backup:
             next_q = next_q.reshape(len(next_q), -1, BACKUP_SAMPLES).max(-1)
         y = bootstrap(batch, self.discount, next_q.min(0))
-        fit = fit_critics(self.critic_adam(), state.critics, state.critics_opt, batch, y)
+        fit = fit_critics(self.critics_optimizer(), state.critics, state.critics_opt, batch, y)
         state = replace(state, critics=fit.params, critics_opt=fit.opt_state)
         metrics = {
             "critic_loss": fit.loss,
@@ -238,7 +241,7 @@ class DiffusionQL(ScalableAlgorithm[DiffusionQLState, None]):
             q_loss = -q.mean() / normalizer
             return imitation.mean() + scale * q_loss, (imitation, both, q, q_loss)
 
-        step = self.actor_adam().minimize(inner_loss, ctx.state.actor, ctx.state.actor_opt)
+        step = self.inner_optimizer().minimize(inner_loss, ctx.state.actor, ctx.state.actor_opt)
         imitation, both, q, q_loss = step.aux
         metrics = {
             "actor_loss": step.loss,
@@ -268,28 +271,34 @@ class DiffusionQL(ScalableAlgorithm[DiffusionQLState, None]):
 
     # -- acting ------------------------------------------------------------------------------------------------
     def policy(self, state: DiffusionQLState) -> PolicyExport:
-        arrays = {
-            **mlp_arrays(state.actor.time_net, "time."),
-            **mlp_arrays(state.actor.net, "noise."),
-            **mlp_arrays(state.critics_target.members.net, "critics."),
-        }
+        time_net, net, critics = state.actor.time_net, state.actor.net, state.critics_target.members.net
+        act, used = self.act, mlp_settings(time_net, net, critics)
+        if used is None or not (isinstance(net, MLP) and isinstance(critics, MLP)):
+            act_dim = net.out_size
+            noise = {
+                "noise": NoiseInput("normal", (self.diffusion_steps + 1, None, CANDIDATES, act_dim)),
+                "gumbel": NoiseInput("gumbel", (None, CANDIDATES)),
+            }
+            return traced_policy(act, (state.actor, state.critics_target), net.in_size - act_dim - self.time_dim, noise)
+        arrays = {**mlp_arrays(time_net, "time."), **mlp_arrays(net, "noise."), **mlp_arrays(critics, "critics.")}
         diffusion = DiffusionSchedule.vp(self.diffusion_steps)
         settings = {
-            **mlp_settings(state.actor.time_net, state.actor.net, state.critics_target.members.net),
+            **used,
             "candidates": CANDIDATES,
             **{name: values.tolist() for name, values in diffusion._asdict().items()},
         }
-        return PolicyExport("diffusion", arrays, settings, partial(self.act, state))
+        return PolicyExport("diffusion", arrays, settings, partial(self.act, (state.actor, state.critics_target)))
 
     def act(
         self,
-        state: DiffusionQLState,
+        networks: tuple[NoiseModel, Ensemble],
         observations: Float[Array, "batch obs"],
         noise: Float[Array, "n_plus_1 batch candidates act"],
         gumbel: Float[Array, "batch candidates"],
     ) -> Float[Array, "batch act"]:
         """Sample candidates for each state and draw one of them from the softmax of min_k Q'_k."""
-        actions = jax.vmap(partial(self.sample, state.actor, observations), (1, 2), 1)(noise[0], noise[1:])
-        q = jax.vmap(lambda actions: state.critics_target(observations, actions).min(0), 1, 1)(actions)
-        chosen = jnp.argmax(q + gumbel, axis=1)
-        return jnp.take_along_axis(actions, chosen[:, None, None], axis=1)[:, 0]
+        actor, critics = networks
+        actions = jax.vmap(partial(self.sample, actor, observations), (1, 2), 1)(noise[0], noise[1:])
+        q = jax.vmap(lambda actions: critics(observations, actions).min(0), 1, 1)(actions)
+        chosen = jax.nn.one_hot(jnp.argmax(q + gumbel, axis=1), CANDIDATES)
+        return (chosen[:, :, None] * actions).sum(1)

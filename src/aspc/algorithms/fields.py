@@ -13,7 +13,10 @@ from __future__ import annotations
 import dataclasses
 import math
 from functools import cache
-from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeGuard, TypeVar, get_args, get_origin, get_type_hints
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 AlgorithmT = TypeVar("AlgorithmT")
 
@@ -64,6 +67,11 @@ Depth = Annotated[int, Range(0)]
 Horizon = Annotated[int, RunLength()]
 
 
+def is_dataclass_instance(value: object) -> TypeGuard[DataclassInstance]:
+    """Return whether a value is an object of a dataclass, such as a wrapped algorithm; the class itself is not."""
+    return dataclasses.is_dataclass(value) and not isinstance(value, type)
+
+
 @cache
 def type_hints(kind: type) -> dict[str, Any]:
     """Return the annotations of a class with their metadata.
@@ -98,7 +106,7 @@ def declared_fields(algorithm: Any, mark: type[Any]) -> list[str]:
     """Return the dotted names of all fields that declare `mark`, those of a wrapped algorithm included."""
     names = []
     for field in dataclasses.fields(algorithm):
-        if dataclasses.is_dataclass(inner := getattr(algorithm, field.name)):
+        if is_dataclass_instance(inner := getattr(algorithm, field.name)):
             names += [f"{field.name}.{name}" for name in declared_fields(inner, mark)]
         elif declared(type(algorithm), field.name, mark):
             names.append(field.name)

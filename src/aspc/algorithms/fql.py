@@ -12,6 +12,7 @@ parameters from the start of the step; norms are means over action dimensions.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
@@ -20,6 +21,7 @@ import jax.numpy as jnp
 from jax.lax import stop_gradient as sg
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from aspc.algorithms.components import CustomActorCritic, make_network, make_optimizer
 from aspc.algorithms.fields import Count, Depth, NonNegative
 from aspc.algorithms.interface import (
     Batch,
@@ -33,9 +35,11 @@ from aspc.algorithms.interface import (
     ScalableAlgorithm,
     Spec,
 )
+from aspc.algorithms.policy_tracing import traced_policy
 from aspc.algorithms.td_learning import bootstrap, make_critics, mean_abs, mlp_arrays, mlp_settings, polyak
-from aspc.networks import Ensemble, Flow, glorot_init, mlp
-from aspc.optim import Adam
+from aspc.networks import MLP, Ensemble, Flow, glorot_init, mlp
+from aspc.optim import Adam, Optimizer
+from aspc.policy_kinds import NoiseInput
 
 
 class FQLState(eqx.Module):
@@ -58,7 +62,7 @@ class Distillation(NamedTuple):
 
 
 @dataclass(frozen=True)
-class FQL(ScalableAlgorithm[FQLState, Distillation]):
+class FQL(CustomActorCritic, ScalableAlgorithm[FQLState, Distillation]):
     """FQL with a fixed distillation weight α."""
 
     alpha: NonNegative = 10.0
@@ -93,14 +97,22 @@ class FQL(ScalableAlgorithm[FQLState, Distillation]):
         in_dim = spec.obs_dim + spec.act_dim
         return self.start(
             Flow(mlp(key_flow, in_dim + 1, hidden, spec.act_dim, layer_norm=norm, **options)),
-            Flow(mlp(key_one_step, in_dim, hidden, spec.act_dim, layer_norm=norm, **options)),
-            make_critics(key_critics, spec, hidden, layer_norm=self.critic_layer_norm, **options),
+            Flow(make_network(self.actor, key_one_step, in_dim, hidden, spec.act_dim, layer_norm=norm, **options)),
+            make_critics(key_critics, spec, hidden, self.critic, layer_norm=self.critic_layer_norm, **options),
         )
 
     def start(self, flow: Flow, one_step: Flow, critics: Ensemble) -> FQLState:
         """Return the state before the first step for given networks."""
-        adam = Adam(self.lr)
-        return FQLState(flow, adam.init(flow), one_step, adam.init(one_step), critics, critics, adam.init(critics))
+        flow_opt, critics_opt = Adam(self.lr).init(flow), self.critics_optimizer().init(critics)
+        return FQLState(flow, flow_opt, one_step, self.inner_optimizer().init(one_step), critics, critics, critics_opt)
+
+    def inner_optimizer(self) -> Optimizer:
+        """Return the optimizer of the one-step policy."""
+        return make_optimizer(self.actor_optimizer, self.lr)
+
+    def critics_optimizer(self) -> Optimizer:
+        """Return the critics' optimizer."""
+        return make_optimizer(self.critic_optimizer, self.lr)
 
     def noise(self, spec: Spec, batch_size: int) -> dict[str, Draw]:
         normal = Draw("normal", (batch_size, spec.act_dim))
@@ -138,9 +150,8 @@ class FQL(ScalableAlgorithm[FQLState, Distillation]):
         def flow_loss(flow: Flow) -> tuple[Array, None]:
             return jnp.square(flow(s, (1 - t) * x0 + t * a, t) - (a - x0)).mean(), None
 
-        adam = Adam(self.lr)
-        critics = adam.minimize(critic_loss, state.critics, state.critics_opt)
-        flow = adam.minimize(flow_loss, state.flow, state.flow_opt)
+        critics = self.critics_optimizer().minimize(critic_loss, state.critics, state.critics_opt)
+        flow = Adam(self.lr).minimize(flow_loss, state.flow, state.flow_opt)
         q = critics.aux
         metrics = {
             "critic_loss": critics.loss,
@@ -173,7 +184,7 @@ class FQL(ScalableAlgorithm[FQLState, Distillation]):
             q_loss = -q.mean() / normalizer
             return weight * distillation.mean() + q_weight * q_loss, (q, distillation, q_loss)
 
-        step = Adam(self.lr).minimize(inner_loss, ctx.state.one_step, ctx.state.one_step_opt)
+        step = self.inner_optimizer().minimize(inner_loss, ctx.state.one_step, ctx.state.one_step_opt)
         q, distillation, q_loss = step.aux
         metrics = {
             "actor_loss": step.loss,
@@ -205,5 +216,13 @@ class FQL(ScalableAlgorithm[FQLState, Distillation]):
     def policy(self, state: FQLState) -> PolicyExport:
         """Act with clip(μ(s, z), ±1), with a new z for each state."""
         net = state.one_step.net
-        settings = {**mlp_settings(net), "latent_size": net.layers[-1].bias.shape[-1]}
-        return PolicyExport("flow", mlp_arrays(net), settings, lambda s, z: jnp.clip(state.one_step(s, z), -1.0, 1.0))
+
+        def act(one_step: Flow, observations: Array, z: Array) -> Array:
+            return jnp.clip(one_step(observations, z), -1.0, 1.0)
+
+        settings = mlp_settings(net)
+        if settings is None or not isinstance(net, MLP):
+            noise = {"z": NoiseInput("normal", (None, net.out_size))}
+            return traced_policy(act, state.one_step, net.in_size - net.out_size, noise)
+        arrays, settings = mlp_arrays(net), {**settings, "latent_size": net.out_size}
+        return PolicyExport("flow", arrays, settings, partial(act, state.one_step))

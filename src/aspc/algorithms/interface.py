@@ -17,6 +17,7 @@ from jax import named_scope
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from aspc.algorithms.fields import Count, Fraction, Scalar
+from aspc.optim import Optimizer
 
 Metrics = dict[str, Array]
 Noise = dict[str, Array]
@@ -197,6 +198,13 @@ class Algorithm(ABC, Generic[State]):
         """Return the critics for the trust report; by default None, for an algorithm that learns no Q."""
         return None
 
+    def validate(self) -> None:
+        """Check hyperparameters together, before a run starts; by default nothing.
+
+        Raises:
+            AspcError: They cannot be trained.
+        """
+
     @property
     def initial_scale(self) -> float | None:
         """The scale before the first step; None for an algorithm without a scale."""
@@ -250,6 +258,10 @@ class ScalableAlgorithm(Algorithm[State], Generic[State, Extra]):
         not fitted to that batch before they weigh it.
         """
         return replace(self.prepare(ctx.state, batch, noise, frozenset()), state=ctx.state)
+
+    def inner_optimizer(self) -> Optimizer | None:
+        """Return the optimizer of the inner step, to check that it is differentiable; None checks nothing."""
+        return None
 
     def inner_params(self, state: Any) -> Any:
         """Return the parameters that the inner step updates; by default `state.actor`."""

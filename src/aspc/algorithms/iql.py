@@ -20,6 +20,7 @@ import jax.numpy as jnp
 from jax.lax import stop_gradient as sg
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from aspc.algorithms.components import CustomActorCritic, make_network, make_optimizer
 from aspc.algorithms.fields import Count, Depth, Fraction, Horizon, NonNegative, Range
 from aspc.algorithms.interface import (
     Batch,
@@ -35,7 +36,7 @@ from aspc.algorithms.interface import (
 )
 from aspc.algorithms.td_learning import bootstrap, deterministic_policy, expectile_loss, make_critics, min_q, polyak
 from aspc.networks import DeterministicActor, Ensemble, GaussianActor, Value, mlp
-from aspc.optim import Adam, cosine_decay
+from aspc.optim import Adam, Optimizer, cosine_decay
 
 Actor = GaussianActor | DeterministicActor
 
@@ -53,7 +54,7 @@ class IQLState(eqx.Module):
 
 
 @dataclass(frozen=True)
-class IQL(ScalableAlgorithm[IQLState, Array]):
+class IQL(CustomActorCritic, ScalableAlgorithm[IQLState, Array]):
     """IQL with a fixed inverse temperature β."""
 
     scale_name: ClassVar[str] = "beta"
@@ -86,26 +87,30 @@ class IQL(ScalableAlgorithm[IQLState, Array]):
         key_actor, key_critics, key_value = jax.random.split(key, 3)
         hidden = [self.hidden_dim] * self.hidden_layers
         # The mean lies in ±1 whatever the largest action: its authors' trainer does the same.
-        mean = DeterministicActor(mlp(key_actor, spec.obs_dim, hidden, spec.act_dim))
+        mean = DeterministicActor(make_network(self.actor, key_actor, spec.obs_dim, hidden, spec.act_dim))
         actor = mean if self.deterministic else GaussianActor(mean, jnp.zeros(spec.act_dim))
         value = Value(mlp(key_value, spec.obs_dim, hidden, 1))
-        return self.start(actor, make_critics(key_critics, spec, hidden), value)
+        return self.start(actor, make_critics(key_critics, spec, hidden, self.critic), value)
 
     def start(self, actor: Actor, critics: Ensemble, value: Value) -> IQLState:
         """Return the state before the first step for given networks."""
         return IQLState(
             actor,
-            self.actor_adam().init(actor),
+            self.inner_optimizer().init(actor),
             critics,
             critics,
-            Adam(self.critic_lr).init(critics),
+            self.critics_optimizer().init(critics),
             value,
             Adam(self.value_lr).init(value),
         )
 
-    def actor_adam(self) -> Adam:
+    def inner_optimizer(self) -> Optimizer:
         """Return the actor's optimizer."""
-        return Adam(cosine_decay(self.actor_lr, self.lr_horizon))
+        return make_optimizer(self.actor_optimizer, cosine_decay(self.actor_lr, self.lr_horizon))
+
+    def critics_optimizer(self) -> Optimizer:
+        """Return the critics' optimizer."""
+        return make_optimizer(self.critic_optimizer, self.critic_lr)
 
     def noise(self, spec: Spec, batch_size: int) -> dict[str, Draw]:
         if not self.actor_dropout:
@@ -130,7 +135,7 @@ class IQL(ScalableAlgorithm[IQLState, Array]):
             return jnp.square(q - y).mean(), q
 
         value = Adam(self.value_lr).minimize(value_loss, state.value, state.value_opt)
-        critics = Adam(self.critic_lr).minimize(critic_loss, state.critics, state.critics_opt)
+        critics = self.critics_optimizer().minimize(critic_loss, state.critics, state.critics_opt)
         state = replace(
             state,
             value=value.params,
@@ -173,7 +178,7 @@ class IQL(ScalableAlgorithm[IQLState, Array]):
             bc = self.bc_loss(ctx, actor)[1]
             return (weights * bc).mean(), bc
 
-        step = self.actor_adam().minimize(inner_loss, ctx.state.actor, ctx.state.actor_opt)
+        step = self.inner_optimizer().minimize(inner_loss, ctx.state.actor, ctx.state.actor_opt)
         bc = step.aux
         metrics = {"actor_loss": step.loss, "bc_loss": bc.mean(), "weight_mean": weights.mean()}
         return Inner(step.params, step.opt_state, None, bc, metrics)

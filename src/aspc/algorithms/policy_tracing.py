@@ -65,8 +65,9 @@ def traced_policy(
     (batch,) = export.symbolic_shape("batch")
     shapes: list[Shape] = [(None, observation_size), *(draw.shape for draw in draws.values())]
     dtype = jnp.result_type(*leaves.values()) if leaves else jnp.result_type(float)
-    inputs = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves.values()]
-    inputs += [jax.ShapeDtypeStruct(tuple(batch if n is None else n for n in shape), dtype) for shape in shapes]
+    sizes = [(leaf.shape, leaf.dtype) for leaf in leaves.values()]
+    sizes += [(tuple(batch if n is None else n for n in shape), dtype) for shape in shapes]
+    inputs = [jax.ShapeDtypeStruct(*size) for size in sizes]  # type: ignore[no-untyped-call]
 
     def function(*values: Array) -> Array:
         return act(jax.tree.unflatten(structure, values[: len(leaves)]), *values[len(leaves) :])
@@ -227,7 +228,7 @@ class ProgramTracer:
         ranges = list(zip(x.shape, start, stop, strict=True))
         if isinstance(x, np.ndarray):
             return np.asarray(x[tuple(slice(a, b) for _, a, b in ranges)])
-        shape = tuple(n if b is None and not a else (n if b is None else b) - a for n, a, b in ranges)  # type: ignore[operator]
+        shape = tuple(n if b is None and not a else (n if b is None else b) - a for n, a, b in ranges)
         return x if shape == x.shape else self.emit("slice", [x], shape, start=start, stop=stop)
 
     def transpose(self, x: Value, axes: Sequence[int]) -> Value:
@@ -291,7 +292,7 @@ def _composed(function: Callable[..., Array]) -> Rule:
 
         def struct(value: Value) -> jax.ShapeDtypeStruct:
             axes = [n if n is not None else sizes.setdefault(i, next(symbols)) for i, n in enumerate(value.shape)]
-            return jax.ShapeDtypeStruct(tuple(axes), np.float32)
+            return jax.ShapeDtypeStruct(tuple(axes), np.float32)  # type: ignore[no-untyped-call]
 
         options = {name: params[name] for name in ("y",) if name in params}
         closed = jax.make_jaxpr(lambda *x: function(*x, **options))(*map(struct, values))

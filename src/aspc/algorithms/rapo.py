@@ -100,7 +100,7 @@ class RAPO(LearnedScale[Roles, RAPOState], Generic[Roles]):
     def start(self, base_state: TwoPoliciesState) -> RAPOState:
         """Return the state before the first step: both coefficients at the base's scale."""
         raw = raw_from_scale(jnp.asarray(self.base.scale, dtype=float))
-        coefficient = Coefficient(raw, self.scale_optimizer().init(raw))
+        coefficient = Coefficient(raw, self.outer_optimizer().init(raw))
         return RAPOState(base_state, coefficient, coefficient)
 
     # -- one step ----------------------------------------------------------------------------------------------
@@ -160,7 +160,7 @@ class RAPO(LearnedScale[Roles, RAPOState], Generic[Roles]):
         scale = coefficient.scale
         value, slope, aux = jax.jvp(loss, (scale,), (jnp.ones_like(scale),), has_aux=True)
         gradient = slope * jax.nn.sigmoid(coefficient.raw)  # with respect to softplus⁻¹ of the coefficient
-        raw, opt = self.scale_optimizer().step(coefficient.raw, gradient, coefficient.opt)
+        raw, opt = self.outer_optimizer().step(coefficient.raw, gradient, coefficient.opt)
         return aux, Coefficient(raw, opt), {name: value, f"d{name}_dscale": slope}
 
     # -- the outer losses --------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jax.lax import stop_gradient as sg
 from jaxtyping import Array, PRNGKeyArray
 
+from aspc.algorithms.components import make_network
 from aspc.algorithms.fields import Count, Depth, NonNegative
 from aspc.algorithms.interface import (
     CRITIC,
@@ -32,8 +33,7 @@ from aspc.algorithms.interface import (
 )
 from aspc.algorithms.td3 import TD3, TD3State
 from aspc.algorithms.td_learning import bootstrap, fit_critics, make_critics, mean_abs, min_q, polyak
-from aspc.networks import DeterministicActor, mlp, robust_critic_init, small_last_init
-from aspc.optim import Adam
+from aspc.networks import DeterministicActor, robust_critic_init, small_last_init
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,8 @@ class ReBRAC(TD3[TD3State]):
     # -- networks, state and schedule --------------------------------------------------------------------------
     def init(self, key: PRNGKeyArray, spec: Spec) -> TD3State:
         key_actor, key_critics = jax.random.split(key)
-        actor = mlp(
+        actor = make_network(
+            self.actor,
             key_actor,
             spec.obs_dim,
             [self.hidden_dim] * self.actor_hidden_layers,
@@ -82,6 +83,7 @@ class ReBRAC(TD3[TD3State]):
             key_critics,
             spec,
             [self.hidden_dim] * self.critic_hidden_layers,
+            self.critic,
             init=robust_critic_init,
             layer_norm=self.critic_layer_norm,
             layer_norm_eps=1e-6,
@@ -102,7 +104,7 @@ class ReBRAC(TD3[TD3State]):
         penalty = jnp.square(next_actions - batch.next_actions).sum(-1)
         next_q = state.critics_target(s_next, next_actions).min(0) - self.beta2 * penalty
         y = bootstrap(batch, self.discount, next_q)
-        fit = fit_critics(Adam(self.critic_lr), state.critics, state.critics_opt, batch, y)
+        fit = fit_critics(self.critics_optimizer(), state.critics, state.critics_opt, batch, y)
         state = replace(state, critics=fit.params, critics_opt=fit.opt_state)
         return Context(state, batch, noise, {"critic_loss": fit.loss, "q_min": fit.aux.min(0).mean()}, None)
 
@@ -119,7 +121,7 @@ class ReBRAC(TD3[TD3State]):
             q, penalty, normalizer = self.q_and_penalty(ctx, actor)
             return (scale * penalty - q / normalizer).mean(), (q, penalty)
 
-        step = Adam(self.actor_lr).minimize(inner_loss, ctx.state.actor, ctx.state.actor_opt)
+        step = self.inner_optimizer().minimize(inner_loss, ctx.state.actor, ctx.state.actor_opt)
         q, penalty = step.aux
         metrics = {"actor_loss": step.loss, "actor_q_mean": q.mean(), "bc_loss": penalty.mean()}
         return Inner(step.params, step.opt_state, q, penalty, metrics)

@@ -12,6 +12,7 @@ from dataclasses import fields, is_dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from aspc.algorithms.fields import is_dataclass_instance
 from aspc.errors import AspcError, unknown_name
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ def same_classes(one: Any, other: Any) -> bool:
     """Return whether two algorithms, and the algorithms that they wrap, have the same classes."""
     if type(one) is not type(other):
         return False
-    inner = [field.name for field in fields(one) if is_dataclass(getattr(one, field.name))]
+    inner = [field.name for field in fields(one) if is_dataclass_instance(getattr(one, field.name))]
     return all(same_classes(getattr(one, name), getattr(other, name)) for name in inner)
 
 
@@ -141,7 +142,7 @@ def _check_class(algorithm: Any, name: str) -> None:
     if (kind := _undecorated(type(algorithm))) is not None:
         raise AspcError(f"{name} must be a frozen dataclass: write @dataclass(frozen=True) above {kind.__name__}.")
     for field in fields(algorithm):
-        if is_dataclass(inner := getattr(algorithm, field.name)):
+        if is_dataclass_instance(inner := getattr(algorithm, field.name)):
             _check_class(inner, field.name)
 
 

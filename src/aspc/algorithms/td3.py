@@ -9,11 +9,12 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from aspc.algorithms.components import CustomActorCritic, make_optimizer
 from aspc.algorithms.fields import Count, NonNegative
 from aspc.algorithms.interface import Batch, Draw, Noise, PolicyExport, ScalableAlgorithm, Spec
 from aspc.algorithms.td_learning import deterministic_policy
 from aspc.networks import DeterministicActor, Ensemble
-from aspc.optim import Adam
+from aspc.optim import Optimizer
 
 
 class TD3State(eqx.Module):
@@ -31,7 +32,7 @@ TD3StateT = TypeVar("TD3StateT", bound=TD3State)
 
 
 @dataclass(frozen=True)
-class TD3(ScalableAlgorithm[TD3StateT, Any]):
+class TD3(CustomActorCritic, ScalableAlgorithm[TD3StateT, Any]):
     """TD3 (Fujimoto et al., 2018) without the loss of its actor, in which its offline forms differ."""
 
     climbs_q: ClassVar[bool] = True
@@ -49,8 +50,16 @@ class TD3(ScalableAlgorithm[TD3StateT, Any]):
 
     def td3_state(self, actor: DeterministicActor, critics: Ensemble) -> TD3State:
         """Return the state before the first step: targets are copies, optimizers are fresh."""
-        actor_opt, critics_opt = Adam(self.actor_lr).init(actor), Adam(self.critic_lr).init(critics)
+        actor_opt, critics_opt = self.inner_optimizer().init(actor), self.critics_optimizer().init(critics)
         return TD3State(actor, actor, actor_opt, critics, critics, critics_opt)
+
+    def inner_optimizer(self) -> Optimizer:
+        """Return the actor's optimizer."""
+        return make_optimizer(self.actor_optimizer, self.actor_lr)
+
+    def critics_optimizer(self) -> Optimizer:
+        """Return the critics' optimizer."""
+        return make_optimizer(self.critic_optimizer, self.critic_lr)
 
     def start(self, *networks: Any) -> TD3StateT:
         """Return the state before the first step for given networks (actor, critics, and those of a subclass)."""

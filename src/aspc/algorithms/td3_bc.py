@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from jax.lax import stop_gradient as sg
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from aspc.algorithms.components import make_network
 from aspc.algorithms.fields import Count, Depth, NonNegative
 from aspc.algorithms.interface import (
     CRITIC,
@@ -33,8 +34,7 @@ from aspc.algorithms.interface import (
 )
 from aspc.algorithms.td3 import TD3, TD3StateT
 from aspc.algorithms.td_learning import bootstrap, fit_critics, make_critics, mean_abs, polyak
-from aspc.networks import DeterministicActor, fan_in_init, mlp, robust_critic_init
-from aspc.optim import Adam
+from aspc.networks import DeterministicActor, fan_in_init, robust_critic_init
 
 
 class TDTarget(NamedTuple):
@@ -65,11 +65,13 @@ class TD3BC(TD3[TD3StateT], Generic[TD3StateT]):
     def make_networks(self, key: PRNGKeyArray, spec: Spec) -> tuple[Any, ...]:
         """Initialize the networks, in the order in which `start` takes them."""
         key_actor, key_critics = jax.random.split(key)
-        actor = mlp(key_actor, spec.obs_dim, [self.actor_hidden_dim] * self.actor_hidden_layers, spec.act_dim)
+        hidden = [self.actor_hidden_dim] * self.actor_hidden_layers
+        actor = make_network(self.actor, key_actor, spec.obs_dim, hidden, spec.act_dim)
         critics = make_critics(
             key_critics,
             spec,
             [self.critic_hidden_dim] * self.critic_hidden_layers,
+            self.critic,
             init=robust_critic_init if self.critic_layer_norm else fan_in_init,
             layer_norm=self.critic_layer_norm,
         )
@@ -94,7 +96,7 @@ class TD3BC(TD3[TD3StateT], Generic[TD3StateT]):
         target = self.td_target(state, batch, noise)
         if CRITIC not in parts:
             return Context(state, batch, noise, {}, target)
-        fit = fit_critics(Adam(self.critic_lr), state.critics, state.critics_opt, batch, target.y)
+        fit = fit_critics(self.critics_optimizer(), state.critics, state.critics_opt, batch, target.y)
         state = replace(state, critics=fit.params, critics_opt=fit.opt_state)
         return Context(state, batch, noise, {"critic_loss": fit.loss, "q_mean": fit.aux[0].mean()}, target)
 
@@ -122,8 +124,8 @@ class TD3BC(TD3[TD3StateT], Generic[TD3StateT]):
         return -lmbda * q.mean() + bc_loss, (q, bc, lmbda, bc_loss)
 
     def inner_step(self, ctx: Context[TD3StateT, Any], scale: Array | float) -> Inner:
-        """(5)  One Adam step on `actor_loss`."""
-        step = Adam(self.actor_lr).minimize(
+        """(5)  One step of the optimizer (Adam) on `actor_loss`."""
+        step = self.inner_optimizer().minimize(
             lambda actor: self.actor_loss(ctx, actor, scale), ctx.state.actor, ctx.state.actor_opt
         )
         q, bc, lmbda, bc_loss = step.aux

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import jax
@@ -10,17 +10,22 @@ import jax.numpy as jnp
 from jax.lax import stop_gradient as sg
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from aspc.algorithms.components import NetworkChoice, make_network
 from aspc.algorithms.interface import Batch, PolicyExport, Spec
+from aspc.algorithms.policy_tracing import traced_policy
 from aspc.errors import AspcError
-from aspc.networks import ACTIVATIONS, MLP, Critic, DeterministicActor, Ensemble, ensemble, mlp
-from aspc.optim import Adam, Minimized
+from aspc.networks import ACTIVATIONS, MLP, Critic, CustomNetwork, DeterministicActor, Ensemble, ensemble
+from aspc.optim import Minimized, Optimizer
 
 Tree = TypeVar("Tree")
 
 
-def make_critics(key: PRNGKeyArray, spec: Spec, hidden: Sequence[int], **options: Any) -> Ensemble:
-    """Initialize twin critics Q_k(s, a); the options are those of `mlp`."""
-    return ensemble(lambda k: Critic(mlp(k, spec.obs_dim + spec.act_dim, hidden, 1, **options)), key)
+def make_critics(
+    key: PRNGKeyArray, spec: Spec, hidden: Sequence[int], network: NetworkChoice = None, **options: Any
+) -> Ensemble:
+    """Initialize twin critics Q_k(s, a): MLPs with the options of `mlp`, or another network."""
+    inputs = spec.obs_dim + spec.act_dim
+    return ensemble(lambda k: Critic(make_network(network, k, inputs, hidden, 1, **options)), key)
 
 
 def bootstrap(batch: Batch, discount: float, next_q: Float[Array, "batch"]) -> Float[Array, "batch"]:
@@ -28,14 +33,16 @@ def bootstrap(batch: Batch, discount: float, next_q: Float[Array, "batch"]) -> F
     return batch.rewards + discount * batch.masks * next_q
 
 
-def fit_critics(adam: Adam, critics: Ensemble, opt_state: Any, batch: Batch, y: Float[Array, "batch"]) -> Minimized:
+def fit_critics(
+    optimizer: Optimizer, critics: Ensemble, opt_state: Any, batch: Batch, y: Float[Array, "batch"]
+) -> Minimized:
     """Take one step on Σ_k mean (Q_k(s, a) − y)²; `aux` holds Q(s, a) before it, [critics, batch]."""
 
     def loss(critics: Ensemble) -> tuple[Array, Array]:
         q = critics(batch.observations, batch.actions)
         return jnp.square(q - y).mean(1).sum(), q
 
-    return adam.minimize(loss, critics, opt_state)
+    return optimizer.minimize(loss, critics, opt_state)
 
 
 def polyak(target: Tree, online: Tree, tau: float | Array) -> Tree:
@@ -73,29 +80,38 @@ def mlp_arrays(net: MLP, prefix: str = "") -> dict[str, Array]:
     return arrays
 
 
-def mlp_settings(*nets: MLP) -> dict[str, Any]:
+def mlp_settings(*nets: MLP | CustomNetwork) -> dict[str, Any] | None:
     """Return the settings of exported MLPs: their activation and, with LayerNorm, its epsilon.
 
-    Raises:
-        AspcError: An exported policy cannot have this activation, or the networks differ.
+    None if a network is no MLP or has an activation without a name, or if the networks differ: such a policy is
+    exported as a program.
     """
-    (activation, *other_activations) = dict.fromkeys(net.activation for net in nets)
-    (eps, *other_eps) = dict.fromkeys(net.norms[0].eps for net in nets if net.norms) or (None,)
-    if other_activations or other_eps:
-        raise AspcError("The networks of an exported policy must share their activation and their LayerNorm epsilon.")
+    mlps = [net for net in nets if isinstance(net, MLP)]
+    if len(mlps) < len(nets):
+        return None
+    (activation, *other_activations) = dict.fromkeys(net.activation for net in mlps)
+    (eps, *other_eps) = dict.fromkeys(net.norms[0].eps for net in mlps if net.norms) or (None,)
     name = next((name for name, known in ACTIVATIONS.items() if known is activation), None)
-    if name is None:
-        found = getattr(activation, "__name__", repr(activation))
-        raise AspcError(
-            f"A policy with the activation {found} cannot be exported. Use one of these functions of jax.nn: "
-            f"{', '.join(ACTIVATIONS)}."
-        )
+    if name is None or other_activations or other_eps:
+        return None
     return {"activation": name, **({} if eps is None else {"layer_norm_eps": eps})}
 
 
-def deterministic_policy(actor: DeterministicActor | MLP) -> PolicyExport:
-    """Export a policy that acts with tanh(MLP(s)), given as an actor or as its MLP."""
-    if isinstance(actor, MLP):
+def deterministic_policy(actor: Callable[..., Array], observation_size: int | None = None) -> PolicyExport:
+    """Export a deterministic policy.
+
+    Args:
+        actor: An actor, the MLP of one, or another module from normalized observations to actions in ±1.
+        observation_size: The dimension of an observation; needed for a module that is not a `DeterministicActor`.
+    """
+    if isinstance(actor, MLP | CustomNetwork):
         actor = DeterministicActor(actor)
-    settings = {**mlp_settings(actor.net), "output": "tanh"}
-    return PolicyExport("deterministic", mlp_arrays(actor.net), settings, lambda s: actor(s) / actor.max_action)
+    if isinstance(actor, DeterministicActor):
+        net, observation_size = actor.net, actor.net.in_size
+        settings = mlp_settings(net)
+        if isinstance(net, MLP) and settings is not None:
+            arrays, settings = mlp_arrays(net), {**settings, "output": "tanh"}
+            return PolicyExport("deterministic", arrays, settings, lambda s: actor(s) / actor.max_action)
+    if observation_size is None:
+        raise AspcError("deterministic_policy needs observation_size to export this actor; pass it, or export its net.")
+    return traced_policy(lambda actor, s: actor(s) / getattr(actor, "max_action", 1.0), actor, observation_size)

@@ -25,7 +25,7 @@ from aspc.algorithms.td3 import TD3State
 from aspc.algorithms.td3_bc import TD3BC
 from aspc.algorithms.td_learning import deterministic_policy, polyak
 from aspc.networks import DeterministicActor
-from aspc.optim import Adam
+from aspc.optim import step_count
 
 
 class AveragedState(TD3State):
@@ -62,7 +62,7 @@ class AveragedPolicy(TD3BC[AveragedT], Generic[AveragedT]):
 
     def averaged(self, average: DeterministicActor, policy: DeterministicActor, opt_state: Any) -> DeterministicActor:
         """Move the average one step at rate τ; early on, while 1/τ exceeds a tenth of the steps, over that tenth."""
-        steps = opt_state[0].count
+        steps = step_count(opt_state)
         return polyak(average, policy, jnp.maximum(self.acting_tau, 10 / (steps + 9)))
 
     def commit(self, ctx: Context[AveragedT, Any], inner: Inner) -> AveragedT:
@@ -80,7 +80,7 @@ class TwoPolicies(TD3BC[TwoPoliciesT], Generic[TwoPoliciesT]):
     def two_policies_state(self, *networks: Any) -> TwoPoliciesState:
         """Return the state before the first step: both policies are the same network."""
         td3 = self.td3_state(*networks)
-        return TwoPoliciesState(**vars(td3), second=td3.actor, second_opt=Adam(self.actor_lr).init(td3.actor))
+        return TwoPoliciesState(**vars(td3), second=td3.actor, second_opt=self.inner_optimizer().init(td3.actor))
 
     def start(self, *networks: Any) -> TwoPoliciesT:
         return cast("TwoPoliciesT", self.two_policies_state(*networks))

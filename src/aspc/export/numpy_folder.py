@@ -1,6 +1,6 @@
 """Export a policy as a folder with weights and one Python module.
 
-The module is `numpy_policy.py` with the sources of `policy_kinds.py` and `policy_programs.py` in place of their imports.
+The module is `numpy_policy.py`, with the sources of `policy_kinds.py` and `policy_programs.py` instead of imports.
 """
 
 from __future__ import annotations

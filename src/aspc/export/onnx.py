@@ -211,7 +211,11 @@ class Functions:
     multiply, divide = _function("Mul", np.multiply), _function("Div", np.divide)
     power = _function("Pow", np.power)
     maximum, minimum = _function("Max", np.maximum), _function("Min", np.minimum)
-    equal, less, less_equal = _function("Equal", np.equal), _function("Less", np.less), _function("LessOrEqual", np.less_equal)
+    equal, less, less_equal = (
+        _function("Equal", np.equal),
+        _function("Less", np.less),
+        _function("LessOrEqual", np.less_equal),
+    )
     logical_and, logical_or = _function("And", np.logical_and), _function("Or", np.logical_or)
     logical_not = _function("Not", np.logical_not)
     where = _function("Where", np.where)
@@ -224,7 +228,9 @@ class Functions:
 
     @staticmethod
     def broadcast_to(x: Symbol, shape: list[int]) -> Symbol:
-        return x.graph.node("Expand", lambda value: np.broadcast_to(value, shape), x, extra=(np.array(shape, np.int64),))
+        return x.graph.node(
+            "Expand", lambda value: np.broadcast_to(value, shape), x, extra=(np.array(shape, np.int64),)
+        )
 
     @staticmethod
     def argmax(x: Symbol, axis: int) -> Symbol:

@@ -17,6 +17,7 @@ from aspc.data import Dataset
 from aspc.lab.groups import GroupMember
 from aspc.lab.plan import short_hash
 from aspc.training.fleet import Fleet
+from aspc.training.hyperparameters import recorded_values
 
 MAX_POINTS = 100  # per curve, not counting evaluations
 
@@ -32,7 +33,7 @@ def describe_run(member: GroupMember) -> dict[str, Any]:
     config = {
         "algo": algo,
         "bc": bc,
-        "hyperparameters": dataclasses.asdict(algorithm),
+        "hyperparameters": recorded_values(algorithm),
         "dataset": run.dataset,
         "seed": run.seed,
         "options": options,

@@ -19,6 +19,7 @@ from aspc.data import Dataset
 from aspc.errors import AspcError
 from aspc.training import run_folder
 from aspc.training.callbacks import Callback, check_callbacks
+from aspc.training.hyperparameters import recorded_values
 from aspc.training.launch import is_finished, train_run
 from aspc.training.online import OnlineTrainer
 from aspc.training.prepared_data import load_again
@@ -84,7 +85,7 @@ def finetune(
     path = Path(out) if out is not None else default_folder(trained.dataset.name, f"{config.algo}_online")
     config = msgspec.structs.replace(
         config,
-        hyperparameters=dataclasses.asdict(trained.algorithm),
+        hyperparameters=recorded_values(trained.algorithm),
         env=env_name(environment),
         options=_train_options(config.options, online, seed, horizon),
         online=online,

@@ -27,7 +27,7 @@ from aspc.training import run_folder
 from aspc.training.callbacks import Callback, check_callbacks
 from aspc.training.fleet_folder import Fleet, Member, check_member_names
 from aspc.training.grouping import as_json, group_key, numbered_choices, variable_fields
-from aspc.training.hyperparameters import coerce_fields, flat_settings, flat_values, replace_fields
+from aspc.training.hyperparameters import coerce_fields, flat_settings, flat_values, recorded_values, replace_fields
 from aspc.training.launch import check_settings, execute, prepare_task
 from aspc.training.prepared_data import Data, dataset_facts, load_source, preprocessing_key
 from aspc.training.run_config import (
@@ -101,7 +101,7 @@ def train_fleet(
         config = FleetConfig(
             algo=algo,
             scale_name=algorithm.scale_name,
-            hyperparameters=dataclasses.asdict(algorithms[0]),
+            hyperparameters=recorded_values(algorithms[0]),
             varying=sorted(varying),
             members=[
                 FleetMember(name=member.name, seed=member.seed, dataset=task, settings=dict(member.settings))
@@ -183,7 +183,7 @@ def _request_hash(
             member.dataset if isinstance(member.dataset, str) else member.dataset.name,
             member.seed,
             sorted(member.settings),
-            dataclasses.asdict(own),
+            recorded_values(own),
         ]
         for member, own in zip(members, algorithms, strict=True)
     ]

@@ -7,9 +7,9 @@ import json
 from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from aspc.algorithms.fields import PerRun, declared, declared_fields, literal_choices
+from aspc.algorithms.fields import PerRun, declared, declared_fields, is_dataclass_instance, literal_choices
 from aspc.algorithms.interface import Algorithm
-from aspc.training.hyperparameters import flat_values, full_name, is_dataclass_instance
+from aspc.training.hyperparameters import flat_values, full_name
 from aspc.training.run_config import TrainOptions
 
 if TYPE_CHECKING:

@@ -7,11 +7,12 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING
 from types import UnionType
-from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar, Union, get_origin
+from typing import TYPE_CHECKING, Any, TypeVar, Union, get_origin
 
 import numpy as np
 
-from aspc.algorithms.fields import Range, declared, literal_choices, plain_type
+from aspc.algorithms.components import Component, name_components
+from aspc.algorithms.fields import Range, declared, is_dataclass_instance, literal_choices, plain_type
 from aspc.errors import AspcError, unknown_name
 
 if TYPE_CHECKING:
@@ -45,11 +46,6 @@ def replace_fields(algorithm: T, values: Mapping[str, Any], *, coerce: bool = Tr
     }
     # All at once: some values are valid only together, such as a scale mode and its target.
     return dataclasses.replace(algorithm, **changes)
-
-
-def is_dataclass_instance(value: object) -> TypeGuard[DataclassInstance]:
-    """Return whether a value is an object of a dataclass, such as a wrapped algorithm; the class itself is not."""
-    return dataclasses.is_dataclass(value) and not isinstance(value, type)
 
 
 def check_values(algorithm: DataclassInstance) -> None:
@@ -130,7 +126,25 @@ def full_name(algorithm: DataclassInstance, name: str) -> str:
 
 def flat_values(algorithm: DataclassInstance) -> dict[str, Any]:
     """Return every hyperparameter by its dotted name."""
-    return dict(_flatten(dataclasses.asdict(algorithm)))
+    return dict(_flatten(dataclasses.asdict(name_components(algorithm))))
+
+
+def recorded_values(algorithm: DataclassInstance) -> dict[str, Any]:
+    """Return the hyperparameters as a config records them, nested.
+
+    Networks and optimizers are recorded by name, and only if they are not the default: configs of older versions do
+    not have them.
+
+    Raises:
+        AspcError: A network or an optimizer has no name.
+    """
+    values = dataclasses.asdict(name_components(algorithm))
+    for field in dataclasses.fields(algorithm):
+        if is_dataclass_instance(inner := getattr(algorithm, field.name)):
+            values[field.name] = recorded_values(inner)
+        elif values[field.name] is None and declared(type(algorithm), field.name, Component):
+            del values[field.name]
+    return values
 
 
 def flat_settings(algorithm: DataclassInstance, settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from aspc import theory
+from aspc.algorithms.components import resolve_components
 from aspc.algorithms.interface import Algorithm
 from aspc.errors import AspcError
 from aspc.io import write_json
@@ -27,6 +28,8 @@ def check_settings(name: str, algorithms: Iterable[Algorithm[Any]], options: Tra
         if options.monitor_every and not theory.can_monitor(algorithm):
             raise AspcError(f"--monitor-every needs an algorithm with a scale, but {name} has none.")
         check_values(algorithm)
+        resolve_components(algorithm)
+        algorithm.validate()
 
 
 def prepare_task(

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from aspc import algorithms
+from aspc.algorithms.components import name_components, resolve_components
 from aspc.algorithms.fields import RunLength, declared_fields, overwritten_horizons, with_horizon
 from aspc.algorithms.interface import Algorithm
 from aspc.data.cache import sanitize_file_name
@@ -24,7 +25,7 @@ from aspc.training.callbacks import Callback, check_callbacks
 from aspc.training.devices import use_compilation_cache
 from aspc.training.divergence import Diverged
 from aspc.training.evaluation import Evaluator, WorkerFailed, episode_seeds
-from aspc.training.hyperparameters import all_field_names, coerce_fields, replace_fields
+from aspc.training.hyperparameters import all_field_names, coerce_fields, recorded_values, replace_fields
 from aspc.training.launch import check_settings, is_finished, prepare_task, train_run
 from aspc.training.prepared_data import (
     Data,
@@ -209,7 +210,7 @@ def start_run(
         algo=name,
         preset=preset,
         scale_name=algorithm.scale_name,
-        hyperparameters=dataclasses.asdict(algorithm),
+        hyperparameters=recorded_values(algorithm),
         dataset=facts,
         env=env_name(task.env),
         options=options,
@@ -294,9 +295,11 @@ def recorded_algorithm(config: RunConfig, algorithm: Algorithm[Any] | None = Non
             f"The run's algorithm, {name}, is not registered. Pass it again as algo=… from Python, or register it as "
             f"{name!r} in a file and name that with --plugin."
         )
+    if algorithm is not None:
+        name_components(algorithm)  # so that the recorded names of its networks and optimizers are known
     algorithm = algorithm or algorithms.default(name)
     try:
-        return replace_fields(algorithm, config.hyperparameters)
+        return resolve_components(replace_fields(algorithm, config.hyperparameters))
     except (TypeError, ValueError, ArithmeticError, AttributeError) as error:
         raise AspcError(f"The run's {run_folder.CONFIG} is damaged: invalid hyperparameters.") from error
 

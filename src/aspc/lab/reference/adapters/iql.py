@@ -48,7 +48,7 @@ def iql(trace: Trace) -> Adapter[IQLState]:
 
     def probe(state: IQLState, batch: Batch, noise: Noise, parts: Parts) -> Row:
         ctx = algorithm.prepare(state, batch, noise, parts)
-        lr = algorithm.actor_adam().learning_rate(state.actor_opt[0].count)  # type: ignore[operator]
+        lr = algorithm.inner_optimizer().learning_rate(state.actor_opt[0].count)  # type: ignore[operator]
         return {"adv": ctx.extra, "exp_adv": algorithm.weights(ctx, algorithm.beta), "actor_lr": lr}
 
     same = ("value_loss", "actor_loss", "v_mean", "adv", "exp_adv", "actor_lr")
