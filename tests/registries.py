@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from aspc import plugins
-from aspc.algorithms import registry
+from aspc.algorithms import component_names, policy_tracing, registry
 from aspc.lab.suites import declaration
 
 
@@ -19,6 +19,10 @@ def restored() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(registry, "_REGISTRY", dict(registry._REGISTRY))
         patch.setattr(registry, "_AUTOMATIC", set(registry._AUTOMATIC))
+        components = {kind: dict(known) for kind, known in component_names._REGISTRIES.items()}
+        patch.setattr(component_names, "_REGISTRIES", components)
+        patch.setattr(component_names, "_AUTOMATIC", set(component_names._AUTOMATIC))
+        patch.setattr(policy_tracing, "_KINDS", dict(policy_tracing._KINDS))
         patch.setattr(declaration, "_SUITES", dict(declaration._SUITES))
         patch.setattr(plugins, "_loaded", None)
         patch.setattr(sys, "path", list(sys.path))

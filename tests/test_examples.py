@@ -17,7 +17,9 @@ import pytest
 import aspc
 import registries
 from aspc import algorithms, plugins
-from aspc.authoring import Critic, ensemble, mlp
+from aspc.__main__ import main
+from aspc.authoring import CRITIC, INNER, Batch, Critic, Spec, ensemble, mlp
+from aspc.errors import AspcError
 from aspc.training.compiled_loop import Loop
 from tiny import make_dataset
 
@@ -28,7 +30,11 @@ METRICS = {
     "awac": {"critic_loss", "actor_loss"},
     "awac+aspc": {"critic_loss", "actor_loss", "l1", "l2", "dl1_dscale"},
     "edac": {"actor_loss", "td_loss", "similarity"},
+    "td3_bc_dropout": {"critic_loss", "bc_loss"},
+    "td3_bc_shared": {"critic_loss", "bc_loss"},
 }
+FILES = {"awac+aspc": "awac", "td3_bc_dropout": "dropout", "td3_bc_shared": "shared_encoder"}
+SMALL_TD3 = {"actor_hidden_dim": 8, "critic_hidden_dim": 8, "batch_size": 8}
 
 
 def run_example(name: str, *options: str) -> str:
@@ -49,8 +55,10 @@ def test_algorithm_trains_and_its_policy_acts(name: str, tmp_path: Path) -> None
     programs = (Loop.run_blocks, Loop.run_steps)
     before = sum(program._cache_size() for program in programs)
     with registries.restored():
-        plugins.load_plugin(EXAMPLES / f"{name.removesuffix('+aspc')}.py")
-        settings = {f"base.{key}": value for key, value in SMALL.items()} if "+" in name else SMALL
+        plugins.load_plugin(EXAMPLES / f"{FILES.get(name, name)}.py")
+        settings = SMALL_TD3 if "td3" in name else SMALL
+        if "+" in name:
+            settings = {f"base.{key}": value for key, value in settings.items()}
         run = aspc.train(make_dataset(200), algo=name, out=tmp_path / "run", **OPTIONS, **settings)
         assert sum(program._cache_size() for program in programs) - before <= 2
         assert METRICS[name] <= run.metrics.keys()
@@ -60,6 +68,46 @@ def test_algorithm_trains_and_its_policy_acts(name: str, tmp_path: Path) -> None
     actions = run.policy.act(np.zeros((3, 4)))
     assert actions.shape == (3, 2)
     assert np.all(np.abs(actions) <= 1)
+
+
+def test_residual_network_trains_from_the_command_line_and_acts_without_its_file(tmp_path: Path) -> None:
+    options = ["--steps", "20", "--batch-size", "8", "--eval-every", "20", "--eval-episodes", "1", "--quiet"]
+    names = ["--plugin", str(EXAMPLES / "residual.py"), "--actor", "residual", "--critic", "residual"]
+    with registries.restored():
+        assert main(["train", "maze2d-umaze?steps=500", *names, *options, "--out", str(tmp_path / "run")]) == 0
+    policy = aspc.load_policy(tmp_path / "run")
+    assert policy.kind == "program"
+    assert np.isfinite(policy.act(np.zeros((3, 4)))).all()
+    assert aspc.evaluate(tmp_path / "run", episodes=1)[0]["episodes"] == 1
+    with pytest.raises(AspcError, match=r"Unknown network 'residual'.* --plugin"):
+        aspc.train(resume=tmp_path / "run", steps=40, quiet=True)
+
+
+def test_shared_encoder_is_the_critics(tmp_path: Path) -> None:
+    with registries.restored():
+        plugins.load_plugin(EXAMPLES / "shared_encoder.py")
+        shared = replace(algorithms.default("td3_bc_shared"), **SMALL_TD3)
+    state = shared.init(jax.random.key(0), Spec(4, 2))
+    rng = np.random.default_rng(0)
+    s, a, s_next = (jnp.asarray(rng.normal(size=(8, n)), jnp.float32) for n in (4, 2, 4))
+    batch = Batch(s, jnp.tanh(a), jnp.ones(8), s_next, jnp.ones(8))
+    before = state.actor.encoder
+    state, _ = shared.update(state, batch, {"target_policy": jnp.zeros((8, 2))}, frozenset({CRITIC, INNER}))
+    assert jax.tree.all(jax.tree.map(jnp.array_equal, state.actor.encoder, state.critics.encoder))
+    assert not jax.tree.all(jax.tree.map(jnp.array_equal, state.actor.encoder, before))
+
+
+def test_dropout_drops_units_in_training_only() -> None:
+    with registries.restored():
+        plugins.load_plugin(EXAMPLES / "dropout.py")
+        dropout = replace(algorithms.default("td3_bc_dropout"), **SMALL_TD3, actor_dropout=0.5)
+    state = dropout.init(jax.random.key(0), Spec(4, 2))
+    batch = Batch(jnp.ones((8, 4)), jnp.zeros((8, 2)), jnp.ones(8), jnp.ones((8, 4)), jnp.ones(8))
+    draws = dropout.noise(Spec(4, 2), 8)
+    noise = {name: draw.sample(jax.random.key(1), 1)[0] for name, draw in draws.items()}
+    _, bc = dropout.q_and_constraint(dropout.prepare(state, batch, noise, frozenset({CRITIC})), state.actor)
+    assert len(np.unique(bc)) > 1  # equal observations, different masks
+    assert np.unique(np.asarray(dropout.policy(state).act(batch.observations)), axis=0).shape == (1, 2)
 
 
 def test_edac_similarity_is_the_mean_cosine_of_gradients() -> None:
@@ -95,12 +143,16 @@ def test_examples_are_short() -> None:
         assert isinstance(kind, ast.ClassDef)
         assert kind.end_lineno is not None
         assert kind.end_lineno - kind.decorator_list[0].lineno + 1 <= 60, name
-    assert code_lines(ast.parse((EXAMPLES / "custom_loop.py").read_text())) <= 25
+    limits = {"custom_loop.py": 25, "own_algorithm.py": 60, "residual.py": 20}
+    for name, most in limits.items():
+        assert code_lines(ast.parse((EXAMPLES / name).read_text())) <= most, name
+    for name, most in {"one_sided_l2.py": 6, "early_stopping.py": 10}.items():
+        assert code_lines(ast.Module([ast.Pass(), ast.parse((EXAMPLES / name).read_text()).body[-1]], [])) <= most, name
 
 
 def test_line_counts_in_the_documents() -> None:
     page = (EXAMPLES.parent / "docs" / "algorithms.md").read_text()
     rows = re.findall(r"^\| \[`(\w+\.py)`\].*\| (\d+) \|$", page, re.MULTILINE)
-    assert len(rows) == 7
+    assert len(rows) == 10
     for name, lines in rows:
         assert code_lines(ast.parse((EXAMPLES / name).read_text())) == int(lines), name

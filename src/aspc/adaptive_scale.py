@@ -21,7 +21,8 @@ from jax import named_scope
 from jax.lax import stop_gradient as sg
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from aspc.algorithms.components import OptimizerChoice, make_optimizer
+from aspc.algorithms.component_names import OptimizerChoice
+from aspc.algorithms.components import make_optimizer
 from aspc.algorithms.fields import Count, Fraction, Horizon, NonNegative, PerRun, Scalar
 from aspc.algorithms.interface import (
     INNER,

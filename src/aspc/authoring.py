@@ -4,6 +4,15 @@ from aspc.authoring import Algorithm, Batch, NonNegative, Spec, mlp, register
 """
 
 from aspc.adaptive_scale import AdaptiveScale, LossTerm, StepOutcome, l1, l2_ema, l2_literal, l3
+from aspc.algorithms.component_names import (
+    CustomActor,
+    CustomActorCritic,
+    NetworkChoice,
+    OptimizerChoice,
+    register_network,
+    register_optimizer,
+)
+from aspc.algorithms.components import init_apply, make_network, make_optimizer
 from aspc.algorithms.fields import Count, Depth, Fraction, Horizon, NonNegative, PerRun, Range, RunLength, Scalar
 from aspc.algorithms.interface import (
     CRITIC,
@@ -24,7 +33,10 @@ from aspc.algorithms.interface import (
     Segment,
     Spec,
 )
-from aspc.algorithms.registry import register
+from aspc.algorithms.policy_tracing import register_policy_kind, traced_policy
+from aspc.algorithms.registry import default, register
+from aspc.algorithms.td3 import TD3, TD3State
+from aspc.algorithms.td3_bc import TD3BC
 from aspc.algorithms.td_learning import (
     bootstrap,
     deterministic_policy,
@@ -36,8 +48,19 @@ from aspc.algorithms.td_learning import (
     mlp_arrays,
     polyak,
 )
-from aspc.networks import MLP, Critic, DeterministicActor, Ensemble, GaussianActor, Value, ensemble, mlp
-from aspc.optim import Adam, cosine_decay, exponential_decay
+from aspc.networks import (
+    MLP,
+    Critic,
+    CustomNetwork,
+    DeterministicActor,
+    Ensemble,
+    GaussianActor,
+    Value,
+    ensemble,
+    mlp,
+)
+from aspc.optim import Adam, Optimizer, cosine_decay, exponential_decay
+from aspc.policy_kinds import NoiseInput
 from aspc.training.callbacks import Callback, RunSnapshot, TrainingEvent
 
 __all__ = [
@@ -45,6 +68,8 @@ __all__ = [
     "INNER",
     "MLP",
     "SCALE",
+    "TD3",
+    "TD3BC",
     "Adam",
     "AdaptiveScale",
     "Algorithm",
@@ -53,6 +78,9 @@ __all__ = [
     "Context",
     "Count",
     "Critic",
+    "CustomActor",
+    "CustomActorCritic",
+    "CustomNetwork",
     "Depth",
     "DeterministicActor",
     "Draw",
@@ -63,8 +91,12 @@ __all__ = [
     "Inner",
     "LossTerm",
     "Metrics",
+    "NetworkChoice",
     "Noise",
+    "NoiseInput",
     "NonNegative",
+    "Optimizer",
+    "OptimizerChoice",
     "OuterTerms",
     "Parts",
     "PerRun",
@@ -78,24 +110,33 @@ __all__ = [
     "Segment",
     "Spec",
     "StepOutcome",
+    "TD3State",
     "TrainingEvent",
     "Value",
     "bootstrap",
     "cosine_decay",
+    "default",
     "deterministic_policy",
     "ensemble",
     "expectile_loss",
     "exponential_decay",
     "fit_critics",
+    "init_apply",
     "l1",
     "l2_ema",
     "l2_literal",
     "l3",
     "make_critics",
+    "make_network",
+    "make_optimizer",
     "mean_abs",
     "min_q",
     "mlp",
     "mlp_arrays",
     "polyak",
     "register",
+    "register_network",
+    "register_optimizer",
+    "register_policy_kind",
+    "traced_policy",
 ]

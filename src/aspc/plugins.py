@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import NamedTuple
 
 from aspc import algorithms
+from aspc.algorithms.component_names import registered_components
 from aspc.errors import AspcError, first_line, missing_module
 from aspc.training.callbacks import Callback
 
@@ -27,6 +28,8 @@ class Plugin(NamedTuple):
     """A hash of its code and of the modules in its folder that it imports, without comments."""
     algorithms: frozenset[str]
     """Names of the algorithms that it registered."""
+    components: frozenset[str] = frozenset()
+    """Names of the networks and optimizers that it registered."""
 
 
 _loaded: Plugin | None = None
@@ -45,11 +48,12 @@ def load_plugin(path: str | Path) -> None:
     """
     global _loaded
     file = Path(path).absolute()
-    known, imported = set(algorithms.names()), set(sys.modules)
+    known, imported = (set(algorithms.names()), registered_components()), set(sys.modules)
     _run_file(path, MODULE, "plugin")
     new = [Path(getattr(sys.modules[name], "__file__", None) or "") for name in set(sys.modules) - imported]
     sources = sorted({file, *(source for source in new if source.parent == file.parent and source.suffix == ".py")})
-    _loaded = Plugin(str(file), _fingerprint(sources), frozenset(algorithms.names()) - known)
+    new_names = frozenset(algorithms.names()) - known[0], registered_components() - known[1]
+    _loaded = Plugin(str(file), _fingerprint(sources), *new_names)
 
 
 def load_callbacks(paths: Sequence[str | Path]) -> list[Callback]:
@@ -102,9 +106,11 @@ def _run_file(path: str | Path, name: str, purpose: str) -> ModuleType:
 
 
 def has_changed(algo: str, versions: Mapping[str, str | None]) -> bool:
-    """Return whether an algorithm comes from the plugin, and the recorded `versions` have another fingerprint of it."""
+    """Return whether a run uses the plugin, and its recorded `versions` have another fingerprint of it."""
     recorded = versions.get("plugin")
-    return _loaded is not None and algo in _loaded.algorithms and recorded not in (None, _loaded.fingerprint)
+    if _loaded is None or recorded in (None, _loaded.fingerprint):
+        return False
+    return algo in _loaded.algorithms or bool(_loaded.components)
 
 
 def load_plugins(values: list[str]) -> None:

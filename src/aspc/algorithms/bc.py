@@ -9,7 +9,8 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, PRNGKeyArray
 
-from aspc.algorithms.components import CustomActor, make_network, make_optimizer
+from aspc.algorithms.component_names import CustomActor
+from aspc.algorithms.components import make_network, make_optimizer
 from aspc.algorithms.fields import Count, Depth, NonNegative
 from aspc.algorithms.interface import (
     INNER,

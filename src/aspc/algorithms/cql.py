@@ -25,7 +25,8 @@ import jax.numpy as jnp
 from jax.lax import stop_gradient as sg
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from aspc.algorithms.components import CustomActorCritic, make_network, make_optimizer
+from aspc.algorithms.component_names import CustomActorCritic
+from aspc.algorithms.components import make_network, make_optimizer
 from aspc.algorithms.fields import Count, Depth, NonNegative, Scalar
 from aspc.algorithms.interface import (
     Batch,

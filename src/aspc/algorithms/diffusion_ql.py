@@ -22,7 +22,8 @@ import numpy as np
 from jax.lax import stop_gradient as sg
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from aspc.algorithms.components import CustomActorCritic, make_network, make_optimizer
+from aspc.algorithms.component_names import CustomActorCritic
+from aspc.algorithms.components import make_network, make_optimizer
 from aspc.algorithms.fields import Count, Depth, Fraction, NonNegative, Range
 from aspc.algorithms.interface import (
     Batch,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -18,9 +18,9 @@ from jax import export
 from jax.extend import core
 from jaxtyping import Array, PyTree
 
-from aspc.algorithms.interface import PolicyExport
+from aspc.algorithms.interface import Algorithm, PolicyExport
 from aspc.errors import AspcError
-from aspc.policy_kinds import NoiseInput
+from aspc.policy_kinds import KINDS, NoiseInput
 from aspc.policy_programs import MAX_STEPS
 
 LARGEST = float(np.finfo(np.float32).max)
@@ -88,6 +88,63 @@ def traced_policy(
         },
         lambda *inputs: act(weights, *inputs),
     )
+
+
+class PolicyKind(NamedTuple):
+    """A kind of policy of the user, see `register_policy_kind`."""
+
+    act: Callable[..., Array]
+    noise: Callable[..., dict[str, NoiseInput]]
+
+
+_KINDS: dict[str, PolicyKind] = {}
+Act = TypeVar("Act", bound=Callable[..., Any])
+
+
+def _no_noise(arrays: Mapping[str, Array], settings: Mapping[str, Any], observation_size: int) -> dict[str, NoiseInput]:
+    return {}
+
+
+def register_policy_kind(name: str, noise: Callable[..., dict[str, NoiseInput]] = _no_noise) -> Callable[[Act], Act]:
+    """Register a function as a kind that `policy()` of an algorithm can name in its `PolicyExport`.
+
+    It decorates a function (arrays, settings, normalized observations, *noise) → actions in ±1 of JAX, or of the
+    observations' own array library. The function is traced when a policy is exported, so that a saved policy needs
+    neither it nor JAX.
+
+    Args:
+        name: The kind.
+        noise: (arrays, settings, observation size) → the random inputs by name; by default none.
+
+    Raises:
+        AspcError: The name is taken.
+    """
+
+    def add(act: Act) -> Act:
+        if name in KINDS or name in _KINDS:
+            raise AspcError(f"A kind of policy named {name!r} already exists; choose another name.")
+        _KINDS[name] = PolicyKind(act, noise)
+        return act
+
+    return add
+
+
+def export_policy(algorithm: Algorithm[Any], state: PyTree, observation_size: int) -> PolicyExport:
+    """Return the policy of a state, in a kind that acts without the user's code."""
+    policy = algorithm.policy(state)
+    if not isinstance(policy, PolicyExport) or policy.kind not in _KINDS:
+        return policy
+    kind, settings = _KINDS[policy.kind], policy.settings
+    noise = kind.noise(policy.arrays, settings, observation_size)
+    program = traced_policy(
+        lambda arrays, *inputs: kind.act(arrays, settings, *inputs), policy.arrays, observation_size, noise
+    )
+    return program if policy.act is None else program._replace(act=policy.act)
+
+
+def policy_kinds() -> list[str]:
+    """Return the names of all kinds of policies."""
+    return sorted({*KINDS, *_KINDS})
 
 
 def _array_name(path: tuple[Any, ...]) -> str:

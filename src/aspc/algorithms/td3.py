@@ -9,7 +9,8 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from aspc.algorithms.components import CustomActorCritic, make_optimizer
+from aspc.algorithms.component_names import CustomActorCritic
+from aspc.algorithms.components import make_optimizer
 from aspc.algorithms.fields import Count, NonNegative
 from aspc.algorithms.interface import Batch, Draw, Noise, PolicyExport, ScalableAlgorithm, Spec
 from aspc.algorithms.td_learning import deterministic_policy

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 from jax.lax import stop_gradient as sg
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from aspc.algorithms.components import NetworkChoice, make_network
+from aspc.algorithms.component_names import NetworkChoice
+from aspc.algorithms.components import make_network
 from aspc.algorithms.interface import Batch, PolicyExport, Spec
 from aspc.algorithms.policy_tracing import traced_policy
 from aspc.errors import AspcError

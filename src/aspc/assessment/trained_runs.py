@@ -249,11 +249,12 @@ class Trained:
 
     def policies(self, step: int, state: Any) -> dict[int, Policy]:
         """Return the policy of each seed in a state."""
+        from aspc.algorithms.policy_tracing import export_policy
         from aspc.training.compiled_loop import tree_index
 
         found = {}
         for i, seed in enumerate(self.run.seeds):
-            export = self.algorithm.policy(tree_index(state, i))
+            export = export_policy(self.algorithm, tree_index(state, i), self.dataset.observation_size)
             info = {"algo": self.run.config.algo, "dataset": self.dataset.name, "step": step, "seed": seed}
             info["versions"] = self.run.config.software.versions
             found[seed] = self.prepared.policy(export, self.dataset, info)

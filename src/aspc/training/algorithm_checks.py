@@ -12,7 +12,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import PyTree
 
+from aspc.algorithms.component_names import has_network
 from aspc.algorithms.interface import Algorithm, Parts, PolicyExport
+from aspc.algorithms.policy_tracing import export_policy, policy_kinds
 from aspc.errors import AspcError, first_line, unknown_name
 from aspc.policy_kinds import KINDS
 from aspc.training.compiled_loop import Loop, distinct_parts
@@ -27,16 +29,29 @@ def check_contract(name: str, algorithm: Algorithm[Any], loop: Loop) -> None:
         AspcError: One of them is invalid.
     """
     state = jax.eval_shape(lambda key: algorithm.init(key, loop.spec), jax.random.key(0))
+    _check_networks(algorithm, state, loop)
     _check_policy(name, algorithm, state, loop)
     if not _is_builtin(algorithm):  # tracing an update takes up to half a second
         _check_metrics(name, algorithm, state, loop)
+
+
+def _check_networks(algorithm: Algorithm[Any], state: PyTree, loop: Loop) -> None:
+    """Check that the factories of networks return the same structure each time: programs are compiled for one."""
+    if has_network(algorithm):
+        again = jax.eval_shape(lambda key: algorithm.init(key, loop.spec), jax.random.key(1))
+        structures: list[Any] = [jax.tree.structure(tree) for tree in (state, again)]
+        if structures[0] != structures[1]:
+            raise AspcError(
+                "A network's factory returns another structure each time it is called, perhaps because it creates a "
+                "lambda. Define functions outside the factory."
+            )
 
 
 def _check_policy(name: str, algorithm: Algorithm[Any], state: PyTree, loop: Loop) -> None:
     exports: list[Any] = []
 
     def export_arrays(state: PyTree) -> Any:
-        exports.append(algorithm.policy(state))
+        exports.append(export_policy(algorithm, state, loop.spec.obs_dim))
         return exports[0].arrays if isinstance(exports[0], PolicyExport) else None
 
     try:
@@ -52,7 +67,7 @@ def _check_policy(name: str, algorithm: Algorithm[Any], state: PyTree, loop: Loo
             f"policy() of the algorithm {name} returns a {type(export).__name__}; it must return a PolicyExport."
         )
     if export.kind not in KINDS:
-        raise unknown_name(f"kind of policy of the algorithm {name}", str(export.kind), KINDS)
+        raise unknown_name(f"kind of policy of the algorithm {name}", str(export.kind), policy_kinds())
     sizes = loop.spec.obs_dim, loop.spec.act_dim
     try:
         settings = json.loads(json.dumps(export.settings))  # as in the policy's file

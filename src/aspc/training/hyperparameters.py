@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, Union, get_origin
 
 import numpy as np
 
-from aspc.algorithms.components import Component, name_components
+from aspc.algorithms.component_names import Component, name_components
 from aspc.algorithms.fields import Range, declared, is_dataclass_instance, literal_choices, plain_type
 from aspc.errors import AspcError, unknown_name
 

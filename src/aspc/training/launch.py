@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from aspc import theory
-from aspc.algorithms.components import resolve_components
+from aspc.algorithms.component_names import resolve_components
 from aspc.algorithms.interface import Algorithm
 from aspc.errors import AspcError
 from aspc.io import write_json

@@ -13,6 +13,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float, PyTree
 
 from aspc.algorithms.interface import Algorithm, PolicyExport, Spec
+from aspc.algorithms.policy_tracing import export_policy
 from aspc.errors import AspcError
 from aspc.policy import Policy
 from aspc.policy_kinds import KINDS
@@ -164,7 +165,9 @@ def _read_only(array: np.ndarray) -> np.ndarray:
 def _policy_kind(algorithm: Algorithm[Any], spec: Spec) -> tuple[str, dict[str, Any]]:
     """Return the kind and the settings of an algorithm's policy, by tracing."""
     exports: list[PolicyExport] = []
-    jax.eval_shape(lambda key: exports.append(algorithm.policy(algorithm.init(key, spec))), jax.random.key(0))
+    jax.eval_shape(
+        lambda key: exports.append(export_policy(algorithm, algorithm.init(key, spec), spec.obs_dim)), jax.random.key(0)
+    )
     return exports[0].kind, exports[0].settings
 
 
@@ -172,7 +175,8 @@ def _copy_policy_arrays(
     algorithm: Algorithm[Any], state: PyTree, overrides: Mapping[str, Array], observations: np.ndarray
 ) -> ExportedArrays:
     def export_run(state: PyTree, overrides: Mapping[str, Array], observations: Array) -> ExportedArrays:
-        export = replace_fields(algorithm, overrides, coerce=False).policy(state)
+        traced = replace_fields(algorithm, overrides, coerce=False)
+        export = export_policy(traced, state, observations.shape[-1])
         if export.act is None:
             return ExportedArrays(export.arrays, None)
         noise = _comparison_noise(export.kind, export.arrays, export.settings, observations.shape[-1])

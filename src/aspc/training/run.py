@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from aspc import algorithms
-from aspc.algorithms.components import name_components, resolve_components
+from aspc.algorithms.component_names import name_components, resolve_components
 from aspc.algorithms.fields import RunLength, declared_fields, overwritten_horizons, with_horizon
 from aspc.algorithms.interface import Algorithm
 from aspc.data.cache import sanitize_file_name

@@ -349,7 +349,7 @@ def software_facts() -> SoftwareFacts:
         except PackageNotFoundError:
             versions[package] = None
     plugin = plugins.loaded()
-    if plugin is not None and plugin.algorithms:  # a plugin that only adds suites does not change training
+    if plugin is not None and (plugin.algorithms or plugin.components):  # suites do not change training
         versions["plugin"] = plugin.fingerprint
     device = jax.devices()[0]
     return SoftwareFacts(
