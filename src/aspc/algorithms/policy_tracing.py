@@ -19,7 +19,7 @@ from jax.extend import core
 from jaxtyping import Array, PyTree
 
 from aspc.algorithms.interface import Algorithm, PolicyExport
-from aspc.errors import AspcError
+from aspc.errors import AspcError, first_line
 from aspc.policy_kinds import KINDS, NoiseInput
 from aspc.policy_programs import MAX_STEPS
 
@@ -72,7 +72,15 @@ def traced_policy(
     def function(*values: Array) -> Array:
         return act(jax.tree.unflatten(structure, values[: len(leaves)]), *values[len(leaves) :])
 
-    jaxpr = jax.make_jaxpr(function)(*inputs)
+    try:
+        jaxpr = jax.make_jaxpr(function)(*inputs)
+    except AspcError:
+        raise
+    except Exception as error:  # any error of the user's code
+        raise AspcError(
+            f"The policy's function failed for a batch of unknown size ({type(error).__name__}: {first_line(error)}). "
+            "Write x.shape[0] instead of len(x), and keep the batch as the first axis."
+        ) from error
     tracer = ProgramTracer(len(shapes))
     known = [Ref(name, leaf.shape) for name, leaf in leaves.items()]
     known += [Ref(f"#{i}", shape) for i, shape in enumerate(shapes)]
