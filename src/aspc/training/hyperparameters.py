@@ -40,7 +40,8 @@ def replace_fields(algorithm: T, values: Mapping[str, Any], *, coerce: bool = Tr
         if rest or isinstance(value, Mapping):
             inside.setdefault(head, {}).update({rest: value} if rest else value)
         else:
-            changes[head] = _coerce(getattr(algorithm, head), value, head) if coerce else value
+            is_typed = coerce and declared(type(algorithm), head, Component) is None  # components: names or objects
+            changes[head] = _coerce(getattr(algorithm, head), value, head) if is_typed else value
     changes |= {
         head: replace_fields(getattr(algorithm, head), nested, coerce=coerce) for head, nested in inside.items()
     }
