@@ -207,8 +207,8 @@ class CustomNetwork(eqx.Module):
         Raises:
             AspcError: The module has other sizes, or arrays of integers.
         """
-        params, static = eqx.partition(module, eqx.is_inexact_array)
-        if any(eqx.is_array(leaf) for leaf in jax.tree.leaves(static)):
+        params, static = eqx.partition(module, lambda leaf: isinstance(leaf, jax.Array) and eqx.is_inexact_array(leaf))
+        if any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(static)):
             raise AspcError(
                 f"The network {name} has a JAX array of integers or booleans, which cannot be trained. Make it a NumPy "
                 "array, or create it in __call__."

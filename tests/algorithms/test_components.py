@@ -20,6 +20,7 @@ from aspc import algorithms
 from aspc.adaptive_scale import AdaptiveScale
 from aspc.algorithms.iql import IQL
 from aspc.algorithms.td3_bc import TD3BC
+from aspc.assessment import FQEOptions, choose_states, fitted_q_evaluation
 from aspc.authoring import CRITIC, INNER, SCALE, Batch, Spec, init_apply, mlp, register_network, register_optimizer
 from aspc.errors import AspcError
 from aspc.optim import Adam, Optimizer, step_count
@@ -135,6 +136,20 @@ def test_a_resumed_run_needs_its_network(tmp_path: Path) -> None:
     )
     assert again.result is not None
     assert again.result["steps"] == 30
+
+
+def test_a_network_is_ranked_and_fine_tuned(tmp_path: Path) -> None:
+    data = aspc.data.load("maze2d-umaze?steps=500")
+    run = aspc.train(data, algo="td3_bc", actor=Rows, batch_size=8, out=tmp_path / "run", **OPTIONS)
+    options = FQEOptions(steps=20, batch_size=8, hidden_dim=8, hidden_layers=1)
+    ranking = fitted_q_evaluation({"mine": run.policy}, data, choose_states(data, "start"), options)
+    assert [estimate.name for estimate in ranking.policies] == ["mine"]
+    assert np.isfinite(ranking.policies[0].value)
+    online = {"steps": 20, "collect": 20, "eval_every": 20, "eval_episodes": 1, "quiet": True}
+    tuned = aspc.finetune(run, "maze2d-umaze", dataset=data, out=tmp_path / "tuned", **online)
+    assert tuned.policy.kind == "program"
+    (name,) = run.policy.arrays
+    assert not np.array_equal(run.policy.arrays[name], tuned.policy.arrays[name])
 
 
 def three_outputs(key: Any, in_size: int, out_size: int) -> Any:

@@ -21,6 +21,7 @@ from aspc.lab import results, suites
 from aspc.lab.engines.ray import RayEngine, exit_when_interrupted, unpack
 from aspc.lab.groups import make_groups
 from aspc.lab.plan import make_plan
+from aspc.policy import load_policy
 
 ray = pytest.importorskip("ray", reason="needs Ray: pip install 'aspc[ray]'")
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own
@@ -122,6 +123,18 @@ def test_results_are_transferred_without_shared_storage(
     )
     for row in found.itertuples():
         assert (tmp_path / "here" / row.folder / "policy" / row.run_id).is_dir()
+
+
+def test_a_network_of_a_plugin_trains_and_is_evaluated_on_the_cluster(
+    cluster: Any, start: Start, tmp_path: Path
+) -> None:
+    process = start("tiny_network", "--out", tmp_path, "--engine", "ray", "--address", cluster.address)
+    output, _ = process.communicate(timeout=TIMEOUT_SECONDS)
+    assert process.returncode == 0, output
+    (row,) = results.read(tmp_path).runs.itertuples()
+    assert row.status == "done"
+    assert row.score_last == row.score_last  # evaluated by a worker without JAX
+    assert load_policy(tmp_path / row.folder / "policy" / row.run_id).kind == "program"
 
 
 def test_foreign_files_are_rejected(tmp_path: Path) -> None:
