@@ -240,10 +240,10 @@ def test_an_independent_outer_batch_is_weighed_by_the_critics_as_they_are():
     state = base.init(jax.random.key(0), SPEC)
     ctx = base.prepare(state, *inputs(0), frozenset({CRITIC, INNER}))
     batch, noise = inputs(1)
-    judged = base.prepare_again(ctx, batch, noise)
+    outer_ctx = base.prepare_again(ctx, batch, noise)
     q, v = ctx.state.critics[0](batch.observations, batch.actions), ctx.state.value(batch.observations)
-    np.testing.assert_allclose(judged.extra, q - v, rtol=1e-5, atol=1e-6)
-    assert judged.state is ctx.state
+    np.testing.assert_allclose(outer_ctx.extra, q - v, rtol=1e-5, atol=1e-6)
+    assert outer_ctx.state is ctx.state
 
 
 def test_advantage_weights_have_mean_one_and_prefer_good_actions():
