@@ -133,7 +133,7 @@ def saturated() -> Dataset:
 
 
 def guessed() -> Dataset:
-    """All actions are one of two, and the bounds are wider than that."""
+    """Return data whose actions take two values, inside wider bounds."""
     return dataset(actions=np.sign(make_log(rows=3_000)["actions"]), action_low=-1.5, action_high=1.5)
 
 
@@ -153,7 +153,7 @@ def smooth(missing: bool) -> Dataset:
 
 def followed(columns: slice = slice(None), across: bool = False, going_on: bool = False) -> Dataset:
     """Random walks with next observations, whose columns may be in another order, and which may lead `across` the ends
-    of episodes; with `going_on` the walk does so, too."""
+    of episodes; with `going_on` the walk itself continues across them."""
     made = smooth(missing=False)
     if going_on:
         walk = np.cumsum(np.random.default_rng(0).normal(size=(3_000, 3)) * 0.1, axis=0)
@@ -174,7 +174,7 @@ def with_value(value: float, rows: int, key: str = "observations", **more: objec
 
 
 def paid(step: float, goal: float, ends: bool = False) -> Dataset:
-    """The same reward in each step, another in each hundredth."""
+    """Return data with the same reward in each step, except for every hundredth."""
     last = np.arange(3_000) % 100 == 99
     return dataset(rewards=np.where(last, goal, step), terminals=last & ends, timeouts=last & (not ends))
 
@@ -191,7 +191,7 @@ REPEATED = {key: np.concatenate([array, array[:100]]) for key, array in make_log
 
 
 @pytest.mark.parametrize(
-    ("made", "says"),
+    ("made", "message"),
     [
         (with_constants(), "observation dimension 1 never changes"),
         (with_constants(), "action dimension 0 never changes"),
@@ -228,8 +228,8 @@ REPEATED = {key: np.concatenate([array, array[:100]]) for key, array in make_log
         (dataset(rows=1), "there is only 1 row."),
     ],
 )
-def test_each_warning_is_given(made: Dataset, says: str) -> None:
-    assert any(re.search(says, warning) for warning in diagnostics.find_warnings(made))
+def test_each_warning_is_given(made: Dataset, message: str) -> None:
+    assert any(re.search(message, warning) for warning in diagnostics.find_warnings(made))
 
 
 def test_valid_data_gives_no_warning() -> None:
@@ -335,10 +335,10 @@ def test_made_datasets_load_unchanged(capsys: pytest.CaptureFixture[str]) -> Non
         run("make", "maze2d-umaze-clean", "--steps", "500")
     run("make", "maze2d-umaze-clean", "--steps", "500", "--noise", "0.3", "--out", "noisy.hdf5")
     assert not np.array_equal(data.load("noisy.hdf5").actions, made.actions)
-    for wrong, says in ((["x"], "Unknown dataset to make"), (["maze2d-umaze", "--steps", "1"], "at least 2"),
+    for wrong, message in ((["x"], "Unknown dataset to make"), (["maze2d-umaze", "--steps", "1"], "at least 2"),
                         (["maze2d-umaze", "--out", "x.npz"], "ends in .hdf5"),
                         (["maze2d-umaze", "--noise", "-1"], "at least 0, not -1")):  # fmt: skip
-        with pytest.raises(AspcError, match=says):
+        with pytest.raises(AspcError, match=message):
             run("make", *wrong)
 
 
@@ -351,8 +351,8 @@ def test_make_generates_ogbench_pointmaze_data() -> None:
     assert walked.episode_lengths.max() <= 1_000
     with np.load("p.npz") as stored:
         steps = np.linalg.norm(np.diff(stored["observations"], axis=0), axis=1)[stored["terminals"][:-1] == 0]
-        assert np.quantile(steps, 0.99) < 0.5  # 0.2 m in each direction at most, but for a knock on a wall
-        assert stored["observations"].std(axis=0).min() > 2.0  # it gets about
+        assert np.quantile(steps, 0.99) < 0.5  # at most 0.2 m in each direction, except in collisions
+        assert stored["observations"].std(axis=0).min() > 2.0  # it visits most of the maze
 
 
 def test_convert_keeps_everything(capsys: pytest.CaptureFixture[str]) -> None:
@@ -384,8 +384,12 @@ def test_convert_keeps_everything(capsys: pytest.CaptureFixture[str]) -> None:
         )
     with pytest.raises(AspcError, match="the data that it was packed from"):
         run("info", "packed", "--action-high", "3")
-    for target, says in (("b.npz", "already exists"), ("x.csv", "not written as .csv"), ("packed", "already exists")):
-        with pytest.raises(AspcError, match=says):
+    for target, message in (
+        ("b.npz", "already exists"),
+        ("x.csv", "not written as .csv"),
+        ("packed", "already exists"),
+    ):
+        with pytest.raises(AspcError, match=message):
             run("convert", "a.hdf5", target)
 
 
@@ -462,7 +466,7 @@ def test_collect_rolls_an_onnx_policy_with_noise() -> None:
 
 
 @pytest.mark.parametrize(
-    ("argv", "says"),
+    ("argv", "message"),
     [
         (["--env", "maze2d-umaze", "--policy", "wrong.onnx"], "takes observations of size 3"),
         (["--env", "maze2d-umaze", "--policy", "absent.onnx"], "There is no file"),
@@ -473,10 +477,10 @@ def test_collect_rolls_an_onnx_policy_with_noise() -> None:
         (["--env", "maze2d-umaze", "--policy", "random", "--noise", "-1"], "cannot be -1"),
     ],
 )
-def test_collect_rejects_invalid_arguments(argv: list[str], says: str) -> None:
+def test_collect_rejects_invalid_arguments(argv: list[str], message: str) -> None:
     onnx_policy(Path("wrong.onnx"), 3, 2)
     Path("junk.onnx").write_bytes(b"junk")
-    with pytest.raises(AspcError, match=says):
+    with pytest.raises(AspcError, match=message):
         run("collect", *argv, "--out", "x.hdf5")
     assert not Path("x.hdf5").exists()
 

@@ -152,7 +152,7 @@ class Ramped(BC):
 
 
 @dataclass
-class Thawed:
+class Mutable:
     batch_size: int = 16
 
 
@@ -160,7 +160,7 @@ class Thawed:
     ("algo", "changes", "message"),
     [
         (Ramped, {}, r"algo is an algorithm, not its class: give Ramped\(\)"),
-        (Thawed(), {}, r"algo must be a frozen dataclass: write @dataclass\(frozen=True\) above Thawed"),
+        (Mutable(), {}, r"algo must be a frozen dataclass: write @dataclass\(frozen=True\) above Mutable"),
         (AdaptiveScale(base=TD3BC), {}, r"base is an algorithm, not its class: give TD3BC\(\)"),
         (Ramped(spread="a"), {}, "spread must be of type float, not 'a'"),
         (AdaptiveScale(base=TD3BC(batch_size=0.5)), {}, "batch_size must be of type int, not 0.5"),
