@@ -36,7 +36,7 @@ class BCState(eqx.Module):
 
 @dataclass(frozen=True)
 class BC(Algorithm[BCState]):
-    """Behavior cloning with TD3+BC's actor; rewards are ignored."""
+    """Behavior cloning with TD3+BC's actor; rewards play no role."""
 
     actor_lr: NonNegative = 3e-4
     """Learning rate of the actor (Adam)."""
