@@ -151,15 +151,15 @@ def smooth(missing: bool) -> Dataset:
     return dataset(observations=walks.reshape(-1, 3), timeouts=ends & (not missing), terminals=np.zeros(3_000))
 
 
-def followed(columns: slice = slice(None), across: bool = False, going_on: bool = False) -> Dataset:
+def followed(columns: slice = slice(None), across: bool = False, is_continuous: bool = False) -> Dataset:
     """Random walks with next observations, whose columns may be in another order, and which may lead `across` the ends
-    of episodes; with `going_on` the walk itself continues across them."""
+    of episodes; with `is_continuous` the walk itself continues across them."""
     made = smooth(missing=False)
-    if going_on:
+    if is_continuous:
         walk = np.cumsum(np.random.default_rng(0).normal(size=(3_000, 3)) * 0.1, axis=0)
         made = replace(made, observations=walk.astype(np.float32))
     after = np.concatenate([made.observations[1:], made.observations[-1:]])
-    if not (across or going_on):
+    if not (across or is_continuous):
         after = np.where(made.timeouts[:, None], made.observations + np.float32(0.1), after)
     return replace(made, next_observations=after[:, columns])
 
@@ -191,7 +191,7 @@ REPEATED = {key: np.concatenate([array, array[:100]]) for key, array in make_log
 
 
 @pytest.mark.parametrize(
-    ("made", "message"),
+    ("made", "says"),
     [
         (with_constants(), "observation dimension 1 never changes"),
         (with_constants(), "action dimension 0 never changes"),
@@ -228,15 +228,15 @@ REPEATED = {key: np.concatenate([array, array[:100]]) for key, array in make_log
         (dataset(rows=1), "there is only 1 row."),
     ],
 )
-def test_each_warning_is_given(made: Dataset, message: str) -> None:
-    assert any(re.search(message, warning) for warning in diagnostics.find_warnings(made))
+def test_each_warning_is_given(made: Dataset, says: str) -> None:
+    assert any(re.search(says, warning) for warning in diagnostics.find_warnings(made))
 
 
 def test_valid_data_gives_no_warning() -> None:
     assert diagnostics.find_warnings(dataset()) == []
     assert diagnostics.find_warnings(smooth(missing=False)) == []
     assert diagnostics.find_warnings(followed()) == []
-    assert diagnostics.find_warnings(followed(going_on=True)) == []
+    assert diagnostics.find_warnings(followed(is_continuous=True)) == []
     assert not any("one row" in text for text in diagnostics.find_warnings(in_single_rows("terminals", 0.0003)))
     stated = diagnostics.find_warnings(with_value(-999, 6, "actions", action_low=-1_000, action_high=100))
     assert not any("guessed" in text for text in stated)
@@ -335,10 +335,10 @@ def test_made_datasets_load_unchanged(capsys: pytest.CaptureFixture[str]) -> Non
         run("make", "maze2d-umaze-clean", "--steps", "500")
     run("make", "maze2d-umaze-clean", "--steps", "500", "--noise", "0.3", "--out", "noisy.hdf5")
     assert not np.array_equal(data.load("noisy.hdf5").actions, made.actions)
-    for wrong, message in ((["x"], "Unknown dataset to make"), (["maze2d-umaze", "--steps", "1"], "at least 2"),
+    for wrong, says in ((["x"], "Unknown dataset to make"), (["maze2d-umaze", "--steps", "1"], "at least 2"),
                         (["maze2d-umaze", "--out", "x.npz"], "ends in .hdf5"),
                         (["maze2d-umaze", "--noise", "-1"], "at least 0, not -1")):  # fmt: skip
-        with pytest.raises(AspcError, match=message):
+        with pytest.raises(AspcError, match=says):
             run("make", *wrong)
 
 
@@ -384,12 +384,8 @@ def test_convert_keeps_everything(capsys: pytest.CaptureFixture[str]) -> None:
         )
     with pytest.raises(AspcError, match="the data that it was packed from"):
         run("info", "packed", "--action-high", "3")
-    for target, message in (
-        ("b.npz", "already exists"),
-        ("x.csv", "not written as .csv"),
-        ("packed", "already exists"),
-    ):
-        with pytest.raises(AspcError, match=message):
+    for target, says in (("b.npz", "already exists"), ("x.csv", "not written as .csv"), ("packed", "already exists")):
+        with pytest.raises(AspcError, match=says):
             run("convert", "a.hdf5", target)
 
 
@@ -466,7 +462,7 @@ def test_collect_rolls_an_onnx_policy_with_noise() -> None:
 
 
 @pytest.mark.parametrize(
-    ("argv", "message"),
+    ("argv", "says"),
     [
         (["--env", "maze2d-umaze", "--policy", "wrong.onnx"], "takes observations of size 3"),
         (["--env", "maze2d-umaze", "--policy", "absent.onnx"], "There is no file"),
@@ -477,10 +473,10 @@ def test_collect_rolls_an_onnx_policy_with_noise() -> None:
         (["--env", "maze2d-umaze", "--policy", "random", "--noise", "-1"], "cannot be -1"),
     ],
 )
-def test_collect_rejects_invalid_arguments(argv: list[str], message: str) -> None:
+def test_collect_rejects_invalid_arguments(argv: list[str], says: str) -> None:
     onnx_policy(Path("wrong.onnx"), 3, 2)
     Path("junk.onnx").write_bytes(b"junk")
-    with pytest.raises(AspcError, match=message):
+    with pytest.raises(AspcError, match=says):
         run("collect", *argv, "--out", "x.hdf5")
     assert not Path("x.hdf5").exists()
 

@@ -39,7 +39,7 @@ TWO_INFINITIES[2], TWO_INFINITIES[5] = np.inf, -np.inf
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("changes", "says"),
     [
         ({"observations": np.zeros(12)}, r"'observations' must have two axes .*\(12,\)"),
         ({"observations": np.zeros((12, 4, 4))}, "two axes"),
@@ -70,8 +70,8 @@ TWO_INFINITIES[2], TWO_INFINITIES[5] = np.inf, -np.inf
         ({"timeouts": None, "max_episode_steps": 0}, "max_episode_steps must be at least 1"),
     ],
 )
-def test_invalid_arrays_are_rejected(changes: dict[str, object], message: str) -> None:
-    with pytest.raises(AspcError, match=message) as error:
+def test_invalid_arrays_are_rejected(changes: dict[str, object], says: str) -> None:
+    with pytest.raises(AspcError, match=says) as error:
         make(**changes)
     assert "\n" not in str(error.value)
 
@@ -96,11 +96,11 @@ def test_lost_float32_precision_is_noted() -> None:
 
     assert notes(0.0) == notes(1e6) == []
     assert notes(9.81, noise=1e-17) == []  # nothing but the rounding of float64
-    message = "loses digits in float32 (970 distinct values become 9): subtract an offset first."
-    assert notes(1.7e9) == [f"observation dimension 1 {message}"]
-    assert notes(1.7e9, observation_names=("x", "time", "y")) == [f"column 'time' {message}"]
+    says = "loses digits in float32 (970 distinct values become 9): subtract an offset first."
+    assert notes(1.7e9) == [f"observation dimension 1 {says}"]
+    assert notes(1.7e9, observation_names=("x", "time", "y")) == [f"column 'time' {says}"]
     whole = {**make_log(rows=rows), "rewards": 1_700_000_000 + np.arange(rows)}
-    assert f"reward {message}" in Dataset.from_arrays(**whole).notes
+    assert f"reward {says}" in Dataset.from_arrays(**whole).notes
 
 
 def test_single_column_vectors_are_accepted() -> None:
