@@ -45,7 +45,7 @@ first steps:
 
 def usage() -> str:
     """Return the text of `aspc --help`."""
-    return USAGE.format(commands="\n".join(f"  {name:10s} {text}" for name, (_, text) in COMMANDS.items()))
+    return USAGE.format(commands="\n".join(f"  {name:11s} {text}" for name, (_, text) in COMMANDS.items()))
 
 
 def main(argv: list[str] | None = None) -> int:
