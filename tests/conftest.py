@@ -48,5 +48,5 @@ def private_caches(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 @pytest.fixture(autouse=True)
 def no_notes_on_slow_reads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a busy machine reading takes longer than it takes to say so, and tests count the lines of an error."""
+    """On a busy machine a read can be slow enough for a notice, and tests count the lines of an error."""
     monkeypatch.setattr(ui, "NOTICE_SECONDS", 3600.0)

@@ -15,8 +15,8 @@ from aspc.policy import Policy
 INFO = {"algo": "?", "dataset": "random", "step": 7, "seed": 3, "versions": {"aspc": "0"}}
 
 
-def policy_of(algorithm: Any, obs: int = 5, act: int = 3, loud: float = 1.0, **info: Any) -> Policy:
-    """Return a policy with weights N(0, loud²/in), so that no output is near 0, and a non-trivial normalizer."""
+def policy_of(algorithm: Any, obs: int = 5, act: int = 3, gain: float = 1.0, **info: Any) -> Policy:
+    """Return a policy with weights N(0, gain²/in), so that no output is near 0, and a non-trivial normalizer."""
     exports: list[Any] = []
 
     def arrays(key: Any) -> dict[str, Any]:
@@ -26,7 +26,7 @@ def policy_of(algorithm: Any, obs: int = 5, act: int = 3, loud: float = 1.0, **i
     shapes = jax.eval_shape(arrays, jax.random.key(0))
     rng = np.random.default_rng(0)
     weights = {
-        name: rng.normal(0, loud * (a.shape[-2] if a.ndim > 1 else 25) ** -0.5, a.shape).astype(np.float32)
+        name: rng.normal(0, gain * (a.shape[-2] if a.ndim > 1 else 25) ** -0.5, a.shape).astype(np.float32)
         for name, a in shapes.items()
     }
     low = rng.uniform(-3, 0, act).astype(np.float32)

@@ -116,7 +116,7 @@ def test_derivatives_of_each_loss_match_finite_differences(l2):
     assert np.all(np.abs(ours) > 0)
 
 
-def test_the_terms_of_the_outer_loss_are_those_that_are_named():
+def test_outer_loss_option_selects_its_terms():
     """Adam's first moment after one update is a tenth of the gradient; every loss by its number, in one program."""
     with jax.enable_x64(True):
         algorithm = AdaptiveScale(base=SMALL, ema=0.5)
@@ -161,7 +161,7 @@ def test_without_eps_root_that_gradient_would_be_nan(monkeypatch):
         test_the_scales_gradient_is_finite_when_actor_units_are_dead()
 
 
-def test_a_scale_that_does_not_learn_leaves_the_base_as_it_is():
+def test_fixed_scale_equals_the_base_algorithm():
     with jax.enable_x64(True):
         wrapped, base = AdaptiveScale(base=SMALL, scale_lr=0.0), SMALL
         ours, theirs = wrapped.init(jax.random.key(1), SPEC), base.init(jax.random.key(1), SPEC)
@@ -174,7 +174,7 @@ def test_a_scale_that_does_not_learn_leaves_the_base_as_it_is():
 
 
 @pytest.mark.parametrize("k_alpha", [1, 5, 10])
-def test_the_scale_moves_on_every_k_alphath_actor_step(k_alpha):
+def test_scale_is_updated_every_k_alpha_actor_steps(k_alpha):
     steps = [parts for s in AdaptiveScale(k_alpha=k_alpha).schedule() for parts in s.steps * s.repeats]
     assert len(steps) == 2 * k_alpha
     assert [i for i, parts in enumerate(steps) if SCALE in parts] == [2 * k_alpha - 1]
@@ -221,7 +221,7 @@ def test_fixed_converged_and_linear_scales():
         AdaptiveScale(scale_mode="converged")
 
 
-def test_an_independent_outer_batch_moves_the_scale_otherwise_and_leaves_the_inner_step_alone():
+def test_independent_outer_batch_changes_the_scale_but_not_the_inner_step():
     with jax.enable_x64(True):
         options = {"base": TINY_BASE, "k_alpha": 1}
         _, scale_same = run_steps(AdaptiveScale(**options), 2)
@@ -234,16 +234,16 @@ def test_an_independent_outer_batch_moves_the_scale_otherwise_and_leaves_the_inn
     assert scales[-1] != 2.5
 
 
-def test_an_independent_outer_batch_is_weighed_by_the_critics_as_they_are():
+def test_critics_are_not_fitted_to_the_outer_batch():
     """The critics that weigh its samples are not fitted to them first."""
     base = WPC(actor_hidden_dim=12, critic_hidden_dim=12, value_hidden_dim=12, batch_size=24, critic_lr=1e-2)
     state = base.init(jax.random.key(0), SPEC)
     ctx = base.prepare(state, *inputs(0), frozenset({CRITIC, INNER}))
     batch, noise = inputs(1)
-    judged = base.prepare_again(ctx, batch, noise)
+    outer_ctx = base.prepare_again(ctx, batch, noise)
     q, v = ctx.state.critics[0](batch.observations, batch.actions), ctx.state.value(batch.observations)
-    np.testing.assert_allclose(judged.extra, q - v, rtol=1e-5, atol=1e-6)
-    assert judged.state is ctx.state
+    np.testing.assert_allclose(outer_ctx.extra, q - v, rtol=1e-5, atol=1e-6)
+    assert outer_ctx.state is ctx.state
 
 
 def test_advantage_weights_have_mean_one_and_prefer_good_actions():

@@ -11,12 +11,20 @@ from pathlib import Path
 
 import pytest
 
+from line_counts import count_code_lines, library_files
+
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "aspc"
 FILES = sorted(PACKAGE.rglob("*.py"))
 FOLDERS = sorted({str(path.parent.relative_to(PACKAGE)).removeprefix(".") for path in FILES})
-MATHEMATICS = ("adaptive_scale", "algorithms", "errors", "kernels", "networks", "optim", "theory")
+MATHEMATICS = (
+    *("adaptive_scale", "algorithms", "custom_networks", "errors", "kernels", "networks", "optim", "theory"),
+    *("policy_kinds", "policy_programs"),  # the algorithms' policies
+)
+SHARED = ("component_names", "fields", "interface", "policy_tracing", "registry")  # modules of algorithms/ without any
 MAX_LINES, MAX_LINES_WITHOUT_REASON = 600, 400
+# Outside lab/. The redesign met 16,000; each later feature raises the limit by what it needs.
+MAX_CODE_LINES = 16_500
 
 
 def documented_modules() -> dict[str, set[str]]:
@@ -79,7 +87,7 @@ def test_tasks_import_neither_data_nor_environments() -> None:
 def test_training_knows_no_algorithm_by_name() -> None:
     for file in (PACKAGE / "training").glob("*.py"):
         named = {name for name in imports(file) if name.startswith("aspc.algorithms.")}
-        assert named <= {f"aspc.algorithms.{module}" for module in ("fields", "interface", "registry")}, file.name
+        assert named <= {f"aspc.algorithms.{module}" for module in SHARED}, file.name
 
 
 def test_readers_know_no_algorithm() -> None:
@@ -104,12 +112,13 @@ def test_some_modules_never_import_jax(module: str) -> None:
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
 
 
-def test_policy_kinds_needs_only_numpy() -> None:
-    """An exported NumPy policy carries the source of this module."""
-    tree = ast.parse((PACKAGE / "policy_kinds.py").read_text("utf-8"))
+@pytest.mark.parametrize(("name", "own"), [("policy_kinds", {"aspc.policy_programs"}), ("policy_programs", set())])
+def test_policies_need_only_numpy(name: str, own: set[str]) -> None:
+    """An exported NumPy policy carries the sources of these modules."""
+    tree = ast.parse((PACKAGE / f"{name}.py").read_text("utf-8"))
     imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
     imported |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-    assert {name.partition(".")[0] for name in imported} - set(sys.stdlib_module_names) == {"numpy"}
+    assert {name for name in imported if name.partition(".")[0] not in sys.stdlib_module_names} == {"numpy", *own}
 
 
 def test_class_names_are_unique() -> None:
@@ -140,6 +149,16 @@ def test_a_reason_has_to_be_explicit() -> None:
     assert gives_reason('"""Parsers. It has more than 400 lines because\nthey share a state."""')
     assert not gives_reason('"""Parsers.\n\nIt has more than 400 lines because they share a state."""')
     assert not gives_reason('"""Parsers for lines of a table."""')
+
+
+def test_code_lines_exclude_blank_lines_comments_and_docstrings() -> None:
+    docstring, comment = '    """Return\n\n    1."""\n', "# a comment\n\n"
+    source = comment + 'x = """\na text\n"""  # a comment\n\n\ndef f():\n' + docstring + "    return 1\n"
+    assert count_code_lines(source) == 5
+
+
+def test_the_library_is_within_its_planned_size() -> None:
+    assert 10_000 < sum(count_code_lines(path.read_text("utf-8")) for path in library_files()) <= MAX_CODE_LINES
 
 
 def test_environments_import_no_data() -> None:

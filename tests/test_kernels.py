@@ -1,4 +1,4 @@
-"""The fused networks against the plain ones: values, gradients, a whole training, and their form on a GPU."""
+"""The fused networks against the plain ones: values, gradients, complete updates, and the number of GPU kernels."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HERE = Tiles(rows=16, depth=16, interpret=True)  # the kernels' own code, run as
 
 
 def networks(fan_in: int, hidden: list[int], out: int, norm: bool):
-    """Twin networks whose norms do something."""
+    """Return twin networks with non-trivial LayerNorms."""
     nets = ensemble(lambda key: mlp(key, fan_in, hidden, out, layer_norm=norm), jax.random.key(0))
     return jax.tree.map(lambda leaf: leaf + 0.3 * jax.random.normal(jax.random.key(leaf.size), leaf.shape), nets)
 
@@ -33,7 +33,7 @@ def networks(fan_in: int, hidden: list[int], out: int, norm: bool):
     ("fan_in", "hidden", "out", "norm"),
     [(23, [32] * 3, 1, True), (17, [32] * 2, 6, False), (40, [16], 17, True)],
 )
-def test_values_and_gradients_are_those_of_the_plain_network(
+def test_values_and_gradients_match_the_plain_network(
     fan_in: int, hidden: list[int], out: int, norm: bool, choice: KernelChoice
 ):
     """For all networks of an ensemble at once, and for a single member."""
@@ -52,7 +52,7 @@ def test_values_and_gradients_are_those_of_the_plain_network(
         np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-11)
 
 
-def test_networks_that_do_not_fit_stay_plain():
+def test_networks_that_the_kernels_do_not_fit_are_plain():
     def uses_kernels(net, x, *dropout) -> bool:
         with fused(HERE):
             return "pallas_call" in str(jax.make_jaxpr(lambda x: net(x, *dropout))(x))
@@ -66,7 +66,7 @@ def test_networks_that_do_not_fit_stay_plain():
     assert not uses_kernels(mlp(jax.random.key(0), 5, [16, 16], 2), x, jnp.ones((2, 32, 16)))
 
 
-def test_an_update_with_fused_networks_is_the_same_update():
+def test_update_with_fused_networks_matches_the_plain_update():
     """All parts in one step: the scale's forward mode and the critics' reverse mode."""
     sizes = {"actor_hidden_dim": 16, "critic_hidden_dim": 16, "critic_hidden_layers": 2, "batch_size": 32}
     algorithm = replace_fields(algorithms.default("aspc"), sizes)
@@ -100,13 +100,13 @@ def test_every_scale_can_be_updated_with_fused_networks(algo: str, choice: Kerne
     assert any(name.endswith("_dscale") for name in metrics)
 
 
-def test_a_cpu_fuses_nothing_by_itself():
+def test_cpu_uses_plain_networks_by_default():
     assert kernels.default_kernels(1) is None
     assert kernels.default_kernels(64) is None
 
 
 def test_a_step_lowers_to_few_kernels_for_a_gpu():
-    """Counted in the program for a CUDA device, which can be made anywhere: a kernel more is a slower step."""
+    """Counted in the program lowered for CUDA, which needs no GPU; every additional kernel slows a step down."""
     algorithm = algorithms.default("aspc")
     spec, layout = Spec(17, 6), Layout(17, 6, False)
     loop = Loop(algorithm, spec, layout, vectorize=True, kernels=Tiles())
@@ -117,14 +117,14 @@ def test_a_step_lowers_to_few_kernels_for_a_gpu():
     )
     text = traced.lower(lowering_platforms=("cuda",)).as_text()
     # A cycle is a critic step and a critic-and-actor step, once in the inner loop and once with the scale's update.
-    # Forward: π'(s'), Q'(s', a') and Q(s, a) a critic step; π(s) and Q(s, π(s)) an actor step. Backward: Q(s, a) a
-    # critic step; Q(s, π(s)) and π(s) an actor step, and their tangents in the scale's. What judges θ̃ is plain.
+    # Forward: π'(s'), Q'(s', a') and Q(s, a) per critic step; π(s) and Q(s, π(s)) per actor step. Backward: Q(s, a) per
+    # critic step; Q(s, π(s)) and π(s) per actor step, and their tangents in the scale's. θ̃ is evaluated plainly.
     assert len(re.findall(r"call @_forward\w*\(", text)) == 2 * 2 * 3 + 2 * 2
     assert len(re.findall(r"call @_backward\w*\(", text)) == 2 * 2 * 1 + 2 * 2 + 2
-    # Equal ones are made once, which is most of what a second start waits for: five networks forward, three back.
+    # Equal kernels are lowered once, which takes most of a second start: five networks forward, three backward.
     assert text.count('name = "mlp_forward"') == 5
     assert text.count('name = "mlp_backward"') == 3
-    # Q(s, π(s)) is the first critic's. Its weights are not cut out of the twins' first: 14 copies, which all wait for.
+    # Q(s, π(s)) is the first critic's. Its weights are not copied out of the twins' first: that would be 14 copies.
     kernels_made = [line for line in text.splitlines() if 'name = "mlp_forward"' in line]
     whole = ["tensor<2x2x256x256xf32>, tensor" in line and "-> (tensor<2x256x1xf32>" in line for line in kernels_made]
     assert sum(whole) == 1

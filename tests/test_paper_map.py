@@ -64,7 +64,7 @@ def test_no_number_is_missing_or_out_of_order() -> None:
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.number)
-def test_a_row_says_where_and_how_or_why_not(row: Row) -> None:
+def test_rows_have_code_and_command_or_a_reason(row: Row) -> None:
     assert "`" in row.command or row.command.startswith(("none: ", "not the paper's: "))
     assert "](../" in row.code or row.command.startswith("none: ")
 
@@ -84,8 +84,8 @@ def test_a_named_function_is_in_the_linked_file(text: str, target: str) -> None:
     assert Path(inspect.getfile(found)).resolve() == (PAGE.parent / target).resolve()
 
 
-class Understood(Exception):
-    """The options were read; what they ask for need not be done."""
+class OptionsParsed(Exception):
+    """Raised once the options are parsed, so that the command does not run."""
 
 
 def parse(argv: list[str], monkeypatch: pytest.MonkeyPatch) -> object:
@@ -93,10 +93,10 @@ def parse(argv: list[str], monkeypatch: pytest.MonkeyPatch) -> object:
     real = tyro.cli
 
     def only_parse(*args: object, **kwargs: object) -> None:
-        raise Understood(real(*args, **kwargs))  # type: ignore[call-overload]
+        raise OptionsParsed(real(*args, **kwargs))  # type: ignore[call-overload]
 
     monkeypatch.setattr(tyro, "cli", only_parse)
-    with pytest.raises(Understood) as understood:
+    with pytest.raises(OptionsParsed) as understood:
         main(argv)
     return understood.value.args[0]
 
@@ -129,7 +129,7 @@ def suites_of(row: Row) -> list[str]:
 
 
 @pytest.mark.parametrize("row", [row for row in ROWS if suites_of(row)], ids=lambda row: row.number)
-def test_a_suite_says_that_it_is_of_this_table_or_figure(row: Row) -> None:
+def test_suite_sources_match_the_map(row: Row) -> None:
     for name in suites_of(row):
         letter = row.number.removeprefix("Appendix ").split(".")[0]
         of = row.number if not row.number.startswith("Appendix") else rf"appendix {letter}"

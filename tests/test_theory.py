@@ -1,4 +1,4 @@
-"""Every inequality where its assumptions hold, how sharp it is, and how it fails where they do not.
+"""Each inequality under its assumptions: that it holds, how sharp it is, and how it fails without one of them.
 
 Numbers are float64; MDPs are small and solved exactly. Each claim of docs/theory.md has its test here.
 """
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from aspc import theory
 from aspc.theory import FiniteMDP
-from theory_cases import at_most, exact, judged, mirrored, rows, sizes
+from theory_cases import at_most, exact, mirrored, rows, rows_of_critic, sizes
 
 # ---------------------------------------------------------------------------------------------------------------
 # Proposition 1 and the sup-norm lemma
@@ -36,7 +36,7 @@ def test_proposition_1(case):
 
 @exact
 @given(st.floats(0, 5), st.floats(0.01, 10))
-def test_both_bounds_of_proposition_1_are_reached(further, l_q):
+def test_bounds_of_proposition_1_are_tight(further, l_q):
     case = mirrored(further, l_q)
     upper = theory.delta_q_squared_upper_bound(case.delta_l_bc, case.c, l_q)
     np.testing.assert_allclose(case.delta_q**2, upper, rtol=1e-12)
@@ -44,8 +44,8 @@ def test_both_bounds_of_proposition_1_are_reached(further, l_q):
     np.testing.assert_allclose(case.delta_l_bc, lower, rtol=1e-9, atol=1e-12)
 
 
-def test_no_change_of_bc_loss_still_allows_a_change_of_q():
-    """So neither of L2 and L3 makes the other superfluous: the upper bound is 4c²L_Q² at ΔL_BC = 0, and is reached."""
+def test_q_can_change_without_a_change_of_bc_loss():
+    """So L2 and L3 are both needed: the upper bound is 4c²L_Q² at ΔL_BC = 0, and is tight."""
     case = mirrored(0.0, l_q=3.0)
     assert case.delta_l_bc == 0
     assert case.delta_q**2 == 4 * 1.0**2 * 3.0**2
@@ -53,18 +53,18 @@ def test_no_change_of_bc_loss_still_allows_a_change_of_q():
 
 @exact
 @given(st.floats(0.01, 10), st.floats(0.01, 10), st.floats(0, 1))
-def test_the_lower_bound_says_nothing_of_small_changes(c, l_q, share):
+def test_lower_bound_is_vacuous_for_small_changes(c, l_q, share):
     assert theory.delta_l_bc_lower_bound(share * 2 * c * l_q * (1 - 1e-9), c, l_q) == 0
     assert theory.delta_l_bc_lower_bound((1 + share) * 2 * c * l_q * (1 + 1e-6), c, l_q) > 0
 
 
-def test_proposition_1_fails_where_the_critic_is_steeper_than_claimed():
+def test_proposition_1_fails_for_a_critic_steeper_than_claimed():
     case = mirrored(2.0, l_q=3.0)
     assert case.delta_q**2 > theory.delta_q_squared_upper_bound(case.delta_l_bc, case.c, 2.9)
     assert case.delta_l_bc < theory.delta_l_bc_lower_bound(case.delta_q, case.c, 2.9)
 
 
-def test_proposition_1_fails_for_a_critic_that_jumps():
+def test_proposition_1_fails_for_a_discontinuous_critic():
     """A step function has no Lipschitz constant: however large the claimed one, a small enough step breaks it."""
     for claimed in (1.0, 1e3, 1e6):
         c = 0.01 / claimed
@@ -80,11 +80,11 @@ def test_sup_norm_lemma(case):
     at_most(case.moved.max(), theory.step_sup_upper_bound(delta_l_inf, c_inf))
 
 
-def test_sup_norm_lemma_is_reached_and_needs_its_sups():
+def test_sup_norm_lemma_is_tight_and_needs_suprema():
     case = mirrored(2.0)
     bound = theory.step_sup_upper_bound(np.abs(case.change).max(), case.bc(case.pi).max() ** 0.5)
     np.testing.assert_allclose(case.moved.max(), bound)
-    on_line = lambda pi, pi_next: judged(  # noqa: E731
+    on_line = lambda pi, pi_next: rows_of_critic(  # noqa: E731
         np.c_[pi], np.c_[pi_next], np.zeros((len(pi), 1)), np.ones((len(pi), 1)), 1.0, "slope"
     )
     # Nine rows come to the data while one leaves it: the mean loss does not change, the largest step is not small.
@@ -155,7 +155,7 @@ def sup_terms(mdp: FiniteMDP, beta, pi, pi_next):
 
 
 def test_finite_mdp_by_hand():
-    """γ = ½, one step with reward 1 in state 0, then state 1 for ever with reward 3."""
+    """γ = ½, one step with reward 1 in state 0, then state 1 forever with reward 3."""
     mdp = two_states(slope=1.0, gamma=0.5, rewards=(1.0, 3.0))
     leave, stay = mdp.policy([1, 0]), mdp.policy([0, 0])
     np.testing.assert_allclose(mdp.value(leave), [1 + 0.5 * 6, 6])
@@ -189,7 +189,7 @@ def test_performance_difference_lemma(case):
 
 
 def test_performance_difference_needs_the_new_policys_visits():
-    """With the visits of π_2 instead, which is what data gives, it is another number."""
+    """With the visits of π_2, which data provide, the result is different."""
     mdp = two_states(slope=1.0, rewards=(0.0, 1.0))
     mdp = mdp._replace(reward=np.array([[0.0, 0.0], [1.0, -5.0]]))
     new, old = mdp.policy([1, 1]), mdp.policy([0, 0])
@@ -211,7 +211,7 @@ def test_visitation_bound(case):
 
 @pytest.mark.parametrize("gamma", [0.1, 0.5, 0.99])
 def test_the_visitation_constant_cannot_be_smaller(gamma):
-    """As the step becomes small the two-state MDP reaches it, so half of it (C = γ/(1−γ)) is refuted."""
+    """The two-state MDP reaches it in the limit of small steps, so half of it (C = γ/(1−γ)) is too small."""
     slope = 1e-6
     mdp = two_states(slope, gamma)
     apart = np.abs(mdp.visitation(mdp.policy([1, 0])) - mdp.visitation(mdp.policy([0, 0]))).sum()
@@ -219,7 +219,7 @@ def test_the_visitation_constant_cannot_be_smaller(gamma):
     assert 0.999 * bound < apart <= bound
 
 
-def test_visitation_bound_with_a_mean_needs_the_mean_over_the_behaviors_own_visits():
+def test_visitation_bound_needs_the_mean_over_behavior_visits():
     """Data that lacks the one state where the policies differ has mean distance 0."""
     mdp = two_states(slope=0.5)
     pi, beta = mdp.policy([1, 0]), mdp.policy([0, 0])
@@ -230,7 +230,7 @@ def test_visitation_bound_with_a_mean_needs_the_mean_over_the_behaviors_own_visi
 
 @pytest.mark.parametrize("claimed", [1.0, 1e3, 1e6])
 def test_deterministic_dynamics_have_no_l_p(claimed):
-    """If the next state is a function of the action, total variation is 0 or 1 however near two actions are."""
+    """If the next state is a function of the action, total variation is 0 or 1 however close two actions are."""
     gap = 0.01 / claimed
     mdp = two_states(slope=1 / gap, gap=gap)
     pi, beta = mdp.policy([1, 0]), mdp.policy([0, 0])
@@ -273,30 +273,30 @@ def test_single_step_lower_bound(case):
 
 @exact
 @given(sizes, sizes)
-def test_phi_is_the_steps_own_phi_at_the_largest_step(dl_inf, c_inf):
+def test_phi_equals_phi_of_the_largest_step(dl_inf, c_inf):
     largest = theory.step_sup_upper_bound(dl_inf, c_inf)
     np.testing.assert_allclose(theory.phi(dl_inf, c_inf), theory.phi_of_step(largest, c_inf), rtol=1e-12, atol=1e-12)
 
 
 def test_phi_does_not_vanish_with_the_step():
-    """A step of size 0 has Φ = 6κc∞²: the paper's condition cannot be met by being careful; the step's own Φ can."""
+    """A step of size 0 has Φ = 6κc∞²: a small step cannot meet the paper's condition, only that of its own Φ."""
     assert theory.phi(0.0, 0.5) == pytest.approx(6 * 0.25)
     assert theory.phi_of_step(0.0, 0.5) == 0
     assert theory.phi_sharp(0.0, 0.5) == pytest.approx(2 * 0.25)
 
 
-def test_the_bound_on_the_shift_of_visits_is_needed():
+def test_bound_on_the_visitation_shift_is_needed():
     """With Φ = 0, that is ΔQ ≥ 0 alone, the bound is false: Q grows on the data and J falls."""
-    mdp, pi, pi_next, beta = better_on_data_worse_in_the_world()
+    mdp, pi, pi_next, beta = misleading_data_mdp()
     gain, dq, k, c_inf, x_inf, _ = single_step(mdp, beta, pi, pi_next)
     assert gain < 0 < dq
     assert gain < theory.single_step_lower_bound(dq, 0.0, mdp.gamma)
     at_most(theory.single_step_lower_bound(dq, k * theory.phi_of_step(x_inf, c_inf), mdp.gamma), gain)
 
 
-def better_on_data_worse_in_the_world():
-    """Actions −1, 0, +1; the behavior (0) stays in state 0 for ever. π_t = +1 everywhere, π_{t+1} = −1 everywhere:
-    a bit more reward in state 0, but one in two times on to state 1, where +1 is good and −1 a disaster."""
+def misleading_data_mdp():
+    """Actions −1, 0, +1; the behavior (0) stays in state 0 forever. π_t = +1 everywhere, π_{t+1} = −1 everywhere:
+    slightly more reward in state 0, but half of the time a transition to state 1, where +1 is good and −1 very bad."""
     stay, leave, absorbed = [1.0, 0.0], [0.5, 0.5], [0.0, 1.0]
     mdp = FiniteMDP(
         np.array([1.0, 0.0]),
@@ -308,9 +308,9 @@ def better_on_data_worse_in_the_world():
     return mdp, mdp.policy([2, 2]), mdp.policy([0, 0]), mdp.policy([1, 1])
 
 
-def test_l3_of_zero_does_not_keep_performance_from_falling():
-    """The end of Theorem 1's proof: a step that no weight w of L3 punishes, with ΔQ > 0, and J falls."""
-    mdp, pi, pi_next, beta = better_on_data_worse_in_the_world()
+def test_zero_l3_does_not_prevent_a_performance_drop():
+    """The end of Theorem 1's proof: a step that no weight w of L3 penalizes, with ΔQ > 0, and J falls."""
+    mdp, pi, pi_next, beta = misleading_data_mdp()
     gain, dq, k, c_inf, _, dl_inf = single_step(mdp, beta, pi, pi_next)
     assert theory.l3_of_taylor(dl_inf, c_inf, w=1e12) == 0
     assert dq > 0 > gain
@@ -328,8 +328,8 @@ def test_theorem_1(case):
             at_most(0, gain, 1e-9)
 
 
-def test_the_condition_of_theorem_1_can_be_met():
-    """From the behavior itself (c∞ = 0), where actions pay and hardly move the state: κ > 0, and it is below κ*."""
+def test_condition_of_theorem_1_can_hold():
+    """From the behavior itself (c∞ = 0), where actions are rewarded and hardly change the state: 0 < κ < κ*."""
     mdp = two_states(slope=0.01)._replace(reward=np.array([[0.0, 1.0], [0.0, 1.0]]))
     beta, better = mdp.policy([0, 0]), mdp.policy([1, 1])
     gain, dq, k, c_inf, _, dl_inf = single_step(mdp, beta, beta, better)
@@ -339,14 +339,14 @@ def test_the_condition_of_theorem_1_can_be_met():
 
 @exact
 @given(st.floats(-5, 5), sizes, st.floats(0.01, 10), st.floats(0, 5))
-def test_kappa_star_is_where_the_condition_turns(dq, dl_inf, c_inf, k):
+def test_kappa_star_is_the_threshold_of_the_condition(dq, dl_inf, c_inf, k):
     star = theory.kappa_star(dq, dl_inf, c_inf)
     assume(abs(k - star) > 1e-9 * (1 + abs(star)))
     assert (k < star) == (dq > k * theory.phi(dl_inf, c_inf))
 
 
-def test_single_step_bound_fails_where_the_data_is_not_the_behaviors_visits():
-    """Actions do not move the state (L_P = 0, so Φ = 0), each state has half of all visits; data has only 0."""
+def test_single_step_bound_fails_if_data_differ_from_behavior_visits():
+    """Actions do not change the state (L_P = 0, so Φ = 0), each state has half of the visits; data have only 0."""
     half = np.full((2, 2, 2), 0.5)
     mdp = FiniteMDP(np.array([0.5, 0.5]), half, np.array([[0.0, 1.0], [0.0, -2.0]]), np.array([[0.0], [1.0]]), 0.9)
     pi, pi_next = mdp.policy([0, 0]), mdp.policy([1, 1])
@@ -359,7 +359,7 @@ def test_single_step_bound_fails_where_the_data_is_not_the_behaviors_visits():
 
 @exact
 @given(mdps(), st.integers(0, 2**32 - 1))
-def test_single_step_bound_repaired_for_other_data_and_a_learned_critic(case, seed):
+def test_corrected_single_step_bound_for_other_data_and_a_learned_critic(case, seed):
     """Subtract ‖D − d_β‖₁·L_Q·√x∞, and 2·sup|Q̂ − Q| if ΔQ is taken with a critic Q̂."""
     rng = np.random.default_rng(seed)
     mdp, data = case.mdp, rng.dirichlet(np.ones(len(case.mdp.start)))
@@ -374,7 +374,7 @@ def test_single_step_bound_repaired_for_other_data_and_a_learned_critic(case, se
 def test_single_step_bound_fails_with_a_wrong_critic():
     mdp = FiniteMDP(np.ones(1), np.ones((1, 2, 1)), np.array([[0.0, -1.0]]), np.array([[0.0], [1.0]]), 0.9)
     pi, pi_next = mdp.policy([0]), mdp.policy([1])
-    learned = np.array([[0.0, 1.0]])  # takes the worse action for the better
+    learned = np.array([[0.0, 1.0]])  # prefers the worse action
     dq = float(((pi_next - pi) * learned).sum())
     gain = mdp.performance(pi_next) - mdp.performance(pi)
     assert gain < theory.single_step_lower_bound(dq, 0.0, mdp.gamma)  # L_P = 0, so Φ = 0
@@ -406,7 +406,7 @@ def test_taylor_coefficients():
     assert theory.l3_of_taylor(h, c, w=30) == pytest.approx(theory.phi_squared_taylor(h, c) - 36 * c**4)
 
 
-def test_taylor_fails_where_the_change_is_not_small():
+def test_taylor_expansion_fails_for_large_changes():
     """ΔL∞ ≪ c∞² is assumed. At ΔL∞ = 20·c∞² the expansion of Φ, a sum of positive terms, is negative."""
     assert theory.phi(20.0, 1.0) > 30
     assert theory.phi_taylor(20.0, 1.0) < 0
@@ -434,7 +434,7 @@ def distances(mdp: FiniteMDP, beta, pi_0):
 
 @exact
 @given(mdps(reward_of_state=True))
-def test_initial_gap_with_a_reward_of_the_state(case):
+def test_initial_gap_with_state_rewards(case):
     mdp = case.mdp
     star, eps_beta, eps_0 = distances(mdp, case.beta, case.pi)
     gap = mdp.performance(star) - mdp.performance(case.pi)
@@ -447,7 +447,7 @@ def test_initial_gap_with_a_reward_of_the_state(case):
 
 @exact
 @given(mdps())
-def test_initial_gap_with_a_reward_of_the_action(case):
+def test_initial_gap_with_action_rewards(case):
     mdp = case.mdp
     star, eps_beta, eps_0 = distances(mdp, case.beta, case.pi)
     gap = mdp.performance(star) - mdp.performance(case.pi)
@@ -462,8 +462,8 @@ def test_initial_gap_with_a_reward_of_the_action(case):
     at_most(gap, bound, 1e-7)
 
 
-def test_initial_gap_fails_with_a_reward_of_the_action_if_it_is_taken_for_one_of_the_state():
-    """A bandit: one state, so no visits ever differ and the paper's Δ_0 is 0; the reward does differ."""
+def test_initial_gap_fails_if_action_rewards_are_ignored():
+    """A bandit has one state, so visits never differ and the paper's Δ_0 is 0, but rewards differ."""
     mdp = FiniteMDP(np.ones(1), np.ones((1, 2, 1)), np.array([[0.0, 1.0]]), np.array([[0.0], [1.0]]), 0.9)
     beta = pi_0 = mdp.policy([0])
     star, eps_beta, eps_0 = distances(mdp, beta, pi_0)
@@ -474,7 +474,7 @@ def test_initial_gap_fails_with_a_reward_of_the_action_if_it_is_taken_for_one_of
 
 
 def fork() -> tuple[FiniteMDP, np.ndarray, np.ndarray]:
-    """State 0 leads on to 0 or 1; in 1 action 0 leads to the paying state 2, action 1 to the poor state 3.
+    """State 0 leads on to 0 or 1; in 1 action 0 leads to state 2 with a reward, action 1 to state 3 without.
 
     The behavior is optimal; π_0 equals it except in state 1. A small log that happens to hold state 0 alone sees no
     difference between the two.
@@ -517,4 +517,4 @@ def test_gap_after_some_steps(case, seed):
     known = mdp.performance(star) - performance[0]  # an equality, if the first gap is known
     np.testing.assert_allclose(theory.gap_bound(known, gains), gap, rtol=1e-9, atol=1e-9)
     at_most(theory.gap_bound(delta_0, gains), delta_0 - len(gains) * gains.min(), 1e-7)
-    at_most(len(gains) * gains.min(), delta_0, 1e-7)  # T ≤ Δ_0/δ_min: gains cannot go on
+    at_most(len(gains) * gains.min(), delta_0, 1e-7)  # T ≤ Δ_0/δ_min: gains cannot continue

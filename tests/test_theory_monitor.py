@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 
 import aspc
-from algorithms.problems import SPEC, as_in_mid_run, floats, random_batch, random_noise, small
+from algorithms.problems import SPEC, floats, mid_training_state, random_batch, random_noise, small
 from aspc import algorithms, theory
 from aspc.algorithms.interface import CRITIC, INNER, SCALE
 from aspc.errors import AspcError
@@ -35,7 +35,7 @@ def some_state(base):
         weights = jnp.issubdtype(leaf.dtype, jnp.floating)
         return floats(0.5 * rng.standard_normal(leaf.shape)) if weights else jnp.zeros_like(leaf)
 
-    return as_in_mid_run(jax.tree.map(fill, shapes))
+    return mid_training_state(jax.tree.map(fill, shapes))
 
 
 def on_host(function):
@@ -43,8 +43,8 @@ def on_host(function):
     return lambda *inputs: jax.device_get(function(*inputs))
 
 
-def test_monitor_sees_what_the_update_of_the_scale_sees():
-    """Another route to the same numbers: (8)'s sups, which are means over action dimensions."""
+def test_monitor_matches_the_scale_update():
+    """The same numbers, computed differently: (8)'s sups, which are means over action dimensions."""
     algorithm = small(algorithms.default("aspc"))
     algorithm = replace(algorithm, base=replace(algorithm.base, **SHALLOW))
     with jax.enable_x64(True):
@@ -80,7 +80,7 @@ def test_monitor_on_a_linear_critic():
     assert nearer["theory_delta_l_inf"] == pytest.approx(0.75)
 
 
-def test_monitor_where_nothing_moves():
+def test_monitor_of_a_step_of_size_zero():
     seen = theory.observed(*(jnp.ones((2, 2)),) * 2, jnp.zeros((2, 2)), *(jnp.ones(2),) * 2, jnp.ones((2, 2)))
     assert seen["theory_prop1_upper"] == seen["theory_prop1_lower"] == seen["theory_kappa_star"] == 0
     assert seen["theory_l_q"] == pytest.approx(2**0.5)
@@ -102,7 +102,7 @@ def test_monitors_proposition_1_holds_on_every_batch(case):
 
 @pytest.mark.parametrize("name", [*sorted(set(algorithms.names()) - {"bc"}), "independent"])
 def test_monitor_works_for_every_base(name):
-    """All columns where the inner step moves a policy with one action a state."""
+    """All columns exist if the inner step updates a policy with one action per state."""
     if name == "independent":
         algorithm = replace(small(algorithms.default("aspc")), outer_batch="independent")
     else:
@@ -114,7 +114,7 @@ def test_monitor_works_for_every_base(name):
     assert set(seen) == (CHANGES if sampled else ALL)
 
 
-def test_monitor_takes_the_bases_own_q():
+def test_monitor_uses_the_q_of_the_base():
     """IQL's Q is the smaller of two critics, at its policy's mean. By hand: with finite differences."""
     algorithm = small(algorithms.default("iql"))
     batch, noise = random_batch(0, algorithm.batch_size), random_noise(1, algorithm)
@@ -143,7 +143,7 @@ def test_monitor_takes_the_bases_own_q():
     assert seen["theory_l_q"] == pytest.approx(slope_squared**0.5, rel=0.05)
 
 
-def test_a_run_with_the_monitor_is_the_run_without_it(tiny, tmp_path, monkeypatch):
+def test_monitor_does_not_change_a_run(tiny, tmp_path, monkeypatch):
     """Its columns are filled where it was due, its panel is drawn, and nothing else differs in a single bit."""
     settings = dict(TINY, **SHALLOW, algo="td3_bc", log_every=20, seeds=[0, 1], quiet=True, tensorboard=False)
     plain = aspc.train(tiny, out=tmp_path / "plain", steps=80, **settings)
@@ -181,7 +181,7 @@ def titles_drawn(monkeypatch) -> list[str]:
     return titles
 
 
-def test_what_cannot_be_monitored_is_refused(tiny, tmp_path):
+def test_monitor_rejects_unsupported_algorithms(tiny, tmp_path):
     with pytest.raises(AspcError, match="but bc has none"):
         aspc.train(tiny, algo="bc", out=tmp_path / "run", steps=20, monitor_every=10, quiet=True)
     assert not (tmp_path / "run").exists()

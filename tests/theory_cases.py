@@ -19,7 +19,7 @@ def at_most(small_one, large_one, rounding=1e-9):
 
 
 class Rows(NamedTuple):
-    """π_t, π_{t+1} and the logged action on each row, and what a critic with constant L_Q says of both policies."""
+    """π_t, π_{t+1} and the logged action on each row, and the values of both policies by a critic with constant L_Q."""
 
     pi: np.ndarray
     pi_next: np.ndarray
@@ -52,8 +52,8 @@ class Rows(NamedTuple):
         return self.bc(self.pi).mean() ** 0.5
 
 
-def judged(pi, pi_next, actions, direction, l_q, kind):
-    """A critic that is exactly L_Q-Lipschitz in the action: a slope, a cone, or a wave along a direction."""
+def rows_of_critic(pi, pi_next, actions, direction, l_q, kind):
+    """Return rows with an exactly L_Q-Lipschitz critic in the action: a slope, a cone, or a wave along a direction."""
     pi, pi_next, actions, direction = (np.asarray(x, float) for x in (pi, pi_next, actions, direction))
     unit = direction / np.linalg.norm(direction, axis=-1, keepdims=True)
     critic = {
@@ -71,7 +71,7 @@ def rows(draw):
     pi, actions, step, direction = (draw(arrays(np.float64, shape, elements=numbers)) for _ in range(4))
     assume((np.linalg.norm(direction, axis=-1) > 1e-3).all())
     size = draw(st.sampled_from([1e-3, 1.0, 10.0]))
-    return judged(
+    return rows_of_critic(
         pi,
         pi + size * step,
         actions,
@@ -83,4 +83,4 @@ def rows(draw):
 
 def mirrored(further: float, l_q: float = 3.0) -> Rows:
     """One row at distance 1 from the data moves through it to the other side, to 1 + `further`."""
-    return judged([[1.0, 0.0]], [[-1.0 - further, 0.0]], [[0.0, 0.0]], [[1.0, 0.0]], l_q, "slope")
+    return rows_of_critic([[1.0, 0.0]], [[-1.0 - further, 0.0]], [[0.0, 0.0]], [[1.0, 0.0]], l_q, "slope")

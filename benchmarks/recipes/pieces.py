@@ -27,7 +27,7 @@ class Piece(NamedTuple):
     rows: int
 
     def path(self, folder: Path) -> Path:
-        """Return where the piece is kept: its name is a hash of what it is, including the policy file's content."""
+        """Return the path of the piece: its name is a hash of its definition, including the policy file's content."""
         facts = [(a.name, _checksum(a)) if isinstance(a, Path) else a for a in self.arguments]
         identity = repr((RECIPE_VERSION, self.collect.__name__, facts))
         return folder / f"{hashlib.sha256(identity.encode()).hexdigest()[:24]}.npz"

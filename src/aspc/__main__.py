@@ -17,7 +17,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "eval": ("aspc.cli.evaluate", "Re-evaluate a run's policies over many episodes."),
     "data": ("aspc.cli.data", "List, inspect, download, generate, convert and collect datasets."),
     "fqe": ("aspc.cli.fqe", "Rank policies by fitted-Q evaluation, without a simulator."),
-    "inspect": ("aspc.cli.inspect", "Check whether to trust a policy: a one-page report."),
+    "inspect": ("aspc.cli.inspect", "Write a one-page trust report about a policy."),
     "export": ("aspc.cli.export", "Export a policy as ONNX, StableHLO or plain NumPy."),
     "finetune": ("aspc.cli.finetune", "Continue training online in the run's environment."),
     "verify-run": ("aspc.cli.verify_run", "Check a run's files and checkpoints against their checksums."),
@@ -45,7 +45,7 @@ first steps:
 
 def usage() -> str:
     """Return the text of `aspc --help`."""
-    return USAGE.format(commands="\n".join(f"  {name:10s} {text}" for name, (_, text) in COMMANDS.items()))
+    return USAGE.format(commands="\n".join(f"  {name:11s} {text}" for name, (_, text) in COMMANDS.items()))
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -1,4 +1,5 @@
-"""ASPC: the scale between RL and BC is learned by second-order gradients. Equations (4) to (10) of the paper.
+"""ASPC: the scale between RL and BC is learned by second-order gradients. Equations (4) to (10) of the paper. The file
+has more than 400 lines because the whole outer level is in one place.
 
 A base algorithm supplies its inner step as four pure pieces (`algorithms.interface.ScalableAlgorithm`); this file is
 the paper's outer level and knows no base by name. Notation: θ are the parameters before the inner step, θ̃(α) after it,
@@ -228,7 +229,7 @@ class LearnedScale(Algorithm[State], Generic[Base, State]):
         return first, inner, (second, {name: noise[f"outer/{name}"] for name in inner})
 
     def policy(self, state: Any) -> PolicyExport:
-        """Return the base's policy: the scale plays no part in acting."""
+        """Return the base's policy, which does not depend on the scale."""
         return self.base.policy(state.base)
 
     def critics(self, state: Any) -> Critics | None:
@@ -289,7 +290,7 @@ class AdaptiveScale(LearnedScale[Base, AdaptiveState], Generic[Base]):
     scale_mode: Literal["learned", "fixed", "converged", "linear"] = "learned"
     """Learn the scale, keep it at its initial value, keep it at scale_target, or move it there linearly."""
     scale_target: Scalar = math.nan
-    """Scale to use in mode "converged" or to end at in mode "linear"; take it from a run with a learned scale."""
+    """Scale of mode "converged", or final scale of mode "linear": the final scale of a learned run."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -320,8 +321,8 @@ class AdaptiveScale(LearnedScale[Base, AdaptiveState], Generic[Base]):
             return AdaptiveState(ctx.state, scale_state), ctx.metrics
         if SCALE in parts and self.scale_mode == "learned":
             with named_scope("scale"):
-                judged = ctx if other is None else self.base.prepare_again(ctx, *other)
-                inner, scale_state, metrics = self.outer_update(ctx, judged, state.scale)
+                outer_ctx = ctx if other is None else self.base.prepare_again(ctx, *other)
+                inner, scale_state, metrics = self.outer_update(ctx, outer_ctx, state.scale)
         else:
             with named_scope("actor"):
                 inner = self.base.inner_step(ctx, state.scale.scale)
@@ -352,18 +353,18 @@ class AdaptiveScale(LearnedScale[Base, AdaptiveState], Generic[Base]):
         return {}
 
     def outer_losses(
-        self, judged: Context[Any, Any], inner: Inner, scale: Array, ema_q: Array
+        self, outer_ctx: Context[Any, Any], inner: Inner, scale: Array, ema_q: Array
     ) -> tuple[Float[Array, "terms"], tuple[Array, Metrics]]:
-        """Compute the weighted terms under θ̃ on the batch of `judged`, the new average of Q, and metrics."""
-        after = self.base.outer_terms(judged, inner.params, scale)
+        """Return the weighted terms under θ̃ on the batch of `outer_ctx`, the new average of Q, and metrics."""
+        after = self.base.outer_terms(outer_ctx, inner.params, scale)
         q, c, independent = inner.q, inner.constraint, self.outer_batch == "independent"
         has_q = q is not None or independent or self.l2 == "literal"
         if q is None or independent:  # the inner step computed q and c for its own batch; IQL's computes no q
-            before = self.base.outer_terms(judged, self.base.inner_params(judged.state), scale)
+            before = self.base.outer_terms(outer_ctx, self.base.inner_params(outer_ctx.state), scale)
             q, c = before.q, before.constraint if independent else c
         q, c, ema_q = sg((q, c, ema_q))
         new_ema_q = self.ema * ema_q + (1 - self.ema) * after.q.mean()
-        step = StepOutcome(q, c, after, ema_q, new_ema_q, sg(scale), inner.params, judged, {})
+        step = StepOutcome(q, c, after, ema_q, new_ema_q, sg(scale), inner.params, outer_ctx, {})
         for name, term in self.loss_terms().items():
             if shape := jnp.shape(value := term(step)):
                 raise AspcError(f"The term {name} has the shape {shape}; make it a scalar, for example with .mean().")
@@ -380,9 +381,9 @@ class AdaptiveScale(LearnedScale[Base, AdaptiveState], Generic[Base]):
         return jnp.stack([weights.get(name, 1) * value for name, value in step.losses.items()]), (new_ema_q, metrics)
 
     def outer_update(
-        self, ctx: Context[Any, Any], judged: Context[Any, Any], state: ScaleState
+        self, ctx: Context[Any, Any], outer_ctx: Context[Any, Any], state: ScaleState
     ) -> tuple[Inner, ScaleState, Metrics]:
-        """(9), (10)  One step on the scale through the inner step, which is the one that is committed.
+        """(9), (10)  Take one step on the scale through the inner step, and return both.
 
         The scale is one number, so the chain rule of (10) is a single forward-mode pass (jvp) through inner step
         and outer losses: it gives the derivative of each term, and the inner step itself.
@@ -392,7 +393,7 @@ class AdaptiveScale(LearnedScale[Base, AdaptiveState], Generic[Base]):
             scale = jax.nn.softplus(raw)
             inner = self.base.inner_step(ctx, scale)
             with jvp_compatible_networks():  # θ̃ moves with the scale
-                values, (new_ema_q, metrics) = self.outer_losses(judged, inner, scale, state.ema_q)
+                values, (new_ema_q, metrics) = self.outer_losses(outer_ctx, inner, scale, state.ema_q)
             return values, (inner, new_ema_q, metrics)
 
         values, derivatives, (inner, new_ema_q, metrics) = jax.jvp(

@@ -48,10 +48,10 @@ from aspc.algorithms.td_learning import (
     mlp_arrays,
     polyak,
 )
+from aspc.custom_networks import CustomNetwork
 from aspc.networks import (
     MLP,
     Critic,
-    CustomNetwork,
     DeterministicActor,
     Ensemble,
     GaussianActor,

@@ -1,4 +1,4 @@
-"""Errors that a user can fix, and helpers that word them."""
+"""Errors that a user can fix, and helpers that format them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _restore_error(kind: type[AspcError], args: tuple[Any, ...], attributes: dic
     return error
 
 
-# Errors of a full, read-only or broken disk, of missing permissions, of impossible paths and of files deleted in use.
+# Errors of a full, read-only or broken disk, of missing permissions, of invalid paths and of files deleted in use.
 DISK_ERRORS = (
     errno.ENOSPC,
     errno.EDQUOT,
@@ -51,7 +51,7 @@ DISK_ERRORS = (
 
 
 class ExternalFailure(AspcError):
-    """A failure of the surroundings (disk, network, cluster): the same work succeeds once that is fixed."""
+    """An external failure (disk, network, cluster): the same work succeeds once it is fixed."""
 
 
 class DiskFailure(ExternalFailure):

@@ -145,10 +145,10 @@ def _remove(path: Path) -> None:
 
 
 def prepare_output_file(path: Path, *suffixes: str) -> None:
-    """Check that a file can be written, and create its folder, before the work that fills it.
+    """Check that a file can be written, and create its folder, before the computation of its content.
 
     Args:
-        path: The file. Its suffix must tell its content, so that no log is overwritten by mistake.
+        path: The file. Its suffix must match its content, so that no log is overwritten by mistake.
         suffixes: The valid suffixes, in lower case.
 
     Raises:

@@ -14,7 +14,7 @@ Gradients of the weights are left to XLA as products, dW = x̂ᵀ·du, which it 
 float32, `XlaKernels` only changes how XLA differentiates a product.
 
 The training loop enables kernels with `fused`, and `apply_mlp` uses them for the networks that fit; all others run as
-plain JAX. The kernels have a reverse mode, and a forward mode over losses whose networks stand still. A function that
+plain JAX. The kernels have a reverse mode, and a forward mode over losses whose networks are constant. A function that
 moves a network's weights or inputs in forward mode runs them under `jvp_compatible_networks`.
 """
 
@@ -396,7 +396,7 @@ def _backward(config: KernelConfig, layers: Layers, kept: Residuals, d_out: Arra
 def _backward_tangent(config: KernelConfig, primals: Any, tangents: Any) -> tuple[BackwardOutputs, BackwardOutputs]:
     """Differentiate with respect to d_out, in which the backward pass is linear.
 
-    A scale that only weighs the terms of a loss reaches nothing else.
+    A scale that only weighs the terms of a loss affects nothing else.
     """
     *network, d_out = primals
     *network_tangents, d_out_tangent = tangents

@@ -21,7 +21,7 @@ from aspc.policy_programs import MAX_RESULT, MAX_STEPS, run_program
 Arrays = Mapping[str, np.ndarray]
 Settings = Mapping[str, Any]
 
-MAX_SAMPLE = 10_000_000  # numbers that may be drawn or held at a time to act on one observation
+MAX_SAMPLE = 10_000_000  # maximum size of the noise and of the arrays computed for one observation
 
 
 def array_namespace(x: Any) -> Any:

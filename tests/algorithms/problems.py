@@ -20,7 +20,7 @@ ADAPTIVE = [name for name in algorithms.names() if "aspc" in name]
 
 
 def small(algorithm: Any) -> Any:
-    """The algorithm with narrow networks and few samples."""
+    """Return the algorithm with narrow networks and few samples."""
     if algorithm.base is not None:
         return replace(algorithm, base=small(algorithm.base))
     names = {field.name for field in fields(algorithm)}
@@ -33,7 +33,7 @@ def small(algorithm: Any) -> Any:
 
 
 def floats(array: np.ndarray) -> Any:
-    """In the precision of the moment."""
+    """Convert to the current float precision."""
     return jnp.asarray(array, dtype=float)
 
 
@@ -67,7 +67,7 @@ def cycle(algorithm: Any) -> list[Parts]:
 
 
 def run(algorithm: Any, state: Any, steps: int) -> Any:
-    """Some steps on random batches, each with all parts that the algorithm has (one program to compile)."""
+    """Take steps on random batches, each with all parts of the algorithm (one program to compile)."""
     parts = max(cycle(algorithm), key=len)
     update = jax.jit(lambda state, batch, noise: algorithm.update(state, batch, noise, parts)[0])
     for i in range(steps):
@@ -75,8 +75,8 @@ def run(algorithm: Any, state: Any, steps: int) -> Any:
     return state
 
 
-def start_of(base: Any, *, loud: float = 2.0, dead_units: int = 0) -> Any:
-    """An initial state with weights larger than usual, so that Q, clips and gates matter.
+def amplified_state(base: Any, *, gain: float = 2.0, dead_units: int = 0) -> Any:
+    """Return an initial state with larger weights than usual, so that Q, clips and gates matter.
 
     The first `dead_units` of every hidden layer are cut off: all their weights have a gradient of exactly 0.
     """
@@ -84,7 +84,7 @@ def start_of(base: Any, *, loud: float = 2.0, dead_units: int = 0) -> Any:
     def change(leaf: Any) -> Any:
         if not jnp.issubdtype(leaf.dtype, jnp.floating):
             return leaf
-        leaf = np.array(leaf) * loud
+        leaf = np.array(leaf) * gain
         if leaf.shape[-1:] == (WIDTH,):
             leaf[..., :dead_units] = 0
         if leaf.ndim >= 2 and leaf.shape[-2] == WIDTH:
@@ -94,8 +94,8 @@ def start_of(base: Any, *, loud: float = 2.0, dead_units: int = 0) -> Any:
     return jax.tree.map(change, jax.jit(lambda key: base.init(key, SPEC))(jax.random.key(0)))
 
 
-def as_in_mid_run(state: Any) -> Any:
-    """The state with optimizers that have seen some steps; a weight of 0 counts as one that never had a gradient."""
+def mid_training_state(state: Any) -> Any:
+    """Return the state with optimizers as after some steps; a weight of 0 counts as one that never had a gradient."""
     rng = np.random.default_rng(7)
 
     def moments(opt: Any, params: Any) -> Any:
@@ -116,6 +116,6 @@ def as_in_mid_run(state: Any) -> Any:
 
 
 def act(kind: str, arrays: Any, settings: Any, observations: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """What a policy does in NumPy, on normalized observations, in ±1."""
+    """Return a policy's actions, computed with NumPy from normalized observations, in ±1."""
     draws = KINDS[kind].noise(arrays, settings, observations.shape[-1])
     return KINDS[kind].act(arrays, settings, observations, *sample_noise(draws, len(observations), rng))

@@ -1,4 +1,4 @@
-"""What the training loop relies on, for every algorithm."""
+"""The contract between the training loop and every algorithm."""
 
 from __future__ import annotations
 
@@ -47,15 +47,15 @@ def test_a_state_keeps_its_types(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_one_inner_step_in_a_cycle_of_the_base(name: str) -> None:
+def test_base_has_one_inner_step_per_cycle(name: str) -> None:
     algorithm = algorithms.default(name)
     (segment,) = algorithm.unwrapped.schedule()
     assert sum(INNER in parts for parts in segment.steps) == 1
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_setting_has_a_sentence(name: str) -> None:
-    """One docstring under each field: that is what the command line shows."""
+def test_every_hyperparameter_has_a_help_text(name: str) -> None:
+    """The command line shows the docstring of each field."""
     algorithm = algorithms.default(name)
     for part in (algorithm, algorithm.unwrapped):
         documented = set()
@@ -73,13 +73,13 @@ def test_an_unknown_algorithm_names_the_nearest() -> None:
         algorithms.default("rebrak")
 
 
-def test_a_name_is_taken_once() -> None:
+def test_duplicate_name_is_rejected() -> None:
     with pytest.raises(AspcError, match="already registered"):
         algorithms.register("iql")(IQL)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_an_algorithm_is_found_in_the_registry_whatever_its_numbers_are(name: str) -> None:
+def test_registered_name_does_not_depend_on_hyperparameters(name: str) -> None:
     changed = replace_fields(algorithms.default(name), {"reward_shift": 1.0, "batch_size": 7})
     assert algorithms.registered_as(changed) == name
 
@@ -91,7 +91,7 @@ def test_names_of_older_versions_with_a_bc_term() -> None:
     assert algorithms.join_bc_term("aspc", "plain") == "aspc"
 
 
-def test_an_algorithm_of_classes_that_nobody_has_registered_is_not_found() -> None:
+def test_unregistered_classes_have_no_name() -> None:
     class Mine(TD3BC):
         pass
 
@@ -100,7 +100,7 @@ def test_an_algorithm_of_classes_that_nobody_has_registered_is_not_found() -> No
 
 
 @dataclass
-class Thawed:
+class Mutable:
     batch_size: int = 16
 
 
@@ -113,22 +113,24 @@ class Above(Bare):
     lr: float = 1e-3
 
 
-@pytest.mark.parametrize(("kind", "called"), [(Thawed, "Thawed"), (Bare, "Bare"), (Above, "Bare"), (object, "object")])
-def test_an_algorithm_that_is_no_frozen_dataclass_is_refused_when_it_is_used(kind: type, called: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "called"), [(Mutable, "Mutable"), (Bare, "Bare"), (Above, "Bare"), (object, "object")]
+)
+def test_algorithm_that_is_not_a_frozen_dataclass_is_rejected(kind: type, called: str) -> None:
     with registries.restored():
         algorithms.register("mine")(kind)
-        says = rf"^mine must be a frozen dataclass: write @dataclass\(frozen=True\) above {called}\.$"
-        with pytest.raises(AspcError, match=says):
+        message = rf"^mine must be a frozen dataclass: write @dataclass\(frozen=True\) above {called}\.$"
+        with pytest.raises(AspcError, match=message):
             algorithms.default("mine")
 
 
 @dataclass(frozen=True)
-class Dataless:
+class WithoutBase:
     batch_size: int = 16
 
 
 @dataclass(frozen=True)
-class Silent(Algorithm[Any]):
+class WithoutPolicy(Algorithm[Any]):
     lr: float = 1e-3
 
     def init(self, key: Any, spec: Any) -> Any:
@@ -140,28 +142,30 @@ class Silent(Algorithm[Any]):
 
 def test_an_algorithm_derives_from_the_base_class() -> None:
     with registries.restored():
-        algorithms.register("mine")(Dataless)
-        with pytest.raises(AspcError, match=r"^mine is not an algorithm: write class Dataless\(Algorithm\), with "):
+        algorithms.register("mine")(WithoutBase)
+        with pytest.raises(AspcError, match=r"^mine is not an algorithm: write class WithoutBase\(Algorithm\), with "):
             algorithms.default("mine")
 
 
 def test_an_algorithm_without_a_method_is_refused() -> None:
     with registries.restored():
-        algorithms.register("mine")(Silent)
-        with pytest.raises(AspcError, match=r"^The algorithm mine has no method policy; add it to its class, Silent"):
+        algorithms.register("mine")(WithoutPolicy)
+        with pytest.raises(
+            AspcError, match=r"^The algorithm mine has no method policy; add it to its class, WithoutPolicy"
+        ):
             algorithms.default("mine")
 
 
-def test_a_class_with_no_field_of_its_own_needs_no_decorator() -> None:
-    class Louder(TD3BC):
+def test_subclass_without_new_fields_needs_no_decorator() -> None:
+    class DoubledBC(TD3BC):
         climbs_q: ClassVar[bool] = True
 
         def bc_weight(self, ctx: Any) -> float:
             return 2.0
 
     with registries.restored():
-        algorithms.register("louder")(Louder)
-        assert isinstance(algorithms.default("louder"), Louder)
+        algorithms.register("doubled_bc")(DoubledBC)
+        assert isinstance(algorithms.default("doubled_bc"), DoubledBC)
 
 
 def test_the_horizon_reaches_a_wrapped_base() -> None:
@@ -172,19 +176,19 @@ def test_the_horizon_reaches_a_wrapped_base() -> None:
 
 @pytest.mark.parametrize("name", [name for name in NAMES if algorithms.default(name).base is not None])
 def test_a_wrapper_and_its_base_share_no_setting(name: str) -> None:
-    """On the command line they stand side by side, without a prefix."""
+    """The command line shows the options of both without a prefix."""
     algorithm = algorithms.default(name)
     assert not {f.name for f in fields(algorithm)} & {f.name for f in fields(algorithm.base)}
 
 
-def test_all_say_how_the_data_is_prepared() -> None:
+def test_every_algorithm_declares_its_preprocessing() -> None:
     for name in NAMES:
         algorithm = algorithms.default(name)
         assert isinstance(algorithm, Algorithm)
         assert algorithm.reward_transform == algorithm.unwrapped.reward_transform
 
 
-def test_dropout_needs_its_noise_and_nothing_else() -> None:
+def test_dropout_only_adds_its_noise() -> None:
     plain, dropping = small(IQL()), small(IQL(actor_dropout=0.5))
     assert plain.noise(SPEC, 12) == {}
     assert dropping.noise(SPEC, 12)["dropout"].shape == (2, 12, 16)
@@ -194,7 +198,7 @@ def test_dropout_needs_its_noise_and_nothing_else() -> None:
     np.testing.assert_array_equal(a.critics.members.net.layers[0].weight, b.critics.members.net.layers[0].weight)
 
 
-def test_the_average_of_a_diffusion_policy_waits() -> None:
+def test_average_of_the_diffusion_actor_starts_late() -> None:
     algorithm = small(DiffusionQL())
     start = algorithm.init(jax.random.key(0), SPEC)
     weight = lambda state: np.asarray(state.actor_ema.net.layers[0].weight)  # noqa: E731

@@ -1,4 +1,4 @@
-"""ASPC on every base: the derivative of the outer loss is exact, and a scale that does not move changes nothing."""
+"""ASPC on every base: the derivative of the outer loss is exact, and a constant scale changes nothing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from problems import ADAPTIVE, as_in_mid_run, cycle, random_batch, random_noise, run, small, start_of
+from problems import ADAPTIVE, amplified_state, cycle, mid_training_state, random_batch, random_noise, run, small
 
 from aspc import algorithms
 from aspc.adaptive_scale import AdaptiveScale, raw_from_scale
@@ -21,7 +21,7 @@ from aspc.algorithms.interface import INNER
 from aspc.algorithms.iql import IQL
 from aspc.algorithms.rebrac import ReBRAC
 
-# Beside the registered ones, the other readings that a base offers.
+# The registered ones, and other options of their bases.
 VARIANTS = {
     **{name: lambda name=name: algorithms.default(name) for name in ADAPTIVE},
     "iql deterministic, dropout": lambda: AdaptiveScale(base=IQL(deterministic=True, actor_dropout=0.2)),
@@ -34,26 +34,26 @@ VARIANTS = {
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_the_derivative_is_the_finite_difference(name: str) -> None:
-    """(10): what carries no gradient (scale and normalizer in L1, the average in L2) is held where it is.
+def test_outer_derivative_matches_finite_differences(name: str) -> None:
+    """(10): factors without gradient (scale and normalizer in L1, the average in L2) are held fixed.
 
     Some units are dead: their weights have a second moment of exactly 0, where √v has no derivative.
     """
     with jax.enable_x64(True):
         algorithm = small(VARIANTS[name]())
         base = algorithm.base
-        if base.scale < 0.1:  # so small a scale does so little that differences are rounding errors
+        if base.scale < 0.1:  # with a smaller scale, differences are rounding errors
             base = replace(base, **{base.scale_name: 0.5})
             algorithm = replace(algorithm, base=base)
         parts = next(parts for parts in cycle(base) if INNER in parts)
-        state = as_in_mid_run(start_of(base, dead_units=3))
+        state = mid_training_state(amplified_state(base, dead_units=3))
         batch, noise = random_batch(98, base.batch_size), random_noise(99, base)
         outer = replace(algorithm.start(state).scale, ema_q=jnp.asarray(0.7))
         here = float(outer.scale)
 
         @jax.jit
         def outer_level(scale: Any) -> Any:
-            """The derivatives at `scale`, and Q and constraint under the parameters that it leads to."""
+            """Return the derivatives at `scale`, and Q and constraint under the resulting parameters."""
             ctx = base.prepare(state, batch, noise, parts)
             inner, _, metrics = algorithm.outer_update(ctx, ctx, replace(outer, raw=raw_from_scale(scale)))
             return (metrics["dl1_dscale"], metrics["dl2_dscale"]), base.outer_terms(ctx, inner.params, here)
@@ -75,17 +75,17 @@ def test_the_derivative_is_the_finite_difference(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ADAPTIVE)
-def test_a_scale_that_does_not_move_changes_nothing(name: str) -> None:
+def test_constant_scale_equals_the_base_algorithm(name: str) -> None:
     with jax.enable_x64(True):
         algorithm = replace(small(algorithms.default(name)), k_alpha=1, scale_lr=0.0, outer_batch="same")
-        start = start_of(algorithm.base)
+        start = amplified_state(algorithm.base)
         plain, adaptive = run(algorithm.base, start, 5), run(algorithm, algorithm.start(start), 5)
         assert float(adaptive.scale.scale) == pytest.approx(algorithm.base.scale, rel=1e-12)
     for a, b in zip(jax.tree.leaves(plain), jax.tree.leaves(adaptive.base), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12)
 
 
-def test_weights_at_their_bound_give_iql_no_gradient() -> None:
+def test_iql_weights_at_their_bound_have_no_gradient() -> None:
     algorithm = IQL(max_weight=100.0)
     advantage = jnp.array([-1.0, 0.5, 4.0, 1e5])
     ctx = type("Ctx", (), {"extra": advantage})()
@@ -99,7 +99,7 @@ def test_appendix_d_and_the_authors_weigh_fql_differently() -> None:
     with jax.enable_x64(True):
         authors = small(FQL(normalize_q=True))
         batch, noise = random_batch(0, 12), random_noise(1, authors)
-        start = start_of(authors)
+        start = amplified_state(authors)
 
         def weights_after(algorithm: FQL) -> Callable[[float], np.ndarray]:
             def step(alpha: Any) -> Any:

@@ -1,7 +1,7 @@
 """Each algorithm learns: on a task small enough for a short run, its policy beats the data it learned from.
 
-A point in the plane is to be pushed to the origin, s' = s + 0.3·a with actions in ±1, reward −|s'|. The data is logged
-by a clumsy policy that sometimes pushes the right way; 10 steps an episode.
+The task is to push a point in the plane to the origin: s' = s + 0.3·a with actions in ±1, reward −|s'|, 10 steps per
+episode. The data is logged by a policy that often pushes in the wrong direction.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from aspc.algorithms.interface import Batch, Spec, schedule_length
 SPEC = Spec(obs_dim=2, act_dim=2)
 EPISODE = 10
 STEPS = 2_000
-# Faster than the defaults, which are made for a million steps; CQL's penalty is made for returns in the hundreds.
+# Faster than the defaults, which suit a million steps; CQL's default penalty suits returns in the hundreds.
 QUICK = {"batch_size": 64, "discount": 0.9, "actor_lr": 1e-3, "critic_lr": 1e-3, "value_lr": 1e-3, "lr": 1e-3}
 QUICK |= {"cql_alpha": 1.0, "n_actions": 4, "diffusion_steps": 4, "flow_steps": 5, "ema_start": 0, "tau": 0.02}
 
 
 def rollout(act: Any, episodes: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """States [steps + 1, episodes, 2] and actions [steps, episodes, 2]."""
+    """Return states [steps + 1, episodes, 2] and actions [steps, episodes, 2]."""
     rng = np.random.default_rng(seed)
     states, actions = [rng.uniform(-1.5, 1.5, (episodes, 2)).astype(np.float32)], []
     for _ in range(EPISODE):
@@ -74,7 +74,7 @@ def quick(algorithm: Any) -> Any:
 
 
 def train(algorithm: Any, data: Batch, steps: int) -> tuple[Any, Any, Any]:
-    """The state before and after, and the scale (if there is one) after each cycle of the schedule."""
+    """Return the states before and after, and the scale (if there is one) after each cycle of the schedule."""
     draws = algorithm.noise(SPEC, algorithm.batch_size)
 
     def step(parts: Any, state: Any, key: Any) -> Any:
@@ -102,7 +102,7 @@ def train(algorithm: Any, data: Batch, steps: int) -> tuple[Any, Any, Any]:
 
 
 def untouched(before: Any, after: Any) -> list[str]:
-    """Arrays of a state that are exactly as they were."""
+    """Return the names of the arrays that did not change."""
     same = jax.tree.map(lambda a, b: bool(np.array_equal(a, b)), before, after)
     return [jax.tree_util.keystr(path) for path, equal in jax.tree_util.tree_leaves_with_path(same) if equal]
 
@@ -118,11 +118,11 @@ def test_learns(name: str, logged: tuple[Batch, float]) -> None:
     random, _ = rollout(lambda s, rng: rng.uniform(-1, 1, s.shape), 200, seed=1)
     score, by_chance = mean_return(states), mean_return(random)
     assert score > by_chance + 1
-    if name == "bc":  # it imitates the average, so noise and bad luck go, but skill does not come
+    if name == "bc":  # it imitates the mean action: without noise, but not better than the data
         assert score < behavior + 1.5
     else:
         assert score > behavior + 1
-    # Only CQL's α' may stand still: it is trained with `lagrange` alone.
+    # Only CQL's α' can be constant: it is trained only with `lagrange`.
     base = (lambda s: s) if scales is None else (lambda s: s.base)
     assert not [name for name in untouched(base(start), base(state)) if "log_alpha_prime" not in name]
     if scales is not None:

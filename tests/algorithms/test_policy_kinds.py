@@ -1,4 +1,4 @@
-"""What a run leaves behind acts, in NumPy, as its networks do in JAX."""
+"""Exported policies act in NumPy as the networks do in JAX."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ SPEC = Spec(obs_dim=7, act_dim=3)
 OBSERVATIONS = np.random.default_rng(0).standard_normal((20, 7), np.float32)
 
 
-def louder(state: Any) -> Any:
-    """Weights that are larger than initial ones, so that no output is near 0."""
+def amplified(state: Any) -> Any:
+    """Return a state with larger weights, so that no output is near 0."""
     return jax.tree.map(lambda x: 1.5 * x if jnp.issubdtype(x.dtype, jnp.floating) else x, state)
 
 
@@ -40,21 +40,21 @@ def act(export: PolicyExport, observations: np.ndarray = OBSERVATIONS, seed: int
 @pytest.mark.parametrize("name", ["bc", "td3_bc", "wpc", "a2pr", "rebrac", "aspc"])
 def test_deterministic_policies(name: str) -> None:
     algorithm = algorithms.default(name)
-    state = louder(algorithm.init(jax.random.key(0), SPEC))
+    state = amplified(algorithm.init(jax.random.key(0), SPEC))
     actor = state.base.actor if name == "aspc" else state.actor
     np.testing.assert_allclose(act(algorithm.policy(state)), actor(OBSERVATIONS), atol=1e-5)
 
 
-def test_a_layer_norm_in_the_actor_counts() -> None:
+def test_layer_norm_of_the_actor_is_exported() -> None:
     algorithm = ReBRAC(actor_layer_norm=True)
-    state = louder(algorithm.init(jax.random.key(0), SPEC))
+    state = amplified(algorithm.init(jax.random.key(0), SPEC))
     np.testing.assert_allclose(act(algorithm.policy(state)), state.actor(OBSERVATIONS), atol=1e-5)
 
 
 @pytest.mark.parametrize("deterministic", [True, False])
 def test_iql_acts_with_its_mean(deterministic: bool) -> None:
     algorithm = IQL(deterministic=deterministic)
-    state = louder(algorithm.init(jax.random.key(0), SPEC))
+    state = amplified(algorithm.init(jax.random.key(0), SPEC))
     np.testing.assert_allclose(act(algorithm.policy(state)), state.actor(OBSERVATIONS), atol=1e-5)
 
 
@@ -69,7 +69,7 @@ def test_cql_acts_with_tanh_of_its_mean() -> None:
 
 def test_fql_acts_in_one_step() -> None:
     algorithm = FQL()
-    state = louder(algorithm.init(jax.random.key(0), SPEC))
+    state = amplified(algorithm.init(jax.random.key(0), SPEC))
     z = np.random.default_rng(5).standard_normal((20, 3), np.float32)
     expected = jnp.clip(state.one_step(OBSERVATIONS, z), -1, 1)
     np.testing.assert_allclose(act(algorithm.policy(state), seed=5), expected, atol=1e-5)
@@ -80,10 +80,10 @@ DIFFUSION = DiffusionQL()
 
 @pytest.fixture(scope="module")
 def diffusion_state() -> Any:
-    return louder(DIFFUSION.init(jax.random.key(0), SPEC))
+    return amplified(DIFFUSION.init(jax.random.key(0), SPEC))
 
 
-def test_diffusion_sampling_and_the_critics_are_the_same(diffusion_state: Any) -> None:
+def test_diffusion_sampling_and_critics_match(diffusion_state: Any) -> None:
     arrays, settings = in_numpy(DIFFUSION.policy(diffusion_state))
     noise = np.random.default_rng(1).standard_normal((6, 20, 3), np.float32)
     ours = denoise(arrays, settings, OBSERVATIONS, noise[0], noise[1:])

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from problems import SPEC, as_in_mid_run, random_batch, random_noise, small, start_of
+from problems import SPEC, amplified_state, mid_training_state, random_batch, random_noise, small
 
 from aspc import algorithms
 from aspc.adaptive_scale import raw_from_scale
@@ -25,9 +25,9 @@ def rapo(**changes: Any) -> RAPO:
     return replace(small(RAPO()), **changes)
 
 
-def in_mid_run(algorithm: RAPO) -> RAPOState:
+def mid_training(algorithm: RAPO) -> RAPOState:
     """A state whose target critics and second policy differ from the networks they started as."""
-    base = as_in_mid_run(start_of(algorithm.base, dead_units=3))
+    base = mid_training_state(amplified_state(algorithm.base, dead_units=3))
     moved = lambda tree, factor: jax.tree.map(lambda leaf: leaf * factor, tree)  # noqa: E731
     base = replace(
         base,
@@ -49,14 +49,14 @@ def slope_of(function: Any, here: float) -> float:
 
 
 def inputs(algorithm: RAPO) -> tuple[Context, Any]:
-    """The context of an inner step, and the batch that judges it."""
+    """Return the context of an inner step, and the batch that evaluates it."""
     batch, noise, other = algorithm.split_inputs(random_batch(1, algorithm.batch_size), random_noise(2, algorithm))
     assert other is not None
-    return algorithm.base.prepare(in_mid_run(algorithm).base, batch, noise, ALL), other[0]
+    return algorithm.base.prepare(mid_training(algorithm).base, batch, noise, ALL), other[0]
 
 
-def test_the_derivative_of_the_execution_loss_is_the_finite_difference() -> None:
-    """(9), (10), written out by hand, with both action gradients and the value scale held where they are."""
+def test_execution_loss_derivative_matches_finite_differences() -> None:
+    """(9), (10), written out by hand, with both action gradients and the value scale held fixed."""
     with jax.enable_x64(True):
         algorithm = rapo()
         ctx, outer = inputs(algorithm)
@@ -82,8 +82,8 @@ def test_the_derivative_of_the_execution_loss_is_the_finite_difference() -> None
     np.testing.assert_allclose(metrics["dexecution_loss_dscale"], slope, rtol=1e-5)
 
 
-def test_the_derivative_of_the_bootstrap_loss_is_the_finite_difference() -> None:
-    """(11), (12), written out by hand through a gradient step, with α_B in front and the value scale held."""
+def test_bootstrap_loss_derivative_matches_finite_differences() -> None:
+    """(11), (12), written out by hand through a gradient step, with α_B in front and the value scale held fixed."""
     with jax.enable_x64(True):
         algorithm = rapo()
         ctx, outer = inputs(algorithm)
@@ -113,10 +113,10 @@ def test_the_derivative_of_the_bootstrap_loss_is_the_finite_difference() -> None
     np.testing.assert_allclose(metrics["dbootstrap_loss_dscale"], slope, rtol=1e-5)
 
 
-def test_the_policy_that_acts_takes_the_old_coefficient_and_the_other_the_new_one() -> None:
+def test_acting_policy_uses_the_old_coefficient_and_bootstrap_policy_the_new_one() -> None:
     with jax.enable_x64(True):
         algorithm = rapo(scale_lr=1.0)
-        state, batch, noise = in_mid_run(algorithm), random_batch(1, algorithm.batch_size), random_noise(2, algorithm)
+        state, batch, noise = mid_training(algorithm), random_batch(1, algorithm.batch_size), random_noise(2, algorithm)
         after, _ = jax.jit(lambda: algorithm.update(state, batch, noise, ALL))()
         first, inner_noise, _ = algorithm.split_inputs(batch, noise)
         ctx = algorithm.base.prepare(state.base, first, inner_noise, ALL)
@@ -128,12 +128,12 @@ def test_the_policy_that_acts_takes_the_old_coefficient_and_the_other_the_new_on
     close(after.base.second, second)
 
 
-def test_the_policy_that_acts_changes_neither_critics_nor_the_policy_they_bootstrap_from() -> None:
+def test_acting_policy_does_not_affect_critics_or_bootstrap_policy() -> None:
     algorithm = rapo()
     update = jax.jit(lambda state, batch, noise: algorithm.update(state, batch, noise, ALL)[0])
 
     def trained(scale: float) -> RAPOState:
-        state = in_mid_run(algorithm)
+        state = mid_training(algorithm)
         state = replace(state, acting_scale=at(state.acting_scale, scale))
         for i in range(4):
             state = update(state, random_batch(i, algorithm.batch_size), random_noise(9 + i, algorithm))
@@ -147,9 +147,9 @@ def test_the_policy_that_acts_changes_neither_critics_nor_the_policy_they_bootst
     equal(algorithm.policy(other).arrays, TD3BC().policy(replace(other.base, actor=other.base.second)).arrays)
 
 
-def test_candidate_steps_are_judged_on_rows_of_their_own() -> None:
+def test_candidate_steps_are_evaluated_on_independent_rows() -> None:
     algorithm = rapo()
-    state, noise = in_mid_run(algorithm), random_noise(2, algorithm)
+    state, noise = mid_training(algorithm), random_noise(2, algorithm)
     batch, half = random_batch(1, algorithm.batch_size), algorithm.base.batch_size
     others = jax.tree.map(lambda a, b: jnp.concatenate([a[:half], b[half:]]), batch, random_batch(3, 2 * half))
     update = jax.jit(lambda batch: algorithm.update(state, batch, noise, ALL)[0])
@@ -159,12 +159,12 @@ def test_candidate_steps_are_judged_on_rows_of_their_own() -> None:
     assert one.acting_scale.opt[0].mu != other.acting_scale.opt[0].mu
 
 
-def test_actions_that_do_not_move_have_a_finite_derivative() -> None:
-    """A saturated tanh does not move at all, where ‖δ‖ and the root mean square have no derivative."""
+def test_saturated_actions_have_a_finite_derivative() -> None:
+    """A saturated tanh does not change, so ‖δ‖ and the root mean square are 0 and have no derivative."""
     value, slope = jax.jvp(lambda x: norm(x * jnp.zeros((3, 2))), (1.0,), (1.0,))
     np.testing.assert_array_equal((value, slope), np.zeros((2, 3)))
     algorithm = rapo()
-    state = in_mid_run(algorithm)
+    state = mid_training(algorithm)
     saturated = jax.tree.map(lambda leaf: leaf * 1e4, (state.base.actor, state.base.second))
     state = replace(state, base=replace(state.base, actor=saturated[0], second=saturated[1]))
     batch, noise = random_batch(1, algorithm.batch_size), random_noise(2, algorithm)

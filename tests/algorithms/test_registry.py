@@ -29,7 +29,7 @@ class Mine(TD3BC[Any]):
     alpha: float = 4.0
 
 
-def test_a_scalable_algorithm_brings_its_learned_scale() -> None:
+def test_scalable_algorithm_is_also_registered_with_a_learned_scale() -> None:
     register("mine")(Mine)
     learned = default("mine+aspc")
     assert isinstance(learned, AdaptiveScale)
@@ -38,7 +38,7 @@ def test_a_scalable_algorithm_brings_its_learned_scale() -> None:
     assert registered_as(learned) == "mine+aspc"
 
 
-def test_other_algorithms_and_functions_bring_none() -> None:
+def test_other_algorithms_and_functions_are_registered_once() -> None:
     register("plain")(BC)
     register("made")(lambda: Mine())
     assert not {"plain+aspc", "made+aspc"} & set(names())

@@ -1,4 +1,4 @@
-"""A second, acting policy next to the one the critics bootstrap from: what it changes and what it does not."""
+"""Algorithms with one policy for bootstrapping and one for acting: the second affects only the actions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LEARNED = ("actor", "actor_target", "critics", "critics_target")
 
 
 def trained(make: Callable[[Any], Any], number: float | None = None) -> list:
-    """The states of four steps on random data; `number` is a traced hyperparameter, so all values share a program."""
+    """Return the states of four steps on random data; `number` is a traced hyperparameter, so all share a program."""
     rng = np.random.default_rng(0)
     parts = frozenset({CRITIC, INNER, SCALE})
     algorithm = make(number)
@@ -39,7 +39,7 @@ def trained(make: Callable[[Any], Any], number: float | None = None) -> list:
     return states
 
 
-def test_the_policy_that_acts_changes_nothing_but_how_is_acted() -> None:
+def test_acting_policy_affects_only_the_actions() -> None:
     base = TwoScales(**SMALL, acting_tau=1.0)
     algorithm = AdaptiveScale(base=base, k_alpha=1)
     with_ratio = lambda ratio: replace(algorithm, base=replace(base, acting_ratio=ratio))  # noqa: E731
@@ -53,7 +53,7 @@ def test_the_policy_that_acts_changes_nothing_but_how_is_acted() -> None:
     assert equal(algorithm.policy(bolder).arrays, TD3BC.policy(base, acts_with.base).arrays)
 
 
-def test_mceps_evaluation_policy_changes_nothing_but_the_actions() -> None:
+def test_mcep_evaluation_policy_affects_only_the_actions() -> None:
     mcep = lambda alpha: MCEP(**SMALL, evaluation_alpha=alpha)  # noqa: E731
     same, milder = trained(mcep, 2.5)[-1], trained(mcep, 10.0)[-1]
     for name in LEARNED:
@@ -74,8 +74,8 @@ def test_mcep_has_the_scales_of_its_paper() -> None:
 
 
 @pytest.mark.parametrize("tau", [1e-4, 0.95])
-def test_the_averaged_policy_is_an_average_of_aspcs_own_policies(tau: float) -> None:
-    """With the first τ no step of the four is the average's own yet, with the second all but the first are."""
+def test_averaged_policy_is_the_average_of_the_policies_of_aspc(tau: float) -> None:
+    """With the first τ the early rate applies to all four steps; with the second, τ applies to all but the first."""
     averaged = AdaptiveScale(base=AveragedPolicy(**SMALL, acting_tau=tau), k_alpha=1)
     states, plain = trained(lambda _: averaged), trained(lambda _: AdaptiveScale(base=TD3BC(**SMALL), k_alpha=1))
     for name in LEARNED:
@@ -88,7 +88,7 @@ def test_the_averaged_policy_is_an_average_of_aspcs_own_policies(tau: float) -> 
 
 
 def average(policies, tau: float) -> list:
-    """By hand: over the last tenth of the steps so far where that is less than 1/τ of them."""
+    """Return the expected average: over the last tenth of the steps so far while that is fewer than 1/τ."""
     first, *others = map(jax.tree.leaves, policies)
     for step, leaves in enumerate(others, start=1):
         rate = max(tau, 10 / (step + 9))
@@ -100,13 +100,13 @@ def equal(a, b) -> bool:
     return all(np.array_equal(x, y) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True))
 
 
-def test_aspc_plus_is_what_the_study_measured() -> None:
+def test_aspc_plus_has_the_settings_of_the_study() -> None:
     """ASPC+ is two scales with ratio 2, an averaged acting policy and an independent outer batch, as in the study."""
     algorithm = algorithms.default("aspc_plus")
     assert algorithm == AdaptiveScale(base=TwoScales(acting_ratio=2.0, acting_tau=1e-4), outer_batch="independent")
 
 
-def test_the_controls_are_aspc_plus_without_one_of_its_parts() -> None:
+def test_controls_are_aspc_plus_without_one_component() -> None:
     plus = algorithms.default("aspc_plus")
     assert algorithms.default("td3_bc_two_policies") == plus.base
     averaged = algorithms.default("aspc_averaged")

@@ -276,16 +276,16 @@ def test_horizons_are_set_together(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("words", "message"),
     [
         (["--discount", "1.5"], "discount must be between 0 and 1, not 1.5"),
         (["--scale-lr", "-1"], "scale_lr must be at least 0, not -1.0"),
         (["--algo", "td3_bc", "--alpha", "-1"], "alpha must be at least 0, not -1.0"),
     ],
 )
-def test_out_of_range_numbers_are_rejected(words, says, tmp_path, capsys):
+def test_out_of_range_numbers_are_rejected(words, message, tmp_path, capsys):
     path = write_hdf5(tmp_path / "logs.hdf5")
-    assert says in rejected(capsys, ["train", path, "--out", str(tmp_path / "run"), *words, *QUICK])
+    assert message in rejected(capsys, ["train", path, "--out", str(tmp_path / "run"), *words, *QUICK])
     assert not (tmp_path / "run").exists()
 
 

@@ -101,12 +101,14 @@ def test_checked_options_are_those_of_the_help_page(words, capsys, monkeypatch):
     monkeypatch.undo()
     with pytest.raises(SystemExit):
         main([*words, "--help"])
+    page = capsys.readouterr().out
     shown = {
         flag
-        for line in re.findall(r"^[│ ]{1,3}(--\w.*?)(?:  | *│?$)", capsys.readouterr().out, re.MULTILINE)
+        for line in re.findall(r"^[│ ]{1,3}(--\w.*?)(?:  | *│?$)", page, re.MULTILINE)
         for flag in re.findall(r"--\w[\w-]*", line)
     }
     assert {option.name for option in checked if not option.is_positional} == shown
+    assert not re.search(r"default:\s+(None|nan|'')\)", page)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,7 +116,9 @@ class Checked:
     """Options of many types, two of them checked together."""
 
     low: int = 0
-    """The lower one."""
+    """The lower one.
+    The default is 0.
+    """
     high: int = 1
     """The higher one."""
     pair: tuple[int, float] = (1, 2.0)
@@ -133,6 +137,15 @@ class Checked:
 
 def parse(*words, default=None):
     return parsing.parse_options(Checked, list(words), "aspc check", default=default)
+
+
+def test_help_texts_are_joined_and_unset_defaults_hidden(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    with pytest.raises(SystemExit):
+        parse("--help")
+    page = capsys.readouterr().out
+    assert "The lower one. The default is 0. (default: 0)" in page
+    assert re.search(r"A choice that can be None\. *│?$", page, re.MULTILINE)
 
 
 def test_valid_options_are_parsed():

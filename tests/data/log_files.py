@@ -78,7 +78,7 @@ def same(dataset: Dataset, log: dict[str, np.ndarray], atol: float = 0.0) -> Non
         np.testing.assert_allclose(getattr(dataset, key), array, rtol=0, atol=atol, err_msg=key)
 
 
-def refuse(path: Path, says: str, **options: object) -> None:
-    with pytest.raises(AspcError, match=says) as error:
+def refuse(path: Path, message: str, **options: object) -> None:
+    with pytest.raises(AspcError, match=message) as error:
         data.load(path, **options)
     assert "\n" not in str(error.value)

@@ -1,4 +1,4 @@
-"""Downloads from a local server: interrupted, resumed, wrong, missing; never half a file under the final name."""
+"""Downloads from a local server: interrupted, resumed, wrong, missing; never an incomplete final file."""
 
 from __future__ import annotations
 
@@ -237,7 +237,7 @@ def test_an_invalid_http_answer_is_an_error(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_published_checksum_is_compared(server: Server, tmp_path: Path) -> None:
-    """With bytes that are not D4RL's, from a mirror and put there by hand."""
+    """The bytes are not D4RL's: once from a mirror, once copied manually."""
     with h5py.File(tmp_path / "other.hdf5", "w") as file:
         for key, array in make_log(rows=2000, observation=11, action=3).items():
             file[key] = array
@@ -433,7 +433,7 @@ def test_mirrors_come_first_and_keep_the_tree(monkeypatch: pytest.MonkeyPatch) -
 
 
 class Noticed(io.StringIO):
-    """A stderr that does something after a line."""
+    """A stderr that calls a function after a line."""
 
     def __init__(self, after_a_line: Callable[[], None]) -> None:
         super().__init__()
@@ -453,12 +453,12 @@ def test_waiting_for_another_process_is_reported(tmp_path: Path, monkeypatch: py
         let_go = partial(fcntl.flock, file, fcntl.LOCK_UN)
         monkeypatch.setattr(ui, "NOTICE_SECONDS", 0.01)
         monkeypatch.setattr(sys, "stderr", Noticed(let_go))
-        rescue = threading.Timer(60, let_go)  # without a word this test fails, and does not hang
+        rescue = threading.Timer(60, let_go)  # without the notice this test fails instead of hanging
         rescue.start()
         with cache.lock_file(path):
             rescue.cancel()
     assert sys.stderr.getvalue() == f"Waiting for another process that is generating or downloading {path} …\n"
     monkeypatch.setattr(ui, "NOTICE_SECONDS", 60)
     monkeypatch.setattr(sys, "stderr", io.StringIO())
-    with cache.lock_file(path):  # nothing to wait for, nothing to say
+    with cache.lock_file(path):  # no wait, no notice
         assert sys.stderr.getvalue() == ""

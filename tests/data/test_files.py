@@ -47,8 +47,8 @@ def test_unsorted_episodes_are_noted(tmp_path: Path, log: dict[str, np.ndarray],
     numbers = np.repeat([4, 2, 7, 1, 0, 9], 10)  # any numbers, so long as they change
     assert not any("reappear" in note for note in load("sound", np.arange(60), numbers).notes)
     shuffled = load("shuffled", np.random.default_rng(0).permutation(60), numbers)
-    says = "episode numbers reappear after a change.*: sort the rows by episode and time"
-    assert any(re.match(says, note) for note in shuffled.notes)
+    message = "episode numbers reappear after a change.*: sort the rows by episode and time"
+    assert any(re.match(message, note) for note in shuffled.notes)
     assert "warning: episode numbers reappear" in summarize(shuffled).text()
 
 
@@ -124,7 +124,7 @@ def test_files_with_wrong_suffixes_are_rejected(tmp_path: Path, log: dict[str, n
         path.write_bytes(b"this is not a dataset\n" * 10)
         refuse(path, "damaged, cut short or not|not found among")
         whole = write_as(tmp_path / f"whole{suffix}", log)
-        if suffix not in formats.CSV_SUFFIXES:  # half a CSV is a CSV
+        if suffix not in formats.CSV_SUFFIXES:  # a truncated CSV is a valid CSV
             whole.write_bytes(whole.read_bytes()[: whole.stat().st_size // 2])
             refuse(whole, "damaged, cut short or not")
         whole.write_bytes(b"")
@@ -157,13 +157,13 @@ def test_npz_metadata_is_checked(tmp_path: Path, log: dict[str, np.ndarray], mon
     dataset = data.load(path)
     np.testing.assert_array_equal(dataset.action_low, [-5, -4])
     assert dataset.env is None  # a file cannot name a module to import
-    for fact, says in (
+    for fact, message in (
         (np.array(["x", 1], dtype=object), "'aspc_env' holds pickled Python objects"),
         (np.array("x" * 300_000), "'aspc_env' has 1,200,000 bytes, too large for metadata"),
         (np.array(b"bytes"), "'aspc_env' must hold numbers, not"),
     ):
         np.savez(path, **log, aspc_env=fact)
-        refuse(path, says)
+        refuse(path, message)
     np.savez(path, **log, aspc_action_low=np.array("junk"))
     assert len(data.load(path)) == 60
     monkeypatch.setenv("ASPC_READ_MEMORY", str(sum(a.nbytes for a in log.values()) + 10))
@@ -198,7 +198,7 @@ def test_files_larger_than_memory_are_rejected(tmp_path: Path, log: dict[str, np
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "message"),
     [
         ({"observations": np.zeros((60, 2, 2))}, "must have one or two axes"),
         ({"rewards": np.array([b"a"] * 60)}, "must hold numbers"),
@@ -207,8 +207,8 @@ def test_files_larger_than_memory_are_rejected(tmp_path: Path, log: dict[str, np
         ({"rewards": np.zeros(59)}, "has 59"),
     ],
 )
-def test_invalid_hdf5_arrays_are_rejected(tmp_path: Path, log, change: dict[str, np.ndarray], says: str) -> None:
-    refuse(write_hdf5(tmp_path / "bad.hdf5", {**log, **change}), says)
+def test_invalid_hdf5_arrays_are_rejected(tmp_path: Path, log, change: dict[str, np.ndarray], message: str) -> None:
+    refuse(write_hdf5(tmp_path / "bad.hdf5", {**log, **change}), message)
 
 
 def test_external_hdf5_data_is_rejected(tmp_path: Path, log: dict[str, np.ndarray]) -> None:
@@ -222,7 +222,7 @@ def test_external_hdf5_data_is_rejected(tmp_path: Path, log: dict[str, np.ndarra
 
 
 def test_reader_crash_becomes_an_error(tmp_path: Path, log: dict[str, np.ndarray], monkeypatch) -> None:
-    """A reader that kills its own process, as a C library does on a bad day."""
+    """A reader that kills its own process, as a crash in a C library does."""
     path = write_hdf5(tmp_path / "x.hdf5", log)
     site = tmp_path / "site"
     site.mkdir()

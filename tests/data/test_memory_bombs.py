@@ -1,6 +1,6 @@
 """Small files that decompress to, or state, far more than a machine has: refused within the memory budget.
 
-Each is read by the command line in a process of its own, whose peak memory and that of its child are measured.
+Each is read by the command line in a separate process, whose peak memory and that of its child are measured.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def zeros_arrow(path: Path) -> Path:
     return path
 
 
-def lying_arrow(path: Path) -> Path:
+def overstated_arrow(path: Path) -> Path:
     """Sixty rows whose compressed buffers state a terabyte each."""
     import pyarrow as pa
 
@@ -147,7 +147,7 @@ BOMBS = {
     "zeros.hdf5": (zeros_hdf5, "zeros.hdf5 needs 28"),
     "chunk.hdf5": (one_chunk_hdf5, "chunk.hdf5 needs 720.0 MB of memory"),
     "zeros.arrow": (zeros_arrow, "zeros.arrow needs 320.0 MB of memory"),
-    "lying.arrow": (lying_arrow, "lying.arrow needs 8,000.0 GB of memory"),
+    "lying.arrow": (overstated_arrow, "lying.arrow needs 8,000.0 GB of memory"),
     "zeros.parquet": (zeros_parquet, "zeros.parquet needs 320.0 MB of memory"),
     "line.csv.gz": (endless_line, "line 1: more than 16,777,216 bytes"),
     "cell.csv.gz": (endless_cell, "a quoted cell continues over thousands of lines"),
@@ -174,14 +174,14 @@ def run_info(path: Path) -> tuple[int, str, int]:
 
 @pytest.mark.parametrize("name", BOMBS)
 def test_memory_bombs_are_rejected_within_the_budget(tmp_path: Path, name: str) -> None:
-    write, says = BOMBS[name]
+    write, message = BOMBS[name]
     path = write(tmp_path / name)
     assert path.stat().st_size < 6_000_000
     code, said, peak = run_info(path)
-    if says is None:
+    if message is None:
         assert code == 0, said
     else:
         assert code == 2, said
-        assert says in said
+        assert message in said
         assert len([line for line in said.splitlines() if not line.startswith("Reading")]) == 1
     assert peak < BUDGET + OVERHEAD

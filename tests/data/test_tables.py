@@ -41,14 +41,14 @@ def test_integer_typed_actions_are_rejected(tmp_path: Path, log) -> None:
     ):
         refuse(path, "which means discrete actions")
     floats = log["actions"][:, 1]
-    for truths in ({}, {"action_1": floats}):  # truth values are refused beside floats too, whatever the format
-        table_of_truths = {**table, "action_0": np.arange(60) % 2 == 0, **truths}
+    for others in ({}, {"action_1": floats}):  # booleans are refused next to floats too, in every format
+        booleans = {**table, "action_0": np.arange(60) % 2 == 0, **others}
         for path in (
-            write_csv(tmp_path / "truths.csv", table_of_truths),
-            write_table(tmp_path / "truths.parquet", table_of_truths),
+            write_csv(tmp_path / "booleans.csv", booleans),
+            write_table(tmp_path / "booleans.parquet", booleans),
         ):
             refuse(path, "column 'action_0' holds truth values, which means discrete")
-    half = {**table, "action_1": floats}  # integers beside floats are numbers like others
+    half = {**table, "action_1": floats}  # integers next to floats are numbers
     assert data.load(write_table(tmp_path / "half.parquet", half)).action_size == 2
 
 

@@ -1,6 +1,6 @@
-"""Published policies in our environments: they must score what they score in D4RL's.
+"""Published policies score the same in this library's environments as in D4RL's.
 
-The policies are no part of the repository; the tests are skipped where they are not at hand.
+The policies are not part of the repository; without them the tests are skipped.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def policy_arrays(*parts: str) -> dict[str, np.ndarray]:
         return dict(stored)
 
 
-# A hand that fails in one of eight episodes loses much, so the bounds are wide around D4RL's reference maxima.
+# One failure in eight episodes changes the mean a lot, so the bounds around D4RL's reference maxima are wide.
 @pytest.mark.parametrize(
     ("task", "least", "most"),
     [("door", 2_700, 3_200), ("hammer", 12_000, 18_000), ("relocate", 3_600, 4_700), ("pen", 1_800, 4_500)],
@@ -53,7 +53,7 @@ def test_experts_score_about_the_reference_maximum(task: str, least: float, most
 
 @pytest.mark.parametrize("maze", ["umaze", "medium"])
 def test_the_walking_ant_reaches_the_goal(maze: str) -> None:
-    """The goal-reaching policy behind D4RL's data, led along a shortest path, gets there in time."""
+    """The goal-reaching policy behind D4RL's data, led along a shortest path, reaches the goal in time."""
     p = policy_arrays("antmaze", "ant_goal_policy.npz")
     env, arrived = AntMazeEnv(maze), []
     for seed in range(4):

@@ -56,7 +56,7 @@ def test_every_environment_steps(name: str) -> None:
 
 
 @pytest.mark.parametrize("family", ["antmaze-umaze", "pen", "door", "maze2d-umaze", "hopper"])
-def test_the_step_limit_is_d4rls(family: str) -> None:
+def test_step_limits_match_d4rl(family: str) -> None:
     name = next(n for n, dataset in tasks.d4rl_datasets().items() if dataset.family_name == family)
     env = envs.make_env(name)
     assert envs.horizon(name) == tasks.FAMILIES[family].horizon
@@ -167,7 +167,7 @@ def test_locomotion_is_the_v4_environment_and_other_gymnasium_ids_work() -> None
 
 
 @pytest.mark.parametrize(
-    ("name", "says"),
+    ("name", "message"),
     [
         ("hopper-meduim-v2", "Unknown environment.*hopper-medium-v2"),
         ("CartPole-v1", "continuous"),
@@ -175,8 +175,8 @@ def test_locomotion_is_the_v4_environment_and_other_gymnasium_ids_work() -> None
         ("NoSuchModule:Env-v0", "Unknown environment"),
     ],
 )
-def test_invalid_environments_are_errors(name: str, says: str) -> None:
-    with pytest.raises(AspcError, match=says):
+def test_invalid_environments_are_errors(name: str, message: str) -> None:
+    with pytest.raises(AspcError, match=message):
         envs.make_env(name)
 
 

@@ -28,8 +28,8 @@ def point_maze():
         env.close()
 
 
-class TheirPoint:
-    """PointMaze's point, spoken to in D4RL's frame: q = (H/2 - 0.7 - Y, X + W/2 - 0.7), v = (-vY, vX)."""
+class ReferencePoint:
+    """PointMaze's point in D4RL's frame: q = (H/2 - 0.7 - Y, X + W/2 - 0.7), v = (-vY, vX)."""
 
     def __init__(self, env) -> None:
         self.env = env
@@ -46,37 +46,39 @@ class TheirPoint:
 
 
 @pytest.mark.parametrize("name", MAZES)
-def test_the_walls_are_point_mazes(point_maze, name: str) -> None:
+def test_walls_match_pointmaze(point_maze, name: str) -> None:
     rows = [[int(symbol == "#") for symbol in row] for row in MAZES[name].rows]
     assert rows == point_maze[name].maze.maze_map
 
 
 @pytest.mark.parametrize("name", MAZES)
-@pytest.mark.parametrize("hold", [1, 10])  # steps that a random action is kept: longer means harder knocks on walls
-def test_each_step_equals_mujocos(point_maze, name: str, hold: int) -> None:
-    """2,000 random steps, each from the same state: the frame map and the contacts hold to 1e-9 (rounding, in fact)."""
-    theirs, rng = TheirPoint(point_maze[name]), np.random.default_rng(1)
+@pytest.mark.parametrize(
+    "hold", [1, 10]
+)  # steps that a random action is kept: longer means faster collisions with walls
+def test_single_steps_match_mujoco(point_maze, name: str, hold: int) -> None:
+    """2,000 random steps, each from the same state: positions and contacts agree to 1e-9."""
+    theirs, rng = ReferencePoint(point_maze[name]), np.random.default_rng(1)
     state = (*(np.array(MAZES[name].free_cells[0]) + 0.05).tolist(), 0.0, 0.0)
     theirs.put(*state)
-    worst, knocks = 0.0, 0
+    worst, collisions = 0.0, 0
     for t in range(2_000):
         if t % hold == 0:
             action = rng.uniform(-1.2, 1.2, 2)
         ours = step_point(MAZES[name], *state, *action.tolist())
         state = theirs.step(action)
         worst = max(worst, *np.abs(np.subtract(ours, state)))
-        knocks += theirs.env.data.ncon > 1
-    assert knocks > 50  # else nothing was tested
+        collisions += theirs.env.data.ncon > 1
+    assert collisions > 50  # otherwise nothing was tested
     assert worst < 1e-9
 
 
 @pytest.mark.parametrize("name", MAZES)
-def test_whole_episodes_equal_mujocos(point_maze, name: str) -> None:
-    """2,000 random steps in episodes of 250, never brought together again.
+def test_episodes_match_mujoco(point_maze, name: str) -> None:
+    """2,000 random steps in episodes of 250, without resetting to the same state.
 
-    Knocks on corners multiply rounding by about ten each 100 steps, in MuJoCo itself from one frame to another too.
+    Collisions with corners multiply rounding errors by about ten per 100 steps, also within MuJoCo.
     """
-    theirs, env = TheirPoint(point_maze[name]), Maze2dEnv(name)
+    theirs, env = ReferencePoint(point_maze[name]), Maze2dEnv(name)
     rng = np.random.default_rng(0)
     for seed in range(8):
         env.reset(seed=seed)

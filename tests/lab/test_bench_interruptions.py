@@ -93,7 +93,7 @@ def test_a_crashed_process_fails_its_group_and_a_stopped_one_does_not(
     monkeypatch.setattr(processes, "STOP_SECONDS", 600)
     plan = make_plan([suites.get("tiny_shared")], steps=10_000_000)
     crashing, stopped = (replace(make_groups(plan, plan.runs, 1, {})[0], attempt=i) for i in range(2))
-    engine = ProcessesEngine(tmp_path, at_once=2)
+    engine = ProcessesEngine(tmp_path, parallel_groups=2)
     for group in (crashing, stopped):
         write_group(tmp_path, group)
         if group is crashing:
@@ -120,7 +120,7 @@ def test_errors_of_a_process_stop_the_bench(tmp_path: Path) -> None:
     (group,) = make_groups(plan, plan.runs, 2, {})
     write_group(tmp_path, group)
     (group_path(tmp_path, group.group_id) / GROUP).write_text("{}")
-    engine = ProcessesEngine(tmp_path, at_once=1)
+    engine = ProcessesEngine(tmp_path, parallel_groups=1)
     engine.start(group)
     with pytest.raises(AspcError, match=r"group\.json is damaged; remove its folder"):
         engine.wait(600)

@@ -149,7 +149,7 @@ def test_estimates_exclude_steps_done_before(tmp_path: Path) -> None:
     assert estimator.seconds_left([(four, 0.0)]) == 0  # no times yet
     estimator.add(four, seconds=10, share_before=0.75)
     assert estimator.seconds_left([(four, 0.0)]) == pytest.approx(40)
-    assert estimator.seconds_left([(four, 0.5), (four, 0.0)], at_once=2) == pytest.approx(30)
+    assert estimator.seconds_left([(four, 0.5), (four, 0.0)], parallel_groups=2) == pytest.approx(30)
     # A step of fewer runs is taken to last as long, until a group of that size was timed.
     two = replace(four, members=four.members[:2])
     assert estimator.seconds_left([(two, 0.0)]) == pytest.approx(40)
@@ -170,12 +170,19 @@ def test_estimates_come_from_results_of_the_same_device(tmp_path: Path) -> None:
     assert TimeEstimator.from_results([tmp_path], "cpu: cpu", "a box").timings == []
 
 
-def test_a_long_group_starts_if_none_fits_and_fill_starts_more(tmp_path: Path) -> None:
+def test_a_long_group_starts_if_none_fits_and_the_full_budget_allows_more(tmp_path: Path) -> None:
     plan = make_plan(suites.expand(["tiny"]))
-    for fill, count in ((False, 1), (True, 2)):
-        engine = FakeEngine(tmp_path / str(fill), room=1)
+    for is_full, count in ((False, 1), (True, 2)):
+        engine = FakeEngine(tmp_path / str(is_full), room=1)
         slow = TimeEstimator(StepTiming(algo, 4, seconds=1.0) for algo in ("bc", "aspc"))  # 4,000 steps
-        run(tmp_path / str(fill), engine, plan, deadline=time.monotonic() + 60, estimator=slow, fill=fill)
+        run(
+            tmp_path / str(is_full),
+            engine,
+            plan,
+            deadline=time.monotonic() + 60,
+            estimator=slow,
+            use_full_budget=is_full,
+        )
         assert len(engine.started) == count
 
 

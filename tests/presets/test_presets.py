@@ -106,7 +106,7 @@ def test_a_learned_scale_is_not_preset() -> None:
     assert "base.beta" not in overrides("iql+aspc", "hopper-medium-v2", "paper")
 
 
-def test_one_setting_for_all_is_the_default() -> None:
+def test_algorithms_with_one_setting_use_their_defaults() -> None:
     assert overrides("aspc", "any-dataset-of-mine", "paper") == {}
 
 
@@ -135,7 +135,7 @@ def test_defaults_are_the_papers_tables(table: int, algorithm: Any, expected: di
     assert {name: getattr(algorithm, name) for name in expected} == expected, f"Table {table}"
 
 
-def test_errors_say_what_there_is() -> None:
+def test_errors_list_valid_names() -> None:
     with pytest.raises(AspcError, match="cql has no preset 'paper'; choose from corl"):
         overrides("cql", "hopper-medium-v2", "paper")
     with pytest.raises(AspcError, match="bc has no presets"):

@@ -64,7 +64,7 @@ def make_folders(out: Path) -> None:
     members = [fleet.Member(name, data, seed) for name, seed in (("one", 0), ("two", 1))]
     algorithm = replace_fields(default("bc"), small)
     fleet.train_fleet("bc", algorithm, members, TrainOptions(**options), out / "fleet", env=Counting, quiet=True)
-    for name in ("run", "fleet"):  # checkpoints are a kind of their own
+    for name in ("run", "fleet"):  # checkpoints are a separate kind
         for file in sorted((out / name / "checkpoints").rglob("*"), reverse=True):
             file.rmdir() if file.is_dir() else file.unlink()
 

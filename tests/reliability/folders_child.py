@@ -2,9 +2,9 @@
 
     python folders_child.py FOLDER KIND FIRST LAST
 
-FOLDER/KIND is a whole folder of that kind; "all" takes the kinds in turn. In case i one of its files is wounded,
-removed, or replaced by a pickle that leaves a mark where it is loaded; in a file of JSON or of checkpoints every second
-case is well-formed and lies.
+FOLDER/KIND is a valid folder of that kind; "all" takes the kinds in turn. In case i one of its files is damaged,
+removed, or replaced by a pickle that creates a file when it is loaded. Every second case of a JSON file or checkpoint
+is well-formed with false values.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def use_run(path: Path) -> None:
     from aspc.training.run_folder import CHECKSUMS, Run
 
     if (path / CHECKSUMS).exists():
-        with suppress(AspcError):  # it says that the run is damaged, which the readers below have to find out as well
+        with suppress(AspcError):  # this reports the damage; the readers below must detect it too
             verify(path)
     run = Run(path)
     repr(run), run.metrics, run.evaluations, run.result, run.env, final_scale(run)

@@ -2,7 +2,7 @@
 
     unshare -rm python full_disk.py FOLDER        prints one JSON object; FOLDER is where the disk is mounted
 
-It mounts a tmpfs, which nobody outside of its own mount namespace sees.
+It mounts a tmpfs that is visible only in its own mount namespace.
 """
 
 from __future__ import annotations

@@ -308,7 +308,7 @@ def test_a_lock_is_exclusive_and_ends_with_its_owner(tmp_path: Path, what: str) 
 
 
 @pytest.mark.parametrize(
-    ("does", "says", "patience"),
+    ("does", "message", "patience"),
     [
         ("import sys; sys.exit('the simulator is broken')", r"worker died \(the simulator is broken\)", 60),
         ("import os; os.kill(os.getpid(), 9)", r"worker died\.", 60),
@@ -316,7 +316,7 @@ def test_a_lock_is_exclusive_and_ends_with_its_owner(tmp_path: Path, what: str) 
     ],
 )
 def test_a_worker_that_fails_twice_ends_the_run(
-    does: str, says: str, patience: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    does: str, message: str, patience: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{does}"\n')
@@ -326,7 +326,7 @@ def test_a_worker_that_fails_twice_ends_the_run(
     monkeypatch.setattr(trainer, "Evaluator", functools.partial(Evaluator, workers=1, timeout_seconds=patience))
     with monkeypatch.context() as broken:
         broken.setattr(sys, "executable", str(python))
-        with pytest.raises(AspcError, match=says) as failure:
+        with pytest.raises(AspcError, match=message) as failure:
             aspc.train(make_dataset(), "bc", env="maze2d-umaze", eval_every=80, out=tmp_path / "run", **SHORT)
     assert "at step 80 failed twice" in str(failure.value)
     assert "aspc train --resume" in str(failure.value)

@@ -50,11 +50,11 @@ def slow_module(folder: Path, monkeypatch: pytest.MonkeyPatch, body: str) -> Non
     monkeypatch.delitem(sys.modules, "slow_module", raising=False)
 
 
-@pytest.mark.parametrize(("number", "code", "says"), [(2, 130, "interrupted"), (15, 143, "terminated")])
+@pytest.mark.parametrize(("number", "code", "message"), [(2, 130, "interrupted"), (15, 143, "terminated")])
 def test_a_signal_during_an_import_is_deferred_to_its_end(
     number: int,
     code: int,
-    says: str,
+    message: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
@@ -76,10 +76,10 @@ def test_a_signal_during_an_import_is_deferred_to_its_end(
 
     assert run_reporting_errors(work) == code
     assert reached == ["import ended: True"]
-    assert capfd.readouterr().err == f"aspc: {says}.\n"
+    assert capfd.readouterr().err == f"aspc: {message}.\n"
 
 
-def test_an_interrupt_that_the_command_obeys_is_reported_once(
+def test_handled_interrupt_is_reported_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """The handler of a training may receive a signal that an import has deferred."""
@@ -122,7 +122,7 @@ def collect_with(callback_body) -> None:  # type: ignore[no-untyped-def]
     gc.collect()
 
 
-def test_a_ctrl_c_in_a_callback_of_the_garbage_collector_is_not_lost(capfd: pytest.CaptureFixture[str]) -> None:
+def test_ctrl_c_in_a_garbage_collector_callback_is_not_lost(capfd: pytest.CaptureFixture[str]) -> None:
     """JAX has such a callback, and Python drops exceptions that are raised in one."""
 
     def work() -> int:
@@ -156,9 +156,7 @@ def test_an_interrupt_that_misses_a_system_call_is_sent_again(monkeypatch: pytes
     assert reached == []
 
 
-def test_an_interrupt_reaches_a_handler_installed_meanwhile_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_interrupt_reaches_a_new_handler_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A training would take another one for a second Ctrl-C, and stop without saving."""
     slow_module(tmp_path, monkeypatch, "import signal\nsignal.raise_signal(signal.SIGINT)\n")
     send, is_sending, is_installed, received = signal.pthread_kill, threading.Event(), threading.Event(), []
@@ -230,7 +228,7 @@ def test_an_interrupt_at_the_very_end_does_not_reach_the_caller() -> None:
     try:
         for _ in range(20):
             assert run_reporting_errors(lambda: collect_with(lambda: signal.raise_signal(signal.SIGINT))) == 130  # type: ignore[func-returns-value]
-            assert threading.active_count() == threads  # nobody is left who could send it
+            assert threading.active_count() == threads  # no thread is left that could send it
         assert sys.unraisablehook is hook
     finally:
         signal.signal(signal.SIGINT, before)

@@ -177,7 +177,7 @@ def test_kills_of_a_download_leave_no_partial_file(tmp_path: Path) -> None:
         assert not killed(["data", "download", UNPINNED], 300, **{**env, "ASPC_DATA": str(cache)})
         resumed = sum(start > 0 for start in ranges)
     assert [path.read_bytes() == body for path in cache.rglob("maze2d-umaze-sparse-v1.hdf5")] == [True]
-    assert resumed >= 1  # at least once it went on where it was cut
+    assert resumed >= 1  # at least one download was resumed
 
 
 # ── export ──────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -60,11 +60,11 @@ def test_invalid_options(changes, message):
 @pytest.mark.parametrize(
     ("algo", "changes", "message"),
     [
-        ("aspc", {"scale_mode": "learn"}, "scale_mode is one of learned, fixed, converged, linear, not 'learn'"),
-        ("aspc", {"outer_loss": "L2"}, "outer_loss is one of L1, "),
-        ("aspc", {"l3_form": 6}, "l3_form is one of 1, 2, 3, 4, 5, not 6"),
+        ("aspc", {"scale_mode": "learn"}, "scale_mode must be one of learned, fixed, converged, linear, not 'learn'"),
+        ("aspc", {"outer_loss": "L2"}, "outer_loss must be one of L1, "),
+        ("aspc", {"l3_form": 6}, "l3_form must be one of 1, 2, 3, 4, 5, not 6"),
         ("aspc", {"alpha": -1.0}, "starts above 0"),
-        ("td3_bc", {"reward_transform": "standard"}, "reward_transform is one of none, return_range, standardize"),
+        ("td3_bc", {"reward_transform": "standard"}, "reward_transform must be one of none, return_range, standardize"),
         ("td3_bc", {"batch_size": 0}, "batch_size must be at least 1"),
         ("td3_bc", {"critic_hidden_dim": 0}, "critic_hidden_dim must be at least 1"),
         ("td3_bc", {"actor_hidden_layers": -1}, "actor_hidden_layers must be at least 0"),
@@ -152,7 +152,7 @@ class Ramped(BC):
 
 
 @dataclass
-class Thawed:
+class Mutable:
     batch_size: int = 16
 
 
@@ -160,7 +160,7 @@ class Thawed:
     ("algo", "changes", "message"),
     [
         (Ramped, {}, r"algo is an algorithm, not its class: give Ramped\(\)"),
-        (Thawed(), {}, r"algo must be a frozen dataclass: write @dataclass\(frozen=True\) above Thawed"),
+        (Mutable(), {}, r"algo must be a frozen dataclass: write @dataclass\(frozen=True\) above Mutable"),
         (AdaptiveScale(base=TD3BC), {}, r"base is an algorithm, not its class: give TD3BC\(\)"),
         (Ramped(spread="a"), {}, "spread must be of type float, not 'a'"),
         (AdaptiveScale(base=TD3BC(batch_size=0.5)), {}, "batch_size must be of type int, not 0.5"),

@@ -35,7 +35,7 @@ class A2PRState(WPCState):
     vae_opt: Any
 
 
-class Judgment(NamedTuple):
+class LoggedValues(NamedTuple):
     """The values of the logged action and of the state: Q(s, a) by the updated critic, V(s) before its update."""
 
     q_data: Float[Array, "batch"]
@@ -99,7 +99,7 @@ class A2PR(TD3BC[A2PRState]):
         return {**super().noise(spec, batch_size), "vae_train": latent, "vae_actor": latent}
 
     # -- critics, value and VAE --------------------------------------------------------------------------------
-    def prepare(self, state: A2PRState, batch: Batch, noise: Noise, parts: Parts) -> Context[A2PRState, Judgment]:
+    def prepare(self, state: A2PRState, batch: Batch, noise: Noise, parts: Parts) -> Context[A2PRState, LoggedValues]:
         ctx = super().prepare(state, batch, noise, parts)
         s, a, critics = batch.observations, batch.actions, ctx.state.critics
         y, next_actions = ctx.extra
@@ -110,8 +110,8 @@ class A2PR(TD3BC[A2PRState]):
             return jnp.square(v - jnp.minimum(y, y2)).mean(), v
 
         value = Adam(self.value_lr).minimize(value_loss, state.value, state.value_opt)
-        judgment = Judgment(critics[0](s, a), value.aux)
-        good = judgment.q_data > judgment.v
+        logged = LoggedValues(critics[0](s, a), value.aux)
+        good = logged.q_data > logged.v
 
         def vae_loss(vae: VAE) -> tuple[Array, tuple[Array, Array]]:
             mean, log_std = vae.encode(s, a)
@@ -136,11 +136,11 @@ class A2PR(TD3BC[A2PRState]):
                 ctx.state, value=value.params, value_opt=value.opt_state, vae=vae.params, vae_opt=vae.opt_state
             ),
             metrics={**ctx.metrics, **metrics},
-            extra=judgment,
+            extra=logged,
         )
 
     # -- actor -------------------------------------------------------------------------------------------------
-    def propose(self, ctx: Context[A2PRState, Judgment], policy_actions: Float[Array, "batch act"]) -> Proposal:
+    def propose(self, ctx: Context[A2PRState, LoggedValues], policy_actions: Float[Array, "batch act"]) -> Proposal:
         """Return â, the VAE's reconstruction of π(s); whether it beats a; whether either beats V(s)."""
         s, vae, (q_data, v) = ctx.batch.observations, ctx.state.vae, ctx.extra
         mean, log_std = vae.encode(s, policy_actions)
@@ -148,7 +148,7 @@ class A2PR(TD3BC[A2PRState]):
         q = ctx.state.critics[0](s, actions)
         return Proposal(actions, q, q >= q_data, (q >= v) | (q_data > v))
 
-    def q_and_constraint(self, ctx: Context[A2PRState, Judgment], actor: DeterministicActor) -> tuple[Array, Array]:
+    def q_and_constraint(self, ctx: Context[A2PRState, LoggedValues], actor: DeterministicActor) -> tuple[Array, Array]:
         policy_actions = actor(ctx.batch.observations)
         proposal = self.propose(ctx, policy_actions)
         target = jnp.where(proposal.chosen[:, None], proposal.actions, ctx.batch.actions)

@@ -3,7 +3,7 @@
     actor:  max_π  λ·Q(s, π(s)) − w(s, a)·(π(s) − a)²,   w = u / mean u,   u = min(exp(A / T), 100)
     value:  V(s)  expectile τ of min_k Q'_k(s, a), as in IQL;   A = min_k Q'_k(s, a) − V(s),   T = mean|A|
 
-The paper gives no formula for the weight; this is the reading implemented here. L3 stays unweighted.
+The paper gives no formula for the weight; this is our interpretation. L3 stays unweighted.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class AdvantageWeighted(WPC):
     """TD3+BC with an advantage-weighted BC term: wPC's networks, another V and another weight."""
 
     policy_noise: NonNegative = 0.2
-    """Standard deviation of the target policy's noise, in units of the largest action."""
+    """Standard deviation of the target policy's noise, relative to max_action."""
     expectile: Fraction = 0.7
     """Expectile τ that V estimates."""
     max_weight: Annotated[float, Range(0, exclusive_min=True), PerRun()] = 100.0
-    """Bound of the weights before they are normalized to a mean of 1."""
+    """Maximum weight of a sample, before weights are normalized to a mean of 1."""
 
     def prepare(self, state: WPCState, batch: Batch, noise: Noise, parts: Parts) -> Context[WPCState, Array]:
         """Fit the critics, then V. The advantage takes the target critics and the old V."""

@@ -19,8 +19,9 @@ import jax
 from jaxtyping import PRNGKeyArray
 
 from aspc.algorithms.component_names import NetworkChoice, find_component
+from aspc.custom_networks import CustomNetwork
 from aspc.errors import AspcError, first_line
-from aspc.networks import MLP, CustomNetwork, mlp
+from aspc.networks import MLP, mlp
 from aspc.optim import Optimizer
 
 # ---------------------------------------------------------------------------------------------------------------

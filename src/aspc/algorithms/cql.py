@@ -7,8 +7,8 @@
     actor:   min_π  E[α·log π(u|s) − min_k Q_k(s, u)],   u ~ π(s)
     α:       so that π keeps the entropy −dim(a)
 
-Sampled are n uniform actions, n of π(s) and n of π(s'), all judged at s. All losses are taken at the parameters from
-the start of the step. The scale is α_cql, so here the inner step is the critics'. Appendix D leaves open what
+The samples are n uniform actions, n of π(s) and n of π(s'), all with Q at s. All losses are taken at the parameters
+from the start of the step. The scale is α_cql, so here the inner step is the critics'. Appendix D leaves open what
 Q(s, π(s)) is with two critics and a stochastic policy: here min_k Q_k(s, u), with u as in the actor's loss.
 """
 
@@ -42,7 +42,8 @@ from aspc.algorithms.interface import (
 )
 from aspc.algorithms.policy_tracing import traced_policy
 from aspc.algorithms.td_learning import bootstrap, deterministic_policy, make_critics, min_q, polyak
-from aspc.networks import MLP, CustomNetwork, Ensemble, Linear, SquashedGaussianActor, orthogonal_init
+from aspc.custom_networks import CustomNetwork
+from aspc.networks import MLP, Ensemble, Linear, SquashedGaussianActor, orthogonal_init
 from aspc.networks import small_glorot_last_init as actor_init
 from aspc.optim import Adam, Optimizer
 
@@ -89,9 +90,9 @@ class CQL(CustomActorCritic, ScalableAlgorithm[CQLState, Samples]):
     cql_alpha: NonNegative = 10.0
     """Weight of the penalty."""
     penalty: Literal["importance", "logsumexp", "policy"] = "importance"
-    """Importance-weighted log-sum-exp (public CQL), the same without weights, or appendix D's mean under π."""
+    """Penalty: importance-weighted log-sum-exp (public CQL), plain log-sum-exp, or the mean under π (appendix D)."""
     n_actions: Count = 10
-    """Sampled actions n of each of the three kinds."""
+    """Sampled actions n per kind: uniform, from π(s), from π(s')."""
     temperature: NonNegative = 1.0
     """Temperature of the log-sum-exp."""
     penalty_min: Scalar = -math.inf
@@ -101,13 +102,13 @@ class CQL(CustomActorCritic, ScalableAlgorithm[CQLState, Samples]):
     lagrange: bool = False
     """Multiply the penalty by a learned α' that keeps it at `target_gap`."""
     target_gap: Scalar = -1.0
-    """The penalty that α' aims at."""
+    """Target value of the penalty for α'."""
     max_target_backup: bool = False
-    """The critics' target takes the best of n next actions."""
+    """Use the best of n next actions in the critics' target."""
     backup_entropy: bool = False
-    """The critics' target has SAC's entropy term."""
+    """Include SAC's entropy term in the critics' target."""
     alpha_multiplier: NonNegative = 1.0
-    """Factor of the entropy's weight α."""
+    """Multiplier of the entropy weight α."""
     actor_lr: NonNegative = 3e-5
     """Learning rate of the actor and of α (Adam)."""
     critic_lr: NonNegative = 3e-4

@@ -6,7 +6,7 @@
 
 Appendix D divides Q_i by its own mean (`normalize_by="same"`). The gradients of actor and critics are clipped by
 their norm. The average of the actor starts at its initial weights and waits `ema_start` steps, as in its authors'
-code; acting takes the actor itself, 50 candidates, and draws one of them with the softmax of min_k Q'_k.
+code. To act, the actor itself samples 50 candidates, and one is drawn by the softmax of min_k Q'_k.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class DiffusionSchedule(NamedTuple):
     """The variance-preserving noise schedule of N steps; index 0 is the first diffusion step."""
 
     alphas_cumprod: np.ndarray
-    """ā_t: the fraction of the action's variance that is left after step t."""
+    """ā_t: the fraction of the action's variance that remains after step t."""
     posterior_std: np.ndarray
     """Standard deviation of x_{t−1} given x_t and x₀; 0 at the last denoising step."""
     posterior_mean_coef1: np.ndarray
@@ -105,19 +105,19 @@ class DiffusionQL(CustomActorCritic, ScalableAlgorithm[DiffusionQLState, None]):
     eta: NonNegative = 1.0
     """Weight η of the normalized Q against imitation."""
     normalize_by: Literal["other", "same"] = "other"
-    """Divide Q by the other critic's mean|Q|, as its authors do, or by its own, as appendix D does."""
+    """Divide Q by the other critic's mean|Q|, as the authors do, or by its own, as appendix D does."""
     max_q_backup: bool = False
-    """The critics' target takes the best of 10 next actions."""
+    """Use the best of 10 next actions in the critics' target."""
     max_grad_norm: NonNegative = 1.0
-    """Largest norm of the gradients of actor and critics; longer ones are clipped."""
+    """Maximum gradient norm of actor and critics; larger gradients are clipped."""
     diffusion_steps: Count = 5
     """Diffusion steps N."""
     ema_rate: Fraction = 5e-3
-    """Rate of the actor's average, one minus its decay."""
+    """Rate of the average of the actor's weights: one minus its decay."""
     ema_every: Count = 5
-    """Steps between its updates."""
+    """Steps between updates of the average."""
     ema_start: Annotated[int, Range(0)] = 1000
-    """Step of its first update."""
+    """Step of the average's first update."""
     actor_lr: NonNegative = 3e-4
     """Learning rate of the actor (Adam)."""
     critic_lr: NonNegative = 3e-4

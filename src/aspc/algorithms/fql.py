@@ -67,9 +67,9 @@ class FQL(CustomActorCritic, ScalableAlgorithm[FQLState, Distillation]):
     """FQL with a fixed distillation weight α."""
 
     alpha: NonNegative = 10.0
-    """The scale between distillation and Q."""
+    """Weight α of the distillation or of Q (see scale_on)."""
     scale_on: Literal["distillation", "q"] = "distillation"
-    """The term that α multiplies: distillation, as by its authors, or Q, as in appendix D (which also normalizes Q)."""
+    """Term that α multiplies: the distillation (the authors), or Q (appendix D, which also normalizes Q)."""
     normalize_q: bool = False
     """Divide Q by mean|Q| in the one-step policy's loss."""
     flow_steps: Count = 10

@@ -1,7 +1,7 @@
 """The interface of an algorithm: a frozen dataclass of hyperparameters with pure functions on an explicit state.
 
-An algorithm never reads data, environments or the clock, and never draws a random number itself: the loop passes it a
-batch and the named noise it asked for. That is what makes the exact replay of a reference trace possible.
+An algorithm never reads data, environments or the clock, and draws no random numbers itself: the loop passes it a
+batch and the noise that it declares. This makes the exact replay of a reference trace possible.
 """
 
 from __future__ import annotations
@@ -252,10 +252,10 @@ class ScalableAlgorithm(Algorithm[State], Generic[State, Extra]):
         """
 
     def prepare_again(self, ctx: Context[State, Extra], batch: Batch, noise: Noise) -> Context[State, Extra]:
-        """Return the context for judging the inner step on another batch, with the state from before the inner step.
+        """Return the context for evaluating the inner step on another batch, with the state before that step.
 
-        It has that batch's targets and weights. No part is run, so the critics of TD3+BC and of what builds on it are
-        not fitted to that batch before they weigh it.
+        It has that batch's targets and weights. No part is run, so the critics of TD3+BC and its variants are not
+        fitted to that batch before they evaluate the step on it.
         """
         return replace(self.prepare(ctx.state, batch, noise, frozenset()), state=ctx.state)
 

@@ -7,13 +7,13 @@ The constraint that keeps value estimation stable can be too strict for acting. 
 strictly constrained policy, and a second one with a milder constraint is extracted from them; it never enters the
 critics' targets.
 
-From the text and the authors' code (github.com/egg-west/MCEP): α̃ = 2.5 and αᵉ = 10 on locomotion; both policies take a
-step on every second update of the critics, on the same batch and the first critic; learning rates 3e-4; the policy that
-acts is πᵉ itself, without averaging. Their Adroit runs use α̃ = 10, αᵉ = 100 and a normalized BC term.
+From the paper and the authors' code (github.com/egg-west/MCEP): α̃ = 2.5 and αᵉ = 10 on locomotion; both policies take
+a step on every second update of the critics, on the same batch and the first critic; learning rates 3e-4; the policy
+that acts is πᵉ itself, without averaging. Their Adroit runs use α̃ = 10, αᵉ = 100 and a normalized BC term.
 
-Readings chosen here: λ is normalized by Q(s, π(s)), as in their code (the text's (4) has the logged actions); both
+Choices made here: λ is normalized by Q(s, π(s)), as in their code (the paper's (4) has the logged actions); both
 policies start as one network, where the authors draw two, so that equal scales give TD3+BC; the critics are the robust
-ones of every other TD3+BC here, and rewards are left alone. The authors' critics and locomotion rewards are
+ones of every other TD3+BC here, and rewards are unchanged. The authors' critics and locomotion rewards are
 `critic_hidden_layers=2, critic_layer_norm=False, reward_transform="return_range"`. Their normalized BC term is not
 implemented, and neither is MCEP on AWAC or Diffusion-QL.
 """
@@ -30,7 +30,7 @@ from aspc.algorithms.two_scales import TwoPolicies, TwoPoliciesState
 
 @dataclass(frozen=True)
 class MCEP(TwoPolicies[TwoPoliciesState]):
-    """TD3+BC whose critics bootstrap from a constrained policy, while a milder one acts."""
+    """TD3+BC whose critics bootstrap from a constrained policy, while a less constrained one acts."""
 
     evaluation_alpha: NonNegative = 10.0
     """Scale αᵉ of the policy that acts; `alpha` is that of the policy the critics bootstrap from."""

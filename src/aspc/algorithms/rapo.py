@@ -1,8 +1,8 @@
 """RAPO on TD3+BC (Cho, Choi & Hong, 2026, arXiv 2609.40149): role-adaptive policy optimization.
 
 Two policies share the critics: π_B supplies the actions of the critics' targets, π_E acts. Each has its own
-coefficient α, learned by differentiating through a candidate step, which is judged on an independent batch by what the
-policy is for.
+coefficient α, learned by differentiating through a candidate step, which is evaluated on an independent batch by the
+policy's role.
 
     both:  L(θ; α) = −Q₁(s, π(s)) / mean|Q₁| + ‖π(s) − a‖² / (α·d_a)                                            (1)
     θ̃(α):  one step on L(θ; α); for π_E the Adam step that is then taken, for π_B a plain gradient step           (7)
@@ -10,17 +10,17 @@ policy is for.
     π_B:   L_B = sg(α_B)·√mean (Δy / S_B)²,  Δy = γ·(1 − d)·[Q̄min(s', π̃(s')) − Q̄min(s', π(s'))]             (11), (12)
     S_E = max(mean|Q̄₁(s, π̃_E(s))|, ε),  S_B = mean|Q̄min(s, π̃_B(s))| + ε,  neither with a gradient           (15), (16)
 
-Q̄ are the target critics. L_E asks for local improvement of what acts, L_B for critic targets that stay where they are.
+Q̄ are the target critics. L_E rewards local improvement of the acting policy, L_B penalizes changes of critic targets.
 
-From the text: all of the above; α = softplus(ρ), both from 5. Critics step first, then the coefficients at every 20th
+From the paper: all of the above; α = softplus(ρ), both from 5. Critics step first, then the coefficients at every 20th
 update of the critics, then the policies at every second one: π_E with the coefficient from before this update, π_B with
 the new one. The coefficients' learning rate decays exponentially to 1 % of itself. Networks, batches and observations
 are those of TD3+BC with the robust critic, all network learning rates 3e-4. π_E itself acts, without averaging. The
-text chooses the coefficients' initial learning rate per dataset by final scores (91.7 on nine locomotion tasks, 70.0 on
-AntMaze; the preset `authors`). The default here is the best of its three single rates, 3e-4, for which it reports 87.4
-and 64.2.
+paper chooses the coefficients' initial learning rate per dataset by final scores (91.7 on nine locomotion tasks, 70.0
+on AntMaze; the preset `authors`). The default here is the best of its three single rates, 3e-4, for which it reports
+87.4 and 64.2.
 
-Readings chosen here: both policies start as one network; AntMaze's rewards are left alone (the text says so for
+Choices made here: both policies start as one network; AntMaze's rewards are unchanged (the paper says so for
 locomotion, and shifts them for RAPO on IQL, which is not implemented). There is no public code to compare with.
 """
 
@@ -73,7 +73,7 @@ class RolePolicies(TwoPolicies[TwoPoliciesState]):
     """TD3+BC with two policies, in RAPO's loss convention: TD3+BC's actor loss divided by the scale."""
 
     alpha: NonNegative = 5.0
-    """Scale of the RL term against the BC term: the initial one of both policies."""
+    """Scale of the RL term against the BC term: initial value for both policies."""
 
     def actor_loss(
         self, ctx: Context[TwoPoliciesState, Any], actor: DeterministicActor, scale: Array | float
@@ -88,14 +88,14 @@ Roles = TypeVar("Roles", bound=RolePolicies)
 
 @dataclass(frozen=True)
 class RAPO(LearnedScale[Roles, RAPOState], Generic[Roles]):
-    """TD3+BC with a policy to bootstrap from and one that acts, each with a coefficient learned for its role."""
+    """TD3+BC with one policy for bootstrapping and one for acting, each with a coefficient learned for its role."""
 
     base: Roles = field(default_factory=cast("Callable[[], Roles]", RolePolicies))
     """The two policies and their critics."""
     scale_lr: NonNegative = 3e-4
     """Learning rate of both coefficients (Adam) at an update interval of 10; it is multiplied by k_alpha/10."""
     outer_batch: Literal["same", "independent"] = "independent"
-    """Judge candidate steps on a batch of their own, as RAPO's paper does, or on the batch they were made with."""
+    """Evaluate candidate steps on an independent batch, as RAPO's paper does, or on the inner step's batch."""
 
     def start(self, base_state: TwoPoliciesState) -> RAPOState:
         """Return the state before the first step: both coefficients at the base's scale."""
@@ -113,10 +113,10 @@ class RAPO(LearnedScale[Roles, RAPOState], Generic[Roles]):
             return replace(state, base=ctx.state), ctx.metrics
         alpha_b, alpha_e, metrics = state.scale, state.acting_scale, Metrics()
         if SCALE in parts:
-            judged_on = batch if other is None else other[0]
+            outer_batch = batch if other is None else other[0]
             with named_scope("scale"):
-                second, alpha_e, of_e = self.update_acting_scale(ctx, judged_on, alpha_e)
-                alpha_b, of_b = self.update_scale(ctx, judged_on, alpha_b)
+                second, alpha_e, of_e = self.update_acting_scale(ctx, outer_batch, alpha_e)
+                alpha_b, of_b = self.update_scale(ctx, outer_batch, alpha_b)
             metrics = of_b | of_e
         with named_scope("actor"):
             if SCALE not in parts:
@@ -127,19 +127,19 @@ class RAPO(LearnedScale[Roles, RAPOState], Generic[Roles]):
             return RAPOState(self.base.commit(ctx, inner), alpha_b, alpha_e), metrics
 
     def update_acting_scale(
-        self, ctx: Context[TwoPoliciesState, Any], judged_on: Batch, coefficient: Coefficient
+        self, ctx: Context[TwoPoliciesState, Any], outer_batch: Batch, coefficient: Coefficient
     ) -> tuple[Inner, Coefficient, Metrics]:
-        """Take one step on α_E through π_E's Adam step, and return both; the Adam step is the one that is committed."""
+        """Take one step on α_E through π_E's Adam step, and return both; the Adam step is committed."""
 
         def loss(scale: Array) -> tuple[Array, Inner]:
             inner = self.base.second_step(ctx, scale)
             with exact_differences():
-                return self.execution_loss(ctx.state, judged_on, inner.params), inner
+                return self.execution_loss(ctx.state, outer_batch, inner.params), inner
 
         return self.descend(loss, coefficient, "execution_loss")
 
     def update_scale(
-        self, ctx: Context[TwoPoliciesState, Any], judged_on: Batch, coefficient: Coefficient
+        self, ctx: Context[TwoPoliciesState, Any], outer_batch: Batch, coefficient: Coefficient
     ) -> tuple[Coefficient, Metrics]:
         """Take one step on α_B through a gradient step of π_B."""
         actor = ctx.state.actor
@@ -148,7 +148,7 @@ class RAPO(LearnedScale[Roles, RAPOState], Generic[Roles]):
             grads = jax.grad(lambda actor: self.base.actor_loss(ctx, actor, scale)[0])(actor)
             candidate = jax.tree.map(lambda p, g: p - self.base.actor_lr * g, actor, grads)
             with exact_differences():
-                return self.bootstrap_loss(ctx.state, judged_on, candidate, scale), None
+                return self.bootstrap_loss(ctx.state, outer_batch, candidate, scale), None
 
         _, coefficient, metrics = self.descend(loss, coefficient, "bootstrap_loss")
         return coefficient, metrics

@@ -217,7 +217,7 @@ def _aspc_aw() -> Any:
 
 @register("td3_bc_two_policies")
 def _td3_bc_two_policies() -> Any:
-    """ASPC+ without the learned scale: TD3+BC with a second, bolder policy; the average of its weights acts."""
+    """ASPC+ without the learned scale: TD3+BC with a less constrained second policy, whose averaged weights act."""
     from aspc.algorithms.two_scales import TwoScales
 
     return TwoScales()
@@ -234,7 +234,7 @@ def _aspc_averaged() -> Any:
 
 @register("aspc_plus")
 def _aspc_plus() -> Any:
-    """ASPC with a second, bolder policy that acts, and an independent outer batch."""
+    """ASPC with a second, less constrained policy that acts, and an independent outer batch."""
     from aspc.adaptive_scale import AdaptiveScale
     from aspc.algorithms.two_scales import TwoScales
 

@@ -59,7 +59,7 @@ class TD3BC(TD3[TD3StateT], Generic[TD3StateT]):
     critic_hidden_layers: Depth = 3
     """Number of hidden layers in each critic: 3 in the robust critic, 2 in the original."""
     critic_layer_norm: bool = True
-    """LayerNorm after each hidden layer of the critics: the robust critic has it, the original does not."""
+    """Use LayerNorm after each hidden layer of the critics, as in the robust critic but not in the original one."""
 
     # -- networks, state and schedule --------------------------------------------------------------------------
     def make_networks(self, key: PRNGKeyArray, spec: Spec) -> tuple[Any, ...]:

@@ -14,8 +14,9 @@ from aspc.algorithms.component_names import NetworkChoice
 from aspc.algorithms.components import make_network
 from aspc.algorithms.interface import Batch, PolicyExport, Spec
 from aspc.algorithms.policy_tracing import traced_policy
+from aspc.custom_networks import CustomNetwork
 from aspc.errors import AspcError
-from aspc.networks import ACTIVATIONS, MLP, Critic, CustomNetwork, DeterministicActor, Ensemble, ensemble
+from aspc.networks import ACTIVATIONS, MLP, Critic, DeterministicActor, Ensemble, ensemble
 from aspc.optim import Minimized, Optimizer
 
 Tree = TypeVar("Tree")

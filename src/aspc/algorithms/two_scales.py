@@ -1,4 +1,4 @@
-"""Two policies on the same critics: one that the critics bootstrap from, close to the data, and a bolder one that acts.
+"""Two policies on the same critics: one that the critics bootstrap from, close to the data, and one that acts.
 
     π: max_π  λ(α)·Q(s, π(s)) − (π(s) − a)²            TD3+BC's policy; the critics' targets take its actions
     μ: max_μ  λ(α_μ)·Q(s, μ(s)) − (μ(s) − a)²          on the same critics, at a larger scale
@@ -54,7 +54,7 @@ class AveragedPolicy(TD3BC[AveragedT], Generic[AveragedT]):
     """TD3+BC that acts with an average of its policy's weights."""
 
     acting_tau: Fraction = 1e-4
-    """Rate of the average, per step of the policy: 1e-4 averages over about 20,000 steps of training."""
+    """Update rate of the average, per policy step: 1e-4 averages over about 20,000 training steps."""
 
     def start(self, *networks: Any) -> AveragedT:
         td3 = self.td3_state(*networks)
@@ -121,7 +121,7 @@ class TwoScales(TwoPolicies[TwoScalesState], AveragedPolicy[TwoScalesState]):
     """TD3+BC with a second policy at a multiple of the first one's scale; an average of its weights acts."""
 
     acting_ratio: NonNegative = 2.0
-    """The scale of the second policy, in units of the first one's."""
+    """Scale of the second policy, relative to the first one's."""
 
     def start(self, *networks: Any) -> TwoScalesState:
         state = self.two_policies_state(*networks)

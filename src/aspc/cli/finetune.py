@@ -62,5 +62,5 @@ def main(argv: list[str]) -> int:
         settings |= {"seed": args.seed, "dataset": args.dataset, "out": args.out, "quiet": args.quiet}
         print_result(finetune(args.run, args.env, callbacks=callbacks, **settings))
     else:
-        raise AspcError("Pass either the folder of an offline run, or --resume with the folder of a fine-tuning.")
+        raise AspcError("Pass either the folder of an offline run, or --resume with the folder of a fine-tuning run.")
     return 0

@@ -1,7 +1,7 @@
-"""Reading a command's options: checked against the fields of a dataclass, then parsed by tyro.
+"""Parse a command's options: check them against the fields of a dataclass, then let tyro parse them.
 
-tyro makes the help page and the values. It reports mistakes in a box of several lines, so the words are checked here
-before it sees them, and a mistake becomes one sentence with its remedy.
+tyro renders the help page and creates the values. It reports mistakes in a box of several lines, so the words are
+checked here first, and a mistake gives a one-sentence error with its remedy.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import tyro
+from tyro.constructors import ConstructorRegistry, StructConstructorSpec, StructFieldSpec, StructTypeInfo
 
 from aspc.errors import AspcError, unknown_name
 
@@ -108,17 +109,50 @@ def parse_options(
         check_words(list(options_of(kind, default)), argv, prog)
     defaults: dict[str, Any] = {} if default is None else {"default": default}
     config = (tyro.conf.DisallowNone,) if is_help else ()  # the help page shows STR, not {None}|STR
+    registry = _help_registry() if is_help else None
     errors = io.StringIO()
     try:
         with contextlib.redirect_stderr(errors), warnings.catch_warnings():
             # Algorithms are generic in their state, which is not an option.
             warnings.filterwarnings("ignore", message="Could not resolve type parameter")
-            parsed: T = tyro.cli(kind, args=argv, prog=prog, description=description, config=config, **defaults)
+            parsed: T = tyro.cli(
+                kind, args=argv, prog=prog, description=description, config=config, registry=registry, **defaults
+            )
             return parsed
     except SystemExit as end:
         if not end.code:
             raise
         raise AspcError(_plain_message(errors.getvalue())) from end
+
+
+def _help_registry() -> ConstructorRegistry:
+    """Return a registry that joins the lines of help texts and hides defaults that mean "not set"."""
+    registry = ConstructorRegistry()
+    active: list[Any] = []  # types whose rules are being applied, so that this rule does not call itself
+
+    @registry.struct_rule
+    def _(info: StructTypeInfo) -> StructConstructorSpec | None:
+        if info.type in active or not dataclasses.is_dataclass(info.type):
+            return None
+        active.append(info.type)
+        try:
+            spec = ConstructorRegistry.get_struct_spec(info)
+        finally:
+            active.pop()
+        if not isinstance(spec, StructConstructorSpec):
+            return None
+        return dataclasses.replace(spec, fields=tuple(map(_plain_help, spec.fields)))
+
+    return registry
+
+
+def _plain_help(field: StructFieldSpec) -> StructFieldSpec:
+    text = field.helptext() if callable(field.helptext) else field.helptext
+    if text is not None:
+        text = "\n\n".join(" ".join(paragraph.split()) for paragraph in re.split(r"\n\s*\n", text))
+    is_unset = field.default is None or field.default == "" or field.default != field.default  # the last is NaN
+    kind: Any = Annotated[field.type, tyro.conf.arg(help_behavior_hint="")] if is_unset else field.type
+    return dataclasses.replace(field, type=kind, helptext=text)
 
 
 def options_of(kind: Any, default: Any = None) -> Iterator[Option]:

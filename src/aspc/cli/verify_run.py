@@ -15,7 +15,7 @@ from aspc.cli.parsing import parse_options
 class VerifyRun:
     """Check the files and checkpoints of a run against their checksums.
 
-    The exit code is 2 if one is missing or damaged.
+    The exit code is 2 if a file is missing or damaged.
     """
 
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]

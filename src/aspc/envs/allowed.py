@@ -19,7 +19,7 @@ KNOWN_PACKAGES = ("aspc", "gymnasium", "gymnasium_robotics", "ogbench")
 RENDERING = "gymnasium.wrappers.rendering"  # its wrappers write videos and open windows
 
 
-def must_be_typed(env: str) -> bool:
+def requires_user_consent(env: str) -> bool:
     """Return whether a name is accepted only from the user: `module:Id` imports, `minari:ID` downloads."""
     return ":" in env
 
@@ -31,8 +31,8 @@ def problem_with_name(env: str) -> str | None:
     """
     if env.startswith(minari_store.PREFIX):
         return "a Minari dataset is opened only if you name it yourself"
-    if must_be_typed(env):
-        return "it would import a module that the file chose"
+    if requires_user_consent(env):
+        return "it would import a module that the file names"
     env = tasks.without_query(env)
     if tasks.family_of(env) is not None or tasks.is_ogbench_task(env):
         return None

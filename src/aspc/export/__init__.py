@@ -46,8 +46,8 @@ def export(
     """
     if format == "onnx" and on_invalid not in (None, "nan"):
         raise AspcError(
-            f"An ONNX graph cannot {on_invalid}: an invalid observation gives a NaN action. Omit --on-invalid and "
-            "check for NaN, or export to numpy."
+            f"An ONNX graph does not support --on-invalid {on_invalid}: an invalid observation gives a NaN action. "
+            "Omit the option and check for NaN, or export to numpy."
         )
     if format not in DEFAULT_NAMES:
         raise unknown_name("export format", str(format), DEFAULT_NAMES)

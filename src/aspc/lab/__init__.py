@@ -1,1 +1,1 @@
-"""Suites of runs: every table and figure of the paper, declared, run and collected."""
+"""The laboratory: suites of runs for every table and figure of the paper, their training, results and report."""

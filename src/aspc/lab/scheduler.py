@@ -45,7 +45,7 @@ class Scheduler:
         *,
         quiet: bool = False,
         deadline: float | None = None,
-        fill: bool = False,
+        use_full_budget: bool = False,
         estimator: TimeEstimator | None = None,
         command: str | None = None,
     ) -> None:
@@ -59,12 +59,12 @@ class Scheduler:
             engine: Trains the groups.
             quiet: Print no status.
             deadline: When to stop, on the monotonic clock.
-            fill: Also start a group that cannot end before the deadline, if no other group is left to start.
+            use_full_budget: Also start a group that cannot end before the deadline, if no other group is left to start.
             estimator: Times of earlier groups.
             command: The command to record with the results.
         """
         self.folder, self.plan, self.engine, self.quiet, self.deadline = folder, plan, engine, quiet, deadline
-        self.fill, self.command, self.has_started = fill, command, False
+        self.use_full_budget, self.command, self.has_started = use_full_budget, command, False
         self.estimator = estimator or TimeEstimator()
         self.waiting, self.running = list(groups), dict[str, RunningGroup]()
         self.recorded = {run_id: recorded[run_id] for run_id in plan.runs if run_id in recorded}
@@ -82,7 +82,7 @@ class Scheduler:
         try:
             while (self.running or self.waiting) and not self._is_out_of_time():
                 has_changed = self._start_groups()
-                if not has_changed and (self.fill or not self.has_started):
+                if not has_changed and (self.use_full_budget or not self.has_started):
                     has_changed = self._start_groups(ignore_deadline=True)  # else a long group would never start
                 if not self.running and not has_changed:
                     break  # too little time is left for any other group

@@ -44,11 +44,11 @@ class TimeEstimator:
             steps = _longest_steps(group) * (1 - share_before)
             self.timings.append(StepTiming(group.members[0].run.algo, len(group.members), seconds / steps))
 
-    def seconds_left(self, groups: Iterable[tuple[RunGroup, float]], at_once: int = 1) -> float:
+    def seconds_left(self, groups: Iterable[tuple[RunGroup, float]], parallel_groups: int = 1) -> float:
         """Return the expected seconds for groups with the shares done so far, or 0 if no time is known yet."""
         if not self.timings:
             return 0.0
-        return sum(self._seconds(group) * (1 - share) for group, share in groups) / max(at_once, 1)
+        return sum(self._seconds(group) * (1 - share) for group, share in groups) / max(parallel_groups, 1)
 
     def _seconds(self, group: RunGroup) -> float:
         """Predict from the group nearest in size, of the same algorithm if there is one.

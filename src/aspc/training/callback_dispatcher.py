@@ -18,7 +18,7 @@ from aspc.training.training_plan import TrainingPlan
 
 
 class CallbackDispatcher:
-    """Call the callbacks of a plan; use it in a `with` block, which ends callbacks that `end` has not ended.
+    """Call the callbacks of a plan; use it in a `with` block, which calls `on_end` if `end` was not called.
 
     Errors of the library's own callbacks are raised. An error of a user's callback becomes `failure`, so that the
     trainer can save a checkpoint first; after that, only `on_end` of the user's callbacks is called.

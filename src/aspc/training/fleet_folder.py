@@ -60,7 +60,7 @@ class Fleet:
         self.config = from_json(file, content, FleetConfig)
         for member in self.config.members:
             if not 0 <= member.dataset < len(self.config.datasets):
-                raise AspcError(f"{file} is damaged: {member.name!r} has a dataset that is not there.")
+                raise AspcError(f"{file} is damaged: {member.name!r} refers to a missing dataset.")
         self._names = [member.name for member in self.config.members]
         check_member_names(self._names)
         self._rows_read: dict[str, tuple[int, dict[int, list[Row]]]] = {}

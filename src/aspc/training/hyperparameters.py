@@ -59,7 +59,7 @@ def check_values(algorithm: DataclassInstance) -> None:
             check_values(value)
         allowed = choices.get(name)
         if allowed is not None and value not in allowed:
-            raise AspcError(f"The hyperparameter {name} is one of {', '.join(map(str, allowed))}, not {value!r}.")
+            raise AspcError(f"The hyperparameter {name} must be one of {', '.join(map(str, allowed))}, not {value!r}.")
         values = declared(kind, name, Range)
         if values is not None and isinstance(value, int | float) and value not in values:
             raise AspcError(f"The hyperparameter {name} must be {values}, not {value}.")

@@ -85,7 +85,7 @@ class BenchArgs:
     group_size: Unset[int] = None
     """Maximum number of runs per group. Default: 4 on a CPU, 64 on an accelerator."""
     rate: Several[str] = ()
-    """For --dry-run: total steps per second of one device, as NUMBER, ALGO=NUMBER, or a JSON file of measured rates;
+    """For --dry-run: total steps per second of one device, as NUMBER, ALGO=NUMBER, or a JSON file of measured rates.
     With a file, ALGO=NUMBER rescales all its rates so that ALGO's is NUMBER."""
     devices: int = 1
     """For --dry-run: number of devices that share the groups."""

@@ -136,7 +136,7 @@ def train_groups(
         make_engine(args, deadline),
         quiet=args.quiet,
         deadline=deadline,
-        fill=args.use_full_budget,
+        use_full_budget=args.use_full_budget,
         estimator=make_estimator(args),
         command=command,
     )

@@ -33,7 +33,7 @@ def main(argv: list[str]) -> int:
     """Run the command and return its exit code."""
     args = parse_options(VerifyArgs, argv, "aspc verify")
     if not args.traces:
-        raise AspcError("Give the trace files to replay, for example: aspc verify tests/golden/*.npz (in the sdist).")
+        raise AspcError("Give at least one trace file. In a checkout, for example: aspc verify tests/golden/*.npz")
 
     from aspc.lab.reference.replay import TOLERANCE
     from aspc.lab.reference.verification import verify

@@ -29,18 +29,18 @@ STOPPING_EXIT_CODES = (2, 128 + signal.SIGINT, 128 + signal.SIGTERM)
 
 
 class ProcessesEngine(PollingEngine["subprocess.Popen[bytes]"]):
-    """Trains at most `at_once` groups in processes of this machine."""
+    """Trains at most `parallel_groups` groups in processes of this machine."""
 
     poll_seconds = 0.2
 
-    def __init__(self, bench: Path, at_once: int) -> None:
+    def __init__(self, bench: Path, parallel_groups: int) -> None:
         super().__init__()
-        self.bench, self.at_once = bench, at_once
+        self.bench, self.parallel_groups = bench, parallel_groups
 
     def has_room(self, group: RunGroup) -> bool:
         """Return whether another process may start; timed groups train alone."""
         is_exclusive = group.alone or any(running.alone for running, _ in self._jobs.values())
-        return len(self._jobs) < (1 if is_exclusive else self.at_once)
+        return len(self._jobs) < (1 if is_exclusive else self.parallel_groups)
 
     def start(self, group: RunGroup) -> None:
         """Start a process for a group."""

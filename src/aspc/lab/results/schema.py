@@ -53,7 +53,7 @@ RUNS: dict[str, Column] = {
     "scale_last": Column("float", False, "scale at the end"),
     "behaviour_score": Column("float", False, "normalized score of the logged data"),
     "seconds": Column("float", False, "wall-clock seconds of training"),
-    "steps_per_second": Column("float", False, "steps per second of this run, compilation left out"),
+    "steps_per_second": Column("float", False, "steps per second of this run, without compilation"),
     "runs_together": Column("int", False, "runs that trained together on the device"),
     "group_id": Column("text", False, "id of the group that trained together"),
     "device": Column("text", False, "device"),

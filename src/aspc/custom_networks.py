@@ -1,0 +1,80 @@
+"""Networks of the user: any module, with its trained arrays separated from the rest."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from aspc.errors import AspcError, first_line
+
+DETECTION_ROWS = 7919  # a batch size that no layer has
+
+
+class Constant:
+    """A NumPy array that is not trained. It compares by value, as static parts of a network must."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array = array
+        self._key = (array.shape, array.dtype.str, array.tobytes())
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Constant) and self._key == other._key
+
+
+class CustomNetwork(eqx.Module):
+    """A network of the user: its floating-point arrays are trained, everything else is part of the program."""
+
+    params: Any
+    static: Any = eqx.field(static=True)
+    takes_rows: bool = eqx.field(static=True)
+    """The module takes rows of inputs; otherwise one input."""
+    in_size: int = eqx.field(static=True)
+    out_size: int = eqx.field(static=True)
+
+    @classmethod
+    def of(cls, module: Any, name: str, in_size: int, out_size: int) -> CustomNetwork:
+        """Wrap a module that maps [in] to [out], or rows to rows.
+
+        Raises:
+            AspcError: The module has other sizes, or arrays of integers.
+        """
+        params, static = eqx.partition(module, lambda leaf: isinstance(leaf, jax.Array) and eqx.is_inexact_array(leaf))
+        if any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(static)):
+            raise AspcError(
+                f"The network {name} has a JAX array of integers or booleans, which cannot be trained. Make it a NumPy "
+                "array, or create it in __call__."
+            )
+        static = jax.tree.map(lambda leaf: Constant(leaf) if isinstance(leaf, np.ndarray) else leaf, static)
+        found: list[str] = []
+        for lead in ((DETECTION_ROWS,), ()):
+            inputs = jax.ShapeDtypeStruct((*lead, in_size), jnp.result_type(float))  # type: ignore[no-untyped-call]
+            try:
+                shape = jax.eval_shape(module, inputs).shape
+            except Exception as error:  # any error of the user's code, or the wrong number of axes
+                found.append(f"{type(error).__name__}: {first_line(error)}")
+                continue
+            if shape == (*lead, out_size):
+                return cls(params, static, bool(lead), in_size, out_size)
+            found.append(f"the output has the shape {list(shape)}")
+        raise AspcError(
+            f"The network {name} must map an input [{in_size}] to [{out_size}], or rows of inputs to rows: {found[-1]}."
+        )
+
+    def __call__(self, x: Float[Array, "*batch in"], dropout: Array | None = None) -> Float[Array, "*batch out"]:
+        """Apply the network to any number of leading axes; `dropout`, if given, is the module's second argument."""
+        constants = jax.tree.map(lambda leaf: leaf.array if isinstance(leaf, Constant) else leaf, self.static)
+        module = eqx.combine(self.params, constants)
+        if dropout is not None:
+            outputs: Array = module(x, dropout)
+            return outputs
+        rows = x.reshape(-1, x.shape[-1])
+        outputs = module(rows) if self.takes_rows else jax.vmap(module)(rows)
+        return outputs.reshape(*x.shape[:-1], outputs.shape[-1])
