@@ -28,12 +28,14 @@ def bootstrap(batch: Batch, discount: float, next_q: Float[Array, "batch"]) -> F
     return batch.rewards + discount * batch.masks * next_q
 
 
-def fit_critics(adam: Adam, critics: Ensemble, opt_state: Any, batch: Batch, y: Float[Array, "batch"]) -> Minimized:
-    """Take one step on Σ_k mean (Q_k(s, a) − y)²; `aux` holds Q(s, a) before it, [critics, batch]."""
+def fit_critics(
+    adam: Adam, critics: Ensemble, opt_state: Any, batch: Batch, y: Float[Array, "batch"], weights: Array | float = 1.0
+) -> Minimized:
+    """Take one step on Σ_k mean w·(Q_k(s, a) − y)²; `aux` holds Q(s, a) before it, [critics, batch]."""
 
     def loss(critics: Ensemble) -> tuple[Array, Array]:
         q = critics(batch.observations, batch.actions)
-        return jnp.square(q - y).mean(1).sum(), q
+        return (weights * jnp.square(q - y)).mean(1).sum(), q
 
     return adam.minimize(loss, critics, opt_state)
 

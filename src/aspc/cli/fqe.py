@@ -17,16 +17,16 @@ from aspc.assessment.trained_runs import (
     Candidate,
     changed_since,
     checkpoint_policies,
-    data_of,
     dataset_of,
+    save_selected,
     saved_policies,
     with_bounds_of,
 )
 from aspc.cli.data_options import DataOptions
 from aspc.cli.parsing import Flag, Unset, parse_options
-from aspc.cli.shared import option_values
+from aspc.cli.shared import option_values, prepare_selection
 from aspc.errors import AspcError, printable
-from aspc.io import prepare_output_file, prepare_parent, replace_nonfinite, write_atomically
+from aspc.io import prepare_output_file, replace_nonfinite, write_atomically
 from aspc.plugins import load_plugins
 from aspc.ui import Progress
 
@@ -74,11 +74,9 @@ def main(argv: list[str]) -> int:
     load_plugins(option_values(argv, "plugin"))
     if not args.runs:
         raise AspcError("aspc fqe needs at least one run's folder, for example: aspc fqe runs/*.")
-    if args.select is not None and args.select.exists() and (args.select.is_file() or any(args.select.iterdir())):
-        raise AspcError(f"{args.select} already exists. Choose a new folder for --select.")
     prepare_output_file(args.figure, ".png")
     if args.select is not None:
-        prepare_parent(args.select)
+        prepare_selection(args.select)
 
     from aspc.assessment.fqe import fitted_q_evaluation
     from aspc.assessment.returns import choose_states
@@ -119,17 +117,14 @@ def save_best(ranking: Ranking, candidates: list[Candidate], folder: Path) -> Pa
     chosen = next(c for c in candidates if c.name == best.name)
     note = {
         "by": "fitted-Q evaluation",
-        "from": chosen.source,
         "among": len(candidates),
         "dataset": ranking.dataset,
-        "data": data_of(chosen.source),
         "discount": ranking.discount,
         "value": best.value,
         "interval": [best.low, best.high],
         "value_of_the_data": ranking.behavior.value,
     }
-    policy = dataclasses.replace(chosen.policy, info={**chosen.policy.info, "chosen": note})
-    return policy.save(folder)
+    return save_selected(chosen, note, folder)
 
 
 def to_json(ranking: Ranking, candidates: list[Candidate]) -> dict[str, Any]:
