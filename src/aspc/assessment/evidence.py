@@ -24,6 +24,7 @@ from aspc.policy import Policy
 
 REWARD = "reward"
 MIN_EPISODES = 4  # two in each half
+MIN_COMPARED = 0.5  # share of the discounted horizon that an estimator must cover to have something to say
 MISJUDGED_STDS = 1.0  # error about the logged controller, in standard deviations of returns, that silences an estimator
 
 

@@ -2,8 +2,10 @@
 
 The behavior's density is Gaussian, with a fitted mean and one standard deviation σ_d per action dimension, measured on
 episodes that the mean was not fitted on. A policy is smoothed by a Gaussian kernel around its action, with bandwidth
-h_d = σ_d · n^(−1/(act + 4)) for n rows (Scott's rule). Over many steps the weights degenerate: if they are worth fewer
-than `MIN_EFFECTIVE_EPISODES` at the discount's horizon 1/(1 − γ), the estimators have nothing to say.
+h_d = σ_d · n^(−1/(act + 4)) for n rows (Scott's rule). Over the steps the weights degenerate: they are used up to the
+step before which they become worth fewer than `MIN_EFFECTIVE_EPISODES`. If these steps are less than half of the
+discounted horizon, the estimators have nothing to say. Otherwise importance sampling scales its difference up to the
+full horizon, counting what it did not compare as an error, and doubly robust estimates rely on the critics from there.
 """
 
 from __future__ import annotations
@@ -14,12 +16,12 @@ from typing import NamedTuple
 import numpy as np
 
 from aspc.assessment.device_policy import act_on_device
-from aspc.assessment.evidence import DifferenceEstimate, Evidence, Show
+from aspc.assessment.evidence import MIN_COMPARED, DifferenceEstimate, Evidence, Show
 from aspc.assessment.regression import Regression, fit_regression
 from aspc.policy import Policy
 
 IMPORTANCE_SAMPLING, DOUBLY_ROBUST = "importance sampling", "doubly robust"
-MIN_EFFECTIVE_EPISODES = 10.0
+MIN_EFFECTIVE_EPISODES = 50.0
 NEGLIGIBLE_WEIGHT = 0.05  # γ^t beyond which rewards are left out
 MAX_LOG_RATIO = 20.0  # of one step; only guards against overflow
 RESAMPLES = 400
@@ -98,27 +100,29 @@ def log_normal(values: np.ndarray, mean: np.ndarray, std: np.ndarray) -> np.ndar
 
 @dataclass(frozen=True, eq=False)
 class PolicyWeights:
-    """The cumulative importance weights of one policy."""
+    """The cumulative importance weights of one policy, up to the last step with enough effective episodes."""
 
     weights: np.ndarray  # [episodes, steps]: Π of the ratios up to each step; constant after an episode's end
-    effective_episodes: float
+    effective_episodes: float  # at the last step
+    compared: float  # share of the discounted horizon
     silent_because: str | None
 
     @classmethod
     def of(cls, evidence: Evidence, trajectories: Trajectories, log_ratios: np.ndarray) -> PolicyWeights:
-        """Multiply up ratios, and check how many episodes they are worth at the discount's horizon."""
-        steps = np.where(trajectories.exists, log_ratios[trajectories.rows], 0.0)
-        cumulative = steps.cumsum(1)
+        """Multiply up ratios, and check how many episodes they are worth."""
+        cumulative = np.where(trajectories.exists, log_ratios[trajectories.rows], 0.0).cumsum(1)
         weights = np.exp(cumulative - cumulative.max(0))  # a factor per step does not change normalized weights
-        at = min(weights.shape[1], round(1 / (1 - evidence.options.discount))) - 1
-        effective, count = effective_size(weights[:, at]), len(weights)
-        reason = None
-        if effective < MIN_EFFECTIVE_EPISODES:
+        effective = [effective_size(column) for column in weights.T]
+        is_enough = np.logical_and.accumulate(np.asarray(effective) >= MIN_EFFECTIVE_EPISODES)
+        used = int(is_enough.sum())
+        compared, reason = 1 - evidence.options.discount**used, None
+        if compared < MIN_COMPARED:
+            steps = "step" if used == 1 else "steps"
             reason = (
-                f"after {at + 1} steps its weights are worth {effective:.1f} of {count} episodes, and at least "
-                f"{MIN_EFFECTIVE_EPISODES:.0f} are needed"
+                f"its weights are worth at least {MIN_EFFECTIVE_EPISODES:.0f} of {len(weights)} episodes for only "
+                f"{used} {steps}, {100 * compared:.0f} % of the discounted horizon"
             )
-        return cls(weights, effective, reason)
+        return cls(weights[:, :used], effective[max(used - 1, 0)], compared, reason)
 
 
 class WeightedDifference(NamedTuple):
@@ -177,11 +181,12 @@ class ImportanceSampling:
         found = self.weights[name]
         if found.silent_because is not None:
             return DifferenceEstimate.silent(IMPORTANCE_SAMPLING, name, signal, found.silent_because)
-        sums = self.discounted(evidence, evidence.signals[signal])
-        result = weighted_difference(found.weights, sums, -sums.sum(1))
-        return DifferenceEstimate(
-            IMPORTANCE_SAMPLING, name, signal, *result, effective_episodes=found.effective_episodes
-        )
+        sums = self.discounted(evidence, evidence.signals[signal])[:, : found.weights.shape[1]]
+        difference, error = weighted_difference(found.weights, sums, -sums.sum(1))
+        difference, error = difference / found.compared, error / found.compared
+        error = float(np.hypot(error, (1 - found.compared) * difference))
+        effective = found.effective_episodes
+        return DifferenceEstimate(IMPORTANCE_SAMPLING, name, signal, difference, error, effective_episodes=effective)
 
     def discounted(self, evidence: Evidence, values: np.ndarray) -> np.ndarray:
         """Return γ^t·values [episodes, steps] of values per row, 0 after an episode's end."""
@@ -206,7 +211,8 @@ class ImportanceSampling:
         errors = np.where(is_cut, 0.0, signal_values + discount * next_v - values.q)
         logged = self.discounted(evidence, np.where(is_cut, controller.v, signal_values)).sum(1)
         starts = self.trajectories.rows[:, 0]
-        result = weighted_difference(found.weights, self.discounted(evidence, errors), values.v[starts] - logged)
+        corrections = self.discounted(evidence, errors)[:, : found.weights.shape[1]]
+        result = weighted_difference(found.weights, corrections, values.v[starts] - logged)
         return DifferenceEstimate(DOUBLY_ROBUST, name, signal, *result, effective_episodes=found.effective_episodes)
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from aspc.assessment.device_policy import act_on_device
-from aspc.assessment.evidence import DifferenceEstimate, Evidence, Show
+from aspc.assessment.evidence import MIN_COMPARED, DifferenceEstimate, Evidence, Show
 from aspc.assessment.importance import BehaviorDensity, horizon
 from aspc.assessment.regression import Regression, apply, fit_regression
 from aspc.networks import Ensemble
@@ -27,7 +27,6 @@ from aspc.policy import Policy
 
 DYNAMICS_MODEL = "dynamics models"
 TRUSTED_QUANTILE = 0.999  # of the disagreement at logged rows
-MIN_COMPARED = 0.5  # share of the discounted horizon
 RANGE_MARGIN = 0.1  # by which simulated states can leave the logged range, as a fraction of it
 
 
