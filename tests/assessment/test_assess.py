@@ -18,7 +18,7 @@ from aspc.assessment.combination import CombinedDifference
 from aspc.assessment.evidence import REWARD
 from aspc.assessment.held_out_episodes import held_out_episodes, row_hashes
 from aspc.assessment.kpi_columns import kpi_columns
-from aspc.assessment.support import measure_support
+from aspc.assessment.support import LoggedNeighbors
 from aspc.assessment.verdict import decide
 from aspc.policy import load_policy
 from tiny import make_dataset
@@ -175,7 +175,7 @@ def support(far):
     rows = np.arange(0, 400, 2)
     logged = dataset.scale_actions(dataset.actions[rows])
     is_far = np.arange(len(rows)) < far * len(rows)
-    return measure_support(dataset, rows, np.where(is_far[:, None], 9.0, logged))
+    return LoggedNeighbors.of(dataset, rows).measure(np.where(is_far[:, None], 9.0, logged))
 
 
 @pytest.mark.parametrize(

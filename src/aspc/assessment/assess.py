@@ -14,13 +14,13 @@ import numpy as np
 from aspc.assessment.assess_options import AssessOptions
 from aspc.assessment.combination import CALIBRATION, CombinedDifference, IntervalCalibration, combine
 from aspc.assessment.critic_estimators import FITTED_Q, CriticEstimators
-from aspc.assessment.device_policy import act_on_device, check_fits
+from aspc.assessment.device_policy import check_fits
 from aspc.assessment.evidence import REWARD, DifferenceEstimate, Estimator, Evidence, LoggedReturns
 from aspc.assessment.held_out_episodes import HeldOutEpisodes, held_out_episodes
 from aspc.assessment.importance import BehaviorDensity, ImportanceSampling
 from aspc.assessment.kpi_columns import kpi_columns
 from aspc.assessment.model_estimator import ModelEstimator
-from aspc.assessment.support import Support, measure_support
+from aspc.assessment.support import LoggedNeighbors, Support
 from aspc.assessment.trained_runs import (
     Candidate,
     checkpoint_policies,
@@ -35,7 +35,6 @@ from aspc.errors import AspcError
 from aspc.policy import Policy
 from aspc.training.run_folder import Run
 
-SUPPORT_STATES = 2_000  # held-out states at which actions are compared with the log
 SMALL_LOSS = 0.2  # default margin in standard deviations of logged returns: Cohen's "small effect"
 
 Source = Dataset | str | os.PathLike[str]
@@ -187,12 +186,12 @@ def judge(candidates: list[Candidate], evidence: Evidence, held_out: HeldOutEpis
     for name, policy in policies.items():
         check_fits(name, policy, evidence.dataset)
     estimates = _estimate(evidence, policies, notify)
-    margin = _margin(evidence)
+    margin, neighbors = _margin(evidence), LoggedNeighbors.of(evidence.dataset, seed=evidence.options.seed)
     judged = []
     for candidate in candidates:
         own = [e for e in estimates if e.policy == candidate.name]
         combined = {s: combine(s, [e for e in own if e.signal == s], evidence.options.level) for s in evidence.signals}
-        support = _support_of(candidate.policy, evidence)
+        support = neighbors.measure_policy(candidate.policy, evidence.options.seed)
         silent = {e.estimator: e.silent_because for e in own if e.signal == REWARD and e.silent_because is not None}
         verdict = decide(combined[REWARD], support, margin, silent)
         judged.append(
@@ -243,11 +242,3 @@ def _margin(evidence: Evidence) -> float:
     if evidence.options.margin is not None:
         return evidence.options.margin
     return SMALL_LOSS * evidence.logged_returns(REWARD).std
-
-
-def _support_of(policy: Policy, evidence: Evidence) -> Support:
-    """Measure the support of a policy at random held-out states."""
-    data, rng = evidence.dataset, np.random.default_rng(evidence.options.seed)
-    rows = np.sort(rng.choice(len(data), min(SUPPORT_STATES, len(data)), replace=False))
-    actions = data.scale_actions(act_on_device(policy, data.observations[rows], rng))
-    return measure_support(data, rows, actions)

@@ -6,11 +6,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from aspc.assessment.device_policy import act_on_device
 from aspc.assessment.trust_measures import ActionDistances, fraction_beyond, nearest_action_distances, nearest_neighbors
 from aspc.data import Dataset
 from aspc.errors import AspcError, printable
+from aspc.policy import Policy
 
 NEIGHBORS = 10
+SUPPORT_STATES = 2_000  # states at which a policy's actions are compared with the log
 MAX_REFERENCES = 50_000  # logged states among which neighbors are searched
 # Fractions of states where the policy is farther from the data than 95 % of the data is: up to the first it stays
 # inside the data, beyond the second it has left it. They are rules of thumb; docs/trust.md explains the quantity.
@@ -78,25 +81,47 @@ class ActionSupport:
     """Fraction of states where the policy is farther than 95 % of the data is, in this dimension."""
 
 
-def measure_support(data: Dataset, rows: np.ndarray, actions: np.ndarray, names: tuple[str, ...] = ()) -> Support:
-    """Compare a policy's actions [rows, act], in ±1, with those logged in the states most similar to these rows.
+@dataclass(frozen=True, eq=False)
+class LoggedNeighbors:
+    """Rows of a log with the actions logged in similar states, to compare any policy with."""
 
-    Raises:
-        AspcError: If the dataset has a single row.
-    """
-    rng = np.random.default_rng(1)
-    references = np.sort(rng.choice(len(data), min(MAX_REFERENCES, len(data)), replace=False))
-    if len(references) < 2:
-        raise AspcError("A single row of data has no neighbor to compare with; pass more data.")
-    scale = data.observations.std(0, dtype=np.float64) + 1e-6
-    queries, points = (data.observations[chosen] / scale for chosen in (rows, references))
-    found, state_distances = nearest_neighbors(queries, points, NEIGHBORS, ids=(rows, references))
-    neighbors = data.scale_actions(data.actions[references])[found]
-    logged = data.scale_actions(data.actions[rows])
-    return Support(
-        nearest_action_distances(actions, neighbors),
-        nearest_action_distances(logged, neighbors),
-        state_distances[:, -1],
-        (data.action_high - data.action_low) / 2,
-        names or data.action_names,
-    )
+    dataset: Dataset
+    rows: np.ndarray
+    neighbors: np.ndarray
+    """[rows, neighbors, act]: actions in ±1."""
+    state_distances: np.ndarray
+
+    @classmethod
+    def of(cls, data: Dataset, rows: np.ndarray | None = None, seed: int = 0) -> LoggedNeighbors:
+        """Find the neighbors of rows, by default of random ones.
+
+        Raises:
+            AspcError: If the dataset has a single row.
+        """
+        if len(data) < 2:
+            raise AspcError("A single row of data has no neighbor to compare with; pass more data.")
+        if rows is None:
+            rng = np.random.default_rng(seed)
+            rows = np.sort(rng.choice(len(data), min(SUPPORT_STATES, len(data)), replace=False))
+        rng = np.random.default_rng(1)
+        references = np.sort(rng.choice(len(data), min(MAX_REFERENCES, len(data)), replace=False))
+        scale = data.observations.std(0, dtype=np.float64) + 1e-6
+        queries, points = (data.observations[chosen] / scale for chosen in (rows, references))
+        found, distances = nearest_neighbors(queries, points, NEIGHBORS, ids=(rows, references))
+        return cls(data, rows, data.scale_actions(data.actions[references])[found], distances[:, -1])
+
+    def measure(self, actions: np.ndarray) -> Support:
+        """Return the support of a policy that takes these actions [rows, act], in ±1."""
+        data = self.dataset
+        return Support(
+            nearest_action_distances(actions, self.neighbors),
+            nearest_action_distances(data.scale_actions(data.actions[self.rows]), self.neighbors),
+            self.state_distances,
+            (data.action_high - data.action_low) / 2,
+            data.action_names,
+        )
+
+    def measure_policy(self, policy: Policy, seed: int = 0) -> Support:
+        """Return the support of a policy; one that samples gets fixed noise."""
+        observations, rng = self.dataset.observations[self.rows], np.random.default_rng(seed)
+        return self.measure(self.dataset.scale_actions(act_on_device(policy, observations, rng)))

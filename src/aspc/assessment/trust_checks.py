@@ -15,7 +15,7 @@ from aspc.assessment import trust_measures
 from aspc.assessment.inspected_policy import InspectedPolicy
 from aspc.assessment.ranking import value_bounds
 from aspc.assessment.returns import MISSING_TOLERANCE, returns_to_go
-from aspc.assessment.support import FAR_STATES, measure_support
+from aspc.assessment.support import FAR_STATES, LoggedNeighbors
 from aspc.training.compiled_loop import Loop
 from aspc.training.prepared_data import prepared_rewards
 
@@ -64,7 +64,7 @@ def check_distance(inspected: InspectedPolicy) -> Measurement:
     topic = "distance from the data"
     if len(inspected.dataset) < 2:
         return Measurement(TrustCheck("unknown", "distance", "A single row of data has no neighbor to compare with."))
-    support = measure_support(inspected.dataset, inspected.rows, inspected.actions)
+    support = LoggedNeighbors.of(inspected.dataset, inspected.rows).measure(inspected.actions)
     policy, logged, far, ratio = support.policy, support.data, support.far, support.ratio
     to_logged = np.linalg.norm(inspected.actions - inspected.logged_actions, axis=1)
     numbers = {

@@ -32,6 +32,7 @@ from aspc.ui import Progress
 
 if TYPE_CHECKING:
     from aspc.assessment.ranking import Estimate, Ranking
+    from aspc.data import Dataset
 
 HELP = """Rank policies by fitted-Q evaluation, which estimates their returns from logs, without a simulator.
 
@@ -99,7 +100,8 @@ def main(argv: list[str]) -> int:
     finally:
         progress.close()
     write_atomically(args.figure, draw_ranking(ranking))
-    result = to_json(ranking, candidates) | {"figure": str(args.figure)}
+    outside = leave_the_data(candidates, dataset)
+    result = to_json(ranking, candidates) | {"figure": str(args.figure), "outside_the_data": outside}
     if args.select is not None:
         result["selected"] = str(save_best(ranking, candidates, args.select))
     print(json.dumps(result) if args.json else format_ranking(ranking, result))
@@ -125,6 +127,17 @@ def save_best(ranking: Ranking, candidates: list[Candidate], folder: Path) -> Pa
         "value_of_the_data": ranking.behavior.value,
     }
     return save_selected(chosen, note, folder)
+
+
+def leave_the_data(candidates: list[Candidate], dataset: Dataset) -> dict[str, str]:
+    """Return the policies that act outside the data, whose estimates mean little, with a sentence on each."""
+    if len(dataset) < 2:
+        return {}
+    from aspc.assessment.support import LoggedNeighbors
+
+    neighbors = LoggedNeighbors.of(dataset)
+    supports = {c.name: neighbors.measure_policy(c.policy) for c in candidates}
+    return {name: support.describe() for name, support in supports.items() if support.is_outside}
 
 
 def to_json(ranking: Ranking, candidates: list[Candidate]) -> dict[str, Any]:
@@ -161,6 +174,8 @@ def format_ranking(ranking: Ranking, result: dict[str, Any]) -> str:
         lines.append(f"{name:{width}s} {e.value:10.4g} {span:>21s} {critics:>21s} {first:>9s}")
         if e.warning:
             lines.append(f"{'':{width}s}   {e.warning}")
+        if reason := result.get("outside_the_data", {}).get(e.name):
+            lines.append(f"{'':{width}s}   outside the data: {reason}; aspc assess never selects it")
     mc = ranking.monte_carlo
     if mc is None:
         lines.append("Logged returns of the data: unknown, because every episode is truncated too early.")
