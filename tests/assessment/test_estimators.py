@@ -310,7 +310,7 @@ def test_cumulative_weights_match_products(evidence):
     assert weights.weights[1, 2] / weights.weights[0, 2] == pytest.approx(product, rel=1e-9)
     assert weights.silent_because is None
     wild = PolicyWeights.of(evidence, trajectories, 20 * ratios)
-    assert wild.silent_because.startswith("its weights are worth at least 50 of 150 episodes for only 0 steps")
+    assert wild.silent_because.startswith("after 1 step its weights are worth fewer than 50 of 150")
     assert (wild.compared, wild.weights.shape) == (0, (150, 0))
 
 

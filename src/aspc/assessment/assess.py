@@ -150,7 +150,7 @@ def assess(
     source, read_options = _recorded_source(paths, dataset, data_options)
     columns = kpi_columns(kpis, full, source, read_options)
     if paths:
-        held_out = held_out_episodes(paths, full, on_training_data)
+        held_out = held_out_episodes(paths, full, on_training_data, is_training_data=dataset is None)
     else:
         held_out = HeldOutEpisodes(np.arange(len(full)), f"all {len(full.episode_lengths):,} episodes, as given", [])
     kept = full if len(held_out.rows) == len(full) else full.select(held_out.rows)

@@ -82,10 +82,11 @@ def format_assessment(assessment: Assessment) -> str:
     ]
     for policy in assessment.policies:
         lines += ["", f"{policy.name}: {policy.verdict.kind.upper()}. {policy.verdict.reason}"]
-        lines += [f"  {name:12s} {format_difference(assessment, found)}" for name, found in policy.differences.items()]
-        lines.append(f"  {'return':12s} {format_return(assessment, policy)}")
-        lines.append(f"  {'support':12s} {policy.support.describe()}")
-        lines.append(f"  {'agreement':12s} {describe_agreement(policy)}")
+        rows = {name: format_difference(assessment, found) for name, found in policy.differences.items()}
+        rows |= {"return": format_return(assessment, policy), "support": policy.support.describe()}
+        rows |= {"agreement": describe_agreement(policy)}
+        width = max(map(len, rows))
+        lines += [f"  {name:{width}s} {text}" for name, text in rows.items()]
         lines += [f"  {e.estimator}: {describe_estimate(e)}" for e in policy.of_signal(REWARD)]
     lines += ["", describe_calibration(assessment), *assessment.warnings, describe_selection(assessment)]
     return "\n".join(part for line in lines for part in _wrap(printable(line)))

@@ -10,8 +10,9 @@ import numpy as np
 from aspc.assessment.trained_runs import DataSource, Trained, changed_since, data_sources, holdout_of, home_of
 from aspc.data import Dataset
 from aspc.errors import AspcError
+from aspc.io import read_json
 from aspc.training.prepared_data import load_recorded
-from aspc.training.run_folder import Run
+from aspc.training.run_folder import CONFIG, Run
 
 SEEN_ROWS = 0.5  # fraction of an episode's rows in the training data above which the episode was trained on
 
@@ -24,7 +25,9 @@ class HeldOutEpisodes(NamedTuple):
     warnings: list[str]
 
 
-def held_out_episodes(paths: list[Path], dataset: Dataset, on_training_data: bool) -> HeldOutEpisodes:
+def held_out_episodes(
+    paths: list[Path], dataset: Dataset, on_training_data: bool = False, is_training_data: bool = False
+) -> HeldOutEpisodes:
     """Return the episodes of a dataset that none of the policies was trained on.
 
     An episode was trained on if most of its rows (observation, action, reward) are in the training data of a run: the
@@ -34,6 +37,7 @@ def held_out_episodes(paths: list[Path], dataset: Dataset, on_training_data: boo
         paths: Folders of runs, fleets or policies.
         dataset: The dataset to judge on.
         on_training_data: Use all episodes anyway.
+        is_training_data: The dataset is what all runs recorded, so that it is not loaded again to compare.
 
     Raises:
         AspcError: If no episode is left, or if the training data of a run has changed.
@@ -45,7 +49,7 @@ def held_out_episodes(paths: list[Path], dataset: Dataset, on_training_data: boo
     is_seen, warnings = np.zeros(len(dataset), bool), []
     hashes, known = row_hashes(dataset), dict[str, np.ndarray]()
     for path in paths:
-        trained = _hashes_of_training_data(path, dataset, known)
+        trained = _hashes_of_training_data(path, dataset, known, is_training_data)
         if trained is None:
             warnings.append(f"The training data of {path} is unknown; the episodes are taken as new to it.")
         else:
@@ -84,17 +88,22 @@ def row_hashes(dataset: Dataset) -> np.ndarray:
     return found
 
 
-def _hashes_of_training_data(path: Path, dataset: Dataset, known: dict[str, np.ndarray]) -> np.ndarray | None:
-    """Return the hashes of the rows that a run, fleet or policy was trained on; None if they are unknown."""
+def _hashes_of_training_data(
+    path: Path, dataset: Dataset, known: dict[str, np.ndarray], is_training_data: bool
+) -> np.ndarray | None:
+    """Return the hashes of the rows that a run, fleet or policy was trained on; None if they are unknown.
+
+    `known` collects those of other runs, so that each dataset is loaded once.
+    """
     home, share, parts = home_of(path), holdout_of(path), []
     for source in data_sources(path):
-        key = str((source.source, source.options, share))
-        full = None if source.source is None else _load(source) if key not in known else None
-        if key not in known and full is None and home is not None and _is_data_of(home, dataset):
-            full = dataset
-        if key not in known and full is None:
-            return None
-        if full is not None:
+        key = str((source.source, source.options, share, None if home is None else _fingerprint(home)))
+        if source.source is None or key not in known:
+            full = dataset if is_training_data else _load(source)
+            if full is None and home is not None and _is_data_of(home, dataset):
+                full = dataset
+            if full is None:
+                return None
             if home is not None and changed_since([path], full):
                 raise AspcError(
                     f"{full.name} has changed since {path} was trained on it, so its held-out episodes are unknown. "
@@ -106,12 +115,19 @@ def _hashes_of_training_data(path: Path, dataset: Dataset, known: dict[str, np.n
 
 
 def _load(source: DataSource) -> Dataset | None:
-    assert source.source is not None
+    if source.source is None:
+        return None
     try:
         loaded = load_recorded(source.source, source.options)
     except AspcError:  # moved, or not on this machine
         return None
     return loaded if isinstance(loaded, Dataset) else None
+
+
+def _fingerprint(home: Path) -> str | None:
+    """Return the recorded fingerprint of a run's data: a file can have changed between runs."""
+    facts = read_json(home / CONFIG).get("dataset")
+    return str(facts.get("fingerprint")) if isinstance(facts, dict) else None
 
 
 def _is_data_of(home: Path, dataset: Dataset) -> bool:

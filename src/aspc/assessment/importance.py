@@ -117,10 +117,10 @@ class PolicyWeights:
         used = int(is_enough.sum())
         compared, reason = 1 - evidence.options.discount**used, None
         if compared < MIN_COMPARED:
-            steps = "step" if used == 1 else "steps"
+            steps = "step" if used == 0 else "steps"
             reason = (
-                f"its weights are worth at least {MIN_EFFECTIVE_EPISODES:.0f} of {len(weights)} episodes for only "
-                f"{used} {steps}, {100 * compared:.0f} % of the discounted horizon"
+                f"after {used + 1} {steps} its weights are worth fewer than {MIN_EFFECTIVE_EPISODES:.0f} of "
+                f"{len(weights)} episodes"
             )
         return cls(weights[:, :used], effective[max(used - 1, 0)], compared, reason)
 
