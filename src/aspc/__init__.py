@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from aspc.algorithms import register
+    from aspc.assessment.assess import assess
     from aspc.data import Dataset
     from aspc.errors import AspcError
     from aspc.policy import Policy, load_policy
@@ -29,6 +30,7 @@ _MODULES = {
     "Dataset": "aspc.data",
     "Policy": "aspc.policy",
     "Run": "aspc.training.run_folder",
+    "assess": "aspc.assessment.assess",
     "evaluate": "aspc.training.run",
     "finetune": "aspc.training.finetune",
     "load_policy": "aspc.policy",
@@ -42,6 +44,7 @@ __all__ = [
     "Dataset",
     "Policy",
     "Run",
+    "assess",
     "evaluate",
     "finetune",
     "load_policy",

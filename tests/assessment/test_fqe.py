@@ -126,7 +126,8 @@ def test_parallel_evaluation_matches_sequential(tiny):
 
     def values(actions, vectorize):
         program = fqe.FQE(options, fqe.Spec(4, 2), logs.layout, vectorize)
-        return program.run(logs, actions, lambda step, means: None)[0]
+        state, _ = program.fit(logs, actions, lambda step, means: None)
+        return program.start_values(logs, actions, state)
 
     alone = np.concatenate([values([one], vectorize=False) for one in actions])
     assert alone.shape == (3, 2, 5)

@@ -36,13 +36,18 @@ def bootstrap(batch: Batch, discount: float, next_q: Float[Array, "batch"]) -> F
 
 
 def fit_critics(
-    optimizer: Optimizer, critics: Ensemble, opt_state: Any, batch: Batch, y: Float[Array, "batch"]
+    optimizer: Optimizer,
+    critics: Ensemble,
+    opt_state: Any,
+    batch: Batch,
+    y: Float[Array, "batch"],
+    weights: Array | float = 1.0,
 ) -> Minimized:
-    """Take one step on Σ_k mean (Q_k(s, a) − y)²; `aux` holds Q(s, a) before it, [critics, batch]."""
+    """Take one step on Σ_k mean w·(Q_k(s, a) − y)²; `aux` holds Q(s, a) before it, [critics, batch]."""
 
     def loss(critics: Ensemble) -> tuple[Array, Array]:
         q = critics(batch.observations, batch.actions)
-        return jnp.square(q - y).mean(1).sum(), q
+        return (weights * jnp.square(q - y)).mean(1).sum(), q
 
     return optimizer.minimize(loss, critics, opt_state)
 

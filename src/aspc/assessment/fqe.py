@@ -10,7 +10,7 @@ critics shows how far the data determines the answer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -62,6 +62,7 @@ class PackedLogs:
     dataset: Dataset
     states: States
     rows: np.ndarray  # [N, width], packed
+    row_numbers: np.ndarray  # [N]: the rows of the dataset where the transitions begin
     next_observations: np.ndarray  # [N, obs], as logged
     behavior: PolicyActions
     normalizer: ObservationNormalizer
@@ -71,11 +72,12 @@ class PackedLogs:
     @classmethod
     def from_dataset(cls, dataset: Dataset, states: States, options: FQEOptions) -> PackedLogs:
         """Pack a dataset, or `options.max_rows` random transitions of a larger one."""
-        transitions = dataset.transitions(discount=options.discount)
+        transitions, row_numbers = dataset.transitions(discount=options.discount), dataset.transition_rows()[0]
         if len(transitions.rewards) > options.max_rows:
             rng = np.random.default_rng(options.seed)
             kept = np.sort(rng.choice(len(transitions.rewards), options.max_rows, replace=False))
             transitions = type(transitions)(*(array[kept] for array in transitions))
+            row_numbers = row_numbers[kept]
         returns = returns_to_go(dataset, options.discount).returns
         unit = float(np.sqrt(np.square(returns).mean())) or 1.0
         normalizer = ObservationNormalizer.of(dataset.observations)
@@ -85,7 +87,8 @@ class PackedLogs:
         initial_value = float(batch.rewards.mean() / (1 - options.discount * batch.masks.mean()))
         logged = dataset.scale_actions(dataset.actions[states.rows])
         behavior = PolicyActions(transitions.next_actions, logged)
-        return cls(dataset, states, rows, transitions.next_observations, behavior, normalizer, unit, initial_value)
+        following = transitions.next_observations
+        return cls(dataset, states, rows, row_numbers, following, behavior, normalizer, unit, initial_value)
 
     @property
     def layout(self) -> Layout:
@@ -157,10 +160,14 @@ class FQE:
         table: Float[Array, "rows width"],
         next_actions: Float[Array, "policies rows act"],
         first_step: Int[Array, ""],
+        weights: Float[Array, "rows critics"] | None = None,
         *,
         steps: int,
     ) -> FQEState:
-        """Train on `steps` minibatches for every policy. Their rows depend on the step only."""
+        """Train on `steps` minibatches for every policy. Their rows depend on the step only.
+
+        `weights` are those of each row in the loss of each critic, for critics that are fitted on parts of the data.
+        """
         key = jax.random.key(self.options.seed + 1)
 
         def one_policy(inputs: tuple[FQEState, Array]) -> FQEState:
@@ -171,7 +178,8 @@ class FQE:
                 batch = self.layout.unpack(table[rows])
                 next_q = state.critics_target(batch.next_observations, actions[rows])  # [critics, batch]
                 y = bootstrap(batch, self.options.discount, next_q)
-                fit = fit_critics(self.adam(), state.critics, state.critics_opt, batch, y)
+                weight = 1.0 if weights is None else weights[rows].T
+                fit = fit_critics(self.adam(), state.critics, state.critics_opt, batch, y, weight)
                 target = polyak(state.critics_target, fit.params, self.options.tau)
                 return FQEState(fit.params, target, fit.opt_state), None
 
@@ -190,27 +198,41 @@ class FQE:
 
         return self.over_policies(one_policy, (state, actions))
 
-    def run(
-        self, logs: PackedLogs, actions: list[PolicyActions], show: Callable[[int, np.ndarray], None]
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def fit(
+        self,
+        logs: PackedLogs,
+        actions: list[PolicyActions],
+        show: Callable[[int, np.ndarray], None],
+        weights: np.ndarray | None = None,
+    ) -> tuple[FQEState, np.ndarray]:
         """Fit the critics; `show` is called with the step and the mean values.
 
+        Args:
+            logs: The data.
+            actions: The actions of every policy.
+            show: Called with the step and the mean values, now and then.
+            weights: Weights [rows, critics] of each row in the loss of each critic.
+
         Returns:
-            Values [policies, critics, states] at the end, and mean values [policies, time] during the fit.
+            The critics, and mean values [policies, time] during the fit.
         """
-        table = jnp.asarray(logs.rows)
-        next_actions, start_actions = (jnp.asarray(np.stack(x)) for x in zip(*actions, strict=True))
-        start = jnp.asarray(logs.normalizer(logs.dataset.observations[logs.states.rows]))
+        table, row_weights = jnp.asarray(logs.rows), None if weights is None else jnp.asarray(weights, jnp.float32)
+        next_actions = jnp.asarray(np.stack([policy.next for policy in actions]))
         state, step, history = self.init(len(actions), logs.initial_value), 0, []
         chunk = max(1, -(-self.options.steps // HISTORY_LENGTH))
         while step < self.options.steps:
             size = min(chunk, self.options.steps - step)
-            state = self.advance(state, table, next_actions, jnp.asarray(step), steps=size)
+            state = self.advance(state, table, next_actions, jnp.asarray(step), row_weights, steps=size)
             step += size
-            values = np.asarray(self.values(state, start, start_actions), np.float64) * logs.unit
-            history.append(values.mean((1, 2)))
+            history.append(self.start_values(logs, actions, state).mean((1, 2)))
             show(step, history[-1])
-        return values, np.stack(history, 1)
+        return state, np.stack(history, 1)
+
+    def start_values(self, logs: PackedLogs, actions: list[PolicyActions], state: FQEState) -> np.ndarray:
+        """Return values [policies, critics, states] at the states that they are averaged over, in units of reward."""
+        start = jnp.asarray(logs.normalizer(logs.dataset.observations[logs.states.rows]))
+        start_actions = jnp.asarray(np.stack([policy.start for policy in actions]))
+        return np.asarray(self.values(state, start, start_actions), np.float64) * logs.unit
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -251,11 +273,40 @@ def fitted_q_evaluation(
     for name, policy in policies.items():
         check_fits(name, policy, dataset)
     logs = PackedLogs.from_dataset(dataset, states, options)
+    names, values, history = [], [], []
+    for group in fit_in_groups(logs, policies, options, progress, vectorize):
+        names += group.names
+        values.append(group.fqe.start_values(logs, group.actions, group.state))
+        history.append(group.history)
+    return rank(names, np.concatenate(values), np.concatenate(history), dataset, states, options)
+
+
+class FittedGroup(NamedTuple):
+    """Policies that were evaluated by one program, with their actions and their critics."""
+
+    names: list[str]
+    fqe: FQE
+    actions: list[PolicyActions]
+    state: FQEState
+    history: np.ndarray  # [policies, time]
+
+
+def fit_in_groups(
+    logs: PackedLogs,
+    policies: Mapping[str, Policy],
+    options: FQEOptions,
+    progress: Any = None,
+    vectorize: bool | None = None,
+    weights: np.ndarray | None = None,
+) -> Iterator[FittedGroup]:
+    """Fit critics to the behavior, which comes first, and to policies, as many at a time as fit into memory.
+
+    See `fitted_q_evaluation` for the arguments; `weights` are those of `FQE.fit`.
+    """
     vectorize = on_accelerator() if vectorize is None else vectorize
-    fqe = FQE(options, Spec(dataset.observation_size, dataset.action_size), logs.layout, vectorize)
+    fqe = FQE(options, Spec(logs.dataset.observation_size, logs.dataset.action_size), logs.layout, vectorize)
     at_once = max(1, TABLE_BYTES // max(logs.behavior.next.nbytes, 1))
     names = [BEHAVIOR, *policies]
-    values, history = [], []
     for first in range(0, len(names), at_once):
         group = names[first : first + at_once]
         actions = []
@@ -269,7 +320,5 @@ def fitted_q_evaluation(
                 done = (first * options.steps + count * step) // len(names)
                 progress.show(done, estimates=f"{means.min():.4g} to {means.max():.4g}")
 
-        group_values, group_history = fqe.run(logs, actions, show)
-        values.append(group_values)
-        history.append(group_history)
-    return rank(names, np.concatenate(values), np.concatenate(history), dataset, states, options)
+        state, history = fqe.fit(logs, actions, show, weights)
+        yield FittedGroup(group, fqe, actions, state, history)

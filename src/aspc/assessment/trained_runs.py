@@ -99,7 +99,7 @@ class DataSource(msgspec.Struct, frozen=True):
         return cls(facts.name, facts.source, facts.options)
 
 
-def _data_sources(path: Path) -> list[DataSource]:
+def data_sources(path: Path) -> list[DataSource]:
     """Return the data of a run, a fleet (one or more) or a policy."""
     home = home_of(path)
     if home is None:
@@ -115,10 +115,25 @@ def _data_sources(path: Path) -> list[DataSource]:
     return [DataSource.of(fleet.datasets[i]) for i in own or range(len(fleet.datasets))]
 
 
-def data_of(source: str) -> dict[str, Any]:
-    """Return the record of its training data to store in a policy copied out of its run; empty if unknown."""
-    found = _data_sources(Path(source))[0]
-    return msgspec.structs.asdict(found) if found.name else {}
+def save_selected(chosen: Candidate, note: Mapping[str, Any], folder: Path) -> Path:
+    """Save a policy unchanged in a folder, with a note on how it was chosen and on the data that it was trained on."""
+    path = Path(chosen.source.partition(", seed ")[0])
+    found = data_sources(path)[0]
+    data = msgspec.structs.asdict(found) if found.name else {}
+    record = {**note, "from": chosen.source, "data": data, "holdout": holdout_of(path)}
+    policy = dataclasses.replace(chosen.policy, info={**chosen.policy.info, "chosen": record})
+    return policy.save(folder)
+
+
+def holdout_of(path: Path) -> float:
+    """Return the fraction of episodes that the training of a policy has held out."""
+    home = home_of(path)
+    if home is not None:
+        found = read_json(home / CONFIG).get("holdout", 0.0)
+    else:
+        chosen = Policy.load(path).info.get("chosen") if (path / WEIGHTS).is_file() else None
+        found = chosen.get("holdout", 0.0) if isinstance(chosen, dict) else 0.0
+    return float(found) if isinstance(found, int | float) and 0 <= found < 1 else 0.0
 
 
 def _recorded_source(path: Path) -> DataSource:
@@ -165,7 +180,7 @@ def with_bounds_of(dataset: Dataset, policies: Iterable[Policy], options: Mappin
 def _trained_on(paths: list[Path]) -> tuple[str, dict[str, Any]]:
     sources = {}
     for path in paths:
-        for data in _data_sources(path):
+        for data in data_sources(path):
             if data.source is None:
                 raise AspcError(f"{path} does not record the data it was trained on; pass it with --dataset.")
             safe_env(path, data.options.get("env"))

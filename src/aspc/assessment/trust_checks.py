@@ -15,18 +15,16 @@ from aspc.assessment import trust_measures
 from aspc.assessment.inspected_policy import InspectedPolicy
 from aspc.assessment.ranking import value_bounds
 from aspc.assessment.returns import MISSING_TOLERANCE, returns_to_go
+from aspc.assessment.support import FAR_STATES, LoggedNeighbors
 from aspc.training.compiled_loop import Loop
 from aspc.training.prepared_data import prepared_rewards
 
 Level = Literal["good", "look", "worry", "unknown"]
 
-NEIGHBORS = 10
-MAX_REFERENCES = 50_000  # logged states among which neighbors are searched
 THEORY_BATCHES = 16
 MIN_RETURNS = 10  # complete logged returns that a comparison with Q needs
 
 # Upper limits of "good" and of "look". They are rules of thumb; docs/trust.md explains each quantity.
-FAR_STATES = (0.20, 0.50)  # fraction of states where the policy is farther from the data than 95 % of the data is
 BIAS = (1.0, 3.0)  # of Q, in standard deviations of the logged returns
 IMPOSSIBLE = (0.001, 0.05)  # fraction of Q(s, π(s)) above the value of any policy
 DISAGREEMENT = (0.5, 1.0)  # of the critics at π(s) in 95 % of the states, in standard deviations of Q over states
@@ -63,21 +61,11 @@ def highest_level(levels: list[Level]) -> Level:
 
 def check_distance(inspected: InspectedPolicy) -> Measurement:
     """Compare the policy's actions with those logged in similar states."""
-    topic, data = "distance from the data", inspected.dataset
-    rng = np.random.default_rng(1)
-    references = np.sort(rng.choice(len(data), min(MAX_REFERENCES, len(data)), replace=False))
-    if len(references) < 2:
+    topic = "distance from the data"
+    if len(inspected.dataset) < 2:
         return Measurement(TrustCheck("unknown", "distance", "A single row of data has no neighbor to compare with."))
-    scale = data.observations.std(0, dtype=np.float64) + 1e-6
-    queries, points = (data.observations[rows] / scale for rows in (inspected.rows, references))
-    found, state_distances = trust_measures.nearest_neighbors(
-        queries, points, NEIGHBORS, ids=(inspected.rows, references)
-    )
-    neighbors = data.scale_actions(data.actions[references])[found]
-    policy = trust_measures.nearest_action_distances(inspected.actions, neighbors)
-    logged = trust_measures.nearest_action_distances(inspected.logged_actions, neighbors)
-    far = trust_measures.fraction_beyond(policy.total, logged.total)
-    ratio = float(np.median(policy.total) / max(np.median(logged.total), 1e-9))
+    support = LoggedNeighbors.of(inspected.dataset, inspected.rows).measure(inspected.actions)
+    policy, logged, far, ratio = support.policy, support.data, support.far, support.ratio
     to_logged = np.linalg.norm(inspected.actions - inspected.logged_actions, axis=1)
     numbers = {
         "share_far": far,
@@ -86,7 +74,7 @@ def check_distance(inspected: InspectedPolicy) -> Measurement:
         "policy_by_dimension": policy.by_dimension.mean(0).tolist(),
         "data_by_dimension": logged.by_dimension.mean(0).tolist(),
         "to_logged_action": trust_measures.summarize(to_logged),
-        "state_distance": trust_measures.summarize(state_distances[:, -1]),
+        "state_distance": trust_measures.summarize(support.state_distances),
     }
     text = (
         f"In {100 * far:.0f} % of the states the policy acts farther from the data than 95 % of the logged actions are "

@@ -17,21 +17,22 @@ from aspc.assessment.trained_runs import (
     Candidate,
     changed_since,
     checkpoint_policies,
-    data_of,
     dataset_of,
+    save_selected,
     saved_policies,
     with_bounds_of,
 )
 from aspc.cli.data_options import DataOptions
 from aspc.cli.parsing import Flag, Unset, parse_options
-from aspc.cli.shared import option_values
+from aspc.cli.shared import option_values, prepare_selection
 from aspc.errors import AspcError, printable
-from aspc.io import prepare_output_file, prepare_parent, replace_nonfinite, write_atomically
+from aspc.io import prepare_output_file, replace_nonfinite, write_atomically
 from aspc.plugins import load_plugins
 from aspc.ui import Progress
 
 if TYPE_CHECKING:
     from aspc.assessment.ranking import Estimate, Ranking
+    from aspc.data import Dataset
 
 HELP = """Rank policies by fitted-Q evaluation, which estimates their returns from logs, without a simulator.
 
@@ -74,11 +75,9 @@ def main(argv: list[str]) -> int:
     load_plugins(option_values(argv, "plugin"))
     if not args.runs:
         raise AspcError("aspc fqe needs at least one run's folder, for example: aspc fqe runs/*.")
-    if args.select is not None and args.select.exists() and (args.select.is_file() or any(args.select.iterdir())):
-        raise AspcError(f"{args.select} already exists. Choose a new folder for --select.")
     prepare_output_file(args.figure, ".png")
     if args.select is not None:
-        prepare_parent(args.select)
+        prepare_selection(args.select)
 
     from aspc.assessment.fqe import fitted_q_evaluation
     from aspc.assessment.returns import choose_states
@@ -101,7 +100,8 @@ def main(argv: list[str]) -> int:
     finally:
         progress.close()
     write_atomically(args.figure, draw_ranking(ranking))
-    result = to_json(ranking, candidates) | {"figure": str(args.figure)}
+    outside = leave_the_data(candidates, dataset)
+    result = to_json(ranking, candidates) | {"figure": str(args.figure), "outside_the_data": outside}
     if args.select is not None:
         result["selected"] = str(save_best(ranking, candidates, args.select))
     print(json.dumps(result) if args.json else format_ranking(ranking, result))
@@ -119,17 +119,25 @@ def save_best(ranking: Ranking, candidates: list[Candidate], folder: Path) -> Pa
     chosen = next(c for c in candidates if c.name == best.name)
     note = {
         "by": "fitted-Q evaluation",
-        "from": chosen.source,
         "among": len(candidates),
         "dataset": ranking.dataset,
-        "data": data_of(chosen.source),
         "discount": ranking.discount,
         "value": best.value,
         "interval": [best.low, best.high],
         "value_of_the_data": ranking.behavior.value,
     }
-    policy = dataclasses.replace(chosen.policy, info={**chosen.policy.info, "chosen": note})
-    return policy.save(folder)
+    return save_selected(chosen, note, folder)
+
+
+def leave_the_data(candidates: list[Candidate], dataset: Dataset) -> dict[str, str]:
+    """Return the policies that act outside the data, whose estimates mean little, with a sentence on each."""
+    if len(dataset) < 2:
+        return {}
+    from aspc.assessment.support import LoggedNeighbors
+
+    neighbors = LoggedNeighbors.of(dataset)
+    supports = {c.name: neighbors.measure_policy(c.policy) for c in candidates}
+    return {name: support.describe() for name, support in supports.items() if support.is_outside}
 
 
 def to_json(ranking: Ranking, candidates: list[Candidate]) -> dict[str, Any]:
@@ -166,6 +174,8 @@ def format_ranking(ranking: Ranking, result: dict[str, Any]) -> str:
         lines.append(f"{name:{width}s} {e.value:10.4g} {span:>21s} {critics:>21s} {first:>9s}")
         if e.warning:
             lines.append(f"{'':{width}s}   {e.warning}")
+        if reason := result.get("outside_the_data", {}).get(e.name):
+            lines.append(f"{'':{width}s}   outside the data: {reason}; aspc assess never selects it")
     mc = ranking.monte_carlo
     if mc is None:
         lines.append("Logged returns of the data: unknown, because every episode is truncated too early.")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from aspc.errors import AspcError
+from aspc.io import prepare_parent
 
 if TYPE_CHECKING:
     from aspc.training.run_folder import Run
@@ -39,6 +41,17 @@ def reject_settings(argv: list[str]) -> None:
             f"A resumed run keeps its settings; only --steps, --env and --dataset can be changed. "
             f"Remove {', '.join(others)}."
         )
+
+
+def prepare_selection(folder: Path) -> None:
+    """Check that a policy can be saved in a folder, and create the folder around it.
+
+    Raises:
+        AspcError: If it exists and is not empty.
+    """
+    if folder.exists() and (folder.is_file() or any(folder.iterdir())):
+        raise AspcError(f"{folder} already exists. Choose a new folder for --select.")
+    prepare_parent(folder)
 
 
 def resolve_environment(env: str | None) -> str | None:

@@ -1,0 +1,322 @@
+"""Measure how far the verdicts of `aspc assess` can be trusted, on tasks whose true values a simulator shows.
+
+    python benchmarks/calibration.py --out FOLDER                              20 embedded mazes
+    python benchmarks/calibration.py hopper.hdf5 antmaze.hdf5 --out FOLDER     datasets that name their environment
+
+Per dataset: hold out episodes, train several algorithms × seeds shortly, assess all their checkpoints on the held-out
+episodes, and roll every policy out in the environment. The truth of a policy is the difference between its discounted
+return and that of the logged controller: both from the first states of held-out episodes in Maze2d, whose state can
+be set; elsewhere from the environment's own initial states, where its logged episodes begin.
+
+Each dataset is measured by a process of its own, `--workers` at a time, and its result is kept in FOLDER: an
+interrupted command continues. FOLDER/calibration.json and the printed table summarize all results: per estimator and
+for their combination, means over datasets with 90 % intervals over resampled datasets.
+
+  coverage       share of true differences inside the nominal 90 % intervals, which allow for the error of the truth
+  Spearman       rank correlation of estimated and true differences
+  regret@1       true value lost by deploying the policy ranked first, as a share of the policies' range
+  worse          share of datasets where that policy is worse than the logged controller; for "selection", which can
+                 select none, the policy that `aspc assess --select` saves
+  SharpeRatio@3  (best true value of the first three − the controller's) / their standard deviation
+  factor         width of the intervals that would have covered 90 %, in multiples of theirs
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import aspc
+from aspc import data, envs
+from aspc.assessment.assess_options import AssessOptions
+from aspc.data import Dataset
+from aspc.io import write_json
+from aspc.policy import Policy
+from fqe_ranking import RECIPES, spearman
+
+HOLDOUT, LEVEL, Z90 = 0.3, 0.9, 1.6449
+COMBINATION, SELECTION = "combination", "selection"
+MAZES = [
+    f"maze2d-{maze}{suffix}?steps={steps}&seed={seed}"
+    for maze, steps in (("umaze", 60_000), ("medium", 120_000))
+    for suffix in ("", "-clean")
+    for seed in range(5)
+]
+
+# ---------------------------------------------------------------------------------------------------------------
+# One dataset
+# ---------------------------------------------------------------------------------------------------------------
+
+
+def measure(args: argparse.Namespace, name: str) -> dict[str, Any]:
+    """Train, assess and roll out the policies of one dataset."""
+    dataset = data.load(name)
+    if dataset.env is None:
+        raise SystemExit(f"{name} names no environment, so the truth is unknown; use a dataset that does.")
+    options = AssessOptions(steps=args.fqe_steps, model_steps=args.model_steps, hidden_dim=args.hidden_dim, level=LEVEL)
+    training: dict[str, Any] = {
+        "steps": args.steps,
+        "seeds": tuple(range(args.seeds)),
+        "holdout": HOLDOUT,
+        "checkpoint_every": args.steps // args.checkpoints,
+        "checkpoints_to_keep": args.checkpoints,
+        "log_every": args.steps // args.checkpoints,
+        "eval_every": args.steps // args.checkpoints,
+        "tensorboard": False,
+        "env": None,
+        "quiet": True,
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        runs = []
+        for recipe in args.recipes:
+            algo, settings = RECIPES[recipe]
+            runs.append(aspc.train(name, algo, out=Path(folder) / recipe, **training, **settings))
+            print(f"{name}: trained {recipe}", file=sys.stderr, flush=True)
+        assessment = aspc.assess(runs, checkpoints=True, options=options)
+    print(f"{name}: assessed {len(assessment.policies)} policies", file=sys.stderr, flush=True)
+    _, held_out = dataset.split(HOLDOUT, seed=0)
+    controller = controller_returns(dataset, held_out, options.discount)
+    selected = assessment.select()
+    rows = []
+    for policy in assessment.policies:
+        returns = policy_returns(policy.policy, held_out, args.episodes, options.discount)
+        error = math.hypot(*(x.std(ddof=1) / len(x) ** 0.5 for x in (returns, controller)))
+        reward = policy.reward
+        estimates = {
+            e.estimator: {"difference": e.difference, "error": e.standard_error, "silent": e.silent_because}
+            for e in policy.of_signal("reward")
+        }
+        estimates[COMBINATION] = {
+            "difference": reward.difference,
+            "error": reward.standard_error,
+            "silent": None if reward.is_known else "no estimator has something to say",
+        }
+        rows.append(
+            {
+                "name": policy.name,
+                "truth": float(returns.mean() - controller.mean()),
+                "truth_error": error,
+                "verdict": policy.verdict.kind,
+                "far": policy.support.far,
+                "low": reward.low,
+                "estimates": estimates,
+            }
+        )
+    print(f"{name}: rolled out", file=sys.stderr, flush=True)
+    chosen = None if selected is None else selected.name
+    return {"dataset": name, "controller": float(controller.mean()), "selected": chosen, "policies": rows}
+
+
+def is_maze(dataset: Dataset) -> bool:
+    return dataset.env is not None and dataset.env.startswith("maze2d")
+
+
+def start_rows(dataset: Dataset) -> np.ndarray:
+    return dataset.episode_bounds[0]
+
+
+def controller_returns(dataset: Dataset, held_out: Dataset, discount: float) -> np.ndarray:
+    """Return the controller's discounted returns from the start states.
+
+    In Maze2d the log is one continuous trajectory: a timeout marks a reached target, and the controller goes on.
+    """
+    continues = is_maze(dataset)
+    ends = dataset.terminals if continues else dataset.terminals | dataset.timeouts
+    returns, running = np.zeros(len(dataset)), 0.0
+    for i in range(len(dataset) - 1, -1, -1):
+        running = float(dataset.rewards[i]) + (0.0 if ends[i] else discount * running)
+        returns[i] = running
+    if not continues:
+        return returns[start_rows(dataset)]
+    wanted = held_out.observations[start_rows(held_out)], held_out.actions[start_rows(held_out)]
+    keys = {(s.tobytes(), a.tobytes()) for s, a in zip(*wanted, strict=True)}
+    enough = len(dataset) - round(math.log(0.01) / math.log(discount))  # later rows see less of their return
+    rows = zip(dataset.observations[:enough], dataset.actions[:enough], strict=True)
+    return returns[[i for i, (s, a) in enumerate(rows) if (s.tobytes(), a.tobytes()) in keys]]
+
+
+def policy_returns(policy: Policy, held_out: Dataset, episodes: int, discount: float) -> np.ndarray:
+    """Roll a policy out in the environment; return the discounted return of each episode."""
+    assert held_out.env is not None
+    instances = [envs.make_env(held_out.env) for _ in range(episodes)]
+    observations = [instance.reset(seed=10_000 + i)[0] for i, instance in enumerate(instances)]
+    rewards_lag = 0
+    if is_maze(held_out):
+        rows = start_rows(held_out)
+        chosen = rows[np.linspace(0, len(rows) - 1, episodes).astype(int)]
+        for instance, observation in zip(instances, held_out.observations[chosen], strict=True):
+            instance.unwrapped.state = tuple(observation.tolist())  # type: ignore[attr-defined]
+        observations = list(held_out.observations[chosen])
+        rewards_lag = 1  # the log's reward is that of the state before the step, the environment's of the one after
+    returns, running, step = np.zeros(episodes), list(range(episodes)), 0
+    rng = np.random.default_rng(0)
+    while running:
+        actions = policy.act(np.stack([observations[i] for i in running]), rng)
+        for i, action in zip(list(running), actions, strict=True):
+            observations[i], reward, terminated, truncated, _ = instances[i].step(action)
+            returns[i] += discount ** (step + rewards_lag) * float(reward)
+            if terminated or truncated:
+                running.remove(i)
+        step += 1
+    for instance in instances:
+        instance.close()
+    return returns
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# All datasets
+# ---------------------------------------------------------------------------------------------------------------
+
+
+def summarize(results: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the measures of every estimator, the combination and the selection, with intervals over datasets."""
+    kinds = list(dict.fromkeys(kind for r in results for p in r["policies"] for kind in p["estimates"]))
+    table: dict[str, Any] = {}
+    for kind in kinds:
+        per_dataset = [measures_of(result, kind) for result in results]
+        names = list(dict.fromkeys(name for row in per_dataset for name in row))
+        table[kind] = {name: mean_over_datasets([row.get(name) for row in per_dataset]) for name in names}
+        table[kind]["factor"] = width_factor(results, kind)
+    table[SELECTION] = {"worse": mean_over_datasets([selection_is_worse(result) for result in results])}
+    table[SELECTION]["selected any"] = mean_over_datasets([float(r["selected"] is not None) for r in results])
+    policies = sum(len(result["policies"]) for result in results)
+    return {"datasets": len(results), "policies": policies, "level": LEVEL, "estimators": table}
+
+
+def spoken(result: dict[str, Any], kind: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """Return the policies that an estimator says something about, with its answers."""
+    pairs = [(p, p["estimates"][kind]) for p in result["policies"] if kind in p["estimates"]]
+    return [(p, e) for p, e in pairs if e["silent"] is None]
+
+
+def measures_of(result: dict[str, Any], kind: str) -> dict[str, float]:
+    """Return the measures of one estimator on one dataset; none of the ranking's with fewer than three policies."""
+    pairs = spoken(result, kind)
+    found = {"speaks": len(pairs) / len(result["policies"])}
+    if not pairs:
+        return found
+    found["coverage"] = float(np.mean([miss(p, e) <= 1 for p, e in pairs]))
+    if len(pairs) < 3:
+        return found
+    truth, estimate = np.asarray([p["truth"] for p, _ in pairs]), np.asarray([e["difference"] for _, e in pairs])
+    found["Spearman"] = spearman(estimate, truth)
+    score = np.asarray([ranking_score(p, e, kind) for p, e in pairs])
+    order = np.argsort(-score)
+    every = np.asarray([p["truth"] for p in result["policies"]])
+    found["regret@1"] = float((every.max() - truth[order[0]]) / max(every.max() - every.min(), 1e-9))
+    found["worse"] = float(truth[order[0]] < 0)
+    first = truth[order[:3]]
+    found["SharpeRatio@3"] = float(first.max() / max(first.std(), 1e-9))
+    return found
+
+
+def ranking_score(policy: dict[str, Any], estimate: dict[str, Any], kind: str) -> float:
+    """Return what policies are ranked by: the combination's lower bound, inside the data first; else the estimate."""
+    if kind != COMBINATION:
+        return float(estimate["difference"])
+    return float(policy["low"]) - (1e9 if policy["verdict"] == "outside the data" else 0)
+
+
+def miss(policy: dict[str, Any], estimate: dict[str, Any]) -> float:
+    """Return the error of an estimate in half-widths of its interval."""
+    return abs(estimate["difference"] - policy["truth"]) / (
+        Z90 * max(math.hypot(estimate["error"], policy["truth_error"]), 1e-12)
+    )
+
+
+def width_factor(results: list[dict[str, Any]], kind: str) -> float | None:
+    misses = [miss(p, e) for result in results for p, e in spoken(result, kind)]
+    return float(np.quantile(misses, LEVEL)) if misses else None
+
+
+def selection_is_worse(result: dict[str, Any]) -> float:
+    return float(any(p["name"] == result["selected"] and p["truth"] < 0 for p in result["policies"]))
+
+
+def mean_over_datasets(values: list[float | None]) -> dict[str, float] | None:
+    """Return the mean over datasets with its 90 % bootstrap interval; None without values."""
+    known = np.asarray([v for v in values if v is not None and math.isfinite(v)])
+    if len(known) == 0:
+        return None
+    rng = np.random.default_rng(0)
+    means = known[rng.integers(0, len(known), (2_000, len(known)))].mean(1)
+    low, high = np.quantile(means, [0.05, 0.95])
+    return {"mean": float(known.mean()), "low": float(low), "high": float(high), "datasets": len(known)}
+
+
+def print_summary(summary: dict[str, Any]) -> None:
+    columns = ("speaks", "coverage", "Spearman", "regret@1", "worse", "SharpeRatio@3")
+    print(f"{summary['policies']} policies on {summary['datasets']} datasets; 90 % intervals over datasets")
+    print(f"{'':20s}" + "".join(f"{c:>22s}" for c in (*columns, "factor")))
+    for kind, found in summary["estimators"].items():
+        cells = [found.get(column) for column in columns]
+        text = "".join(f"{'' if c is None else '{mean:.2f} [{low:.2f}, {high:.2f}]'.format(**c):>22s}" for c in cells)
+        factor = found.get("factor")
+        print(f"{kind:20s}{text}{'' if factor is None else f'{factor:.2f}':>22s}")
+
+
+def file_of(folder: Path, name: str) -> Path:
+    return folder / ("".join(c if c.isalnum() or c in "-." else "_" for c in name) + ".json")
+
+
+def measure_all(args: argparse.Namespace, argv: list[str], run: Callable[[list[str]], int]) -> int:
+    """Measure the datasets without a result, several processes at a time; return the number of failures."""
+    waiting = [name for name in args.datasets if not file_of(args.out, name).exists()]
+    others = [word for word in argv if word not in args.datasets]
+    with ThreadPoolExecutor(args.workers) as pool:
+        codes = list(pool.map(lambda name: run([*others, "--only", name]), waiting))
+    for name, code in zip(waiting, codes, strict=True):
+        if code:
+            print(f"{name} failed with exit code {code}; run the command again.", file=sys.stderr)
+    return sum(code != 0 for code in codes)
+
+
+def start_process(words: list[str]) -> int:
+    environment = {**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+    return subprocess.run([sys.executable, __file__, *words], check=False, env=environment).returncode
+
+
+def main(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("datasets", nargs="*", help="names or paths; default: 20 generated mazes")
+    parser.add_argument("--out", type=Path, required=True, help="folder of results (created if missing)")
+    parser.add_argument("--recipes", nargs="+", default=list(RECIPES), choices=list(RECIPES))
+    parser.add_argument("--seeds", type=int, default=2, help="seeds per algorithm")
+    parser.add_argument("--checkpoints", type=int, default=3, help="policies per seed")
+    parser.add_argument("--steps", type=int, default=9_000, help="training steps")
+    parser.add_argument("--fqe-steps", type=int, default=10_000)
+    parser.add_argument("--model-steps", type=int, default=5_000)
+    parser.add_argument("--hidden-dim", type=int, default=256, help="width of critics and models")
+    parser.add_argument("--episodes", type=int, default=100, help="real episodes per policy")
+    parser.add_argument("--workers", type=int, default=4, help="datasets measured at a time")
+    parser.add_argument("--only", help=argparse.SUPPRESS)
+    args = parser.parse_args(argv)
+    args.datasets = args.datasets or MAZES
+    args.out.mkdir(parents=True, exist_ok=True)
+    if args.only is not None:
+        write_json(file_of(args.out, args.only), measure(args, args.only))
+        return 0
+    failures = measure_all(args, argv, start_process)
+    files = [file_of(args.out, name) for name in args.datasets]
+    results = [json.loads(file.read_text("utf-8")) for file in files if file.exists()]
+    if results:
+        summary = summarize(results)
+        settings = {name: value for name, value in vars(args).items() if name not in ("out", "only", "workers")}
+        write_json(args.out / "calibration.json", summary | {"settings": settings})
+        print_summary(summary)
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

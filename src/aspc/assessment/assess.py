@@ -1,0 +1,244 @@
+"""The assessment of policies against the logged controller: hold-out, estimates, support, verdicts and selection."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from aspc.assessment.assess_options import AssessOptions
+from aspc.assessment.combination import CALIBRATION, CombinedDifference, IntervalCalibration, combine
+from aspc.assessment.critic_estimators import FITTED_Q, CriticEstimators
+from aspc.assessment.device_policy import check_fits
+from aspc.assessment.evidence import REWARD, DifferenceEstimate, Estimator, Evidence, LoggedReturns
+from aspc.assessment.held_out_episodes import HeldOutEpisodes, held_out_episodes
+from aspc.assessment.importance import BehaviorDensity, ImportanceSampling
+from aspc.assessment.kpi_columns import kpi_columns
+from aspc.assessment.model_estimator import ModelEstimator
+from aspc.assessment.support import LoggedNeighbors, Support
+from aspc.assessment.trained_runs import (
+    Candidate,
+    checkpoint_policies,
+    data_sources,
+    dataset_of,
+    saved_policies,
+    with_bounds_of,
+)
+from aspc.assessment.verdict import Verdict, decide
+from aspc.data import Dataset
+from aspc.errors import AspcError
+from aspc.policy import Policy
+from aspc.training.run_folder import Run
+
+SMALL_LOSS = 0.2  # default margin in standard deviations of logged returns: Cohen's "small effect"
+
+Source = Dataset | str | os.PathLike[str]
+RunSource = Run | str | os.PathLike[str]
+Notify = Callable[[int, int, str], None]  # steps done, steps in total, part
+
+
+@dataclass(frozen=True, eq=False)
+class PolicyAssessment:
+    """The assessment of one policy."""
+
+    name: str
+    source: str
+    verdict: Verdict
+    differences: dict[str, CombinedDifference]
+    """The combined difference from the logged controller, by signal; the first is the reward."""
+    estimates: list[DifferenceEstimate]
+    """The answers of all estimators."""
+    support: Support
+    policy: Policy
+
+    @property
+    def reward(self) -> CombinedDifference:
+        """The combined difference in return."""
+        return self.differences[REWARD]
+
+    def of_signal(self, signal: str) -> list[DifferenceEstimate]:
+        """Return the estimators' answers about one signal."""
+        return [estimate for estimate in self.estimates if estimate.signal == signal]
+
+    @property
+    def critics_agreement(self) -> tuple[int, int] | None:
+        """Number of critics whose difference has the sign of their mean, and of all; None without critics."""
+        for estimate in self.of_signal(REWARD):
+            if estimate.estimator == FITTED_Q and estimate.members:
+                same = sum(np.sign(m) == np.sign(estimate.difference) for m in estimate.members)
+                return int(same), len(estimate.members)
+        return None
+
+
+@dataclass(frozen=True, eq=False)
+class Assessment:
+    """The assessment of policies, the best first, against the logged controller."""
+
+    dataset: str
+    episodes: str
+    """A sentence on the episodes that the policies are judged on."""
+    discount: float
+    level: float
+    margin: float
+    controller: dict[str, LoggedReturns]
+    """Logged discounted sums by signal."""
+    policies: list[PolicyAssessment]
+    calibration: IntervalCalibration = CALIBRATION
+    warnings: list[str] = field(default_factory=list)
+
+    def select(self, anyway: bool = False) -> PolicyAssessment | None:
+        """Return the policy to deploy, or None.
+
+        It is the one with the highest lower bound of the difference in return among those inside the data, if that
+        bound is above 0.
+
+        Args:
+            anyway: Ignore both conditions, and return the policy with the highest estimate if none has a bound.
+        """
+        known = [p for p in self.policies if p.reward.is_known]
+        if anyway:
+            return max(known, key=lambda p: p.reward.low, default=self.policies[0])
+        better = [p for p in known if p.verdict.kind == "better"]
+        return max(better, key=lambda p: p.reward.low, default=None)
+
+
+def assess(
+    runs: RunSource | Iterable[RunSource] | Mapping[str, Policy],
+    dataset: Source | None = None,
+    *,
+    kpis: Sequence[str] = (),
+    checkpoints: bool = False,
+    on_training_data: bool = False,
+    options: AssessOptions = AssessOptions(),  # noqa: B008 (frozen)
+    notify: Notify = lambda step, total, part: None,
+    **data_options: Any,
+) -> Assessment:
+    """Judge policies against the controller that made the logs, without a simulator.
+
+    Args:
+        runs: Folders of runs, fleets or policies, or policies by name. A policy without a run is judged on the dataset
+            as it is: pass episodes that it was not trained on.
+        dataset: The data to judge on. Default: the data of the runs, of which only the episodes that training held out
+            (`holdout`) are used.
+        kpis: Names of other columns of the log to estimate the difference in.
+        checkpoints: Judge all checkpoints of the runs instead of their final policies.
+        on_training_data: Judge on data that was trained on.
+        options: How the estimates are computed.
+        notify: Called with the steps done, the total and the current part.
+        data_options: Options of `aspc.data.load` for the dataset.
+
+    Raises:
+        AspcError: If no held-out episode is left, or if a policy does not fit the dataset.
+    """
+    if isinstance(runs, Mapping):
+        if dataset is None:
+            raise AspcError("assess needs a dataset for policies without runs; pass one with held-out episodes.")
+        candidates, paths = [Candidate(name, policy, name) for name, policy in runs.items()], list[Path]()
+        full = dataset if isinstance(dataset, Dataset) else dataset_of([], os.fspath(dataset), data_options)
+    else:
+        paths = _folders(runs)
+        candidates = [] if checkpoints else saved_policies(paths)  # before the data, so that errors show at once
+        full = dataset if isinstance(dataset, Dataset) else _load(paths, dataset, data_options)
+        candidates = candidates or checkpoint_policies(paths, full)
+    if not candidates:
+        raise AspcError("assess needs at least one policy.")
+    source, read_options = _recorded_source(paths, dataset, data_options)
+    columns = kpi_columns(kpis, full, source, read_options)
+    if paths:
+        held_out = held_out_episodes(paths, full, on_training_data, is_training_data=dataset is None)
+    else:
+        held_out = HeldOutEpisodes(np.arange(len(full)), f"all {len(full.episode_lengths):,} episodes, as given", [])
+    kept = full if len(held_out.rows) == len(full) else full.select(held_out.rows)
+    kept = with_bounds_of(kept, (c.policy for c in candidates), data_options)
+    kept_columns = {name: column[held_out.rows] for name, column in columns.items()}
+    return judge(candidates, Evidence.of(kept, kept_columns, options), held_out, notify)
+
+
+def _folders(runs: RunSource | Iterable[RunSource]) -> list[Path]:
+    listed = [runs] if isinstance(runs, Run | str | os.PathLike) else list(runs)
+    return list(dict.fromkeys(run.path if isinstance(run, Run) else Path(run) for run in listed))
+
+
+def _load(paths: list[Path], dataset: str | os.PathLike[str] | None, options: Mapping[str, Any]) -> Dataset:
+    return dataset_of(paths, None if dataset is None else os.fspath(dataset), options)
+
+
+def _recorded_source(
+    paths: list[Path], dataset: Source | None, options: Mapping[str, Any]
+) -> tuple[str | None, Mapping[str, Any]]:
+    """Return the file of the dataset and its reading options, if it has one."""
+    if isinstance(dataset, Dataset):
+        return None, {}
+    if dataset is not None:
+        return os.fspath(dataset), options
+    recorded = data_sources(paths[0])[0]
+    return recorded.source, recorded.options
+
+
+def judge(candidates: list[Candidate], evidence: Evidence, held_out: HeldOutEpisodes, notify: Notify) -> Assessment:
+    """Estimate all policies from held-out evidence, decide on each, and order them."""
+    policies = {c.name: c.policy for c in candidates}
+    for name, policy in policies.items():
+        check_fits(name, policy, evidence.dataset)
+    estimates = _estimate(evidence, policies, notify)
+    margin, neighbors = _margin(evidence), LoggedNeighbors.of(evidence.dataset, seed=evidence.options.seed)
+    judged = []
+    for candidate in candidates:
+        own = [e for e in estimates if e.policy == candidate.name]
+        combined = {s: combine(s, [e for e in own if e.signal == s], evidence.options.level) for s in evidence.signals}
+        support = neighbors.measure_policy(candidate.policy, evidence.options.seed)
+        silent = {e.estimator: e.silent_because for e in own if e.signal == REWARD and e.silent_because is not None}
+        verdict = decide(combined[REWARD], support, margin, silent)
+        judged.append(
+            PolicyAssessment(candidate.name, candidate.source, verdict, combined, own, support, candidate.policy)
+        )
+    order = sorted(judged, key=lambda p: (p.support.is_outside, not p.reward.is_known, -_lower_bound(p)))
+    return Assessment(
+        evidence.dataset.name.removesuffix(" (held out)"),
+        held_out.description,
+        evidence.options.discount,
+        evidence.options.level,
+        margin,
+        {signal: evidence.logged_returns(signal) for signal in evidence.signals},
+        order,
+        warnings=held_out.warnings,
+    )
+
+
+def _lower_bound(policy: PolicyAssessment) -> float:
+    return policy.reward.low if policy.reward.is_known else 0.0
+
+
+def _estimate(evidence: Evidence, policies: dict[str, Policy], notify: Notify) -> list[DifferenceEstimate]:
+    """Run all estimators, with progress over their steps."""
+    options = evidence.options
+    critics = options.steps * len(evidence.signals)
+    total = 3 * options.model_steps + critics
+
+    def show(first: int, step: int, part: str) -> None:
+        notify(first + step, total, part)
+
+    density = BehaviorDensity.fit(evidence, partial(show, 0))
+    importance = ImportanceSampling.of(evidence, density, policies)
+    estimators: list[tuple[Estimator, int]] = [
+        (CriticEstimators(importance), options.model_steps),
+        (ModelEstimator(density), options.model_steps + critics),
+        (importance, total),
+    ]
+    found = []
+    for estimator, first in estimators:
+        found += estimator.estimate(evidence, policies, partial(show, first))
+    notify(total, total, "done")
+    return found
+
+
+def _margin(evidence: Evidence) -> float:
+    """Return the loss of return that does not matter."""
+    if evidence.options.margin is not None:
+        return evidence.options.margin
+    return SMALL_LOSS * evidence.logged_returns(REWARD).std

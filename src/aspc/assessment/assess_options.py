@@ -1,0 +1,38 @@
+"""Options of an assessment. This module does not import JAX, so that help is fast."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from aspc.assessment.fqe_options import FQEOptions
+from aspc.errors import AspcError
+
+
+@dataclass(frozen=True)
+class AssessOptions(FQEOptions):
+    """Options of an assessment; those of `FQEOptions` apply to its critics."""
+
+    steps: int = 10_000
+    """Number of minibatches per policy."""
+    critics: int = 4
+    """Number of critics per policy and of models; pairs are fitted on complementary halves of the episodes."""
+    level: float = 0.9
+    """Level of the intervals."""
+    margin: float | None = None
+    """Loss of return that does not matter. Default: a fifth of the logged returns' standard deviation."""
+    model_steps: int = 5_000
+    """Number of minibatches of the dynamics models and of the behavior's density."""
+    rollouts: int = 64
+    """Maximum number of logged start states to simulate per dynamics model."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.critics < 2 or self.critics % 2:
+            raise AspcError(f"--critics must be an even number, at least 2, not {self.critics}.")
+        if not 0.5 <= self.level < 1:
+            raise AspcError(f"--level must be from 0.5 to below 1, not {self.level}.")
+        if self.margin is not None and not self.margin >= 0:
+            raise AspcError(f"--margin must be at least 0, not {self.margin}.")
+        for name in ("model_steps", "rollouts"):
+            if getattr(self, name) < 1:
+                raise AspcError(f"--{name.replace('_', '-')} must be at least 1, not {getattr(self, name)}.")

@@ -1,0 +1,105 @@
+"""An assessment as one self-contained HTML page: the verdict, its number and its reason come first."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aspc.assessment.assess import Assessment, PolicyAssessment
+from aspc.assessment.assessment_text import (
+    describe_agreement,
+    describe_calibration,
+    describe_estimate,
+    describe_selection,
+    format_probability,
+    format_return,
+    per_step,
+)
+from aspc.assessment.combination import CombinedDifference
+from aspc.assessment.evidence import REWARD
+from aspc.errors import printable
+from aspc.page_parts import ACCENT_COLOR, Picture, draw_png, render_template
+
+GRAY = "#718096"
+MAX_DRAWN = 20
+
+
+def render_page(assessment: Assessment) -> str:
+    """Return the page as HTML."""
+    return render_template(
+        "assessment_page.html",
+        title=f"Better than the controller of {assessment.dataset}?",
+        recommendation=describe_selection(assessment),
+        policies=[_card(assessment, policy) for policy in assessment.policies],
+        episodes=assessment.episodes,
+        calibration=describe_calibration(assessment),
+        warnings=assessment.warnings,
+        pictures=draw_pictures(assessment),
+        estimates=[
+            (p.name, e.signal, e.estimator, describe_estimate(e)) for p in assessment.policies for e in p.estimates
+        ],
+        actions=[
+            (p.name, a.name, f"{a.policy:.3g}", f"{a.data:.3g}", f"{100 * a.far:.0f} %")
+            for p in assessment.policies
+            for a in p.support.actions()
+        ],
+        level=f"{100 * assessment.level:.0f} %",
+        discount=f"{assessment.discount:g}",
+        margin=f"{assessment.margin:.3g}",
+    )
+
+
+def _card(assessment: Assessment, policy: PolicyAssessment) -> dict[str, Any]:
+    return {
+        "name": policy.name,
+        "kind": policy.verdict.kind,
+        "reason": policy.verdict.reason,
+        "signals": [_signal(assessment, combined) for combined in policy.differences.values()],
+        "return_": format_return(assessment, policy),
+        "support": policy.support.describe(),
+        "agreement": describe_agreement(policy),
+    }
+
+
+def _signal(assessment: Assessment, combined: CombinedDifference) -> dict[str, str]:
+    controller = f"{per_step(assessment, assessment.controller[combined.signal].mean):.3g}"
+    if not combined.is_known:
+        return {"name": combined.signal, "difference": "unknown", "controller": controller, "probability": "unknown"}
+    value, low, high = (per_step(assessment, x) for x in (combined.difference, combined.low, combined.high))
+    word = "better" if combined.signal == REWARD else "higher"
+    return {
+        "name": combined.signal,
+        "difference": f"{value:+.3g} [{low:+.3g}, {high:+.3g}]",
+        "controller": controller,
+        "probability": f"{word} with probability {format_probability(combined.probability_higher)}",
+    }
+
+
+def draw_pictures(assessment: Assessment) -> list[Picture]:
+    """Draw the differences, one figure per signal that any estimator has something to say about."""
+    found = []
+    for signal in assessment.controller:
+        shown = [p for p in assessment.policies if p.differences[signal].is_known][:MAX_DRAWN]
+        if shown:
+            caption = (
+                f"Difference of the {signal} per step from the logged controller, with its interval; ticks: estimators"
+            )
+            found.append(Picture(caption, draw_png(_draw_differences, (assessment, signal, shown))))
+    return found
+
+
+def _draw_differences(figure: Any, subject: tuple[Assessment, str, list[PolicyAssessment]]) -> None:
+    assessment, signal, shown = subject
+    figure.set_size_inches(7, 1.2 + 0.4 * len(shown))
+    axes, positions = figure.subplots(), range(len(shown), 0, -1)
+    for y, policy in zip(positions, shown, strict=True):
+        combined = policy.differences[signal]
+        ends = [per_step(assessment, x) for x in (combined.low, combined.high)]
+        axes.plot(ends, [y, y], color=ACCENT_COLOR, lw=4, alpha=0.5, solid_capstyle="butt")
+        axes.plot([per_step(assessment, combined.difference)], [y], "o", color=ACCENT_COLOR)
+        answers = [e.difference for e in policy.of_signal(signal) if e.silent_because is None]
+        axes.plot([per_step(assessment, x) for x in answers], [y] * len(answers), "|", color=GRAY, ms=12)
+    axes.axvline(0, color=GRAY, ls="--", lw=1)
+    axes.set_yticks(list(positions), [printable(p.name) for p in shown], parse_math=False, fontsize=8)
+    axes.set_ylim(0.4, len(shown) + 0.6)
+    axes.set_xlabel(f"{printable(signal)} per step", parse_math=False)
+    axes.spines[["top", "right"]].set_visible(False)

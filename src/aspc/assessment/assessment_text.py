@@ -1,0 +1,143 @@
+"""An assessment in words and numbers: the parts that the terminal, the JSON output and the page share."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import Any
+
+from aspc.assessment.assess import Assessment, PolicyAssessment
+from aspc.assessment.combination import CombinedDifference
+from aspc.assessment.evidence import REWARD, DifferenceEstimate
+from aspc.errors import printable
+from aspc.io import replace_nonfinite
+
+WIDTH = 110
+
+
+def format_probability(value: float) -> str:
+    """Return a probability in percent, without false certainty."""
+    return "> 99 %" if value > 0.99 else "< 1 %" if value < 0.01 else f"{100 * value:.0f} %"
+
+
+def describe_selection(assessment: Assessment) -> str:
+    """Return the recommendation in one sentence."""
+    chosen = assessment.select()
+    if chosen is not None:
+        return f"Recommended: {chosen.name}, the highest lower bound among the policies that are better."
+    return "Recommended: none. Keep what runs today: no policy is inside the data and better."
+
+
+def describe_calibration(assessment: Assessment) -> str:
+    """Return a sentence on the width of the intervals."""
+    factor, source = assessment.calibration
+    if source is None:
+        return "The intervals are not calibrated: how often they contain the truth has not been measured."
+    return f"The width of the intervals is scaled by {factor:.2f}, as measured in {source}."
+
+
+def describe_estimate(estimate: DifferenceEstimate) -> str:
+    """Return the answer of one estimator."""
+    if estimate.silent_because is not None:
+        return f"nothing to say: {estimate.silent_because}"
+    effective = estimate.effective_episodes
+    worth = "" if effective is None else f", worth {effective:.0f} episodes"
+    return f"{estimate.difference:+.4g} ± {estimate.standard_error:.2g}{worth}"
+
+
+def describe_agreement(policy: PolicyAssessment) -> str:
+    """Return how far critics and estimators agree on the reward."""
+    parts, combined = [], policy.reward
+    if (critics := policy.critics_agreement) is not None:
+        parts.append(f"{critics[0]} of {critics[1]} critics agree on the sign")
+    if len(combined.used) > 1:
+        parts.append(f"{len(combined.used)} estimators, which differ by {combined.disagreement:.2g}")
+    elif combined.is_known:
+        parts.append(f"only {combined.used[0]} has something to say")
+    return "; ".join(parts) or "no estimator has something to say"
+
+
+def per_step(assessment: Assessment, value: float) -> float:
+    """Return a discounted sum as the average per step, weighted by the discounts."""
+    return (1 - assessment.discount) * value
+
+
+def format_difference(assessment: Assessment, combined: CombinedDifference) -> str:
+    """Return a difference per step with its interval and probability."""
+    if not combined.is_known:
+        return "unknown"
+    value, low, high = (per_step(assessment, x) for x in (combined.difference, combined.low, combined.high))
+    word = "better" if combined.signal == REWARD else "higher"
+    probability = format_probability(combined.probability_higher)
+    return f"{value:+.4g} [{low:+.4g}, {high:+.4g}] per step, {word} with probability {probability}"
+
+
+def format_assessment(assessment: Assessment) -> str:
+    """Format an assessment for a terminal."""
+    lines = [
+        f"Judged on {assessment.episodes} ({assessment.dataset}). Intervals: {100 * assessment.level:.0f} %.",
+        "Logged controller: "
+        + ", ".join(
+            f"{name} {per_step(assessment, found.mean):.4g} per step" for name, found in assessment.controller.items()
+        ),
+    ]
+    for policy in assessment.policies:
+        lines += ["", f"{policy.name}: {policy.verdict.kind.upper()}. {policy.verdict.reason}"]
+        rows = {name: format_difference(assessment, found) for name, found in policy.differences.items()}
+        rows |= {"return": format_return(assessment, policy), "support": policy.support.describe()}
+        rows |= {"agreement": describe_agreement(policy)}
+        width = max(map(len, rows))
+        lines += [f"  {name:{width}s} {text}" for name, text in rows.items()]
+        lines += [f"  {e.estimator}: {describe_estimate(e)}" for e in policy.of_signal(REWARD)]
+    lines += ["", describe_calibration(assessment), *assessment.warnings, describe_selection(assessment)]
+    return "\n".join(part for line in lines for part in _wrap(printable(line)))
+
+
+def format_return(assessment: Assessment, policy: PolicyAssessment) -> str:
+    """Return the estimated discounted return of a policy, and its difference from the logged one."""
+    if not policy.reward.is_known:
+        return "unknown"
+    found, logged = policy.reward, assessment.controller[REWARD]
+    return (
+        f"{logged.mean + found.difference:.4g}, {found.difference:+.4g} [{found.low:+.4g}, {found.high:+.4g}] from "
+        f"{logged.mean:.4g} (sum of rewards with discount {assessment.discount:g})"
+    )
+
+
+def _wrap(line: str) -> list[str]:
+    indent = " " * (len(line) - len(line.lstrip()) + 2)
+    return textwrap.wrap(line, WIDTH, subsequent_indent=indent) or [""]
+
+
+def to_json(assessment: Assessment) -> dict[str, Any]:
+    """Return an assessment as JSON values; NaN becomes null."""
+    chosen = assessment.select()
+    content = {
+        "dataset": assessment.dataset,
+        "episodes": assessment.episodes,
+        "discount": assessment.discount,
+        "level": assessment.level,
+        "margin": assessment.margin,
+        "calibration": assessment.calibration._asdict(),
+        "controller": {name: found._asdict() for name, found in assessment.controller.items()},
+        "policies": [_policy_json(policy) for policy in assessment.policies],
+        "recommended": None if chosen is None else chosen.name,
+        "warnings": assessment.warnings,
+    }
+    return {key: replace_nonfinite(value) for key, value in content.items()}
+
+
+def _policy_json(policy: PolicyAssessment) -> dict[str, Any]:
+    return {
+        "name": policy.name,
+        "source": policy.source,
+        "verdict": policy.verdict.kind,
+        "reason": policy.verdict.reason,
+        "differences": {name: vars(found) | {"used": list(found.used)} for name, found in policy.differences.items()},
+        "estimates": [vars(estimate) | {"members": list(estimate.members)} for estimate in policy.estimates],
+        "support": {
+            "far": policy.support.far,
+            "ratio": policy.support.ratio,
+            "actions": [vars(action) for action in policy.support.actions()],
+        },
+        "critics_agreement": policy.critics_agreement,
+    }

@@ -1,0 +1,87 @@
+"""One answer from several estimators: a random-effects combination, widened by disagreement and by calibration.
+
+Let d_i be the differences of the estimators that have something to say, with standard errors s_i. The variance τ²
+between estimators is that of DerSimonian and Laird (1986). With weights w_i ∝ 1/(s_i² + τ²),
+
+    d = Σ w_i·d_i,    σ = factor · √((Σ w_i·s_i)² + τ²),    interval d ± z·σ.
+
+All estimators use the same episodes, so their errors are added as if fully correlated. Two estimators that agree
+therefore do not narrow the interval, and two that disagree widen it. The pessimistic estimate is not one of the d_i:
+where only critics have something to say, nothing could contradict them, and the lower end is at most that estimate.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import NamedTuple
+
+import numpy as np
+
+from aspc.assessment.critic_estimators import FITTED_Q, PESSIMISTIC
+from aspc.assessment.evidence import DifferenceEstimate
+
+
+class IntervalCalibration(NamedTuple):
+    """The factor that scales the width of intervals, and where it was measured."""
+
+    factor: float
+    source: str | None
+
+
+# Not measured yet. `benchmarks/calibration.py` prints the factor; docs/trust.md states it.
+CALIBRATION = IntervalCalibration(1.0, None)
+
+
+@dataclass(frozen=True)
+class CombinedDifference:
+    """The combined answer about one policy and one signal."""
+
+    signal: str
+    difference: float
+    low: float
+    high: float
+    probability_higher: float
+    """Probability that the policy collects more than the controller."""
+    standard_error: float
+    """σ before calibration, including the disagreement."""
+    disagreement: float
+    """τ, the standard deviation between estimators."""
+    used: tuple[str, ...]
+    """The estimators that have something to say."""
+
+    @property
+    def is_known(self) -> bool:
+        """True if any estimator has something to say."""
+        return bool(self.used)
+
+
+def combine(
+    signal: str, estimates: Sequence[DifferenceEstimate], level: float, calibration: IntervalCalibration = CALIBRATION
+) -> CombinedDifference:
+    """Combine the estimates of one policy and one signal."""
+    speaking = [e for e in estimates if e.silent_because is None and e.estimator != PESSIMISTIC]
+    if not speaking:
+        return CombinedDifference(signal, math.nan, math.nan, math.nan, math.nan, math.nan, math.nan, ())
+    differences = np.asarray([e.difference for e in speaking])
+    errors = np.asarray([e.standard_error for e in speaking])
+    tau = between_estimators(differences, errors)
+    weights = 1 / np.maximum(errors**2 + tau**2, 1e-300)
+    weights /= weights.sum()
+    center, error = float(weights @ differences), float(np.hypot(weights @ errors, tau))
+    normal = NormalDist(center, max(calibration.factor * error, 1e-12))
+    low, high = normal.inv_cdf((1 - level) / 2), normal.inv_cdf((1 + level) / 2)
+    used = tuple(e.estimator for e in speaking)
+    bounds = [e.difference for e in estimates if e.estimator == PESSIMISTIC and used == (FITTED_Q,)]
+    return CombinedDifference(signal, center, min([low, *bounds]), high, 1 - normal.cdf(0), error, tau, used)
+
+
+def between_estimators(differences: np.ndarray, errors: np.ndarray) -> float:
+    """Return τ, the DerSimonian–Laird standard deviation between estimates with these standard errors."""
+    precision = 1 / np.maximum(errors**2, 1e-300)
+    mean = (precision @ differences) / precision.sum()
+    heterogeneity = precision @ np.square(differences - mean) - (len(differences) - 1)
+    scale = precision.sum() - np.square(precision).sum() / precision.sum()
+    return float(np.sqrt(max(0.0, heterogeneity / scale))) if scale > 0 else 0.0

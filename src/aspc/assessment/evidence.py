@@ -1,0 +1,171 @@
+"""The evidence that all estimators share: held-out episodes, split into halves, and the signals to estimate.
+
+Every fitted part (critics, dynamics models, the behavior's density) has an even number of members. Members 2j and
+2j + 1 are fitted on complementary random halves of the episodes. The variance of an estimate over half-samples equals
+the variance of the estimate from all episodes, so the spread of the members measures how far the data determines an
+answer; and every episode has members that were not fitted on it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from aspc.assessment.assess_options import AssessOptions
+from aspc.assessment.returns import States, choose_states, returns_to_go
+from aspc.data import Dataset
+from aspc.errors import AspcError
+from aspc.policy import Policy
+
+REWARD = "reward"
+MIN_EPISODES = 4  # two in each half
+MIN_COMPARED = 0.5  # share of the discounted horizon that an estimator must cover to have something to say
+MISJUDGED_STDS = 1.0  # error about the logged controller, in standard deviations of returns, that silences an estimator
+
+
+class LoggedReturns(NamedTuple):
+    """The logged discounted sums of a signal from the start states."""
+
+    mean: float
+    std: float  # over episodes
+    is_complete: bool  # whether the log shows most of the sums to their end
+
+
+@dataclass(frozen=True)
+class DifferenceEstimate:
+    """One estimator's answer: how much more of a signal a policy collects than the logged controller."""
+
+    estimator: str
+    policy: str
+    signal: str
+    difference: float
+    """Discounted sum of the policy minus that of the controller from the same start states."""
+    standard_error: float
+    members: tuple[float, ...] = ()
+    """The difference by each member of an ensemble."""
+    effective_episodes: float | None = None
+    """Effective sample size of an importance-weighted estimate."""
+    silent_because: str | None = None
+    """The reason why the estimator has nothing to say; None if it has."""
+
+    @classmethod
+    def silent(cls, estimator: str, policy: str, signal: str, reason: str) -> DifferenceEstimate:
+        """Return the answer of an estimator that has nothing to say."""
+        return cls(estimator, policy, signal, np.nan, np.nan, silent_because=reason)
+
+    @classmethod
+    def from_members(
+        cls, estimator: str, policy: str, signal: str, values: np.ndarray, groups: np.ndarray, extra_error: float = 0.0
+    ) -> DifferenceEstimate:
+        """Summarize differences [members, states].
+
+        The variance is the sum of that between members, which differ in their data, that of the mean over episodes,
+        and the square of `extra_error`.
+        """
+        members = values.mean(1)
+        variance = members.var(ddof=1) + _variance_of_mean(values.mean(0), groups) + extra_error**2
+        return cls(estimator, policy, signal, float(members.mean()), float(variance**0.5), tuple(members.tolist()))
+
+
+def _variance_of_mean(values: np.ndarray, groups: np.ndarray) -> float:
+    """Return the variance of the mean of values [states] whose independent units are groups."""
+    count = len(np.unique(groups))
+    centered = np.bincount(groups, weights=values - values.mean(), minlength=int(groups.max()) + 1)
+    return float(np.square(centered).sum() / len(values) ** 2 * count / max(count - 1, 1))
+
+
+Show = Callable[[int, str], None]  # called with the steps done of an estimator's work, and the name of the current part
+
+
+class Estimator(Protocol):
+    """A method of off-policy evaluation. It can return several estimates per policy that share a fit."""
+
+    def estimate(self, evidence: Evidence, policies: dict[str, Policy], show: Show) -> list[DifferenceEstimate]:
+        """Return estimates for every policy and every signal; `show` is called with the steps done."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """Held-out episodes, prepared for all estimators."""
+
+    dataset: Dataset
+    states: States
+    """The states where returns begin, and the unit of resampling (episode) of each."""
+    signals: dict[str, np.ndarray]
+    """Columns [rows] to estimate the discounted sums of; the first is the reward."""
+    halves: np.ndarray
+    """[members, episodes]: true where a member is fitted."""
+    options: AssessOptions
+
+    @classmethod
+    def of(cls, dataset: Dataset, kpis: dict[str, np.ndarray], options: AssessOptions) -> Evidence:
+        """Choose start states and split the episodes of a held-out dataset.
+
+        Raises:
+            AspcError: If it has too few episodes.
+        """
+        states = choose_states(dataset, "auto")
+        count = int(states.groups.max()) + 1
+        if count < MIN_EPISODES:
+            raise AspcError(
+                f"{dataset.name} has {count} episodes to judge on, and at least {MIN_EPISODES} are needed. "
+                "Hold out more episodes (aspc train --holdout), or pass more data with --dataset."
+            )
+        rng, halves = np.random.default_rng(options.seed), np.zeros((options.critics, count), bool)
+        for member in range(0, options.critics, 2):
+            halves[member, rng.permutation(count)[: count // 2]] = True
+            halves[member + 1] = ~halves[member]
+        return cls(dataset, states, {REWARD: dataset.rewards, **kpis}, halves, options)
+
+    @cached_property
+    def row_groups(self) -> np.ndarray:
+        """The episode of every row."""
+        following = np.searchsorted(self.states.rows, np.arange(len(self.dataset)), side="right") - 1
+        groups: np.ndarray = self.states.groups[np.maximum(following, 0)]
+        return groups
+
+    @property
+    def episode_starts(self) -> np.ndarray:
+        """The first row of every episode."""
+        return np.flatnonzero(np.diff(self.row_groups, prepend=-1))
+
+    def row_weights(self, rows: np.ndarray) -> np.ndarray:
+        """Return the weights [rows, members] of rows in the loss of each member: 2 in its half, else 0."""
+        return 2.0 * self.halves[:, self.row_groups[rows]].T.astype(np.float32)
+
+    def mean_of_others(self, values: np.ndarray) -> np.ndarray:
+        """Average values [members, rows, …] per row over the members that were not fitted on the row's episode."""
+        is_other = ~self.halves[:, self.row_groups].reshape(values.shape[:2] + (1,) * (values.ndim - 2))
+        return np.asarray((values * is_other).sum(0) / is_other.sum(0))
+
+    def dataset_of(self, signal: str) -> Dataset:
+        """Return the held-out episodes with a signal in the place of the reward."""
+        return dataclasses.replace(self.dataset, rewards=self.signals[signal].astype(np.float32))
+
+    def logged_returns(self, signal: str) -> LoggedReturns:
+        """Return the discounted sums of a signal from the start states.
+
+        If timeouts cut most of them, all are used, each extrapolated as if it went on like its logged part.
+        """
+        returns = returns_to_go(self.dataset, self.options.discount, self.signals[signal])
+        rows = self.states.rows[returns.is_complete[self.states.rows]]
+        is_complete = len(rows) >= max(2, len(self.states.rows) / 2)
+        rows = rows if is_complete else self.states.rows
+        values = returns.returns[rows] / (1 - (0 if is_complete else returns.missing[rows]))
+        return LoggedReturns(float(values.mean()), float(values.std()), is_complete)
+
+    def reason_to_distrust(self, signal: str, controller: float) -> str | None:
+        """Return why not to trust a method that estimates the logged controller at this value; None if it is right."""
+        if not np.isfinite(controller):
+            return "its estimate of the logged controller is not finite"
+        logged = self.logged_returns(signal)
+        tolerance = max(MISJUDGED_STDS * logged.std, 0.1 * abs(logged.mean))
+        if not logged.is_complete or abs(controller - logged.mean) <= tolerance:
+            return None
+        return f"it estimates the logged controller at {controller:.4g}, but the log shows {logged.mean:.4g}"

@@ -1,0 +1,137 @@
+"""The episodes that can judge a policy: those of a dataset that it was not trained on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from aspc.assessment.trained_runs import DataSource, Trained, changed_since, data_sources, holdout_of, home_of
+from aspc.data import Dataset
+from aspc.errors import AspcError
+from aspc.io import read_json
+from aspc.training.prepared_data import load_recorded
+from aspc.training.run_folder import CONFIG, Run
+
+SEEN_ROWS = 0.5  # fraction of an episode's rows in the training data above which the episode was trained on
+
+
+class HeldOutEpisodes(NamedTuple):
+    """The rows of a dataset to judge on, with a sentence about them and warnings."""
+
+    rows: np.ndarray
+    description: str
+    warnings: list[str]
+
+
+def held_out_episodes(
+    paths: list[Path], dataset: Dataset, on_training_data: bool = False, is_training_data: bool = False
+) -> HeldOutEpisodes:
+    """Return the episodes of a dataset that none of the policies was trained on.
+
+    An episode was trained on if most of its rows (observation, action, reward) are in the training data of a run: the
+    recorded dataset without the episodes that --holdout kept out.
+
+    Args:
+        paths: Folders of runs, fleets or policies.
+        dataset: The dataset to judge on.
+        on_training_data: Use all episodes anyway.
+        is_training_data: The dataset is what all runs recorded, so that it is not loaded again to compare.
+
+    Raises:
+        AspcError: If no episode is left, or if the training data of a run has changed.
+    """
+    count = len(dataset.episode_lengths)
+    if on_training_data:
+        warning = "The policies are judged on data that they can have been trained on, which flatters them."
+        return HeldOutEpisodes(np.arange(len(dataset)), f"all {count:,} episodes, on request", [warning])
+    is_seen, warnings = np.zeros(len(dataset), bool), []
+    hashes, known = row_hashes(dataset), dict[str, np.ndarray]()
+    for path in paths:
+        trained = _hashes_of_training_data(path, dataset, known, is_training_data)
+        if trained is None:
+            warnings.append(f"The training data of {path} is unknown; the episodes are taken as new to it.")
+        else:
+            is_seen |= np.isin(hashes, trained)
+    is_kept = ~_in_seen_episodes(dataset, is_seen)
+    if not is_kept.any():
+        raise AspcError(
+            f"All {count:,} episodes of {dataset.name} were used for training, so they cannot judge the policies. "
+            "Train with --holdout 0.2, pass new episodes with --dataset, or use --on-training-data to judge anyway."
+        )
+    kept = len(dataset.select(np.flatnonzero(is_kept)).episode_lengths)
+    description = f"{kept:,} of {count:,} episodes: those that no policy was trained on"
+    if count == 1:
+        description = f"{is_kept.sum():,} of {len(dataset):,} rows: those that no policy was trained on"
+    return HeldOutEpisodes(np.flatnonzero(is_kept), description, list(dict.fromkeys(warnings)))
+
+
+def _in_seen_episodes(dataset: Dataset, is_seen: np.ndarray) -> np.ndarray:
+    """Extend seen rows to whole episodes; a log of one episode is judged row by row."""
+    starts, stops = dataset.episode_bounds
+    if len(starts) == 1:
+        return is_seen
+    share = np.add.reduceat(is_seen.astype(float), starts) / (stops - starts)
+    return np.repeat(share > SEEN_ROWS, stops - starts)
+
+
+def row_hashes(dataset: Dataset) -> np.ndarray:
+    """Return a 64-bit hash [rows] of each row's observation, action and reward."""
+    columns = np.concatenate([dataset.observations, dataset.actions, dataset.rewards[:, None]], 1, dtype=np.float32)
+    factors = np.asarray(np.random.default_rng(0).integers(2**63, size=columns.shape[1]), np.uint64) | np.uint64(1)
+    found = np.zeros(len(columns), np.uint64)
+    bits = (columns + np.float32(0)).view(np.uint32)  # −0 becomes 0
+    for i in range(columns.shape[1]):
+        found = (found ^ bits[:, i]) * factors[i]
+        found ^= found >> np.uint64(29)
+    return found
+
+
+def _hashes_of_training_data(
+    path: Path, dataset: Dataset, known: dict[str, np.ndarray], is_training_data: bool
+) -> np.ndarray | None:
+    """Return the hashes of the rows that a run, fleet or policy was trained on; None if they are unknown.
+
+    `known` collects those of other runs, so that each dataset is loaded once.
+    """
+    home, share, parts = home_of(path), holdout_of(path), []
+    for source in data_sources(path):
+        key = str((source.source, source.options, share, None if home is None else _fingerprint(home)))
+        if source.source is None or key not in known:
+            full = dataset if is_training_data else _load(source)
+            if full is None and home is not None and _is_data_of(home, dataset):
+                full = dataset
+            if full is None:
+                return None
+            if home is not None and changed_since([path], full):
+                raise AspcError(
+                    f"{full.name} has changed since {path} was trained on it, so its held-out episodes are unknown. "
+                    "Restore the file, or use --on-training-data to judge anyway."
+                )
+            known[key] = row_hashes(full if share == 0 else full.split(share, seed=0)[0])
+        parts.append(known[key])
+    return np.concatenate(parts)
+
+
+def _load(source: DataSource) -> Dataset | None:
+    if source.source is None:
+        return None
+    try:
+        loaded = load_recorded(source.source, source.options)
+    except AspcError:  # moved, or not on this machine
+        return None
+    return loaded if isinstance(loaded, Dataset) else None
+
+
+def _fingerprint(home: Path) -> str | None:
+    """Return the recorded fingerprint of a run's data: a file can have changed between runs."""
+    facts = read_json(home / CONFIG).get("dataset")
+    return str(facts.get("fingerprint")) if isinstance(facts, dict) else None
+
+
+def _is_data_of(home: Path, dataset: Dataset) -> bool:
+    try:
+        return Trained.of(Run(home), dataset).same_data
+    except AspcError:
+        return False

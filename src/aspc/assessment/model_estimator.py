@@ -1,0 +1,204 @@
+"""Rollouts in an ensemble of learned dynamics models, truncated where the models disagree.
+
+Each model predicts the change of the state, the signals and the end of the task from a state and an action. Policy and
+logged controller (its fitted density) start in the same logged states, in the same model, with the same noise. At the
+first step where the models disagree more than at 99.9 % of the logged rows, for either of the two, the comparison of
+this pair ends: no prediction is used outside the data. The compared share c of the discounted horizon scales the
+difference up to the full horizon, and what was not compared, (1 − c) of the difference, counts as an error.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from aspc.assessment.device_policy import act_on_device
+from aspc.assessment.evidence import MIN_COMPARED, DifferenceEstimate, Evidence, Show
+from aspc.assessment.importance import BehaviorDensity, horizon
+from aspc.assessment.regression import Regression, apply, fit_regression
+from aspc.networks import Ensemble
+from aspc.policy import Policy
+
+DYNAMICS_MODEL = "dynamics models"
+TRUSTED_QUANTILE = 0.999  # of the disagreement at logged rows
+RANGE_MARGIN = 0.1  # by which simulated states can leave the logged range, as a fraction of it
+
+
+class Dynamics(NamedTuple):
+    """Fitted models as arrays for the compiled step."""
+
+    networks: Ensemble
+    inputs: tuple[Array, Array]  # statistics [obs + act]
+    targets: tuple[Array, Array]  # statistics [obs + signals + 1]
+    noise: Float[Array, "obs"]  # standard deviation of a step's error
+    low: Float[Array, "obs"]  # range of simulated states
+    high: Float[Array, "obs"]
+
+
+class Simulated(NamedTuple):
+    """One step of simulated pairs."""
+
+    next_observations: Float[Array, "rows obs"]
+    signals: Float[Array, "rows signals"]
+    survival: Float[Array, "rows"]  # probability that the task does not end
+    disagreement: Float[Array, "rows"]
+
+
+@partial(jax.jit, static_argnames="signals")
+def simulate_step(
+    dynamics: Dynamics,
+    members: Int[Array, "rows"],
+    observations: Float[Array, "rows obs"],
+    actions: Float[Array, "rows act"],
+    noise: Float[Array, "rows obs"],
+    *,
+    signals: int,
+) -> Simulated:
+    """Advance every row by its own member; the disagreement is that of all members."""
+    inputs = (jnp.concatenate([observations, actions], 1) - dynamics.inputs[0]) / dynamics.inputs[1]
+    standardized = apply(dynamics.networks, inputs)  # [members, rows, out]
+    own = standardized[members, jnp.arange(len(members))] * dynamics.targets[1] + dynamics.targets[0]
+    size = observations.shape[1]
+    moved = jnp.clip(observations + own[:, :size] + dynamics.noise * noise, dynamics.low, dynamics.high)
+    survival = 1 - jnp.clip(own[:, size + signals], 0, 1)
+    spread = jnp.sqrt(jnp.square(standardized.std(0)).mean(1))
+    return Simulated(moved, own[:, size : size + signals], survival, spread)
+
+
+@dataclass(frozen=True, eq=False)
+class ModelEstimator:
+    """Fitted dynamics models and the behavior to compare with."""
+
+    density: BehaviorDensity
+
+    def estimate(self, evidence: Evidence, policies: dict[str, Policy], show: Show) -> list[DifferenceEstimate]:
+        """Fit the models, simulate all policies, and return one estimate per policy and signal."""
+        models, trusted = fit_dynamics(evidence, show)
+        rollouts = self._simulate(evidence, models, trusted, policies, show)
+        found = []
+        for i, signal in enumerate(evidence.signals):
+            reason = evidence.reason_to_distrust(signal, float(rollouts.controller[i]))
+            for p, name in enumerate(policies):
+                if reason is None and rollouts.compared[p] < MIN_COMPARED:
+                    shown = f"{100 * rollouts.compared[p]:.0f} % of the discounted horizon"
+                    found.append(
+                        DifferenceEstimate.silent(
+                            DYNAMICS_MODEL, name, signal, f"its models agree over only {shown}, less than half"
+                        )
+                    )
+                elif reason is not None:
+                    found.append(DifferenceEstimate.silent(DYNAMICS_MODEL, name, signal, reason))
+                else:
+                    share = rollouts.compared[p]
+                    values = rollouts.differences[p, i] / share
+                    missing = (1 - share) * abs(float(values.mean()))
+                    groups = rollouts.groups
+                    found.append(DifferenceEstimate.from_members(DYNAMICS_MODEL, name, signal, values, groups, missing))
+        return found
+
+    def _simulate(
+        self, evidence: Evidence, models: Dynamics, trusted: float, policies: dict[str, Policy], show: Show
+    ) -> Rollouts:
+        """Roll out the controller and all policies from the same states with the same noise."""
+        options, data = evidence.options, evidence.dataset
+        rng = np.random.default_rng(options.seed)
+        chosen = np.unique(np.linspace(0, len(evidence.states.rows) - 1, options.rollouts).astype(int))
+        starts = data.observations[evidence.states.rows[chosen]]
+        members, copies = len(evidence.halves), 1 + len(policies)
+        shape = copies, members, len(chosen)
+        observations = np.broadcast_to(starts, (*shape, starts.shape[1])).reshape(-1, starts.shape[1])
+        member_of_row = jnp.asarray(np.broadcast_to(np.arange(members)[:, None], shape).reshape(-1))
+        survival, agreed = np.ones(shape), np.ones(shape, bool)
+        sums = np.zeros((len(evidence.signals), *shape))
+        controller = np.zeros(len(evidence.signals))
+        compared, steps = np.zeros(shape), horizon(options.discount)
+        for step in range(steps):
+            actions = self._act(evidence, policies, observations.reshape(copies, -1, starts.shape[1]), rng)
+            noise = np.broadcast_to(rng.standard_normal((1, *shape[1:], starts.shape[1])), (*shape, starts.shape[1]))
+            result = simulate_step(
+                models,
+                member_of_row,
+                jnp.asarray(observations),
+                jnp.asarray(actions.reshape(-1, data.action_size)),
+                jnp.asarray(noise.reshape(observations.shape), jnp.float32),
+                signals=len(evidence.signals),
+            )
+            agreed &= (np.asarray(result.disagreement) <= trusted).reshape(shape)
+            both = agreed & agreed[:1]
+            weight = options.discount**step
+            signals = np.moveaxis(np.asarray(result.signals, np.float64).reshape(*shape, -1), -1, 0) * survival
+            controller += weight * signals[:, 0].mean((1, 2))
+            sums += weight * both * (signals - signals[:, :1])
+            compared += weight * both
+            survival = survival * np.asarray(result.survival).reshape(shape)
+            observations = np.asarray(result.next_observations)
+            show(options.model_steps + step * options.model_steps // steps, "simulated rollouts")
+        share = compared[1:].mean((1, 2)) * (1 - options.discount)
+        groups = np.unique(evidence.states.groups[chosen], return_inverse=True)[1]
+        return Rollouts(np.moveaxis(sums[:, 1:], 0, 1), share, controller, groups)
+
+    def _act(
+        self, evidence: Evidence, policies: dict[str, Policy], observations: np.ndarray, rng: np.random.Generator
+    ) -> np.ndarray:
+        """Return actions in ±1 [copies, rows, act]: the controller's, drawn from its density, and the policies'."""
+        mean = self.density.mean.predict(observations[0]).mean(0)
+        drawn = np.clip(mean + self.density.std * rng.standard_normal(mean.shape), -1, 1)
+        found = [drawn.astype(np.float32)]
+        for policy, seen in zip(policies.values(), observations[1:], strict=True):
+            found.append(evidence.dataset.scale_actions(act_on_device(policy, seen, rng)))
+        return np.stack(found)
+
+
+class Rollouts(NamedTuple):
+    """What simulated rollouts have collected."""
+
+    differences: np.ndarray  # [policies, signals, members, states]: policy minus controller, where compared
+    compared: np.ndarray  # [policies]: share of the discounted horizon
+    controller: np.ndarray  # [signals]: the controller's mean value, not truncated
+    groups: np.ndarray  # [states]: the episode of each start state
+
+
+def fit_dynamics(evidence: Evidence, show: Show) -> tuple[Dynamics, float]:
+    """Fit one model per half of the episodes; return them with the largest trusted disagreement."""
+    data, options = evidence.dataset, evidence.options
+    transitions, rows = data.transitions(discount=options.discount), data.transition_rows()[0]
+    inputs = np.concatenate([transitions.observations, transitions.actions], 1)
+    ends = transitions.terminals[:, None]
+    moves = np.where(ends > 0, 0.0, transitions.next_observations - transitions.observations)
+    columns = [moves, *(column[rows, None] for column in evidence.signals.values()), ends]
+    targets = np.concatenate(columns, 1).astype(np.float32)
+    fitted: Regression = fit_regression(
+        inputs,
+        targets,
+        evidence.row_weights(rows),
+        steps=options.model_steps,
+        batch_size=options.batch_size,
+        hidden_dim=options.hidden_dim,
+        learning_rate=options.learning_rate,
+        seed=options.seed + 1,
+        show=lambda step: show(step, "dynamics models"),
+    )
+    checked = np.unique(np.linspace(0, len(inputs) - 1, 50_000).astype(int))
+    predicted = fitted.predict(inputs[checked])
+    is_other = ~evidence.halves[:, evidence.row_groups[rows[checked]]]
+    errors = np.where(is_other[..., None], np.square(predicted - targets[checked]), 0).sum(0) / is_other.sum(0)[:, None]
+    spread = np.sqrt(np.square(predicted.std(0) / fitted.targets[1]).mean(1))
+    size = data.observation_size
+    low, high = data.observations.min(0), data.observations.max(0)
+    slack = RANGE_MARGIN * (high - low)
+    float32 = partial(jnp.asarray, dtype=jnp.float32)
+    models = Dynamics(
+        fitted.networks,
+        (float32(fitted.inputs[0]), float32(fitted.inputs[1])),
+        (float32(fitted.targets[0]), float32(fitted.targets[1])),
+        float32(np.sqrt(errors.mean(0))[:size]),
+        float32(low - slack),
+        float32(high + slack),
+    )
+    return models, float(np.quantile(spread, TRUSTED_QUANTILE))

@@ -1,0 +1,127 @@
+"""How far a policy leaves the data: its actions against those that were logged in similar states."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from aspc.assessment.device_policy import act_on_device
+from aspc.assessment.trust_measures import ActionDistances, fraction_beyond, nearest_action_distances, nearest_neighbors
+from aspc.data import Dataset
+from aspc.errors import AspcError, printable
+from aspc.policy import Policy
+
+NEIGHBORS = 10
+SUPPORT_STATES = 2_000  # states at which a policy's actions are compared with the log
+MAX_REFERENCES = 50_000  # logged states among which neighbors are searched
+# Fractions of states where the policy is farther from the data than 95 % of the data is: up to the first it stays
+# inside the data, beyond the second it has left it. They are rules of thumb; docs/trust.md explains the quantity.
+FAR_STATES = (0.20, 0.50)
+
+
+@dataclass(frozen=True, eq=False)
+class Support:
+    """Distances of a policy's actions, and of the logged ones, to the nearest action logged in similar states."""
+
+    policy: ActionDistances
+    data: ActionDistances
+    state_distances: np.ndarray
+    """Distance of each state to the farthest of its neighbors."""
+    unit: np.ndarray
+    """[act]: the size of a distance of 1 in the user's units."""
+    action_names: tuple[str, ...]
+
+    @property
+    def far(self) -> float:
+        """Fraction of states where the policy is farther from the data than 95 % of the logged actions are."""
+        return fraction_beyond(self.policy.total, self.data.total)
+
+    @property
+    def ratio(self) -> float:
+        """Median distance of the policy in multiples of the data's own."""
+        return float(np.median(self.policy.total) / max(np.median(self.data.total), 1e-9))
+
+    @property
+    def is_outside(self) -> bool:
+        """True if the policy acts outside the data in most states."""
+        return self.far > FAR_STATES[1]
+
+    def actions(self) -> list[ActionSupport]:
+        """Return the distances per action dimension in the user's units, the one farthest from the data first."""
+        rows = [
+            ActionSupport(
+                self.action_names[d] if self.action_names else f"action {d}",
+                float(self.policy.by_dimension[:, d].mean() * self.unit[d]),
+                float(self.data.by_dimension[:, d].mean() * self.unit[d]),
+                fraction_beyond(self.policy.by_dimension[:, d], self.data.by_dimension[:, d]),
+            )
+            for d in range(len(self.unit))
+        ]
+        return sorted(rows, key=lambda row: -row.far)
+
+    def describe(self) -> str:
+        """Return one sentence about the worst action."""
+        worst = self.actions()[0]
+        return (
+            f"in {100 * self.far:.0f} % of the states it acts farther from the log than 95 % of the logged actions do; "
+            f"{printable(worst.name)} is {worst.policy:.3g} from the nearest logged action on average, and "
+            f"{worst.data:.3g} in the log itself"
+        )
+
+
+@dataclass(frozen=True)
+class ActionSupport:
+    """The mean distance of one action dimension to the nearest logged action, in the user's units."""
+
+    name: str
+    policy: float
+    data: float
+    far: float
+    """Fraction of states where the policy is farther than 95 % of the data is, in this dimension."""
+
+
+@dataclass(frozen=True, eq=False)
+class LoggedNeighbors:
+    """Rows of a log with the actions logged in similar states, to compare any policy with."""
+
+    dataset: Dataset
+    rows: np.ndarray
+    neighbors: np.ndarray
+    """[rows, neighbors, act]: actions in ±1."""
+    state_distances: np.ndarray
+
+    @classmethod
+    def of(cls, data: Dataset, rows: np.ndarray | None = None, seed: int = 0) -> LoggedNeighbors:
+        """Find the neighbors of rows, by default of random ones.
+
+        Raises:
+            AspcError: If the dataset has a single row.
+        """
+        if len(data) < 2:
+            raise AspcError("A single row of data has no neighbor to compare with; pass more data.")
+        if rows is None:
+            rng = np.random.default_rng(seed)
+            rows = np.sort(rng.choice(len(data), min(SUPPORT_STATES, len(data)), replace=False))
+        rng = np.random.default_rng(1)
+        references = np.sort(rng.choice(len(data), min(MAX_REFERENCES, len(data)), replace=False))
+        scale = data.observations.std(0, dtype=np.float64) + 1e-6
+        queries, points = (data.observations[chosen] / scale for chosen in (rows, references))
+        found, distances = nearest_neighbors(queries, points, NEIGHBORS, ids=(rows, references))
+        return cls(data, rows, data.scale_actions(data.actions[references])[found], distances[:, -1])
+
+    def measure(self, actions: np.ndarray) -> Support:
+        """Return the support of a policy that takes these actions [rows, act], in ±1."""
+        data = self.dataset
+        return Support(
+            nearest_action_distances(actions, self.neighbors),
+            nearest_action_distances(data.scale_actions(data.actions[self.rows]), self.neighbors),
+            self.state_distances,
+            (data.action_high - data.action_low) / 2,
+            data.action_names,
+        )
+
+    def measure_policy(self, policy: Policy, seed: int = 0) -> Support:
+        """Return the support of a policy; one that samples gets fixed noise."""
+        observations, rng = self.dataset.observations[self.rows], np.random.default_rng(seed)
+        return self.measure(self.dataset.scale_actions(act_on_device(policy, observations, rng)))

@@ -1,0 +1,42 @@
+"""The verdict on a policy, by rules on its support and on the combined difference from the logged controller."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+from aspc.assessment.combination import CombinedDifference
+from aspc.assessment.support import Support
+
+VerdictKind = Literal["better", "not worse", "cannot tell", "worse", "outside the data"]
+
+
+class Verdict(NamedTuple):
+    """A verdict and its reason in one sentence."""
+
+    kind: VerdictKind
+    reason: str
+
+
+def decide(reward: CombinedDifference, support: Support, margin: float, silent: dict[str, str]) -> Verdict:
+    """Return the verdict; the first rule that applies counts.
+
+    Args:
+        reward: The combined difference in return.
+        support: The distance of the policy from the data.
+        margin: The loss of return that does not matter.
+        silent: The reasons of estimators that have nothing to say.
+    """
+    if support.is_outside:
+        return Verdict("outside the data", f"It leaves the data, so no estimate applies: {support.describe()}.")
+    if not reward.is_known:
+        first = next(iter(silent.values()), "there is no estimate")
+        return Verdict("cannot tell", f"No estimator has something to say: {first}.")
+    low, high = reward.low, reward.high
+    span = f"[{low:+.4g}, {high:+.4g}]"
+    if low > 0:
+        return Verdict("better", f"The whole interval {span} of the difference in return is above 0.")
+    if high < 0:
+        return Verdict("worse", f"The whole interval {span} of the difference in return is below 0.")
+    if low >= -margin:
+        return Verdict("not worse", f"The interval {span} includes 0, but no loss larger than the margin {margin:.4g}.")
+    return Verdict("cannot tell", f"The interval {span} includes 0 and losses larger than the margin {margin:.4g}.")
