@@ -67,7 +67,7 @@ def action_panels(figure: Any, names: Sequence[str], action_size: int) -> list[A
     for axes in panels[shown:]:
         axes.set_axis_off()
     for i, axes in enumerate(panels[:shown]):
-        title = textwrap.fill(printable(names[i]), 28) if names else str(i)
+        title = textwrap.fill(printable(names[i]), 28) if names else str(i + 1)
         axes.set_title(title, fontsize=8, parse_math=False)  # a column's name can look like a formula
         axes.tick_params(labelsize=6)
     return panels[:shown]

@@ -103,7 +103,7 @@ def test_panels_of_actions_have_the_names_of_their_columns() -> None:
         dataset_page._draw_actions(figure, dataset(**names))
         return [axes.get_title() for axes in figure.axes]
 
-    assert titles() == ["0", "1"]
+    assert titles() == ["1", "2"]
     assert titles(action_names=("valve", "a$b_{")) == ["valve", "a$b_{"]
     assert page_parts.draw_png(
         dataset_page._draw_actions, dataset(action_names=("valve", "a$b_{$"))
@@ -130,11 +130,6 @@ def with_constants(**names: tuple[str, ...]) -> Dataset:
 
 def saturated() -> Dataset:
     return dataset(actions=np.sign(make_log(rows=3_000)["actions"]))
-
-
-def guessed() -> Dataset:
-    """All actions are one of two, and the bounds are wider than that."""
-    return dataset(actions=np.sign(make_log(rows=3_000)["actions"]), action_low=-1.5, action_high=1.5)
 
 
 def mistyped(key: str, value: float) -> Dataset:
@@ -193,14 +188,13 @@ REPEATED = {key: np.concatenate([array, array[:100]]) for key, array in make_log
 @pytest.mark.parametrize(
     ("made", "says"),
     [
-        (with_constants(), "observation dimension 1 never changes"),
-        (with_constants(), "action dimension 0 never changes"),
-        (with_constants(observation_names=("a", "b", "c")), r"observation dimension 1 \(b\) never changes"),
-        (with_constants(action_names=("u", "v")), r"action dimension 0 \(u\) never changes"),
+        (with_constants(), "observation dimension 2 never changes"),
+        (with_constants(), "action dimension 1 never changes"),
+        (with_constants(observation_names=("a", "b", "c")), r"observation dimension 2 \(b\) never changes"),
+        (with_constants(action_names=("u", "v")), r"action dimension 1 \(u\) never changes"),
         (dataset(**REPEATED), "100 of 3,100 rows duplicate"),
         (saturated(), "actions are at a bound: dimension . in 100 %"),
-        (guessed(), "actions are at a bound: dimension . in 100 %"),
-        (mistyped("observations", 1e9), r"observation dimension 2 is 1e\+09 in row 42 \(1 such row\)"),
+        (mistyped("observations", 1e9), r"observation dimension 3 is 1e\+09 in row 42 \(1 such row\)"),
         (mistyped("rewards", -1e30), r"reward is -1e\+30 in row 42 \(1 such row\)"),
         (dataset(rewards=np.ones(3_000)), "the reward is 1 in every row"),
         (dataset(rewards=-np.arange(3_000) / 1_000), "no reward is above 0: .* --algo iql"),
@@ -215,9 +209,9 @@ REPEATED = {key: np.concatenate([array, array[:100]]) for key, array in make_log
         (in_single_rows("terminals", 1.0), "every row is terminal, so values never bootstrap"),
         (in_single_rows("terminals", 0.9), "2,700 of 2,701 episodes have only one row"),
         (in_single_rows("timeouts", 1.0), "3,000 of 3,000 episodes have only one row"),
-        (with_value(-999, 1), r"observation dimension 2 is -999 in 1 row, far .* between .* missing value, replace it"),
-        (with_value(9_999, 200, observation_names=("a", "b", "c")), r"dimension 2 \(c\) is 9999 in 200 rows"),
-        (with_value(-700, 6, "actions", action_names=("u", "v")), r"action dimension 1 \(v\) is -700 in 6 rows"),
+        (with_value(-999, 1), r"observation dimension 3 is -999 in 1 row, far .* between .* missing value, replace it"),
+        (with_value(9_999, 200, observation_names=("a", "b", "c")), r"dimension 3 \(c\) is 9999 in 200 rows"),
+        (with_value(-700, 6, "actions", action_names=("u", "v")), r"action dimension 2 \(v\) is -700 in 6 rows"),
         (with_value(-999, 6, "actions"), "is -999 in 6 rows.*guessed action bounds come from it: .* --action-low"),
         (with_value(999, 6, "actions"), "is 999 in 6 rows.*guessed action bounds come from it: .* --action-high"),
         (with_value(-999, 6, "rewards"), "reward is -999 in 6 rows"),

@@ -25,6 +25,8 @@ class DataOptions:
     """Lower action bound: one number, or one per dimension."""
     action_high: Several[float] = ()
     """Upper action bound: one number, or one per dimension."""
+    action_margin: Unset[float] = None
+    """Share of the logged range that bounds from the data add on either side. Default: 0."""
     max_episode_steps: Unset[int] = None
     """Split episodes after this many steps if the data has no timeouts."""
     strict: bool = False
@@ -41,6 +43,7 @@ class DataOptions:
             "env": self.env,
             "action_low": _bound(self.action_low),
             "action_high": _bound(self.action_high),
+            "action_margin": self.action_margin,
             "max_episode_steps": self.max_episode_steps,
             "strict": self.strict,
         }
@@ -54,6 +57,7 @@ class DataOptions:
             env=options.get("env"),
             action_low=_numbers(options.get("action_low", [])),
             action_high=_numbers(options.get("action_high", [])),
+            action_margin=options.get("action_margin"),
             max_episode_steps=options.get("max_episode_steps"),
             strict=options.get("strict", False),
         )

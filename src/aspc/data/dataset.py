@@ -61,6 +61,7 @@ class Dataset:
     notes: tuple[str, ...] = ()  # findings of the validation
     observation_names: tuple[str, ...] = ()  # column names of the log
     action_names: tuple[str, ...] = ()
+    bounds_source: str = ""  # where the action bounds come from, as text
 
     @classmethod
     def from_arrays(
@@ -80,6 +81,7 @@ class Dataset:
         ref_max: float | None = None,
         max_episode_steps: int | None = None,
         strict: bool = False,
+        action_margin: float | None = None,
         observation_names: Sequence[str] = (),
         action_names: Sequence[str] = (),
     ) -> Dataset:
@@ -92,7 +94,8 @@ class Dataset:
             terminals: [N] flags of rows after which the task has ended.
             timeouts: [N] flags of other episode ends. Without them, episodes also end after `max_episode_steps`.
             next_observations: [N, obs], if they were logged.
-            action_low: Lowest action, one number or one per dimension (default: the environment's, else guessed).
+            action_low: Lowest action, one number or one per dimension (default: the environment's, else the lowest in
+                the data).
             action_high: Highest action, likewise.
             name: Name of the dataset in messages.
             env: Name of the environment, or None or "none".
@@ -100,6 +103,7 @@ class Dataset:
             ref_max: The return that scores 100.
             max_episode_steps: Step limit of an episode (default: the environment's).
             strict: Raise an error for actions outside the bounds instead of clipping them.
+            action_margin: Share of the logged range that bounds from the data add on either side (default: 0).
             observation_names: Column names of the observations.
             action_names: Column names of the actions.
 
@@ -117,12 +121,15 @@ class Dataset:
             if key in arrays:
                 arrays[key] = validation.to_finite_float32(key, arrays[key], name)
         validation.check_sizes(arrays, env, {"observations": observation_names, "actions": action_names}, name)
-        low, high, bound_notes = validation.action_bounds(arrays["actions"], action_low, action_high, env, name)
-        clipped, clip_notes = validation.clip_actions(arrays["actions"], low, high, strict, name)
+        bounds = validation.action_bounds(arrays["actions"], action_low, action_high, env, name, action_margin)
+        clipped, clip_notes = validation.clip_actions(arrays["actions"], bounds.low, bounds.high, strict, name)
         ends, end_notes = validation.episode_ends(arrays["terminals"], arrays.get("timeouts"), max_episode_steps, env)
         if env is not None and ref_min is None and ref_max is None:
             ref_min, ref_max = envs.reference_scores(env) or (None, None)
-        integer_notes = validation.integer_action_notes(arrays["actions"])
+        kind_notes = (
+            *validation.integer_action_notes(arrays["actions"]),
+            *validation.on_off_notes(arrays["actions"], action_names),
+        )
         return cls(
             observations=arrays["observations"],
             actions=clipped,
@@ -130,15 +137,16 @@ class Dataset:
             terminals=arrays["terminals"],
             timeouts=ends,
             next_observations=arrays.get("next_observations"),
-            action_low=low,
-            action_high=high,
+            action_low=bounds.low,
+            action_high=bounds.high,
             name=name,
             env=env,
             ref_min=ref_min,
             ref_max=ref_max,
-            notes=(*bound_notes, *precision_notes, *integer_notes, *clip_notes, *end_notes),
+            notes=(*bounds.notes, *precision_notes, *kind_notes, *clip_notes, *end_notes),
             observation_names=tuple(observation_names),
             action_names=tuple(action_names),
+            bounds_source=bounds.source,
         )
 
     @classmethod

@@ -84,10 +84,11 @@ def summarize_packed(packed: StreamingDataset) -> Summary:
 
 
 def _size_facts(data: Dataset | StreamingDataset) -> tuple[tuple[str, str], ...]:
+    source = f" ({data.bounds_source})" if isinstance(data, Dataset) and data.bounds_source else ""
     return (
         ("observation", _format_size(data.observation_size, data.observation_names)),
         ("action", _format_size(data.action_size, data.action_names)),
-        ("action bounds", format_bounds(data.action_low, data.action_high)),
+        ("action bounds", format_bounds(data.action_low, data.action_high) + source),
     )
 
 
@@ -109,7 +110,8 @@ def _count(count: int, noun: str) -> str:
 
 
 def _dimension_label(dimension: int, names: Sequence[str]) -> str:
-    return f"{dimension} ({printable(names[dimension])})" if names else str(dimension)
+    """Return a dimension's number, counted from 1 as rows are, and its name."""
+    return f"{dimension + 1} ({printable(names[dimension])})" if names else str(dimension + 1)
 
 
 def _subsample(rows: np.ndarray) -> np.ndarray:
@@ -246,12 +248,8 @@ def _check_duplicate_rows(dataset: Dataset) -> list[str]:
 
 
 def _check_saturated_actions(dataset: Dataset) -> list[str]:
-    # Guessed bounds are wider than the data, so the data's own extremes count as well.
-    actions = dataset.actions
-    low, high = actions.min(axis=0), actions.max(axis=0)
-    edge = (1 - SATURATED) * (high - low)
-    is_extreme = ((actions <= low + edge) | (actions >= high - edge)) & (high > low)
-    shares = (is_extreme | (np.abs(dataset.scale_actions(actions)) >= SATURATED)).mean(axis=0)
+    shares = (np.abs(dataset.scale_actions(dataset.actions)) >= SATURATED).mean(axis=0)
+    shares[dataset.actions.min(axis=0) == dataset.actions.max(axis=0)] = 0.0  # reported as constant
     worst = int(shares.argmax())
     if shares[worst] <= MAX_SATURATED:
         return []

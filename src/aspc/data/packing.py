@@ -66,6 +66,7 @@ def pack(
     env: str | None = None,
     action_low: Any = None,
     action_high: Any = None,
+    action_margin: float | None = None,
     max_episode_steps: int | None = None,
     strict: bool = False,
 ) -> StreamingDataset:
@@ -80,6 +81,7 @@ def pack(
         env: The environment, or "none".
         action_low: Lowest action, one number or one per dimension.
         action_high: Highest action, likewise.
+        action_margin: Share of the logged range that bounds from the data add on either side.
         max_episode_steps: Step limit of an episode, if no timeouts were logged.
         strict: Raise an error for actions outside the bounds instead of clipping them.
 
@@ -91,7 +93,12 @@ def pack(
         raise AspcError(f"{folder} already exists; choose another folder or remove it.")
     if isinstance(source, Dataset):
         return _write_packed(folder, _Log.from_dataset(source), n_step, discount, strict)
-    options = {"action_low": action_low, "action_high": action_high, "max_episode_steps": max_episode_steps}
+    options = {
+        "action_low": action_low,
+        "action_high": action_high,
+        "action_margin": action_margin,
+        "max_episode_steps": max_episode_steps,
+    }
     with _open_hdf5(Path(source), check_key_map(key_map or {}), env, **options) as log:
         return _write_packed(folder, log, n_step, discount, strict)
 
@@ -152,6 +159,7 @@ def _open_hdf5(
     *,
     action_low: Any,
     action_high: Any,
+    action_margin: float | None,
     max_episode_steps: int | None,
 ) -> _Log:
     """Open an HDF5 file in the limited child process, and read its flags and action bounds."""
@@ -178,15 +186,15 @@ def _open_hdf5(
         logged = check_flags("timeouts", flags["timeouts"], path.name) if "timeouts" in flags else None
         timeouts, limit_notes = episode_ends(terminals, logged, max_episode_steps, env)
         extremes = _extremes(partial(read, "actions"), length)
-        low, high, bound_notes = action_bounds(extremes, action_low, action_high, env, path.name)
+        bounds = action_bounds(extremes, action_low, action_high, env, path.name, action_margin)
         return _Log(
             name=path.stem,
             env=env,
             flags=(terminals, timeouts),
             read=read,
             has_next="next_observations" in stated["keys"],
-            bounds=(low, high),
-            notes=(*notes, *order_notes, *limit_notes, *bound_notes),
+            bounds=(bounds.low, bounds.high),
+            notes=(*notes, *order_notes, *limit_notes, *bounds.notes),
             names={key: metadata[key] for key in NAME_KEYS if key in metadata},
             close=opened.pop_all().close,
         )

@@ -6,7 +6,7 @@ Every check either returns the converted array (and notes for the user) or raise
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -17,8 +17,9 @@ from aspc.text import join_limited
 
 PRECISION_ROWS = 10_000  # rows that are checked for lost digits
 ROUNDING = 1e-12  # relative differences below this are rounding errors of float64
-BOUND_MARGIN = 0.05  # share of each dimension's range that guessed bounds add on either side
+PINNED_WIDTH = 1e-30  # least distance of the bounds of an action that never changes: half of it is not rounded to 0
 MAX_SHOWN_BOUNDS = 8
+MIN_ON_OFF_ROWS = 10
 
 
 # ── arrays ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -157,6 +158,24 @@ def integer_action_notes(actions: np.ndarray) -> tuple[str, ...]:
     return ("all actions are integers: if they are discrete choices, this library does not support them.",)
 
 
+def on_off_notes(actions: np.ndarray, names: Sequence[str]) -> tuple[str, ...]:
+    """Warn about actions that take only two values, such as a pump that is on or off."""
+    if len(actions) < MIN_ON_OFF_ROWS:
+        return ()
+    low, high = actions.min(axis=0), actions.max(axis=0)
+    columns = np.flatnonzero((low < high) & ((actions == low) | (actions == high)).all(axis=0)).tolist()
+    if not columns:
+        return ()
+    shown = join_limited([f"{i + 1} ({names[i]})" if names else str(i + 1) for i in columns], MAX_SHOWN_BOUNDS)
+    first, plural = columns[0], len(columns) > 1
+    middle = f"{(float(low[first]) + float(high[first])) / 2:g}"
+    return (
+        f"action dimension{'s' * plural} {shown} take{'s' * (not plural)} only two values "
+        f"({low[first]:g} and {high[first]:g}): a policy returns numbers between them, because actions are learned as "
+        f"continuous. Round its output (on above {middle}), or leave the column out with --map actions=NAMES.",
+    )
+
+
 def precision_notes(values: np.ndarray, label: str, names: Sequence[str]) -> tuple[str, ...]:
     """Warn about columns of large numbers with small differences, such as timestamps, that become equal in float32."""
     if values.dtype.itemsize < 4 or values.dtype == np.float32:
@@ -168,7 +187,9 @@ def precision_notes(values: np.ndarray, label: str, names: Sequence[str]) -> tup
             before, after = len(np.unique(column)), len(np.unique(column.astype(np.float32)))
         spread = float(column.max()) - float(column.min())
         if after < before / 2 and spread > ROUNDING * abs(float(column.max())):
-            column_label = f"column {names[i]!r}" if names else label if values.ndim == 1 else f"{label} dimension {i}"
+            column_label = (
+                f"column {names[i]!r}" if names else label if values.ndim == 1 else f"{label} dimension {i + 1}"
+            )
             notes.append(
                 f"{column_label} loses digits in float32 ({before:,} distinct values become {after:,}): "
                 "subtract an offset first."
@@ -179,12 +200,18 @@ def precision_notes(values: np.ndarray, label: str, names: Sequence[str]) -> tup
 # ── actions ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def bounds_from_data(actions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the smallest and largest action per dimension, with a margin."""
+def bounds_from_data(actions: np.ndarray, margin: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
+    """Return the smallest and largest action per dimension, and `margin` times their distance on either side.
+
+    An action that never changes stays where it is: its bounds differ only in their last digit, because a policy needs a
+    low bound below its high bound.
+    """
     low, high = actions.min(axis=0), actions.max(axis=0)
     with np.errstate(over="ignore"):  # an overflow becomes infinite and is reported by `action_bounds`
-        margin = np.maximum(BOUND_MARGIN * (high - low), 1e-3 * np.maximum(1.0, np.abs(high)))
-        return low - margin, high + margin
+        extra = margin * (high.astype(np.float64) - low)
+        low, high = (low - extra).astype(np.float32), (high + extra).astype(np.float32)
+        pinned = high + np.maximum(np.spacing(np.abs(high)), np.float32(PINNED_WIDTH))
+    return low, np.where(low == high, pinned, high)
 
 
 def _to_bound(key: str, value: ArrayLike, size: int, name: str) -> np.ndarray:
@@ -203,14 +230,36 @@ def format_bounds(low: np.ndarray, high: np.ndarray) -> str:
     return join_limited(pairs, MAX_SHOWN_BOUNDS, " ")
 
 
-def action_bounds(
-    actions: np.ndarray, action_low: ArrayLike | None, action_high: ArrayLike | None, env: str | None, name: str
-) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
-    """Return bounds per action dimension, and notes.
+class ActionBounds(NamedTuple):
+    """Bounds per action dimension, the source of each side as text, and notes."""
 
-    Given bounds come first, then the environment's, then the data's with a margin.
+    low: np.ndarray
+    high: np.ndarray
+    source: str
+    notes: tuple[str, ...]
+
+
+def action_bounds(
+    actions: np.ndarray,
+    action_low: ArrayLike | None,
+    action_high: ArrayLike | None,
+    env: str | None,
+    name: str,
+    margin: float | None = None,
+) -> ActionBounds:
+    """Return bounds per action dimension: the given ones first, then the environment's, then the range of the data.
+
+    Args:
+        actions: The logged actions.
+        action_low: Given lower bounds.
+        action_high: Given upper bounds.
+        env: The environment, or None.
+        name: The dataset, for messages.
+        margin: Share of the range of the data that is added on either side where bounds come from the data.
     """
     size = actions.shape[1]
+    if margin is not None and not 0 <= margin < np.inf:
+        raise AspcError(f"{name}: the action margin must be a share of the logged range, 0 or more, not {margin}.")
     notes: tuple[str, ...] = ()
     known: tuple[np.ndarray, np.ndarray] | None = None
     if env is not None and (action_low is None or action_high is None):
@@ -220,17 +269,25 @@ def action_bounds(
             notes = (f"no action bounds from the environment {env}: {error}",)
         if known is not None and len(known[0]) != size:
             raise AspcError(f"{name}: actions have {size} dimensions, but the environment {env} takes {len(known[0])}.")
-    low, high = known if known is not None else bounds_from_data(actions)
+    low, high = known if known is not None else bounds_from_data(actions, margin or 0.0)
     low = _to_bound("action_low", low if action_low is None else action_low, size, name)
     high = _to_bound("action_high", high if action_high is None else action_high, size, name)
-    if not (np.isfinite(low).all() and np.isfinite(high).all() and (low < high).all()):
+    with np.errstate(over="ignore", invalid="ignore"):
+        is_finite = np.isfinite(high - low).all()  # false for an infinite bound, and for a range that overflows
+    if not (is_finite and (low < high).all()):
         raise AspcError(f"{name}: action bounds must be finite, and each low bound below its high bound.")
     missing = [side for side, given in (("low", action_low), ("high", action_high)) if given is None]
     if known is None and missing:
         label = "action bounds" if len(missing) == 2 else f"{missing[0]} action bounds"
         options = " and ".join(f"--action-{side}" for side in missing)
         notes += (f"{label} are guessed from the data ({format_bounds(low, high)}); set them with {options}.",)
-    return low, high, notes
+    elif margin:
+        notes += ("the action margin is not used: no bound comes from the data.",)
+    from_data = f"logged range with a margin of {100 * margin:g} %" if margin else "logged range"
+    fallback = from_data if known is None else f"environment {env}"
+    low_source, high_source = (fallback if value is None else "given" for value in (action_low, action_high))
+    source = low_source if low_source == high_source else f"low: {low_source}; high: {high_source}"
+    return ActionBounds(low, high, source, notes)
 
 
 def clip_actions(

@@ -232,6 +232,8 @@ class PreparedDataset:
         """Return a policy with the normalizer and the action bounds of the data."""
         names = {"observation_names": list(data.observation_names), "action_names": list(data.action_names)}
         info = {**info, **{key: value for key, value in names.items() if value}}
+        if isinstance(data, Dataset) and data.bounds_source:
+            info["action_bounds"] = data.bounds_source
         arrays = {name: np.asarray(array, np.float32) for name, array in export.arrays.items()}
         mean, std = self.normalizer.mean, self.normalizer.std
         return Policy(export.kind, arrays, export.settings, mean, std, data.action_low, data.action_high, info)

@@ -1,0 +1,41 @@
+"""Commands on a user's own logs: how a file was read is recorded, and stated in the policy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from aspc.__main__ import main
+from aspc.policy import Policy
+
+TRAIN = ["--steps", "20", "--log-every", "20", "--batch-size", "16", "--actor-hidden-dim", "16"]
+QUIET = ["--quiet", "--no-tensorboard"]
+
+
+def write_log(path: Path, **columns: np.ndarray) -> Path:
+    """Write a table of 60 rows in six episodes; `columns` replaces some of its columns or adds others."""
+    rng = np.random.default_rng(0)
+    table: dict[str, np.ndarray] = {
+        "obs_heat": rng.normal(size=60).round(3),
+        "obs_flow": rng.normal(size=60).round(3),
+        "action_valve": rng.uniform(0, 100, 60).round(1),
+        "reward": rng.uniform(0, 1, 60).round(3),
+        "episode": np.arange(60) // 10,
+        **columns,
+    }
+    lines = [",".join(table), *(",".join(map(str, row)) for row in zip(*table.values(), strict=True))]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_policies_state_their_bounds_and_keep_constant_actions(tmp_path: Path) -> None:
+    path = write_log(tmp_path / "plant.csv", action_lamp=np.full(60, 7.3))
+    assert main(["train", str(path), "--algo", "bc", "--out", str(tmp_path / "run"), *TRAIN, *QUIET]) == 0
+    policy = Policy.load(tmp_path / "run" / "policy" / "seed0")
+    assert policy.info["action_bounds"] == "logged range"
+    actions = policy.act(np.random.default_rng(0).normal(size=(200, 2)) * 100)
+    valve = np.loadtxt(path, delimiter=",", skiprows=1)[:, 2].astype(np.float32)
+    assert actions[:, 0].min() >= valve.min()
+    assert actions[:, 0].max() <= valve.max()
+    np.testing.assert_allclose(actions[:, 1], 7.3, rtol=2e-7)
