@@ -10,6 +10,7 @@ from typing import Any
 from aspc import data
 from aspc.cli.parsing import Several, Unset
 from aspc.data.dataset import Dataset
+from aspc.data.read_options import MissingPolicy, ResampleMethod
 from aspc.errors import AspcError
 
 
@@ -18,7 +19,23 @@ class DataOptions:
     """Options for reading your own data."""
 
     map: Several[str] = ()
-    """Map arrays to stored names or columns, as in observations=obs actions=u_*,v."""
+    """Map arrays to stored names or columns, as in observations=obs actions=u_*,v time=stamp; costs=NAME negates a
+    column, time=none ignores times."""
+    reward: Unset[str] = None
+    """Compute rewards from columns with a formula, as in "0.3*energy + 0.7*comfort"."""
+    kpi: Several[str] = ()
+    """Carry these columns along without learning from them."""
+    one_hot: Several[str] = ()
+    """Encode these observation columns, which hold categories, as one 0/1 number per category."""
+    missing: MissingPolicy = "error"
+    """Treat empty cells: reject them, split the episode there, repeat the last value (ffill), interpolate, or drop
+    their rows."""
+    max_gap: Unset[float] = None
+    """Split episodes at intervals longer than this many median ones. Default: 1.5, or 10 if sampling is irregular."""
+    resample: Unset[ResampleMethod] = None
+    """Make intervals equal by holding or interpolating observations."""
+    interval: Unset[float] = None
+    """Seconds per row after resampling. Default: the median."""
     env: Unset[str] = None
     """Environment of the data, or "none". Default: the dataset's own."""
     action_low: Several[float] = ()
@@ -40,6 +57,13 @@ class DataOptions:
         """Return the given options as keyword arguments of `aspc.data.load`."""
         values = {
             "key_map": self.key_map() or None,
+            "reward": self.reward,
+            "kpis": list(self.kpi) or None,
+            "one_hot": list(self.one_hot) or None,
+            "missing": None if self.missing == "error" else self.missing,
+            "max_gap": self.max_gap,
+            "resample": self.resample,
+            "interval": self.interval,
             "env": self.env,
             "action_low": _bound(self.action_low),
             "action_high": _bound(self.action_high),
@@ -54,6 +78,13 @@ class DataOptions:
         """Invert `options`."""
         return cls(
             map=tuple(f"{key}={_join(names)}" for key, names in options.get("key_map", {}).items()),
+            reward=options.get("reward"),
+            kpi=tuple(options.get("kpis", ())),
+            one_hot=tuple(options.get("one_hot", ())),
+            missing=options.get("missing", "error"),
+            max_gap=options.get("max_gap"),
+            resample=options.get("resample"),
+            interval=options.get("interval"),
             env=options.get("env"),
             action_low=_numbers(options.get("action_low", [])),
             action_high=_numbers(options.get("action_high", [])),

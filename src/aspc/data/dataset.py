@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -62,6 +62,10 @@ class Dataset:
     observation_names: tuple[str, ...] = ()  # column names of the log
     action_names: tuple[str, ...] = ()
     bounds_source: str = ""  # where the action bounds come from, as text
+    time: str = ""  # the column of times, their span and interval, as text
+    categories: Mapping[str, Sequence[str]] = field(default_factory=dict)  # of one-hot columns, by the log's column
+    kpis: np.ndarray | None = None  # [N, kpis] float32: columns that are carried along, but not learned from
+    kpi_names: tuple[str, ...] = ()
 
     @classmethod
     def from_arrays(
@@ -84,6 +88,10 @@ class Dataset:
         action_margin: float | None = None,
         observation_names: Sequence[str] = (),
         action_names: Sequence[str] = (),
+        kpis: ArrayLike | None = None,
+        kpi_names: Sequence[str] = (),
+        time: str = "",
+        categories: Mapping[str, Sequence[str]] | None = None,
     ) -> Dataset:
         """Validate arrays and make a dataset of them.
 
@@ -106,6 +114,10 @@ class Dataset:
             action_margin: Share of the logged range that bounds from the data add on either side (default: 0).
             observation_names: Column names of the observations.
             action_names: Column names of the actions.
+            kpis: [N, kpis] columns that are carried along, but not learned from.
+            kpi_names: Their names.
+            time: A description of the times of the rows.
+            categories: Categories of one-hot observations, by the column that held them.
 
         Raises:
             AspcError: The arrays are not a valid dataset.
@@ -147,6 +159,10 @@ class Dataset:
             observation_names=tuple(observation_names),
             action_names=tuple(action_names),
             bounds_source=bounds.source,
+            time=time,
+            categories=dict(categories or {}),
+            kpis=None if kpis is None else validation.check_kpis(kpis, len(clipped), kpi_names, name),
+            kpi_names=tuple(kpi_names),
         )
 
     @classmethod
@@ -194,7 +210,10 @@ class Dataset:
     @property
     def nbytes(self) -> int:
         """Bytes of all arrays."""
-        arrays = (self.observations, self.actions, self.rewards, self.terminals, self.timeouts, self.next_observations)
+        arrays = (
+            *(self.observations, self.actions, self.rewards, self.terminals, self.timeouts),
+            *(self.next_observations, self.kpis),
+        )
         return sum(array.nbytes for array in arrays if array is not None)
 
     @property
@@ -322,6 +341,7 @@ class Dataset:
             terminals=self.terminals[rows],
             timeouts=self.timeouts[rows] | (gap & ~self.terminals[rows]),
             next_observations=None if self.next_observations is None else self.next_observations[rows],
+            kpis=None if self.kpis is None else self.kpis[rows],
             name=self.name if name is None else name,
         )
 

@@ -66,6 +66,10 @@ def summarize(dataset: Dataset) -> Summary:
         ("behavior return", behavior if score is None else f"{behavior} (score {score:.1f})"),
         ("environment", dataset.env or "none"),
     ]
+    if dataset.time:
+        facts.insert(1, ("time", printable(dataset.time)))
+    if dataset.kpis is not None:
+        facts += _kpi_facts(dataset.kpis, dataset.kpi_names)
     if dataset.next_observations is not None:
         facts.append(("next observations", "logged: rows that a timeout cut are kept"))
     return Summary(tuple(facts), (*dataset.notes, *find_warnings(dataset)))
@@ -90,6 +94,16 @@ def _size_facts(data: Dataset | StreamingDataset) -> tuple[tuple[str, str], ...]
         ("action", _format_size(data.action_size, data.action_names)),
         ("action bounds", format_bounds(data.action_low, data.action_high) + source),
     )
+
+
+def _kpi_facts(kpis: np.ndarray, names: Sequence[str]) -> list[tuple[str, str]]:
+    """Return the distribution of each KPI over the rows that have it."""
+    facts = []
+    for i, column in enumerate(kpis.T.astype(np.float64)):
+        known = column[np.isfinite(column)]
+        label = f"KPI {printable(names[i]) if names else i + 1}"
+        facts.append((label, _format_distribution(known, digits=3) if len(known) else "no values"))
+    return facts
 
 
 def _format_size(size: int, names: Sequence[str]) -> str:

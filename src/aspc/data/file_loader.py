@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 
 from aspc import tasks
-from aspc.data.columns import KeyMap, check_key_map
+from aspc.data.columns import KeyMap
 from aspc.data.dataset import Dataset
 from aspc.data.metadata import drop_forbidden_env
+from aspc.data.read_options import ReadOptions
 from aspc.data.readers.contents import Arrays, FileContents
 from aspc.data.readers.episodes import read_path
 from aspc.data.readers.formats import remove_suffix
@@ -30,6 +31,13 @@ def load(
     key_map: KeyMap | None = None,
     env: str | None = None,
     name: str | None = None,
+    reward: str | None = None,
+    kpis: str | Sequence[str] = (),
+    one_hot: str | Sequence[str] = (),
+    missing: str = "error",
+    max_gap: float | None = None,
+    resample: str | None = None,
+    interval: float | None = None,
     **options: Any,
 ) -> Dataset:
     """Load a dataset from a file or a folder of episodes.
@@ -42,6 +50,13 @@ def load(
             `{"observations": ["temp", "flow_*"]}`.
         env: The environment; "none" for no environment.
         name: The dataset's name (default: from the path).
+        reward: A formula of a table's columns that replaces the reward column, e.g. "0.3*energy + 0.7*comfort".
+        kpis: Columns of a table that are carried along, but not learned from.
+        one_hot: Observation columns of a table whose values are categories: each category becomes an observation.
+        missing: Treatment of empty cells: "error", "split", "ffill", "interpolate" or "drop" (see docs/data.md).
+        max_gap: The longest interval inside an episode, in median intervals of the time column.
+        resample: "hold" or "interpolate" to make intervals equal.
+        interval: Seconds per row after resampling (default: the median).
         options: Options of `Dataset.from_arrays`.
 
     Raises:
@@ -49,7 +64,19 @@ def load(
     """
     path = Path(path)
     stem = remove_suffix(path.name)
-    arrays, notes, metadata = read_arrays(path, key_map)
+    read_options = ReadOptions.of(
+        key_map,
+        reward=reward,
+        kpis=kpis,
+        one_hot=one_hot,
+        missing=missing,
+        max_gap=max_gap,
+        resample=resample,
+        interval=interval,
+        has_step_limit=options.get("max_episode_steps") is not None,
+    )
+    with notify_if_slow(f"Reading {path.name} …"), LimitedReader() as reader:
+        arrays, notes, metadata = read_path(reader, path, read_options)
     if env is None:
         metadata, env_notes = drop_forbidden_env(metadata)
         notes = [*notes, *env_notes]
@@ -65,7 +92,7 @@ def load(
 def read_arrays(path: Path, key_map: Mapping[str, Any] | None = None) -> FileContents:
     """Read the contents of a file or a folder of episodes."""
     with notify_if_slow(f"Reading {path.name} …"), LimitedReader() as reader:
-        return read_path(reader, path, check_key_map(key_map or {}))
+        return read_path(reader, path, ReadOptions.of(key_map))
 
 
 def read_npz(path: Path, *, required: Sequence[str], optional: Sequence[str] = ()) -> Arrays:

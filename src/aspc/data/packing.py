@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import inspect
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -28,6 +29,15 @@ from aspc.data.writers import dataset_arrays
 from aspc.errors import AspcError
 from aspc.io import atomic_output, write_atomically
 from aspc.ui import progress_bar
+
+WHOLE_KEYS = ("costs", "times", "kpis")  # of a key map: they need all rows at once
+
+
+def can_pack_in_parts(options: Mapping[str, Any]) -> bool:
+    """Return whether an HDF5 file is packed piece by piece with these options of `aspc.data.load`."""
+    parameters = inspect.signature(pack).parameters
+    key_map = check_key_map(options.get("key_map", {}))
+    return set(options) <= set(parameters) and not set(key_map) & set(WHOLE_KEYS)
 
 
 @dataclass
@@ -93,6 +103,11 @@ def pack(
         raise AspcError(f"{folder} already exists; choose another folder or remove it.")
     if isinstance(source, Dataset):
         return _write_packed(folder, _Log.from_dataset(source), n_step, discount, strict)
+    if not can_pack_in_parts({"key_map": key_map or {}}):
+        raise AspcError(
+            f"{source}: costs, times and kpis cannot be mapped while a file is packed in parts. Load it first, and "
+            "pack the dataset."
+        )
     options = {
         "action_low": action_low,
         "action_high": action_high,

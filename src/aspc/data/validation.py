@@ -135,6 +135,17 @@ def check_arrays(
     return arrays
 
 
+def check_kpis(kpis: ArrayLike, length: int, names: Sequence[str], name: str) -> np.ndarray:
+    """Return KPIs [N, kpis] in float32; missing ones stay NaN."""
+    array = check_matrix("kpis", kpis, name)
+    if len(array) != length:
+        raise AspcError(f"{name}: 'observations' has {length} rows, but 'kpis' has {len(array)}.")
+    if names and len(names) != array.shape[1]:
+        raise AspcError(f"{name}: {len(names)} names are given for {array.shape[1]} columns of 'kpis'.")
+    with np.errstate(over="ignore"):
+        return np.ascontiguousarray(array, dtype=np.float32)
+
+
 def check_sizes(
     arrays: Mapping[str, np.ndarray], env: str | None, names: Mapping[str, Sequence[str]], name: str
 ) -> None:

@@ -234,6 +234,8 @@ class PreparedDataset:
         info = {**info, **{key: value for key, value in names.items() if value}}
         if isinstance(data, Dataset) and data.bounds_source:
             info["action_bounds"] = data.bounds_source
+        if isinstance(data, Dataset) and data.categories:
+            info["observation_categories"] = {column: list(names) for column, names in data.categories.items()}
         arrays = {name: np.asarray(array, np.float32) for name, array in export.arrays.items()}
         mean, std = self.normalizer.mean, self.normalizer.std
         return Policy(export.kind, arrays, export.settings, mean, std, data.action_low, data.action_high, info)

@@ -18,6 +18,7 @@ from typing import Any, BinaryIO, cast
 import numpy as np
 
 from aspc.data.columns import KeyMap
+from aspc.data.read_options import ReadOptions
 from aspc.data.readers import formats, hdf5_stream, minari, npz
 from aspc.data.readers.array_files import file_of
 from aspc.data.readers.limited_reader import SLOWEST_BYTES_PER_SECOND
@@ -31,9 +32,9 @@ LONG_STEP_BYTES = 8_000_000
 IMPORT_BYTES = 3_000_000_000  # an import may take as long as decoding this much
 
 
-def read_file(path: Path, limits: ReadLimits, *, key_map: KeyMap, single_episode: bool) -> Answer:
+def read_file(path: Path, limits: ReadLimits, *, options: dict[str, Any]) -> Answer:
     """Read a dataset of any known format."""
-    arrays, notes, metadata = formats.parse_file(path, key_map, single_episode, limits)
+    arrays, notes, metadata = formats.parse_file(path, ReadOptions.from_json(options), limits)
     return {"notes": notes, "metadata": metadata}, arrays
 
 
