@@ -17,7 +17,7 @@ from small_logs import make_log
 from aspc import data, page_parts
 from aspc.cli import data as commands
 from aspc.cli.data_options import DataOptions
-from aspc.data import dataset_page, diagnostics, streaming, writers
+from aspc.data import dataset_page, diagnostics, reward_checks, streaming, writers
 from aspc.data.collect import collect
 from aspc.data.dataset import Dataset
 from aspc.errors import AspcError
@@ -247,12 +247,12 @@ def test_valid_data_gives_no_warning() -> None:
     ],
 )
 def test_positive_rewards_give_no_warning(rewards: np.ndarray) -> None:
-    assert diagnostics.check_negative_rewards(rewards.astype(np.float32), has_terminals=False) == []
+    assert reward_checks.check_negative_rewards(rewards.astype(np.float32), has_terminals=False) == []
 
 
 def test_shifted_negative_rewards_are_reported() -> None:
-    assert diagnostics.check_negative_rewards(UNIFORM, has_terminals=False) == []
-    (said,) = diagnostics.check_negative_rewards(UNIFORM - 1, has_terminals=False, shift=-1.0)
+    assert reward_checks.check_negative_rewards(UNIFORM, has_terminals=False) == []
+    (said,) = reward_checks.check_negative_rewards(UNIFORM - 1, has_terminals=False, shift=-1.0)
     assert re.search("no reward is above 0: .* --reward-shift [-0e.]", said)
 
 
@@ -266,7 +266,7 @@ def test_training_checks_its_own_shifted_rewards() -> None:
     assert warnings_of(paid(-1, 10), BC()) == []
     assert (
         warnings_of(paid(-1, 10), Climbs())
-        == diagnostics.check_negative_rewards(paid(-1, 10).rewards, has_terminals=False)
+        == reward_checks.check_negative_rewards(paid(-1, 10).rewards, has_terminals=False)
         != []
     )
     assert warnings_of(paid(-1, 10), Climbs(reward_shift=1.0)) == []

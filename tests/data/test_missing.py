@@ -62,7 +62,8 @@ def test_the_first_ten_bad_cells_are_listed(tmp_path: Path) -> None:
     refuse(
         path,
         r"^x\.csv, line 5: the cell of column 'obs_flow' is empty; fill it, .* 15 cells are invalid: "
-        r"line 5 'obs_flow', line 6 'obs_flow', .*line 14 'obs_flow' and 5 more\. .*--missing split, ffill, interpolate or drop\.$",
+        r"line 5 'obs_flow', line 6 'obs_flow', .*line 14 'obs_flow' and 5 more\. "
+        r".*--missing split, ffill, interpolate or drop\.$",
     )
 
 

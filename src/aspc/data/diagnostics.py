@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from aspc.data.dataset import Dataset
+from aspc.data.reward_checks import check_rewards
 from aspc.data.streaming import StreamingDataset
 from aspc.data.validation import bounds_from_data, format_bounds
 from aspc.errors import printable
@@ -26,7 +27,6 @@ OUTLIER_FACTOR = 1_000.0  # times the range of the middle 98 % of a column
 SENTINEL_GAP = 5.0  # times that range: the gap between a sentinel value and all others
 MAX_SENTINELS = 0.01  # share of rows
 SENTINEL_VALUES = (999, 9_999, 99_999, 999_999, 9_999_999, 32_767, 32_768, 65_535)  # with either sign
-LOSS_FACTOR = 3.0  # times the sum of positive rewards
 FEW_ROWS = 1_000
 QUANTILE_ROWS = 100_000  # rows for quantiles
 MAX_SHOWN_NAMES = 20
@@ -144,7 +144,7 @@ def find_warnings(dataset: Dataset) -> list[str]:
         _check_duplicate_rows,
         _check_saturated_actions,
         _check_constant_rewards,
-        _check_negative_rewards,
+        _check_rewards,
         _check_missing_ends,
         _check_single_row_episodes,
         _check_jumps,
@@ -277,30 +277,8 @@ def _check_constant_rewards(dataset: Dataset) -> list[str]:
     return [f"the reward is {dataset.rewards[0]:g} in every row: no action is better than another."]
 
 
-def _check_negative_rewards(dataset: Dataset) -> list[str]:
-    return check_negative_rewards(dataset.rewards, has_terminals=bool(dataset.terminals.any()))
-
-
-def check_negative_rewards(rewards: np.ndarray, *, has_terminals: bool, shift: float = 0.0) -> list[str]:
-    """Warn about rewards that are all or mostly negative.
-
-    Critics start near 0, so that untried actions look better than logged ones.
-
-    Args:
-        rewards: The rewards after any shift.
-        has_terminals: Whether terminals end episodes; a shift of the rewards would then pay for staying alive.
-        shift: The shift that was already added to the rewards.
-    """
-    lowest, highest = float(rewards.min()), float(rewards.max())
-    share = float((rewards < 0).mean())
-    lost, gained = -rewards.clip(max=0).sum(dtype=np.float64), rewards.clip(min=0).sum(dtype=np.float64)
-    if lowest == highest or (highest > 0 and (share <= 0.5 or lost <= LOSS_FACTOR * gained)):
-        return []
-    problem = (
-        "no reward is above 0" if highest <= 0 else f"rewards are mostly below 0 (in {100 * share:.0f} % of the rows)"
-    )
-    remedy = "--algo iql" if has_terminals else f"--reward-shift {shift - lowest:.3g}"
-    return [f"{problem}: untried actions can look better than all logged ones; train with {remedy}."]
+def _check_rewards(dataset: Dataset) -> list[str]:
+    return check_rewards(dataset.rewards, has_terminals=bool(dataset.terminals.any()))
 
 
 def _check_missing_ends(dataset: Dataset) -> list[str]:

@@ -185,7 +185,9 @@ def _open_hdf5(
             start, stop, _ = rows.indices(length)
             return child.call("read_hdf5_rows", path, key=key, start=start, stop=stop).arrays["rows"]
 
-        stated, flags = child.call("open_hdf5", path, key_map=dict(key_map))
+        stated, flags = child.call(
+            "open_hdf5", path, key_map=dict(key_map), needs_no_ends=max_episode_steps is not None
+        )
         length, metadata, notes = stated["rows"], stated["metadata"], stated["notes"]
         flags, order_notes = complete_flags(flags, length, path.name)
         if env is None:

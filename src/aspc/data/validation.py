@@ -333,15 +333,19 @@ def episode_ends(
     terminals: np.ndarray, timeouts: np.ndarray | None, max_episode_steps: int | None, env: str | None
 ) -> tuple[np.ndarray, tuple[str, ...]]:
     """Return the episode ends that are not terminals, logged or implied by the step limit, and notes."""
-    if timeouts is not None:
-        return timeouts & ~terminals, ()
     limit = max_episode_steps
+    if timeouts is not None and (limit is None or timeouts[:-1].any()):
+        notes = () if limit is None else (f"the step limit of {limit} is not used: the log marks its own timeouts.",)
+        return timeouts & ~terminals, notes
     if limit is None and env is not None and not envs.is_continuing(env):
         limit = envs.horizon(env)
     if limit is not None:
         if limit < 1:
             raise AspcError(f"max_episode_steps must be at least 1, not {limit}.")
-        return timeouts_from_limit(terminals, limit), (f"no timeouts were logged: a step limit of {limit} is assumed.",)
+        ends = timeouts_from_limit(terminals, limit)
+        if timeouts is not None:  # at most the last row
+            ends |= timeouts & ~terminals
+        return ends, (f"no timeouts were logged: a step limit of {limit} is assumed.",)
     return np.zeros(len(terminals), dtype=bool), (
         "no timeouts were logged and no step limit is known: episodes end only at terminals.",
     )

@@ -16,7 +16,7 @@ import numpy as np
 from aspc import minari_store
 from aspc.algorithms.interface import Algorithm, PolicyExport, Spec
 from aspc.data import Dataset, Transitions, load
-from aspc.data.diagnostics import check_negative_rewards
+from aspc.data.reward_checks import check_rewards
 from aspc.data.streaming import StreamingDataset, is_packed
 from aspc.envs import normalized_score
 from aspc.errors import AspcError, printable
@@ -96,8 +96,11 @@ def warnings_of(data: Data, algorithm: Algorithm[Any]) -> list[str]:
     """Return warnings about an algorithm on user data; benchmarks need none."""
     if not algorithm.climbs_q or not isinstance(data, Dataset) or data.env is not None:
         return []
-    return check_negative_rewards(
-        prepared_rewards(data, algorithm), has_terminals=bool(data.terminals.any()), shift=algorithm.reward_shift
+    return check_rewards(
+        prepared_rewards(data, algorithm),
+        has_terminals=bool(data.terminals.any()),
+        scale=algorithm.reward_scale,
+        shift=algorithm.reward_shift,
     )
 
 

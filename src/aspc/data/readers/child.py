@@ -49,10 +49,10 @@ class _OpenLog:
     def __init__(self) -> None:
         self._log: hdf5_stream.HDF5Log | None = None
 
-    def open(self, path: Path, limits: ReadLimits, *, key_map: KeyMap) -> Answer:
+    def open(self, path: Path, limits: ReadLimits, *, key_map: KeyMap, needs_no_ends: bool) -> Answer:
         if self._log is not None:
             self._log.close()
-        self._log = hdf5_stream.HDF5Log(path, key_map, limits)
+        self._log = hdf5_stream.HDF5Log(path, key_map, limits, needs_no_ends)
         return self._log.description(), self._log.flags()
 
     def rows(self, path: Path, limits: ReadLimits, *, key: str, start: int, stop: int) -> Answer:
