@@ -74,6 +74,23 @@ def list_names(names: Sequence[str]) -> str:
     return join_limited([repr(name) for name in names], MAX_LISTED_NAMES) or "none"
 
 
+def canonical_keys(arrays: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return arrays by D4RL's names; those with an unknown name keep it, and those next to an array of that name.
+
+    Raises:
+        AspcError: Two names mean the same array.
+    """
+    known = {alias: key for key, aliases in ALIASES.items() for alias in aliases}
+    found: dict[str, Any] = {}
+    for stored, array in arrays.items():
+        key = known.get(stored, stored)
+        key = stored if key in arrays else key
+        if key in found:
+            raise AspcError(f"{name}: {stored!r} is a second name of {key!r}; remove one of them.")
+        found[key] = array
+    return found
+
+
 def _map_option(key: str) -> str:
     return f"--map {key}=NAME, in Python key_map={{{key!r}: 'NAME'}}"
 

@@ -11,6 +11,10 @@ from numpy.typing import ArrayLike
 
 from aspc import envs, tasks
 from aspc.data import validation
+from aspc.data.columns import canonical_keys
+from aspc.data.frames import frame_names, is_frame, read_frame
+from aspc.data.metadata import NAME_KEYS
+from aspc.data.read_options import ReadOptions
 from aspc.errors import AspcError
 
 SPLIT_SEGMENTS = 20  # pieces of an endless log, of which `Dataset.split` holds some out
@@ -123,6 +127,8 @@ class Dataset:
             AspcError: The arrays are not a valid dataset.
         """
         env = None if env == "none" else env
+        observation_names = observation_names or frame_names(observations)
+        action_names = action_names or frame_names(actions)
         arrays = validation.check_arrays(observations, actions, rewards, terminals, timeouts, next_observations, name)
         precision_notes = (
             *validation.precision_notes(arrays["observations"], "observation", observation_names),
@@ -170,13 +176,18 @@ class Dataset:
         """Make a dataset of episodes.
 
         Args:
-            episodes: Mappings with `observations`, `actions` and `rewards` (T rows). `observations` can have T + 1
-                rows, or `next_observations` can be given. `terminals` is T flags or one for the end; without it the
-                episode ended by timeout.
+            episodes: Mappings with `observations`, `actions` and `rewards` (T rows), also by their usual names (`obs`,
+                `action`, `reward`, …), or data frames with columns as in a file. `observations` can have T + 1 rows,
+                or `next_observations` can be given. `terminals` is T flags or one for the end; without it the episode
+                ended by timeout.
             options: Options of `from_arrays`.
         """
         name = options.get("name", "episodes")
-        parts = [validation.check_episode(episode, f"{name}, episode {i}") for i, episode in enumerate(episodes)]
+        parts, names = [], dict[str, Any]()
+        for i, episode in enumerate(episodes):
+            label = f"{name}, episode {i}"
+            values, names = _episode_arrays(episode, label, names)
+            parts.append(validation.check_episode(values, label))
         if not parts:
             raise AspcError(f"{name}: there are no episodes; at least one is required.")
         has_next = ["next_observations" in part for part in parts]
@@ -186,7 +197,7 @@ class Dataset:
             arrays: dict[str, Any] = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
         except ValueError as error:
             raise AspcError(f"{name}: episodes differ in observation or action size.") from error
-        return cls.from_arrays(**arrays, **{"name": "episodes", **options})
+        return cls.from_arrays(**arrays, **{"name": "episodes", **names, **options})
 
     def __len__(self) -> int:
         return len(self.observations)
@@ -371,3 +382,18 @@ class Dataset:
             self.select(np.flatnonzero(~mask)),
             self.select(np.flatnonzero(mask), name=f"{self.name} (held out)"),
         )
+
+
+def _episode_arrays(episode: Any, label: str, names: Mapping[str, Any]) -> tuple[Mapping[str, Any], dict[str, Any]]:
+    """Return the arrays of an episode by D4RL's names, and its column names, which must equal any given `names`."""
+    if is_frame(episode):
+        arrays, _, metadata = read_frame(episode, ReadOptions(single_episode=True), label)
+        found = {key: tuple(metadata[key]) for key in NAME_KEYS}
+        arrays = {key: array for key, array in arrays.items() if key not in ("times", "episodes", "timeouts")}
+    else:
+        arrays = canonical_keys(episode, label)
+        keys = {"observation_names": "observations", "action_names": "actions"}
+        found = {name: frame_names(arrays[key]) for name, key in keys.items() if frame_names(arrays.get(key))}
+    if names and found != names:
+        raise AspcError(f"{label} has other columns than the first one, or another order; make them equal.")
+    return arrays, found

@@ -15,7 +15,8 @@ import numpy as np
 
 from aspc import minari_store
 from aspc.algorithms.interface import Algorithm, PolicyExport, Spec
-from aspc.data import Dataset, Transitions, load
+from aspc.data import Dataset, Transitions, is_source, load
+from aspc.data.file_loader import is_pattern
 from aspc.data.reward_checks import check_rewards
 from aspc.data.streaming import StreamingDataset, is_packed
 from aspc.envs import normalized_score
@@ -33,10 +34,10 @@ def load_source(source: Data | str | os.PathLike[str], options: Mapping[str, Any
     """Load a dataset by name or path (a packed folder is opened for streaming); return a dataset unchanged."""
     if isinstance(source, Dataset | StreamingDataset):
         return source
-    if not isinstance(source, str | os.PathLike):
-        expected = "a name, a path, or a Dataset (for arrays: aspc.data.Dataset.from_arrays)"
+    if not is_source(source):
+        expected = "a name, a path, a data frame, or a Dataset (for arrays: aspc.data.Dataset.from_arrays)"
         raise AspcError(f"The data must be {expected}, not {type(source).__name__}.")
-    if is_packed(source):
+    if isinstance(source, str | os.PathLike) and is_packed(source):
         options = {name: value for name, value in options.items() if name != "env"}  # only used for evaluation
         if options:
             raise AspcError(f"{source} is already packed; pass {', '.join(options)} when packing it.")
@@ -300,7 +301,7 @@ def dataset_facts(
     data: Data, source: str | None, options: Mapping[str, Any], prepared: PreparedDataset
 ) -> DatasetFacts:
     """Return what a config records about a dataset."""
-    if source is not None and Path(source).exists():
+    if source is not None and (Path(source).exists() or is_pattern(source)):
         source = str(Path(source).absolute())
     ref_min = ref_max = behavior_return = behavior_score = None
     if isinstance(data, Dataset):  # a stream does not keep its episodes

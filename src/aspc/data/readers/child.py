@@ -72,7 +72,11 @@ FUNCTIONS: dict[str, Callable[..., Answer]] = {
 
 def import_library(function: str, path: Path) -> None:
     """Import the library that will parse a file, before memory and time are limited."""
-    suffixes = {formats.HDF5_SUFFIXES: "h5py", formats.TABLE_SUFFIXES: "pyarrow.parquet"}
+    suffixes = {
+        formats.HDF5_SUFFIXES: "h5py",
+        formats.TABLE_SUFFIXES: "pyarrow.parquet",
+        formats.EXCEL_SUFFIXES: "openpyxl",
+    }
     found = (library for endings, library in suffixes.items() if path.name.lower().endswith(endings))
     library = "minari" if function == "read_minari" else next(found, "numpy")
     with contextlib.suppress(ImportError):  # the reader names the extra that is missing

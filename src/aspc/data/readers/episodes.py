@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,7 +25,11 @@ def read_path(reader: LimitedReader, path: Path, options: ReadOptions | None = N
     """Read a file, or a folder of files that are one episode each, and bring its rows in order."""
     options = options or ReadOptions()
     if path.is_dir():
-        return _read_folder(reader, path, options)
+        files = [file for file in path.iterdir() if file.name.lower().endswith(SUFFIXES)]
+        files.sort(key=lambda file: natural_sort_key(file.name))
+        if not files:
+            raise AspcError(f"{path} contains no episodes; it needs files that end in {', '.join(SUFFIXES)}.")
+        return read_files(reader, files, options, path)
     return prepare_rows(_read_file(reader, path, options), options, path.name)
 
 
@@ -35,12 +40,8 @@ def _read_file(reader: LimitedReader, path: Path, options: ReadOptions, taken_by
     return FileContents(arrays, value["notes"], value["metadata"])
 
 
-def _read_folder(reader: LimitedReader, path: Path, options: ReadOptions) -> FileContents:
-    """Read the episodes of a folder, in the natural order of their names."""
-    files = [file for file in path.iterdir() if file.name.lower().endswith(SUFFIXES)]
-    files.sort(key=lambda file: natural_sort_key(file.name))
-    if not files:
-        raise AspcError(f"{path} contains no episodes; it needs files that end in {', '.join(SUFFIXES)}.")
+def read_files(reader: LimitedReader, files: Sequence[Path], options: ReadOptions, path: Path) -> FileContents:
+    """Read files in order; an episode ends with each of them. `path` is what they are called in messages."""
     parts, notes, names, taken = list[Arrays](), list[str](), dict[str, list[str]](), 0
     with progress_bar(f"Reading {path.name}", len(files), unit="files") as advance:
         for i, file in enumerate(files):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from aspc.data.read_options import ReadOptions
-from aspc.data.readers import arrow_tables, csv_tables, hdf5, npz
+from aspc.data.readers import arrow_tables, csv_tables, excel_tables, hdf5, npz
 from aspc.data.readers.contents import FileContents
 from aspc.data.readers.limits import ReadLimits, size_text, too_large
 from aspc.errors import AspcError
@@ -18,12 +18,14 @@ from aspc.errors import AspcError
 HDF5_SUFFIXES = (".hdf5", ".h5")
 TABLE_SUFFIXES = (".parquet", ".arrow", ".feather")
 CSV_SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".dat", ".dat.gz")
-SUFFIXES = (*HDF5_SUFFIXES, ".npz", *TABLE_SUFFIXES, *CSV_SUFFIXES)
+EXCEL_SUFFIXES = (".xlsx",)
+SUFFIXES = (*HDF5_SUFFIXES, ".npz", *TABLE_SUFFIXES, *CSV_SUFFIXES, *EXCEL_SUFFIXES)
 READERS: dict[tuple[str, ...], Callable[[Path, ReadOptions, ReadLimits], FileContents]] = {
     HDF5_SUFFIXES: hdf5.read_hdf5,
     (".npz",): npz.read_npz,
     TABLE_SUFFIXES: arrow_tables.read_arrow,
     CSV_SUFFIXES: csv_tables.read_csv,
+    EXCEL_SUFFIXES: excel_tables.read_excel,
 }
 UNREADABLE = (errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE, errno.ENOENT, errno.EISDIR)
 OUT_OF_MEMORY = re.compile(
