@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -39,3 +40,29 @@ def test_policies_state_their_bounds_and_keep_constant_actions(tmp_path: Path) -
     assert actions[:, 0].min() >= valve.min()
     assert actions[:, 0].max() <= valve.max()
     np.testing.assert_allclose(actions[:, 1], 7.3, rtol=2e-7)
+
+
+RENAMED = ["--map", "observations=obs_heat", "actions=action_valve", "costs=spent", "time=stamp"]
+FQE = ["--steps", "20", "--hidden-dim", "8", "--batch-size", "16", "--quiet", "--json"]
+
+
+def trained_on_renamed_columns(folder: Path) -> Path:
+    """Train on logs whose columns need options, and write other logs of the same plant."""
+    rng = np.random.default_rng(1)
+    more = {"spent": rng.uniform(1, 2, 60).round(3), "stamp": np.arange(60)[::-1], "reward": np.full(60, 9.0)}
+    path = write_log(folder / "plant.csv", **more)
+    write_log(folder / "later.csv", **more | {"spent": rng.uniform(1, 2, 60).round(3)})
+    words = ["train", str(path), "--algo", "td3_bc", "--out", str(folder / "run"), *TRAIN, *QUIET, *RENAMED]
+    assert main([*words, "--critic-hidden-dim", "16", "--env", "none"]) == 0
+    return folder / "run"
+
+
+def test_fqe_reads_other_logs_as_the_run_read_its_own(tmp_path: Path, capsys, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = trained_on_renamed_columns(tmp_path)
+    capsys.readouterr()
+    assert main(["fqe", str(run), "--dataset", "later.csv", *FQE]) == 0
+    assert json.loads(capsys.readouterr().out)["dataset"] == "later"
+    # With the default roles there are two observations, and the policy takes one.
+    assert main(["fqe", str(run), "--dataset", "later.csv", "--map", "actions=action_valve", *FQE]) == 2
+    assert main(["train", "--resume", str(run), "--steps", "40", "--quiet"]) == 0

@@ -51,7 +51,8 @@ def load(source: Any, **options: Any) -> Dataset:
     if not is_source(source):
         raise AspcError(
             f"A dataset is loaded by its name or path, from a list of paths or from a data frame, not from "
-            f"{type(source).__name__}: give arrays to aspc.data.Dataset.from_arrays."
+            f"{type(source).__name__}: write a table to a Parquet or CSV file and load that, or give its arrays to "
+            "aspc.data.Dataset.from_arrays."
         )
     name = os.fspath(source) if isinstance(source, str | os.PathLike) else type(source).__name__
     try:
