@@ -66,3 +66,16 @@ def test_fqe_reads_other_logs_as_the_run_read_its_own(tmp_path: Path, capsys, mo
     # With the default roles there are two observations, and the policy takes one.
     assert main(["fqe", str(run), "--dataset", "later.csv", "--map", "actions=action_valve", *FQE]) == 2
     assert main(["train", "--resume", str(run), "--steps", "40", "--quiet"]) == 0
+
+
+def test_inspect_finds_the_critics_of_a_selected_policy(tmp_path: Path, capsys, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = trained_on_renamed_columns(tmp_path)
+    assert main(["fqe", run.name, "--select", "best", *FQE]) == 0
+    monkeypatch.chdir("/")
+    capsys.readouterr()
+    words = ["inspect", str(tmp_path / "best"), "--states", "30", "--json", "--quiet"]
+    assert main([*words, "--out", str(tmp_path / "trust.html")]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert "disagreeing" in result["numbers"]  # of the critics
+    assert result["facts"]["policy"] == "/".join([*tmp_path.parts[-2:], "best"])

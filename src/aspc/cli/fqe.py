@@ -14,11 +14,13 @@ import tyro
 
 from aspc.assessment.fqe_options import FQEOptions
 from aspc.assessment.trained_runs import (
+    CHECKPOINTS,
     Candidate,
     changed_since,
     checkpoint_policies,
     data_of,
     dataset_of,
+    home_of,
     saved_policies,
     with_bounds_of,
 )
@@ -117,9 +119,11 @@ def save_best(ranking: Ranking, candidates: list[Candidate], folder: Path) -> Pa
     """Save the best policy unchanged, with a note on how it was chosen."""
     best = ranking.best
     chosen = next(c for c in candidates if c.name == best.name)
+    home = home_of(Path(chosen.source.partition(f"/{CHECKPOINTS}/")[0]))
     note = {
         "by": "fitted-Q evaluation",
         "from": chosen.source,
+        "run": None if home is None else str(home.absolute()),
         "among": len(candidates),
         "dataset": ranking.dataset,
         "data": data_of(chosen.source),
