@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import os
 import re
 import subprocess
@@ -81,7 +82,7 @@ def test_info_writes_a_page_of_pictures(capsys: pytest.CaptureFixture[str]) -> N
     assert "a<b>" not in text
     assert not re.search(r"<(script|link|iframe)|https?://", text)  # one file, nothing from elsewhere
     found = re.findall(r"data:image/png;base64,([^\"]+)", text)
-    assert len(found) == 4
+    assert len(found) == 5
     assert all(base64.b64decode(picture).startswith(b"\x89PNG") for picture in found)
     assert "page: a<b>.html" in capsys.readouterr().out
 
@@ -91,8 +92,68 @@ def test_pages_of_many_sizes(sizes: tuple[int, int], env: str | None) -> None:
     log = make_log(rows=200, observation=sizes[0], action=sizes[1])
     made = Dataset.from_arrays(**log, env=env)
     captions = [caption for caption, _ in dataset_page.draw_pictures(made)]
-    assert ("positions in the maze" in captions[3]) == (env is not None)
-    assert ("first 12 of 20" in captions[2]) == (sizes[1] == 20)
+    assert any("positions in the maze" in caption for caption in captions) == (env is not None)
+    assert any("first 12 of 20" in caption for caption in captions) == (sizes[1] == 20)
+    drawn = [caption for caption in captions if caption.startswith("Observations")]
+    assert len(drawn) == -(-sizes[0] // dataset_page.OBSERVATIONS_PER_FIGURE)
+
+
+def test_empty_charts_are_not_drawn() -> None:
+    """One endless episode of one observation with constant rewards and a constant action."""
+    log = make_log(rows=200, observation=1, action=2)
+    log["actions"][:, 1] = 7.3
+    flags = dict.fromkeys(("terminals", "timeouts"), np.zeros(200))
+    made = Dataset.from_arrays(**{**log, "rewards": np.ones(200), **flags})
+    captions = [caption for caption, _ in dataset_page.draw_pictures(made)]
+    assert [caption.split()[0] for caption in captions] == ["Observations", "Actions"]
+
+
+def test_every_observation_has_a_histogram_and_a_trace() -> None:
+    from matplotlib.figure import Figure
+
+    names = ("temp [°C]", "a$b_{", "flow")
+    made = dataset(observation_names=names, action_names=("valve [%]", "fan"))
+    figure = Figure()
+    dataset_page._draw_observations(figure, made, range(3))
+    histograms, traces = figure.axes[::2], figure.axes[1::2]
+    assert [axes.get_title(loc="left") for axes in traces] == ["temp", "a$b_{", "flow"]
+    assert [axes.get_ylabel() for axes in traces] == ["°C", "", ""]
+    for i, (histogram, trace) in enumerate(zip(histograms, traces, strict=True)):
+        assert sum(patch.get_height() for patch in histogram.patches) == len(made)
+        rows, values = trace.lines[0].get_data()
+        kept = ~np.isnan(rows)
+        assert rows[kept][0] == 1  # rows count from 1, as in messages
+        np.testing.assert_array_equal(values[kept], made.observations[: dataset_page.MAX_TRACE_ROWS, i])
+        ends = (made.terminals | made.timeouts)[: dataset_page.MAX_TRACE_ROWS - 1]
+        assert np.isnan(values).sum() == ends.sum()  # the line is interrupted where episodes end
+    figure = Figure()
+    dataset_page._draw_actions(figure, made)
+    assert [axes.get_xlabel() for axes in figure.axes] == ["%", ""]
+
+
+@pytest.mark.parametrize("size", [1, 6, 12])
+def test_tick_labels_do_not_overlap(size: int) -> None:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    log = make_log(rows=500, observation=size, action=size)
+    log["actions"] *= 1e5
+    log["observations"] = 1e5 + log["observations"] / 10
+    made = Dataset.from_arrays(**log)
+    for draw in (
+        dataset_page._draw_episodes,
+        dataset_page._draw_actions,
+        lambda figure, data: dataset_page._draw_observations(figure, data, range(min(size, 6))),
+    ):
+        figure = Figure(figsize=(10, 3.4), layout="constrained")
+        canvas = FigureCanvasAgg(figure)
+        draw(figure, made)
+        canvas.draw()
+        for axes in figure.axes:
+            boxes = [label.get_window_extent() for label in axes.get_xticklabels() if label.get_text()]
+            low, high = axes.get_xlim()
+            shown = [box for box, tick in zip(boxes, axes.get_xticks(), strict=False) if low <= tick <= high]
+            assert all(left.x1 < right.x0 for left, right in itertools.pairwise(shown))
 
 
 def test_panels_of_actions_have_the_names_of_their_columns() -> None:

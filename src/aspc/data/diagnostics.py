@@ -13,7 +13,7 @@ from aspc.data.reward_checks import check_rewards
 from aspc.data.streaming import StreamingDataset
 from aspc.data.validation import bounds_from_data, format_bounds
 from aspc.errors import printable
-from aspc.text import join_limited
+from aspc.text import format_number, join_limited
 
 SATURATED = 0.999  # share of the way to a bound
 MAX_SATURATED = 0.05  # share of rows
@@ -53,16 +53,16 @@ def summarize(dataset: Dataset) -> Summary:
     lengths, returns = dataset.episode_lengths, dataset.episode_returns
     terminals, timeouts = int(dataset.terminals.sum()), int(dataset.timeouts.sum())
     score = dataset.behavior_score()
-    behavior = f"{dataset.behavior_return():,.2f}"
+    behavior = format_number(dataset.behavior_return())
     facts = [
         ("dataset", dataset.name),
         ("rows", f"{len(dataset):,} ({dataset.nbytes / 1e6:,.1f} MB)"),
         ("transitions", f"{len(dataset.transition_rows()[0]):,}"),
         *_size_facts(dataset),
         ("episodes", f"{len(lengths):,} ({terminals:,} ended by terminal, {timeouts:,} by timeout)"),
-        ("episode length", _format_distribution(lengths.astype(float), digits=0)),
-        ("episode return", _format_distribution(returns, digits=2)),
-        ("reward", _format_distribution(dataset.rewards.astype(np.float64), digits=3)),
+        ("episode length", _format_distribution(lengths.astype(float))),
+        ("episode return", _format_distribution(returns)),
+        ("reward", _format_distribution(dataset.rewards.astype(np.float64))),
         ("behavior return", behavior if score is None else f"{behavior} (score {score:.1f})"),
         ("environment", dataset.env or "none"),
     ]
@@ -81,7 +81,7 @@ def summarize_packed(packed: StreamingDataset) -> Summary:
         ("dataset", f"{packed.name} (packed, to be streamed)"),
         ("transitions", f"{len(packed):,} ({len(packed) * packed.row_bytes / 1e9:,.2f} GB)"),
         *_size_facts(packed),
-        ("mean reward", f"{packed.mean_reward:.4g}"),
+        ("mean reward", format_number(packed.mean_reward)),
         ("environment", packed.env or "none"),
     )
     return Summary(facts, packed.notes)
@@ -102,7 +102,7 @@ def _kpi_facts(kpis: np.ndarray, names: Sequence[str]) -> list[tuple[str, str]]:
     for i, column in enumerate(kpis.T.astype(np.float64)):
         known = column[np.isfinite(column)]
         label = f"KPI {printable(names[i]) if names else i + 1}"
-        facts.append((label, _format_distribution(known, digits=3) if len(known) else "no values"))
+        facts.append((label, _format_distribution(known) if len(known) else "no values"))
     return facts
 
 
@@ -112,11 +112,9 @@ def _format_size(size: int, names: Sequence[str]) -> str:
     return _count(size, "number") + (f": {printable(shown)}" if names else "")
 
 
-def _format_distribution(values: np.ndarray, digits: int) -> str:
-    low, median, high = (float(np.quantile(values, q)) for q in (0.0, 0.5, 1.0))
-    return (
-        f"{low:,.{digits}f} to {high:,.{digits}f}, median {median:,.{digits}f}, mean {float(values.mean()):,.{digits}f}"
-    )
+def _format_distribution(values: np.ndarray) -> str:
+    low, median, high = (format_number(float(np.quantile(values, q))) for q in (0.0, 0.5, 1.0))
+    return f"{low} to {high}, median {median}, mean {format_number(float(values.mean()))}"
 
 
 def _count(count: int, noun: str) -> str:

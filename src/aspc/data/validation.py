@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 
 from aspc import envs, tasks
 from aspc.errors import AspcError
-from aspc.text import join_limited
+from aspc.text import format_number, join_limited
 
 PRECISION_ROWS = 10_000  # rows that are checked for lost digits
 ROUNDING = 1e-12  # relative differences below this are rounding errors of float64
@@ -235,7 +235,7 @@ def _to_bound(key: str, value: ArrayLike, size: int, name: str) -> np.ndarray:
 
 def format_bounds(low: np.ndarray, high: np.ndarray) -> str:
     """Return bounds as text, once if all dimensions share them."""
-    pairs = [f"[{below:.4g}, {above:.4g}]" for below, above in zip(low, high, strict=True)]
+    pairs = [f"[{format_number(below)}, {format_number(above)}]" for below, above in zip(low, high, strict=True)]
     if len(set(pairs)) == 1:
         return f"{pairs[0]} in every dimension"
     return join_limited(pairs, MAX_SHOWN_BOUNDS, " ")
