@@ -1,8 +1,8 @@
 """Simulate logs of a plant: an oven whose temperature is controlled by operators.
 
     python examples/plant_logs.py                      write plant.csv: 200 shifts of 100 minutes
-    python examples/plant_logs.py --export             write export.csv: the same as a control system exports them: newest
-                                                       row first, with times and costs, rows and cells missing
+    python examples/plant_logs.py --export             write export.csv, as a control system exports them: newest row
+                                                       first, with times and costs, rows and cells missing
     python examples/plant_logs.py --judge plant.onnx   evaluate an exported policy and the operators in the oven
 
 Unlike with real logs, the true return of a policy can be measured here.
