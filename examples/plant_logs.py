@@ -1,6 +1,8 @@
 """Simulate logs of a plant: an oven whose temperature is controlled by operators.
 
     python examples/plant_logs.py                      write plant.csv: 200 shifts of 100 minutes
+    python examples/plant_logs.py --export             write export.csv, as a control system exports them: newest row
+                                                       first, with times and costs, rows and cells missing
     python examples/plant_logs.py --judge plant.onnx   evaluate an exported policy and the operators in the oven
 
 Unlike with real logs, the true return of a policy can be measured here.
@@ -9,11 +11,15 @@ Unlike with real logs, the true return of a policy can be measured here.
 import argparse
 import csv
 from collections.abc import Callable
+from datetime import datetime, timedelta
 
 import numpy as np
 
 COLUMNS = ["obs_temperature", "obs_target", "obs_outside", "action_heater", "action_fan", "reward", "episode"]
+EXPORT_COLUMNS = ["timestamp", "oven [°C]", "target [°C]", "outside [°C]", "heater [%]", "fan [%]", "cost"]
 MINUTES = 100
+PAUSE_MINUTES = 380  # between two shifts
+LOST_ROWS, LOST_CELLS = 0.02, 0.01  # shares that an export lacks
 
 Controller = Callable[[np.ndarray], np.ndarray]  # (temperature, target, outside) → (heater, fan), in percent
 
@@ -54,6 +60,23 @@ def write_logs(path: str, shifts: int) -> None:
     print(f"{path}: {shifts} shifts, {shifts * MINUTES:,} rows")
 
 
+def write_export(path: str, shifts: int) -> None:
+    """Write the logs as a control system exports them. A cost is 1 minus the reward."""
+    rng, losses = np.random.default_rng(0), np.random.default_rng(1)
+    rows, start = [], datetime(2026, 1, 1, 6)
+    for _ in range(shifts):
+        for minute, row in enumerate(simulate_shift(make_operator(rng), rng)):
+            observation = ["" if losses.random() < LOST_CELLS else value for value in row[:3]]
+            if losses.random() >= LOST_ROWS:
+                rows.append([start + timedelta(minutes=minute), *observation, *row[3:5], round(1 - row[5], 4)])
+        start += timedelta(minutes=MINUTES + PAUSE_MINUTES)
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        table = csv.writer(file)
+        table.writerow(EXPORT_COLUMNS)
+        table.writerows(reversed(rows))
+    print(f"{path}: {shifts} shifts, {len(rows):,} rows")
+
+
 def evaluate(path: str, shifts: int) -> None:
     """Print the mean returns of the operators and of an exported policy."""
     import onnxruntime
@@ -71,11 +94,14 @@ def evaluate(path: str, shifts: int) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", default="plant.csv", help="output file")
+    parser.add_argument("--out", help="output file (default: plant.csv, or export.csv with --export)")
+    parser.add_argument("--export", action="store_true", help="write the logs as a control system exports them")
     parser.add_argument("--shifts", type=int, default=200, help="number of shifts")
     parser.add_argument("--judge", metavar="POLICY.onnx", help="evaluate this exported policy instead of writing logs")
     args = parser.parse_args()
     if args.judge:
         evaluate(args.judge, args.shifts)
+    elif args.export:
+        write_export(args.out or "export.csv", args.shifts)
     else:
-        write_logs(args.out, args.shifts)
+        write_logs(args.out or "plant.csv", args.shifts)

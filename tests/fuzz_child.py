@@ -135,7 +135,7 @@ def read_dataset(path: Path, reader: LimitedReader) -> None:
             rows = reader.call("read_hdf5_rows", path, key=key, start=10, stop=20).arrays["rows"]
             assert len(rows) == max(0, min(10, stated["rows"] - 10))
     else:
-        Dataset.from_arrays(**read_path(reader, path, {}).arrays)
+        Dataset.from_arrays(**read_path(reader, path).arrays)
 
 
 def fuzz(folder: Path, suffix: str, cases: int, child: str = __file__, first: int = 0) -> tuple[int, list[int]]:

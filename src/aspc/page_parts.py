@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 ACCENT_COLOR = "#2b6cb0"
 MAX_ACTION_PANELS = 12
-PANEL_COLUMNS = 6
+PANEL_COLUMNS = 4
 
 Subject = TypeVar("Subject")
 
@@ -63,13 +63,15 @@ def action_panels(figure: Any, names: Sequence[str], action_size: int) -> list[A
     """Return axes for the first action dimensions, with titles."""
     shown = min(action_size, MAX_ACTION_PANELS)
     columns = min(shown, PANEL_COLUMNS)
+    figure.set_size_inches(10, max(3.4, 1.9 * -(-shown // columns)))
     panels = list(figure.subplots(-(-shown // columns), columns, squeeze=False).flat)
     for axes in panels[shown:]:
         axes.set_axis_off()
     for i, axes in enumerate(panels[:shown]):
-        title = textwrap.fill(printable(names[i]), 28) if names else str(i)
+        title = textwrap.fill(printable(names[i]), 28) if names else str(i + 1)
         axes.set_title(title, fontsize=8, parse_math=False)  # a column's name can look like a formula
-        axes.tick_params(labelsize=6)
+        axes.tick_params(labelsize=7)
+        axes.locator_params(nbins=3)  # labels of narrow panels would overlap
     return panels[:shown]
 
 

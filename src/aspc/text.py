@@ -12,6 +12,11 @@ def join_limited(items: Sequence[str], limit: int, separator: str = ", ") -> str
     return f"{shown} and {len(items) - limit} more" if len(items) > limit else shown
 
 
+def format_number(value: float) -> str:
+    """Return a number with four significant digits, or all digits before the point up to ten million."""
+    return f"{value:,.0f}" if 1e4 <= abs(value) < 1e7 else f"{value:.4g}"
+
+
 def natural_sort_key(text: str, *, decimals: bool = False) -> list[str | int | float]:
     """Return a sort key that compares numbers by value: obs_2 comes before obs_10.
 

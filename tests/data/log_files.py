@@ -7,6 +7,7 @@ from pathlib import Path
 
 import h5py
 import numpy as np
+import pandas as pd
 import pytest
 
 from aspc import data
@@ -59,6 +60,9 @@ def write_as(path: Path, log: dict[str, np.ndarray]) -> Path:
         return write_hdf5(path, log)
     if path.suffix == ".npz":
         np.savez(path, **log)
+        return path
+    if path.suffix == ".xlsx":
+        pd.DataFrame(columns(log)).astype(float).to_excel(path, index=False)
         return path
     return (
         write_csv(path, columns(log)) if path.name.endswith(formats.CSV_SUFFIXES) else write_table(path, columns(log))

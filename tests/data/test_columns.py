@@ -198,7 +198,7 @@ def test_named_columns_keep_the_order_of_the_file(tmp_path: Path, log: dict[str,
     np.testing.assert_array_equal(dataset.next_observations[0], [4, 3])  # as the observation's, whatever the file's
     assert "2 numbers: obs_warm, obs_hot" in summarize(dataset).text()
     saturated = data.load(path, action_low=dataset.actions.max() - 0.01, action_high=dataset.actions.max())
-    assert "at a bound: dimension 0 (action_valve) in" in summarize(saturated).text()
+    assert "at a bound: dimension 1 (action_valve) in" in summarize(saturated).text()
     writers.write_hdf5(tmp_path / "plant.hdf5", writers.dataset_arrays(dataset), writers.dataset_metadata(dataset))
     assert data.load(tmp_path / "plant.hdf5").observation_names == dataset.observation_names
 

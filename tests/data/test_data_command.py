@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import os
 import re
 import subprocess
@@ -17,7 +18,7 @@ from small_logs import make_log
 from aspc import data, page_parts
 from aspc.cli import data as commands
 from aspc.cli.data_options import DataOptions
-from aspc.data import dataset_page, diagnostics, streaming, writers
+from aspc.data import dataset_page, diagnostics, reward_checks, streaming, writers
 from aspc.data.collect import collect
 from aspc.data.dataset import Dataset
 from aspc.errors import AspcError
@@ -81,7 +82,7 @@ def test_info_writes_a_page_of_pictures(capsys: pytest.CaptureFixture[str]) -> N
     assert "a<b>" not in text
     assert not re.search(r"<(script|link|iframe)|https?://", text)  # one file, nothing from elsewhere
     found = re.findall(r"data:image/png;base64,([^\"]+)", text)
-    assert len(found) == 4
+    assert len(found) == 5
     assert all(base64.b64decode(picture).startswith(b"\x89PNG") for picture in found)
     assert "page: a<b>.html" in capsys.readouterr().out
 
@@ -91,8 +92,68 @@ def test_pages_of_many_sizes(sizes: tuple[int, int], env: str | None) -> None:
     log = make_log(rows=200, observation=sizes[0], action=sizes[1])
     made = Dataset.from_arrays(**log, env=env)
     captions = [caption for caption, _ in dataset_page.draw_pictures(made)]
-    assert ("positions in the maze" in captions[3]) == (env is not None)
-    assert ("first 12 of 20" in captions[2]) == (sizes[1] == 20)
+    assert any("positions in the maze" in caption for caption in captions) == (env is not None)
+    assert any("first 12 of 20" in caption for caption in captions) == (sizes[1] == 20)
+    drawn = [caption for caption in captions if caption.startswith("Observations")]
+    assert len(drawn) == -(-sizes[0] // dataset_page.OBSERVATIONS_PER_FIGURE)
+
+
+def test_empty_charts_are_not_drawn() -> None:
+    """One endless episode of one observation with constant rewards and a constant action."""
+    log = make_log(rows=200, observation=1, action=2)
+    log["actions"][:, 1] = 7.3
+    flags = dict.fromkeys(("terminals", "timeouts"), np.zeros(200))
+    made = Dataset.from_arrays(**{**log, "rewards": np.ones(200), **flags})
+    captions = [caption for caption, _ in dataset_page.draw_pictures(made)]
+    assert [caption.split()[0] for caption in captions] == ["Observations", "Actions"]
+
+
+def test_every_observation_has_a_histogram_and_a_trace() -> None:
+    from matplotlib.figure import Figure
+
+    names = ("temp [°C]", "a$b_{", "flow")
+    made = dataset(observation_names=names, action_names=("valve [%]", "fan"))
+    figure = Figure()
+    dataset_page._draw_observations(figure, made, range(3))
+    histograms, traces = figure.axes[::2], figure.axes[1::2]
+    assert [axes.get_title(loc="left") for axes in traces] == ["temp", "a$b_{", "flow"]
+    assert [axes.get_ylabel() for axes in traces] == ["°C", "", ""]
+    for i, (histogram, trace) in enumerate(zip(histograms, traces, strict=True)):
+        assert sum(patch.get_height() for patch in histogram.patches) == len(made)
+        rows, values = trace.lines[0].get_data()
+        kept = ~np.isnan(rows)
+        assert rows[kept][0] == 1  # rows count from 1, as in messages
+        np.testing.assert_array_equal(values[kept], made.observations[: dataset_page.MAX_TRACE_ROWS, i])
+        ends = (made.terminals | made.timeouts)[: dataset_page.MAX_TRACE_ROWS - 1]
+        assert np.isnan(values).sum() == ends.sum()  # the line is interrupted where episodes end
+    figure = Figure()
+    dataset_page._draw_actions(figure, made)
+    assert [axes.get_xlabel() for axes in figure.axes] == ["%", ""]
+
+
+@pytest.mark.parametrize("size", [1, 6, 12])
+def test_tick_labels_do_not_overlap(size: int) -> None:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    log = make_log(rows=500, observation=size, action=size)
+    log["actions"] *= 1e5
+    log["observations"] = 1e5 + log["observations"] / 10
+    made = Dataset.from_arrays(**log)
+    for draw in (
+        dataset_page._draw_episodes,
+        dataset_page._draw_actions,
+        lambda figure, data: dataset_page._draw_observations(figure, data, range(min(size, 6))),
+    ):
+        figure = Figure(figsize=(10, 3.4), layout="constrained")
+        canvas = FigureCanvasAgg(figure)
+        draw(figure, made)
+        canvas.draw()
+        for axes in figure.axes:
+            boxes = [label.get_window_extent() for label in axes.get_xticklabels() if label.get_text()]
+            low, high = axes.get_xlim()
+            shown = [box for box, tick in zip(boxes, axes.get_xticks(), strict=False) if low <= tick <= high]
+            assert all(left.x1 < right.x0 for left, right in itertools.pairwise(shown))
 
 
 def test_panels_of_actions_have_the_names_of_their_columns() -> None:
@@ -103,7 +164,7 @@ def test_panels_of_actions_have_the_names_of_their_columns() -> None:
         dataset_page._draw_actions(figure, dataset(**names))
         return [axes.get_title() for axes in figure.axes]
 
-    assert titles() == ["0", "1"]
+    assert titles() == ["1", "2"]
     assert titles(action_names=("valve", "a$b_{")) == ["valve", "a$b_{"]
     assert page_parts.draw_png(
         dataset_page._draw_actions, dataset(action_names=("valve", "a$b_{$"))
@@ -130,11 +191,6 @@ def with_constants(**names: tuple[str, ...]) -> Dataset:
 
 def saturated() -> Dataset:
     return dataset(actions=np.sign(make_log(rows=3_000)["actions"]))
-
-
-def guessed() -> Dataset:
-    """All actions are one of two, and the bounds are wider than that."""
-    return dataset(actions=np.sign(make_log(rows=3_000)["actions"]), action_low=-1.5, action_high=1.5)
 
 
 def mistyped(key: str, value: float) -> Dataset:
@@ -193,14 +249,13 @@ REPEATED = {key: np.concatenate([array, array[:100]]) for key, array in make_log
 @pytest.mark.parametrize(
     ("made", "says"),
     [
-        (with_constants(), "observation dimension 1 never changes"),
-        (with_constants(), "action dimension 0 never changes"),
-        (with_constants(observation_names=("a", "b", "c")), r"observation dimension 1 \(b\) never changes"),
-        (with_constants(action_names=("u", "v")), r"action dimension 0 \(u\) never changes"),
+        (with_constants(), "observation dimension 2 never changes"),
+        (with_constants(), "action dimension 1 never changes"),
+        (with_constants(observation_names=("a", "b", "c")), r"observation dimension 2 \(b\) never changes"),
+        (with_constants(action_names=("u", "v")), r"action dimension 1 \(u\) never changes"),
         (dataset(**REPEATED), "100 of 3,100 rows duplicate"),
         (saturated(), "actions are at a bound: dimension . in 100 %"),
-        (guessed(), "actions are at a bound: dimension . in 100 %"),
-        (mistyped("observations", 1e9), r"observation dimension 2 is 1e\+09 in row 42 \(1 such row\)"),
+        (mistyped("observations", 1e9), r"observation dimension 3 is 1e\+09 in row 42 \(1 such row\)"),
         (mistyped("rewards", -1e30), r"reward is -1e\+30 in row 42 \(1 such row\)"),
         (dataset(rewards=np.ones(3_000)), "the reward is 1 in every row"),
         (dataset(rewards=-np.arange(3_000) / 1_000), "no reward is above 0: .* --algo iql"),
@@ -215,9 +270,9 @@ REPEATED = {key: np.concatenate([array, array[:100]]) for key, array in make_log
         (in_single_rows("terminals", 1.0), "every row is terminal, so values never bootstrap"),
         (in_single_rows("terminals", 0.9), "2,700 of 2,701 episodes have only one row"),
         (in_single_rows("timeouts", 1.0), "3,000 of 3,000 episodes have only one row"),
-        (with_value(-999, 1), r"observation dimension 2 is -999 in 1 row, far .* between .* missing value, replace it"),
-        (with_value(9_999, 200, observation_names=("a", "b", "c")), r"dimension 2 \(c\) is 9999 in 200 rows"),
-        (with_value(-700, 6, "actions", action_names=("u", "v")), r"action dimension 1 \(v\) is -700 in 6 rows"),
+        (with_value(-999, 1), r"observation dimension 3 is -999 in 1 row, far .* between .* missing value, replace it"),
+        (with_value(9_999, 200, observation_names=("a", "b", "c")), r"dimension 3 \(c\) is 9999 in 200 rows"),
+        (with_value(-700, 6, "actions", action_names=("u", "v")), r"action dimension 2 \(v\) is -700 in 6 rows"),
         (with_value(-999, 6, "actions"), "is -999 in 6 rows.*guessed action bounds come from it: .* --action-low"),
         (with_value(999, 6, "actions"), "is 999 in 6 rows.*guessed action bounds come from it: .* --action-high"),
         (with_value(-999, 6, "rewards"), "reward is -999 in 6 rows"),
@@ -253,12 +308,12 @@ def test_valid_data_gives_no_warning() -> None:
     ],
 )
 def test_positive_rewards_give_no_warning(rewards: np.ndarray) -> None:
-    assert diagnostics.check_negative_rewards(rewards.astype(np.float32), has_terminals=False) == []
+    assert reward_checks.check_negative_rewards(rewards.astype(np.float32), has_terminals=False) == []
 
 
 def test_shifted_negative_rewards_are_reported() -> None:
-    assert diagnostics.check_negative_rewards(UNIFORM, has_terminals=False) == []
-    (said,) = diagnostics.check_negative_rewards(UNIFORM - 1, has_terminals=False, shift=-1.0)
+    assert reward_checks.check_negative_rewards(UNIFORM, has_terminals=False) == []
+    (said,) = reward_checks.check_negative_rewards(UNIFORM - 1, has_terminals=False, shift=-1.0)
     assert re.search("no reward is above 0: .* --reward-shift [-0e.]", said)
 
 
@@ -272,7 +327,7 @@ def test_training_checks_its_own_shifted_rewards() -> None:
     assert warnings_of(paid(-1, 10), BC()) == []
     assert (
         warnings_of(paid(-1, 10), Climbs())
-        == diagnostics.check_negative_rewards(paid(-1, 10).rewards, has_terminals=False)
+        == reward_checks.check_negative_rewards(paid(-1, 10).rewards, has_terminals=False)
         != []
     )
     assert warnings_of(paid(-1, 10), Climbs(reward_shift=1.0)) == []

@@ -64,7 +64,14 @@ TWO_INFINITIES[2], TWO_INFINITIES[5] = np.inf, -np.inf
         ({"action_low": 1, "action_high": -1}, "each low bound below"),
         ({"action_high": np.inf}, "must be finite"),
         ({"action_high": 1e300}, "must be finite"),
-        ({"actions": np.linspace(-3e38, 3e38, 24).reshape(12, 2), "action_low": None}, "must be finite"),
+        (
+            {"actions": np.linspace(-3e38, 3e38, 24).reshape(12, 2), "action_low": None, "action_high": None},
+            "must be finite",
+        ),
+        (
+            {"actions": np.linspace(0, 3e38, 24).reshape(12, 2), "action_high": None, "action_margin": 1},
+            "must be finite",
+        ),
         ({"env": "hopper-medium-v2"}, "those of hopper-medium-v2 have 11 and 3"),
         ({"env": "Pendulum-v1", "action_low": None}, "the environment Pendulum-v1 takes 1"),
         ({"timeouts": None, "max_episode_steps": 0}, "max_episode_steps must be at least 1"),
@@ -97,7 +104,7 @@ def test_lost_float32_precision_is_noted() -> None:
     assert notes(0.0) == notes(1e6) == []
     assert notes(9.81, noise=1e-17) == []  # nothing but the rounding of float64
     says = "loses digits in float32 (970 distinct values become 9): subtract an offset first."
-    assert notes(1.7e9) == [f"observation dimension 1 {says}"]
+    assert notes(1.7e9) == [f"observation dimension 2 {says}"]
     assert notes(1.7e9, observation_names=("x", "time", "y")) == [f"column 'time' {says}"]
     whole = {**make_log(rows=rows), "rewards": 1_700_000_000 + np.arange(rows)}
     assert f"reward {says}" in Dataset.from_arrays(**whole).notes
@@ -122,13 +129,51 @@ def test_actions_outside_the_bounds_are_clipped_or_rejected() -> None:
         make(actions=actions, strict=True)
 
 
-def test_only_bounds_from_data_have_a_margin() -> None:
-    actions = np.linspace([-2.0, 0.0], [2.0, 0.0], 12).astype(np.float32)
+def test_bounds_from_data_are_the_logged_range() -> None:
+    """A valve logged from 0 to 100 % is never told to open by 105 %."""
+    actions = np.linspace([0.0, -2.0], [100.0, 2.0], 12).astype(np.float32)
     data = make(actions=actions, action_low=None, action_high=None)
-    np.testing.assert_allclose(data.action_high[0], 2.2, rtol=1e-6)
-    assert data.action_low[1] < 0.0 < data.action_high[1]
-    from_env = make(actions=actions[:, :1], action_low=None, action_high=None, env="Pendulum-v1")
+    np.testing.assert_array_equal(data.action_low, [0, -2])
+    np.testing.assert_array_equal(data.action_high, [100, 2])
+    assert data.bounds_source == "logged range"
+    wider = make(actions=actions, action_low=None, action_high=None, action_margin=0.05)
+    np.testing.assert_allclose(wider.action_high, [105, 2.2], rtol=1e-6)
+    assert wider.bounds_source == "logged range with a margin of 5 %"
+    assert make(actions=actions, action_low=0, action_high=200).bounds_source == "given"
+    assert make(actions=actions, action_low=-9, action_high=None).bounds_source == "low: given; high: logged range"
+    with pytest.raises(AspcError, match="action margin must be a share of the logged range, 0 or more, not -1"):
+        make(actions=actions, action_low=None, action_high=None, action_margin=-1)
+    note = "the action margin is not used: no bound comes from the data."
+    assert note in make(actions=actions, action_low=0, action_high=200, action_margin=0.05).notes
+
+
+@pytest.mark.parametrize("constant", [0.0, 1e-40, 7.3, -250.0, 3e30])
+def test_constant_actions_are_pinned(constant: float) -> None:
+    """The policy returns the logged constant, exactly or up to its last digit, whatever its network says."""
+    actions = np.full((12, 1), constant, np.float32)
+    data = make(actions=actions, action_low=None, action_high=None)
+    assert data.action_low[0] == actions[0, 0] < data.action_high[0]
+    np.testing.assert_allclose(data.action_high, actions[0], rtol=2e-7, atol=2e-30)
+    assert np.isfinite(data.scale_actions(actions)).all()
+    assert np.abs(data.scale_actions(actions)).max() <= 1
+
+
+def test_bounds_from_an_environment() -> None:
+    actions = np.linspace([-2.0], [2.0], 12).astype(np.float32)
+    from_env = make(actions=actions, action_low=None, action_high=None, env="Pendulum-v1")
     np.testing.assert_array_equal(from_env.action_high, [2.0])
+    assert from_env.bounds_source == "environment Pendulum-v1"
+
+
+def test_on_off_actions_are_noted() -> None:
+    actions = make_log(rows=12)["actions"]
+    actions[:, 1] = np.arange(12) % 2
+    (note,) = [note for note in make(actions=actions, action_names=("speed", "pump")).notes if "two values" in note]
+    assert note.startswith(
+        "action dimension 2 (pump) takes only two values (0 and 1): a policy returns numbers between"
+    )
+    assert "Round its output (on above 0.5), or leave the column out with --map actions=NAMES." in note
+    assert not any("two values" in note for note in make().notes)
 
 
 def test_guessed_bounds_are_noted() -> None:
@@ -138,7 +183,7 @@ def test_guessed_bounds_are_noted() -> None:
         return make(**{"actions": actions, "action_low": None, "action_high": None, **bounds}).notes
 
     assert notes() == (
-        "action bounds are guessed from the data ([-2.2, 2.2] in every dimension); "
+        "action bounds are guessed from the data ([-2, 2] in every dimension); "
         "set them with --action-low and --action-high.",
     )
     (half,) = notes(action_low=-3)

@@ -231,7 +231,7 @@ def test_reader_crash_becomes_an_error(tmp_path: Path, log: dict[str, np.ndarray
     refuse(path, "the file is damaged .its reader stopped with status -11.")
     (site / "h5py.py").write_text("import time\ndef File(*_):\n    time.sleep(600)\n")
     with pytest.raises(AspcError, match="no progress for 1 seconds"), LimitedReader(timeout_seconds=1.0) as reader:
-        read_path(reader, path, {})
+        read_path(reader, path)
 
 
 def test_modules_next_to_a_log_are_not_imported(tmp_path: Path, log: dict[str, np.ndarray], monkeypatch) -> None:

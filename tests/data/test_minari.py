@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import warnings
+from dataclasses import replace
 
 import gymnasium as gym
 import numpy as np
@@ -126,8 +127,15 @@ def test_discontinuous_rows_are_rejected(log: dict[str, np.ndarray]) -> None:
 def test_environments_are_stored_or_a_note_is_returned(log: dict[str, np.ndarray]) -> None:
     values = {**log, "observations": log["observations"], "actions": log["actions"][:, :1]}
     dataset = Dataset.from_arrays(**values, env="Pendulum-v1", name="p", action_names=["torque"])
-    assert ours.write(dataset, "p-v0") == ["Minari cannot store column names."]
-    (note,) = ours.write(data.load("maze2d-umaze?steps=100"), "maze-v0")  # Gymnasium has no id for it
+    assert ours.write(dataset, "p-v0") == [
+        "Minari cannot store column names.",
+        "3 of 60 rows are not written: of the last row of an episode that timed out, Minari keeps only the "
+        "observation.",
+    ]
+    following = replace(dataset, next_observations=np.roll(dataset.observations, -1, axis=0))
+    assert ours.write(following, "all-v0") == ["Minari cannot store column names."]
+    note, lost = ours.write(data.load("maze2d-umaze?steps=100"), "maze-v0")  # Gymnasium has no id for it
+    assert "of 100 rows are not written" in lost
     assert note.startswith("Minari cannot store the environment maze2d-umaze; pass it with --env")
     assert envs.make_env("minari:p-v0").spec.id == "Pendulum-v1"
 

@@ -50,7 +50,7 @@ class InspectedPolicy:
         if states < 1:
             raise AspcError(f"--states must be at least 1, not {states}.")
         policy = Policy.load(folder)
-        name = "/".join(part for part in folder.absolute().parts[-3:] if part != "policy")
+        name = str(Path(*(part for part in folder.absolute().parts[-3:] if part != "policy")))
         check_fits(name, policy, dataset)
         # The critics were trained in the policy's units, whatever the bounds of this dataset are.
         dataset = replace(dataset, action_low=policy.action_low, action_high=policy.action_high)
@@ -119,9 +119,16 @@ class InspectedPolicy:
         return rows
 
 
+def _run_of_selected(policy: Policy) -> Path | None:
+    """Return the run that a policy was selected from by `aspc fqe --select`, if it still exists."""
+    chosen = policy.info.get("chosen")
+    run = chosen.get("run") if isinstance(chosen, dict) else None
+    return home_of(Path(run)) if isinstance(run, str) and Path(run).is_dir() else None
+
+
 def _restore_state(folder: Path, policy: Policy, dataset: Dataset) -> tuple[Trained | None, Any, str]:
     """Return the run and the state that a saved policy was taken from, or the reason why there is none."""
-    home = home_of(folder)
+    home = home_of(folder) or _run_of_selected(policy)
     if home is None or "members" in read_json(home / CONFIG):
         return None, None, "this is a policy without a run's folder around it, so it has no critics"
     trained = Trained.of(Run(home), dataset)

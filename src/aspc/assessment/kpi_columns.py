@@ -18,11 +18,10 @@ def kpi_columns(
 ) -> dict[str, np.ndarray]:
     """Return columns of the log by name.
 
-    A column can be an observation or an action of the dataset. Any other one is read from its file, by loading it once
-    more with that column in the place of the reward.
+    A column can be an observation, an action or a KPI of the dataset. Any other one is read from its file.
 
     Args:
-        names: Names of columns.
+        names: Names of columns. Default: the KPIs of the dataset.
         dataset: The whole dataset.
         source: The file that the dataset was loaded from, if known.
         options: The options that it was loaded with.
@@ -30,30 +29,41 @@ def kpi_columns(
     Raises:
         AspcError: If there is no such column.
     """
-    found = {}
-    for name in dict.fromkeys(names):
-        if name == REWARD:
-            raise AspcError("The reward is always estimated; remove --kpi reward.")
-        if name in dataset.observation_names:
-            found[name] = dataset.observations[:, dataset.observation_names.index(name)]
-        elif name in dataset.action_names:
-            found[name] = dataset.actions[:, dataset.action_names.index(name)]
-        elif source is None:
-            known = (*dataset.observation_names, *dataset.action_names)
+    names = list(dict.fromkeys(names or dataset.kpi_names))
+    if REWARD in names:
+        raise AspcError("The reward is always estimated; remove --kpi reward.")
+    known = _columns(dataset)
+    if unknown := [name for name in names if name not in known]:
+        if source is None:
             raise AspcError(
-                f"{dataset.name} has no column {name!r}; choose from {', '.join(known) or 'none'}, or pass the file "
-                "that has it with --dataset."
+                f"{dataset.name} has no column {unknown[0]!r}; choose from {', '.join(known) or 'none'}, or pass the "
+                "file that has it with --dataset."
             )
-        else:
-            found[name] = _read_column(name, dataset, source, options)
-    return found
+        known |= _read_columns(unknown, dataset, source, options)
+    return {name: known[name] for name in names}
 
 
-def _read_column(name: str, dataset: Dataset, source: str, options: Mapping[str, Any]) -> np.ndarray:
+def _columns(dataset: Dataset) -> dict[str, np.ndarray]:
+    """Return the named columns of a dataset."""
+    kpis = np.zeros((len(dataset), 0)) if dataset.kpis is None else dataset.kpis
+    groups = (
+        (dataset.kpi_names, kpis),
+        (dataset.action_names, dataset.actions),
+        (dataset.observation_names, dataset.observations),
+    )
+    return {name: values[:, i] for names, values in groups for i, name in enumerate(names)}
+
+
+def _read_columns(
+    names: Sequence[str], dataset: Dataset, source: str, options: Mapping[str, Any]
+) -> dict[str, np.ndarray]:
+    """Load the file once more, with these columns carried along."""
     try:
-        again = data.load(source, **{**options, "key_map": {**options.get("key_map", {}), "rewards": name}})
+        again = data.load(source, **{**options, "kpis": list(names)})
     except AspcError as error:
-        raise AspcError(f"The KPI {name!r} cannot be read: {error}") from error
+        raise AspcError(f"The KPI {names[0]!r} cannot be read: {error}") from error
     if len(again) != len(dataset):
-        raise AspcError(f"The KPI {name!r} has {len(again):,} rows, and {dataset.name} has {len(dataset):,}.")
-    return again.rewards
+        raise AspcError(
+            f"With the KPI {names[0]!r}, {dataset.name} has {len(again):,} rows instead of {len(dataset):,}."
+        )
+    return {name: column for name, column in _columns(again).items() if name in names}

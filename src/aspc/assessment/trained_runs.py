@@ -118,9 +118,15 @@ def data_sources(path: Path) -> list[DataSource]:
 def save_selected(chosen: Candidate, note: Mapping[str, Any], folder: Path) -> Path:
     """Save a policy unchanged in a folder, with a note on how it was chosen and on the data that it was trained on."""
     path = Path(chosen.source.partition(", seed ")[0])
+    home = home_of(Path(chosen.source.partition(f"/{CHECKPOINTS}/")[0]))
     found = data_sources(path)[0]
-    data = msgspec.structs.asdict(found) if found.name else {}
-    record = {**note, "from": chosen.source, "data": data, "holdout": holdout_of(path)}
+    record = {
+        **note,
+        "from": chosen.source,
+        "run": None if home is None else str(home.absolute()),
+        "data": msgspec.structs.asdict(found) if found.name else {},
+        "holdout": holdout_of(path),
+    }
     policy = dataclasses.replace(chosen.policy, info={**chosen.policy.info, "chosen": record})
     return policy.save(folder)
 
@@ -151,7 +157,7 @@ def dataset_of(paths: Iterable[Path], dataset: str | None, options: Mapping[str,
     from aspc.training.prepared_data import load_recorded, load_source
 
     if dataset is not None:
-        loaded = load_source(dataset, options)
+        loaded = load_source(dataset, {**_recorded_options(list(paths), dataset), **options})
     else:
         if options:
             given = ", ".join(f"--{name.replace('_', '-')}" for name in options)
@@ -161,6 +167,28 @@ def dataset_of(paths: Iterable[Path], dataset: str | None, options: Mapping[str,
     if not isinstance(loaded, Dataset):
         raise AspcError(f"{dataset} is packed for streaming; pass the data that it was packed from with --dataset.")
     return loaded
+
+
+READ_AS_RECORDED = ("key_map", "reward", "kpis", "one_hot", "missing", "max_gap", "resample", "interval")
+
+
+def _recorded_options(paths: list[Path], dataset: str) -> dict[str, Any]:
+    """Return the options with which the runs read the columns of a file, if all runs used the same.
+
+    Names of columns apply to other logs of the same plant too; bounds and environments can differ. A dataset with a
+    name, or packed data, has no such options.
+    """
+    from aspc.data.file_loader import is_pattern
+    from aspc.data.streaming import is_packed
+
+    if is_packed(dataset) or not (Path(dataset).exists() or is_pattern(dataset)):
+        return {}
+    found = [
+        {key: source.options[key] for key in READ_AS_RECORDED if key in source.options}
+        for path in paths
+        for source in _data_sources(path)
+    ]
+    return found[0] if found and all(options == found[0] for options in found) else {}
 
 
 def with_bounds_of(dataset: Dataset, policies: Iterable[Policy], options: Mapping[str, Any]) -> Dataset:

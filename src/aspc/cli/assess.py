@@ -11,7 +11,7 @@ import tyro
 
 from aspc.assessment.assess_options import AssessOptions
 from aspc.cli.data_options import DataOptions
-from aspc.cli.parsing import Flag, Several, Unset, parse_options
+from aspc.cli.parsing import Flag, Unset, parse_options
 from aspc.cli.shared import option_values, prepare_selection
 from aspc.errors import AspcError
 from aspc.io import prepare_output_file, write_atomically
@@ -40,8 +40,6 @@ class Assess:
     dataset: Unset[str] = None
     """Name or path of the data to judge on. Default: the data of the runs. Episodes that a run was trained on are left
     out."""
-    kpi: Annotated[Several[str], tyro.conf.UseAppendAction] = ()
-    """Also estimate the difference in this column of the log; repeat for more."""
     checkpoints: Flag = False
     """Judge the checkpoints of the runs instead of their final policies."""
     on_training_data: Flag = False
@@ -80,16 +78,18 @@ def main(argv: list[str]) -> int:
     from aspc.training.run import use_compilation_cache
 
     use_compilation_cache()
+    options = args.source.options()
+    kpis = options.pop("kpis", ())
     with _AssessProgress(args.quiet) as progress:
         assessment = assess(
             args.runs,
             args.dataset,
-            kpis=args.kpi,
+            kpis=kpis,
             checkpoints=args.checkpoints,
             on_training_data=args.on_training_data,
             options=args.estimation,
             notify=progress.show,
-            **args.source.options(),
+            **options,
         )
     write_atomically(args.out, render_page(assessment).encode())
     result, selection = to_json(assessment) | {"page": str(args.out)}, ""

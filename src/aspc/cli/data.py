@@ -214,8 +214,9 @@ class Convert:
         """Pack the dataset into a folder and return its warnings."""
         from aspc.data import packing, streaming
 
-        if self.dataset.endswith(formats.HDF5_SUFFIXES):
-            packing.pack(self.dataset, target, **self.source.options())
+        options = self.source.options()
+        if self.dataset.endswith(formats.HDF5_SUFFIXES) and packing.can_pack_in_parts(options):
+            packing.pack(self.dataset, target, **options)
         else:
             packing.pack(self.source.load(self.dataset), target)
         return list(streaming.StreamingDataset.open(target).notes)

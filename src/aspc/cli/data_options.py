@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
+
+import tyro
 
 from aspc import data
 from aspc.cli.parsing import Several, Unset
 from aspc.data.dataset import Dataset
+from aspc.data.read_options import MissingPolicy, ResampleMethod
 from aspc.errors import AspcError
 
 
@@ -18,13 +21,32 @@ class DataOptions:
     """Options for reading your own data."""
 
     map: Several[str] = ()
-    """Map arrays to stored names or columns, as in observations=obs actions=u_*,v."""
+    """Map arrays to stored names or columns, as in observations=obs actions=u_*,v time=stamp; costs=NAME negates a
+    column, time=none ignores times."""
+    reward: Unset[str] = None
+    """Compute rewards from columns with a formula, as in "0.3*energy + 0.7*comfort"."""
+    kpi: Annotated[Several[str], tyro.conf.UseAppendAction] = ()
+    """Carry this column along without learning from it; `aspc assess` estimates the difference in it. Repeat for
+    more."""
+    one_hot: Several[str] = ()
+    """Encode these observation columns, which hold categories, as one 0/1 number per category."""
+    missing: MissingPolicy = "error"
+    """Treat empty cells: reject them, split the episode there, repeat the last value (ffill), interpolate, or drop
+    their rows."""
+    max_gap: Unset[float] = None
+    """Split episodes at intervals longer than this many median ones. Default: 1.5, or 10 if sampling is irregular."""
+    resample: Unset[ResampleMethod] = None
+    """Make intervals equal by holding or interpolating observations."""
+    interval: Unset[float] = None
+    """Seconds per row after resampling. Default: the median."""
     env: Unset[str] = None
     """Environment of the data, or "none". Default: the dataset's own."""
     action_low: Several[float] = ()
     """Lower action bound: one number, or one per dimension."""
     action_high: Several[float] = ()
     """Upper action bound: one number, or one per dimension."""
+    action_margin: Unset[float] = None
+    """Share of the logged range that bounds from the data add on either side. Default: 0."""
     max_episode_steps: Unset[int] = None
     """Split episodes after this many steps if the data has no timeouts."""
     strict: bool = False
@@ -38,9 +60,17 @@ class DataOptions:
         """Return the given options as keyword arguments of `aspc.data.load`."""
         values = {
             "key_map": self.key_map() or None,
+            "reward": self.reward,
+            "kpis": list(self.kpi) or None,
+            "one_hot": list(self.one_hot) or None,
+            "missing": None if self.missing == "error" else self.missing,
+            "max_gap": self.max_gap,
+            "resample": self.resample,
+            "interval": self.interval,
             "env": self.env,
             "action_low": _bound(self.action_low),
             "action_high": _bound(self.action_high),
+            "action_margin": self.action_margin,
             "max_episode_steps": self.max_episode_steps,
             "strict": self.strict,
         }
@@ -51,9 +81,17 @@ class DataOptions:
         """Invert `options`."""
         return cls(
             map=tuple(f"{key}={_join(names)}" for key, names in options.get("key_map", {}).items()),
+            reward=options.get("reward"),
+            kpi=tuple(options.get("kpis", ())),
+            one_hot=tuple(options.get("one_hot", ())),
+            missing=options.get("missing", "error"),
+            max_gap=options.get("max_gap"),
+            resample=options.get("resample"),
+            interval=options.get("interval"),
             env=options.get("env"),
             action_low=_numbers(options.get("action_low", [])),
             action_high=_numbers(options.get("action_high", [])),
+            action_margin=options.get("action_margin"),
             max_episode_steps=options.get("max_episode_steps"),
             strict=options.get("strict", False),
         )

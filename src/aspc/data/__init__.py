@@ -35,30 +35,48 @@ def downloaded_file(name: str) -> Path | None:
     return ogbench.file_path(name) if tasks.is_ogbench_task(name) else None
 
 
-def load(name_or_path: str | os.PathLike[str], **options: Any) -> Dataset:
-    """Load a dataset by name or path.
+def load(source: Any, **options: Any) -> Dataset:
+    """Load a dataset by name or path, or from a data frame.
 
     Args:
-        name_or_path: A generated maze (`maze2d-umaze`, `maze2d-umaze-clean`, optionally with
+        source: A generated maze (`maze2d-umaze`, `maze2d-umaze-clean`, optionally with
             `?steps=1000000&seed=1`), a D4RL dataset (`hopper-medium-v2`), an OGBench single task, a Minari id
-            (`D4RL/pen/human-v2`), or the path of an HDF5, NPZ, Parquet, Arrow or CSV file or of a folder of episodes.
+            (`D4RL/pen/human-v2`), or the path of an HDF5, NPZ, Parquet, Arrow, CSV or Excel file or of a folder of
+            episodes; a pattern ("logs/*.csv") or a list of paths; or a pandas or polars data frame.
         options: Options of the loader of that kind (`aspc.data.file_loader.load` for paths).
 
     Raises:
         AspcError: The dataset or an option is unknown, or the data is invalid.
     """
-    if not isinstance(name_or_path, str | os.PathLike):
+    if not is_source(source):
         raise AspcError(
-            f"A dataset is loaded by its name or path, not from {type(name_or_path).__name__}: write a table to a "
-            "Parquet or CSV file and load that, or give its arrays to aspc.data.Dataset.from_arrays."
+            f"A dataset is loaded by its name or path, from a list of paths or from a data frame, not from "
+            f"{type(source).__name__}: write a table to a Parquet or CSV file and load that, or give its arrays to "
+            "aspc.data.Dataset.from_arrays."
         )
-    name = os.fspath(name_or_path)
+    name = os.fspath(source) if isinstance(source, str | os.PathLike) else type(source).__name__
     try:
-        return _find_loader(name)(**options)
+        is_name = isinstance(source, str | os.PathLike)
+        return (_find_loader(name) if is_name else partial(_load_files, source))(**options)
     except TypeError as error:
         if "unexpected keyword argument" in str(error):
             raise AspcError(f"{name}: {error.args[0].split('() ')[-1]}; this dataset has no such option.") from error
         raise
+
+
+def is_source(source: Any) -> bool:
+    """Return whether `load` accepts a value: a name, a path, a list of paths or a data frame."""
+    from aspc.data.frames import is_frame
+
+    if isinstance(source, list | tuple):
+        return all(isinstance(path, str | os.PathLike) for path in source)
+    return isinstance(source, str | os.PathLike) or is_frame(source)
+
+
+def _load_files(source: Any, **options: Any) -> Dataset:
+    from aspc.data import file_loader
+
+    return file_loader.load(source, **options)
 
 
 def _parse_query(query: str) -> dict[str, Any]:
@@ -81,7 +99,7 @@ def _find_loader(name: str) -> Callable[..., Dataset]:
     path = Path(name)
     if streaming.is_packed(path):
         raise AspcError(f"{path} is a packed folder; open it with aspc.data.streaming.StreamingDataset.")
-    if path.exists() or name.lower().endswith(formats.SUFFIXES):
+    if path.exists() or name.lower().endswith(formats.SUFFIXES) or file_loader.is_pattern(name):
         return partial(file_loader.load, path)
     if tasks.is_ogbench_task(name):
         return partial(ogbench.load, name)

@@ -5,12 +5,17 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
+from aspc.data.formula import Formula
 from aspc.data.metadata import NPZ_KEYS
+from aspc.data.roles import NO_TIME, cost_note, find_time_column, strip_unit
 from aspc.errors import AspcError
 from aspc.text import join_limited, natural_sort_key
+
+if TYPE_CHECKING:
+    from aspc.data.read_options import ReadOptions
 
 KeyMap = Mapping[str, str | Sequence[str]]  # stored names by array, as `check_key_map` returns it
 
@@ -23,6 +28,9 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "timeouts": ("timeouts", "timeout", "truncated", "truncations", "truncateds"),
     "next_observations": ("next_observations", "next_observation", "next_obs", "new_obs", "next_states", "next_state"),
     "episodes": ("episodes", "episode", "episode_id", "episode_ids", "eps_id"),
+    "kpis": ("kpis",),
+    "costs": (),  # never guessed: safe-RL datasets have a column of costs next to the rewards
+    "times": (),  # found by content, see `aspc.data.roles.find_time_column`
 }
 REQUIRED = ("observations", "actions", "rewards")
 # Patterns of table columns that form a vector.
@@ -66,18 +74,40 @@ def list_names(names: Sequence[str]) -> str:
     return join_limited([repr(name) for name in names], MAX_LISTED_NAMES) or "none"
 
 
+def canonical_keys(arrays: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return arrays by D4RL's names; those with an unknown name keep it, and those next to an array of that name.
+
+    Raises:
+        AspcError: Two names mean the same array.
+    """
+    known = {alias: key for key, aliases in ALIASES.items() for alias in aliases}
+    found: dict[str, Any] = {}
+    for stored, array in arrays.items():
+        key = known.get(stored, stored)
+        key = stored if key in arrays else key
+        if key in found:
+            raise AspcError(f"{name}: {stored!r} is a second name of {key!r}; remove one of them.")
+        found[key] = array
+    return found
+
+
 def _map_option(key: str) -> str:
     return f"--map {key}=NAME, in Python key_map={{{key!r}: 'NAME'}}"
 
 
-def _check_complete(found: Mapping[str, Any], stored: Sequence[str], name: str, single_episode: bool) -> None:
+def _check_complete(found: Mapping[str, Any], stored: Sequence[str], name: str, needs_no_ends: bool) -> None:
     for key in REQUIRED:
-        if key not in found:
-            raise AspcError(f"{name}: {key!r} not found among {list_names(stored)}. Name it with {_map_option(key)}.")
-    if not single_episode and not any(key in found for key in ("terminals", "timeouts", "episodes")):
+        if key not in found and not (key == "rewards" and "costs" in found):
+            costs = [column for column in stored if cost_note(column, is_mapped=False)] if key == "rewards" else []
+            hint = f" If {costs[0]!r} is a cost, pass --map costs={costs[0]}, which negates it." if costs else ""
+            raise AspcError(
+                f"{name}: {key!r} not found among {list_names(stored)}. Name it with {_map_option(key)}.{hint}"
+            )
+    if not needs_no_ends and not any(key in found for key in ("terminals", "timeouts", "episodes", "times")):
         raise AspcError(
             f"{name}: nothing marks the ends of episodes. Add a column 'episode' with episode numbers, or flags "
-            f"'terminal' or 'timeout', or name one of {list_names(stored)} with {_map_option('episode')}."
+            f"'terminal' or 'timeout', or name one of {list_names(stored)} with {_map_option('episode')}. A column of "
+            "times (--map time=NAME) or a step limit (--max-episode-steps) also ends episodes."
         )
 
 
@@ -92,7 +122,7 @@ def _alias_notes(stored_name: str) -> list[str]:
 
 
 def resolve_arrays(
-    stored: Sequence[str], key_map: KeyMap, name: str, single_episode: bool = False
+    stored: Sequence[str], key_map: KeyMap, name: str, needs_no_ends: bool = False
 ) -> tuple[dict[str, str], list[str]]:
     """Match stored arrays, by the key map first and then by aliases.
 
@@ -100,21 +130,30 @@ def resolve_arrays(
         stored: Names of the stored arrays.
         key_map: The user's choices.
         name: The file, for messages.
-        single_episode: Whether the file is one episode, so that nothing needs to mark its end.
+        needs_no_ends: Whether nothing needs to mark the ends of episodes.
 
     Returns:
         The stored name of each array, and notes.
     """
+    key_map = _without_ignored_time(key_map)
     found = {key: _mapped_array(stored, key, names, name) for key, names in key_map.items()}
     unmapped = set(stored) - set(found.values())
     notes: list[str] = []
     for key, aliases in ALIASES.items():
-        match = None if key in found else next((alias for alias in aliases if alias in unmapped), None)
+        is_given = key in found or (key == "rewards" and "costs" in found)
+        match = None if is_given else next((alias for alias in aliases if alias in unmapped), None)
         if match is not None:
             found[key] = match
             notes += _alias_notes(match)
-    _check_complete(found, stored, name, single_episode)
+    _check_complete(found, stored, name, needs_no_ends)
+    if "rewards" in found:
+        notes += cost_note(found["rewards"], is_mapped="rewards" in key_map)
     return found, notes
+
+
+def _without_ignored_time(key_map: KeyMap) -> KeyMap:
+    """Return a key map without `time=none`, which says that a file has no times."""
+    return {key: names for key, names in key_map.items() if key != "times" or names != NO_TIME}
 
 
 def _mapped_array(stored: Sequence[str], key: str, names: str | Sequence[str], name: str) -> str:
@@ -148,7 +187,11 @@ def unused_array_notes(shapes: Mapping[str, tuple[int, ...]], found: Mapping[str
 
 
 def resolve_columns(
-    columns: Sequence[str], key_map: KeyMap, name: str, single_episode: bool = False
+    columns: Sequence[str],
+    options: ReadOptions,
+    name: str,
+    is_time: Callable[[str], bool] = lambda column: False,
+    is_date: Callable[[str], bool] = lambda column: False,
 ) -> tuple[dict[str, list[str]], list[str]]:
     """Match table columns, by the key map first and then by known names.
 
@@ -156,28 +199,50 @@ def resolve_columns(
 
     Args:
         columns: Names of all columns.
-        key_map: The user's choices.
+        options: The user's choices.
         name: The file, for messages.
-        single_episode: Whether the file is one episode, so that nothing needs to mark its end.
+        is_time: Whether a column holds dates or seconds since 1970.
+        is_date: Whether a column holds dates.
 
     Returns:
-        The columns of each array in order, and notes.
+        The columns of each array in order, and notes. Those of a reward formula are the columns of "rewards".
     """
+    key_map = _without_ignored_time(options.key_map)
+    formula = () if options.reward is None else Formula.parse(options.reward).columns
     duplicates = [column for column, count in Counter(columns).items() if count > 1]
     if duplicates:
         raise AspcError(f"{name}: duplicate column {duplicates[0]!r}; rename one of them.")
+    for column in (*formula, *options.one_hot):
+        if column not in columns:
+            raise AspcError(f"{name}: column {column!r} does not exist. Available: {list_names(columns)}.")
     found = {key: _mapped_columns(columns, names, name) for key, names in key_map.items()}
+    if options.kpis:
+        found["kpis"] = _mapped_columns(columns, options.kpis, name)
     mapped = {column for names in found.values() for column in names}
     unmapped = [column for column in columns if column not in mapped]
     notes: list[str] = []
+    has_rewards = "costs" in found or bool(formula)
     for key in ALIASES:
-        if key in key_map:
+        if key in found or (key == "rewards" and has_rewards):
             continue
         matches = _guess_columns(unmapped, key, name) or _guess_ignoring_case(unmapped, key, name)
         if matches:
             found[key] = matches
             notes += _alias_notes(matches[0])
-    _check_complete(found, columns, name, single_episode)
+    if formula:
+        found["rewards"] = list(formula)
+    used = {column for names in found.values() for column in names}
+    if "times" not in options.key_map:
+        times = find_time_column([column for column in unmapped if column not in used], is_time, is_date)
+        found |= {} if times is None else {"times": [times]}
+    _check_complete(found, columns, name, options.needs_no_ends)
+    if "rewards" in found and not formula:
+        notes += cost_note(found["rewards"][0], is_mapped="rewards" in key_map)
+    unused = [column for column in options.one_hot if column not in found["observations"]]
+    if unused:
+        raise AspcError(
+            f"{name}: --one-hot names {unused[0]!r}, which is not an observation. Add it with --map observations=NAMES."
+        )
     found = _align_next_observations(found, "next_observations" in key_map, name)
     return found, [*notes, *_unused_column_notes(columns, found)]
 
@@ -241,9 +306,10 @@ def _guess_columns(columns: Sequence[str], key: str, name: str) -> list[str]:
 
 
 def _guess_ignoring_case(columns: Sequence[str], key: str, name: str) -> list[str]:
-    """Match names such as `Reward` and `OBS_0`, except those that differ from another only in case."""
-    counts = Counter(column.lower() for column in columns)
-    by_lower = {column.lower(): column for column in columns if counts[column.lower()] == 1}
+    """Match names such as `Reward`, `OBS_0` and `reward [EUR]`, except those that differ from another only in that."""
+    plain = {column: strip_unit(column).lower() for column in columns}
+    counts = Counter(plain.values())
+    by_lower = {lower: column for column, lower in plain.items() if counts[lower] == 1}
     return [by_lower[column] for column in _guess_columns(list(by_lower), key, name)]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,6 +11,10 @@ from numpy.typing import ArrayLike
 
 from aspc import envs, tasks
 from aspc.data import validation
+from aspc.data.columns import canonical_keys
+from aspc.data.frames import frame_names, is_frame, read_frame
+from aspc.data.metadata import NAME_KEYS
+from aspc.data.read_options import ReadOptions
 from aspc.errors import AspcError
 
 SPLIT_SEGMENTS = 20  # pieces of an endless log, of which `Dataset.split` holds some out
@@ -61,6 +65,11 @@ class Dataset:
     notes: tuple[str, ...] = ()  # findings of the validation
     observation_names: tuple[str, ...] = ()  # column names of the log
     action_names: tuple[str, ...] = ()
+    bounds_source: str = ""  # where the action bounds come from, as text
+    time: str = ""  # the column of times, their span and interval, as text
+    categories: Mapping[str, Sequence[str]] = field(default_factory=dict)  # of one-hot columns, by the log's column
+    kpis: np.ndarray | None = None  # [N, kpis] float32: columns that are carried along, but not learned from
+    kpi_names: tuple[str, ...] = ()
 
     @classmethod
     def from_arrays(
@@ -80,8 +89,13 @@ class Dataset:
         ref_max: float | None = None,
         max_episode_steps: int | None = None,
         strict: bool = False,
+        action_margin: float | None = None,
         observation_names: Sequence[str] = (),
         action_names: Sequence[str] = (),
+        kpis: ArrayLike | None = None,
+        kpi_names: Sequence[str] = (),
+        time: str = "",
+        categories: Mapping[str, Sequence[str]] | None = None,
     ) -> Dataset:
         """Validate arrays and make a dataset of them.
 
@@ -92,7 +106,8 @@ class Dataset:
             terminals: [N] flags of rows after which the task has ended.
             timeouts: [N] flags of other episode ends. Without them, episodes also end after `max_episode_steps`.
             next_observations: [N, obs], if they were logged.
-            action_low: Lowest action, one number or one per dimension (default: the environment's, else guessed).
+            action_low: Lowest action, one number or one per dimension (default: the environment's, else the lowest in
+                the data).
             action_high: Highest action, likewise.
             name: Name of the dataset in messages.
             env: Name of the environment, or None or "none".
@@ -100,13 +115,20 @@ class Dataset:
             ref_max: The return that scores 100.
             max_episode_steps: Step limit of an episode (default: the environment's).
             strict: Raise an error for actions outside the bounds instead of clipping them.
+            action_margin: Share of the logged range that bounds from the data add on either side (default: 0).
             observation_names: Column names of the observations.
             action_names: Column names of the actions.
+            kpis: [N, kpis] columns that are carried along, but not learned from.
+            kpi_names: Their names.
+            time: A description of the times of the rows.
+            categories: Categories of one-hot observations, by the column that held them.
 
         Raises:
             AspcError: The arrays are not a valid dataset.
         """
         env = None if env == "none" else env
+        observation_names = observation_names or frame_names(observations)
+        action_names = action_names or frame_names(actions)
         arrays = validation.check_arrays(observations, actions, rewards, terminals, timeouts, next_observations, name)
         precision_notes = (
             *validation.precision_notes(arrays["observations"], "observation", observation_names),
@@ -117,12 +139,15 @@ class Dataset:
             if key in arrays:
                 arrays[key] = validation.to_finite_float32(key, arrays[key], name)
         validation.check_sizes(arrays, env, {"observations": observation_names, "actions": action_names}, name)
-        low, high, bound_notes = validation.action_bounds(arrays["actions"], action_low, action_high, env, name)
-        clipped, clip_notes = validation.clip_actions(arrays["actions"], low, high, strict, name)
+        bounds = validation.action_bounds(arrays["actions"], action_low, action_high, env, name, action_margin)
+        clipped, clip_notes = validation.clip_actions(arrays["actions"], bounds.low, bounds.high, strict, name)
         ends, end_notes = validation.episode_ends(arrays["terminals"], arrays.get("timeouts"), max_episode_steps, env)
         if env is not None and ref_min is None and ref_max is None:
             ref_min, ref_max = envs.reference_scores(env) or (None, None)
-        integer_notes = validation.integer_action_notes(arrays["actions"])
+        kind_notes = (
+            *validation.integer_action_notes(arrays["actions"]),
+            *validation.on_off_notes(arrays["actions"], action_names),
+        )
         return cls(
             observations=arrays["observations"],
             actions=clipped,
@@ -130,15 +155,20 @@ class Dataset:
             terminals=arrays["terminals"],
             timeouts=ends,
             next_observations=arrays.get("next_observations"),
-            action_low=low,
-            action_high=high,
+            action_low=bounds.low,
+            action_high=bounds.high,
             name=name,
             env=env,
             ref_min=ref_min,
             ref_max=ref_max,
-            notes=(*bound_notes, *precision_notes, *integer_notes, *clip_notes, *end_notes),
+            notes=(*bounds.notes, *precision_notes, *kind_notes, *clip_notes, *end_notes),
             observation_names=tuple(observation_names),
             action_names=tuple(action_names),
+            bounds_source=bounds.source,
+            time=time,
+            categories=dict(categories or {}),
+            kpis=None if kpis is None else validation.check_kpis(kpis, len(clipped), kpi_names, name),
+            kpi_names=tuple(kpi_names),
         )
 
     @classmethod
@@ -146,13 +176,18 @@ class Dataset:
         """Make a dataset of episodes.
 
         Args:
-            episodes: Mappings with `observations`, `actions` and `rewards` (T rows). `observations` can have T + 1
-                rows, or `next_observations` can be given. `terminals` is T flags or one for the end; without it the
-                episode ended by timeout.
+            episodes: Mappings with `observations`, `actions` and `rewards` (T rows), also by their usual names (`obs`,
+                `action`, `reward`, …), or data frames with columns as in a file. `observations` can have T + 1 rows,
+                or `next_observations` can be given. `terminals` is T flags or one for the end; without it the episode
+                ended by timeout.
             options: Options of `from_arrays`.
         """
         name = options.get("name", "episodes")
-        parts = [validation.check_episode(episode, f"{name}, episode {i}") for i, episode in enumerate(episodes)]
+        parts, names = [], dict[str, Any]()
+        for i, episode in enumerate(episodes):
+            label = f"{name}, episode {i}"
+            values, names = _episode_arrays(episode, label, names)
+            parts.append(validation.check_episode(values, label))
         if not parts:
             raise AspcError(f"{name}: there are no episodes; at least one is required.")
         has_next = ["next_observations" in part for part in parts]
@@ -162,7 +197,7 @@ class Dataset:
             arrays: dict[str, Any] = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
         except ValueError as error:
             raise AspcError(f"{name}: episodes differ in observation or action size.") from error
-        return cls.from_arrays(**arrays, **{"name": "episodes", **options})
+        return cls.from_arrays(**arrays, **{"name": "episodes", **names, **options})
 
     def __len__(self) -> int:
         return len(self.observations)
@@ -186,7 +221,10 @@ class Dataset:
     @property
     def nbytes(self) -> int:
         """Bytes of all arrays."""
-        arrays = (self.observations, self.actions, self.rewards, self.terminals, self.timeouts, self.next_observations)
+        arrays = (
+            *(self.observations, self.actions, self.rewards, self.terminals, self.timeouts),
+            *(self.next_observations, self.kpis),
+        )
         return sum(array.nbytes for array in arrays if array is not None)
 
     @property
@@ -314,6 +352,7 @@ class Dataset:
             terminals=self.terminals[rows],
             timeouts=self.timeouts[rows] | (gap & ~self.terminals[rows]),
             next_observations=None if self.next_observations is None else self.next_observations[rows],
+            kpis=None if self.kpis is None else self.kpis[rows],
             name=self.name if name is None else name,
         )
 
@@ -343,3 +382,18 @@ class Dataset:
             self.select(np.flatnonzero(~mask)),
             self.select(np.flatnonzero(mask), name=f"{self.name} (held out)"),
         )
+
+
+def _episode_arrays(episode: Any, label: str, names: Mapping[str, Any]) -> tuple[Mapping[str, Any], dict[str, Any]]:
+    """Return the arrays of an episode by D4RL's names, and its column names, which must equal any given `names`."""
+    if is_frame(episode):
+        arrays, _, metadata = read_frame(episode, ReadOptions(single_episode=True), label)
+        found = {key: tuple(metadata[key]) for key in NAME_KEYS}
+        arrays = {key: array for key, array in arrays.items() if key not in ("times", "episodes", "timeouts")}
+    else:
+        arrays = canonical_keys(episode, label)
+        keys = {"observation_names": "observations", "action_names": "actions"}
+        found = {name: frame_names(arrays[key]) for name, key in keys.items() if frame_names(arrays.get(key))}
+    if names and found != names:
+        raise AspcError(f"{label} has other columns than the first one, or another order; make them equal.")
+    return arrays, found

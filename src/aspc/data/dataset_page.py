@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import textwrap
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,19 +12,26 @@ import numpy as np
 from aspc import tasks
 from aspc.data.dataset import Dataset
 from aspc.data.diagnostics import Summary, summarize
+from aspc.data.roles import strip_unit, unit_of
+from aspc.errors import printable
 from aspc.io import atomic_output
 from aspc.page_parts import (
     ACCENT_COLOR,
     MAX_ACTION_PANELS,
+    PANEL_COLUMNS,
     Picture,
     action_panels,
     draw_png,
     principal_components,
     render_template,
 )
+from aspc.text import format_number
 
 MAX_COVERAGE_ROWS = 20_000
 REWARD_SEGMENTS = 200
+MAX_OBSERVATIONS = 60
+OBSERVATIONS_PER_FIGURE = 6
+MAX_TRACE_ROWS = 1_000
 
 
 def write_page(dataset: Dataset, path: Path) -> None:
@@ -44,13 +53,23 @@ def render_page(dataset: Dataset, summary: Summary) -> str:
 
 
 def draw_pictures(dataset: Dataset) -> list[Picture]:
-    """Draw the figures of the page."""
-    return [
-        Picture("Returns and lengths of episodes, and how they ended", draw_png(_draw_episodes, dataset)),
-        Picture(f"Mean reward over the log, in {REWARD_SEGMENTS} segments", draw_png(_draw_rewards, dataset)),
-        Picture(_actions_caption(dataset), draw_png(_draw_actions, dataset)),
-        Picture(_coverage_caption(dataset), draw_png(_draw_coverage, dataset)),
-    ]
+    """Draw the figures of the page, without those that would be empty."""
+    pictures = []
+    if len(dataset.episode_lengths) > 1:
+        caption = "Returns and lengths of episodes, and how they ended"
+        pictures.append(Picture(caption, draw_png(_draw_episodes, dataset)))
+    if dataset.rewards.min() < dataset.rewards.max():
+        caption = f"Mean reward over the log, in {min(REWARD_SEGMENTS, len(dataset))} segments"
+        pictures.append(Picture(caption, draw_png(_draw_rewards, dataset)))
+    shown = min(dataset.observation_size, MAX_OBSERVATIONS)
+    for start in range(0, shown, OBSERVATIONS_PER_FIGURE):
+        dimensions = range(start, min(start + OBSERVATIONS_PER_FIGURE, shown))
+        draw = partial(_draw_observations, dimensions=dimensions)
+        pictures.append(Picture(_observations_caption(dataset, dimensions), draw_png(draw, dataset)))
+    pictures.append(Picture(_actions_caption(dataset), draw_png(_draw_actions, dataset)))
+    if (dataset.observations.min(axis=0) < dataset.observations.max(axis=0)).sum() > 1:
+        pictures.append(Picture(_coverage_caption(dataset), draw_png(_draw_coverage, dataset)))
+    return pictures
 
 
 def _draw_episodes(figure: Any, dataset: Dataset) -> None:
@@ -58,15 +77,50 @@ def _draw_episodes(figure: Any, dataset: Dataset) -> None:
     returns.hist(dataset.episode_returns, bins=40, color=ACCENT_COLOR)
     returns.set(xlabel="return", ylabel="episodes")
     lengths.hist(dataset.episode_lengths, bins=40, color=ACCENT_COLOR)
-    lengths.set(xlabel="length")
+    lengths.set(xlabel="length (rows)")
     counts = [int(dataset.terminals.sum()), int(dataset.timeouts.sum())]
     ends.bar(["terminal", "timeout"], counts, color=ACCENT_COLOR)
-    ends.set(ylabel="rows", ylim=(0, 1.1 * max(*counts, 1)))
+    ends.set(ylabel="episodes", ylim=(0, 1.1 * max(*counts, 1)))
+    for axes in (returns, lengths):
+        axes.locator_params(axis="x", nbins=4)
+
+
+def _observations_caption(dataset: Dataset, dimensions: range) -> str:
+    size = dataset.observation_size
+    total = f" of {size}" + (f" (the first {MAX_OBSERVATIONS} are drawn)" if size > MAX_OBSERVATIONS else "")
+    rows = min(MAX_TRACE_ROWS, len(dataset))
+    return (
+        f"Observations {dimensions[0] + 1} to {dimensions[-1] + 1}{total}: distribution over all rows, and the first "
+        f"{rows:,} rows, interrupted where episodes end"
+    )
+
+
+def _draw_observations(figure: Any, dataset: Dataset, dimensions: range) -> None:
+    """Draw a histogram and a trace per observation."""
+    figure.set_size_inches(10, 0.6 + 1.4 * len(dimensions))
+    panels = figure.subplots(len(dimensions), 2, squeeze=False, width_ratios=(1, 3))
+    rows = min(MAX_TRACE_ROWS, len(dataset))
+    ends = np.flatnonzero((dataset.terminals | dataset.timeouts)[: rows - 1]) + 1
+    positions = np.insert(np.arange(1, rows + 1, dtype=float), ends, np.nan)
+    for (histogram, trace), i in zip(panels, dimensions, strict=True):
+        name = dataset.observation_names[i] if dataset.observation_names else f"observation {i + 1}"
+        values = dataset.observations[:, i]
+        histogram.hist(values, bins=40, color=ACCENT_COLOR)
+        trace.plot(positions, np.insert(values[:rows].astype(float), ends, np.nan), color=ACCENT_COLOR, lw=0.8)
+        title = textwrap.shorten(strip_unit(printable(name)), 70, placeholder="…")
+        trace.set_title(title, fontsize=9, loc="left", parse_math=False)  # a column's name can look like a formula
+        trace.set_ylabel(unit_of(printable(name)), fontsize=8, parse_math=False)
+        for axes in (histogram, trace):
+            axes.tick_params(labelsize=7)
+            axes.locator_params(axis="y", nbins=3)
+        histogram.locator_params(axis="x", nbins=3)
+    panels[-1][1].set_xlabel("row", fontsize=8)
+    panels[0][0].set_title("rows per value", fontsize=9, loc="left")
 
 
 def _draw_rewards(figure: Any, dataset: Dataset) -> None:
     segments = np.array_split(dataset.rewards.astype(np.float64), min(REWARD_SEGMENTS, len(dataset)))
-    starts = np.cumsum([0, *map(len, segments[:-1])])
+    starts = np.cumsum([1, *map(len, segments[:-1])])
     axes = figure.subplots()
     axes.plot(starts, [segment.mean() for segment in segments], color=ACCENT_COLOR)
     axes.set(xlabel="row", ylabel="mean reward")
@@ -83,7 +137,14 @@ def _actions_caption(dataset: Dataset) -> str:
 def _draw_actions(figure: Any, dataset: Dataset) -> None:
     for i, axes in enumerate(action_panels(figure, dataset.action_names, dataset.action_size)):
         bounds = (float(dataset.action_low[i]), float(dataset.action_high[i]))
+        if np.isclose(*bounds, rtol=1e-6, atol=1e-20):  # pinned: too narrow for bins
+            axes.text(0.5, 0.5, f"always {format_number(bounds[0])}", ha="center", va="center", fontsize=8)
+            axes.set(xticks=[], yticks=[], xlim=(0, 1), ylim=(0, 1))
+            continue
         axes.hist(dataset.actions[:, i], bins=40, range=bounds, color=ACCENT_COLOR)
+        axes.set_ylabel("rows" if i % PANEL_COLUMNS == 0 else "", fontsize=8)
+        if dataset.action_names:
+            axes.set_xlabel(unit_of(printable(dataset.action_names[i])), fontsize=8, parse_math=False)
 
 
 def _is_maze(dataset: Dataset) -> bool:

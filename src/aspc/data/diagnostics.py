@@ -9,10 +9,11 @@ from typing import NamedTuple
 import numpy as np
 
 from aspc.data.dataset import Dataset
+from aspc.data.reward_checks import check_rewards
 from aspc.data.streaming import StreamingDataset
 from aspc.data.validation import bounds_from_data, format_bounds
 from aspc.errors import printable
-from aspc.text import join_limited
+from aspc.text import format_number, join_limited
 
 SATURATED = 0.999  # share of the way to a bound
 MAX_SATURATED = 0.05  # share of rows
@@ -26,7 +27,6 @@ OUTLIER_FACTOR = 1_000.0  # times the range of the middle 98 % of a column
 SENTINEL_GAP = 5.0  # times that range: the gap between a sentinel value and all others
 MAX_SENTINELS = 0.01  # share of rows
 SENTINEL_VALUES = (999, 9_999, 99_999, 999_999, 9_999_999, 32_767, 32_768, 65_535)  # with either sign
-LOSS_FACTOR = 3.0  # times the sum of positive rewards
 FEW_ROWS = 1_000
 QUANTILE_ROWS = 100_000  # rows for quantiles
 MAX_SHOWN_NAMES = 20
@@ -53,19 +53,23 @@ def summarize(dataset: Dataset) -> Summary:
     lengths, returns = dataset.episode_lengths, dataset.episode_returns
     terminals, timeouts = int(dataset.terminals.sum()), int(dataset.timeouts.sum())
     score = dataset.behavior_score()
-    behavior = f"{dataset.behavior_return():,.2f}"
+    behavior = format_number(dataset.behavior_return())
     facts = [
         ("dataset", dataset.name),
         ("rows", f"{len(dataset):,} ({dataset.nbytes / 1e6:,.1f} MB)"),
         ("transitions", f"{len(dataset.transition_rows()[0]):,}"),
         *_size_facts(dataset),
         ("episodes", f"{len(lengths):,} ({terminals:,} ended by terminal, {timeouts:,} by timeout)"),
-        ("episode length", _format_distribution(lengths.astype(float), digits=0)),
-        ("episode return", _format_distribution(returns, digits=2)),
-        ("reward", _format_distribution(dataset.rewards.astype(np.float64), digits=3)),
+        ("episode length", _format_distribution(lengths.astype(float))),
+        ("episode return", _format_distribution(returns)),
+        ("reward", _format_distribution(dataset.rewards.astype(np.float64))),
         ("behavior return", behavior if score is None else f"{behavior} (score {score:.1f})"),
         ("environment", dataset.env or "none"),
     ]
+    if dataset.time:
+        facts.insert(1, ("time", printable(dataset.time)))
+    if dataset.kpis is not None:
+        facts += _kpi_facts(dataset.kpis, dataset.kpi_names)
     if dataset.next_observations is not None:
         facts.append(("next observations", "logged: rows that a timeout cut are kept"))
     return Summary(tuple(facts), (*dataset.notes, *find_warnings(dataset)))
@@ -77,18 +81,29 @@ def summarize_packed(packed: StreamingDataset) -> Summary:
         ("dataset", f"{packed.name} (packed, to be streamed)"),
         ("transitions", f"{len(packed):,} ({len(packed) * packed.row_bytes / 1e9:,.2f} GB)"),
         *_size_facts(packed),
-        ("mean reward", f"{packed.mean_reward:.4g}"),
+        ("mean reward", format_number(packed.mean_reward)),
         ("environment", packed.env or "none"),
     )
     return Summary(facts, packed.notes)
 
 
 def _size_facts(data: Dataset | StreamingDataset) -> tuple[tuple[str, str], ...]:
+    source = f" ({data.bounds_source})" if isinstance(data, Dataset) and data.bounds_source else ""
     return (
         ("observation", _format_size(data.observation_size, data.observation_names)),
         ("action", _format_size(data.action_size, data.action_names)),
-        ("action bounds", format_bounds(data.action_low, data.action_high)),
+        ("action bounds", format_bounds(data.action_low, data.action_high) + source),
     )
+
+
+def _kpi_facts(kpis: np.ndarray, names: Sequence[str]) -> list[tuple[str, str]]:
+    """Return the distribution of each KPI over the rows that have it."""
+    facts = []
+    for i, column in enumerate(kpis.T.astype(np.float64)):
+        known = column[np.isfinite(column)]
+        label = f"KPI {printable(names[i]) if names else i + 1}"
+        facts.append((label, _format_distribution(known) if len(known) else "no values"))
+    return facts
 
 
 def _format_size(size: int, names: Sequence[str]) -> str:
@@ -97,11 +112,9 @@ def _format_size(size: int, names: Sequence[str]) -> str:
     return _count(size, "number") + (f": {printable(shown)}" if names else "")
 
 
-def _format_distribution(values: np.ndarray, digits: int) -> str:
-    low, median, high = (float(np.quantile(values, q)) for q in (0.0, 0.5, 1.0))
-    return (
-        f"{low:,.{digits}f} to {high:,.{digits}f}, median {median:,.{digits}f}, mean {float(values.mean()):,.{digits}f}"
-    )
+def _format_distribution(values: np.ndarray) -> str:
+    low, median, high = (format_number(float(np.quantile(values, q))) for q in (0.0, 0.5, 1.0))
+    return f"{low} to {high}, median {median}, mean {format_number(float(values.mean()))}"
 
 
 def _count(count: int, noun: str) -> str:
@@ -109,7 +122,8 @@ def _count(count: int, noun: str) -> str:
 
 
 def _dimension_label(dimension: int, names: Sequence[str]) -> str:
-    return f"{dimension} ({printable(names[dimension])})" if names else str(dimension)
+    """Return a dimension's number, counted from 1 as rows are, and its name."""
+    return f"{dimension + 1} ({printable(names[dimension])})" if names else str(dimension + 1)
 
 
 def _subsample(rows: np.ndarray) -> np.ndarray:
@@ -128,7 +142,7 @@ def find_warnings(dataset: Dataset) -> list[str]:
         _check_duplicate_rows,
         _check_saturated_actions,
         _check_constant_rewards,
-        _check_negative_rewards,
+        _check_rewards,
         _check_missing_ends,
         _check_single_row_episodes,
         _check_jumps,
@@ -246,12 +260,8 @@ def _check_duplicate_rows(dataset: Dataset) -> list[str]:
 
 
 def _check_saturated_actions(dataset: Dataset) -> list[str]:
-    # Guessed bounds are wider than the data, so the data's own extremes count as well.
-    actions = dataset.actions
-    low, high = actions.min(axis=0), actions.max(axis=0)
-    edge = (1 - SATURATED) * (high - low)
-    is_extreme = ((actions <= low + edge) | (actions >= high - edge)) & (high > low)
-    shares = (is_extreme | (np.abs(dataset.scale_actions(actions)) >= SATURATED)).mean(axis=0)
+    shares = (np.abs(dataset.scale_actions(dataset.actions)) >= SATURATED).mean(axis=0)
+    shares[dataset.actions.min(axis=0) == dataset.actions.max(axis=0)] = 0.0  # reported as constant
     worst = int(shares.argmax())
     if shares[worst] <= MAX_SATURATED:
         return []
@@ -265,30 +275,8 @@ def _check_constant_rewards(dataset: Dataset) -> list[str]:
     return [f"the reward is {dataset.rewards[0]:g} in every row: no action is better than another."]
 
 
-def _check_negative_rewards(dataset: Dataset) -> list[str]:
-    return check_negative_rewards(dataset.rewards, has_terminals=bool(dataset.terminals.any()))
-
-
-def check_negative_rewards(rewards: np.ndarray, *, has_terminals: bool, shift: float = 0.0) -> list[str]:
-    """Warn about rewards that are all or mostly negative.
-
-    Critics start near 0, so that untried actions look better than logged ones.
-
-    Args:
-        rewards: The rewards after any shift.
-        has_terminals: Whether terminals end episodes; a shift of the rewards would then pay for staying alive.
-        shift: The shift that was already added to the rewards.
-    """
-    lowest, highest = float(rewards.min()), float(rewards.max())
-    share = float((rewards < 0).mean())
-    lost, gained = -rewards.clip(max=0).sum(dtype=np.float64), rewards.clip(min=0).sum(dtype=np.float64)
-    if lowest == highest or (highest > 0 and (share <= 0.5 or lost <= LOSS_FACTOR * gained)):
-        return []
-    problem = (
-        "no reward is above 0" if highest <= 0 else f"rewards are mostly below 0 (in {100 * share:.0f} % of the rows)"
-    )
-    remedy = "--algo iql" if has_terminals else f"--reward-shift {shift - lowest:.3g}"
-    return [f"{problem}: untried actions can look better than all logged ones; train with {remedy}."]
+def _check_rewards(dataset: Dataset) -> list[str]:
+    return check_rewards(dataset.rewards, has_terminals=bool(dataset.terminals.any()))
 
 
 def _check_missing_ends(dataset: Dataset) -> list[str]:

@@ -11,7 +11,8 @@ HDF5_ATTRIBUTE = "aspc"  # holds the metadata as JSON
 NPZ_PREFIX = "aspc_"  # of the arrays that hold the metadata: numbers, or NumPy's unicode text
 NUMBER_KEYS = ("action_low", "action_high", "ref_min", "ref_max")
 NAME_KEYS = ("observation_names", "action_names")
-NPZ_KEYS = {f"{NPZ_PREFIX}{key}": key for key in ("env", *NUMBER_KEYS, *NAME_KEYS)}
+ALL_NAME_KEYS = (*NAME_KEYS, "kpi_names")
+NPZ_KEYS = {f"{NPZ_PREFIX}{key}": key for key in ("env", *NUMBER_KEYS, *ALL_NAME_KEYS)}
 
 
 def parse_metadata(text: Any) -> dict[str, Any]:
@@ -30,7 +31,7 @@ def select_valid(stated: Any) -> dict[str, Any]:
             for key in NUMBER_KEYS
             if stated.get(key) is not None
         }
-        names = {key: [str(name) for name in stated[key]] for key in NAME_KEYS if stated.get(key)}
+        names = {key: [str(name) for name in stated[key]] for key in ALL_NAME_KEYS if stated.get(key)}
         env = stated.get("env")
     except (TypeError, ValueError, AttributeError):
         return {}

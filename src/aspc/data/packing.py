@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import inspect
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -28,6 +29,15 @@ from aspc.data.writers import dataset_arrays
 from aspc.errors import AspcError
 from aspc.io import atomic_output, write_atomically
 from aspc.ui import progress_bar
+
+WHOLE_KEYS = ("costs", "times", "kpis")  # of a key map: they need all rows at once
+
+
+def can_pack_in_parts(options: Mapping[str, Any]) -> bool:
+    """Return whether an HDF5 file is packed piece by piece with these options of `aspc.data.load`."""
+    parameters = inspect.signature(pack).parameters
+    key_map = check_key_map(options.get("key_map", {}))
+    return set(options) <= set(parameters) and not set(key_map) & set(WHOLE_KEYS)
 
 
 @dataclass
@@ -66,6 +76,7 @@ def pack(
     env: str | None = None,
     action_low: Any = None,
     action_high: Any = None,
+    action_margin: float | None = None,
     max_episode_steps: int | None = None,
     strict: bool = False,
 ) -> StreamingDataset:
@@ -80,6 +91,7 @@ def pack(
         env: The environment, or "none".
         action_low: Lowest action, one number or one per dimension.
         action_high: Highest action, likewise.
+        action_margin: Share of the logged range that bounds from the data add on either side.
         max_episode_steps: Step limit of an episode, if no timeouts were logged.
         strict: Raise an error for actions outside the bounds instead of clipping them.
 
@@ -91,7 +103,17 @@ def pack(
         raise AspcError(f"{folder} already exists; choose another folder or remove it.")
     if isinstance(source, Dataset):
         return _write_packed(folder, _Log.from_dataset(source), n_step, discount, strict)
-    options = {"action_low": action_low, "action_high": action_high, "max_episode_steps": max_episode_steps}
+    if not can_pack_in_parts({"key_map": key_map or {}}):
+        raise AspcError(
+            f"{source}: costs, times and kpis cannot be mapped while a file is packed in parts. Load it first, and "
+            "pack the dataset."
+        )
+    options = {
+        "action_low": action_low,
+        "action_high": action_high,
+        "action_margin": action_margin,
+        "max_episode_steps": max_episode_steps,
+    }
     with _open_hdf5(Path(source), check_key_map(key_map or {}), env, **options) as log:
         return _write_packed(folder, log, n_step, discount, strict)
 
@@ -152,6 +174,7 @@ def _open_hdf5(
     *,
     action_low: Any,
     action_high: Any,
+    action_margin: float | None,
     max_episode_steps: int | None,
 ) -> _Log:
     """Open an HDF5 file in the limited child process, and read its flags and action bounds."""
@@ -162,7 +185,9 @@ def _open_hdf5(
             start, stop, _ = rows.indices(length)
             return child.call("read_hdf5_rows", path, key=key, start=start, stop=stop).arrays["rows"]
 
-        stated, flags = child.call("open_hdf5", path, key_map=dict(key_map))
+        stated, flags = child.call(
+            "open_hdf5", path, key_map=dict(key_map), needs_no_ends=max_episode_steps is not None
+        )
         length, metadata, notes = stated["rows"], stated["metadata"], stated["notes"]
         flags, order_notes = complete_flags(flags, length, path.name)
         if env is None:
@@ -178,15 +203,15 @@ def _open_hdf5(
         logged = check_flags("timeouts", flags["timeouts"], path.name) if "timeouts" in flags else None
         timeouts, limit_notes = episode_ends(terminals, logged, max_episode_steps, env)
         extremes = _extremes(partial(read, "actions"), length)
-        low, high, bound_notes = action_bounds(extremes, action_low, action_high, env, path.name)
+        bounds = action_bounds(extremes, action_low, action_high, env, path.name, action_margin)
         return _Log(
             name=path.stem,
             env=env,
             flags=(terminals, timeouts),
             read=read,
             has_next="next_observations" in stated["keys"],
-            bounds=(low, high),
-            notes=(*notes, *order_notes, *limit_notes, *bound_notes),
+            bounds=(bounds.low, bounds.high),
+            notes=(*notes, *order_notes, *limit_notes, *bounds.notes),
             names={key: metadata[key] for key in NAME_KEYS if key in metadata},
             close=opened.pop_all().close,
         )

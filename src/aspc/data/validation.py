@@ -6,19 +6,20 @@ Every check either returns the converted array (and notes for the user) or raise
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from aspc import envs, tasks
 from aspc.errors import AspcError
-from aspc.text import join_limited
+from aspc.text import format_number, join_limited
 
 PRECISION_ROWS = 10_000  # rows that are checked for lost digits
 ROUNDING = 1e-12  # relative differences below this are rounding errors of float64
-BOUND_MARGIN = 0.05  # share of each dimension's range that guessed bounds add on either side
+PINNED_WIDTH = 1e-30  # least distance of the bounds of an action that never changes: half of it is not rounded to 0
 MAX_SHOWN_BOUNDS = 8
+MIN_ON_OFF_ROWS = 10
 
 
 # ── arrays ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -134,6 +135,17 @@ def check_arrays(
     return arrays
 
 
+def check_kpis(kpis: ArrayLike, length: int, names: Sequence[str], name: str) -> np.ndarray:
+    """Return KPIs [N, kpis] in float32; missing ones stay NaN."""
+    array = check_matrix("kpis", kpis, name)
+    if len(array) != length:
+        raise AspcError(f"{name}: 'observations' has {length} rows, but 'kpis' has {len(array)}.")
+    if names and len(names) != array.shape[1]:
+        raise AspcError(f"{name}: {len(names)} names are given for {array.shape[1]} columns of 'kpis'.")
+    with np.errstate(over="ignore"):
+        return np.ascontiguousarray(array, dtype=np.float32)
+
+
 def check_sizes(
     arrays: Mapping[str, np.ndarray], env: str | None, names: Mapping[str, Sequence[str]], name: str
 ) -> None:
@@ -157,6 +169,24 @@ def integer_action_notes(actions: np.ndarray) -> tuple[str, ...]:
     return ("all actions are integers: if they are discrete choices, this library does not support them.",)
 
 
+def on_off_notes(actions: np.ndarray, names: Sequence[str]) -> tuple[str, ...]:
+    """Warn about actions that take only two values, such as a pump that is on or off."""
+    if len(actions) < MIN_ON_OFF_ROWS:
+        return ()
+    low, high = actions.min(axis=0), actions.max(axis=0)
+    columns = np.flatnonzero((low < high) & ((actions == low) | (actions == high)).all(axis=0)).tolist()
+    if not columns:
+        return ()
+    shown = join_limited([f"{i + 1} ({names[i]})" if names else str(i + 1) for i in columns], MAX_SHOWN_BOUNDS)
+    first, plural = columns[0], len(columns) > 1
+    middle = f"{(float(low[first]) + float(high[first])) / 2:g}"
+    return (
+        f"action dimension{'s' * plural} {shown} take{'s' * (not plural)} only two values "
+        f"({low[first]:g} and {high[first]:g}): a policy returns numbers between them, because actions are learned as "
+        f"continuous. Round its output (on above {middle}), or leave the column out with --map actions=NAMES.",
+    )
+
+
 def precision_notes(values: np.ndarray, label: str, names: Sequence[str]) -> tuple[str, ...]:
     """Warn about columns of large numbers with small differences, such as timestamps, that become equal in float32."""
     if values.dtype.itemsize < 4 or values.dtype == np.float32:
@@ -168,7 +198,9 @@ def precision_notes(values: np.ndarray, label: str, names: Sequence[str]) -> tup
             before, after = len(np.unique(column)), len(np.unique(column.astype(np.float32)))
         spread = float(column.max()) - float(column.min())
         if after < before / 2 and spread > ROUNDING * abs(float(column.max())):
-            column_label = f"column {names[i]!r}" if names else label if values.ndim == 1 else f"{label} dimension {i}"
+            column_label = (
+                f"column {names[i]!r}" if names else label if values.ndim == 1 else f"{label} dimension {i + 1}"
+            )
             notes.append(
                 f"{column_label} loses digits in float32 ({before:,} distinct values become {after:,}): "
                 "subtract an offset first."
@@ -179,12 +211,18 @@ def precision_notes(values: np.ndarray, label: str, names: Sequence[str]) -> tup
 # ── actions ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def bounds_from_data(actions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the smallest and largest action per dimension, with a margin."""
+def bounds_from_data(actions: np.ndarray, margin: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
+    """Return the smallest and largest action per dimension, and `margin` times their distance on either side.
+
+    An action that never changes stays where it is: its bounds differ only in their last digit, because a policy needs a
+    low bound below its high bound.
+    """
     low, high = actions.min(axis=0), actions.max(axis=0)
     with np.errstate(over="ignore"):  # an overflow becomes infinite and is reported by `action_bounds`
-        margin = np.maximum(BOUND_MARGIN * (high - low), 1e-3 * np.maximum(1.0, np.abs(high)))
-        return low - margin, high + margin
+        extra = margin * (high.astype(np.float64) - low)
+        low, high = (low - extra).astype(np.float32), (high + extra).astype(np.float32)
+        pinned = high + np.maximum(np.spacing(np.abs(high)), np.float32(PINNED_WIDTH))
+    return low, np.where(low == high, pinned, high)
 
 
 def _to_bound(key: str, value: ArrayLike, size: int, name: str) -> np.ndarray:
@@ -197,20 +235,42 @@ def _to_bound(key: str, value: ArrayLike, size: int, name: str) -> np.ndarray:
 
 def format_bounds(low: np.ndarray, high: np.ndarray) -> str:
     """Return bounds as text, once if all dimensions share them."""
-    pairs = [f"[{below:.4g}, {above:.4g}]" for below, above in zip(low, high, strict=True)]
+    pairs = [f"[{format_number(below)}, {format_number(above)}]" for below, above in zip(low, high, strict=True)]
     if len(set(pairs)) == 1:
         return f"{pairs[0]} in every dimension"
     return join_limited(pairs, MAX_SHOWN_BOUNDS, " ")
 
 
-def action_bounds(
-    actions: np.ndarray, action_low: ArrayLike | None, action_high: ArrayLike | None, env: str | None, name: str
-) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
-    """Return bounds per action dimension, and notes.
+class ActionBounds(NamedTuple):
+    """Bounds per action dimension, the source of each side as text, and notes."""
 
-    Given bounds come first, then the environment's, then the data's with a margin.
+    low: np.ndarray
+    high: np.ndarray
+    source: str
+    notes: tuple[str, ...]
+
+
+def action_bounds(
+    actions: np.ndarray,
+    action_low: ArrayLike | None,
+    action_high: ArrayLike | None,
+    env: str | None,
+    name: str,
+    margin: float | None = None,
+) -> ActionBounds:
+    """Return bounds per action dimension: the given ones first, then the environment's, then the range of the data.
+
+    Args:
+        actions: The logged actions.
+        action_low: Given lower bounds.
+        action_high: Given upper bounds.
+        env: The environment, or None.
+        name: The dataset, for messages.
+        margin: Share of the range of the data that is added on either side where bounds come from the data.
     """
     size = actions.shape[1]
+    if margin is not None and not 0 <= margin < np.inf:
+        raise AspcError(f"{name}: the action margin must be a share of the logged range, 0 or more, not {margin}.")
     notes: tuple[str, ...] = ()
     known: tuple[np.ndarray, np.ndarray] | None = None
     if env is not None and (action_low is None or action_high is None):
@@ -220,17 +280,25 @@ def action_bounds(
             notes = (f"no action bounds from the environment {env}: {error}",)
         if known is not None and len(known[0]) != size:
             raise AspcError(f"{name}: actions have {size} dimensions, but the environment {env} takes {len(known[0])}.")
-    low, high = known if known is not None else bounds_from_data(actions)
+    low, high = known if known is not None else bounds_from_data(actions, margin or 0.0)
     low = _to_bound("action_low", low if action_low is None else action_low, size, name)
     high = _to_bound("action_high", high if action_high is None else action_high, size, name)
-    if not (np.isfinite(low).all() and np.isfinite(high).all() and (low < high).all()):
+    with np.errstate(over="ignore", invalid="ignore"):
+        is_finite = np.isfinite(high - low).all()  # false for an infinite bound, and for a range that overflows
+    if not (is_finite and (low < high).all()):
         raise AspcError(f"{name}: action bounds must be finite, and each low bound below its high bound.")
     missing = [side for side, given in (("low", action_low), ("high", action_high)) if given is None]
     if known is None and missing:
         label = "action bounds" if len(missing) == 2 else f"{missing[0]} action bounds"
         options = " and ".join(f"--action-{side}" for side in missing)
         notes += (f"{label} are guessed from the data ({format_bounds(low, high)}); set them with {options}.",)
-    return low, high, notes
+    elif margin:
+        notes += ("the action margin is not used: no bound comes from the data.",)
+    from_data = f"logged range with a margin of {100 * margin:g} %" if margin else "logged range"
+    fallback = from_data if known is None else f"environment {env}"
+    low_source, high_source = (fallback if value is None else "given" for value in (action_low, action_high))
+    source = low_source if low_source == high_source else f"low: {low_source}; high: {high_source}"
+    return ActionBounds(low, high, source, notes)
 
 
 def clip_actions(
@@ -265,15 +333,19 @@ def episode_ends(
     terminals: np.ndarray, timeouts: np.ndarray | None, max_episode_steps: int | None, env: str | None
 ) -> tuple[np.ndarray, tuple[str, ...]]:
     """Return the episode ends that are not terminals, logged or implied by the step limit, and notes."""
-    if timeouts is not None:
-        return timeouts & ~terminals, ()
     limit = max_episode_steps
+    if timeouts is not None and (limit is None or timeouts[:-1].any()):
+        notes = () if limit is None else (f"the step limit of {limit} is not used: the log marks its own timeouts.",)
+        return timeouts & ~terminals, notes
     if limit is None and env is not None and not envs.is_continuing(env):
         limit = envs.horizon(env)
     if limit is not None:
         if limit < 1:
             raise AspcError(f"max_episode_steps must be at least 1, not {limit}.")
-        return timeouts_from_limit(terminals, limit), (f"no timeouts were logged: a step limit of {limit} is assumed.",)
+        ends = timeouts_from_limit(terminals, limit)
+        if timeouts is not None:  # at most the last row
+            ends |= timeouts & ~terminals
+        return ends, (f"no timeouts were logged: a step limit of {limit} is assumed.",)
     return np.zeros(len(terminals), dtype=bool), (
         "no timeouts were logged and no step limit is known: episodes end only at terminals.",
     )

@@ -25,6 +25,8 @@ def dataset_arrays(dataset: Dataset) -> dict[str, np.ndarray]:
     }
     if dataset.next_observations is not None:
         arrays["next_observations"] = dataset.next_observations
+    if dataset.kpis is not None:
+        arrays["kpis"] = dataset.kpis
     return arrays
 
 
@@ -38,6 +40,7 @@ def dataset_metadata(dataset: Dataset) -> dict[str, Any]:
         "ref_max": dataset.ref_max,
         "observation_names": list(dataset.observation_names),
         "action_names": list(dataset.action_names),
+        "kpi_names": list(dataset.kpi_names),
     }
 
 

@@ -15,8 +15,9 @@ import numpy as np
 
 from aspc import minari_store
 from aspc.algorithms.interface import Algorithm, PolicyExport, Spec
-from aspc.data import Dataset, Transitions, load
-from aspc.data.diagnostics import check_negative_rewards
+from aspc.data import Dataset, Transitions, is_source, load
+from aspc.data.file_loader import is_pattern
+from aspc.data.reward_checks import check_rewards
 from aspc.data.streaming import StreamingDataset, is_packed
 from aspc.envs import normalized_score
 from aspc.errors import AspcError, printable
@@ -33,10 +34,10 @@ def load_source(source: Data | str | os.PathLike[str], options: Mapping[str, Any
     """Load a dataset by name or path (a packed folder is opened for streaming); return a dataset unchanged."""
     if isinstance(source, Dataset | StreamingDataset):
         return source
-    if not isinstance(source, str | os.PathLike):
-        expected = "a name, a path, or a Dataset (for arrays: aspc.data.Dataset.from_arrays)"
+    if not is_source(source):
+        expected = "a name, a path, a data frame, or a Dataset (for arrays: aspc.data.Dataset.from_arrays)"
         raise AspcError(f"The data must be {expected}, not {type(source).__name__}.")
-    if is_packed(source):
+    if isinstance(source, str | os.PathLike) and is_packed(source):
         options = {name: value for name, value in options.items() if name != "env"}  # only used for evaluation
         if options:
             raise AspcError(f"{source} is already packed; pass {', '.join(options)} when packing it.")
@@ -96,8 +97,11 @@ def warnings_of(data: Data, algorithm: Algorithm[Any]) -> list[str]:
     """Return warnings about an algorithm on user data; benchmarks need none."""
     if not algorithm.climbs_q or not isinstance(data, Dataset) or data.env is not None:
         return []
-    return check_negative_rewards(
-        prepared_rewards(data, algorithm), has_terminals=bool(data.terminals.any()), shift=algorithm.reward_shift
+    return check_rewards(
+        prepared_rewards(data, algorithm),
+        has_terminals=bool(data.terminals.any()),
+        scale=algorithm.reward_scale,
+        shift=algorithm.reward_shift,
     )
 
 
@@ -232,6 +236,10 @@ class PreparedDataset:
         """Return a policy with the normalizer and the action bounds of the data."""
         names = {"observation_names": list(data.observation_names), "action_names": list(data.action_names)}
         info = {**info, **{key: value for key, value in names.items() if value}}
+        if isinstance(data, Dataset) and data.bounds_source:
+            info["action_bounds"] = data.bounds_source
+        if isinstance(data, Dataset) and data.categories:
+            info["observation_categories"] = {column: list(names) for column, names in data.categories.items()}
         arrays = {name: np.asarray(array, np.float32) for name, array in export.arrays.items()}
         mean, std = self.normalizer.mean, self.normalizer.std
         return Policy(export.kind, arrays, export.settings, mean, std, data.action_low, data.action_high, info)
@@ -293,7 +301,7 @@ def dataset_facts(
     data: Data, source: str | None, options: Mapping[str, Any], prepared: PreparedDataset
 ) -> DatasetFacts:
     """Return what a config records about a dataset."""
-    if source is not None and Path(source).exists():
+    if source is not None and (Path(source).exists() or is_pattern(source)):
         source = str(Path(source).absolute())
     ref_min = ref_max = behavior_return = behavior_score = None
     if isinstance(data, Dataset):  # a stream does not keep its episodes

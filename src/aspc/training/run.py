@@ -51,7 +51,15 @@ from aspc.ui import notify_if_slow
 
 __all__ = ["Diverged", "Interrupted", "evaluate", "resume_run", "start_run", "train", "use_compilation_cache"]
 
-LOAD_OPTIONS = ("key_map", "action_low", "action_high", "max_episode_steps", "strict")  # of `aspc.data.load`
+LOAD_OPTIONS = (
+    *("reward", "kpis", "one_hot", "missing", "max_gap", "resample", "interval"),
+    "key_map",
+    "action_low",
+    "action_high",
+    "action_margin",
+    "max_episode_steps",
+    "strict",
+)  # of `aspc.data.load`
 
 
 def train(

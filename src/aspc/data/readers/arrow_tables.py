@@ -9,24 +9,33 @@ from typing import Any
 
 import numpy as np
 
-from aspc.data.columns import KeyMap, resolve_columns
+from aspc.data.columns import resolve_columns
+from aspc.data.formula import Formula
+from aspc.data.missing import missing_cells
+from aspc.data.read_options import ReadOptions
 from aspc.data.readers import arrow_sizes
-from aspc.data.readers.contents import Arrays, FileContents, complete_contents
+from aspc.data.readers.contents import Arrays, FileContents
 from aspc.data.readers.limits import ReadLimits
 from aspc.data.readers.table_columns import (
     BATCH_ROWS,
     PARSERS,
+    VECTORS,
+    CategoryParser,
+    CellParser,
     ColumnCollector,
     batch_rows,
     check_column_count,
-    column_names,
+    fillable_columns,
     not_numeric_error,
     parse_cells,
+    table_metadata,
 )
+from aspc.data.row_preparation import unused_rows
+from aspc.data.time_cells import is_date_time, parse_time, parse_times
 from aspc.errors import AspcError, MissingExtra
 
 
-def read_arrow(path: Path, key_map: KeyMap, single_episode: bool, limits: ReadLimits) -> FileContents:
+def read_arrow(path: Path, options: ReadOptions, limits: ReadLimits) -> FileContents:
     """Read a Parquet file or an Arrow IPC file."""
     try:
         import pyarrow as pa
@@ -42,9 +51,14 @@ def read_arrow(path: Path, key_map: KeyMap, single_episode: bool, limits: ReadLi
             source = opened.enter_context(pa.memory_map(str(path)))
             schema, rows = pa.ipc.open_file(source).schema, sizes.rows
         check_column_count(schema.names, path.name)
-        found, notes = resolve_columns(schema.names, key_map, path.name, single_episode)
+        texts = _smallest_texts(file.metadata) if path.suffix.lower() == ".parquet" else {}
+
+        def is_date(column: str) -> bool:
+            return _is_date(schema.field(column).type) or is_date_time(texts.get(column, ""))
+
+        found, notes = resolve_columns(schema.names, options, path.name, is_date, is_date)
         wanted = list(dict.fromkeys(column for names in found.values() for column in names))
-        table = _ArrowTable(path.name, schema, found)
+        table = ArrowTable(path.name, schema, found, options)
         needed = rows * table.collector.row_bytes
         limits.require(needed, path.name)
         if path.suffix.lower() == ".parquet":
@@ -52,16 +66,30 @@ def read_arrow(path: Path, key_map: KeyMap, single_episode: bool, limits: ReadLi
             batches = file.iter_batches(batch_size=batch_rows(len(wanted)), columns=wanted, use_threads=False)
         else:
             limits.require(needed + sizes.largest_batch_bytes + sizes.dictionary_bytes, path.name)
-            options = pa.ipc.IpcReadOptions(
+            reading = pa.ipc.IpcReadOptions(
                 use_threads=False, included_fields=[schema.get_field_index(column) for column in wanted]
             )
-            reader = pa.ipc.open_file(source, options=options)
+            reader = pa.ipc.open_file(source, options=reading)
             batches = (reader.get_batch(i) for i in range(reader.num_record_batches))
         for batch in batches:
             limits.progress()
             for start in range(0, len(batch), BATCH_ROWS):
                 table.append(batch.slice(start, BATCH_ROWS))
-    return complete_contents(table.arrays(), notes, column_names(found), path.name)
+                limits.require(rows * table.collector.row_bytes, path.name)  # lists state no length
+    return FileContents(table.arrays(), notes, table.metadata())
+
+
+def _smallest_texts(metadata: Any) -> dict[str, str]:
+    """Return the smallest text of each column in the first row group that states it, without reading cells."""
+    if metadata.num_row_groups == 0:
+        return {}
+    group = metadata.row_group(0)
+    chunks = [group.column(j) for j in range(group.num_columns)]
+    return {
+        chunk.path_in_schema: chunk.statistics.min
+        for chunk in chunks
+        if chunk.statistics is not None and chunk.statistics.has_min_max and isinstance(chunk.statistics.min, str)
+    }
 
 
 def _largest_column_chunks(metadata: Any, wanted: set[str]) -> int:
@@ -70,57 +98,157 @@ def _largest_column_chunks(metadata: Any, wanted: set[str]) -> int:
     for i in range(metadata.num_row_groups):
         group = metadata.row_group(i)
         chunks = (group.column(j) for j in range(group.num_columns))
-        sizes = [chunk.total_uncompressed_size for chunk in chunks if chunk.path_in_schema in wanted]
+        sizes = [chunk.total_uncompressed_size for chunk in chunks if _column_of(chunk, wanted) in wanted]
         largest = max(largest, sum(sizes))
     return largest
+
+
+def _column_of(chunk: Any, wanted: set[str]) -> str:
+    """Return the column of a chunk; the chunk of a list has a path below it."""
+    path = str(chunk.path_in_schema)
+    return path if path in wanted else path.removesuffix(".list.element").removesuffix(".list.item")
 
 
 def _is_text(type_: Any) -> bool:
     return "string" in str(type_)
 
 
-class _ArrowTable:
+def _is_date(type_: Any) -> bool:
+    return str(type_).startswith(("timestamp", "date32", "date64"))
+
+
+def _list_size(type_: Any) -> int | None:
+    """Return the length of lists of a type: 0 if lists can differ in length, None for other types."""
+    import pyarrow.types as kinds
+
+    if kinds.is_fixed_size_list(type_):
+        return int(type_.list_size)
+    return 0 if kinds.is_list(type_) or kinds.is_large_list(type_) else None
+
+
+class ArrowTable:
     """Batches of Arrow columns, converted to arrays of numbers."""
 
-    def __init__(self, name: str, schema: Any, found: Mapping[str, list[str]]) -> None:
-        self._name = name
+    def __init__(self, name: str, schema: Any, found: Mapping[str, list[str]], options: ReadOptions) -> None:
+        self._name, self._found, self._options = name, found, options
         parsers = {column: parse for key, parse in PARSERS.items() for column in found.get(key, ())}
         types = {column: schema.field(column).type for names in found.values() for column in names}
-        self._parsers = {column: parsers[column] for column in types if column in parsers and _is_text(types[column])}
+        self._parsers: dict[str, CellParser] = {c: parsers[c] for c in types if c in parsers and _is_text(types[c])}
+        self.categories = {column: CategoryParser() for column in options.one_hot}
+        self._times = [
+            column for column in found.get("times", ()) if _is_text(types[column]) or _is_date(types[column])
+        ]
+        self._lists = {
+            column: size
+            for key in VECTORS
+            for column in found.get(key, ())
+            if len(found[key]) == 1 and (size := _list_size(types[column])) is not None
+        }
         dtypes = {column: self._dtype(column, type_) for column, type_ in types.items()}
         self._empty_cells = dict.fromkeys(types, 0)
-        self.collector = ColumnCollector(found, dtypes, name)
+        formula = None if options.reward is None else Formula.parse(options.reward)
+        self._can_be_missing = {
+            column for column in fillable_columns(found) if dtypes[column].kind == "f" and column not in self._lists
+        }
+        self.collector = ColumnCollector(found, dtypes, name, formula, frozenset(self._lists))
 
     def _dtype(self, column: str, type_: Any) -> np.dtype[Any]:
         import pyarrow.types as kinds
 
-        if column in self._parsers:
+        if column in self._parsers or column in self._times or column in self.categories:
             return np.dtype(np.float64)
+        if column in self._lists:
+            type_ = type_.value_type
         if not (kinds.is_integer(type_) or kinds.is_floating(type_) or kinds.is_boolean(type_)):
             raise not_numeric_error(self._name, column, "text" if _is_text(type_) else str(type_))
         dtype: np.dtype[Any] = np.dtype(type_.to_pandas_dtype())
+        if self._options.missing != "error" and column in fillable_columns(self._found) and dtype.kind in "iu":
+            is_action = column in self._found["actions"]  # integers there mean discrete actions, which are refused
+            return dtype if is_action else np.dtype(np.float64)
         return dtype
 
     def append(self, batch: Any) -> None:
+        """Append a batch of rows."""
         values = {column: batch.column(batch.schema.get_field_index(column)) for column in self._empty_cells}
         for column, cells in values.items():
             self._empty_cells[column] += cells.null_count
-        if not any(self._empty_cells.values()):
+        if not any(count for column, count in self._empty_cells.items() if column not in self._can_be_missing):
             self.collector.append({column: self._numbers(column, cells) for column, cells in values.items()})
 
     def _numbers(self, column: str, cells: Any) -> np.ndarray:
+        if column in self._times:
+            return self._seconds(column, cells)
+        if column in self._lists:
+            return self._matrix(column, cells)
+        if column in self.categories:
+            return np.array([self.categories[column](str(cell)) for cell in cells.to_pylist()], np.float64)
         if column in self._parsers:
             where = f"{self._name}: column {column!r}"
             return parse_cells(cells.to_pylist(), self._parsers[column], where, self.collector.rows)
         return np.asarray(cells.to_numpy(zero_copy_only=False))
 
+    def _seconds(self, column: str, cells: Any) -> np.ndarray:
+        import pyarrow as pa
+
+        if _is_date(cells.type):
+            return np.asarray(cells.cast(pa.timestamp("us"), safe=False).cast(pa.int64())) / 1e6
+        texts = cells.to_pylist()
+        try:
+            return parse_times(texts)
+        except ValueError:
+            where = f"{self._name}: column {column!r}"
+            return parse_cells(texts, parse_time, where, self.collector.rows)
+
+    def _matrix(self, column: str, cells: Any) -> np.ndarray:
+        values = cells.flatten()
+        rows = len(cells)
+        size = len(values) // rows if rows else 0
+        lengths = np.asarray(cells.value_lengths())
+        first = self._lists[column] or size
+        self._lists[column] = first
+        if values.null_count or (lengths != first).any():
+            raise AspcError(
+                f"{self._name}: the lists in column {column!r} differ in length or have empty entries. Give every row "
+                "one number per entry."
+            )
+        return np.asarray(values.to_numpy(zero_copy_only=False)).reshape(rows, first)
+
     def arrays(self) -> Arrays:
-        for column, count in self._empty_cells.items():
-            if count:
-                is_one = count == 1
-                raise AspcError(
-                    f"{self._name}: column {column!r} has {count:,} empty {'cell' if is_one else 'cells'}. Fill "
-                    f"{'it' if is_one else 'them'}, or drop {'its row' if is_one else 'their rows'} and start a new "
-                    "episode after each gap."
-                )
+        """Return the arrays of all rows. Raises an `AspcError` for empty cells that the options do not allow."""
+        empty = {column: count for column, count in self._empty_cells.items() if count}
+        is_allowed = self._options.missing != "error" or self._only_unused_rows(empty)
+        for column, count in empty.items():
+            if column not in self._can_be_missing or not is_allowed:
+                raise self._empty_cells_error(column, count)
         return self.collector.arrays()
+
+    def metadata(self) -> dict[str, Any]:
+        """Return the names of columns, and categories."""
+        found = {
+            key: [
+                name
+                for column in columns
+                for name in (
+                    [f"{column}_{i}" for i in range(self._lists[column])] if column in self._lists else [column]
+                )
+            ]
+            for key, columns in self._found.items()
+        }
+        return table_metadata(found, {column: parser.categories() for column, parser in self.categories.items()})
+
+    def _only_unused_rows(self, empty: Mapping[str, int]) -> bool:
+        """Return whether all empty cells are actions or rewards of rows that are not learned from."""
+        allowed = {column for key in ("actions", "rewards", "costs") for column in self._found.get(key, ())}
+        if not empty or not allowed.issuperset(empty):
+            return False
+        arrays = self.collector.arrays()
+        return not (missing_cells(arrays) & ~unused_rows(arrays)).any()
+
+    def _empty_cells_error(self, column: str, count: int) -> AspcError:
+        is_one = count == 1
+        hint = " For missing values, pass --missing split, ffill, interpolate or drop."
+        return AspcError(
+            f"{self._name}: column {column!r} has {count:,} empty {'cell' if is_one else 'cells'}. Fill "
+            f"{'it' if is_one else 'them'}, or drop {'its row' if is_one else 'their rows'} and start a new "
+            f"episode after each gap.{hint if column in self._can_be_missing else ''}"
+        )

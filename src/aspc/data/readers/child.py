@@ -18,6 +18,7 @@ from typing import Any, BinaryIO, cast
 import numpy as np
 
 from aspc.data.columns import KeyMap
+from aspc.data.read_options import ReadOptions
 from aspc.data.readers import formats, hdf5_stream, minari, npz
 from aspc.data.readers.array_files import file_of
 from aspc.data.readers.limited_reader import SLOWEST_BYTES_PER_SECOND
@@ -31,9 +32,9 @@ LONG_STEP_BYTES = 8_000_000
 IMPORT_BYTES = 3_000_000_000  # an import may take as long as decoding this much
 
 
-def read_file(path: Path, limits: ReadLimits, *, key_map: KeyMap, single_episode: bool) -> Answer:
+def read_file(path: Path, limits: ReadLimits, *, options: dict[str, Any]) -> Answer:
     """Read a dataset of any known format."""
-    arrays, notes, metadata = formats.parse_file(path, key_map, single_episode, limits)
+    arrays, notes, metadata = formats.parse_file(path, ReadOptions.from_json(options), limits)
     return {"notes": notes, "metadata": metadata}, arrays
 
 
@@ -48,10 +49,10 @@ class _OpenLog:
     def __init__(self) -> None:
         self._log: hdf5_stream.HDF5Log | None = None
 
-    def open(self, path: Path, limits: ReadLimits, *, key_map: KeyMap) -> Answer:
+    def open(self, path: Path, limits: ReadLimits, *, key_map: KeyMap, needs_no_ends: bool) -> Answer:
         if self._log is not None:
             self._log.close()
-        self._log = hdf5_stream.HDF5Log(path, key_map, limits)
+        self._log = hdf5_stream.HDF5Log(path, key_map, limits, needs_no_ends)
         return self._log.description(), self._log.flags()
 
     def rows(self, path: Path, limits: ReadLimits, *, key: str, start: int, stop: int) -> Answer:
@@ -71,7 +72,11 @@ FUNCTIONS: dict[str, Callable[..., Answer]] = {
 
 def import_library(function: str, path: Path) -> None:
     """Import the library that will parse a file, before memory and time are limited."""
-    suffixes = {formats.HDF5_SUFFIXES: "h5py", formats.TABLE_SUFFIXES: "pyarrow.parquet"}
+    suffixes = {
+        formats.HDF5_SUFFIXES: "h5py",
+        formats.TABLE_SUFFIXES: "pyarrow.parquet",
+        formats.EXCEL_SUFFIXES: "openpyxl",
+    }
     found = (library for endings, library in suffixes.items() if path.name.lower().endswith(endings))
     library = "minari" if function == "read_minari" else next(found, "numpy")
     with contextlib.suppress(ImportError):  # the reader names the extra that is missing

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,17 +13,11 @@ Arrays = dict[str, np.ndarray]
 
 
 class FileContents(NamedTuple):
-    """Arrays by D4RL's names, notes for the user, and metadata (see `aspc.data.metadata`)."""
+    """Arrays by the keys of `columns.ALIASES`, notes for the user, and metadata (see `aspc.data.metadata`)."""
 
     arrays: Arrays
     notes: list[str]
     metadata: dict[str, Any]
-
-
-def complete_contents(arrays: Arrays, notes: Sequence[str], metadata: dict[str, Any], name: str) -> FileContents:
-    """Return a file's contents with complete flags."""
-    arrays, flag_notes = complete_flags(arrays, len(arrays["observations"]), name)
-    return FileContents(arrays, [*notes, *flag_notes], metadata)
 
 
 def complete_flags(arrays: Arrays, length: int, name: str) -> tuple[Arrays, list[str]]:

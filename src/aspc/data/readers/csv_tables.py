@@ -1,188 +1,208 @@
-"""CSV and TSV files, read in batches of rows. They state no sizes, so the running total is checked."""
+"""CSV, TSV and whitespace-separated files, read in batches of rows. They state no sizes, so the total is checked."""
 
 from __future__ import annotations
 
 import csv
 import gzip
-import io
 import itertools
-import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from aspc.data.columns import KeyMap, resolve_columns
-from aspc.data.readers.contents import Arrays, FileContents, complete_contents
+from aspc.data.columns import resolve_columns
+from aspc.data.formula import Formula
+from aspc.data.missing import missing_cells
+from aspc.data.read_options import ReadOptions
+from aspc.data.readers.contents import Arrays, FileContents
+from aspc.data.readers.csv_header import Header, first_cells, read_header
+from aspc.data.readers.csv_lines import (
+    WHITESPACE,
+    CSVLines,
+    LineWatcher,
+    delimiter_of,
+    not_utf8_error,
+    with_decimal_points,
+)
+from aspc.data.readers.csv_survey import Survey, report_bad_cells, survey_cells, wrong_count_error
 from aspc.data.readers.limits import ReadLimits
 from aspc.data.readers.table_columns import (
-    DECIMAL_COMMA,
-    DROP_LINE,
     LARGEST,
-    PARSERS,
+    CategoryParser,
     CellParser,
     ColumnCollector,
+    EpisodeIdParser,
+    TimeCells,
     batch_rows,
-    cell_problem,
     check_column_count,
-    column_names,
-    not_numeric_error,
+    fillable_columns,
     parse_flag,
+    parse_number_or_missing,
+    table_metadata,
 )
+from aspc.data.row_preparation import unused_rows
+from aspc.data.time_cells import is_date_time, is_epoch, parse_time
 from aspc.errors import AspcError
 
-MAX_LINE_BYTES = 1 << 24
 LINES_PER_ROW = 10  # on average: empty lines, and line breaks in quoted cells
-PROGRESS_BYTES = 1_000_000
-SEPARATORS = ",;\t"
-BOOLEAN_WORDS = ("true", "false")
 
-Parsers = dict[int, CellParser]  # by index of the column
+Parsers = Mapping[int, CellParser]  # by index of the column
 
 
 class _Layout(NamedTuple):
     """The columns of a CSV file, and how to parse them."""
 
-    separator: str
-    columns: list[str]
+    header: Header
+    found: dict[str, list[str]]
     wanted: list[int]  # indices of the used columns, in order
-    parsers: Parsers  # of used columns that can hold text
+    text_parsers: dict[int, CellParser]  # of columns that always hold text: dates, categories and episode ids
+    flag_parsers: dict[int, CellParser]  # of columns that can hold text
+    formula: Formula | None
+    boolean_columns: frozenset[int] = frozenset()
+    missing_columns: frozenset[int] = frozenset()  # with cells that are read as missing
+    has_decimal_commas: bool = False
+    is_surveyed: bool = False  # whether flags can be words
+
+    @property
+    def delimiter(self) -> str:
+        return delimiter_of(self.header.separator)
+
+    @property
+    def columns(self) -> list[str]:
+        return self.header.columns
+
+    def indices(self, names: list[str]) -> list[int]:
+        return [self.columns.index(name) for name in names]
 
 
-def _split_header(line: str) -> tuple[str, list[str]]:
-    """Return the separator that splits the header into the most names, and these names."""
-    names = {separator: next(csv.reader([line], delimiter=separator), []) for separator in SEPARATORS}
-    separator = max(names, key=lambda separator: len(names[separator]))
-    return separator, [column.strip() for column in names[separator]]
-
-
-def read_csv(path: Path, key_map: KeyMap, single_episode: bool, limits: ReadLimits) -> FileContents:
-    """Read a CSV or TSV file, compressed or not."""
+def read_csv(path: Path, options: ReadOptions, limits: ReadLimits) -> FileContents:
+    """Read a CSV, TSV or whitespace-separated file, compressed or not."""
     opener: Any = gzip.open if path.name.lower().endswith(".gz") else open
     try:
-        with opener(path, "rb") as source, _LineWatcher(source, path.name, limits) as watcher:
-            return _CSVReader(watcher, path.name, limits).read(key_map, single_episode)
+        with opener(path, "rb") as source, LineWatcher(source, path.name, limits) as watcher:
+            return _CSVReader(CSVLines(watcher), path.name, options, limits).read()
     except UnicodeDecodeError as error:
-        raise _not_utf8(path.name) from error
-
-
-class _LineWatcher(io.BufferedIOBase):
-    """A binary file that counts lines and separators per block, and raises an error for endless lines."""
-
-    def __init__(self, source: Any, name: str, limits: ReadLimits) -> None:
-        self._source, self._name, self._limits = source, name, limits
-        self.separator = b","
-        self.restart()
-
-    def restart(self) -> None:
-        self._source.seek(0)
-        self.lines = self.separators = 0  # read so far
-        self.max_lines = sys.maxsize
-        self._line_bytes = self._unreported = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def read1(self, size: int = -1, /) -> bytes:
-        block: bytes = self._source.read1(size)
-        self.lines += block.count(b"\n")
-        self.separators += block.count(self.separator)
-        end = max(block.rfind(b"\n"), block.rfind(b"\r"))
-        self._line_bytes = len(block) - end - 1 + (self._line_bytes if end < 0 else 0)
-        self._unreported += len(block)
-        if self._line_bytes > MAX_LINE_BYTES:
-            raise AspcError(
-                f"{self._name}, line {self.lines + 1}: more than {MAX_LINE_BYTES:,} bytes. Write one row per line."
-            )
-        if self.lines > self.max_lines:
-            raise AspcError(f"{self._name}: a quoted cell continues over thousands of lines. Close its quotes.")
-        if self._unreported > PROGRESS_BYTES:
-            self._limits.progress()
-            self._unreported = 0
-        return block
-
-
-def _not_utf8(name: str) -> AspcError:
-    return AspcError(f"{name}: the text is not UTF-8. Save it as UTF-8.")
+        raise not_utf8_error(path.name) from error
 
 
 class _CSVReader:
     """An open CSV file, which is read again from its start to describe what is wrong with it."""
 
-    def __init__(self, watcher: _LineWatcher, name: str, limits: ReadLimits) -> None:
-        self._watcher, self._name, self._limits = watcher, name, limits
-        self._text: io.TextIOWrapper[Any] | None = None
+    def __init__(self, lines: CSVLines, name: str, options: ReadOptions, limits: ReadLimits) -> None:
+        self._lines, self._name, self._options, self._limits = lines, name, options, limits
 
-    def _lines(self) -> Iterator[str]:
-        """Return all lines."""
-        if self._text is not None:
-            self._text.detach()  # otherwise it would close the file
-        self._watcher.restart()
-        self._text = io.TextIOWrapper(self._watcher, encoding="utf-8-sig", newline="")
-        return self._text
+    def read(self) -> FileContents:
+        header = read_header(self._lines, self._name)
+        check_column_count(header.columns, self._name)
+        sample = first_cells(self._lines, header)
+        found, notes = resolve_columns(
+            header.columns,
+            self._options,
+            self._name,
+            lambda column: is_date_time(sample.get(column, "")) or is_epoch(sample.get(column, "")),
+            lambda column: is_date_time(sample.get(column, "")),
+        )
+        position = {column: i for i, column in enumerate(header.columns)}
+        text: dict[int, CellParser] = {position[column]: CategoryParser() for column in self._options.one_hot}
+        text |= {position[column]: EpisodeIdParser() for column in found.get("episodes", ())}
+        if "times" in found and is_date_time(sample.get(found["times"][0], "")):
+            text[position[found["times"][0]]] = TimeCells()
+        layout = _Layout(
+            header,
+            found,
+            sorted({position[column] for names in found.values() for column in names}),
+            text,
+            {position[n]: parse_flag for key in ("terminals", "timeouts") for n in found.get(key, ())},
+            None if self._options.reward is None else Formula.parse(self._options.reward),
+        )
+        arrays, read_notes = self._read_cells(layout)
+        categories = {c: text[position[c]].categories() for c in self._options.one_hot}  # type: ignore[attr-defined]
+        return FileContents(arrays, [*header.notes, *notes, *read_notes], table_metadata(found, categories))
 
-    def _rows(self, layout: _Layout) -> Any:
-        return csv.reader(self._lines(), delimiter=layout.separator)
+    def _read_cells(self, layout: _Layout) -> tuple[Arrays, list[str]]:
+        """Return the arrays. Cells are surveyed, which is slow, only after plain parsing has failed."""
+        try:
+            return self._parse_cells(layout), []
+        except ValueError:
+            survey = self._survey(layout)
+        layout = self._adapt(layout, survey)
+        arrays = self._parse_cells(layout)
+        if layout.missing_columns and self._options.missing == "error":
+            rows = missing_cells(arrays)
+            if (rows & ~unused_rows(arrays)).any():
+                self._report(layout, survey, ("empty", "missing"))
+        notes = ["decimals are written with a comma: 1,5 is one and a half."] if layout.has_decimal_commas else []
+        return arrays, notes
 
-    def read(self, key_map: KeyMap, single_episode: bool) -> FileContents:
-        header = next(self._lines(), "")
-        if "\0" in header:  # UTF-16 without a byte order mark
-            raise _not_utf8(self._name)
-        separator, columns = _split_header(header)
-        check_column_count(columns, self._name)
-        found, notes = resolve_columns(columns, key_map, self._name, single_episode)
-        position = {column: i for i, column in enumerate(columns)}
-        wanted = sorted({position[column] for names in found.values() for column in names})
-        parsers: Parsers = {position[n]: parse for key, parse in PARSERS.items() for n in found.get(key, ())}
-        arrays = self._read_cells(_Layout(separator, columns, wanted, parsers), found, frozenset())
-        return complete_contents(arrays, notes, column_names(found), self._name)
+    def _adapt(self, layout: _Layout, survey: Survey) -> _Layout:
+        """Return a layout for what the cells hold. Raises an `AspcError` for a cell that is invalid in any."""
+        invalid = ["text", "range", "flag", "boolean"]
+        # Next to decimal points, a comma can separate thousands.
+        is_separator = layout.header.separator == "," or bool(survey.columns_with("point"))
+        has_commas = survey.counts["comma"] > 0 and not is_separator
+        if not has_commas:
+            invalid.append("comma")
+        names = fillable_columns(layout.found) if self._options.missing != "error" else self._droppable_columns(layout)
+        allowed = set(layout.indices(names))
+        empty = survey.columns_with("empty", "missing")
+        if empty - allowed:
+            invalid += ["empty", "missing"]
+        self._report(layout, survey, invalid)
+        return layout._replace(
+            boolean_columns=frozenset(survey.boolean_columns()),
+            missing_columns=frozenset(empty & allowed),
+            has_decimal_commas=has_commas,
+            is_surveyed=True,
+        )
 
-    def _read_cells(self, layout: _Layout, found: Mapping[str, list[str]], boolean_columns: frozenset[int]) -> Arrays:
-        """Return the arrays. Parsers are slow, so they are used only after plain parsing has failed."""
-        for parsers in ({}, layout.parsers):
-            try:
-                return self._parse_cells(layout, found, boolean_columns, parsers)
-            except ValueError:
-                continue
-        booleans = frozenset() if boolean_columns else frozenset(self._boolean_columns(layout))
-        if booleans:
-            parsers = layout.parsers | dict.fromkeys(booleans, parse_flag)
-            return self._read_cells(layout._replace(parsers=parsers), found, booleans)
-        self._report_invalid_cell(layout)
-        raise ValueError("a cell is not a number")
+    def _droppable_columns(self, layout: _Layout) -> list[str]:
+        """Return the columns that can be empty in the last row of an episode, which is not learned from."""
+        if "next_observations" in layout.found:
+            return []
+        return [*layout.found["actions"], *layout.found.get("rewards", ()), *layout.found.get("costs", ())]
 
-    def _parse_cells(
-        self, layout: _Layout, found: Mapping[str, list[str]], boolean_columns: frozenset[int], parsers: Parsers
-    ) -> Arrays:
+    def _report(self, layout: _Layout, survey: Survey, kinds: list[str] | tuple[str, ...]) -> None:
+        parsers = self._single_cell_parsers(layout)
+        fillable = set(layout.indices(fillable_columns(layout.found)))
+        report_bad_cells(survey, kinds, layout.columns, parsers, self._name, fillable)
+
+    def _parse_cells(self, layout: _Layout) -> Arrays:
         """Return the arrays. Raises ValueError for a cell that is not a number and that no parser accepts."""
         names = [layout.columns[i] for i in layout.wanted]
         dtypes = {
-            name: np.dtype(bool if i in boolean_columns else np.float64)
+            name: np.dtype(bool if i in layout.boolean_columns else np.float64)
             for i, name in zip(layout.wanted, names, strict=True)
         }
-        collector = ColumnCollector(found, dtypes, self._name)
-        flags = [i for i, column in enumerate(layout.wanted) if layout.parsers.get(column) is parse_flag]
-        for batch in self._batches(layout, parsers):
+        collector = ColumnCollector(layout.found, dtypes, self._name, layout.formula)
+        flags = [i for i, column in enumerate(layout.wanted) if column in layout.flag_parsers]
+        may_be_missing = np.isin(layout.wanted, list(layout.missing_columns))
+        for batch in self._batches(layout):
             in_range = batch.min() >= -LARGEST and batch.max() <= LARGEST  # false for NaN
+            if not in_range and may_be_missing.any():
+                in_range = bool((np.abs(batch) <= LARGEST)[~(np.isnan(batch) & may_be_missing)].all())
             if not in_range or not np.isin(batch[:, flags], (0, 1)).all():
-                self._report_invalid_cell(layout)
+                raise ValueError("a cell is out of range")
             self._limits.require((collector.rows + len(batch)) * collector.row_bytes, self._name, at_least=True)
             collector.append({name: batch[:, i].astype(dtypes[name], copy=False) for i, name in enumerate(names)})
         if collector.rows == 0:
             raise AspcError(f"{self._name}: the dataset is empty; no row follows the header.")
         expected_separators = (len(layout.columns) - 1) * (collector.rows + 1)
-        if self._watcher.separators != expected_separators:  # quoted separators are harmless
+        watcher = self._lines.watcher
+        if (
+            layout.header.separator == WHITESPACE or watcher.separators != expected_separators
+        ):  # quoted ones are harmless
             self._report_extra_cells(layout)
         return collector.arrays()
 
-    def _batches(self, layout: _Layout, parsers: Parsers) -> Iterator[np.ndarray]:
+    def _batches(self, layout: _Layout) -> Iterator[np.ndarray]:
         """Yield the used cells as numbers, in batches of rows."""
         rows = batch_rows(len(layout.wanted))
-        parse = partial(
+        parsers = self._parsers(layout)
+        parse: Callable[..., np.ndarray] = partial(
             np.loadtxt,
-            delimiter=layout.separator,
+            delimiter=layout.delimiter,
             usecols=layout.wanted,
             ndmin=2,
             dtype=np.float64,
@@ -190,65 +210,62 @@ class _CSVReader:
             comments=None,
             converters=parsers or None,
         )
-        self._watcher.separator = layout.separator.encode()
-        lines = self._lines()
-        next(lines)
+        times = [(i, p) for i, c in enumerate(layout.wanted) if isinstance(p := parsers.get(c), TimeCells)]
+        watcher = self._lines.watcher
+        watcher.separator = layout.delimiter.encode()
+        separated = self._lines.separated(layout.header.separator)
+        lines: Iterator[str] = itertools.islice(separated, layout.header.line_count, None)
+        if layout.has_decimal_commas:
+            lines = with_decimal_points(lines)
         for line in lines:
             if line.strip():
-                self._watcher.max_lines = self._watcher.lines + LINES_PER_ROW * (rows + 100)
-                yield parse(itertools.chain([line], lines), max_rows=rows)
+                watcher.max_lines = watcher.lines + LINES_PER_ROW * (rows + 100)
+                batch = parse(itertools.chain([line], lines), max_rows=rows)
+                for i, cells in times:
+                    batch[:, i] = cells.take()
+                yield batch
 
-    def _boolean_columns(self, layout: _Layout) -> set[int]:
-        """Return the columns that hold only truth values. Raises an `AspcError` for a column of text."""
+    def _parsers(self, layout: _Layout) -> dict[int, CellParser]:
+        """Return parsers of the columns that are not plain numbers."""
+        for parser in layout.text_parsers.values():
+            if isinstance(parser, TimeCells):
+                parser.clear()  # cells of an attempt that failed
+        return {
+            **dict.fromkeys(layout.missing_columns, parse_number_or_missing),
+            **(layout.flag_parsers if layout.is_surveyed else {}),
+            **layout.text_parsers,
+            **dict.fromkeys(layout.boolean_columns, parse_flag),
+        }
+
+    def _survey(self, layout: _Layout) -> Survey:
+        """Classify all used cells."""
         rows = self._rows(layout)
-        next(rows)
-        undecided = [i for i in layout.wanted if i not in layout.parsers]
-        kinds: dict[int, set[str]] = {i: set() for i in undecided}
-        for row in rows:
-            for i in undecided:
-                if i < len(row) and row[i].strip():
-                    kinds[i].add(_kind(row[i].strip()))
-            undecided = [i for i in undecided if "number" not in kinds[i]]
-            if not undecided:
-                return set()
-        text = [i for i in undecided if "text" in kinds[i]]
-        if text:
-            raise not_numeric_error(self._name, layout.columns[text[0]], "text")
-        return {i for i in undecided if kinds[i]}
+
+        def complete_rows() -> Iterator[list[str]]:
+            for row in rows:
+                if row and len(row) <= layout.wanted[-1]:
+                    location = f"{self._name}, line {rows.line_num}"
+                    raise wrong_count_error(location, len(row), len(layout.columns))
+                yield row
+
+        return survey_cells(complete_rows(), rows, layout.wanted, self._single_cell_parsers(layout))
+
+    def _single_cell_parsers(self, layout: _Layout) -> dict[int, CellParser]:
+        times = [column for column, parser in layout.text_parsers.items() if isinstance(parser, TimeCells)]
+        return {**layout.text_parsers, **layout.flag_parsers, **dict.fromkeys(times, parse_time)}
+
+    def _rows(self, layout: _Layout) -> Any:
+        """Return a CSV reader of the rows, whose line numbers are those of the file."""
+        rows = csv.reader(self._lines.separated(layout.header.separator), delimiter=layout.delimiter)
+        while rows.line_num < layout.header.line_count and next(rows, None) is not None:
+            pass
+        return rows
 
     def _report_extra_cells(self, layout: _Layout) -> None:
         """Raise an `AspcError` for the first line with more cells than the header, not counting empty ones."""
         rows = self._rows(layout)
         for row in rows:
             if any(cell.strip() for cell in row[len(layout.columns) :]):
-                decimals = " (write decimals with a point, not with a comma)" if layout.separator == "," else ""
-                raise _wrong_count(f"{self._name}, line {rows.line_num}", row, layout, decimals)
-
-    def _report_invalid_cell(self, layout: _Layout) -> None:
-        """Raise an `AspcError` for the first invalid cell, if there is one."""
-        rows = self._rows(layout)
-        next(rows)
-        for row in rows:
-            location = f"{self._name}, line {rows.line_num}"
-            if row and len(row) <= layout.wanted[-1]:
-                raise _wrong_count(location, row, layout)
-            for i in layout.wanted if row else ():
-                problem = cell_problem(row[i], layout.parsers.get(i, float))
-                if problem:
-                    raise AspcError(f"{location}: the cell of column {layout.columns[i]!r} {problem}.")
-
-
-def _kind(cell: str) -> str:
-    if cell.lower() in BOOLEAN_WORDS:
-        return "boolean"
-    try:
-        float(cell)
-    except ValueError:
-        return "number" if DECIMAL_COMMA.fullmatch(cell) else "text"
-    return "number"
-
-
-def _wrong_count(location: str, row: list[str], layout: _Layout, hint: str = "") -> AspcError:
-    return AspcError(
-        f"{location}: {len(row)} cells, but the header has {len(layout.columns)}; fix it, {DROP_LINE}{hint}."
-    )
+                decimals = " (write decimals with a point, not with a comma)" if layout.header.separator == "," else ""
+                location = f"{self._name}, line {rows.line_num}"
+                raise wrong_count_error(location, len(row), len(layout.columns), decimals)

@@ -2,52 +2,54 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from aspc.data.columns import KeyMap
-from aspc.data.metadata import NAME_KEYS
+from aspc.data.metadata import ALL_NAME_KEYS
+from aspc.data.read_options import ReadOptions
 from aspc.data.readers.contents import Arrays, FileContents
 from aspc.data.readers.formats import SUFFIXES
 from aspc.data.readers.hdf5 import loading_bytes
 from aspc.data.readers.limited_reader import LimitedReader
+from aspc.data.row_preparation import prepare_rows
 from aspc.data.validation import check_flags
 from aspc.errors import AspcError
 from aspc.text import natural_sort_key
 from aspc.ui import progress_bar
 
 
-def read_path(reader: LimitedReader, path: Path, key_map: KeyMap) -> FileContents:
-    """Read a file, or a folder of files that are one episode each."""
-    return _read_folder(reader, path, key_map) if path.is_dir() else _read_file(reader, path, key_map)
+def read_path(reader: LimitedReader, path: Path, options: ReadOptions | None = None) -> FileContents:
+    """Read a file, or a folder of files that are one episode each, and bring its rows in order."""
+    options = options or ReadOptions()
+    if path.is_dir():
+        files = [file for file in path.iterdir() if file.name.lower().endswith(SUFFIXES)]
+        files.sort(key=lambda file: natural_sort_key(file.name))
+        if not files:
+            raise AspcError(f"{path} contains no episodes; it needs files that end in {', '.join(SUFFIXES)}.")
+        return read_files(reader, files, options, path)
+    return prepare_rows(_read_file(reader, path, options), options, path.name)
 
 
-def _read_file(
-    reader: LimitedReader, path: Path, key_map: KeyMap, single_episode: bool = False, taken_bytes: int = 0
-) -> FileContents:
+def _read_file(reader: LimitedReader, path: Path, options: ReadOptions, taken_bytes: int = 0) -> FileContents:
     if path.exists() and not path.name.lower().endswith(SUFFIXES):
         raise AspcError(f"{path}: unknown file format; choose from {', '.join(SUFFIXES)}, or a folder of such files.")
-    value, arrays = reader.call(
-        "read_file", path, taken_bytes=taken_bytes, key_map=dict(key_map), single_episode=single_episode
-    )
+    value, arrays = reader.call("read_file", path, taken_bytes=taken_bytes, options=options.to_json())
     return FileContents(arrays, value["notes"], value["metadata"])
 
 
-def _read_folder(reader: LimitedReader, path: Path, key_map: KeyMap) -> FileContents:
-    """Read the episodes of a folder, in the natural order of their names."""
-    files = [file for file in path.iterdir() if file.name.lower().endswith(SUFFIXES)]
-    files.sort(key=lambda file: natural_sort_key(file.name))
-    if not files:
-        raise AspcError(f"{path} contains no episodes; it needs files that end in {', '.join(SUFFIXES)}.")
+def read_files(reader: LimitedReader, files: Sequence[Path], options: ReadOptions, path: Path) -> FileContents:
+    """Read files in order; an episode ends with each of them. `path` is what they are called in messages."""
     parts, notes, names, taken = list[Arrays](), list[str](), dict[str, list[str]](), 0
     with progress_bar(f"Reading {path.name}", len(files), unit="files") as advance:
         for i, file in enumerate(files):
-            arrays, file_notes, metadata = _read_episode(reader, file, key_map, taken)
+            arrays, file_notes, metadata = _read_episode(reader, file, options, taken)
             parts.append({key: array.copy() for key, array in arrays.items()})  # a mapping would keep its file open
             taken += sum(loading_bytes(array.dtype, array.size) for array in arrays.values())
             notes += [note for note in file_notes if note not in notes]
-            file_names = {key: metadata[key] for key in NAME_KEYS if key in metadata}
+            file_names = {key: metadata[key] for key in ALL_NAME_KEYS if key in metadata}
             names = names or file_names
             if file_names != names:
                 raise AspcError(f"{file} has other columns than {files[0].name}, or another order; make them equal.")
@@ -64,9 +66,10 @@ def _read_folder(reader: LimitedReader, path: Path, key_map: KeyMap) -> FileCont
     return FileContents(arrays, notes, {**names})
 
 
-def _read_episode(reader: LimitedReader, path: Path, key_map: KeyMap, taken_bytes: int) -> FileContents:
+def _read_episode(reader: LimitedReader, path: Path, options: ReadOptions, taken_bytes: int) -> FileContents:
     """Read one file of a folder; its last row ends the episode, by timeout unless it is terminal."""
-    arrays, notes, metadata = _read_file(reader, path, key_map, single_episode=True, taken_bytes=taken_bytes)
+    options = replace(options, single_episode=True)
+    arrays, notes, metadata = prepare_rows(_read_file(reader, path, options, taken_bytes), options, path.name)
     length = len(arrays["rewards"])
     timeouts = check_flags("timeouts", arrays.get("timeouts", np.zeros(length)), path.name).copy()
     if length == 0 or len(timeouts) != length or len(arrays["terminals"]) != length:

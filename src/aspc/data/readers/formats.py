@@ -9,21 +9,23 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from aspc.data.columns import KeyMap
-from aspc.data.readers import arrow_tables, csv_tables, hdf5, npz
+from aspc.data.read_options import ReadOptions
+from aspc.data.readers import arrow_tables, csv_tables, excel_tables, hdf5, npz
 from aspc.data.readers.contents import FileContents
 from aspc.data.readers.limits import ReadLimits, size_text, too_large
 from aspc.errors import AspcError
 
 HDF5_SUFFIXES = (".hdf5", ".h5")
 TABLE_SUFFIXES = (".parquet", ".arrow", ".feather")
-CSV_SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz")
-SUFFIXES = (*HDF5_SUFFIXES, ".npz", *TABLE_SUFFIXES, *CSV_SUFFIXES)
-READERS: dict[tuple[str, ...], Callable[[Path, KeyMap, bool, ReadLimits], FileContents]] = {
+CSV_SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".dat", ".dat.gz")
+EXCEL_SUFFIXES = (".xlsx",)
+SUFFIXES = (*HDF5_SUFFIXES, ".npz", *TABLE_SUFFIXES, *CSV_SUFFIXES, *EXCEL_SUFFIXES)
+READERS: dict[tuple[str, ...], Callable[[Path, ReadOptions, ReadLimits], FileContents]] = {
     HDF5_SUFFIXES: hdf5.read_hdf5,
     (".npz",): npz.read_npz,
     TABLE_SUFFIXES: arrow_tables.read_arrow,
     CSV_SUFFIXES: csv_tables.read_csv,
+    EXCEL_SUFFIXES: excel_tables.read_excel,
 }
 UNREADABLE = (errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE, errno.ENOENT, errno.EISDIR)
 OUT_OF_MEMORY = re.compile(
@@ -40,10 +42,10 @@ def remove_suffix(file_name: str) -> str:
     return file_name
 
 
-def parse_file(path: Path, key_map: KeyMap, single_episode: bool, limits: ReadLimits) -> FileContents:
+def parse_file(path: Path, options: ReadOptions, limits: ReadLimits) -> FileContents:
     """Parse a file in this process. Raises whatever the format's library raises for a damaged file."""
     read = next(read for suffixes, read in READERS.items() if path.name.lower().endswith(suffixes))
-    return read(path, key_map, single_episode, limits)
+    return read(path, options, limits)
 
 
 def wrap_errors(path: Path, limits: ReadLimits, read: Callable[[], Result]) -> Result:

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from aspc.data.columns import KeyMap, resolve_arrays, unused_array_notes
+from aspc.data.columns import resolve_arrays, unused_array_notes
 from aspc.data.metadata import HDF5_ATTRIBUTE, parse_metadata
+from aspc.data.read_options import ReadOptions, check_array_options
 from aspc.data.readers.array_files import ArrayFile
-from aspc.data.readers.contents import Arrays, FileContents, complete_contents
+from aspc.data.readers.contents import Arrays, FileContents
 from aspc.data.readers.limits import ReadLimits
 from aspc.errors import AspcError
 
@@ -21,13 +22,14 @@ MAX_COMPRESSION = 1100  # deflate's best ratio is 1032 : 1
 SLAB_BYTES = 4_000_000
 
 
-def read_hdf5(path: Path, key_map: KeyMap, single_episode: bool, limits: ReadLimits) -> FileContents:
+def read_hdf5(path: Path, options: ReadOptions, limits: ReadLimits) -> FileContents:
     """Read a dataset."""
     import h5py
 
+    check_array_options(options, path.name)
     with h5py.File(path, "r") as file:
         stored = stored_arrays(file, path.name, limits)
-        found, notes = resolve_arrays(stored, key_map, path.name, single_episode)
+        found, notes = resolve_arrays(stored, options.key_map, path.name, options.needs_no_ends)
         needed = decoding = 0
         for source in found.values():
             dataset = file[source]
@@ -38,7 +40,7 @@ def read_hdf5(path: Path, key_map: KeyMap, single_episode: bool, limits: ReadLim
         arrays = {key: copy_dataset(file[source], limits) for key, source in found.items()}
         notes += unused_array_notes({key: file[key].shape or () for key in stored}, found)
         metadata = parse_metadata(file.attrs.get(HDF5_ATTRIBUTE))
-    return complete_contents(arrays, notes, metadata, path.name)
+    return FileContents(arrays, notes, metadata)
 
 
 def read_trusted_hdf5(path: Path) -> Arrays:

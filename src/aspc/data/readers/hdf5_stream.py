@@ -19,7 +19,7 @@ FLAGS = ("terminals", "timeouts", "episodes")
 class HDF5Log:
     """An open file whose stated sizes have been checked. Only its flags are read completely."""
 
-    def __init__(self, path: Path, key_map: KeyMap, limits: ReadLimits) -> None:
+    def __init__(self, path: Path, key_map: KeyMap, limits: ReadLimits, needs_no_ends: bool) -> None:
         import h5py
 
         try:
@@ -28,7 +28,7 @@ class HDF5Log:
             raise AspcError(f"{path}: the file is absent, damaged or not HDF5 ({first_line(error)}).") from error
         self._path, self._limits = path, limits
         stored = hdf5.stored_arrays(self._file, path.name, limits)
-        self._found, notes = resolve_arrays(stored, key_map, path.name)
+        self._found, notes = resolve_arrays(stored, key_map, path.name, needs_no_ends)
         needed = 0
         for key, source in self._found.items():
             dataset = self._file[source]

@@ -12,11 +12,12 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 
-from aspc.data.columns import KeyMap, list_names, resolve_arrays, unused_array_notes
+from aspc.data.columns import list_names, resolve_arrays, unused_array_notes
 from aspc.data.metadata import NPZ_KEYS, select_valid
+from aspc.data.read_options import ReadOptions, check_array_options
 from aspc.data.readers import hdf5
 from aspc.data.readers.array_files import ArrayFile
-from aspc.data.readers.contents import Arrays, FileContents, complete_contents
+from aspc.data.readers.contents import Arrays, FileContents
 from aspc.data.readers.limits import ReadLimits
 from aspc.errors import AspcError
 
@@ -32,16 +33,17 @@ class _Header(NamedTuple):
     dtype: np.dtype[Any]
 
 
-def read_npz(path: Path, key_map: KeyMap, single_episode: bool, limits: ReadLimits) -> FileContents:
+def read_npz(path: Path, options: ReadOptions, limits: ReadLimits) -> FileContents:
     """Read a dataset."""
+    check_array_options(options, path.name)
     with zipfile.ZipFile(path) as archive:
         members = _list_members(archive, path.name)
-        found, notes = resolve_arrays(list(members), key_map, path.name, single_episode)
+        found, notes = resolve_arrays(list(members), options.key_map, path.name, options.needs_no_ends)
         notes += unused_array_notes(_stated_shapes(archive, members, limits), found)
         wanted = {**found, **{key: key for key in NPZ_KEYS if key in members}}
         arrays = _read_members(archive, {key: members[source] for key, source in wanted.items()}, path.name, limits)
     metadata = {NPZ_KEYS[key]: _to_list(arrays.pop(key)) for key in NPZ_KEYS if key in arrays}
-    return complete_contents(arrays, notes, select_valid(metadata), path.name)
+    return FileContents(arrays, notes, select_valid(metadata))
 
 
 def read_named_arrays(path: Path, required: Sequence[str], optional: Sequence[str], limits: ReadLimits) -> Arrays:

@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from aspc.data.formula import Formula
 from aspc.data.readers.array_files import ArrayFile
 from aspc.data.readers.contents import Arrays
 from aspc.data.readers.hdf5 import loading_bytes
+from aspc.data.time_cells import parse_time, parse_times
 from aspc.errors import AspcError
 
 MAX_COLUMNS = 100_000
@@ -19,9 +21,13 @@ BATCH_ROWS = 50_000  # rows that are held at once, unless they are wide
 BATCH_CELLS = 4_000_000
 FLAG_WORDS = {**dict.fromkeys(("true", "t", "yes", "y"), 1.0), **dict.fromkeys(("false", "f", "no", "n"), 0.0)}
 DROP_LINE = "or drop that line and start a new episode after it"
+PLAIN_NUMBER = re.compile(r"-?(0|[1-9]\d{0,14})(\.\d+)?")
 DECIMAL_COMMA = re.compile(r"[+-]?\d*,\d+([eE][+-]?\d+)?")
 LARGEST = float(np.finfo(np.float32).max)
-VECTORS = ("observations", "actions", "next_observations")
+VECTORS = ("observations", "actions", "next_observations", "kpis")
+CAN_BE_MISSING = (*VECTORS, "rewards", "costs")
+MISSING_WORDS = ("nan", "na", "n/a", "#n/a", "null", "none", "nil", "-", "--", "?")
+MAX_CATEGORIES = 1_000
 
 CellParser = Callable[[str], float]
 
@@ -39,9 +45,19 @@ def batch_rows(columns: int) -> int:
     return max(1, min(BATCH_ROWS, BATCH_CELLS // max(1, columns)))
 
 
-def column_names(found: Mapping[str, list[str]]) -> dict[str, list[str]]:
-    """Return the column names of observations and actions, as metadata."""
-    return {"observation_names": found["observations"], "action_names": found["actions"]}
+def table_metadata(found: Mapping[str, list[str]], categories: Mapping[str, list[str]]) -> dict[str, Any]:
+    """Return the names of columns and the categories of observation columns, as metadata."""
+    metadata: dict[str, Any] = {"observation_names": found["observations"], "action_names": found["actions"]}
+    if "kpis" in found:
+        metadata["kpi_names"] = found["kpis"]
+    if "times" in found:
+        metadata["time_name"] = found["times"][0]
+    return metadata | ({"categories": dict(categories)} if categories else {})
+
+
+def fillable_columns(found: Mapping[str, list[str]]) -> list[str]:
+    """Return the columns in which values can be missing."""
+    return [column for key in CAN_BE_MISSING for column in found.get(key, ())]
 
 
 class ColumnCollector:
@@ -51,9 +67,18 @@ class ColumnCollector:
         found: The columns of each array.
         dtypes: The type of each column.
         name: The file, for messages.
+        formula: A formula of the reward's columns.
+        lists: Columns that hold a vector per row.
     """
 
-    def __init__(self, found: Mapping[str, list[str]], dtypes: Mapping[str, np.dtype[Any]], name: str) -> None:
+    def __init__(
+        self,
+        found: Mapping[str, list[str]],
+        dtypes: Mapping[str, np.dtype[Any]],
+        name: str,
+        formula: Formula | None = None,
+        lists: frozenset[str] = frozenset(),
+    ) -> None:
         booleans = [column for column in found["actions"] if dtypes[column].kind == "b"]
         if booleans:  # together with floats they would become numbers
             raise AspcError(
@@ -61,31 +86,42 @@ class ColumnCollector:
                 "actions are supported. Leave that column out with --map."
             )
         for key, names in found.items():
-            if key not in VECTORS and len(names) > 1:
+            if key not in VECTORS and len(names) > 1 and not (key == "rewards" and formula):
                 raise AspcError(f"{name}: {key!r} is one column, but {len(names)} match: {', '.join(names)}.")
         self._found = found
+        self._formula = formula
         self._dtypes = {key: np.result_type(*(dtypes[column] for column in names)) for key, names in found.items()}
+        if formula is not None:
+            self._dtypes["rewards"] = np.dtype(np.float64)
         self._files = {key: ArrayFile() for key in found}
+        self._lists = lists
+        self._widths = {key: len(names) if key in VECTORS else 1 for key, names in found.items()}
         self.rows = 0
 
     @property
     def row_bytes(self) -> int:
         """Bytes per loaded row."""
-        return sum(loading_bytes(self._dtypes[key], len(names)) for key, names in self._found.items())
+        return sum(loading_bytes(self._dtypes[key], width) for key, width in self._widths.items())
 
     def append(self, columns: Mapping[str, np.ndarray]) -> None:
         """Append rows, given by column."""
         for key, names in self._found.items():
             parts = [columns[column] for column in names]
-            rows = np.stack(parts, axis=1) if key in VECTORS else parts[0]
+            if key == "rewards" and self._formula is not None:
+                rows = self._formula.evaluate(dict(zip(names, parts, strict=True)))
+            elif names[0] in self._lists:
+                rows = parts[0]
+                self._widths[key] = rows.shape[1]
+            else:
+                rows = np.stack(parts, axis=1) if key in VECTORS else parts[0]
             self._files[key].write(rows.astype(self._dtypes[key], copy=False))
         self.rows += len(rows)
 
     def arrays(self) -> Arrays:
         """Return the arrays of all rows."""
         return {
-            key: self._files[key].array(self._dtypes[key], (self.rows, len(names)) if key in VECTORS else (self.rows,))
-            for key, names in self._found.items()
+            key: self._files[key].array(self._dtypes[key], (self.rows, width) if key in VECTORS else (self.rows,))
+            for key, width in self._widths.items()
         }
 
 
@@ -98,15 +134,85 @@ def parse_flag(text: str) -> float:
     return FLAG_WORDS[word] if word in FLAG_WORDS else float(word)
 
 
+def parse_number(text: str) -> float:
+    """Parse a number."""
+    return float(text)
+
+
+def parse_number_or_missing(text: str) -> float:
+    """Parse a number; return NaN for an empty cell or a usual word for one."""
+    word = text.strip()
+    return float("nan") if not word or word.lower() in MISSING_WORDS else float(word)
+
+
 def parse_episode_id(text: str) -> float:
-    """Parse a number, or hash other text to a number that is not an integer."""
+    """Parse a number in its usual notation, or hash other text to a number that is not an integer.
+
+    Numbers in other notations are text: 1e5, 100000 and 007 are three ids, as hexadecimal ids can look like numbers.
+    """
     word = text.strip().strip('"')
-    try:
+    if PLAIN_NUMBER.fullmatch(word):
         return float(word)
-    except ValueError:
+    if not word:
+        raise ValueError("an episode id is empty")
+    return 0.5 + int.from_bytes(hashlib.blake2b(word.encode(), digest_size=6).digest())
+
+
+class EpisodeIdParser:
+    """`parse_episode_id` for cells that mostly equal the one before."""
+
+    def __init__(self) -> None:
+        self._text, self._id = "", 0.0
+
+    def __call__(self, text: str) -> float:
+        if text != self._text:
+            self._id, self._text = parse_episode_id(text), text
+        elif not text:
+            raise ValueError("an episode id is empty")
+        return self._id
+
+
+class CategoryParser:
+    """Numbers of categories in order of appearance; NaN for an empty cell."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, float] = {}
+
+    def __call__(self, text: str) -> float:
+        word = text.strip()
         if not word:
-            raise
-        return 0.5 + int.from_bytes(hashlib.blake2b(word.encode(), digest_size=6).digest())
+            return float("nan")
+        number = self._numbers.setdefault(word, float(len(self._numbers)))
+        if number >= MAX_CATEGORIES:
+            raise AspcError(
+                f"A column named by --one-hot has more than {MAX_CATEGORIES:,} different values; it does not hold "
+                "categories. Leave it out of --one-hot."
+            )
+        return number
+
+    def categories(self) -> list[str]:
+        """Return the categories in order of their numbers."""
+        return list(self._numbers)
+
+
+class TimeCells:
+    """Collected cells of a column of dates, which are parsed together because that is faster."""
+
+    def __init__(self) -> None:
+        self._cells: list[str] = []
+
+    def __call__(self, text: str) -> float:
+        self._cells.append(text)
+        return 0.0
+
+    def take(self) -> np.ndarray:
+        """Parse and forget the collected cells. Raises ValueError if one is not a time."""
+        cells, self._cells = self._cells, []
+        return parse_times(cells)
+
+    def clear(self) -> None:
+        """Forget the collected cells."""
+        self._cells = []
 
 
 PARSERS: dict[str, CellParser] = {"terminals": parse_flag, "timeouts": parse_flag, "episodes": parse_episode_id}
@@ -127,12 +233,13 @@ def cell_problem(cell: str, parse: CellParser) -> str:
         return f"is empty; fill it, {DROP_LINE}"
     content = f"holds {cell[:40]!r}"
     is_flag = parse is parse_flag
+    expected = "flag" if is_flag else "time such as 2024-12-31 23:59:59" if parse is parse_time else "number"
     try:
         value = parse(cell)
     except ValueError:
         if DECIMAL_COMMA.fullmatch(cell.strip()):
             return f"{content}, not a number; write decimals with a point, not with a comma"
-        return f"{content}, not a {'flag' if is_flag else 'number'}; fix it, {DROP_LINE}"
+        return f"{content}, not a {expected}; fix it, {DROP_LINE}"
     if not abs(value) <= LARGEST:
         return f"{content}, which is NaN, infinite or too large; fix it, {DROP_LINE}"
     return f"{content}, but must be 0 or 1; fix it, {DROP_LINE}" if is_flag and value not in (0, 1) else ""
@@ -141,6 +248,6 @@ def cell_problem(cell: str, parse: CellParser) -> str:
 def not_numeric_error(name: str, column: str, content: str) -> AspcError:
     """Return the error for a column of text or of another type that is not numeric."""
     return AspcError(
-        f"{name}: column {column!r} holds {content}, not numbers. Encode it as numbers, or name other columns with "
-        "--map."
+        f"{name}: column {column!r} holds {content}, not numbers. Encode it as numbers, or name it with --one-hot if "
+        "it is an observation with categories, or name other columns with --map."
     )

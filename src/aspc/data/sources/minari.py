@@ -98,6 +98,11 @@ def write(dataset: Dataset, dataset_id: str) -> list[str]:
         )
     if dataset.observation_names or dataset.action_names:
         notes.append("Minari cannot store column names.")
+    if lost := len(dataset) - sum(len(buffer.rewards) for buffer in buffers):
+        notes.append(
+            f"{lost:,} of {len(dataset):,} rows are not written: of the last row of an episode that timed out, Minari "
+            "keeps only the observation."
+        )
     return notes
 
 

@@ -1,0 +1,85 @@
+"""The lines of a CSV file: decoded, counted, and brought into the form that NumPy parses."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from aspc.data.readers.limits import ReadLimits
+from aspc.errors import AspcError
+
+MAX_LINE_BYTES = 1 << 24
+PROGRESS_BYTES = 1_000_000
+WHITESPACE = " "  # as a separator: any run of spaces and tabs
+
+
+class LineWatcher(io.BufferedIOBase):
+    """A binary file that counts lines and separators per block, and raises an error for endless lines."""
+
+    def __init__(self, source: Any, name: str, limits: ReadLimits) -> None:
+        self._source, self._name, self._limits = source, name, limits
+        self.separator = b","
+        self.restart()
+
+    def restart(self) -> None:
+        self._source.seek(0)
+        self.lines = self.separators = 0  # read so far
+        self.max_lines = sys.maxsize
+        self._line_bytes = self._unreported = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def read1(self, size: int = -1, /) -> bytes:
+        block: bytes = self._source.read1(size)
+        self.lines += block.count(b"\n")
+        self.separators += block.count(self.separator)
+        end = max(block.rfind(b"\n"), block.rfind(b"\r"))
+        self._line_bytes = len(block) - end - 1 + (self._line_bytes if end < 0 else 0)
+        self._unreported += len(block)
+        if self._line_bytes > MAX_LINE_BYTES:
+            raise AspcError(
+                f"{self._name}, line {self.lines + 1}: more than {MAX_LINE_BYTES:,} bytes. Write one row per line."
+            )
+        if self.lines > self.max_lines:
+            raise AspcError(f"{self._name}: a quoted cell continues over thousands of lines. Close its quotes.")
+        if self._unreported > PROGRESS_BYTES:
+            self._limits.progress()
+            self._unreported = 0
+        return block
+
+
+class CSVLines:
+    """The lines of an open file, which can be read again from its start."""
+
+    def __init__(self, watcher: LineWatcher) -> None:
+        self.watcher = watcher
+        self._text: io.TextIOWrapper[Any] | None = None
+
+    def __iter__(self) -> Iterator[str]:
+        if self._text is not None:
+            self._text.detach()  # otherwise it would close the file
+        self.watcher.restart()
+        self._text = io.TextIOWrapper(self.watcher, encoding="utf-8-sig", newline="")
+        return self._text
+
+    def separated(self, separator: str) -> Iterator[str]:
+        """Return all lines, with tabs between cells that are separated by whitespace."""
+        return ("\t".join(line.split()) + "\n" for line in self) if separator == WHITESPACE else iter(self)
+
+
+def delimiter_of(separator: str) -> str:
+    """Return the character between the cells of `CSVLines.separated`."""
+    return "\t" if separator == WHITESPACE else separator
+
+
+def with_decimal_points(lines: Iterator[str]) -> Iterator[str]:
+    """Replace decimal commas in lines whose cells are not separated by commas."""
+    return (line.replace(",", ".") for line in lines)
+
+
+def not_utf8_error(name: str) -> AspcError:
+    """Return the error for text in another encoding."""
+    return AspcError(f"{name}: the text is not UTF-8. Save it as UTF-8.")

@@ -1,0 +1,73 @@
+"""Rows at equal intervals of time, by holding or interpolating the logged ones."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from aspc.data.read_options import ResampleMethod
+from aspc.data.readers.contents import Arrays
+from aspc.data.time_cells import format_duration
+
+ROUNDING = 1e-6  # of an interval
+MEANS = ("rewards", "kpis")
+MAX_GROWTH = 100  # times as many rows
+
+
+def resample(arrays: Arrays, method: ResampleMethod, interval: float, held: np.ndarray) -> tuple[Arrays, list[str]]:
+    """Resample each episode at equal intervals from its first row on.
+
+    Observations are held or interpolated, actions are held. A reward is the mean of the rewards in its interval, or
+    the last one if there is none.
+
+    Args:
+        arrays: Arrays in order of time, with complete flags.
+        method: Hold the last observation, or interpolate linearly.
+        interval: Seconds per row.
+        held: Observation columns that are never interpolated, such as categories.
+    """
+    times, ends = arrays["times"], (arrays["terminals"] == 1) | (arrays["timeouts"] == 1)
+    stops = np.flatnonzero(ends) + 1
+    starts = np.concatenate([[0], stops[:-1]]).astype(int)
+    parts = [
+        _resample_episode(arrays, slice(*rows), method, interval, held) for rows in zip(starts, stops, strict=True)
+    ]
+    result = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
+    notes = [
+        f"rows were resampled to one per {format_duration(interval)} ({method}): {len(times):,} became "
+        f"{len(result['times']):,}."
+    ]
+    if "next_observations" in arrays:
+        notes.append("logged next observations are not used, because rows were resampled.")
+    return result, notes
+
+
+def _resample_episode(arrays: Arrays, rows: slice, method: ResampleMethod, interval: float, held: np.ndarray) -> Arrays:
+    times = arrays["times"][rows] - arrays["times"][rows.start]
+    steps = int(times[-1] / interval + ROUNDING) + 1
+    grid = np.arange(steps) * interval
+    last = np.searchsorted(times, grid + ROUNDING * interval, side="right") - 1
+    result = {key: arrays[key][rows][last] for key in ("observations", "actions")}
+    if method == "interpolate":
+        observations = result["observations"].astype(np.float64)
+        for i in np.flatnonzero(~held):
+            observations[:, i] = np.interp(grid, times, arrays["observations"][rows][:, i])
+        result["observations"] = observations
+    # Rows of an interval: from its start up to the start of the next one.
+    first = np.searchsorted(times, grid - ROUNDING * interval, side="left")
+    stop = np.append(first[1:], len(times))
+    for key in MEANS:
+        if key in arrays:
+            result[key] = _interval_means(arrays[key][rows].astype(np.float64), first, stop, last)
+    result["times"] = grid + arrays["times"][rows.start]
+    for key in ("terminals", "timeouts"):
+        result[key] = np.zeros(steps, dtype=bool)
+        result[key][-1] = arrays[key][rows][-1] == 1
+    return result
+
+
+def _interval_means(values: np.ndarray, first: np.ndarray, stop: np.ndarray, last: np.ndarray) -> np.ndarray:
+    """Return the mean of `values[first:stop]` per interval, or `values[last]` where an interval holds no row."""
+    sums = np.concatenate([np.zeros((1, *values.shape[1:])), np.cumsum(values, axis=0)])
+    counts = (stop - first).reshape(-1, *[1] * (values.ndim - 1))
+    means = (sums[stop] - sums[first]) / np.maximum(counts, 1)
+    return np.asarray(np.where(counts > 0, means, values[last]))

@@ -1,0 +1,169 @@
+"""From the contents of a file to rows in order: costs, time, episodes, missing values, resampling and categories."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from aspc.data.missing import handle_missing, missing_cells
+from aspc.data.read_options import ReadOptions
+from aspc.data.readers.contents import Arrays, FileContents, complete_flags
+from aspc.data.resampling import resample
+from aspc.data.time_axis import median_interval, sort_rows, split_at_gaps
+from aspc.data.time_cells import to_seconds
+from aspc.data.validation import check_flags
+from aspc.errors import AspcError
+
+
+def prepare_rows(contents: FileContents, options: ReadOptions, name: str) -> FileContents:
+    """Return the arrays of a dataset: rows in order, with complete flags and without the columns that made them.
+
+    Args:
+        contents: What a reader returned, with the arrays `times`, `episodes` and `costs` if they were found.
+        options: How the log is read.
+        name: The file, for messages.
+
+    Raises:
+        AspcError: The times contradict each other, or the flags are invalid.
+    """
+    arrays, metadata = dict(contents.arrays), dict(contents.metadata)
+    notes = list(contents.notes)
+    if "costs" in arrays:
+        arrays["rewards"] = -np.asarray(arrays.pop("costs"), np.float64)
+    lengths = {key: len(array) for key, array in arrays.items()}
+    is_consistent = len(set(lengths.values())) == 1  # otherwise the dataset's own check names the array
+    if "times" in arrays and is_consistent:
+        arrays["times"] = to_seconds(_check_times(arrays["times"], name))
+        arrays, time_notes = sort_rows(arrays, name)
+        notes += time_notes
+    arrays, flag_notes = complete_flags(arrays, len(arrays["observations"]), name)
+    notes += flag_notes
+    if is_consistent:
+        arrays, row_notes, metadata = _prepare_ordered(arrays, metadata, options, name)
+        notes += row_notes
+    arrays.pop("times", None)
+    return FileContents(arrays, notes, metadata)
+
+
+def _prepare_ordered(
+    arrays: Arrays, metadata: dict[str, Any], options: ReadOptions, name: str
+) -> tuple[Arrays, list[str], dict[str, Any]]:
+    """Split, fill and resample rows that are in order, then encode categories."""
+    notes: list[str] = []
+    categories: dict[str, list[str]] = metadata.pop("categories", {})
+    columns = metadata.get("observation_names", [])
+    held = np.array([column in categories for column in columns], dtype=bool)
+    if len(held) == 0:
+        held = np.zeros(arrays["observations"].shape[-1], dtype=bool)
+    if "times" in arrays:
+        arrays = arrays | {
+            key: check_flags(key, arrays[key], name) for key in ("terminals", "timeouts") if key in arrays
+        }
+        arrays, gap_notes, text = split_at_gaps(arrays, options.max_gap, options.resample is not None)
+        notes += gap_notes
+        metadata["time"] = f"{metadata.get('time_name', 'time')}: {text}"
+    elif options.resample is not None or options.max_gap is not None:
+        raise AspcError(f"{name}: --resample and --max-gap need a time column; name it with --map time=NAME.")
+    metadata.pop("time_name", None)
+    if options.missing != "error" and missing_cells(arrays).any():
+        arrays = _with_timeouts(arrays, name)
+        names = {
+            "observations": columns,
+            "actions": metadata.get("action_names", []),
+            "kpis": metadata.get("kpi_names", []),
+        }
+        arrays, missing_notes = handle_missing(arrays, options.missing, names, held)
+        notes += missing_notes
+    interval = options.interval or ("times" in arrays and median_interval(arrays)) or None
+    if options.resample is not None and interval is not None:
+        arrays, resample_notes = resample(arrays, options.resample, interval, held)
+        notes += resample_notes
+    arrays, fill_notes = _fill_unused_rows(arrays)
+    notes += fill_notes
+    if categories:
+        arrays, metadata = _encode_categories(arrays, metadata, categories)
+    return arrays, notes, metadata
+
+
+def _check_times(times: np.ndarray, name: str) -> np.ndarray:
+    if times.ndim == 2 and times.shape[1] == 1:
+        times = times[:, 0]
+    if times.ndim != 1:
+        raise AspcError(f"{name}: the times must be one scalar per row, but their shape is {times.shape}.")
+    return np.asarray(times, np.float64)
+
+
+def _with_timeouts(arrays: Arrays, name: str) -> Arrays:
+    """Return arrays with flags of both kinds; without timeouts, the last row ends an episode."""
+    length = len(arrays["observations"])
+    terminals = check_flags("terminals", arrays["terminals"], name)
+    timeouts = check_flags("timeouts", arrays.get("timeouts", np.zeros(length)), name).copy()
+    if length:
+        timeouts[-1] = not terminals[-1]
+    return {**arrays, "terminals": terminals, "timeouts": timeouts}
+
+
+def unused_rows(arrays: Arrays) -> np.ndarray:
+    """Return the last rows of episodes that a timeout or the end of the data cut, from which nothing is learned.
+
+    `arrays` can hold episode ids instead of timeouts. With logged next observations, every row is used.
+    """
+    length = len(arrays["observations"])
+    rows = np.zeros(length, dtype=bool)
+    if length == 0 or "next_observations" in arrays:
+        return rows
+    rows[-1] = True
+    if "episodes" in arrays:
+        episodes = arrays["episodes"].reshape(-1)
+        rows[:-1] |= episodes[1:] != episodes[:-1]
+    if "timeouts" in arrays:
+        rows |= np.asarray(arrays["timeouts"]).reshape(-1) == 1
+    if "terminals" in arrays:
+        rows &= ~(np.asarray(arrays["terminals"]).reshape(-1) == 1)
+    return rows
+
+
+def _fill_unused_rows(arrays: Arrays) -> tuple[Arrays, list[str]]:
+    """Fill an empty action or reward in the last row of an episode, of which only the observation is used."""
+    keys = [
+        key
+        for key in ("actions", "rewards")
+        if arrays[key].dtype.kind == "f" and np.isnan(arrays[key][unused_rows(arrays)]).any()
+    ]
+    if not keys:
+        return arrays, []
+    rows = np.zeros(len(arrays["observations"]), dtype=bool)
+    result = dict(arrays)
+    for key in keys:
+        values = arrays[key].reshape(len(rows), -1).copy()
+        empty = np.isnan(values) & unused_rows(arrays)[:, None]
+        rows |= empty.any(axis=1)
+        before = np.nan_to_num(np.concatenate([values[:1], values[:-1]]))
+        values[empty] = before[empty] if key == "actions" else 0.0
+        result[key] = values.reshape(arrays[key].shape)
+    return result, [
+        f"{int(rows.sum()):,} last rows of episodes have no action or reward: only their observations are used."
+    ]
+
+
+def _encode_categories(
+    arrays: Arrays, metadata: dict[str, Any], categories: dict[str, list[str]]
+) -> tuple[Arrays, dict[str, Any]]:
+    """Replace columns of category numbers by one column of 0 and 1 per category."""
+    columns: list[str] = metadata["observation_names"]
+    names: list[str] = []
+    for column in columns:
+        names += [f"{column}={category}" for category in categories[column]] if column in categories else [column]
+
+    def encode(values: np.ndarray) -> np.ndarray:
+        parts = []
+        for i, column in enumerate(columns):
+            part = values[:, [i]]
+            parts.append(part == np.arange(len(categories[column])) if column in categories else part)
+        return np.concatenate([part.astype(np.float64) for part in parts], axis=1)
+
+    encoded = {key: encode(arrays[key]) for key in ("observations",) if key in arrays}
+    if "next_observations" in arrays:
+        raise AspcError("One-hot columns do not support logged next observations; leave those out with --map.")
+    return {**arrays, **encoded}, {**metadata, "observation_names": names, "categories": categories}

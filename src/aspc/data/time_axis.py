@@ -1,0 +1,181 @@
+"""Rows in order of time: sorting, duplicates, gaps and the sampling rate."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from aspc.data.readers.contents import Arrays
+from aspc.data.time_cells import FIRST_EPOCH, format_duration, format_time
+from aspc.errors import AspcError
+
+REGULAR_FACTOR = 1.5  # median intervals above which a gap ends an episode, if intervals are multiples of the median
+IRREGULAR_FACTOR = 10.0  # the same for other intervals, and for rows that are resampled
+REGULAR_SHARE = 0.9  # of the intervals
+TOLERANCE = 0.1  # of the median interval
+MAX_RESTARTS = 0.5  # share of steps back in time that can be starts of episodes
+
+
+class TimeAxis(NamedTuple):
+    """Arrays in order of time, notes, and a description of the times."""
+
+    arrays: Arrays
+    notes: list[str]
+    text: str
+
+
+# ── order ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def sort_rows(arrays: Arrays, name: str) -> tuple[Arrays, list[str]]:
+    """Sort rows by time within their episodes, and remove rows that are exact duplicates.
+
+    Rows of an episode are those with its id. If only flags mark the ends of episodes, or nothing does, all rows are
+    sorted together, and their flags with them.
+
+    Raises:
+        AspcError: Rows of one time differ, so that their order is unknown.
+    """
+    times = arrays["times"]
+    if not np.isfinite(times).all():
+        row = int(np.flatnonzero(~np.isfinite(times))[0])
+        raise AspcError(f"{name}: row {row + 1:,} has no valid time; fill it in, or drop the row.")
+    groups = _group_ids(arrays["episodes"]) if "episodes" in arrays else np.zeros(len(times), dtype=np.int64)
+    if _is_in_order(times, groups, arrays):
+        return _drop_duplicates(arrays, groups, name)
+    if "episodes" not in arrays and _restarts(arrays):
+        starts = np.append(False, np.diff(times) < 0)
+        return (
+            {**arrays, "episodes": np.cumsum(starts).astype(np.float64)},
+            [f"the time starts again {int(starts.sum()):,} times: each start begins an episode."],
+        )
+    backwards = int((np.diff(times) < 0).sum())
+    order = np.lexsort((times, groups))
+    ordered = {key: np.ascontiguousarray(array[order]) for key, array in arrays.items()}
+    note = f"rows are not in order of time (it goes back {backwards:,} times): they were sorted by time."
+    ordered, notes = _drop_duplicates(ordered, groups[order], name)
+    return ordered, [note, *notes]
+
+
+def _group_ids(episodes: np.ndarray) -> np.ndarray:
+    """Number the episode ids in order of first appearance."""
+    _, first, inverse = np.unique(episodes, return_index=True, return_inverse=True)
+    ranks = np.empty(len(first), dtype=np.int64)
+    ranks[np.argsort(first, kind="stable")] = np.arange(len(first))
+    return np.asarray(ranks[inverse.reshape(-1)])
+
+
+def _ends(arrays: Arrays, length: int) -> np.ndarray:
+    """Return which rows are flagged as ends of episodes."""
+    ends = np.zeros(length, dtype=bool)
+    for key in ("terminals", "timeouts"):
+        if key in arrays:
+            ends |= np.asarray(arrays[key]).reshape(-1) == 1
+    return ends
+
+
+def _is_in_order(times: np.ndarray, groups: np.ndarray, arrays: Arrays) -> bool:
+    """Return whether time never goes back inside an episode, and no episode id reappears."""
+    same = groups[1:] == groups[:-1]
+    if (np.diff(groups) < 0).any():
+        return False
+    inside = same if "episodes" in arrays else ~_ends(arrays, len(times))[:-1]
+    return not (np.diff(times) < 0)[inside].any()
+
+
+def _restarts(arrays: Arrays) -> bool:
+    """Return whether times count from the start of an episode each time: few steps go back, far, to repeated times."""
+    times = arrays["times"]
+    back = np.diff(times) < 0
+    if times.max() >= FIRST_EPOCH or back.mean() > MAX_RESTARTS or _ends(arrays, len(times)).any():
+        return False
+    return len(np.unique(times)) < len(times)
+
+
+def _drop_duplicates(arrays: Arrays, groups: np.ndarray, name: str) -> tuple[Arrays, list[str]]:
+    """Remove rows that repeat the row before them. `groups` are the episodes of the rows, which are in order."""
+    times = arrays["times"]
+    repeated = np.flatnonzero((np.diff(times) == 0) & (np.diff(groups) == 0) & ~_ends(arrays, len(times))[:-1]) + 1
+    if len(repeated) == 0:
+        return arrays, []
+    differs = np.zeros(len(repeated), dtype=bool)
+    for array in arrays.values():
+        now, before = (array[rows].reshape(len(repeated), -1) for rows in (repeated, repeated - 1))
+        unequal = now != before
+        if array.dtype.kind == "f":
+            unequal &= ~(np.isnan(now) & np.isnan(before))
+        differs |= unequal.any(axis=1)
+    if differs.any():
+        first = format_time(float(times[repeated[differs.argmax()]]))
+        raise AspcError(
+            f"{name}: {int(differs.sum()):,} rows have the time of another row, but other values (first at {first}). "
+            "If they come from several machines, name their column with --map episode=NAME; otherwise keep one row "
+            "per time, or ignore the times with --map time=none."
+        )
+    kept = np.ones(len(times), dtype=bool)
+    kept[repeated] = False
+    return (
+        {key: array[kept] for key, array in arrays.items()},
+        [f"{len(repeated):,} rows are exact duplicates of the row before them and were dropped."],
+    )
+
+
+# ── intervals ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def split_at_gaps(arrays: Arrays, max_gap: float | None, will_resample: bool) -> TimeAxis:
+    """End an episode, by timeout, before each gap in time.
+
+    Args:
+        arrays: Arrays in order of time, with complete flags.
+        max_gap: The longest interval inside an episode, in median intervals; None chooses it from the sampling.
+        will_resample: Whether rows will be filled in, so that short gaps need no split.
+    """
+    times = arrays["times"]
+    ends = _ends(arrays, len(times))
+    intervals, inside = np.diff(times), ~ends[:-1]
+    span = f"{format_time(float(times.min()))} to {format_time(float(times.max()))}" if len(times) else "no rows"
+    usual = median_interval(arrays)
+    if usual is None:
+        return TimeAxis(_with_timeouts(arrays, ends, np.zeros_like(ends)), [], span)
+    multiples = intervals[inside] / usual
+    is_multiple = np.abs(multiples - np.maximum(1, np.round(multiples))) <= TOLERANCE
+    is_regular = bool(is_multiple.mean() >= REGULAR_SHARE)
+    factor = max_gap or (REGULAR_FACTOR if is_regular and not will_resample else IRREGULAR_FACTOR)
+    is_gap = np.append((intervals > factor * usual) & inside, False)
+    notes = []
+    if gaps := int(is_gap.sum()):
+        longest = float(intervals[is_gap[:-1]].max())
+        notes.append(
+            f"{gaps:,} gap{'s' * (gaps > 1)} of more than {factor:g} intervals ({format_duration(factor * usual)}; the "
+            f"longest is {format_duration(longest)}) end{'s' * (gaps == 1)} an episode: rows on either side are not "
+            "consecutive. Change the limit with --max-gap, or fill short gaps with --resample hold."
+        )
+    kept = intervals[inside & ~is_gap[:-1]]
+    share = float((np.abs(kept / usual - 1) <= TOLERANCE).mean()) if len(kept) else 1.0
+    if share < REGULAR_SHARE and not will_resample:
+        low, high = np.quantile(kept, (0.05, 0.95))
+        notes.append(
+            f"the sampling is irregular: 90 % of the intervals between rows are {format_duration(float(low))} to "
+            f"{format_duration(float(high))}, but training treats every step as equally long. Resample with --resample "
+            "hold or --resample interpolate."
+        )
+    text = f"{span}, one row per {format_duration(usual)} ({100 * share:.0f} % of the intervals)"
+    return TimeAxis(_with_timeouts(arrays, ends, is_gap), notes, text)
+
+
+def median_interval(arrays: Arrays) -> float | None:
+    """Return the median time between consecutive rows of an episode; None if no time passes."""
+    times = arrays["times"]
+    inside = np.diff(times)[~_ends(arrays, len(times))[:-1]]
+    inside = inside[inside > 0]
+    return float(np.median(inside)) if len(inside) else None
+
+
+def _with_timeouts(arrays: Arrays, ends: np.ndarray, is_gap: np.ndarray) -> Arrays:
+    timeouts = np.asarray(arrays.get("timeouts", np.zeros(len(ends), dtype=bool))).reshape(-1) == 1
+    timeouts |= is_gap
+    if len(ends):
+        timeouts[-1] = np.asarray(arrays["terminals"]).reshape(-1)[-1] != 1
+    return {**arrays, "timeouts": timeouts}
