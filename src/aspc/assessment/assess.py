@@ -26,6 +26,7 @@ from aspc.assessment.trained_runs import (
     checkpoint_policies,
     data_sources,
     dataset_of,
+    recorded_options,
     saved_policies,
     with_bounds_of,
 )
@@ -175,7 +176,7 @@ def _recorded_source(
     if isinstance(dataset, Dataset):
         return None, {}
     if dataset is not None:
-        return os.fspath(dataset), options
+        return os.fspath(dataset), {**recorded_options(paths, os.fspath(dataset)), **options}
     recorded = data_sources(paths[0])[0]
     return recorded.source, recorded.options
 

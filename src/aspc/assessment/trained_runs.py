@@ -157,7 +157,7 @@ def dataset_of(paths: Iterable[Path], dataset: str | None, options: Mapping[str,
     from aspc.training.prepared_data import load_recorded, load_source
 
     if dataset is not None:
-        loaded = load_source(dataset, {**_recorded_options(list(paths), dataset), **options})
+        loaded = load_source(dataset, {**recorded_options(list(paths), dataset), **options})
     else:
         if options:
             given = ", ".join(f"--{name.replace('_', '-')}" for name in options)
@@ -172,7 +172,7 @@ def dataset_of(paths: Iterable[Path], dataset: str | None, options: Mapping[str,
 READ_AS_RECORDED = ("key_map", "reward", "kpis", "one_hot", "missing", "max_gap", "resample", "interval")
 
 
-def _recorded_options(paths: list[Path], dataset: str) -> dict[str, Any]:
+def recorded_options(paths: list[Path], dataset: str) -> dict[str, Any]:
     """Return the options with which the runs read the columns of a file, if all runs used the same.
 
     Names of columns apply to other logs of the same plant too; bounds and environments can differ. A dataset with a
@@ -186,7 +186,7 @@ def _recorded_options(paths: list[Path], dataset: str) -> dict[str, Any]:
     found = [
         {key: source.options[key] for key in READ_AS_RECORDED if key in source.options}
         for path in paths
-        for source in _data_sources(path)
+        for source in data_sources(path)
     ]
     return found[0] if found and all(options == found[0] for options in found) else {}
 
