@@ -142,7 +142,8 @@ def _check_class(algorithm: Any, name: str) -> None:
     if (kind := _undecorated(type(algorithm))) is not None:
         raise AspcError(f"{name} must be a frozen dataclass: write @dataclass(frozen=True) above {kind.__name__}.")
     for field in fields(algorithm):
-        if is_dataclass_instance(inner := getattr(algorithm, field.name)):
+        inner = getattr(algorithm, field.name)
+        if field.name == "base" or is_dataclass_instance(inner):  # other fields can hold a class, such as a network's
             _check_class(inner, field.name)
 
 
