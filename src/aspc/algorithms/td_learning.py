@@ -38,7 +38,7 @@ def bootstrap(batch: Batch, discount: float, next_q: Float[Array, "batch"]) -> F
 def fit_critics(
     optimizer: Optimizer, critics: Ensemble, opt_state: Any, batch: Batch, y: Float[Array, "batch"]
 ) -> Minimized:
-    """Take one step on Σ_k mean (Q_k(s, a) − y)²; `aux` holds Q(s, a) before the step, [critics, batch]."""
+    """Take one step on Σ_k mean (Q_k(s, a) − y)²; `aux` holds Q(s, a) before it, [critics, batch]."""
 
     def loss(critics: Ensemble) -> tuple[Array, Array]:
         q = critics(batch.observations, batch.actions)
