@@ -141,7 +141,8 @@ def _check_class(algorithm: Any, name: str) -> None:
         raise AspcError(f"{name} must be a frozen dataclass: write @dataclass(frozen=True) above {kind.__name__}.")
     for field in fields(algorithm):
         inner = getattr(algorithm, field.name)
-        if field.name == "base" or is_dataclass_instance(inner):  # other fields can hold a class, such as a network's
+        is_class = field.name == "base" and isinstance(inner, type)  # other fields can hold a class: a network
+        if is_class or is_dataclass_instance(inner):
             _check_class(inner, field.name)
 
 
