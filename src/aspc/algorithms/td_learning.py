@@ -61,8 +61,8 @@ def expectile_loss(advantage: Float[Array, "batch"], expectile: float) -> Float[
 def min_q(q: Float[Array, "2 batch"]) -> Float[Array, "batch"]:
     """Compute min_k Q_k of twin critics where a derivative is taken.
 
-    It is a selection: the derivative of `q.min(0)` divides by the number of critics that equal the minimum: 0/0 where a
-    compiler computes Q twice and rounds it differently.
+    It is a selection: the derivative of `q.min(0)` divides by the number of critics that equal the minimum, which is
+    0/0 where a compiler computes Q twice and rounds it differently.
     """
     return jnp.where(q[0] < q[1], q[0], q[1])
 
