@@ -20,7 +20,7 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)
 	@$(BIN)/python examples/demo.py
 
-# Train a small suite on the embedded maze (minutes) and write runs/report-demo/report/index.html
+# Train a small suite on the built-in maze (minutes) and write runs/report-demo/report/index.html
 report-demo: $(READY)
 	@$(BIN)/aspc bench embedded --out runs/report-demo
 	@$(BIN)/aspc report runs/report-demo --out runs/report-demo/report

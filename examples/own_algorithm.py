@@ -45,5 +45,5 @@ class CRR(rl.Algorithm[CRRState]):  # each field is a command-line option: --hid
         state = CRRState(actor.params, actor.opt_state, critics.params, target, critics.opt_state)
         return state, {"critic_loss": critics.loss, "actor_loss": actor.loss, "imitated": better.mean()}
 
-    def policy(self, state):  # the exported policy; it acts without JAX
+    def policy(self, state):  # the exported policy; it runs without JAX
         return rl.deterministic_policy(state.actor)

@@ -1,4 +1,4 @@
-"""Offline-to-online fine-tuning on the embedded maze."""
+"""Offline-to-online fine-tuning on the built-in maze."""
 
 from __future__ import annotations
 

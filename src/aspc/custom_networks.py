@@ -1,4 +1,4 @@
-"""Networks of the user: any module, with its trained arrays separated from the rest."""
+"""User-supplied networks: any module, with its trained arrays separated from the rest."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ class Constant:
 
 
 class CustomNetwork(eqx.Module):
-    """A network of the user: its floating-point arrays are trained, everything else is part of the program."""
+    """A user-supplied network: its floating-point arrays are trained, everything else is static."""
 
     params: Any
     static: Any = eqx.field(static=True)
     takes_rows: bool = eqx.field(static=True)
-    """The module takes rows of inputs; otherwise one input."""
+    """The module takes a batch; otherwise a single input."""
     in_size: int = eqx.field(static=True)
     out_size: int = eqx.field(static=True)
 
     @classmethod
     def of(cls, module: Any, name: str, in_size: int, out_size: int) -> CustomNetwork:
-        """Wrap a module that maps [in] to [out], or rows to rows.
+        """Wrap a module that maps [in] to [out], or [batch, in] to [batch, out].
 
         Raises:
             AspcError: The module has other sizes, or arrays of integers.
@@ -65,7 +65,8 @@ class CustomNetwork(eqx.Module):
                 return cls(params, static, bool(lead), in_size, out_size)
             found.append(f"the output has the shape {list(shape)}")
         raise AspcError(
-            f"The network {name} must map an input [{in_size}] to [{out_size}], or rows of inputs to rows: {found[-1]}."
+            f"The network {name} must map [{in_size}] to [{out_size}], or [batch, {in_size}] to [batch, {out_size}]: "
+            f"{found[-1]}."
         )
 
     def __call__(self, x: Float[Array, "*batch in"], dropout: Array | None = None) -> Float[Array, "*batch out"]:

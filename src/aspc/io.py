@@ -27,7 +27,7 @@ from aspc.ui import notify_if_slow
 # Some network file systems cannot flush a folder.
 FLUSH_UNSUPPORTED = (errno.EINVAL, errno.ENOTSUP)
 MAX_JSON_BYTES = 16_000_000
-# An earlier process may have had this process's number, but not this token.
+# An earlier process can have had this process's ID, but not this token.
 _PROCESS_TOKEN = secrets.token_hex(4)
 _temporary_count = count()
 
@@ -120,7 +120,7 @@ def remove_stale_temporaries(path: Path) -> None:
 
 
 def _host() -> str:
-    """Return a short name of this machine or container, within which process numbers are unique."""
+    """Return a short name of this machine or container, within which process IDs are unique."""
     return hashlib.blake2b(socket.gethostname().encode(), digest_size=4).hexdigest()
 
 
@@ -145,7 +145,7 @@ def _remove(path: Path) -> None:
 
 
 def prepare_output_file(path: Path, *suffixes: str) -> None:
-    """Check that a file can be written, and create its folder, before the computation of its content.
+    """Check that a file can be written, and create its folder, before its content is computed.
 
     Args:
         path: The file. Its suffix must match its content, so that no log is overwritten by mistake.
@@ -249,7 +249,7 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def replace_nonfinite(value: Any, replacement: Callable[[float], Any] = lambda number: None) -> Any:
-    """Replace NaN and infinities, which JSON does not have, by null or by `replacement(number)`, recursively."""
+    """Replace NaN and infinities, which JSON does not support, by null or by `replacement(number)`, recursively."""
     if isinstance(value, Mapping):
         return {key: replace_nonfinite(item, replacement) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -1,9 +1,9 @@
-"""An MLP as two GPU kernels: all layers forward in one, the chain of gradients back through them in the other. It has
-more than 400 lines because the two kernels share their memory layout and helpers.
+"""An MLP as two GPU kernels: one for the forward pass, one for backpropagation. It has more than 400 lines because the
+two kernels share their memory layout and helpers.
 
 XLA runs a layer as a matrix product, a normalization and element-wise operations: four kernels forward and seven
 backward, each of which writes its activations to memory for the next to read. Training a few runs is a chain of such
-small kernels; training many is bound by that traffic. Here a program of the grid takes a tile of the batch's rows
+small kernels; training many is bound by that traffic. Here each program of the grid takes a tile of the batch's rows
 through the whole network. Only what the backward pass needs is written: the normalized activations x̂ (without
 LayerNorm, the activations) and two numbers per row.
 
@@ -14,8 +14,8 @@ Gradients of the weights are left to XLA as products, dW = x̂ᵀ·du, which it 
 float32, `XlaKernels` only changes how XLA differentiates a product.
 
 The training loop enables kernels with `fused`, and `apply_mlp` uses them for the networks that fit; all others run as
-plain JAX. The kernels have a reverse mode, and a forward mode over losses whose networks are constant. A function that
-moves a network's weights or inputs in forward mode runs them under `jvp_compatible_networks`.
+plain JAX. The kernels support reverse mode, and forward mode over losses whose networks are constant. To differentiate
+weights or inputs in forward mode, trace under `jvp_compatible_networks`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ import jax.numpy as jnp
 from jax.custom_derivatives import SymbolicZero
 from jaxtyping import Array, Float
 
-MAX_OUTPUTS = 64  # per network that is one kernel: each output is a separate sum
+MAX_OUTPUTS = 64  # of a fused network: each output is a separate sum
 
 
 class Tiles(NamedTuple):
@@ -45,7 +45,7 @@ class Tiles(NamedTuple):
 
 
 class XlaKernels(NamedTuple):
-    """XLA's own kernels, but with gradients of weights as products that need no transposing (see `linear`)."""
+    """XLA's kernels, with weight gradients computed as products that need no transpose (see `_linear`)."""
 
 
 KernelChoice = Tiles | XlaKernels
@@ -54,7 +54,7 @@ _enabled: list[KernelChoice | None] = [None]
 
 @contextmanager
 def fused(choice: KernelChoice | None) -> Iterator[None]:
-    """Compute the networks of functions traced inside with these kernels; None is plain JAX."""
+    """Use these kernels for networks traced inside the block; None selects plain JAX."""
     _enabled.append(choice)
     try:
         yield
@@ -157,7 +157,7 @@ def _fitting_tiles(layers: Layers, x: Array, activation: Callable[[Array], Array
 
 
 def _pallas() -> tuple[Any, Any]:
-    """Import Pallas and its Triton part, on demand: most programs never need them."""
+    """Import Pallas and its Triton backend on demand: most programs never need them."""
     from jax.experimental import pallas
     from jax.experimental.pallas import triton
 
@@ -396,7 +396,7 @@ def _backward(config: KernelConfig, layers: Layers, kept: Residuals, d_out: Arra
 def _backward_tangent(config: KernelConfig, primals: Any, tangents: Any) -> tuple[BackwardOutputs, BackwardOutputs]:
     """Differentiate with respect to d_out, in which the backward pass is linear.
 
-    A scale that only weighs the terms of a loss affects nothing else.
+    A scale that only weights loss terms enters through `d_out` alone.
     """
     *network, d_out = primals
     *network_tangents, d_out_tangent = tangents

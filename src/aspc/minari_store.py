@@ -1,4 +1,4 @@
-"""Minari's local store: ids, folders, metadata and downloads. Nothing here makes an environment."""
+"""Minari's local store: ids, folders, metadata and downloads. Nothing here creates an environment."""
 
 from __future__ import annotations
 

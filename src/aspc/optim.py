@@ -13,8 +13,8 @@ from jaxtyping import Array
 from aspc.errors import AspcError, first_line
 
 # √(v + ε²) instead of √v: at v = 0 (a weight whose gradient is exactly zero, as behind a dead ReLU) the
-# derivative of √v is infinite, and 0·∞ would make the scale's gradient NaN. 1e-30 changes no float64 digit that
-# the reference traces can see, and is still a normal number in float32.
+# derivative of √v is infinite, and 0·∞ would make the scale's gradient NaN. 1e-30 is too small to
+# change the float64 reference traces, and is still a normal number in float32.
 EPS_ROOT = 1e-30
 
 
@@ -38,7 +38,7 @@ class Optimizer(NamedTuple):
     max_grad_norm: float | Array | None = None
     """Clip gradients to this global norm; None does not clip."""
     transformation: Callable[[Any], optax.GradientTransformation] | None = None
-    """From a learning rate to the transformation; None is Adam."""
+    """Maps a learning rate to the transformation; None selects Adam."""
 
     def _transform(self) -> optax.GradientTransformation:
         if self.transformation is None:

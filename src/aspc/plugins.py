@@ -1,4 +1,4 @@
-"""Python files of the user: plugins (`--plugin`) that register algorithms or suites, and callbacks (`--callback`)."""
+"""User-supplied Python files: plugins (`--plugin`) that register algorithms or suites, and callbacks (`--callback`)."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def load_plugin(path: str | Path) -> None:
 
 
 def load_callbacks(paths: Sequence[str | Path]) -> list[Callback]:
-    """Run files (`--callback`), and create one object of each subclass of `Callback` that they define.
+    """Run files (`--callback`), and create one instance of each subclass of `Callback` that they define.
 
     Classes whose names start with an underscore, and imported ones, are left out.
 

@@ -1,8 +1,8 @@
 """Policies as programs: lists of array operations that need only NumPy to run.
 
-`aspc.algorithms.policy_tracing` writes such a list from any JAX function, so that a policy with a user's network can be
-saved, evaluated and exported without the user's code. With the arrays of JAX or the symbols of an ONNX graph, the same
-list writes the program that `aspc export` saves.
+`aspc.algorithms.policy_tracing` derives such a list from any JAX function, so that a policy with a user-supplied
+network can be saved, evaluated and exported without the user's code. With JAX arrays or the symbols of an ONNX graph as
+inputs, running the same list produces the program that `aspc export` saves.
 
     settings["steps"]   [[operation, register of the result, [inputs], {options}], …]
     settings["noise"]   {name: {"distribution": "normal", "shape": [null, 2]}}, where null stands for the batch
@@ -35,7 +35,7 @@ def run_program(
         max_result: The largest number of entries that a result can have.
 
     Raises:
-        ValueError: If a result is larger.
+        ValueError: A result is larger.
     """
     registers, result = dict(enumerate(inputs)), inputs[0]
     for operation, target, references, options in steps:
@@ -76,7 +76,7 @@ def _elementwise(name: str) -> Callable[..., Any]:
 
 
 def _slice(xp: Any, x: Any, start: Sequence[int], stop: Sequence[int | None]) -> Any:
-    """Take a range of every axis; None is its end."""
+    """Slice every axis; None means the end of the axis."""
     return x[tuple(slice(first or None, last) for first, last in zip(start, stop, strict=True))]
 
 

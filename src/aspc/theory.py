@@ -159,8 +159,8 @@ def visitation_constant(gamma: Number) -> Number:
 def visitation_bound(distance: Number, l_p: Number, gamma: Number) -> Number:
     """Visitation lemma:  ‖d_π − d_β‖₁ ≤ C·L_P·max_s ‖π(s) − π_β(s)‖.
 
-    The identity behind it gives more: `distance` may be the *mean* of ‖π(s) − π_β(s)‖ over d_β (over d_β itself; the
-    mean over any other distribution will not do).
+    The proof holds for a smaller `distance` too: the *mean* of ‖π(s) − π_β(s)‖ over d_β (not over any other
+    distribution).
     """
     return visitation_constant(gamma) * l_p * distance
 

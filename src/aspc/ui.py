@@ -1,4 +1,4 @@
-"""Messages to a user who waits: progress bars, progress lines and "still working" notices, all on stderr."""
+"""Messages for a waiting user: progress bars, progress lines and "still working" notices, all on stderr."""
 
 from __future__ import annotations
 

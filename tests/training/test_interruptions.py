@@ -165,7 +165,7 @@ def test_signal_during_an_evaluation_loses_nothing(tmp_path, capsys):
         with pytest.raises(AspcError, match=r"status\.json is damaged; remove it"):
             aspc.train(data, resume=tmp_path / "run", env=Counting, quiet=True)
     (tmp_path / "run" / run_folder.STATUS).write_bytes(status)
-    with pytest.raises(AspcError, match="trained 40 steps already"):
+    with pytest.raises(AspcError, match="is already at step 40; pass a larger --steps"):
         aspc.train(data, resume=tmp_path / "run", steps=20, env=Counting, quiet=True)
     run = aspc.train(data, resume=tmp_path / "run", env=Counting, quiet=True)
     assert run.result is not None
@@ -386,7 +386,7 @@ def test_options_of_a_resumed_run(tmp_path, capsys):
     before = (tmp_path / "run" / "result.json").read_bytes()
     for more in ([], ["--steps", "40"], ["--steps", "30"]):  # a loop "until aspc train --resume RUN" ends
         assert main([*resume, *more]) == 0
-        assert "already finished its 40 steps; to train longer, pass more with --steps" in capsys.readouterr().err
+        assert "already finished its 40 steps; to train longer, pass a larger --steps" in capsys.readouterr().err
     assert (tmp_path / "run" / "result.json").read_bytes() == before
     assert main([*resume, "--steps", "60", "--env", "none", "--quiet"]) == 0
     assert "60 steps" in capsys.readouterr().out

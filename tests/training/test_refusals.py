@@ -159,9 +159,9 @@ class Mutable:
 @pytest.mark.parametrize(
     ("algo", "changes", "message"),
     [
-        (Ramped, {}, r"algo is an algorithm, not its class: give Ramped\(\)"),
+        (Ramped, {}, r"algo is a class, not an instance; pass Ramped\(\)"),
         (Mutable(), {}, r"algo must be a frozen dataclass: write @dataclass\(frozen=True\) above Mutable"),
-        (AdaptiveScale(base=TD3BC), {}, r"base is an algorithm, not its class: give TD3BC\(\)"),
+        (AdaptiveScale(base=TD3BC), {}, r"base is a class, not an instance; pass TD3BC\(\)"),
         (Ramped(spread="a"), {}, "spread must be of type float, not 'a'"),
         (AdaptiveScale(base=TD3BC(batch_size=0.5)), {}, "batch_size must be of type int, not 0.5"),
         (TD3BC(discount=1.5), {}, "discount must be between 0 and 1"),

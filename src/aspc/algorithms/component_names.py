@@ -1,6 +1,6 @@
 """Names of networks and optimizers: their registries, and the hyperparameters that choose one by name or by object.
 
-Without JAX, so that listing names is fast; `aspc.algorithms.components` makes what is chosen.
+Does not import JAX, so listing names is fast; `aspc.algorithms.components` builds the chosen objects.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _AUTOMATIC: set[tuple[str, str]] = set()  # names of objects that were passed wi
 
 @cache
 def _builtin_optimizers() -> tuple[dict[str, Callable[..., Any]], dict[Callable[..., Any], str]]:
-    """Return the built-in optimizers by name, and the names of Optax's own functions that they stand for.
+    """Return the built-in optimizers by name, and the names of the Optax functions that they replace.
 
-    They take the same steps as those, with finite derivatives where a gradient is zero.
+    Replacements take the same steps, with finite derivatives where a gradient is zero.
     """
     import optax
 
@@ -54,7 +54,7 @@ class Component:
 if TYPE_CHECKING:
     NetworkChoice: TypeAlias = str | Callable[..., Any] | None
     OptimizerChoice: TypeAlias = str | Callable[..., Any] | None
-else:  # on the command line only names
+else:  # the command line accepts only names
     NetworkChoice = Annotated[str | None, Component("network")]
     OptimizerChoice = Annotated[str | None, Component("optimizer")]
 
@@ -139,7 +139,7 @@ def find_component(kind: str, choice: str | Callable[..., Any]) -> Callable[...,
 
 
 def map_components(algorithm: AlgorithmT, change: Callable[[str, Any], Any]) -> AlgorithmT:
-    """Apply a function of kind and value to every component of an algorithm that is set, those of its base included."""
+    """Apply `change(kind, value)` to every component set in an algorithm or its base."""
     changed: Any = algorithm
     kind: Any = type(algorithm)
     changes: dict[str, Any] = {}
@@ -154,7 +154,7 @@ def map_components(algorithm: AlgorithmT, change: Callable[[str, Any], Any]) -> 
 
 
 def has_network(algorithm: Any) -> bool:
-    """Return whether an algorithm, or its base, has a network of the user."""
+    """Return whether an algorithm, or its base, has a user-supplied network."""
     networks: list[Any] = []
 
     def collect(kind: str, value: Any) -> Any:
@@ -167,7 +167,7 @@ def has_network(algorithm: Any) -> bool:
 
 
 def name_components(algorithm: AlgorithmT) -> AlgorithmT:
-    """Replace the factories of an algorithm by names, registering those that are not registered under their own.
+    """Replace the factories of an algorithm with names, registering unregistered ones under their `__name__`.
 
     Raises:
         AspcError: A factory has no name.
@@ -176,7 +176,7 @@ def name_components(algorithm: AlgorithmT) -> AlgorithmT:
 
 
 def resolve_components(algorithm: AlgorithmT) -> AlgorithmT:
-    """Replace the names of networks and optimizers in an algorithm by their factories.
+    """Replace the names of networks and optimizers in an algorithm with their factories.
 
     Raises:
         AspcError: A name is not registered.

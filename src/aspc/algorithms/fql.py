@@ -1,11 +1,11 @@
-"""FQL (Park et al., 2025): a flow policy imitates, a one-step policy distils it and maximizes Q.
+"""FQL (Park et al., 2025): a flow policy clones the data, and a one-step policy distills it and maximizes Q.
 
     flow:     v(s, x_t, t) → a − x₀,   x_t = (1 − t)·x₀ + t·a,   x₀ ~ N(0, 1), t ~ U(0, 1)
     one step: min_μ  α·‖μ(s, z) − flow(s, z)‖² − Q(s, μ(s, z)),   flow(s, z) = z integrated along v in F Euler steps
     critics:  Q_k(s, a) → r + γ·mean_k Q'_k(s', μ(s', z'))
 
-Appendix D weighs the other term, and normalizes Q: ‖μ(s, z) − flow(s, z)‖² − α·Q/mean|Q|. That is
-`scale_on="q", normalize_q=True`, at a fixed scale or (`fql+aspc`) a learned one. All losses are taken at the
+Appendix D weights the other term, and normalizes Q: ‖μ(s, z) − flow(s, z)‖² − α·Q/mean|Q|. That is
+`scale_on="q", normalize_q=True`, at a fixed scale or (`fql+aspc`) a learned one. All losses use the
 parameters from the start of the step; norms are means over action dimensions.
 """
 

@@ -88,14 +88,14 @@ Critics = Callable[[Float[Array, "batch obs"], Float[Array, "batch act"]], Float
 
 
 class PolicyExport(NamedTuple):
-    """The acting part of a state as plain arrays, with which `aspc.policy` acts without JAX."""
+    """A policy as plain arrays, which `aspc.policy` evaluates without JAX."""
 
     kind: str
     arrays: dict[str, Array]
     settings: dict[str, Any]
     act: Callable[..., Array] | None = None
     """The actor itself: normalized observations and the kind's random inputs → actions in ±1. Training compares the
-    exported policy with it; None compares nothing."""
+    exported policy with it; None skips the comparison."""
 
 
 class Inner(NamedTuple):
@@ -150,7 +150,7 @@ class Algorithm(ABC, Generic[State]):
     uses_next_actions: ClassVar[bool] = False
     """Batches contain the action logged after each transition."""
     climbs_q: ClassVar[bool] = False
-    """The policy maximizes Q, also where no action was logged."""
+    """The policy maximizes Q, also at actions outside the data."""
     if TYPE_CHECKING:
 
         @property
@@ -166,7 +166,8 @@ class Algorithm(ABC, Generic[State]):
     normalize_observations: bool = True
     """Standardize observations with the dataset's mean and standard deviation (+ 1e-3)."""
     reward_transform: Literal["none", "return_range", "standardize"] = "none"
-    """First transform rewards: none, 1000·r/(highest − lowest episode return), or (r − mean)/(std + 1e-6)."""
+    """Reward transform, applied before scale and shift: none, 1000·r/(highest − lowest episode return), or
+    (r − mean)/(std + 1e-6)."""
     reward_scale: Scalar = 1.0
     """Factor applied to rewards after the transform."""
     reward_shift: Scalar = 0.0
@@ -192,7 +193,7 @@ class Algorithm(ABC, Generic[State]):
 
     @abstractmethod
     def policy(self, state: State) -> PolicyExport:
-        """Return the policy that acts."""
+        """Return the policy to export."""
 
     def critics(self, state: State) -> Critics | None:
         """Return the critics for the trust report; by default None, for an algorithm that learns no Q."""
@@ -260,7 +261,7 @@ class ScalableAlgorithm(Algorithm[State], Generic[State, Extra]):
         return replace(self.prepare(ctx.state, batch, noise, frozenset()), state=ctx.state)
 
     def inner_optimizer(self) -> Optimizer | None:
-        """Return the optimizer of the inner step, to check that it is differentiable; None checks nothing."""
+        """Return the optimizer of the inner step, to check that it is differentiable; None skips the check."""
         return None
 
     def inner_params(self, state: Any) -> Any:

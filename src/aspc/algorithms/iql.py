@@ -1,4 +1,4 @@
-"""IQL (Kostrikov et al., 2022): no action outside the data is ever evaluated; the policy imitates by advantage.
+"""IQL (Kostrikov et al., 2022): it never evaluates actions outside the data; the policy is advantage-weighted BC.
 
     value:   V(s)      expectile τ of min_k Q'_k(s, a):   E[|τ − 1(A < 0)|·A²],   A = min_k Q'_k(s, a) − V(s)
     critics: Q_k(s, a) → r + γ·V(s')
@@ -67,11 +67,11 @@ class IQL(CustomActorCritic, ScalableAlgorithm[IQLState, Array]):
     deterministic: bool = False
     """Use a deterministic policy with a squared error instead of a Gaussian one."""
     max_weight: Annotated[float, Range(0, exclusive_min=True)] = 100.0
-    """Largest weight of a sample; a weight at this bound has no gradient in β."""
+    """Largest weight of a sample; a weight at this bound has zero gradient with respect to β."""
     actor_dropout: Annotated[float, Range(0, 1, exclusive_max=True)] = 0.0
     """Fraction of the actor's hidden units that is dropped in training."""
     actor_lr: NonNegative = 3e-4
-    """Learning rate of the actor (Adam); it decays to 0 by a cosine over the horizon."""
+    """Learning rate of the actor (Adam), with cosine decay to 0 over the horizon."""
     critic_lr: NonNegative = 3e-4
     """Learning rate of the critics (Adam)."""
     value_lr: NonNegative = 3e-4
@@ -87,7 +87,7 @@ class IQL(CustomActorCritic, ScalableAlgorithm[IQLState, Array]):
     def init(self, key: PRNGKeyArray, spec: Spec) -> IQLState:
         key_actor, key_critics, key_value = jax.random.split(key, 3)
         hidden = [self.hidden_dim] * self.hidden_layers
-        # The mean lies in ±1 whatever the largest action: its authors' trainer does the same.
+        # The mean lies in ±1 for any max_action, as in the authors' trainer.
         mean = DeterministicActor(make_network(self.actor, key_actor, spec.obs_dim, hidden, spec.act_dim))
         actor = mean if self.deterministic else GaussianActor(mean, jnp.zeros(spec.act_dim))
         value = Value(mlp(key_value, spec.obs_dim, hidden, 1))
@@ -157,7 +157,7 @@ class IQL(CustomActorCritic, ScalableAlgorithm[IQLState, Array]):
 
     # -- actor: the inner step ---------------------------------------------------------------------------------
     def weights(self, ctx: Context[IQLState, Array], beta: Array | float) -> Float[Array, "batch"]:
-        """Compute w = min(exp(β·A), 100). The exponent is bounded, not its result, which could overflow."""
+        """Compute w = min(exp(β·A), 100). The bound is on the exponent, since exp could overflow."""
         return jnp.exp(jnp.minimum(beta * ctx.extra, math.log(self.max_weight)))
 
     def bc_loss(
@@ -195,6 +195,6 @@ class IQL(CustomActorCritic, ScalableAlgorithm[IQLState, Array]):
 
     # -- acting ------------------------------------------------------------------------------------------------
     def policy(self, state: IQLState) -> PolicyExport:
-        """Act with the mean."""
+        """Export the mean."""
         actor = state.actor.mean if isinstance(state.actor, GaussianActor) else state.actor
         return deterministic_policy(actor)

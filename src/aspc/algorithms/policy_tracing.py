@@ -1,4 +1,4 @@
-"""Write a policy's JAX function as a program of `aspc.policy_programs`, which acts without JAX and without its code. It
+"""Write a policy's JAX function as a program of `aspc.policy_programs`, which runs without JAX or the user's code. It
 has more than 400 lines because every JAX primitive that a program can have needs a rule.
 
 The function is traced with a symbolic batch size. Its primitives are mapped to a few operations; calls are inlined,
@@ -25,7 +25,7 @@ from aspc.policy_programs import MAX_STEPS
 
 LARGEST = float(np.finfo(np.float32).max)
 BOOLEAN = {"equal", "less", "less_equal", "logical_and", "logical_or", "logical_not"}
-MAX_LITERALS = 256  # numbers of a constant that are written into the program; larger ones become arrays
+MAX_LITERALS = 256  # entries of a constant that is written into the program; larger constants become arrays
 
 Shape = tuple[int | None, ...]  # None is the batch, or a size that follows from it
 
@@ -47,11 +47,11 @@ def traced_policy(
     observation_size: int,
     noise: Mapping[str, NoiseInput] | None = None,
 ) -> PolicyExport:
-    """Export a policy from its JAX function, so that it acts with NumPy alone.
+    """Export a policy from its JAX function, so that it runs with NumPy alone.
 
     Args:
-        act: A function of the weights, normalized observations [batch, obs] and the noise that returns actions in ±1,
-            [batch, act]. It can use any network; loops must have a fixed number of iterations.
+        act: A function of the weights, normalized observations [batch, obs] and the noise that returns actions in
+            [-1, 1], with shape [batch, act]. It can use any network; loops must have a fixed number of iterations.
         weights: A pytree of floating-point arrays.
         observation_size: The dimension of an observation.
         noise: The random inputs by name, in the order in which `act` takes them.
@@ -99,7 +99,7 @@ def traced_policy(
 
 
 class PolicyKind(NamedTuple):
-    """A kind of policy of the user, see `register_policy_kind`."""
+    """A user-registered policy kind, see `register_policy_kind`."""
 
     act: Callable[..., Array]
     noise: Callable[..., dict[str, NoiseInput]]
@@ -116,21 +116,21 @@ def _no_noise(arrays: Mapping[str, Array], settings: Mapping[str, Any], observat
 def register_policy_kind(name: str, noise: Callable[..., dict[str, NoiseInput]] = _no_noise) -> Callable[[Act], Act]:
     """Register a function as a kind that `policy()` of an algorithm can name in its `PolicyExport`.
 
-    It decorates a function (arrays, settings, normalized observations, *noise) → actions in ±1 of JAX, or of the
-    observations' own array library. The function is traced when a policy is exported, so that a saved policy needs
-    neither it nor JAX.
+    It decorates a function (arrays, settings, normalized observations, *noise) that returns actions in [-1, 1], written
+    in JAX or in the observations' array namespace. The function is traced when a policy is exported, so a saved policy
+    needs neither it nor JAX.
 
     Args:
         name: The kind.
         noise: (arrays, settings, observation size) → the random inputs by name; by default none.
 
     Raises:
-        AspcError: The name is taken.
+        AspcError: The name is already registered.
     """
 
     def add(act: Act) -> Act:
         if name in KINDS or name in _KINDS:
-            raise AspcError(f"A kind of policy named {name!r} already exists; choose another name.")
+            raise AspcError(f"A policy kind named {name!r} already exists; choose another name.")
         _KINDS[name] = PolicyKind(act, noise)
         return act
 
@@ -138,7 +138,7 @@ def register_policy_kind(name: str, noise: Callable[..., dict[str, NoiseInput]] 
 
 
 def export_policy(algorithm: Algorithm[Any], state: PyTree, observation_size: int) -> PolicyExport:
-    """Return the policy of a state, in a kind that acts without the user's code."""
+    """Return the policy of a state, converted to a program if its kind is user-registered."""
     policy = algorithm.policy(state)
     if not isinstance(policy, PolicyExport) or policy.kind not in _KINDS:
         return policy
@@ -151,7 +151,7 @@ def export_policy(algorithm: Algorithm[Any], state: PyTree, observation_size: in
 
 
 def policy_kinds() -> list[str]:
-    """Return the names of all kinds of policies."""
+    """Return the names of all policy kinds."""
     return sorted({*KINDS, *_KINDS})
 
 
@@ -167,7 +167,7 @@ def _array_name(path: tuple[Any, ...]) -> str:
 
 
 class ProgramTracer:
-    """Collects the steps of a program, each with a register of its own; `finish` reuses registers that are free."""
+    """Collects the steps of a program, each in its own register; `finish` reuses free registers."""
 
     def __init__(self, inputs: int) -> None:
         self.inputs = inputs
@@ -217,7 +217,7 @@ class ProgramTracer:
                 count += 1
             register[name] = free.pop()
             if any(not isinstance(r, str) and np.isnan(r).any() for r in references):
-                raise AspcError("The policy's function contains the constant NaN, which a policy cannot have.")
+                raise AspcError("The policy's function contains a NaN constant; remove it.")
             steps.append([operation, register[name], located, options])
         return steps
 
@@ -271,25 +271,25 @@ class ProgramTracer:
         for parts in zip(*(rows[::-1] if params["reverse"] else rows), strict=True):
             yield self.concatenate([self.reshape(part, (1, *part.shape)) for part in parts], 0)
 
-    # -- steps that several rules need -------------------------------------------------------------------------
+    # -- steps shared by several rules --------------------------------------------------------------------------
     def reshape(self, x: Value, shape: Shape) -> Value:
-        """Reshape a value, one of whose sizes can be unknown."""
+        """Reshape a value that has at most one unknown size."""
         if x.shape == shape:
             return x
         if isinstance(x, np.ndarray):
             return x.reshape([n for n in shape if n is not None])
         if shape.count(None) > 1:
-            raise AspcError("The policy's function has an array with two axes of the batch's size; keep one of them.")
+            raise AspcError("The policy's function has an array with two batch axes; keep one of them.")
         return self.emit("reshape", [x], shape, shape=list(shape))
 
     def take(self, x: Value, axis: int, start: int, stop: int) -> Value:
-        """Take a range of one axis."""
+        """Slice one axis."""
         starts, stops = [0] * len(x.shape), list[int | None]([None] * len(x.shape))
         starts[axis], stops[axis] = start, stop
         return self.slice(x, starts, stops)
 
     def slice(self, x: Value, start: list[int], stop: list[int | None]) -> Value:
-        """Take a range of every axis; None is its end."""
+        """Slice every axis; None means the end of the axis."""
         ranges = list(zip(x.shape, start, stop, strict=True))
         if isinstance(x, np.ndarray):
             return np.asarray(x[tuple(slice(a, b) for _, a, b in ranges)])
@@ -312,7 +312,7 @@ class ProgramTracer:
         return parts[0] if len(parts) == 1 else self.emit("concatenate", parts, shape, axis=axis)
 
     def broadcast(self, x: Value, shape: Shape) -> Value:
-        """Broadcast a value of the same number of axes; an unknown size is that of the observations."""
+        """Broadcast a value to a shape of the same rank; the unknown size is the batch size."""
         if x.shape != shape and isinstance(x, Ref) and x.is_bool:
             return self.emit("less", [0.0, self.broadcast(self.emit("to_float", [x], x.shape), shape)], shape)
         static = tuple(1 if n is None else n for n in shape)
@@ -321,7 +321,7 @@ class ProgramTracer:
             return self.emit("add", [x, np.zeros(static)], shape) if grows else x
         if x.shape != static:
             x = self.emit("broadcast", [x], static, shape=list(static))
-        if None in shape:  # a zero per row repeats the value for every row
+        if None in shape:  # adding one zero per row repeats the value for every row
             zeros = self.emit("multiply", [self.take(Ref("#0", (None, 2)), 1, 0, 1), 0.0], (None, 1))
             x = self.emit("add", [x, self.reshape(zeros, tuple(1 if n else None for n in shape))], shape)
         return x
@@ -349,7 +349,7 @@ def _same(operation: str, swap: bool = False, invert: bool = False) -> Rule:
 
 
 def _composed(function: Callable[..., Array]) -> Rule:
-    """Return the rule of a primitive that other JAX operations compute."""
+    """Return the rule of a primitive that is composed of other JAX operations."""
 
     def rule(t: ProgramTracer, values: list[Value], params: Mapping[str, Any], result: Shape) -> Value:
         symbols = iter(export.symbolic_shape(", ".join(f"n{i}" for i in range(8))))
@@ -410,7 +410,7 @@ def _argmax(t: ProgramTracer, values: list[Value], params: Mapping[str, Any], re
 
 def _slice(t: ProgramTracer, values: list[Value], params: Mapping[str, Any], result: Shape) -> Value:
     if params["strides"] is not None and set(params["strides"]) != {1}:
-        raise AspcError("The policy's function takes every n-th entry of an array; take a range instead.")
+        raise AspcError("The policy's function uses a strided slice; use a slice with step 1.")
     stops = [int(n) if isinstance(n, int) else None for n in params["limit_indices"]]
     return t.slice(values[0], [int(n) for n in params["start_indices"]], stops)
 
@@ -429,7 +429,7 @@ def _dynamic_slice(t: ProgramTracer, values: list[Value], params: Mapping[str, A
 
 
 def _gather(t: ProgramTracer, values: list[Value], params: Mapping[str, Any], result: Shape) -> Value:
-    """Index with constants: a range of every axis, some of which are then dropped."""
+    """Index with constants: slice every axis, then drop the indexed ones."""
     numbers, sizes = params["dimension_numbers"], params["slice_sizes"]
     if len(values[1].shape) != 1 or numbers.operand_batching_dims:
         raise AspcError("The policy's function indexes an array with an array; index with numbers or use jnp.where.")

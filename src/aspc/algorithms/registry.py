@@ -23,9 +23,7 @@ Factory = TypeVar("Factory", bound=Callable[[], Any])
 _BC_TERMS = {"aspc_aw": ("aspc", "advantage_weighted"), "td3_bc_aw": ("td3_bc", "advantage_weighted")}
 
 _REGISTRY: dict[str, Callable[[], Any]] = {}
-_AUTOMATIC: set[str] = (
-    set()
-)  # NAME+aspc entries added automatically; registering the name explicitly replaces the entry
+_AUTOMATIC: set[str] = set()  # NAME+aspc entries that `register` added; an explicit registration replaces them
 
 
 def register(name: str) -> Callable[[Factory], Factory]:
@@ -113,7 +111,7 @@ def same_classes(one: Any, other: Any) -> bool:
 
 
 def check_algorithm(algorithm: Any, name: str = "algo") -> None:
-    """Check that an object is an algorithm that can be trained; `name` is what the error calls it.
+    """Check that an object is an algorithm that can be trained; `name` is its name in the error.
 
     Raises:
         AspcError: It is not a frozen dataclass derived from `Algorithm`, or a method is missing.
@@ -138,11 +136,13 @@ def _missing_method(name: str, method: str, kind: type) -> AspcError:
 def _check_class(algorithm: Any, name: str) -> None:
     """Check for frozen dataclasses: compiled programs are cached by field values, so algorithms must be hashable."""
     if isinstance(algorithm, type):
-        raise AspcError(f"{name} is an algorithm, not its class: give {algorithm.__name__}().")
+        raise AspcError(f"{name} is a class, not an instance; pass {algorithm.__name__}().")
     if (kind := _undecorated(type(algorithm))) is not None:
         raise AspcError(f"{name} must be a frozen dataclass: write @dataclass(frozen=True) above {kind.__name__}.")
     for field in fields(algorithm):
-        if is_dataclass_instance(inner := getattr(algorithm, field.name)):
+        inner = getattr(algorithm, field.name)
+        is_class = field.name == "base" and isinstance(inner, type)  # other fields can hold a class: a network
+        if is_class or is_dataclass_instance(inner):
             _check_class(inner, field.name)
 
 

@@ -34,14 +34,14 @@ TD3StateT = TypeVar("TD3StateT", bound=TD3State)
 
 @dataclass(frozen=True)
 class TD3(CustomActorCritic, ScalableAlgorithm[TD3StateT, Any]):
-    """TD3 (Fujimoto et al., 2018) without the loss of its actor, in which its offline forms differ."""
+    """TD3 (Fujimoto et al., 2018) without the actor loss, which its offline variants define."""
 
     climbs_q: ClassVar[bool] = True
 
     policy_noise: NonNegative = 0.2
     """Standard deviation of the target policy smoothing noise, relative to max_action."""
     noise_clip: NonNegative = 0.5
-    """Clipping range of that noise, relative to max_action."""
+    """Clipping range of the target policy smoothing noise, relative to max_action."""
     policy_freq: Count = 2
     """Critic updates per actor update (k_π)."""
     actor_lr: NonNegative = 3e-4

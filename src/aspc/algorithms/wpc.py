@@ -1,4 +1,4 @@
-"""wPC (Peng et al., 2023): TD3+BC that imitates only the actions that look better than average.
+"""wPC (Peng et al., 2023): TD3+BC whose BC term includes only actions with a positive advantage.
 
     actor:  max_π  λ·Q(s, π(s)) − w(s, a)·(π(s) − a)²,      w = 1 if Q(s, a) > V(s) else 0
     value:  V(s) → y, the critics' TD target
@@ -53,7 +53,7 @@ class WPC(TD3BC[WPCState]):
         return WPCState(**vars(self.td3_state(actor, critics)), value=value, value_opt=Adam(self.value_lr).init(value))
 
     def prepare(self, state: WPCState, batch: Batch, noise: Noise, parts: Parts) -> Context[WPCState, Array]:
-        """Fit the critics, then V on mean (V(s) − y)². The advantage takes the new critic and the old V."""
+        """Fit the critics, then V on mean (V(s) − y)². The advantage uses the new critic and the old V."""
         ctx = super().prepare(state, batch, noise, parts)
 
         def value_loss(value: Value) -> tuple[Array, Array]:

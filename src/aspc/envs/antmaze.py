@@ -1,4 +1,4 @@
-"""D4RL's AntMaze on OGBench's ant, whose time step, gear and masses equal those of D4RL's."""
+"""D4RL's AntMaze on OGBench's ant, whose time step, gear and masses match D4RL's."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class AntMazeEnv(gym.Env[np.ndarray, np.ndarray]):
         return observation, {"success": False}
 
     def place(self, xy: np.ndarray) -> np.ndarray:
-        """Move the ant without changing its pose, and return its observation, to start an episode anywhere."""
+        """Move the ant to `xy` to start an episode there, keeping orientation and joints; return the observation."""
         self._ant.set_xy(xy)
         return np.asarray(self._ant.get_ob())
 
@@ -95,7 +95,7 @@ class AntMazeEnv(gym.Env[np.ndarray, np.ndarray]):
 
 
 def _make_ant(ant_class: Any, rows: tuple[str, ...]) -> Any:
-    """Return OGBench's ant in a maze, through a temporary file: Gymnasium's base class takes nothing else."""
+    """Return OGBench's ant in a maze, through a temporary file, since Gymnasium's base class only loads files."""
     tree = ET.parse(ant_class.xml_file)
     _add_walls(tree, rows)
     handle, path = tempfile.mkstemp(suffix=".xml")

@@ -1,7 +1,7 @@
 """D4RL's Maze2d in plain Python: a force-driven point mass among walls.
 
 The dynamics are MuJoCo's, written out for this one case (a sphere on two slide joints, frictionless soft
-contacts with axis-aligned boxes), so the embedded mazes need no simulator and run at over 100,000 steps per
+contacts with axis-aligned boxes), so the built-in mazes need no simulator and run at over 100,000 steps per
 second. `tests/envs/test_maze2d.py` compares them with MuJoCo over thousands of random steps, to 1e-9.
 
 The frame is D4RL's: rows grow with x, columns with y, and cell (i, j) has its center at (i - 0.2, j - 0.2).

@@ -59,7 +59,7 @@ def collect_groups(
     remaining = dict.fromkeys(pending)
     started = []
     for group in read_unfinished_groups(bench):
-        # Training executes the plugin that a group's file names: accept only the one given here.
+        # Training executes the plugin that a group's file names: accept only the one passed to this command.
         if group.plugin == plugin and all(run_id in remaining for run_id in group.run_ids):
             members = tuple(replace(member, file=dataset_file(member.run, data)) for member in group.members)
             started.append(replace(group, members=members))

@@ -98,7 +98,7 @@ class Scheduler:
         return self.recorded
 
     def _record_late_results(self) -> None:
-        """Record groups that finished while the engine was closed."""
+        """Record groups that finished while the engine was closing."""
         for group, *_ in list(self.running.values()):
             if results_path(self.folder, group.group_id).exists():
                 self._record(FinishedGroup(group))
@@ -134,7 +134,7 @@ class Scheduler:
                 write_group(self.folder, ready)
                 self.running[ready.group_id] = RunningGroup(ready, time.monotonic(), self._share(ready))
                 self.has_started = True
-                self._print(f"starting {ready.title}" + ", which will not end within --budget" * is_too_long)
+                self._print(f"starting {ready.title}" + ", which will not finish within --budget" * is_too_long)
                 self.engine.start(ready)
         return has_changed
 
@@ -152,7 +152,8 @@ class Scheduler:
                 failures.setdefault(source, []).append(member)
         for source, members in failures.items():
             failed = replace(group, members=tuple(members))
-            message = f"The run whose final scale is needed failed: {source.error or 'it has learned no scale'}"
+            problem = "learned no scale." if source.status == "done" else f"failed: {source.error}"
+            message = f"The run whose final scale is needed {problem}"
             record_failure(self.folder, failed, message, source.data_fingerprint)
             self._record(FinishedGroup(failed))
         return replace(group, members=tuple(ready)) if ready else None

@@ -44,7 +44,7 @@ class CallbackDispatcher:
         self.plan, self.first_step, self.last_step = plan, first_step, last_step
         self.active_runs, self.own, self.users = active_runs, list(own), list(users)
         self.stop_reason: str | None = None
-        """The first reason for which a callback requested a stop."""
+        """The reason of the first callback that requested a stop."""
         self.failure: AspcError | None = None
         """The first failure of a user's callback."""
         self._hyperparameters = [flat_values(run_spec.algorithm) for run_spec in plan.run_specs]

@@ -106,7 +106,7 @@ class TrainingEvent:
     def stop(self, reason: str) -> None:
         """Stop training after this chunk.
 
-        The run ends as a finished one, with exit code 0: it saves a checkpoint, evaluates and writes its policies, and
+        The run ends normally, with exit code 0: it saves a checkpoint, evaluates and writes its policies, and
         result.json records the reason as "stopped". Resuming it continues to the requested steps.
         """
         if self._request_stop is not None:
@@ -116,7 +116,7 @@ class TrainingEvent:
 class Callback:
     """A base class of callbacks. Override the methods that you need; the others do nothing.
 
-    Methods run between chunks, never per step, and training waits for them. An exception ends the run: its message
+    Methods run between chunks of `log_every` steps, and training waits for them. An exception ends the run: its message
     names the callback and the line, and a checkpoint is saved, so that the run can be resumed.
     """
 

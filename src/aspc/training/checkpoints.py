@@ -1,8 +1,8 @@
 """Checkpoints of a training state (Orbax), and the writer that saves them during training.
 
-A checkpoint is written under a temporary name and then renamed, so that an interrupted run loses none. It is a flat
-dictionary of arrays, named by their path in the state, such as `.base.actor.net.layers[0]…`, and can be read without
-this library.
+A checkpoint is written under a temporary name and then renamed, so an interruption never damages an existing one. It is
+a flat dictionary of arrays, named by their path in the state, such as `.base.actor.net.layers[0]…`, and can be read
+without this library.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class CheckpointStore:
 
     Args:
         folder: The folder of the checkpoints.
-        keep: The number of checkpoints to keep, the newest.
+        keep: The number of newest checkpoints to keep.
         read_only: Never change the folder, so that a run can be read while it trains.
 
     Raises:
@@ -230,7 +230,7 @@ class CheckpointWriter:
             self.after_save(step, state)
 
     def save_before_failure(self) -> None:
-        """Try once to save the submitted state, which precedes a training failure.
+        """Try once to save the state that was submitted before a training failure.
 
         A second failure is ignored, so that the first one is reported.
         """

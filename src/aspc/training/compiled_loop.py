@@ -1,12 +1,12 @@
 """The compiled training loop: an algorithm's schedule as nested scans, with runs as a leading axis.
 
-A *block* is the algorithm's schedule, repeated to at least `MIN_BLOCK_STEPS` steps (a longer one: twice). One call each
-samples the minibatch indices and the noise of a block, and one gather on the device fetches its rows. A *chunk* is a
-number of blocks; the host sees the device once per chunk. The random numbers of step t depend on (run key, t) alone, so
-that resuming a run or changing its chunks does not change them.
+A *block* is the algorithm's schedule, repeated to at least `MIN_BLOCK_STEPS` steps (a longer one: twice). The minibatch
+indices and the noise of a block are each sampled in one call, and one gather on the device fetches its rows. A *chunk*
+is a number of blocks; the host synchronizes with the device once per chunk. The random numbers of step t depend on (run
+key, t) alone, so that resuming a run or changing its chunks does not change them.
 
 If a chunk is not a multiple of the block, a second, small program runs the remaining steps one by one. It branches on
-the step counter, which all runs share, so that the branch stays a branch under `vmap`. There are never more than these
+the step counter, which all runs share, so it stays a branch under `vmap`. There are never more than these
 two programs.
 """
 
@@ -35,11 +35,11 @@ MIN_BLOCK_STEPS = 20
 MAX_HELD_OUT_ROWS = 4096
 # Independent kernels of a captured graph run concurrently: one run is a chain of small kernels.
 COMPILER_OPTIONS = {"xla_gpu_command_buffer_scheduling_mode": "CONCURRENT"}
-THEORY_STREAM = 2**32 - 1  # folded into a run's key like the number of a block, which never gets so high
+THEORY_STREAM = 2**32 - 1  # folded into a run's key like the number of a block, which never gets this large
 
 
 class RowRange(NamedTuple):
-    """The rows of a run in a table that several datasets can share: `size` rows from `offset` on."""
+    """The rows of a run in a table that several datasets can share: `size` rows starting at `offset`."""
 
     offset: Int[Array, "*runs"]
     size: Int[Array, "*runs"]

@@ -29,7 +29,7 @@ class DivergenceGuard:
     Args:
         names: The name of each run in status.json.
         titles: The name of each run in messages.
-        on_failure: Called for each run that diverges, before it is recorded. It may raise to end training.
+        on_failure: Called for each run that diverges, before it is recorded. It can raise to end training.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """`aspc finetune`: continue a run online, in its environment.
 
-The whole state is kept: networks, targets, optimizers, and ASPC's scale, which keeps adapting. `aspc.training.online`
-does the work.
+The whole state is kept: networks, targets, optimizers, and ASPC's scale, which keeps adapting. The training loop is in
+`aspc.training.online`.
 """
 
 from __future__ import annotations

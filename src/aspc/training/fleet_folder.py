@@ -52,7 +52,7 @@ class Fleet:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.signal: int | None = None
-        """A signal that arrived during the last chunk; the caller should obey it."""
+        """A signal that arrived during the last chunk; the caller should handle it."""
         file = self.path / run_folder.CONFIG
         content = read_json(file, {})
         if isinstance(content, dict) and "members" not in content:

@@ -108,5 +108,5 @@ def is_finished(run: Run, steps: int, quiet: bool) -> bool:
         return False
     if not quiet:
         done = f"{run.path} has already finished its {result['steps']:,} steps"
-        print(f"{done}; to train longer, pass more with --steps.", file=sys.stderr)
+        print(f"{done}; to train longer, pass a larger --steps.", file=sys.stderr)
     return True

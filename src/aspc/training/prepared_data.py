@@ -46,7 +46,7 @@ def load_source(source: Data | str | os.PathLike[str], options: Mapping[str, Any
 
 
 def load_recorded(source: str, options: Mapping[str, Any]) -> Data:
-    """Load the dataset that a run records. Nothing is downloaded from Minari because a file names it."""
+    """Load the dataset that a run records. A Minari dataset is not downloaded just because a file names it."""
     is_minari = isinstance(source, str) and minari_store.is_id(source) and not os.path.exists(source)
     if is_minari and not minari_store.is_local(source):
         name = printable(minari_store.parse_id(source)[:80])
@@ -88,7 +88,7 @@ PREPROCESSING = ("normalize_observations", "reward_transform", "reward_scale", "
 
 
 def preprocessing_key(algorithm: Algorithm[Any], options: TrainOptions) -> tuple[Any, ...]:
-    """Return all that prepared rows depend on besides the dataset; runs with equal keys share their rows."""
+    """Return everything besides the dataset that prepared rows depend on; runs with equal keys share their rows."""
     values = tuple(getattr(algorithm, name) for name in PREPROCESSING)
     return (*values, options.holdout, options.n_step, algorithm.discount if options.n_step > 1 else None)
 
@@ -200,12 +200,15 @@ class PreparedDataset:
         if options.holdout or algorithm.reward_transform != "none" or options.n_step != data.n_step:
             raise AspcError(
                 f"{data.name} is streamed. It does not support a held-out split, reward transforms that need episode "
-                f"statistics, or another n-step return than it was packed with (n = {data.n_step})."
+                f"statistics, or an n other than that of its n-step returns ({data.n_step})."
             )
         if data.n_step > 1 and abs(data.discount - discount) > 1e-6:
             raise AspcError(f"{data.name} was packed with discount {data.discount}, not {discount}; pack it again.")
         if data.n_step > 1 and algorithm.reward_shift:
-            raise AspcError(f"{data.name} contains n-step sums; shift its rewards when packing it.")
+            raise AspcError(
+                f"{data.name} contains n-step sums, to which reward_shift cannot be applied. Shift the source rewards, "
+                "pack again, and set reward_shift to 0."
+            )
         if algorithm.normalize_observations:
             normalizer = ObservationNormalizer.from_statistics(data.observation_mean, data.observation_std)
         else:

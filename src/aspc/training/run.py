@@ -86,7 +86,8 @@ def train(
             evaluation, as for logs without a simulator.
         resume: Folder of a run to continue.
         quiet: Show no progress.
-        callbacks: Objects of subclasses of `Callback`, called between chunks. A resumed run does not remember them.
+        callbacks: Instances of `Callback` subclasses, called every `log_every` steps and after evaluations and
+            checkpoints. Pass them again to resume the run.
         **settings: Fields of `TrainOptions` (steps, seeds, eval_every, …) or hyperparameters of the algorithm (alpha,
             discount, k_alpha, …).
 
@@ -203,7 +204,7 @@ def start_run(
         env: As for `train`.
         repeats: Folder of a run to repeat. If source and preprocessing match that run's, the data must match too.
         quiet: Show no progress.
-        callbacks: Called between chunks.
+        callbacks: As for `train`.
     """
     check_settings(name, [algorithm], options)
     algorithm = with_horizon(algorithm, options.horizon or options.steps)

@@ -1,6 +1,6 @@
 """The configuration of a run or a fleet: typed, versioned, and stored as config.json.
 
-In the file the fields of `options` and `software` lie next to the others, in one flat JSON object.
+In the file the fields of `options` and `software` are stored next to the others, in one flat JSON object.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ class RowDigest:
         return {"rows": self.rows, "columns": self.columns, "sha256": self._digest.hexdigest()}
 
     def matches(self, recorded: Any) -> bool:
-        """Return whether a record describes these rows, which may have more columns by now."""
+        """Return whether a record describes these rows, which can have gained columns since."""
         if not isinstance(recorded, dict) or not isinstance(recorded.get("columns"), list):
             return False
         return {**self.record(), "columns": self.columns[: len(recorded["columns"])]} == recorded
@@ -307,7 +307,7 @@ def check_checkpoint_path(path: Path) -> None:
     """Raise an `AspcError` for a path with a backslash, which Orbax treats as a separator."""
     if "\\" in str(path.absolute()):
         raise AspcError(
-            f"The path {path.absolute()} contains a backslash, which checkpoints take for a slash; rename it."
+            f"The path {path.absolute()} contains a backslash, which checkpoints treat as a slash; rename it."
         )
 
 

@@ -29,11 +29,11 @@ class SpeedMeter:
         self._first_chunk: tuple[int, float] | None = None  # its end and time
 
     def mark_chunk(self, step: int) -> None:
-        """Note the end of a chunk."""
+        """Record the end of a chunk."""
         self._first_chunk = self._first_chunk or (step, time.monotonic())
 
     def measure(self, step: int, wait_seconds: float, evaluator: Evaluator | None) -> Speed:
-        """Return the speed up to a step, without the seconds in which training waited for evaluations."""
+        """Return the speed up to a step, excluding the time that training waited for evaluations."""
         rate = cost = min_free_eval_every = None
         if self._first_chunk is not None and step > self._first_chunk[0]:
             training_seconds = time.monotonic() - self._first_chunk[1] - wait_seconds

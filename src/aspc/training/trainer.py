@@ -1,8 +1,8 @@
-"""The trainer: what happens between the chunks of the compiled program.
+"""The trainer, which processes the chunks of the compiled program on the host.
 
-A single run, several seeds and a fleet are the same here: *tasks* (prepared datasets with their environments) and *run
+A single run, several seeds and a fleet have the same form: *tasks* (prepared datasets with their environments) and *run
 specs* (one per run, each with its task). The device computes the next chunk while the host processes the previous one.
-Everything that the host needs of a state is copied on the device before the next chunk reuses its memory, so only
+Everything that the host needs from a state is copied on the device before the next chunk reuses its memory, so only
 checkpoints wait for evaluations.
 """
 
@@ -53,7 +53,7 @@ from aspc.ui import Progress
 
 
 class Chunk(NamedTuple):
-    """A chunk that the device computes, and what the host needs of it."""
+    """A chunk that the device computes, and what the host needs from it."""
 
     end: int
     results: list[tuple[Piece, Any]]
@@ -69,7 +69,7 @@ class Chunk(NamedTuple):
 
 
 class Trainer:
-    """The training of a plan's runs. It holds the lock of the run folder; use it in a `with` block.
+    """Trains the runs of a plan. It holds the lock of the run folder; use it in a `with` block.
 
     Args:
         plan: The runs to train.
@@ -107,7 +107,7 @@ class Trainer:
             self._handle_divergence,
         )
         self.speed = SpeedMeter(plan)
-        self.stopped: str | None = None  # the reason for which a callback stopped training
+        self.stopped: str | None = None  # a callback's reason for stopping training
         self.final_states: RunStates | None = None
         with ExitStack() as stack:
             stack.enter_context(run_folder.run_lock(plan.path))
@@ -245,7 +245,7 @@ class Trainer:
         try:
             step = self._run_chunks()
         except Exception as error:  # not a second Ctrl-C, which stops at once
-            if not isinstance(error, OSError):  # a row that a full disk has cut must stay the last of its file
+            if not isinstance(error, OSError):  # a row truncated by a full disk must remain last
                 self.writer.save_before_failure()
             if isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" in str(error):
                 rows = max(start + size for start, size in zip(self.tables.offsets, self.tables.sizes, strict=True))
@@ -267,7 +267,7 @@ class Trainer:
     def _end_early(
         self, step: int, state: PyTree, overrides: Mapping[str, Array], is_saved: bool, is_evaluated: bool
     ) -> None:
-        """Save the last state after its evaluations, and raise what ended training unless a callback requested it."""
+        """Save the last state after its evaluations, and raise the interruption or failure, if any."""
         is_failed = self.shutdown.signal_number is not None or self.callbacks.failure is not None
         self.stopped = None if is_failed else self.callbacks.stop_reason
         if self.evaluator is not None and self.stopped is not None and not is_evaluated:
@@ -373,7 +373,7 @@ class Trainer:
             return first_step
         first_step = self.checkpoints.latest_step() or 0
         if first_step > self.last_step:
-            raise AspcError(f"{self.plan.path} has trained {first_step:,} steps already; pass more with --steps.")
+            raise AspcError(f"{self.plan.path} is already at step {first_step:,}; pass a larger --steps.")
         return first_step
 
     def _record_checksums(self, step: int) -> None:

@@ -1,4 +1,4 @@
-"""The command `aspc bench`: its options and the list of suites. `bench_run` does the work."""
+"""The command `aspc bench`: its options and the list of suites. `bench_run` implements it."""
 
 from __future__ import annotations
 

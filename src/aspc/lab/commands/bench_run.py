@@ -1,4 +1,4 @@
-"""The work of `aspc bench`: plans the runs, shows the plan or trains it, and prints a summary."""
+"""The implementation of `aspc bench`: plan the runs, show the plan or train it, and print a summary."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def run_bench(args: BenchArgs, argv: list[str], start_time: float) -> int:
 
 
 def compute_deadline(start_time: float, budget_minutes: float | None) -> float | None:
-    """Return when training must stop so that the command ends within its budget, or None without a budget."""
+    """Return the time at which training must stop to stay within the budget, or None without a budget."""
     if budget_minutes is None:
         return None
     seconds = 60 * budget_minutes

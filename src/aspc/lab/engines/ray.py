@@ -62,7 +62,7 @@ class RayEngine:
         self._notify_if_no_node_fits(cpus, gpus)
 
     def _notify_if_no_node_fits(self, cpus: float, gpus: float) -> None:
-        """Print a note if no machine is large enough. This is no error, since a cluster can grow."""
+        """Print a note if no machine is large enough. This is not an error, since a cluster can grow."""
         nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
         if not any(node.get("CPU", 0) >= cpus and node.get("GPU", 0) >= gpus for node in nodes):
             print(

@@ -53,7 +53,7 @@ NO_ESTIMATE = IntervalEstimate(math.nan, math.nan, math.nan)
 
 
 def mean(values: Sequence[float] | np.ndarray) -> IntervalEstimate:
-    """Return the mean over the seeds of one dataset, with Student's t interval from three seeds on."""
+    """Return the mean over the seeds of one dataset, with Student's t interval if there are at least three seeds."""
     return average({"": np.asarray(values, float)})
 
 
@@ -110,7 +110,7 @@ def resampled_means(scores: Sequence[np.ndarray], draws: np.ndarray, rng: np.ran
     """Draw seeds within the drawn datasets and return their means.
 
     Args:
-        scores: the seeds' scores per dataset; the number of seeds may differ.
+        scores: the seeds' scores per dataset; the number of seeds can differ.
         draws: indices of drawn datasets, of any shape. Seeds are drawn again for each occurrence of a dataset.
         rng: generator for the draws of seeds.
 
