@@ -35,7 +35,10 @@ def render_page(assessment: Assessment) -> str:
         warnings=assessment.warnings,
         pictures=draw_pictures(assessment),
         estimates=[
-            (p.name, e.signal, e.estimator, describe_estimate(e)) for p in assessment.policies for e in p.estimates
+            (p.name, signal, e.estimator, describe_estimate(e))
+            for p in assessment.policies
+            for signal in assessment.controller
+            for e in p.of_signal(signal)
         ],
         actions=[
             (p.name, a.name, f"{a.policy:.3g}", f"{a.data:.3g}", f"{100 * a.far:.0f} %")

@@ -50,7 +50,8 @@ def describe_agreement(policy: PolicyAssessment) -> str:
     if (critics := policy.critics_agreement) is not None:
         parts.append(f"{critics[0]} of {critics[1]} critics agree on the sign")
     if len(combined.used) > 1:
-        parts.append(f"{len(combined.used)} estimators, which differ by {combined.disagreement:.2g}")
+        apart = f"differ by {combined.disagreement:.2g} more than" if combined.disagreement else "agree within"
+        parts.append(f"{len(combined.used)} estimators {apart} their errors")
     elif combined.is_known:
         parts.append(f"only {combined.used[0]} has something to say")
     return "; ".join(parts) or "no estimator has something to say"
