@@ -56,17 +56,22 @@ def _card(assessment: Assessment, policy: PolicyAssessment) -> dict[str, Any]:
         "name": policy.name,
         "kind": policy.verdict.kind,
         "reason": policy.verdict.reason,
-        "signals": [_signal(assessment, combined) for combined in policy.differences.values()],
+        "signals": [_signal(assessment, policy, combined) for combined in policy.differences.values()],
         "return_": format_return(assessment, policy),
         "support": policy.support.describe(),
         "agreement": describe_agreement(policy),
     }
 
 
-def _signal(assessment: Assessment, combined: CombinedDifference) -> dict[str, str]:
+def _signal(assessment: Assessment, policy: PolicyAssessment, combined: CombinedDifference) -> dict[str, str]:
     controller = f"{per_step(assessment, assessment.controller[combined.signal].mean):.3g}"
-    if not combined.is_known:
-        return {"name": combined.signal, "difference": "unknown", "controller": controller, "probability": "unknown"}
+    if not policy.has_estimate(combined.signal):
+        return {
+            "name": combined.signal,
+            "difference": "unknown",
+            "controller": controller,
+            "probability": "no estimate",
+        }
     value, low, high = (per_step(assessment, x) for x in (combined.difference, combined.low, combined.high))
     word = "better" if combined.signal == REWARD else "higher"
     return {
@@ -81,7 +86,7 @@ def draw_pictures(assessment: Assessment) -> list[Picture]:
     """Draw the differences, one figure per signal that any estimator has something to say about."""
     found = []
     for signal in assessment.controller:
-        shown = [p for p in assessment.policies if p.differences[signal].is_known][:MAX_DRAWN]
+        shown = [p for p in assessment.policies if p.has_estimate(signal)][:MAX_DRAWN]
         if shown:
             caption = (
                 f"Difference of the {signal} per step from the logged controller, with its interval; ticks: estimators"

@@ -62,9 +62,9 @@ def per_step(assessment: Assessment, value: float) -> float:
     return (1 - assessment.discount) * value
 
 
-def format_difference(assessment: Assessment, combined: CombinedDifference) -> str:
+def format_difference(assessment: Assessment, policy: PolicyAssessment, combined: CombinedDifference) -> str:
     """Return a difference per step with its interval and probability."""
-    if not combined.is_known:
+    if not policy.has_estimate(combined.signal):
         return "unknown"
     value, low, high = (per_step(assessment, x) for x in (combined.difference, combined.low, combined.high))
     word = "better" if combined.signal == REWARD else "higher"
@@ -83,7 +83,7 @@ def format_assessment(assessment: Assessment) -> str:
     ]
     for policy in assessment.policies:
         lines += ["", f"{policy.name}: {policy.verdict.kind.upper()}. {policy.verdict.reason}"]
-        rows = {name: format_difference(assessment, found) for name, found in policy.differences.items()}
+        rows = {name: format_difference(assessment, policy, found) for name, found in policy.differences.items()}
         rows |= {"return": format_return(assessment, policy), "support": policy.support.describe()}
         rows |= {"agreement": describe_agreement(policy)}
         width = max(map(len, rows))
@@ -95,7 +95,7 @@ def format_assessment(assessment: Assessment) -> str:
 
 def format_return(assessment: Assessment, policy: PolicyAssessment) -> str:
     """Return the estimated discounted return of a policy, and its difference from the logged one."""
-    if not policy.reward.is_known:
+    if not policy.has_estimate(REWARD):
         return "unknown"
     found, logged = policy.reward, assessment.controller[REWARD]
     return (
