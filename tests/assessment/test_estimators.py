@@ -10,6 +10,7 @@ import pytest
 import aspc
 from aspc.assessment.assess import Assessment, judge
 from aspc.assessment.assess_options import AssessOptions
+from aspc.assessment.assessment_text import format_assessment
 from aspc.assessment.combination import IntervalCalibration, between_estimators, combine
 from aspc.assessment.critic_estimators import FITTED_Q, PESSIMISTIC, CriticEstimators
 from aspc.assessment.evidence import REWARD, DifferenceEstimate, Evidence
@@ -190,6 +191,9 @@ def test_verdicts(assessment):
     assert kinds["elsewhere"] == "outside the data"
     assert "force is" in judged(assessment, "elsewhere").verdict.reason
     assert assessment.policies[-1].name == "elsewhere"
+    shown = format_assessment(assessment)
+    assert "unknown" in shown[shown.index("elsewhere: OUTSIDE THE DATA") :].split("support")[0]
+    assert "unknown" not in shown[: shown.index("elsewhere")]
 
 
 def test_a_policy_that_leaves_the_data_is_never_selected(assessment):

@@ -62,6 +62,10 @@ class PolicyAssessment:
         """The combined difference in return."""
         return self.differences[REWARD]
 
+    def has_estimate(self, signal: str) -> bool:
+        """Return whether a difference is known; outside the data no estimate applies."""
+        return self.differences[signal].is_known and not self.support.is_outside
+
     def of_signal(self, signal: str) -> list[DifferenceEstimate]:
         """Return the estimators' answers about one signal."""
         return [estimate for estimate in self.estimates if estimate.signal == signal]

@@ -35,7 +35,10 @@ def render_page(assessment: Assessment) -> str:
         warnings=assessment.warnings,
         pictures=draw_pictures(assessment),
         estimates=[
-            (p.name, e.signal, e.estimator, describe_estimate(e)) for p in assessment.policies for e in p.estimates
+            (p.name, signal, e.estimator, describe_estimate(e))
+            for p in assessment.policies
+            for signal in assessment.controller
+            for e in p.of_signal(signal)
         ],
         actions=[
             (p.name, a.name, f"{a.policy:.3g}", f"{a.data:.3g}", f"{100 * a.far:.0f} %")
@@ -53,17 +56,22 @@ def _card(assessment: Assessment, policy: PolicyAssessment) -> dict[str, Any]:
         "name": policy.name,
         "kind": policy.verdict.kind,
         "reason": policy.verdict.reason,
-        "signals": [_signal(assessment, combined) for combined in policy.differences.values()],
+        "signals": [_signal(assessment, policy, combined) for combined in policy.differences.values()],
         "return_": format_return(assessment, policy),
         "support": policy.support.describe(),
         "agreement": describe_agreement(policy),
     }
 
 
-def _signal(assessment: Assessment, combined: CombinedDifference) -> dict[str, str]:
+def _signal(assessment: Assessment, policy: PolicyAssessment, combined: CombinedDifference) -> dict[str, str]:
     controller = f"{per_step(assessment, assessment.controller[combined.signal].mean):.3g}"
-    if not combined.is_known:
-        return {"name": combined.signal, "difference": "unknown", "controller": controller, "probability": "unknown"}
+    if not policy.has_estimate(combined.signal):
+        return {
+            "name": combined.signal,
+            "difference": "unknown",
+            "controller": controller,
+            "probability": "no estimate",
+        }
     value, low, high = (per_step(assessment, x) for x in (combined.difference, combined.low, combined.high))
     word = "better" if combined.signal == REWARD else "higher"
     return {
@@ -78,7 +86,7 @@ def draw_pictures(assessment: Assessment) -> list[Picture]:
     """Draw the differences, one figure per signal that any estimator has something to say about."""
     found = []
     for signal in assessment.controller:
-        shown = [p for p in assessment.policies if p.differences[signal].is_known][:MAX_DRAWN]
+        shown = [p for p in assessment.policies if p.has_estimate(signal)][:MAX_DRAWN]
         if shown:
             caption = (
                 f"Difference of the {signal} per step from the logged controller, with its interval; ticks: estimators"

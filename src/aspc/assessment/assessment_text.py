@@ -50,7 +50,8 @@ def describe_agreement(policy: PolicyAssessment) -> str:
     if (critics := policy.critics_agreement) is not None:
         parts.append(f"{critics[0]} of {critics[1]} critics agree on the sign")
     if len(combined.used) > 1:
-        parts.append(f"{len(combined.used)} estimators, which differ by {combined.disagreement:.2g}")
+        apart = f"differ by {combined.disagreement:.2g} more than" if combined.disagreement else "agree within"
+        parts.append(f"{len(combined.used)} estimators {apart} their errors")
     elif combined.is_known:
         parts.append(f"only {combined.used[0]} has something to say")
     return "; ".join(parts) or "no estimator has something to say"
@@ -61,9 +62,9 @@ def per_step(assessment: Assessment, value: float) -> float:
     return (1 - assessment.discount) * value
 
 
-def format_difference(assessment: Assessment, combined: CombinedDifference) -> str:
+def format_difference(assessment: Assessment, policy: PolicyAssessment, combined: CombinedDifference) -> str:
     """Return a difference per step with its interval and probability."""
-    if not combined.is_known:
+    if not policy.has_estimate(combined.signal):
         return "unknown"
     value, low, high = (per_step(assessment, x) for x in (combined.difference, combined.low, combined.high))
     word = "better" if combined.signal == REWARD else "higher"
@@ -82,7 +83,7 @@ def format_assessment(assessment: Assessment) -> str:
     ]
     for policy in assessment.policies:
         lines += ["", f"{policy.name}: {policy.verdict.kind.upper()}. {policy.verdict.reason}"]
-        rows = {name: format_difference(assessment, found) for name, found in policy.differences.items()}
+        rows = {name: format_difference(assessment, policy, found) for name, found in policy.differences.items()}
         rows |= {"return": format_return(assessment, policy), "support": policy.support.describe()}
         rows |= {"agreement": describe_agreement(policy)}
         width = max(map(len, rows))
@@ -94,7 +95,7 @@ def format_assessment(assessment: Assessment) -> str:
 
 def format_return(assessment: Assessment, policy: PolicyAssessment) -> str:
     """Return the estimated discounted return of a policy, and its difference from the logged one."""
-    if not policy.reward.is_known:
+    if not policy.has_estimate(REWARD):
         return "unknown"
     found, logged = policy.reward, assessment.controller[REWARD]
     return (

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from aspc.assessment.device_policy import act_on_device
-from aspc.assessment.evidence import DifferenceEstimate, Evidence, Show
+from aspc.assessment.evidence import REWARD, DifferenceEstimate, Evidence, Show
 from aspc.assessment.fqe import BEHAVIOR, FQE, FittedGroup, FQEState, PackedLogs, fit_in_groups
 from aspc.assessment.importance import DOUBLY_ROBUST, ImportanceSampling, RowValues
 from aspc.assessment.ranking import find_warning, value_bounds
@@ -115,9 +115,9 @@ def _find_problem(
 def _fitted_q(
     evidence: Evidence, signal: str, critics: PolicyCritics, behavior: PolicyCritics, reason: str | None
 ) -> list[DifferenceEstimate]:
-    """Return the plain and the pessimistic estimate of a policy."""
+    """Return the plain and, of the reward only, the pessimistic estimate: a KPI has no worse direction."""
+    kinds = (FITTED_Q, PESSIMISTIC) if signal == REWARD else (FITTED_Q,)
     if reason is not None:
-        kinds = FITTED_Q, PESSIMISTIC
         return [DifferenceEstimate.silent(kind, critics.name, signal, reason) for kind in kinds]
     differences = critics.start_values - behavior.start_values
     history = critics.history - behavior.history
@@ -125,7 +125,7 @@ def _fitted_q(
     groups = evidence.states.groups
     plain = DifferenceEstimate.from_members(FITTED_Q, critics.name, signal, differences, groups, unsettled)
     lowered = float((differences.mean(0) - differences.std(0, ddof=1)).mean())
-    return [plain, replace(plain, estimator=PESSIMISTIC, difference=lowered, members=())]
+    return [plain, replace(plain, estimator=PESSIMISTIC, difference=lowered, members=())][: len(kinds)]
 
 
 class _FitProgress:

@@ -13,8 +13,8 @@ from aspc.assessment.assess_options import AssessOptions
 from aspc.cli.data_options import DataOptions
 from aspc.cli.parsing import Flag, Unset, parse_options
 from aspc.cli.shared import option_values, prepare_selection
-from aspc.errors import AspcError
-from aspc.io import prepare_output_file, write_atomically
+from aspc.errors import AspcError, printable
+from aspc.io import prepare_output_file, replace_nonfinite, write_atomically
 from aspc.plugins import load_plugins
 from aspc.ui import Progress
 
@@ -102,7 +102,7 @@ def main(argv: list[str]) -> int:
         print(format_assessment(assessment))
         print(f"page  {args.out}")
         if selection:
-            print(selection)
+            print(printable(selection))
     return NONE_SELECTED if args.select is not None and result["selected"] is None else 0
 
 
@@ -121,8 +121,8 @@ def save_selection(assessment: Assessment, folder: Path, anyway: bool) -> tuple[
         "episodes": assessment.episodes,
         "discount": assessment.discount,
         "verdict": chosen.verdict.kind,
-        "difference": chosen.reward.difference,
-        "interval": [chosen.reward.low, chosen.reward.high],
+        "difference": replace_nonfinite(chosen.reward.difference),
+        "interval": replace_nonfinite([chosen.reward.low, chosen.reward.high]),
         "overrides": overrides,
     }
     save_selected(Candidate(chosen.name, chosen.policy, chosen.source), note, folder)
