@@ -6,11 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from log_files import refuse, write_csv, write_table
 
 from aspc import data
 from aspc.data.dataset import Dataset
+from aspc.data.read_options import ReadOptions
+from aspc.errors import AspcError
 
 Table = dict[str, np.ndarray]
 
@@ -161,6 +164,46 @@ def test_last_actions_can_be_nan_in_arrays(tmp_path: Path) -> None:
         episodes=table["episode"],
     )
     assert len(data.load(tmp_path / "x.npz").transitions().rewards) == 54
+
+
+@pytest.mark.parametrize("write", [as_csv, as_parquet])
+def test_kpis_can_be_empty(tmp_path: Path, write: Callable[[Path, Table], Path]) -> None:
+    """A laboratory value that is measured once per shift costs no row."""
+    table = {**plant(), "lab": plant()["obs_level"].astype(str).astype(object)}
+    table["lab"][np.arange(60) % 10 != 0] = ""
+    dataset = load(tmp_path, table, write, kpis="lab")
+    assert len(dataset) == 60
+    np.testing.assert_array_equal(dataset.kpis[::10, 0], np.arange(0, 60, 10))
+    assert np.isnan(dataset.kpis).sum() == 54
+    table = with_empty("obs_flow", [4]) | {"lab": table["lab"]}
+    assert len(load(tmp_path, table, write, kpis="lab", missing="split")) == 59
+
+
+def test_missing_categories_are_errors_or_repeated(tmp_path: Path) -> None:
+    table = {**plant(), "obs_mode": np.array(["a", "b"], dtype=object)[np.arange(60) % 2]}
+    table["obs_mode"][5] = ""
+    path = write_csv(tmp_path / "x.csv", table)
+    refuse(path, "line 7: the cell of column 'obs_mode' is empty", one_hot="obs_mode")
+    filled = data.load(path, one_hot="obs_mode", missing="interpolate")
+    np.testing.assert_array_equal(filled.observations[4:7, 2:], [[1, 0], [1, 0], [1, 0]])
+    table["obs_mode"][5] = None
+    frame = pd.DataFrame(table)
+    with pytest.raises(AspcError, match=r"column 'obs_mode' is empty in row 6\. Fill it, or pass --missing split"):
+        data.load(frame, one_hot="obs_mode")
+
+
+def test_options_of_hostile_configs_are_rejected() -> None:
+    """A run's config holds these options, and may have been edited."""
+    for options in (
+        {"reward": 5},
+        {"kpis": 5},
+        {"one_hot": [1]},
+        {"max_gap": "x"},
+        {"interval": True},
+        {"missing": []},
+    ):
+        with pytest.raises(AspcError, match=" must be "):
+            ReadOptions.of(**options)
 
 
 def test_parquet_with_nan_is_read_as_missing(tmp_path: Path) -> None:

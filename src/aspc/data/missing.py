@@ -10,7 +10,7 @@ from aspc.data.read_options import MissingPolicy
 from aspc.data.readers.contents import Arrays
 from aspc.text import join_limited
 
-FILLABLE = ("observations", "actions", "rewards", "next_observations", "kpis")
+FILLABLE = ("observations", "actions", "rewards", "next_observations")  # KPIs can stay empty
 MAX_SHOWN_COLUMNS = 10
 
 

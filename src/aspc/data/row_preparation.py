@@ -71,7 +71,6 @@ def _prepare_ordered(
         names = {
             "observations": columns,
             "actions": metadata.get("action_names", []),
-            "kpis": metadata.get("kpi_names", []),
         }
         arrays, missing_notes = handle_missing(arrays, options.missing, names, held)
         notes += missing_notes
@@ -82,7 +81,7 @@ def _prepare_ordered(
     arrays, fill_notes = _fill_unused_rows(arrays)
     notes += fill_notes
     if categories:
-        arrays, metadata = _encode_categories(arrays, metadata, categories)
+        arrays, metadata = _encode_categories(arrays, metadata, categories, name)
     return arrays, notes, metadata
 
 
@@ -148,10 +147,25 @@ def _fill_unused_rows(arrays: Arrays) -> tuple[Arrays, list[str]]:
 
 
 def _encode_categories(
-    arrays: Arrays, metadata: dict[str, Any], categories: dict[str, list[str]]
+    arrays: Arrays, metadata: dict[str, Any], categories: dict[str, list[str]], name: str
 ) -> tuple[Arrays, dict[str, Any]]:
-    """Replace columns of category numbers by one column of 0 and 1 per category."""
+    """Replace columns of category numbers by one column of 0 and 1 per category.
+
+    Raises:
+        AspcError: A category is missing, or next observations were logged.
+    """
     columns: list[str] = metadata["observation_names"]
+    for i, column in enumerate(columns):
+        if column in categories and np.isnan(arrays["observations"][:, i]).any():
+            row = int(np.isnan(arrays["observations"][:, i]).argmax())
+            raise AspcError(
+                f"{name}: column {column!r} is empty in row {row + 1:,}. Fill it, or pass --missing split or ffill."
+            )
+    if "next_observations" in arrays:
+        raise AspcError(
+            f"{name}: --one-hot does not support logged next observations. Rename those columns, so that the next row "
+            "is used."
+        )
     names: list[str] = []
     for column in columns:
         names += [f"{column}={category}" for category in categories[column]] if column in categories else [column]
@@ -163,7 +177,8 @@ def _encode_categories(
             parts.append(part == np.arange(len(categories[column])) if column in categories else part)
         return np.concatenate([part.astype(np.float64) for part in parts], axis=1)
 
-    encoded = {key: encode(arrays[key]) for key in ("observations",) if key in arrays}
-    if "next_observations" in arrays:
-        raise AspcError("One-hot columns do not support logged next observations; leave those out with --map.")
-    return {**arrays, **encoded}, {**metadata, "observation_names": names, "categories": categories}
+    return {**arrays, "observations": encode(arrays["observations"])}, {
+        **metadata,
+        "observation_names": names,
+        "categories": categories,
+    }

@@ -145,6 +145,7 @@ class _CSVReader:
         if not has_commas:
             invalid.append("comma")
         names = fillable_columns(layout.found) if self._options.missing != "error" else self._droppable_columns(layout)
+        names += layout.found.get("kpis", [])
         allowed = set(layout.indices(names))
         empty = survey.columns_with("empty", "missing")
         if empty - allowed:
