@@ -14,6 +14,7 @@ from aspc.data.time_axis import median_interval, sort_rows, split_at_gaps
 from aspc.data.time_cells import to_seconds
 from aspc.data.validation import check_flags
 from aspc.errors import AspcError
+from aspc.text import count_noun
 
 
 def prepare_rows(contents: FileContents, options: ReadOptions, name: str) -> FileContents:
@@ -142,7 +143,8 @@ def _fill_unused_rows(arrays: Arrays) -> tuple[Arrays, list[str]]:
         values[empty] = before[empty] if key == "actions" else 0.0
         result[key] = values.reshape(arrays[key].shape)
     return result, [
-        f"{int(rows.sum()):,} last rows of episodes have no action or reward: only their observations are used."
+        f"{count_noun(int(rows.sum()), 'episode', ('lacks', 'lack'))} an action or a reward in the last row: only the "
+        "observation there is used."
     ]
 
 
