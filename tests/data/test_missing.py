@@ -167,6 +167,13 @@ def test_last_actions_can_be_nan_in_arrays(tmp_path: Path) -> None:
     assert len(data.load(tmp_path / "x.npz").transitions().rewards) == 54
 
 
+def test_truth_values_can_be_missing(tmp_path: Path) -> None:
+    table = {**plant(), "obs_on": np.array(["True", "False"], dtype=object)[np.arange(60) % 2]}
+    table["obs_on"][5] = ""
+    filled = load(tmp_path, table, missing="ffill")
+    np.testing.assert_array_equal(filled.observations[3:7, 2], [0, 1, 1, 1])
+
+
 @pytest.mark.parametrize("write", [as_csv, as_parquet])
 def test_kpis_can_be_empty(tmp_path: Path, write: Callable[[Path, Table], Path]) -> None:
     """A laboratory value that is measured once per shift costs no row."""
