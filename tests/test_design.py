@@ -23,8 +23,8 @@ MATHEMATICS = (
 )
 SHARED = ("component_names", "fields", "interface", "policy_tracing", "registry")  # modules of algorithms/ without any
 MAX_LINES, MAX_LINES_WITHOUT_REASON = 600, 400
-# Outside lab/. The redesign met 16,000; each later feature raises the limit by what it needs.
-MAX_CODE_LINES = 16_500
+# Outside lab/. The redesign met 16,000. Networks of the user, assessment and the reading of messy logs added 3,300.
+MAX_CODE_LINES = 19_500
 
 
 def documented_modules() -> dict[str, set[str]]:

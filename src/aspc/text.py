@@ -12,6 +12,12 @@ def join_limited(items: Sequence[str], limit: int, separator: str = ", ") -> str
     return f"{shown} and {len(items) - limit} more" if len(items) > limit else shown
 
 
+def count_noun(count: int, noun: str, verbs: tuple[str, str] | None = None) -> str:
+    """Return "1 row" or "2 rows"; with verbs, such as ("is", "are"), followed by the one that agrees."""
+    text = f"{count:,} {noun}{'s' * (count != 1)}"
+    return text if verbs is None else f"{text} {verbs[count != 1]}"
+
+
 def format_number(value: float) -> str:
     """Return a number with four significant digits, or all digits before the point up to ten million."""
     return f"{value:,.0f}" if 1e4 <= abs(value) < 1e7 else f"{value:.4g}"

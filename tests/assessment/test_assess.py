@@ -159,7 +159,7 @@ def test_kpi_columns_are_observations_actions_or_other_columns(log):
     np.testing.assert_allclose(found["energy"], np.abs(dataset.actions).sum(1), atol=1e-4)
     with pytest.raises(aspc.AspcError, match=r"KPI 'enrgy' cannot be read.*'enrgy'"):
         kpi_columns(["enrgy"], dataset, log, options)
-    with pytest.raises(aspc.AspcError, match="has no column 'energy'; choose from obs_0"):
+    with pytest.raises(aspc.AspcError, match="has no column 'energy'; choose from action_0"):
         kpi_columns(["energy"], dataset, None, {})
     with pytest.raises(aspc.AspcError, match="always estimated"):
         kpi_columns([REWARD], dataset, log, options)

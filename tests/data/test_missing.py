@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from log_files import refuse, write_csv, write_table
 
 from aspc import data
 from aspc.data.dataset import Dataset
+from aspc.data.read_options import ReadOptions
+from aspc.errors import AspcError
 
 Table = dict[str, np.ndarray]
 
@@ -53,7 +57,7 @@ def load(folder: Path, table: Table, write: Callable[[Path, Table], Path] = as_c
 
 
 def note(dataset: Dataset) -> str:
-    (found,) = [note for note in dataset.notes if "cells are empty" in note]
+    (found,) = [note for note in dataset.notes if re.search("cells? (is|are) empty", note)]
     return found
 
 
@@ -84,7 +88,7 @@ def test_ffill_repeats_values_within_an_episode(tmp_path: Path, write: Callable[
     dataset = load(tmp_path, with_empty("obs_level", [4, 5, 10]), write, missing="ffill")
     np.testing.assert_array_equal(dataset.observations[:6, 0], [0, 1, 2, 3, 3, 3])
     assert dataset.episode_lengths.tolist() == [10, 9, 10, 10, 10, 10]  # nothing comes before the first row
-    assert "2 rows were filled with the last value of the episode; 1 rows were removed" in note(dataset)
+    assert "2 rows were filled with the last value of the episode; 1 row was removed" in note(dataset)
 
 
 def test_interpolation_draws_lines_between_known_values(tmp_path: Path) -> None:
@@ -140,7 +144,7 @@ def test_last_rows_need_no_action_and_no_reward(tmp_path: Path, write: Callable[
     np.testing.assert_array_equal(next_actions[8::9], got["actions"][8::9])  # as where no action was logged next
     for key, array in got.items():
         np.testing.assert_array_equal(array, expected[key], err_msg=key)
-    assert "6 last rows of episodes have no action or reward: only their observations are used." in dataset.notes
+    assert "6 episodes lack an action or a reward in the last row: only the observation there is used." in dataset.notes
     # Without the dropped rows' values every action counts: in the middle, and in a terminal row.
     middle = with_empty("action_valve", [9, 14])
     says = "line 11: the cell of column 'action_valve' is empty.*2 cells" if write is as_csv else "2 empty cells"
@@ -161,6 +165,53 @@ def test_last_actions_can_be_nan_in_arrays(tmp_path: Path) -> None:
         episodes=table["episode"],
     )
     assert len(data.load(tmp_path / "x.npz").transitions().rewards) == 54
+
+
+def test_truth_values_can_be_missing(tmp_path: Path) -> None:
+    table = {**plant(), "obs_on": np.array(["True", "False"], dtype=object)[np.arange(60) % 2]}
+    table["obs_on"][5] = ""
+    filled = load(tmp_path, table, missing="ffill")
+    np.testing.assert_array_equal(filled.observations[3:7, 2], [0, 1, 1, 1])
+
+
+@pytest.mark.parametrize("write", [as_csv, as_parquet])
+def test_kpis_can_be_empty(tmp_path: Path, write: Callable[[Path, Table], Path]) -> None:
+    """A laboratory value that is measured once per shift costs no row."""
+    table = {**plant(), "lab": plant()["obs_level"].astype(str).astype(object)}
+    table["lab"][np.arange(60) % 10 != 0] = ""
+    dataset = load(tmp_path, table, write, kpis="lab")
+    assert len(dataset) == 60
+    np.testing.assert_array_equal(dataset.kpis[::10, 0], np.arange(0, 60, 10))
+    assert np.isnan(dataset.kpis).sum() == 54
+    table = with_empty("obs_flow", [4]) | {"lab": table["lab"]}
+    assert len(load(tmp_path, table, write, kpis="lab", missing="split")) == 59
+
+
+def test_missing_categories_are_errors_or_repeated(tmp_path: Path) -> None:
+    table = {**plant(), "obs_mode": np.array(["a", "b"], dtype=object)[np.arange(60) % 2]}
+    table["obs_mode"][5] = ""
+    path = write_csv(tmp_path / "x.csv", table)
+    refuse(path, "line 7: the cell of column 'obs_mode' is empty", one_hot="obs_mode")
+    filled = data.load(path, one_hot="obs_mode", missing="interpolate")
+    np.testing.assert_array_equal(filled.observations[4:7, 2:], [[1, 0], [1, 0], [1, 0]])
+    table["obs_mode"][5] = None
+    frame = pd.DataFrame(table)
+    with pytest.raises(AspcError, match=r"column 'obs_mode' is empty in row 6\. Fill it, or pass --missing split"):
+        data.load(frame, one_hot="obs_mode")
+
+
+def test_options_of_hostile_configs_are_rejected() -> None:
+    """A run's config holds these options, and may have been edited."""
+    for options in (
+        {"reward": 5},
+        {"kpis": 5},
+        {"one_hot": [1]},
+        {"max_gap": "x"},
+        {"interval": True},
+        {"missing": []},
+    ):
+        with pytest.raises(AspcError, match=" must be "):
+            ReadOptions.of(**options)
 
 
 def test_parquet_with_nan_is_read_as_missing(tmp_path: Path) -> None:

@@ -7,12 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 from log_files import refuse, write_csv, write_hdf5, write_table
+from small_logs import make_log
 
-from aspc import data
+from aspc import algorithms, data
 from aspc.data import diagnostics, packing, reward_checks, writers
 from aspc.data.dataset import Dataset
 from aspc.data.formula import Formula
 from aspc.errors import AspcError
+from aspc.training.hyperparameters import replace_fields
+from aspc.training.prepared_data import warnings_of
 
 Table = dict[str, np.ndarray]
 
@@ -211,6 +214,14 @@ def test_ids_that_look_like_numbers_stay_apart(tmp_path: Path, suffix: str) -> N
 
 
 # ── rewards ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_training_warns_about_extreme_rewards() -> None:
+    log = make_log(rows=1_000)
+    dataset = Dataset.from_arrays(**{**log, "rewards": 1e8 * np.abs(log["rewards"])})
+    (said,) = warnings_of(dataset, algorithms.default("td3_bc"))
+    assert said.endswith("train with --reward-scale 1e-08.")
+    assert warnings_of(dataset, replace_fields(algorithms.default("td3_bc"), {"reward_scale": 1e-8})) == []
 
 
 @pytest.mark.parametrize(

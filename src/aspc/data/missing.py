@@ -8,10 +8,11 @@ import numpy as np
 
 from aspc.data.read_options import MissingPolicy
 from aspc.data.readers.contents import Arrays
-from aspc.text import join_limited
+from aspc.text import count_noun, join_limited
 
-FILLABLE = ("observations", "actions", "rewards", "next_observations", "kpis")
+FILLABLE = ("observations", "actions", "rewards", "next_observations")  # KPIs can stay empty
 MAX_SHOWN_COLUMNS = 10
+WERE = ("was", "were")
 
 
 def missing_cells(arrays: Arrays) -> np.ndarray:
@@ -57,15 +58,16 @@ def handle_missing(
     cells = sum(count for _, count in counts)
     shown = join_limited([f"{count:,} in {column}" for column, count in counts], MAX_SHOWN_COLUMNS)
     run = f"; at most {longest:,} rows in a row" if longest > 1 else ""
-    note = f"{cells:,} cells are empty, in {int(rows.sum()):,} of {len(rows):,} rows ({shown}{run}): "
+    where = f"in {int(rows.sum()):,} of {len(rows):,} rows ({shown}{run})"
+    note = f"{count_noun(cells, 'cell', ('is', 'are'))} empty, {where}: "
     actions = []
     if policy in ("ffill", "interpolate"):
         filled = "the last value of the episode" if policy == "ffill" else "interpolated values"
-        actions.append(f"{int(rows.sum() - left.sum()):,} rows were filled with {filled}")
+        actions.append(f"{count_noun(int(rows.sum() - left.sum()), 'row', WERE)} filled with {filled}")
     if left.any():
         arrays = _remove(arrays, left, ends, joins=policy == "drop")
         consequence = "their neighbors count as consecutive" if policy == "drop" else "an episode ends before each gap"
-        actions.append(f"{int(left.sum()):,} rows were removed, and {consequence}")
+        actions.append(f"{count_noun(int(left.sum()), 'row', WERE)} removed, and {consequence}")
     return arrays, [note + "; ".join(actions) + "."]
 
 

@@ -56,11 +56,14 @@ class ReadOptions:
         Raises:
             AspcError: An option is invalid, or two of them contradict each other.
         """
+        if reward is not None and not isinstance(reward, str):
+            raise AspcError(f"--reward must be a formula of columns, not {reward!r}.")
         _check_choice("missing", missing, get_args(MissingPolicy))
         if resample is not None:
             _check_choice("resample", resample, get_args(ResampleMethod))
         for name, value in (("max_gap", max_gap), ("interval", interval)):
-            if value is not None and not 0 < value < float("inf"):
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            if value is not None and not (is_number and 0 < value < float("inf")):
                 raise AspcError(f"{_flag(name)} must be a number above 0, not {value}.")
         if interval is not None and resample is None:
             raise AspcError("--interval needs --resample hold or --resample interpolate.")
@@ -76,8 +79,8 @@ class ReadOptions:
         return cls(
             checked,
             reward,
-            _names(kpis),
-            _names(one_hot),
+            _names("kpis", kpis),
+            _names("one_hot", one_hot),
             missing,  # type: ignore[arg-type]
             max_gap,
             resample,  # type: ignore[arg-type]
@@ -119,5 +122,8 @@ def _check_choice(name: str, value: object, choices: Sequence[str]) -> None:
         raise AspcError(f"{_flag(name)} must be one of {', '.join(choices)}, not {value!r}.")
 
 
-def _names(names: str | Sequence[str]) -> tuple[str, ...]:
-    return (names,) if isinstance(names, str) else tuple(names)
+def _names(name: str, columns: str | Sequence[str]) -> tuple[str, ...]:
+    listed = [columns] if isinstance(columns, str) else columns
+    if not isinstance(listed, list | tuple) or not all(isinstance(column, str) for column in listed):
+        raise AspcError(f"{_flag(name)} must be the names of columns, not {columns!r}.")
+    return tuple(listed)

@@ -66,8 +66,10 @@ def _resample_episode(arrays: Arrays, rows: slice, method: ResampleMethod, inter
 
 
 def _interval_means(values: np.ndarray, first: np.ndarray, stop: np.ndarray, last: np.ndarray) -> np.ndarray:
-    """Return the mean of `values[first:stop]` per interval, or `values[last]` where an interval holds no row."""
-    sums = np.concatenate([np.zeros((1, *values.shape[1:])), np.cumsum(values, axis=0)])
-    counts = (stop - first).reshape(-1, *[1] * (values.ndim - 1))
-    means = (sums[stop] - sums[first]) / np.maximum(counts, 1)
-    return np.asarray(np.where(counts > 0, means, values[last]))
+    """Return the mean of the known `values[first:stop]` per interval, or `values[last]` where there are none."""
+    is_known = ~np.isnan(values)
+    start = np.zeros((1, *values.shape[1:]))
+    sums = np.concatenate([start, np.cumsum(np.where(is_known, values, 0.0), axis=0)])
+    counts = np.concatenate([start, np.cumsum(is_known, axis=0)])
+    count = counts[stop] - counts[first]
+    return np.asarray(np.where(count > 0, (sums[stop] - sums[first]) / np.maximum(count, 1), values[last]))

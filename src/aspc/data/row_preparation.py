@@ -14,6 +14,7 @@ from aspc.data.time_axis import median_interval, sort_rows, split_at_gaps
 from aspc.data.time_cells import to_seconds
 from aspc.data.validation import check_flags
 from aspc.errors import AspcError
+from aspc.text import count_noun
 
 
 def prepare_rows(contents: FileContents, options: ReadOptions, name: str) -> FileContents:
@@ -71,7 +72,6 @@ def _prepare_ordered(
         names = {
             "observations": columns,
             "actions": metadata.get("action_names", []),
-            "kpis": metadata.get("kpi_names", []),
         }
         arrays, missing_notes = handle_missing(arrays, options.missing, names, held)
         notes += missing_notes
@@ -82,7 +82,7 @@ def _prepare_ordered(
     arrays, fill_notes = _fill_unused_rows(arrays)
     notes += fill_notes
     if categories:
-        arrays, metadata = _encode_categories(arrays, metadata, categories)
+        arrays, metadata = _encode_categories(arrays, metadata, categories, name)
     return arrays, notes, metadata
 
 
@@ -143,15 +143,31 @@ def _fill_unused_rows(arrays: Arrays) -> tuple[Arrays, list[str]]:
         values[empty] = before[empty] if key == "actions" else 0.0
         result[key] = values.reshape(arrays[key].shape)
     return result, [
-        f"{int(rows.sum()):,} last rows of episodes have no action or reward: only their observations are used."
+        f"{count_noun(int(rows.sum()), 'episode', ('lacks', 'lack'))} an action or a reward in the last row: only the "
+        "observation there is used."
     ]
 
 
 def _encode_categories(
-    arrays: Arrays, metadata: dict[str, Any], categories: dict[str, list[str]]
+    arrays: Arrays, metadata: dict[str, Any], categories: dict[str, list[str]], name: str
 ) -> tuple[Arrays, dict[str, Any]]:
-    """Replace columns of category numbers by one column of 0 and 1 per category."""
+    """Replace columns of category numbers by one column of 0 and 1 per category.
+
+    Raises:
+        AspcError: A category is missing, or next observations were logged.
+    """
     columns: list[str] = metadata["observation_names"]
+    for i, column in enumerate(columns):
+        if column in categories and np.isnan(arrays["observations"][:, i]).any():
+            row = int(np.isnan(arrays["observations"][:, i]).argmax())
+            raise AspcError(
+                f"{name}: column {column!r} is empty in row {row + 1:,}. Fill it, or pass --missing split or ffill."
+            )
+    if "next_observations" in arrays:
+        raise AspcError(
+            f"{name}: --one-hot does not support logged next observations. Rename those columns, so that the next row "
+            "is used."
+        )
     names: list[str] = []
     for column in columns:
         names += [f"{column}={category}" for category in categories[column]] if column in categories else [column]
@@ -163,7 +179,8 @@ def _encode_categories(
             parts.append(part == np.arange(len(categories[column])) if column in categories else part)
         return np.concatenate([part.astype(np.float64) for part in parts], axis=1)
 
-    encoded = {key: encode(arrays[key]) for key in ("observations",) if key in arrays}
-    if "next_observations" in arrays:
-        raise AspcError("One-hot columns do not support logged next observations; leave those out with --map.")
-    return {**arrays, **encoded}, {**metadata, "observation_names": names, "categories": categories}
+    return {**arrays, "observations": encode(arrays["observations"])}, {
+        **metadata,
+        "observation_names": names,
+        "categories": categories,
+    }

@@ -113,6 +113,10 @@ def _is_text(type_: Any) -> bool:
     return "string" in str(type_)
 
 
+def _to_text(cell: Any) -> str:
+    return "" if cell is None else str(cell)
+
+
 def _is_date(type_: Any) -> bool:
     return str(type_).startswith(("timestamp", "date32", "date64"))
 
@@ -181,7 +185,7 @@ class ArrowTable:
         if column in self._lists:
             return self._matrix(column, cells)
         if column in self.categories:
-            return np.array([self.categories[column](str(cell)) for cell in cells.to_pylist()], np.float64)
+            return np.array([self.categories[column](_to_text(cell)) for cell in cells.to_pylist()], np.float64)
         if column in self._parsers:
             where = f"{self._name}: column {column!r}"
             return parse_cells(cells.to_pylist(), self._parsers[column], where, self.collector.rows)
@@ -216,6 +220,7 @@ class ArrowTable:
     def arrays(self) -> Arrays:
         """Return the arrays of all rows. Raises an `AspcError` for empty cells that the options do not allow."""
         empty = {column: count for column, count in self._empty_cells.items() if count}
+        empty = {column: count for column, count in empty.items() if column not in self._found.get("kpis", ())}
         is_allowed = self._options.missing != "error" or self._only_unused_rows(empty)
         for column, count in empty.items():
             if column not in self._can_be_missing or not is_allowed:

@@ -145,13 +145,14 @@ class _CSVReader:
         if not has_commas:
             invalid.append("comma")
         names = fillable_columns(layout.found) if self._options.missing != "error" else self._droppable_columns(layout)
+        names += layout.found.get("kpis", [])
         allowed = set(layout.indices(names))
         empty = survey.columns_with("empty", "missing")
         if empty - allowed:
             invalid += ["empty", "missing"]
         self._report(layout, survey, invalid)
         return layout._replace(
-            boolean_columns=frozenset(survey.boolean_columns()),
+            boolean_columns=frozenset(survey.boolean_columns() - empty),
             missing_columns=frozenset(empty & allowed),
             has_decimal_commas=has_commas,
             is_surveyed=True,
@@ -190,9 +191,8 @@ class _CSVReader:
             raise AspcError(f"{self._name}: the dataset is empty; no row follows the header.")
         expected_separators = (len(layout.columns) - 1) * (collector.rows + 1)
         watcher = self._lines.watcher
-        if (
-            layout.header.separator == WHITESPACE or watcher.separators != expected_separators
-        ):  # quoted ones are harmless
+        is_counted = layout.header.separator != WHITESPACE
+        if not is_counted or watcher.separators != expected_separators:  # quoted separators are harmless
             self._report_extra_cells(layout)
         return collector.arrays()
 

@@ -26,6 +26,7 @@ DECIMAL_COMMA = re.compile(r"[+-]?\d*,\d+([eE][+-]?\d+)?")
 LARGEST = float(np.finfo(np.float32).max)
 VECTORS = ("observations", "actions", "next_observations", "kpis")
 CAN_BE_MISSING = (*VECTORS, "rewards", "costs")
+BOOLEANS = {"true": 1.0, "false": 0.0}
 MISSING_WORDS = ("nan", "na", "n/a", "#n/a", "null", "none", "nil", "-", "--", "?")
 MAX_CATEGORIES = 1_000
 
@@ -140,9 +141,11 @@ def parse_number(text: str) -> float:
 
 
 def parse_number_or_missing(text: str) -> float:
-    """Parse a number; return NaN for an empty cell or a usual word for one."""
-    word = text.strip()
-    return float("nan") if not word or word.lower() in MISSING_WORDS else float(word)
+    """Parse a number or a truth value; return NaN for an empty cell or a usual word for one."""
+    word = text.strip().lower()
+    if word in BOOLEANS:
+        return BOOLEANS[word]
+    return float("nan") if not word or word in MISSING_WORDS else float(word)
 
 
 def parse_episode_id(text: str) -> float:
