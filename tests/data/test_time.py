@@ -153,8 +153,8 @@ def test_duplicate_rows_are_dropped_and_contradictions_refused(tmp_path: Path) -
     table["timestamp"] = stamps(np.arange(60) // 2 * 60)
     refuse(
         write_csv(tmp_path / "two.csv", table),
-        "30 rows have the time of another row, but other values .first at 2024-03-01 08:00:00.. If they come from "
-        "several machines, name their column with --map episode=NAME; otherwise .* --map time=none",
+        "30 rows share a timestamp with another row, but differ from it .first at 2024-03-01 08:00:00.. If they come "
+        "from several machines, pass --map episode=NAME with the machine's column; otherwise .* --map time=none",
     )
 
 

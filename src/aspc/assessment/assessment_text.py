@@ -38,7 +38,7 @@ def describe_calibration(assessment: Assessment) -> str:
 def describe_estimate(estimate: DifferenceEstimate) -> str:
     """Return the answer of one estimator."""
     if estimate.silent_because is not None:
-        return f"nothing to say: {estimate.silent_because}"
+        return f"no answer: {estimate.silent_because}"
     effective = estimate.effective_episodes
     worth = "" if effective is None else f", worth {effective:.0f} episodes"
     return f"{estimate.difference:+.4g} ± {estimate.standard_error:.2g}{worth}"
@@ -53,8 +53,8 @@ def describe_agreement(policy: PolicyAssessment) -> str:
         apart = f"differ by {combined.disagreement:.2g} more than" if combined.disagreement else "agree within"
         parts.append(f"{len(combined.used)} estimators {apart} their errors")
     elif combined.is_known:
-        parts.append(f"only {combined.used[0]} has something to say")
-    return "; ".join(parts) or "no estimator has something to say"
+        parts.append(f"only {combined.used[0]} applies")
+    return "; ".join(parts) or "no estimator applies"
 
 
 def per_step(assessment: Assessment, value: float) -> float:

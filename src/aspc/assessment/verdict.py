@@ -30,7 +30,7 @@ def decide(reward: CombinedDifference, support: Support, margin: float, silent: 
         return Verdict("outside the data", f"It leaves the data, so no estimate applies: {support.describe()}.")
     if not reward.is_known:
         first = next(iter(silent.values()), "there is no estimate")
-        return Verdict("cannot tell", f"No estimator has something to say: {first}.")
+        return Verdict("cannot tell", f"No estimator applies: {first}.")
     low, high = reward.low, reward.high
     span = f"[{low:+.4g}, {high:+.4g}]"
     if low > 0:

@@ -109,9 +109,9 @@ def _drop_duplicates(arrays: Arrays, groups: np.ndarray, name: str) -> tuple[Arr
     if differs.any():
         first = format_time(float(times[repeated[differs.argmax()]]))
         raise AspcError(
-            f"{name}: {int(differs.sum()):,} rows have the time of another row, but other values (first at {first}). "
-            "If they come from several machines, name their column with --map episode=NAME; otherwise keep one row "
-            "per time, or ignore the times with --map time=none."
+            f"{name}: {int(differs.sum()):,} rows share a timestamp with another row, but differ from it (first at "
+            f"{first}). If they come from several machines, pass --map episode=NAME with the machine's column; "
+            "otherwise keep one row per time, or ignore the times with --map time=none."
         )
     kept = np.ones(len(times), dtype=bool)
     kept[repeated] = False
