@@ -54,8 +54,9 @@ def main(argv: list[str] | None = None) -> int:
     if argv is not None:
         return run_reporting_errors(lambda: _run_command(argv))
     code = run_reporting_errors(lambda: _run_command(sys.argv[1:]))
-    # CPython ends a process by SIGINT, whatever its exit code, once an interrupt has left code that `exec` or `eval`
-    # compiled from text (dataclasses and namedtuples are made so), even if it was handled. The next `exec` resets that.
+    # If a KeyboardInterrupt propagates out of code that `exec` or `eval` compiled from text, even if it is caught
+    # later, CPython ends the process with SIGINT and ignores its exit code. Dataclasses and namedtuples contain such
+    # code. The next `exec` resets this.
     exec("")
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback if Ctrl-C arrives while Python shuts down
@@ -77,7 +78,7 @@ def _run_command(argv: list[str]) -> int | None:
 
 
 def run_reporting_errors(work: Callable[[], int | None]) -> int:
-    """Run `work` and return its exit code. Errors that the user can fix, and interrupts, are printed on stderr."""
+    """Run `work` and return its exit code. Print interrupts and errors that the user can fix on stderr."""
     code = None
     try:
         with DeferredInterrupts():

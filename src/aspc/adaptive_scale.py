@@ -1,9 +1,9 @@
 """ASPC: the scale between RL and BC is learned by second-order gradients. Equations (4) to (10) of the paper. The file
 has more than 400 lines because the whole outer level is in one place.
 
-A base algorithm supplies its inner step as four pure pieces (`algorithms.interface.ScalableAlgorithm`); this file is
-the paper's outer level and knows no base by name. Notation: θ are the parameters before the inner step, θ̃(α) after it,
-q and c the per-sample Q(s, π_θ(s)) and BC loss ‖π_θ(s) − a‖², q̃ and c̃ the same under θ̃, sg(·) carries no gradient.
+A base algorithm supplies its inner step as four pure pieces (`algorithms.interface.ScalableAlgorithm`); this file
+implements the paper's outer level for any base. Notation: θ are the parameters before the inner step, θ̃(α) after it,
+q and c the per-sample Q(s, π_θ(s)) and BC loss ‖π_θ(s) − a‖², q̃ and c̃ the same under θ̃, and sg(·) stops gradients.
 The outer loss is a sum of named terms, `AdaptiveScale.loss_terms`; each is a function of a `StepOutcome`.
 """
 
@@ -83,7 +83,7 @@ class ScaleState(eqx.Module):
 
 
 class AdaptiveState(eqx.Module):
-    """The base's state and the scale's."""
+    """The state of the base algorithm and of the scale."""
 
     base: Any
     scale: ScaleState
@@ -102,13 +102,13 @@ class StepOutcome(NamedTuple):
 
     q: Float[Array, "batch"]  # before the step
     constraint: Float[Array, "batch"]  # before the step: the BC loss, or the base's own constraint
-    after: OuterTerms  # both after the step, and their weights in L1
+    after: OuterTerms  # Q and constraint after the step, and their weights in L1
     ema_q: Float[Array, ""]  # the average of Q before the step
     new_ema_q: Float[Array, ""]  # the average of Q after the step
     scale: Float[Array, ""]
     params: Any  # θ̃
     context: Context[Any, Any]  # the batch that the terms are computed on, its noise, and the state before the step
-    losses: Metrics  # the terms before this one, by name, without their weights
+    losses: Metrics  # the preceding terms by name, unweighted
 
 
 LossTerm = Callable[[StepOutcome], Float[Array, ""]]
@@ -127,15 +127,15 @@ def l2_ema(step: StepOutcome) -> Float[Array, ""]:
 
 
 def l2_literal(step: StepOutcome) -> Float[Array, ""]:
-    """(7) as it is written: L2 = (E[q̃] − E[q])², on one batch."""
+    """(7) as printed: L2 = (E[q̃] − E[q])², on one batch."""
     return jnp.square(step.after.q.mean() - step.q.mean())
 
 
 def l3(step: StepOutcome, form: L3Form | Array = 4) -> Float[Array, ""]:
-    """(8)  L3 = sg(L2) · sup c · sup |c̃ − c|, which is form 4; the others are appendix E.2's."""
+    """(8)  L3 = sg(L2) · sup c · sup |c̃ − c| (form 4). The other forms are from appendix E.2."""
     l2, c = step.losses["L2"], step.constraint
     change = jnp.abs(step.after.constraint - c)
-    # sup as a selection: the derivative of `max` divides by the number of maxima, which rounding can make 0.
+    # Select the sup by index: the derivative of `max` divides by the number of maxima, which rounding can make 0.
     variation = change[jnp.argmax(sg(change))]
     forms = (
         variation,
@@ -148,7 +148,7 @@ def l3(step: StepOutcome, form: L3Form | Array = 4) -> Float[Array, ""]:
 
 
 def choice_index(choice: str | int | Array, choices: tuple[str | int, ...]) -> int | Array:
-    """Return the index of a choice; a traced choice, which differs between runs, is its index already."""
+    """Return the index of a choice. A traced choice, which can differ between runs, is already an index."""
     return choices.index(choice) if isinstance(choice, str | int) else choice
 
 
@@ -162,7 +162,7 @@ def _from_base(name: str) -> property:
 
 
 def _batch_size(self: LearnedScale[Any, Any]) -> int:
-    """Double the base's for an independent outer batch, which is the second half."""
+    """Return the base's batch size, doubled for an independent outer batch (the second half)."""
     size: int = self.base.batch_size
     return 2 * size if self.outer_batch == "independent" else size
 
@@ -183,19 +183,19 @@ class LearnedScale(Algorithm[State], Generic[Base, State]):
         climbs_q = _from_base("climbs_q")
 
     base: Base = field(kw_only=True)
-    """Base algorithm; its scale is the initial value of the learned one."""
+    """Base algorithm; its scale is the initial value of the learned scale."""
     scale_lr: NonNegative = 2e-3
-    """Learning rate η_α of the scale (Adam) at an update interval of 10; it is multiplied by k_alpha/10."""
+    """Initial learning rate η_α of the scale (Adam) for k_alpha = 10; it is multiplied by k_alpha/10."""
     scale_lr_final_ratio: NonNegative = 0.01
-    """The scale's learning rate decays exponentially to this fraction of itself over the horizon."""
+    """Final learning rate of the scale as a fraction of its initial value, with exponential decay over the horizon."""
     k_alpha: Count = 10
     """Inner (actor) steps per update of the scale."""
     outer_batch: Literal["same", "independent"] = "same"
-    """Evaluate the outer loss on the inner step's batch, as the paper does, or on an independent one."""
+    """Evaluate the outer loss on the inner step's batch, as the paper does, or on an independent batch."""
     scale_optimizer: OptimizerChoice = None
     """Optimizer of the scale: adam, adamw, lion, rmsprop, sgd or a registered name. Default: Adam."""
     scale_horizon: Horizon = 1_000_000
-    """Steps over which the scale's learning rate decays, or a linear scale reaches its target. Set by --horizon."""
+    """Steps over which the scale's learning rate decays or a linear scale reaches its target. Set by --horizon."""
 
     def __post_init__(self) -> None:
         if self.k_alpha < 1:
@@ -213,14 +213,14 @@ class LearnedScale(Algorithm[State], Generic[Base, State]):
 
     # -- batches and policy --------------------------------------------------------------------------------------
     def noise(self, spec: Spec, batch_size: int) -> dict[str, Draw]:
-        """Return the base's draws, and the same again for an independent outer batch."""
+        """Return the base's noise draws, with a second set for an independent outer batch."""
         if self.outer_batch == "same":
             return self.base.noise(spec, batch_size)
         half = self.base.noise(spec, batch_size // 2)
         return half | {f"outer/{name}": draw for name, draw in half.items()}
 
     def split_inputs(self, batch: Batch, noise: Noise) -> tuple[Batch, Noise, tuple[Batch, Noise] | None]:
-        """Split off the independent outer batch and its noise (None if the outer batch is the same one)."""
+        """Split off the independent outer batch and its noise (None if both levels use the same batch)."""
         if self.outer_batch == "same":
             return batch, noise, None
         half = len(batch.rewards) // 2
@@ -278,7 +278,7 @@ class AdaptiveScale(LearnedScale[Base, AdaptiveState], Generic[Base]):
     """Learn the scale of a base algorithm (ASPC when the base is TD3+BC)."""
 
     base: Base = field(default_factory=cast("Callable[[], Base]", TD3BC))
-    """Base algorithm; its scale is the initial value of the learned one."""
+    """Base algorithm; its scale is the initial value of the learned scale."""
     ema: Fraction = 0.995
     """Smoothing factor of the average of Q in L2."""
     outer_loss: Annotated[OuterLoss, PerRun()] = "L1+L2+L3"
@@ -290,18 +290,18 @@ class AdaptiveScale(LearnedScale[Base, AdaptiveState], Generic[Base]):
     scale_mode: Literal["learned", "fixed", "converged", "linear"] = "learned"
     """Learn the scale, keep it at its initial value, keep it at scale_target, or move it there linearly."""
     scale_target: Scalar = math.nan
-    """Scale of mode "converged", or final scale of mode "linear": the final scale of a learned run."""
+    """Constant scale of mode "converged", or last scale of mode "linear": use the final scale of a learned run."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        # A traced target, which differs between runs, is given.
+        # A traced target, which differs between runs, is never missing.
         missing = isinstance(self.scale_target, int | float) and not self.scale_target > 0
         if self.scale_mode in ("converged", "linear") and missing:
             raise AspcError(f"The scale mode {self.scale_mode!r} needs scale_target, the final scale of a learned run.")
 
     @property
     def initial_scale(self) -> float | None:
-        """The base's scale, or the target of a converged one."""
+        """The base's scale, or scale_target in mode "converged"."""
         return self.scale_target if self.scale_mode == "converged" else self.base.scale
 
     def start(self, base_state: Any) -> AdaptiveState:
@@ -312,7 +312,7 @@ class AdaptiveScale(LearnedScale[Base, AdaptiveState], Generic[Base]):
 
     # -- one step ----------------------------------------------------------------------------------------------
     def update(self, state: AdaptiveState, batch: Batch, noise: Noise, parts: Parts) -> tuple[AdaptiveState, Metrics]:
-        """Take the base's step at the current scale; if SCALE is among the parts, with the outer update around it."""
+        """Take the base's step at the current scale, and update the scale if SCALE is among the parts."""
         batch, noise, other = self.split_inputs(batch, noise)
         with named_scope("critic"):
             ctx = self.base.prepare(state.base, batch, noise, parts)
@@ -341,15 +341,15 @@ class AdaptiveScale(LearnedScale[Base, AdaptiveState], Generic[Base]):
 
     # -- the outer loss ----------------------------------------------------------------------------------------
     def loss_terms(self) -> dict[str, LossTerm]:
-        """(9)  Return the terms of the outer loss, by name and in order. Override it to add or replace one.
+        """(9)  Return the terms of the outer loss, by name and in order. Override this method to add or replace terms.
 
-        The option `outer_loss` selects among L1, L2 and L3; other terms are always used. Metrics are in lower case.
+        The option `outer_loss` selects among L1, L2 and L3; other terms are always used. Metrics have lower-case names.
         """
         l2 = l2_ema if self.l2 == "ema" else l2_literal
         return {"L1": l1, "L2": l2, "L3": partial(l3, form=self.l3_form)}
 
     def term_weights(self) -> dict[str, float | Array]:
-        """Return the weights of terms by name, by default all 1. Metrics are those of the weighted terms."""
+        """Return weights of terms by name; a missing weight is 1. Metrics report the weighted terms."""
         return {}
 
     def outer_losses(
@@ -359,7 +359,7 @@ class AdaptiveScale(LearnedScale[Base, AdaptiveState], Generic[Base]):
         after = self.base.outer_terms(outer_ctx, inner.params, scale)
         q, c, independent = inner.q, inner.constraint, self.outer_batch == "independent"
         has_q = q is not None or independent or self.l2 == "literal"
-        if q is None or independent:  # the inner step computed q and c for its own batch; IQL's computes no q
+        if q is None or independent:  # inner.q and inner.constraint use the inner batch; IQL has no inner.q
             before = self.base.outer_terms(outer_ctx, self.base.inner_params(outer_ctx.state), scale)
             q, c = before.q, before.constraint if independent else c
         q, c, ema_q = sg((q, c, ema_q))
@@ -383,16 +383,16 @@ class AdaptiveScale(LearnedScale[Base, AdaptiveState], Generic[Base]):
     def outer_update(
         self, ctx: Context[Any, Any], outer_ctx: Context[Any, Any], state: ScaleState
     ) -> tuple[Inner, ScaleState, Metrics]:
-        """(9), (10)  Take one step on the scale through the inner step, and return both.
+        """(9), (10)  Update the scale by differentiating through the inner step; return the results of both.
 
-        The scale is one number, so the chain rule of (10) is a single forward-mode pass (jvp) through inner step
-        and outer losses: it gives the derivative of each term, and the inner step itself.
+        The scale is a scalar, so the chain rule of (10) is a single forward-mode pass (jvp) through the inner step
+        and the outer losses. The pass returns the derivative of each term, and the result of the inner step.
         """
 
         def losses(raw: Array) -> tuple[Array, tuple[Inner, Array, Metrics]]:
             scale = jax.nn.softplus(raw)
             inner = self.base.inner_step(ctx, scale)
-            with jvp_compatible_networks():  # θ̃ moves with the scale
+            with jvp_compatible_networks():  # θ̃ depends on the scale
                 values, (new_ema_q, metrics) = self.outer_losses(outer_ctx, inner, scale, state.ema_q)
             return values, (inner, new_ema_q, metrics)
 
@@ -405,7 +405,7 @@ class AdaptiveScale(LearnedScale[Base, AdaptiveState], Generic[Base]):
         raw, opt = self.outer_optimizer().step(state.raw, gradient, state.opt)
 
         d_scale_d_raw = jax.nn.sigmoid(state.raw)
-        # Derivatives with respect to the scale itself, not to softplus⁻¹ of it.
+        # Derivatives with respect to the scale itself, not to its softplus⁻¹.
         of_losses = {name.lower(): values[i] for i, name in enumerate(names)}
         of_losses |= {f"d{name.lower()}_dscale": derivatives[i] / d_scale_d_raw for i, name in enumerate(names)}
         return inner, ScaleState(raw, opt, new_ema_q, state.updates + 1), {**of_losses, **metrics}

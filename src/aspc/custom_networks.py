@@ -1,4 +1,4 @@
-"""User-supplied networks: any module, with its trained arrays separated from the rest."""
+"""User-supplied networks: any module, partitioned into trained arrays and static parts."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from jaxtyping import Array, Float
 
 from aspc.errors import AspcError, first_line
 
-DETECTION_ROWS = 7919  # a batch size that no layer has
+DETECTION_ROWS = 7919  # a batch size unlikely to equal a layer size
 
 
 class Constant:
-    """A NumPy array that is not trained. It compares by value, as static parts of a network must."""
+    """An untrained NumPy array. It is hashed and compared by value, as JAX requires for static fields."""
 
     def __init__(self, array: np.ndarray) -> None:
         self.array = array
@@ -35,7 +35,7 @@ class CustomNetwork(eqx.Module):
     params: Any
     static: Any = eqx.field(static=True)
     takes_rows: bool = eqx.field(static=True)
-    """The module takes a batch; otherwise a single input."""
+    """Whether the module takes a batch instead of a single input."""
     in_size: int = eqx.field(static=True)
     out_size: int = eqx.field(static=True)
 
@@ -44,7 +44,7 @@ class CustomNetwork(eqx.Module):
         """Wrap a module that maps [in] to [out], or [batch, in] to [batch, out].
 
         Raises:
-            AspcError: The module has other sizes, or arrays of integers.
+            AspcError: The module does not have these sizes, or it contains JAX arrays of integers or booleans.
         """
         params, static = eqx.partition(module, lambda leaf: isinstance(leaf, jax.Array) and eqx.is_inexact_array(leaf))
         if any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(static)):
@@ -58,7 +58,7 @@ class CustomNetwork(eqx.Module):
             inputs = jax.ShapeDtypeStruct((*lead, in_size), jnp.result_type(float))  # type: ignore[no-untyped-call]
             try:
                 shape = jax.eval_shape(module, inputs).shape
-            except Exception as error:  # any error of the user's code, or the wrong number of axes
+            except Exception as error:  # any exception, from user code or due to a wrong number of axes
                 found.append(f"{type(error).__name__}: {first_line(error)}")
                 continue
             if shape == (*lead, out_size):
@@ -70,7 +70,7 @@ class CustomNetwork(eqx.Module):
         )
 
     def __call__(self, x: Float[Array, "*batch in"], dropout: Array | None = None) -> Float[Array, "*batch out"]:
-        """Apply the network to any number of leading axes; `dropout`, if given, is the module's second argument."""
+        """Apply the network over any leading axes. If given, `dropout` is passed as the module's second argument."""
         constants = jax.tree.map(lambda leaf: leaf.array if isinstance(leaf, Constant) else leaf, self.static)
         module = eqx.combine(self.params, constants)
         if dropout is not None:

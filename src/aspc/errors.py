@@ -21,7 +21,7 @@ class AspcError(Exception):
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the message itself, since subclasses build it from other arguments.
 
-        An error that cannot be unpickled ends the thread that collects results from processes, and its caller waits
+        If unpickling an error fails, the thread that collects results from worker processes ends, and its caller waits
         forever.
         """
         return _restore_error, (type(self), self.args, self.__dict__)
@@ -33,7 +33,7 @@ def _restore_error(kind: type[AspcError], args: tuple[Any, ...], attributes: dic
     return error
 
 
-# Errors of a full, read-only or broken disk, of missing permissions, of invalid paths and of files deleted in use.
+# Errors caused by full, read-only or broken disks, missing permissions, invalid paths, and files deleted while in use.
 DISK_ERRORS = (
     errno.ENOSPC,
     errno.EDQUOT,
@@ -62,8 +62,8 @@ class MissingExtra(AspcError):
     """An optional dependency is not installed.
 
     Args:
-        feature: The feature that needs it.
-        extra: The extra of this package that installs it.
+        feature: The feature that needs the dependency.
+        extra: The extra of this package that installs the dependency.
         error: The import error, which may name the missing package.
     """
 
@@ -74,7 +74,7 @@ class MissingExtra(AspcError):
 
 
 def missing_module(error: BaseException) -> str:
-    """Return the name of the module that an import did not find, or "" if the error has another cause."""
+    """Return the name of the module that an import could not find, or "" if the error has another cause."""
     for candidate in (error, error.__cause__):
         if isinstance(candidate, ModuleNotFoundError) and candidate.name:
             return candidate.name
@@ -90,7 +90,7 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> AspcError:
 
 
 def printable(text: str) -> str:
-    """Replace control characters, which could move the cursor of a terminal, by "?"."""
+    """Replace control characters, which could move the cursor of a terminal, with "?"."""
     return "".join(c if c.isprintable() else "?" for c in text)
 
 

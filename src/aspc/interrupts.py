@@ -1,9 +1,9 @@
 """Ctrl-C and SIGTERM: `DeferredInterrupts` for a command, `GracefulShutdown` for the training loop.
 
-Python raises KeyboardInterrupt between any two bytecodes. Inside an import that can leave a half-initialized extension
-module behind, which crashes later, or end in an `except` of the imported library. Inside a callback of the garbage
-collector Python prints the exception and drops it. `DeferredInterrupts` records a signal that arrives there, and sends
-it again until it can be raised safely.
+Python can raise KeyboardInterrupt between any two bytecodes. During an import, the exception can leave a
+half-initialized extension module that crashes later, or be caught by an `except` in the imported library. In a callback
+of the garbage collector, Python prints the exception and drops it. `DeferredInterrupts` records signals that arrive in
+such code and resends them until they can be raised safely.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from aspc.errors import AspcError
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 RESEND_SECONDS = 0.02
-MAX_DEFERRED_SIGNALS = 3  # the third signal during one import interrupts it: it may hang
+MAX_DEFERRED_SIGNALS = 3  # the third signal during an import interrupts it, as the import may hang
 IMPORT_FILES = ("<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_external>")
 
 
 class Terminated(KeyboardInterrupt):
-    """Raised for SIGTERM, as KeyboardInterrupt is for SIGINT."""
+    """Raised on SIGTERM, like KeyboardInterrupt on SIGINT."""
 
 
 class Interrupted(AspcError):
-    """Training stopped by SIGINT or SIGTERM after it saved a checkpoint; the run can be resumed."""
+    """Training was stopped by SIGINT or SIGTERM after saving a checkpoint; the run can be resumed."""
 
     def __init__(self, message: str, signal_number: int) -> None:
         super().__init__(message)
@@ -39,10 +39,10 @@ class Interrupted(AspcError):
 
 
 class GracefulShutdown:
-    """A context that records the first SIGINT or SIGTERM, which is handled at the end of the chunk.
+    """A context manager that records the first SIGINT or SIGTERM for handling at the end of the chunk.
 
-    A second signal raises KeyboardInterrupt. Ignored signals stay ignored, as SIGINT is in a background job of a shell
-    script. Outside of the main thread the context does nothing.
+    A second signal raises KeyboardInterrupt. Ignored signals stay ignored, such as SIGINT in background jobs of shell
+    scripts. Outside the main thread, the context manager does nothing.
     """
 
     def __init__(self) -> None:
@@ -64,22 +64,22 @@ class GracefulShutdown:
             raise _exception(number)
         self.signal_number = number
         if number == signal.SIGINT:
-            # A direct write, since the signal may arrive inside a print. It fails if a `tee` behind the command has
-            # already ended.
+            # Write directly, since the signal may arrive during a print. The write fails if the command is piped into a
+            # `tee` that has already ended.
             with suppress(OSError):
                 os.write(2, b"\nStopping after this chunk is saved. Press Ctrl-C again to stop now without saving.\n")
 
 
 class DeferredInterrupts:
-    """A context in which SIGINT and SIGTERM raise KeyboardInterrupt and `Terminated` as soon as that is safe.
+    """A context manager in which SIGINT and SIGTERM raise KeyboardInterrupt and `Terminated` as soon as that is safe.
 
-    Ignored signals stay ignored, as in a background job of a shell script. Outside of the main thread the context does
-    nothing. A signal that could not be raised before the end of the block is raised there, and none is sent later.
+    Ignored signals stay ignored, as in background jobs of shell scripts. Outside the main thread, the context manager
+    does nothing. A signal still pending at the end of the block is raised there; no signal is resent later.
     """
 
     def __init__(self) -> None:
         self._handlers: dict[signal.Signals, Any] = {}
-        self._deferred: queue.SimpleQueue[int | None] = queue.SimpleQueue()  # its put is reentrant
+        self._deferred: queue.SimpleQueue[int | None] = queue.SimpleQueue()  # `put` is reentrant
         self._pending: int | None = None
         self._received = 0
         self._is_resent = False
@@ -101,7 +101,7 @@ class DeferredInterrupts:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._is_closing = True  # nothing is raised from here on, so that all of the following runs
+        self._is_closing = True  # no interrupt is raised after this line, so the cleanup below completes
         if threading.current_thread() is not threading.main_thread():
             return
         self._deferred.put(None)
@@ -115,7 +115,7 @@ class DeferredInterrupts:
     def _handle(self, number: int, frame: FrameType | None) -> None:
         is_resent, self._is_resent = self._is_resent, False
         if is_resent and self._pending is None:
-            return  # sent once more while the previous one was raised
+            return  # resent while the previous signal was being raised
         self._received += not is_resent
         if self._is_closing or (self._received < MAX_DEFERRED_SIGNALS and self._is_unsafe(frame)):
             self._defer(number)
@@ -124,7 +124,7 @@ class DeferredInterrupts:
             raise _exception(number)
 
     def _is_unsafe(self, frame: FrameType | None) -> bool:
-        """Return whether an import or `_handle_unraisable` is running in the block."""
+        """Return whether an import or `_handle_unraisable` is running inside the block."""
         while frame is not None and frame is not self._outside:
             code = frame.f_code
             if code.co_filename in IMPORT_FILES or code is DeferredInterrupts._handle_unraisable.__code__:
@@ -137,16 +137,16 @@ class DeferredInterrupts:
         self._deferred.put(number)
 
     def _handle_unraisable(self, dropped: Any) -> None:
-        """Defer an interrupt that Python has dropped."""
+        """Defer an interrupt that Python has dropped; forward other exceptions to the previous hook."""
         if issubclass(dropped.exc_type, KeyboardInterrupt):
             self._defer(signal.SIGTERM if issubclass(dropped.exc_type, Terminated) else signal.SIGINT)
         else:
             self._previous_hook(dropped)
 
     def _resend(self) -> None:
-        """Send deferred signals until they are raised.
+        """Resend deferred signals until they are raised.
 
-        One is not enough: a signal that arrives just before a system call blocks does not interrupt that call.
+        Sending once is not enough: a signal that arrives just before a system call blocks does not interrupt the call.
         """
         main_thread = threading.main_thread().ident
         assert main_thread is not None
@@ -157,7 +157,7 @@ class DeferredInterrupts:
                 if self._pending is None or self._is_closing:
                     break
                 if is_sent and signal.getsignal(number) != self._handle:
-                    break  # a `GracefulShutdown` may have received it, and would take another one for a second signal
+                    break  # `GracefulShutdown` may have handled it and would treat a resent signal as a second one
                 self._is_resent = is_sent = True
                 signal.pthread_kill(main_thread, number)  # also interrupts a system call
 

@@ -27,7 +27,7 @@ from aspc.ui import notify_if_slow
 # Some network file systems cannot flush a folder.
 FLUSH_UNSUPPORTED = (errno.EINVAL, errno.ENOTSUP)
 MAX_JSON_BYTES = 16_000_000
-# An earlier process can have had this process's ID, but not this token.
+# Process IDs are reused, so this token distinguishes this process from earlier ones.
 _PROCESS_TOKEN = secrets.token_hex(4)
 _temporary_count = count()
 
@@ -36,13 +36,13 @@ _temporary_count = count()
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file that appears complete or not at all, with the permissions that the umask allows."""
+    """Write a file that appears complete or not at all; its permissions follow the umask."""
     with atomic_replacement(path) as temporary:
         temporary.write_bytes(content)
 
 
 def write_folder_atomically(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Write a folder of files that appears complete; an existing folder is removed after it was replaced."""
+    """Write a folder of files that appears only when complete; an existing folder is removed once it is replaced."""
     previous = temporary_path(folder)
     with atomic_replacement(folder) as temporary:
         temporary.mkdir()
@@ -55,10 +55,10 @@ def write_folder_atomically(folder: Path, files: Mapping[str, bytes]) -> None:
 
 @contextmanager
 def atomic_output(path: Path) -> Iterator[Path]:
-    """Like `atomic_replacement`, for user data: create the parent folder and remove leftovers of killed processes.
+    """Extend `atomic_replacement` for user data: create the parent folder and remove leftovers of killed processes.
 
     Raises:
-        AspcError: `path` cannot be written. It is unchanged.
+        AspcError: `path` cannot be written; it is left unchanged.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -66,7 +66,7 @@ def atomic_output(path: Path) -> Iterator[Path]:
         with atomic_replacement(path) as temporary:
             yield temporary
     except OSError as error:
-        # HDF5's own message has several lines.
+        # HDF5's error messages span several lines.
         reason = os.strerror(error.errno) if error.errno else " ".join(str(error).split())
         raise AspcError(f"{path} could not be written: {reason}. Nothing was changed.") from error
 
@@ -83,14 +83,14 @@ def atomic_replacement(path: Path) -> Iterator[Path]:
 
 
 def replace_durably(temporary: Path, path: Path) -> None:
-    """Rename a file or folder; flush both its content and its new name to disk."""
+    """Rename a file or folder, and flush its content and its new name to disk."""
     flush(temporary)
     os.replace(temporary, path)
     flush(path.parent)
 
 
 def flush(path: Path) -> None:
-    """Flush a file, or the names in a folder, to disk."""
+    """Flush a file, or the entries of a folder, to disk."""
     is_folder = path.is_dir()
     if is_folder and os.name == "nt":  # Windows cannot open folders
         return
@@ -105,12 +105,12 @@ def flush(path: Path) -> None:
 
 
 def temporary_path(path: Path) -> Path:
-    """Return a new hidden name next to `path`. It identifies this process, so that others can tell if it is stale."""
+    """Return a new hidden path next to `path`. Its name identifies this process, so stale files can be detected."""
     return path.with_name(f".{path.name}.{_host()}-{os.getpid()}-{_PROCESS_TOKEN}{next(_temporary_count)}.tmp")
 
 
 def remove_stale_temporaries(path: Path) -> None:
-    """Remove temporary files and folders for `path` that killed processes of this machine have left."""
+    """Remove temporary files and folders for `path` left behind by killed processes of this machine."""
     owned = re.compile(re.escape(f".{path.name}.{_host()}-") + r"(\d+)-([0-9a-f]{8})\d+\.tmp")
     with suppress(OSError):
         for entry in path.parent.iterdir():
@@ -165,7 +165,7 @@ def prepare_parent(path: Path) -> None:
     """Create the parent folder of `path` and check that files can be created in it.
 
     Raises:
-        AspcError: They cannot.
+        AspcError: Files cannot be created there.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -185,8 +185,8 @@ def exclusive_lock(
 
     Args:
         path: The lock file, created if missing.
-        timeout_seconds: How long to wait for another owner; forever, if negative.
-        busy_message: The error's message after that time.
+        timeout_seconds: Time to wait for another owner to release the lock; unlimited if negative.
+        busy_message: The error message after the timeout.
         wait_notice: A sentence to print if waiting takes longer than `ui.NOTICE_SECONDS`.
 
     Raises:
@@ -226,7 +226,7 @@ def read_json(path: Path, *default: Any) -> Any:
 
 
 def read_bounded_json(path: Path, max_bytes: int = MAX_JSON_BYTES) -> Any:
-    """Read a JSON file that someone else may have written.
+    """Read a JSON file from an untrusted source.
 
     Raises:
         OSError: The file cannot be read.
@@ -249,7 +249,7 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def replace_nonfinite(value: Any, replacement: Callable[[float], Any] = lambda number: None) -> Any:
-    """Replace NaN and infinities, which JSON does not support, by null or by `replacement(number)`, recursively."""
+    """Recursively replace NaN and infinities, which JSON does not support, with None or `replacement(number)`."""
     if isinstance(value, Mapping):
         return {key: replace_nonfinite(item, replacement) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -259,5 +259,5 @@ def replace_nonfinite(value: Any, replacement: Callable[[float], Any] = lambda n
 
 
 def _to_json(value: Any) -> Any:
-    """Convert NumPy values and paths."""
+    """Convert NumPy values and paths to JSON types."""
     return value.tolist() if isinstance(value, np.generic | np.ndarray) else str(value)

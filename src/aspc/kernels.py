@@ -2,20 +2,20 @@
 two kernels share their memory layout and helpers.
 
 XLA runs a layer as a matrix product, a normalization and element-wise operations: four kernels forward and seven
-backward, each of which writes its activations to memory for the next to read. Training a few runs is a chain of such
-small kernels; training many is bound by that traffic. Here each program of the grid takes a tile of the batch's rows
-through the whole network. Only what the backward pass needs is written: the normalized activations x̂ (without
-LayerNorm, the activations) and two numbers per row.
+backward, each of which writes its activations to memory for the next to read. Training a few runs executes a long chain
+of such small kernels; training many runs is bound by the memory traffic. Here each program of the grid takes a tile of
+the batch's rows through the whole network. Only what the backward pass needs is written: the normalized activations x̂
+(without LayerNorm, the activations) and two numbers per row.
 
     forward, per layer:   u = h·W + b    z = relu(u)    x̂ = (z − μ)/σ    h = x̂·γ + β
     backward, per layer:  dx̂ = dh·γ    dz = (dx̂ − mean dx̂ − x̂·mean(dx̂·x̂))/σ    du = dz where z > 0    dh' = du·Wᵀ
 
-Gradients of the weights are left to XLA as products, dW = x̂ᵀ·du, which it omits where they are unused. For exact
-float32, `XlaKernels` only changes how XLA differentiates a product.
+XLA computes the gradients of the weights as products, dW = x̂ᵀ·du, and omits unused ones. For exact float32,
+`XlaKernels` only changes how XLA differentiates a product.
 
-The training loop enables kernels with `fused`, and `apply_mlp` uses them for the networks that fit; all others run as
-plain JAX. The kernels support reverse mode, and forward mode over losses whose networks are constant. To differentiate
-weights or inputs in forward mode, trace under `jvp_compatible_networks`.
+The training loop enables kernels with `fused`, and `apply_mlp` uses them for supported networks; all other networks run
+as plain JAX. The kernels support reverse mode, and forward mode for losses in which the networks are constant. To
+differentiate weights or inputs in forward mode, trace under `jvp_compatible_networks`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MAX_OUTPUTS = 64  # of a fused network: each output is a separate sum
 
 
 class Tiles(NamedTuple):
-    """The tiling of a kernel: batch rows per program, depth of a slice of a matrix product, warps, stages."""
+    """The tiling of a kernel: batch rows per program, depth of a slice of a matrix product, warps, pipeline stages."""
 
     rows: int = 16
     depth: int = 32
@@ -63,18 +63,18 @@ def fused(choice: KernelChoice | None) -> Iterator[None]:
 
 
 def jvp_compatible_networks() -> AbstractContextManager[None]:
-    """Make networks traced inside use plain JAX, which `jax.jvp` can differentiate in their weights and inputs.
+    """Use plain JAX for networks traced inside the block, so that `jax.jvp` can differentiate weights and inputs.
 
-    The fused kernels have no such derivative.
+    The fused kernels do not support this derivative.
     """
     return fused(None)
 
 
 def default_kernels(runs: int) -> KernelChoice | None:
-    """Return the choice that was fastest on an H200 for this number of runs, at the configured precision."""
+    """Return the kernels that ran fastest on an H200 for this number of runs at the configured precision."""
     if jax.default_backend() != "gpu":
         return None
-    if jax.config.values["jax_default_matmul_precision"]:  # the kernels' products are TF32
+    if jax.config.values["jax_default_matmul_precision"]:  # the fused kernels compute products in TF32
         return XlaKernels()
     return Tiles() if runs < 16 else Tiles(rows=32, stages=3)
 
@@ -94,10 +94,10 @@ class KernelConfig(NamedTuple):
     tiles: Tiles
     eps: float
     member: int | None = None
-    """The index of the network if `Layers` holds an ensemble: copying its arrays would take longer than a layer."""
+    """The index of the network if `Layers` holds an ensemble. Copying its arrays would take longer than a layer."""
 
     def own(self, layers: Layers) -> Layers:
-        """Return the arrays of the member."""
+        """Return the arrays of the selected member; without an ensemble, all arrays."""
         return layers if self.member is None else jax.tree.map(lambda array: array[self.member], layers)
 
 
@@ -115,13 +115,13 @@ def apply_mlp(
     member: int | None,
     plain: Callable[[Array], Array],
 ) -> Float[Array, "*batch out"]:
-    """Compute an MLP with the enabled kernels if they fit it, else with `plain`."""
+    """Compute an MLP with the enabled kernels if they support it, otherwise with `plain`."""
     tiles = _fitting_tiles(layers, x, activation)
     return plain(x) if tiles is None else mlp(KernelConfig(tiles, eps, member), layers, x)
 
 
 def apply_member(apply: Callable[[Any], Array], ensemble: Any, member: int) -> Array:
-    """Compute one member of an ensemble of networks that `apply_mlp` does not fit."""
+    """Compute one member of an ensemble of networks that `apply_mlp` does not support."""
     if isinstance(_enabled[-1], XlaKernels):
         # Running the other members in parallel is faster than first copying the weights of this one.
         outputs: Array = jax.vmap(apply)(ensemble)
@@ -139,7 +139,7 @@ def linear(
 
 
 def _fitting_tiles(layers: Layers, x: Array, activation: Callable[[Array], Array]) -> Tiles | None:
-    """Return the enabled tiles if the kernels fit a network: ReLU, equal hidden widths, a power of two."""
+    """Return the enabled tiles if the kernels support a network: ReLU, hidden layers of equal, power-of-two width."""
     tiles = _enabled[-1]
     hidden = {bias.shape[-1] for bias in layers.biases[:-1]}
     if not isinstance(tiles, Tiles) or activation is not jax.nn.relu or len(hidden) != 1 or x.ndim != 2:
@@ -165,7 +165,7 @@ def _pallas() -> tuple[Any, Any]:
 
 
 def _padded(n: int) -> int:
-    """Return the smallest power of two that holds n columns and that a matrix unit accepts."""
+    """Return the smallest power of two that is at least n and that a matrix unit accepts."""
     return max(16, 1 << (n - 1).bit_length())
 
 
@@ -204,7 +204,7 @@ def _dot(a: Array, b: Array, transposed: bool = False) -> Array:
 
 
 def _barrier(tiles: Tiles) -> None:
-    """Wait until all threads of a program have written."""
+    """Synchronize the threads of a program."""
     _, triton = _pallas()
 
     if not tiles.interpret:
@@ -253,7 +253,7 @@ class Residuals(NamedTuple):
 
 
 def _normalize(config: KernelConfig, z: Array) -> tuple[Array, Array, Array]:
-    """Compute x̂, 1/σ and −μ/σ per row, with σ² = E[z²] − μ²: both sums in one pass."""
+    """Compute x̂, 1/σ and −μ/σ per row, with σ² = E[z²] − μ², so that one pass gives both sums."""
     mean, square = z.sum(1) / z.shape[1], (z * z).sum(1) / z.shape[1]
     inverse = jax.lax.rsqrt(square - mean * mean + config.eps)
     threshold = -mean * inverse
@@ -263,7 +263,7 @@ def _normalize(config: KernelConfig, z: Array) -> tuple[Array, Array, Array]:
 def _forward_kernel(
     config: KernelConfig, keep: bool, layers: Layers, x_ref: Any, out_ref: Any, kept: Residuals
 ) -> None:
-    """Compute all layers; without `keep` there are no residuals, and one buffer passes the tile between layers."""
+    """Compute all layers. Without `keep`, no residuals are stored; one buffer passes the tile between layers."""
     pl, _ = _pallas()
 
     tiles = config.tiles
@@ -308,7 +308,7 @@ def _forward_kernel(
 
 
 def _last_weight(layers: Layers, j: int) -> Array:
-    """Load the last layer's weights of output j. Outputs are few: plain sums keep the layout of the large products."""
+    """Load the last layer's weights of output j. There are few outputs, so each is a sum in the tile's layout."""
     return _load(layers.weights[-1].at[jnp.arange(layers.weights[-1].shape[0]), j])
 
 
@@ -336,7 +336,7 @@ def _forward(config: KernelConfig, layers: Layers, x: Array, keep: bool) -> tupl
 
 
 class BackwardOutputs(NamedTuple):
-    """The results of the backward kernel, per layer: du, and its tiles' partial sums of the gradients of b, γ and β."""
+    """The results of the backward kernel per layer: du, and each tile's partial sums of the gradients of b, γ and β."""
 
     du: tuple[Float[Array, "batch hidden"], ...]
     bias: tuple[Float[Array, "programs hidden"], ...]
@@ -430,7 +430,7 @@ def _mlp_backward(config: KernelConfig, residuals: Any, d_out: Array) -> tuple[L
     back = _backward(config, all_layers, kept, d_out)
     layers = config.own(all_layers)
     biases = (*(share.sum(0) for share in back.bias), d_out.sum(0))
-    # Networks of an ensemble share x. The product with a shared x would first transpose du, so each gets a copy.
+    # The networks of an ensemble share x. XLA would transpose du for a product with a shared x, so each gets a copy.
     own_x = x + 0.0 * d_out[:, :1]
     weights = [own_x.T @ back.du[0]]
     for i, du in enumerate((*back.du[1:], d_out)):
@@ -443,7 +443,7 @@ def _mlp_backward(config: KernelConfig, residuals: Any, d_out: Array) -> tuple[L
 
 
 def _affine(layers: Layers, i: int, product: Array, bias: Array) -> Array:
-    """Compute hᵀ·du from x̂ᵀ·du, h = x̂·γ + β: γ scales the rows, and β multiplies the sum of du, which is db."""
+    """Compute hᵀ·du from x̂ᵀ·du, where h = x̂·γ + β: γ scales the rows, and β multiplies db, the sum of du."""
     if not layers.scales:
         return product
     return layers.scales[i][:, None] * product + layers.offsets[i][:, None] * bias[None, :]

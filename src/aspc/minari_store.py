@@ -1,4 +1,4 @@
-"""Minari's local store: ids, folders, metadata and downloads. Nothing here creates an environment."""
+"""Minari's local store: ids, folders, metadata and downloads. This module never creates an environment."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from aspc.io import read_bounded_json
 if TYPE_CHECKING:
     from gymnasium.envs.registration import EnvSpec
 
-PREFIX = "minari:"  # marks a Minari id where other names are possible
+PREFIX = "minari:"  # distinguishes Minari ids from other dataset names
 METADATA = "metadata.json"
 
 
@@ -28,7 +28,7 @@ def import_minari() -> Any:
 
 
 def parse_id(name: str) -> str:
-    """Return the Minari id of a name with or without the prefix."""
+    """Return the Minari id in a name, without the prefix."""
     return name.removeprefix(PREFIX)
 
 
@@ -47,11 +47,11 @@ def data_folder(name: str) -> Path:
 
 def is_local(name: str) -> bool:
     """Return whether a dataset is in the store."""
-    return os.path.exists(data_folder(name))  # Path.exists raises on a name that is too long
+    return os.path.exists(data_folder(name))  # Path.exists raises an error if the name is too long
 
 
 def check_metadata(folder: Path) -> None:
-    """Raise ValueError if the metadata is too long or lacks a space: Minari would make the environment then."""
+    """Raise ValueError if the metadata is too large or lacks a space; Minari would then create the environment."""
     metadata = read_bounded_json(folder / METADATA)
     for key in ("observation_space", "action_space"):
         if not isinstance(metadata, dict) or not isinstance(metadata.get(key), str):
@@ -59,7 +59,7 @@ def check_metadata(folder: Path) -> None:
 
 
 def open_dataset(name: str) -> Any:
-    """Open a `minari.MinariDataset`, downloaded if it is not in the store.
+    """Open a `minari.MinariDataset`, downloading it if it is not in the store.
 
     Raises:
         AspcError: The dataset is damaged or cannot be downloaded.
@@ -68,7 +68,7 @@ def open_dataset(name: str) -> Any:
     try:
         if is_local(name):
             return _open_local(name)
-    except Exception as error:  # a boundary: a damaged folder raises errors of many kinds
+    except Exception as error:  # a damaged folder can raise many kinds of errors
         raise AspcError(f"The Minari dataset {dataset_id} cannot be read: {error}") from error
     advice = f"run `minari download {dataset_id}` on a machine with a network and copy its folder"
     if not _is_online():
@@ -76,7 +76,7 @@ def open_dataset(name: str) -> Any:
     try:
         minari.download_dataset(dataset_id)
         return _open_local(name)
-    except Exception as error:  # a boundary: the hub's client raises errors of many packages
+    except Exception as error:  # the hub client raises errors from many packages
         detail = " ".join(str(error).split())[:200]
         raise AspcError(f"The Minari dataset {dataset_id} could not be downloaded ({detail}); {advice}.") from error
 
@@ -87,7 +87,7 @@ def _open_local(name: str) -> Any:
 
 
 def _is_online() -> bool:
-    """Return whether the hub's host name can be resolved. Minari itself would try for half a minute."""
+    """Return whether the hub's host name can be resolved. Minari itself would retry for half a minute."""
     if os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0"):
         return False
     if any(os.environ.get(key) for key in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")):
@@ -100,14 +100,14 @@ def _is_online() -> bool:
 
 
 def download_if_missing(name: str) -> Path:
-    """Return the folder of a dataset's files, downloaded if it is not in the store."""
+    """Return the folder of a dataset's files, downloading the dataset if it is not in the store."""
     if not is_local(name):
         open_dataset(name)
     return data_folder(name)
 
 
 def evaluation_spec(dataset: Any) -> EnvSpec | None:
-    """Return the specification of the environment to evaluate in, or else of the one that made the data."""
+    """Return the spec of the evaluation environment, or else of the environment that generated the data."""
     spec: EnvSpec | None = getattr(dataset, "_eval_env_spec", None) or dataset.env_spec
     return spec
 

@@ -1,7 +1,7 @@
-"""Networks: an MLP, the layers it is made of, and an ensemble of equal networks.
+"""Networks: an MLP, the layers it is made of, and ensembles of networks with equal shapes.
 
-A network is a pytree, so `critic(s, actor(s))` reads as the paper writes Q(s, π(s)), and every network takes whole
-batches. Layers are Linear → activation → LayerNorm (the norm, where there is one, comes after the activation).
+A network is a pytree, so `critic(s, actor(s))` reads like the paper's Q(s, π(s)). Every network takes whole batches.
+Layers are Linear → activation → LayerNorm (the optional norm comes after the activation).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from aspc import kernels
 from aspc.custom_networks import CustomNetwork
 
 Activation = Callable[[Array], Array]
-# By the names that `aspc.policy_kinds` gives the same functions; an exported policy can have only these.
+# The names match those in `aspc.policy_kinds`; an exported policy supports only these activations.
 ACTIVATIONS: dict[str, Activation] = {
     "relu": jax.nn.relu,
     "gelu": jax.nn.gelu,
@@ -76,7 +76,7 @@ def uniform(key: PRNGKeyArray, shape: Sequence[int], bound: float) -> Array:
 
 
 def fan_in_init(key: PRNGKeyArray, fan_in: int, fan_out: int, last: bool) -> tuple[Array, Array]:
-    """Initialize as PyTorch does by default: weights and biases U(±1/√fan_in)."""
+    """Initialize like PyTorch's default: weights and biases U(±1/√fan_in)."""
     key_w, key_b = jax.random.split(key)
     bound = fan_in**-0.5
     return uniform(key_w, (fan_in, fan_out), bound), uniform(key_b, (fan_out,), bound)
@@ -103,12 +103,12 @@ def glorot_uniform(key: PRNGKeyArray, fan_in: int, fan_out: int, gain: float = 1
 
 
 def glorot_init(key: PRNGKeyArray, fan_in: int, fan_out: int, last: bool) -> tuple[Array, Array]:
-    """Initialize as FQL's Flax networks: weights U(±√(6/(fan_in + fan_out))), biases 0."""
+    """Initialize like FQL's Flax networks: weights U(±√(6/(fan_in + fan_out))), biases 0."""
     return glorot_uniform(key, fan_in, fan_out), jnp.zeros(fan_out)
 
 
 def small_glorot_last_init(key: PRNGKeyArray, fan_in: int, fan_out: int, last: bool) -> tuple[Array, Array]:
-    """Initialize as PyTorch, but the last layer 100 times smaller than Glorot's: a Gaussian actor starts near 0."""
+    """Initialize like PyTorch, but the last layer like Glorot with gain 0.01: a Gaussian actor starts near 0."""
     if last:
         return glorot_uniform(key, fan_in, fan_out, gain=0.01), jnp.zeros(fan_out)
     return fan_in_init(key, fan_in, fan_out, last)
@@ -121,7 +121,7 @@ def orthogonal_init(key: PRNGKeyArray, fan_in: int, fan_out: int, last: bool) ->
 
 
 # ---------------------------------------------------------------------------------------------------------------
-# The MLP and what is built from it
+# The MLP and the networks built from it
 # ---------------------------------------------------------------------------------------------------------------
 
 
@@ -132,7 +132,7 @@ class MLP(eqx.Module):
     norms: tuple[LayerNorm, ...]
     activation: Activation = eqx.field(static=True)
     member: int | None = eqx.field(static=True, default=None)
-    """Index of this network if the arrays are those of an ensemble; None if they are its own."""
+    """Index of this network in the ensemble whose arrays it holds; None if its arrays are not shared."""
 
     @property
     def in_size(self) -> int:
@@ -147,7 +147,7 @@ class MLP(eqx.Module):
     def __call__(
         self, x: Float[Array, "*batch in"], dropout: Float[Array, "layers *batch hidden"] | None = None
     ) -> Float[Array, "*batch out"]:
-        """Apply the network; `dropout` multiplies the hidden layers: 0 for a dropped unit, 1/(1 − p) for a kept one."""
+        """Apply the network; `dropout` multiplies hidden units: 0 for a dropped unit, 1/(1 − p) for a kept unit."""
         if dropout is not None:
             return self._apply(x, dropout)
         layers = kernels.Layers(
@@ -208,7 +208,7 @@ LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 
 
 class GaussianActor(eqx.Module):
-    """N(mean(s), σ²) with one σ for all states; calling it gives the mean."""
+    """N(mean(s), σ²) with one σ for all states; calling it returns the mean."""
 
     mean: DeterministicActor
     log_std: Float[Array, "act"]
@@ -236,7 +236,7 @@ class SquashedGaussianActor(eqx.Module):
     def sample(
         self, observations: Float[Array, "batch obs"], epsilon: Float[Array, "batch *samples act"]
     ) -> tuple[Float[Array, "batch *samples act"], Float[Array, "batch *samples"]]:
-        """Return actions from standard normal draws (several per state, if `epsilon` has them) and their log π."""
+        """Return actions from standard normal draws (several per state if `epsilon` has that axis) and their log π."""
         mean, log_std = jnp.split(self.net(observations), 2, axis=-1)
         log_std = jnp.clip(self.log_std_multiplier * log_std + self.log_std_offset, -20.0, 2.0)
         if epsilon.ndim > mean.ndim:
@@ -268,7 +268,7 @@ class Value(eqx.Module):
 
 
 class Flow(eqx.Module):
-    """A vector per row of concatenated inputs: a velocity v(s, x, t), a one-step policy μ(s, z)."""
+    """A vector per row of concatenated inputs, such as a velocity v(s, x, t) or a one-step policy μ(s, z)."""
 
     net: MLP | CustomNetwork
 
@@ -293,7 +293,7 @@ class NoiseModel(eqx.Module):
     def __call__(
         self, x: Float[Array, "batch act"], t: Int[Array, "*batch"], observations: Float[Array, "batch obs"]
     ) -> Float[Array, "batch act"]:
-        """Predict the noise; `t` is one step per row, or one for all."""
+        """Predict the noise; `t` is one step per row, or one step for all rows."""
         time = self.embed(t)
         time = jnp.broadcast_to(time, (*x.shape[:-1], time.shape[-1]))
         return self.net(jnp.concatenate([x, time, observations], -1))
@@ -316,7 +316,7 @@ class VAE(eqx.Module):
     def decode(
         self, observations: Float[Array, "batch obs"], latent: Float[Array, "batch latent"]
     ) -> Float[Array, "batch act"]:
-        """Return the action of a latent."""
+        """Return the action for a latent."""
         return self.max_action * jnp.tanh(self.decoder(jnp.concatenate([observations, latent], -1)))
 
 
@@ -330,7 +330,7 @@ class Ensemble(eqx.Module):
         return outputs
 
     def __getitem__(self, index: int) -> Callable[..., Array]:
-        """Return one member to call, e.g. `critics[0]` is the paper's Q; its arrays are still those of the ensemble."""
+        """Return one member as a callable, e.g. `critics[0]` for the paper's Q; it keeps the ensemble's arrays."""
 
         def select(part: Any) -> Any:
             return dataclasses.replace(part, member=index) if isinstance(part, MLP) else part[index]
@@ -344,5 +344,5 @@ class Ensemble(eqx.Module):
 
 
 def ensemble(make: Callable[[PRNGKeyArray], Any], key: PRNGKeyArray, size: int = 2) -> Ensemble:
-    """Initialize `size` networks by `make`, each from its own key."""
+    """Initialize `size` networks with `make`, each with a different key."""
     return Ensemble(jax.vmap(make)(jax.random.split(key, size)))

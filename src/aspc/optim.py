@@ -1,4 +1,4 @@
-"""Optimizers that can be differentiated through, by default Adam, and learning-rate schedules."""
+"""Differentiable optimizers (by default Adam) and learning-rate schedules."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EPS_ROOT = 1e-30
 
 
 class Minimized(NamedTuple):
-    """The result of one step on a loss; the gradients are those before clipping."""
+    """The result of one step on a loss, with the gradients before clipping."""
 
     params: Any
     opt_state: Any
@@ -36,9 +36,9 @@ class Optimizer(NamedTuple):
 
     learning_rate: float | Array | optax.Schedule
     max_grad_norm: float | Array | None = None
-    """Clip gradients to this global norm; None does not clip."""
+    """Clip gradients to this global norm; None disables clipping."""
     transformation: Callable[[Any], optax.GradientTransformation] | None = None
-    """Maps a learning rate to the transformation; None selects Adam."""
+    """Map a learning rate to the transformation; None selects Adam."""
 
     def _transform(self) -> optax.GradientTransformation:
         if self.transformation is None:
@@ -46,11 +46,11 @@ class Optimizer(NamedTuple):
         return optax.chain(_count_steps(), self.transformation(self.learning_rate))
 
     def init(self, params: Any) -> optax.OptState:
-        """Return the state of a fresh optimizer."""
+        """Return the initial optimizer state."""
         return self._transform().init(params)
 
     def step(self, params: Any, grads: Any, state: optax.OptState) -> tuple[Any, optax.OptState]:
-        """Take one step; differentiable with respect to everything that `grads` depends on."""
+        """Take one step, which is differentiable with respect to everything that `grads` depends on."""
         with jax.named_scope("optimizer"):
             return self._step(params, grads, state)
 
@@ -81,17 +81,17 @@ def step_count(state: Any) -> Array:
 
 
 def _count_steps() -> optax.GradientTransformation:
-    """Return a transformation that only counts, since not every optimizer does."""
+    """Return a transformation that only counts steps, because not every optimizer does."""
     return optax.scale_by_schedule(lambda count: 1.0)
 
 
 def check_differentiable(optimizer: Optimizer, purpose: str) -> None:
     """Check that a step of an optimizer can be differentiated with respect to the gradient.
 
-    The third step is differentiated: the first one of Adam and its relatives depends only on the gradient's sign.
+    The check uses the third step, because the first step of Adam and its variants depends only on the gradient's sign.
 
     Raises:
-        AspcError: The optimizer fails, its derivative is zero, or it is not finite where a gradient is zero.
+        AspcError: The optimizer fails, or its derivative is zero, or not finite where a gradient is zero.
     """
     if optimizer.transformation is None:
         return
@@ -110,7 +110,7 @@ def check_differentiable(optimizer: Optimizer, purpose: str) -> None:
 
     try:
         derivative = jax.jit(jax.jacfwd(third_step))(0.0)
-    except Exception as error:  # any error of the user's code
+    except Exception as error:  # user code can raise any error
         raise AspcError(f"The optimizer of {purpose} failed: {type(error).__name__}: {first_line(error)}.") from error
     if not jnp.isfinite(derivative).all():
         raise AspcError(

@@ -1,4 +1,4 @@
-"""Pieces that the HTML pages of datasets and of trust reports share: a style, a template loader and figures."""
+"""Shared parts of the HTML pages for datasets and trust reports: a style, a template loader and figures."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Picture(NamedTuple):
 
 
 def template_environment(package: str) -> Environment:
-    """Return the environment of a package's `templates` folder. Every value is escaped, an unknown one is an error."""
+    """Return a Jinja environment for a package's `templates` folder. Values are escaped; undefined ones are errors."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     return Environment(
@@ -60,7 +60,7 @@ def draw_png(draw: Callable[[Any, Subject], None], subject: Subject) -> str:
 
 
 def action_panels(figure: Any, names: Sequence[str], action_size: int) -> list[Any]:
-    """Return axes for the first action dimensions, with titles."""
+    """Return titled axes for the first action dimensions."""
     shown = min(action_size, MAX_ACTION_PANELS)
     columns = min(shown, PANEL_COLUMNS)
     figure.set_size_inches(10, max(3.4, 1.9 * -(-shown // columns)))
@@ -69,9 +69,9 @@ def action_panels(figure: Any, names: Sequence[str], action_size: int) -> list[A
         axes.set_axis_off()
     for i, axes in enumerate(panels[:shown]):
         title = textwrap.fill(printable(names[i]), 28) if names else str(i + 1)
-        axes.set_title(title, fontsize=8, parse_math=False)  # a column's name can look like a formula
+        axes.set_title(title, fontsize=8, parse_math=False)  # a column name can look like a formula
         axes.tick_params(labelsize=7)
-        axes.locator_params(nbins=3)  # labels of narrow panels would overlap
+        axes.locator_params(nbins=3)  # more labels would overlap in narrow panels
     return panels[:shown]
 
 

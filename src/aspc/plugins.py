@@ -25,7 +25,7 @@ class Plugin(NamedTuple):
 
     path: str
     fingerprint: str
-    """A hash of its code and of the modules in its folder that it imports, without comments."""
+    """A hash of the plugin's code and of the modules that it imports from its folder, ignoring comments."""
     algorithms: frozenset[str]
     """Names of the algorithms that it registered."""
     components: frozenset[str] = frozenset()
@@ -36,7 +36,7 @@ _loaded: Plugin | None = None
 
 
 def loaded() -> Plugin | None:
-    """Return the plugin of this process."""
+    """Return the plugin loaded in this process, or None."""
     return _loaded
 
 
@@ -59,7 +59,7 @@ def load_plugin(path: str | Path) -> None:
 def load_callbacks(paths: Sequence[str | Path]) -> list[Callback]:
     """Run files (`--callback`), and create one instance of each subclass of `Callback` that they define.
 
-    Classes whose names start with an underscore, and imported ones, are left out.
+    Imported classes and classes whose names start with an underscore are ignored.
 
     Raises:
         AspcError: If a file does not exist, fails or defines no such class, or if a class needs arguments.
@@ -94,7 +94,7 @@ def _run_file(path: str | Path, name: str, purpose: str) -> ModuleType:
         raise AspcError(f"There is no {purpose} at {path}; pass the path of a Python file.")
     if str(file.parent) not in sys.path:
         sys.path.append(str(file.parent))  # last, so that it shadows no other module
-    # In sys.modules, since the help page looks up the sources of its classes.
+    # Add the module to sys.modules, since the help page looks up the sources of its classes.
     module = sys.modules[name] = util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
@@ -106,7 +106,7 @@ def _run_file(path: str | Path, name: str, purpose: str) -> ModuleType:
 
 
 def has_changed(algo: str, versions: Mapping[str, str | None]) -> bool:
-    """Return whether a run uses the plugin, and its recorded `versions` have another fingerprint of it."""
+    """Return whether a run uses the plugin and its recorded `versions` contain a different plugin fingerprint."""
     recorded = versions.get("plugin")
     if _loaded is None or recorded in (None, _loaded.fingerprint):
         return False
@@ -122,7 +122,7 @@ def load_plugins(values: list[str]) -> None:
 
 
 def _describe_error(file: Path, error: Exception, purpose: str) -> str:
-    """Return a message about an error in a file or in a module of its folder, with the line."""
+    """Return a message about an error in a file or in a module of its folder, with the line number."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).parent == file.parent]
     source, line = (frames[-1].filename, frames[-1].lineno) if frames else (str(file), None)
     message = first_line(error)

@@ -1,9 +1,9 @@
-"""A trained policy: saved without pickle, acting with NumPy alone.
+"""A trained policy, saved without pickle and evaluated with NumPy alone.
 
 A policy is a folder of two files:
 
-    weights.safetensors   the arrays, and as metadata the header: format version, kind, sizes, normalizer, action
-                          bounds and origin. One file, so that it is replaced atomically
+    weights.safetensors   the arrays, with a header as metadata: format version, kind, sizes, normalizer, action
+                          bounds and origin. A single file can be replaced atomically
     policy.json           a readable copy of the header
 
     policy = aspc.load_policy("runs/maze/policy/seed0")
@@ -32,7 +32,7 @@ VECTORS = ("observation_mean", "observation_std", "action_low", "action_high")
 
 @dataclass(frozen=True, eq=False)
 class Policy:
-    """A trained policy: normalizer, network and action bounds. It acts with NumPy alone.
+    """A trained policy: normalizer, network and action bounds. It needs only NumPy to act.
 
     `info` holds its origin: algorithm, dataset, step, seed, versions, and the column names of the log. `on_invalid`
     decides how `act` treats an observation with NaN, infinite or missing entries.
@@ -65,15 +65,15 @@ class Policy:
         """Return actions in the units of the logs.
 
         Args:
-            observations: One observation [obs] or a batch [batch, obs]. If the log's columns had names, a table, one
-                of its rows or a dictionary with these names works too, in any order.
+            observations: One observation [obs] or a batch [batch, obs]. If the log's columns had names, also a table,
+                a table row or a dictionary with these names, in any order.
             rng: A generator or a seed, for policies that sample (diffusion, flow).
-            on_invalid: The reaction to NaN, infinity, None or a masked entry; by default the policy's own. "raise" an
-                error; "hold" the last action, per row of a batch; or return a "nan" action. "hold" remembers one
-                stream of observations: use a separate policy object for each.
+            on_invalid: The reaction to NaN, infinity, None or a masked entry (default: the policy's `on_invalid`).
+                "raise" an error, "hold" the last action (per row of a batch), or return a "nan" action. "hold"
+                remembers one stream of observations; use a separate policy object for each stream.
 
         Raises:
-            AspcError: If an observation does not fit or is invalid, or if there is no action to hold yet.
+            AspcError: An observation does not fit or is invalid, or there is no action to hold yet.
         """
         return act_on_valid(
             lambda rows: compute_actions(self, rows, sample_noise(self.noise(), len(rows), rng)),
@@ -117,7 +117,7 @@ class Policy:
         }
 
     def save(self, folder: str | Path) -> Path:
-        """Write the policy into a folder, created if missing. An older policy there is replaced atomically."""
+        """Write the policy into a folder (created if missing), replacing any older policy there atomically."""
         from safetensors.numpy import save
 
         folder, header = Path(folder), self.header()
@@ -129,17 +129,17 @@ class Policy:
 
     @classmethod
     def load(cls, path: str | Path) -> Policy:
-        """Read a policy's folder or its weights file. Nothing in it is executed.
+        """Load a policy from its folder or its weights file. No code in the file is executed.
 
         Raises:
-            AspcError: If there is no policy, or if it is damaged. Sizes are checked before arrays are read.
+            AspcError: The policy is missing or damaged. Sizes are checked before arrays are read.
         """
         path = Path(path) if Path(path).is_file() else Path(path) / WEIGHTS
         if not path.is_file():
             raise AspcError(f"There is no policy in {path.parent}: {WEIGHTS} is missing.")
         header, arrays = _read(path)
         try:
-            with np.errstate(over="ignore"):  # too large numbers become infinite, and are rejected below
+            with np.errstate(over="ignore"):  # too-large numbers become infinite and are rejected below
                 mean, std, low, high = (_vector(header[name]) for name in VECTORS)
             settings, info = dict(header["settings"]), dict(header["info"])
             on_invalid = header.get("on_invalid", "raise")  # absent in policies of older versions
@@ -153,7 +153,7 @@ class Policy:
         return policy
 
     def _is_valid(self) -> bool:
-        """Check the parts against each other, so that an unusable policy is rejected before it is needed."""
+        """Return whether all parts are consistent, so that an unusable policy is rejected when it is loaded."""
         vectors = (self.observation_mean, self.observation_std, self.action_low, self.action_high)
         return (
             self.on_invalid in ON_INVALID
@@ -173,7 +173,7 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
 
     damaged = AspcError(f"{path} is not a valid policy file. It may be damaged.")
     try:
-        # Opening compares every size that the file claims with its length.
+        # Opening checks all declared sizes against the file's length.
         with safe_open(path, framework="numpy") as file:
             header = json.loads((file.metadata() or {})["aspc"])
             if not isinstance(header, dict):
@@ -188,7 +188,7 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
 
 
 def _check_format(path: Path, header: dict[str, Any]) -> None:
-    """Check the format version. So far there is only 1; incompatible changes increment it."""
+    """Check the format version. The only version so far is 1; incompatible changes increment it."""
     found, kind = header.get("format"), header.get("kind")
     if isinstance(found, int) and found > FORMAT_VERSION:
         raise AspcError(
@@ -206,17 +206,17 @@ def find_policy(path: str | Path, seed: int | None = None) -> Path:
 
     Args:
         path: A run's folder or a policy's own folder.
-        seed: The seed to choose in a run; by default its first.
+        seed: The seed to choose in a run; by default the first.
 
     Raises:
-        AspcError: If there is no such policy.
+        AspcError: There is no such policy.
     """
     path = Path(path)
     if (path / WEIGHTS).exists():
         return path
     folders = (path / "policy").glob("seed*") if (path / "policy").is_dir() else []
     order = [f"seed{seed}" for seed in _recorded_seeds(path)]
-    # In the order of the config; without one, seed 2 before seed 10.
+    # In the order of the config; without a config, in numerical order (seed 2 before seed 10).
     found = sorted(folders, key=lambda f: (order.index(f.name) if f.name in order else len(order), len(f.name), f.name))
     if not found and order:
         raise AspcError(
@@ -234,7 +234,7 @@ def find_policy(path: str | Path, seed: int | None = None) -> Path:
 
 
 def _recorded_seeds(run: Path) -> list[Any]:
-    """Return the seeds in a run's config, or nothing if it cannot be read."""
+    """Return the seeds in a run's config, or an empty list if it cannot be read."""
     try:
         seeds = json.loads((run / "config.json").read_text("utf-8"))["seeds"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
@@ -243,5 +243,5 @@ def _recorded_seeds(run: Path) -> list[Any]:
 
 
 def load_policy(path: str | Path, seed: int | None = None) -> Policy:
-    """Load the policy of a run (`seed` chooses among several) or of a policy's own folder."""
+    """Load a policy from a run (`seed` chooses among several) or from a policy's own folder."""
     return Policy.load(find_policy(path, seed))

@@ -1,11 +1,11 @@
 """The kinds of policies, each a function (arrays, settings, normalized observations, noise) → actions in ±1. It has
 more than 400 lines because an exported NumPy policy carries it as a single file.
 
-The arrays are those that an algorithm's `policy(state)` exports: an MLP is `layers.0.weight` [in, out],
-`layers.0.bias`, … and, with LayerNorm, `norms.0.weight`, …, each with a prefix if there are several networks.
+The arrays are exported by an algorithm's `policy(state)`. An MLP consists of `layers.0.weight` [in, out],
+`layers.0.bias`, … and, with LayerNorm, `norms.0.weight`, …. With several networks, each name has a prefix.
 
 With NumPy arrays the functions compute actions. With the arrays of another library (JAX) or the symbols of an ONNX
-graph, the same lines write the program that `aspc export` saves. The module therefore needs NumPy only.
+graph, the same code builds the program that `aspc export` saves. The module therefore depends only on NumPy.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MAX_SAMPLE = 10_000_000  # maximum size of the noise and of the arrays computed 
 
 
 def array_namespace(x: Any) -> Any:
-    """Return the module with the functions for an array: NumPy, or the library that the array belongs to."""
+    """Return the namespace of an array's functions: NumPy, or the array's own library."""
     return np if isinstance(x, np.ndarray) else x.__array_namespace__()
 
 
@@ -54,7 +54,7 @@ def mish(x: Any) -> Any:
 def silu(x: Any) -> Any:
     """SiLU (Swish), x / (1 + e⁻ˣ)."""
     xp = array_namespace(x)
-    return x / (1 + xp.exp(xp.minimum(0 - x, 80.0)))  # e⁸⁰ is still a float32
+    return x / (1 + xp.exp(xp.minimum(0 - x, 80.0)))  # e⁸⁰ still fits into float32
 
 
 def elu(x: Any) -> Any:
@@ -92,17 +92,17 @@ def mlp(arrays: Arrays, settings: Settings, x: Any, prefix: str = "") -> Any:
     """Apply an MLP: Linear → activation (→ LayerNorm) …, Linear.
 
     Args:
-        arrays: The weights. Weights [members, in, out] are an ensemble, whose output is [members, …, out].
+        arrays: The weights. Weights [members, in, out] define an ensemble with output [members, …, out].
         settings: The activation and the epsilon of LayerNorm.
         x: The input, or a tuple of inputs that are concatenated. Their leading axes only need to broadcast, so an
-            input that is shared by many rows is multiplied once.
+            input shared by many rows is multiplied only once.
         prefix: The prefix of the network's names in `arrays`.
     """
     inputs = x if isinstance(x, tuple) else (x,)
     axes = max(part.ndim for part in inputs) - 1  # leading axes of the inputs
 
     def get(name: str, own_axes: int) -> np.ndarray:
-        """Return an array; an ensemble's gets axes of size 1 after its members, to broadcast with the inputs."""
+        """Return an array. An ensemble's array gets axes of size 1 after the first, to broadcast with the inputs."""
         array = arrays[f"{prefix}{name}"]
         if array.ndim == own_axes:
             return array
@@ -166,7 +166,7 @@ def sample_noise(
     draws: Mapping[str, NoiseInput], batch: int, rng: np.random.Generator | int | None
 ) -> list[np.ndarray]:
     """Sample the random inputs for a batch; an integer is a seed."""
-    if not draws:  # creating a generator takes longer than a small network
+    if not draws:  # creating a generator takes longer than evaluating a small network
         return []
     generator = rng if isinstance(rng, np.random.Generator) else np.random.default_rng(rng)
     return [draw.sample(generator, batch) for draw in draws.values()]
@@ -254,7 +254,7 @@ def embed_steps(arrays: Arrays, settings: Settings) -> np.ndarray:
 
 
 def denoise(arrays: Arrays, settings: Settings, observations: Any, x: Any, steps: Any) -> Any:
-    """Denoise x into actions, with the noise of the n denoising steps in `steps`."""
+    """Denoise x into actions; `steps` holds the noise of each denoising step."""
     embedded = embed_steps(arrays, settings)
     for t, epsilon in zip(reversed(range(len(embedded))), steps, strict=True):
         predicted = mlp(arrays, settings, (x, embedded[t], observations), "noise.")
@@ -271,7 +271,7 @@ def clip_to_unit(x: Any) -> Any:
 
 
 def program(arrays: Arrays, settings: Settings, observations: Any, *noise: Any) -> Any:
-    """Return the result of a program: a policy whose function was traced, see `aspc.policy_programs`."""
+    """Run a program, which is a policy traced from a function (see `aspc.policy_programs`)."""
     return run_program(arrays, settings["steps"], (observations, *noise))
 
 
@@ -280,13 +280,13 @@ def program_noise(arrays: Arrays, settings: Settings, obs: int) -> dict[str, Noi
 
 
 def is_valid_program(arrays: Arrays, settings: Settings, obs: int, act: int) -> bool:
-    """Run the program on two observations, with a limit on the size of every result."""
+    """Return whether the program maps two observations to actions, with a limit on the size of every result."""
     draws = program_noise(arrays, settings, obs).values()
     shapes = [(2, obs), *(tuple(2 if n is None else n for n in draw.shape) for draw in draws)]
     is_limited = len(settings["steps"]) <= MAX_STEPS and max(map(math.prod, shapes)) <= MAX_RESULT
     if not is_limited or any(draw.distribution not in ("normal", "gumbel") for draw in draws):
         return False
-    zeros = {name: np.zeros(array.shape, np.float32) for name, array in arrays.items()}  # may be shapes in tracing
+    zeros = {name: np.zeros(array.shape, np.float32) for name, array in arrays.items()}  # can be shapes while tracing
     with np.errstate(all="ignore"):
         result = run_program(
             zeros, settings["steps"], [np.zeros(shape, np.float32) for shape in shapes], 2 * MAX_RESULT
@@ -308,13 +308,13 @@ KINDS: dict[str, Kind] = {
 
 
 def compute_actions(policy: Any, observations: Any, noise: Any) -> Any:
-    """Return actions [batch, act] in the units of the logs: normalizer, network, map from ±1 to the action bounds."""
+    """Compute actions [batch, act] in the units of the logs: normalize, apply the network, scale to the bounds."""
     xp = array_namespace(observations)
     low, high = policy.action_low, policy.action_high
     rows = (observations - policy.observation_mean) / policy.observation_std
     unit = KINDS[policy.kind].act(policy.arrays, policy.settings, rows, *noise)
     actions = low + (unit + 1) * (0.5 * (high - low))
-    # The map from ±1 can exceed the bounds by a rounding error, which an actuator must not see.
+    # Rescaling can exceed the bounds by a rounding error, which must not reach an actuator.
     return xp.minimum(xp.maximum(actions, low), high)
 
 
@@ -329,15 +329,15 @@ def noise_draws(policy: Any) -> dict[str, NoiseInput]:
 
 
 def by_column_order(names: Sequence[str], observations: Any, error: type[Exception] = ValueError) -> Any:
-    """Sort named observations into the order of a policy's columns.
+    """Reorder named observations to match a policy's columns.
 
     Args:
         names: The policy's columns; empty if its log had no names.
-        observations: A table, one of its rows, a dictionary, or a list of such rows. Unnamed values stay as they are.
+        observations: A table, one of its rows, a dictionary, or a list of such rows. Unnamed values are unchanged.
         error: The exception to raise.
 
     Raises:
-        error: If a column is missing or duplicate.
+        error: If a column is missing or duplicated.
     """
     if isinstance(observations, np.ndarray):  # the common case, kept fast
         return observations
@@ -368,7 +368,7 @@ def _labels(observations: Any) -> list[Any] | None:
     name."""
     if isinstance(observations, Mapping):
         return list(observations)
-    # Looked up on the class, because a column can have such a name too. A list's `index` is a method.
+    # Looked up on the class, because a column can also have one of these names. A list's `index` is a method.
     kinds = ("_fields", "column_names", "columns", "index")
     candidates = (getattr(observations, kind) for kind in kinds if hasattr(type(observations), kind))
     labels = list(next((labels for labels in candidates if not callable(labels)), ()))
@@ -383,7 +383,7 @@ ON_INVALID = ("raise", "hold", "nan")
 
 
 def to_float32(values: Any) -> np.ndarray:
-    """Return values as float32. None and masked entries become NaN, numbers too large for float32 infinite."""
+    """Return values as float32. None and masked entries become NaN; overflowing numbers become infinite."""
     if type(values) is np.ndarray and values.dtype == np.float32:  # the common case, kept fast
         return values
     with np.errstate(over="ignore"):
@@ -401,7 +401,7 @@ def act_on_valid(
     held: dict[str, np.ndarray],
     error: type[Exception] = ValueError,
 ) -> np.ndarray:
-    """Act on one observation [obs] or a batch [batch, obs], after checking it.
+    """Check one observation [obs] or a batch [batch, obs], and return its actions.
 
     Args:
         compute: Maps rows of observations [batch, obs] to actions [batch, act].
@@ -414,7 +414,7 @@ def act_on_valid(
         error: The exception to raise.
 
     Raises:
-        error: If an observation does not fit or is invalid, or if there is no action to hold yet.
+        error: If an observation has the wrong size or is invalid, or if there is no action to hold yet.
     """
     if on_invalid not in ON_INVALID:
         raise error(f"on_invalid must be one of {', '.join(ON_INVALID)}, not {on_invalid!r}.")

@@ -1,14 +1,14 @@
-"""Policies as programs: lists of array operations that need only NumPy to run.
+"""Policies as programs: lists of array operations that run with NumPy alone.
 
 `aspc.algorithms.policy_tracing` derives such a list from any JAX function, so that a policy with a user-supplied
-network can be saved, evaluated and exported without the user's code. With JAX arrays or the symbols of an ONNX graph as
-inputs, running the same list produces the program that `aspc export` saves.
+network can be saved, evaluated and exported without the user's code. `aspc export` runs the same list on JAX arrays or
+the symbols of an ONNX graph to build the exported program.
 
     settings["steps"]   [[operation, register of the result, [inputs], {options}], …]
     settings["noise"]   {name: {"distribution": "normal", "shape": [null, 2]}}, where null stands for the batch
 
-An input is a register ("#3"; the first ones hold the observations and the noise), the name of an array, a number, or a
-nested list of numbers. The result of the last step is the action.
+An input is a register ("#3"; the first registers hold the observations and the noise), the name of an array, a number
+or a nested list of numbers. The result of the last step is the action.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 MAX_STEPS = 20_000
-MAX_RESULT = 1_000_000  # numbers in the result of a step, for each observation
+MAX_RESULT = 1_000_000  # maximum number of entries in a step's result, per observation
 
 
 def run_program(
@@ -32,10 +32,10 @@ def run_program(
         arrays: The weights by name.
         steps: The operations.
         inputs: The observations [batch, obs] and the noise.
-        max_result: The largest number of entries that a result can have.
+        max_result: The maximum number of entries in a result.
 
     Raises:
-        ValueError: A result is larger.
+        ValueError: A result has more than `max_result` entries.
     """
     registers, result = dict(enumerate(inputs)), inputs[0]
     for operation, target, references, options in steps:
@@ -55,7 +55,7 @@ def _value(arrays: Mapping[str, Any], registers: Mapping[int, Any], reference: A
 
 
 def _result_size(operation: str, shapes: Sequence[tuple[int, ...]], options: Mapping[str, Any]) -> int:
-    """Return the number of entries of a result, or a bound, before it is computed."""
+    """Return the number of entries of a result, or an upper bound, without computing the result."""
     if operation == "concatenate":
         return sum(math.prod(shape) for shape in shapes)
     if operation == "matmul":
@@ -67,7 +67,7 @@ def _result_size(operation: str, shapes: Sequence[tuple[int, ...]], options: Map
 
 
 # ---------------------------------------------------------------------------------------------------------------
-# The operations: functions of the array library and the inputs
+# Operations: functions of the array namespace and the inputs
 # ---------------------------------------------------------------------------------------------------------------
 
 

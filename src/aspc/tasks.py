@@ -88,7 +88,7 @@ def family_of(name: str) -> str | None:
     name = without_query(name)
     if name in d4rl_datasets():
         return d4rl_datasets()[name].family_name
-    maze = re.sub(r"-(clean|noisy)$", "", name)  # `-noisy` is in run folders of version 0.1
+    maze = re.sub(r"-(clean|noisy)$", "", name)  # run folders of version 0.1 contain `-noisy`
     return maze if maze in FAMILIES and maze.startswith("maze2d") else None
 
 
@@ -102,8 +102,8 @@ def name_from_stem(stem: str, observation_size: int, action_size: int) -> str | 
     """Return the D4RL dataset that a file's stem names, if its sizes match.
 
     The longest match wins: `hopper_medium_replay`, `hopper-medium-v2` and `my_hopper_expert_400k` all name a dataset.
-    A stem that names only an environment (`walker2d_run3`) gives its `medium` or first dataset, which has the same
-    environment and reference scores.
+    A stem that names only an environment (`walker2d_run3`) yields the environment's `medium` dataset, or else its first
+    dataset. All datasets of an environment have the same reference scores.
     """
     words = f"-{re.sub(r'[^a-z0-9]+', '-', stem.lower())}-"
     matches = [
@@ -117,9 +117,9 @@ def name_from_stem(stem: str, observation_size: int, action_size: int) -> str | 
 
 
 def reference_scores(name: str) -> tuple[float, float] | None:
-    """Return D4RL's returns that score 0 and 100, or None for a name that is not D4RL's.
+    """Return the returns that D4RL scores as 0 and 100, or None for a name unknown to D4RL.
 
-    Datasets that share an environment share its scores, so that generated mazes have them too.
+    All datasets of an environment, including generated mazes, share its scores.
     """
     locomotion = (key for key, env_id in LOCOMOTION_IDS.items() if env_id == without_query(name))
     family = family_of(name) or next(locomotion, None)
@@ -130,7 +130,7 @@ def reference_scores(name: str) -> tuple[float, float] | None:
 
 
 def normalize_score(value: float, ref_min: float, ref_max: float) -> float:
-    """Return a return as D4RL's normalized score: 0 for the reference minimum, 100 for the maximum."""
+    """Convert a return to D4RL's normalized score: 0 for the reference minimum, 100 for the maximum."""
     return 100.0 * (value - ref_min) / (ref_max - ref_min)
 
 
@@ -159,7 +159,7 @@ _TASK_SUFFIXES = ("", *(f"-task{i}" for i in range(1, 6)))
 
 
 def ogbench_names() -> list[str]:
-    """Return all single-task names with state observations; one without `-taskN` is the default task."""
+    """Return all single-task names with state observations; a name without `-taskN` is the default task."""
     stems = [
         f"{agent}-{size}-{kind}" for agent, (sizes, kinds) in _NAVIGATION.items() for size in sizes for kind in kinds
     ]
@@ -185,7 +185,7 @@ def ogbench_file_stem(name: str) -> str:
 def ogbench_tasks_of_file(stem: str) -> list[str] | None:
     """Return the single tasks that share a file (`antmaze-large-navigate-v0`), or None for an unknown stem.
 
-    A validation file (`…-v0-val`) has none: tasks train on the other file.
+    A validation file (`…-v0-val`) has no tasks, because they train on the other file.
     """
     tasks = _ogbench_tasks_by_file().get(stem.removesuffix("-val"))
     return [] if tasks and stem.endswith("-val") else tasks

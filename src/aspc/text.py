@@ -1,4 +1,4 @@
-"""Helpers for text in messages and for the order of names."""
+"""Helpers for message texts and for sorting names."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ def join_limited(items: Sequence[str], limit: int, separator: str = ", ") -> str
 
 
 def count_noun(count: int, noun: str, verbs: tuple[str, str] | None = None) -> str:
-    """Return "1 row" or "2 rows"; with verbs, such as ("is", "are"), followed by the one that agrees."""
+    """Return "1 row" or "2 rows". With verbs, such as ("is", "are"), append the form that agrees."""
     text = f"{count:,} {noun}{'s' * (count != 1)}"
     return text if verbs is None else f"{text} {verbs[count != 1]}"
 
 
 def format_number(value: float) -> str:
-    """Return a number with four significant digits, or all digits before the point up to ten million."""
+    """Format a number with four significant digits, or as an integer if it is between 10,000 and ten million."""
     return f"{value:,.0f}" if 1e4 <= abs(value) < 1e7 else f"{value:.4g}"
 
 
@@ -28,7 +28,7 @@ def natural_sort_key(text: str, *, decimals: bool = False) -> list[str | int | f
 
     Args:
         text: The name to sort.
-        decimals: Whether "0.5" and "1e-3" are one number each, rather than two.
+        decimals: Read "0.5" and "1e-3" as one number each instead of two.
     """
     parts = re.split(r"([0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?)" if decimals else r"(\d+)", text)
     number = float if decimals else int

@@ -1,6 +1,6 @@
 """The paper's propositions and theorems as functions, in its order and symbols, and a monitor that evaluates them.
 
-docs/theory.md discusses what holds and what does not; tests/test_theory.py checks every statement. Symbols
+docs/theory.md discusses which statements hold; tests/test_theory.py checks every statement. Symbols
 (section "Theoretical Analysis" and appendix A of the paper):
 
     π_t, π_{t+1}  the policy before and after the inner step;  π_β, or the logged action a: the behavior
@@ -10,10 +10,10 @@ docs/theory.md discusses what holds and what does not; tests/test_theory.py chec
     ΔL∞           sup |‖π_{t+1}(s) − a‖² − ‖π_t(s) − a‖²|;     ΔQ    = E_D[Q(s, π_{t+1}(s)) − Q(s, π_t(s))]
     L_Q, L_P      Lipschitz constants in the action of Q and, in total variation ½‖·‖₁, of P(·|s, a)
 
-‖·‖² is the *sum* over action dimensions, as in the paper. The BC losses that training logs are means over them (the
-released trainer's convention): multiply those by the number of dimensions to compare.
+‖·‖² is the *sum* over action dimensions, as in the paper. The BC losses logged by training are means over the
+dimensions (the released trainer's convention); multiply them by the number of dimensions before comparing.
 
-The bounds use nothing but arithmetic, so they take Python floats, NumPy arrays and JAX arrays alike.
+The bounds use only arithmetic, so they accept Python floats, NumPy arrays and JAX arrays.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from aspc.adaptive_scale import LearnedScale
 from aspc.algorithms.interface import Algorithm, Batch, Metrics, Noise, OuterTerms, Parts, ScalableAlgorithm
 from aspc.networks import DeterministicActor, GaussianActor
 
-Number = Any  # a float, or an array of them
+Number = Any  # a float or an array of floats
 
 
 def positive_part(value: Number) -> Number:
@@ -56,20 +56,20 @@ def delta_q_squared_from_step(x: Number, l_q: Number) -> Number:
 def delta_l_bc_lower_bound(delta_q: Number, c: Number, l_q: Number) -> Number:
     """Proposition 1, first bound:  ΔL_BC ≥ max{0, (ΔQ)²/L_Q² − 2c|ΔQ|/L_Q}.
 
-    It is 0, and vacuous, until |ΔQ| > 2c·L_Q.
+    It is 0, and therefore vacuous, unless |ΔQ| > 2c·L_Q.
     """
     return delta_l_bc_from_step((delta_q / l_q) ** 2, c)
 
 
 def step_upper_bound(delta_l_bc: Number, c: Number) -> Number:
-    """Step 3, step 1 solved for x:  x ≤ (c + √(c² + ΔL_BC))²."""
+    """Step 3, which solves step 1 for x:  x ≤ (c + √(c² + ΔL_BC))²."""
     return (c + (c**2 + delta_l_bc) ** 0.5) ** 2
 
 
 def delta_q_squared_upper_bound(delta_l_bc: Number, c: Number, l_q: Number) -> Number:
     """Proposition 1, second bound:  (ΔQ)² ≤ L_Q²·(c + √(c² + ΔL_BC))².
 
-    It never falls below 4c²L_Q²: a policy can move to the mirror image of the data at no change of its BC loss.
+    It never falls below 4c²L_Q²: a policy can move to the mirror image of the data without changing its BC loss.
     """
     return delta_q_squared_from_step(step_upper_bound(delta_l_bc, c), l_q)
 
@@ -82,8 +82,8 @@ def delta_q_squared_upper_bound(delta_l_bc: Number, c: Number, l_q: Number) -> N
 class FiniteMDP(NamedTuple):
     """A finite MDP whose actions are points in space, so that "Lipschitz in the action" is defined.
 
-    A policy is an array π[s, i], the probability of action i in state s; a deterministic one has a single 1 per row.
-    Everything is exact linear algebra in NumPy, for proofs and tests, not for training.
+    A policy is an array π[s, i], the probability of action i in state s; a deterministic policy has a single 1 per row.
+    All quantities are computed exactly with NumPy, for proofs and tests rather than for training.
     """
 
     start: Float[np.ndarray, "states"]
@@ -149,7 +149,7 @@ def performance_difference(mdp: FiniteMDP, pi_1: np.ndarray, pi_2: np.ndarray) -
 
 
 def visitation_constant(gamma: Number) -> Number:
-    """The constant that the paper leaves as C > 0:  C = 2γ/(1 − γ). No smaller one holds for all MDPs.
+    """The constant that the paper leaves unspecified, C > 0:  C = 2γ/(1 − γ). No smaller constant holds for all MDPs.
 
     From d_π − d_β = γ·(I − γP_π^⊤)⁻¹(P_π − P_β)^⊤ d_β, and ‖·‖₁ = 2·TV.
     """
@@ -159,7 +159,7 @@ def visitation_constant(gamma: Number) -> Number:
 def visitation_bound(distance: Number, l_p: Number, gamma: Number) -> Number:
     """Visitation lemma:  ‖d_π − d_β‖₁ ≤ C·L_P·max_s ‖π(s) − π_β(s)‖.
 
-    The proof holds for a smaller `distance` too: the *mean* of ‖π(s) − π_β(s)‖ over d_β (not over any other
+    The proof also holds for a smaller `distance`: the *mean* of ‖π(s) − π_β(s)‖ over d_β (but not over any other
     distribution).
     """
     return visitation_constant(gamma) * l_p * distance
@@ -188,15 +188,15 @@ def phi_of_step(x_inf: Number, c_inf: Number) -> Number:
 def phi(delta_l_inf: Number, c_inf: Number) -> Number:
     """Φ(ΔL∞, c∞²)/κ = 3c∞² + 3c∞√(c∞² + ΔL∞) + ΔL∞.
 
-    This is `phi_of_step` at the largest x∞ that the sup-norm lemma allows. It is 6c∞² even without a step.
+    This is `phi_of_step` at the largest x∞ that the sup-norm lemma allows. It is 6c∞² even for a step of zero.
     """
     return 3 * c_inf**2 + 3 * c_inf * (c_inf**2 + delta_l_inf) ** 0.5 + delta_l_inf
 
 
 def phi_sharp(delta_l_inf: Number, c_inf: Number) -> Number:
-    """A smaller Φ/κ with which Proposition 2 holds too (not in the paper):  c∞² + c∞√(c∞² + ΔL∞) + ΔL∞.
+    """A smaller Φ/κ for which Proposition 2 also holds (not in the paper):  c∞² + c∞√(c∞² + ΔL∞) + ΔL∞.
 
-    The proof bounds ‖π_{t+1} − π_β‖ by √x∞ + c∞, though by definition it is at most √(c∞² + ΔL∞).
+    The proof bounds ‖π_{t+1} − π_β‖ by √x∞ + c∞, although by definition it is at most √(c∞² + ΔL∞).
     """
     return c_inf**2 + c_inf * (c_inf**2 + delta_l_inf) ** 0.5 + delta_l_inf
 
@@ -209,7 +209,7 @@ def single_step_lower_bound(delta_q: Number, kappa_phi: Number, gamma: Number) -
 def kappa_star(delta_q: Number, delta_l_inf: Number, c_inf: Number) -> Number:
     """Theorem 1's condition ΔQ ≥ Φ holds exactly for κ ≤ κ* = ΔQ / (3c∞² + 3c∞√(c∞² + ΔL∞) + ΔL∞).
 
-    Negative where ΔQ is: then no κ satisfies it. Undefined where c∞ = ΔL∞ = 0.
+    Negative if ΔQ is negative; then no κ satisfies the condition. Undefined if c∞ = ΔL∞ = 0.
     """
     return delta_q / phi(delta_l_inf, c_inf)
 
@@ -223,14 +223,14 @@ def phi_taylor(delta_l_inf: Number, c_inf: Number) -> Number:
 
 
 def phi_squared_taylor(delta_l_inf: Number, c_inf: Number) -> Number:
-    """Its square to first order:  36c∞⁴ + 30c∞²ΔL∞. Never above Φ²/κ²."""
+    """Square of Φ/κ to first order:  36c∞⁴ + 30c∞²ΔL∞. Never above Φ²/κ²."""
     return 36 * c_inf**4 + l3_of_taylor(delta_l_inf, c_inf, w=30)
 
 
 def l3_of_taylor(delta_l_inf: Number, c_inf: Number, w: Number = 1) -> Number:
     """Φ² without the constant 36c∞⁴:  w·c∞²·ΔL∞, w = 30κ².
 
-    With w = 1 and times (ΔQ)² this is the paper's L3, (8). A small value does not imply Theorem 1's condition.
+    With w = 1 and multiplied by (ΔQ)², this is the paper's L3, (8). A small value does not imply Theorem 1's condition.
     """
     return w * c_inf**2 * delta_l_inf
 
@@ -243,12 +243,12 @@ def l3_of_taylor(delta_l_inf: Number, c_inf: Number, w: Number = 1) -> Number:
 def initial_gap_bound(
     eps_beta: Number, eps_0: Number, l_p: Number, r_max: Number, gamma: Number, l_r: Number = 0
 ) -> Number:
-    """Δ_0, a bound of J(π*) − J(π_0):  (C·L_P·R_max + L_r)/(1 − γ) · (ε_β + ε_0).
+    """Δ_0, a bound on J(π*) − J(π_0):  (C·L_P·R_max + L_r)/(1 − γ) · (ε_β + ε_0).
 
     ε_β = max_s ‖π*(s) − π_β(s)‖ and ε_0 = max_s ‖π_0(s) − π_β(s)‖: the *sup* version. The paper uses the mean
     E_D ‖π_0(s) − π_β(s)‖ ≤ √L_BC for ε_0, which does not bound a maximum; docs/theory.md discusses when the result
-    still holds. The paper's reward is a function of the state alone, L_r = 0; one with Lipschitz constant L_r in
-    the action needs the second term.
+    still holds. The paper's reward is a function of the state alone, L_r = 0; a reward with Lipschitz constant L_r
+    in the action needs the second term.
     """
     return (visitation_constant(gamma) * l_p * r_max + l_r) / (1 - gamma) * (eps_beta + eps_0)
 
@@ -256,7 +256,7 @@ def initial_gap_bound(
 def gap_bound(delta_0: Number, gains: Number) -> Number:
     """Theorem 2:  J(π*) − J(π_T) ≤ Δ_0 − Σ_i δ_i, with the gains δ_i = J(π_{i+1}) − J(π_i) of all T steps.
 
-    If every δ_i ≥ δ_min this is at most Δ_0 − T·δ_min. Since the gap is never negative, T ≤ Δ_0/δ_min.
+    If every δ_i ≥ δ_min, this is at most Δ_0 − T·δ_min. Since the gap is never negative, T ≤ Δ_0/δ_min.
     """
     return delta_0 - gains.sum()
 
@@ -267,7 +267,7 @@ def gap_bound(delta_0: Number, gains: Number) -> Number:
 
 
 class FixedActions(eqx.Module):
-    """An actor that returns these actions, which makes a base's Q(s, π(s)) a function of the action."""
+    """An actor that returns given actions, so that a base's Q(s, π(s)) becomes a function of the action."""
 
     actions: Float[Array, "batch act"]
 
@@ -276,7 +276,7 @@ class FixedActions(eqx.Module):
 
 
 def can_monitor(algorithm: Algorithm[Any]) -> bool:
-    """Return whether the algorithm is made of the pieces that the monitor evaluates."""
+    """Return whether the algorithm, or the one it wraps, supplies the pieces that the monitor evaluates."""
     return isinstance(algorithm.unwrapped, ScalableAlgorithm)
 
 
@@ -284,10 +284,10 @@ def monitor(algorithm: Algorithm[Any], state: Any, batch: Batch, noise: Noise, p
     """Take one update on a batch, return the theory's quantities, and discard the new state.
 
     Q is the critic that the base's actor maximizes, after the critic's update of the same step, as in training. All
-    columns exist if the inner step moves a policy with one action per state. Otherwise (the critics of CQL, the
-    samplers of Diffusion-QL and FQL) only the changes of Q and of the base's own constraint do.
+    columns are returned if the inner step moves a policy with one action per state. Otherwise (the critics of CQL, the
+    samplers of Diffusion-QL and FQL), only the changes of Q and of the base's own constraint are returned.
     """
-    # A step changes Q by 1e-4 of itself or less, below the error of TF32 products on recent GPUs.
+    # A step changes Q by a relative 1e-4 or less, which is below the error of TF32 products on recent GPUs.
     with jax.default_matmul_precision("highest"):
         return _monitor(algorithm, state, batch, noise, parts)
 
@@ -316,7 +316,7 @@ def _monitor(algorithm: Algorithm[Any], state: Any, batch: Batch, noise: Noise, 
 
     pi, pi_next = (actor(batch.observations) for actor in (base.inner_params(ctx.state), inner.params))
     q, pull_back = jax.vjp(q_of, pi)
-    (slope,) = pull_back(jnp.ones_like(q))  # ∂Q/∂a at (s, π_t(s)): a row's Q depends on its own action alone
+    (slope,) = pull_back(jnp.ones_like(q))  # ∂Q/∂a at (s, π_t(s)): a row's Q depends only on the action of that row
     return observed(pi, pi_next, batch.actions, q, q_of(pi_next), slope)
 
 
@@ -334,8 +334,8 @@ def observed(
     delta_q, delta_l_bc = (q_next - q).mean(), jnp.abs((bc_next - bc).mean())
     c, c_inf = jnp.sqrt(bc.mean()), jnp.sqrt(bc.max())
     delta_l_inf = jnp.abs(bc_next - bc).max()
-    # Two lower bounds of L_Q: the steepest slope, and √(E(q̃ − q)²/x), which Proposition 1 needs on this batch. The
-    # largest |q̃ − q|/‖π_{t+1} − π_t‖ would be another, but a row that hardly moves makes it a rounding error.
+    # Two lower bounds on L_Q: the steepest slope, and √(E(q̃ − q)²/x), which Proposition 1 needs on this batch. The
+    # largest |q̃ − q|/‖π_{t+1} − π_t‖ would be a third, but rounding dominates it for rows that hardly move.
     secant = jnp.sqrt(_ratio(jnp.square(q_next - q).mean(), moved.mean()))
     l_q = jnp.maximum(jnp.sqrt(jnp.square(slope).sum(-1).max()), secant)
     return {
@@ -353,5 +353,5 @@ def observed(
 
 
 def _ratio(above: Array, below: Array) -> Array:
-    """Compute above/below, with 0 for 0/0 (a step that moved nothing)."""
+    """Compute above/below, with 0 for 0/0 (a step that changed nothing)."""
     return jnp.where(above == 0, 0, above / jnp.where(above == 0, 1, below))

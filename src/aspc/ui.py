@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
 
-PLAIN_LINE_SECONDS = 10.0  # between lines where stderr is not a terminal
+PLAIN_LINE_SECONDS = 10.0  # between lines if stderr is not a terminal
 NOTICE_SECONDS = 2.0  # until a progress bar or a notice appears
 
 
@@ -22,7 +22,7 @@ def format_seconds(seconds: float) -> str:
 
 @contextmanager
 def notify_if_slow(message: str) -> Iterator[None]:
-    """Print a message once the block has taken `NOTICE_SECONDS`."""
+    """Print a message if the block takes longer than `NOTICE_SECONDS`."""
     with run_after(NOTICE_SECONDS, lambda: print(message, file=sys.stderr, flush=True)):
         yield
 
@@ -108,7 +108,7 @@ class Progress:
 def progress_bar(
     title: str, total: int | None, *, unit: Literal["steps", "files", "bytes"] = "steps"
 ) -> Iterator[Callable[[int], None]]:
-    """Yield a function that takes the amount done; on a terminal a bar appears after `NOTICE_SECONDS`."""
+    """Yield a function to report the amount done; on a terminal, a bar appears after `NOTICE_SECONDS`."""
     started = time.monotonic()
     bar, task = None, None
 

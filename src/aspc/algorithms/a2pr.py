@@ -1,13 +1,13 @@
-"""A2PR (Liu et al., 2024): TD3+BC towards the better of the logged action and one that a VAE proposes.
+"""A2PR (Liu et al., 2024): TD3+BC towards the logged action or a VAE's proposal, whichever has the higher Q.
 
     VAE:    reconstructs the logged actions whose advantage Q(s, a) − V(s) is positive
     actor:  max_π  λ·Q(s, π(s)) − w₂·g·(π(s) − ā)²
             ā = the proposal â where Q(s, â) ≥ Q(s, a), else a;      g = 1 if Q(s, â) ≥ V(s) or Q(s, a) > V(s), else 0
-    value:  V(s) → min(y, y₂): the critics' TD target with the target critics, and with the updated ones
+    value:  V(s) → min(y, y₂): TD targets from the target critics (y) and from the updated critics (y₂)
 
-Critics, λ and targets are TD3+BC's. The proposal is the VAE's reconstruction of π(s), and is not detached: the
-gradient of the constraint reaches the actor through it too, as in its authors' code. Their code has critics with 4
-hidden layers and an actor with 3; the defaults here are the sizes of the paper's table.
+Critics, λ and targets are TD3+BC's. The proposal is the VAE's reconstruction of π(s). As in the authors' code, it is
+not detached, so the gradient of the constraint also reaches the actor through the VAE. The authors' code uses 4 hidden
+layers for the critics and 3 for the actor; the defaults here are the sizes in the paper's table.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from aspc.optim import Adam
 
 
 class A2PRState(WPCState):
-    """wPC's state and a VAE of actions."""
+    """wPC's state plus a VAE for actions."""
 
     vae: VAE
     vae_opt: Any
 
 
 class LoggedValues(NamedTuple):
-    """The values of the logged action and of the state: Q(s, a) by the updated critic, V(s) before its update."""
+    """Q(s, a) of the logged action from the updated critic, and V(s) from the value network before its update."""
 
     q_data: Float[Array, "batch"]
     v: Float[Array, "batch"]
 
 
 class Proposal(NamedTuple):
-    """The VAE's action, its Q, whether it is the actor's target, and whether the constraint applies."""
+    """The VAE's action and its Q, with flags: it is the actor's target (chosen), the constraint applies (gate)."""
 
     actions: Float[Array, "batch act"]
     q: Float[Array, "batch"]
@@ -64,9 +64,9 @@ class A2PR(TD3BC[A2PRState]):
     value_hidden_layers: Depth = 3
     """Number of hidden layers in the value network."""
     vae_weight: NonNegative = 1.0
-    """Weight w₁ of the VAE's reconstruction against its KL term (whose own weight is 0.5)."""
+    """Weight w₁ of the VAE's reconstruction loss; the KL term has the weight 0.5."""
     constraint_weight: NonNegative = 1.0
-    """Weight w₂ of the actor's constraint ("mask" in its authors' code)."""
+    """Weight w₂ of the actor's constraint ("mask" in the authors' code)."""
     vae_lr: NonNegative = 1e-3
     """Learning rate of the VAE (Adam)."""
     vae_hidden_dim: Count = 750
@@ -141,7 +141,7 @@ class A2PR(TD3BC[A2PRState]):
 
     # -- actor -------------------------------------------------------------------------------------------------
     def propose(self, ctx: Context[A2PRState, LoggedValues], policy_actions: Float[Array, "batch act"]) -> Proposal:
-        """Return â, the VAE's reconstruction of π(s); whether it beats a; whether either beats V(s)."""
+        """Return the VAE's reconstruction â of π(s), compared with the logged action and with V(s)."""
         s, vae, (q_data, v) = ctx.batch.observations, ctx.state.vae, ctx.extra
         mean, log_std = vae.encode(s, policy_actions)
         actions = vae.decode(s, mean + jnp.exp(log_std) * ctx.noise["vae_actor"])

@@ -1,4 +1,4 @@
-"""TD3+BC that imitates good actions more: the base of ASPC+AW (appendix E.1).
+"""TD3+BC with a BC term weighted by advantage: the base of ASPC+AW (appendix E.1).
 
     actor:  max_π  λ·Q(s, π(s)) − w(s, a)·(π(s) − a)²,   w = u / mean u,   u = min(exp(A / T), 100)
     value:  V(s)  expectile τ of min_k Q'_k(s, a), as in IQL;   A = min_k Q'_k(s, a) − V(s),   T = mean|A|
@@ -25,7 +25,7 @@ from aspc.optim import Adam
 
 @dataclass(frozen=True)
 class AdvantageWeighted(WPC):
-    """TD3+BC with an advantage-weighted BC term: wPC's networks, another V and another weight."""
+    """TD3+BC with an advantage-weighted BC term. The networks are wPC's; V and the weight differ."""
 
     policy_noise: NonNegative = 0.2
     """Standard deviation of the target policy's noise, relative to max_action."""
@@ -35,7 +35,7 @@ class AdvantageWeighted(WPC):
     """Maximum weight of a sample, before weights are normalized to a mean of 1."""
 
     def prepare(self, state: WPCState, batch: Batch, noise: Noise, parts: Parts) -> Context[WPCState, Array]:
-        """Fit the critics, then V. The advantage takes the target critics and the old V."""
+        """Fit the critics, then V. The advantage uses the target critics and V before this update."""
         ctx = TD3BC.prepare(self, state, batch, noise, parts)
         q_target = state.critics_target(batch.observations, batch.actions).min(0)
 

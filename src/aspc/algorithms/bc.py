@@ -38,7 +38,7 @@ class BCState(eqx.Module):
 
 @dataclass(frozen=True)
 class BC(CustomActor, Algorithm[BCState]):
-    """Behavior cloning with TD3+BC's actor; rewards play no role."""
+    """Behavior cloning with TD3+BC's actor. Rewards are ignored."""
 
     actor_lr: NonNegative = 3e-4
     """Learning rate of the actor (Adam)."""

@@ -1,4 +1,4 @@
-"""Names of networks and optimizers: their registries, and the hyperparameters that choose one by name or by object.
+"""Registries of networks and optimizers, and the hyperparameters that select them by name or factory.
 
 Does not import JAX, so listing names is fast; `aspc.algorithms.components` builds the chosen objects.
 """
@@ -17,14 +17,14 @@ Factory = TypeVar("Factory", bound=Callable[..., Any])
 AlgorithmT = TypeVar("AlgorithmT")
 
 _REGISTRIES: dict[str, dict[str, Callable[..., Any]]] = {"network": {}, "optimizer": {}}
-_AUTOMATIC: set[tuple[str, str]] = set()  # names of objects that were passed without registering them
+_AUTOMATIC: set[tuple[str, str]] = set()  # kind and name of each factory registered automatically
 
 
 @cache
 def _builtin_optimizers() -> tuple[dict[str, Callable[..., Any]], dict[Callable[..., Any], str]]:
-    """Return the built-in optimizers by name, and the names of the Optax functions that they replace.
+    """Return the built-in optimizers by name, and the name of the replacement for each replaced Optax function.
 
-    Replacements take the same steps, with finite derivatives where a gradient is zero.
+    A replacement takes the same steps as the original, but its derivatives are finite where a gradient is zero.
     """
     import optax
 
@@ -46,7 +46,7 @@ def _factories(kind: str) -> dict[str, Callable[..., Any]]:
 
 @dataclasses.dataclass(frozen=True)
 class Component:
-    """Marks a hyperparameter that names a network or an optimizer."""
+    """An annotation for a hyperparameter that selects a network or an optimizer."""
 
     kind: str
 
@@ -61,7 +61,7 @@ else:  # the command line accepts only names
 
 @dataclasses.dataclass(frozen=True)
 class CustomActor:
-    """The fields of an algorithm whose actor can be replaced."""
+    """Fields of an algorithm with a replaceable actor."""
 
     actor: NetworkChoice = None
     """Network of the actor, by registered name. Default: an MLP with the sizes below."""
@@ -71,7 +71,7 @@ class CustomActor:
 
 @dataclasses.dataclass(frozen=True)
 class CustomActorCritic(CustomActor):
-    """The fields of an algorithm whose actor and critics can be replaced."""
+    """Fields of an algorithm with a replaceable actor and replaceable critics."""
 
     critic: NetworkChoice = None
     """Network of each critic, by registered name. Default: an MLP with the sizes below."""
@@ -87,7 +87,7 @@ class CustomActorCritic(CustomActor):
 def register_network(name: str) -> Callable[[Factory], Factory]:
     """Make a network factory available as `--actor NAME` and `--critic NAME`.
 
-    The factory is a function or a class, (key, input size, output size) → module.
+    The factory is a function or a class that maps (key, input size, output size) to a module.
 
     Raises:
         AspcError: The name is already registered.
@@ -96,7 +96,7 @@ def register_network(name: str) -> Callable[[Factory], Factory]:
 
 
 def register_optimizer(name: str) -> Callable[[Factory], Factory]:
-    """Make an optimizer available as `--actor-optimizer NAME` and in the other options for optimizers.
+    """Make an optimizer available as `--actor-optimizer NAME` and in the other optimizer options.
 
     The factory maps a learning rate, a number or an Optax schedule, to an `optax.GradientTransformation`.
 
@@ -124,7 +124,9 @@ def registered_components() -> frozenset[str]:
 
 
 def find_component(kind: str, choice: str | Callable[..., Any]) -> Callable[..., Any]:
-    """Return the factory of a name, or the factory itself.
+    """Return the factory for a choice.
+
+    A name selects the factory registered under it. A factory selects itself, or its replacement if there is one.
 
     Raises:
         AspcError: The name is not registered.
@@ -139,7 +141,7 @@ def find_component(kind: str, choice: str | Callable[..., Any]) -> Callable[...,
 
 
 def map_components(algorithm: AlgorithmT, change: Callable[[str, Any], Any]) -> AlgorithmT:
-    """Apply `change(kind, value)` to every component set in an algorithm or its base."""
+    """Apply `change(kind, value)` to every component that an algorithm or its base specifies."""
     changed: Any = algorithm
     kind: Any = type(algorithm)
     changes: dict[str, Any] = {}
@@ -167,7 +169,7 @@ def has_network(algorithm: Any) -> bool:
 
 
 def name_components(algorithm: AlgorithmT) -> AlgorithmT:
-    """Replace the factories of an algorithm with names, registering unregistered ones under their `__name__`.
+    """Replace the factories of an algorithm with names; register unregistered factories under their `__name__`.
 
     Raises:
         AspcError: A factory has no name.

@@ -1,12 +1,12 @@
-"""Networks and optimizers of the user: factories that replace the defaults, by object or by registered name.
+"""User-supplied networks and optimizers: factories that replace the defaults, passed directly or by registered name.
 
     aspc.train(data, algo="aspc", actor=ResidualNet, critic_optimizer=optax.adamw)
 
     @register_network("residual")                      # in a plugin: --actor residual
     def make_residual(key, in_size, out_size): ...
 
-A network factory returns a module (any Equinox module, or that of `init_apply(init, apply)`) that maps vectors [in] to
-[out], or rows of them. An optimizer factory returns an Optax transformation for a learning rate.
+A network factory returns an Equinox module that maps [in] to [out], or [batch, in] to [batch, out]. `init_apply` makes
+such a factory from two pure functions. An optimizer factory takes a learning rate and returns an Optax transformation.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ def make_network(
     out_size: int,
     **options: Any,
 ) -> MLP | CustomNetwork:
-    """Initialize the chosen network, by default an MLP with these hidden layers and the options of `mlp`.
+    """Initialize the chosen network. The default is an MLP; `hidden` and `options` apply to it alone.
 
     Raises:
-        AspcError: The factory fails, or its module does not have these sizes.
+        AspcError: The factory fails, or its module does not map `in_size` to `out_size`.
     """
     if choice is None:
         return mlp(key, in_size, hidden, out_size, **options)
@@ -50,7 +50,7 @@ def make_network(
         module = factory(key, in_size, out_size)
     except AspcError:
         raise
-    except Exception as error:  # any error of the user's code
+    except Exception as error:  # user code can raise any exception
         raise AspcError(
             f"The network {name} failed: {type(error).__name__}: {first_line(error)}. It is called with a key, "
             f"{in_size} inputs and {out_size} outputs."
@@ -59,7 +59,7 @@ def make_network(
 
 
 class Applied(eqx.Module):
-    """The parameters of a network with the function that applies it."""
+    """A network's parameters and the pure function that applies them."""
 
     params: Any
     apply: Callable[..., Any] = eqx.field(static=True)
@@ -69,7 +69,7 @@ class Applied(eqx.Module):
 
 
 def init_apply(init: Callable[..., Any], apply: Callable[..., Any]) -> Callable[..., Applied]:
-    """Return the network factory of a pair of pure functions.
+    """Make a network factory from a pair of pure functions.
 
     Args:
         init: (key, input size, output size) → parameters, a pytree of floating-point arrays.
@@ -89,6 +89,6 @@ def init_apply(init: Callable[..., Any], apply: Callable[..., Any]) -> Callable[
 
 
 def make_optimizer(choice: str | Callable[..., Any] | None, learning_rate: Any, max_grad_norm: Any = None) -> Optimizer:
-    """Return the chosen optimizer, by default Adam."""
+    """Return the chosen optimizer. The default is Adam."""
     factory = None if choice is None else find_component("optimizer", choice)
     return Optimizer(learning_rate, max_grad_norm, factory)

@@ -1,15 +1,15 @@
-"""CQL (Kumar et al., 2020) on SAC: critics that are pushed down on actions outside the data.
+"""CQL (Kumar et al., 2020) on SAC: a penalty pushes Q down on actions outside the data.
 
     critics: min_Q  Σ_k E(Q_k(s, a) − y)² + α_cql·Σ_k E[P_k],   y = r + γ·min_k Q'_k(s', a'),   a' ~ π(s')
              P_k = logsumexp over sampled actions of (Q_k − log density) − Q_k(s, a)         ("importance")
              P_k = logsumexp over sampled and logged actions of Q_k − Q_k(s, a)              ("logsumexp")
              P_k = mean over actions of π(s) of Q_k − Q_k(s, a)                              ("policy", appendix D)
     actor:   min_π  E[α·log π(u|s) − min_k Q_k(s, u)],   u ~ π(s)
-    α:       so that π keeps the entropy −dim(a)
+    α:       learned so that the entropy of π stays at −dim(a)
 
-The samples are n uniform actions, n of π(s) and n of π(s'), all with Q at s. All losses are taken at the parameters
-from the start of the step. The scale is α_cql, so here the inner step is the critics'. Appendix D leaves open what
-Q(s, π(s)) is with two critics and a stochastic policy: here min_k Q_k(s, u), with u as in the actor's loss.
+The sampled actions are n uniform ones, n from π(s) and n from π(s'); Q is evaluated at s for all of them. All losses
+use the parameters from the start of the step. The scale is α_cql, so the inner step updates the critics. Appendix D
+does not define Q(s, π(s)) for two critics and a stochastic policy; here it is min_k Q_k(s, u) with the actor loss's u.
 """
 
 from __future__ import annotations
@@ -63,27 +63,27 @@ class CQLState(eqx.Module):
 
 
 class Samples(NamedTuple):
-    """Inputs of the critics' step, all without gradient."""
+    """Inputs of the critic update, all with gradients stopped."""
 
     y: Float[Array, "batch"]
     policy_actions: Float[Array, "batch act"]
     policy_q: Float[Array, "batch"]
     actions: Float[Array, "batch samples act"]
-    """n uniform, n of π(s'), n of π(s), and last the logged action."""
+    """n uniform actions, n from π(s'), n from π(s), then the logged action."""
     log_density: Float[Array, "batch samples-1"]
 
 
 class Penalty(NamedTuple):
-    """Q of all sampled actions, and the penalty."""
+    """Q of all actions in `Samples.actions`, and the penalty."""
 
     q: Float[Array, "critics batch samples"]
     gap: Float[Array, "critics batch"]
-    """P_k per sample, after its bounds."""
+    """P_k per sample, clipped to its bounds."""
 
 
 @dataclass(frozen=True)
 class CQL(CustomActorCritic, ScalableAlgorithm[CQLState, Samples]):
-    """CQL with a fixed weight of the penalty."""
+    """CQL with a fixed penalty weight."""
 
     scale_name: ClassVar[str] = "cql_alpha"
 
@@ -102,7 +102,7 @@ class CQL(CustomActorCritic, ScalableAlgorithm[CQLState, Samples]):
     lagrange: bool = False
     """Multiply the penalty by a learned α' that keeps it at `target_gap`."""
     target_gap: Scalar = -1.0
-    """Target value of the penalty for α'."""
+    """Target value of the penalty, used to learn α'."""
     max_target_backup: bool = False
     """Use the best of n next actions in the critics' target."""
     backup_entropy: bool = False
@@ -130,7 +130,7 @@ class CQL(CustomActorCritic, ScalableAlgorithm[CQLState, Samples]):
         return self.start(actor, make_critics(key_critics, spec, hidden, self.critic, init=orthogonal_init))
 
     def start(self, actor: SquashedGaussianActor, critics: Ensemble) -> CQLState:
-        """Return the state before the first step for given networks."""
+        """Return the initial state for the given networks."""
         log_alpha, log_alpha_prime = jnp.zeros(()), jnp.ones(())
         return CQLState(
             actor,
@@ -163,9 +163,9 @@ class CQL(CustomActorCritic, ScalableAlgorithm[CQLState, Samples]):
             "cql_next": many,
         }
 
-    # -- actor, entropy, and what the critics need -------------------------------------------------------------
+    # -- actor, entropy weight and critic inputs ---------------------------------------------------------------
     def prepare(self, state: CQLState, batch: Batch, noise: Noise, parts: Parts) -> Context[CQLState, Samples]:
-        """Update the actor and the entropy weight, and draw what the critics need; all from the old parameters."""
+        """Update the actor and the entropy weight, and draw the critics' inputs, all from the old parameters."""
         alpha = jnp.exp(state.log_alpha) * self.alpha_multiplier
 
         def actor_loss(actor: SquashedGaussianActor) -> tuple[Array, tuple[Array, Array, Array]]:
@@ -202,7 +202,7 @@ class CQL(CustomActorCritic, ScalableAlgorithm[CQLState, Samples]):
         return Context(state, batch, noise, metrics, sg(samples))
 
     def target_q(self, state: CQLState, batch: Batch, noise: Noise, alpha: Array) -> Float[Array, "batch"]:
-        """Compute min_k Q'_k(s', a'), optionally of the best of several a', optionally with their entropy."""
+        """Compute min_k Q'_k(s', a'), optionally for the best of several a', optionally with the entropy term."""
         actions, log_pi = state.actor.sample(batch.next_observations, noise["pi_next"])
         q = state.critics_target(tile_observations(batch.next_observations, actions), actions).min(0)
         if self.max_target_backup:
@@ -211,7 +211,7 @@ class CQL(CustomActorCritic, ScalableAlgorithm[CQLState, Samples]):
         return q - alpha * log_pi if self.backup_entropy else q
 
     def sampled_actions(self, actor: SquashedGaussianActor, batch: Batch, noise: Noise) -> tuple[Array, Array]:
-        """Draw `Samples.actions`, and return the log density of all but the logged one too."""
+        """Return `Samples.actions` and the log density of every action but the logged one."""
         uniform = noise["random_actions"]
         log_uniform = jnp.full(uniform.shape[:2], uniform.shape[-1] * math.log(0.5), uniform.dtype)
         following, log_following = actor.sample(batch.next_observations, noise["cql_next"])
@@ -221,7 +221,7 @@ class CQL(CustomActorCritic, ScalableAlgorithm[CQLState, Samples]):
 
     # -- critics: the inner step -------------------------------------------------------------------------------
     def penalize(self, ctx: Context[CQLState, Samples], critics: Ensemble) -> Penalty:
-        """Compute P_k."""
+        """Compute P_k and the Q-values that it uses."""
         actions = ctx.extra.actions
         q = critics(tile_observations(ctx.batch.observations, actions), actions)
         sampled, logged = q[..., :-1], q[..., -1]
@@ -237,11 +237,11 @@ class CQL(CustomActorCritic, ScalableAlgorithm[CQLState, Samples]):
         return jnp.clip(jnp.exp(log_alpha_prime), 0.0, 1e6)
 
     def penalty_weight(self, ctx: Context[CQLState, Samples], scale: Array | float) -> Array | float:
-        """Return the weight of the penalty: the scale, with `lagrange` times α'."""
+        """Return the penalty weight: the scale, multiplied by α' if `lagrange` is set."""
         return self.alpha_prime(ctx.state.log_alpha_prime) * scale if self.lagrange else scale
 
     def inner_step(self, ctx: Context[CQLState, Samples], scale: Array | float) -> Inner:
-        """Take one step on Σ_k [Bellman error + weight · P_k]; with `lagrange`, also one of α' on its target."""
+        """Take one step on Σ_k [Bellman error + weight · P_k]; with `lagrange`, also one step on α'."""
         state = ctx.state
         weight = self.penalty_weight(ctx, scale)
         offset = self.target_gap if self.lagrange else 0.0
@@ -297,7 +297,7 @@ class CQL(CustomActorCritic, ScalableAlgorithm[CQLState, Samples]):
 
     # -- acting ------------------------------------------------------------------------------------------------
     def policy(self, state: CQLState) -> PolicyExport:
-        """Act with tanh(mean); the mean is the first half of the last layer."""
+        """Export tanh(mean) as the policy; the mean is the first half of the last layer's output."""
         net = state.actor.net
 
         def act(net: MLP | CustomNetwork, observations: Array) -> Array:

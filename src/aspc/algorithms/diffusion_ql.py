@@ -1,12 +1,13 @@
-"""Diffusion-QL (Wang et al., 2023): a diffusion policy that imitates and, through its whole chain, maximizes Q.
+"""Diffusion-QL (Wang et al., 2023): a diffusion policy that imitates the data and maximizes Q through its chain.
 
     actor:   min_ε  ‖ε(√ā_t·a + √(1 − ā_t)·e, t, s) − e‖² − η·E[Q_i(s, a₀)] / E|Q_j(s, a₀)|
              e ~ N(0, 1), t one of N diffusion steps, a₀ a sample of the policy, {i, j} = {1, 2} in random order
     critics: Q_k(s, a) → r + γ·min_k Q'_k(s', a₀'),   a₀' a sample of the averaged policy
 
 Appendix D divides Q_i by its own mean (`normalize_by="same"`). The gradients of actor and critics are clipped by
-their norm. The average of the actor starts at its initial weights and waits `ema_start` steps, as in its authors'
-code. To act, the actor itself samples 50 candidates, and one is drawn by the softmax of min_k Q'_k.
+their norm. The average of the actor starts at the initial weights and is not updated before step `ema_start`, as in
+the authors' code. To act, the policy samples 50 candidates from the actor itself, not from its average, and draws one
+of them from the softmax of min_k Q'_k.
 """
 
 from __future__ import annotations
@@ -65,11 +66,11 @@ class DiffusionSchedule(NamedTuple):
     posterior_mean_coef1: np.ndarray
     """Weight of x₀ in the mean of x_{t−1}."""
     posterior_mean_coef2: np.ndarray
-    """Weight of x_t in it."""
+    """Weight of x_t in the same mean."""
 
     @classmethod
     def vp(cls, n: int, beta_min: float = 0.1, beta_max: float = 10.0) -> DiffusionSchedule:
-        """Return the schedule of n steps with these bounds of β."""
+        """Return the n-step schedule with these bounds on β."""
         t = np.arange(1, n + 1)
         alphas = np.exp(-beta_min / n - 0.5 * (beta_max - beta_min) * (2 * t - 1) / n**2)
         betas, cumprod = 1 - alphas, np.cumprod(alphas)
@@ -105,7 +106,7 @@ class DiffusionQL(CustomActorCritic, ScalableAlgorithm[DiffusionQLState, None]):
     eta: NonNegative = 1.0
     """Weight η of the normalized Q against imitation."""
     normalize_by: Literal["other", "same"] = "other"
-    """Divide Q by the other critic's mean|Q|, as the authors do, or by its own, as appendix D does."""
+    """Divide Q by mean|Q| of the other critic, as in the authors' code, or of the same critic, as in appendix D."""
     max_q_backup: bool = False
     """Use the best of 10 next actions in the critics' target."""
     max_grad_norm: NonNegative = 1.0
@@ -113,11 +114,11 @@ class DiffusionQL(CustomActorCritic, ScalableAlgorithm[DiffusionQLState, None]):
     diffusion_steps: Count = 5
     """Diffusion steps N."""
     ema_rate: Fraction = 5e-3
-    """Rate of the average of the actor's weights: one minus its decay."""
+    """Update rate of the average of the actor's weights (1 − decay)."""
     ema_every: Count = 5
     """Steps between updates of the average."""
     ema_start: Annotated[int, Range(0)] = 1000
-    """Step of the average's first update."""
+    """Start to update the average at this step."""
     actor_lr: NonNegative = 3e-4
     """Learning rate of the actor (Adam)."""
     critic_lr: NonNegative = 3e-4
@@ -144,7 +145,7 @@ class DiffusionQL(CustomActorCritic, ScalableAlgorithm[DiffusionQLState, None]):
         return self.start(actor, make_critics(key_critics, spec, hidden, self.critic, activation=mish))
 
     def start(self, actor: NoiseModel, critics: Ensemble) -> DiffusionQLState:
-        """Return the state before the first step for given networks."""
+        """Return the initial state for the given networks."""
         return DiffusionQLState(
             actor,
             actor,
@@ -184,7 +185,7 @@ class DiffusionQL(CustomActorCritic, ScalableAlgorithm[DiffusionQLState, None]):
         x_start: Float[Array, "batch act"],
         steps: Float[Array, "n batch act"],
     ) -> Float[Array, "batch act"]:
-        """Sample actions from noise: predict x₀, clip it, take a step of the posterior towards it; N times."""
+        """Sample actions from noise. Each of N steps predicts x₀, clips it, and samples the posterior given x₀."""
         diffusion, high = DiffusionSchedule.vp(self.diffusion_steps), actor.max_action
         x = x_start
         for t, epsilon in zip(reversed(range(self.diffusion_steps)), steps, strict=True):
@@ -206,7 +207,7 @@ class DiffusionQL(CustomActorCritic, ScalableAlgorithm[DiffusionQLState, None]):
     def prepare(
         self, state: DiffusionQLState, batch: Batch, noise: Noise, parts: Parts
     ) -> Context[DiffusionQLState, None]:
-        """Fit the critics by one step on Σ_k mean (Q_k(s, a) − y)²."""
+        """Fit the critics with one step on Σ_k mean (Q_k(s, a) − y)²."""
         s_next = batch.next_observations
         if self.max_q_backup:
             s_next = jnp.repeat(s_next, BACKUP_SAMPLES, axis=0)
@@ -228,7 +229,7 @@ class DiffusionQL(CustomActorCritic, ScalableAlgorithm[DiffusionQLState, None]):
     def q_of_policy(
         self, ctx: Context[DiffusionQLState, None], actor: NoiseModel
     ) -> tuple[Float[Array, "2 batch"], Array, Array]:
-        """Return Q_k(s, a₀) of both critics, Q of the one drawn to be maximized, and its normalizer."""
+        """Return Q_k(s, a₀) of both critics, the Q_i drawn for maximization, and its normalizer."""
         actions = self.sample(actor, ctx.batch.observations, ctx.noise["actor_xT"], ctx.noise["actor_steps"])
         q = ctx.state.critics(ctx.batch.observations, actions)
         first = ctx.noise["choose_u"] > 0.5
@@ -254,7 +255,7 @@ class DiffusionQL(CustomActorCritic, ScalableAlgorithm[DiffusionQLState, None]):
         return Inner(step.params, step.opt_state, q, imitation, metrics)
 
     def outer_terms(self, ctx: Context[DiffusionQLState, None], params: NoiseModel, scale: Array | float) -> OuterTerms:
-        """Make L1 the inner loss under the updated actor; the weight replaces the wrapper's normalizer, mean|Q|."""
+        """Make L1 the inner loss under the updated actor. The weight of Q cancels the wrapper's 1/mean|Q|."""
         _, q, normalizer = self.q_of_policy(ctx, params)
         return OuterTerms(q, self.imitation(ctx, params), sg(scale) * mean_abs(q) / normalizer, 1.0)
 

@@ -1,4 +1,4 @@
-"""Declarations on the fields of an algorithm: value ranges, schedules over the run, and what can differ between runs.
+"""Declarations for the fields of an algorithm: value ranges, horizons, and hyperparameters that differ between runs.
 
 A field declares them in its type, as `Annotated` metadata; the aliases cover the common cases:
 
@@ -23,7 +23,7 @@ AlgorithmT = TypeVar("AlgorithmT")
 
 @dataclasses.dataclass(frozen=True)
 class Range:
-    """The values that a number can have."""
+    """The valid range of a number."""
 
     min: float
     max: float = math.inf
@@ -49,14 +49,14 @@ class Range:
 
 
 class PerRun:
-    """Marks a hyperparameter that can differ between the runs of one compiled program.
+    """Marker of a hyperparameter that can differ between the runs of one compiled program.
 
-    The functions of the algorithm then receive a traced number in its place; for a `Literal`, the index of the choice.
+    The algorithm's functions then receive a traced number: the value, or the index of the choice for a `Literal`.
     """
 
 
 class RunLength:
-    """Marks a number of steps that follows from the length of the run, such as the horizon of a decay."""
+    """Marker of a number of steps that is set to the length of the run, such as the horizon of a decay."""
 
 
 Scalar = Annotated[float, PerRun()]
@@ -68,7 +68,7 @@ Horizon = Annotated[int, RunLength()]
 
 
 def is_dataclass_instance(value: object) -> TypeGuard[DataclassInstance]:
-    """Return whether a value is an object of a dataclass, such as a wrapped algorithm; the class itself is not."""
+    """Return whether a value is an instance of a dataclass, such as a wrapped algorithm, and not the class itself."""
     return dataclasses.is_dataclass(value) and not isinstance(value, type)
 
 
@@ -76,7 +76,7 @@ def is_dataclass_instance(value: object) -> TypeGuard[DataclassInstance]:
 def type_hints(kind: type) -> dict[str, Any]:
     """Return the annotations of a class with their metadata.
 
-    Annotations that cannot be resolved, as in a class inside a function, are left out.
+    Annotations that cannot be resolved are omitted, for example those of a class defined inside a function.
     """
     try:
         return get_type_hints(kind, include_extras=True)
@@ -85,13 +85,13 @@ def type_hints(kind: type) -> dict[str, Any]:
 
 
 def declared(kind: type, name: str, mark: type[Any]) -> Any:
-    """Return the metadata of type `mark` that a field declares, None if there is none."""
+    """Return the metadata of type `mark` that a field declares, or None."""
     metadata = getattr(type_hints(kind).get(name), "__metadata__", ())
     return next((entry for entry in metadata if isinstance(entry, mark)), None)
 
 
 def plain_type(kind: type, name: str) -> Any:
-    """Return the type of a field without metadata; None if it is unknown."""
+    """Return the type of a field without metadata, or None if it is unknown."""
     hint = type_hints(kind).get(name)
     return get_args(hint)[0] if get_origin(hint) is Annotated else hint
 
@@ -103,7 +103,7 @@ def literal_choices(kind: type) -> dict[str, tuple[Any, ...]]:
 
 
 def declared_fields(algorithm: Any, mark: type[Any]) -> list[str]:
-    """Return the dotted names of all fields that declare `mark`, those of a wrapped algorithm included."""
+    """Return the dotted names of all fields that declare `mark`, including those of a wrapped algorithm."""
     names = []
     for field in dataclasses.fields(algorithm):
         if is_dataclass_instance(inner := getattr(algorithm, field.name)):
@@ -114,7 +114,7 @@ def declared_fields(algorithm: Any, mark: type[Any]) -> list[str]:
 
 
 def with_horizon(algorithm: AlgorithmT, steps: int) -> AlgorithmT:
-    """Set every `Horizon` of an algorithm, and of the one it wraps, to the length of the run."""
+    """Set every `Horizon` of an algorithm, and of the algorithm it wraps, to the length of the run."""
     made: Any = algorithm
     if made.base is not None:
         made = dataclasses.replace(made, base=with_horizon(made.base, steps))
@@ -124,7 +124,7 @@ def with_horizon(algorithm: AlgorithmT, steps: int) -> AlgorithmT:
 
 
 def overwritten_horizons(algorithm: Any, steps: int) -> list[str]:
-    """Return the names of the horizons with a user's value, which `with_horizon` would replace."""
+    """Return the names of the horizons with user-supplied values that `with_horizon` would replace."""
     inner = [] if algorithm.base is None else overwritten_horizons(algorithm.base, steps)
     own = [f for f in dataclasses.fields(algorithm) if declared(type(algorithm), f.name, RunLength)]
     return [*inner, *(f.name for f in own if getattr(algorithm, f.name) not in (f.default, steps))]

@@ -4,9 +4,9 @@
     one step: min_μ  α·‖μ(s, z) − flow(s, z)‖² − Q(s, μ(s, z)),   flow(s, z) = z integrated along v in F Euler steps
     critics:  Q_k(s, a) → r + γ·mean_k Q'_k(s', μ(s', z'))
 
-Appendix D weights the other term, and normalizes Q: ‖μ(s, z) − flow(s, z)‖² − α·Q/mean|Q|. That is
-`scale_on="q", normalize_q=True`, at a fixed scale or (`fql+aspc`) a learned one. All losses use the
-parameters from the start of the step; norms are means over action dimensions.
+Appendix D weights Q instead, and normalizes it: ‖μ(s, z) − flow(s, z)‖² − α·Q/mean|Q|. Select this loss with
+`scale_on="q", normalize_q=True`; its scale is fixed, or learned in `fql+aspc`. All losses use the parameters from the
+start of the step; norms are means over action dimensions.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from aspc.policy_kinds import NoiseInput
 
 
 class FQLState(eqx.Module):
-    """Flow, one-step policy, critics with targets, and their optimizers."""
+    """Flow, one-step policy and critics with targets, and their optimizer states."""
 
     flow: Flow
     flow_opt: Any
@@ -56,7 +56,7 @@ class FQLState(eqx.Module):
 
 
 class Distillation(NamedTuple):
-    """Inputs of the one-step policy's update, from the start of the step."""
+    """Inputs of the one-step policy's update, computed with the parameters from the start of the step."""
 
     critics: Ensemble
     flow_actions: Float[Array, "batch act"]
@@ -69,7 +69,7 @@ class FQL(CustomActorCritic, ScalableAlgorithm[FQLState, Distillation]):
     alpha: NonNegative = 10.0
     """Weight α of the distillation or of Q (see scale_on)."""
     scale_on: Literal["distillation", "q"] = "distillation"
-    """Term that α multiplies: the distillation (the authors), or Q (appendix D, which also normalizes Q)."""
+    """Term that α multiplies: the distillation (authors' code), or Q (appendix D, which also normalizes Q)."""
     normalize_q: bool = False
     """Divide Q by mean|Q| in the one-step policy's loss."""
     flow_steps: Count = 10
@@ -103,7 +103,7 @@ class FQL(CustomActorCritic, ScalableAlgorithm[FQLState, Distillation]):
         )
 
     def start(self, flow: Flow, one_step: Flow, critics: Ensemble) -> FQLState:
-        """Return the state before the first step for given networks."""
+        """Return the initial state for the given networks."""
         flow_opt, critics_opt = Adam(self.lr).init(flow), self.critics_optimizer().init(critics)
         return FQLState(flow, flow_opt, one_step, self.inner_optimizer().init(one_step), critics, critics, critics_opt)
 
@@ -136,7 +136,7 @@ class FQL(CustomActorCritic, ScalableAlgorithm[FQLState, Distillation]):
         return jnp.clip(x, -1.0, 1.0)
 
     def prepare(self, state: FQLState, batch: Batch, noise: Noise, parts: Parts) -> Context[FQLState, Distillation]:
-        """Fit the critics on mean_k (Q_k(s, a) − y)², and the flow; both from the old parameters."""
+        """Update the critics with the loss mean_k (Q_k(s, a) − y)², and the flow; both use the old parameters."""
         s, a = batch.observations, batch.actions
         next_actions = jnp.clip(state.one_step(batch.next_observations, noise["critic_next_action"]), -1.0, 1.0)
         next_q = state.critics_target(batch.next_observations, next_actions)
@@ -171,7 +171,7 @@ class FQL(CustomActorCritic, ScalableAlgorithm[FQLState, Distillation]):
     def terms(
         self, ctx: Context[FQLState, Distillation], one_step: Flow, scale: Array | float
     ) -> tuple[Array, Array, Any, Any, Any]:
-        """Return Q(s, μ(s, z)) and distillation error per sample, the normalizer of Q, and the weights of both."""
+        """Return Q(s, μ(s, z)) and the distillation error per sample, the normalizer of Q, and both terms' weights."""
         actions = one_step(ctx.batch.observations, ctx.noise["distill"])
         q = ctx.extra.critics(ctx.batch.observations, jnp.clip(actions, -1.0, 1.0)).mean(0)
         distillation = jnp.square(actions - ctx.extra.flow_actions).mean(-1)
@@ -196,7 +196,7 @@ class FQL(CustomActorCritic, ScalableAlgorithm[FQLState, Distillation]):
         return Inner(step.params, step.opt_state, q, distillation, metrics)
 
     def outer_terms(self, ctx: Context[FQLState, Distillation], params: Flow, scale: Array | float) -> OuterTerms:
-        """Make L1 the inner loss under the updated policy; the weight replaces the wrapper's normalizer, mean|Q|."""
+        """Return the inner loss's terms under the updated policy; Q's weight replaces the wrapper's mean|Q|."""
         q, distillation, normalizer, q_weight, weight = self.terms(ctx, params, sg(scale))
         return OuterTerms(q, distillation, q_weight * mean_abs(q) / normalizer, weight)
 
@@ -205,7 +205,7 @@ class FQL(CustomActorCritic, ScalableAlgorithm[FQLState, Distillation]):
         return state.one_step
 
     def commit(self, ctx: Context[FQLState, Distillation], inner: Inner) -> FQLState:
-        """Move the target towards the critics from *before* this step."""
+        """Move the target critics towards the critics from *before* this step."""
         return replace(
             ctx.state,
             one_step=inner.params,
@@ -215,7 +215,7 @@ class FQL(CustomActorCritic, ScalableAlgorithm[FQLState, Distillation]):
 
     # -- acting ------------------------------------------------------------------------------------------------
     def policy(self, state: FQLState) -> PolicyExport:
-        """Act with clip(μ(s, z), ±1), with a new z for each state."""
+        """Act with clip(μ(s, z), ±1), drawing a new z for each state."""
         net = state.one_step.net
 
         def act(one_step: Flow, observations: Array, z: Array) -> Array:

@@ -1,7 +1,7 @@
 """The interface of an algorithm: a frozen dataclass of hyperparameters with pure functions on an explicit state.
 
 An algorithm never reads data, environments or the clock, and draws no random numbers itself: the loop passes it a
-batch and the noise that it declares. This makes the exact replay of a reference trace possible.
+batch and the noise that it declares. Reference traces can therefore be replayed exactly.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Draw(NamedTuple):
 
 
 class Segment(NamedTuple):
-    """Consecutive updates (the parts of each), repeated `repeats` times."""
+    """A sequence of updates, repeated `repeats` times; `steps` lists the parts of each update."""
 
     steps: tuple[Parts, ...]
     repeats: int
@@ -94,15 +94,15 @@ class PolicyExport(NamedTuple):
     arrays: dict[str, Array]
     settings: dict[str, Any]
     act: Callable[..., Array] | None = None
-    """The actor itself: normalized observations and the kind's random inputs → actions in ±1. Training compares the
-    exported policy with it; None skips the comparison."""
+    """The actor as a function from normalized observations and the random inputs of `kind` to actions in ±1. Training
+    checks the exported policy against it; None skips the check."""
 
 
 class Inner(NamedTuple):
     """The result of an inner step: updated parameters, and per-sample Q and constraint *before* the step.
 
-    Q is None where the step does not compute it (IQL's does not); `outer_terms` computes it on demand. `extra` is only
-    for `commit`.
+    Q is None if the step does not compute it, as in IQL; `outer_terms` computes it on demand. Only `commit` uses
+    `extra`.
     """
 
     params: Any
@@ -114,7 +114,7 @@ class Inner(NamedTuple):
 
 
 class OuterTerms(NamedTuple):
-    """Per-sample Q and constraint under some parameters, and the weights that the scale gives them in L1.
+    """Per-sample Q and constraint for given parameters, and their weights in L1 for a given scale.
 
     The weights carry no gradient: equation (10) differentiates through the updated parameters only.
     """
@@ -137,10 +137,10 @@ class Context(eqx.Module, Generic[State, Extra]):
 
 @dataclass(frozen=True)
 class Algorithm(ABC, Generic[State]):
-    """The base class of all algorithms, generic in the state: a pytree whose leaves are arrays.
+    """The base class of all algorithms, generic in the type of the state, which is a pytree of arrays.
 
-    A subclass is a frozen dataclass; its fields are hyperparameters and become command-line options. They declare
-    value ranges and what can differ between runs in their types, see `aspc.algorithms.fields`.
+    A subclass is a frozen dataclass; its fields are hyperparameters and become command-line options. Their types
+    declare value ranges and mark the fields that can differ between runs; see `aspc.algorithms.fields`.
 
     Rewards become `reward_scale · transform(r) + reward_shift` before training.
     """
@@ -148,9 +148,9 @@ class Algorithm(ABC, Generic[State]):
     scale_name: ClassVar[str | None] = None
     """The name of the scale in the algorithm's own paper; None if it has no scale."""
     uses_next_actions: ClassVar[bool] = False
-    """Batches contain the action logged after each transition."""
+    """True if batches contain the action logged after each transition."""
     climbs_q: ClassVar[bool] = False
-    """The policy maximizes Q, also at actions outside the data."""
+    """True if the policy maximizes Q over actions that can lie outside the data."""
     if TYPE_CHECKING:
 
         @property
@@ -160,7 +160,7 @@ class Algorithm(ABC, Generic[State]):
         @property
         def discount(self) -> float:
             """Discount factor γ."""
-    else:  # class attributes, so that a subclass can make fields of them
+    else:  # class attributes, so that subclasses can declare them as fields
         base, discount = None, 1.0
 
     normalize_observations: bool = True
@@ -171,7 +171,7 @@ class Algorithm(ABC, Generic[State]):
     reward_scale: Scalar = 1.0
     """Factor applied to rewards after the transform."""
     reward_shift: Scalar = 0.0
-    """Constant added to rewards after the factor."""
+    """Constant added to rewards after scaling."""
     batch_size: Count = 256
     """Transitions per minibatch."""
 
@@ -184,26 +184,26 @@ class Algorithm(ABC, Generic[State]):
         return {}
 
     def schedule(self) -> Schedule:
-        """Return the static cycle of updates; by default every step has all parts."""
+        """Return the static cycle of updates; by default every step has a critic and an inner part."""
         return (Segment((frozenset({CRITIC, INNER}),), 1),)
 
     @abstractmethod
     def update(self, state: State, batch: Batch, noise: Noise, parts: Parts) -> tuple[State, Metrics]:
-        """Return the state after one step with these parts, and its metrics (scalars)."""
+        """Run the given parts of one step; return the new state and scalar metrics."""
 
     @abstractmethod
     def policy(self, state: State) -> PolicyExport:
         """Return the policy to export."""
 
     def critics(self, state: State) -> Critics | None:
-        """Return the critics for the trust report; by default None, for an algorithm that learns no Q."""
+        """Return the critics for the trust report, or None (the default) if the algorithm learns no Q-function."""
         return None
 
     def validate(self) -> None:
-        """Check hyperparameters together, before a run starts; by default nothing.
+        """Check the combination of hyperparameters before a run starts; by default every combination is valid.
 
         Raises:
-            AspcError: They cannot be trained.
+            AspcError: The combination is invalid.
         """
 
     @property
@@ -219,9 +219,9 @@ class Algorithm(ABC, Generic[State]):
 
 @dataclass(frozen=True)
 class ScalableAlgorithm(Algorithm[State], Generic[State, Extra]):
-    """An algorithm whose constraint has a scale, in the four pieces that `AdaptiveScale` wraps.
+    """An algorithm whose constraint has a scale, split into the four pieces that `AdaptiveScale` wraps.
 
-    `update` runs them at a fixed scale, which is the plain algorithm. `Extra` is what `prepare` adds to the context.
+    `update` runs these pieces at a fixed scale: this is the plain algorithm. `Extra` is the type of `Context.extra`.
     """
 
     scale_name: ClassVar[str] = "alpha"
@@ -248,15 +248,15 @@ class ScalableAlgorithm(Algorithm[State], Generic[State, Extra]):
     def commit(self, ctx: Context[State, Extra], inner: Inner) -> State:
         """Return the new state with the inner step's parameters and optimizer state.
 
-        Also moves the target networks and averages that the algorithm updates together with the inner step: for TD3+BC
-        the targets of actor and critics. Targets that follow the critics' update move in `prepare`.
+        Also update the target networks and parameter averages that change with each inner step; for TD3+BC, these are
+        the targets of actor and critics. `prepare` updates the targets that change with each critic step.
         """
 
     def prepare_again(self, ctx: Context[State, Extra], batch: Batch, noise: Noise) -> Context[State, Extra]:
         """Return the context for evaluating the inner step on another batch, with the state before that step.
 
-        It has that batch's targets and weights. No part is run, so the critics of TD3+BC and its variants are not
-        fitted to that batch before they evaluate the step on it.
+        Targets and weights are those of the new batch. No part is run: the critics of TD3+BC and its variants evaluate
+        the step on this batch without being fitted to it first.
         """
         return replace(self.prepare(ctx.state, batch, noise, frozenset()), state=ctx.state)
 
@@ -276,7 +276,7 @@ class ScalableAlgorithm(Algorithm[State], Generic[State, Extra]):
     # -- the plain algorithm -----------------------------------------------------------------------------------
     @property
     def scale(self) -> float:
-        """The fixed scale of the plain algorithm; the initial one when it is learned."""
+        """The fixed scale of the plain algorithm, or the initial scale if the scale is learned."""
         value: float = getattr(self, self.scale_name)
         return value
 

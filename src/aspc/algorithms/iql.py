@@ -1,11 +1,11 @@
-"""IQL (Kostrikov et al., 2022): it never evaluates actions outside the data; the policy is advantage-weighted BC.
+"""IQL (Kostrikov et al., 2022) never evaluates actions outside the data; its policy is advantage-weighted BC.
 
     value:   V(s)      expectile τ of min_k Q'_k(s, a):   E[|τ − 1(A < 0)|·A²],   A = min_k Q'_k(s, a) − V(s)
     critics: Q_k(s, a) → r + γ·V(s')
     actor:   min_π  E[w·ℓ(π(s), a)],   w = min(exp(β·A), 100),   ℓ = −log π(a|s), or ‖π(s) − a‖² if deterministic
 
-Its scale β sits in the exponent. Appendix D's outer objective takes Q(s, π(s)) at the policy's mean; which critic is
-left open there: here it is the smaller of the two, as in A.
+The scale β is in the exponent. Appendix D's outer objective evaluates Q(s, π(s)) at the policy's mean but does not
+specify the critic. This implementation takes the minimum of both critics, as in A.
 """
 
 from __future__ import annotations
@@ -65,11 +65,11 @@ class IQL(CustomActorCritic, ScalableAlgorithm[IQLState, Array]):
     expectile: Fraction = 0.7
     """Expectile τ of the value: 0.5 is the mean, 1 the maximum over the data's actions."""
     deterministic: bool = False
-    """Use a deterministic policy with a squared error instead of a Gaussian one."""
+    """Use a deterministic policy with a squared error instead of a Gaussian policy."""
     max_weight: Annotated[float, Range(0, exclusive_min=True)] = 100.0
     """Largest weight of a sample; a weight at this bound has zero gradient with respect to β."""
     actor_dropout: Annotated[float, Range(0, 1, exclusive_max=True)] = 0.0
-    """Fraction of the actor's hidden units that is dropped in training."""
+    """Fraction of the actor's hidden units dropped during training."""
     actor_lr: NonNegative = 3e-4
     """Learning rate of the actor (Adam), with cosine decay to 0 over the horizon."""
     critic_lr: NonNegative = 3e-4
@@ -87,7 +87,7 @@ class IQL(CustomActorCritic, ScalableAlgorithm[IQLState, Array]):
     def init(self, key: PRNGKeyArray, spec: Spec) -> IQLState:
         key_actor, key_critics, key_value = jax.random.split(key, 3)
         hidden = [self.hidden_dim] * self.hidden_layers
-        # The mean lies in ±1 for any max_action, as in the authors' trainer.
+        # The mean lies in ±1 for any max_action, as in the authors' code.
         mean = DeterministicActor(make_network(self.actor, key_actor, spec.obs_dim, hidden, spec.act_dim))
         actor = mean if self.deterministic else GaussianActor(mean, jnp.zeros(spec.act_dim))
         value = Value(mlp(key_value, spec.obs_dim, hidden, 1))
@@ -120,7 +120,7 @@ class IQL(CustomActorCritic, ScalableAlgorithm[IQLState, Array]):
 
     # -- value and critics -------------------------------------------------------------------------------------
     def prepare(self, state: IQLState, batch: Batch, noise: Noise, parts: Parts) -> Context[IQLState, Array]:
-        """Fit V, and the critics on ½·Σ_k mean (Q_k(s, a) − y)² with the V from before its step."""
+        """Update V and the critics, whose loss ½·Σ_k mean (Q_k(s, a) − y)² takes y from V before its update."""
         s, a = batch.observations, batch.actions
         target_q = state.critics_target(s, a).min(0)
 
@@ -157,7 +157,7 @@ class IQL(CustomActorCritic, ScalableAlgorithm[IQLState, Array]):
 
     # -- actor: the inner step ---------------------------------------------------------------------------------
     def weights(self, ctx: Context[IQLState, Array], beta: Array | float) -> Float[Array, "batch"]:
-        """Compute w = min(exp(β·A), 100). The bound is on the exponent, since exp could overflow."""
+        """Compute w = min(exp(β·A), 100). The exponent is clipped instead of w, since exp could overflow."""
         return jnp.exp(jnp.minimum(beta * ctx.extra, math.log(self.max_weight)))
 
     def bc_loss(
@@ -195,6 +195,6 @@ class IQL(CustomActorCritic, ScalableAlgorithm[IQLState, Array]):
 
     # -- acting ------------------------------------------------------------------------------------------------
     def policy(self, state: IQLState) -> PolicyExport:
-        """Export the mean."""
+        """Export the policy's mean."""
         actor = state.actor.mean if isinstance(state.actor, GaussianActor) else state.actor
         return deterministic_policy(actor)

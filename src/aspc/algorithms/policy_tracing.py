@@ -1,8 +1,8 @@
-"""Write a policy's JAX function as a program of `aspc.policy_programs`, which runs without JAX or the user's code. It
-has more than 400 lines because every JAX primitive that a program can have needs a rule.
+"""Convert a policy's JAX function to a program of `aspc.policy_programs`, which runs without JAX or user code. This
+module has more than 400 lines because every supported JAX primitive needs a rule.
 
-The function is traced with a symbolic batch size. Its primitives are mapped to a few operations; calls are inlined,
-loops with a fixed number of iterations are unrolled, and what depends on neither weights nor inputs is computed once.
+The function is traced with a symbolic batch size. Its primitives are mapped to a few operations. Calls are inlined,
+loops with a fixed number of iterations are unrolled, and expressions without weights or inputs are constant-folded.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from aspc.policy_programs import MAX_STEPS
 
 LARGEST = float(np.finfo(np.float32).max)
 BOOLEAN = {"equal", "less", "less_equal", "logical_and", "logical_or", "logical_not"}
-MAX_LITERALS = 256  # entries of a constant that is written into the program; larger constants become arrays
+MAX_LITERALS = 256  # entries of a constant that is stored inline; larger constants become arrays
 
-Shape = tuple[int | None, ...]  # None is the batch, or a size that follows from it
+Shape = tuple[int | None, ...]  # None is the batch size, or a size derived from it
 
 
 class Ref(NamedTuple):
-    """A value that the program computes, or one of its arrays and inputs."""
+    """A reference to a computed value, an array or an input of the program."""
 
     name: str
     shape: Shape
@@ -50,11 +50,11 @@ def traced_policy(
     """Export a policy from its JAX function, so that it runs with NumPy alone.
 
     Args:
-        act: A function of the weights, normalized observations [batch, obs] and the noise that returns actions in
-            [-1, 1], with shape [batch, act]. It can use any network; loops must have a fixed number of iterations.
+        act: (weights, normalized observations [batch, obs], *noise) → actions [batch, act] in [-1, 1]. The function
+            can use any network, but its loops must have a fixed number of iterations.
         weights: A pytree of floating-point arrays.
         observation_size: The dimension of an observation.
-        noise: The random inputs by name, in the order in which `act` takes them.
+        noise: The random inputs by name, in the order of `act`'s arguments.
 
     Raises:
         AspcError: The function uses a primitive that a program cannot compute.
@@ -76,7 +76,7 @@ def traced_policy(
         jaxpr = jax.make_jaxpr(function)(*inputs)
     except AspcError:
         raise
-    except Exception as error:  # any error of the user's code
+    except Exception as error:  # user code can raise any exception
         raise AspcError(
             f"The policy's function failed for a batch of unknown size ({type(error).__name__}: {first_line(error)}). "
             "Write x.shape[0] instead of len(x), and keep the batch as the first axis."
@@ -99,7 +99,7 @@ def traced_policy(
 
 
 class PolicyKind(NamedTuple):
-    """A user-registered policy kind, see `register_policy_kind`."""
+    """A user-registered policy kind (see `register_policy_kind`)."""
 
     act: Callable[..., Array]
     noise: Callable[..., dict[str, NoiseInput]]
@@ -114,15 +114,15 @@ def _no_noise(arrays: Mapping[str, Array], settings: Mapping[str, Any], observat
 
 
 def register_policy_kind(name: str, noise: Callable[..., dict[str, NoiseInput]] = _no_noise) -> Callable[[Act], Act]:
-    """Register a function as a kind that `policy()` of an algorithm can name in its `PolicyExport`.
+    """Register a policy kind, which the `PolicyExport` of an algorithm's `policy()` can name.
 
-    It decorates a function (arrays, settings, normalized observations, *noise) that returns actions in [-1, 1], written
-    in JAX or in the observations' array namespace. The function is traced when a policy is exported, so a saved policy
-    needs neither it nor JAX.
+    The decorated function maps (arrays, settings, normalized observations, *noise) to actions in [-1, 1]. It can use
+    JAX or the observations' array namespace. It is traced when a policy is exported, so a saved policy needs neither
+    the function nor JAX.
 
     Args:
-        name: The kind.
-        noise: (arrays, settings, observation size) → the random inputs by name; by default none.
+        name: The name of the kind.
+        noise: (arrays, settings, observation size) → the random inputs by name. Default: no inputs.
 
     Raises:
         AspcError: The name is already registered.
@@ -138,7 +138,7 @@ def register_policy_kind(name: str, noise: Callable[..., dict[str, NoiseInput]] 
 
 
 def export_policy(algorithm: Algorithm[Any], state: PyTree, observation_size: int) -> PolicyExport:
-    """Return the policy of a state, converted to a program if its kind is user-registered."""
+    """Return the policy of a training state. A user-registered kind is converted to a program."""
     policy = algorithm.policy(state)
     if not isinstance(policy, PolicyExport) or policy.kind not in _KINDS:
         return policy
@@ -156,7 +156,7 @@ def policy_kinds() -> list[str]:
 
 
 def _array_name(path: tuple[Any, ...]) -> str:
-    """Return a readable name of a leaf, such as net.layers.0.weight."""
+    """Return a readable name for a leaf, such as weights.net.layers.0.weight."""
     parts = [getattr(key, "name", getattr(key, "idx", getattr(key, "key", ""))) for key in path]
     return ".".join(map(str, ["weights", *parts]))
 
@@ -167,7 +167,7 @@ def _array_name(path: tuple[Any, ...]) -> str:
 
 
 class ProgramTracer:
-    """Collects the steps of a program, each in its own register; `finish` reuses free registers."""
+    """Collects the steps of a program. Each step gets a new register; `finish` reuses free registers."""
 
     def __init__(self, inputs: int) -> None:
         self.inputs = inputs
@@ -175,7 +175,7 @@ class ProgramTracer:
         self.constants: dict[str, np.ndarray] = {}
 
     def emit(self, operation: str, values: Sequence[Value | float], result: Shape, **options: Any) -> Ref:
-        """Add a step and return its result, which has the shape `result`."""
+        """Add a step and return a reference to its result of shape `result`."""
         if len(self.steps) >= MAX_STEPS:
             raise AspcError(f"The policy's function has more than {MAX_STEPS:,} operations; simplify it.")
         is_moved = operation in ("reshape", "transpose", "slice", "concatenate", "broadcast")
@@ -196,9 +196,9 @@ class ProgramTracer:
         return name
 
     def finish(self, result: Value) -> list[list[Any]]:
-        """Return the steps that the result depends on, with reused registers."""
+        """Return the steps needed for the result, with registers reused."""
         if not isinstance(result, Ref) or result.name not in {step[1] for step in self.steps[-1:]}:
-            result = self.emit("add", [result, 0.0], result.shape)  # the last step is the result
+            result = self.emit("add", [result, 0.0], result.shape)  # the last step must produce the result
         needed, kept = {result.name}, []
         for step in reversed(self.steps):
             if step[1] in needed:
@@ -339,7 +339,7 @@ Rule = Callable[[ProgramTracer, list[Value], Mapping[str, Any], Shape], Value]
 
 
 def _same(operation: str, swap: bool = False, invert: bool = False) -> Rule:
-    """Return the rule of an element-wise operation, with swapped inputs or an inverted result."""
+    """Return the rule for an element-wise operation, optionally with swapped inputs or an inverted result."""
 
     def rule(t: ProgramTracer, values: list[Value], params: Mapping[str, Any], result: Shape) -> Value:
         ref = t.emit(operation, values[::-1] if swap else values, result)
@@ -349,7 +349,7 @@ def _same(operation: str, swap: bool = False, invert: bool = False) -> Rule:
 
 
 def _composed(function: Callable[..., Array]) -> Rule:
-    """Return the rule of a primitive that is composed of other JAX operations."""
+    """Return the rule for a primitive that `function` expresses with other JAX operations."""
 
     def rule(t: ProgramTracer, values: list[Value], params: Mapping[str, Any], result: Shape) -> Value:
         symbols = iter(export.symbolic_shape(", ".join(f"n{i}" for i in range(8))))
@@ -367,7 +367,7 @@ def _composed(function: Callable[..., Array]) -> Rule:
 
 
 def _erf(x: Array) -> Array:
-    """erf by Abramowitz and Stegun's formula 7.1.26, whose error is below 1.5e-7."""
+    """Approximate erf with Abramowitz and Stegun's formula 7.1.26, whose error is below 1.5e-7."""
     t = 1 / (1 + 0.3275911 * jnp.abs(x))
     series = t * (0.254829592 + t * (-0.284496736 + t * (1.421413741 + t * (-1.453152027 + t * 1.061405429))))
     return jnp.sign(x) * (1 - series * jnp.exp(-jnp.minimum(x * x, 80.0)))
@@ -381,7 +381,7 @@ def _integer_pow(x: Array, y: int) -> Array:
 
 
 def _convert(t: ProgramTracer, values: list[Value], params: Mapping[str, Any], result: Shape) -> Value:
-    """Convert a comparison to numbers. All numbers of a program are floating-point, so nothing else changes."""
+    """Convert booleans to floats. Other conversions do nothing, because all numbers in a program are floats."""
     (x,) = values
     is_bool = isinstance(x, Ref) and x.is_bool
     return t.emit("to_float", [x], result) if is_bool and params["new_dtype"] != np.bool_ else x
@@ -389,7 +389,7 @@ def _convert(t: ProgramTracer, values: list[Value], params: Mapping[str, Any], r
 
 def _select(t: ProgramTracer, values: list[Value], params: Mapping[str, Any], result: Shape) -> Value:
     condition, *choices = values
-    if isinstance(condition, np.ndarray) and condition.all() == condition.any():  # known, as for constant indices
+    if isinstance(condition, np.ndarray) and condition.all() == condition.any():  # constant, as for constant indices
         return choices[int(condition.all())]
     return t.emit("where", [condition, *reversed(choices)], result)
 
@@ -416,7 +416,7 @@ def _slice(t: ProgramTracer, values: list[Value], params: Mapping[str, Any], res
 
 
 def _constant_index(values: Sequence[Value]) -> list[int]:
-    """Return the numbers in index arrays."""
+    """Return constant indices as a list. Raises an `AspcError` if an index is computed."""
     constants = [value for value in values if isinstance(value, np.ndarray)]
     if len(constants) < len(values):
         raise AspcError("The policy's function indexes an array with a computed index; use a constant or jnp.where.")
@@ -429,7 +429,7 @@ def _dynamic_slice(t: ProgramTracer, values: list[Value], params: Mapping[str, A
 
 
 def _gather(t: ProgramTracer, values: list[Value], params: Mapping[str, Any], result: Shape) -> Value:
-    """Index with constants: slice every axis, then drop the indexed ones."""
+    """Index with constants: slice every axis, then drop the indexed axes."""
     numbers, sizes = params["dimension_numbers"], params["slice_sizes"]
     if len(values[1].shape) != 1 or numbers.operand_batching_dims:
         raise AspcError("The policy's function indexes an array with an array; index with numbers or use jnp.where.")
@@ -441,7 +441,7 @@ def _gather(t: ProgramTracer, values: list[Value], params: Mapping[str, Any], re
 
 
 def _dot_general(t: ProgramTracer, values: list[Value], params: Mapping[str, Any], result: Shape) -> Value:
-    """A product of matrices: [batch axes, free axes, contracted axes] · [batch axes, contracted axes, free axes]."""
+    """Emit a matrix product: [batch axes, free axes, contracted axes] · [batch axes, contracted axes, free axes]."""
     (x_sum, y_sum), (x_batch, y_batch) = params["dimension_numbers"]
     x, y = values
     x_free = [i for i in range(len(x.shape)) if i not in (*x_sum, *x_batch)]
@@ -494,7 +494,7 @@ RULES: dict[str, Rule] = {
     "log1p": _composed(lambda x: jnp.log(1 + x)),
     "expm1": _composed(lambda x: jnp.exp(x) - 1),
     "exp2": _composed(lambda x: jnp.exp(x * math.log(2))),
-    "logistic": _composed(lambda x: 1 / (1 + jnp.exp(jnp.minimum(0.0 - x, 80.0)))),  # e⁸⁰ is still a float32
+    "logistic": _composed(lambda x: 1 / (1 + jnp.exp(jnp.minimum(0.0 - x, 80.0)))),  # e⁸⁰ does not overflow float32
     "erf": _composed(_erf),
     "erfc": _composed(lambda x: 1 - _erf(x)),
     "integer_pow": _composed(_integer_pow),

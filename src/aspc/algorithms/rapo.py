@@ -1,8 +1,8 @@
 """RAPO on TD3+BC (Cho, Choi & Hong, 2026, arXiv 2609.40149): role-adaptive policy optimization.
 
 Two policies share the critics: π_B supplies the actions of the critics' targets, π_E acts. Each has its own
-coefficient α, learned by differentiating through a candidate step, which is evaluated on an independent batch by the
-policy's role.
+coefficient α, learned by differentiating through a candidate step. A loss for the policy's role evaluates this step on
+an independent batch.
 
     both:  L(θ; α) = −Q₁(s, π(s)) / mean|Q₁| + ‖π(s) − a‖² / (α·d_a)                                            (1)
     θ̃(α):  one step on L(θ; α); for π_E the Adam step that is then taken, for π_B a plain gradient step           (7)
@@ -12,16 +12,17 @@ policy's role.
 
 Q̄ are the target critics. L_E rewards local improvement of the acting policy, L_B penalizes changes of critic targets.
 
-From the paper: all of the above; α = softplus(ρ), both from 5. Critics step first, then the coefficients at every 20th
-update of the critics, then the policies at every second one: π_E with the coefficient from before this update, π_B with
-the new one. The coefficients' learning rate decays exponentially to 1 % of itself. Networks, batches and observations
-are those of TD3+BC with the robust critic, all network learning rates 3e-4. π_E itself acts, without averaging. The
-paper chooses the coefficients' initial learning rate per dataset by final scores (91.7 on nine locomotion tasks, 70.0
-on AntMaze; the preset `authors`). The default here is the best of its three single rates, 3e-4, for which it reports
-87.4 and 64.2.
+From the paper: all of the above, and α = softplus(ρ) with both coefficients initialized to 5. The critics step first,
+then the coefficients at every 20th critic update, then the policies at every second one: π_E with its coefficient from
+before this update, π_B with its new one. The coefficients' learning rate decays exponentially to 1 % of its initial
+value. Networks, batches and observations are those of TD3+BC with the robust critic; all network learning rates are
+3e-4. π_E itself acts, without averaging. The paper selects the coefficients' initial learning rate per dataset by final
+scores (91.7 on nine locomotion tasks, 70.0 on AntMaze; the preset `authors`). The default here is 3e-4, the best of the
+three rates that the paper also uses for all datasets; it reports 87.4 and 64.2 with this rate.
 
-Choices made here: both policies start as one network; AntMaze's rewards are unchanged (the paper says so for
-locomotion, and shifts them for RAPO on IQL, which is not implemented). There is no public code to compare with.
+Choices made here: both policies start from the same network. AntMaze's rewards are unchanged: the paper states this for
+locomotion, but shifts AntMaze's rewards for RAPO on IQL, which is not implemented here. No public code exists for
+comparison.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ EPS = 1e-6
 
 
 class Coefficient(eqx.Module):
-    """A learned coefficient α: its softplus⁻¹, and its optimizer."""
+    """A learned coefficient α, stored as softplus⁻¹(α), and its optimizer state."""
 
     raw: Float[Array, ""]
     opt: Any
@@ -73,7 +74,7 @@ class RolePolicies(TwoPolicies[TwoPoliciesState]):
     """TD3+BC with two policies, in RAPO's loss convention: TD3+BC's actor loss divided by the scale."""
 
     alpha: NonNegative = 5.0
-    """Scale of the RL term against the BC term: initial value for both policies."""
+    """Initial scale of the RL term relative to the BC term, for both policies."""
 
     def actor_loss(
         self, ctx: Context[TwoPoliciesState, Any], actor: DeterministicActor, scale: Array | float
@@ -98,7 +99,7 @@ class RAPO(LearnedScale[Roles, RAPOState], Generic[Roles]):
     """Evaluate candidate steps on an independent batch, as RAPO's paper does, or on the inner step's batch."""
 
     def start(self, base_state: TwoPoliciesState) -> RAPOState:
-        """Return the state before the first step: both coefficients at the base's scale."""
+        """Return the initial state, with both coefficients at the base's scale."""
         raw = raw_from_scale(jnp.asarray(self.base.scale, dtype=float))
         coefficient = Coefficient(raw, self.outer_optimizer().init(raw))
         return RAPOState(base_state, coefficient, coefficient)
@@ -129,7 +130,7 @@ class RAPO(LearnedScale[Roles, RAPOState], Generic[Roles]):
     def update_acting_scale(
         self, ctx: Context[TwoPoliciesState, Any], outer_batch: Batch, coefficient: Coefficient
     ) -> tuple[Inner, Coefficient, Metrics]:
-        """Take one step on α_E through π_E's Adam step, and return both; the Adam step is committed."""
+        """Update α_E by differentiating through π_E's Adam step; return that step too, to be committed."""
 
         def loss(scale: Array) -> tuple[Array, Inner]:
             inner = self.base.second_step(ctx, scale)
@@ -141,7 +142,7 @@ class RAPO(LearnedScale[Roles, RAPOState], Generic[Roles]):
     def update_scale(
         self, ctx: Context[TwoPoliciesState, Any], outer_batch: Batch, coefficient: Coefficient
     ) -> tuple[Coefficient, Metrics]:
-        """Take one step on α_B through a gradient step of π_B."""
+        """Update α_B by differentiating through a plain gradient step of π_B."""
         actor = ctx.state.actor
 
         def loss(scale: Array) -> tuple[Array, None]:
@@ -156,7 +157,7 @@ class RAPO(LearnedScale[Roles, RAPOState], Generic[Roles]):
     def descend(
         self, loss: Callable[[Array], tuple[Array, Any]], coefficient: Coefficient, name: str
     ) -> tuple[Any, Coefficient, Metrics]:
-        """(6)  One Adam step on a coefficient, from one forward-mode pass through the candidate step and its loss."""
+        """(6)  Update a coefficient by Adam, with one forward-mode pass through the candidate step and its loss."""
         scale = coefficient.scale
         value, slope, aux = jax.jvp(loss, (scale,), (jnp.ones_like(scale),), has_aux=True)
         gradient = slope * jax.nn.sigmoid(coefficient.raw)  # with respect to softplus⁻¹ of the coefficient
@@ -165,14 +166,14 @@ class RAPO(LearnedScale[Roles, RAPOState], Generic[Roles]):
 
     # -- the outer losses --------------------------------------------------------------------------------------
     def execution_loss(self, state: TwoPoliciesState, batch: Batch, candidate: DeterministicActor) -> Float[Array, ""]:
-        """(9), (10)  Minus the first-order gain in Q̄₁, less a penalty for its curvature along the step."""
+        """(9), (10)  Return a penalty for curvature along the step minus the first-order gain in Q̄₁, normalized."""
 
         def q(actions: Array) -> Array:
             return state.critics_target[0](batch.observations, actions)
 
         before, after = state.second(batch.observations), candidate(batch.observations)
         step = after - before
-        slope = jax.grad(lambda actions: q(actions).sum())  # a row's Q depends on its own action alone
+        slope = jax.grad(lambda actions: q(actions).sum())  # each row's Q depends only on that row's action
         g_before, g_after = slope(before), slope(sg(after))
         gain = (g_before * step).sum(-1)
         penalty = 0.5 * norm(g_after - g_before) * norm(step)
@@ -182,7 +183,7 @@ class RAPO(LearnedScale[Roles, RAPOState], Generic[Roles]):
     def bootstrap_loss(
         self, state: TwoPoliciesState, batch: Batch, candidate: DeterministicActor, scale: Array
     ) -> Float[Array, ""]:
-        """(11), (12)  The root mean square of the change of the critics' targets, unsmoothed."""
+        """(11), (12)  Return the root mean square change of the critics' targets, without target policy smoothing."""
 
         def q(observations: Array, actor: DeterministicActor) -> Array:
             return min_q(state.critics_target(observations, actor(observations)))
@@ -195,13 +196,13 @@ class RAPO(LearnedScale[Roles, RAPOState], Generic[Roles]):
 
 @contextmanager
 def exact_differences() -> Iterator[None]:
-    """Compute in forward mode and full precision: one step changes Q by 1e-4 of itself or less, below TF32's error."""
+    """Use forward mode and full precision: a step's relative change of Q, at most 1e-4, is below TF32's error."""
     with jvp_compatible_networks(), jax.default_matmul_precision("highest"):
         yield
 
 
 def root(x: Float[Array, "..."]) -> Float[Array, "..."]:
-    """Compute √x with value and derivative 0 at 0: a saturated action does not move at all."""
+    """Compute √x with value and derivative 0 at x = 0, which a saturated action causes because it does not move."""
     positive = x > 0
     return jnp.where(positive, jnp.sqrt(jnp.where(positive, x, 1.0)), 0.0)
 

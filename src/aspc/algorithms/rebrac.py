@@ -1,9 +1,9 @@
 """ReBRAC (Tarasov et al., 2023): TD3+BC with decoupled penalties on the actor and on the critic's target.
 
     actor:   max_π  λ·min_k Q_k(s, π(s)) − β₁·‖π(s) − a‖²,      λ = 1 / mean|Q|
-    critics: Q_k(s, a) → r + γ·(min_k Q'_k(s', a') − β₂·‖a' − ã'‖²),      ã' the action logged after s'
+    critics: Q_k(s, a) → r + γ·(min_k Q'_k(s', a') − β₂·‖a' − ã'‖²),      ã' the logged next action
 
-Norms are sums over action dimensions. The scale that can be learned is β₁, which weighs the penalty.
+Squared norms are sums over action dimensions. The learnable scale is β₁, the weight of the actor's penalty.
 """
 
 from __future__ import annotations
@@ -91,13 +91,13 @@ class ReBRAC(TD3[TD3State]):
         return self.start(DeterministicActor(actor, spec.max_action), critics)
 
     def schedule(self) -> Schedule:
-        """Start with a full update, then update the critics alone."""
+        """Return a cycle of one full update followed by `policy_freq − 1` updates of the critics alone."""
         waiting = (frozenset({CRITIC}),) * (self.policy_freq - 1)
         return (Segment((frozenset({CRITIC, INNER}), *waiting), 1),)
 
     # -- critics -----------------------------------------------------------------------------------------------
     def prepare(self, state: TD3State, batch: Batch, noise: Noise, parts: Parts) -> Context[TD3State, None]:
-        """Fit the critics. The penalty is inside the mask: a terminal transition has none."""
+        """Fit the critics. The penalty is masked together with Q', so terminal transitions have none."""
         s_next = batch.next_observations
         next_actions = self.next_actions(state, batch, noise)
         assert batch.next_actions is not None, "ReBRAC needs the action logged after each transition"
@@ -110,7 +110,7 @@ class ReBRAC(TD3[TD3State]):
 
     # -- actor: the inner step ---------------------------------------------------------------------------------
     def q_and_penalty(self, ctx: Context[TD3State, None], actor: DeterministicActor) -> tuple[Array, Array, Array]:
-        """Return min_k Q_k(s, π(s)) and ‖π(s) − a‖² per sample, and 1/λ, which divides Q."""
+        """Return min_k Q_k(s, π(s)) and ‖π(s) − a‖² per sample, and the normalizer of Q, 1/λ."""
         actions = actor(ctx.batch.observations)
         q = min_q(ctx.state.critics(ctx.batch.observations, actions))
         penalty = jnp.square(actions - ctx.batch.actions).sum(-1)
@@ -127,12 +127,12 @@ class ReBRAC(TD3[TD3State]):
         return Inner(step.params, step.opt_state, q, penalty, metrics)
 
     def outer_terms(self, ctx: Context[TD3State, None], params: DeterministicActor, scale: Array | float) -> OuterTerms:
-        """Make L1 the actor's loss under the updated actor; the weight replaces the wrapper's normalizer, mean|Q|."""
+        """Make L1 the actor's loss under the updated actor. The weight of Q cancels the wrapper's 1/mean|Q|."""
         q, penalty, normalizer = self.q_and_penalty(ctx, params)
         return OuterTerms(q, penalty, mean_abs(q) / normalizer, sg(scale))
 
     def commit(self, ctx: Context[TD3State, None], inner: Inner) -> TD3State:
-        """Move the targets, on actor steps only; the actor's towards the actor from *before* this step."""
+        """Update the targets, on actor steps only. The actor's target tracks the actor from *before* this step."""
         state = ctx.state
         return replace(
             state,

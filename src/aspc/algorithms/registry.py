@@ -1,6 +1,6 @@
-"""The registry: every algorithm by its name on the command line.
+"""The registry of algorithms by their command-line names.
 
-Algorithms are imported on request, so that listing the names does not load JAX.
+Algorithms are imported on demand, so that listing the names does not load JAX.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from aspc.algorithms.interface import Algorithm
 
 Factory = TypeVar("Factory", bound=Callable[[], Any])
-# Older versions recorded these names as an algorithm with a BC term; configs and hashes on disk still do.
+# Older versions recorded these algorithms as a base and a BC term; existing configs and hashes still contain both.
 _BC_TERMS = {"aspc_aw": ("aspc", "advantage_weighted"), "td3_bc_aw": ("td3_bc", "advantage_weighted")}
 
 _REGISTRY: dict[str, Callable[[], Any]] = {}
@@ -29,7 +29,7 @@ _AUTOMATIC: set[str] = set()  # NAME+aspc entries that `register` added; an expl
 def register(name: str) -> Callable[[Factory], Factory]:
     """Make an algorithm available as `--algo NAME`.
 
-    Decorates a subclass of `Algorithm`, or a function that returns an algorithm. A subclass of `ScalableAlgorithm` is
+    Use it to decorate a subclass of `Algorithm` or a function that returns an algorithm. A `ScalableAlgorithm` class is
     also registered as `NAME+aspc`, with a learned scale and the outer loss L1 + L2 of the paper's integrations.
 
     Raises:
@@ -51,7 +51,7 @@ def register(name: str) -> Callable[[Factory], Factory]:
 
 
 def _is_scalable(factory: Callable[[], Any]) -> bool:
-    """Return whether a factory is a subclass of `ScalableAlgorithm`; for a function, without importing JAX."""
+    """Return whether a factory is a subclass of `ScalableAlgorithm`. For a function, JAX is not imported."""
     if not isinstance(factory, type):
         return False
     from aspc.algorithms.interface import ScalableAlgorithm
@@ -72,7 +72,7 @@ def names() -> list[str]:
 
 
 def default(name: str) -> Algorithm[Any]:
-    """Return the algorithm of that name with the paper's hyperparameters.
+    """Return the algorithm registered as `name`, with the paper's hyperparameters.
 
     Raises:
         AspcError: The name is unknown, or the registered class is not a complete algorithm.
@@ -88,12 +88,12 @@ def default(name: str) -> Algorithm[Any]:
 
 
 def registered_as(algorithm: Algorithm[Any]) -> str | None:
-    """Return the name registered for the classes of an algorithm and of what it wraps, or None."""
+    """Return the name of the registered algorithm with the same classes, including wrapped ones, or None."""
     return next((name for name in _REGISTRY if same_classes(default(name), algorithm)), None)
 
 
 def split_bc_term(name: str) -> tuple[str, str]:
-    """Return the algorithm and the BC term under which older versions recorded this name."""
+    """Return the algorithm and the BC term that older versions recorded for this name."""
     return _BC_TERMS.get(name, (name, "plain"))
 
 
@@ -111,10 +111,10 @@ def same_classes(one: Any, other: Any) -> bool:
 
 
 def check_algorithm(algorithm: Any, name: str = "algo") -> None:
-    """Check that an object is an algorithm that can be trained; `name` is its name in the error.
+    """Check that an object is a trainable algorithm. Error messages call it `name`.
 
     Raises:
-        AspcError: It is not a frozen dataclass derived from `Algorithm`, or a method is missing.
+        AspcError: The object is not a frozen dataclass derived from `Algorithm`, or a method is missing.
     """
     from aspc.algorithms.interface import Algorithm
 
@@ -125,7 +125,7 @@ def check_algorithm(algorithm: Any, name: str = "algo") -> None:
             "with Algorithm from aspc.authoring."
         )
     for method in ("init", "noise", "schedule", "update", "policy"):
-        if not callable(getattr(algorithm, method)):  # set to None
+        if not callable(getattr(algorithm, method)):  # a subclass can set it to None
             raise _missing_method(name, method, type(algorithm))
 
 
@@ -141,13 +141,13 @@ def _check_class(algorithm: Any, name: str) -> None:
         raise AspcError(f"{name} must be a frozen dataclass: write @dataclass(frozen=True) above {kind.__name__}.")
     for field in fields(algorithm):
         inner = getattr(algorithm, field.name)
-        is_class = field.name == "base" and isinstance(inner, type)  # other fields can hold a class: a network
+        is_class = field.name == "base" and isinstance(inner, type)  # other fields can hold a class, such as a network
         if is_class or is_dataclass_instance(inner):
             _check_class(inner, field.name)
 
 
 def _undecorated(kind: type) -> type | None:
-    """Return the class, or a parent, that lacks `@dataclass(frozen=True)`, so that its annotations are not fields."""
+    """Return the class or parent that lacks `@dataclass(frozen=True)`, or None. Its annotations are not fields."""
     params = getattr(kind, "__dataclass_params__", None)
     if params is None or not params.frozen:
         return kind
@@ -217,7 +217,7 @@ def _aspc_aw() -> Any:
 
 @register("td3_bc_two_policies")
 def _td3_bc_two_policies() -> Any:
-    """ASPC+ without the learned scale: TD3+BC with a less constrained second policy, whose averaged weights act."""
+    """ASPC+ without the learned scale: TD3+BC with a less constrained second policy that acts with averaged weights."""
     from aspc.algorithms.two_scales import TwoScales
 
     return TwoScales()

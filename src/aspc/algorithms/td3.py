@@ -1,4 +1,4 @@
-"""The common part of TD3+BC and ReBRAC: a deterministic actor, twin critics, targets, a smoothed target policy."""
+"""The common part of TD3+BC and ReBRAC: deterministic actor, twin critics, target networks and policy smoothing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from aspc.optim import Optimizer
 
 
 class TD3State(eqx.Module):
-    """Actor and critics with their targets and optimizers."""
+    """Actor and critics with their targets and optimizer states."""
 
     actor: DeterministicActor
     actor_target: DeterministicActor
@@ -50,7 +50,7 @@ class TD3(CustomActorCritic, ScalableAlgorithm[TD3StateT, Any]):
     """Learning rate of the critics (Adam)."""
 
     def td3_state(self, actor: DeterministicActor, critics: Ensemble) -> TD3State:
-        """Return the state before the first step: targets are copies, optimizers are fresh."""
+        """Return the initial state: targets are copies of the networks, and optimizers are newly initialized."""
         actor_opt, critics_opt = self.inner_optimizer().init(actor), self.critics_optimizer().init(critics)
         return TD3State(actor, actor, actor_opt, critics, critics, critics_opt)
 
@@ -63,7 +63,7 @@ class TD3(CustomActorCritic, ScalableAlgorithm[TD3StateT, Any]):
         return make_optimizer(self.critic_optimizer, self.critic_lr)
 
     def start(self, *networks: Any) -> TD3StateT:
-        """Return the state before the first step for given networks (actor, critics, and those of a subclass)."""
+        """Return the initial state for the given networks (actor, critics, and any networks of a subclass)."""
         return cast("TD3StateT", self.td3_state(*networks))
 
     def noise(self, spec: Spec, batch_size: int) -> dict[str, Draw]:

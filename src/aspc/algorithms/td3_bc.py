@@ -3,8 +3,8 @@
     actor:   max_π  λ·Q(s, π(s)) − (π(s) − a)²,      λ = α / mean|Q(s, π(s))|                          (3), (4)
     critics: Q_k(s, a) → r + γ·min_k Q'_k(s', π'(s') + clipped noise)
 
-The paper runs it with a *robust critic* (three hidden layers, each with LayerNorm), the default here; the original
-form is `critic_hidden_layers=2, critic_layer_norm=False`.
+The paper uses a *robust critic* (three hidden layers, each with LayerNorm), which is the default here. To get the
+original critic, set `critic_hidden_layers=2, critic_layer_norm=False`.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class TD3BC(TD3[TD3StateT], Generic[TD3StateT]):
     critic_hidden_layers: Depth = 3
     """Number of hidden layers in each critic: 3 in the robust critic, 2 in the original."""
     critic_layer_norm: bool = True
-    """Use LayerNorm after each hidden layer of the critics, as in the robust critic but not in the original one."""
+    """Use LayerNorm after each hidden layer of the critics, as in the robust critic (the original critic has none)."""
 
     # -- networks, state and schedule --------------------------------------------------------------------------
     def make_networks(self, key: PRNGKeyArray, spec: Spec) -> tuple[Any, ...]:
@@ -86,13 +86,13 @@ class TD3BC(TD3[TD3StateT], Generic[TD3StateT]):
 
     # -- critic ------------------------------------------------------------------------------------------------
     def td_target(self, state: TD3StateT, batch: Batch, noise: Noise) -> TDTarget:
-        """y = r + γ·min_k Q'_k(s', a'), with a' of the smoothed target policy."""
+        """y = r + γ·min_k Q'_k(s', a'), with a' from the smoothed target policy."""
         next_actions = self.next_actions(state, batch, noise)
         next_q = state.critics_target(batch.next_observations, next_actions).min(0)
         return TDTarget(bootstrap(batch, self.discount, next_q), next_actions)
 
     def prepare(self, state: TD3StateT, batch: Batch, noise: Noise, parts: Parts) -> Context[TD3StateT, Any]:
-        """Fit the critics by one step on Σ_k mean (Q_k(s, a) − y)²."""
+        """Take one optimizer step on the critic loss Σ_k mean (Q_k(s, a) − y)²."""
         target = self.td_target(state, batch, noise)
         if CRITIC not in parts:
             return Context(state, batch, noise, {}, target)
@@ -102,11 +102,11 @@ class TD3BC(TD3[TD3StateT], Generic[TD3StateT]):
 
     # -- actor: the inner step ---------------------------------------------------------------------------------
     def actor_q(self, ctx: Context[TD3StateT, Any], actions: Float[Array, "batch act"]) -> Float[Array, "batch"]:
-        """Return the Q that the policy maximizes: the first critic's."""
+        """Return the first critic's Q, which the policy maximizes."""
         return ctx.state.critics[0](ctx.batch.observations, actions)
 
     def q_and_constraint(self, ctx: Context[TD3StateT, Any], actor: DeterministicActor) -> tuple[Array, Array]:
-        """Return per sample Q(s, π(s)), and (π(s) − a)² averaged over action dimensions."""
+        """Return, per sample, Q(s, π(s)) and (π(s) − a)² averaged over action dimensions."""
         actions = actor(ctx.batch.observations)
         q = self.actor_q(ctx, actions)
         return q, jnp.square(actions - ctx.batch.actions).mean(-1)
@@ -118,7 +118,7 @@ class TD3BC(TD3[TD3StateT], Generic[TD3StateT]):
     def actor_loss(
         self, ctx: Context[TD3StateT, Any], actor: DeterministicActor, scale: Array | float
     ) -> tuple[Array, tuple[Array, Array, Array, Array]]:
-        """(4)  −λ(α)·Q(s, π(s)) + ‖π(s) − a‖²; also Q and BC loss per sample, λ, and the mean BC loss."""
+        """(4)  −λ(α)·Q(s, π(s)) + ‖π(s) − a‖²; also returns per-sample Q and BC loss, λ, and the mean BC loss."""
         q, bc = self.q_and_constraint(ctx, actor)
         lmbda, bc_loss = scale / mean_abs(q), (self.bc_weight(ctx) * bc).mean()
         return -lmbda * q.mean() + bc_loss, (q, bc, lmbda, bc_loss)
@@ -137,7 +137,7 @@ class TD3BC(TD3[TD3StateT], Generic[TD3StateT]):
         return OuterTerms(q, bc, sg(scale), self.bc_weight(ctx))
 
     def commit(self, ctx: Context[TD3StateT, Any], inner: Inner) -> TD3StateT:
-        """Move the targets of actor and critics, on actor steps only, towards the updated networks."""
+        """Store the updated actor, and move the targets of actor and critics (on actor steps only)."""
         state = ctx.state
         return replace(
             state,

@@ -43,7 +43,7 @@ def fit_critics(
     y: Float[Array, "batch"],
     weights: Array | float = 1.0,
 ) -> Minimized:
-    """Take one step on Σ_k mean w·(Q_k(s, a) − y)²; `aux` holds Q(s, a) before it, [critics, batch]."""
+    """Take one step on Σ_k mean w·(Q_k(s, a) − y)². `aux` holds Q(s, a) [critics, batch] before the step."""
 
     def loss(critics: Ensemble) -> tuple[Array, Array]:
         q = critics(batch.observations, batch.actions)
@@ -64,16 +64,16 @@ def expectile_loss(advantage: Float[Array, "batch"], expectile: float) -> Float[
 
 
 def min_q(q: Float[Array, "2 batch"]) -> Float[Array, "batch"]:
-    """Compute min_k Q_k of twin critics where a derivative is taken.
+    """Compute min_k Q_k of twin critics, with a safe derivative.
 
-    It is a selection: the derivative of `q.min(0)` divides by the number of critics that equal the minimum, which is
-    0/0 where a compiler computes Q twice and rounds it differently.
+    The derivative of `q.min(0)` divides by the number of critics that equal the minimum. This is 0/0 if the compiler
+    computes Q twice with different rounding. Selecting a critic avoids the division.
     """
     return jnp.where(q[0] < q[1], q[0], q[1])
 
 
 def mean_abs(q: Float[Array, "batch"]) -> Float[Array, ""]:
-    """Compute E|Q| without gradient: the normalizer of Q wherever a scale weights it."""
+    """Compute E|Q| without gradient, the normalizer of Q in losses with a scale."""
     return sg(jnp.abs(q).mean())
 
 
@@ -90,8 +90,8 @@ def mlp_arrays(net: MLP, prefix: str = "") -> dict[str, Array]:
 def mlp_settings(*nets: MLP | CustomNetwork) -> dict[str, Any] | None:
     """Return the settings of exported MLPs: their activation and, with LayerNorm, its epsilon.
 
-    None if a network is not an MLP or has an activation without a name, or if the networks differ: such a policy is
-    exported as a program.
+    Return None if a network is not an MLP or has an unnamed activation, or if the networks' settings differ. Such a
+    policy is exported as a program.
     """
     mlps = [net for net in nets if isinstance(net, MLP)]
     if len(mlps) < len(nets):
@@ -108,7 +108,7 @@ def deterministic_policy(actor: Callable[..., Array], observation_size: int | No
     """Export a deterministic policy.
 
     Args:
-        actor: An actor, the MLP of one, or another module that maps normalized observations to actions in ±1.
+        actor: An actor, its MLP, or another module that maps normalized observations to actions in ±1.
         observation_size: The dimension of an observation; needed for a module that is not a `DeterministicActor`.
     """
     if isinstance(actor, MLP | CustomNetwork):

@@ -1,13 +1,13 @@
-"""Two policies on the same critics: one that the critics bootstrap from, close to the data, and one that acts.
+"""Two policies on the same critics: the critics bootstrap from one, which stays close to the data; the other acts.
 
-    π: max_π  λ(α)·Q(s, π(s)) − (π(s) − a)²            TD3+BC's policy; the critics' targets take its actions
-    μ: max_μ  λ(α_μ)·Q(s, μ(s)) − (μ(s) − a)²          on the same critics, at a larger scale
-    μ̄ ← (1 − τ)·μ̄ + τ·μ                                an average of its weights, with τ = acting_tau
+    π: max_π  λ(α)·Q(s, π(s)) − (π(s) − a)²            TD3+BC's policy, whose actions the critics' targets use
+    μ: max_μ  λ(α_μ)·Q(s, μ(s)) − (μ(s) − a)²          the acting policy: same critics, larger scale
+    μ̄ ← (1 − τ)·μ̄ + τ·μ                                a moving average of μ's weights, with τ = acting_tau
 
-Critic values can be trusted near the data. Their values of a policy farther away are used once, to act, and never fed
-back into them. The idea is MCEP's (`mcep.py`: α_μ is a constant, and μ acts); RAPO (`rapo.py`) learns both scales.
-`TwoScales`, the base of ASPC+, has α_μ = acting_ratio · α and acts with μ̄: the average removes the oscillation that a
-large scale causes from step to step.
+Critic values can be trusted near the data. Values of actions farther away only improve the policy that acts; they never
+enter the critics' targets. The idea comes from MCEP (`mcep.py`: α_μ is a constant, and μ acts); RAPO (`rapo.py`) learns
+both scales. `TwoScales`, the base of ASPC+, sets α_μ = acting_ratio · α and acts with μ̄: averaging removes the
+step-to-step oscillation that a large scale causes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from aspc.optim import step_count
 
 
 class AveragedState(TD3State):
-    """TD3's state and an average of policy weights, which acts (μ̄)."""
+    """TD3's state and the averaged policy, which acts (μ̄)."""
 
     acting: DeterministicActor
 
@@ -42,7 +42,7 @@ class TwoPoliciesState(TD3State):
 
 
 class TwoScalesState(TwoPoliciesState, AveragedState):
-    """TD3's state, a second policy (μ), and an average of its weights, which acts (μ̄)."""
+    """TD3's state, a second policy (μ), and the average of its weights, which acts (μ̄)."""
 
 
 AveragedT = TypeVar("AveragedT", bound=AveragedState)
@@ -51,7 +51,7 @@ TwoPoliciesT = TypeVar("TwoPoliciesT", bound=TwoPoliciesState)
 
 @dataclass(frozen=True)
 class AveragedPolicy(TD3BC[AveragedT], Generic[AveragedT]):
-    """TD3+BC that acts with an average of its policy's weights."""
+    """TD3+BC that acts with a moving average of its policy's weights."""
 
     acting_tau: Fraction = 1e-4
     """Update rate of the average, per policy step: 1e-4 averages over about 20,000 training steps."""
@@ -61,7 +61,7 @@ class AveragedPolicy(TD3BC[AveragedT], Generic[AveragedT]):
         return cast("AveragedT", AveragedState(**vars(td3), acting=td3.actor))
 
     def averaged(self, average: DeterministicActor, policy: DeterministicActor, opt_state: Any) -> DeterministicActor:
-        """Move the average one step at rate τ; early on, while 1/τ exceeds a tenth of the steps, over that tenth."""
+        """Update the average at rate τ; early in training, average over a tenth of the steps so far instead."""
         steps = step_count(opt_state)
         return polyak(average, policy, jnp.maximum(self.acting_tau, 10 / (steps + 9)))
 
@@ -75,7 +75,7 @@ class AveragedPolicy(TD3BC[AveragedT], Generic[AveragedT]):
 
 @dataclass(frozen=True)
 class TwoPolicies(TD3BC[TwoPoliciesT], Generic[TwoPoliciesT]):
-    """TD3+BC with a second policy on the same critics, which acts."""
+    """TD3+BC with a second policy, which is trained on the same critics and acts."""
 
     def two_policies_state(self, *networks: Any) -> TwoPoliciesState:
         """Return the state before the first step: both policies are the same network."""
@@ -105,7 +105,7 @@ class TwoPolicies(TD3BC[TwoPoliciesT], Generic[TwoPoliciesT]):
         return first._replace(extra=second, metrics={**first.metrics, "acting_bc_loss": second.metrics["bc_loss"]})
 
     def inner_step(self, ctx: Context[TwoPoliciesT, Any], scale: Array | float) -> Inner:
-        """Take one step of each policy; a learned scale takes no gradient from the second."""
+        """Take one step of each policy; a learned scale gets no gradient from the second step."""
         return self.join_steps(self.first_step(ctx, scale), self.second_step(ctx, self.second_scale(sg(scale))))
 
     def commit(self, ctx: Context[TwoPoliciesT, Any], inner: Inner) -> TwoPoliciesT:
@@ -118,7 +118,7 @@ class TwoPolicies(TD3BC[TwoPoliciesT], Generic[TwoPoliciesT]):
 
 @dataclass(frozen=True)
 class TwoScales(TwoPolicies[TwoScalesState], AveragedPolicy[TwoScalesState]):
-    """TD3+BC with a second policy at a multiple of the first one's scale; an average of its weights acts."""
+    """TD3+BC with a second policy at a multiple of the first policy's scale; the average of its weights acts."""
 
     acting_ratio: NonNegative = 2.0
     """Scale of the second policy, relative to the first one's."""

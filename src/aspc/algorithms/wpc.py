@@ -3,7 +3,8 @@
     actor:  max_π  λ·Q(s, π(s)) − w(s, a)·(π(s) − a)²,      w = 1 if Q(s, a) > V(s) else 0
     value:  V(s) → y, the critics' TD target
 
-Critics, λ and targets are TD3+BC's. The authors' own critics are `critic_hidden_layers=2, critic_layer_norm=False`.
+Critics, λ and targets are those of TD3+BC. For the authors' critics, set `critic_hidden_layers=2` and
+`critic_layer_norm=False`.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from aspc.optim import Adam
 
 
 class WPCState(TD3State):
-    """TD3's state and a value network."""
+    """TD3's state plus a value network and its optimizer state."""
 
     value: Value
     value_opt: Any

@@ -53,7 +53,7 @@ class PolicyAssessment:
     differences: dict[str, CombinedDifference]
     """The combined difference from the logged controller, by signal; the first is the reward."""
     estimates: list[DifferenceEstimate]
-    """The answers of all estimators."""
+    """The estimates of all estimators."""
     support: Support
     policy: Policy
 
@@ -63,16 +63,16 @@ class PolicyAssessment:
         return self.differences[REWARD]
 
     def has_estimate(self, signal: str) -> bool:
-        """Return whether a difference is known; outside the data no estimate applies."""
+        """Return whether a signal has a usable estimate. Outside the data, no estimate applies."""
         return self.differences[signal].is_known and not self.support.is_outside
 
     def of_signal(self, signal: str) -> list[DifferenceEstimate]:
-        """Return the estimators' answers about one signal."""
+        """Return the estimates of one signal."""
         return [estimate for estimate in self.estimates if estimate.signal == signal]
 
     @property
     def critics_agreement(self) -> tuple[int, int] | None:
-        """Number of critics whose difference has the sign of their mean, and of all; None without critics."""
+        """Number of critics that agree with the sign of the estimate, and number of critics; None without critics."""
         for estimate in self.of_signal(REWARD):
             if estimate.estimator == FITTED_Q and estimate.members:
                 same = sum(np.sign(m) == np.sign(estimate.difference) for m in estimate.members)
@@ -82,11 +82,11 @@ class PolicyAssessment:
 
 @dataclass(frozen=True, eq=False)
 class Assessment:
-    """The assessment of policies, the best first, against the logged controller."""
+    """The assessment of policies against the logged controller, best policy first."""
 
     dataset: str
     episodes: str
-    """A sentence on the episodes that the policies are judged on."""
+    """A description of the episodes used for the assessment."""
     discount: float
     level: float
     margin: float
@@ -99,11 +99,11 @@ class Assessment:
     def select(self, anyway: bool = False) -> PolicyAssessment | None:
         """Return the policy to deploy, or None.
 
-        It is the one with the highest lower bound of the difference in return among those inside the data, if that
-        bound is above 0.
+        Among the policies inside the data, this is the one with the highest lower bound of the difference in return,
+        if that bound is above 0.
 
         Args:
-            anyway: Ignore both conditions, and return the policy with the highest estimate if none has a bound.
+            anyway: Ignore both conditions. If no policy has a bound, return the first policy.
         """
         known = [p for p in self.policies if p.reward.is_known]
         if anyway:
@@ -123,18 +123,18 @@ def assess(
     notify: Notify = lambda step, total, part: None,
     **data_options: Any,
 ) -> Assessment:
-    """Judge policies against the controller that made the logs, without a simulator.
+    """Assess policies against the controller that produced the logs, without a simulator.
 
     Args:
-        runs: Folders of runs, fleets or policies, or policies by name. A policy without a run is judged on the dataset
-            as it is: pass episodes that it was not trained on.
-        dataset: The data to judge on. Default: the data of the runs, of which only the episodes that training held out
-            (`holdout`) are used.
-        kpis: Names of other columns of the log to estimate the difference in.
-        checkpoints: Judge all checkpoints of the runs instead of their final policies.
-        on_training_data: Judge on data that was trained on.
-        options: How the estimates are computed.
-        notify: Called with the steps done, the total and the current part.
+        runs: Folders of runs, fleets or policies, or policies by name. A policy without a run is assessed on all
+            episodes of the dataset, so pass episodes that it was not trained on.
+        dataset: The data for the assessment. Default: the episodes of the runs' data that training held out
+            (`holdout`).
+        kpis: Names of further log columns in which to estimate the difference.
+        checkpoints: Assess all checkpoints of the runs instead of their final policies.
+        on_training_data: Use all episodes, including those that the policies were trained on.
+        options: Options of the estimators.
+        notify: Called with the number of completed steps, the total number of steps and the current part.
         data_options: Options of `aspc.data.load` for the dataset.
 
     Raises:
@@ -147,7 +147,7 @@ def assess(
         full = dataset if isinstance(dataset, Dataset) else dataset_of([], os.fspath(dataset), data_options)
     else:
         paths = _folders(runs)
-        candidates = [] if checkpoints else saved_policies(paths)  # before the data, so that errors show at once
+        candidates = [] if checkpoints else saved_policies(paths)  # before the data, to fail early
         full = dataset if isinstance(dataset, Dataset) else _load(paths, dataset, data_options)
         candidates = candidates or checkpoint_policies(paths, full)
     if not candidates:
@@ -176,7 +176,7 @@ def _load(paths: list[Path], dataset: str | os.PathLike[str] | None, options: Ma
 def _recorded_source(
     paths: list[Path], dataset: Source | None, options: Mapping[str, Any]
 ) -> tuple[str | None, Mapping[str, Any]]:
-    """Return the file of the dataset and its reading options, if it has one."""
+    """Return the dataset's file, or None if it has none, and the options for reading it."""
     if isinstance(dataset, Dataset):
         return None, {}
     if dataset is not None:
@@ -186,7 +186,7 @@ def _recorded_source(
 
 
 def judge(candidates: list[Candidate], evidence: Evidence, held_out: HeldOutEpisodes, notify: Notify) -> Assessment:
-    """Estimate all policies from held-out evidence, decide on each, and order them."""
+    """Estimate all policies from held-out evidence, decide the verdicts, and sort the policies."""
     policies = {c.name: c.policy for c in candidates}
     for name, policy in policies.items():
         check_fits(name, policy, evidence.dataset)
@@ -220,7 +220,7 @@ def _lower_bound(policy: PolicyAssessment) -> float:
 
 
 def _estimate(evidence: Evidence, policies: dict[str, Policy], notify: Notify) -> list[DifferenceEstimate]:
-    """Run all estimators, with progress over their steps."""
+    """Run all estimators and report progress over their steps."""
     options = evidence.options
     critics = options.steps * len(evidence.signals)
     total = 3 * options.model_steps + critics
@@ -243,7 +243,7 @@ def _estimate(evidence: Evidence, policies: dict[str, Policy], notify: Notify) -
 
 
 def _margin(evidence: Evidence) -> float:
-    """Return the loss of return that does not matter."""
+    """Return the largest loss of return that is considered negligible."""
     if evidence.options.margin is not None:
         return evidence.options.margin
     return SMALL_LOSS * evidence.logged_returns(REWARD).std

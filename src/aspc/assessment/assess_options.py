@@ -1,4 +1,4 @@
-"""Options of an assessment. This module does not import JAX, so that help is fast."""
+"""Options of an assessment. This module does not import JAX, so that --help is fast."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ class AssessOptions(FQEOptions):
     steps: int = 10_000
     """Number of minibatches per policy."""
     critics: int = 4
-    """Number of critics per policy and of models; pairs are fitted on complementary halves of the episodes."""
+    """Number of critics per policy and of dynamics models; pairs are fitted on complementary halves of the episodes."""
     level: float = 0.9
-    """Level of the intervals."""
+    """Confidence level of the intervals."""
     margin: float | None = None
-    """Loss of return that does not matter. Default: a fifth of the logged returns' standard deviation."""
+    """Loss of return considered negligible. Default: a fifth of the logged returns' standard deviation."""
     model_steps: int = 5_000
-    """Number of minibatches of the dynamics models and of the behavior's density."""
+    """Number of minibatches to fit the dynamics models and the behavior density."""
     rollouts: int = 64
     """Maximum number of logged start states to simulate per dynamics model."""
 

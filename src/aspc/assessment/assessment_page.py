@@ -1,4 +1,4 @@
-"""An assessment as one self-contained HTML page: the verdict, its number and its reason come first."""
+"""Render an assessment as a self-contained HTML page that starts with verdicts, their reasons and their numbers."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _signal(assessment: Assessment, policy: PolicyAssessment, combined: Combined
 
 
 def draw_pictures(assessment: Assessment) -> list[Picture]:
-    """Draw the differences, one figure per signal that any estimator has something to say about."""
+    """Draw the differences, one figure per signal with at least one estimate."""
     found = []
     for signal in assessment.controller:
         shown = [p for p in assessment.policies if p.has_estimate(signal)][:MAX_DRAWN]

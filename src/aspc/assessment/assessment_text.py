@@ -1,4 +1,4 @@
-"""An assessment in words and numbers: the parts that the terminal, the JSON output and the page share."""
+"""Text and JSON forms of an assessment, shared by the terminal, the JSON output and the page."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WIDTH = 110
 
 
 def format_probability(value: float) -> str:
-    """Return a probability in percent, without false certainty."""
+    """Return a probability in percent, limited to "< 1 %" and "> 99 %"."""
     return "> 99 %" if value > 0.99 else "< 1 %" if value < 0.01 else f"{100 * value:.0f} %"
 
 
@@ -28,7 +28,7 @@ def describe_selection(assessment: Assessment) -> str:
 
 
 def describe_calibration(assessment: Assessment) -> str:
-    """Return a sentence on the width of the intervals."""
+    """Return a sentence about the width of the intervals."""
     factor, source = assessment.calibration
     if source is None:
         return "The intervals are not calibrated: how often they contain the truth has not been measured."
@@ -36,7 +36,7 @@ def describe_calibration(assessment: Assessment) -> str:
 
 
 def describe_estimate(estimate: DifferenceEstimate) -> str:
-    """Return the answer of one estimator."""
+    """Return the result of one estimator."""
     if estimate.silent_because is not None:
         return f"no answer: {estimate.silent_because}"
     effective = estimate.effective_episodes
@@ -58,7 +58,7 @@ def describe_agreement(policy: PolicyAssessment) -> str:
 
 
 def per_step(assessment: Assessment, value: float) -> float:
-    """Return a discounted sum as the average per step, weighted by the discounts."""
+    """Convert a discounted sum to a discount-weighted average per step."""
     return (1 - assessment.discount) * value
 
 
@@ -94,7 +94,7 @@ def format_assessment(assessment: Assessment) -> str:
 
 
 def format_return(assessment: Assessment, policy: PolicyAssessment) -> str:
-    """Return the estimated discounted return of a policy, and its difference from the logged one."""
+    """Return the estimated discounted return of a policy, and its difference from the logged return."""
     if not policy.has_estimate(REWARD):
         return "unknown"
     found, logged = policy.reward, assessment.controller[REWARD]

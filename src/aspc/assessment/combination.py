@@ -1,13 +1,13 @@
-"""One answer from several estimators: a random-effects combination, widened by disagreement and by calibration.
+"""A random-effects combination of several estimators, with an interval widened by disagreement and calibration.
 
-Let d_i be the differences of the estimators that have something to say, with standard errors s_i. The variance τ²
-between estimators is that of DerSimonian and Laird (1986). With weights w_i ∝ 1/(s_i² + τ²),
+Let d_i be the differences of the estimators that give an estimate, with standard errors s_i. The variance τ² between
+estimators is estimated as in DerSimonian and Laird (1986). With weights w_i ∝ 1/(s_i² + τ²),
 
     d = Σ w_i·d_i,    σ = factor · √((Σ w_i·s_i)² + τ²),    interval d ± z·σ.
 
-All estimators use the same episodes, so their errors are added as if fully correlated. Two estimators that agree
-therefore do not narrow the interval, and two that disagree widen it. The pessimistic estimate is not one of the d_i:
-where only critics have something to say, nothing could contradict them, and the lower end is at most that estimate.
+All estimators use the same episodes, so their errors are added as if fully correlated. Agreement between estimators
+therefore does not narrow the interval, but disagreement widens it. The pessimistic estimate is not one of the d_i. If
+only fitted Q gives an estimate, no other estimator can contradict it, so the pessimistic estimate caps the lower end.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from aspc.assessment.evidence import DifferenceEstimate
 
 
 class IntervalCalibration(NamedTuple):
-    """The factor that scales the width of intervals, and where it was measured."""
+    """The factor that scales the width of intervals, and the source of its measurement."""
 
     factor: float
     source: str | None
@@ -50,11 +50,11 @@ class CombinedDifference:
     disagreement: float
     """τ, the standard deviation between estimators."""
     used: tuple[str, ...]
-    """The estimators that have something to say."""
+    """The estimators in the combination."""
 
     @property
     def is_known(self) -> bool:
-        """True if any estimator has something to say."""
+        """True if any estimator gives an estimate."""
         return bool(self.used)
 
 

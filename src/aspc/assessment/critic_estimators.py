@@ -1,11 +1,11 @@
 """Estimates from fitted critics: fitted-Q evaluation, its pessimistic variant, and doubly robust estimates.
 
-The critics of a policy and of the logged behavior have the same initial weights, the same minibatches and the same
-halves of the episodes. What they get wrong alike cancels in the difference Q_k^π(s₀, π(s₀)) − Q_k^b(s₀, a₀).
+The critics of a policy and of the logged behavior share their initial weights, minibatches and halves of the episodes.
+Errors common to both cancel in the difference Q_k^π(s₀, π(s₀)) − Q_k^b(s₀, a₀).
 
-The pessimistic variant subtracts, per start state, the standard deviation of that difference over the critics. They
-learn from independent targets, so their spread includes what is uncertain about later states. How far the difference
-still moved in the last quarter of the fit counts as an error.
+The pessimistic variant subtracts, per start state, the standard deviation of that difference over the critics. Each
+critic learns from its own targets, so the standard deviation includes the uncertainty about later states. The change of
+the difference over the last quarter of the fit is included in the standard error.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class PolicyCritics(NamedTuple):
         return [cls(name, group.fqe, state, start, history) for name, state, start, history in parts]
 
     def row_values(self, evidence: Evidence, logs: PackedLogs, policy: Policy | None) -> RowValues:
-        """Return Q(s, a) and Q(s, π(s)) at every row, by the critics not fitted on it; the logged action without π."""
+        """Return Q(s, a) and Q(s, π(s)) per row, from critics not fitted on it; without a policy, π(s) = a."""
         data = evidence.dataset
         logged = data.scale_actions(data.actions)
         actions = logged
@@ -104,7 +104,7 @@ class CriticEstimators:
 def _find_problem(
     evidence: Evidence, logs: PackedLogs, signal: str, critics: PolicyCritics, behavior: PolicyCritics
 ) -> str | None:
-    """Return why not to use a policy's critics, or None."""
+    """Return the reason not to use a policy's critics, or None."""
     bounds = value_bounds(logs.dataset.rewards, bool(logs.dataset.terminals.any()), evidence.options.discount)
     warning = find_warning(critics.history, critics.start_values.mean(1), bounds)
     if warning is not None and warning.startswith("diverged"):
@@ -115,7 +115,7 @@ def _find_problem(
 def _fitted_q(
     evidence: Evidence, signal: str, critics: PolicyCritics, behavior: PolicyCritics, reason: str | None
 ) -> list[DifferenceEstimate]:
-    """Return the plain and, of the reward only, the pessimistic estimate: a KPI has no worse direction."""
+    """Return the plain and, for the reward only, the pessimistic estimate, since a KPI has no worse direction."""
     kinds = (FITTED_Q, PESSIMISTIC) if signal == REWARD else (FITTED_Q,)
     if reason is not None:
         return [DifferenceEstimate.silent(kind, critics.name, signal, reason) for kind in kinds]
@@ -129,7 +129,7 @@ def _fitted_q(
 
 
 class _FitProgress:
-    """Progress in the form that fitted-Q evaluation reports it."""
+    """An adapter from the progress reports of fitted-Q evaluation to `Show`."""
 
     def __init__(self, show: Show, first_step: int, signal: str) -> None:
         self._show, self._first_step, self._part = show, first_step, f"critics of the {signal}"

@@ -1,4 +1,4 @@
-"""Policies on the default device: acting in large batches, and a check that a policy fits a dataset."""
+"""Evaluate policies in large batches on the default device, and check that a policy fits a dataset."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from aspc.errors import AspcError, printable
 from aspc.policy import Policy
 from aspc.policy_kinds import compute_actions, sample_noise
 
-MAX_ROWS, MAX_NUMBERS = 65_536, 2**22  # observations, and random numbers for them, per call of a policy
+MAX_ROWS, MAX_NUMBERS = 65_536, 2**22  # observations and random numbers per policy call
 
 
 def act_on_device(policy: Policy, observations: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -34,7 +34,7 @@ def act_on_device(policy: Policy, observations: np.ndarray, rng: np.random.Gener
 
 @cache
 def _compiled_policy(kind: str, settings: str) -> Callable[..., Any]:
-    """Return the compiled form of one kind of policy, for all weights of one shape."""
+    """Return the jitted action function for a policy kind with these settings."""
 
     def act(arrays: Any, bounds: Any, observations: Array, noise: Any) -> Any:
         mean, std, low, high = bounds
@@ -44,10 +44,10 @@ def _compiled_policy(kind: str, settings: str) -> Callable[..., Any]:
 
 
 def check_fits(name: str, policy: Policy, dataset: Dataset) -> None:
-    """Check that a policy has the sizes and the columns of a dataset.
+    """Check that a policy's sizes and column names match a dataset.
 
     Raises:
-        AspcError: If it has not.
+        AspcError: The sizes or column names differ.
     """
     sizes = policy.observation_size, policy.action_size
     if sizes != (dataset.observation_size, dataset.action_size):

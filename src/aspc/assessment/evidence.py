@@ -2,8 +2,8 @@
 
 Every fitted part (critics, dynamics models, the behavior's density) has an even number of members. Members 2j and
 2j + 1 are fitted on complementary random halves of the episodes. The variance of an estimate over half-samples equals
-the variance of the estimate from all episodes, so the spread of the members measures how far the data determines an
-answer; and every episode has members that were not fitted on it.
+the variance of the estimate from all episodes, so the spread of the members measures how precisely the data determines
+an answer. Every episode also has members that were not fitted on it.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from aspc.policy import Policy
 
 REWARD = "reward"
 MIN_EPISODES = 4  # two in each half
-MIN_COMPARED = 0.5  # share of the discounted horizon that an estimator must cover to have something to say
-MISJUDGED_STDS = 1.0  # error about the logged controller, in standard deviations of returns, that silences an estimator
+MIN_COMPARED = 0.5  # fraction of the discounted horizon that an estimator must cover to give an estimate
+MISJUDGED_STDS = 1.0  # largest accepted error for the logged controller, in standard deviations of returns
 
 
 class LoggedReturns(NamedTuple):
@@ -33,7 +33,7 @@ class LoggedReturns(NamedTuple):
 
     mean: float
     std: float  # over episodes
-    is_complete: bool  # whether the log shows most of the sums to their end
+    is_complete: bool  # whether most of the sums are logged in full
 
 
 @dataclass(frozen=True)
@@ -44,18 +44,18 @@ class DifferenceEstimate:
     policy: str
     signal: str
     difference: float
-    """Discounted sum of the policy minus that of the controller from the same start states."""
+    """Discounted sum of the policy minus that of the logged controller, from the same start states."""
     standard_error: float
     members: tuple[float, ...] = ()
-    """The difference by each member of an ensemble."""
+    """The difference estimated by each ensemble member."""
     effective_episodes: float | None = None
     """Effective sample size of an importance-weighted estimate."""
     silent_because: str | None = None
-    """The reason why the estimator has nothing to say; None if it has."""
+    """The reason why the estimator gives no estimate; None if it gives one."""
 
     @classmethod
     def silent(cls, estimator: str, policy: str, signal: str, reason: str) -> DifferenceEstimate:
-        """Return the answer of an estimator that has nothing to say."""
+        """Return the answer of an estimator that gives no estimate."""
         return cls(estimator, policy, signal, np.nan, np.nan, silent_because=reason)
 
     @classmethod
@@ -64,8 +64,8 @@ class DifferenceEstimate:
     ) -> DifferenceEstimate:
         """Summarize differences [members, states].
 
-        The variance is the sum of that between members, which differ in their data, that of the mean over episodes,
-        and the square of `extra_error`.
+        The variance has three terms: the variance between members, which are fitted on different data, the variance of
+        the mean over episodes, and `extra_error` squared.
         """
         members = values.mean(1)
         variance = members.var(ddof=1) + _variance_of_mean(values.mean(0), groups) + extra_error**2
@@ -73,20 +73,20 @@ class DifferenceEstimate:
 
 
 def _variance_of_mean(values: np.ndarray, groups: np.ndarray) -> float:
-    """Return the variance of the mean of values [states] whose independent units are groups."""
+    """Return the variance of the mean of values [states]; only states of different groups are independent."""
     count = len(np.unique(groups))
     centered = np.bincount(groups, weights=values - values.mean(), minlength=int(groups.max()) + 1)
     return float(np.square(centered).sum() / len(values) ** 2 * count / max(count - 1, 1))
 
 
-Show = Callable[[int, str], None]  # called with the steps done of an estimator's work, and the name of the current part
+Show = Callable[[int, str], None]  # called with an estimator's completed steps and the name of the current part
 
 
 class Estimator(Protocol):
     """A method of off-policy evaluation. It can return several estimates per policy that share a fit."""
 
     def estimate(self, evidence: Evidence, policies: dict[str, Policy], show: Show) -> list[DifferenceEstimate]:
-        """Return estimates for every policy and every signal; `show` is called with the steps done."""
+        """Return estimates for every policy and every signal; call `show` with the completed steps."""
         ...
 
 
@@ -96,11 +96,11 @@ class Evidence:
 
     dataset: Dataset
     states: States
-    """The states where returns begin, and the unit of resampling (episode) of each."""
+    """The start states of the returns, each with its resampling unit (episode)."""
     signals: dict[str, np.ndarray]
-    """Columns [rows] to estimate the discounted sums of; the first is the reward."""
+    """Columns [rows] whose discounted sums are estimated; the first is the reward."""
     halves: np.ndarray
-    """[members, episodes]: true where a member is fitted."""
+    """[members, episodes]: true if the member is fitted on the episode."""
     options: AssessOptions
 
     @classmethod
@@ -108,7 +108,7 @@ class Evidence:
         """Choose start states and split the episodes of a held-out dataset.
 
         Raises:
-            AspcError: If it has too few episodes.
+            AspcError: The dataset has too few episodes.
         """
         states = choose_states(dataset, "auto")
         count = int(states.groups.max()) + 1
@@ -136,7 +136,7 @@ class Evidence:
         return np.flatnonzero(np.diff(self.row_groups, prepend=-1))
 
     def row_weights(self, rows: np.ndarray) -> np.ndarray:
-        """Return the weights [rows, members] of rows in the loss of each member: 2 in its half, else 0."""
+        """Return the loss weights [rows, members] of rows: 2 for rows in a member's half, else 0."""
         return 2.0 * self.halves[:, self.row_groups[rows]].T.astype(np.float32)
 
     def mean_of_others(self, values: np.ndarray) -> np.ndarray:
@@ -145,13 +145,13 @@ class Evidence:
         return np.asarray((values * is_other).sum(0) / is_other.sum(0))
 
     def dataset_of(self, signal: str) -> Dataset:
-        """Return the held-out episodes with a signal in the place of the reward."""
+        """Return the held-out episodes with a signal in place of the reward."""
         return dataclasses.replace(self.dataset, rewards=self.signals[signal].astype(np.float32))
 
     def logged_returns(self, signal: str) -> LoggedReturns:
         """Return the discounted sums of a signal from the start states.
 
-        If timeouts cut most of them, all are used, each extrapolated as if it went on like its logged part.
+        If timeouts truncate most of the sums, use all, and extrapolate each as if it continued like its logged part.
         """
         returns = returns_to_go(self.dataset, self.options.discount, self.signals[signal])
         rows = self.states.rows[returns.is_complete[self.states.rows]]
@@ -161,7 +161,7 @@ class Evidence:
         return LoggedReturns(float(values.mean()), float(values.std()), is_complete)
 
     def reason_to_distrust(self, signal: str, controller: float) -> str | None:
-        """Return why not to trust a method that estimates the logged controller at this value; None if it is right."""
+        """Return the reason to distrust a method that estimates the logged controller at `controller`, or None."""
         if not np.isfinite(controller):
             return "its estimate of the logged controller is not finite"
         logged = self.logged_returns(signal)

@@ -4,8 +4,8 @@
 
 A policy is fixed during its evaluation, so its actions π(s') and π(s₀) are computed once, and an evaluation is a scan
 over minibatches of one packed table. All policies see the same minibatches and start from the same networks, so
-differences between estimates are due to the policies. Each critic learns from its own target: the spread of the
-critics shows how far the data determines the answer.
+differences between estimates are due to the policies. Each critic learns from its own target, so the spread
+of the critics shows how well the data determines the value.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ BEHAVIOR = "behavior (the data)"
 TABLE_BYTES = 2**30  # of precomputed actions on the device at a time
 Inputs = TypeVar("Inputs")
 Outputs = TypeVar("Outputs")
-HISTORY_LENGTH = 20  # times that the estimates are recorded during the fit
+HISTORY_LENGTH = 20  # number of estimates recorded during the fit
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -49,7 +49,7 @@ HISTORY_LENGTH = 20  # times that the estimates are recorded during the fit
 
 
 class PolicyActions(NamedTuple):
-    """The actions of a policy, in ±1, after each transition and in the states that its value is averaged over."""
+    """A policy's actions, scaled to ±1, after each transition and in the states over which its value is averaged."""
 
     next: np.ndarray  # [N, act]
     start: np.ndarray  # [S, act]
@@ -57,7 +57,7 @@ class PolicyActions(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class PackedLogs:
-    """A dataset prepared for evaluating policies: packed rows, with rewards in units of the data's returns."""
+    """A dataset packed for policy evaluation, with rewards scaled by the size of its returns."""
 
     dataset: Dataset
     states: States
@@ -66,8 +66,8 @@ class PackedLogs:
     next_observations: np.ndarray  # [N, obs], as logged
     behavior: PolicyActions
     normalizer: ObservationNormalizer
-    unit: float  # one unit of the critics in units of reward
-    initial_value: float  # of the critics, in their units: the value if every row were the average one
+    unit: float  # reward per unit of the critics' output
+    initial_value: float  # of the critics, in their units: the value if every row were average
 
     @classmethod
     def from_dataset(cls, dataset: Dataset, states: States, options: FQEOptions) -> PackedLogs:
@@ -95,7 +95,7 @@ class PackedLogs:
         return Layout(self.dataset.observation_size, self.dataset.action_size)
 
     def actions_of(self, policy: Policy, seed: int) -> PolicyActions:
-        """Return a policy's actions in ±1; a policy that samples gets fixed noise."""
+        """Return a policy's actions, scaled to ±1. Stochastic policies get fixed noise."""
         rng = np.random.default_rng(seed)
         start = self.dataset.observations[self.states.rows]
         next_actions = act_on_device(policy, self.next_observations, rng)
@@ -131,10 +131,10 @@ class FQE:
         return Adam(cosine_decay(self.options.learning_rate, self.options.steps))
 
     def init(self, policies: int, initial_value: float) -> FQEState:
-        """Return the same new networks for every policy.
+        """Initialize the same networks for every policy.
 
-        Critics start at the value of the data. Where the data says nothing they stay near their start: with negative
-        rewards and a start at 0, a policy that does what was never logged would be the best.
+        Critics start at the mean value of the data, because they stay near their initial value where there is no data.
+        If they started at 0 and rewards were negative, policies with actions that were never logged would rank first.
         """
         hidden = [self.options.hidden_dim] * self.options.hidden_layers
 
@@ -164,9 +164,9 @@ class FQE:
         *,
         steps: int,
     ) -> FQEState:
-        """Train on `steps` minibatches for every policy. Their rows depend on the step only.
+        """Train on `steps` minibatches for every policy. The rows of a minibatch depend only on the step.
 
-        `weights` are those of each row in the loss of each critic, for critics that are fitted on parts of the data.
+        `weights` weighs each row in the loss of each critic, so that critics can be fitted to parts of the data.
         """
         key = jax.random.key(self.options.seed + 1)
 
@@ -191,7 +191,7 @@ class FQE:
     def values(
         self, state: FQEState, observations: Float[Array, "states obs"], actions: Float[Array, "policies states act"]
     ) -> Float[Array, "policies critics states"]:
-        """Return Q(s, π(s)) of every policy by each of its target critics."""
+        """Return Q(s, π(s)) for every policy and each of its target critics."""
 
         def one_policy(inputs: tuple[FQEState, Array]) -> Array:
             return inputs[0].critics_target(observations, inputs[1])
@@ -205,13 +205,13 @@ class FQE:
         show: Callable[[int, np.ndarray], None],
         weights: np.ndarray | None = None,
     ) -> tuple[FQEState, np.ndarray]:
-        """Fit the critics; `show` is called with the step and the mean values.
+        """Fit the critics of all policies.
 
         Args:
             logs: The data.
             actions: The actions of every policy.
-            show: Called with the step and the mean values, now and then.
-            weights: Weights [rows, critics] of each row in the loss of each critic.
+            show: Called with the step and the mean values, at most `HISTORY_LENGTH` times.
+            weights: Weight [rows, critics] of each row in the loss of each critic.
 
         Returns:
             The critics, and mean values [policies, time] during the fit.
@@ -229,7 +229,7 @@ class FQE:
         return state, np.stack(history, 1)
 
     def start_values(self, logs: PackedLogs, actions: list[PolicyActions], state: FQEState) -> np.ndarray:
-        """Return values [policies, critics, states] at the states that they are averaged over, in units of reward."""
+        """Return the values [policies, critics, states] of the states to average over, in units of reward."""
         start = jnp.asarray(logs.normalizer(logs.dataset.observations[logs.states.rows]))
         start_actions = jnp.asarray(np.stack([policy.start for policy in actions]))
         return np.asarray(self.values(state, start, start_actions), np.float64) * logs.unit
@@ -248,22 +248,22 @@ def fitted_q_evaluation(
     progress: Any = None,
     vectorize: bool | None = None,
 ) -> Ranking:
-    """Estimate the discounted return of policies, and of the behavior that made the data, and rank them.
+    """Rank policies by the estimated discounted return, and estimate that of the behavior that produced the data.
 
     The estimate of the behavior can be compared with the logged returns (`Ranking.monte_carlo`). If the two disagree,
     do not rely on the other estimates. docs/trust.md explains the limits of the method.
 
-    Actions are clipped to the dataset's bounds, which can be those of the machine. If the bounds were only guessed
-    from data that the policies were not trained on, widen them with `aspc.assessment.trained_runs.with_bounds_of`, as
-    the command does.
+    Actions are clipped to the dataset's bounds, which can be the physical limits of the machine. If the bounds were
+    inferred from data on which the policies were not trained, widen them with
+    `aspc.assessment.trained_runs.with_bounds_of`, as the command does.
 
     Args:
         policies: Policies by name.
         dataset: The logs.
         states: The states where the returns begin; `choose_states(dataset, "auto")` takes the first of each episode.
-        options: How the critics are fitted.
+        options: Options for fitting the critics.
         progress: A progress bar (`aspc.ui.Progress`).
-        vectorize: Evaluate policies in parallel. Default: on an accelerator.
+        vectorize: Evaluate policies in parallel. Default: True only on an accelerator.
 
     Raises:
         AspcError: If a policy does not fit the dataset.
@@ -282,7 +282,7 @@ def fitted_q_evaluation(
 
 
 class FittedGroup(NamedTuple):
-    """Policies that were evaluated by one program, with their actions and their critics."""
+    """Policies evaluated by one program, with their actions and critics."""
 
     names: list[str]
     fqe: FQE
@@ -299,9 +299,9 @@ def fit_in_groups(
     vectorize: bool | None = None,
     weights: np.ndarray | None = None,
 ) -> Iterator[FittedGroup]:
-    """Fit critics to the behavior, which comes first, and to policies, as many at a time as fit into memory.
+    """Fit critics to the behavior, then to the policies, as many at a time as fit into memory.
 
-    See `fitted_q_evaluation` for the arguments; `weights` are those of `FQE.fit`.
+    See `fitted_q_evaluation` for the arguments, and `FQE.fit` for `weights`.
     """
     vectorize = on_accelerator() if vectorize is None else vectorize
     fqe = FQE(options, Spec(logs.dataset.observation_size, logs.dataset.action_size), logs.layout, vectorize)

@@ -1,4 +1,4 @@
-"""The episodes that can judge a policy: those of a dataset that it was not trained on."""
+"""Held-out episodes: the episodes of a dataset that a policy was not trained on."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from aspc.io import read_json
 from aspc.training.prepared_data import load_recorded
 from aspc.training.run_folder import CONFIG, Run
 
-SEEN_ROWS = 0.5  # fraction of an episode's rows in the training data above which the episode was trained on
+SEEN_ROWS = 0.5  # an episode with a larger fraction of training rows counts as trained on
 
 
 class HeldOutEpisodes(NamedTuple):
-    """The rows of a dataset to judge on, with a sentence about them and warnings."""
+    """The rows of a dataset to evaluate policies on, with a description and warnings."""
 
     rows: np.ndarray
     description: str
@@ -30,14 +30,14 @@ def held_out_episodes(
 ) -> HeldOutEpisodes:
     """Return the episodes of a dataset that none of the policies was trained on.
 
-    An episode was trained on if most of its rows (observation, action, reward) are in the training data of a run: the
-    recorded dataset without the episodes that --holdout kept out.
+    An episode counts as trained on if most of its rows (observation, action, reward) are in the training data of a
+    run. The training data is the recorded dataset without the episodes held out by --holdout.
 
     Args:
         paths: Folders of runs, fleets or policies.
-        dataset: The dataset to judge on.
-        on_training_data: Use all episodes anyway.
-        is_training_data: The dataset is what all runs recorded, so that it is not loaded again to compare.
+        dataset: The dataset to evaluate policies on.
+        on_training_data: Use all episodes, including those that were trained on.
+        is_training_data: Whether `dataset` is the recorded dataset of all runs, so it need not be loaded again.
 
     Raises:
         AspcError: If no episode is left, or if the training data of a run has changed.
@@ -68,7 +68,7 @@ def held_out_episodes(
 
 
 def _in_seen_episodes(dataset: Dataset, is_seen: np.ndarray) -> np.ndarray:
-    """Extend seen rows to whole episodes; a log of one episode is judged row by row."""
+    """Extend seen rows to whole episodes; in a log with a single episode, treat each row separately."""
     starts, stops = dataset.episode_bounds
     if len(starts) == 1:
         return is_seen
@@ -93,7 +93,7 @@ def _hashes_of_training_data(
 ) -> np.ndarray | None:
     """Return the hashes of the rows that a run, fleet or policy was trained on; None if they are unknown.
 
-    `known` collects those of other runs, so that each dataset is loaded once.
+    `known` caches the hashes from earlier calls, so that each dataset is loaded once.
     """
     home, share, parts = home_of(path), holdout_of(path), []
     for source in data_sources(path):
@@ -119,13 +119,13 @@ def _load(source: DataSource) -> Dataset | None:
         return None
     try:
         loaded = load_recorded(source.source, source.options)
-    except AspcError:  # moved, or not on this machine
+    except AspcError:  # the dataset was moved, or is on another machine
         return None
     return loaded if isinstance(loaded, Dataset) else None
 
 
 def _fingerprint(home: Path) -> str | None:
-    """Return the recorded fingerprint of a run's data: a file can have changed between runs."""
+    """Return the recorded fingerprint of a run's data, since a file can change between runs."""
     facts = read_json(home / CONFIG).get("dataset")
     return str(facts.get("fingerprint")) if isinstance(facts, dict) else None
 

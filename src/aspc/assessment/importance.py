@@ -1,11 +1,13 @@
-"""Importance weighting: per-decision ratios of a policy's density to the behavior's, and what they can estimate.
+"""Importance weighting: per-decision ratios of policy density to behavior density, and estimators that use them.
 
-The behavior's density is Gaussian, with a fitted mean and one standard deviation σ_d per action dimension, measured on
-episodes that the mean was not fitted on. A policy is smoothed by a Gaussian kernel around its action, with bandwidth
-h_d = σ_d · n^(−1/(act + 4)) for n rows (Scott's rule). Over the steps the weights degenerate: they are used up to the
-step before which they become worth fewer than `MIN_EFFECTIVE_EPISODES`. If these steps are less than half of the
-discounted horizon, the estimators have nothing to say. Otherwise importance sampling scales its difference up to the
-full horizon, counting what it did not compare as an error, and doubly robust estimates rely on the critics from there.
+The behavior density is Gaussian, with a fitted mean and one standard deviation σ_d per action dimension, measured on
+episodes that the mean was not fitted to. A policy is smoothed by a Gaussian kernel around its action, with bandwidth
+h_d = σ_d · n^(−1/(act + 4)) for n rows (Scott's rule).
+
+The weights degenerate over the steps, so they are used only while they are worth at least `MIN_EFFECTIVE_EPISODES`. If
+these steps cover less than half of the discounted horizon, the estimators give no estimate. Otherwise importance
+sampling extrapolates its difference to the full horizon and adds the extrapolated part to its error. Doubly robust
+estimates rely on the critics alone for the remaining steps.
 """
 
 from __future__ import annotations
@@ -22,20 +24,20 @@ from aspc.policy import Policy
 
 IMPORTANCE_SAMPLING, DOUBLY_ROBUST = "importance sampling", "doubly robust"
 MIN_EFFECTIVE_EPISODES = 50.0
-NEGLIGIBLE_WEIGHT = 0.05  # γ^t beyond which rewards are left out
-MAX_LOG_RATIO = 20.0  # of one step; only guards against overflow
+NEGLIGIBLE_WEIGHT = 0.05  # rewards with a smaller discount γ^t are ignored
+MAX_LOG_RATIO = 20.0  # per step; only guards against overflow
 RESAMPLES = 400
 
 
 class Trajectories(NamedTuple):
-    """Episodes as rows of a rectangle: the row numbers of their first steps, and which entries exist."""
+    """Episodes padded to a rectangle: the dataset row of every entry, and a mask of the entries that exist."""
 
     rows: np.ndarray  # [episodes, steps]
     exists: np.ndarray  # [episodes, steps]
 
     @classmethod
     def of(cls, evidence: Evidence) -> Trajectories:
-        """Lay out the episodes up to the step whose discount is negligible."""
+        """Arrange the episodes in a rectangle, without the steps whose discount is negligible."""
         starts = evidence.episode_starts
         lengths = np.diff(starts, append=len(evidence.dataset))
         steps = min(int(lengths.max()), horizon(evidence.options.discount))
@@ -61,7 +63,7 @@ class BehaviorDensity:
 
     mean: Regression
     std: np.ndarray  # [act]
-    held_out_mean: np.ndarray  # [rows, act], by the members that were not fitted on the row's episode
+    held_out_mean: np.ndarray  # [rows, act], predicted by the members not fitted to the row's episode
 
     @classmethod
     def fit(cls, evidence: Evidence, show: Show) -> BehaviorDensity:
@@ -104,12 +106,12 @@ class PolicyWeights:
 
     weights: np.ndarray  # [episodes, steps]: Π of the ratios up to each step; constant after an episode's end
     effective_episodes: float  # at the last step
-    compared: float  # share of the discounted horizon
+    compared: float  # fraction of the discounted horizon
     silent_because: str | None
 
     @classmethod
     def of(cls, evidence: Evidence, trajectories: Trajectories, log_ratios: np.ndarray) -> PolicyWeights:
-        """Multiply up ratios, and check how many episodes they are worth."""
+        """Accumulate the ratios, and keep the steps with enough effective episodes."""
         cumulative = np.where(trajectories.exists, log_ratios[trajectories.rows], 0.0).cumsum(1)
         weights = np.exp(cumulative - cumulative.max(0))  # a factor per step does not change normalized weights
         effective = [effective_size(column) for column in weights.T]
@@ -135,12 +137,12 @@ class WeightedDifference(NamedTuple):
 def weighted_difference(
     weights: np.ndarray, increments: np.ndarray, base: np.ndarray, seed: int = 0
 ) -> WeightedDifference:
-    """Return mean(base) + Σ_t (Σ_i w_it·x_it) / Σ_i w_it with its standard error over episodes.
+    """Return mean(base) + Σ_t (Σ_i w_it·x_it) / Σ_i w_it and its bootstrap standard error over episodes.
 
     Args:
         weights: Cumulative weights [episodes, steps].
-        increments: The terms x [episodes, steps] that are weighted.
-        base: The terms [episodes] that are not.
+        increments: The weighted terms x [episodes, steps].
+        base: The unweighted terms [episodes].
         seed: Seed of the bootstrap.
     """
     weighted, count = weights * increments, len(weights)
@@ -189,7 +191,7 @@ class ImportanceSampling:
         return DifferenceEstimate(IMPORTANCE_SAMPLING, name, signal, difference, error, effective_episodes=effective)
 
     def discounted(self, evidence: Evidence, values: np.ndarray) -> np.ndarray:
-        """Return γ^t·values [episodes, steps] of values per row, 0 after an episode's end."""
+        """Return γ^t·values [episodes, steps] for given values per row; 0 after an episode's end."""
         discounts = evidence.options.discount ** np.arange(self.trajectories.rows.shape[1])
         picked = values[self.trajectories.rows].astype(np.float64)
         return np.asarray(np.where(self.trajectories.exists, picked, 0.0) * discounts)
@@ -197,16 +199,16 @@ class ImportanceSampling:
     def doubly_robust(
         self, evidence: Evidence, name: str, signal: str, values: RowValues, controller: RowValues
     ) -> DifferenceEstimate:
-        """Return the weighted doubly robust estimate: V(s₀), corrected by the weighted errors of Q along the log.
+        """Return the weighted doubly robust estimate: V(s₀), corrected by weighted errors of Q along the log.
 
-        The controller's return is the logged one, with its critics' value of the state where an episode is cut.
+        The controller's return is the logged one. At the last row of a cut episode, its critics' V replaces the signal.
         """
         found, data, discount = self.weights[name], evidence.dataset, evidence.options.discount
         if found.silent_because is not None:
             return DifferenceEstimate.silent(DOUBLY_ROBUST, name, signal, found.silent_because)
         signal_values, last = evidence.signals[signal].astype(np.float64), np.zeros(len(data), bool)
         last[np.append(evidence.episode_starts[1:], len(data)) - 1] = True
-        is_cut = last & ~data.terminals  # no next state: Q is not corrected there
+        is_cut = last & ~data.terminals  # the next state is unknown, so Q is not corrected there
         next_v = np.where(data.terminals | last, 0.0, np.append(values.v[1:], 0.0))
         errors = np.where(is_cut, 0.0, signal_values + discount * next_v - values.q)
         logged = self.discounted(evidence, np.where(is_cut, controller.v, signal_values)).sum(1)
@@ -217,7 +219,7 @@ class ImportanceSampling:
 
 
 class RowValues(NamedTuple):
-    """Values at every row by critics that were not fitted on it."""
+    """Values at every row, predicted by critics that were not fitted to it."""
 
     q: np.ndarray  # [rows]: Q(s, a) of the logged action
     v: np.ndarray  # [rows]: Q(s, π(s))

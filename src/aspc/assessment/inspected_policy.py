@@ -1,4 +1,4 @@
-"""A policy prepared for the trust report: its actions at logged states and, if its run is there, its critics."""
+"""A policy prepared for the trust report: its actions at logged states and, if its run is available, its critics."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class InspectedPolicy:
     trained: Trained | None
     """The run of the policy, if its folder is known."""
     state: Any
-    """The state that the policy was taken from; None without a checkpoint."""
+    """The training state that the policy was exported from; None without a checkpoint."""
     missing_state_reason: str = ""
 
     @classmethod
@@ -52,7 +52,7 @@ class InspectedPolicy:
         policy = Policy.load(folder)
         name = str(Path(*(part for part in folder.absolute().parts[-3:] if part != "policy")))
         check_fits(name, policy, dataset)
-        # The critics were trained in the policy's units, whatever the bounds of this dataset are.
+        # The critics were trained in the policy's units, regardless of this dataset's action bounds.
         dataset = replace(dataset, action_low=policy.action_low, action_high=policy.action_high)
         rng = np.random.default_rng(0)
         rows = np.sort(rng.choice(len(dataset), min(states, len(dataset)), replace=False))
@@ -88,14 +88,14 @@ class InspectedPolicy:
 
     @property
     def missing_critics_reason(self) -> str:
-        """A sentence on why there are no critics."""
+        """The reason for missing critics, as a sentence."""
         if self.state is None:
             return f"Not computed: {self.missing_state_reason}."
         return f"{self.policy.info.get('algo', 'This algorithm')} learns no Q."
 
     @property
     def action_names(self) -> tuple[str, ...]:
-        """The names of the log's action columns; empty if the policy's file has none, or invalid ones."""
+        """The names of the log's action columns; empty if the policy's file has no valid names."""
         names: Any = self.policy.info.get("action_names")
         is_valid = (
             isinstance(names, list)
@@ -105,7 +105,7 @@ class InspectedPolicy:
         return tuple(names) if is_valid else ()
 
     def describe(self) -> list[tuple[str, str]]:
-        """Return the origin of the policy and of the data, as labels and values."""
+        """Return the origin of the policy and of the data as (label, value) pairs."""
         info = self.policy.info
         rows = [
             ("policy", self.name),
@@ -127,7 +127,7 @@ def _run_of_selected(policy: Policy) -> Path | None:
 
 
 def _restore_state(folder: Path, policy: Policy, dataset: Dataset) -> tuple[Trained | None, Any, str]:
-    """Return the run and the state that a saved policy was taken from, or the reason why there is none."""
+    """Return the run and the training state of a saved policy, and the reason if the state is unavailable."""
     home = home_of(folder) or _run_of_selected(policy)
     if home is None or "members" in read_json(home / CONFIG):
         return None, None, "this is a policy without a run's folder around it, so it has no critics"

@@ -1,4 +1,4 @@
-"""Columns of the log, besides the reward, that a policy's effect is estimated on."""
+"""Log columns, other than the reward, on which a policy's effect is estimated."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ def kpi_columns(
 ) -> dict[str, np.ndarray]:
     """Return columns of the log by name.
 
-    A column can be an observation, an action or a KPI of the dataset. Any other one is read from its file.
+    A column can be an observation, an action or a KPI of the dataset. Any other column is read from the dataset's file.
 
     Args:
         names: Names of columns. Default: the KPIs of the dataset.
         dataset: The whole dataset.
         source: The file that the dataset was loaded from, if known.
-        options: The options that it was loaded with.
+        options: The options that the dataset was loaded with.
 
     Raises:
-        AspcError: If there is no such column.
+        AspcError: A column does not exist.
     """
     names = list(dict.fromkeys(names or dataset.kpi_names))
     if REWARD in names:
@@ -57,7 +57,7 @@ def _columns(dataset: Dataset) -> dict[str, np.ndarray]:
 def _read_columns(
     names: Sequence[str], dataset: Dataset, source: str, options: Mapping[str, Any]
 ) -> dict[str, np.ndarray]:
-    """Load the file once more, with these columns carried along."""
+    """Reload the file with these columns as KPIs."""
     try:
         again = data.load(source, **{**options, "kpis": list(names)})
     except AspcError as error:

@@ -1,10 +1,11 @@
 """Rollouts in an ensemble of learned dynamics models, truncated where the models disagree.
 
-Each model predicts the change of the state, the signals and the end of the task from a state and an action. Policy and
-logged controller (its fitted density) start in the same logged states, in the same model, with the same noise. At the
-first step where the models disagree more than at 99.9 % of the logged rows, for either of the two, the comparison of
-this pair ends: no prediction is used outside the data. The compared share c of the discounted horizon scales the
-difference up to the full horizon, and what was not compared, (1 − c) of the difference, counts as an error.
+Each model predicts the change of the state, the signals and the end of the task from a state and an action. The policy
+and the logged controller (its fitted density) start in the same logged states and use the same model and noise. The
+comparison of such a pair ends at the first step where, for either of them, the models disagree more than on 99.9 % of
+the logged rows, so no prediction outside the data is used. The difference is divided by c, the compared fraction of
+the discounted horizon, to scale it to the full horizon. The uncompared part, (1 − c) of the scaled difference, is
+treated as an error.
 """
 
 from __future__ import annotations
@@ -27,22 +28,22 @@ from aspc.policy import Policy
 
 DYNAMICS_MODEL = "dynamics models"
 TRUSTED_QUANTILE = 0.999  # of the disagreement at logged rows
-RANGE_MARGIN = 0.1  # by which simulated states can leave the logged range, as a fraction of it
+RANGE_MARGIN = 0.1  # maximum distance of simulated states from the logged range, as a fraction of the range
 
 
 class Dynamics(NamedTuple):
-    """Fitted models as arrays for the compiled step."""
+    """Fitted dynamics models as arrays, for use in compiled code."""
 
     networks: Ensemble
-    inputs: tuple[Array, Array]  # statistics [obs + act]
-    targets: tuple[Array, Array]  # statistics [obs + signals + 1]
-    noise: Float[Array, "obs"]  # standard deviation of a step's error
+    inputs: tuple[Array, Array]  # mean and standard deviation [obs + act]
+    targets: tuple[Array, Array]  # mean and standard deviation [obs + signals + 1]
+    noise: Float[Array, "obs"]  # standard deviation of the one-step prediction error
     low: Float[Array, "obs"]  # range of simulated states
     high: Float[Array, "obs"]
 
 
 class Simulated(NamedTuple):
-    """One step of simulated pairs."""
+    """The result of one simulated step."""
 
     next_observations: Float[Array, "rows obs"]
     signals: Float[Array, "rows signals"]
@@ -60,7 +61,7 @@ def simulate_step(
     *,
     signals: int,
 ) -> Simulated:
-    """Advance every row by its own member; the disagreement is that of all members."""
+    """Advance each row with the model in `members`; the disagreement is measured over all models."""
     inputs = (jnp.concatenate([observations, actions], 1) - dynamics.inputs[0]) / dynamics.inputs[1]
     standardized = apply(dynamics.networks, inputs)  # [members, rows, out]
     own = standardized[members, jnp.arange(len(members))] * dynamics.targets[1] + dynamics.targets[0]
@@ -73,7 +74,7 @@ def simulate_step(
 
 @dataclass(frozen=True, eq=False)
 class ModelEstimator:
-    """Fitted dynamics models and the behavior to compare with."""
+    """Estimates differences between policies and the logged controller with dynamics models."""
 
     density: BehaviorDensity
 
@@ -146,7 +147,7 @@ class ModelEstimator:
     def _act(
         self, evidence: Evidence, policies: dict[str, Policy], observations: np.ndarray, rng: np.random.Generator
     ) -> np.ndarray:
-        """Return actions in ±1 [copies, rows, act]: the controller's, drawn from its density, and the policies'."""
+        """Return actions [copies, rows, act] in ±1: samples of the controller's density, then the policies' actions."""
         mean = self.density.mean.predict(observations[0]).mean(0)
         drawn = np.clip(mean + self.density.std * rng.standard_normal(mean.shape), -1, 1)
         found = [drawn.astype(np.float32)]
@@ -156,16 +157,16 @@ class ModelEstimator:
 
 
 class Rollouts(NamedTuple):
-    """What simulated rollouts have collected."""
+    """The results of simulated rollouts."""
 
-    differences: np.ndarray  # [policies, signals, members, states]: policy minus controller, where compared
-    compared: np.ndarray  # [policies]: share of the discounted horizon
-    controller: np.ndarray  # [signals]: the controller's mean value, not truncated
+    differences: np.ndarray  # [policies, signals, members, states]: policy minus controller, over the compared steps
+    compared: np.ndarray  # [policies]: compared fraction of the discounted horizon
+    controller: np.ndarray  # [signals]: the controller's mean discounted sum over the full horizon
     groups: np.ndarray  # [states]: the episode of each start state
 
 
 def fit_dynamics(evidence: Evidence, show: Show) -> tuple[Dynamics, float]:
-    """Fit one model per half of the episodes; return them with the largest trusted disagreement."""
+    """Fit one model per half of the episodes; return the models and the largest trusted disagreement."""
     data, options = evidence.dataset, evidence.options
     transitions, rows = data.transitions(discount=options.discount), data.transition_rows()[0]
     inputs = np.concatenate([transitions.observations, transitions.actions], 1)

@@ -1,4 +1,4 @@
-"""Estimates of policies' values from the outputs of critics: intervals, warnings and a ranking."""
+"""Policy value estimates from the outputs of critics: intervals, warnings and a ranking."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class Estimate:
     high: float
     """Upper end of the bootstrap interval over episodes."""
     critics: list[float]
-    """The value by each critic alone."""
+    """The value according to each critic."""
     history: list[float]
     """The value during the fit."""
     first_in: float
     """Fraction of the bootstrap resamples in which the policy is the best."""
     warning: str | None
-    """The reason not to rely on the estimate, if there is one: it has diverged or has not settled."""
+    """The reason not to rely on the estimate (it has diverged or has not settled), or None."""
 
     @property
     def has_diverged(self) -> bool:
@@ -41,7 +41,7 @@ class Estimate:
 
 @dataclass(frozen=True, eq=False)
 class Ranking:
-    """Policies from best to worst (diverged ones last), with the value of the data itself for comparison."""
+    """Policies from best to worst (diverged ones last), with the behavior's value for comparison."""
 
     dataset: str
     discount: float
@@ -49,14 +49,14 @@ class Ranking:
     policies: list[Estimate]
     behavior: Estimate
     monte_carlo: dict[str, float] | None
-    """The logged discounted return at the same states, without a model."""
+    """The mean logged discounted return from the same states (no model), or None if no return is logged in full."""
 
     @property
     def best(self) -> Estimate:
         """The estimate of the best policy.
 
         Raises:
-            AspcError: If all estimates have diverged.
+            AspcError: All estimates have diverged.
         """
         if self.policies[0].has_diverged:
             raise AspcError("The evaluation of every policy diverged, so none can be chosen. Try a smaller --discount.")
@@ -121,7 +121,7 @@ def find_warning(history: np.ndarray, critics: np.ndarray, bounds: tuple[float, 
 
     Args:
         history: The estimate during the fit.
-        critics: The estimate by each critic.
+        critics: The final estimate by each critic.
         bounds: The lowest and highest possible value.
     """
     if not (np.isfinite(history).all() and np.isfinite(critics).all()):
@@ -136,9 +136,9 @@ def find_warning(history: np.ndarray, critics: np.ndarray, bounds: tuple[float, 
 
 
 def monte_carlo(dataset: Dataset, states: States, options: FQEOptions) -> dict[str, float] | None:
-    """Return the mean logged return, with its interval, over the states whose return the log shows (nearly) complete.
+    """Return the mean logged return, with its interval, over the states whose return is logged (nearly) in full.
 
-    None if there are no such states.
+    Return None if there are no such states.
     """
     returns = returns_to_go(dataset, options.discount)
     is_complete = returns.is_complete[states.rows]

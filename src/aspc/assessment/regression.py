@@ -1,4 +1,4 @@
-"""Least-squares regression by an ensemble of MLPs: the dynamics models and the mean of the behavior."""
+"""Least-squares regression with an ensemble of MLPs, for the dynamics models and the mean of the behavior."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from aspc.networks import Ensemble, ensemble, mlp
 from aspc.optim import Adam, cosine_decay
 
 HIDDEN_LAYERS = 2
-CHUNK = 500  # steps between reports of progress
+CHUNK = 500  # steps between progress reports
 PREDICTED_ROWS = 65_536  # per call
 
 
@@ -61,18 +61,18 @@ def fit_regression(
     seed: int,
     show: Callable[[int], None] = lambda step: None,
 ) -> Regression:
-    """Fit targets [rows, out] at inputs [rows, in] by least squares.
+    """Fit an ensemble to targets [rows, out] at inputs [rows, in] by least squares.
 
     Args:
         inputs: The inputs.
         targets: The targets.
-        weights: Weights [rows, members] of each row in the loss of each member.
+        weights: Weight [rows, members] of each row in the loss of each member.
         steps: The number of minibatches.
-        batch_size: Rows per minibatch, the same for all members.
+        batch_size: Rows per minibatch. All members see the same rows.
         hidden_dim: Width of the two hidden layers.
         learning_rate: Learning rate (Adam), with cosine decay to 0.
         seed: Seed of initial weights and minibatches.
-        show: Called with the steps done.
+        show: Called with the number of completed steps.
     """
     statistics = [(x.mean(0, dtype=np.float64), x.std(0, dtype=np.float64) + 1e-6) for x in (inputs, targets)]
     sizes = inputs.shape[1], [hidden_dim] * HIDDEN_LAYERS, targets.shape[1]
@@ -85,7 +85,7 @@ def fit_regression(
         size = min(CHUNK, steps - first)
         settings = {"size": size, "batch_size": batch_size, "learning_rate": learning_rate, "steps": steps}
         state = _advance(state, arrays, jnp.asarray(first), jnp.asarray(seed), **settings)
-        jax.tree.leaves(state)[0].block_until_ready()  # so that progress is real
+        jax.tree.leaves(state)[0].block_until_ready()  # report progress only for completed steps
         show(first + size)
     return Regression(state[0], statistics[0], statistics[1])
 

@@ -9,27 +9,27 @@ import numpy as np
 from aspc.data import Dataset
 from aspc.errors import AspcError
 
-MISSING_TOLERANCE = 0.05  # largest weight of the truncated rest of a return that still counts as complete
-SEGMENTS = 20  # into which one unbroken trajectory is split for resampling
-MAX_STATES = 10_000  # where the value is averaged over all logged states
+MISSING_TOLERANCE = 0.05  # a return is complete if its truncated part has at most this weight
+SEGMENTS = 20  # number of resampling units made from a single unbroken trajectory
+MAX_STATES = 10_000  # maximum number of states for averages over the entire log
 
 
 class ReturnsToGo(NamedTuple):
-    """Σ γᵏ·r from each row to the end of its logged episode, and the weight of the part that was not logged."""
+    """Σ γᵏ·r from each row to the end of its logged episode, and the weight of the part after the end of the log."""
 
     returns: np.ndarray  # [N] float64
-    missing: np.ndarray  # [N] float64: 0 where the episode ends by a terminal, else γ^(rows left)
+    missing: np.ndarray  # [N] float64: 0 if the episode terminates, else γ^(rows left)
 
     @property
     def is_complete(self) -> np.ndarray:
-        """Rows whose return is complete, or truncated so late that the rest hardly counts."""
+        """True for rows whose return is complete, or truncated so late that the remainder is negligible."""
         return self.missing <= MISSING_TOLERANCE
 
 
 def returns_to_go(dataset: Dataset, discount: float, rewards: np.ndarray | None = None) -> ReturnsToGo:
     """Return the logged return of every row. A timeout truncates a return.
 
-    The true return of a row is `returns + missing · V(state after the timeout)`, and V is not in the log.
+    The true return of a row is `returns + missing · V(state after the timeout)`, but the log does not contain V.
 
     Args:
         dataset: The logs.
@@ -49,7 +49,7 @@ def returns_to_go(dataset: Dataset, discount: float, rewards: np.ndarray | None 
 
 
 class States(NamedTuple):
-    """The rows that a policy's value is averaged over, and the episode of each."""
+    """The rows over which a policy's value is averaged, and the episode of each row."""
 
     rows: np.ndarray  # [S]
     groups: np.ndarray  # [S], 0, 1, …: the units of resampling
@@ -71,12 +71,12 @@ def start_states(dataset: Dataset) -> States:
 
 
 def choose_states(dataset: Dataset, which: Literal["auto", "start", "all"]) -> States:
-    """Choose the states that policies are evaluated at.
+    """Choose the states at which policies are evaluated.
 
     Args:
         dataset: The logs.
-        which: "start" for the first states of episodes, "all" for states from the entire log, "auto" for "start"
-            unless the log is a single episode, whose one start state gives no interval.
+        which: "start" for the first states of episodes, "all" for states from the entire log. "auto" means
+            "start", or "all" for a single episode, because a single start state gives no interval.
     """
     if which not in ("auto", "start", "all"):
         raise AspcError(f"The states must be 'start', 'all' or 'auto', not {which!r}.")
@@ -98,13 +98,13 @@ def all_states(dataset: Dataset) -> States:
 def resampled_means(values: np.ndarray, groups: np.ndarray, resamples: int = 2_000, seed: int = 0) -> np.ndarray:
     """Return means [policies, resamples] of values [policies, states] over episodes drawn with replacement.
 
-    All policies see the same draws, so their differences can be compared draw by draw.
+    All policies share the same draws, so that they can be compared draw by draw.
     """
     count = int(groups.max()) + 1
     sums = np.stack([np.bincount(groups, weights=row, minlength=count) for row in values])
     sizes = np.bincount(groups, minlength=count)
     rng, means = np.random.default_rng(seed), np.empty((len(values), resamples))
-    chunk = max(1, 2_000_000 // count)  # bounds memory where there are many episodes
+    chunk = max(1, 2_000_000 // count)  # limits memory if there are many episodes
     for first in range(0, resamples, chunk):
         size = min(chunk, resamples - first)
         times = rng.multinomial(count, np.full(count, 1 / count), size=size).astype(float)

@@ -1,4 +1,4 @@
-"""How far a policy leaves the data: its actions against those that were logged in similar states."""
+"""Measure how far a policy's actions are from the actions logged in similar states."""
 
 from __future__ import annotations
 
@@ -15,31 +15,32 @@ from aspc.policy import Policy
 NEIGHBORS = 10
 SUPPORT_STATES = 2_000  # states at which a policy's actions are compared with the log
 MAX_REFERENCES = 50_000  # logged states among which neighbors are searched
-# Fractions of states where the policy is farther from the data than 95 % of the data is: up to the first it stays
-# inside the data, beyond the second it has left it. They are rules of thumb; docs/trust.md explains the quantity.
+# Thresholds on the fraction of states where the policy is farther from the data than 95 % of the logged actions: up to
+# the first, it stays inside the data; beyond the second, it has left the data. Both are rules of thumb; docs/trust.md
+# explains the quantity.
 FAR_STATES = (0.20, 0.50)
 
 
 @dataclass(frozen=True, eq=False)
 class Support:
-    """Distances of a policy's actions, and of the logged ones, to the nearest action logged in similar states."""
+    """Distances of a policy's actions and of the logged actions to the nearest action logged in similar states."""
 
     policy: ActionDistances
     data: ActionDistances
     state_distances: np.ndarray
     """Distance of each state to the farthest of its neighbors."""
     unit: np.ndarray
-    """[act]: the size of a distance of 1 in the user's units."""
+    """[act]: a distance of 1 in the units of the logged actions."""
     action_names: tuple[str, ...]
 
     @property
     def far(self) -> float:
-        """Fraction of states where the policy is farther from the data than 95 % of the logged actions are."""
+        """Fraction of states where the policy is farther from the data than 95 % of the logged actions."""
         return fraction_beyond(self.policy.total, self.data.total)
 
     @property
     def ratio(self) -> float:
-        """Median distance of the policy in multiples of the data's own."""
+        """Median distance of the policy's actions, divided by that of the logged actions."""
         return float(np.median(self.policy.total) / max(np.median(self.data.total), 1e-9))
 
     @property
@@ -48,7 +49,7 @@ class Support:
         return self.far > FAR_STATES[1]
 
     def actions(self) -> list[ActionSupport]:
-        """Return the distances per action dimension in the user's units, the one farthest from the data first."""
+        """Return the distances per action dimension in the logged actions' units, farthest from the data first."""
         rows = [
             ActionSupport(
                 self.action_names[d] if self.action_names else f"action {d}",
@@ -61,7 +62,7 @@ class Support:
         return sorted(rows, key=lambda row: -row.far)
 
     def describe(self) -> str:
-        """Return one sentence about the worst action."""
+        """Describe the action dimension that is farthest from the data in one sentence."""
         worst = self.actions()[0]
         return (
             f"in {100 * self.far:.0f} % of the states it acts farther from the log than 95 % of the logged actions do; "
@@ -72,28 +73,28 @@ class Support:
 
 @dataclass(frozen=True)
 class ActionSupport:
-    """The mean distance of one action dimension to the nearest logged action, in the user's units."""
+    """The mean distance to the nearest logged action in one action dimension, in the logged actions' units."""
 
     name: str
     policy: float
     data: float
     far: float
-    """Fraction of states where the policy is farther than 95 % of the data is, in this dimension."""
+    """Fraction of states where the policy is farther away than 95 % of the logged actions, in this dimension."""
 
 
 @dataclass(frozen=True, eq=False)
 class LoggedNeighbors:
-    """Rows of a log with the actions logged in similar states, to compare any policy with."""
+    """Rows of a log with the actions logged in similar states, as a reference for any policy."""
 
     dataset: Dataset
     rows: np.ndarray
     neighbors: np.ndarray
-    """[rows, neighbors, act]: actions in ±1."""
+    """[rows, neighbors, act]: actions scaled to ±1."""
     state_distances: np.ndarray
 
     @classmethod
     def of(cls, data: Dataset, rows: np.ndarray | None = None, seed: int = 0) -> LoggedNeighbors:
-        """Find the neighbors of rows, by default of random ones.
+        """Find the neighbors of the given rows, or of random rows by default.
 
         Raises:
             AspcError: If the dataset has a single row.
@@ -111,7 +112,7 @@ class LoggedNeighbors:
         return cls(data, rows, data.scale_actions(data.actions[references])[found], distances[:, -1])
 
     def measure(self, actions: np.ndarray) -> Support:
-        """Return the support of a policy that takes these actions [rows, act], in ±1."""
+        """Return the support of a policy that takes these actions [rows, act], scaled to ±1."""
         data = self.dataset
         return Support(
             nearest_action_distances(actions, self.neighbors),
@@ -122,6 +123,6 @@ class LoggedNeighbors:
         )
 
     def measure_policy(self, policy: Policy, seed: int = 0) -> Support:
-        """Return the support of a policy; one that samples gets fixed noise."""
+        """Return the support of a policy; a stochastic policy samples its actions with this seed."""
         observations, rng = self.dataset.observations[self.rows], np.random.default_rng(seed)
         return self.measure(self.dataset.scale_actions(act_on_device(policy, observations, rng)))

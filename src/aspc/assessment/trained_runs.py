@@ -40,7 +40,7 @@ class Candidate(NamedTuple):
 
 
 def policy_folders(path: Path) -> list[Path]:
-    """Return the policy folders at a path: the path itself, or all below `policy/` of a run or a fleet."""
+    """Return the policy folders at a path: the path itself, or all folders below `policy/` of a run or fleet."""
     if (path / WEIGHTS).is_file():
         return [path]
     found = sorted(file.parent for file in (path / "policy").rglob(WEIGHTS)) if (path / "policy").is_dir() else []
@@ -52,13 +52,13 @@ def policy_folders(path: Path) -> list[Path]:
 def saved_policies(paths: Iterable[Path]) -> list[Candidate]:
     """Return the saved policies of runs, fleets and policy folders, without duplicates."""
     folders = list(dict.fromkeys(folder for path in paths for folder in policy_folders(path)))
-    # The folder "policy" is on every path and distinguishes nothing.
+    # Every path contains the folder "policy", so names omit it.
     names = unique_names([[part for part in folder.absolute().parts if part != "policy"] for folder in folders])
     return [Candidate(name, Policy.load(f), str(f)) for name, f in zip(names, folders, strict=True)]
 
 
 def unique_names(paths: list[list[str]]) -> list[str]:
-    """Return the shortest suffixes of paths, of at least two parts, that are all different."""
+    """Return the shortest suffixes (at least two parts) that distinguish all paths."""
     for length in range(2, max(len(p) for p in paths) + 1):
         names = ["/".join(p[-length:]) for p in paths]
         if len(set(names)) == len(names):
@@ -67,7 +67,7 @@ def unique_names(paths: list[list[str]]) -> list[str]:
 
 
 def home_of(path: Path) -> Path | None:
-    """Return the folder of the run or fleet at a path, or the one that contains a policy's folder."""
+    """Return the run or fleet folder at a path or up to three levels above it; None if there is none."""
     if (path / CONFIG).is_file():
         return path
     return next((folder for folder in path.absolute().parents[:3] if _has_config(folder)), None)
@@ -81,7 +81,7 @@ def _has_config(folder: Path) -> bool:
 
 
 def _is_config(config: Any) -> bool:
-    """Return whether a config.json belongs to a run or a fleet: other programs use that name too."""
+    """Return whether a config.json belongs to a run or a fleet: other programs use the same file name."""
     if not isinstance(config, dict):
         return False
     return isinstance(config.get("dataset"), dict) or isinstance(config.get("members"), list)
@@ -100,7 +100,7 @@ class DataSource(msgspec.Struct, frozen=True):
 
 
 def data_sources(path: Path) -> list[DataSource]:
-    """Return the data of a run, a fleet (one or more) or a policy."""
+    """Return the data sources of a run, a policy or a fleet. Only a fleet can have several."""
     home = home_of(path)
     if home is None:
         return [_recorded_source(path)]
@@ -116,7 +116,7 @@ def data_sources(path: Path) -> list[DataSource]:
 
 
 def save_selected(chosen: Candidate, note: Mapping[str, Any], folder: Path) -> Path:
-    """Save a policy unchanged in a folder, with a note on how it was chosen and on the data that it was trained on."""
+    """Save a policy unchanged in a folder, with a record of how it was chosen and of its training data."""
     path = Path(chosen.source.partition(", seed ")[0])
     home = home_of(Path(chosen.source.partition(f"/{CHECKPOINTS}/")[0]))
     found = data_sources(path)[0]
@@ -132,7 +132,7 @@ def save_selected(chosen: Candidate, note: Mapping[str, Any], folder: Path) -> P
 
 
 def holdout_of(path: Path) -> float:
-    """Return the fraction of episodes that the training of a policy has held out."""
+    """Return the fraction of episodes that were held out when a policy was trained."""
     home = home_of(path)
     if home is not None:
         found = read_json(home / CONFIG).get("holdout", 0.0)
@@ -153,7 +153,7 @@ def _recorded_source(path: Path) -> DataSource:
 
 
 def dataset_of(paths: Iterable[Path], dataset: str | None, options: Mapping[str, Any]) -> Dataset:
-    """Load the named dataset, or else the one that all the runs were trained on."""
+    """Load the named dataset; by default, load the dataset that all runs were trained on."""
     from aspc.training.prepared_data import load_recorded, load_source
 
     if dataset is not None:
@@ -173,10 +173,10 @@ READ_AS_RECORDED = ("key_map", "reward", "kpis", "one_hot", "missing", "max_gap"
 
 
 def recorded_options(paths: list[Path], dataset: str) -> dict[str, Any]:
-    """Return the options with which the runs read the columns of a file, if all runs used the same.
+    """Return the options with which the runs read the columns of a file, if all runs used the same options.
 
-    Names of columns apply to other logs of the same plant too; bounds and environments can differ. A dataset with a
-    name, or packed data, has no such options.
+    Column names also apply to other logs of the same plant, but bounds and environments can differ. Named and packed
+    datasets have no such options.
     """
     from aspc.data.file_loader import is_pattern
     from aspc.data.streaming import is_packed
@@ -230,7 +230,7 @@ def _trained_on(paths: list[Path]) -> tuple[str, dict[str, Any]]:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Trained:
-    """A run with its algorithm and its prepared data, and access to its checkpoints."""
+    """A run with its algorithm, its prepared data and access to its checkpoints."""
 
     run: Run
     algorithm: Algorithm[Any]
@@ -263,7 +263,7 @@ class Trained:
         return self.prepared.fingerprint == self.run.config.dataset.fingerprint
 
     def initial_runs(self) -> Runs:
-        """Return the runs as training starts them, one per seed."""
+        """Return the runs in their initial state, one per seed."""
         import jax.numpy as jnp
 
         from aspc.training.compiled_loop import RowRange, start_runs
@@ -306,10 +306,10 @@ class Trained:
 
 def changed_since(paths: Iterable[Path], dataset: Dataset) -> list[Path]:
     """Return the runs whose training rows differ from the dataset's current rows."""
-    alike: dict[str, list[Path]] = {}  # runs by the fingerprint of their rows: one of each is compared
+    alike: dict[str, list[Path]] = {}  # runs by the fingerprint of their rows; only one of each is compared
     for home in dict.fromkeys(home for home in map(home_of, paths) if home is not None):
         facts = read_json(home / CONFIG).get("dataset")
-        if isinstance(facts, dict):  # a fleet can have several
+        if isinstance(facts, dict):  # fleets have no such entry
             alike.setdefault(str(facts.get("fingerprint")), []).append(home)
     return [home for homes in alike.values() if _has_other_rows(homes[0], dataset) for home in homes]
 
@@ -317,7 +317,7 @@ def changed_since(paths: Iterable[Path], dataset: Dataset) -> list[Path]:
 def _has_other_rows(home: Path, dataset: Dataset) -> bool:
     try:
         return not Trained.of(Run(home), dataset).same_data
-    except AspcError:  # its algorithm is in a plugin that is not loaded; its policies can still be assessed
+    except AspcError:  # the algorithm's plugin is not loaded, but the policies can still be assessed
         return False
 
 

@@ -1,4 +1,4 @@
-"""The checks of the trust report. Each compares a policy or its critics with the logs, and words the result."""
+"""The checks of the trust report. Each compares a policy or its critics with the logs, and describes the result."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from aspc.training.prepared_data import prepared_rewards
 Level = Literal["good", "look", "worry", "unknown"]
 
 THEORY_BATCHES = 16
-MIN_RETURNS = 10  # complete logged returns that a comparison with Q needs
+MIN_RETURNS = 10  # complete logged returns required for a comparison with Q
 
-# Upper limits of "good" and of "look". They are rules of thumb; docs/trust.md explains each quantity.
-BIAS = (1.0, 3.0)  # of Q, in standard deviations of the logged returns
+# Upper limits of the levels "good" and "look". They are rules of thumb; docs/trust.md explains each quantity.
+BIAS = (1.0, 3.0)  # bias of Q, in standard deviations of the logged returns
 IMPOSSIBLE = (0.001, 0.05)  # fraction of Q(s, π(s)) above the value of any policy
-DISAGREEMENT = (0.5, 1.0)  # of the critics at π(s) in 95 % of the states, in standard deviations of Q over states
-SATURATION = (0.10, 0.40)  # fraction of the policy's actions at a bound minus that of the data's
+DISAGREEMENT = (0.5, 1.0)  # 95 % quantile of the critics' spread at π(s), in standard deviations of Q over states
+SATURATION = (0.10, 0.40)  # fraction of actions at a bound: the policy's minus the data's
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def grade(value: float, limits: tuple[float, float]) -> Level:
 
 
 def highest_level(levels: list[Level]) -> Level:
-    """Return the level of most concern."""
+    """Return the level of highest concern."""
     return max(levels, key=("good", "look", "worry").index)
 
 
@@ -86,7 +86,7 @@ def check_distance(inspected: InspectedPolicy) -> Measurement:
 
 
 def check_saturation(inspected: InspectedPolicy) -> Measurement:
-    """Compare how often the policy and the data act at a bound."""
+    """Compare how often the policy's and the logged actions are at a bound."""
     policy = trust_measures.saturation(inspected.actions)
     data = trust_measures.saturation(inspected.logged_actions)
     excess = policy - data
@@ -136,7 +136,7 @@ def check_values(inspected: InspectedPolicy) -> Measurement:
     found = trust_measures.measure_calibration(q, returns)
     numbers |= {name: float(value) for name, value in found._asdict().items()}
     bias = found.bias_in_stds if np.isfinite(found.bias_in_stds) else found.bias
-    # Under-estimation deserves a look, but never an alarm.
+    # Under-estimation is at most "look", never "worry".
     levels.append(grade(bias, BIAS) if bias > 0 else grade(-bias, (BIAS[0], np.inf)))
     text = (
         f"Q of logged actions is {found.mean_q:.4g} on average, the logged return {found.mean_return:.4g} "
@@ -148,7 +148,7 @@ def check_values(inspected: InspectedPolicy) -> Measurement:
 
 
 def check_disagreement(inspected: InspectedPolicy) -> Measurement:
-    """Measure how far the critics differ at the policy's actions."""
+    """Measure how much the critics differ at the policy's actions."""
     topic, critics = "disagreement of the critics", inspected.critics
     if critics is None:
         return Measurement(TrustCheck("unknown", topic, inspected.missing_critics_reason))
@@ -188,7 +188,7 @@ def check_disagreement(inspected: InspectedPolicy) -> Measurement:
 
 
 def check_theory(inspected: InspectedPolicy) -> Measurement:
-    """Evaluate the paper's bounds on batches of the data (docs/theory.md), at the run's last step."""
+    """Evaluate the paper's bounds (docs/theory.md) on batches of the data, or take their last logged values."""
     topic = "theory"
     if inspected.trained is not None and not theory.can_monitor(inspected.trained.algorithm):
         return Measurement(TrustCheck("unknown", topic, "This algorithm has no constraint with a scale to monitor."))
@@ -211,7 +211,7 @@ def check_theory(inspected: InspectedPolicy) -> Measurement:
 
 
 def recorded_theory(inspected: InspectedPolicy) -> dict[str, np.ndarray]:
-    """Return the last values that training has logged (--monitor-every); empty if there are none."""
+    """Return the last values that training logged with --monitor-every; empty if there are none."""
     metrics = {} if inspected.trained is None else inspected.trained.run.metrics
     names = [name for name in metrics if name.startswith("theory_")]
     is_own = metrics["seed"] == inspected.seed if names else np.zeros(0, bool)

@@ -1,6 +1,6 @@
 """Quantities of the trust report, as pure functions of arrays.
 
-Actions are in ±1, each dimension scaled by its bounds, so that distances are comparable.
+Each action dimension is scaled to ±1 by its bounds, so that distances are comparable.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def nearest_neighbors(
         queries: Points [Q, dim].
         references: Points [R, dim].
         k: Number of neighbors.
-        ids: Numbers of the queries and of the references. A point is not its own neighbor.
+        ids: Row numbers of the queries and of the references, so that no row is its own neighbor.
 
     Returns:
         Indices [Q, k], nearest first, and Euclidean distances [Q, k].
@@ -47,14 +47,14 @@ def nearest_neighbors(
 
 
 class ActionDistances(NamedTuple):
-    """The distance, per state, of an action to the nearest action that was logged in similar states."""
+    """The distance, per state, from an action to the nearest action logged in similar states."""
 
     total: np.ndarray  # [Q], Euclidean
     by_dimension: np.ndarray  # [Q, act], to the same logged action
 
 
 def nearest_action_distances(actions: np.ndarray, neighbors: np.ndarray) -> ActionDistances:
-    """Compare actions [Q, act] with the actions [Q, k, act] of each state's neighbors."""
+    """Compute distances from actions [Q, act] to the nearest of the actions [Q, k, act] of the neighbors."""
     apart = np.abs(actions[:, None] - neighbors)
     total = np.sqrt(np.square(apart).sum(-1))
     closest = total.argmin(1)
@@ -65,7 +65,7 @@ def nearest_action_distances(actions: np.ndarray, neighbors: np.ndarray) -> Acti
 def fraction_beyond(policy: np.ndarray, data: np.ndarray, quantile: float = 0.95) -> float:
     """Return the fraction of states where the policy's distance exceeds a quantile of the data's distances.
 
-    A policy that acts as the data does has `1 - quantile`.
+    For a policy that acts like the data, this is `1 - quantile`.
     """
     return float((policy > np.quantile(data, quantile)).mean())
 
@@ -81,7 +81,7 @@ def saturation(actions: np.ndarray) -> np.ndarray:
 
 
 class Calibration(NamedTuple):
-    """Q of logged states and actions compared with the logged returns."""
+    """Comparison of Q with the logged returns, at logged states and actions."""
 
     mean_q: float
     mean_return: float
@@ -106,7 +106,7 @@ def measure_calibration(q: np.ndarray, returns: np.ndarray) -> Calibration:
 
 
 def fractions_outside(q: np.ndarray, limits: tuple[float, float]) -> tuple[float, float]:
-    """Return the fractions of values below and above the possible range, with a margin of 1 % of it."""
+    """Return the fractions of values below and above the possible range, widened by 1 % of its width on each side."""
     margin = 0.01 * (limits[1] - limits[0])
     return float((q < limits[0] - margin).mean()), float((q > limits[1] + margin).mean())
 

@@ -18,7 +18,7 @@ Figure = tuple[str, Callable[[Any, TrustReport], None], tuple[str, ...]]
 
 
 def render_page(report: TrustReport, observations: np.ndarray) -> str:
-    """Return the page as HTML; `observations` are the inspected states."""
+    """Render the page as HTML; `observations` are the inspected states."""
     return render_template(
         "trust_page.html",
         title=f"Trust report: {dict(report.description)['policy']}",
@@ -103,7 +103,7 @@ def _draw_values(figure: Any, report: TrustReport) -> None:
 def _draw_disagreement(figure: Any, report: TrustReport, observations: np.ndarray) -> None:
     axes = figure.subplots()
     points, spread = principal_components(observations), report.arrays["spread"]
-    order = np.argsort(spread)  # the worst on top
+    order = np.argsort(spread)  # draw the largest spread on top
     dots = axes.scatter(points[order, 0], points[order, 1], c=spread[order], s=5, cmap="viridis", rasterized=True)
     axes.set(xlabel="first component", ylabel="second component")
     figure.colorbar(dots, ax=axes, label="spread of Q(s, π(s))")
@@ -117,7 +117,7 @@ def worst_states(report: TrustReport) -> list[dict[str, float]]:
 
 
 def all_numbers(report: TrustReport) -> list[tuple[str, str]]:
-    """Return every number of the report, as `--json` has it, with its name."""
+    """Return the names and formatted values of all numbers in the report, except the worst states."""
     return [
         (f"{check}.{name}", _format(value))
         for check, numbers in report.numbers.items()

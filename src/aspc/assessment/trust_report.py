@@ -25,7 +25,7 @@ class TrustReport:
 
     @property
     def verdict(self) -> str:
-        """One or two sentences in plain words."""
+        """The verdict in one or two plain sentences."""
         worry, look, unknown = (
             [check.topic for check in self.checks if check.level == level] for level in ("worry", "look", "unknown")
         )

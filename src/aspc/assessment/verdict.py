@@ -18,13 +18,13 @@ class Verdict(NamedTuple):
 
 
 def decide(reward: CombinedDifference, support: Support, margin: float, silent: dict[str, str]) -> Verdict:
-    """Return the verdict; the first rule that applies counts.
+    """Return the verdict of the first rule that applies.
 
     Args:
         reward: The combined difference in return.
         support: The distance of the policy from the data.
-        margin: The loss of return that does not matter.
-        silent: The reasons of estimators that have nothing to say.
+        margin: The largest loss of return that is considered negligible.
+        silent: Reasons why estimators give no estimate, by estimator.
     """
     if support.is_outside:
         return Verdict("outside the data", f"It leaves the data, so no estimate applies: {support.describe()}.")

@@ -1,4 +1,4 @@
-"""The command `aspc assess`: a verdict on policies, against the controller that made the logs."""
+"""The command `aspc assess`: compare policies with the controller that made the logs."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ class Assess:
     ]
     """Folders of runs, fleets or single policies."""
     dataset: Unset[str] = None
-    """Name or path of the data to judge on. Default: the data of the runs. Episodes that a run was trained on are left
-    out."""
+    """Name or path of the dataset to evaluate on. Default: the runs' dataset. Episodes that a run was trained on are
+    excluded."""
     checkpoints: Flag = False
-    """Judge the checkpoints of the runs instead of their final policies."""
+    """Assess the runs' checkpoints instead of their final policies."""
     on_training_data: Flag = False
-    """Judge on all episodes, also those that were trained on."""
+    """Use all episodes, including those that the runs were trained on."""
     select: Unset[Path] = None
     """Save the recommended policy in this folder (created). Exit with code 1 if there is none."""
     select_anyway: Flag = False
-    """With --select: save the policy with the highest lower bound whatever its verdict."""
+    """With --select: save the policy with the highest lower bound, regardless of its verdict."""
     out: Path = Path("assess.html")
     """Output file for the page."""
     plugin: Unset[Path] = None
@@ -107,7 +107,7 @@ def main(argv: list[str]) -> int:
 
 
 def save_selection(assessment: Assessment, folder: Path, anyway: bool) -> tuple[dict[str, Any] | None, str]:
-    """Save the selected policy; return a record of it, or None, and a sentence."""
+    """Save the selected policy. Return its record, or None if no policy was selected, and a message."""
     from aspc.assessment.trained_runs import Candidate, save_selected
 
     recommended, chosen = assessment.select(), assessment.select(anyway)

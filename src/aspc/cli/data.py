@@ -59,7 +59,7 @@ class Info:
     plot: Flag = False
     """Also write a page with figures."""
     page: Unset[Path] = None
-    """Path of that page. Default: NAME.html in the current folder."""
+    """Path of the page. Default: NAME.html in the current folder."""
     source: tyro.conf.OmitArgPrefixes[DataOptions] = field(default_factory=DataOptions)
 
     def run(self) -> None:
@@ -167,10 +167,10 @@ class Make:
 
 
 def check_absent(path: Path) -> Path:
-    """Return a path that does not exist yet.
+    """Check that a path does not exist yet, and return it.
 
     Raises:
-        AspcError: If it does.
+        AspcError: The path exists.
     """
     if path.exists():
         raise AspcError(f"{path} already exists. Choose another name or remove it.")
@@ -235,7 +235,7 @@ class Collect:
     steps: int = 100_000
     """Number of steps."""
     noise: float = 0.0
-    """Standard deviation of action noise, in units of half the action range."""
+    """Standard deviation of action noise, as a fraction of half the action range."""
     seed: int = 0
     """Random seed."""
 

@@ -1,4 +1,4 @@
-"""Options for reading a user's own data, shared by several commands."""
+"""Options for reading user-supplied data, shared by several commands."""
 
 from __future__ import annotations
 
@@ -26,34 +26,35 @@ class DataOptions:
     reward: Unset[str] = None
     """Compute rewards from columns with a formula, as in "0.3*energy + 0.7*comfort"."""
     kpi: Annotated[Several[str], tyro.conf.UseAppendAction] = ()
-    """Carry this column along without learning from it; `aspc assess` estimates the difference in it. Repeat for
-    more."""
+    """Keep this column as a KPI that training ignores; `aspc assess` estimates how a policy changes it. Repeat for
+    more columns."""
     one_hot: Several[str] = ()
-    """Encode these observation columns, which hold categories, as one 0/1 number per category."""
+    """Encode these categorical observation columns as one 0/1 number per category."""
     missing: MissingPolicy = "error"
-    """Treat empty cells: reject them, split the episode there, repeat the last value (ffill), interpolate, or drop
+    """Handle empty cells: reject them, split the episode there, repeat the last value (ffill), interpolate, or drop
     their rows."""
     max_gap: Unset[float] = None
-    """Split episodes at intervals longer than this many median ones. Default: 1.5, or 10 if sampling is irregular."""
+    """Split episodes at intervals longer than this multiple of the median interval. Default: 1.5, or 10 with irregular
+    sampling or --resample."""
     resample: Unset[ResampleMethod] = None
-    """Make intervals equal by holding or interpolating observations."""
+    """Resample to equal intervals by holding or interpolating observations."""
     interval: Unset[float] = None
-    """Seconds per row after resampling. Default: the median."""
+    """Seconds per row after resampling. Default: the median interval."""
     env: Unset[str] = None
-    """Environment of the data, or "none". Default: the dataset's own."""
+    """Environment of the data, or "none". Default: the dataset's environment."""
     action_low: Several[float] = ()
     """Lower action bound: one number, or one per dimension."""
     action_high: Several[float] = ()
     """Upper action bound: one number, or one per dimension."""
     action_margin: Unset[float] = None
-    """Share of the logged range that bounds from the data add on either side. Default: 0."""
+    """Widen bounds taken from the data by this fraction of the logged range on either side. Default: 0."""
     max_episode_steps: Unset[int] = None
     """Split episodes after this many steps if the data has no timeouts."""
     strict: bool = False
     """Reject actions outside the bounds instead of clipping them."""
 
     def load(self, name: str) -> Dataset:
-        """Load a dataset with the options that were given."""
+        """Load a dataset with these options."""
         return data.load(name, **self.options())
 
     def options(self) -> dict[str, Any]:
@@ -78,7 +79,7 @@ class DataOptions:
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> DataOptions:
-        """Invert `options`."""
+        """Return the options that give these keyword arguments of `aspc.data.load`."""
         return cls(
             map=tuple(f"{key}={_join(names)}" for key, names in options.get("key_map", {}).items()),
             reward=options.get("reward"),
@@ -100,7 +101,7 @@ class DataOptions:
         """Parse `--map`.
 
         Raises:
-            AspcError: If an entry is not KEY=NAME, or if a key is duplicate.
+            AspcError: If an entry is not KEY=NAME, or if a key is duplicated.
         """
         pairs = {entry: entry.partition("=") for entry in self.map}
         for entry, parts in pairs.items():

@@ -24,7 +24,7 @@ class Evaluate:
     episodes: int = 100
     """Number of episodes per seed."""
     env: Unset[str] = None
-    """Environment to use instead of the run's own."""
+    """Environment to use instead of the run's environment."""
     json: Flag = False
     """Print one JSON object instead of a table."""
 

@@ -24,11 +24,11 @@ class Export:
     out: Unset[Path] = None
     """Output path. Default: policy.onnx, policy.stablehlo or numpy/ in the policy's folder."""
     seed: Unset[int] = None
-    """Seed of the run to export. Default: its first."""
+    """Seed of the run to export. Default: the run's first seed."""
     force: Flag = False
     """Replace an existing export."""
     on_invalid: Unset[OnInvalid] = None
-    """Behavior on an observation with NaN, infinite or missing entries: raise an error, hold the last action, or return
+    """Behavior for observations with NaN, infinite or missing entries: raise an error, hold the last action, or return
     NaN. Default: the setting saved with the policy (raise, unless you changed it). ONNX always returns NaN."""
 
 

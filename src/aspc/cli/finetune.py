@@ -27,7 +27,7 @@ class Finetune:
     run: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="[RUN]")] = None
     """Folder of the offline run."""
     env: Unset[str] = None
-    """Environment to train in. Default: the run's own."""
+    """Environment to train in. Default: the run's environment."""
     dataset: Unset[str] = None
     """New location of the run's data, if it was moved."""
     seed: Unset[int] = None

@@ -58,7 +58,7 @@ class Fqe:
     select: Unset[Path] = None
     """Save the best policy in this folder (created)."""
     figure: Path = Path("fqe.png")
-    """Output file for a figure of the ranking."""
+    """Output file for the figure of the ranking."""
     plugin: Unset[Path] = None
     """Load a Python file that registers the runs' algorithm (for --checkpoints)."""
     json: Flag = False
@@ -85,7 +85,7 @@ def main(argv: list[str]) -> int:
 
     use_compilation_cache()
     paths = list(dict.fromkeys(args.runs))
-    saved = [] if args.checkpoints else saved_policies(paths)  # before the data is read, so that errors show at once
+    saved = [] if args.checkpoints else saved_policies(paths)  # before the data is read, to fail early
     dataset = dataset_of(paths, args.dataset, args.source.options())
     candidates = saved or checkpoint_policies(paths, dataset)
     if args.dataset is None:
@@ -130,7 +130,7 @@ def save_best(ranking: Ranking, candidates: list[Candidate], folder: Path) -> Pa
 
 
 def leave_the_data(candidates: list[Candidate], dataset: Dataset) -> dict[str, str]:
-    """Return the policies that act outside the data, whose estimates mean little, with a sentence on each."""
+    """Describe each policy that acts outside the data, where estimates are unreliable."""
     if len(dataset) < 2:
         return {}
     from aspc.assessment.support import LoggedNeighbors

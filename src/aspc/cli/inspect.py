@@ -36,7 +36,7 @@ class Inspect:
     dataset: Unset[str] = None
     """Name or path of the data to compare with. Default: the data that the run was trained on."""
     seed: Unset[int] = None
-    """Seed of the run to inspect. Default: its first."""
+    """Seed of the run to inspect. Default: the run's first seed."""
     states: int = 2_000
     """Number of logged states to sample."""
     out: Path = Path("trust.html")

@@ -1,7 +1,7 @@
 """Parse a command's options: check them against the fields of a dataclass, then let tyro parse them.
 
-tyro renders the help page and creates the values. It reports mistakes in a box of several lines, so the words are
-checked here first, and a mistake gives a one-sentence error with its remedy.
+tyro renders the help page and creates the values. It reports mistakes in a multi-line box. The words are therefore
+checked here first, so that a mistake gives a one-sentence error with its remedy.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tyro.constructors import ConstructorRegistry, StructConstructorSpec, Struct
 from aspc.errors import AspcError, unknown_name
 
 T = TypeVar("T")
-ANY = -1  # values that an option takes
+ANY = -1  # arity of an option that takes any number of values
 
 # Types of options whose default needs no mention on the help page.
 Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(help_behavior_hint="")]
@@ -68,7 +68,7 @@ class Option(NamedTuple):
         return one if self.arity == 1 else several
 
     def error(self, word: str) -> AspcError:
-        """Return the error for an invalid value, with the spelling that was probably meant."""
+        """Return the error for an invalid value, with a suggested correction if there is one."""
         suggestion = ""
         if self.kind is int and _converts(float, word) and float(word).is_integer():
             suggestion = f" Write {int(float(word))}."
@@ -93,8 +93,8 @@ def parse_options(
         argv: The words after the command's name.
         prog: The command's name, as in "aspc train".
         description: The first paragraph of the help page; by default the docstring of `kind`.
-        default: Defaults that differ from the class's own.
-        renamed: The new names of options by their old ones.
+        default: Defaults to use instead of those of the class.
+        renamed: New names of renamed options by old name.
 
     Raises:
         AspcError: If an option or a value is invalid.
@@ -150,13 +150,13 @@ def _plain_help(field: StructFieldSpec) -> StructFieldSpec:
     text = field.helptext() if callable(field.helptext) else field.helptext
     if text is not None:
         text = "\n\n".join(" ".join(paragraph.split()) for paragraph in re.split(r"\n\s*\n", text))
-    is_unset = field.default is None or field.default == "" or field.default != field.default  # the last is NaN
+    is_unset = field.default is None or field.default == "" or field.default != field.default  # the last is a NaN check
     kind: Any = Annotated[field.type, tyro.conf.arg(help_behavior_hint="")] if is_unset else field.type
     return dataclasses.replace(field, type=kind, helptext=text)
 
 
 def options_of(kind: Any, default: Any = None) -> Iterator[Option]:
-    """Yield the options that tyro makes of a dataclass, including those of nested dataclasses."""
+    """Yield the options that tyro derives from a dataclass, including those of nested dataclasses."""
     hints = get_type_hints(kind, include_extras=True)
     for field in dataclasses.fields(kind):
         if not field.init:
@@ -175,7 +175,7 @@ def options_of(kind: Any, default: Any = None) -> Iterator[Option]:
 
 
 def _field_options(name: str, hint: Any, is_required: bool) -> Iterator[Option]:
-    """Yield the option of one field; a flag that can be negated gives two."""
+    """Yield the option of one field, or two options for a flag that can be negated."""
     hint, metadata = _split_annotated(hint)
     is_positional, metavar = tyro.conf.Positional in metadata, ""
     for config in metadata:
@@ -223,7 +223,7 @@ def check_words(options: list[Option], argv: list[str], prog: str) -> None:
     """Check the words of a command line.
 
     Raises:
-        AspcError: For the first unknown option, missing or invalid value, missing or unexpected argument.
+        AspcError: For the first unknown option, missing or invalid value, or missing or unexpected argument.
     """
     flags = {option.name: option for option in options if not option.is_positional}
     positionals = [option for option in options if option.is_positional]
@@ -278,7 +278,7 @@ def _converts(kind: Callable[[str], object], word: str) -> bool:
 
 
 def _plain_message(text: str) -> str:
-    """Return the first paragraph below the title of the box that tyro has drawn, as one line."""
+    """Return the first paragraph of tyro's error box, below its title, as one line."""
     body = text.partition("\n")[2].replace("│", " ")
     paragraphs = [" ".join(part.split()) for part in re.split(r"^\W*[─-]{3,}\W*$", body, flags=re.MULTILINE)]
     message = next((paragraph for paragraph in paragraphs if paragraph), "The options are invalid.")
@@ -286,6 +286,6 @@ def _plain_message(text: str) -> str:
 
 
 def join(names: list[str] | tuple[str, ...], conjunction: str) -> str:
-    """Join names as in "a, b or c"."""
+    """Join names into text such as "a, b or c"."""
     *others, last = names
     return f"{', '.join(others)} {conjunction} {last}" if others else last

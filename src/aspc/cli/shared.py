@@ -15,7 +15,7 @@ RESUME_OPTIONS = ("--resume", "--steps", "--env", "--dataset", "--plugin", "--ca
 
 
 def option_values(argv: list[str], name: str) -> list[str]:
-    """Return the values of `--name VALUE` and `--name=VALUE` in unparsed words; underscores count as hyphens."""
+    """Return the values of `--name VALUE` and `--name=VALUE` in unparsed arguments; underscores count as hyphens."""
     found = []
     for i, word in enumerate(argv):
         flag, equals, value = word.partition("=")
@@ -25,7 +25,7 @@ def option_values(argv: list[str], name: str) -> list[str]:
 
 
 def last_option_value(argv: list[str], name: str) -> str | None:
-    """Return the value of an option in unparsed words. The last one counts, as it does in parsing."""
+    """Return the last value of an option in unparsed arguments; the parser also uses the last one."""
     return next(reversed(option_values(argv, name)), None)
 
 
@@ -33,7 +33,7 @@ def reject_settings(argv: list[str]) -> None:
     """Reject options that a resumed run cannot change.
 
     Raises:
-        AspcError: If there is one.
+        AspcError: Such an option was given.
     """
     others = [word for word in argv if word.startswith("--") and word.split("=")[0] not in RESUME_OPTIONS]
     if others:
@@ -44,10 +44,10 @@ def reject_settings(argv: list[str]) -> None:
 
 
 def prepare_selection(folder: Path) -> None:
-    """Check that a policy can be saved in a folder, and create the folder around it.
+    """Check that a policy can be saved in a folder, and create its parent folder.
 
     Raises:
-        AspcError: If it exists and is not empty.
+        AspcError: The folder exists and is not empty.
     """
     if folder.exists() and (folder.is_file() or any(folder.iterdir())):
         raise AspcError(f"{folder} already exists. Choose a new folder for --select.")
@@ -99,7 +99,7 @@ def _pooled_std(rows: list[dict[str, float]], unit: str) -> float:
 
 
 def final_scale(run: Run) -> float | None:
-    """Return the mean over seeds of the last known scale of a run; None if it has none."""
+    """Return the mean over seeds of the last finite scale of a run; None if there is none."""
     from aspc.training.fleet_folder import last_finite
 
     metrics = run.metrics

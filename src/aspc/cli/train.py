@@ -1,6 +1,6 @@
 """The command `aspc train`.
 
-Options come from the dataclasses that the library uses itself (tyro), so a hyperparameter's help is written once.
+Tyro builds the options from the library's own dataclasses, so a hyperparameter's help is written only once.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def main(argv: list[str]) -> int:
 
 
 def _parse(argv: list[str], recorded: dict[str, Any]) -> tuple[Any, Algorithm[Any]]:
-    """Return the parsed options, and the algorithm that their defaults came from."""
+    """Return the parsed options, and the algorithm that supplied their defaults."""
     name = last_option_value(argv, "algo") or recorded.get("algo", "aspc")
     algorithm = algorithms.default(name)
     if recorded and name == recorded["algo"]:
@@ -133,7 +133,7 @@ def _parse(argv: list[str], recorded: dict[str, Any]) -> tuple[Any, Algorithm[An
     if last_option_value(argv, "preset"):
         from aspc.presets import overrides
 
-        # The preset depends on the dataset's name, which is known after parsing: parse again with its defaults.
+        # The preset depends on the dataset's name, known only after parsing: parse again with its defaults.
         preset = overrides(name, args.dataset, args.preset)
         args = _parse_with(replace_fields(algorithm, preset), argv, defaults)
     return args, algorithm
@@ -176,7 +176,7 @@ def scale_of(path: Path) -> float:
     """Return the final scale of a run.
 
     Raises:
-        AspcError: If the run has not learned one.
+        AspcError: If the run has not learned a scale.
     """
     from aspc.training.run_folder import Run
 
@@ -195,9 +195,9 @@ class Resume:
     steps: Unset[int] = None
     """Total steps, if more than originally requested."""
     env: Unset[str] = None
-    """Environment, if the run's own is a Python function (module:Env); "none" stops evaluating."""
+    """Environment, if the run's environment is a Python function (module:Env); "none" disables evaluation."""
     dataset: Unset[str] = None
-    """New location of the run's data, if it was moved. Its content must be the same."""
+    """New location of the run's data, if it was moved. Its content must be unchanged."""
     plugin: Unset[Path] = None
     """Load a Python file that registers the run's algorithm."""
     callback: Unset[Path] = None

@@ -16,7 +16,7 @@ from aspc.errors import AspcError, unknown_name
 
 __all__ = ["Dataset", "Transitions", "known_names", "load"]
 
-# Sources and readers are imported where they are used: the child process that parses files needs none of them.
+# Sources and readers are imported lazily: the child process that parses files needs none of them.
 
 
 def known_names() -> list[str]:
@@ -41,9 +41,9 @@ def load(source: Any, **options: Any) -> Dataset:
     Args:
         source: A generated maze (`maze2d-umaze`, `maze2d-umaze-clean`, optionally with
             `?steps=1000000&seed=1`), a D4RL dataset (`hopper-medium-v2`), an OGBench single task, a Minari id
-            (`D4RL/pen/human-v2`), or the path of an HDF5, NPZ, Parquet, Arrow, CSV or Excel file or of a folder of
-            episodes; a pattern ("logs/*.csv") or a list of paths; or a pandas or polars data frame.
-        options: Options of the loader of that kind (`aspc.data.file_loader.load` for paths).
+            (`D4RL/pen/human-v2`), a pandas or polars data frame, the path of an HDF5, NPZ, Parquet, Arrow, CSV or
+            Excel file, the path of a folder of episodes, a pattern ("logs/*.csv"), or a list of paths.
+        options: Options of the loader for this kind of source (`aspc.data.file_loader.load` for paths).
 
     Raises:
         AspcError: The dataset or an option is unknown, or the data is invalid.

@@ -14,21 +14,21 @@ from aspc.io import exclusive_lock
 
 
 def root() -> Path:
-    """Return the cache folder: the environment variable ASPC_DATA, or the platform's cache folder."""
+    """Return the cache folder: ASPC_DATA if this environment variable is set, otherwise the platform's cache folder."""
     chosen = os.environ.get("ASPC_DATA")
     return Path(chosen).expanduser() if chosen else Path(platformdirs.user_cache_dir("aspc")) / "data"
 
 
 def sanitize_file_name(name: str) -> str:
-    """Return a dataset's name, which a file may have chosen, as a file name without separators."""
+    """Return a dataset's name, which can come from a file, with separators and control characters replaced."""
     return "".join(letter if letter.isprintable() and letter not in "/\\" else "-" for letter in name)
 
 
 @contextmanager
 def lock_file(path: Path) -> Iterator[None]:
-    """Let only one process at a time generate or download a cached file; create its folder.
+    """Lock a cached file so that one process at a time generates or downloads it, and create its folder.
 
-    A file that exists is usable without a lock, as in a shared read-only cache.
+    An existing file needs no lock, so a shared cache can be read-only.
 
     Raises:
         AspcError: The cache folder cannot be written to, and the file does not exist.

@@ -19,7 +19,7 @@ Act = Callable[[np.ndarray], np.ndarray]
 
 
 class Recorder:
-    """Rows that are recorded step by step."""
+    """A recorder of transitions, one row per step."""
 
     def __init__(self) -> None:
         self._rows: list[tuple[Any, ...]] = []
@@ -27,12 +27,12 @@ class Recorder:
     def add(
         self, observation: Any, action: Any, reward: Any, terminal: bool, timeout: bool, next_observation: Any
     ) -> None:
-        """Append a row. Arrays are copied, because some environments reuse theirs."""
+        """Append a row. Arrays are copied, because some environments reuse their buffers."""
         row = (np.array(observation), np.array(action), reward, terminal, timeout, np.array(next_observation))
         self._rows.append(row)
 
     def dataset(self, **options: Any) -> Dataset:
-        """Return the rows as a dataset; options are those of `Dataset.from_arrays`."""
+        """Return the rows as a dataset. The options are passed to `Dataset.from_arrays`."""
         observations, actions, rewards, terminals, timeouts, next_observations = (
             np.array(x) for x in zip(*self._rows, strict=True)
         )
@@ -45,10 +45,10 @@ def load_actor(path: str, rng: np.random.Generator) -> tuple[Act, int | None]:
 
     Args:
         path: The folder of a saved policy, or an ONNX file.
-        rng: Random generator of policies that sample.
+        rng: Random generator for stochastic policies.
 
     Returns:
-        The function, and its observation size if that is known.
+        The function, and its observation size if known.
     """
     if path.endswith(".onnx"):
         return _onnx_actor(Path(path))
@@ -66,7 +66,7 @@ def _onnx_actor(path: Path) -> tuple[Act, int | None]:
         raise AspcError(f"There is no file {path}.")
     try:
         session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    except Exception as error:  # a boundary: ONNX Runtime's errors have no common class
+    except Exception as error:  # a boundary: ONNX Runtime's errors have no common base class
         raise AspcError(f"{path} is not a valid ONNX network.") from error
     inputs = session.get_inputs()
     if len(inputs) != 1 or inputs[0].type != "tensor(float)":
@@ -91,7 +91,7 @@ def collect(env_name: str, policy: str, steps: int, *, noise: float = 0.0, seed:
     """Collect a dataset by rolling out a policy.
 
     Args:
-        env_name: The environment.
+        env_name: Name of the environment.
         policy: "random", the folder of a saved policy, or an ONNX file.
         steps: Number of steps.
         noise: Standard deviation of Gaussian action noise, relative to half the action range.

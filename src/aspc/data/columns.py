@@ -1,4 +1,4 @@
-"""Match stored names to arrays: known aliases, numbered columns, patterns, and the user's key map."""
+"""Match stored names to arrays by known aliases, numbered columns, patterns and a user-supplied key map."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 KeyMap = Mapping[str, str | Sequence[str]]  # stored names by array, as `check_key_map` returns it
 
-# Names that other libraries use; the first is D4RL's, and the one that is written.
+# Names that other libraries use. The first is D4RL's name, which aspc writes.
 ALIASES: dict[str, tuple[str, ...]] = {
     "observations": ("observations", "observation", "obs", "states", "state"),
     "actions": ("actions", "action", "acts", "act"),
@@ -39,16 +39,16 @@ COMPONENT_PATTERNS: dict[str, tuple[str, ...]] = {
     "actions": ("action_*", "act_*"),
     "next_observations": ("next_obs_*", "next_observation_*"),
 }
-# Columns that match these patterns but are not components of the vector.
+# Columns that match `COMPONENT_PATTERNS` but are not components of the vector.
 NOT_COMPONENTS = re.compile(r"(next_)?(obs|observation)_id|(action|act)_(id|logp|log_?probs?|probs?)")
-UNNEEDED_ARRAYS = ("infos", "infos/*", "metadata/*", "qpos", "qvel")  # of D4RL's and OGBench's files
+UNNEEDED_ARRAYS = ("infos", "infos/*", "metadata/*", "qpos", "qvel")  # in D4RL's and OGBench's files
 MAX_LISTED_NAMES = 20
 
 
 def check_key_map(key_map: Mapping[str, Any]) -> KeyMap:
-    """Return a key map with plural keys, and text or lists of text as values.
+    """Return a key map with plural keys; each value is a name or a list of names.
 
-    Keys can be in the singular, as table columns often are.
+    The given keys can also be singular, like the names of many table columns.
     """
     plural = {name: key for key in ALIASES for name in (key, key.removesuffix("s"))}
     unknown = [key for key in key_map if key not in plural]
@@ -70,12 +70,14 @@ def _check_names(key: str, names: Any) -> str | list[str]:
 
 
 def list_names(names: Sequence[str]) -> str:
-    """Return names as text, quoted, at most `MAX_LISTED_NAMES` of them."""
+    """Return at most `MAX_LISTED_NAMES` of the names as text, each quoted."""
     return join_limited([repr(name) for name in names], MAX_LISTED_NAMES) or "none"
 
 
 def canonical_keys(arrays: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return arrays by D4RL's names; those with an unknown name keep it, and those next to an array of that name.
+    """Return arrays by D4RL's names.
+
+    An array keeps its stored name if that name is unknown, or if another array already has the D4RL name.
 
     Raises:
         AspcError: Two names mean the same array.
@@ -128,9 +130,9 @@ def resolve_arrays(
 
     Args:
         stored: Names of the stored arrays.
-        key_map: The user's choices.
-        name: The file, for messages.
-        needs_no_ends: Whether nothing needs to mark the ends of episodes.
+        key_map: The user-supplied key map.
+        name: Name of the file, for messages.
+        needs_no_ends: Whether the ends of episodes can be unmarked.
 
     Returns:
         The stored name of each array, and notes.
@@ -170,7 +172,7 @@ def _not_found(wanted: str, stored: Sequence[str], name: str) -> AspcError:
 
 
 def unused_array_notes(shapes: Mapping[str, tuple[int, ...]], found: Mapping[str, str]) -> list[str]:
-    """Return a note on stored arrays with one entry per row that are not used."""
+    """Return a note on unused arrays that have one entry per row."""
     rows = shapes.get(found["observations"], ())[:1]
     unused = [
         stored
@@ -195,17 +197,17 @@ def resolve_columns(
 ) -> tuple[dict[str, list[str]], list[str]]:
     """Match table columns, by the key map first and then by known names.
 
-    A value of the key map is a list of names and patterns, or one text that separates them by commas.
+    A value of the key map is a list of names and patterns, or a comma-separated string of them.
 
     Args:
         columns: Names of all columns.
-        options: The user's choices.
-        name: The file, for messages.
+        options: Options for reading the log.
+        name: Name of the file, for messages.
         is_time: Whether a column holds dates or seconds since 1970.
         is_date: Whether a column holds dates.
 
     Returns:
-        The columns of each array in order, and notes. Those of a reward formula are the columns of "rewards".
+        The columns of each array in order, and notes. With a reward formula, "rewards" has the formula's columns.
     """
     key_map = _without_ignored_time(options.key_map)
     formula = () if options.reward is None else Formula.parse(options.reward).columns
@@ -270,7 +272,7 @@ def _split_names(text: str, columns: Sequence[str]) -> list[str]:
 
 
 def _match_pattern(columns: Sequence[str], pattern: str) -> list[str]:
-    """Return the column of that name, or else those that match the pattern.
+    """Return the column with exactly this name, or otherwise all columns that match the pattern.
 
     Numbered columns (obs_0, obs_1, …) are sorted by number; others keep their order in the file.
     """
@@ -283,10 +285,10 @@ def _match_pattern(columns: Sequence[str], pattern: str) -> list[str]:
 
 
 def _guess_columns(columns: Sequence[str], key: str, name: str) -> list[str]:
-    """Return the columns that make an array by their names.
+    """Guess the columns of an array from their names.
 
-    An alias beats a pattern, because `action_logprob` describes the `action`. But numbered columns (action_0,
-    action_1) are the vector, whatever other columns exist.
+    An alias takes precedence over a pattern, because `action_logprob` describes the `action`. Numbered columns
+    (action_0, action_1) take precedence over both, because they are always the components of the vector.
     """
     alias = next((alias for alias in ALIASES[key] if alias in columns), None)
     for pattern in COMPONENT_PATTERNS.get(key, ()):
@@ -297,7 +299,7 @@ def _guess_columns(columns: Sequence[str], key: str, name: str) -> list[str]:
         numbered = [column for column in components if column.removeprefix(f"{stem}_").isdigit()]
         if len(numbered) > 1:
             return sorted(numbered, key=natural_sort_key)
-        if len(components) > 1 and alias != stem:  # `state` with obs_temp and obs_flow can name a mode
+        if len(components) > 1 and alias != stem:  # next to obs_temp and obs_flow, `state` can be a mode
             raise AspcError(
                 f"{name}: {key!r} is ambiguous: {alias!r}, or {list_names(components)}. Choose with --map {key}=NAMES, "
                 f"in Python key_map={{{key!r}: [NAMES]}}."
@@ -306,7 +308,7 @@ def _guess_columns(columns: Sequence[str], key: str, name: str) -> list[str]:
 
 
 def _guess_ignoring_case(columns: Sequence[str], key: str, name: str) -> list[str]:
-    """Match names such as `Reward`, `OBS_0` and `reward [EUR]`, except those that differ from another only in that."""
+    """Match names regardless of case and unit (`Reward`, `reward [EUR]`), except where this makes two names equal."""
     plain = {column: strip_unit(column).lower() for column in columns}
     counts = Counter(plain.values())
     by_lower = {lower: column for column, lower in plain.items() if counts[lower] == 1}
@@ -322,7 +324,7 @@ def _align_next_observations(found: dict[str, list[str]], is_mapped: bool, name:
     """Order the columns of the next observation like those of the observation.
 
     Raises:
-        AspcError: Neither the names nor a key map tell the order.
+        AspcError: Neither the names nor a key map determine the order.
     """
     now, then = found["observations"], found.get("next_observations", [])
     by_quantity = {_quantity(column): column for column in then}
@@ -337,7 +339,7 @@ def _align_next_observations(found: dict[str, list[str]], is_mapped: bool, name:
 
 
 def _unused_column_notes(columns: Sequence[str], found: Mapping[str, list[str]]) -> list[str]:
-    """Return a note on unused columns, which reveals misspelt names. A column without a name is an index."""
+    """Return a note on unused columns, to reveal misspelled names. A column without a name is an index."""
     used = {column for names in found.values() for column in names}
     unused = [column for column in columns if column and column not in used]
     if not unused:

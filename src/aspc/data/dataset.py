@@ -17,7 +17,7 @@ from aspc.data.metadata import NAME_KEYS
 from aspc.data.read_options import ReadOptions
 from aspc.errors import AspcError
 
-SPLIT_SEGMENTS = 20  # pieces of an endless log, of which `Dataset.split` holds some out
+SPLIT_SEGMENTS = 20  # segments of an endless log, some of which `Dataset.split` holds out
 
 
 class Transitions(NamedTuple):
@@ -32,7 +32,7 @@ class Transitions(NamedTuple):
     rewards: np.ndarray  # [M] float32
     next_observations: np.ndarray  # [M, obs] float32; undefined where terminals is 1
     terminals: np.ndarray  # [M] float32, 1 where no bootstrapping is allowed
-    next_actions: np.ndarray  # [M, act] float32; the action logged next, or the row's own if there is none
+    next_actions: np.ndarray  # [M, act] float32; the next logged action, or the row's action if there is none
     discounts: np.ndarray  # [M] float32
 
 
@@ -66,9 +66,9 @@ class Dataset:
     observation_names: tuple[str, ...] = ()  # column names of the log
     action_names: tuple[str, ...] = ()
     bounds_source: str = ""  # where the action bounds come from, as text
-    time: str = ""  # the column of times, their span and interval, as text
-    categories: Mapping[str, Sequence[str]] = field(default_factory=dict)  # of one-hot columns, by the log's column
-    kpis: np.ndarray | None = None  # [N, kpis] float32: columns that are carried along, but not learned from
+    time: str = ""  # the time column, its span and interval, as text
+    categories: Mapping[str, Sequence[str]] = field(default_factory=dict)  # one-hot categories by log column
+    kpis: np.ndarray | None = None  # [N, kpis] float32: columns that are kept, but not used for training
     kpi_names: tuple[str, ...] = ()
 
     @classmethod
@@ -97,7 +97,7 @@ class Dataset:
         time: str = "",
         categories: Mapping[str, Sequence[str]] | None = None,
     ) -> Dataset:
-        """Validate arrays and make a dataset of them.
+        """Validate arrays and create a dataset from them.
 
         Args:
             observations: [N, obs].
@@ -106,8 +106,8 @@ class Dataset:
             terminals: [N] flags of rows after which the task has ended.
             timeouts: [N] flags of other episode ends. Without them, episodes also end after `max_episode_steps`.
             next_observations: [N, obs], if they were logged.
-            action_low: Lowest action, one number or one per dimension (default: the environment's, else the lowest in
-                the data).
+            action_low: Lowest action, a scalar or one value per dimension (default: the environment's, else the lowest
+                in the data).
             action_high: Highest action, likewise.
             name: Name of the dataset in messages.
             env: Name of the environment, or None or "none".
@@ -115,13 +115,14 @@ class Dataset:
             ref_max: The return that scores 100.
             max_episode_steps: Step limit of an episode (default: the environment's).
             strict: Raise an error for actions outside the bounds instead of clipping them.
-            action_margin: Share of the logged range that bounds from the data add on either side (default: 0).
+            action_margin: Fraction of the logged range by which bounds from the data are widened on either side
+                (default: 0).
             observation_names: Column names of the observations.
             action_names: Column names of the actions.
-            kpis: [N, kpis] columns that are carried along, but not learned from.
-            kpi_names: Their names.
-            time: A description of the times of the rows.
-            categories: Categories of one-hot observations, by the column that held them.
+            kpis: [N, kpis] columns that are kept, but not used for training.
+            kpi_names: Column names of the KPIs.
+            time: Description of the time column.
+            categories: Categories of one-hot observations, by log column.
 
         Raises:
             AspcError: The arrays are not a valid dataset.
@@ -173,13 +174,12 @@ class Dataset:
 
     @classmethod
     def from_episodes(cls, episodes: Iterable[Mapping[str, Any]], **options: Any) -> Dataset:
-        """Make a dataset of episodes.
+        """Create a dataset from episodes.
 
         Args:
-            episodes: Mappings with `observations`, `actions` and `rewards` (T rows), also by their usual names (`obs`,
-                `action`, `reward`, …), or data frames with columns as in a file. `observations` can have T + 1 rows,
-                or `next_observations` can be given. `terminals` is T flags or one for the end; without it the episode
-                ended by timeout.
+            episodes: Mappings with `observations`, `actions` and `rewards` (T rows) or common aliases (`obs`, `action`,
+                `reward`, …), or data frames with columns as in a file. `observations` can have T + 1 rows, or pass
+                `next_observations`. `terminals` holds T flags or one for the end; without it, episodes end by timeout.
             options: Options of `from_arrays`.
         """
         name = options.get("name", "episodes")
@@ -248,7 +248,7 @@ class Dataset:
 
     @property
     def complete_episode_returns(self) -> np.ndarray:
-        """`episode_returns` without a last episode that the end of the log cut, unless it is the only one."""
+        """`episode_returns` without the last episode if it is incomplete, unless it is the only one."""
         returns = self.episode_returns
         is_cut = len(returns) > 1 and not (self.terminals[-1] or self.timeouts[-1])
         return returns[:-1] if is_cut else returns
@@ -259,15 +259,15 @@ class Dataset:
         return not (self.terminals | self.timeouts).any()
 
     def normalized_score(self, value: float) -> float | None:
-        """Return a return as D4RL's normalized score, or None without reference scores."""
+        """Convert a return to D4RL's normalized score; None without reference scores."""
         if self.ref_min is None or self.ref_max is None:
             return None
         return tasks.normalize_score(value, self.ref_min, self.ref_max)
 
     def behavior_return(self) -> float:
-        """Return the mean return of the policy that made the data, over its complete episodes.
+        """Return the mean return of the policy that collected the data, over its complete episodes.
 
-        If the log's segments are not episodes of the environment, as in Maze2d, it is the mean reward times the
+        If the log's segments are not episodes of the environment, as in Maze2d, return the mean reward times the
         environment's step limit.
         """
         if self.env is not None and (self.is_endless or envs.is_continuing(self.env)):
@@ -291,16 +291,16 @@ class Dataset:
         reward_scale: float = 1.0,
         reward_shift: float = 0.0,
     ) -> Transitions:
-        """Return D4RL's Q-learning view: row i with row i + 1 of the same episode.
+        """Pair row i with row i + 1 of the same episode, as in D4RL's Q-learning dataset.
 
-        The last row of an episode that a timeout or the end of the data cut is dropped, unless `next_observations`
-        were logged. Terminal rows are always kept. Rewards become `reward * reward_scale + reward_shift` before
-        n-step returns are summed, over at most the rest of the episode.
+        If an episode ends by timeout or with the data, its last row is dropped unless `next_observations` were logged.
+        Terminal rows are always kept. Rewards become `reward * reward_scale + reward_shift`; n-step returns are then
+        summed up to the end of the episode at most.
         """
         if n_step < 1:
             raise AspcError(f"n_step must be at least 1, not {n_step}.")
         starts, stops = self.episode_bounds
-        last = np.repeat(stops - 1, stops - starts)  # of each row's episode
+        last = np.repeat(stops - 1, stops - starts)  # the last row of each row's episode
         rows, final = self.transition_rows(n_step)
         if len(rows) == 0:
             raise AspcError(
@@ -337,11 +337,11 @@ class Dataset:
         return rows, np.minimum(rows + (n_step - 1), usable_last[rows])
 
     def with_notes(self, notes: Iterable[str]) -> Dataset:
-        """Return the dataset with more notes."""
+        """Return the dataset with additional notes."""
         return replace(self, notes=(*self.notes, *notes))
 
     def select(self, rows: np.ndarray, *, name: str | None = None) -> Dataset:
-        """Return the dataset of some rows, in order; a gap between rows ends an episode by timeout."""
+        """Return the dataset restricted to given rows, in order; a gap between rows ends an episode by timeout."""
         rows = np.asarray(rows)
         gap = np.append(np.diff(rows) != 1, rows[-1] != len(self) - 1)
         return replace(
@@ -362,7 +362,7 @@ class Dataset:
         A log of a single episode is first cut into `SPLIT_SEGMENTS` segments.
 
         Args:
-            holdout: Share of the episodes in the held-out set.
+            holdout: Fraction of the episodes in the held-out set.
             seed: Seed of the random choice of episodes.
         """
         if not 0.0 < holdout < 1.0:
@@ -385,7 +385,7 @@ class Dataset:
 
 
 def _episode_arrays(episode: Any, label: str, names: Mapping[str, Any]) -> tuple[Mapping[str, Any], dict[str, Any]]:
-    """Return the arrays of an episode by D4RL's names, and its column names, which must equal any given `names`."""
+    """Return an episode's arrays by D4RL's names, and its column names, which must equal `names` unless it is empty."""
     if is_frame(episode):
         arrays, _, metadata = read_frame(episode, ReadOptions(single_episode=True), label)
         found = {key: tuple(metadata[key]) for key in NAME_KEYS}

@@ -53,7 +53,7 @@ def render_page(dataset: Dataset, summary: Summary) -> str:
 
 
 def draw_pictures(dataset: Dataset) -> list[Picture]:
-    """Draw the figures of the page, without those that would be empty."""
+    """Draw the figures of the page, omitting empty ones."""
     pictures = []
     if len(dataset.episode_lengths) > 1:
         caption = "Returns and lengths of episodes, and how they ended"
@@ -137,7 +137,7 @@ def _actions_caption(dataset: Dataset) -> str:
 def _draw_actions(figure: Any, dataset: Dataset) -> None:
     for i, axes in enumerate(action_panels(figure, dataset.action_names, dataset.action_size)):
         bounds = (float(dataset.action_low[i]), float(dataset.action_high[i]))
-        if np.isclose(*bounds, rtol=1e-6, atol=1e-20):  # pinned: too narrow for bins
+        if np.isclose(*bounds, rtol=1e-6, atol=1e-20):  # a constant action: too narrow for bins
             axes.text(0.5, 0.5, f"always {format_number(bounds[0])}", ha="center", va="center", fontsize=8)
             axes.set(xticks=[], yticks=[], xlim=(0, 1), ylim=(0, 1))
             continue

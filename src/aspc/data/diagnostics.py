@@ -15,27 +15,27 @@ from aspc.data.validation import bounds_from_data, format_bounds
 from aspc.errors import printable
 from aspc.text import format_number, join_limited
 
-SATURATED = 0.999  # share of the way to a bound
-MAX_SATURATED = 0.05  # share of rows
-MAX_DUPLICATES = 0.001  # share of rows
+SATURATED = 0.999  # scaled actions with at least this absolute value are at a bound
+MAX_SATURATED = 0.05  # fraction of rows
+MAX_DUPLICATES = 0.001  # fraction of rows
 JUMP_FACTOR = 5.0  # times the 99th percentile of the distances between rows
 EQUAL_TOLERANCE = 1e-3  # times a column's standard deviation
-MAX_MISALIGNED = 0.05  # share of rows
-MIN_CROSSING = 0.95  # share of timeouts
+MAX_MISALIGNED = 0.05  # fraction of rows
+MIN_CROSSING = 0.95  # fraction of timeouts
 CROSSING_FACTOR = 2.0  # times the median distance between rows
 OUTLIER_FACTOR = 1_000.0  # times the range of the middle 98 % of a column
-SENTINEL_GAP = 5.0  # times that range: the gap between a sentinel value and all others
-MAX_SENTINELS = 0.01  # share of rows
+SENTINEL_GAP = 5.0  # times the same range: the gap between a sentinel and all other values
+MAX_SENTINELS = 0.01  # fraction of rows
 SENTINEL_VALUES = (999, 9_999, 99_999, 999_999, 9_999_999, 32_767, 32_768, 65_535)  # with either sign
 FEW_ROWS = 1_000
-QUANTILE_ROWS = 100_000  # rows for quantiles
+QUANTILE_ROWS = 100_000  # maximum number of rows for quantiles
 MAX_SHOWN_NAMES = 20
 MAX_SHOWN_DIMENSIONS = 10
 
 
 @dataclass(frozen=True)
 class Summary:
-    """The facts and warnings that `aspc data info` prints."""
+    """Facts and warnings printed by `aspc data info`."""
 
     facts: tuple[tuple[str, str], ...]
     warnings: tuple[str, ...]
@@ -97,7 +97,7 @@ def _size_facts(data: Dataset | StreamingDataset) -> tuple[tuple[str, str], ...]
 
 
 def _kpi_facts(kpis: np.ndarray, names: Sequence[str]) -> list[tuple[str, str]]:
-    """Return the distribution of each KPI over the rows that have it."""
+    """Return the distribution of each KPI over the rows where it has a value."""
     facts = []
     for i, column in enumerate(kpis.T.astype(np.float64)):
         known = column[np.isfinite(column)]
@@ -107,7 +107,7 @@ def _kpi_facts(kpis: np.ndarray, names: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def _format_size(size: int, names: Sequence[str]) -> str:
-    """Return a vector's size and its column names, in the order in which a policy takes them."""
+    """Return a vector's size and its column names, in the order that a policy expects."""
     shown = ", ".join((*names[:MAX_SHOWN_NAMES], "…") if len(names) > MAX_SHOWN_NAMES else names)
     return _count(size, "number") + (f": {printable(shown)}" if names else "")
 
@@ -122,12 +122,12 @@ def _count(count: int, noun: str) -> str:
 
 
 def _dimension_label(dimension: int, names: Sequence[str]) -> str:
-    """Return a dimension's number, counted from 1 as rows are, and its name."""
+    """Return a dimension's number, counted from 1 like rows, and its name."""
     return f"{dimension + 1} ({printable(names[dimension])})" if names else str(dimension + 1)
 
 
 def _subsample(rows: np.ndarray) -> np.ndarray:
-    """Return evenly spaced rows, as many as quantiles need."""
+    """Return at most `QUANTILE_ROWS` evenly spaced rows."""
     return rows[:: -(-len(rows) // QUANTILE_ROWS) or 1]
 
 
@@ -169,7 +169,7 @@ def _check_constant_dimensions(dataset: Dataset) -> list[str]:
 
 
 def _check_outliers(dataset: Dataset) -> list[str]:
-    """Find values so far from the others of their column that they look like errors of the log."""
+    """Find values so far from the rest of their column that they look like logging errors."""
     columns = (
         ("observation dimension", dataset.observations, dataset.observation_names),
         ("action dimension", dataset.actions, dataset.action_names),
@@ -194,7 +194,7 @@ def _check_outliers(dataset: Dataset) -> list[str]:
 
 
 class _Sentinel(NamedTuple):
-    """A value that marks missing data, its number of rows, and the range of 98 % of the other rows."""
+    """A value that marks missing data, the number of rows with it, and the range of 98 % of the other rows."""
 
     value: float
     rows: int
@@ -205,12 +205,13 @@ class _Sentinel(NamedTuple):
 def _find_sentinel(column: np.ndarray, known_only: bool) -> _Sentinel | None:
     """Return the smallest or largest value if it looks like a sentinel.
 
-    It does if it is far from all others and either a usual sentinel or repeated, as tails of a measured quantity are
-    not. Rewards can repeat a distant value at a goal, so for them `known_only` accepts usual sentinels alone.
+    A sentinel is far from all other values, and it is either a common sentinel value or repeated; the tails of a
+    measured quantity rarely repeat. Rewards can repeat a distant value at a goal, so for rewards `known_only` accepts
+    only common sentinel values.
     """
     for value in (column.min(), column.max()):
         rest = column[column != value]
-        if value == 0 or len(rest) == 0:  # 0 is the usual value of a device that is off
+        if value == 0 or len(rest) == 0:  # 0 usually means that a device is off
             continue
         low, high = np.quantile(_subsample(rest), (0.01, 0.99))
         gap = min(abs(float(end) - float(value)) for end in (rest.min(), rest.max()))
@@ -302,7 +303,7 @@ def _check_single_row_episodes(dataset: Dataset) -> list[str]:
 
 
 def _check_jumps(dataset: Dataset) -> list[str]:
-    """Find steps within an episode that are so large that an episode end seems to be missing."""
+    """Find steps so large that an episode end seems to be missing there."""
     if len(dataset) < 100:
         return []
     is_inside = ~(dataset.terminals | dataset.timeouts)[:-1]
@@ -319,7 +320,7 @@ def _check_jumps(dataset: Dataset) -> list[str]:
 
 
 def _step_distances(dataset: Dataset) -> np.ndarray:
-    """Return the distance of each observation to that of the next row, in standard deviations."""
+    """Return the distance from each observation to the next row's observation, in standard deviations."""
     return np.asarray(np.linalg.norm(np.diff(dataset.observations, axis=0) / _scale(dataset), axis=1))
 
 
@@ -351,7 +352,7 @@ def _check_next_observations(dataset: Dataset) -> list[str]:
 def _check_next_observations_at_timeouts(dataset: Dataset) -> list[str]:
     """Find next observations that were copied from the next row across episode ends.
 
-    A log that continues from one episode to the next without a jump is valid.
+    Logs that continue from one episode to the next without a jump are valid and not reported.
     """
     cut = np.flatnonzero(dataset.timeouts[:-1])
     if dataset.next_observations is None or len(cut) < 2:

@@ -1,4 +1,4 @@
-"""Downloads: resumed after an interruption, verified, and moved to their final name only when complete."""
+"""Download files: resume after an interruption, verify, and move each file to its final name when complete."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from aspc.io import atomic_output, read_bounded_json, replace_durably
 from aspc.ui import progress_bar
 
 CHUNK = 1 << 20
-CONNECT_TIMEOUT = 15.0  # seconds without a byte
+CONNECT_TIMEOUT = 15.0  # seconds without receiving data
 SIGNATURES = {".hdf5": b"\x89HDF\r\n\x1a\n", ".npz": b"PK\x03\x04"}
-MAX_RECORD_BYTES = 1 << 16  # ours have a few hundred
+MAX_RECORD_BYTES = 1 << 16  # actual records have a few hundred bytes
 CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18})")
 
 
@@ -39,7 +39,7 @@ class Record(NamedTuple):
 def mirror_addresses(url: str) -> list[str]:
     """Return the addresses to try: mirrors from ASPC_MIRRORS (separated by commas), then the published one.
 
-    A mirror keeps the tree below `/datasets/`: `BASE/offline_rl/gym_mujoco_v2/hopper_medium-v2.hdf5`.
+    A mirror reproduces the folder tree below `/datasets/`: `BASE/offline_rl/gym_mujoco_v2/hopper_medium-v2.hdf5`.
     """
     tail = urlsplit(url).path.split("/datasets/", 1)[-1].lstrip("/")
     bases = [base.strip().rstrip("/") for base in os.environ.get("ASPC_MIRRORS", "").split(",")]
@@ -47,16 +47,16 @@ def mirror_addresses(url: str) -> list[str]:
 
 
 def fetch(url: str, path: Path, published: Record | None = None) -> Path:
-    """Return the file of an address: from the cache if it exists and is unchanged, else downloaded.
+    """Download a file unless it is in the cache, verify it and return its path.
 
     Args:
         url: The published address; mirrors are tried first.
         path: The final name in the cache.
-        published: The file's size and checksum, if they are publicly known. Without them the first download is
-            trusted and recorded.
+        published: The published size and checksum, if any. Without them, the first download is trusted and its
+            checksum recorded.
 
     Raises:
-        AspcError: No address has the file, the disk is full, or the file is not the expected one.
+        AspcError: All addresses fail, the disk is full, or the cached file does not match its checksum.
     """
     with cache.lock_file(path):
         if path.exists():
@@ -66,7 +66,7 @@ def fetch(url: str, path: Path, published: Record | None = None) -> Path:
             try:
                 _download(address, path, published, recorded)
                 return path
-            # URLError and timeouts are OSErrors; HTTPException is a truncated or invalid answer.
+            # URLError and timeouts are OSErrors; HTTPException means a truncated or invalid response.
             except (OSError, ValueError, http.client.HTTPException) as error:
                 if getattr(error, "errno", None) in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT):
                     raise AspcError(
@@ -88,7 +88,7 @@ def _record_path(path: Path) -> Path:
 
 
 def _read_json(path: Path) -> Any:
-    """Return a small JSON file's content, or None if it does not exist. Raises ValueError if it is damaged."""
+    """Return the content of a small JSON file, or None if the file is missing. Raises ValueError if it is damaged."""
     try:
         return read_bounded_json(path, MAX_RECORD_BYTES)
     except FileNotFoundError:
@@ -130,7 +130,7 @@ def _measure(path: Path) -> Record:
 
 
 def _verified(path: Path, published: Record | None) -> Path:
-    """Check a cached file against its published checksum, or else against its record, which is created if missing."""
+    """Check a cached file against its published checksum or, if there is none, its record (created if missing)."""
     found = _measure(path)
     if published is not None:
         if found != published:
@@ -142,7 +142,7 @@ def _verified(path: Path, published: Record | None) -> Path:
         return path
     record = _read_record(path)
     if record is None:
-        with contextlib.suppress(AspcError):  # a read-only cache stays without a record
+        with contextlib.suppress(AspcError):  # a read-only cache cannot hold a record
             _write_record(path, "put there by hand", found, None)
     elif found != record:
         raise AspcError(
@@ -156,7 +156,7 @@ def _verified(path: Path, published: Record | None) -> Path:
 
 
 class Partial(NamedTuple):
-    """The facts that identify the file of an interrupted download."""
+    """The source and version of a partly downloaded file."""
 
     url: str
     validator: str
@@ -169,7 +169,7 @@ def _partial_path(path: Path) -> Path:
 
 
 def _read_partial(path: Path, address: str) -> Partial | None:
-    """Return the facts about an interrupted download from this address; None if it cannot be resumed safely."""
+    """Return the record of an interrupted download from this address, or None if it cannot be resumed safely."""
     try:
         content = _read_json(_partial_path(path))
         partial = Partial(content["url"], content["validator"], content["total"])
@@ -180,13 +180,13 @@ def _read_partial(path: Path, address: str) -> Partial | None:
 
 
 def _validator(headers: Message) -> str | None:
-    """Return the header that identifies a version of the file: a strong ETag, else the Last-Modified date."""
+    """Return the header that identifies the file's version: a strong ETag, or else the Last-Modified date."""
     tag = headers.get("ETag")
     return tag if tag and not tag.startswith("W/") else headers.get("Last-Modified")
 
 
 def _download(address: str, path: Path, published: Record | None, recorded: Record | None) -> None:
-    """Download to a part file, resuming an interrupted download; then verify and move it."""
+    """Download to a part file, resuming if possible, then verify it and move it to its final name."""
     part = path.with_name(f"{path.name}.part")
     partial, have = _read_partial(path, address), part.stat().st_size if part.exists() else 0
     response = None
@@ -218,7 +218,7 @@ def _request(address: str, **headers: str) -> urllib.request.Request:
 
 
 def _request_rest(address: str, have: int, partial: Partial) -> http.client.HTTPResponse | None:
-    """Request the rest of a file; return None unless the answer is exactly that, of an unchanged file."""
+    """Request the rest of a file; return None unless the response is exactly the rest of the unchanged file."""
     request = _request(address, **{"Range": f"bytes={have}-", "If-Range": partial.validator})
     try:
         response: http.client.HTTPResponse = urllib.request.urlopen(request, timeout=CONNECT_TIMEOUT)
@@ -235,7 +235,7 @@ def _request_rest(address: str, have: int, partial: Partial) -> http.client.HTTP
 
 
 def _total_size(response: http.client.HTTPResponse, done: int, published: Record | None) -> int | None:
-    """Return the size of the complete file, or None for a chunked answer without a length."""
+    """Return the size of the complete file, or None if the response does not state it."""
     if response.status not in (200, 206) or (response.status == 206 and not done):
         raise ValueError(f"the server answered with status {response.status}")
     if response.length is not None:
@@ -246,7 +246,7 @@ def _total_size(response: http.client.HTTPResponse, done: int, published: Record
 
 
 def _record_partial(path: Path, address: str, headers: Message, total: int | None) -> None:
-    """Record what is needed to resume the download, if it can be resumed."""
+    """Record the information needed to resume the download, if the response allows resuming."""
     _partial_path(path).unlink(missing_ok=True)  # first, so that an old record never describes a new part
     validator = _validator(headers)
     if validator is not None and total is not None:
@@ -254,7 +254,7 @@ def _record_partial(path: Path, address: str, headers: Message, total: int | Non
 
 
 def _accept(address: str, part: Path, path: Path, published: Record | None, recorded: Record | None) -> None:
-    """Move a complete download to its final name, or delete it and raise ValueError."""
+    """Move a valid download to its final name; delete an invalid one and raise ValueError."""
     _partial_path(path).unlink(missing_ok=True)
     signature = SIGNATURES.get(path.suffix, b"")
     with open(part, "rb") as file:

@@ -56,11 +56,11 @@ def load(
             `{"observations": ["temp", "flow_*"]}`.
         env: The environment; "none" for no environment.
         name: The dataset's name (default: from the path).
-        reward: A formula of a table's columns that replaces the reward column, e.g. "0.3*energy + 0.7*comfort".
-        kpis: Columns of a table that are carried along, but not learned from.
-        one_hot: Observation columns of a table whose values are categories: each category becomes an observation.
+        reward: A formula over a table's columns that replaces the reward column, e.g. "0.3*energy + 0.7*comfort".
+        kpis: Columns of a table to keep with the dataset, but not to learn from.
+        one_hot: Categorical observation columns of a table; each category becomes one observation.
         missing: Treatment of empty cells: "error", "split", "ffill", "interpolate" or "drop" (see docs/data.md).
-        max_gap: The longest interval inside an episode, in median intervals of the time column.
+        max_gap: The longest interval inside an episode, in multiples of the time column's median interval.
         resample: "hold" or "interpolate" to make intervals equal.
         interval: Seconds per row after resampling (default: the median).
         options: Options of `Dataset.from_arrays`.
@@ -98,7 +98,7 @@ def _read_source(source: Any, options: ReadOptions) -> tuple[str, FileContents]:
         return "frame", prepare_rows(read_frame(source, options, "frame"), options, "frame")
     paths = find_files(source)
     label = Path(os.fspath(source)) if isinstance(source, str | os.PathLike) else paths[0].parent
-    if len(paths) > 1:  # a pattern has no name of its own
+    if len(paths) > 1:  # a pattern or a list is not a file name
         stem = sanitize_file_name(remove_suffix(label.name).replace("*", "").strip("-_. ") or label.parent.name)
     else:
         stem = remove_suffix(paths[0].name)
@@ -109,12 +109,12 @@ def _read_source(source: Any, options: ReadOptions) -> tuple[str, FileContents]:
 
 
 def is_pattern(name: str) -> bool:
-    """Return whether a name is a pattern of files, and not the name of one."""
+    """Return whether a name is a file pattern rather than the name of an existing file."""
     return any(letter in name for letter in "*?[") and not os.path.exists(name)
 
 
 def find_files(source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[Path]:
-    """Return the files that a path, a pattern or a list of paths names, in natural order of names within a pattern.
+    """Return the files of a path, a pattern or a list of paths; the matches of a pattern are in natural order.
 
     Raises:
         AspcError: No file matches, or the list is empty.

@@ -1,6 +1,6 @@
-"""Formulas of columns, such as `0.3*energy + 0.7*comfort`: a tokenizer, a parser and an evaluator of arrays.
+"""Formulas over columns, such as `0.3*energy + 0.7*comfort`: a tokenizer, a parser and an array evaluator.
 
-Nothing is passed to Python's own evaluator, because a run's config can name a formula.
+Formulas are never passed to Python's `eval`, because they can come from a run's config.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def _clip(value: Value, low: Value, high: Value) -> Value:
     return np.minimum(np.maximum(value, low), high)
 
 
-FUNCTIONS: dict[str, tuple[int, int, Callable[..., Value]]] = {  # fewest and most arguments, and the function
+FUNCTIONS: dict[str, tuple[int, int, Callable[..., Value]]] = {  # minimum and maximum number of arguments, function
     "abs": (1, 1, np.abs),
     "min": (2, 20, lambda *values: reduce(np.minimum, values)),
     "max": (2, 20, lambda *values: reduce(np.maximum, values)),
@@ -51,17 +51,19 @@ class Formula:
 
     @classmethod
     def parse(cls, text: str) -> Formula:
-        """Parse a formula of + - * / ( ), numbers, columns (odd names in backticks or quotes), abs, min, max and clip.
+        """Parse a formula of + - * / ( ), numbers, column names, abs, min, max and clip.
+
+        Unusual column names, such as names with spaces, must be in backticks or quotes.
 
         Raises:
-            AspcError: The text is not such a formula.
+            AspcError: The text is not a valid formula.
         """
         parser = _Parser(text)
         root = parser.parse()
         return cls(text, tuple(parser.columns), root)
 
     def evaluate(self, columns: Columns) -> np.ndarray:
-        """Return the value per row, in float64. A division by zero gives NaN or infinity."""
+        """Return the value for each row, in float64. Division by zero gives NaN or infinity."""
         with np.errstate(all="ignore"):
             value = np.asarray(self.root(columns), np.float64)
         rows = len(next(iter(columns.values())))
@@ -69,7 +71,7 @@ class Formula:
 
 
 class _Parser:
-    """A recursive-descent parser; each method consumes the tokens of what it returns."""
+    """A recursive-descent parser. Each parsing method consumes the tokens of the node it returns."""
 
     def __init__(self, text: str) -> None:
         self._text, self._position, self._depth = text, 0, 0

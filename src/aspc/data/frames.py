@@ -1,4 +1,4 @@
-"""Data frames of pandas and polars, recognized by their interface: neither package is imported."""
+"""Read pandas and polars data frames. They are recognized by their interface, so neither package is imported."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ def is_frame(value: Any) -> bool:
 
 
 def frame_names(value: Any) -> tuple[str, ...]:
-    """Return the column names of a data frame, or nothing for any other value."""
+    """Return the column names of a data frame, or an empty tuple for any other value."""
     return tuple(str(column) for column in value.columns) if is_frame(value) else ()
 
 
 def read_frame(frame: Any, options: ReadOptions, name: str) -> FileContents:
-    """Return the contents of a data frame, as the readers of files do. Its index is not used."""
+    """Return the contents of a data frame in the format of the file readers. The index is ignored."""
     return read_columns({str(column): _to_array(frame[column]) for column in frame.columns}, options, name)
 
 
 def _to_array(series: Any) -> np.ndarray:
     values = series
     if str(getattr(series, "dtype", "")).startswith(("Int", "UInt", "Float", "boolean")) and hasattr(series, "isna"):
-        if series.isna().any():  # pandas' nullable types would become objects
+        if series.isna().any():  # by default, pandas converts nullable types to objects
             return np.asarray(series.to_numpy(dtype=np.float64, na_value=np.nan))
         values = series.astype(str(series.dtype).lower().replace("boolean", "bool"))
     if getattr(getattr(series, "dt", None), "tz", None) is not None:

@@ -1,4 +1,4 @@
-"""Metadata that a dataset's file can carry besides its arrays: environment, bounds, scores and column names."""
+"""Optional metadata in a dataset's file: environment, bounds, scores and column names."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from aspc.envs.allowed import problem_with_name
 
 HDF5_ATTRIBUTE = "aspc"  # holds the metadata as JSON
-NPZ_PREFIX = "aspc_"  # of the arrays that hold the metadata: numbers, or NumPy's unicode text
+NPZ_PREFIX = "aspc_"  # prefix of the metadata arrays, which hold numbers or NumPy's unicode text
 NUMBER_KEYS = ("action_low", "action_high", "ref_min", "ref_max")
 NAME_KEYS = ("observation_names", "action_names")
 ALL_NAME_KEYS = (*NAME_KEYS, "kpi_names")
@@ -16,7 +16,7 @@ NPZ_KEYS = {f"{NPZ_PREFIX}{key}": key for key in ("env", *NUMBER_KEYS, *ALL_NAME
 
 
 def parse_metadata(text: Any) -> dict[str, Any]:
-    """Parse an HDF5 attribute; return nothing if it is invalid."""
+    """Parse the metadata in an HDF5 attribute; return an empty dictionary if it is invalid."""
     try:
         return select_valid(json.loads(text))
     except (TypeError, ValueError):
@@ -24,7 +24,7 @@ def parse_metadata(text: Any) -> dict[str, Any]:
 
 
 def select_valid(stated: Any) -> dict[str, Any]:
-    """Return the known keys of stated metadata, or nothing if a value has the wrong type."""
+    """Return the known keys of stated metadata, or an empty dictionary if a value has the wrong type."""
     try:
         numbers = {
             key: [float(x) for x in stated[key]] if key.startswith("action") else float(stated[key])
@@ -39,7 +39,7 @@ def select_valid(stated: Any) -> dict[str, Any]:
 
 
 def drop_forbidden_env(metadata: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Drop an environment that a file is not allowed to choose, with a note."""
+    """Remove the environment if a file is not allowed to choose it; return the metadata and a note."""
     env = metadata.get("env")
     problem = None if env is None else problem_with_name(env)
     if problem is None:

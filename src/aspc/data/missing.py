@@ -1,4 +1,4 @@
-"""Missing values: rows with empty cells are split off, filled, interpolated or dropped, and counted."""
+"""Handling of missing values: remove or fill rows with empty cells, and report how many there were."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ WERE = ("was", "were")
 
 
 def missing_cells(arrays: Arrays) -> np.ndarray:
-    """Return which rows have a missing value (NaN)."""
+    """Return a mask of the rows with a missing value (NaN)."""
     length = len(arrays["observations"])
     rows = np.zeros(length, dtype=bool)
     for key in FILLABLE:
         if key in arrays and arrays[key].dtype.kind == "f" and len(arrays[key]) == length:
-            # A sum is a cheap first test; infinite values of both signs only cost the second one.
+            # The sum is a cheap first test. Infinities of both signs also make it NaN; the second test is exact.
             with np.errstate(invalid="ignore", over="ignore"):
                 has_nan = np.isnan(arrays[key].sum(dtype=np.float64))
             if has_nan:
@@ -32,15 +32,15 @@ def missing_cells(arrays: Arrays) -> np.ndarray:
 def handle_missing(
     arrays: Arrays, policy: MissingPolicy, names: Mapping[str, Sequence[str]], held: np.ndarray
 ) -> tuple[Arrays, list[str]]:
-    """Fill or remove missing values (NaN) as a policy says.
+    """Fill or remove missing values (NaN) according to a policy.
 
     Args:
-        arrays: Arrays in order, with complete flags.
+        arrays: Arrays with rows in time order and with both terminals and timeouts.
         policy: "split" removes rows and ends the episode before them; "drop" removes rows and joins their neighbors;
-            "ffill" repeats the last value of the episode; "interpolate" draws a line between the values around. Rows
-            for which there is no value are removed as by "split".
+            "ffill" repeats the last value of the episode; "interpolate" interpolates linearly between the nearest
+            values of the episode. Rows that cannot be filled are removed as with "split".
         names: Column names by array.
-        held: Observation columns that are never interpolated.
+        held: Mask of the observation columns that "interpolate" fills with the last value instead.
 
     Returns:
         The arrays, and notes on how many values were missing in which columns.
@@ -83,7 +83,7 @@ def _counts(arrays: Arrays, names: Mapping[str, Sequence[str]]) -> list[tuple[st
 
 
 def _longest_run(rows: np.ndarray, groups: np.ndarray) -> int:
-    """Return the largest number of consecutive marked rows of one episode."""
+    """Return the largest number of consecutive marked rows within one episode."""
     marked = np.flatnonzero(rows)
     breaks = np.flatnonzero((np.diff(marked) > 1) | (np.diff(groups[marked]) > 0)) + 1
     return max(len(run) for run in np.split(marked, breaks))
@@ -112,7 +112,7 @@ def _fill_forward(column: np.ndarray, groups: np.ndarray) -> np.ndarray:
 
 
 def _interpolate(column: np.ndarray, groups: np.ndarray, positions: np.ndarray) -> np.ndarray:
-    """Interpolate between the known values of an episode; before the first and after the last one nothing is known."""
+    """Interpolate between known values of an episode; cells before the first and after the last one stay NaN."""
     known = np.flatnonzero(~np.isnan(column))
     unknown = np.flatnonzero(np.isnan(column))
     result = column.copy()
@@ -136,7 +136,7 @@ def _remove(arrays: Arrays, rows: np.ndarray, ends: np.ndarray, *, joins: bool) 
     result = {key: array[kept] for key, array in arrays.items()}
     if len(kept) == 0:
         return result
-    # Episode ends among the removed rows after each kept one, which the kept row takes over.
+    # Each kept row takes over the episode ends of the removed rows that follow it.
     if joins:
         following = np.append(kept[1:], len(rows)) - 1
         total = np.concatenate([[0], np.cumsum(ends)])

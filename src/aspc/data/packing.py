@@ -30,11 +30,11 @@ from aspc.errors import AspcError
 from aspc.io import atomic_output, write_atomically
 from aspc.ui import progress_bar
 
-WHOLE_KEYS = ("costs", "times", "kpis")  # of a key map: they need all rows at once
+WHOLE_KEYS = ("costs", "times", "kpis")  # keys of a key map that need all rows at once
 
 
 def can_pack_in_parts(options: Mapping[str, Any]) -> bool:
-    """Return whether an HDF5 file is packed piece by piece with these options of `aspc.data.load`."""
+    """Return whether these options of `aspc.data.load` allow packing an HDF5 file in parts."""
     parameters = inspect.signature(pack).parameters
     key_map = check_key_map(options.get("key_map", {}))
     return set(options) <= set(parameters) and not set(key_map) & set(WHOLE_KEYS)
@@ -42,7 +42,7 @@ def can_pack_in_parts(options: Mapping[str, Any]) -> bool:
 
 @dataclass
 class _Moments:
-    """Running mean and standard deviation of slabs (Chan, Golub and LeVeque 1983).
+    """Running mean and standard deviation over slabs (Chan, Golub and LeVeque 1983).
 
     Plain sums of squares would lose the spread of columns with a large mean, such as a clock or a pressure.
     """
@@ -83,15 +83,15 @@ def pack(
     """Write a packed folder from a dataset, or from an HDF5 file of any size.
 
     Args:
-        source: A dataset, or the path of an HDF5 file, of which only the flags need to fit in memory.
+        source: A dataset, or the path of an HDF5 file. Only the file's flags need to fit in memory.
         folder: The new folder.
         n_step: Steps of the n-step returns.
         discount: Discount of the n-step returns.
-        key_map: Stored names by array (see `aspc.data.file_loader.load`); this and the options below are for files.
+        key_map: Stored names by array (see `aspc.data.file_loader.load`). It and the options below apply only to files.
         env: The environment, or "none".
         action_low: Lowest action, one number or one per dimension.
-        action_high: Highest action, likewise.
-        action_margin: Share of the logged range that bounds from the data add on either side.
+        action_high: Highest action, one number or one per dimension.
+        action_margin: Fraction of the logged range by which bounds taken from the data are widened on either side.
         max_episode_steps: Step limit of an episode, if no timeouts were logged.
         strict: Raise an error for actions outside the bounds instead of clipping them.
 
@@ -120,7 +120,7 @@ def pack(
 
 @dataclass
 class _Log:
-    """A log that is read in slabs, with the facts about all of its rows."""
+    """A log read in slabs, with the metadata of all rows."""
 
     name: str
     env: str | None
@@ -177,7 +177,7 @@ def _open_hdf5(
     action_margin: float | None,
     max_episode_steps: int | None,
 ) -> _Log:
-    """Open an HDF5 file in the limited child process, and read its flags and action bounds."""
+    """Open an HDF5 file in a memory-limited child process, and read its flags and action bounds."""
     with contextlib.ExitStack() as opened:
         child = opened.enter_context(LimitedReader())
 
@@ -227,7 +227,7 @@ def _extremes(actions: Callable[[slice], np.ndarray], length: int) -> np.ndarray
 
 
 def _check_disk_space(folder: Path, needed_bytes: int) -> None:
-    """Raise an `AspcError` if a packed folder does not fit on its disk: a compressed file can state any size."""
+    """Raise an `AspcError` if a packed folder does not fit on its disk. A compressed file can claim any size."""
     free = shutil.disk_usage(folder.parent).free
     if needed_bytes > free:
         raise AspcError(
@@ -245,7 +245,7 @@ def _write_packed(folder: Path, log: _Log, n_step: int, discount: float, strict:
         with open(temporary / ROWS, "wb") as file, progress_bar(f"Packing {log.name}", length) as advance:
             for start in range(0, length, SLAB_ROWS):
                 stop = min(start + SLAB_ROWS, length)
-                # n_step more rows, which belong to the next slab, so that no return is cut at the slab's edge
+                # Read n_step extra rows from the next slab, so that no n-step return is cut at the slab's edge.
                 slab = log.slab(slice(start, min(stop + n_step, length)), strict)
                 if start == 0:
                     layout = packed_layout(slab.observation_size, slab.action_size)

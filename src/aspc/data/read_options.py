@@ -16,23 +16,23 @@ ResampleMethod = Literal["hold", "interpolate"]
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """How a log is read; the parent passes it to the child process that parses files."""
+    """Options for reading a log, passed from the parent to the child process that parses files."""
 
     key_map: KeyMap = field(default_factory=dict)
     reward: str | None = None
-    """A formula of columns, which replaces the reward column."""
+    """Formula of columns that replaces the reward column."""
     kpis: tuple[str, ...] = ()
-    """Columns that are carried along, but not learned from."""
+    """Columns to load without learning from them."""
     one_hot: tuple[str, ...] = ()
-    """Observation columns whose values are categories."""
+    """Categorical observation columns to one-hot encode."""
     missing: MissingPolicy = "error"
     max_gap: float | None = None
-    """The interval at which an episode is split, in median intervals; None depends on the sampling."""
+    """Longest interval inside an episode, in median intervals; None chooses it from the sampling."""
     resample: ResampleMethod | None = None
     interval: float | None = None
-    """Seconds per row after resampling; None is the median."""
+    """Seconds per row after resampling; None uses the median interval."""
     has_step_limit: bool = False
-    """Whether a step limit ends episodes, so that no column needs to."""
+    """Whether a step limit ends episodes, so that no column needs to mark their ends."""
     single_episode: bool = False
     """Whether the file is one episode."""
 
@@ -51,7 +51,7 @@ class ReadOptions:
         has_step_limit: bool = False,
         single_episode: bool = False,
     ) -> ReadOptions:
-        """Check options as a user gives them.
+        """Validate user-supplied options and return them.
 
         Raises:
             AspcError: An option is invalid, or two of them contradict each other.
@@ -91,7 +91,7 @@ class ReadOptions:
 
     @property
     def needs_no_ends(self) -> bool:
-        """Whether nothing in the file needs to mark the ends of episodes."""
+        """Whether the file can be read without marked episode ends."""
         return self.single_episode or self.has_step_limit
 
     def to_json(self) -> dict[str, Any]:
@@ -100,12 +100,12 @@ class ReadOptions:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> ReadOptions:
-        """Invert `to_json`."""
+        """Return options from the values of `to_json`."""
         return cls(**{**values, "kpis": tuple(values["kpis"]), "one_hot": tuple(values["one_hot"])})
 
 
 def check_array_options(options: ReadOptions, name: str) -> None:
-    """Raise an `AspcError` for options that name columns, which a file of arrays does not have."""
+    """Raise an `AspcError` for options that name columns, since a file of arrays has none."""
     for flag, value in (("--reward", options.reward), ("--kpi", options.kpis), ("--one-hot", options.one_hot)):
         if value:
             raise AspcError(

@@ -1,4 +1,4 @@
-"""Rows at equal intervals of time, by holding or interpolating the logged ones."""
+"""Resample logged rows at equal time intervals by holding or interpolating values."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from aspc.data.read_options import ResampleMethod
 from aspc.data.readers.contents import Arrays
 from aspc.data.time_cells import format_duration
 
-ROUNDING = 1e-6  # of an interval
+ROUNDING = 1e-6  # fraction of an interval
 MEANS = ("rewards", "kpis")
-MAX_GROWTH = 100  # times as many rows
+MAX_GROWTH = 100  # maximum ratio of resampled to logged rows
 
 
 def resample(arrays: Arrays, method: ResampleMethod, interval: float, held: np.ndarray) -> tuple[Arrays, list[str]]:
-    """Resample each episode at equal intervals from its first row on.
+    """Resample each episode at equal intervals, starting at its first row.
 
-    Observations are held or interpolated, actions are held. A reward is the mean of the rewards in its interval, or
-    the last one if there is none.
+    Observations are held or interpolated; actions are held. A reward is the mean of the logged rewards in its
+    interval, or the last logged reward if the interval has none.
 
     Args:
-        arrays: Arrays in order of time, with complete flags.
+        arrays: Arrays in order of time, with both `terminals` and `timeouts`.
         method: Hold the last observation, or interpolate linearly.
         interval: Seconds per row.
         held: Observation columns that are never interpolated, such as categories.
@@ -52,7 +52,7 @@ def _resample_episode(arrays: Arrays, rows: slice, method: ResampleMethod, inter
         for i in np.flatnonzero(~held):
             observations[:, i] = np.interp(grid, times, arrays["observations"][rows][:, i])
         result["observations"] = observations
-    # Rows of an interval: from its start up to the start of the next one.
+    # An interval includes the rows from its start up to, but not at, the start of the next interval.
     first = np.searchsorted(times, grid - ROUNDING * interval, side="left")
     stop = np.append(first[1:], len(times))
     for key in MEANS:
@@ -66,7 +66,7 @@ def _resample_episode(arrays: Arrays, rows: slice, method: ResampleMethod, inter
 
 
 def _interval_means(values: np.ndarray, first: np.ndarray, stop: np.ndarray, last: np.ndarray) -> np.ndarray:
-    """Return the mean of the known `values[first:stop]` per interval, or `values[last]` where there are none."""
+    """Return the mean of the known `values[first:stop]` per interval, or `values[last]` where none are known."""
     is_known = ~np.isnan(values)
     start = np.zeros((1, *values.shape[1:]))
     sums = np.concatenate([start, np.cumsum(np.where(is_known, values, 0.0), axis=0)])

@@ -1,11 +1,11 @@
-"""Warnings about rewards from which critics learn badly, each with the option that helps."""
+"""Warnings about rewards that are hard for critics to learn from, each with an option that helps."""
 
 from __future__ import annotations
 
 import numpy as np
 
-SMALL_REWARD, LARGE_REWARD = 1e-3, 1e3  # of the 99th percentile; critics learn values of order 1 to 1,000
-LOSS_FACTOR = 3.0  # times the sum of positive rewards
+SMALL_REWARD, LARGE_REWARD = 1e-3, 1e3  # for the 99th percentile; critics learn values of order 1 to 1,000
+LOSS_FACTOR = 3.0  # maximum ratio of the sums of negative and positive rewards
 QUANTILE = 0.99
 
 
@@ -14,9 +14,9 @@ def check_rewards(rewards: np.ndarray, *, has_terminals: bool, scale: float = 1.
 
     Args:
         rewards: The rewards after any scale and shift.
-        has_terminals: Whether terminals end episodes.
-        scale: The factor that the rewards were already multiplied by.
-        shift: The shift that was added after that.
+        has_terminals: True if terminals end episodes.
+        scale: The factor already applied to the rewards.
+        shift: The shift added after scaling.
     """
     unshifted = rewards.astype(np.float64) - shift
     typical = float(np.quantile(np.abs(unshifted), QUANTILE))
@@ -33,12 +33,12 @@ def check_rewards(rewards: np.ndarray, *, has_terminals: bool, scale: float = 1.
 def check_negative_rewards(rewards: np.ndarray, *, has_terminals: bool, shift: float = 0.0) -> list[str]:
     """Warn about rewards that are all or mostly negative.
 
-    Critics start near 0, so that untried actions look better than logged ones.
+    Critics start near 0, so untried actions then look better than logged ones.
 
     Args:
         rewards: The rewards after any shift.
-        has_terminals: Whether terminals end episodes; a shift of the rewards would then pay for staying alive.
-        shift: The shift that was already added to the rewards.
+        has_terminals: True if terminals end episodes; shifting the rewards would then favor long episodes.
+        shift: The shift already added to the rewards.
     """
     lowest, highest = float(rewards.min()), float(rewards.max())
     share = float((rewards < 0).mean())
@@ -48,7 +48,7 @@ def check_negative_rewards(rewards: np.ndarray, *, has_terminals: bool, shift: f
     problem = (
         "no reward is above 0" if highest <= 0 else f"rewards are mostly below 0 (in {100 * share:.0f} % of the rows)"
     )
-    # After a shift, critics must first rise to the shift divided by (1 - discount).
+    # After a shift, critics must first rise to shift / (1 - discount), which takes many steps.
     remedy = "train with --algo iql"
     if not has_terminals:
         remedy = f"use --algo iql, or, if you can afford many steps, train with --reward-shift {shift - lowest:.3g}"

@@ -1,4 +1,4 @@
-"""Guesses from the names of columns: which one holds times, and whether a reward is a cost."""
+"""Guess the roles of columns from their names: the time column, and rewards that are costs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 
 TIME_NAMES = ("timestamp", "time", "datetime", "date_time", "time_stamp", "timestamps", "times", "date", "ts", "utc")
-NO_TIME = "none"  # of --map time=none
+NO_TIME = "none"  # as in --map time=none
 COST_WORDS = frozenset(
     [
         "cost",
@@ -36,12 +36,12 @@ UNIT = re.compile(r"\s*[\[(]([^\[\]()]*)[\])]\s*$")
 def find_time_column(
     columns: Sequence[str], is_time: Callable[[str], bool], is_date: Callable[[str], bool]
 ) -> str | None:
-    """Return the column of times.
+    """Return the time column, or None if there is no clear candidate.
 
     Args:
         columns: The columns that have no other role.
-        is_time: Whether a column with a usual name of times holds dates or seconds since 1970.
-        is_date: Whether a column holds dates.
+        is_time: Returns whether a column with a common time name holds dates or seconds since 1970.
+        is_date: Returns whether a column holds dates.
     """
     by_name = {strip_unit(column).lower(): column for column in reversed(columns)}
     named = [by_name[name] for name in TIME_NAMES if name in by_name]

@@ -1,4 +1,4 @@
-"""The layout of tables whose rows hold several named fields, on disk and on the device."""
+"""The layout of tables, on disk or on the device, whose rows hold several named fields."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class RowLayout:
     """Named fields in the order of their columns.
 
     Args:
-        fields: Name and size of each field; size None is a scalar, which has no axis of its own when unpacked.
+        fields: Name and size of each field. Size None denotes a scalar, which is unpacked without a last axis.
     """
 
     fields: tuple[tuple[str, int | None], ...]

@@ -1,4 +1,4 @@
-"""From the contents of a file to rows in order: costs, time, episodes, missing values, resampling and categories."""
+"""Convert file contents to ordered rows: costs, times, episodes, missing values, resampling and categories."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from aspc.text import count_noun
 
 
 def prepare_rows(contents: FileContents, options: ReadOptions, name: str) -> FileContents:
-    """Return the arrays of a dataset: rows in order, with complete flags and without the columns that made them.
+    """Return the arrays of a dataset: ordered rows with complete flags, without time, episode and cost columns.
 
     Args:
-        contents: What a reader returned, with the arrays `times`, `episodes` and `costs` if they were found.
-        options: How the log is read.
+        contents: A reader's result, with the arrays `times`, `episodes` and `costs` if the file has them.
+        options: The options for reading the log.
         name: The file, for messages.
 
     Raises:
@@ -33,7 +33,7 @@ def prepare_rows(contents: FileContents, options: ReadOptions, name: str) -> Fil
     if "costs" in arrays:
         arrays["rewards"] = -np.asarray(arrays.pop("costs"), np.float64)
     lengths = {key: len(array) for key, array in arrays.items()}
-    is_consistent = len(set(lengths.values())) == 1  # otherwise the dataset's own check names the array
+    is_consistent = len(set(lengths.values())) == 1  # otherwise, validation of the dataset reports the array
     if "times" in arrays and is_consistent:
         arrays["times"] = to_seconds(_check_times(arrays["times"], name))
         arrays, time_notes = sort_rows(arrays, name)
@@ -50,7 +50,7 @@ def prepare_rows(contents: FileContents, options: ReadOptions, name: str) -> Fil
 def _prepare_ordered(
     arrays: Arrays, metadata: dict[str, Any], options: ReadOptions, name: str
 ) -> tuple[Arrays, list[str], dict[str, Any]]:
-    """Split, fill and resample rows that are in order, then encode categories."""
+    """Split, fill and resample ordered rows, then encode categories."""
     notes: list[str] = []
     categories: dict[str, list[str]] = metadata.pop("categories", {})
     columns = metadata.get("observation_names", [])
@@ -95,7 +95,7 @@ def _check_times(times: np.ndarray, name: str) -> np.ndarray:
 
 
 def _with_timeouts(arrays: Arrays, name: str) -> Arrays:
-    """Return arrays with flags of both kinds; without timeouts, the last row ends an episode."""
+    """Return the arrays with terminals and timeouts. The last row always ends an episode."""
     length = len(arrays["observations"])
     terminals = check_flags("terminals", arrays["terminals"], name)
     timeouts = check_flags("timeouts", arrays.get("timeouts", np.zeros(length)), name).copy()
@@ -105,9 +105,10 @@ def _with_timeouts(arrays: Arrays, name: str) -> Arrays:
 
 
 def unused_rows(arrays: Arrays) -> np.ndarray:
-    """Return the last rows of episodes that a timeout or the end of the data cut, from which nothing is learned.
+    """Return a mask of rows without a next observation, which training skips: the last rows of truncated episodes.
 
-    `arrays` can hold episode ids instead of timeouts. With logged next observations, every row is used.
+    An episode is truncated by a timeout or the end of the data. `arrays` can hold episode ids instead of timeouts. With
+    logged next observations, every row is used.
     """
     length = len(arrays["observations"])
     rows = np.zeros(length, dtype=bool)
@@ -125,7 +126,7 @@ def unused_rows(arrays: Arrays) -> np.ndarray:
 
 
 def _fill_unused_rows(arrays: Arrays) -> tuple[Arrays, list[str]]:
-    """Fill an empty action or reward in the last row of an episode, of which only the observation is used."""
+    """Fill empty actions and rewards in unused rows, where only the observation is needed."""
     keys = [
         key
         for key in ("actions", "rewards")
@@ -151,7 +152,7 @@ def _fill_unused_rows(arrays: Arrays) -> tuple[Arrays, list[str]]:
 def _encode_categories(
     arrays: Arrays, metadata: dict[str, Any], categories: dict[str, list[str]], name: str
 ) -> tuple[Arrays, dict[str, Any]]:
-    """Replace columns of category numbers by one column of 0 and 1 per category.
+    """One-hot encode columns of category indices.
 
     Raises:
         AspcError: A category is missing, or next observations were logged.

@@ -1,9 +1,9 @@
 """Data larger than memory: a packed folder on disk, read through shuffled windows of blocks.
 
 `aspc.data.packing.pack` writes transitions as rows of fixed width into one file. `StreamingDataset.windows` yields
-tables of a fixed number of rows, each made of many small blocks from all over the file, so that training draws
-minibatches from a window with the same compiled program as from a dataset in memory. A thread prefetches the next
-window. Window k depends on (seed, k) alone, so that a resumed run sees the same windows.
+tables with a fixed number of rows, each assembled from many small blocks across the file. The compiled program that
+draws minibatches from a dataset in memory therefore also draws them from a window. A thread prefetches the next window.
+Window k depends only on (seed, k), so a resumed run sees the same windows.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from aspc.io import read_bounded_json
 
 META, ROWS = "packed.json", "rows.f32"
 FORMAT = 1
-BLOCK_ROWS = 32  # consecutive transitions that are read together: fewer mix better, more read faster
-SLAB_ROWS = 65_536  # rows that packing and preparing hold at once
+BLOCK_ROWS = 32  # consecutive transitions per read: fewer mix better, more are faster to read
+SLAB_ROWS = 65_536  # rows processed at once while packing or preparing data
 SHA256 = re.compile("[0-9a-f]{64}")
 COPIES = 4  # tables that exist at the same time: in use, in transfer to the device, waiting, and being filled
 
@@ -75,7 +75,7 @@ class StreamingDataset:
     notes: tuple[str, ...]
     observation_names: tuple[str, ...] = ()  # column names of the log
     action_names: tuple[str, ...] = ()
-    sha256: str | None = None  # of the packed rows; older folders do not state it
+    sha256: str | None = None  # of the packed rows; absent in older folders
 
     @classmethod
     def open(cls, folder: str | os.PathLike[str]) -> StreamingDataset:
@@ -142,7 +142,7 @@ class StreamingDataset:
         return 4 * self.layout.width
 
     def window_rows(self, budget: int) -> int:
-        """Return the largest number of rows per window whose copies all fit into a budget of bytes."""
+        """Return the largest number of rows per window for which all copies fit into a budget of bytes."""
         rows = min(budget // (COPIES * self.row_bytes), self.rows)
         if rows < BLOCK_ROWS:
             raise AspcError(
@@ -152,14 +152,14 @@ class StreamingDataset:
         return int(rows)
 
     def split(self, table: np.ndarray) -> Transitions:
-        """Return packed rows as transitions, without copies."""
+        """Return packed rows as transitions, without copying."""
         return Transitions(**self.layout.unpack(table))
 
     def window_blocks(self, k: int, blocks: int, block_rows: int, seed: int) -> np.ndarray:
-        """Return the first rows of the blocks of window k.
+        """Return the first row of each block of window k.
 
-        Blocks come from one shuffle of the file after another. Each shuffle starts its blocks at another offset and
-        wraps around the end, so that every row is equally frequent in the long run.
+        Blocks come from successive shuffles of the file. Each shuffle starts its blocks at a different offset and wraps
+        around the end, so that all rows are equally frequent in the long run.
         """
         in_file = -(-self.rows // block_rows)
         first, starts = k * blocks, list[int]()
@@ -186,7 +186,7 @@ class StreamingDataset:
             rows: Rows per window.
             seed: Seed of the shuffles.
             start: Index of the first window.
-            prepare: Function from transitions to rows, called in the reading thread. Without it, rows are as packed.
+            prepare: Function from transitions to rows, called in the reading thread. Default: rows as packed.
             block_rows: Rows per block.
         """
         block_rows = min(block_rows, self.rows)
@@ -195,9 +195,9 @@ class StreamingDataset:
 
 
 def _mapped_table(rows: int, width: int) -> np.ndarray:
-    """Return an uninitialized table whose pages return to the system with its last reference.
+    """Return an uninitialized table whose memory is returned to the system when its last reference is dropped.
 
-    The C library's allocator would keep them for the allocating thread, and memory would grow with every window.
+    The C library's allocator would keep the memory for the allocating thread, so usage would grow with every window.
     """
     pages = mmap.mmap(-1, 4 * rows * width, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     return np.frombuffer(pages, dtype=np.float32).reshape(rows, width)
@@ -213,7 +213,7 @@ class Windows(Iterator[np.ndarray]):
         self._prepare = prepare
         self._ready: queue.Queue[np.ndarray | BaseException] = queue.Queue(maxsize=1)
         self._stop = threading.Event()
-        self._taken = threading.Semaphore(1)  # a window is filled only after the previous one was taken
+        self._taken = threading.Semaphore(1)  # a window is filled only after the previous one has been taken
         self._thread = threading.Thread(target=self._fill, args=(start,), name="aspc-windows", daemon=True)
         self._thread.start()
 
@@ -255,13 +255,13 @@ class Windows(Iterator[np.ndarray]):
                         return
                     self._ready.put(self._read_window(file.fileno(), k))
                     k += 1
-        except BaseException as error:  # `__next__` raises it
+        except BaseException as error:  # re-raised by `__next__`
             self._ready.put(error)
 
     def _read_window(self, file: int, k: int) -> np.ndarray:
         data, size = self._data, self._block_rows
         starts = data.window_blocks(k, self._blocks, size, self._seed)
-        at_once = max(1, SLAB_ROWS // 8 // size)  # blocks that are prepared together, few enough for the CPU's cache
+        at_once = max(1, SLAB_ROWS // 8 // size)  # blocks prepared together; few enough for the CPU cache
         slab = np.empty((at_once * size, data.layout.width), dtype="<f4")
         table = np.empty((0, 0), dtype=np.float32)
         for first in range(0, self._blocks, at_once):
@@ -278,10 +278,10 @@ class Windows(Iterator[np.ndarray]):
         return table
 
     def _read_rows(self, file: int, row: int, into: np.ndarray) -> None:
-        """Fill an array with the rows from `row` on, wrapping around the end of the file.
+        """Fill an array with the rows starting at `row`, wrapping around at the end of the file.
 
-        Plain reads instead of a mapping: the kernel maps far more pages around each block than requested, which count
-        as this process's memory, and a file that was truncated is an error instead of a crash.
+        This uses plain reads instead of a memory map. With a map, the kernel maps far more pages around each block
+        than requested, which count as this process's memory, and a truncated file causes a crash instead of an error.
         """
         before_end = min(len(into), self._data.rows - row)
         for part, offset in ((into[:before_end], row), (into[before_end:], 0)):

@@ -10,15 +10,15 @@ from aspc.data.readers.contents import Arrays
 from aspc.data.time_cells import FIRST_EPOCH, format_duration, format_time
 from aspc.errors import AspcError
 
-REGULAR_FACTOR = 1.5  # median intervals above which a gap ends an episode, if intervals are multiples of the median
-IRREGULAR_FACTOR = 10.0  # the same for other intervals, and for rows that are resampled
-REGULAR_SHARE = 0.9  # of the intervals
-TOLERANCE = 0.1  # of the median interval
-MAX_RESTARTS = 0.5  # share of steps back in time that can be starts of episodes
+REGULAR_FACTOR = 1.5  # median intervals above which a gap ends an episode, for regular sampling
+IRREGULAR_FACTOR = 10.0  # the same for irregular sampling, and for rows to be resampled
+REGULAR_SHARE = 0.9  # minimum fraction of intervals within the tolerance, for regular sampling
+TOLERANCE = 0.1  # fraction of the median interval
+MAX_RESTARTS = 0.5  # if a larger fraction of steps goes back in time, these are not episode starts
 
 
 class TimeAxis(NamedTuple):
-    """Arrays in order of time, notes, and a description of the times."""
+    """Arrays sorted by time, notes, and a description of the times."""
 
     arrays: Arrays
     notes: list[str]
@@ -31,11 +31,11 @@ class TimeAxis(NamedTuple):
 def sort_rows(arrays: Arrays, name: str) -> tuple[Arrays, list[str]]:
     """Sort rows by time within their episodes, and remove rows that are exact duplicates.
 
-    Rows of an episode are those with its id. If only flags mark the ends of episodes, or nothing does, all rows are
-    sorted together, and their flags with them.
+    Episodes are identified by their ids. Without ids, all rows are sorted together, along with any flags that mark
+    episode ends, unless the times start again in each episode. In that case each start begins an episode.
 
     Raises:
-        AspcError: Rows of one time differ, so that their order is unknown.
+        AspcError: A time is invalid, or rows with the same time differ, so that their order is unknown.
     """
     times = arrays["times"]
     if not np.isfinite(times).all():
@@ -67,7 +67,7 @@ def _group_ids(episodes: np.ndarray) -> np.ndarray:
 
 
 def _ends(arrays: Arrays, length: int) -> np.ndarray:
-    """Return which rows are flagged as ends of episodes."""
+    """Return a mask of the rows flagged as episode ends."""
     ends = np.zeros(length, dtype=bool)
     for key in ("terminals", "timeouts"):
         if key in arrays:
@@ -85,7 +85,7 @@ def _is_in_order(times: np.ndarray, groups: np.ndarray, arrays: Arrays) -> bool:
 
 
 def _restarts(arrays: Arrays) -> bool:
-    """Return whether times count from the start of an episode each time: few steps go back, far, to repeated times."""
+    """Return whether times seem to start again in each episode: at most half of the steps go back, and times repeat."""
     times = arrays["times"]
     back = np.diff(times) < 0
     if times.max() >= FIRST_EPOCH or back.mean() > MAX_RESTARTS or _ends(arrays, len(times)).any():
@@ -94,7 +94,7 @@ def _restarts(arrays: Arrays) -> bool:
 
 
 def _drop_duplicates(arrays: Arrays, groups: np.ndarray, name: str) -> tuple[Arrays, list[str]]:
-    """Remove rows that repeat the row before them. `groups` are the episodes of the rows, which are in order."""
+    """Remove rows that repeat the row before them. Rows must be sorted; `groups` holds their episode numbers."""
     times = arrays["times"]
     repeated = np.flatnonzero((np.diff(times) == 0) & (np.diff(groups) == 0) & ~_ends(arrays, len(times))[:-1]) + 1
     if len(repeated) == 0:
@@ -125,12 +125,12 @@ def _drop_duplicates(arrays: Arrays, groups: np.ndarray, name: str) -> tuple[Arr
 
 
 def split_at_gaps(arrays: Arrays, max_gap: float | None, will_resample: bool) -> TimeAxis:
-    """End an episode, by timeout, before each gap in time.
+    """End the episode with a timeout before each gap in time.
 
     Args:
-        arrays: Arrays in order of time, with complete flags.
+        arrays: Arrays sorted by time, with all episode ends flagged.
         max_gap: The longest interval inside an episode, in median intervals; None chooses it from the sampling.
-        will_resample: Whether rows will be filled in, so that short gaps need no split.
+        will_resample: Whether resampling will fill in rows, so that short gaps need no split.
     """
     times = arrays["times"]
     ends = _ends(arrays, len(times))

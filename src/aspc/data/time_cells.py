@@ -1,4 +1,4 @@
-"""Times in cells of text or as numbers, converted to seconds."""
+"""Convert times, given as text or numbers, to seconds."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from datetime import UTC, datetime
 
 import numpy as np
 
-# ISO 8601, also with a space or slashes, and the day first if it is separated by points, as in Central Europe.
+# ISO 8601, also with a space or slashes; and the Central European notation with the day first, separated by points.
 ISO = re.compile(r"\d{4}[-/]\d{2}[-/]\d{2}([ T]\d{2}:\d{2}(:\d{2}([.,]\d+)?)?)?\s*(Z|UTC|[+-]\d{2}:?\d{2})?")
 POINTS = re.compile(r"(\d{1,2})\.(\d{1,2})\.(\d{4})(?:[ T]+(\d{1,2}):(\d{2})(?::(\d{2})(?:[.,](\d+))?)?)?")
 ZONE = re.compile(r"(Z|UTC|[+-]\d{2}:?\d{2})\s*$")
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 SHORTEST_DATE = 10
-EPOCH_UNITS = ((1e17, 1e-9), (1e14, 1e-6), (1e11, 1e-3))  # numbers above are nano-, micro- or milliseconds since 1970
-FIRST_EPOCH = 1e8  # seconds since 1970 of a plausible log: March 1973
+EPOCH_UNITS = ((1e17, 1e-9), (1e14, 1e-6), (1e11, 1e-3))  # larger numbers are nano-, micro- or milliseconds since 1970
+FIRST_EPOCH = 1e8  # earliest plausible time, in seconds since 1970: March 1973
 DAY_SECONDS = 86_400.0
 
 
@@ -50,29 +50,29 @@ def parse_time(cell: str) -> float:
 
 
 def parse_times(cells: Sequence[str]) -> np.ndarray:
-    """Parse a column of dates. Raises ValueError if a cell is none.
+    """Parse a column of times. Raises ValueError if a cell is invalid.
 
-    Times without a zone are taken as UTC: only their differences matter.
+    Times without a zone are read as UTC, because only differences matter.
     """
     if cells and ISO.fullmatch(cells[0]) and not ZONE.search(cells[0][SHORTEST_DATE:]) and "/" not in cells[0]:
         if min(map(len, cells)) < SHORTEST_DATE:
             raise ValueError("a time is incomplete")
         try:
             return np.array(cells, dtype="datetime64[us]").astype(np.int64) / 1e6
-        except (ValueError, UserWarning):  # zones, or other notations in later cells
+        except (ValueError, UserWarning):  # later cells have zones or another notation
             pass
     return np.array([parse_time(cell) for cell in cells], dtype=np.float64)
 
 
 def to_seconds(times: np.ndarray) -> np.ndarray:
-    """Convert numbers since 1970 in another unit to seconds; return other numbers unchanged."""
+    """Convert milli-, micro- or nanoseconds since 1970 to seconds; return other numbers unchanged."""
     typical = float(np.abs(times[0])) if len(times) else 0.0
     factor = next((factor for limit, factor in EPOCH_UNITS if typical > limit), 1.0)
     return times if factor == 1.0 else times * factor
 
 
 def format_time(seconds: float) -> str:
-    """Return seconds since 1970 as a date; other numbers as they are."""
+    """Format seconds since 1970 as a date, and other numbers as plain numbers."""
     if FIRST_EPOCH <= seconds < 1e11:
         shown = datetime.fromtimestamp(seconds, UTC)
         return shown.strftime("%Y-%m-%d %H:%M:%S" if shown.time().isoformat() != "00:00:00" else "%Y-%m-%d")
@@ -80,7 +80,7 @@ def format_time(seconds: float) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """Return a duration in the largest unit of which it is at least one."""
+    """Format a duration in the largest suitable unit, from days to seconds."""
     for unit, size in (("d", DAY_SECONDS), ("h", 3600.0), ("min", 60.0)):
         if seconds >= 2 * size or (seconds >= size and seconds % size == 0):
             return f"{seconds / size:.4g} {unit}"

@@ -17,7 +17,7 @@ from aspc.text import format_number, join_limited
 
 PRECISION_ROWS = 10_000  # rows that are checked for lost digits
 ROUNDING = 1e-12  # relative differences below this are rounding errors of float64
-PINNED_WIDTH = 1e-30  # least distance of the bounds of an action that never changes: half of it is not rounded to 0
+PINNED_WIDTH = 1e-30  # minimum distance between the bounds of a constant action; half of it does not round to 0
 MAX_SHOWN_BOUNDS = 8
 MIN_ON_OFF_ROWS = 10
 
@@ -26,7 +26,7 @@ MIN_ON_OFF_ROWS = 10
 
 
 def _row_label(index: int, array: np.ndarray) -> str:
-    """Return a row's number, counted from 1: the last of ten is row 10 of 10."""
+    """Return a row's number, counted from 1: the last of ten rows is "row 10 of 10"."""
     return f"row {index + 1:,} of {len(array):,}"
 
 
@@ -212,10 +212,10 @@ def precision_notes(values: np.ndarray, label: str, names: Sequence[str]) -> tup
 
 
 def bounds_from_data(actions: np.ndarray, margin: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
-    """Return the smallest and largest action per dimension, and `margin` times their distance on either side.
+    """Return the range of the actions per dimension, widened by `margin` times its width on either side.
 
-    An action that never changes stays where it is: its bounds differ only in their last digit, because a policy needs a
-    low bound below its high bound.
+    The bounds of a constant action differ only in their last digit, because a policy needs each low bound below its
+    high bound.
     """
     low, high = actions.min(axis=0), actions.max(axis=0)
     with np.errstate(over="ignore"):  # an overflow becomes infinite and is reported by `action_bounds`
@@ -227,14 +227,14 @@ def bounds_from_data(actions: np.ndarray, margin: float = 0.0) -> tuple[np.ndarr
 
 def _to_bound(key: str, value: ArrayLike, size: int, name: str) -> np.ndarray:
     try:
-        with np.errstate(over="ignore"):  # as above
+        with np.errstate(over="ignore"):  # see `bounds_from_data`
             return np.broadcast_to(np.asarray(value, dtype=np.float32), (size,)).copy()
     except (ValueError, TypeError) as error:
         raise AspcError(f"{name}: {key} must be one number or {size} numbers, one per action dimension.") from error
 
 
 def format_bounds(low: np.ndarray, high: np.ndarray) -> str:
-    """Return bounds as text, once if all dimensions share them."""
+    """Return bounds as text; bounds that all dimensions share appear once."""
     pairs = [f"[{format_number(below)}, {format_number(above)}]" for below, above in zip(low, high, strict=True)]
     if len(set(pairs)) == 1:
         return f"{pairs[0]} in every dimension"
@@ -258,7 +258,7 @@ def action_bounds(
     name: str,
     margin: float | None = None,
 ) -> ActionBounds:
-    """Return bounds per action dimension: the given ones first, then the environment's, then the range of the data.
+    """Return bounds per action dimension: the given bounds, else the environment's, else the range of the data.
 
     Args:
         actions: The logged actions.
@@ -266,7 +266,7 @@ def action_bounds(
         action_high: Given upper bounds.
         env: The environment, or None.
         name: The dataset, for messages.
-        margin: Share of the range of the data that is added on either side where bounds come from the data.
+        margin: Fraction of the data's range to add on either side if bounds come from the data.
     """
     size = actions.shape[1]
     if margin is not None and not 0 <= margin < np.inf:
@@ -304,7 +304,7 @@ def action_bounds(
 def clip_actions(
     actions: np.ndarray, low: np.ndarray, high: np.ndarray, strict: bool, name: str
 ) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Clip actions to their bounds and note how many were; with `strict`, raise an `AspcError` instead."""
+    """Clip actions to their bounds and note the number clipped; with `strict`, raise an `AspcError` instead."""
     is_outside = ((actions < low) | (actions > high)).any(axis=1)
     count = int(is_outside.sum())
     if count == 0:
@@ -332,7 +332,7 @@ def timeouts_from_limit(terminals: np.ndarray, limit: int) -> np.ndarray:
 def episode_ends(
     terminals: np.ndarray, timeouts: np.ndarray | None, max_episode_steps: int | None, env: str | None
 ) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Return the episode ends that are not terminals, logged or implied by the step limit, and notes."""
+    """Return the non-terminal episode ends, which are logged or implied by the step limit, and notes."""
     limit = max_episode_steps
     if timeouts is not None and (limit is None or timeouts[:-1].any()):
         notes = () if limit is None else (f"the step limit of {limit} is not used: the log marks its own timeouts.",)
@@ -343,7 +343,7 @@ def episode_ends(
         if limit < 1:
             raise AspcError(f"max_episode_steps must be at least 1, not {limit}.")
         ends = timeouts_from_limit(terminals, limit)
-        if timeouts is not None:  # at most the last row
+        if timeouts is not None:  # only the last row can be marked
             ends |= timeouts & ~terminals
         return ends, (f"no timeouts were logged: a step limit of {limit} is assumed.",)
     return np.zeros(len(terminals), dtype=bool), (
@@ -352,7 +352,7 @@ def episode_ends(
 
 
 def check_episode(episode: Mapping[str, Any], name: str) -> dict[str, np.ndarray]:
-    """Return the arrays of one episode, with flags per row and, if they are known, next observations."""
+    """Return the arrays of one episode, with flags per row and, if known, next observations."""
     missing = [key for key in ("observations", "actions", "rewards") if key not in episode]
     if missing:
         raise AspcError(f"{name}: {missing[0]!r} is missing; found {', '.join(map(repr, episode)) or 'no keys'}.")

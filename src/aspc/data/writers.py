@@ -15,7 +15,7 @@ from aspc.io import atomic_output
 
 
 def dataset_arrays(dataset: Dataset) -> dict[str, np.ndarray]:
-    """Return a dataset's arrays by D4RL's names."""
+    """Return a dataset's arrays under D4RL's names."""
     arrays = {
         "observations": dataset.observations,
         "actions": dataset.actions,

@@ -1,8 +1,8 @@
 """Decide whether an environment that a file names can be made.
 
 A dataset, a packed folder or a run's config may come from someone else, and making an environment runs code. A name
-from a file is therefore accepted only if a known package has registered its entry point. Names that the user types
-(`--env`, `env=`) are not checked here, but the specification inside a Minari dataset is: it is data as well.
+from a file is therefore accepted only if a known package has registered its entry point. Names given by the user
+(`--env`, `env=`) are not checked here. The specification inside a Minari dataset is checked, since it is also data.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ RENDERING = "gymnasium.wrappers.rendering"  # its wrappers write videos and open
 
 
 def requires_user_consent(env: str) -> bool:
-    """Return whether a name is accepted only from the user: `module:Id` imports, `minari:ID` downloads."""
+    """Return whether only the user can give a name, since `module:Id` imports code and `minari:ID` downloads data."""
     return ":" in env
 
 
 def problem_with_name(env: str) -> str | None:
     """Return why an environment named by a file cannot be made, or None if it can.
 
-    A name that nothing has registered passes: `make_env` reports it as unknown without importing anything.
+    An unregistered name passes: `make_env` reports it as unknown without importing anything.
     """
     if env.startswith(minari_store.PREFIX):
         return "a Minari dataset is opened only if you name it yourself"
@@ -45,8 +45,8 @@ def problem_with_name(env: str) -> str | None:
 def problem_with_spec(spec: EnvSpec) -> str | None:
     """Return why a specification that a dataset carries cannot be made, or None if it can.
 
-    Its entry point must be one that a known package registers itself: `gymnasium` alone has many functions that are
-    not environments. Its wrappers must be Gymnasium's own, and its arguments plain values that name no files.
+    A known package must have registered the entry point itself, since `gymnasium` alone has many functions that are
+    not environments. Wrappers must be Gymnasium's own, and arguments must be plain values that do not name files.
     """
     for package in ("gymnasium_robotics", "ogbench"):
         if str(spec.entry_point).startswith(f"{package}."):
@@ -64,7 +64,7 @@ def problem_with_spec(spec: EnvSpec) -> str | None:
 
 
 def _registered_specs(env: str) -> list[EnvSpec]:
-    """Return the specifications that `gymnasium.make` can choose: all versions, if the name has none."""
+    """Return the specifications that `gymnasium.make` can choose: all versions, if the name has no version."""
     if env not in gym.registry:
         register_environments("gymnasium_robotics")
     if env in gym.registry:
@@ -91,7 +91,7 @@ def _is_gymnasium_wrapper(entry_point: Any) -> bool:
 
 
 def _is_plain(value: Any) -> bool:
-    """Return whether a value contains only numbers and words: a path would make the environment read a file."""
+    """Return whether a value contains only numbers and words; a path would make the environment read a file."""
     if isinstance(value, dict):
         return all(isinstance(key, str) and _is_plain(item) for key, item in value.items())
     if isinstance(value, list | tuple):

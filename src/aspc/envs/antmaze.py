@@ -1,4 +1,4 @@
-"""D4RL's AntMaze on OGBench's ant, whose time step, gear and masses match D4RL's."""
+"""D4RL's AntMaze with OGBench's ant, whose time step, gear and masses match D4RL's."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _add_walls(tree: ET.ElementTree[Any], rows: tuple[str, ...]) -> None:
 
 
 class AntMazeEnv(gym.Env[np.ndarray, np.ndarray]):
-    """Walk an ant to a goal: reward 1 and termination within 0.5 m of it, D4RL's step limit.
+    """An ant that walks to a goal: reward 1 and termination within 0.5 m of the goal, and D4RL's step limit.
 
     Observations are qpos (15) and qvel (14). Each reset draws a new goal near the goal cell.
     """
@@ -95,7 +95,7 @@ class AntMazeEnv(gym.Env[np.ndarray, np.ndarray]):
 
 
 def _make_ant(ant_class: Any, rows: tuple[str, ...]) -> Any:
-    """Return OGBench's ant in a maze, through a temporary file, since Gymnasium's base class only loads files."""
+    """Return OGBench's ant in a maze. Uses a temporary file, since Gymnasium's base class only loads files."""
     tree = ET.parse(ant_class.xml_file)
     _add_walls(tree, rows)
     handle, path = tempfile.mkstemp(suffix=".xml")

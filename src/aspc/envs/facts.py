@@ -1,6 +1,6 @@
 """Sizes, action bounds, step limits and reference scores of environments.
 
-Those of D4RL's environments come from `aspc.tasks`; any other environment is created once and queried.
+For D4RL's environments they come from `aspc.tasks`; any other environment is created once and queried.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class _ProbedFacts(NamedTuple):
 
 @cache
 def _probe(name: str) -> _ProbedFacts:
-    """Make an environment to read its spaces and its step limit."""
+    """Create an environment to read its spaces and its step limit."""
     env = make_env(name)
     actions, observations, spec = env.action_space, env.observation_space, env.spec
     env.close()
@@ -46,7 +46,7 @@ def env_sizes(name: str) -> tuple[int, int]:
 
 
 def check_sizes(name: str, env_sizes: tuple[int, int], data_sizes: tuple[int, int]) -> None:
-    """Raise an `AspcError` if policies that are learned from the data cannot act in the environment.
+    """Raise an `AspcError` if a policy learned from the data cannot act in the environment.
 
     Args:
         name: The environment.
@@ -61,7 +61,7 @@ def check_sizes(name: str, env_sizes: tuple[int, int], data_sizes: tuple[int, in
 
 
 def action_bounds(name: str) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return the lowest and highest action of an environment, or None if it is unbounded."""
+    """Return the lowest and highest action of an environment, or None if its actions are unbounded."""
     family = tasks.family_facts(name)
     if family is not None:
         ones = np.ones(family.action_size, dtype=np.float32)
@@ -79,19 +79,19 @@ def horizon(name: str) -> int:
 
 
 def is_continuing(name: str) -> bool:
-    """Return whether the segments of this environment's datasets are not its episodes, as in Maze2d."""
+    """Return whether the segments in an environment's datasets differ from its episodes, as in Maze2d."""
     family = tasks.family_facts(name)
     return family is not None and family.continuing
 
 
 def reference_scores(name: str) -> tuple[float, float] | None:
-    """Return the returns that score 0 and 100, or None if the benchmark defines none."""
+    """Return the returns with normalized scores 0 and 100, or None if the benchmark defines none."""
     if name.startswith(minari_store.PREFIX):
         return minari_store.reference_scores(name)
     return tasks.reference_scores(name)
 
 
 def normalized_score(name: str, value: float) -> float | None:
-    """Return a return as D4RL's normalized score, or None if the environment has no reference scores."""
+    """Convert a return to D4RL's normalized score; None if the environment has no reference scores."""
     scores = reference_scores(name)
     return None if scores is None else tasks.normalize_score(value, *scores)

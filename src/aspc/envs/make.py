@@ -1,7 +1,7 @@
-"""Make the environment of a dataset (D4RL, generated maze, OGBench single task, Minari) or of a Gymnasium id.
+"""Make the environment of a dataset (D4RL, generated maze, OGBench single task, Minari) or a Gymnasium id.
 
-Observations are flat Box vectors, and D4RL's names have D4RL's semantics. Optional packages are imported only when
-an environment that needs them is made.
+Observations are flat Box vectors, and D4RL names have D4RL's semantics. Optional packages are imported only when
+an environment needs them.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def _known_names() -> list[str]:
 
 
 def _import_error(name: str, error: Exception) -> AspcError:
-    """Return an error that names what to install for an environment whose import failed."""
+    """Return an error for a failed import that names the package or extra to install."""
     module, _, env_id = name.rpartition(":")
     missing, spec = missing_module(error), gym.registry.get(env_id)
     if missing and f"{module}.".startswith(f"{missing}."):  # the module of "module:Env-v0" itself does not exist
@@ -85,12 +85,12 @@ def _import_error(name: str, error: Exception) -> AspcError:
             return MissingExtra(f"The environment {name}", extra, error)
     if missing and isinstance(error, ImportError):  # Gymnasium's own errors name what to install
         return AspcError(f"The environment {name} needs {missing}, which is not installed; install it first.")
-    reason = first_line(ImportError(*error.args[:1]))  # some errors carry a second text
+    reason = first_line(ImportError(*error.args[:1]))  # some errors have a second message
     return AspcError(f"The environment {name} cannot be made: {reason}.")
 
 
 def _make_minari(name: str) -> gym.Env[Any, Any]:
-    """Make the evaluation environment of a Minari dataset, if its entry point is of a known package."""
+    """Make the evaluation environment of a Minari dataset, if its entry point is in a trusted package."""
     spec, dataset_id = minari_store.evaluation_spec(minari_store.open_dataset(name)), minari_store.parse_id(name)
     if spec is None:
         raise AspcError(f"The Minari dataset {dataset_id} does not specify an environment; pass one with --env.")
@@ -102,7 +102,7 @@ def _make_minari(name: str) -> gym.Env[Any, Any]:
     with quiet_packages():
         try:
             return gym.make(spec)
-        except Exception as error:  # a boundary: constructors raise anything on arguments that do not fit
+        except Exception as error:  # a boundary: constructors can raise any error for invalid arguments
             raise AspcError(f"The environment of {dataset_id} cannot be made: {first_line(error)}.") from error
 
 
@@ -121,13 +121,13 @@ def _make_ogbench(name: str) -> gym.Env[Any, Any]:
 
 
 class GlobalRngWrapper(gym.Wrapper[Any, Any, Any, Any]):
-    """Make an environment that draws from NumPy's global generator reproducible: `reset(seed=…)` seeds its draws."""
+    """Isolate an environment's draws from NumPy's global generator, and seed them with `reset(seed=…)`."""
 
     def __init__(self, env: gym.Env[Any, Any]) -> None:
         super().__init__(env)
         self._state = np.random.RandomState().get_state()
         with self._swapped_state(), quiet_packages():
-            # OGBench's manipulation environments create new spaces, with a warning, at every access.
+            # OGBench's manipulation environments create new spaces, with a warning, on every access.
             self.action_space, self.observation_space = env.action_space, env.observation_space
 
     @contextlib.contextmanager
@@ -149,7 +149,7 @@ class GlobalRngWrapper(gym.Wrapper[Any, Any, Any, Any]):
             return self.env.reset(seed=seed, options=options)
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        with self._swapped_state():  # teleporting mazes draw while they step
+        with self._swapped_state():  # teleporting mazes draw random numbers in `step`
             return self.env.step(action)
 
 

@@ -1,10 +1,10 @@
 """D4RL's Maze2d in plain Python: a force-driven point mass among walls.
 
-The dynamics are MuJoCo's, written out for this one case (a sphere on two slide joints, frictionless soft
-contacts with axis-aligned boxes), so the built-in mazes need no simulator and run at over 100,000 steps per
-second. `tests/envs/test_maze2d.py` compares them with MuJoCo over thousands of random steps, to 1e-9.
+The dynamics are those of MuJoCo, specialized to a sphere on two slide joints with frictionless soft contacts with
+axis-aligned boxes. The built-in mazes therefore need no simulator and run at over 100,000 steps per second.
+`tests/envs/test_maze2d.py` compares the dynamics with MuJoCo over thousands of random steps, to 1e-9.
 
-The frame is D4RL's: rows grow with x, columns with y, and cell (i, j) has its center at (i - 0.2, j - 0.2).
+Coordinates follow D4RL: rows grow with x, columns with y, and cell (i, j) has its center at (i - 0.2, j - 0.2).
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ TIMESTEP = 0.01
 SPEED_LIMIT = 5.0
 
 # MuJoCo's soft contact at its default solref (0.02 s, critically damped) and solimp (0.9, 0.95, 1 mm).
-MARGIN = 0.004  # 2 mm of the sphere and 2 mm of the wall
+MARGIN = 0.004  # 2 mm for the sphere plus 2 mm for the wall
 IMPEDANCE_MIN, IMPEDANCE_MAX, IMPEDANCE_WIDTH = 0.9, 0.95, 0.001
 STIFFNESS = 1.0 / (IMPEDANCE_MAX * 0.02) ** 2
 CONTACT_DAMPING = 2.0 / (IMPEDANCE_MAX * 0.02)
 
-CENTER_OFFSET = 0.2  # D4RL's joints start at (1.2, 1.2) while the first free cell is centered on (1, 1) + 1
+CENTER_OFFSET = 0.2  # D4RL's joints start at (1.2, 1.2), while the first free cell is centered on (1, 1) + 1
 GOAL_RADIUS = 0.5
 
 
@@ -55,7 +55,7 @@ class Maze:
 
     @cached_property
     def walls_near(self) -> dict[Cell, tuple[Point, ...]]:
-        """For each cell, the centers (in the joints' frame) of the walls among it and its eight neighbors."""
+        """For each cell, the centers (in joint coordinates) of all walls among the cell and its eight neighbors."""
         near = {}
         for i in range(len(self.rows)):
             for j in range(len(self.rows[0])):
@@ -112,7 +112,7 @@ def _impedance(depth: float) -> float:
 
 
 def _contacts(walls: tuple[Point, ...], x: float, y: float) -> list[tuple[float, float, float]]:
-    """Return the sphere's contacts with the walls: unit normal away from the wall, and signed distance."""
+    """Return the sphere's contacts with the walls: the unit normal (away from the wall) and the signed distance."""
     found = []
     for wall_x, wall_y in walls:
         dx, dy = x - wall_x, y - wall_y
@@ -122,7 +122,7 @@ def _contacts(walls: tuple[Point, ...], x: float, y: float) -> list[tuple[float,
         if gap > 1e-15:
             if gap - RADIUS <= MARGIN:
                 found.append((out_x / gap, out_y / gap, gap - RADIUS))
-        elif abs(dx) >= abs(dy):  # the center is inside the wall: out through the nearest face
+        elif abs(dx) >= abs(dy):  # the center is inside the wall: push it out through the nearest face
             found.append((math.copysign(1.0, dx), 0.0, abs(dx) - 0.5 - RADIUS))
         else:
             found.append((0.0, math.copysign(1.0, dy), abs(dy) - 0.5 - RADIUS))
@@ -130,11 +130,11 @@ def _contacts(walls: tuple[Point, ...], x: float, y: float) -> list[tuple[float,
 
 
 def _contact_force(contacts: list[tuple[float, float, float]], vx: float, vy: float, ax: float, ay: float) -> Point:
-    """Return the total contact force, given the velocity and the acceleration (ax, ay) without contacts.
+    """Return the total contact force, given the velocity and the contact-free acceleration (ax, ay).
 
-    This is MuJoCo's convex problem: minimize m/2 |a - a_free|² + Σ max(0, aref - n·a)² / 2R over the acceleration a.
-    Its cost is piecewise quadratic in two unknowns, so Newton's method on the set of pushing contacts ends at
-    the exact minimum after a few rounds.
+    This solves MuJoCo's convex problem: minimize m/2 |a - a_free|² + Σ max(0, aref - n·a)² / 2R over the acceleration
+    a. The cost is piecewise quadratic in two unknowns, so Newton's method on the set of active contacts reaches the
+    exact minimum after a few iterations.
     """
     rows = []
     for nx, ny, distance in contacts:
@@ -169,7 +169,7 @@ def _clip(value: float, limit: float) -> float:
 def step_point(
     maze: Maze, x: float, y: float, vx: float, vy: float, action_x: float, action_y: float
 ) -> tuple[float, float, float, float]:
-    """Return (x, y, vx, vy) one time step later."""
+    """Return (x, y, vx, vy) after one time step."""
     vx, vy = _clip(vx, SPEED_LIMIT), _clip(vy, SPEED_LIMIT)
     fx = GEAR * _clip(action_x, 1.0) - DAMPING * vx
     fy = GEAR * _clip(action_y, 1.0) - DAMPING * vy
@@ -191,9 +191,9 @@ def inside_goal(maze: Maze, x: float, y: float) -> bool:
 
 
 class Maze2dEnv(gym.Env[np.ndarray, np.ndarray]):
-    """Reach a fixed goal and stay there: reward 1 within 0.5 of it, no termination, D4RL's step limit.
+    """Reach a fixed goal and stay there: reward 1 within 0.5 of the goal, no termination, D4RL's step limit.
 
-    `info["success"]` is whether the point is at the goal now.
+    `info["success"]` is true while the point is within the goal's radius.
     """
 
     def __init__(self, maze: str) -> None:

@@ -18,7 +18,7 @@ PRECISION_WARNING = ".*(precision lowered|lowered by casting).*"
 
 @contextlib.contextmanager
 def quiet_packages() -> Iterator[None]:
-    """Silence deprecation and precision warnings of simulation packages."""
+    """Silence deprecation and precision warnings from simulation packages."""
     with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
         warnings.filterwarnings("ignore", message=".*is out of date.*", category=DeprecationWarning)
         warnings.filterwarnings("ignore", message=PRECISION_WARNING, category=UserWarning)

@@ -1,7 +1,7 @@
 """Export a policy to run without this library: as ONNX, StableHLO, or a folder that needs only NumPy.
 
 Each format includes the normalizer and the action bounds and accepts any batch size. A stochastic policy takes its
-random numbers as inputs, so that the program is a pure function; the metadata gives their shapes.
+random numbers as inputs, so that the program is a pure function; the metadata lists their shapes.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ def export(
     """Export a policy and return the path of the export.
 
     Args:
-        run: A run's folder or a policy's own folder.
+        run: The folder of a run or of a single policy.
         format: "onnx", "stablehlo" or "numpy".
         out: The output path; by default inside the policy's folder.
-        seed: The seed to choose in a run; by default its first.
+        seed: The seed of the run to export; by default the run's first seed.
         force: Replace an existing export.
-        on_invalid: The reaction to an observation with NaN, infinite or missing entries, as in `Policy.act`; by default
-            the policy's own. ONNX always returns NaN.
+        on_invalid: The handling of observations with NaN, infinite or missing entries, as in `Policy.act`; by default
+            the policy's own setting. An ONNX export always returns NaN.
 
     Raises:
-        AspcError: If there is no such policy, or if the export cannot be written.
+        AspcError: The policy does not exist, or the export cannot be written.
     """
     if format == "onnx" and on_invalid not in (None, "nan"):
         raise AspcError(
@@ -75,7 +75,7 @@ def export(
 
 
 def render_files(policy: Policy, format: Format) -> dict[str, bytes]:
-    """Return the files of an export by name; the name of a single file is empty."""
+    """Return the contents of an export's files by name. The file of a single-file export has an empty name."""
     if format == "onnx":
         from aspc.export.onnx import onnx_model
 

@@ -1,6 +1,6 @@
 """Export a policy as a folder with weights and one Python module.
 
-The module is `numpy_policy.py`, with the sources of `policy_kinds.py` and `policy_programs.py` instead of imports.
+The module is `numpy_policy.py` with the sources of `policy_kinds.py` and `policy_programs.py` inlined.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ def numpy_files(policy: Policy, metadata: dict[str, Any]) -> dict[str, bytes]:
 
 
 def render_module() -> str:
-    """Return the source of the template with its imports of this library replaced by the modules' sources."""
+    """Return the source of the template, with the modules that it imports from this library inlined."""
     return _inline(TEMPLATE.read_text())
 
 
 def _inline(source: str) -> str:
-    """Replace the imports of this library, which are single lines, by the sources of the modules."""
+    """Replace each import from this library, which must be a single line, with the module's source."""
     lines = source.splitlines()
     for i, line in enumerate(lines):
         if line.startswith("from aspc."):
@@ -49,7 +49,7 @@ def _inline(source: str) -> str:
 
 
 def strip_preamble(source: str) -> str:
-    """Return a module's source from its first import on, without `from __future__`, which must be at the top."""
+    """Return a module's source without its docstring and its `from __future__` import, which must be at the top."""
     tree = ast.parse(source)
     first = next(
         node

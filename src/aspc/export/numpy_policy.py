@@ -45,7 +45,7 @@ def act(observations: Any, rng: np.random.Generator | int | None = 0, on_invalid
     """Return actions in the units of the logs.
 
     Args:
-        observations: One observation [obs] or a batch [batch, obs], as an array or by the names of the log's columns.
+        observations: One observation [obs] or a batch [batch, obs], as an array or keyed by the log's column names.
         rng: A generator or a seed, for policies that sample.
         on_invalid: The reaction to NaN, infinity, None or a masked entry: "raise" a ValueError, "hold" the last action
             (per row of a batch), or return a "nan" action. Default: METADATA["on_invalid"].

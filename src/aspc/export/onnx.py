@@ -1,7 +1,7 @@
 """Export a policy as an ONNX graph, by running `aspc.policy_kinds` on symbols.
 
-A `Symbol` stands for an array: every operation on it adds a node to the graph. It carries an example value, which
-gives its shape; the example's batch size never enters the graph, where that axis stays dynamic.
+A `Symbol` stands for an array: every operation on it adds a node to the graph. It carries an example value that
+determines its shape. The example's batch size never enters the graph, whose batch axis stays dynamic.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from aspc.policy_kinds import compute_actions, propagate_invalid
 
 Axis = int | tuple[int, ...]
 
-OPSET, IR_VERSION = 17, 8  # of 2022, so that deployed runtimes support them
+OPSET, IR_VERSION = 17, 8  # from 2022, so that deployed runtimes support them
 EXAMPLE_BATCH = 2
 
 
 def onnx_model(policy: Policy, metadata: dict[str, Any]) -> Any:
     """Return the checked `onnx.ModelProto`: inputs `observations` and the policy's noise, output `actions`.
 
-    A graph cannot raise an error or keep state: an observation with NaN or infinity gives a NaN action.
+    A graph cannot raise an error or keep state, so an observation with NaN or infinity gives a NaN action.
     """
     try:
         import onnx
@@ -61,14 +61,14 @@ class Graph:
         self.initializers: list[Any] = []
 
     def input(self, name: str, shape: tuple[int | None, ...]) -> Symbol:
-        """Add an input; None in the shape is the batch."""
+        """Add an input; None in the shape is the batch axis."""
         dims = ["batch" if size is None else size for size in shape]
         self.inputs.append(self.onnx.helper.make_tensor_value_info(name, self.onnx.TensorProto.FLOAT, dims))
         example = np.zeros([EXAMPLE_BATCH if size is None else size for size in shape], np.float32)
         return Symbol(self, name, example)
 
     def constant(self, value: Any) -> str:
-        """Add a constant and return its name. Integers become int64, all else float32."""
+        """Add a constant and return its name. Integers become int64, all other values float32."""
         array = np.asarray(value)
         array = np.ascontiguousarray(array, np.int64 if array.dtype.kind in "iu" else np.float32)
         name = f"constant{len(self.initializers)}"
@@ -84,7 +84,7 @@ class Graph:
         name: str = "",
         **options: Any,
     ) -> Symbol:
-        """Add a node. `compute` does the same to the examples; `extra` are additional inputs of the node only."""
+        """Add a node. `compute` performs its operation on the examples of `inputs`; only the node receives `extra`."""
         name = name or f"{op.lower()}{len(self.nodes)}"
         names = [x.name if isinstance(x, Symbol) else self.constant(x) for x in (*inputs, *extra)]
         self.nodes.append(self.onnx.helper.make_node(op, names, [name], **options))
@@ -92,7 +92,7 @@ class Graph:
 
 
 def _operator(op: str, compute: Callable[..., Any]) -> tuple[Callable[..., Symbol], Callable[..., Symbol]]:
-    """Return a binary operator and its reflected version, with numbers as float32."""
+    """Return a binary operator and its reflected version; numbers become float32."""
     return (
         lambda self, other: self.graph.node(op, compute, self, _float(other)),
         lambda self, other: self.graph.node(op, compute, _float(other), self),
@@ -135,7 +135,7 @@ class Symbol:
         return self._reduce("ReduceMax", np.max, axis, keepdims)
 
     def sum(self, axis: Axis) -> Symbol:
-        axes = np.array(axis).reshape(-1)  # an input, unlike those of the other reductions
+        axes = np.array(axis).reshape(-1)  # an input of the node, not an attribute as in the other reductions
         return self.graph.node("ReduceSum", lambda x: x.sum(axis=axis), self, extra=(axes,), keepdims=0)
 
     def _reduce(self, op: str, compute: Callable[..., Any], axis: Axis, keepdims: bool) -> Symbol:
@@ -189,7 +189,7 @@ class Symbol:
 
 
 def _function(op: str, compute: Callable[..., Any]) -> Any:
-    """Return a function of NumPy for symbols; inputs that are no symbols are float32."""
+    """Return a NumPy function for symbols; other inputs become float32."""
 
     def apply(*inputs: Any) -> Symbol:
         return _graph_of(inputs).node(op, compute, *map(_float, inputs))
@@ -238,7 +238,7 @@ class Functions:
 
     @staticmethod
     def take_along_axis(x: Symbol, index: Symbol, axis: int) -> Symbol:
-        """Gather along an axis. An index of size 1 on other axes is repeated, except on the first (the batch)."""
+        """Gather along an axis. The index is broadcast along other axes of size 1, except the first (the batch)."""
         sizes = np.array([1, *(1 if i == axis else size for i, size in enumerate(x.shape) if i)])
         repeated = index.graph.node("Expand", lambda i: np.broadcast_to(i, (len(i), *sizes[1:])), index, extra=(sizes,))
         return x.graph.node(

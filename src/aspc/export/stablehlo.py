@@ -1,4 +1,4 @@
-"""Export a policy as a StableHLO program with `jax.export`, for JAX on any device, without this library.
+"""Export a policy as a StableHLO program with `jax.export`; JAX runs it on any device without this library.
 
 The file is a zip archive of `program` (for `jax.export.deserialize`, including the weights) and `metadata.json`.
 """
@@ -25,10 +25,10 @@ Act = Callable[..., np.ndarray]
 
 
 def stablehlo_archive(policy: Policy, metadata: dict[str, Any]) -> bytes:
-    """Return the file's content: `program(observations, *noise) → actions`, with a batch axis of any size.
+    """Return the archive, whose `program(observations, *noise) → actions` accepts a batch axis of any size.
 
-    The program is a pure function, so an invalid observation gives NaN; the function that `load` returns follows
-    `on_invalid`.
+    The program is a pure function, so invalid observations give NaN actions. The function that `load` returns follows
+    `on_invalid` instead.
     """
     import jax
     from jax import export
@@ -48,7 +48,7 @@ def stablehlo_archive(policy: Policy, metadata: dict[str, Any]) -> bytes:
 
 
 def load(path: Path) -> Act:
-    """Return `act(observations, rng=0)` of an exported policy, as `Policy.act`; `act.metadata` describes it."""
+    """Load an exported policy as `act(observations, rng=0)`, like `Policy.act`, with its metadata in `act.metadata`."""
     import jax
     from jax import export
 

@@ -17,7 +17,7 @@ from aspc.training.run_folder import CONFIG
 
 @contextmanager
 def bench_lock(bench: Path) -> Iterator[None]:
-    """Create the folder if it is missing, and let only one process plan and schedule in it.
+    """Create the folder if missing and lock it, so that only one process plans and schedules in it.
 
     Raises:
         AspcError: The folder cannot be created, holds a run, or is locked by another process.
@@ -34,7 +34,7 @@ def bench_lock(bench: Path) -> Iterator[None]:
 
 
 def read_unfinished_groups(bench: Path) -> list[RunGroup]:
-    """Read the groups that were started and have no results yet, oldest first."""
+    """Read the groups that have been started but have no results yet, oldest first."""
     found = [p for p in (bench / "groups").glob(f"*/{GROUP}") if not results_path(bench, p.parent.name).exists()]
     return [
         RunGroup.from_json(path.read_text(errors="replace"), path)
@@ -43,7 +43,7 @@ def read_unfinished_groups(bench: Path) -> list[RunGroup]:
 
 
 def record_entries(bench: Path, plan: BenchPlan) -> None:
-    """Record the suites that each run belongs to, and its label there."""
+    """Record the suites that each run belongs to, and the run's label in each suite."""
     name = "-".join(dict.fromkeys(entry.suite for entry in plan.entries))[:100]
     results.write_entries(bench, f"{name}-{short_hash(sorted(plan.entries))}", plan.entries)
 
@@ -53,8 +53,8 @@ def collect_groups(
 ) -> list[RunGroup]:
     """Return groups of the pending runs, in the order of the plan.
 
-    A group that was started before keeps its runs; only the paths of its files are updated. Training checks that they
-    hold the same data.
+    A group that has already been started keeps its runs; only its file paths are updated. Training checks that the
+    files hold the same data.
     """
     remaining = dict.fromkeys(pending)
     started = []
@@ -67,7 +67,7 @@ def collect_groups(
                 del remaining[run_id]
     order = {run_id: i for i, run_id in enumerate(pending)}
     new = [_next_attempt(bench, group) for group in make_groups(plan, remaining, size, data, plugin)]
-    # Ordered by their last run: groups that need a scale come after the others of their suite.
+    # Sorted by last run, so that groups that need another run's scale come after the other groups of their suite.
     groups = sorted([*started, *new], key=lambda group: max(order[run_id] for run_id in group.run_ids))
     return interleave_timed_groups(groups)
 

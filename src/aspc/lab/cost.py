@@ -36,8 +36,8 @@ class Rates(NamedTuple):
         """Parse the values of --rate.
 
         Args:
-            words: A number for all algorithms; ALGO=NUMBER; or a file of `benchmarks/` or `aspc speed --json`.
-                ALGO=NUMBER scales all rates of a file by the same factor.
+            words: A number for all algorithms; ALGO=NUMBER; or a file from `benchmarks/` or `aspc speed --json`.
+                Together with a file, ALGO=NUMBER also scales the file's other rates by the same factor.
         """
         given: dict[str, float] = {}
         measured: dict[str, float] = {}
@@ -61,7 +61,7 @@ class Rates(NamedTuple):
         return cls({**measured, **given}, other)
 
     def of(self, algo: str) -> float | None:
-        """Return the rate of an algorithm; if it was not measured, that of its base or of a similar algorithm."""
+        """Return the rate of an algorithm; if it was not measured, the rate of its base or of a similar algorithm."""
         if algo in self.by_algo:
             return self.by_algo[algo]
         base = SIMILAR_COST.get(algo, algo.removesuffix("+aspc"))
@@ -120,7 +120,7 @@ def compute_evaluation_cost(groups: Sequence[RunGroup]) -> EvaluationCost:
 
 
 def format_costs(lines: Sequence[CostLine], devices: int) -> str:
-    """Format costs as a table, with the total for one device and for `devices` that share the groups."""
+    """Format costs as a table, with totals for one device and for `devices` devices that train groups in parallel."""
     has_rates = any(line.rate is not None for line in lines)
     times = f" {'steps/s':>9s} {'hours':>8s}" if has_rates else ""
     out = [f"  {'algorithm':18s} {'groups':>6s} {'runs':>6s} {'steps':>15s}{times}"]

@@ -1,4 +1,4 @@
-"""Datasets of a bench: files of the folder given by --data, or data known by name."""
+"""Datasets of a bench: files in the --data folder, or datasets known by name."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from aspc.training.run_config import fingerprint
 def find_dataset_files(folder: Path) -> dict[str, Path]:
     """Return the datasets of a folder by name.
 
-    A file's name is that of its dataset: `hopper_medium-v2.hdf5` holds hopper-medium-v2. An NPZ file with the name of
-    an OGBench file (`antmaze-large-navigate-v0.npz`) holds all its single tasks; a validation file holds none.
+    A file is named after its dataset: `hopper_medium-v2.hdf5` holds hopper-medium-v2. An NPZ file named after an
+    OGBench file (`antmaze-large-navigate-v0.npz`) provides that file's single tasks; a validation file provides none.
     """
     if not folder.is_dir():
         raise AspcError(f"There is no folder {folder}. --data takes a folder of files in D4RL's or OGBench's layout.")
@@ -38,10 +38,10 @@ def find_dataset_files(folder: Path) -> dict[str, Path]:
 
 
 def load_dataset(name: str, file: str | None) -> Dataset:
-    """Load a dataset by name, or from its file.
+    """Load a dataset from its file, or by name if `file` is None.
 
-    A file with the name of a D4RL dataset gets D4RL's transitions. The file of an OGBench single task gets that task's
-    rewards.
+    A file named after a D4RL dataset is loaded with D4RL's transitions. The file of an OGBench single task is loaded
+    with the rewards of that task.
     """
     from aspc import data
 

@@ -1,4 +1,4 @@
-"""Training of a group in this process, from the group's file."""
+"""Train a group in this process from the group's file."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from aspc.training.hyperparameters import flat_values
 from aspc.training.run_folder import RESULT
 
 PROGRESS_SECONDS = 2.0  # between writes of the progress file
-LOCK_SECONDS = 300.0  # to wait for a dying process that trains the same group
+LOCK_SECONDS = 300.0  # to wait for another process that is about to stop training the same group
 OnProgress = Callable[[int, int], None]
 T = TypeVar("T")
 
@@ -37,11 +37,11 @@ T = TypeVar("T")
 def run_group(bench: Path, group_id: str, quiet: bool = True, on_progress: OnProgress | None = None) -> int | None:
     """Train or continue a group from its file and write its results; do nothing if the results exist.
 
-    A failure of a run or of its data is recorded in the results and does not stop the other runs. A group that is
-    interrupted keeps its checkpoints, from which the next attempt continues.
+    A failure of a run or of its data is recorded in the results and does not stop the other runs. An interrupted
+    group keeps its checkpoints, from which the next attempt continues.
 
     Returns:
-        A signal that arrived too late to stop this group; the caller must not start another.
+        A signal that arrived too late to stop this group; the caller must not start another group.
     """
     folder = group_path(bench, group_id)
     busy = f"Another process is still training in {folder}; wait until it ends."
@@ -80,7 +80,7 @@ def _adopt_checkpoints(bench: Path, group: RunGroup) -> None:
 
 
 def record_failure(bench: Path, group: RunGroup, error: str, data_fingerprint: str | None = None) -> None:
-    """Write results of a group that could not be trained: every run has failed with `error`."""
+    """Write results for a group that could not be trained: every run has failed with `error`."""
     now = utc_now()
     facts = {"group_id": group.group_id, "started": now, "finished": now, "data_fingerprint": data_fingerprint}
     rows = [{**facts, **failed_row(member, error)} for member in group.members]
@@ -103,7 +103,7 @@ def _make_reporter(folder: Path, on_progress: OnProgress | None) -> OnProgress:
 
 
 def _train_programs(group: RunGroup, folder: Path, quiet: bool, report: OnProgress) -> tuple[Rows, Rows, int | None]:
-    """Load the data and train one fleet per data size.
+    """Load the data and train one fleet per pair of observation and action sizes.
 
     Returns:
         Rows of the runs, rows of their curves, and a signal that arrived during the last chunk.
@@ -141,7 +141,7 @@ def capture_failure(action: Callable[[], T]) -> T | str:
 
     Raises:
         Interrupted: Training was stopped.
-        ExternalFailure: The failure is not the run's own: a full disk, or a data file that was replaced.
+        ExternalFailure: The cause is outside the run, such as a full disk or a replaced data file.
     """
     try:
         return action()
@@ -157,7 +157,7 @@ def _format_error(error: Exception) -> str:
 
 
 def _find_plugin_frame(error: Exception) -> str:
-    """Return the place in the plugin's folder that raised an error, in parentheses, or an empty string."""
+    """Return the line in the plugin's folder that raised an error, in parentheses, or an empty string."""
     plugin = plugins.loaded()
     folder = None if plugin is None else Path(plugin.path).parent
     frames = [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).parent == folder]
@@ -169,8 +169,8 @@ def _train(
 ) -> Fleet:
     first = members[0]
     algorithm = first.algorithm()
-    # A number that any member sets is set by all, so that a run gives the same bits in every group that varies the same
-    # numbers.
+    # If any member sets a hyperparameter that can vary, all members set it. A run is then bitwise reproducible in every
+    # group that varies the same hyperparameters.
     varying = sorted({name for m in members for name in m.settings if can_vary(algorithm, name)})
 
     def varying_values(member: GroupMember) -> dict[str, Any]:

@@ -5,7 +5,7 @@ BENCH/
   groups/ID/fleet…/           its training: curves, policies, checkpoints (`aspc.training.fleet`)
   groups/ID/progress.json     steps done so far
   runs/ID.parquet  curves/ID.parquet      its results, once it has finished (`aspc.lab.results`)
-  entries/….parquet           the suites that each run belongs to, and its label there
+  entries/….parquet           the suites that contain each run, and its label in each suite
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class RunGroup:
 
     @property
     def alone(self) -> bool:
-        """True for a timed group, during which nothing else may train."""
+        """True for a timed group, which must train alone."""
         return any(m.run.alone for m in self.members)
 
     @property
@@ -143,7 +143,7 @@ def make_groups(
     groups = []
     for members in programs.values():
         max_size = 1 if members[0].run.alone else size
-        # Even shares: five runs with a limit of four become three and two.
+        # Split evenly: five runs with a limit of four become groups of three and two.
         parts = -(-len(members) // max_size)
         cuts = [round(i * len(members) / parts) for i in range(parts + 1)]
         ordered = sorted(members, key=lambda m: m.run.dataset)

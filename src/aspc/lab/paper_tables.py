@@ -1,4 +1,4 @@
-"""The numbers printed in the paper's tables of results. Its tables of settings are the "paper" presets.
+"""The numbers printed in the paper's result tables. The paper's settings tables are the "paper" presets.
 
     number("main_table", "hopper-medium-v2", "ASPC").mean            92.7
     tables()["main_table"].average("MuJoCo", "TD3+BC").doubt         "the rows give 69.0"
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from aspc.errors import unknown_name
 
-DOMAINS = {"MuJoCo": 18, "Maze2d": 3, "AntMaze": 6, "Adroit": 12}  # number of D4RL datasets in each
+DOMAINS = {"MuJoCo": 18, "Maze2d": 3, "AntMaze": 6, "Adroit": 12}  # number of D4RL datasets per domain
 TOTAL = "Total"  # the average over all D4RL datasets
 _DOMAIN_OF_TASK = {
     **dict.fromkeys(("halfcheetah", "hopper", "walker2d"), "MuJoCo"),
@@ -28,16 +28,16 @@ _DOMAIN_OF_TASK = {
 
 
 def domain_of(dataset: str) -> str:
-    """Return the domain under which the paper averages a dataset, "OGBench", or "Other" if no benchmark has it."""
+    """Return the domain under which the paper averages a dataset, "OGBench", or "Other" if no benchmark contains it."""
     if "singletask" in dataset:
         return "OGBench"
-    if dataset.endswith("-clean"):  # Maze2d without action noise, which D4RL does not have
+    if dataset.endswith("-clean"):  # Maze2d without action noise: not a D4RL dataset
         return "Other"
     return _DOMAIN_OF_TASK.get(dataset.split("-")[0], "Other")
 
 
 class PaperNumber(NamedTuple):
-    """One printed number. `dataset` is a domain in tables of domains; `percent` is the printed change."""
+    """One printed number. In tables of domains, `dataset` is a domain; `percent` is the printed change."""
 
     table: str
     dataset: str
@@ -70,7 +70,7 @@ class PaperTable(NamedTuple):
         return _look_up(self.averages, domain, variant, f"average in {self.source}")
 
     def recompute_average(self, domain: str, variant: str) -> float:
-        """Compute an average from the table's rows; a domain counts as often as it has datasets."""
+        """Compute an average from the table's rows; a domain is weighted by its number of datasets."""
         cells = [
             (self.numbers[row, variant].mean, DOMAINS.get(row, 1))
             for row in self.rows

@@ -1,7 +1,7 @@
 """Plans: the runs of suites, each with an id and its resolved settings.
 
 A run's id is a hash of its algorithm, settings, dataset name, seed and steps. It does not depend on the suite, on the
-machine, or on the runs it trains together with, so a finished run is never repeated. The content of a dataset's file
+machine, or on the other runs of its group, so a finished run is never repeated. The content of a dataset's file
 is not part of the id; results record its fingerprint, which `recorded_runs.check_data_unchanged` compares.
 """
 
@@ -30,7 +30,7 @@ from aspc.training.run_config import TrainOptions
 
 # Options that affect a run's results. They are part of its id if they differ from the defaults.
 IDENTITY_OPTIONS = ("eval_every", "eval_episodes", "final_episodes", "holdout", "n_step", "horizon", "matmul_precision")
-MIN_EVALUATIONS = 10  # of a run shortened by --steps
+MIN_EVALUATIONS = 10  # for runs shortened by --steps
 
 
 @dataclass(frozen=True)
@@ -42,11 +42,11 @@ class PlannedRun:
     seed: int
     steps: int
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Differences from the algorithm's defaults by dotted name, presets resolved."""
+    """Settings by dotted name that differ from the algorithm's defaults, after presets are applied."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Training options that differ from the defaults."""
     alone: bool = False
-    """The run is timed, so it trains alone."""
+    """Train this run without others, because it is timed."""
     scale_of: str | None = None
     """Id of the run whose final scale is this run's scale_target."""
 
@@ -54,12 +54,12 @@ class PlannedRun:
     def run_id(self) -> str:
         """A hash that identifies the run."""
         facts = {key: value for key, value in dataclasses.asdict(self).items() if value not in ({}, None, False)}
-        facts["algo"], facts["bc"] = algorithms.split_bc_term(self.algo)  # as in published results
+        facts["algo"], facts["bc"] = algorithms.split_bc_term(self.algo)  # as in the ids of published results
         facts["options"] = {key: value for key, value in self.options.items() if key in IDENTITY_OPTIONS}
         return short_hash(facts)
 
     def algorithm(self) -> Algorithm[Any]:
-        """Return the algorithm with this run's settings; a scale_target that is not known yet is 1."""
+        """Return the algorithm with this run's settings; an unknown scale_target is set to 1."""
         settings = dict(self.settings)
         if self.scale_of is not None and "scale_target" not in settings:
             settings["scale_target"] = 1.0
@@ -71,7 +71,7 @@ class PlannedRun:
 
 
 class SuiteEntry(NamedTuple):
-    """A suite that a run belongs to, and its label there. A run can have several entries."""
+    """A suite that contains a run, and the run's label in that suite. A run can have several entries."""
 
     suite: str
     variant: str
@@ -80,7 +80,7 @@ class SuiteEntry(NamedTuple):
 
 @dataclass(frozen=True)
 class BenchPlan:
-    """The runs of some suites by id, each once, in order."""
+    """The runs of some suites by id, in order and without duplicates."""
 
     runs: Mapping[str, PlannedRun]
     entries: tuple[SuiteEntry, ...]
@@ -88,7 +88,7 @@ class BenchPlan:
     """Datasets that are neither known by name nor among the given files."""
 
     def first_entry(self, run_id: str) -> SuiteEntry:
-        """Return the first entry of a run, which its row in the results names."""
+        """Return the first entry of a run; the run's row in the results names this entry."""
         return self._first_entries[run_id]
 
     @cached_property
@@ -164,11 +164,11 @@ def make_plan(
 
     Args:
         suites: The suites, in order.
-        steps: Steps per run, in place of those that the suites declare.
-        seeds: Number of seeds, in place of those that the suites declare.
+        steps: Steps per run. Default: the suites' values.
+        seeds: Number of seeds. Default: the suites' values.
         only: Keep only runs that match these words; see `RunFilter`.
         data: Dataset files by name. They take precedence over datasets known by name.
-        options: Training options, in place of those that the suites declare.
+        options: Training options; they take precedence over the suites' options.
 
     Raises:
         AspcError: No dataset is available, or a word of `only` matches nothing.
@@ -205,7 +205,7 @@ def make_plan(
 
 
 def _find_label(wanted: Variant, suite: Suite) -> str:
-    """Return the suite's own label for a variant that others need, if the suite has the same variant."""
+    """Return the suite's label for a required variant, or the variant's own label if the suite does not have it."""
     variants = [variant for block in suite.blocks for variant in block.variants]
     same = [v.label for v in variants if dataclasses.replace(v, label=wanted.label) == wanted]
     return wanted.label if wanted.label in same or not same else same[0]
@@ -224,7 +224,7 @@ def _blocks(suite: Suite, data: Mapping[str, Path]) -> list[Block]:
 def _make_runs(
     variant: Variant, dataset: str, seed: int, block: Block, steps: int | None, changes: Mapping[str, Any]
 ) -> list[PlannedRun]:
-    """Return a run, preceded by the run that it needs."""
+    """Return a run, preceded by the run that it depends on, if any."""
     needed = [] if variant.scale_of is None else _make_runs(variant.scale_of, dataset, seed, block, steps, changes)
     length = steps or block.steps
     options = {**block.options, **changes}
@@ -232,7 +232,7 @@ def _make_runs(
         declared = options.get("eval_every", TrainOptions.eval_every)
         evaluations = min(
             MIN_EVALUATIONS, max(block.steps // declared, 1)
-        )  # a suite can declare a single one, at the end
+        )  # a suite can declare a single evaluation, at the end
         options["eval_every"] = min(declared, max(length // evaluations, 1))
     defaults = {f.name: f.default for f in dataclasses.fields(TrainOptions)}
     run = PlannedRun(
@@ -249,14 +249,14 @@ def _make_runs(
 
 
 class RunFilter(NamedTuple):
-    """Words of --only. A run must match one of the words for datasets and one of those for algorithms or variants."""
+    """Words of --only. A run must match a dataset word and an algorithm or variant word, if any are given."""
 
     datasets: tuple[str, ...]
     variants: tuple[str, ...]
 
     @classmethod
     def parse(cls, words: Iterable[str], blocks: Sequence[tuple[Suite, Block]]) -> RunFilter:
-        """Sort words into those for datasets and those for variants.
+        """Separate words for datasets from words for algorithms and variants.
 
         Raises:
             AspcError: A word matches nothing.

@@ -1,4 +1,4 @@
-"""Runs with recorded results, and the runs of a plan that need no training because of them."""
+"""Runs with recorded results, and the planned runs that therefore need no training."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class RecordedRun(NamedTuple):
     versions: str | None = None
 
     def supersedes(self, other: RecordedRun) -> bool:
-        """Return whether this outcome replaces one read before: "done" over "failed", then the newest, as in `read`."""
+        """Return whether this outcome takes precedence: "done" over "failed", then the newest, as in `results.read`."""
         return (self.status == "done", self.finished or "") >= (other.status == "done", other.finished or "")
 
 
 def read_recorded_runs(folders: Iterable[Path]) -> dict[str, RecordedRun]:
-    """Read the runs of folders of results, by their ids."""
+    """Read the runs in result folders, by run id."""
     found: dict[str, RecordedRun] = {}
     for path in results.find_run_tables(folders):
         found |= {k: v for k, v in read_recorded_table(path).items() if k not in found or v.supersedes(found[k])}
@@ -40,7 +40,7 @@ def read_recorded_runs(folders: Iterable[Path]) -> dict[str, RecordedRun]:
 
 
 def read_recorded_table(path: Path) -> dict[str, RecordedRun]:
-    """Read the runs of one file of results, by their ids."""
+    """Read the runs in one result file, by run id."""
     table = results.read_table(path, "runs").select(["run_id", *RecordedRun._fields])
     return {row.pop("run_id"): RecordedRun(**row) for row in table.to_pylist()}
 
@@ -48,7 +48,7 @@ def read_recorded_table(path: Path) -> dict[str, RecordedRun]:
 def select_settled_runs(
     plan: BenchPlan, recorded: Mapping[str, RecordedRun], data: Mapping[str, Path], retry_failed: bool
 ) -> dict[str, RecordedRun]:
-    """Return the runs of a plan that are not trained again.
+    """Return the recorded runs of a plan that need no further training.
 
     A run that failed because its dataset could not be read is trained again once the dataset's file has changed.
     """
@@ -64,14 +64,14 @@ def select_settled_runs(
 
 
 def _is_modified_since(file: Path | None, when: str | None) -> bool:
-    """Return whether a file was written, copied or moved to its place after a time."""
+    """Return whether a file was written, copied or moved into place after a time."""
     if file is None or when is None or not file.exists():
         return False
     return file.stat().st_ctime > datetime.fromisoformat(when).timestamp() + 1  # results round times to seconds
 
 
 def check_data_unchanged(plan: BenchPlan, settled: Mapping[str, RecordedRun], data: Mapping[str, Path]) -> None:
-    """Check that the files of finished runs still hold the data that these were trained on. Other files are not read.
+    """Check that the files of finished runs still hold their training data. Other files are not read.
 
     Raises:
         AspcError: A file's content differs.

@@ -26,10 +26,10 @@ Rows = list[dict[str, Any]]
 
 
 def describe_run(member: GroupMember) -> dict[str, Any]:
-    """Return the columns that identify a run, whatever its outcome."""
+    """Return the columns that identify a run, regardless of its outcome."""
     run, algorithm = member.run, member.algorithm()
     options = {name: value for name, value in dataclasses.asdict(run.train_options()).items() if name != "seeds"}
-    algo, bc = split_bc_term(run.algo)  # as in published results
+    algo, bc = split_bc_term(run.algo)  # separate fields, as in published results
     config = {
         "algo": algo,
         "bc": bc,
@@ -86,7 +86,7 @@ def build_rows(fleet: Fleet, member: GroupMember, data: Dataset, together: int) 
     return row, [{"run_id": member.run.run_id, **point} for point in points]
 
 
-# Column of the curves → its metric: the first of these that the algorithm reports.
+# Metrics per curve column; the first one that the algorithm reports is used.
 CURVE_METRICS = {
     "scale": ("scale",),
     "q": ("actor_q_mean", "q_mean", "q_min"),
@@ -99,7 +99,7 @@ CURVE_METRICS = {
 
 
 def build_curve(metrics: Mapping[str, Any], evaluations: Mapping[str, Any]) -> Rows:
-    """Return a point per evaluation, and at most `MAX_POINTS` others for the metrics."""
+    """Return one point per evaluation, plus at most `MAX_POINTS` points of metrics at other steps."""
     points: dict[int, dict[str, Any]] = {}
     names = {"score": "score_mean", "return": "return_mean", "success_rate": "success_rate"}
     for i, step in enumerate(evaluations.get("step", ())):
@@ -115,18 +115,18 @@ def build_curve(metrics: Mapping[str, Any], evaluations: Mapping[str, Any]) -> R
 
 
 def utc_now() -> str:
-    """Return the time in ISO 8601, in whole seconds."""
+    """Return the current UTC time in ISO 8601, in whole seconds."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
 def describe_environment() -> dict[str, Any]:
-    """Return the columns about the machine and the code."""
+    """Return the columns that describe the machine and the code."""
     return {"machine": describe_machine(), "git_revision": read_git_revision()}
 
 
 @cache
 def describe_machine() -> str:
-    """Return the processor and its cores, without the name of the host."""
+    """Return the operating system, processor and number of cores, but not the host name."""
     model = platform.processor() or platform.machine()
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as file:
@@ -138,7 +138,7 @@ def describe_machine() -> str:
 
 @cache
 def read_git_revision() -> str | None:
-    """Return the code's revision: the environment variable ASPC_REVISION, or that of the checkout it runs from."""
+    """Return the code's revision from the environment variable ASPC_REVISION or the Git checkout; None if unknown."""
     if revision := os.environ.get("ASPC_REVISION"):
         return revision
     here = Path(__file__).parents[3]

@@ -1,4 +1,4 @@
-"""The scheduler of a bench: starts groups on an engine and records their outcomes."""
+"""The bench scheduler: start groups on an engine and record their outcomes."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from aspc.lab.recorded_runs import RecordedRun, read_recorded_table
 from aspc.lab.time_estimates import TimeEstimator
 from aspc.ui import format_seconds
 
-STATUS_SECONDS = 30.0  # between status lines while no group ends
+STATUS_SECONDS = 30.0  # between status lines, unless a group ends earlier
 
 
 class RunningGroup(NamedTuple):
-    """A group on an engine, when it started, and the share of its steps that were done before."""
+    """A group on an engine, its start time, and the fraction of its steps done before that."""
 
     group: RunGroup
     start_time: float
@@ -33,7 +33,7 @@ class RunningGroup(NamedTuple):
 
 
 class Scheduler:
-    """Runs a plan: starts groups as soon as the runs that they need have ended, and collects their outcomes."""
+    """Runs a plan: starts each group once the runs it depends on have ended, and collects the outcomes."""
 
     def __init__(
         self,
@@ -55,12 +55,12 @@ class Scheduler:
             folder: The bench's folder.
             plan: The plan.
             groups: The groups to train, in order.
-            recorded: Outcomes of runs that are not trained again.
-            engine: Trains the groups.
-            quiet: Print no status.
-            deadline: When to stop, on the monotonic clock.
-            use_full_budget: Also start a group that cannot end before the deadline, if no other group is left to start.
-            estimator: Times of earlier groups.
+            recorded: Outcomes of earlier runs, which are not trained again.
+            engine: The engine that trains the groups.
+            quiet: Whether to suppress status lines.
+            deadline: The time to stop, on the monotonic clock.
+            use_full_budget: Whether to start a group that cannot end before the deadline if no other group can start.
+            estimator: The time estimator, with the times of earlier groups.
             command: The command to record with the results.
         """
         self.folder, self.plan, self.engine, self.quiet, self.deadline = folder, plan, engine, quiet, deadline
@@ -74,16 +74,16 @@ class Scheduler:
         """Train until all groups have ended or the deadline is reached.
 
         Returns:
-            The outcomes of the plan's runs that have ended, by run id.
+            The outcomes of all finished runs in the plan, by run id.
 
         Raises:
-            Interrupted: A signal arrived before the deadline.
+            Interrupted: A signal stopped the bench before its deadline.
         """
         try:
             while (self.running or self.waiting) and not self._is_out_of_time():
                 has_changed = self._start_groups()
                 if not has_changed and (self.use_full_budget or not self.has_started):
-                    has_changed = self._start_groups(ignore_deadline=True)  # else a long group would never start
+                    has_changed = self._start_groups(ignore_deadline=True)  # otherwise, a long group would never start
                 if not self.running and not has_changed:
                     break  # too little time is left for any other group
                 for finished in self.engine.wait(max(min(STATUS_SECONDS, self._seconds_left()), 0)):
@@ -110,10 +110,10 @@ class Scheduler:
         return math.inf if self.deadline is None else self.deadline - time.monotonic()
 
     def _start_groups(self, ignore_deadline: bool = False) -> bool:
-        """Start groups while there is room and time.
+        """Start waiting groups while the engine has room and time is left.
 
         Args:
-            ignore_deadline: Also start groups that are not expected to end before the deadline.
+            ignore_deadline: Whether to also start groups that are not expected to end before the deadline.
 
         Returns:
             Whether any group was started or recorded as failed.
@@ -139,7 +139,7 @@ class Scheduler:
         return has_changed
 
     def _resolve_scales(self, group: RunGroup) -> RunGroup | None:
-        """Fill in the scales that runs take from others; record runs whose scale is missing as failed."""
+        """Fill in scales learned by other runs; record runs whose scale is missing as failed."""
         failures: dict[RecordedRun, list[GroupMember]] = {}
         ready = []
         for member in group.members:
@@ -166,7 +166,7 @@ class Scheduler:
             record_failure(self.folder, group, finished.error or "The group ended without results.")
         outcomes = read_recorded_table(path)
         self.recorded |= outcomes
-        if all(run.status == "done" for run in outcomes.values()):  # failed runs end early
+        if all(run.status == "done" for run in outcomes.values()):  # failed runs end early and would bias the estimate
             self.estimator.add(group, time.monotonic() - start_time, share_before)
         failed = [(run_id, run.error) for run_id, run in outcomes.items() if run.status == "failed"]
         for run_id, error in failed[:1]:
@@ -180,7 +180,7 @@ class Scheduler:
 
     # -- status --------------------------------------------------------------------------------------------------
     def format_status(self) -> str:
-        """Return one line with the numbers of runs and the time left."""
+        """Return a status line with the numbers of runs and the estimated time left."""
         active = [group for group, *_ in self.running.values()]
         running = sum(len(group.members) for group in active)
         failed = sum(run.status == "failed" for run in self.recorded.values())
@@ -193,7 +193,7 @@ class Scheduler:
         return f"{text}, about {format_seconds(seconds)} left" if seconds else text
 
     def _share(self, group: RunGroup) -> float:
-        """Return the share of a group's steps that are done."""
+        """Return the completed fraction of a group's steps."""
         try:
             progress = json.loads((group_path(self.folder, group.group_id) / PROGRESS).read_text())
             return float(progress["step"] / progress["steps"])
@@ -211,7 +211,7 @@ class Scheduler:
 
 
 def to_interrupted(error: Interrupted | KeyboardInterrupt) -> Interrupted:
-    """Return an interruption of a bench, with the exit code of the original one and a message on how to continue."""
+    """Convert an interruption to one for the bench, with its exit code and a message on how to continue."""
     if isinstance(error, Interrupted):
         number = error.exit_code - 128
     else:

@@ -1,4 +1,4 @@
-"""Estimates of training time from the times of earlier groups."""
+"""Estimates of training time, based on earlier groups."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from aspc.lab.groups import RunGroup
 
 
 class StepTiming(NamedTuple):
-    """Seconds per step of a number of runs that train together."""
+    """Seconds per step for a given number of runs that train together."""
 
     algo: str
     runs: int
@@ -20,14 +20,14 @@ class StepTiming(NamedTuple):
 
 
 class TimeEstimator:
-    """Predicts how long groups take."""
+    """An estimator of the training time of groups."""
 
     def __init__(self, timings: Iterable[StepTiming] = ()) -> None:
         self.timings = list(timings)
 
     @classmethod
     def from_results(cls, folders: Iterable[Path], device: str, machine: str) -> TimeEstimator:
-        """Read the times of groups on this device; on a CPU, only of groups on this machine."""
+        """Read the timings of groups on this type of device; for a CPU, only of groups on this machine."""
         timings: dict[str, StepTiming] = {}
         columns = ["group_id", "algo", "runs_together", "seconds", "steps", "device", "machine"]
         for path in results.find_run_tables(folders):
@@ -39,22 +39,22 @@ class TimeEstimator:
         return cls(timings.values())
 
     def add(self, group: RunGroup, seconds: float, share_before: float = 0.0) -> None:
-        """Record the time of a group; `share_before` of its steps were done earlier."""
+        """Record a group's training time, which excludes the fraction `share_before` of its steps, done earlier."""
         if share_before < 1:
             steps = _longest_steps(group) * (1 - share_before)
             self.timings.append(StepTiming(group.members[0].run.algo, len(group.members), seconds / steps))
 
     def seconds_left(self, groups: Iterable[tuple[RunGroup, float]], parallel_groups: int = 1) -> float:
-        """Return the expected seconds for groups with the shares done so far, or 0 if no time is known yet."""
+        """Return the expected seconds for groups, given the fraction done of each; 0 if no timing is known yet."""
         if not self.timings:
             return 0.0
         return sum(self._seconds(group) * (1 - share) for group, share in groups) / max(parallel_groups, 1)
 
     def _seconds(self, group: RunGroup) -> float:
-        """Predict from the group nearest in size, of the same algorithm if there is one.
+        """Predict from the timing nearest in group size, preferably for the same algorithm.
 
-        The prediction errs on the long side: a step of fewer runs is taken to last as long, one of more runs
-        proportionally longer.
+        The prediction is conservative: a step of a smaller group is assumed to take as long, and a step of a larger
+        group proportionally longer.
         """
         runs, algo = len(group.members), group.members[0].run.algo
         candidates = [timing for timing in self.timings if timing.algo == algo] or self.timings

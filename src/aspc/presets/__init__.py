@@ -1,11 +1,11 @@
-"""Per-dataset settings of tuned algorithms, as data files with their sources.
+"""Presets: tuned settings per algorithm and dataset, stored as data files that name their sources.
 
-    paper     the tables of the ASPC paper; what they omit comes from CORL
+    paper     the tables of the ASPC paper, completed with settings from CORL
     corl      CORL's public configurations
-    authors   settings that an algorithm's own authors published
+    authors   settings published by the algorithm's authors
 
-A file holds, per preset: `source`, optionally a `note`, `common` (for every dataset) and `by_dataset`. A preset without
-`by_dataset` applies to all datasets. Settings have the names of the fields of the algorithm's dataclass.
+Each preset has a `source`, an optional `note`, `common` settings for all datasets and settings `by_dataset`. A preset
+without `by_dataset` applies to all datasets. Settings are named after the fields of the algorithm's dataclass.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Preset(NamedTuple):
 
 
 def presets_of(algo: str) -> dict[str, Preset]:
-    """Return the presets of an algorithm by name; a wrapped algorithm such as `iql+aspc` has those of its base."""
+    """Return an algorithm's presets by name. A wrapped algorithm such as `iql+aspc` uses the presets of its base."""
     file = resources.files(__package__) / f"{algo.removesuffix('+aspc').removesuffix('_aw')}.json"
     if not file.is_file():
         return {}
@@ -42,7 +42,7 @@ def preset_of(algo: str, preset: str) -> Preset:
     """Return one preset.
 
     Raises:
-        AspcError: The algorithm does not have it.
+        AspcError: The algorithm has no preset of this name.
     """
     known = presets_of(algo)
     if preset not in known:
@@ -55,8 +55,8 @@ def preset_of(algo: str, preset: str) -> Preset:
 def overrides(algo: str, dataset: str, preset: str) -> dict[str, Any]:
     """Return the settings of a preset for an algorithm on a dataset, by field.
 
-    For a wrapped algorithm these are the fields of its base (`base.FIELD`) without the scale, which is learned from the
-    base's default.
+    For a wrapped algorithm, these are fields of its base (`base.FIELD`). The scale is omitted, because it is learned,
+    starting from the base's default.
     """
     chosen = preset_of(algo, preset)
     settings = dict(chosen.common)

@@ -1,4 +1,4 @@
-"""Checks of an algorithm before its first step, so that mistakes surface before training, not after it."""
+"""Check an algorithm before its first step, so that mistakes surface before training starts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PACKAGE = Path(__file__).parents[1]
 
 
 def check_contract(name: str, algorithm: Algorithm[Any], loop: Loop) -> None:
-    """Check the policy and the metrics of an algorithm by tracing.
+    """Check the networks, the policy and the metrics of an algorithm by tracing.
 
     Raises:
         AspcError: One of them is invalid.
@@ -36,7 +36,7 @@ def check_contract(name: str, algorithm: Algorithm[Any], loop: Loop) -> None:
 
 
 def _check_networks(algorithm: Algorithm[Any], state: PyTree, loop: Loop) -> None:
-    """Check that the factories of networks return the same structure each time: programs are compiled for one."""
+    """Check that network factories always return the same structure, since programs are compiled for that structure."""
     if has_network(algorithm):
         again = jax.eval_shape(lambda key: algorithm.init(key, loop.spec), jax.random.key(1))
         structures: list[Any] = [jax.tree.structure(tree) for tree in (state, again)]
@@ -58,7 +58,7 @@ def _check_policy(name: str, algorithm: Algorithm[Any], state: PyTree, loop: Loo
         arrays = jax.eval_shape(export_arrays, state)
     except AspcError:
         raise
-    except Exception as error:  # any error of the user's code
+    except Exception as error:  # user code can raise anything
         problem = f"{type(error).__name__}: {first_line(error)}{_user_code_line(error)}"
         raise AspcError(f"policy() of the algorithm {name} fails for the initial state ({problem}); fix it.") from error
     (export,) = exports
@@ -70,7 +70,7 @@ def _check_policy(name: str, algorithm: Algorithm[Any], state: PyTree, loop: Loo
         raise unknown_name(f"kind of policy of the algorithm {name}", str(export.kind), policy_kinds())
     sizes = loop.spec.obs_dim, loop.spec.act_dim
     try:
-        settings = json.loads(json.dumps(export.settings))  # as in the policy's file
+        settings = json.loads(json.dumps(export.settings))  # as stored in the policy's file
         is_valid = KINDS[export.kind].is_valid(arrays, settings, *sizes)
     except (KeyError, TypeError, ValueError, IndexError, AttributeError):
         is_valid = False
@@ -102,7 +102,7 @@ def _check_metrics(name: str, algorithm: Algorithm[Any], state: PyTree, loop: Lo
 
 
 def _is_builtin(algorithm: Algorithm[Any]) -> bool:
-    """Return whether an algorithm, and the one that it wraps, belongs to this package."""
+    """Return whether an algorithm and the algorithm that it wraps, if any, belong to this package."""
     is_own = type(algorithm).__module__.startswith("aspc.")
     return is_own and (algorithm.base is None or _is_builtin(algorithm.base))
 

@@ -1,4 +1,4 @@
-"""Dispatch of events to callbacks, with their failures and requests to stop."""
+"""Dispatch of training events to callbacks, including their failures and stop requests."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from aspc.training.training_plan import TrainingPlan
 
 
 class CallbackDispatcher:
-    """Call the callbacks of a plan; use it in a `with` block, which calls `on_end` if `end` was not called.
+    """A dispatcher of events to callbacks. Use it in a `with` block, which calls `on_end` if `end` was not called.
 
-    Errors of the library's own callbacks are raised. An error of a user's callback becomes `failure`, so that the
-    trainer can save a checkpoint first; after that, only `on_end` of the user's callbacks is called.
+    Errors in the library's callbacks are raised. An error in a user-supplied callback is stored in `failure`, so that
+    the trainer can save a checkpoint first; after that, only `on_end` of the user-supplied callbacks is called.
 
     Args:
         plan: The training plan.
         first_step: The step from which training continues.
         last_step: The step to train up to.
-        active_runs: Returns the indices of the runs that have not diverged.
+        active_runs: Function that returns the indices of the runs that have not diverged.
         own: The library's callbacks.
-        users: The user's callbacks, called after the library's.
+        users: User-supplied callbacks, called after the library's.
     """
 
     def __init__(
@@ -44,16 +44,16 @@ class CallbackDispatcher:
         self.plan, self.first_step, self.last_step = plan, first_step, last_step
         self.active_runs, self.own, self.users = active_runs, list(own), list(users)
         self.stop_reason: str | None = None
-        """The reason of the first callback that requested a stop."""
+        """The reason given by the first callback that requested a stop."""
         self.failure: AspcError | None = None
-        """The first failure of a user's callback."""
+        """The first failure of a user-supplied callback."""
         self._hyperparameters = [flat_values(run_spec.algorithm) for run_spec in plan.run_specs]
         self._metrics: dict[int, Row] = {}
         self._evaluations: dict[int, Row] = {}
         self._evaluated: dict[tuple[int, int], Policy] = {}  # by step and run, until their rows arrive
-        self._partial: list[RunRow] = []  # rows of evaluations whose step is not complete
+        self._partial: list[RunRow] = []  # rows of steps with pending evaluations
         self._step = first_step
-        self._started: list[Callback] = []  # started and not ended
+        self._started: list[Callback] = []  # started, but not ended
 
     def __enter__(self) -> Self:
         return self
@@ -70,7 +70,7 @@ class CallbackDispatcher:
         """Call `on_start`.
 
         Raises:
-            AspcError: A user's callback failed.
+            AspcError: A user-supplied callback failed.
         """
         for callback in (*self.own, *self.users):
             self._call([callback], "on_start", self._event(self.first_step))
@@ -84,7 +84,7 @@ class CallbackDispatcher:
         self._call(self._started, "on_chunk", self._event(step, states))
 
     def expect_evaluation(self, step: int, run: int, policy: Policy) -> None:
-        """Keep a policy whose evaluation was submitted, for the event."""
+        """Keep the policy of a submitted evaluation for the `on_evaluation` event."""
         self._evaluated[step, run] = policy
 
     def evaluation(self, rows: Iterable[RunRow], has_pending: Callable[[int], bool]) -> None:
@@ -92,7 +92,7 @@ class CallbackDispatcher:
 
         Args:
             rows: New rows, in the order of their steps.
-            has_pending: Returns whether an evaluation up to a step is missing.
+            has_pending: Function that returns whether an evaluation up to a step is still pending.
         """
         self._partial += rows
         for step in dict.fromkeys(int(row.values["step"]) for row in self._partial):
@@ -109,17 +109,17 @@ class CallbackDispatcher:
         self._call(self._started, "on_checkpoint", self._event(step, states))
 
     def end(self, status: Status, states: RunStates | None = None) -> None:
-        """Call `on_end` of every callback that was started, once.
+        """Call `on_end` once for every started callback.
 
         Raises:
-            AspcError: A user's callback failed in it, after training itself succeeded.
+            AspcError: A user-supplied callback failed, although training itself succeeded.
         """
         started, self._started = self._started, []
         errors: list[Exception] = []
         for callback in started:
             try:
                 self._call([callback], "on_end", self._event(self._step, states, status=status))
-            except Exception as error:  # end the others first
+            except Exception as error:  # call `on_end` of the other callbacks first
                 errors.append(error)
         if errors:
             raise errors[0]
@@ -127,7 +127,7 @@ class CallbackDispatcher:
             self.raise_failure()
 
     def raise_failure(self) -> None:
-        """Raise the failure of a user's callback, if any."""
+        """Raise the failure of a user-supplied callback, if any."""
         if self.failure is not None:
             raise self.failure
 

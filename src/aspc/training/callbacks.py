@@ -31,8 +31,8 @@ class RunSnapshot:
 
     Attributes:
         name: The name of the run in its folder, such as "seed0".
-        dataset: The name of its dataset.
-        seed: Its seed.
+        dataset: The name of the run's dataset.
+        seed: The run's seed.
         hyperparameters: Hyperparameters by dotted name.
         metrics: The latest metrics, averaged over a chunk; `valid_*` are losses on held-out episodes. Empty before the
             first chunk.
@@ -59,7 +59,7 @@ class RunSnapshot:
         """Return the policy at the event's step. You can keep it.
 
         Raises:
-            AspcError: The event has none (`on_start`, or the end of a failed run), or its method has returned.
+            AspcError: The event has no policy (`on_start`, or the end of a failed run), or the callback has returned.
         """
         if self._copy_policy is None:
             raise AspcError("This event has no policy. Call policy() in on_chunk, on_evaluation or on_checkpoint.")
@@ -69,8 +69,8 @@ class RunSnapshot:
         """Return a copy of the algorithm's state at the event's step, as read-only NumPy arrays. You can keep it.
 
         Raises:
-            AspcError: The event has none (as for `policy`, and `on_evaluation`, which can be later than its step), or
-                its method has returned.
+            AspcError: The event has no state (in the cases of `policy`, and in `on_evaluation`, which can run after
+                later steps), or the callback has returned.
         """
         if self._copy_state is None:
             raise AspcError("This event has no state. Call state() in on_chunk or on_checkpoint.")
@@ -90,17 +90,17 @@ class TrainingEvent:
     algo: str
     """The name of the algorithm."""
     started: str
-    """The time at which the run was started, in ISO format."""
+    """The start time of the run, in ISO format."""
     first_step: int
     """The step from which training started or continued."""
     last_step: int
-    """The step up to which training was requested."""
+    """The requested last step."""
     step: int
-    """The step that the event is about."""
+    """The step of the event."""
     runs: tuple[RunSnapshot, ...]
     """All runs that have not diverged."""
     status: Status = "training"
-    """The way in which training ended, in `on_end`."""
+    """The outcome of training, set in `on_end`."""
     _request_stop: Callable[[str], None] | None = field(default=None, repr=False)
 
     def stop(self, reason: str) -> None:
@@ -114,23 +114,23 @@ class TrainingEvent:
 
 
 class Callback:
-    """A base class of callbacks. Override the methods that you need; the others do nothing.
+    """Base class of callbacks. Override the methods that you need; the others do nothing.
 
     Methods run between chunks of `log_every` steps, and training waits for them. An exception ends the run: its message
     names the callback and the line, and a checkpoint is saved, so that the run can be resumed.
     """
 
     def on_start(self, event: TrainingEvent) -> None:
-        """Handle the start of training, or of a resumption."""
+        """Handle the start or the resumption of training."""
 
     def on_chunk(self, event: TrainingEvent) -> None:
-        """Handle the metrics of a chunk (`log_every` steps) after they were written."""
+        """Handle the metrics of a chunk (`log_every` steps) after they have been written."""
 
     def on_evaluation(self, event: TrainingEvent) -> None:
-        """Handle the evaluations of all runs at a step after they were written. On an accelerator this can be later."""
+        """Handle the evaluations of all runs at a step, once written, which can be later on an accelerator."""
 
     def on_checkpoint(self, event: TrainingEvent) -> None:
-        """Handle a checkpoint of a step. Its files can appear a moment later."""
+        """Handle the checkpoint of a step. Its files can appear a moment later."""
 
     def on_end(self, event: TrainingEvent) -> None:
         """Handle the end of training, once, also after a failure or an interrupt; see `TrainingEvent.status`."""

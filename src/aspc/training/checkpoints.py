@@ -1,7 +1,7 @@
 """Checkpoints of a training state (Orbax), and the writer that saves them during training.
 
 A checkpoint is written under a temporary name and then renamed, so an interruption never damages an existing one. It is
-a flat dictionary of arrays, named by their path in the state, such as `.base.actor.net.layers[0]…`, and can be read
+a flat dictionary of arrays, keyed by their path in the state, such as `.base.actor.net.layers[0]…`, and can be read
 without this library.
 """
 
@@ -27,13 +27,13 @@ from aspc.errors import DISK_ERRORS, AspcError
 from aspc.training.evaluation import EvaluationQueue
 from aspc.training.run_folder import check_checkpoint_path
 
-CHECKSUM, BYTES = "sha256", "bytes"  # in the metadata of a checkpoint
-CHECKPOINT_SECONDS = 60.0  # between checkpoints, unless a number of steps is set
+CHECKSUM, BYTES = "sha256", "bytes"  # keys of a checkpoint's metadata
+CHECKPOINT_SECONDS = 60.0  # between checkpoints, unless the interval is set in steps
 OTHER_STATE = "The checkpoint belongs to another algorithm or version; start a new run instead."
 
 
 def flatten(state: PyTree) -> dict[str, Any]:
-    """Return the leaves of a state by their path."""
+    """Return the leaves of a state by path."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(state)
     return {jax.tree_util.keystr(path): leaf for path, leaf in leaves}
 
@@ -99,7 +99,7 @@ class CheckpointStore:
         return step
 
     def save(self, step: int, state: PyTree) -> None:
-        """Copy the state to the host, and write it in the background."""
+        """Copy the state to the host and write it in the background."""
         arrays = jax.tree.map(np.asarray, jax.device_get(flatten(state)))
         with _system_errors(self._folder):
             self._manager.save(
@@ -151,7 +151,7 @@ class CheckpointStore:
             raise self._damaged(step, "it cannot be read") from error
 
     def _read(self, step: int, shapes: dict[str, np.ndarray]) -> dict[str, Any]:
-        """Return the arrays of a checkpoint, after a comparison with its checksum if it has one."""
+        """Return the arrays of a checkpoint after verifying its checksum, if it has one."""
         arrays: dict[str, Any] = self._manager.restore(step, args=self._ocp.args.StandardRestore(shapes))
         found = _digest(arrays)
         if self._recorded(step).get(CHECKSUM, found) != found:
@@ -178,14 +178,14 @@ class CheckpointStore:
 
 
 class CheckpointWriter:
-    """Save each checkpoint once the evaluations up to its step are on disk, since these are not repeated on resume.
+    """Save each checkpoint once the evaluations up to its step are on disk, since a resumed run does not repeat them.
 
-    Training continues meanwhile. It waits only if the previous checkpoint still waits for its evaluations.
+    Training continues meanwhile. It waits only if the evaluations of the previous checkpoint are still pending.
 
     Args:
         checkpoints: The checkpoints of the run.
         evaluations: The evaluations of the run.
-        every_steps: Steps between checkpoints; 0 for about once a minute.
+        every_steps: Steps between checkpoints; 0 saves about once per minute.
         before_save: Called with the step before each checkpoint.
         after_save: Called with the step and the state after each checkpoint.
     """
@@ -204,7 +204,7 @@ class CheckpointWriter:
         self._pending: tuple[int, PyTree] | None = None
 
     def is_due(self, first_step: int, last_step: int, force: bool) -> bool:
-        """Return whether to save after a chunk of these steps; `force` requires it."""
+        """Return whether to save after the chunk from `first_step` to `last_step`; always true with `force`."""
         if self.every_steps:
             is_due = last_step // self.every_steps > first_step // self.every_steps
         else:
@@ -214,7 +214,7 @@ class CheckpointWriter:
         return is_due or force
 
     def submit(self, step: int, state: PyTree) -> None:
-        """Save a state as soon as its evaluations are done, after any earlier one."""
+        """Save a state once its evaluations are done. Wait for any earlier state to be saved first."""
         self._wait_for_pending()
         self._pending = (step, state)
 
@@ -230,9 +230,9 @@ class CheckpointWriter:
             self.after_save(step, state)
 
     def save_before_failure(self) -> None:
-        """Try once to save the state that was submitted before a training failure.
+        """Try once to save the pending state after a training failure.
 
-        A second failure is ignored, so that the first one is reported.
+        An error while saving is ignored, so that the training failure is reported.
         """
         with suppress(Exception):
             self._wait_for_pending()
@@ -247,8 +247,8 @@ class CheckpointWriter:
 class _ClosedLoopFilter:
     """An `unraisablehook` that ignores errors of a closed event loop.
 
-    If one array cannot be written or read, the threads with the other arrays raise this error,
-    at any time until the program ends.
+    If reading or writing one array fails, the threads that handle the other arrays raise this error, possibly as late
+    as program exit.
     """
 
     def __init__(self, previous: Callable[[Any], None]) -> None:
@@ -276,7 +276,7 @@ def _sizes(arrays: Mapping[str, Any]) -> dict[str, tuple[tuple[int, ...], np.dty
 
 @contextmanager
 def _system_errors(folder: Path) -> Iterator[None]:
-    """Raise an `OSError` where Orbax raises a ValueError with the text of one."""
+    """Convert a `ValueError` that Orbax raises with the text of a disk error to an `OSError`."""
     try:
         yield
     except ValueError as error:

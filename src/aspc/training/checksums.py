@@ -1,13 +1,13 @@
-"""Checksums of a run folder, in checksums.json, which detect damage to a file.
+"""Checksums of a run folder, stored in checksums.json to detect damaged files.
 
     {"format": 1, "step": 8000, "finished": false,
      "files":    {"config.json": SHA256, …},                    files that do not change
      "tables":   {"metrics.csv": {"rows": 8, …}, …},            rows up to `step`, and their columns
      "prefixes": {"online.f32": {"bytes": 512, "sha256": …}}}   the first bytes of a file that grows
 
-They are written before each checkpoint and at the end of a run. The recorded content is on disk by then, and neither
-new rows nor new columns change it, so that a process killed at any time leaves a folder with valid checksums.
-Checkpoints have their own (see aspc.training.checkpoints).
+Checksums are written before each checkpoint and at the end of a run, once the recorded content is on disk. New rows and
+columns do not change them, so a process killed at any time leaves a folder with valid checksums. Checkpoints have
+separate checksums (see aspc.training.checkpoints).
 """
 
 from __future__ import annotations
@@ -37,27 +37,27 @@ Records = Mapping[str, Mapping[str, Any]]
 
 
 class Verified(NamedTuple):
-    """The extent of a verification."""
+    """The result of a successful verification."""
 
     files: int
     """The number of files that match."""
     step: int
-    """The last step with a checksum of its rows."""
+    """The last step covered by the table checksums."""
     finished: bool
 
 
 class GrowingFile(Protocol):
-    """A file besides the tables that grows during training."""
+    """A file that grows during training, other than the tables."""
 
     def record(self) -> dict[str, Any]:
-        """Return the checksum of its content, for checksums.json."""
+        """Return the size and checksum of the content, for checksums.json."""
 
 
 class Checksums:
-    """The checksums of a run during training."""
+    """Writes the checksums of a run during training."""
 
     def __init__(self, path: Path, first_step: int, prefixes: Mapping[str, int] | None = None) -> None:
-        """Verify the files written so far, and record them up to the step from which training continues.
+        """Verify existing files, and record their checksums up to the step from which training continues.
 
         Args:
             path: The run folder.
@@ -73,17 +73,17 @@ class Checksums:
         self.files = {CONFIG: _digest_file(path / CONFIG)}
         tables = {name: _digest_rows(path / name, first_step).record() for name in (METRICS, EVALUATIONS)}
         recorded = {name: _prefix(path / name, size) for name, size in (prefixes or {}).items()}
-        # Rows after `first_step` are dropped later; these checksums are valid before and after that.
+        # Rows after `first_step` are dropped later. These checksums hold before and after that.
         self.record(first_step, tables, {name: prefix for name, prefix in recorded.items() if prefix is not None})
 
     def record(self, step: int, tables: Records, prefixes: Records) -> None:
-        """Write the checksums of everything up to `step`, which must be on disk."""
+        """Write the checksums of all data up to `step`, which must already be on disk."""
         content = {"format": FORMAT, "step": step, "finished": False}
         write_json(self.path / CHECKSUMS, {**content, "files": self.files, "tables": tables, "prefixes": prefixes})
 
 
 def finish(path: Path) -> None:
-    """Add the files of a finished run: its result, status and policies."""
+    """Add the checksums of a finished run's result, status and policies."""
     content = read_json(path / CHECKSUMS)
     written = [path / RESULT, path / STATUS, *sorted((path / POLICY).glob("*/*"))]
     files = {file.relative_to(path).as_posix(): _digest_file(file) for file in written if file.is_file()}
@@ -95,7 +95,7 @@ def verify(path: Path) -> Verified:
 
     Raises:
         ExternalFailure: A file is missing or damaged.
-        AspcError: There are no checksums, or they cannot be read.
+        AspcError: checksums.json is missing or cannot be read.
     """
     if not (path / CHECKSUMS).is_file():
         raise AspcError(f"{path} has no {CHECKSUMS}: it is not a run, or an older version wrote it.")
@@ -136,7 +136,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _digest_file(path: Path) -> str | None:
-    """Return the SHA-256 of a file, None if it cannot be read."""
+    """Return the SHA-256 of a file, or None if it cannot be read."""
     try:
         with open(path, "rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
@@ -154,7 +154,7 @@ def _digest_rows(path: Path, step: int, allow_more: bool = True) -> RowDigest:
 
 
 def _prefix(path: Path, size: int) -> dict[str, Any] | None:
-    """Return the record of the first `size` bytes of a file, None if it has fewer or cannot be read."""
+    """Return the record of a file's first `size` bytes, or None if the file is shorter or cannot be read."""
     digest, left = hashlib.sha256(), size
     try:
         with open(path, "rb") as file:

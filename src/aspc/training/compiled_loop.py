@@ -1,13 +1,13 @@
 """The compiled training loop: an algorithm's schedule as nested scans, with runs as a leading axis.
 
-A *block* is the algorithm's schedule, repeated to at least `MIN_BLOCK_STEPS` steps (a longer one: twice). The minibatch
-indices and the noise of a block are each sampled in one call, and one gather on the device fetches its rows. A *chunk*
-is a number of blocks; the host synchronizes with the device once per chunk. The random numbers of step t depend on (run
-key, t) alone, so that resuming a run or changing its chunks does not change them.
+A *block* is the algorithm's schedule, repeated to at least `MIN_BLOCK_STEPS` steps (longer schedules: twice). The
+minibatch indices and the noise of a block are each sampled in one call, and one gather on the device fetches its rows.
+A *chunk* is a number of blocks; the host synchronizes with the device once per chunk. The random numbers of step t
+depend only on (run key, t), so resuming a run or changing its chunks does not change them.
 
 If a chunk is not a multiple of the block, a second, small program runs the remaining steps one by one. It branches on
-the step counter, which all runs share, so it stays a branch under `vmap`. There are never more than these
-two programs.
+the step counter, which all runs share, so `vmap` does not turn the branch into a select. There are never more than
+these two programs.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ StepsResult = tuple[PyTree, Metrics, dict[str, Array]]
 
 MIN_BLOCK_STEPS = 20
 MAX_HELD_OUT_ROWS = 4096
-# Independent kernels of a captured graph run concurrently: one run is a chain of small kernels.
+# Run independent kernels of a captured graph concurrently, because a single run is a chain of small kernels.
 COMPILER_OPTIONS = {"xla_gpu_command_buffer_scheduling_mode": "CONCURRENT"}
-THEORY_STREAM = 2**32 - 1  # folded into a run's key like the number of a block, which never gets this large
+THEORY_STREAM = 2**32 - 1  # folded into a run's key like a block number, which never gets this large
 
 
 class RowRange(NamedTuple):
@@ -73,7 +73,7 @@ def start_runs(
         key_init, key_run = jax.random.split(jax.random.key(seed))
         return replace_fields(algorithm, run_overrides, coerce=False).init(key_init, spec), key_run
 
-    # This runs only once, and on a CPU optimizing the many random draws takes four times as long as compiling them.
+    # This runs only once, and on a CPU, optimizing the many random draws takes four times as long as compiling them.
     options = None if on_accelerator() else {"xla_backend_optimization_level": 1}
     state, keys = jax.jit(jax.vmap(start), compiler_options=options)(jnp.asarray(seeds), overrides)
     # A weak type (from a Python scalar) would become strong after one chunk and cause a recompilation.
@@ -89,16 +89,16 @@ class Loop:
     spec: Spec
     layout: Layout
     vectorize: bool
-    """Compute runs side by side (`vmap`, faster on an accelerator) or one after the other (faster on a CPU)."""
+    """Compute runs side by side (`vmap`, faster on an accelerator) or sequentially (faster on a CPU)."""
     kernels: KernelChoice | Literal["auto"] | None = "auto"
-    """The kernels of the networks: the default for the number of runs ("auto"), a choice, or None for plain JAX."""
+    """Kernels for the networks: the default for the number of runs ("auto"), a choice, or None for plain JAX."""
 
     # -- block -------------------------------------------------------------------------------------------------
     @property
     def repeats(self) -> int:
         """The number of schedules per block."""
         length = schedule_length(self.algorithm.schedule())
-        # A long schedule is repeated as well: on a CPU its steps are faster inside a loop.
+        # A long schedule is repeated too, because on a CPU its steps run faster inside a loop.
         return 2 if length > MIN_BLOCK_STEPS else -(-MIN_BLOCK_STEPS // length)
 
     @property
@@ -128,7 +128,7 @@ class Loop:
         self, algorithm: Algorithm[Any], state: PyTree, batches: Batch, noise: Noise
     ) -> tuple[PyTree, Metrics]:
         """Run all steps of a block; return the state and the last value of each metric."""
-        # Each kind of update is traced once and then inlined, since tracing dominates a second start.
+        # Each kind of update is traced once and then inlined, because tracing dominates a start with cached programs.
         one_step = {
             parts: jax.jit(partial(update_state, algorithm, parts), inline=True) for parts in distinct_parts(algorithm)
         }
@@ -223,7 +223,7 @@ class Loop:
                 return jax.lax.switch(kind_of_step[step % len(cycle)], branches, carry, inputs)
 
             def part_of_block(block: Int[Array, ""], carry: PyTree) -> PyTree:
-                """Run the requested steps of a block. It is sampled once, which costs as much as some steps."""
+                """Run the requested steps of a block. Its one-time sampling costs as much as some steps."""
                 samples = self.sample_block(algorithm, table, run, block)
                 first, last = block * self.block_steps, (block + 1) * self.block_steps
                 inside = jnp.maximum(first, first_step), jnp.minimum(last, first_step + steps)
@@ -289,7 +289,7 @@ class Piece(NamedTuple):
 def plan_chunk(first_step: int, last_step: int, block_steps: int, full_blocks: int) -> list[Piece]:
     """Divide [first_step, last_step) into single steps, `full_blocks` whole blocks, and single steps again.
 
-    The number of blocks is a constant of the compiled program, so every chunk has the same number or none at all.
+    The number of blocks is a constant of the compiled program, so every chunk has either this number or none.
     """
     head_end = min(-(-first_step // block_steps) * block_steps, last_step)
     whole = (last_step - head_end) // block_steps
@@ -332,9 +332,9 @@ def run_chunk(
 
 
 def full_blocks_per_chunk(chunk_steps: int, block_steps: int) -> int:
-    """Return the number of whole blocks in every chunk of a length, wherever it starts."""
+    """Return the number of whole blocks in every chunk of `chunk_steps` steps, regardless of its first step."""
     whole, rest = divmod(chunk_steps, block_steps)
-    # A chunk that does not start with a block loses up to one block to the single steps at its ends.
+    # A chunk that does not start at a block boundary loses up to one block to the single steps at its ends.
     return whole if rest == 0 else max(whole - 1, 0)
 
 
@@ -349,14 +349,14 @@ def distinct_parts(algorithm: Algorithm[Any]) -> list[Parts]:
 
 
 def all_parts_but_scale(algorithm: Algorithm[Any]) -> Parts:
-    """Return the largest update of the schedule, without the scale's."""
+    """Return the parts of the schedule's largest update, without the scale."""
     return max(distinct_parts(algorithm), key=lambda parts: len(parts - {SCALE})) - {SCALE}
 
 
 def update_state(
     algorithm: Algorithm[Any], parts: Parts, state: PyTree, inputs: tuple[Batch, Noise]
 ) -> tuple[PyTree, Metrics]:
-    """Call `algorithm.update` with the arguments in another order."""
+    """Call `algorithm.update` with its arguments reordered for `functools.partial`."""
     return algorithm.update(state, *inputs, parts)
 
 
@@ -380,9 +380,9 @@ def tree_slice(tree: PyTree, first: int, last: int) -> PyTree:
 
 
 def repeat(body: Update, times: int, state: PyTree, inputs: PyTree) -> tuple[PyTree, Metrics]:
-    """Run `body` `times` times, each on an equal share of the inputs' leading axis; keep the last metrics.
+    """Run `body` `times` times, each on an equal slice of the inputs' leading axis; keep the last metrics.
 
-    Metrics are part of the carry: stacked outputs would cost a write for each of them at every step.
+    Metrics are part of the carry: stacked outputs would cost one write per metric and step.
     """
     if times == 1:
         return body(state, inputs)

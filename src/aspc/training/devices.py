@@ -22,7 +22,7 @@ REPLICATED = PartitionSpec()  # type: ignore[no-untyped-call]
 
 
 def use_compilation_cache() -> None:
-    """Cache compiled programs in the user's cache folder, so that a second start is faster.
+    """Cache compiled programs in the user's cache folder, so that later starts are faster.
 
     The environment variable ASPC_COMPILATION_CACHE names another folder; JAX's own setting takes precedence.
     """
@@ -33,7 +33,7 @@ def use_compilation_cache() -> None:
 
 
 def out_of_memory_error(loop: Loop, runs: int, rows: int) -> AspcError:
-    """Return an error with the sizes of the data and the networks of a fleet that exhausted the device's memory."""
+    """Return an out-of-memory error that states the sizes of a fleet's data and networks."""
     state = jax.eval_shape(lambda key: loop.algorithm.init(key, loop.spec), jax.random.key(0))
     bytes_per_run = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
     return AspcError(
@@ -45,21 +45,21 @@ def out_of_memory_error(loop: Loop, runs: int, rows: int) -> AspcError:
 
 
 class Devices:
-    """The devices that train the runs. Each trains its own share, without communication.
+    """The devices that train the runs. Each device trains some of the runs, without communication.
 
     If the runs cannot be divided evenly, the last one is repeated, and the results of the copies are dropped.
 
     Args:
         loop: The training loop.
         runs: The number of runs.
-        devices: The devices to use; by default all of this machine.
+        devices: The devices to use. Default: all devices of this machine.
     """
 
     def __init__(self, loop: Loop, runs: int, devices: Sequence[jax.Device] | None = None) -> None:
         devices = list(devices or jax.local_devices())[:runs]
         self.loop, self.runs, self.copies = loop, runs, -runs % len(devices)
         self.mesh = Mesh(np.asarray(devices), ("runs",)) if len(devices) > 1 else None
-        # The programs for several devices, built when they are first needed.
+        # Programs for several devices, built on first use.
         self._sharded_blocks: dict[int, Callable[..., Any]] = {}
         self._sharded_steps: Callable[..., Any] | None = None
 
@@ -76,7 +76,7 @@ class Devices:
         return jnp.asarray(array) if self.mesh is None else jax.device_put(array, NamedSharding(self.mesh, REPLICATED))
 
     def fetch(self, tree: PyTree) -> PyTree:
-        """Return results of the runs as NumPy arrays, without those of copies."""
+        """Return the results of the runs as NumPy arrays, without the results of copies."""
         return jax.tree.map(lambda x: np.asarray(x)[: self.runs], jax.device_get(tree))
 
     def run_blocks(self, state: PyTree, runs: Runs, table: Array, first_block: Array, *, blocks: int) -> BlocksResult:
@@ -103,7 +103,7 @@ class Devices:
         return result
 
     def _shard_program(self, program: Callable[..., Any], scalars: int, **options: Any) -> Callable[..., Any]:
-        """Compile a program of state, runs, table and some scalars, for each device's share of the runs."""
+        """Compile a program of state, runs, table and scalars that each device applies to its runs."""
         inputs = (SHARDED, SHARDED, REPLICATED, *[REPLICATED] * scalars)
         # The devices do not communicate, so there is nothing to check.
         sharded = jax.shard_map(program, mesh=self.mesh, in_specs=inputs, out_specs=SHARDED, check_vma=False)
@@ -111,6 +111,6 @@ class Devices:
 
 
 def _unwrap(program: Any) -> Callable[..., Any]:
-    """Return the Python function of a jitted one, to be compiled as part of a larger program."""
+    """Return the Python function inside a jitted function, to be compiled as part of a larger program."""
     function: Callable[..., Any] = program.__wrapped__
     return function

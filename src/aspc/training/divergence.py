@@ -24,12 +24,12 @@ class Failure(NamedTuple):
 
 
 class DivergenceGuard:
-    """The runs of a fleet that have diverged so far.
+    """A record of the runs of a fleet that have diverged.
 
     Args:
         names: The name of each run in status.json.
         titles: The name of each run in messages.
-        on_failure: Called for each run that diverges, before it is recorded. It can raise to end training.
+        on_failure: Called for each run that diverges, before it is recorded. It can raise an exception to end training.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class DivergenceGuard:
         return [run for run in range(len(self.names)) if run not in self.failures]
 
     def check_metrics(self, metrics: Mapping[str, np.ndarray], first_step: int, steps_per_sample: int) -> bool:
-        """Record the runs with a non-finite metric, the earliest first; return whether there are new ones.
+        """Record the runs with a non-finite metric, earliest divergence first; return whether any were added.
 
         Args:
             metrics: Samples of each metric, [runs, samples].
@@ -62,7 +62,7 @@ class DivergenceGuard:
         return bool(found)
 
     def check_state(self, step: int, state: PyTree) -> bool:
-        """Record the runs with a non-finite leaf in their state; return whether there are new ones.
+        """Record the runs with a non-finite leaf in their state; return whether any were added.
 
         Metrics are computed before an update, so they show a divergence one update too late for a checkpoint.
         """
@@ -75,11 +75,11 @@ class DivergenceGuard:
         return len(self.failures) > before
 
     def to_json(self) -> dict[str, dict[str, Any]]:
-        """Return the failures by the name of the run, for status.json."""
+        """Return the failures by run name, for status.json."""
         return {self.names[run]: failure._asdict() for run, failure in self.failures.items()}
 
     def restore(self, failures: Mapping[str, Mapping[str, Any]], up_to_step: int) -> None:
-        """Restore failures that `to_json` returned, except later ones, which will recur."""
+        """Restore failures from `to_json` up to `up_to_step`. Later failures recur as training repeats these steps."""
         restored = {self.names.index(name): Failure(**failure) for name, failure in failures.items()}
         self.failures = {run: failure for run, failure in restored.items() if failure.step <= up_to_step}
 

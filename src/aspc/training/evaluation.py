@@ -63,7 +63,7 @@ def episode_seeds(run_seed: int, step: int, episodes: int) -> list[int]:
 
 @dataclass(frozen=True)
 class PendingEvaluation:
-    """An evaluation that may still be running, in shares of its episodes."""
+    """An evaluation that may still be running; each share is a part of its episodes."""
 
     shares: list[Future[list[Episode]]]
 
@@ -85,7 +85,7 @@ class WorkerFailed(Exception):
 
 
 class WorkerProcess:
-    """A child process that rolls out policies. If it has died, the next job starts it again."""
+    """A child process that rolls out policies. If it has died, the next job restarts it."""
 
     def __init__(self) -> None:
         self._start_lock, self._is_stopped = threading.Lock(), False
@@ -94,7 +94,7 @@ class WorkerProcess:
     def _start(self) -> None:
         self.log = tempfile.TemporaryFile()  # noqa: SIM115 (open as long as the process)
         one_thread = {f"{lib}_NUM_THREADS": "1" for lib in ("OMP", "OPENBLAS", "MKL")}
-        # The child finds the same modules, such as one that registers an environment. -P: without it, a file in the
+        # The child must find the same modules, such as one that registers an environment. Without -P, a file in the
         # current folder would shadow a library of the same name.
         modules = {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
         self.process = subprocess.Popen(
@@ -107,7 +107,7 @@ class WorkerProcess:
         )
 
     def stop(self) -> None:
-        """Kill the process for good, even if another thread is waiting for a job."""
+        """Kill the process permanently, even if another thread is waiting for its answer."""
         with self._start_lock:
             self._is_stopped = True
             self.process.kill()
@@ -158,7 +158,7 @@ class WorkerProcess:
         return episodes
 
     def _kill_late_job(self, has_timed_out: threading.Event) -> None:
-        has_timed_out.set()  # before the kill: the job may notice the end of its process at once
+        has_timed_out.set()  # first, since the waiting thread can notice the kill at once
         self.process.kill()
 
     def _last_log_line(self) -> str:
@@ -177,8 +177,8 @@ class Evaluator:
 
     Args:
         env: The default environment: a name, or a function that creates it.
-        workers: The number of workers; by default one per available core.
-        timeout_seconds: The time limit of a worker for its share of an evaluation, or for every ten episodes of it.
+        workers: The number of workers. Default: one per available core.
+        timeout_seconds: Time limit for a worker's share of an evaluation, per ten episodes if the share has more.
     """
 
     def __init__(self, env: str | EnvFactory, workers: int | None = None, timeout_seconds: float = 600.0) -> None:
@@ -199,7 +199,7 @@ class Evaluator:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        # Ends threads that wait for a worker, and those that roll out themselves.
+        # The event ends threads that roll out themselves; stopping the workers ends threads that wait for one.
         self._closing.set()
         for worker in self._workers:
             worker.stop()
@@ -208,7 +208,7 @@ class Evaluator:
             worker.close()
         for envs in self._idle_envs.values():
             for env in envs:
-                with suppress(AttributeError):  # an environment of a user's function need not have it
+                with suppress(AttributeError):  # a user-supplied environment may lack close()
                     env.close()
 
     def evaluate(self, policy: Policy, seeds: Sequence[int], env: str | EnvFactory | None = None) -> PendingEvaluation:
@@ -217,7 +217,7 @@ class Evaluator:
         Args:
             policy: The policy to roll out.
             seeds: The seed of each episode.
-            env: Another environment than the default.
+            env: The environment. Default: the evaluator's environment.
         """
         env = env or self.env
         if not isinstance(env, str):
@@ -228,7 +228,7 @@ class Evaluator:
         )
 
     def seconds_per_episode(self) -> float:
-        """Return the mean time of an episode so far, with all workers busy."""
+        """Return the mean time per episode so far, assuming that all workers are busy."""
         return self.busy_seconds / self.episodes / self.size
 
     def _roll_out_in_worker(self, env: str, policy: Policy, seeds: list[int]) -> list[Episode]:
@@ -244,13 +244,13 @@ class Evaluator:
             self._idle.put(worker)
 
     def _roll_out_in_thread(self, make_env: EnvFactory, policy: Policy, seeds: list[int]) -> list[Episode]:
-        """Roll out in an environment of a Python function, which cannot be sent to another process."""
+        """Roll out in the calling thread, since a factory of environments cannot be sent to another process."""
         with self._count_episodes(len(seeds)), self._borrow_envs(make_env, len(seeds)) as envs:
             return rollouts("", policy, seeds, {"": envs}, should_stop=self._closing.is_set)
 
     @contextmanager
     def _borrow_envs(self, make_env: EnvFactory, count: int) -> Iterator[list[Any]]:
-        """Yield environments that no other thread uses; they are kept, since creating one can be expensive."""
+        """Yield environments that no other thread uses; they are reused, since creating one can be expensive."""
         with self._lock:
             idle = self._idle_envs.setdefault(make_env, [])
             envs = [idle.pop() for _ in range(min(count, len(idle)))]
@@ -275,7 +275,7 @@ class QueuedEvaluation(NamedTuple):
 
     run: int
     labels: Row
-    """The first columns of the row, with the step."""
+    """The first columns of the row, including the step."""
     pending: PendingEvaluation
     normalize: Callable[[float], float | None]
 
@@ -285,7 +285,7 @@ class EvaluationQueue:
 
     Args:
         table: The table of the rows.
-        on_rows: Called with new rows after they were written.
+        on_rows: Called with new rows after they have been written.
         resume_with: The command that continues the run, for the message if an evaluation fails.
     """
 
@@ -298,11 +298,11 @@ class EvaluationQueue:
         self._queue.append(evaluation)
 
     def has_pending(self, up_to_step: int) -> bool:
-        """Return whether the row of an evaluation at or before a step is not written yet."""
+        """Return whether any evaluation up to and including this step has an unwritten row."""
         return any(evaluation.labels["step"] <= up_to_step for evaluation in self._queue)
 
     def collect(self, wait: bool, up_to_step: float = math.inf) -> None:
-        """Write the rows of finished evaluations, or wait for all of them up to a step.
+        """Write the rows of finished evaluations up to a step; if `wait`, wait for the unfinished evaluations first.
 
         Raises:
             AspcError: An evaluation failed.
@@ -322,6 +322,6 @@ class EvaluationQueue:
             rows.append(RunRow(evaluation.run, {**evaluation.labels, **row}))
         self.wait_seconds += time.monotonic() - started
         self.table.append([row.values for row in rows])
-        del self._queue[: len(rows)]  # only now: a checkpoint waits for rows that are not on disk
+        del self._queue[: len(rows)]  # not earlier: a checkpoint waits for rows that are not yet on disk
         if rows:
             self.on_rows(rows)

@@ -56,7 +56,7 @@ def finetune(
 
     Args:
         run: A run with a checkpoint.
-        env: The environment. Default: the run's.
+        env: The environment. Default: the run's environment.
         seed: The seed to continue. Default: the first.
         dataset: The offline data; needed if the run was trained on arrays or on a file that has moved.
         out: Folder of the new run. Default: runs/DATASET_ALGO_online_TIME.
@@ -107,9 +107,9 @@ def resume(
     quiet: bool = False,
     callbacks: Iterable[Callback] = (),
 ) -> Run:
-    """Continue a fine-tuned run from its newest checkpoint, to its requested steps or to `steps`.
+    """Continue a fine-tuned run from its newest checkpoint to `steps`; by default, to the steps first requested.
 
-    The state of the environment is not saved, so it starts with a new episode.
+    The environment's state is not saved, so the run continues with a new episode.
     """
     callbacks = check_callbacks(callbacks)
     run = Run(path)
@@ -143,7 +143,7 @@ def _load_offline(run: Run, dataset: Dataset | str | None, env: str | Callable[[
 
 
 def _train_options(offline: TrainOptions, online: OnlineOptions, seed: int, horizon: int) -> TrainOptions:
-    """Return the options of the trainer; the preprocessing of rows stays that of the offline run."""
+    """Return the trainer's options, with the preprocessing of the offline run."""
     names = {field.name for field in dataclasses.fields(TrainOptions)}
     shared = {name: value for name, value in dataclasses.asdict(online).items() if name in names}
     return TrainOptions(

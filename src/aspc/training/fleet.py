@@ -1,4 +1,4 @@
-"""Many runs as one compiled program: seeds × datasets × settings that differ in numbers or numbered choices only.
+"""Train many runs as one compiled program: seeds × datasets × settings that differ only in numbers or numbered choices.
 
 Example::
 
@@ -46,7 +46,7 @@ from aspc.training.training_plan import RunSpec, Task, TrainingPlan
 
 __all__ = ["Fleet", "Member", "train_fleet"]
 
-# Options that do not change what is learned, so that the same fleet can be continued with others.
+# Options that do not affect learning, so a fleet can be continued with different values of them.
 UNRELATED_OPTIONS = {"seeds", "checkpoint_every", "checkpoints_to_keep", "memory_budget_mb", "tensorboard", "logger"}
 
 
@@ -65,9 +65,9 @@ def train_fleet(
 ) -> Fleet:
     """Train all members together and write a fleet folder.
 
-    The same call continues an interrupted fleet, and returns at once if it is finished. A member with NaN or infinite
-    values is marked as failed; the others continue. A fleet that a callback stopped is finished: the same call returns
-    it, and a call without callbacks trains it to the end.
+    The same call continues an interrupted fleet, and returns immediately if the fleet is finished. A member with NaN or
+    infinite values is marked as failed; the other members continue. A fleet that a callback stopped is finished: the
+    same call returns it, and a call without callbacks trains it to the end.
 
     Args:
         algo: The name of the algorithm in the config.
@@ -75,11 +75,11 @@ def train_fleet(
         members: The runs.
         options: Options of all runs; `options.seeds` is ignored.
         out: Folder of the fleet.
-        env: As for `train`, for all datasets.
-        vectorize: Run members side by side or one after the other. Default: whichever suits the device.
+        env: Environment of all datasets, as for `train`.
+        vectorize: Run members in parallel instead of one after the other. Default: chosen for the device.
         quiet: Show no progress.
         on_progress: Called with the current and the last step after each chunk.
-        callbacks: As for `train`. They see all members and stop all of them.
+        callbacks: As for `train`. They see all members, and stopping ends the whole fleet.
     """
     out, callbacks = Path(out), check_callbacks(callbacks)
     algorithm = coerce_fields(algorithm)
@@ -146,7 +146,7 @@ def train_fleet(
 
 
 def _is_finished(fleet: Fleet, callbacks: Sequence[Callback]) -> bool:
-    """Return whether a fleet needs no more training. Without callbacks, one that a callback stopped does."""
+    """Return whether a fleet is finished. If a callback stopped it, a call without callbacks trains it further."""
     result = fleet.result
     return result is not None and ("stopped" not in result or bool(callbacks))
 
@@ -165,7 +165,7 @@ def _check_seeds(members: Sequence[Member]) -> None:
 
 
 def _is_dataset_name(dataset: str | Dataset) -> bool:
-    """Return whether a dataset is given by a name, whose content does not change, and not by a file or arrays."""
+    """Return whether a dataset is given by name, so that its content is fixed, and not as a file or arrays."""
     return isinstance(dataset, str) and not Path(dataset).exists()
 
 
@@ -176,7 +176,7 @@ def _request_hash(
     options: TrainOptions,
     env: str | Callable[[], Any] | None,
 ) -> str:
-    """Return a hash of the arguments of `train_fleet`; the content of datasets is compared by its fingerprint."""
+    """Return a hash of the arguments of `train_fleet`, except dataset content, which is compared by fingerprint."""
     requested = [
         [
             member.name,
@@ -224,8 +224,8 @@ def _varying_values(
 ) -> dict[str, np.ndarray]:
     """Return the hyperparameters that any member sets, one value per member.
 
-    A number that one member sets is an input of the program for all members. So a member computes the same bits in a
-    separate fleet as among others that set the same numbers.
+    A number that one member sets becomes an input of the program for all members. A member's results are therefore
+    bitwise identical in all fleets whose members set the same hyperparameters, including a fleet of only this member.
 
     Raises:
         AspcError: If the members cannot share a program.

@@ -1,4 +1,4 @@
-"""The fleet folder: many runs that were trained together.
+"""The fleet folder: the files of runs that were trained together.
 
 fleet/
   config.json          members, datasets, hyperparameters, versions, machine
@@ -6,9 +6,9 @@ fleet/
   evaluations.csv      one row per evaluation and run
   result.json          written at the end: the results of each member
   policy/NAME/         the policy of each member that did not fail
-  checkpoints/         the state from which the same call continues
+  checkpoints/         the state from which repeating the call resumes training
   status.json          failures so far, and the elapsed seconds
-  checksums.json       SHA-256 of all of these (see aspc.training.checksums)
+  checksums.json       SHA-256 of all files (see aspc.training.checksums)
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ class Member(NamedTuple):
     """One run of a fleet."""
 
     name: str
-    """Unique in the fleet; a file name."""
+    """Name of the run, unique in the fleet and valid as a folder name."""
     dataset: str | Dataset
-    """A name, a path or a dataset, as `train` takes it."""
+    """Name, path or dataset, as accepted by `train`."""
     seed: int
     settings: Mapping[str, Any] = {}
-    """Hyperparameters that differ from the fleet's algorithm, by plain or dotted name."""
+    """Hyperparameters that override those of the fleet's algorithm, by plain or dotted name."""
 
 
 class Fleet:
@@ -133,7 +133,7 @@ class Fleet:
         return self._rows_by_run(file).get(self._index(name), [])
 
     def _rows_by_run(self, file: str) -> dict[int, list[Row]]:
-        """Return the rows of each run; a file that has grown is read again."""
+        """Return the rows of each run; reread the file if its size has changed."""
         path = self.path / file
         size = path.stat().st_size if path.exists() else 0
         if file not in self._rows_read or self._rows_read[file][0] != size:
@@ -152,7 +152,7 @@ class Fleet:
 
 
 def last_finite(values: Iterable[float | None]) -> float | None:
-    """Return the last finite value: a chunk without a policy update has no scale."""
+    """Return the last finite value; a chunk without a policy update, for example, has no scale."""
     return next((value for value in reversed([*values]) if value is not None and np.isfinite(value)), None)
 
 
@@ -169,7 +169,7 @@ def _scores(rows: Sequence[Row]) -> dict[str, float | int | None]:
 
 
 def check_member_names(names: Sequence[str]) -> None:
-    """Raise an AspcError for names that are empty, duplicate or invalid as a folder name."""
+    """Raise an AspcError if there are no names, or a name is duplicated or invalid as a folder name."""
     if not names:
         raise AspcError("A fleet needs at least one member.")
     for name in names:

@@ -1,4 +1,4 @@
-"""Conditions for runs to share one compiled program: they differ only in numbers that are inputs of the program."""
+"""Grouping of runs that can share one compiled program, because they differ only in inputs of the program."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def variable_fields(algorithm: Algorithm[Any]) -> frozenset[str]:
 
 
 def numbered_choices(algorithm: DataclassInstance) -> dict[str, tuple[Any, ...]]:
-    """Return the choices of all `PerRun` fields that are a `Literal`, by dotted name; programs take their index."""
+    """Return the choices of all `Literal` fields declared `PerRun`, by dotted name; programs take their index."""
     choices = literal_choices(type(algorithm))
     found = {name: values for name, values in choices.items() if declared(type(algorithm), name, PerRun)}
     for field in dataclasses.fields(algorithm):
@@ -37,12 +37,12 @@ def numbered_choices(algorithm: DataclassInstance) -> dict[str, tuple[Any, ...]]
 
 
 def group_key(algorithm: Algorithm[Any], sizes: Sequence[float], options: TrainOptions) -> Hashable:
-    """Return a key that is equal for runs which can train together.
+    """Return a key that is equal for runs that can train together.
 
     Args:
-        algorithm: The algorithm with the settings of the run; fields that can vary do not change the key.
+        algorithm: The run's algorithm with its settings; fields that can vary do not affect the key.
         sizes: Observation and action size.
-        options: Options of the run; seeds do not change the key.
+        options: The run's options; seeds do not affect the key.
     """
     free = variable_fields(algorithm)
     fixed = {name: value for name, value in flat_values(algorithm).items() if name not in free}
@@ -51,12 +51,12 @@ def group_key(algorithm: Algorithm[Any], sizes: Sequence[float], options: TrainO
 
 
 def _class_names(algorithm: DataclassInstance) -> list[str]:
-    """Return the names of the classes of an algorithm and of those it wraps."""
+    """Return the class names of an algorithm and of the algorithms it wraps."""
     inner = [getattr(algorithm, field.name) for field in dataclasses.fields(algorithm)]
     own = f"{type(algorithm).__module__}.{type(algorithm).__qualname__}"
     return [own, *(name for value in inner if is_dataclass_instance(value) for name in _class_names(value))]
 
 
 def as_json(value: Any) -> str:
-    """Return a canonical text of a value, to compare or hash it."""
+    """Return canonical JSON text for comparing or hashing a value."""
     return json.dumps(value, sort_keys=True, default=str)

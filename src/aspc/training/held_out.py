@@ -29,7 +29,7 @@ class HeldOutLosses:
         self.rows = [None if part is None else devices.replicate(part) for part in rows]
 
     def compute(self, state: PyTree, runs: Runs) -> dict[str, Any]:
-        """Return one value per run of each loss, named valid_*; nothing without held-out rows."""
+        """Return each loss as valid_*, with one value per run; empty if there are no held-out rows."""
         if self.rows[0] is None:
             return {}
         if len(self.rows) == 1:

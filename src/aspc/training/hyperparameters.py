@@ -25,10 +25,10 @@ def replace_fields(algorithm: T, values: Mapping[str, Any], *, coerce: bool = Tr
     """Return the algorithm with hyperparameters replaced.
 
     Args:
-        algorithm: A dataclass, possibly with others in its fields.
-        values: New values by name. A name is nested, dotted (`base.alpha`) or, where only the wrapped algorithm has
-            it, plain (`alpha`).
-        coerce: Convert each value to the type of the old one; False for values that are traced.
+        algorithm: A dataclass, possibly with nested dataclasses.
+        values: New values by name. Give a field of the wrapped algorithm as a nested mapping, by its dotted name
+            (`base.alpha`) or, if only the wrapped algorithm has it, by its plain name (`alpha`).
+        coerce: Convert each value to the type of the old one; False for traced values.
 
     Raises:
         AspcError: For an unknown name or a value of the wrong type.
@@ -45,12 +45,12 @@ def replace_fields(algorithm: T, values: Mapping[str, Any], *, coerce: bool = Tr
     changes |= {
         head: replace_fields(getattr(algorithm, head), nested, coerce=coerce) for head, nested in inside.items()
     }
-    # All at once: some values are valid only together, such as a scale mode and its target.
+    # Replace all at once: some values are valid only together, such as a scale mode and its target.
     return dataclasses.replace(algorithm, **changes)
 
 
 def check_values(algorithm: DataclassInstance) -> None:
-    """Raise an AspcError for an invalid hyperparameter: an unknown choice, an empty network, a discount above 1."""
+    """Raise an AspcError for an invalid hyperparameter, such as an unknown choice or a discount above 1."""
     kind: Any = type(algorithm)
     choices = literal_choices(kind)
     for field in dataclasses.fields(algorithm):
@@ -98,14 +98,14 @@ def _first_part(algorithm: DataclassInstance, name: str) -> tuple[str, str]:
 
 
 def _coerce(old: Any, new: Any, name: str) -> Any:
-    """Convert a value to the type of the old one, as JSON and people write it (3 for 3.0, a list for a tuple)."""
+    """Convert a value from JSON or from a user (3 for 3.0, a list for a tuple) to the type of the old one."""
     if isinstance(old, bool) or old is None or isinstance(old, str):
         ok = isinstance(new, type(old)) or old is None
     elif isinstance(old, float):
         ok = isinstance(new, int | float | np.number) and not isinstance(new, bool)
         ok = ok or (isinstance(new, str) and new in ("nan", "inf", "-inf"))  # as written to config.json
         new = float(new) if ok else new
-        new = math.nan if new != new else new  # one object: equal algorithms share compiled programs
+        new = math.nan if new != new else new  # one NaN object, so that equal algorithms share compiled programs
     elif isinstance(old, int):
         ok = isinstance(new, int | np.integer) and not isinstance(new, bool)
         new = int(new) if ok else new
@@ -133,8 +133,8 @@ def flat_values(algorithm: DataclassInstance) -> dict[str, Any]:
 def recorded_values(algorithm: DataclassInstance) -> dict[str, Any]:
     """Return the hyperparameters as a config records them, nested.
 
-    Networks and optimizers are recorded by name, and only if they are not the default: configs of older versions do
-    not have them.
+    Networks and optimizers are recorded by name, and only if they are not the default, because configs of older
+    versions do not have these fields.
 
     Raises:
         AspcError: A network or an optimizer has no name.
@@ -149,7 +149,7 @@ def recorded_values(algorithm: DataclassInstance) -> dict[str, Any]:
 
 
 def flat_settings(algorithm: DataclassInstance, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings as `replace_fields` takes them (plain, dotted or nested) by dotted name."""
+    """Return settings by dotted name; like `replace_fields`, accept plain, dotted and nested names."""
     return {full_name(algorithm, name): value for name, value in _flatten(settings)}
 
 
@@ -162,7 +162,7 @@ def _flatten(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def all_field_names(algorithm: DataclassInstance) -> list[str]:
-    """Return the plain names of all hyperparameters, those of wrapped algorithms included."""
+    """Return the plain names of all hyperparameters, including those of wrapped algorithms."""
     names = []
     for field in dataclasses.fields(algorithm):
         value = getattr(algorithm, field.name)

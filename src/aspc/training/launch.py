@@ -48,7 +48,7 @@ def train_run(
     first_step: int | None,
     last_step: int,
 ) -> Run:
-    """Train the seeds of a run in its folder, from `first_step` or (None) from the newest checkpoint."""
+    """Train the seeds of a run in its folder from `first_step`, or from the newest checkpoint if it is None."""
     command = "train" if config.finetuned_from is None else "finetune"
     steps = last_step if last_step != config.options.steps else None
     plan = TrainingPlan(
@@ -102,7 +102,7 @@ def _summarize_run(run: Run, outcome: Outcome) -> dict[str, Any]:
 
 
 def is_finished(run: Run, steps: int, quiet: bool) -> bool:
-    """Return whether a run has completed `steps` steps, and report it."""
+    """Return whether a run has completed `steps` steps; if so, print a note unless `quiet`."""
     result = run.result
     if result is None or result["steps"] < steps:
         return False

@@ -1,7 +1,7 @@
-"""Loggers of a run besides its CSV files, which are callbacks: TensorBoard, Weights & Biases and MLflow.
+"""Callbacks that log a run in addition to its CSV files: TensorBoard, Weights & Biases and MLflow.
 
-Their own environment variables configure them: WANDB_MODE, WANDB_PROJECT, WANDB_ENTITY; MLFLOW_TRACKING_URI,
-MLFLOW_EXPERIMENT_NAME.
+Environment variables configure Weights & Biases (WANDB_MODE, WANDB_PROJECT, WANDB_ENTITY) and MLflow
+(MLFLOW_TRACKING_URI, MLFLOW_EXPERIMENT_NAME).
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Logger(Callback):
         raise NotImplementedError
 
     def write(self, log: Any, values: Mapping[str, float], step: int) -> None:
-        """Write values by name. Steps need not be in order, since evaluations arrive late."""
+        """Write values by name. Steps can be out of order, since evaluations arrive late."""
         raise NotImplementedError
 
     def close_log(self, log: Any) -> None:
@@ -88,7 +88,7 @@ class Logger(Callback):
         self.write(self._logs[run], known, step)
 
     def _close(self) -> None:
-        with ExitStack() as stack:  # closes the others if one fails
+        with ExitStack() as stack:  # close the remaining logs if one fails
             for log in self._logs.values():
                 stack.callback(self.close_log, log)
             self._logs = {}
@@ -101,7 +101,7 @@ def require(name: LoggerName) -> None:
 
 
 def make_loggers(tensorboard: bool, name: LoggerName) -> list[Logger]:
-    """Return the loggers that the options of a run request."""
+    """Return the loggers that a run's options request."""
     return [
         *([TensorBoard()] if tensorboard else []),
         *([WandB()] if name == "wandb" else []),
@@ -122,7 +122,7 @@ class TensorBoard(Logger):
     def open_log(self, run: LoggedRun) -> Any:
         from tensorboardX import SummaryWriter
 
-        # Events from this step on are purged; those of the step from which a run continues are kept.
+        # Purge events after the step from which the run continues, and keep the events at that step.
         purge_step = run.first_step + 1 if run.first_step else None
         return SummaryWriter(str(run.folder / "tensorboard" / run.name), purge_step=purge_step)
 
@@ -134,7 +134,7 @@ class TensorBoard(Logger):
         try:
             log.close()
         except OSError:
-            # The disk is full, which the run reports. The writer would try again at exit and print a traceback.
+            # The disk is full, and the run reports it. The writer would try again at exit and print a traceback.
             events = log.file_writer.event_writer
             events._worker.stop()
             events._closed = True
@@ -142,7 +142,7 @@ class TensorBoard(Logger):
 
 
 class WandB(Logger):
-    """Runs of Weights & Biases."""
+    """Weights & Biases runs."""
 
     def open_log(self, run: LoggedRun) -> Any:
         wandb = _load("wandb")
@@ -170,7 +170,7 @@ class WandB(Logger):
 
 
 class MLflow(Logger):
-    """Runs of MLflow. A log is the id of a run."""
+    """MLflow runs; a log is an MLflow run id."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The normalization of observations, fitted to a dataset."""
+"""Observation normalization, fitted to a dataset."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class ObservationNormalizer(NamedTuple):
 
     @classmethod
     def of(cls, observations: np.ndarray) -> ObservationNormalizer:
-        """Return the normalizer with the mean and the standard deviation + 1e-3 of a dataset, as in TD3+BC."""
+        """Fit a normalizer to a dataset: its mean, and its standard deviation + 1e-3, as in TD3+BC."""
         return cls.from_statistics(observations.mean(0, dtype=np.float64), observations.std(0, dtype=np.float64))
 
     @classmethod

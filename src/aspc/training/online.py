@@ -1,11 +1,11 @@
 """Online training: collect with the current policy, learn from offline and online rows.
 
     table      [ offline rows | ring buffer of online rows ]   on the device, allocated at its final size
-    minibatch  offline_share of its rows from the left part, the others from the filled part of the ring buffer
+    minibatch  a fraction offline_share of offline rows, the rest from the filled part of the ring buffer
 
-The host collects steps with the current policy, then the compiled loop that trained offline updates on minibatches of
-offline and online rows, in turn. Nothing recompiles as the ring buffer fills. The normalizer and the transformation of
-rewards stay those of the offline data.
+Two phases alternate: the host collects steps with the current policy, then the compiled loop of offline training
+updates on minibatches of offline and online rows. Nothing is recompiled as the ring buffer fills. The normalizer and
+the reward transformation of the offline data are kept.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from aspc.assessment.trained_runs import Trained
 
 DEFAULT_NOISE = 0.1
-ONLINE_KEY = 2  # folded into the seed's key, so that draws differ from the offline ones
+ONLINE_KEY = 2  # folded into the seed's key, so that draws differ from offline training
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -110,7 +110,7 @@ class Collector:
 
 @contextmanager
 def collecting(env: str | Callable[[], Any], data: Dataset, seed: int, noise: float | None) -> Iterator[Collector]:
-    """Open a collector whose environment has the sizes of the data."""
+    """Open a collector; raise an `AspcError` if the sizes of its environment differ from the data."""
     collector = Collector(env, data, seed, noise)
     try:
         size = collector.env.observation_space.shape[-1]
@@ -125,7 +125,7 @@ def collecting(env: str | Callable[[], Any], data: Dataset, seed: int, noise: fl
 
 
 class RowLog:
-    """An append-only file of packed rows. Opening it drops rows after the checkpoint's step, as in the CSV files."""
+    """An append-only file of packed rows. Opening it drops rows after the checkpoint's step, as for the CSV files."""
 
     def __init__(self, path: Path, width: int, rows: int) -> None:
         self.path, self.width = path, width
@@ -178,7 +178,7 @@ class MixedLoop(Loop):
 
 
 def filled_table(offline: np.ndarray, log: RowLog, step: int, capacity: int) -> np.ndarray:
-    """Return the offline rows followed by the ring buffer at `step`, with row i at i modulo its capacity."""
+    """Return the offline rows followed by the ring buffer at `step`, where row i is at index i modulo its capacity."""
     ring = np.zeros((capacity, offline.shape[1]), np.float32)
     first = max(step - capacity, 0)
     ring[np.arange(first, step) % capacity] = log.read(first, step)
@@ -186,7 +186,7 @@ def filled_table(offline: np.ndarray, log: RowLog, step: int, capacity: int) -> 
 
 
 def with_new_rows(table: jax.Array, rows: np.ndarray, step: int, capacity: int, collect: int) -> jax.Array:
-    """Return the table with the rows collected from `step` on; a short last collection is padded to `collect` rows."""
+    """Return the table with the rows collected after `step`. A short last collection is padded to `collect` rows."""
     filled = np.zeros((collect, rows.shape[1]), np.float32)
     filled[: len(rows)] = rows
     indices = np.full(collect, len(table), np.int32)
@@ -220,7 +220,7 @@ class OnlineTrainer(Trainer):
         self.online, self.origin, self.trained = online, origin, trained
         (self.task,), (self.run_spec,) = plan.tasks, plan.run_specs
         data, holdout = trained.dataset, plan.options.holdout
-        # Statistics of its rewards transform the rewards of online rows.
+        # Online rewards are transformed with the reward statistics of this dataset.
         self.reference = data if holdout == 0 else data.split(holdout, seed=0)[0]
         super().__init__(plan, first_step, last_step, quiet, callbacks=callbacks)
 
@@ -266,7 +266,7 @@ class OnlineTrainer(Trainer):
         blocks = full_blocks_per_chunk(collect * updates, self.loop.block_steps)
         if self.checkpoints.latest_step() is None:
             if self.evaluations_table.columns is None:
-                # The offline policy, for comparison.
+                # Evaluate the offline policy for comparison.
                 self._submit_evaluations(0, self.exporter.export_arrays(state, {}))
             self.writer.submit(0, self._fetch_state(0, state))
             self._collect_evaluations(wait=True)
@@ -310,7 +310,7 @@ class OnlineTrainer(Trainer):
         return step
 
     def _pack(self, collected: Dataset) -> np.ndarray:
-        """Return one packed row per step, preprocessed as the offline rows."""
+        """Return one packed row per step, preprocessed like the offline rows."""
         prepared, algorithm = self.task.prepared, self.plan.algorithm
         transitions = transitions_of(collected, algorithm, self.options, like=self.reference)
         return pack(transitions, prepared.layout, prepared.normalizer, algorithm.discount)

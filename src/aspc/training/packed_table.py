@@ -16,7 +16,7 @@ from aspc.training.normalizer import ObservationNormalizer
 class Layout(NamedTuple):
     """The columns of a packed row: [observation | action | reward | mask | next observation | next action].
 
-    Only algorithms such as ReBRAC have next actions.
+    Next actions are included only for algorithms that use them, such as ReBRAC.
     """
 
     obs_dim: int
@@ -47,7 +47,7 @@ class Layout(NamedTuple):
 
 def pack(transitions: Transitions, layout: Layout, normalizer: ObservationNormalizer, discount: float) -> np.ndarray:
     """Return transitions as packed rows [N, width]."""
-    # Algorithms multiply by γ themselves; n-step rows bootstrap with γ^k.
+    # Algorithms multiply by γ themselves, and n-step rows bootstrap with γ^k, so masks include γ^k / γ.
     relative_discounts = (
         transitions.discounts / np.float32(discount) if discount else np.ones_like(transitions.discounts)
     )

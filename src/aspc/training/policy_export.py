@@ -1,4 +1,4 @@
-"""Policies of runs in training, exported from the states of their runs and compared with the actors themselves."""
+"""Export policies from the states of training runs, and compare them with the actors."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from aspc.training.training_plan import TrainingPlan
 
 COMPARED_OBSERVATIONS = 16
 MAX_DIFFERENCE = 1e-5  # of actions in ±1
-ROUNDING_FACTOR = 10  # how much more the actor can be rounded than the exported policy
+ROUNDING_FACTOR = 10  # maximum ratio of the actor's rounding error to that of the exported policy
 
 
 class ExportedArrays(NamedTuple):
-    """The arrays of all policies, with a leading axis of runs, and what their actors do on a few observations."""
+    """The arrays of all policies, with a leading axis over runs, and the actors' actions for a few observations."""
 
     arrays: dict[str, Array]
     actions: Float[Array, "runs observations act"] | None
-    """Actions in ±1; None if the algorithm exports no actor to compare with."""
+    """Actions in ±1, or None if the algorithm provides no actor to compare with."""
 
 
 class PolicyExporter:
-    """Export the policies of a plan's runs."""
+    """Exports the policies of a plan's runs."""
 
     def __init__(self, plan: TrainingPlan, spec: Spec, devices: Devices) -> None:
         self.plan, self.spec, self.devices = plan, spec, devices
@@ -46,15 +46,15 @@ class PolicyExporter:
         """Compare the exported policies of all runs with their actors.
 
         Raises:
-            AspcError: A policy acts differently.
+            AspcError: The actions of a policy and its actor differ.
         """
         exported = self.export_arrays(state, overrides)
         for _ in self.build_policies(step, exported, range(len(self.plan.run_specs))):
             pass
 
     def export_arrays(self, state: PyTree, overrides: Mapping[str, ArrayLike]) -> ExportedArrays:
-        """Return the arrays of all policies; their copy to the host has started."""
-        states = len(jax.tree.leaves(state)[0])  # with several devices, the last run can have copies
+        """Return the arrays of all policies and start copying them to the host."""
+        states = len(jax.tree.leaves(state)[0])  # with several devices, the last run may be repeated as padding
         observations = self.observations[np.minimum(np.arange(states), len(self.observations) - 1)]
         exported: ExportedArrays = _export_arrays(self.plan.algorithm, state, overrides, observations)
         for array in jax.tree.leaves(exported):
@@ -62,10 +62,10 @@ class PolicyExporter:
         return exported
 
     def build_policies(self, step: int, exported: ExportedArrays, runs: Iterable[int]) -> Iterator[tuple[int, Policy]]:
-        """Yield the policies of some runs with their indices.
+        """Yield the index and policy of each selected run.
 
         Raises:
-            AspcError: A policy acts differently from the actor that it was exported from.
+            AspcError: The actions of a policy and its actor differ.
         """
         stacked, actions = self.devices.fetch(exported)
         for run in runs:
@@ -87,13 +87,13 @@ class PolicyExporter:
 
 
 def _compare(algo: str, policy: Policy, observations: np.ndarray, expected: np.ndarray) -> None:
-    """Check that a policy acts as its actor on normalized observations.
+    """Check that a policy computes the same actions as its actor for normalized observations.
 
-    Large values in a network are rounded differently by different programs. The rounding is estimated by computing the
-    policy in float64 too.
+    Different programs round large network activations differently. The rounding error is estimated by computing the
+    policy in float64 as well.
 
     Raises:
-        AspcError: It acts differently.
+        AspcError: The actions differ by more than the rounding error explains.
     """
     kind, settings = KINDS[policy.kind], policy.settings
     noise = _comparison_noise(policy.kind, policy.arrays, settings, observations.shape[-1])
@@ -111,9 +111,9 @@ def _compare(algo: str, policy: Policy, observations: np.ndarray, expected: np.n
 
 
 def _comparison_noise(kind: str, arrays: Mapping[str, Any], settings: Mapping[str, Any], obs: int) -> list[np.ndarray]:
-    """Return fixed random inputs of a policy.
+    """Return fixed random inputs for comparing a policy with its actor.
 
-    Gumbel noise selects the first candidate, whatever its value: near a tie, rounding could select another.
+    Gumbel noise always selects the first candidate, because rounding could select different candidates near a tie.
     """
     rng = np.random.default_rng(0)
     noise = []
@@ -127,12 +127,12 @@ def _comparison_noise(kind: str, arrays: Mapping[str, Any], settings: Mapping[st
 
 
 class RunStates:
-    """The states of all runs at a step. Each copy is made when it is requested, before the next chunk starts.
+    """The states of all runs at a step. Copies are made on request and must be requested before the next chunk starts.
 
     Args:
         exporter: The exporter of the runs' policies.
-        step: The step.
-        state: The state of all runs, on the devices or on the host.
+        step: The current step.
+        state: The states of all runs, on the devices or on the host.
     """
 
     def __init__(self, exporter: PolicyExporter, step: int, state: PyTree) -> None:
@@ -163,7 +163,7 @@ def _read_only(array: np.ndarray) -> np.ndarray:
 
 @cache
 def _policy_kind(algorithm: Algorithm[Any], spec: Spec) -> tuple[str, dict[str, Any]]:
-    """Return the kind and the settings of an algorithm's policy, by tracing."""
+    """Return the kind and settings of an algorithm's policy, determined by tracing."""
     exports: list[PolicyExport] = []
     jax.eval_shape(
         lambda key: exports.append(export_policy(algorithm, algorithm.init(key, spec), spec.obs_dim)), jax.random.key(0)
@@ -180,10 +180,10 @@ def _copy_policy_arrays(
         if export.act is None:
             return ExportedArrays(export.arrays, None)
         noise = _comparison_noise(export.kind, export.arrays, export.settings, observations.shape[-1])
-        with jax.default_matmul_precision("highest"):  # as the exported policy
+        with jax.default_matmul_precision("highest"):  # the precision of the exported policy
             return ExportedArrays(export.arrays, export.act(observations, *noise))
 
-    # Copies: the next chunk reuses the memory of the state.
+    # Copy the arrays, because the next chunk reuses the memory of the state.
     exported: ExportedArrays = jax.vmap(export_run)(state, overrides, jnp.asarray(observations))
     return ExportedArrays(*jax.tree.map(jnp.copy, tuple(exported)))
 

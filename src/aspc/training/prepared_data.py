@@ -63,14 +63,14 @@ def load_recorded(source: str, options: Mapping[str, Any]) -> Data:
 
 
 def load_again(run: Path, recorded: str | None, given: Any, options: Mapping[str, Any], call: str) -> Data:
-    """Load the data to continue a run with.
+    """Load the data for continuing a run.
 
     Args:
         run: The folder of the run, for messages.
         recorded: The source that the run records.
         given: The dataset that the caller passed, which takes precedence.
         options: Options of `aspc.data.load`.
-        call: The call that passes a dataset, for the message about data without a source.
+        call: The call that passes a dataset, for the error message if the run records no source.
     """
     if given is not None:
         return load_source(given, options)
@@ -88,13 +88,13 @@ PREPROCESSING = ("normalize_observations", "reward_transform", "reward_scale", "
 
 
 def preprocessing_key(algorithm: Algorithm[Any], options: TrainOptions) -> tuple[Any, ...]:
-    """Return everything besides the dataset that prepared rows depend on; runs with equal keys share their rows."""
+    """Return the settings that determine the prepared rows of a dataset; runs with equal keys share their rows."""
     values = tuple(getattr(algorithm, name) for name in PREPROCESSING)
     return (*values, options.holdout, options.n_step, algorithm.discount if options.n_step > 1 else None)
 
 
 def warnings_of(data: Data, algorithm: Algorithm[Any]) -> list[str]:
-    """Return warnings about an algorithm on user data; benchmarks need none."""
+    """Return warnings about an algorithm's rewards on user data; benchmarks need none."""
     if not algorithm.climbs_q or not isinstance(data, Dataset) or data.env is not None:
         return []
     return check_rewards(
@@ -149,7 +149,7 @@ class Tables(NamedTuple):
     offsets: list[int]
     sizes: list[int]
     change: bool
-    """Whether every chunk has a different table."""
+    """True if every chunk has a different table."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -227,7 +227,7 @@ class PreparedDataset:
     def sample_observations(self, size: int) -> np.ndarray:
         """Return normalized observations [size, obs], evenly spaced in the data.
 
-        Reading a stream would take long, so its observations are drawn from N(0, 1), which normalized ones resemble.
+        For a stream, which is slow to read, draw from N(0, 1) instead, which normalized observations resemble.
         """
         if self.rows is None:
             return np.random.default_rng(0).standard_normal((size, self.spec.obs_dim), np.float32)
@@ -250,7 +250,7 @@ class PreparedDataset:
 
 @contextmanager
 def shared_tables(datasets: Sequence[PreparedDataset], first_chunk: int, budget_mb: int) -> Iterator[Tables]:
-    """Yield the tables of the chunks from `first_chunk` on, with the rows of all datasets; equal rows are stored once.
+    """Yield tables for `first_chunk` and later chunks with the rows of all datasets; equal rows are stored once.
 
     Window k of a stream belongs to chunk k, so a resumed run sees the same windows as an uninterrupted one.
     """
@@ -279,9 +279,10 @@ def shared_tables(datasets: Sequence[PreparedDataset], first_chunk: int, budget_
 
 
 def score_of(data: Data, env: str | Callable[[], Any] | None) -> Callable[[float], float | None]:
-    """Return the function from a return to its normalized score, or to None without reference scores.
+    """Return a function that maps a return to its normalized score, or to None without reference scores.
 
-    Another environment than the data's has different reference scores; one made by a function uses the data's.
+    A named environment other than the data's uses its own reference scores. An environment that a function makes uses
+    those of the data.
     """
     if isinstance(env, str) and env != data.env:
         return partial(normalized_score, env)
@@ -291,7 +292,7 @@ def score_of(data: Data, env: str | Callable[[], Any] | None) -> Callable[[float
 
 
 def recorded_score_of(facts: DatasetFacts | None, env: str) -> Callable[[float], float | None]:
-    """Return the scoring function of a recorded dataset; without reference scores, that of the environment."""
+    """Return the scoring function of a recorded dataset, or the environment's if the dataset has no scores for it."""
     if facts is None or facts.ref_env != env:
         return partial(normalized_score, env)
     low, high = facts.ref_min, facts.ref_max
@@ -303,7 +304,7 @@ def recorded_score_of(facts: DatasetFacts | None, env: str) -> Callable[[float],
 def dataset_facts(
     data: Data, source: str | None, options: Mapping[str, Any], prepared: PreparedDataset
 ) -> DatasetFacts:
-    """Return what a config records about a dataset."""
+    """Return the facts about a dataset that a config records."""
     if source is not None and (Path(source).exists() or is_pattern(source)):
         source = str(Path(source).absolute())
     ref_min = ref_max = behavior_return = behavior_score = None

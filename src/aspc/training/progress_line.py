@@ -60,7 +60,7 @@ class ProgressLine(Callback):
         self.progress.show(event.step, **{name: f"{mean:.1f}"})
 
     def print_evaluation_cost(self, outcome: Outcome, workers: int) -> None:
-        """Report whether training waited for evaluations on an accelerator."""
+        """Report whether training on an accelerator waited for evaluations."""
         if outcome.min_free_eval_every is None:
             return
         eval_every = self.plan.options.eval_every

@@ -1,7 +1,7 @@
 """A rollout worker: `python -m aspc.training.rollout_worker`, with messages on its standard input and output.
 
 It is a separate program, not a forked child: JAX does not survive a fork, and a spawned child would import the user's
-script again. It never imports JAX. It ends when its parent ends, which closes its input.
+script again. It never imports JAX. It exits when its parent exits, because its input is then closed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def rollouts(
     envs: dict[str, list[Any]],
     should_stop: Callable[[], bool] = lambda: False,
 ) -> list[Episode]:
-    """Roll out one episode per seed, side by side, so that the policy acts on all of them at once.
+    """Roll out one episode per seed in lockstep, so that the policy acts on all of them at once.
 
     An episode's random numbers depend on its seed alone, not on the other episodes.
 
@@ -83,7 +83,7 @@ def rollouts(
 
 
 def _check_observations(env_name: str, observations: np.ndarray, episodes: list[tuple[int, float]]) -> None:
-    """Raise an `AspcError` for a non-finite observation; `episodes` are the seed and length of each row's episode."""
+    """Raise an `AspcError` for a non-finite observation; `episodes` holds each row's (seed, length)."""
     is_finite = np.isfinite(observations)
     if np.count_nonzero(is_finite) == observations.size:
         return
@@ -96,7 +96,7 @@ def _check_observations(env_name: str, observations: np.ndarray, episodes: list[
 
 
 def _sample_actions(policy: Policy, observations: np.ndarray, rngs: list[np.random.Generator]) -> np.ndarray:
-    """Return the actions of a policy that samples, with one generator per row."""
+    """Return the actions of a stochastic policy, with one generator per row."""
     draws = policy.noise()
     noise_per_row = [sample_noise(draws, 1, rng) for rng in rngs]
     batch_axes = [draw.shape.index(None) for draw in draws.values()]
@@ -122,7 +122,7 @@ def receive(stream: IO[bytes]) -> Any:
     head = stream.read(8)
     size = int.from_bytes(head, "little")
     data = stream.read(size) if len(head) == 8 else b""
-    if not data or len(data) < size:  # killed in the middle of a message, perhaps
+    if not data or len(data) < size:  # perhaps the sender was killed in the middle of a message
         raise EOFError
     return pickle.loads(data)
 

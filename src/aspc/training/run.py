@@ -1,4 +1,4 @@
-"""`train`: a dataset in, a run folder with a policy out."""
+"""Train an algorithm on a dataset into a run folder, resume a run, or evaluate its policies."""
 
 from __future__ import annotations
 
@@ -82,10 +82,10 @@ def train(
         dataset: A name, a path or a Dataset.
         algo: An algorithm or its name. Default: "aspc".
         out: Folder of the run. Default: runs/DATASET_ALGO_TIME.
-        env: A name, or a function that makes the environment. "auto" uses the dataset's own; None trains without
-            evaluation, as for logs without a simulator.
+        env: A name, or a function that makes the environment. "auto" uses the dataset's environment; None trains
+            without evaluation, for example on logs without a simulator.
         resume: Folder of a run to continue.
-        quiet: Show no progress.
+        quiet: Hide progress.
         callbacks: Instances of `Callback` subclasses, called every `log_every` steps and after evaluations and
             checkpoints. Pass them again to resume the run.
         **settings: Fields of `TrainOptions` (steps, seeds, eval_every, …) or hyperparameters of the algorithm (alpha,
@@ -148,7 +148,7 @@ class SelectedAlgorithm(NamedTuple):
 
 
 def _select_by_name(name: str, hyper: dict[str, Any]) -> SelectedAlgorithm:
-    """Return a registered algorithm; removes `preset` from the settings."""
+    """Return a registered algorithm, and remove `preset` from the settings."""
     preset = hyper.pop("preset", None)
     return SelectedAlgorithm(name, algorithms.default(name), preset)
 
@@ -198,12 +198,12 @@ def start_run(
         data: The dataset.
         options: Options of the run.
         source: Name or path from which the data can be loaded again.
-        source_options: Options with which it was loaded.
+        source_options: Options with which the data was loaded.
         preset: The preset that the config records.
         out: Folder of the run. Default: runs/DATASET_ALGO_TIME.
         env: As for `train`.
         repeats: Folder of a run to repeat. If source and preprocessing match that run's, the data must match too.
-        quiet: Show no progress.
+        quiet: Hide progress.
         callbacks: As for `train`.
     """
     check_settings(name, [algorithm], options)
@@ -241,7 +241,7 @@ def resume_run(
     quiet: bool,
     callbacks: Sequence[Callback] = (),
 ) -> Run:
-    """Continue a run from its newest checkpoint, to its requested steps or to `steps`."""
+    """Continue a run from its newest checkpoint, up to its requested steps or `steps`."""
     run = Run(path)
     config = run.config
     if config.finetuned_from is not None:
@@ -266,7 +266,7 @@ def resume_run(
 
 
 def _check_same_algorithm(run: Run, algo: Algorithm[Any] | str) -> None:
-    """Raise an AspcError if `algo` is not the algorithm of a run. For an unregistered one, any object is accepted."""
+    """Raise an AspcError if `algo` is not the algorithm of a run. If it is unregistered, any object is accepted."""
     recorded = run.config.algo
     if isinstance(algo, str):
         same, given = algo == recorded, algo
@@ -279,7 +279,7 @@ def _check_same_algorithm(run: Run, algo: Algorithm[Any] | str) -> None:
 
 
 def _check_same_data(run: Run, facts: DatasetFacts, algorithm: Algorithm[Any], options: TrainOptions) -> None:
-    """Raise an AspcError if a repeated run would see other data under the same name."""
+    """Raise an AspcError if a repeated run would use different data with the same name."""
     config, recorded = run.config, run.config.dataset
     same_source = (recorded.source, recorded.options) == (facts.source, facts.options)
     recorded_key = preprocessing_key(recorded_algorithm(config), config.options)
@@ -337,7 +337,7 @@ def evaluate(
         run: A run, its folder, or the folder of a single policy.
         episodes: Episodes per policy.
         seeds: Seeds of the run whose policies are evaluated. Default: all.
-        env: The environment. Default: the run's; a single policy has none.
+        env: The environment. Default: the run's environment; required for a single policy.
 
     Returns:
         One row of returns and scores per policy.
@@ -355,7 +355,7 @@ def evaluate(
         environment, facts = env or run.env, run.config.dataset
     if environment is None or environment == ENV_FUNCTION:
         raise AspcError(f"{Path(run)} records no environment to evaluate in; pass one with --env.")
-    if (Path(run) / run_folder.CHECKSUMS).exists():  # missing in runs of older versions
+    if (Path(run) / run_folder.CHECKSUMS).exists():  # runs of older versions have no checksums
         checksums.verify(Path(run))
     rows: list[Row] = []
     score = recorded_score_of(facts, environment)

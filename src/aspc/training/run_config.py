@@ -1,6 +1,6 @@
 """The configuration of a run or a fleet: typed, versioned, and stored as config.json.
 
-In the file the fields of `options` and `software` are stored next to the others, in one flat JSON object.
+The file is one flat JSON object: the fields of `options` and `software` are stored next to all other fields.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from aspc.errors import AspcError
 from aspc.training.loggers import LoggerName
 
 FORMAT = 1
-ENV_FUNCTION = "a Python function"  # recorded for an environment that has no name
+ENV_FUNCTION = "a Python function"  # recorded for an environment without a name
 MatmulPrecision = Literal["default", "high", "highest"]
 COUNTS = ("steps", "eval_every", "eval_episodes", "log_every", "n_step", "checkpoints_to_keep")
 LARGEST_SEED = 2**31 - 1
@@ -54,7 +54,7 @@ class TrainOptions:
     holdout: float = 0.0
     """Fraction of the episodes to hold out; losses on them are logged as valid_*."""
     n_step: int = 1
-    """n of the critic's n-step returns."""
+    """Number of steps n in the critic's n-step returns."""
     horizon: int | None = None
     """Steps over which schedules decay, such as the scale's learning rate. Default: steps."""
     memory_budget_mb: int = 1024
@@ -101,7 +101,7 @@ class TrainOptions:
 
 
 def _to_int(name: str, value: Any) -> Any:
-    """Convert an integer of NumPy or an integral float (1e6) to int; keep None."""
+    """Convert a NumPy integer or an integral float (1e6) to int; keep None."""
     if value is None or type(value) is int:
         return value
     try:
@@ -157,7 +157,7 @@ class OnlineOptions:
             raise AspcError(f"--buffer must be at least --collect ({self.collect}), not {self.buffer}.")
 
     def capacity(self, steps: int) -> int:
-        """Return the rows of the ring buffer for `steps` steps: a multiple of `collect`, so that none wraps around."""
+        """Return the ring buffer's size for `steps` steps: a multiple of `collect`, so that no chunk wraps around."""
         return -(-min(self.buffer or steps, steps) // self.collect) * self.collect
 
 
@@ -167,7 +167,7 @@ class OnlineOptions:
 
 
 class DatasetFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """A dataset as a config records it. Fields with a default are missing in configs of older versions."""
+    """A dataset as recorded in a config. Configs of older versions can lack the fields with a default."""
 
     name: str
     source: str | None
@@ -241,7 +241,7 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FleetConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """The configuration of a fleet. The seeds of its `options` have no meaning and are not stored."""
+    """The configuration of a fleet. The seeds in `options` are unused and not stored."""
 
     format: int = FORMAT
     algo: str
@@ -253,7 +253,7 @@ class FleetConfig(msgspec.Struct, frozen=True, kw_only=True):
     datasets: list[FleetDataset]
     options: TrainOptions
     asked: str
-    """Hash of the request: the same request continues the fleet."""
+    """Hash of the request; repeating the request continues the fleet."""
     started: str = ""
     software: SoftwareFacts
 
@@ -283,11 +283,11 @@ def _to_builtin(value: Any) -> Any:
 
 
 def from_json(path: Path, content: Any, kind: type[AnyConfig]) -> AnyConfig:
-    """Return the config in the content of a config.json, of this or an older version.
+    """Convert the content of a config.json, of this or an older version, to a config.
 
     Args:
-        path: The file, for messages.
-        content: What its JSON holds.
+        path: Path of the file, for error messages.
+        content: The parsed JSON.
         kind: RunConfig or FleetConfig.
 
     Raises:
@@ -303,7 +303,7 @@ def from_json(path: Path, content: Any, kind: type[AnyConfig]) -> AnyConfig:
     nested = {part: {name: content[name] for name in names if name in content} for part, names in FLAT.items()}
     try:
         config = msgspec.convert({**content, **nested}, kind)
-        # Older versions recorded aspc_aw and td3_bc_aw as an algorithm with a BC term.
+        # Older versions recorded aspc_aw and td3_bc_aw as an algorithm and a separate BC term.
         return msgspec.structs.replace(config, algo=join_bc_term(config.algo, content.get("bc", "plain")))
     except (msgspec.ValidationError, RecursionError) as error:
         raise AspcError(f"{path} is damaged: {_field_in(str(error))} is missing or wrong.") from error
@@ -312,7 +312,7 @@ def from_json(path: Path, content: Any, kind: type[AnyConfig]) -> AnyConfig:
 
 
 def _field_in(message: str) -> str:
-    """Return the name of the field that an error of msgspec is about."""
+    """Return the name of the field in a msgspec error message."""
     missing = re.search(r"missing required field `(\w+)`", message)
     wrong = re.findall(r"\.(\w+)", message.rpartition(" - at ")[2])
     return missing[1] if missing else wrong[-1] if wrong else "a value"
@@ -324,7 +324,7 @@ def env_name(env: str | Callable[[], Any] | None) -> str | None:
 
 
 def timestamp() -> str:
-    """Return the current time as a config records it."""
+    """Return the current time in the format of config.json."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
@@ -338,7 +338,7 @@ def fingerprint(*arrays: np.ndarray) -> str:
 
 
 def software_facts() -> SoftwareFacts:
-    """Return the versions and the machine that this process trains with."""
+    """Return the software versions, device and command line of this process."""
     import jax
 
     packages = ("aspc", "jax", "jaxlib", "equinox", "optax", "numpy", "gymnasium", "mujoco")

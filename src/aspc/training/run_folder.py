@@ -60,7 +60,7 @@ class RunRow(NamedTuple):
 
 
 class RowDigest:
-    """A running SHA-256 of the values in a table's rows. Columns that are added later do not change it."""
+    """A running SHA-256 of the values in a table's rows. Adding columns later does not change it."""
 
     def __init__(self) -> None:
         self.rows = 0
@@ -68,7 +68,7 @@ class RowDigest:
         self._digest = hashlib.sha256()
 
     def add(self, row: Row) -> None:
-        # Earlier rows have NaN in a new column.
+        # Skip NaN, since earlier rows have NaN in a new column.
         known = sorted((name, _number(value)) for name, value in row.items() if not math.isnan(value))
         self._digest.update(json.dumps(known).encode())
         self.rows += 1
@@ -78,17 +78,17 @@ class RowDigest:
         return {"rows": self.rows, "columns": self.columns, "sha256": self._digest.hexdigest()}
 
     def matches(self, recorded: Any) -> bool:
-        """Return whether a record describes these rows, which can have gained columns since."""
+        """Return whether a record describes these rows, apart from columns added since."""
         if not isinstance(recorded, dict) or not isinstance(recorded.get("columns"), list):
             return False
         return {**self.record(), "columns": self.columns[: len(recorded["columns"])]} == recorded
 
 
 class RowFile:
-    """A CSV file that grows by rows, and by columns if a later row has more. An incomplete last line is dropped."""
+    """An append-only CSV file. Later rows can add columns, and an incomplete last line is dropped."""
 
     def __init__(self, path: Path, up_to_step: int | None = None) -> None:
-        """Open or create a file; keep its rows up to `up_to_step` (all, if None)."""
+        """Open or create a file, and keep only its rows up to `up_to_step` (None keeps all)."""
         self.path = path
         kept = [r for r in read_rows(path) if up_to_step is None or r["step"] <= up_to_step]
         self.columns = list(kept[0]) if kept else None
@@ -114,7 +114,7 @@ class RowFile:
             file.write(self._lines(rows, header=False))
 
     def record(self, up_to_step: int) -> dict[str, Any]:
-        """Flush the rows to disk, and return the checksum of those up to a step, which must not decrease."""
+        """Flush the rows to disk and return the checksum of those up to a step, which must not decrease."""
         flush(self.path)
         while self._undigested and self._undigested[0]["step"] <= up_to_step:
             self._digest.add(self._undigested.popleft())
@@ -126,7 +126,7 @@ def _number(value: float) -> str:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """Return the complete rows of a CSV file of numbers, without an incomplete last line."""
+    """Return the rows of a CSV file of numbers; an incomplete last line is ignored."""
     if not path.exists():
         return []
     rows: list[Row] = []
@@ -141,10 +141,10 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def table(path: Path, needed: Iterable[str]) -> dict[str, np.ndarray]:
-    """Read a CSV file as arrays by column (none, if it has no rows).
+    """Read a CSV file as arrays by column (empty if it has no rows).
 
     Raises:
-        AspcError: The file is damaged or lacks a column of `needed`.
+        AspcError: The file is damaged or lacks a column in `needed`.
     """
     rows = read_rows(path)
     missing = [name for name in needed if rows and name not in rows[0]]
@@ -212,7 +212,7 @@ class Run:
         """Return the options for loading the run's data.
 
         Raises:
-            AspcError: They name an environment that would be imported, and it is not `trusted_env`.
+            AspcError: They name an environment that is not safe to load from a file and is not `trusted_env`.
         """
         options = self.config.dataset.options
         if options.get("env") != trusted_env:
@@ -230,7 +230,7 @@ class Run:
 
 
 def check_form(path: Path, content: Any, form: Mapping[str, Any]) -> None:
-    """Raise an `AspcError` if the content of a JSON file lacks a value of `form`, or has one of another type."""
+    """Raise an `AspcError` if the content of a JSON file lacks a value of `form` or has one of the wrong type."""
     if not isinstance(content, dict):
         raise AspcError(f"{path} is damaged: it is not a JSON object.")
     for name, types in form.items():
@@ -242,7 +242,7 @@ def safe_env(path: Path, env: Any) -> str | None:
     """Return the environment that a file requests.
 
     Raises:
-        AspcError: If it is not loaded from a file for safety (see `aspc.envs.allowed`).
+        AspcError: The environment is not safe to load from a file (see `aspc.envs.allowed`).
     """
     if env is None:
         return None
@@ -273,8 +273,8 @@ def resume_command(command: str, path: Path, env: Any, steps: int | None = None)
     Args:
         command: The subcommand, "train" or "finetune".
         path: The run folder.
-        env: The environment, which is part of the command if it is not loaded from a file.
-        steps: The requested number of steps, if it is not the run's own.
+        env: The environment, which the command includes only if it is not safe to load from a file.
+        steps: The requested number of steps, if it differs from the run's.
     """
     words = ["aspc", command, "--resume", str(path)]
     if isinstance(env, str) and problem_with_name(env) is not None:
@@ -286,11 +286,11 @@ def resume_command(command: str, path: Path, env: Any, steps: int | None = None)
 
 @contextmanager
 def explain_disk_errors(path: Path, resume_with: str) -> Iterator[None]:
-    """Turn disk errors in a run folder into a `DiskFailure` that tells how to continue."""
+    """Convert disk errors in a run folder to a `DiskFailure` that explains how to continue."""
     try:
         yield
     except Exception as error:
-        if not (path / CONFIG).exists():  # in a deleted folder Orbax and others fail in many ways
+        if not (path / CONFIG).exists():  # Orbax and other libraries fail in many ways if the folder is deleted
             raise DiskFailure(
                 f"{path} was deleted or moved during training. Start again with another --out, or move it back and "
                 f"continue with: {resume_with}"
@@ -321,7 +321,7 @@ def create(path: Path, config: Mapping[str, Any]) -> None:
     """Create a run folder with its config.
 
     Raises:
-        AspcError: The folder cannot be written, or it already contains something. Nothing is overwritten.
+        AspcError: The folder cannot be written or is not empty. Nothing is overwritten.
     """
     check_checkpoint_path(path)
     try:
@@ -337,7 +337,7 @@ def create(path: Path, config: Mapping[str, Any]) -> None:
 def _check_empty(path: Path) -> None:
     if (path / CONFIG).exists():
         raise AspcError(f"{path} already holds a run; choose another --out, or continue it with --resume {path}.")
-    ignored = (f".{CONFIG}.", LOCK)  # left by a process that was killed while it wrote the config
+    ignored = (f".{CONFIG}.", LOCK)  # left by a process that was killed while writing the config
     if path.exists() and (not path.is_dir() or any(not f.name.startswith(ignored) for f in path.iterdir())):
         raise AspcError(f"{path} exists and is not empty; choose another --out.")
 
@@ -346,21 +346,21 @@ def _check_empty(path: Path) -> None:
 def rollback_on_early_failure(path: Path) -> Iterator[None]:
     """Empty a new run folder again if training fails before its first row, so that the same command can be repeated.
 
-    After a `DiskFailure` the folder stays, since that message asks to continue the run; so it does after the process
-    was killed or interrupted.
+    The folder is kept after a `DiskFailure`, whose message explains how to continue the run, and after the process is
+    killed or interrupted.
     """
     try:
         yield
     except DiskFailure:
         raise
     except Exception:
-        with suppress(AspcError, OSError):  # the failure itself is what to report
+        with suppress(AspcError, OSError):  # report the original failure
             _remove_new_run(path)
         raise
 
 
 def _remove_new_run(path: Path) -> None:
-    """Remove the files of a run that has no row and no checkpoint; keep a folder with any other file."""
+    """Remove the files of a run without rows and checkpoints, unless the folder contains any other file."""
     with run_lock(path):
         tables = [path / METRICS, path / EVALUATIONS, path / ONLINE]
         checkpoints, events = path / CHECKPOINTS, path / EVENTS
@@ -370,13 +370,13 @@ def _remove_new_run(path: Path) -> None:
             return
         if checkpoints.exists():
             checkpoints.rmdir()  # fails if there is a checkpoint
-        shutil.rmtree(events, ignore_errors=True)  # without metrics they contain no value
-        for file in (*tables, path / CHECKSUMS, path / CONFIG):  # the config last: without it there is no run
+        shutil.rmtree(events, ignore_errors=True)  # contain no values if there are no metrics
+        for file in (*tables, path / CHECKSUMS, path / CONFIG):  # the config last, since it marks the folder as a run
             file.unlink(missing_ok=True)
 
 
 def summary(evaluations: list[Row], seeds: list[int]) -> dict[str, Any]:
-    """Return the last and the best evaluation, averaged over seeds; the best is each seed's own."""
+    """Return the last and the best evaluation of each seed, averaged over seeds."""
     if not evaluations:
         return {}
     out: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""The file status.json, with facts that a checkpoint does not contain."""
+"""The file status.json, which records run information that is not part of a checkpoint."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from aspc.training.run_folder import STATUS
 
 
 class RunStatus:
-    """The failed runs and the seconds of training so far, including those before a resumption.
+    """The failed runs and the total training time, including the time before the run was resumed.
 
     Args:
         folder: The run folder.
-        guard: The failed runs, to which those up to `first_step` are restored.
+        guard: The divergence guard, to which recorded failures up to `first_step` are restored.
         first_step: The step from which training continues.
 
     Raises:
@@ -35,9 +35,9 @@ class RunStatus:
 
     @property
     def seconds(self) -> float:
-        """The seconds of training so far."""
+        """The training time so far, in seconds."""
         return time.monotonic() - self._start_time
 
     def write(self) -> None:
-        """Write the file."""
+        """Write status.json."""
         write_json(self.path, {"seconds": round(self.seconds, 3), "failures": self.guard.to_json()})

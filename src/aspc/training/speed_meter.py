@@ -19,14 +19,14 @@ class Speed(NamedTuple):
 
 
 class SpeedMeter:
-    """Measure training from the end of its first chunk, since compilation is over by then."""
+    """Measure training speed from the end of the first chunk, when compilation is over."""
 
     def __init__(self, plan: TrainingPlan) -> None:
         self.options = plan.options
         self.episodes = (
             sum(plan.tasks[spec.task].env is not None for spec in plan.run_specs) * plan.options.eval_episodes
         )
-        self._first_chunk: tuple[int, float] | None = None  # its end and time
+        self._first_chunk: tuple[int, float] | None = None  # its last step and end time
 
     def mark_chunk(self, step: int) -> None:
         """Record the end of a chunk."""

@@ -53,7 +53,7 @@ from aspc.ui import Progress
 
 
 class Chunk(NamedTuple):
-    """A chunk that the device computes, and what the host needs from it."""
+    """A chunk that the device computes, and the arrays that the host needs from it."""
 
     end: int
     results: list[tuple[Piece, Any]]
@@ -65,7 +65,7 @@ class Chunk(NamedTuple):
     state: PyTree | None
     """A copy of the state, if a checkpoint is due."""
     live: RunStates | None = None
-    """The state itself, for the user's callbacks. Such a chunk is processed before the next one starts."""
+    """The state itself, for user-supplied callbacks. It forces the chunk to be processed before the next one starts."""
 
 
 class Trainer:
@@ -77,10 +77,10 @@ class Trainer:
         last_step: The step to train up to.
         quiet: Print nothing.
         on_progress: Called with the step and the total number of steps after each chunk.
-        callbacks: The user's callbacks.
+        callbacks: User-supplied callbacks.
 
     Raises:
-        AspcError: Another process trains in the folder, or the folder is damaged or beyond `last_step`.
+        AspcError: Another process is training in the folder, or the folder is damaged or already past `last_step`.
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class Trainer:
     def __exit__(self, *exception: Any) -> None:
         self._resources.__exit__(*exception)
 
-    # -- hooks of subclasses -----------------------------------------------------------------------------------
+    # -- hooks for subclasses ----------------------------------------------------------------------------------
     def _build_loop(self) -> Loop:
         prepared, vectorize = self.tasks[0].prepared, self.plan.vectorize
         return Loop(
@@ -161,7 +161,7 @@ class Trainer:
         )
 
     def _growing_file_sizes(self) -> dict[str, int]:
-        """Return the size in bytes at the first step of each growing file."""
+        """Return the size in bytes of each growing file at the first step."""
         return {}
 
     def _open_growing_files(self) -> dict[str, GrowingFile]:
@@ -226,7 +226,7 @@ class Trainer:
                 self._end_early(step, state, runs.overrides, is_saved=save, is_evaluated=evaluate)
                 break
             if not self.guard.active_runs:
-                self._collect_evaluations(wait=True)  # of earlier steps
+                self._collect_evaluations(wait=True)  # evaluations of earlier steps
                 break
         if step == last_step or self.stopped is not None:
             self._save_policies(step, self.exporter.export_arrays(state, runs.overrides))
@@ -245,7 +245,7 @@ class Trainer:
         try:
             step = self._run_chunks()
         except Exception as error:  # not a second Ctrl-C, which stops at once
-            if not isinstance(error, OSError):  # a row truncated by a full disk must remain last
+            if not isinstance(error, OSError):  # a row truncated by a full disk must remain the last row
                 self.writer.save_before_failure()
             if isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" in str(error):
                 rows = max(start + size for start, size in zip(self.tables.offsets, self.tables.sizes, strict=True))
@@ -284,7 +284,7 @@ class Trainer:
 
     # -- one chunk ---------------------------------------------------------------------------------------------
     def _process_chunk(self, chunk: Chunk) -> None:
-        """Bring a chunk's results to the host: check and log them, then evaluate and save if due."""
+        """Fetch a chunk's results to the host: check and log them, then evaluate and save if due."""
         samples = self._fetch_metrics(chunk.results)
         held_out = {name: jax.device_get(losses) for name, losses in chunk.held_out.items()}
         per_run = {**held_out, **self.devices.fetch(chunk.theory)}

@@ -1,4 +1,4 @@
-"""The input and the outcome of a `Trainer`: which runs to train on which tasks."""
+"""The input of a `Trainer`, which assigns runs to tasks, and the outcome of training."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class RunSpec(NamedTuple):
     """One run of a compiled program."""
 
     name: str
-    """The name of its policy's folder and of its log."""
+    """Name of the run's policy folder and of its log."""
     seed: int
     task: int
-    """The index of its task."""
+    """Index of the run's task in the plan."""
     algorithm: Algorithm[Any]
     """The algorithm with the run's own hyperparameters."""
     labels: Row
@@ -48,7 +48,7 @@ class TrainingPlan:
     path: Path
     algo: str
     algorithm: Algorithm[Any]
-    """The algorithm that all runs share; `overrides` holds what differs."""
+    """The algorithm that all runs share; `overrides` holds the values that differ."""
     tasks: Sequence[Task]
     run_specs: Sequence[RunSpec]
     overrides: Mapping[str, np.ndarray]
@@ -59,9 +59,9 @@ class TrainingPlan:
     resume_with: str
     """The command that continues training, for messages."""
     vectorize: bool | None = None
-    """Compute runs side by side or one after the other; None for whichever is faster on the device."""
+    """Compute runs in parallel (True) or sequentially (False); None selects the faster option on the device."""
     isolate: bool = False
-    """Continue without a run that diverges, and record it in status.json; otherwise it ends training."""
+    """Record a diverged run in status.json and continue without it; if False, a diverged run ends training."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Outcome:
     step: int
     seconds: float
     steps_per_second: float | None
-    """Of each run, without compilation and evaluation; None if there was only one chunk."""
+    """Steps per second of each run, excluding compilation and evaluation; None if there was only one chunk."""
     failures: Mapping[int, Failure]
     evaluation_seconds: float | None
     """Time that the workers need to evaluate all runs once; None without evaluation."""
@@ -80,4 +80,4 @@ class Outcome:
     signal: int | None = None
     """A signal that arrived in the last chunk, for the caller to handle."""
     stopped: str | None = None
-    """The reason for which a callback stopped training early."""
+    """The reason that a callback gave for stopping training early; None if no callback did."""

@@ -1,7 +1,7 @@
-"""Arrays in anonymous files, which one process writes and another maps.
+"""Arrays in anonymous files that one process writes and another maps into memory.
 
-The file is in memory if the system supports it (`memfd_create`), else an unnamed file in the temporary folder. It
-disappears with the last process that holds it, so that a killed process leaves nothing behind.
+The file is in memory if the system supports `memfd_create`; otherwise it is an unnamed file in the temporary folder. It
+is freed when the last process that holds it ends, so a killed process leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class ArrayFile:
             raise _temporary_folder_error(error) from error
 
     def array(self, dtype: np.dtype[Any], shape: tuple[int, ...], order: Order = "C") -> np.ndarray:
-        """Map the written bytes. Raises ValueError if they are not an array of this shape."""
+        """Map the written bytes as an array. Raises ValueError if their number does not match the shape."""
         array = map_array(self.descriptor, dtype, shape, order, mmap.MAP_SHARED)
         if isinstance(array.base, _Mapping):
             array.base.file = self
@@ -51,7 +51,7 @@ class ArrayFile:
 
 
 class _Mapping(mmap.mmap):
-    """A mapping that keeps a reference to its file, if this process wrote it."""
+    """A memory mapping with a reference to its file, if this process wrote the file."""
 
     file: ArrayFile | None = None
 
@@ -60,7 +60,7 @@ def _open_anonymous() -> int:
     if hasattr(os, "memfd_create"):
         try:
             return os.memfd_create("aspc-array", os.MFD_CLOEXEC)
-        except OSError:  # an old kernel, or a sandbox that forbids it
+        except OSError:  # old kernel, or forbidden in a sandbox
             pass
     with tempfile.TemporaryFile(prefix="aspc-") as file:
         return os.dup(file.fileno())
@@ -83,7 +83,7 @@ def map_array(
     """Memory-map a file as an array; by default the mapping is private (copy-on-write).
 
     Raises:
-        ValueError: The file's length does not match.
+        ValueError: The file's length does not match the dtype and shape.
     """
     size = os.fstat(descriptor).st_size
     if size != math.prod(shape) * dtype.itemsize:
@@ -95,7 +95,7 @@ def map_array(
 
 
 def file_of(array: np.ndarray) -> tuple[ArrayFile, Order]:
-    """Return the file of an array and its memory order: the file that it was mapped from, or a new one."""
+    """Return an array's file and memory order. An array that is not mapped from a file is written to a new one."""
     base = array.base
     if isinstance(base, _Mapping) and base.file is not None and array.nbytes == len(base):
         if array.flags.c_contiguous:

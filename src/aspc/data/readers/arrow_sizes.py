@@ -1,7 +1,8 @@
-"""The sizes that an Arrow IPC file states: rows, and bytes of its compressed buffers once they are decompressed.
+"""The sizes that an Arrow IPC file declares: its rows, and the decompressed bytes of its compressed buffers.
 
-Arrow allocates the size that the first eight bytes of a compressed buffer state, without a check. The file's footer
-and the headers of its record batches (FlatBuffers, see Arrow's File.fbs and Message.fbs) are therefore read here.
+Arrow allocates the size declared in the first eight bytes of a compressed buffer without checking it. This module
+therefore reads the file's footer and the headers of its record batches (FlatBuffers, see Arrow's File.fbs and
+Message.fbs).
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 MAGIC = b"ARROW1"
-DICTIONARY_BATCH = 2  # of the union MessageHeader
+DICTIONARY_BATCH = 2  # index in the union MessageHeader
 MAX_HEADER_BYTES = 64_000_000
 
 
 class ArrowSizes(NamedTuple):
-    """Sizes that a file states."""
+    """Sizes that a file declares."""
 
     rows: int
     largest_batch_bytes: int  # decompressed buffers of one record batch
@@ -26,7 +27,7 @@ class ArrowSizes(NamedTuple):
 
 
 class _Table:
-    """A FlatBuffers table. Offsets outside of its buffer raise struct.error."""
+    """A FlatBuffers table. Offsets outside its buffer raise struct.error."""
 
     def __init__(self, body: bytes, position: int) -> None:
         self.body, self.position = body, position
@@ -71,10 +72,10 @@ def _number(body: bytes, layout: str, position: int) -> int:
 
 
 def stated_sizes(path: Path) -> ArrowSizes:
-    """Return the sizes that a file states.
+    """Return the sizes that a file declares.
 
     Raises:
-        ValueError: it is not an Arrow IPC file, or its headers are damaged.
+        ValueError: The file is not an Arrow IPC file, or its headers are damaged.
     """
     try:
         with open(path, "rb") as file:
@@ -108,7 +109,7 @@ def _read(file: BinaryIO, position: int, size: int) -> bytes:
 
 
 def _batch_sizes(file: BinaryIO, offset: int, header_bytes: int, _: int) -> tuple[int, int]:
-    """Return the rows of a batch, and the bytes that its compressed buffers state."""
+    """Return the rows of a batch and the decompressed bytes that its compressed buffers declare."""
     header = _read(file, offset, header_bytes)
     start = 8 if header[:4] == b"\xff\xff\xff\xff" else 4
     message = _Table.root(header[start:])
@@ -129,4 +130,4 @@ def _decompressed_sizes(file: BinaryIO, body: int, batch: _Table) -> Iterator[in
     for offset, length in batch.structs(2, "<qq"):
         if length >= 8:
             stated = _number(_read(file, body + offset, 8), "<q", 0)
-            yield length if stated < 0 else stated  # -1: this buffer is as it was
+            yield length if stated < 0 else stated  # -1: this buffer is not compressed

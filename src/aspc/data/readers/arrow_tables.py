@@ -1,4 +1,4 @@
-"""Parquet and Arrow IPC files, read in batches after the sizes that they state have been checked."""
+"""A reader of Parquet and Arrow IPC files: it checks the sizes stated in a file, then reads the file in batches."""
 
 from __future__ import annotations
 
@@ -75,12 +75,12 @@ def read_arrow(path: Path, options: ReadOptions, limits: ReadLimits) -> FileCont
             limits.progress()
             for start in range(0, len(batch), BATCH_ROWS):
                 table.append(batch.slice(start, BATCH_ROWS))
-                limits.require(rows * table.collector.row_bytes, path.name)  # lists state no length
+                limits.require(rows * table.collector.row_bytes, path.name)  # the file states no list lengths
     return FileContents(table.arrays(), notes, table.metadata())
 
 
 def _smallest_texts(metadata: Any) -> dict[str, str]:
-    """Return the smallest text of each column in the first row group that states it, without reading cells."""
+    """Return the smallest text of each column from the statistics of the first row group, without reading cells."""
     if metadata.num_row_groups == 0:
         return {}
     group = metadata.row_group(0)
@@ -93,7 +93,7 @@ def _smallest_texts(metadata: Any) -> dict[str, str]:
 
 
 def _largest_column_chunks(metadata: Any, wanted: set[str]) -> int:
-    """Return the stated bytes of the wanted columns in the largest row group."""
+    """Return the stated size in bytes of the wanted columns in the largest row group."""
     largest = 0
     for i in range(metadata.num_row_groups):
         group = metadata.row_group(i)
@@ -104,7 +104,7 @@ def _largest_column_chunks(metadata: Any, wanted: set[str]) -> int:
 
 
 def _column_of(chunk: Any, wanted: set[str]) -> str:
-    """Return the column of a chunk; the chunk of a list has a path below it."""
+    """Return the column of a chunk. The path of a list's chunk has a suffix, such as `.list.element`."""
     path = str(chunk.path_in_schema)
     return path if path in wanted else path.removesuffix(".list.element").removesuffix(".list.item")
 
@@ -122,7 +122,7 @@ def _is_date(type_: Any) -> bool:
 
 
 def _list_size(type_: Any) -> int | None:
-    """Return the length of lists of a type: 0 if lists can differ in length, None for other types."""
+    """Return the list length of a type: 0 if the lists can differ in length, None if the type is not a list."""
     import pyarrow.types as kinds
 
     if kinds.is_fixed_size_list(type_):
@@ -167,7 +167,7 @@ class ArrowTable:
             raise not_numeric_error(self._name, column, "text" if _is_text(type_) else str(type_))
         dtype: np.dtype[Any] = np.dtype(type_.to_pandas_dtype())
         if self._options.missing != "error" and column in fillable_columns(self._found) and dtype.kind in "iu":
-            is_action = column in self._found["actions"]  # integers there mean discrete actions, which are refused
+            is_action = column in self._found["actions"]  # integer actions are discrete, which is rejected later
             return dtype if is_action else np.dtype(np.float64)
         return dtype
 
@@ -228,7 +228,7 @@ class ArrowTable:
         return self.collector.arrays()
 
     def metadata(self) -> dict[str, Any]:
-        """Return the names of columns, and categories."""
+        """Return the column names and the categories."""
         found = {
             key: [
                 name
@@ -242,7 +242,7 @@ class ArrowTable:
         return table_metadata(found, {column: parser.categories() for column, parser in self.categories.items()})
 
     def _only_unused_rows(self, empty: Mapping[str, int]) -> bool:
-        """Return whether all empty cells are actions or rewards of rows that are not learned from."""
+        """Return whether all empty cells are actions, rewards or costs in rows that training does not use."""
         allowed = {column for key in ("actions", "rewards", "costs") for column in self._found.get(key, ())}
         if not empty or not allowed.issuperset(empty):
             return False

@@ -1,4 +1,4 @@
-"""The child process of `LimitedReader`: answer each request, a line of JSON, with a line and the arrays' files."""
+"""The child process of `LimitedReader`. Requests and answers are lines of JSON; arrays are sent as file descriptors."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from aspc.data.readers.limits import ReadLimits
 from aspc.errors import AspcError
 
 Answer = tuple[Any, dict[str, np.ndarray]]
-OVERHEAD_BYTES = 256_000_000  # for libraries that are imported later, and for stacks of threads
-PROGRESS_SECONDS = 0.2  # between two reports, unless a long step follows
+OVERHEAD_BYTES = 256_000_000  # for libraries imported later and for thread stacks
+PROGRESS_SECONDS = 0.2  # minimum time between reports, unless a long step follows
 LONG_STEP_BYTES = 8_000_000
-IMPORT_BYTES = 3_000_000_000  # an import may take as long as decoding this much
+IMPORT_BYTES = 3_000_000_000  # an import can take as long as decoding this many bytes
 
 
 def read_file(path: Path, limits: ReadLimits, *, options: dict[str, Any]) -> Answer:
-    """Read a dataset of any known format."""
+    """Read a dataset in any known format."""
     arrays, notes, metadata = formats.parse_file(path, ReadOptions.from_json(options), limits)
     return {"notes": notes, "metadata": metadata}, arrays
 
@@ -44,7 +44,7 @@ def read_npz(path: Path, limits: ReadLimits, *, required: list[str], optional: l
 
 
 class _OpenLog:
-    """The HDF5 file that is being packed: one request opens it, the next ones read it."""
+    """The HDF5 file that is being packed: one request opens it, later requests read it."""
 
     def __init__(self) -> None:
         self._log: hdf5_stream.HDF5Log | None = None
@@ -71,7 +71,7 @@ FUNCTIONS: dict[str, Callable[..., Answer]] = {
 
 
 def import_library(function: str, path: Path) -> None:
-    """Import the library that will parse a file, before memory and time are limited."""
+    """Import the library that parses a file, before the file's memory and time limits apply."""
     suffixes = {
         formats.HDF5_SUFFIXES: "h5py",
         formats.TABLE_SUFFIXES: "pyarrow.parquet",
@@ -79,16 +79,16 @@ def import_library(function: str, path: Path) -> None:
     }
     found = (library for endings, library in suffixes.items() if path.name.lower().endswith(endings))
     library = "minari" if function == "read_minari" else next(found, "numpy")
-    with contextlib.suppress(ImportError):  # the reader names the extra that is missing
+    with contextlib.suppress(ImportError):  # the reader reports the missing extra
         importlib.import_module(library)
 
 
 def limit_memory(budget_bytes: int, path: Path) -> None:
-    """Make allocations beyond the budget fail. A mapped file counts as address space, so its size is added."""
+    """Make allocations beyond the budget fail. A mapped file uses address space, so its size is added."""
     mapped = path.stat().st_size if path.name.lower().endswith(formats.TABLE_SUFFIXES) else 0
     try:
         in_use = int(Path("/proc/self/statm").read_text("ascii").split()[0]) * resource.getpagesize()
-    except OSError:  # not on Linux; the sizes that files state are still checked
+    except OSError:  # not on Linux; the sizes declared in files are still checked
         return
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     allowed = in_use + OVERHEAD_BYTES + mapped + budget_bytes
@@ -98,7 +98,7 @@ def limit_memory(budget_bytes: int, path: Path) -> None:
 
 
 def limit_processor_time(seconds: float) -> None:
-    """End this process after this much more processor time, in case its parent was killed and cannot end it."""
+    """Limit further CPU time to `seconds`, so that this process ends even if its parent was killed."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     _, hard = resource.getrlimit(resource.RLIMIT_CPU)
     allowed = int(usage.ru_utime + usage.ru_stime + seconds) + 1
@@ -108,7 +108,7 @@ def limit_processor_time(seconds: float) -> None:
 
 
 class Connection:
-    """The connection to the parent: receive requests, send progress and answers."""
+    """The connection to the parent process, for requests, progress reports and answers."""
 
     def __init__(self, descriptor: int, timeout_seconds: float) -> None:
         self._socket = socket.socket(fileno=descriptor)
@@ -116,22 +116,22 @@ class Connection:
         self._reported = 0.0
 
     def requests(self) -> BinaryIO:
-        """Return the lines that the parent sends until it closes the connection."""
+        """Return a stream of request lines, which ends when the parent closes the connection."""
         return cast(BinaryIO, self._socket.makefile("rb"))
 
     def report_progress(self, upcoming_bytes: int) -> None:
-        """Report progress, unless that was done just now."""
+        """Report progress at most every `PROGRESS_SECONDS`, and before every long step."""
         if upcoming_bytes > LONG_STEP_BYTES or time.monotonic() - self._reported > PROGRESS_SECONDS:
             self.begin_step(upcoming_bytes)
 
     def begin_step(self, upcoming_bytes: int = 0) -> None:
-        """Report that a step begins; its time limit grows with the bytes that it decodes."""
+        """Report the start of a step. Its time limit grows with the number of bytes to decode."""
         self._reported = time.monotonic()
         self.send({"progress": upcoming_bytes})
         limit_processor_time(2 * (self._timeout + upcoming_bytes / SLOWEST_BYTES_PER_SECOND))
 
     def send(self, message: dict[str, Any], descriptors: list[int] | None = None) -> None:
-        body = json.dumps(message, ensure_ascii=False).encode("utf-8", "replace") + b"\n"  # names may not be UTF-8
+        body = json.dumps(message, ensure_ascii=False).encode("utf-8", "replace") + b"\n"  # names can be invalid UTF-8
         if descriptors:
             sent = socket.send_fds(self._socket, [body], descriptors)
             body = body[sent:]
@@ -162,7 +162,7 @@ def answer(connection: Connection, request: dict[str, Any]) -> None:
 
 
 def main(descriptor: str, timeout_seconds: str) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C, and then ends this process
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and then ends this process
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     connection = Connection(int(descriptor), float(timeout_seconds))
     connection.send({"ready": os.getpid()})

@@ -1,4 +1,4 @@
-"""Tables that are in memory as columns: data frames, and the sheets of a workbook."""
+"""Read tables held in memory as columns: data frames and the sheets of a workbook."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ Column = np.ndarray  # of numbers, booleans, datetime64, or objects
 
 
 def read_columns(columns: Mapping[str, Column], options: ReadOptions, name: str) -> FileContents:
-    """Return the contents of a table, as the readers of files do.
+    """Return the contents of a table in the form that file readers return.
 
     Args:
         columns: The columns by name.
-        options: How the log is read.
-        name: The table, for messages.
+        options: Options for reading the log.
+        name: Name of the table, for messages.
 
     Raises:
-        AspcError: A column that is needed is absent or invalid.
+        AspcError: A required column is missing or invalid.
     """
     check_column_count(list(columns), name)
 

@@ -1,4 +1,4 @@
-"""The contents of a dataset's file, as every reader returns them."""
+"""The contents of a dataset file, as returned by every reader."""
 
 from __future__ import annotations
 

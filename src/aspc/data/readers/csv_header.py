@@ -1,4 +1,4 @@
-"""The header of a CSV file: its separator, its columns, and the kinds of its first cells."""
+"""Read the header of a CSV file (separator and column names) and the first cell of each column."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class Header(NamedTuple):
 
 
 def read_header(lines: CSVLines, name: str) -> Header:
-    """Find the header: the first line, after comments, or the last comment if rows follow it.
+    """Find the header: the first line after any comments, or the last comment if rows follow it directly.
 
     Raises:
-        AspcError: The first line holds numbers, so that the file has no header.
+        AspcError: The first line holds values, so the file has no header.
     """
     stream = iter(lines)
     line = next(stream, "")
@@ -74,7 +74,7 @@ def _holds_numbers(line: str) -> bool:
 
 
 def first_cells(lines: CSVLines, header: Header) -> dict[str, str]:
-    """Return the first cell of each column that is not empty, among the first rows."""
+    """Return the first non-empty cell of each column among the first rows."""
     rows: Iterator[list[str]] = csv.reader(
         itertools.islice(lines.separated(header.separator), header.line_count, header.line_count + SAMPLE_ROWS),
         delimiter=delimiter_of(header.separator),

@@ -1,4 +1,4 @@
-"""The lines of a CSV file: decoded, counted, and brought into the form that NumPy parses."""
+"""The lines of a CSV file, decoded, counted and converted to a format that NumPy parses."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from aspc.errors import AspcError
 
 MAX_LINE_BYTES = 1 << 24
 PROGRESS_BYTES = 1_000_000
-WHITESPACE = " "  # as a separator: any run of spaces and tabs
+WHITESPACE = " "  # separator that stands for any run of spaces and tabs
 
 
 class LineWatcher(io.BufferedIOBase):
-    """A binary file that counts lines and separators per block, and raises an error for endless lines."""
+    """A binary file that counts lines and separators per block, and raises an error for overlong lines."""
 
     def __init__(self, source: Any, name: str, limits: ReadLimits) -> None:
         self._source, self._name, self._limits = source, name, limits
@@ -52,7 +52,7 @@ class LineWatcher(io.BufferedIOBase):
 
 
 class CSVLines:
-    """The lines of an open file, which can be read again from its start."""
+    """An iterable over the lines of an open file; each iteration starts at the beginning of the file."""
 
     def __init__(self, watcher: LineWatcher) -> None:
         self.watcher = watcher
@@ -66,7 +66,7 @@ class CSVLines:
         return self._text
 
     def separated(self, separator: str) -> Iterator[str]:
-        """Return all lines, with tabs between cells that are separated by whitespace."""
+        """Return all lines; if whitespace separates the cells, replace it with tabs."""
         return ("\t".join(line.split()) + "\n" for line in self) if separator == WHITESPACE else iter(self)
 
 
@@ -81,5 +81,5 @@ def with_decimal_points(lines: Iterator[str]) -> Iterator[str]:
 
 
 def not_utf8_error(name: str) -> AspcError:
-    """Return the error for text in another encoding."""
+    """Return the error for text that is not UTF-8."""
     return AspcError(f"{name}: the text is not UTF-8. Save it as UTF-8.")

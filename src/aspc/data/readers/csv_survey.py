@@ -1,4 +1,4 @@
-"""A survey of the cells of a CSV file that NumPy could not parse: what they hold, and which are invalid."""
+"""Classify the cells of a CSV file that NumPy could not parse, and report the invalid cells."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MAX_SHOWN_CELLS = 10
 
 
 class BadCell(NamedTuple):
-    """An invalid cell, by line and index of its column."""
+    """An invalid cell: its line, column index and text."""
 
     line: int
     column: int
@@ -33,7 +33,7 @@ class BadCell(NamedTuple):
 
 @dataclass
 class Survey:
-    """Kinds of cells by column, and the first cells of each kind that is not a plain number."""
+    """The number of cells per column and kind, and the first cells of each kind other than plain numbers."""
 
     kinds: dict[int, Counter[str]]
     cells: dict[str, list[BadCell]] = field(default_factory=dict)
@@ -48,7 +48,7 @@ class Survey:
                 listed.append(BadCell(line, column, text))
 
     def columns_with(self, *kinds: str) -> set[int]:
-        """Return the columns that hold a cell of one of these kinds."""
+        """Return the columns with at least one cell of these kinds."""
         return {column for column, found in self.kinds.items() if any(found[kind] for kind in kinds)}
 
     def boolean_columns(self) -> set[int]:
@@ -57,14 +57,14 @@ class Survey:
         return self.columns_with("boolean") - self.columns_with(*others)
 
     def text_columns(self) -> list[int]:
-        """Return the columns that hold text, and no number."""
+        """Return the columns that hold text but no numbers."""
         return sorted(self.columns_with("text") - self.columns_with("number", "point", "comma", "range"))
 
 
 def survey_cells(
     rows: Iterator[Sequence[str]], line_number: object, columns: Sequence[int], parsers: Mapping[int, CellParser]
 ) -> Survey:
-    """Classify the cells of columns; `rows` are complete, and `line_number.line_num` counts their lines."""
+    """Classify the cells of some columns. Rows must be complete; `line_number.line_num` is the current line."""
     survey = Survey({column: Counter() for column in columns})
     for row in rows:
         for column in columns if row else ():
@@ -101,15 +101,15 @@ def report_bad_cells(
     name: str,
     fillable: set[int],
 ) -> None:
-    """Raise an `AspcError` that lists the first cells of these kinds, if there are any.
+    """Raise an `AspcError` that lists the first invalid cells, if there are any.
 
     Args:
-        survey: What the cells hold.
+        survey: The classified cells.
         kinds: The kinds of cells that are invalid.
         columns: Names of all columns.
-        parsers: Parsers of flags and episode ids.
+        parsers: Parsers for columns of flags and episode ids.
         name: The file, for messages.
-        fillable: Columns of which --missing can fill empty cells.
+        fillable: Columns whose empty cells --missing can fill.
     """
     text_columns = [column for column in survey.text_columns() if column not in parsers]
     if text_columns and "text" in kinds:
@@ -139,5 +139,5 @@ def report_bad_cells(
 
 
 def wrong_count_error(location: str, cells: int, columns: int, hint: str = "") -> AspcError:
-    """Return the error for a line with another number of cells than the header."""
+    """Return the error for a line whose number of cells differs from the header's."""
     return AspcError(f"{location}: {cells} cells, but the header has {columns}; fix it, {DROP_LINE}{hint}.")

@@ -1,4 +1,4 @@
-"""CSV, TSV and whitespace-separated files, read in batches of rows. They state no sizes, so the total is checked."""
+"""CSV, TSV and whitespace-separated files, read in batches of rows. They declare no sizes, so the total is checked."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ from aspc.data.row_preparation import unused_rows
 from aspc.data.time_cells import is_date_time, is_epoch, parse_time
 from aspc.errors import AspcError
 
-LINES_PER_ROW = 10  # on average: empty lines, and line breaks in quoted cells
+LINES_PER_ROW = 10  # average limit, which allows for empty lines and line breaks in quoted cells
 
-Parsers = Mapping[int, CellParser]  # by index of the column
+Parsers = Mapping[int, CellParser]  # by column index
 
 
 class _Layout(NamedTuple):
@@ -57,13 +57,13 @@ class _Layout(NamedTuple):
     header: Header
     found: dict[str, list[str]]
     wanted: list[int]  # indices of the used columns, in order
-    text_parsers: dict[int, CellParser]  # of columns that always hold text: dates, categories and episode ids
-    flag_parsers: dict[int, CellParser]  # of columns that can hold text
+    text_parsers: dict[int, CellParser]  # for columns that always hold text: dates, categories and episode ids
+    flag_parsers: dict[int, CellParser]  # for flag columns, which can hold text
     formula: Formula | None
     boolean_columns: frozenset[int] = frozenset()
     missing_columns: frozenset[int] = frozenset()  # with cells that are read as missing
     has_decimal_commas: bool = False
-    is_surveyed: bool = False  # whether flags can be words
+    is_surveyed: bool = False  # whether cells were surveyed, so that flags can be words
 
     @property
     def delimiter(self) -> str:
@@ -88,7 +88,7 @@ def read_csv(path: Path, options: ReadOptions, limits: ReadLimits) -> FileConten
 
 
 class _CSVReader:
-    """An open CSV file, which is read again from its start to describe what is wrong with it."""
+    """A reader of an open CSV file. It reads the file again from its start to describe an error."""
 
     def __init__(self, lines: CSVLines, name: str, options: ReadOptions, limits: ReadLimits) -> None:
         self._lines, self._name, self._options, self._limits = lines, name, options, limits
@@ -122,7 +122,7 @@ class _CSVReader:
         return FileContents(arrays, [*header.notes, *notes, *read_notes], table_metadata(found, categories))
 
     def _read_cells(self, layout: _Layout) -> tuple[Arrays, list[str]]:
-        """Return the arrays. Cells are surveyed, which is slow, only after plain parsing has failed."""
+        """Return the arrays and notes. Survey the cells, which is slow, only after plain parsing has failed."""
         try:
             return self._parse_cells(layout), []
         except ValueError:
@@ -137,9 +137,9 @@ class _CSVReader:
         return arrays, notes
 
     def _adapt(self, layout: _Layout, survey: Survey) -> _Layout:
-        """Return a layout for what the cells hold. Raises an `AspcError` for a cell that is invalid in any."""
+        """Return a layout adapted to the cells. Raises an `AspcError` for a cell that is invalid in every layout."""
         invalid = ["text", "range", "flag", "boolean"]
-        # Next to decimal points, a comma can separate thousands.
+        # In a file with decimal points, a comma can be a thousands separator.
         is_separator = layout.header.separator == "," or bool(survey.columns_with("point"))
         has_commas = survey.counts["comma"] > 0 and not is_separator
         if not has_commas:
@@ -159,7 +159,7 @@ class _CSVReader:
         )
 
     def _droppable_columns(self, layout: _Layout) -> list[str]:
-        """Return the columns that can be empty in the last row of an episode, which is not learned from."""
+        """Return the columns that can be empty in the last row of an episode, which is not used for training."""
         if "next_observations" in layout.found:
             return []
         return [*layout.found["actions"], *layout.found.get("rewards", ()), *layout.found.get("costs", ())]
@@ -170,7 +170,7 @@ class _CSVReader:
         report_bad_cells(survey, kinds, layout.columns, parsers, self._name, fillable)
 
     def _parse_cells(self, layout: _Layout) -> Arrays:
-        """Return the arrays. Raises ValueError for a cell that is not a number and that no parser accepts."""
+        """Return the arrays. Raises ValueError for a cell that is neither a number nor accepted by a parser."""
         names = [layout.columns[i] for i in layout.wanted]
         dtypes = {
             name: np.dtype(bool if i in layout.boolean_columns else np.float64)
@@ -226,10 +226,10 @@ class _CSVReader:
                 yield batch
 
     def _parsers(self, layout: _Layout) -> dict[int, CellParser]:
-        """Return parsers of the columns that are not plain numbers."""
+        """Return the parsers for columns that are not plain numbers."""
         for parser in layout.text_parsers.values():
             if isinstance(parser, TimeCells):
-                parser.clear()  # cells of an attempt that failed
+                parser.clear()  # discard cells of a failed attempt
         return {
             **dict.fromkeys(layout.missing_columns, parse_number_or_missing),
             **(layout.flag_parsers if layout.is_surveyed else {}),
@@ -255,7 +255,7 @@ class _CSVReader:
         return {**layout.text_parsers, **layout.flag_parsers, **dict.fromkeys(times, parse_time)}
 
     def _rows(self, layout: _Layout) -> Any:
-        """Return a CSV reader of the rows, whose line numbers are those of the file."""
+        """Return a CSV reader of the rows after the header; its line numbers are those of the file."""
         rows = csv.reader(self._lines.separated(layout.header.separator), delimiter=layout.delimiter)
         while rows.line_num < layout.header.line_count and next(rows, None) is not None:
             pass

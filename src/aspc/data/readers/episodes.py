@@ -1,4 +1,4 @@
-"""Files and folders of episode files, read through the limited child process."""
+"""Read dataset files, and folders of episode files, through the resource-limited child process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from aspc.ui import progress_bar
 
 
 def read_path(reader: LimitedReader, path: Path, options: ReadOptions | None = None) -> FileContents:
-    """Read a file, or a folder of files that are one episode each, and bring its rows in order."""
+    """Read a file, or a folder with one file per episode, and prepare the rows."""
     options = options or ReadOptions()
     if path.is_dir():
         files = [file for file in path.iterdir() if file.name.lower().endswith(SUFFIXES)]
@@ -41,12 +41,12 @@ def _read_file(reader: LimitedReader, path: Path, options: ReadOptions, taken_by
 
 
 def read_files(reader: LimitedReader, files: Sequence[Path], options: ReadOptions, path: Path) -> FileContents:
-    """Read files in order; an episode ends with each of them. `path` is what they are called in messages."""
+    """Read files in order; the last row of each file ends an episode. `path` names the files in messages."""
     parts, notes, names, taken = list[Arrays](), list[str](), dict[str, list[str]](), 0
     with progress_bar(f"Reading {path.name}", len(files), unit="files") as advance:
         for i, file in enumerate(files):
             arrays, file_notes, metadata = _read_episode(reader, file, options, taken)
-            parts.append({key: array.copy() for key, array in arrays.items()})  # a mapping would keep its file open
+            parts.append({key: array.copy() for key, array in arrays.items()})  # a memory map would keep its file open
             taken += sum(loading_bytes(array.dtype, array.size) for array in arrays.values())
             notes += [note for note in file_notes if note not in notes]
             file_names = {key: metadata[key] for key in ALL_NAME_KEYS if key in metadata}

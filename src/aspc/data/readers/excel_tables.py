@@ -1,4 +1,4 @@
-"""Excel workbooks: the first sheet, whose first row holds the names of the columns."""
+"""Read Excel workbooks: the first sheet, with the column names in its first row."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from aspc.data.readers.contents import FileContents
 from aspc.data.readers.limits import ReadLimits
 from aspc.errors import AspcError, MissingExtra
 
-CELL_BYTES = 64  # of a Python number in a list
+CELL_BYTES = 64  # memory of one Python number in a list
 PROGRESS_ROWS = 1_000
 
 
 def read_excel(path: Path, options: ReadOptions, limits: ReadLimits) -> FileContents:
-    """Read a workbook. Formulas are read as the values that the spreadsheet program stored."""
+    """Read a workbook. A formula is read as the value that the spreadsheet program stored for it."""
     try:
         import openpyxl
     except ImportError as error:
         raise MissingExtra(f"Reading {path.name}", "excel") from error
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about styles and extensions that do not matter here
+        warnings.simplefilter("ignore")  # warnings about styles and extensions are irrelevant here
         book = openpyxl.load_workbook(path, read_only=True, data_only=True)
     try:
         sheet = book.worksheets[0]
@@ -56,6 +56,6 @@ def read_excel(path: Path, options: ReadOptions, limits: ReadLimits) -> FileCont
 
 def _to_array(cells: list[Any]) -> np.ndarray:
     kinds = {type(cell) for cell in cells}
-    if kinds <= {int, float}:  # a workbook does not tell 1 from 1.0
+    if kinds <= {int, float}:  # a workbook does not distinguish 1 from 1.0
         return np.array(cells, dtype=np.float64)
     return np.array(cells, dtype=object)

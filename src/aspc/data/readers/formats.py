@@ -1,4 +1,4 @@
-"""File formats by suffix, and the readers that parse them inside the limited child process."""
+"""File formats by suffix, and the readers that parse them in a child process with limited resources."""
 
 from __future__ import annotations
 
@@ -43,20 +43,20 @@ def remove_suffix(file_name: str) -> str:
 
 
 def parse_file(path: Path, options: ReadOptions, limits: ReadLimits) -> FileContents:
-    """Parse a file in this process. Raises whatever the format's library raises for a damaged file."""
+    """Parse a file in this process. For a damaged file, the errors of the format's library are not converted."""
     read = next(read for suffixes, read in READERS.items() if path.name.lower().endswith(suffixes))
     return read(path, options, limits)
 
 
 def wrap_errors(path: Path, limits: ReadLimits, read: Callable[[], Result]) -> Result:
-    """Call a reader; whatever its library raises for a damaged file becomes an `AspcError`."""
+    """Call a reader, and convert its library's errors for damaged files to an `AspcError`."""
     try:
         if path.is_file() and path.stat().st_size == 0:
             raise AspcError(f"{path}: the file is empty.")
         return read()
     except AspcError:
         raise
-    except Exception as error:  # a boundary: each library has its own errors, and raises Python's too
+    except Exception as error:  # libraries raise both their own and built-in errors
         detail = " ".join(str(error).split())[:200] or type(error).__name__
         if isinstance(error, MemoryError) or OUT_OF_MEMORY.search(str(error)):
             raise too_large(path.name, f"more than {size_text(limits.budget_bytes)}", limits.budget_bytes) from error

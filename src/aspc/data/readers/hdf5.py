@@ -1,4 +1,4 @@
-"""HDF5 files, read slab by slab after the sizes that they state have been checked."""
+"""A reader of HDF5 files: checks the declared sizes, then reads slab by slab."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from aspc.data.readers.limits import ReadLimits
 from aspc.errors import AspcError
 
 MAX_OBJECTS = 20_000  # groups and arrays in a file
-MAX_DEPTH = 32  # nested groups: HDF5's time grows with the cube of the depth
+MAX_DEPTH = 32  # of nested groups; HDF5's run time grows with the cube of the depth
 MAX_COMPRESSION = 1100  # deflate's best ratio is 1032 : 1
 SLAB_BYTES = 4_000_000
 
 
 def read_hdf5(path: Path, options: ReadOptions, limits: ReadLimits) -> FileContents:
-    """Read a dataset."""
+    """Read a dataset from an HDF5 file."""
     import h5py
 
     check_array_options(options, path.name)
@@ -58,7 +58,7 @@ def stored_arrays(file: Any, name: str, limits: ReadLimits) -> list[str]:
     """Return the names of the arrays in an open HDF5 file.
 
     Raises:
-        AspcError: The file holds too many objects, or groups that are nested too deeply.
+        AspcError: The file holds too many objects or too deeply nested groups.
     """
     import h5py
 
@@ -84,7 +84,7 @@ def stored_arrays(file: Any, name: str, limits: ReadLimits) -> list[str]:
 
 
 def check_dataset(dataset: Any, name: str) -> int:
-    """Return the bytes of an HDF5 dataset after checking its type, and its size against the file's."""
+    """Check the type and the declared size of an HDF5 dataset; return its size in bytes."""
     if dataset.dtype.kind not in "fiub":
         raise AspcError(f"{name} must hold numbers, not {dataset.dtype}.")
     if dataset.shape is None or len(dataset.shape) not in (1, 2):
@@ -99,18 +99,18 @@ def check_dataset(dataset: Any, name: str) -> int:
 
 
 def loading_bytes(dtype: np.dtype[Any], count: int) -> int:
-    """Return the bytes that loading an array takes, including its float32 copy if it needs one."""
+    """Return the bytes needed to load an array, including its float32 copy if one is made."""
     return count * (dtype.itemsize + (0 if dtype == np.float32 or dtype.itemsize == 1 else 4))
 
 
 def decoding_bytes(dataset: Any) -> int:
-    """Return the bytes that reading one slab takes: the slab, and one chunk before and after its filters."""
+    """Return the bytes needed to read one slab: the slab, and one chunk before and after decompression."""
     chunk = 0 if dataset.chunks is None else int(math.prod(dataset.chunks) * dataset.dtype.itemsize)
     return slab_rows(dataset) * _row_bytes(dataset) + 2 * chunk
 
 
 def slab_rows(dataset: Any) -> int:
-    """Return the number of rows per slab: a multiple of the chunks, so that each is decompressed once."""
+    """Return the number of rows per slab: a multiple of the chunk length, so that each chunk is decompressed once."""
     rows = max(1, SLAB_BYTES // _row_bytes(dataset))
     if dataset.chunks is None:
         return min(rows, max(1, len(dataset)))
@@ -123,7 +123,7 @@ def _row_bytes(dataset: Any) -> int:
 
 
 def copy_dataset(dataset: Any, limits: ReadLimits) -> np.ndarray:
-    """Return all rows of a dataset as an array that another process can map."""
+    """Return all rows of a dataset as an array that another process can memory-map."""
     result, length, step = ArrayFile(), len(dataset), slab_rows(dataset)
     decoding, most = decoding_bytes(dataset), MAX_COMPRESSION * int(dataset.id.get_storage_size())
     slab = np.empty((min(step, length), *dataset.shape[1:]), dataset.dtype)

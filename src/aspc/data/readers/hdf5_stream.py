@@ -1,4 +1,4 @@
-"""An HDF5 file of any size, read in ranges of rows: the child's side of packing."""
+"""An HDF5 file of any size, read in ranges of rows by the child process of packing."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class HDF5Log:
         self._file.close()
 
     def _with_chunk_cache(self, source: str) -> Any:
-        """Open a dataset with a cache for one row of chunks, so that ranges that split a chunk decompress it once."""
+        """Open a dataset with a cache for one row of chunks, so a chunk split between ranges is decompressed once."""
         import h5py
 
         dataset = self._file[source]

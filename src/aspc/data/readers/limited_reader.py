@@ -1,7 +1,7 @@
-"""A child process that parses foreign files within limits of memory and time.
+"""A child process that parses untrusted files within memory and time limits.
 
-Every reader of datasets runs there, so that a crash, an endless loop or exhausted memory in the library of a file
-format becomes an `AspcError`. `child.py` is the child's side.
+All dataset readers run in the child, so that a crash, an infinite loop or exhausted memory in a file format's library
+becomes an `AspcError`. `child.py` implements the child's side.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from aspc.data.readers import limits
 from aspc.data.readers.array_files import map_array
 from aspc.errors import AspcError
 
-START_TIMEOUT_SECONDS = 300.0  # imports from a cold network disk, on a busy machine
-SLOWEST_BYTES_PER_SECOND = 10e6  # a step that decodes more may take that much longer than the timeout
+START_TIMEOUT_SECONDS = 300.0  # allows for imports from a cold network disk on a busy machine
+SLOWEST_BYTES_PER_SECOND = 10e6  # extends the timeout of a step in proportion to the bytes it decodes
 POLL_SECONDS = 0.5
 MAX_REPLY_BYTES = 256_000_000
 MAX_ARRAYS = 16
-# One heap and no threads: memory that they reserve would count against the limit on address space.
+# Use one heap and no threads, since the memory that more of them reserve counts against the address space limit.
 CHILD_ENVIRONMENT = {"MALLOC_ARENA_MAX": "1", "ARROW_DEFAULT_MEMORY_POOL": "system", "OPENBLAS_NUM_THREADS": "1"}
 
 
@@ -44,8 +44,8 @@ class Reply(NamedTuple):
 class LimitedReader:
     """A child process that reads one file after another; use it in a `with` block.
 
-    It starts with the first file, and again after a file that crashed it. Leaving the block kills it, so that Ctrl-C
-    takes effect at once.
+    The process starts with the first file, and restarts after a file that crashed it. Leaving the block kills the
+    process, so that Ctrl-C takes effect immediately.
     """
 
     def __init__(self, timeout_seconds: float | None = None) -> None:
@@ -74,10 +74,10 @@ class LimitedReader:
         """Call a function of `child.FUNCTIONS` in the child.
 
         Args:
-            function: Its name.
+            function: Name of the function.
             path: The file or folder to read.
             taken_bytes: Bytes of the memory budget that the caller already holds.
-            arguments: Additional arguments of the function; they must be JSON values.
+            arguments: Additional arguments of the function, as JSON values.
 
         Raises:
             AspcError: The file cannot be read within the limits.
@@ -136,7 +136,7 @@ class LimitedReader:
     def _next_message(
         self, path: Path, patience: float, descriptors: list[int] | None = None, budget: int | None = None
     ) -> dict[str, Any]:
-        """Wait for a line from the child and its files; kill the child if none comes."""
+        """Return the next message from the child and append its file descriptors; kill the child after a timeout."""
         assert self._socket is not None
         poll = select.poll()
         poll.register(self._socket, select.POLLIN)
@@ -150,7 +150,7 @@ class LimitedReader:
                     raise self._stopped(path, budget)
                 self._received += body
             now = time.monotonic()
-            waited += min(now - before, 2 * POLL_SECONDS)  # without time in which both were suspended
+            waited += min(now - before, 2 * POLL_SECONDS)  # excludes time in which both processes were suspended
             before = now
             if waited > patience:
                 self.close()
@@ -163,7 +163,7 @@ class LimitedReader:
         return message
 
     def _receive(self) -> tuple[bytes, list[int]]:
-        """Return what the child sent, or nothing if it has ended."""
+        """Return the bytes and file descriptors that the child sent; no bytes if it has ended."""
         assert self._socket is not None
         try:
             body, descriptors, _, _ = socket.recv_fds(self._socket, 1 << 20, MAX_ARRAYS)
@@ -172,7 +172,7 @@ class LimitedReader:
         return body, descriptors
 
     def _stopped(self, path: Path, budget: int | None) -> AspcError:
-        """Return the error for a child that has ended; without a `budget`, it ended during its start."""
+        """Return the error for a child that has ended; a `budget` of None means that it ended during startup."""
         status = None
         if self._process is not None:  # the connection closes a moment before the process ends
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -183,7 +183,7 @@ class LimitedReader:
                 f"{path} cannot be read: the process that reads files ended during its start (status {status}). "
                 "Check that there is enough memory, and that this installation is complete."
             )
-        if status == -signal.SIGKILL:  # the kernel was out of memory
+        if status == -signal.SIGKILL:  # killed by the kernel when memory ran out
             return limits.too_large(path.name, f"more than {limits.size_text(budget)}", budget)
         return AspcError(f"{path}: the file is damaged (its reader stopped with status {status}).")
 

@@ -1,8 +1,8 @@
-"""Limits for reading foreign files: a memory budget and a stall timeout.
+"""Limits for reading data files: a memory budget and a stall timeout.
 
-The budget is a share of the available memory of this machine and its control groups, or the value of the
-environment variable `ASPC_READ_MEMORY`. Readers compare the sizes that a file states with it before they
-allocate, and the process that reads is limited to it by the kernel.
+The budget is the value of the environment variable `ASPC_READ_MEMORY`, or by default a fraction of the memory that
+this machine and its control groups have available. Readers check the sizes declared in a file against the budget before
+they allocate, and the kernel enforces the budget on the process that reads the file.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 
 def available_memory() -> int:
-    """Return the bytes of available memory, within the limits of control groups."""
+    """Return the available memory in bytes, within the limits of control groups."""
     return min(_system_memory(), *cgroup_headrooms())
 
 
@@ -39,9 +39,10 @@ def _system_memory() -> int:
 
 
 def cgroup_headrooms(membership: str = "/proc/self/cgroup", mount: str = "/sys/fs/cgroup") -> list[int]:
-    """Return the available bytes of each control group (version 1 or 2) of this process, after one huge number.
+    """Return the available bytes of each control group (version 1 or 2) of this process.
 
-    The file cache does not count as used: the kernel evicts it before a group runs out of memory.
+    The first entry is a huge number, so the list is never empty. The file cache is treated as available, because the
+    kernel evicts it before a group runs out of memory.
     """
     found = [2**63 - 1]
     try:
@@ -66,7 +67,7 @@ def cgroup_headrooms(membership: str = "/proc/self/cgroup", mount: str = "/sys/f
 
 
 def _ancestors(root: Path, group: str) -> Iterator[Path]:
-    """Yield the folders of a control group and of its ancestors."""
+    """Yield the folders of a control group and its ancestors."""
     folder = root / group.strip("/")
     while folder != root and root in folder.parents:
         yield folder
@@ -86,9 +87,10 @@ def _headroom(folder: Path, limit: str, usage: str, prefix: str) -> int | None:
 
 
 def memory_budget(taken_bytes: int = 0) -> int:
-    """Return the bytes that reading a file may take: `ASPC_READ_MEMORY`, or a share of the available memory.
+    """Return the memory budget for reading in bytes: `ASPC_READ_MEMORY`, or a fraction of the available memory.
 
-    `taken_bytes` is the memory that this process already holds of the data; available memory excludes it by itself.
+    `taken_bytes` is the size of the data that this process already holds. It is subtracted from `ASPC_READ_MEMORY`; the
+    available memory already excludes it.
     """
     stated = os.environ.get(MEMORY_VARIABLE, "").strip()
     if not stated:
@@ -100,7 +102,7 @@ def memory_budget(taken_bytes: int = 0) -> int:
 
 
 def timeout_seconds() -> float:
-    """Return the seconds without progress after which reading fails: `ASPC_READ_TIMEOUT`, or the default."""
+    """Return the stall timeout in seconds: `ASPC_READ_TIMEOUT`, or the default."""
     stated = os.environ.get(TIMEOUT_VARIABLE, "").strip()
     if not stated:
         return DEFAULT_TIMEOUT_SECONDS
@@ -114,7 +116,7 @@ def timeout_seconds() -> float:
 
 
 def size_text(count: int) -> str:
-    """Return a number of bytes as text in GB or MB."""
+    """Format a number of bytes in GB or MB."""
     return f"{count / 1e9:,.1f} GB" if count >= 10**9 else f"{count / 1e6:,.1f} MB"
 
 
@@ -131,22 +133,22 @@ def too_large(name: str, needed: str, budget_bytes: int) -> AspcError:
 
 @dataclass
 class ReadLimits:
-    """The memory budget of one reader, and its callback for progress."""
+    """The memory budget and the progress callback of a reader."""
 
     budget_bytes: int
     report_progress: Callable[[int], None] = lambda upcoming_bytes: None
 
     def require(self, needed_bytes: int, name: str, *, at_least: bool = False) -> None:
-        """Raise an `AspcError` if a file needs more memory than the budget.
+        """Raise an `AspcError` if a file needs more memory than the budget allows.
 
         Args:
-            needed_bytes: Bytes of the arrays, of their float32 copies, and of one decoding step.
+            needed_bytes: Bytes for the arrays, their float32 copies, and one decoding step.
             name: The file's name.
-            at_least: Whether the file may need more than is known so far.
+            at_least: Whether `needed_bytes` is only a lower bound.
         """
         if needed_bytes > self.budget_bytes:
             raise too_large(name, f"{'at least ' if at_least else ''}{size_text(needed_bytes)}", self.budget_bytes)
 
     def progress(self, upcoming_bytes: int = 0) -> None:
-        """Report progress; `upcoming_bytes` is decoded by the next step, which cannot report."""
+        """Report progress. The next step decodes `upcoming_bytes` without reporting."""
         self.report_progress(upcoming_bytes)

@@ -52,7 +52,7 @@ def read_episodes(path: Path, limits: ReadLimits, *, name: str) -> tuple[dict[st
         return described, {**arrays.arrays(), **({"action_low": low, "action_high": high} if bounded else {})}
     except (AspcError, MemoryError):
         raise
-    except Exception as error:  # a boundary: a damaged folder raises errors of many kinds
+    except Exception as error:  # a damaged folder raises many kinds of errors
         detail = " ".join(str(error).split())[:200] or type(error).__name__
         raise AspcError(f"The Minari dataset {name} cannot be read: {detail}.") from error
 
@@ -66,7 +66,7 @@ def _describe_environment(source: Any) -> dict[str, Any]:
 
 
 class _EpisodeWriter:
-    """Episodes that are appended to one file per array."""
+    """A writer that appends episodes to one file per array."""
 
     def __init__(self, name: str, limits: ReadLimits) -> None:
         self._name, self._limits, self._bytes = name, limits, 0

@@ -1,4 +1,4 @@
-"""NPZ files, read array by array after the sizes in their headers have been checked. Nothing is unpickled."""
+"""A reader of NPZ files: it checks the sizes in the headers, then reads array by array. It never unpickles."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class _Header(NamedTuple):
 
 
 def read_npz(path: Path, options: ReadOptions, limits: ReadLimits) -> FileContents:
-    """Read a dataset."""
+    """Read a dataset from an NPZ file."""
     check_array_options(options, path.name)
     with zipfile.ZipFile(path) as archive:
         members = _list_members(archive, path.name)
@@ -114,7 +114,7 @@ def _read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str, lim
 
 
 def _read_header(file: IO[bytes]) -> _Header:
-    """Read an array's header. Its length is checked first, because NumPy allocates whatever it states."""
+    """Read an array's header. Its length is checked first, because NumPy would allocate any stated length."""
     start = file.read(8)
     version = np.lib.format.read_magic(io.BytesIO(start))
     digits = file.read(2 if version == (1, 0) else 4)
@@ -135,13 +135,13 @@ def _stated_shapes(
         try:
             with _open_member(archive, info, key) as file:
                 shapes[key] = _read_header(file).shape
-        except Exception:  # a boundary: damage to an unused array does not matter
+        except Exception:  # any damage to an unused array is harmless
             continue
     return shapes
 
 
 def _check_header(file: IO[bytes], info: zipfile.ZipInfo, name: str, key: str) -> _Header:
-    """Return an array's header after checking its type, and its size against the member's."""
+    """Return an array's header after checking its type and comparing its stated size with the archive member's."""
     header = _read_header(file)
     shape, _, dtype = header
     if dtype.hasobject:

@@ -1,4 +1,4 @@
-"""Columns of tables: collected into arrays, with parsers for flags and episode ids that are written as text."""
+"""Collect table columns into arrays, and parse cells of text: flags, numbers, episode ids, categories and times."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from aspc.data.time_cells import parse_time, parse_times
 from aspc.errors import AspcError
 
 MAX_COLUMNS = 100_000
-BATCH_ROWS = 50_000  # rows that are held at once, unless they are wide
+BATCH_ROWS = 50_000  # maximum number of rows in memory at once; fewer if they are wide
 BATCH_CELLS = 4_000_000
 FLAG_WORDS = {**dict.fromkeys(("true", "t", "yes", "y"), 1.0), **dict.fromkeys(("false", "f", "no", "n"), 0.0)}
 DROP_LINE = "or drop that line and start a new episode after it"
@@ -42,12 +42,12 @@ def check_column_count(columns: Sequence[str], name: str) -> None:
 
 
 def batch_rows(columns: int) -> int:
-    """Return the number of rows to hold at once."""
+    """Return the number of rows to hold in memory at once."""
     return max(1, min(BATCH_ROWS, BATCH_CELLS // max(1, columns)))
 
 
 def table_metadata(found: Mapping[str, list[str]], categories: Mapping[str, list[str]]) -> dict[str, Any]:
-    """Return the names of columns and the categories of observation columns, as metadata."""
+    """Return the metadata of a table: column names, and the categories of observation columns."""
     metadata: dict[str, Any] = {"observation_names": found["observations"], "action_names": found["actions"]}
     if "kpis" in found:
         metadata["kpi_names"] = found["kpis"]
@@ -57,18 +57,18 @@ def table_metadata(found: Mapping[str, list[str]], categories: Mapping[str, list
 
 
 def fillable_columns(found: Mapping[str, list[str]]) -> list[str]:
-    """Return the columns in which values can be missing."""
+    """Return the columns that can have missing values."""
     return [column for key in CAN_BE_MISSING for column in found.get(key, ())]
 
 
 class ColumnCollector:
-    """Arrays that are written in batches of rows: vectors as matrices, scalars as they are.
+    """Arrays written in batches of rows: two-dimensional for vectors, one-dimensional for scalars.
 
     Args:
         found: The columns of each array.
         dtypes: The type of each column.
-        name: The file, for messages.
-        formula: A formula of the reward's columns.
+        name: The file's name in error messages.
+        formula: Formula that computes the reward from its columns.
         lists: Columns that hold a vector per row.
     """
 
@@ -81,7 +81,7 @@ class ColumnCollector:
         lists: frozenset[str] = frozenset(),
     ) -> None:
         booleans = [column for column in found["actions"] if dtypes[column].kind == "b"]
-        if booleans:  # together with floats they would become numbers
+        if booleans:  # stacked with floats, they would silently become numbers
             raise AspcError(
                 f"{name}: column {booleans[0]!r} holds truth values, which means discrete actions; only continuous "
                 "actions are supported. Leave that column out with --map."
@@ -105,7 +105,7 @@ class ColumnCollector:
         return sum(loading_bytes(self._dtypes[key], width) for key, width in self._widths.items())
 
     def append(self, columns: Mapping[str, np.ndarray]) -> None:
-        """Append rows, given by column."""
+        """Append a batch of rows, given as one array per column."""
         for key, names in self._found.items():
             parts = [columns[column] for column in names]
             if key == "rewards" and self._formula is not None:
@@ -130,7 +130,7 @@ class ColumnCollector:
 
 
 def parse_flag(text: str) -> float:
-    """Parse a number or a truth value as spreadsheets and people write it."""
+    """Parse a number or a truth value in a common spelling, such as TRUE, yes or f."""
     word = text.strip().strip('"').lower()
     return FLAG_WORDS[word] if word in FLAG_WORDS else float(word)
 
@@ -141,7 +141,7 @@ def parse_number(text: str) -> float:
 
 
 def parse_number_or_missing(text: str) -> float:
-    """Parse a number or a truth value; return NaN for an empty cell or a usual word for one."""
+    """Parse a number or a truth value; return NaN for an empty cell or a common missing-value marker."""
     word = text.strip().lower()
     if word in BOOLEANS:
         return BOOLEANS[word]
@@ -149,9 +149,9 @@ def parse_number_or_missing(text: str) -> float:
 
 
 def parse_episode_id(text: str) -> float:
-    """Parse a number in its usual notation, or hash other text to a number that is not an integer.
+    """Parse a plain decimal number, or hash other text to a number that is not an integer.
 
-    Numbers in other notations are text: 1e5, 100000 and 007 are three ids, as hexadecimal ids can look like numbers.
+    Other notations are text, because hexadecimal ids can look like numbers: 1e5, 100000 and 007 are three ids.
     """
     word = text.strip().strip('"')
     if PLAIN_NUMBER.fullmatch(word):
@@ -162,7 +162,7 @@ def parse_episode_id(text: str) -> float:
 
 
 class EpisodeIdParser:
-    """`parse_episode_id` for cells that mostly equal the one before."""
+    """A version of `parse_episode_id` that caches the last cell, because most cells repeat the cell before."""
 
     def __init__(self) -> None:
         self._text, self._id = "", 0.0
@@ -176,7 +176,7 @@ class EpisodeIdParser:
 
 
 class CategoryParser:
-    """Numbers of categories in order of appearance; NaN for an empty cell."""
+    """A parser that numbers categories in order of appearance and returns NaN for an empty cell."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, float] = {}
@@ -199,7 +199,7 @@ class CategoryParser:
 
 
 class TimeCells:
-    """Collected cells of a column of dates, which are parsed together because that is faster."""
+    """The cells of a date column, collected so that they can be parsed together, which is faster."""
 
     def __init__(self) -> None:
         self._cells: list[str] = []
@@ -209,12 +209,16 @@ class TimeCells:
         return 0.0
 
     def take(self) -> np.ndarray:
-        """Parse and forget the collected cells. Raises ValueError if one is not a time."""
+        """Parse and discard the collected cells.
+
+        Raises:
+            ValueError: A cell is not a time.
+        """
         cells, self._cells = self._cells, []
         return parse_times(cells)
 
     def clear(self) -> None:
-        """Forget the collected cells."""
+        """Discard the collected cells."""
         self._cells = []
 
 
@@ -222,7 +226,7 @@ PARSERS: dict[str, CellParser] = {"terminals": parse_flag, "timeouts": parse_fla
 
 
 def parse_cells(cells: Sequence[str], parse: CellParser, name: str, previous_rows: int = 0) -> np.ndarray:
-    """Parse a column of text; `previous_rows` rows came before these cells."""
+    """Parse a column of text; `previous_rows` is the number of rows before these cells."""
     for i, cell in enumerate(cells):
         problem = cell_problem(cell, parse)
         if problem:
@@ -249,7 +253,7 @@ def cell_problem(cell: str, parse: CellParser) -> str:
 
 
 def not_numeric_error(name: str, column: str, content: str) -> AspcError:
-    """Return the error for a column of text or of another type that is not numeric."""
+    """Return the error for a column of text or of another non-numeric type."""
     return AspcError(
         f"{name}: column {column!r} holds {content}, not numbers. Encode it as numbers, or name it with --one-hot if "
         "it is an observation with categories, or name other columns with --map."

@@ -1,4 +1,4 @@
-"""D4RL's files: downloaded once, then read with D4RL's view of transitions."""
+"""D4RL's files: downloaded once, then read as in D4RL's Q-learning view."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def file_path(name: str) -> Path:
 
 
 def download(name: str) -> Path:
-    """Return the dataset's file, downloaded if it is not in the cache, and verified where its SHA-256 is published."""
+    """Return the dataset's file; download it if it is not cached, and verify it if its SHA-256 is published."""
     dataset = d4rl_datasets()[name]
     published = None
     if dataset.size is not None and dataset.sha256 is not None:
@@ -31,7 +31,7 @@ def load(name: str, *, path: Path | None = None, **options: Any) -> Dataset:
 
     Args:
         name: The dataset.
-        path: Another file than the one in the cache, which is downloaded if missing.
+        path: The file to read. Default: the cached file, downloaded if missing.
         options: Options of `Dataset.from_arrays`.
     """
     arrays, notes, _ = file_loader.read_arrays(download(name) if path is None else path)

@@ -1,4 +1,4 @@
-"""Minari datasets with Box actions and Box or Dict observations: load from and write to Minari's local storage."""
+"""Load and write datasets in Minari's local storage, with Box actions and Box or Dict observations."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from aspc.ui import notify_if_slow
 
 
 def download(name: str) -> str:
-    """Download a dataset into Minari's local storage if it is not there, and return its id."""
+    """Download a dataset into Minari's local storage if missing, and return its id."""
     minari_store.open_dataset(name)
     return minari_store.parse_id(name)
 
@@ -55,7 +55,7 @@ def write(dataset: Dataset, dataset_id: str) -> list[str]:
     """Write a dataset into Minari's local storage, completely or not at all.
 
     Minari keeps T + 1 observations per episode. Without logged next observations, an episode that timed out loses its
-    last row (its observation becomes the final one), and a terminal row's observation is repeated.
+    last row (whose observation becomes the final observation), and a terminal row's observation is repeated.
 
     Returns:
         Notes on the information that Minari cannot keep.
@@ -80,7 +80,7 @@ def write(dataset: Dataset, dataset_id: str) -> list[str]:
         raise AspcError(f"{dataset.name}: no episode is long enough to be written.")
     environment = _environment_spec(dataset.env)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", category=UserWarning, module="minari.*")  # no author, no license, ...
+        warnings.filterwarnings("ignore", category=UserWarning, module="minari.*")  # missing author, license, ...
         written = minari.create_dataset_from_buffers(
             dataset_id,
             buffers,
@@ -89,7 +89,7 @@ def write(dataset: Dataset, dataset_id: str) -> list[str]:
             action_space=gym.spaces.Box(dataset.action_low, dataset.action_high, dtype=np.float32),
             description=f"Converted from {dataset.name} by aspc.",
         )
-    if dataset.ref_min is not None and dataset.ref_max is not None:  # without an environment Minari would drop them
+    if dataset.ref_min is not None and dataset.ref_max is not None:  # Minari drops them if there is no environment
         written.storage.update_metadata({"ref_min_score": dataset.ref_min, "ref_max_score": dataset.ref_max})
     notes = []
     if dataset.env is not None and environment is None:
@@ -107,7 +107,7 @@ def write(dataset: Dataset, dataset_id: str) -> list[str]:
 
 
 def _environment_spec(env: str | None) -> Any:
-    """Return the Gymnasium specification of an environment, or None if it has none."""
+    """Return the Gymnasium specification of an environment, or None if it has no specification."""
     if env is None:
         return None
     made = make_env(env)
@@ -137,7 +137,7 @@ def split_episodes(dataset: Dataset) -> Iterator[dict[str, np.ndarray]]:
         elif dataset.terminals[stop - 1]:
             last = dataset.observations[stop - 1]
         else:
-            stop -= 1  # of the row that a timeout cut, only the observation can be kept
+            stop -= 1  # Minari can keep only the observation of a timed-out last row
             last = dataset.observations[stop]
         if stop > start:
             rows = slice(start, stop)

@@ -26,19 +26,19 @@ def file_path(name: str, split: str = "train") -> Path:
 
 
 def download(name: str, split: str = "train") -> Path:
-    """Return the training or validation file, downloaded if it is not in the cache."""
+    """Return the path of the training or validation file; download the file if it is not in the cache."""
     path = file_path(name, split)
     return fetch(f"{tasks.OGBENCH_URL}/{path.name}", path)
 
 
 def load(name: str, *, split: str = "train", path: Path | None = None, **options: Any) -> Dataset:
-    """Load a single-task dataset with OGBench's rewards and masks; where a mask is 0, nothing is bootstrapped.
+    """Load a single-task dataset with OGBench's rewards and masks; a mask of 0 disables bootstrapping.
 
     Args:
-        name: The single task.
+        name: Name of the single-task dataset.
         split: "train" or "val" (the validation file).
-        path: Another file in OGBench's layout.
-        options: Options of `Dataset.from_arrays`.
+        path: A file in OGBench's layout, used instead of the downloaded file.
+        options: Options passed to `Dataset.from_arrays`.
     """
     env = make_env(name)  # before the download, so that an invalid name fails at once
     stored = read_npz(
@@ -63,7 +63,7 @@ def load(name: str, *, split: str = "train", path: Path | None = None, **options
 
 
 def trajectories_to_transitions(stored: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Drop each trajectory's last row, which becomes the next observation of the row before it."""
+    """Drop each trajectory's last row, after using its observation as the previous row's next observation."""
     ends = np.asarray(stored["terminals"]).astype(bool)
     if len(ends) < 2 or len({len(array) for array in stored.values()}) != 1:
         raise AspcError("An OGBench file needs at least two rows, and arrays of equal length.")
@@ -75,7 +75,7 @@ def trajectories_to_transitions(stored: dict[str, np.ndarray]) -> dict[str, np.n
 
 
 def relabel(name: str, env: gym.Env[Any, Any], arrays: dict[str, np.ndarray]) -> None:
-    """Add the task's `rewards` and `masks` by OGBench's own definition."""
+    """Add the task's `rewards` and `masks` as OGBench defines them."""
     from ogbench.relabel_utils import relabel_dataset
 
     relabel_dataset(tasks.ogbench_env_id(name), env, arrays)

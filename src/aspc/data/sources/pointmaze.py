@@ -1,4 +1,4 @@
-"""Generated data by OGBench's PointMaze recipe: a noisy agent that follows shortest paths to goals."""
+"""Data generated with OGBench's PointMaze recipe: a noisy agent follows shortest paths to goals."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _make(name: str) -> Any:
 def generate(
     name: str, episodes: int, steps: int, seed: int, noise: float, on_progress: Callable[[int], None] | None = None
 ) -> dict[str, np.ndarray]:
-    """Collect `episodes` episodes of `steps` rows each, in OGBench's file layout; a reached goal is replaced."""
+    """Collect `episodes` episodes of `steps` rows each, in OGBench's file layout. Reached goals are redrawn."""
     env = _make(name)
     base, rng = env.unwrapped, np.random.default_rng(seed)
     maze = Maze(tuple("".join("#" if cell else "." for cell in row) for row in base.maze_map), goal=(0, 0), limit=0)

@@ -26,8 +26,8 @@ class Cluster:
     engine: Literal["local", "ray", "slurm"] = "local"
     """Backend: this machine, a Ray cluster, or Slurm (docs/cluster.md)."""
     parallel_groups: int = 1
-    """Groups to train at the same time on this machine, one process each: one trains while another compiles or
-    evaluates (--engine local only)."""
+    """Number of groups to train at the same time on this machine, each in its own process, so that one trains while
+    another compiles or evaluates (--engine local only)."""
     address: Unset[str] = None
     """Address of the Ray cluster, as printed by `ray start`; by default Ray is started on this machine."""
     cpus_per_group: float = 1
@@ -35,10 +35,10 @@ class Cluster:
     gpus_per_group: float = 0
     """GPUs per group on a cluster; 0.5 puts two groups on one GPU."""
     shared_storage: bool = True
-    """All machines share the folder --out. Without shared storage, Ray transfers the results, and a group whose
-    machine is lost starts over."""
+    """Assume that all machines share the folder --out. Without shared storage, Ray transfers the results, and a group
+    starts over if its machine is lost."""
     slurm: Several[str] = ()
-    """Additional settings of Slurm jobs, NAME=VALUE, for example partition=gpu time=720."""
+    """Additional Slurm job settings as NAME=VALUE, for example partition=gpu time=720."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class BenchArgs:
     """Maximum number of runs per group. Default: 4 on a CPU, 64 on an accelerator."""
     rate: Several[str] = ()
     """For --dry-run: total steps per second of one device, as NUMBER, ALGO=NUMBER, or a JSON file of measured rates.
-    With a file, ALGO=NUMBER rescales all its rates so that ALGO's is NUMBER."""
+    With a file, ALGO=NUMBER rescales all rates in the file so that the rate of ALGO is NUMBER."""
     devices: int = 1
     """For --dry-run: number of devices that share the groups."""
     plugin: Unset[Path] = None

@@ -44,7 +44,7 @@ CPU_GROUP_SIZE, ACCELERATOR_GROUP_SIZE = 4, 64
 MAX_LISTED_GROUPS = 30
 MAX_LISTED_ERRORS = 5
 MAX_LISTED_DATASETS = 10
-RESERVED_SECONDS, RESERVED_SHARE = 30.0, 0.1  # of a budget, for the last evaluations and a checkpoint
+RESERVED_SECONDS, RESERVED_SHARE = 30.0, 0.1  # of a time budget, for final evaluations and a checkpoint
 
 
 def run_bench(args: BenchArgs, argv: list[str], start_time: float) -> int:
@@ -52,8 +52,8 @@ def run_bench(args: BenchArgs, argv: list[str], start_time: float) -> int:
 
     Args:
         args: The parsed options.
-        argv: The options as given, to be recorded with the results.
-        start_time: When the command started, on the monotonic clock.
+        argv: The unparsed options, recorded with the results.
+        start_time: Start time of the command on the monotonic clock.
 
     Returns:
         The exit code: 1 if runs have failed.
@@ -144,7 +144,7 @@ def train_groups(
 
 
 def make_estimator(args: BenchArgs) -> TimeEstimator:
-    """Return an estimator with earlier times of this machine; without any on a cluster, whose machines vary."""
+    """Return an estimator with earlier times of this machine; it starts empty on a cluster, whose machines vary."""
     if args.cluster.engine != "local":
         return TimeEstimator()
     return TimeEstimator.from_results([args.out, *args.reuse], software_facts().device, describe_machine())
@@ -165,7 +165,7 @@ def make_engine(args: BenchArgs, deadline: float | None) -> Engine:
 
 @contextmanager
 def graceful_shutdown() -> Iterator[None]:
-    """Turn Ctrl-C and SIGTERM between fleets into `Interrupted`, as training itself does."""
+    """Raise `Interrupted` on Ctrl-C and SIGTERM between fleets, as training does."""
 
     def terminate(number: int, frame: FrameType | None) -> None:
         raise Terminated
@@ -208,7 +208,7 @@ def show_plan(
 
 
 def format_state(plan: BenchPlan, recorded: Mapping[str, RecordedRun], groups: list[RunGroup]) -> str:
-    """Return one line with the numbers of runs that are done, failed and pending."""
+    """Return one line with the numbers of done, failed and pending runs."""
     failed = sum(run_id in recorded and recorded[run_id].status == "failed" for run_id in plan.runs)
     done = sum(run_id in recorded for run_id in plan.runs) - failed
     text = f"{len(plan.runs)} runs: {done} done, {failed} failed before"

@@ -26,9 +26,9 @@ class ResultsArgs:
     ]
     """Result folders written by `aspc bench` or merged by `aspc results --out`."""
     out: Unset[Path] = None
-    """Merge all folders into this one, as one file per table: runs.parquet, curves.parquet, entries.parquet."""
+    """Merge all results into this folder, with one file per table: runs.parquet, curves.parquet, entries.parquet."""
     csv: Unset[Path] = None
-    """Write the same tables as CSV to this folder."""
+    """Write the tables as CSV files to this folder."""
 
 
 def main(argv: list[str]) -> int:
@@ -50,9 +50,9 @@ def main(argv: list[str]) -> int:
 
 
 def format_summary(found: Results) -> str:
-    """Return the number of runs and one line per suite, variant and length of training.
+    """Return the number of runs and one line per suite, variant and number of training steps.
 
-    A run that several suites share counts in each.
+    A run that belongs to several suites is counted in each.
     """
     runs = found.runs
     done = runs[runs["status"] == "done"]

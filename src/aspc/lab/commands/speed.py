@@ -1,4 +1,4 @@
-"""The command `aspc speed`: measure, print, save and plot the speed of training."""
+"""The command `aspc speed`: measure, print, save and plot training speed."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from aspc.io import prepare_output_file, write_atomically
 
 @dataclass(frozen=True)
 class SpeedArgs:
-    """Measure training on synthetic data, on the default device.
+    """Measure training speed on synthetic data and the default device.
 
     Prints the compile time in seconds, steps per second, FLOPs per step, the FLOP/s measured for the step's matrix
-    products alone, and the fraction of it that training achieves. Other modes profile a step, compare algorithms, or
-    sweep over the number of runs that train together.
+    products alone, and the fraction of these FLOP/s that training achieves. Other modes profile a step, compare
+    algorithms, or sweep over the number of runs that train together.
     """
 
     algo: str = "aspc"
@@ -35,11 +35,11 @@ class SpeedArgs:
     steps: int = 2_000
     """Steps to time after compilation."""
     profile: Flag = False
-    """Print the time of each part of a step, and the kernels per step on a GPU."""
+    """Print the time of each part of a step and, on a GPU, the number of kernels per step."""
     compare: Unset[str] = None
-    """Compare algorithms, as in td3_bc,aspc; times are relative to the first."""
+    """Algorithms to compare, separated by commas, for example td3_bc,aspc. Times are relative to the first."""
     sweep_seeds: Unset[str] = None
-    """Sweep over numbers of runs that train together, as in 1,2,4,8."""
+    """Numbers of jointly trained runs to sweep over, for example 1,2,4,8."""
     cache: Flag = False
     """Use the persistent compilation cache, as training does."""
     json: Flag = False
@@ -142,7 +142,7 @@ def _print_row(args: SpeedArgs, columns: Sequence[str]) -> None:
 
 
 def draw(rows: list[dict[str, Any]], path: Path) -> None:
-    """Plot a comparison of algorithms as bars, or a sweep as a curve together with linear scaling."""
+    """Plot a comparison of algorithms as bars, or a sweep as a curve next to ideal linear scaling."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6, 3.6), layout="constrained")

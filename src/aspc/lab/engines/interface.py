@@ -1,7 +1,7 @@
-"""The interface of engines, which train groups here or on a cluster.
+"""The interface of engines, which train groups on this machine or on a cluster.
 
-Results are files, so nothing is lost when the process that started the groups is killed: the next one finds the
-finished groups and continues with the others.
+Results are files, so nothing is lost when the process that started the groups is killed. The next process finds the
+finished groups and trains the remaining groups.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ Job = TypeVar("Job")
 
 
 class FinishedGroup(NamedTuple):
-    """A group that has ended. `error` is set if it could not be trained at all; errors of runs are in their rows."""
+    """A group that has ended. `error` is set if the whole group failed; errors of single runs are in their rows."""
 
     group: RunGroup
     error: str | None = None
 
 
 class Engine(Protocol):
-    """Trains groups."""
+    """A backend that trains groups."""
 
     def has_room(self, group: RunGroup) -> bool:
-        """Return whether the group can start now, in addition to those that are running."""
+        """Return whether the group can start now, in addition to the running groups."""
         ...
 
     def start(self, group: RunGroup) -> None:
@@ -34,7 +34,7 @@ class Engine(Protocol):
         ...
 
     def wait(self, seconds: float) -> list[FinishedGroup]:
-        """Return the groups that have ended, after waiting at most this long for the first."""
+        """Wait at most this long for the first group to end, and return all groups that have ended."""
         ...
 
     def close(self) -> None:
@@ -43,7 +43,7 @@ class Engine(Protocol):
 
 
 class PollingEngine(Generic[Job]):
-    """The part of an engine that polls the jobs it has started."""
+    """Base class of engines that poll the jobs that they have started."""
 
     poll_seconds: float
 
@@ -51,7 +51,7 @@ class PollingEngine(Generic[Job]):
         self._jobs: dict[str, tuple[RunGroup, Job]] = {}
 
     def wait(self, seconds: float) -> list[FinishedGroup]:
-        """Return the groups that have ended, after waiting at most this long for the first."""
+        """Wait at most this long for the first group to end, and return all groups that have ended."""
         deadline = time.monotonic() + seconds
         while self._jobs:
             finished = [found for group, job in self._jobs.values() if (found := self._poll(group, job))]
@@ -64,4 +64,4 @@ class PollingEngine(Generic[Job]):
 
     @abstractmethod
     def _poll(self, group: RunGroup, job: Job) -> FinishedGroup | None:
-        """Return a group that has ended, or None while it is running."""
+        """Return the finished group, or None while it is running."""

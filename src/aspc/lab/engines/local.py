@@ -1,4 +1,4 @@
-"""Groups one after the other, in this process."""
+"""The local engine: train groups one after another in this process."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from aspc.ui import run_after
 
 
 class LocalEngine:
-    """Trains one group at a time in this process, until a deadline of the monotonic clock."""
+    """An engine that trains one group at a time in this process, until a deadline on the monotonic clock."""
 
     def __init__(self, bench: Path, quiet: bool = False, deadline: float | None = None) -> None:
         self.bench, self.quiet, self.deadline = bench, quiet, deadline
         self._next: RunGroup | None = None
-        self._late_signal: int | None = None  # arrived too late to stop a group
+        self._late_signal: int | None = None  # a signal that arrived too late to stop its group
 
     def has_room(self, group: RunGroup) -> bool:
-        """Return whether no other group is waiting."""
+        """Return True if no other group is waiting."""
         return self._next is None
 
     def start(self, group: RunGroup) -> None:
-        """Accept a group, to be trained by `wait`.
+        """Accept a group for `wait` to train.
 
         Raises:
             Interrupted: A signal arrived at the end of the last group.
@@ -40,7 +40,7 @@ class LocalEngine:
         self._next = group
 
     def wait(self, seconds: float) -> list[FinishedGroup]:
-        """Train the accepted group to its end, whatever `seconds` is."""
+        """Train the accepted group to its end, ignoring `seconds`."""
         group, self._next = self._next, None
         if group is None:
             return []
@@ -54,7 +54,7 @@ class LocalEngine:
 
 @contextmanager
 def terminate_at(deadline: float | None) -> Iterator[None]:
-    """Send SIGTERM to this process at a time of the monotonic clock: training saves a checkpoint and stops."""
+    """Send SIGTERM to this process at a time on the monotonic clock; training then saves a checkpoint and stops."""
     if deadline is None:
         yield
         return

@@ -1,6 +1,6 @@
-"""Several groups at once on this machine, one process each: one trains while another compiles or evaluates.
+"""Run several groups at once on this machine, one process per group: one trains while another compiles or evaluates.
 
-A group's process saves a checkpoint and ends when its parent ends for any reason: it reads from a pipe that only the
+When the parent ends for any reason, a group's process saves a checkpoint and exits: it reads from a pipe that only the
 parent holds open.
 """
 
@@ -22,14 +22,14 @@ from aspc.lab.engines.interface import FinishedGroup, PollingEngine
 from aspc.lab.group_training import run_group
 from aspc.lab.groups import RunGroup, group_path, results_path
 
-STOP_SECONDS = 30.0  # to save a checkpoint before the process is killed
+STOP_SECONDS = 30.0  # time to save a checkpoint before the process is killed
 LOG = "log.txt"
-# Exit codes of errors that stop the whole bench, such as a full disk or a signal; the log ends with a message.
+# Exit codes that stop the whole bench, for example after a full disk or a signal. The log's last line says why.
 STOPPING_EXIT_CODES = (2, 128 + signal.SIGINT, 128 + signal.SIGTERM)
 
 
 class ProcessesEngine(PollingEngine["subprocess.Popen[bytes]"]):
-    """Trains at most `parallel_groups` groups in processes of this machine."""
+    """An engine that trains at most `parallel_groups` groups at once in processes on this machine."""
 
     poll_seconds = 0.2
 
@@ -38,7 +38,7 @@ class ProcessesEngine(PollingEngine["subprocess.Popen[bytes]"]):
         self.bench, self.parallel_groups = bench, parallel_groups
 
     def has_room(self, group: RunGroup) -> bool:
-        """Return whether another process may start; timed groups train alone."""
+        """Return whether another process can start; timed groups train alone."""
         is_exclusive = group.alone or any(running.alone for running, _ in self._jobs.values())
         return len(self._jobs) < (1 if is_exclusive else self.parallel_groups)
 
@@ -46,7 +46,7 @@ class ProcessesEngine(PollingEngine["subprocess.Popen[bytes]"]):
         """Start a process for a group."""
         command = [sys.executable, "-P", "-m", "aspc.lab.engines.processes", str(self.bench), group.group_id]
         with self._log_file(group).open("ab") as log:
-            # In a new session, Ctrl-C reaches only this process, which stops the others.
+            # With a new session, Ctrl-C reaches only the parent, which stops its children.
             process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
             )

@@ -1,7 +1,7 @@
-"""Groups as tasks of a Ray cluster, each with a share of cores and GPUs.
+"""An engine that trains groups as tasks of a Ray cluster, each with a fixed number of cores and GPUs.
 
-Ray restarts a task whose machine is lost on another one. With shared storage the task continues from its checkpoint;
-without, it starts over, and Ray transfers its files back.
+If a machine is lost, Ray restarts its tasks on another machine. With shared storage, a task continues from its
+checkpoint. Without shared storage, it starts over, and Ray transfers its files back when it has finished.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from aspc.lab.group_training import run_group
 from aspc.lab.groups import GROUP, RunGroup, group_path, results_path, write_group
 
 CONNECT_SECONDS = 10.0
-MAX_RETRIES = 10  # of a task whose machine was lost
+MAX_RETRIES = 10  # per task, if its machine is lost
 Files = dict[str, bytes]
 
 
 class RayEngine:
-    """Trains groups on a Ray cluster; without an address, on one that is started on this machine."""
+    """Train groups on a Ray cluster; without an address, start a cluster on this machine."""
 
     def __init__(
         self, bench: Path, address: str | None, cpus: float = 1, gpus: float = 0, *, shared_storage: bool = True
@@ -48,7 +48,7 @@ class RayEngine:
         settings: dict[str, Any] = {"address": address} if address else {"include_dashboard": False}
         try:
             with warnings.catch_warnings():
-                # Ray's children call exec immediately, so the missing JAX threads do no harm.
+                # Ray's children call exec immediately, so they do not need JAX's threads, which are lost in a fork.
                 warnings.filterwarnings("ignore", r"os\.fork\(\) was called", RuntimeWarning)
                 ray.init(**settings, log_to_driver=False, logging_level=logging.ERROR, ignore_reinit_error=False)
         except (ConnectionError, ValueError, RuntimeError) as error:
@@ -83,7 +83,7 @@ class RayEngine:
         self._running[task] = group
 
     def wait(self, seconds: float) -> list[FinishedGroup]:
-        """Return a group that has ended, if one does within this time."""
+        """Return a list with one group that has ended; empty if none ends within this time."""
         if not self._running:
             return []
         ready, _ = self._ray.wait(list(self._running), num_returns=1, timeout=seconds)
@@ -94,7 +94,7 @@ class RayEngine:
         try:
             files = self._ray.get(task)
         except self._ray.exceptions.RayTaskError as error:
-            if isinstance(error.cause, ExternalFailure):  # not the run's own failure: stop the bench
+            if isinstance(error.cause, ExternalFailure):  # the run is not at fault: stop the bench
                 raise error.cause from error
             return FinishedGroup(group, f"{type(error.cause).__name__}: {error.cause}")
         except self._ray.exceptions.RayError as error:
@@ -139,7 +139,7 @@ def train_in_place(bench: str, group_id: str, gpus: float) -> None:
 
 @contextlib.contextmanager
 def exit_when_interrupted() -> Iterator[None]:
-    """End the worker process if it is told to stop, so that Ray restarts its task as if its machine were lost."""
+    """Exit the worker process on an interrupt, so that Ray restarts its task as if its machine were lost."""
     try:
         yield
     except Interrupted as interruption:
@@ -158,19 +158,20 @@ def train_and_pack(group_json: str, gpus: float) -> Files:
 
 
 def _limit_device_memory(gpus: float) -> None:
-    """Limit JAX, which otherwise preallocates three quarters of a device's memory, to this group's share."""
-    if 0 < gpus < 1 and "XLA_PYTHON_CLIENT_MEM_FRACTION" not in os.environ:  # its old name; JAX rejects both
+    """Limit JAX to this group's fraction of a GPU's memory; by default it preallocates three quarters of it."""
+    # JAX rejects the variable together with its old name, XLA_PYTHON_CLIENT_MEM_FRACTION.
+    if 0 < gpus < 1 and "XLA_PYTHON_CLIENT_MEM_FRACTION" not in os.environ:
         os.environ.setdefault("XLA_CLIENT_MEM_FRACTION", f"{0.9 * gpus:.3f}")
 
 
 def pack(bench: Path) -> Files:
-    """Read the files of a bench, by relative path."""
+    """Return the contents of a bench's files by relative path."""
     paths = [path for path in sorted(bench.rglob("*")) if path.is_file() and not path.name.startswith(".")]
     return {path.relative_to(bench).as_posix(): path.read_bytes() for path in paths}
 
 
 def unpack(bench: Path, group: RunGroup, files: Files) -> None:
-    """Write a group's files into a bench; the results come last, since they mark the group as finished.
+    """Write a group's files into a bench. The results are written last, since they mark the group as finished.
 
     Raises:
         AspcError: A file does not belong to the group.

@@ -1,6 +1,6 @@
-"""Groups as Slurm jobs, through submitit. All machines must share the bench's folder.
+"""Train groups as Slurm jobs, submitted through submitit. All machines must share the bench's folder.
 
-A job that reaches its time limit or is preempted is submitted again and continues from its checkpoint.
+A job that is preempted or reaches its time limit is resubmitted and continues from its checkpoint.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from aspc.lab.groups import RunGroup, group_path, results_path
 
 DEFAULT_MINUTES = 24 * 60
 MAX_TIMEOUTS = 1_000_000  # effectively unlimited
-STOPPED = "stopped"  # a file in the folder of a group whose job received SIGTERM
+STOPPED = "stopped"  # name of a marker file in a group's folder: the job received SIGTERM
 
 
 class GroupJob:
-    """The function of a job. submitit calls `checkpoint` at the time limit."""
+    """The callable that a job runs. submitit calls `checkpoint` at the time limit."""
 
     def __call__(self, bench: str, group_id: str) -> None:
         """Train a group."""
@@ -32,7 +32,7 @@ class GroupJob:
         try:
             run_group(Path(bench), group_id)
         except Interrupted as interruption:
-            # SIGTERM, as before a preemption: a checkpoint is saved, and the engine submits the group again.
+            # SIGTERM, for example before a preemption. A checkpoint has been saved; the engine resubmits the group.
             mark.touch()
             os._exit(interruption.exit_code)
 
@@ -44,7 +44,7 @@ class GroupJob:
 
 
 def parse_slurm_settings(words: Sequence[str]) -> dict[str, Any]:
-    """Convert words NAME=VALUE to submitit's arguments; `time` is in minutes."""
+    """Convert NAME=VALUE words to submitit's arguments; `time` is in minutes."""
     settings: dict[str, Any] = {}
     for word in words:
         name, equals, value = word.partition("=")
@@ -55,7 +55,7 @@ def parse_slurm_settings(words: Sequence[str]) -> dict[str, Any]:
 
 
 class SlurmEngine(PollingEngine[Any]):
-    """Submits groups to Slurm. `cluster="local"` runs jobs as processes of this machine, for tests."""
+    """Submits groups to Slurm. With `cluster="local"`, jobs run as processes on this machine, for tests."""
 
     poll_seconds = 2.0
 
@@ -84,11 +84,11 @@ class SlurmEngine(PollingEngine[Any]):
         self.bench = bench
 
     def has_room(self, group: RunGroup) -> bool:
-        """Return True: Slurm queues the jobs."""
+        """Return True, because Slurm queues jobs."""
         return True
 
     def start(self, group: RunGroup) -> None:
-        """Submit a group, unless a job of an earlier bench is still in the queue."""
+        """Submit a group, or adopt the unfinished job that an earlier bench submitted for it."""
         job = self._find_queued_job(group) or self._executor.submit(GroupJob(), str(self.bench), group.group_id)
         write_atomically(self._job_file(group), str(job.job_id).encode())
         self._jobs[group.group_id] = (group, job)
@@ -105,7 +105,7 @@ class SlurmEngine(PollingEngine[Any]):
         return None if job.done(force_check=True) else job
 
     def _poll(self, group: RunGroup, job: Any) -> FinishedGroup | None:
-        is_done = job.done()  # before the check for results, which a job writes before it ends
+        is_done = job.done()  # check this before the results, which a job writes before it ends
         if results_path(self.bench, group.group_id).exists():
             return FinishedGroup(group)
         if not is_done:
@@ -117,7 +117,7 @@ class SlurmEngine(PollingEngine[Any]):
             return None
         message = f"The job {job.job_id} ended without results (log: {job.paths.stderr})"
         failure = str(job.exception())
-        if DiskFailure.__name__ in failure:  # not the run's own failure: stop the bench
+        if DiskFailure.__name__ in failure:  # not caused by the run: stop the bench
             raise DiskFailure(f"{message}: it could not write. Free some space; then the same command continues.")
         if ExternalFailure.__name__ in failure:
             raise ExternalFailure(f"{message}. Fix what the log reports; then the same command continues.")

@@ -17,30 +17,30 @@ from aspc.networks import Critic, Ensemble, Value
 from aspc.optim import global_norm
 
 State = TypeVar("State")
-Networks: TypeAlias = Mapping[str, Any]  # by their names in the trace
+Networks: TypeAlias = Mapping[str, Any]  # by name in the trace
 
 
 def no_probe(state: object, batch: Batch, noise: Noise, parts: Parts) -> Row:
-    """Report nothing."""
+    """Return no quantities."""
     return {}
 
 
 @dataclass(frozen=True)
 class Adapter(Generic[State]):
-    """The parts that replay a trace and find its quantities."""
+    """The parts needed to replay a trace and to compute the quantities it holds."""
 
     algorithm: Algorithm[State]
     """The algorithm with the trace's settings."""
     start: Callable[[Networks], State]
-    """Returns the initial state from the networks under `init/`."""
+    """Function that builds the initial state from the networks under `init/`."""
     loaders: Mapping[str, Loader]
-    """Read each network of the trace, targets included."""
+    """Loader of each network in the trace, including target networks."""
     networks: Callable[[State], Networks]
-    """Returns the same networks from a state."""
+    """Function that extracts the same networks from a state."""
     outputs: Mapping[str, str | Callable[[Row], Any]]
-    """Each metric under `out/`: its name in this library, or a function of a step's row."""
+    """For each metric under `out/`, its name in this library or a function of a step's row."""
     probe: Callable[[State, Batch, Noise, Parts], Row] = no_probe
-    """Returns quantities that training does not report, from the state before a step."""
+    """Function of the state before a step that returns quantities not reported by training."""
     constants: Mapping[str, Any] = field(default_factory=dict)
     """Arrays of the trace that do not depend on the replay, by full name."""
 
@@ -68,7 +68,7 @@ def require(meta: Mapping[str, Any], **supported: Any) -> None:
 def replay_with(
     adapter: Adapter[State], trace: Trace, compiled: CompiledSteps | None = None
 ) -> tuple[State, list[Row]]:
-    """Replay a trace. Returns the final state and a row per step, with the norms of all networks."""
+    """Replay a trace and return the final state and one row per step, including the norms of all networks."""
 
     def norms(state: State) -> Row:
         return {f"norm/{name}": global_norm(network) for name, network in adapter.networks(state).items()}
@@ -119,11 +119,11 @@ def compare_networks(adapter: Adapter[State], trace: Trace, rows: list[Row], sta
     return checks
 
 
-# ── networks that several trainers share ────────────────────────────────────────────────────────────────────────────
+# ── networks shared by several trainers ─────────────────────────────────────────────────────────────────────────────
 
 
 def with_target(name: str, loader: Loader) -> dict[str, Loader]:
-    """Return the loader of a network under its own name and that of its target."""
+    """Return a loader under a network's name and under its target's name."""
     return {name: loader, f"{name}_target": loader}
 
 

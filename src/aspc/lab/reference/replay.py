@@ -1,4 +1,4 @@
-"""Replay of reference traces, which shows that an algorithm is the one its authors run.
+"""Replay of reference traces, which verifies that an algorithm matches its authors' implementation.
 
 A trace holds batches, noise, initial weights and the quantities that the reference trainer computed at every step. It
 is replayed through the same `update` that training uses. `adapters` maps the names of each trainer's arrays.
@@ -27,7 +27,7 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Trace:
-    """A trace file: `meta` are the trainer's settings, `arrays` everything else, by name in the file."""
+    """A trace file: `meta` holds the trainer's settings, `arrays` all other content by name."""
 
     path: Path
     meta: dict[str, Any]
@@ -60,7 +60,7 @@ def read_trace(path: str | Path) -> Trace:
             raise ValueError
     except (OSError, ValueError, KeyError, SyntaxError, EOFError, RuntimeError) as error:
         raise AspcError(f"{path} is not a reference trace: it needs `meta` with `algo`, batches and `out/`.") from error
-    except Exception as error:  # zipfile raises exceptions of its own for damaged archives
+    except Exception as error:  # zipfile raises its own exceptions for damaged archives
         raise AspcError(f"{path} cannot be read as an .npz file; it may be damaged.") from error
     return Trace(path, meta, arrays)
 
@@ -81,7 +81,7 @@ class TraceCheck:
 def relative_error(ours: Any, theirs: Any, origin: float = 0.0) -> float:
     """Return max|ours − theirs| / max|theirs − origin|, or infinity if shapes or NaN positions differ.
 
-    With an origin, displacements are compared: otherwise a scale that hardly moves would hide an error.
+    With an origin, errors are relative to the displacement: otherwise a scale that hardly moves would hide them.
     """
     ours, theirs = np.asarray(ours, np.float64), np.asarray(theirs, np.float64)
     if ours.shape != theirs.shape or not np.array_equal(np.isnan(ours), np.isnan(theirs)):
@@ -95,7 +95,7 @@ def relative_error(ours: Any, theirs: Any, origin: float = 0.0) -> float:
 
 
 def parts_of_steps(schedule: Schedule, steps: int) -> list[Parts]:
-    """Return the parts of each of the first `steps` steps of a schedule."""
+    """Return the parts of each step, for the first `steps` steps of a schedule."""
     cycle = [parts for segment in schedule for parts in segment.steps * segment.repeats]
     return [cycle[i % len(cycle)] for i in range(steps)]
 
@@ -128,16 +128,16 @@ def replay(
     Args:
         algorithm: The algorithm with the trace's settings.
         state: The initial state.
-        trace: The trace.
-        probe: Returns intermediate quantities of a step from the state before it.
-        observe: Returns quantities of the state after a step.
-        compiled: Compiled steps to share between replays.
+        trace: The trace to replay.
+        probe: Function that returns intermediate quantities of a step, given the state before it.
+        observe: Function that returns quantities of the state after a step.
+        compiled: Cache of compiled steps that replays share.
 
     Returns:
-        The final state and a row per step.
+        The final state and one row per step.
     """
     compiled = {} if compiled is None else compiled
-    # The outer loss affects only the steps that update the scale, so replays of all settings share the other steps.
+    # The outer loss affects only the steps that update the scale, so replays of all losses share the other steps.
     shared = replace(algorithm, outer_loss="L1") if isinstance(algorithm, AdaptiveScale) else algorithm
     all_noise = trace.group("noise")
     rows: list[Row] = []

@@ -1,4 +1,4 @@
-"""Networks from the arrays of a trace, named as in PyTorch or Flax."""
+"""Build networks from the arrays of a trace, which are named as in PyTorch or Flax."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def float64(array: Array) -> jax.Array:
 
 
 def strip_prefix(arrays: Arrays, prefix: str) -> Arrays:
-    """Return the arrays whose names start with `prefix`, without it."""
+    """Return the arrays whose names start with `prefix`, and remove it from the names."""
     return {name[len(prefix) :]: array for name, array in arrays.items() if name.startswith(prefix)}
 
 
@@ -36,7 +36,7 @@ def layer_names(arrays: Arrays) -> list[str]:
 
 
 def torch_mlp(arrays: Arrays, activation: Activation = jax.nn.relu) -> MLP:
-    """Read a PyTorch network with numbered layers. A weight matrix [out, in] is a Linear layer, a vector a norm."""
+    """Read a PyTorch network with numbered layers. A matrix [out, in] is a linear layer's weight, a vector a norm's."""
     layers, norms = [], []
     for layer in layer_names(arrays):
         weight, bias = float64(arrays[f"{layer}.weight"]), float64(arrays[f"{layer}.bias"])
@@ -56,7 +56,7 @@ def torch_sequence(arrays: Arrays, layers: Sequence[str], activation: Activation
 
 
 def split_twin_module(arrays: Arrays) -> tuple[Arrays, Arrays]:
-    """Split a module of two equal networks, such as `l1` … `l3` and `l4` … `l6`, into its halves."""
+    """Split a module of two networks of equal size, such as `l1` … `l3` and `l4` … `l6`."""
     layers = layer_names(arrays)
     first = {f"{layer}." for layer in layers[: len(layers) // 2]}
     halves: tuple[dict[str, Array], dict[str, Array]] = ({}, {})
@@ -66,7 +66,7 @@ def split_twin_module(arrays: Arrays) -> tuple[Arrays, Arrays]:
 
 
 def flax_mlp(arrays: Arrays, activation: Activation = jax.nn.relu, eps: float = 1e-6) -> MLP:
-    """Read a Flax network, `Dense_0`, `LayerNorm_0`, …; arrays of an ensemble keep their leading axis."""
+    """Read a Flax network with layers `Dense_0`, `LayerNorm_0`, …; arrays of an ensemble keep their leading axis."""
     parts: dict[tuple[str, int], dict[str, Any]] = {}
     for name, array in arrays.items():
         match = re.fullmatch(r"(?:.*\.)?(Dense|LayerNorm)_(\d+)\.(\w+)", name)

@@ -36,7 +36,7 @@ def verify(path: str | Path) -> list[TraceCheck]:
     """Replay a trace file in float64 and compare every quantity that it holds.
 
     Raises:
-        AspcError: The file is damaged, of an unknown algorithm, or has settings that are not supported.
+        AspcError: The file is damaged, or its algorithm or settings are not supported.
     """
     trace = read_trace(path)
     algo = str(trace.meta["algo"])

@@ -1,4 +1,4 @@
-"""Ablations: percent differences from a baseline per domain, and scores per dataset."""
+"""Ablations: percent differences from a baseline, per domain, and scores per dataset."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from aspc.lab.report.datasets import find_paper_row, sort_datasets
 from aspc.lab.report.statistics import IntervalEstimate, Scores
 from aspc.lab.report.view import View, drop_returns, scores_by_dataset
 
-DATASET_FIGURES = ("Figure 1b", "Figure 9")  # figures of the paper with bars per dataset
+DATASET_FIGURES = ("Figure 1b", "Figure 9")  # figures in the paper that have bars per dataset
 
 
 class AblationGroup(NamedTuple):
@@ -59,11 +59,11 @@ class Ablation:
     """Percent differences from a baseline.
 
     Attributes:
-        series: label → series, of the labels that have runs.
-        percent: (domain, label) → difference.
+        series: label → series, for the labels that have runs.
+        percent: (domain, label) → percent difference from the baseline.
         datasets: domain → number of datasets.
         paper: (domain, label) → the paper's difference over the same datasets.
-        without_paper: domains for which the paper prints only a number over more datasets than ours.
+        without_paper: domains for which the paper only reports a number over more datasets than ours.
     """
 
     group: AblationGroup
@@ -77,7 +77,7 @@ class Ablation:
 
 
 def build_ablations(view: View) -> list[Ablation]:
-    """Build every group whose baseline and at least one other label occur in a suite; the suite with most runs wins."""
+    """Build each group for which a suite has the baseline and another label, using the suite with the most runs."""
     out = []
     for group in GROUPS:
         best: tuple[int, str] | None = None
@@ -130,19 +130,19 @@ def _build_ablation(view: View, group: AblationGroup, suite: str) -> Ablation | 
 
 
 def percent_difference(a: Scores, b: Scores) -> IntervalEstimate:
-    """Return (a − b)/|b| in percent. The interval is that of the difference; b's average is treated as exact."""
+    """Return (a − b)/|b| in percent. The interval covers the difference only; the average of b is treated as exact."""
     base = statistics.grand_mean(b)
     return statistics.difference(a, b).scaled(100 / abs(base)) if base else statistics.NO_ESTIMATE
 
 
 def _source_tables(group: AblationGroup, label: str) -> list[PaperTable]:
-    """Return the paper's tables that print both a label of a group and its baseline."""
+    """Return the paper's tables that contain both the label and the group's baseline."""
     found = [table for table in tables().values() if table.source.split(",")[0] == group.source.split(",")[0]]
     return [table for table in found if {label, group.baseline} <= set(table.variants)]
 
 
 def _paper_percent(group: AblationGroup, label: str, domain: str, datasets: Sequence[str]) -> float | None:
-    """Return the difference from the paper's numbers on the same datasets, None if it does not print them."""
+    """Return the paper's percent difference on the same datasets, or None if the paper does not report them."""
     for table in _source_tables(group, label):
         ours, base = (_paper_mean(table, domain, datasets, name) for name in (label, group.baseline))
         if ours is not None and base:
@@ -151,7 +151,7 @@ def _paper_percent(group: AblationGroup, label: str, domain: str, datasets: Sequ
 
 
 def _paper_mean(table: PaperTable, domain: str, datasets: Sequence[str], label: str) -> float | None:
-    """Return the paper's average over these datasets, None if they are only a part of a domain that it prints."""
+    """Return the paper's average over these datasets, or None if the paper only averages over more datasets."""
     rows = [row for name in datasets if (row := find_paper_row(table, name)) is not None]
     if len(rows) == len(datasets):
         return float(np.mean([table.numbers[row, label].mean for row in rows]))
@@ -171,11 +171,11 @@ def _is_printed(group: AblationGroup, domain: str, label: str) -> bool:
 
 @dataclass(frozen=True)
 class DatasetComparison:
-    """Scores of an ablation group per dataset, baseline first, and the percent difference from the baseline.
+    """Scores of an ablation group per dataset, baseline first, and percent differences from the baseline.
 
     Attributes:
         scores: (dataset, label) → score.
-        percent: (dataset, label) → difference.
+        percent: (dataset, label) → percent difference from the baseline.
     """
 
     group: AblationGroup
@@ -185,7 +185,7 @@ class DatasetComparison:
     percent: Mapping[tuple[str, str], float]
 
     def describe_changes(self, dataset: str) -> str:
-        """Return the text above a dataset's bars. Differences from a baseline near zero are cut at 999 %."""
+        """Return the text above a dataset's bars. Values are capped at ±999 %, as the baseline can be near zero."""
         found = [self.percent[dataset, label] for label in self.series if (dataset, label) in self.percent]
         texts = (f"{value:+.0f} %" if abs(value) < 1000 else f"{'>' if value > 0 else '<-'}999 %" for value in found)
         return " / ".join(texts).replace("-", "−")

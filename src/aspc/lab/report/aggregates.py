@@ -19,7 +19,7 @@ Bootstrapped = tuple[np.ndarray, np.ndarray, np.ndarray]  # a value and the boun
 
 @dataclass(frozen=True)
 class DomainSummary:
-    """Labels compared on their common datasets of one domain, or of all domains.
+    """A comparison of labels on their common datasets in one domain or in all domains.
 
     Attributes:
         iqm: interquartile mean per label.
@@ -27,7 +27,7 @@ class DomainSummary:
         improvement: probability that a run of the reference beats a run of the label.
         mean: mean score per label.
         difference: mean of the reference minus mean of the label.
-        median_difference: median over datasets of that difference.
+        median_difference: median of this difference over datasets.
     """
 
     domain: str
@@ -60,7 +60,7 @@ class Aggregates:
 
 
 def build_aggregates(view: View, table: ScoreTable) -> Aggregates | None:
-    """Compute the aggregates of a suite, None if there are no two labels to compare."""
+    """Compute the aggregates of a suite; None if there are fewer than two labels to compare."""
     runs = drop_returns(view.comparable_suite_runs(table.suite))
     found = {label: scores_by_dataset(runs[runs["label"] == label]) for label in table.labels}
     names = sort_datasets(name for values in found.values() for name in values)
@@ -90,7 +90,8 @@ def build_aggregates(view: View, table: ScoreTable) -> Aggregates | None:
 def summarize(domain: str, scores: Mapping[str, Scores], series: Mapping[str, str]) -> DomainSummary | None:
     """Compare labels on their common datasets.
 
-    Labels with fewer than half as many datasets as the largest are left out. The reference is ASPC if present.
+    Labels with fewer than half as many datasets as the most complete label are left out. The reference is ASPC if
+    present, otherwise the last label.
 
     Returns:
         The summary, or None if fewer than two labels remain.
@@ -121,9 +122,9 @@ def _bootstrap_labels(
     labels: Mapping[str, Scores],
     reference: Scores | None = None,
 ) -> dict[str, Bootstrapped]:
-    """Bootstrap a statistic with one entry per label; a reference's scores come first in the statistic's argument.
+    """Bootstrap a statistic with one entry per label; the reference's scores, if any, come first in its argument.
 
-    Labels with the same number of seeds are stacked, so that one with few seeds does not truncate the others.
+    Labels with the same number of seeds are stacked, so that a label with few seeds does not truncate the others.
     """
     first = [] if reference is None else [reference]
     by_seeds: dict[int, list[str]] = {}

@@ -69,7 +69,7 @@ class ReportContent:
         return " or ".join(dict.fromkeys(MEASURES[self.measures[name]] for name in datasets))
 
     def headline_scores(self) -> HeadlineScores | None:
-        """Return averages over the common datasets; without aggregates, those of the broadest comparable row."""
+        """Return averages over the common datasets or, without aggregates, those of the broadest comparable row."""
         if self.aggregates is not None:
             return HeadlineScores(self.aggregates.overall.datasets, self.aggregates.overall.mean, self.aggregates.best)
         rows = [*(row for row in reversed(self.main_table.rows) if row.is_average), *self.main_table.rows]
@@ -95,7 +95,7 @@ class ReportContent:
         return [c for c in select_curves(self.curves, "scale") if c.series == self.scale_series]
 
     def scale_by_quality(self) -> dict[str, list[ScaleCurve]]:
-        """Return task → curves of the scale, for datasets with a quality in their name, best data first."""
+        """Return task → curves of the scale, for datasets with a quality in their name, best quality first."""
         found = [c for c in self._scale_curves() if quality_of(c.dataset)]
         return {
             task: [

@@ -79,7 +79,7 @@ def select_curves(
 
 
 def group_by_task(datasets: Iterable[str]) -> dict[str, dict[str, str]]:
-    """Return task → {dataset: its name without the task}, with few enough datasets per task for one panel."""
+    """Map each task to {dataset: name without the task}; the datasets of a task fit in one panel."""
     out: dict[str, dict[str, str]] = {}
     for name in datasets:
         task = _panel_title(name)
@@ -88,7 +88,7 @@ def group_by_task(datasets: Iterable[str]) -> dict[str, dict[str, str]]:
 
 
 def _panel_title(dataset: str) -> str:
-    """Return the panel of a dataset. The five tasks of an OGBench maze share one, and so do unknown datasets."""
+    """Return a dataset's panel title. The five tasks of an OGBench maze share a panel, as do unknown datasets."""
     if domain_of(dataset) == "OGBench":
         return re.sub(r"-task[0-9]+$", "", without_version(dataset))
     return task if (task := task_of(dataset)) in TASKS else "other datasets"

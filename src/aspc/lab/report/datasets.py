@@ -22,7 +22,7 @@ def task_of(dataset: str) -> str:
 
 
 def quality_of(dataset: str) -> str | None:
-    """Return the data quality in the name of a locomotion dataset, None for other datasets."""
+    """Return the data quality in the name of a locomotion dataset, or None for other datasets."""
     task, _, rest = without_version(dataset).partition("-")
     return rest if task in LOCOMOTION and rest in QUALITIES else None
 
@@ -39,7 +39,7 @@ def sort_datasets(datasets: Iterable[str]) -> list[str]:
 
 
 def find_paper_row(table: PaperTable, dataset: str) -> str | None:
-    """Return the row of a paper's table for a dataset.
+    """Return the name of a dataset's row in a table of the paper.
 
     Regenerated datasets have no version in their name and match the paper's row of any version.
     """

@@ -1,4 +1,4 @@
-"""Matplotlib building blocks of the report's figures: styles, panels, axes, bars and legends."""
+"""Matplotlib building blocks for the report's figures: styles, panels, axes, bars and legends."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ RC_PARAMS: Any = {
     "legend.frameon": False,
     "legend.fontsize": 8,
     "text.parse_math": False,  # names can contain $
-    "svg.hashsalt": "aspc",  # the same results give the same file
+    "svg.hashsalt": "aspc",  # reproducible files
 }
 
 
@@ -58,10 +58,10 @@ def make_panels(
 ) -> tuple[Figure, list[Any]]:
     """Return a figure with a grid of panels at fixed positions.
 
-    The automatic layout takes a minute for forty panels.
+    Automatic layout would take a minute for forty panels.
 
     Args:
-        below: height below each panel for its own legend, in inches.
+        below: Height below each panel for the panel's legend, in inches.
     """
     columns = min(columns, panels)
     rows = -(-panels // columns)
@@ -77,7 +77,7 @@ def make_panels(
 
 
 def limit_series(figure: Figure, names: Iterable[str]) -> list[str]:
-    """Return the first MAX_DRAWN names. If there are more, the figure's title mentions it."""
+    """Return the first MAX_DRAWN names. If there are more, say so in the figure's title."""
     names = list(names)
     if len(names) > MAX_DRAWN:
         has_layout = figure.get_layout_engine() is not None
@@ -108,7 +108,7 @@ def draw_curve(axes: Any, curve: Curve, style: SeriesStyle, label: str) -> None:
 def draw_horizontal_bars(
     axes: Any, labels: Sequence[str], estimates: Sequence[IntervalEstimate], styles: Sequence[SeriesStyle]
 ) -> None:
-    """Draw one bar with an interval per label, the first on top."""
+    """Draw one bar with an interval per label, from top to bottom."""
     positions = np.arange(len(labels))[::-1]
     for y, estimate, style in zip(positions, estimates, styles, strict=True):
         error_kw = {"ecolor": "0.25", "elinewidth": 1}
@@ -161,7 +161,7 @@ def draw_legend_below(axes: Any) -> None:
 def set_log_axis(axes: Any) -> None:
     """Make the y axis logarithmic with plain numbers, unless the values span less than a factor of three.
 
-    Matplotlib's own labels are formulas, which are not parsed here. A narrow logarithmic axis would have no labels.
+    Matplotlib's default labels are math text, which is disabled here. A narrow logarithmic axis would have no labels.
     """
     axes.set_yscale("log")
     low, high = axes.get_ylim()
@@ -175,7 +175,7 @@ def set_log_axis(axes: Any) -> None:
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Return three to about nine round numbers from `low` to `high`, powers of ten if there are enough."""
+    """Return three to about nine round numbers from `low` to `high`; powers of ten, if there are enough of them."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     step = 1 + (last - first) // 9
     for factors in ((1,), (1, 2, 5), (1, 1.5, 2, 3, 4, 5, 6, 7, 8, 9)):

@@ -1,7 +1,7 @@
 """The report as one self-contained HTML page, rendered from the templates in `templates/`.
 
-Tables and claims are plain HTML and readable without JavaScript. Curves, runs and charts are JSON in the page, drawn by
-page.js with Plotly, which is inlined. Text from files is escaped by the templates, and as JSON in scripts.
+Tables and claims are plain HTML and readable without JavaScript. Curves, runs and charts are embedded as JSON, which
+page.js draws with an inlined copy of Plotly. The templates escape text from files; in scripts it is escaped as JSON.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def render_page(content: ReportContent, figures: Sequence[str] = ()) -> str:
 
     Args:
         content: the parts of the report.
-        figures: names of the figure files next to the page, which it links to.
+        figures: names of figure files next to the page, which links to them.
     """
     empty = {
         "overall": content.aggregates is None,

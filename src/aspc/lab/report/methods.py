@@ -1,4 +1,4 @@
-"""Methods: an algorithm together with the settings that turn it into a different method."""
+"""Methods: algorithms together with the settings that distinguish one method from another."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ ALGORITHMS = {
     "fql": "FQL",
     "bc": "BC",
 }
-# Settings that define a method. All others (network sizes, tuned values of a preset) do not change its name.
+# Settings that define a method. Other settings, such as network sizes and tuned values, do not change its name.
 SCALE_SETTINGS = (
     *("acting_ratio", "evaluation_alpha", "k_alpha", "l2", "l3_form", "outer_batch", "outer_loss", "scale_lr"),
     "scale_mode",
 )
 TD3_BC_SETTINGS = ("alpha", "critic_hidden_layers", "critic_layer_norm")
-DERIVED_SETTINGS = ("scale_target", "scale_horizon")  # follow from the dataset and the length of the run
-# Learn alpha on TD3+BC, which their names omit.
+DERIVED_SETTINGS = ("scale_target", "scale_horizon")  # derived from the dataset and the number of steps
+# Algorithms that learn alpha on top of TD3+BC, although their names omit TD3+BC.
 LEARNED_SCALE = ("aspc", "aspc_aw", "aspc_averaged", "aspc_plus", "rapo")
 TD3_BC_FAMILY = (*LEARNED_SCALE, "mcep", "td3_bc", "td3_bc_aw", "td3_bc_two_policies", "wpc")
 
@@ -74,21 +74,21 @@ def method(algo: str, **changes: Any) -> Method:
 
 
 def method_of(algo: str, settings: Mapping[str, Any]) -> Method:
-    """Return the method that a run belongs to, from its settings that differ from the defaults."""
+    """Return the method of a run, given its non-default settings."""
     keys = SCALE_SETTINGS + (TD3_BC_SETTINGS if algo in TD3_BC_FAMILY else ())
     return Method(algo, tuple(sorted((k, v) for k, v in settings.items() if k in keys)))
 
 
 def algo_of(algo: str, settings: Any, config: Any) -> str:
-    """Return the name of a run's algorithm; older runs record a BC term in their `settings` or `config` column."""
+    """Return the name of a run's algorithm. Older runs record the BC term in their `settings` or `config` column."""
     return join_bc_term(algo, parse_json(settings).get("bc", parse_json(config).get("bc", "plain")))
 
 
 def settings_of(settings: Any) -> dict[str, Any]:
-    """Return a run's non-default settings by the last part of their dotted name.
+    """Return a run's non-default settings, keyed by the last part of their dotted names.
 
     Args:
-        settings: the run's `settings` column (JSON text). Values that are not scalars are ignored.
+        settings: The run's `settings` column (JSON text). Values that are not scalars are ignored.
     """
     found = {key.rpartition(".")[2]: value for key, value in parse_json(settings).items()}
     ignored = (*DERIVED_SETTINGS, "bc")

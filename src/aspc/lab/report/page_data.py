@@ -27,7 +27,7 @@ RUN_COLUMNS = (
     *("steps_per_second", "runs_together", "device", "machine", "git_revision", "config_hash", "settings", "versions"),
     *("matmul_precision", "episodes", "started", "finished", "folder", "error"),
 )
-MAX_DEPTH = 8  # of a config
+MAX_DEPTH = 8  # levels of a config that are flattened
 
 
 def build_page_data(content: ReportContent) -> dict[str, Any]:
@@ -78,7 +78,7 @@ def _round_all(values: Iterable[float]) -> list[float | None]:
 
 
 def _curve_data(curve: Curve) -> list[Any]:
-    """Return metric, steps, mean, standard deviation, seeds; evenly spaced steps as start, spacing and count."""
+    """Return metric, steps, mean, standard deviation and seeds. Evenly spaced steps become start, spacing, count."""
     steps = curve.steps
     gaps = np.unique(np.diff(steps))
     packed = {"x": [int(steps[0]), int(gaps[0]), len(steps)]} if len(gaps) == 1 else steps.tolist()
@@ -86,7 +86,7 @@ def _curve_data(curve: Curve) -> list[Any]:
 
 
 def _scale_data(content: ReportContent, position: Mapping[str, int]) -> dict[str, Any]:
-    """Return the datasets in each panel of the scale; their curves are those of `curves`."""
+    """Return the datasets in each panel of the scale; `curves` holds their curves."""
 
     def panels(by_task: Mapping[str, Sequence[ScaleCurve]]) -> list[Any]:
         return [[[position[c.curve.dataset], c.name, *c.style] for c in found] for found in by_task.values()]
@@ -208,7 +208,7 @@ def intern_texts(values: list[str | None]) -> dict[str, Any]:
 
 
 def flatten(value: Any, prefix: str = "", depth: int = 0) -> dict[str, Any]:
-    """Return a nested object with dotted names; values below MAX_DEPTH stay JSON text."""
+    """Flatten a nested object to dotted names; values deeper than MAX_DEPTH become JSON text."""
     if not isinstance(value, dict) or depth > MAX_DEPTH:
         return {prefix: value if isinstance(value, str | int | bool | None) else json.dumps(value)[:2000]}
     out: dict[str, Any] = {}
@@ -218,7 +218,7 @@ def flatten(value: Any, prefix: str = "", depth: int = 0) -> dict[str, Any]:
 
 
 def most_common_values(configs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return key → value for the values that more than half of the configs share."""
+    """Return the key-value pairs that more than half of the configs share."""
     counts: dict[str, Counter[Any]] = {}
     for config in configs:
         for key, value in config.items():

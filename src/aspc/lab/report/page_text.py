@@ -1,4 +1,4 @@
-"""The sentences and captions of the page that depend on the results. Text from files is escaped."""
+"""The page's sentences and captions that depend on the results. Text from files is escaped."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def describe_results(content: ReportContent) -> Markup:
 
 
 def _describe_improvement(summary: DomainSummary, first: str, second: str) -> str:
-    """Return the probability of improvement of the first over the second if one of them is the reference."""
+    """Return a sentence on the probability that `first` beats `second`, if one of them is the reference."""
     if first == summary.reference:
         chance = summary.improvement[second]
     elif second == summary.reference:
@@ -95,7 +95,7 @@ def describe_conditions(content: ReportContent) -> str:
 
 
 def describe_table(table: ScoreTable) -> str:
-    """Return the title of a table: its source in the paper, its topic and its suite."""
+    """Return a table's title: its source in the paper, its topic and its suite."""
     topic = table.title[:1].upper() + table.title[1:]
     source = f"{table.source} of the paper" if table.source else ""
     return " · ".join(filter(None, (source, topic, table.suite)))
@@ -120,7 +120,7 @@ def summary_title(summary: DomainSummary) -> str:
 
 
 def summary_columns(summary: DomainSummary) -> list[tuple[str, Mapping[str, IntervalEstimate], int]]:
-    """Return title, values per label and decimals of a summary's columns, robust statistics first."""
+    """Return each summary column's title, values per label and number of decimals, robust statistics first."""
     return [
         ("Interquartile mean", summary.iqm, 1),
         (f"P({summary.reference} is better)", summary.improvement, 2),
@@ -136,12 +136,12 @@ def summary_labels(summary: DomainSummary) -> list[str]:
 
 
 def deciding_check(claim: Claim) -> ClaimCheck:
-    """Return the first check with the claim's verdict; if all hold and runs are missing, the first check."""
+    """Return the first check with the claim's verdict, or the first check if all hold but runs are missing."""
     return next((check for check in claim.checks if check.verdict == claim.verdict), claim.checks[0])
 
 
 def describe_checks(claim: Claim) -> str:
-    """Return the number of checks of a claim by verdict, and of their datasets."""
+    """Return a claim's number of checks by verdict, and its number of datasets."""
     counts = Counter(check.verdict for check in claim.checks)
     words = {HOLDS: ("holds", "hold"), FAILS: ("does not hold", "do not hold"), OPEN: ("undecided", "undecided")}
     parts = ", ".join(f"{n} {words[verdict][n > 1]}" for verdict in words if (n := counts[verdict]))
@@ -150,12 +150,12 @@ def describe_checks(claim: Claim) -> str:
 
 
 def check_value(check: ClaimCheck) -> str:
-    """Return the number of a check with its unit."""
+    """Return a check's estimate with its unit."""
     return f"{format_number(check.estimate.value, choose_digits(check.estimate.value))} {check.unit}"
 
 
 def check_interval(check: ClaimCheck) -> str:
-    """Return the interval of a check and the datasets it is limited to."""
+    """Return a check's interval and the datasets to which it is limited."""
     interval = format_interval(check.estimate, choose_digits(check.estimate.value))
     return "; ".join(filter(None, (interval or "too few seeds for an interval", check.scope)))
 
@@ -171,7 +171,7 @@ def describe_ablation(ablation: Ablation) -> str:
 
 
 def describe_runtime(runtime: SeriesRuntime) -> str:
-    """Return the conditions of a runtime."""
+    """Return the conditions under which a runtime was measured."""
     text = f"{runtime.dataset} on {runtime.device}, {runtime.concurrency}; without compilation"
     if runtime.concurrent > 1:
         text += ". Other groups may have shared the device, so this is not the cost of an algorithm alone"

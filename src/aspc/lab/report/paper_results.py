@@ -18,7 +18,7 @@ from aspc.lab.report.view import View, build_view
 
 
 def find_source_tables(source: str) -> list[PaperTable]:
-    """Return the tables that a claim's source names, and those behind the figures that it names."""
+    """Return the tables that a claim's source names, and the tables behind the figures that it names."""
     named = _split_source(source)
     return [table for table in tables().values() if named & _split_source(suites.get(table.name).source)]
 
@@ -56,5 +56,5 @@ def view_of_table(name: str) -> View:
 
 
 def _row_datasets(row: str) -> list[str]:
-    """Return the datasets of a row, which names a dataset or a domain."""
+    """Return the datasets of a row: the dataset that it names, or all datasets of its domain."""
     return [name for name in tables()["main_table"].rows if domain_of(name) == row] if row in DOMAINS else [row]

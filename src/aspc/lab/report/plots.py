@@ -34,7 +34,7 @@ from aspc.lab.report.runtime import SeriesRuntime
 from aspc.lab.report.styles import MAX_DRAWN, SeriesStyle
 from aspc.lab.report.view import MEASURES
 
-MAX_PANELS = 6  # of the last and best evaluations
+MAX_PANELS = 6  # in the figure of the last and best evaluations
 
 
 def write_figures(content: ReportContent, folder: Path) -> list[str]:
@@ -99,7 +99,7 @@ def plot_profiles(content: ReportContent) -> Figure | None:
 
 
 def plot_improvement(content: ReportContent) -> Figure | None:
-    """Plot the probability that the reference improves on each other label."""
+    """Plot the probability that the reference improves on each of the other labels."""
     if content.aggregates is None:
         return None
     overall = content.aggregates.overall
@@ -152,7 +152,7 @@ def _plot_per_dataset(content: ReportContent, metric: str, unit: str | None = No
     """Plot a metric of the main table's first series, one panel per dataset.
 
     Args:
-        unit: label of the y axis; the measure of each dataset by default.
+        unit: Label of the y axis. Default: the measure of each dataset.
     """
     drawn = {c.series for c in select_curves(content.curves, metric)}
     series = [name for name in content.main_series if name in drawn]
@@ -183,7 +183,7 @@ def plot_alpha_by_quality(content: ReportContent) -> Figure | None:
 
 
 def plot_alpha_by_task(content: ReportContent) -> Figure | None:
-    """Plot alpha over steps, one panel per other task and one line per dataset."""
+    """Plot alpha over steps for datasets without a named quality, one panel per task and one line per dataset."""
     tasks = content.scale_by_task()
     if not tasks:
         return None
@@ -230,7 +230,7 @@ def _draw_ablation(axes: Axes, ablation: Ablation, styles: Mapping[str, SeriesSt
 
 
 def plot_by_dataset(content: ReportContent) -> Figure | None:
-    """Plot scores per dataset and the change in percent above them, as in Figures 1b and 9 of the paper."""
+    """Plot scores per dataset with the percent change above them, as in Figures 1b and 9 of the paper."""
     comparisons = content.dataset_comparisons
     if not comparisons:
         return None

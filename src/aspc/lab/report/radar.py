@@ -10,7 +10,7 @@ import numpy as np
 from aspc.lab.report.datasets import TASKS, task_of
 from aspc.lab.report.statistics import Scores
 
-MAX_CORNERS = 12  # more cannot be read
+MAX_CORNERS = 12  # more would be unreadable
 
 
 @dataclass(frozen=True)
@@ -24,12 +24,12 @@ class RadarChart:
 
     @property
     def caption(self) -> str:
-        """Describe the shown tasks if some are left out, otherwise an empty string."""
+        """A description of the shown tasks if some are left out, otherwise an empty string."""
         return f"the first {len(self.tasks)} of {len(self.tasks) + self.left_out} tasks" if self.left_out else ""
 
 
 def build_radar(scores: Mapping[str, Scores]) -> RadarChart | None:
-    """Build the chart over the tasks that all labels have; None with fewer than three tasks or two labels."""
+    """Build a chart of the tasks that all labels share; None for fewer than three tasks or two labels."""
     means = {label: _task_means(values) for label, values in scores.items()}
     others = sorted({t for m in means.values() for t in m if t not in TASKS})
     shared = [task for task in (*TASKS, *others) if all(task in m for m in means.values())]
@@ -56,5 +56,5 @@ def scale_to_range(means: np.ndarray) -> np.ndarray:
 
 
 def polygon_area(corners: np.ndarray) -> np.ndarray:
-    """Return the area of a radar's polygon with corners [..., tasks], as a share of the largest possible one."""
+    """Return the area of a radar's polygon with corners [..., tasks], as a fraction of the largest possible area."""
     return np.asarray((corners * np.roll(corners, -1, axis=-1)).mean(axis=-1))

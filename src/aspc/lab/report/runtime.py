@@ -12,11 +12,11 @@ from aspc.lab.report.statistics import IntervalEstimate
 from aspc.lab.report.view import View, prefer_plain
 from aspc.tasks import without_version
 
-DEFAULT_INTERVAL = 10  # ASPC's k_alpha
+DEFAULT_INTERVAL = 10  # ASPC's default k_alpha
 
 
 class SeriesRuntime(NamedTuple):
-    """Seconds per million steps of a series on one dataset and device, with a number of concurrent runs."""
+    """Seconds per million steps of a series for one dataset, device and number of concurrent runs."""
 
     series: str
     device: str
@@ -50,7 +50,7 @@ def measure_runtimes(view: View) -> list[SeriesRuntime]:
 
 
 def compare_algorithms(runtimes: Sequence[SeriesRuntime]) -> list[SeriesRuntime]:
-    """Return algorithms under the same conditions, fastest first, without variants of those already included."""
+    """Return algorithms under the same conditions, fastest first; omit variants of an algorithm already included."""
     chosen = _select_conditions(runtimes)
     plain = {runtime.algo for runtime in chosen if runtime.series == method(runtime.algo).name}
     kept = [runtime for runtime in chosen if runtime.series == method(runtime.algo).name or runtime.algo not in plain]
@@ -58,7 +58,7 @@ def compare_algorithms(runtimes: Sequence[SeriesRuntime]) -> list[SeriesRuntime]
 
 
 def compare_intervals(runtimes: Sequence[SeriesRuntime]) -> list[SeriesRuntime]:
-    """Return ASPC by update interval under the same conditions, shortest first, then TD3+BC as the lower bound.
+    """Return ASPC's runtimes under the same conditions, shortest update interval first, then TD3+BC as the lower bound.
 
     The result is empty with fewer than two intervals.
     """
@@ -69,7 +69,7 @@ def compare_intervals(runtimes: Sequence[SeriesRuntime]) -> list[SeriesRuntime]:
 
 
 def _update_interval(series: str) -> int | None:
-    """Return k_alpha of a series that differs from plain ASPC in nothing else, None for other series."""
+    """Return k_alpha of a series that differs from plain ASPC only in k_alpha; None for other series."""
     if series == "ASPC":
         return DEFAULT_INTERVAL
     found = re.fullmatch(r"ASPC, k_alpha = ([0-9]+)", series)
@@ -79,8 +79,8 @@ def _update_interval(series: str) -> int | None:
 def _select_conditions(runtimes: Sequence[SeriesRuntime]) -> list[SeriesRuntime]:
     """Return the runtimes of the (dataset, device, concurrency) with the most series.
 
-    Conditions without concurrency take precedence if they have two series, since only they show the cost of an
-    algorithm. Ties go to halfcheetah-medium.
+    Conditions without concurrency take precedence if they have at least two series, since only they show the cost of
+    an algorithm. Ties are resolved in favor of halfcheetah-medium.
     """
     groups: dict[tuple[str, str, int], list[SeriesRuntime]] = {}
     for runtime in runtimes:

@@ -23,7 +23,7 @@ REGENERATED = "this dataset was regenerated."
 
 
 class PaperScore(NamedTuple):
-    """The paper's number for a cell. `note` is a caveat; rank 1 is the paper's best of the row, 2 its second best."""
+    """The paper's number for a cell. `note` is a caveat. Rank 1 is the best in the paper's row, 2 the second best."""
 
     mean: float
     std: float | None
@@ -69,7 +69,7 @@ class ScoreTable:
     Attributes:
         source: the part of the paper that the suite reproduces.
         labels: the columns.
-        series: label → series, its name (and color) on the page.
+        series: label → series name, which is shown on the page and selects the color.
         seeds: smallest and largest number of seeds per cell.
     """
 
@@ -90,7 +90,7 @@ class ScoreTable:
 def build_score_table(view: View, suite: str) -> ScoreTable:
     """Build the table of a suite, with averages per domain and the paper's numbers."""
     runs, paper, declared = view.suite_runs(suite), tables().get(suite), _find_suite(suite)
-    # The suites of the study have the algorithms and datasets of the main table, and are shown with its numbers.
+    # Suites that are not in the paper have the main table's algorithms and datasets, so show its numbers.
     reference = paper or tables()["main_table"]
     labels = sort_labels(runs["label"].unique(), _suite_labels(declared) if declared else reference.variants)
     by_label = {label: runs[runs["label"] == label] for label in labels}
@@ -125,7 +125,7 @@ def _find_suite(name: str) -> suites.Suite | None:
 
 
 def sort_suites(names: Iterable[str]) -> list[str]:
-    """Return declared suites in the paper's order, then the others in the given order."""
+    """Return declared suites in the paper's order, then all other suites in the given order."""
     known = suites.names()
     return sorted(names, key=lambda name: _position(name, known))
 
@@ -183,7 +183,7 @@ def _average_rows(
     by_label: Mapping[str, pd.DataFrame],
     paper: PaperTable,
 ) -> list[ScoreRow]:
-    """Return the row with the average over a domain's datasets, none if there are fewer than two to average."""
+    """Return a list with the average row over a domain's datasets; empty if fewer than two can be averaged."""
     averaged = [name for name in datasets if measures[name] != "return"]
     if len(averaged) < 2:
         return []
@@ -195,7 +195,7 @@ def _average_rows(
         if last:
             steps = int(selected["steps"].max())
             cells[label] = ScoreCell(statistics.average(last), statistics.average(best), len(last), steps)
-    # Averages over different datasets are not comparable: only those over all datasets are ranked.
+    # Averages over different datasets are not comparable, so only averages over all datasets are ranked.
     complete = _rank_cells({label: cell for label, cell in cells.items() if cell.n == len(averaged)})
     for label in paper.variants:
         average = _paper_average(domain, averaged, label, paper)
@@ -209,7 +209,8 @@ def _average_rows(
 def _paper_average(domain: str, datasets: list[str], label: str, paper: PaperTable) -> PaperScore | None:
     """Return the paper's average over the same datasets, computed from its rows.
 
-    The note mentions a printed average that differs. Tables with one row per domain give the domain's number.
+    If the paper prints a different average, the note mentions it. For a table with one row per domain, return the
+    domain's number.
     """
     rows = [r for name in datasets if (r := find_paper_row(paper, name)) is not None and (r, label) in paper.numbers]
     if len(rows) == len(datasets):
@@ -232,7 +233,7 @@ def _paper_average(domain: str, datasets: list[str], label: str, paper: PaperTab
 
 
 def _rank_cells(cells: Mapping[str, ScoreCell]) -> dict[str, ScoreCell]:
-    """Rank cells by their last score as shown (ties share a rank). Runs of different lengths are not ranked."""
+    """Rank cells by their rounded last score (ties get the same rank). Runs of different lengths are not ranked."""
     if len({cell.steps for cell in cells.values()}) > 1:
         return dict(cells)
     ranks = _rank_values({label: round(cell.last.value, 1) for label, cell in cells.items()})
@@ -245,7 +246,7 @@ def _rank_paper_scores(printed: Mapping[str, PaperScore]) -> dict[str, PaperScor
 
 
 def _rank_values(values: Mapping[str, float]) -> dict[str, int]:
-    """Return 1 for the best, 2 for the second best and 0 for all other labels, or for a label without competitors."""
+    """Return rank 1 for the best label, 2 for the second best and 0 for all other labels; a single label gets 0."""
     order = sorted({v for v in values.values() if math.isfinite(v)}, reverse=True)
     if len(values) < 2:
         return dict.fromkeys(values, 0)

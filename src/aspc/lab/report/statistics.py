@@ -1,8 +1,8 @@
 """95 % intervals over datasets and seeds.
 
-With at least three datasets, an interval is the percentile interval of a two-level bootstrap: it draws datasets with
+With at least three datasets, intervals are percentile intervals of a two-level bootstrap. It draws datasets with
 replacement (the same draw for all compared methods), then seeds within each drawn dataset and method. With fewer
-datasets, the interval is Student's t over the seeds of these datasets only.
+datasets, intervals are Student's t intervals over the seeds.
 """
 
 from __future__ import annotations
@@ -58,22 +58,22 @@ def mean(values: Sequence[float] | np.ndarray) -> IntervalEstimate:
 
 
 def average(scores: Scores) -> IntervalEstimate:
-    """Return the mean over datasets of the means over seeds. All datasets have the same weight."""
+    """Return the mean over datasets of the seed means. All datasets have equal weight."""
     return _estimate([(1.0, list(scores.values()))], np.mean) if scores else NO_ESTIMATE
 
 
 def grand_mean(scores: Scores) -> float:
-    """Return the value of `average` without its interval."""
+    """Return the value of `average` without an interval."""
     return float(np.mean([values.mean() for values in scores.values()])) if scores else math.nan
 
 
 def difference(a: Scores, b: Scores, *, level: float = LEVEL) -> IntervalEstimate:
-    """Return the mean over common datasets of the difference of means over seeds, paired by dataset."""
+    """Return the mean over common datasets of the difference between seed means, paired by dataset."""
     return _compare(a, b, np.mean, level)
 
 
 def median_difference(a: Scores, b: Scores) -> IntervalEstimate:
-    """Return the median over common datasets of the difference of means over seeds, paired by dataset."""
+    """Return the median over common datasets of the difference between seed means, paired by dataset."""
     return _compare(a, b, np.median)
 
 
@@ -93,7 +93,7 @@ def _estimate(sides: Sequence[Side], center: Callable[..., Any], level: float = 
     datasets, seeds = len(sides[0][1]), min(len(x) for _, scores in sides for x in scores)
     if not can_resample(datasets, seeds):
         return IntervalEstimate(value, math.nan, math.nan)
-    if datasets < MIN_DATASETS:  # the mean and the median of one or two values are the same
+    if datasets < MIN_DATASETS:  # the mean and median of one or two values are equal
         return _student_interval(value, [(sign / datasets, x) for sign, scores in sides for x in scores], level)
     rng = np.random.default_rng(0)
     draws = rng.integers(datasets, size=(REPETITIONS, datasets))
@@ -102,7 +102,7 @@ def _estimate(sides: Sequence[Side], center: Callable[..., Any], level: float = 
 
 
 def can_resample(datasets: int, fewest_seeds: int) -> bool:
-    """Return whether there are enough seeds for an interval. Two seeds of one dataset are too few."""
+    """Return whether there are enough seeds for an interval: two with at least three datasets, otherwise three."""
     return fewest_seeds >= (MIN_SEEDS if datasets >= MIN_DATASETS else MIN_SEEDS_ALONE)
 
 
@@ -110,12 +110,12 @@ def resampled_means(scores: Sequence[np.ndarray], draws: np.ndarray, rng: np.ran
     """Draw seeds within the drawn datasets and return their means.
 
     Args:
-        scores: the seeds' scores per dataset; the number of seeds can differ.
-        draws: indices of drawn datasets, of any shape. Seeds are drawn again for each occurrence of a dataset.
-        rng: generator for the draws of seeds.
+        scores: Scores of all seeds, per dataset; the number of seeds can differ.
+        draws: Indices of the drawn datasets, of any shape. Each occurrence of a dataset gets a new draw of seeds.
+        rng: Generator for the seed draws.
 
     Returns:
-        An array of the shape of `draws`.
+        An array with the shape of `draws`.
     """
     counts = np.array([len(x) for x in scores])
     most = counts.max()
@@ -152,7 +152,7 @@ def _t_quantile(freedom: float, level: float) -> float:
 
 
 def stack(methods: Sequence[Scores], datasets: Sequence[str]) -> np.ndarray:
-    """Return [seeds, datasets, methods] for rliable, truncated to the smallest number of seeds of any entry."""
+    """Return [seeds, datasets, methods] for rliable, truncated to the smallest number of seeds."""
     seeds = min(len(scores[name]) for scores in methods for name in datasets)
     return np.stack([[scores[name][:seeds] for name in datasets] for scores in methods]).transpose(2, 1, 0)
 
@@ -163,7 +163,7 @@ def bootstrap(
     """Return a statistic of [seeds, datasets, methods] and the bounds of its percentile interval, computed by rliable.
 
     rliable draws datasets jointly for all methods, and seeds independently per drawn dataset and method. With fewer
-    than three datasets it draws only seeds. The bounds are NaN if there are too few seeds (see `can_resample`).
+    than three datasets, it draws only seeds. The bounds are NaN if there are too few seeds (see `can_resample`).
     """
     library = _import_rliable()
     value = np.asarray(statistic(scores), float)
@@ -183,21 +183,21 @@ def bootstrap(
 
 
 def profile(scores: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
-    """Return the share of runs above each threshold, averaged over datasets: [methods, thresholds]."""
+    """Return the fraction of runs above each threshold, averaged over datasets: [methods, thresholds]."""
     return np.asarray((scores[..., None] > thresholds).mean(axis=(0, 1)))
 
 
 def improvement(scores: np.ndarray) -> np.ndarray:
     """Return the probability that a run of the first method beats a run of each other method, averaged over datasets.
 
-    A tie counts one half.
+    A tie counts as one half.
     """
     first, others = scores[:, None, :, :1], scores[None, :, :, 1:]
     return np.asarray(((first > others) + 0.5 * (first == others)).mean(axis=(0, 1, 2)))
 
 
 def interquartile_mean(scores: np.ndarray) -> np.ndarray:
-    """Return the mean of the middle half of all runs per method."""
+    """Return the interquartile mean over all runs, per method."""
     runs = scores.shape[0] * scores.shape[1]
     cut = runs // 4
     return np.asarray(np.sort(scores.reshape(runs, -1), axis=0)[cut : runs - cut].mean(axis=0))

@@ -33,7 +33,7 @@ SPARE_COLORS = (
     "#e169c3",
     "#5aa54b",
 )
-MAX_DRAWN = 12  # series per chart, and on the page when it opens: more cannot be distinguished at a glance
+MAX_DRAWN = 12  # series shown per chart and on a newly opened page: more cannot be distinguished at a glance
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 QUALITY_COLORS = {  # from better to worse data
     "expert": "#7d5fc9",

@@ -1,4 +1,4 @@
-"""Results prepared for the report: runs annotated with method, task and measure, and the rules that select them."""
+"""Results prepared for the report: runs annotated with method, task and measure, and rules for selecting runs."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class View:
 
     Attributes:
         runs: finished runs. `last` and `best` are in the unit that `measure` names.
-        entries: finished runs once per suite that contains them, with the suite's `label`. `series` is the name on the
-            page: plain ASPC is "ASPC" in every suite, other runs keep their label.
+        entries: finished runs, one row per suite that contains them, with the `label` from that suite. `series` is the
+            name on the page: plain ASPC is "ASPC" in every suite, other runs keep their label.
         all_runs: finished and failed runs.
         curves: the curves of all runs.
     """
@@ -43,7 +43,7 @@ class View:
         return select_one_per_seed(self.candidates(wanted), ["dataset"])
 
     def candidates(self, wanted: Method) -> pd.DataFrame:
-        """Return all runs of a method; on datasets with plain runs, only those."""
+        """Return all runs of a method or, on datasets that have plain runs, only the plain runs."""
         return prefer_plain(self.runs[self.runs["method"] == wanted.name], ["dataset"])
 
     def comparable_runs(self, a: Method, b: Method) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -56,9 +56,9 @@ class View:
         return select_one_per_seed(self._suite_entries(name), ["dataset", "label"])
 
     def comparable_suite_runs(self, name: str) -> pd.DataFrame:
-        """Return the runs of a suite with one length per dataset.
+        """Return the runs of a suite, all with the same number of steps on each dataset.
 
-        The length is the longest that at least half of the labels have on the dataset, otherwise the most frequent.
+        This is the longest length that at least half of the labels have on the dataset, or else the most frequent one.
         """
         entries = prefer_plain(self._suite_entries(name), ["dataset", "label"])
         labels = entries.groupby(["dataset", "steps"], as_index=False)["label"].nunique()
@@ -71,7 +71,7 @@ class View:
         return self.entries[self.entries["suite"] == suite]
 
     def suite_names(self) -> list[str]:
-        """Return the suites with runs: the paper's tables first, in its order."""
+        """Return the suites that have runs: first the paper's tables in their order, then the other suites."""
         order = list(tables())
         found = self.entries["suite"].unique()
         return sorted(found, key=lambda name: (order.index(name) if name in order else len(order), name))
@@ -100,8 +100,8 @@ def build_view(results: Results) -> View:
 def _count_tuned(settings: Mapping[str, Any], method: Method) -> int:
     """Count the settings that do not define the method: positive for algorithms published with per-dataset settings.
 
-    For other algorithms they are deviations (of a hyperparameter search, for example) and count negative, so that
-    plain runs rank first.
+    For other algorithms, these settings are deviations (in a hyperparameter search, for example), and their number is
+    negative, so that plain runs rank first.
     """
     count = len(settings) - len(method.changes)
     return count if _has_dataset_settings(method.algo) else -count
@@ -117,7 +117,7 @@ def _has_dataset_settings(algo: str) -> bool:
 
 
 def _add_measure(runs: pd.DataFrame, curves: pd.DataFrame) -> None:
-    """Add `measure`, `last` and `best`: per dataset the score, otherwise success in percent, otherwise the return."""
+    """Add `measure`, `last` and `best`: per dataset the score if known, else success in percent, else the return."""
     done = runs[runs["status"] == "done"]
     has_score = runs["dataset"].isin(set(done.loc[done["score_last"].notna(), "dataset"]))
     has_success = ~has_score & runs["dataset"].isin(set(done.loc[done["success_last"].notna(), "dataset"]))
@@ -132,7 +132,7 @@ def _add_measure(runs: pd.DataFrame, curves: pd.DataFrame) -> None:
 def match_lengths(*tables_of_runs: pd.DataFrame) -> list[pd.DataFrame]:
     """Restrict tables of runs to their common datasets and, per dataset, to the longest common number of steps.
 
-    Each result has one run per dataset and seed.
+    Each returned table has one run per dataset and seed.
     """
     shared = reduce(pd.merge, [runs[["dataset", "steps"]].drop_duplicates() for runs in tables_of_runs])
     longest = shared.groupby("dataset", as_index=False).max()
@@ -158,7 +158,7 @@ def select_one_per_seed(runs: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
 
 
 def prefer_plain(runs: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
-    """Drop runs with modified settings in groups of `keys` that also have plain runs, however short these are.
+    """Drop runs with modified settings in groups of `keys` that also have plain runs, regardless of their length.
 
     Settings that an algorithm is published with do not count as modified.
     """
@@ -172,6 +172,6 @@ def drop_returns(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def scores_by_dataset(runs: pd.DataFrame, column: str = "last") -> dict[str, np.ndarray]:
-    """Return dataset → one value per seed, in the order of seeds, without missing and infinite values."""
+    """Return dataset → one value per seed, ordered by seed, without missing and infinite values."""
     found = runs[np.isfinite(runs[column].astype(float))].sort_values(["dataset", "seed"], kind="stable")
     return {str(name): group[column].to_numpy(float) for name, group in found.groupby("dataset", sort=False)}

@@ -1,4 +1,4 @@
-"""Folders of results: writing parts, and finding their files."""
+"""Folders of results: write parts, and find their files."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 def write_part(folder: str | Path, name: str, runs: Sequence[Row], curves: Sequence[Row]) -> None:
     """Write runs and their curves as one part of a folder of results, replacing a part of the same name.
 
-    Absent keys are null, `schema_version` is filled in, and dictionaries become JSON. The curves are written first; a
-    part exists once its runs do, so that a killed process leaves no incomplete part.
+    Missing keys become null, `schema_version` is filled in, and dictionaries become JSON. The curves are written first.
+    A part exists once its runs are written, so a killed process leaves no incomplete part.
 
     Raises:
         AspcError: A row is invalid, or a curve belongs to none of the runs.
@@ -33,7 +33,10 @@ def write_part(folder: str | Path, name: str, runs: Sequence[Row], curves: Seque
 
 
 def write_entries(folder: str | Path, name: str, entries: Iterable[tuple[str, str, str]]) -> None:
-    """Write the suites that runs belong to, as tuples (suite, variant, run_id). A run's row names only its first."""
+    """Write the suites that runs belong to, as tuples (suite, variant, run_id).
+
+    A row of the runs table names only the first suite of a run.
+    """
     _check_name(name)
     rows = [dict(zip(("suite", "variant", "run_id"), entry, strict=True)) for entry in entries]
     write_table(Path(folder) / "entries" / f"{name}.parquet", make_table(rows, ENTRIES, name))
@@ -45,7 +48,7 @@ def _check_name(name: str) -> None:
 
 
 def find_result_folders(folder: Path) -> list[Path]:
-    """Return the folder and its subfolders that hold results."""
+    """Return the folder, if it holds results, and its subfolders that hold results."""
     return [candidate for candidate in _candidates(folder) if _run_tables_in(candidate)]
 
 
@@ -56,22 +59,22 @@ def _candidates(folder: Path) -> list[Path]:
 
 
 def _run_tables_in(folder: Path) -> list[Path]:
-    """Return the merged file, if there is one, and the parts."""
+    """Return the run tables in a folder: the merged file, if any, and the parts."""
     merged = folder / "runs.parquet"
     parts = sorted(path for path in (folder / "runs").glob("*.parquet") if not path.name.startswith("."))
     return [merged, *parts] if merged.is_file() else parts
 
 
 def find_run_tables(folders: Iterable[Path]) -> list[Path]:
-    """Return the files of runs in folders and their subfolders."""
+    """Return the run tables in folders and in their subfolders."""
     return [path for folder in folders for found in find_result_folders(folder) for path in _run_tables_in(found)]
 
 
 def find_parts(folder: Path) -> list[dict[str, Path]]:
-    """Return the files of a folder and its subfolders by table, one dictionary per part.
+    """Return one dictionary per part, from table to file, for the parts in a folder and its subfolders.
 
     Raises:
-        AspcError: There are none.
+        AspcError: The folder does not exist or holds no results.
     """
     if not folder.is_dir():
         raise AspcError(f"There is no folder of results at {folder}.")

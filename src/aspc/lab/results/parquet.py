@@ -161,7 +161,7 @@ def _check_values(path: Path, kind: str, table: pa.Table) -> pa.Table:
 
 
 def _check_lengths(path: Path, key: str, array: pa.ChunkedArray) -> None:
-    """Reject text that is small in the file, where equal values are stored once, and huge in memory."""
+    """Reject text that is too large in memory; the file can be small, since it stores equal values once."""
     pa = import_pyarrow()
     import pyarrow.compute as pc
 

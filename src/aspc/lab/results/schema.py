@@ -1,4 +1,4 @@
-"""The columns of the tables of results (docs/report.md)."""
+"""The columns of the result tables (docs/report.md)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Row = Mapping[str, Any]
 class Column(NamedTuple):
     """One column of a table.
 
-    A column that older files lack has `is_in_every_file=False`; its values there are null.
+    A column with `is_in_every_file=False` is missing in older files; its values are then null.
     """
 
     kind: Kind

@@ -1,4 +1,4 @@
-"""All results of some folders as pandas tables: reading, merging and exporting them."""
+"""Read, merge and export the results in folders, as pandas tables."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def merge(folders: Iterable[str | Path], out: str | Path) -> Results:
 def export_csv(results: Results, out: str | Path) -> list[Path]:
     """Write `runs.csv`, `curves.csv` and `entries.csv`; null becomes an empty cell.
 
-    Text that a spreadsheet would evaluate is escaped, since names in results can come from others.
+    Text that a spreadsheet would evaluate is escaped, since results can contain names chosen by other people.
 
     Returns:
         The paths of the files.
@@ -108,10 +108,11 @@ def escape_formula(cell: str) -> str:
 
 
 def read(*folders: str | Path) -> Results:
-    """Read folders of results, as parts or merged.
+    """Read folders of results, in parts or merged.
 
-    Of a duplicate run, "done" takes precedence over "failed", then the newest; its curve comes from the same part.
-    Warnings on stderr report runs on different data of one name, and duplicates with different scores.
+    Duplicate runs are reduced to one: "done" takes precedence over "failed", then newer over older runs. The curve
+    comes from the same part. Warnings on stderr report runs whose data have the same name but different content, and
+    duplicates with different scores.
 
     Raises:
         AspcError: A folder holds no results, or a file is damaged.
@@ -135,7 +136,7 @@ def read(*folders: str | Path) -> Results:
 
 
 def describe_data_mismatch(runs: pd.DataFrame) -> str:
-    """Return a warning if finished runs used different data of one name, or an empty string."""
+    """Return a warning if finished runs used different data under the same name, or an empty string."""
     done = runs[runs["status"] == "done"]
 
     def find_ambiguous(column: str) -> list[str]:
@@ -161,7 +162,7 @@ def describe_score_mismatch(runs: pd.DataFrame) -> str:
 
 
 def abbreviate_list(names: Sequence[str]) -> str:
-    """Join names with commas; of more than three, name two and count the others."""
+    """Join names with commas; if there are more than three, list two and count the rest."""
     return join_limited(names, 3 if len(names) <= 3 else 2)
 
 

@@ -1,7 +1,7 @@
-"""The speed of training on this machine, and the bound that its matrix products set.
+"""The speed of training on this machine, and the bound set by the matrix products.
 
-The bound: the shapes and counts of a step's matrix products are read from its program, each product is timed alone in
-the same process, and their total is the time of a step in which everything else is free.
+The bound is the time of a step in which everything but its matrix products is free. Their shapes and counts are read
+from the step's program, and each product is timed alone in the same process.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from aspc.training.packed_table import Layout
 from aspc.ui import notify_if_slow
 
 ROWS = 100_000  # of the synthetic dataset
-REPEATS = 3  # timings, of which the median is reported
+REPEATS = 3  # number of timings; the median is reported
 COMPARE_ROUNDS = 7
 
 State = TypeVar("State")
@@ -51,7 +51,7 @@ class MatrixProduct(NamedTuple):
 
 
 def count_products(jaxpr: Jaxpr, times: float = 1.0) -> dict[MatrixProduct, float]:
-    """Count the matrix products of a program; those inside a loop count once per iteration."""
+    """Count the matrix products of a program; products inside a loop are counted once per iteration."""
     counts: defaultdict[MatrixProduct, float] = defaultdict(float)
     for equation in jaxpr.eqns:
         if equation.primitive.name == "dot_general":
@@ -112,8 +112,8 @@ def time_product(product: MatrixProduct, runs: int, per_iteration: int, min_seco
     Args:
         product: The shapes.
         runs: The number of vectorized runs, whose products are computed together.
-        per_iteration: Products per loop iteration; on a GPU an iteration itself costs more than one product.
-        min_seconds: The shortest measurement.
+        per_iteration: Products per loop iteration; on a GPU, an iteration's overhead exceeds the time of one product.
+        min_seconds: Minimum duration of the measurement.
     """
     dims = product.dimension_numbers
     keys = jax.random.split(jax.random.key(0))
@@ -128,7 +128,7 @@ def time_product(product: MatrixProduct, runs: int, per_iteration: int, min_seco
     multiply = multiply_one if runs == 1 else jax.vmap(multiply_one)
 
     def body(_: Any, left: jax.Array) -> jax.Array:
-        # A result feeds the next iteration, so that the compiler cannot drop or hoist any product.
+        # One result feeds into the next iteration, so that the compiler cannot drop or hoist any product.
         products = [multiply(left[i], right) for i in range(per_iteration)]
         results = jax.lax.optimization_barrier(products)  # type: ignore[no-untyped-call]
         return left.at[(0,) * left.ndim].set(results[-1].ravel()[0] * 1e-30)
@@ -206,7 +206,7 @@ class SpeedBenchmark:
         }
 
     def time_chunk(self) -> float:
-        """Train one chunk of all runs and return the seconds."""
+        """Train all runs for one chunk and return its duration in seconds."""
         with notify_if_slow(f"timing {self.steps * self.seeds:,} steps of {self.algo} …"):
             begin = time.perf_counter()
             first_block = jnp.asarray(self.done * self.blocks)
@@ -222,7 +222,7 @@ class SpeedBenchmark:
         return count_step_products(self.algorithm, tree_index(self.state, 0), inputs)
 
     def bound_seconds(self) -> float:
-        """Return the seconds of the matrix products of a step of one run."""
+        """Return the seconds that one run's matrix products take per step."""
         runs = self.seeds if self.loop.vectorize else 1
         per_iteration = max(16 // runs, 1) if on_accelerator() else 1
         return (
@@ -281,7 +281,7 @@ def measure_benchmark(benchmark: SpeedBenchmark, bound: bool = True) -> dict[str
 def compare(
     algos: Sequence[str], obs_dim: int, act_dim: int, batch: int, seeds: int, steps: int
 ) -> list[dict[str, Any]]:
-    """Time algorithms alternately, so that changes of the machine affect all; times are relative to the first."""
+    """Time algorithms alternately, so that changes in machine load affect all; times are relative to the first."""
     benchmarks = [SpeedBenchmark(algo, obs_dim, act_dim, batch, seeds, steps) for algo in algos]
     seconds = [[b.time_chunk() / b.steps for b in benchmarks] for _ in range(COMPARE_ROUNDS)]
     rows = []

@@ -1,7 +1,7 @@
 """A profile of a training step: time in the critic, actor, scale, sampling and optimizer.
 
 The parts are named scopes (`jax.named_scope`). The compiler keeps the names in its instructions, and JAX's profiler
-measures the time of each instruction. A fused instruction counts for the part of its last operation.
+measures the time of each instruction. A fused instruction is attributed to the part of its last operation.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import jax
 
 from aspc.lab.speed.measure import SpeedBenchmark
 
-# An instruction in several scopes counts for the first of these.
+# An instruction in several scopes is attributed to the first of these.
 PARTS = ("sampling", "scale", "optimizer", "targets", "actor", "critic")
 FUSED = "fused networks"  # their kernels have the same name in every part
 OTHER = "not attributed"
 
 
 class PartTime(NamedTuple):
-    """A part's share of the busy time, and that share of the milliseconds per step."""
+    """A part's fraction of the busy time, and the same fraction of the milliseconds per step."""
 
     part: str
     milliseconds: float

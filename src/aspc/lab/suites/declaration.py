@@ -1,6 +1,6 @@
 """Suites: declared sets of runs, and the registry of their names.
 
-A suite is a list of blocks; a block is variants × datasets × seeds. A run's name does not depend on the suite that
+A suite is a list of blocks; a block is variants × datasets × seeds. A run's id does not depend on the suite that
 requests it (`aspc.lab.plan`), so suites that request the same runs share them.
 """
 
@@ -27,14 +27,14 @@ class Variant:
     preset: str | None = None
     """Per-dataset settings (`aspc.presets`)."""
     scale_of: Variant | None = None
-    """The run's `scale_target` is the final scale of this variant's run on the same dataset with the same seed."""
+    """Variant whose final scale, on the same dataset with the same seed, is the `scale_target` of the run."""
 
 
 @dataclass(frozen=True)
 class Block:
     """Variants × datasets × seeds.
 
-    `options` are fields of `TrainOptions`. Runs of an `alone` block are timed and share no device with others.
+    `options` are fields of `TrainOptions`. Runs of an `alone` block are timed and do not share a device.
     """
 
     variants: tuple[Variant, ...]
@@ -64,7 +64,7 @@ class Block:
 class Suite:
     """A declared set of runs.
 
-    `source` is the part of the paper it reproduces; `note` states what the paper leaves open.
+    `source` is the part of the paper that the suite reproduces; `note` states what the paper leaves open.
     """
 
     name: str

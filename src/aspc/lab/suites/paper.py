@@ -35,7 +35,7 @@ NECESSITY = (
     Variant("linear", "aspc", {"scale_mode": "linear"}, scale_of=ASPC),
     relabel("dynamic", ASPC),
 )
-# Settings that equal the defaults resolve to the run of plain ASPC.
+# Variants whose settings equal the defaults resolve to the runs of plain ASPC.
 LOSSES = tuple(aspc_variant(loss, outer_loss=loss) for loss in ("L1", "L1+L2", "L1+L3", "L1+L2+L3"))
 L3_FORMS = tuple(aspc_variant(f"({form})", l3_form=form) for form in range(1, 6))
 K_ALPHA = tuple(aspc_variant(f"k_alpha = {k}", k_alpha=k) for k in K_ALPHAS)

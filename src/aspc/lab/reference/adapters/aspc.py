@@ -1,4 +1,4 @@
-"""The check of ASPC traces, which hold several outer losses."""
+"""Verification of ASPC traces, each of which records several outer losses."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ OUTER_LOSSES: dict[int, OuterLoss] = {1: "L1", 2: "L1+L2", 3: "L1+L3", 4: "L1+L2
 def check_aspc(
     trace: Trace, outer_losses: Mapping[int, OuterLoss] = OUTER_LOSSES, compiled: CompiledSteps | None = None
 ) -> list[TraceCheck]:
-    """Replay every outer loss of a trace from the same start, and compare.
+    """Replay a trace once per outer loss, from the same initial state, and compare the results with it.
 
     Args:
         trace: The trace.
-        outer_losses: The outer loss of each number in the trace; tests change it to see the check fail.
+        outer_losses: The outer loss for each number in the trace; tests change it to check that verification fails.
         compiled: Compiled steps to share between replays.
     """
     meta, base = trace.meta, td3_bc(trace)
@@ -52,7 +52,7 @@ def check_aspc(
 
 
 def adapt_scale(algorithm: AdaptiveScale[TD3BC[TD3State]], base: Adapter[TD3State]) -> Adapter[AdaptiveState]:
-    """Return the adapter of a learned scale on a base; its rows hold the scale before each step."""
+    """Return an adapter that adds a learned scale to a base; its rows record the scale before each step."""
 
     def probe(state: AdaptiveState, batch: Batch, noise: Noise, parts: Parts) -> Row:
         return {"scale": state.scale.scale}
@@ -68,7 +68,7 @@ def adapt_scale(algorithm: AdaptiveScale[TD3BC[TD3State]], base: Adapter[TD3Stat
 
 
 def compare_aspc_outputs(trace: Trace, group: str, state: AdaptiveState, rows: list[Row]) -> list[TraceCheck]:
-    """Compare metrics that have a value per step, NaN where the metric does not exist."""
+    """Compare a replay's metrics with the trace; a metric is NaN at steps that do not report it."""
 
     def column(name: str) -> np.ndarray:
         return np.array([row.get(name, np.nan) for row in rows], np.float64)
@@ -83,7 +83,7 @@ def compare_aspc_outputs(trace: Trace, group: str, state: AdaptiveState, rows: l
         "delta_bc_sup": column("delta_bc_sup"),
         "ema_q_final": state.scale.ema_q,
     }
-    origin = {"alpha": trace.meta["alpha"]}  # compare its displacement
+    origin = {"alpha": trace.meta["alpha"]}  # compare the change from the initial value
     return [
         TraceCheck(f"out/{group}/{name}", relative_error(ours[name], expected, origin.get(name, 0.0)))
         for name, expected in trace.group(f"out/{group}").items()

@@ -1,4 +1,4 @@
-"""The adapter of CQL."""
+"""The adapter for CQL traces."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from aspc.networks import (
 
 
 def cql(trace: Trace) -> Adapter[CQLState]:
-    """Return the adapter of a trace."""
+    """Return the adapter for a trace."""
     meta = trace.meta
     require(
         meta,

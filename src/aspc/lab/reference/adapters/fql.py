@@ -1,4 +1,4 @@
-"""The adapter of FQL."""
+"""The adapter for FQL."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from aspc.networks import (
 
 
 def fql(trace: Trace) -> Adapter[FQLState]:
-    """Return the adapter of a trace."""
+    """Return the adapter for a trace."""
     meta = trace.meta
     require(meta, gelu="tanh approximation")
     algorithm = FQL(
@@ -52,7 +52,7 @@ def fql(trace: Trace) -> Adapter[FQLState]:
         grads = jax.tree.leaves(jax.tree.map(lambda m, m_new: (m_new - 0.9 * m) / 0.1, *moments))
         return {
             "actor_mse": jnp.square(actions - batch.actions).mean(),
-            # As its authors log them: the sum of the tensors' norms; the zero gradients of the targets count too.
+            # As in the authors' logs: the sum of the tensors' norms, and extremes that include the targets' zeros.
             "grad_norm": jnp.stack([jnp.sqrt(jnp.square(g).sum()) for g in grads]).sum(),
             "grad_max": jnp.stack([g.max() for g in grads]).max(initial=0.0),
             "grad_min": jnp.stack([g.min() for g in grads]).min(initial=0.0),

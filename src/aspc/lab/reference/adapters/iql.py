@@ -1,4 +1,4 @@
-"""The adapter of IQL."""
+"""The reference adapter for IQL."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from aspc.networks import (
 
 
 def iql(trace: Trace) -> Adapter[IQLState]:
-    """Return the adapter of a trace."""
+    """Return the adapter for a trace."""
     meta = trace.meta
     require(meta, dropout=None, log_std_min=-20.0, log_std_max=2.0, cosine_eta_min=0.0)
     algorithm = IQL(

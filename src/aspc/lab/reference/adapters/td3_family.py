@@ -35,8 +35,8 @@ from aspc.networks import (
 
 
 def td3_settings(meta: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the hyperparameters that all of them share."""
-    # The trace's noise is in units of the action, this library's in units of the largest action.
+    """Return the hyperparameters that TD3+BC, wPC and A2PR share."""
+    # Noise is in units of the action in the trace, but relative to the largest action in this library.
     high = meta["max_action"]
     same = {name: meta[name] for name in ("alpha", "discount", "tau", "policy_freq")}
     return {
@@ -54,7 +54,7 @@ def load_twins(arrays: Arrays) -> Ensemble:
 
 
 def td3_loaders(meta: Mapping[str, Any]) -> dict[str, Loader]:
-    """Return the loaders of actor and critics."""
+    """Return the loaders of the actor and the critics."""
     return {
         **with_target("actor", lambda arrays: DeterministicActor(torch_mlp(arrays), meta["max_action"])),
         **with_target("critic_1", load_critic),
@@ -64,7 +64,7 @@ def td3_loaders(meta: Mapping[str, Any]) -> dict[str, Loader]:
 
 
 def td3_networks(state: TD3State) -> dict[str, Any]:
-    """Return actor and critics of a state, each critic also alone."""
+    """Return the actor and the critics of a state; each critic is also listed individually."""
     critics, targets = state.critics, state.critics_target
     return {
         "actor": state.actor,
@@ -133,7 +133,7 @@ def a2pr(trace: Trace) -> Adapter[A2PRState]:
     )
 
     def load_vae(arrays: Arrays) -> VAE:
-        # Mean and log σ are two layers in the trace, and the two halves of one layer here.
+        # Mean and log σ are separate layers in the trace, but halves of a single layer in this library.
         heads = {p: np.concatenate([arrays[f"mean.{p}"], arrays[f"log_std.{p}"]]) for p in ("weight", "bias")}
         arrays = {**arrays, **{f"heads.{p}": array for p, array in heads.items()}}
         encoder, decoder = (torch_sequence(arrays, names) for names in (("e1", "e2", "heads"), ("d1", "d2", "d3")))

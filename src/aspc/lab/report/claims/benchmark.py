@@ -35,7 +35,7 @@ from aspc.lab.report.statistics import IntervalEstimate, Scores
 from aspc.lab.report.view import View, drop_returns, match_lengths, scores_by_dataset
 
 FIGURE_8_BASELINES = tuple(map(method, ("td3_bc", "wpc", "a2pr")))
-HIGHEST_SCORE = 150.0  # of the thresholds; Maze2d and Adroit exceed 100
+HIGHEST_SCORE = 150.0  # largest threshold; scores on Maze2d and Adroit exceed 100
 
 
 def beats_td3_bc(view: View) -> Claim:
@@ -101,12 +101,12 @@ def profile_above(view: View) -> Claim:
 
 
 def share_above(both: np.ndarray) -> np.ndarray:
-    """Return the share of thresholds at which the first method's profile is at or above the second's.
+    """Return the fraction of thresholds at which the first method's profile is at or above the second's.
 
-    Thresholds that all runs or no runs of both methods exceed do not count.
+    Thresholds exceeded by all runs of both methods, or by no run of either, are ignored.
 
     Args:
-        both: scores [seeds, datasets, 2].
+        both: Scores of both methods, [seeds, datasets, 2].
     """
     first, second = statistics.profile(both, np.linspace(0, HIGHEST_SCORE, 61))
     is_informative = (np.minimum(first, second) < 1) & (np.maximum(first, second) > 0)
@@ -139,9 +139,9 @@ def largest_polygon(view: View) -> Claim:
 
 
 def lead_in_area(ours: Scores, rivals: Sequence[Scores], tasks: Sequence[str]) -> IntervalEstimate:
-    """Return the area of our polygon in the radar chart minus the largest other area.
+    """Return the area of our polygon in the radar chart minus the largest area of a rival.
 
-    Tasks are fixed. The bootstrap draws datasets within each task, the same for all methods, and seeds within datasets.
+    The bootstrap keeps tasks fixed. It draws datasets within each task, shared by all methods, and seeds per dataset.
     """
     methods, rng = [ours, *rivals], np.random.default_rng(0)
     means, drawn = [], []  # per task: [methods], [methods, repetitions]
@@ -158,7 +158,7 @@ def lead_in_area(ours: Scores, rivals: Sequence[Scores], tasks: Sequence[str]) -
 
 
 def _area_lead(means: np.ndarray) -> np.ndarray:
-    """Return the first method's area minus the largest other, from means [methods, ..., tasks]."""
+    """Return the first method's area minus the largest area of the others, from means [methods, ..., tasks]."""
     areas = polygon_area(scale_to_range(means))
     return np.asarray(areas[0] - areas[1:].max(axis=0))
 
@@ -188,7 +188,7 @@ def rises_faster(view: View) -> Claim:
 
 def no_late_collapse(view: View) -> Claim:
     runs = drop_returns(select_d4rl(view.runs_of(ASPC)))
-    runs = runs[(runs["best"] > 0) & (runs["steps"] >= PAPER_STEPS)]  # the end of a short run is early in the paper's
+    runs = runs[(runs["best"] > 0) & (runs["steps"] >= PAPER_STEPS)]  # shorter runs cannot show a late collapse
     last, best = scores_by_dataset(runs, "last"), scores_by_dataset(runs, "best")
     names = [n for n in sort_datasets(last) if n in best and len(last[n]) == len(best[n])]
     parts: list[ClaimPart] = []

@@ -1,4 +1,4 @@
-"""Checks that compare two methods, and the curves that claims look at."""
+"""Checks that compare two methods, and the curves that claims use."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from aspc.lab.report.view import View, drop_returns, scores_by_dataset
 ASPC, TD3_BC = method("aspc"), method("td3_bc")
 BASELINES = tuple(map(method, ("td3_bc", "a2pr", "iql", "wpc", "rebrac")))
 
-# The paper says "near", "nearly" or "minimal"; a check needs a number. These thresholds are ours.
+# The paper says "near", "nearly" or "minimal"; a check needs a number. These thresholds are our choice.
 NEARLY_EQUAL = 5.0  # percent
 MINIMAL_OVERHEAD = 25.0  # percent of TD3+BC's time
 SAME_RUNTIME = 10.0  # percent
 NEAR_A_TENTH = (0.03, 0.3)  # alpha, half a decade each way
 SLIGHT_RISE = 1.2  # factor on alpha early in training
-ALMOST_EVERY = 0.9  # share of thresholds
+ALMOST_EVERY = 0.9  # fraction of thresholds
 LATE_LOSS = 15.0  # percent below the best evaluation
 FLAT = 5.0  # percent
-EARLY = 0.3  # share of training ("the first 0.2–0.3 M steps")
+EARLY = 0.3  # fraction of training ("the first 0.2–0.3 M steps")
 PAPER_STEPS = 1_000_000
 
 
@@ -40,7 +40,7 @@ def restrict_to_shared(a: Scores, b: Scores) -> tuple[dict[str, np.ndarray], dic
 
 
 def paired_scores(view: View, a: Method, b: Method, domains: Iterable[str] | None = None) -> tuple[Scores, Scores]:
-    """Return the scores of two methods on common datasets at the same number of steps."""
+    """Return the scores of two methods on their common datasets at the same number of steps."""
     kept = list(map(drop_returns, view.comparable_runs(a, b)))
     if domains is not None:
         kept = [runs[runs["domain"].isin(list(domains))] for runs in kept]
@@ -53,8 +53,8 @@ def check_better(
     """Check that the average of `a` is at least that of `b`.
 
     Args:
-        domains: restrict the comparison to these domains.
-        label: name of the data in the description.
+        domains: Restrict the comparison to these domains.
+        label: Name of the data in the description.
     """
     first, second = paired_scores(view, a, b, domains)
     if not first:
@@ -70,7 +70,7 @@ def check_better(
 def check_nearly_equal(
     view: View, a: Method, b: Method, domains: Sequence[str] | None = None, label: str = ""
 ) -> list[ClaimPart]:
-    """Check that two averages differ by at most NEARLY_EQUAL percent; arguments as in `check_better`."""
+    """Check that two averages differ by at most NEARLY_EQUAL percent; see `check_better` for the arguments."""
     first, second = paired_scores(view, a, b, domains)
     if not first:
         return [DataGap((a, b), tuple(domains or ()))]
@@ -93,7 +93,7 @@ def check_better_overall(view: View, a: Method, b: Method, domains: Sequence[str
 
 
 def require_domains(parts: Iterable[ClaimPart], a: Method, b: Method, domains: Sequence[str]) -> list[ClaimPart]:
-    """Mark checks as partial if a domain is missing, since it could change the result, and add a gap for it."""
+    """Mark checks as partial if a domain is missing, since it could change the result; add a gap per missing domain."""
     checks = [part for part in parts if isinstance(part, ClaimCheck)]
     covered = {domain_of(name) for check in checks for name in check.datasets}
     gaps = [DataGap((a, b), (domain,)) for domain in domains if domain not in covered]
@@ -106,7 +106,7 @@ def select_d4rl(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def curves_per_seed(view: View, runs: pd.DataFrame, metric: str) -> dict[str, list[tuple[np.ndarray, np.ndarray]]]:
-    """Return dataset → (steps, values) per seed, without missing points."""
+    """Return the (steps, values) of each seed by dataset, without missing points."""
     table = fill_scores(view.curves.merge(runs[["run_id", "dataset", "measure"]], on="run_id"))
     table = table[np.isfinite(table[metric].astype(float))]
     found: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
@@ -116,7 +116,7 @@ def curves_per_seed(view: View, runs: pd.DataFrame, metric: str) -> dict[str, li
 
 
 def values_at_share(view: View, runs: pd.DataFrame, metric: str, share: float) -> dict[str, np.ndarray]:
-    """Return dataset → the last value per seed within the given share of training."""
+    """Return each seed's last value within the given fraction of training, by dataset."""
     out = {}
     for dataset, seeds in curves_per_seed(view, runs, metric).items():
         points = [values[steps <= share * steps[-1]] for steps, values in seeds]
@@ -126,7 +126,10 @@ def values_at_share(view: View, runs: pd.DataFrame, metric: str, share: float) -
 
 
 def late_growth(view: View, runs: pd.DataFrame, metric: str) -> dict[str, np.ndarray]:
-    """Return dataset → percent growth per seed from the second to the last fifth of a curve (the first is start-up)."""
+    """Return each seed's percent growth from the second to the last fifth of its curve, by dataset.
+
+    The first fifth is skipped as the start-up phase.
+    """
     out = {}
     for dataset, seeds in curves_per_seed(view, runs, metric).items():
         if all(len(values) >= 5 for _, values in seeds):

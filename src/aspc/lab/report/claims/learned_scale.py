@@ -38,7 +38,7 @@ from aspc.tasks import without_version
 
 
 def _log_final_scales(runs: pd.DataFrame) -> dict[str, np.ndarray]:
-    """Return dataset → log10 of the final alpha per seed."""
+    """Return log10 of the final alpha per seed, by dataset."""
     runs = runs[runs["scale_last"] > 0]
     return scores_by_dataset(runs.assign(log_scale=np.log10(runs["scale_last"].astype(float))), "log_scale")
 
@@ -79,7 +79,7 @@ def _is_in_figure_4(dataset: str) -> bool:
 
 def scale_by_task(view: View) -> Claim:
     runs = view.runs_of(ASPC)
-    # Alpha's learning rate decays over the run, so alpha moves less far in a run shorter than the paper's.
+    # Alpha's learning rate decays over the run, so alpha moves less in runs shorter than the paper's.
     scales = _log_final_scales(runs[runs["steps"] >= PAPER_STEPS])
     found = {n: v for n, v in scales.items() if _is_in_figure_4(n)}
     absent = [d for d in ("Adroit", "AntMaze", "Maze2d") if d not in map(domain_of, found)]

@@ -50,7 +50,7 @@ def check_all(view: View) -> list[Claim]:
 
 @cache
 def find_contradiction(check: Callable[[View], Claim], source: str) -> str:
-    """Describe which checks of a claim fail on the tables that its source names; empty if none do."""
+    """Describe the claim's checks that fail on the paper tables named in `source`; empty if none fails."""
     tables = paper_results.find_source_tables(source)
     found = (_describe_failures(table, check(paper_results.view_of_table(table.name)).checks) for table in tables)
     return " ".join(filter(None, found))

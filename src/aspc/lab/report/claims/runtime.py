@@ -23,10 +23,10 @@ from aspc.lab.report.view import View
 
 
 def _time_overhead(view: View, a: Method, b: Method) -> tuple[IntervalEstimate, tuple[str, ...]]:
-    """Return how much longer a step of `a` takes than one of `b`, in percent, and the datasets it is measured on.
+    """Return the extra time per step of `a` relative to `b`, in percent, and the datasets of the measurement.
 
-    Runs are compared per dataset, device and machine. Runs that trained together with others do not count: all runs of
-    a group report the same time, and groups can share a device.
+    Runs are compared per dataset, device and machine. Runs trained together are excluded, because all runs of a group
+    report the same time and groups can share a device.
     """
     runs = pd.concat([view.candidates(a), view.candidates(b)])
     runs = runs[(runs["steps_per_second"] > 0) & (runs["runs_together"].fillna(1) == 1)]

@@ -32,7 +32,7 @@ class ClaimRange(NamedTuple):
     def verdict(self, estimate: IntervalEstimate) -> Verdict:
         """Return HOLDS if the whole interval is inside, FAILS if it is outside, otherwise OPEN.
 
-        An interval of zero width at a bound is OPEN: no run has ever scored, for example.
+        A zero-width interval at a bound is OPEN; it occurs, for example, if no run has ever scored.
         """
         if not estimate.has_interval or (estimate.low == estimate.high and estimate.low in (self.low, self.high)):
             return OPEN
@@ -74,12 +74,12 @@ class ClaimCheck(NamedTuple):
 
     @property
     def has_few_datasets(self) -> bool:
-        """Return whether the interval covers only seeds, so that it does not extend to other datasets."""
+        """Return whether there are too few datasets to generalize; the interval then covers only seeds."""
         return len(self.datasets) < statistics.MIN_DATASETS
 
     @property
     def scope(self) -> str:
-        """The datasets that the check is limited to, empty if there are enough to generalize."""
+        """The datasets that the check is limited to, or "" if there are enough to generalize."""
         return f"{join_words(self.datasets)} only" if self.has_few_datasets else ""
 
 
@@ -91,7 +91,7 @@ class DataGap(NamedTuple):
 
     Attributes:
         methods: the methods that need runs.
-        data: domains, tasks or datasets, any of which would do; empty for any dataset.
+        data: domains, tasks or datasets, any of which suffices; empty for any dataset.
         requirement: the condition that existing runs do not meet.
     """
 
@@ -109,7 +109,7 @@ class Claim:
 
     Attributes:
         missing: a sentence about the runs that other checks need.
-        limited_to: the domains of the verdict, if the paper shows the effect in more.
+        limited_to: the domains of the verdict, if the paper shows the effect in more domains.
         paper_contradiction: a sentence about checks that fail on the paper's own numbers.
     """
 
@@ -134,7 +134,7 @@ class Claim:
 
     @property
     def scope(self) -> str:
-        """The datasets or domains that the verdict is limited to, as a suffix to it (" on MuJoCo")."""
+        """The datasets or domains that the verdict is limited to, as a suffix (" on MuJoCo")."""
         deciding = [check for check in self.checks if check.verdict == self.verdict]
         if self.is_open:
             return ""
@@ -153,10 +153,10 @@ class Claim:
 def build_claim(
     view: View, name: str, text: str, source: str, parts: Iterable[ClaimPart], shown_in: Sequence[str] = ()
 ) -> Claim:
-    """Build a claim from the checks and gaps for everything that it mentions.
+    """Build a claim from its checks and data gaps.
 
     Args:
-        shown_in: the domains in which the paper shows an effect. The claim is judged on those that have runs.
+        shown_in: the domains in which the paper shows an effect. The verdict covers those with runs.
     """
     parts = list(parts)
     checks = tuple(part for part in parts if isinstance(part, ClaimCheck))
@@ -167,7 +167,7 @@ def build_claim(
 
 
 def describe_gaps(view: View, gaps: Iterable[DataGap]) -> str:
-    """Return one sentence that lists the missing runs, empty if there are no gaps."""
+    """Return one sentence that lists the missing runs, or "" if none are missing."""
     absent: dict[str, dict[str, None]] = {}  # method → data, in order; "" stands for every method or all data
     unfit: dict[tuple[str, str], dict[str, None]] = {}  # (data, requirement) → methods with runs that do not meet it
     for gap in gaps:
@@ -191,7 +191,7 @@ def describe_gaps(view: View, gaps: Iterable[DataGap]) -> str:
 
 
 def _is_in(runs: pd.DataFrame, data: Sequence[str]) -> pd.Series:
-    """Return a mask of the runs in any of these domains, tasks or datasets (of any version); all if there are none."""
+    """Return a mask of the runs in any of these domains, tasks or datasets (of any version); all if `data` is empty."""
     names = (runs["domain"], runs["task"], runs["dataset"].map(without_version))
     return pd.concat([column.isin(data) for column in names], axis=1).any(axis=1) | (not data)
 
