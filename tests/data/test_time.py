@@ -198,6 +198,7 @@ def test_resampled_rewards_are_means_of_their_intervals(tmp_path: Path) -> None:
     [
         ({"resample": "spline"}, "--resample must be one of hold, interpolate, not 'spline'"),
         ({"interval": 5}, "--interval needs --resample"),
+        ({"resample": "hold", "interval": 1e-6}, r"would turn [\d,]+ rows into [\d,]+. Pass a longer --interval"),
         ({"max_gap": 0}, "--max-gap must be a number above 0, not 0"),
         ({"resample": "hold", "key_map": {"time": "none"}, "max_episode_steps": 10}, "need a time column"),
     ],

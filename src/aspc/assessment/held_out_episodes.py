@@ -44,14 +44,14 @@ def held_out_episodes(
     """
     count = len(dataset.episode_lengths)
     if on_training_data:
-        warning = "The policies are judged on data that they can have been trained on, which flatters them."
+        warning = "The policies may have been trained on this data, so their estimates can be too high."
         return HeldOutEpisodes(np.arange(len(dataset)), f"all {count:,} episodes, on request", [warning])
     is_seen, warnings = np.zeros(len(dataset), bool), []
     hashes, known = row_hashes(dataset), dict[str, np.ndarray]()
     for path in paths:
         trained = _hashes_of_training_data(path, dataset, known, is_training_data)
         if trained is None:
-            warnings.append(f"The training data of {path} is unknown; the episodes are taken as new to it.")
+            warnings.append(f"The training data of {path} is unknown; all episodes are assumed to be new to it.")
         else:
             is_seen |= np.isin(hashes, trained)
     is_kept = ~_in_seen_episodes(dataset, is_seen)

@@ -7,6 +7,7 @@ import numpy as np
 from aspc.data.read_options import ResampleMethod
 from aspc.data.readers.contents import Arrays
 from aspc.data.time_cells import format_duration
+from aspc.errors import AspcError
 
 ROUNDING = 1e-6  # fraction of an interval
 MEANS = ("rewards", "kpis")
@@ -24,10 +25,19 @@ def resample(arrays: Arrays, method: ResampleMethod, interval: float, held: np.n
         method: Hold the last observation, or interpolate linearly.
         interval: Seconds per row.
         held: Observation columns that are never interpolated, such as categories.
+
+    Raises:
+        AspcError: The result would have more than `MAX_GROWTH` times as many rows.
     """
     times, ends = arrays["times"], (arrays["terminals"] == 1) | (arrays["timeouts"] == 1)
     stops = np.flatnonzero(ends) + 1
     starts = np.concatenate([[0], stops[:-1]]).astype(int)
+    count = float(((times[stops - 1] - times[starts]) / interval + 1).sum())
+    if count > MAX_GROWTH * len(times):
+        raise AspcError(
+            f"One row per {format_duration(interval)} would turn {len(times):,} rows into {count:,.0f}. Pass a longer "
+            "--interval."
+        )
     parts = [
         _resample_episode(arrays, slice(*rows), method, interval, held) for rows in zip(starts, stops, strict=True)
     ]
