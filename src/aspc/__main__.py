@@ -16,7 +16,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "train": ("aspc.cli.train", "Train a policy on a dataset and write a run folder."),
     "eval": ("aspc.cli.evaluate", "Re-evaluate a run's policies over many episodes."),
     "data": ("aspc.cli.data", "List, inspect, download, generate, convert and collect datasets."),
-    "assess": ("aspc.cli.assess", "Judge policies against the controller that made the logs."),
+    "assess": ("aspc.cli.assess", "Judge policies against the controller that produced the logs."),
     "fqe": ("aspc.cli.fqe", "Rank policies by fitted-Q evaluation, without a simulator."),
     "inspect": ("aspc.cli.inspect", "Write a one-page trust report about a policy."),
     "export": ("aspc.cli.export", "Export a policy as ONNX, StableHLO or plain NumPy."),

@@ -78,7 +78,7 @@ def test_split_ends_the_episode_before_a_gap(tmp_path: Path, write: Callable[[Pa
     pairs = dataset.transitions()
     np.testing.assert_array_equal(pairs.next_observations[:, 0], pairs.observations[:, 0] + 1)
     assert note(dataset) == (
-        "2 cells are empty, in 2 of 60 rows (2 in 'obs_flow'; at most 2 rows in a row): 2 rows were removed, and an "
+        "2 cells are empty, in 2 of 60 rows (2 in 'obs_flow'; at most 2 consecutive rows): 2 rows were removed, and an "
         "episode ends before each gap."
     )
 

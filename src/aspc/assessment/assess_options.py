@@ -10,12 +10,12 @@ from aspc.errors import AspcError
 
 @dataclass(frozen=True)
 class AssessOptions(FQEOptions):
-    """Options of an assessment; those of `FQEOptions` apply to its critics."""
+    """Options of the estimators."""
 
     steps: int = 10_000
     """Number of minibatches per policy."""
     critics: int = 4
-    """Number of critics per policy and of dynamics models; pairs are fitted on complementary halves of the episodes."""
+    """Critics per policy, and dynamics models; pairs are fitted on complementary halves of the episodes."""
     level: float = 0.9
     """Confidence level of the intervals."""
     margin: float | None = None

@@ -1,11 +1,11 @@
 """Rollouts in an ensemble of learned dynamics models, truncated where the models disagree.
 
-Each model predicts the change of the state, the signals and the end of the task from a state and an action. The policy
-and the logged controller (its fitted density) start in the same logged states and use the same model and noise. The
-comparison of such a pair ends at the first step where, for either of them, the models disagree more than on 99.9 % of
-the logged rows, so no prediction outside the data is used. The difference is divided by c, the compared fraction of
-the discounted horizon, to scale it to the full horizon. The uncompared part, (1 − c) of the scaled difference, is
-treated as an error.
+From a state and an action, each model predicts the state change, the signals (reward and KPIs) and the probability of
+termination. The policy and the logged controller (its fitted density) start in the same logged states and use the same
+model and noise. A pair of rollouts is compared until the ensemble disagreement of either one exceeds its 99.9th
+percentile on the logged rows, so no prediction outside the data is used. The difference is divided by c, the compared
+fraction of the discounted horizon, to scale it to the full horizon. The uncompared part, (1 − c) of the scaled
+difference, is added to the uncertainty.
 """
 
 from __future__ import annotations

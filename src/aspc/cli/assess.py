@@ -1,4 +1,4 @@
-"""The command `aspc assess`: compare policies with the controller that made the logs."""
+"""The command `aspc assess`: compare policies with the controller that produced the logs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 NONE_SELECTED = 1  # exit code
 
-HELP = """May a policy replace the controller that made the logs? Estimate the difference, without a simulator.
+HELP = """May a policy replace the controller that produced the logs? Estimate the difference, without a simulator.
 
 Judges on episodes that training held out (aspc train --holdout). Prints a verdict per policy (better, not worse,
 cannot tell, worse, outside the data) with its reason, and writes one page. docs/trust.md explains the method."""

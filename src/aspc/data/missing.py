@@ -57,7 +57,7 @@ def handle_missing(
     left = missing_cells(arrays)
     cells = sum(count for _, count in counts)
     shown = join_limited([f"{count:,} in {column}" for column, count in counts], MAX_SHOWN_COLUMNS)
-    run = f"; at most {longest:,} rows in a row" if longest > 1 else ""
+    run = f"; at most {longest:,} consecutive rows" if longest > 1 else ""
     where = f"in {int(rows.sum()):,} of {len(rows):,} rows ({shown}{run})"
     note = f"{count_noun(cells, 'cell', ('is', 'are'))} empty, {where}: "
     actions = []

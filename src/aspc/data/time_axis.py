@@ -53,7 +53,7 @@ def sort_rows(arrays: Arrays, name: str) -> tuple[Arrays, list[str]]:
     backwards = int((np.diff(times) < 0).sum())
     order = np.lexsort((times, groups))
     ordered = {key: np.ascontiguousarray(array[order]) for key, array in arrays.items()}
-    note = f"rows are not in order of time (it goes back {backwards:,} times): they were sorted by time."
+    note = f"rows are not in order of time (time goes backwards {backwards:,} times): they were sorted by time."
     ordered, notes = _drop_duplicates(ordered, groups[order], name)
     return ordered, [note, *notes]
 

@@ -4,7 +4,8 @@ The dynamics are those of MuJoCo, specialized to a sphere on two slide joints wi
 axis-aligned boxes. The built-in mazes therefore need no simulator and run at over 100,000 steps per second.
 `tests/envs/test_maze2d.py` compares the dynamics with MuJoCo over thousands of random steps, to 1e-9.
 
-Coordinates follow D4RL: rows grow with x, columns with y, and cell (i, j) has its center at (i - 0.2, j - 0.2).
+Coordinates follow D4RL: row indices increase with x, column indices with y, and cell (i, j) has its center at
+(i - 0.2, j - 0.2).
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ IMPEDANCE_MIN, IMPEDANCE_MAX, IMPEDANCE_WIDTH = 0.9, 0.95, 0.001
 STIFFNESS = 1.0 / (IMPEDANCE_MAX * 0.02) ** 2
 CONTACT_DAMPING = 2.0 / (IMPEDANCE_MAX * 0.02)
 
-CENTER_OFFSET = 0.2  # D4RL's joints start at (1.2, 1.2), while the first free cell is centered on (1, 1) + 1
+CENTER_OFFSET = 0.2  # D4RL's joints start at world (1.2, 1.2); cell (i, j) is centered at world (i + 1, j + 1)
 GOAL_RADIUS = 0.5
 
 

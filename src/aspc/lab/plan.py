@@ -196,8 +196,8 @@ def make_plan(
                     entries[SuiteEntry(suite.name, variant.label, chain[-1].run_id)] = None
     if not runs and missing:
         raise AspcError(
-            f"The datasets of {', '.join(s.name for s in suites)} are files: give their folder with --data. "
-            f"Expected files: {', '.join(list(missing)[:6])} and so on (.hdf5).{_suggest_names(missing)}"
+            f"{', '.join(s.name for s in suites)} needs dataset files; pass their folder with --data. "
+            f"Expected files (.hdf5) include {', '.join(list(missing)[:6])}.{_suggest_names(missing)}"
         )
     in_suites = {(entry.suite, entry.run_id) for entry in entries}
     extra = [entry for entry in needed if (entry.suite, entry.run_id) not in in_suites]

@@ -62,7 +62,7 @@ class TrainOptions:
     matmul_precision: MatmulPrecision = "default"
     """Precision of matrix products: JAX's default for the device (TF32 on recent GPUs), or "highest" for float32."""
     monitor_every: int = 0
-    """Steps between evaluations of the paper's bounds on a batch, logged as theory_* (docs/theory.md); 0: never."""
+    """Steps between evaluations of the paper's theoretical bounds, logged as theory_* (docs/theory.md); 0: never."""
     tensorboard: bool = True
     """Also write metrics as TensorBoard events."""
     logger: LoggerName = "none"
