@@ -44,7 +44,8 @@ def start() -> Iterator[Callable[..., subprocess.Popen[str]]]:
     processes: list[subprocess.Popen[str]] = []
 
     def start_bench(*words: str | Path) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "aspc", "bench", *map(str, words), "--plugin", str(PLUGIN)]
+        plugin = () if "--plugin" in words else ("--plugin", str(PLUGIN))
+        command = [sys.executable, "-m", "aspc", "bench", *map(str, words), *plugin]
         processes.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
         return processes[-1]
 

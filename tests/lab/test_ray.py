@@ -128,7 +128,9 @@ def test_results_are_transferred_without_shared_storage(
 def test_a_network_of_a_plugin_trains_and_is_evaluated_on_the_cluster(
     cluster: Any, start: Start, tmp_path: Path
 ) -> None:
-    process = start("tiny_network", "--out", tmp_path, "--engine", "ray", "--address", cluster.address)
+    plugin = Path(__file__).with_name("tiny_network.py")
+    words = ("tiny_network", "--out", tmp_path, "--plugin", plugin)
+    process = start(*words, "--engine", "ray", "--address", cluster.address)
     output, _ = process.communicate(timeout=TIMEOUT_SECONDS)
     assert process.returncode == 0, output
     (row,) = results.read(tmp_path).runs.itertuples()

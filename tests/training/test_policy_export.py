@@ -61,10 +61,15 @@ def test_both_forms_of_an_activation_agree() -> None:
         np.testing.assert_allclose(NUMPY_ACTIVATIONS[name](x), activation(x), rtol=2e-6, atol=2e-6, err_msg=name)
 
 
-def test_an_activation_that_cannot_be_exported_is_named() -> None:
-    net = with_activation(default("td3_bc").init(jax.random.key(0), SPEC), jnp.sin).actor.net
-    with pytest.raises(AspcError, match=r"activation sin cannot be exported. Use one of .*relu, gelu"):
-        deterministic_policy(net)
+def test_an_activation_without_a_name_is_exported_as_a_program() -> None:
+    actor = with_activation(default("td3_bc").init(jax.random.key(0), SPEC), jnp.sin).actor
+    export = deterministic_policy(actor.net)
+    assert export.kind == "program"
+    observations = np.random.default_rng(0).standard_normal((5, SPEC.obs_dim), np.float32)
+    arrays = {name: np.asarray(array) for name, array in export.arrays.items()}
+    np.testing.assert_allclose(
+        KINDS["program"].act(arrays, export.settings, observations), actor(observations), atol=1e-5
+    )
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -110,7 +111,8 @@ def _read_source(source: Any, options: ReadOptions) -> tuple[str, FileContents]:
 
 def is_pattern(name: str) -> bool:
     """Return whether a name is a file pattern rather than the name of an existing file."""
-    return any(letter in name for letter in "*?[") and not os.path.exists(name)
+    # A generated dataset's name can have options, as in maze2d-umaze?steps=2000.
+    return re.search(r"[*\[]|\?(?!\w+=)", name) is not None and not os.path.exists(name)
 
 
 def find_files(source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[Path]:

@@ -172,7 +172,9 @@ class Symbol:
             axis += 1
         return result
 
-    def _range(self, axis: int, part: slice) -> Symbol:
+    def _range(self, axis: int, part: Any) -> Symbol:
+        if not isinstance(part, slice) or part.step is not None:
+            raise TypeError(f"a symbol cannot be indexed with {part!r}")
         last = np.iinfo(np.int64).max if part.stop is None else part.stop
         extra = tuple(np.array([n]) for n in (part.start or 0, last, axis))
         index = (*(slice(None),) * axis, part)
