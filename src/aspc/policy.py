@@ -146,7 +146,7 @@ class Policy:
             policy = cls(header["kind"], arrays, settings, mean, std, low, high, info, on_invalid)
             sizes = [(header["observation_size"],)] * 2 + [(header["action_size"],)] * 2
             is_valid = [vector.shape for vector in (mean, std, low, high)] == sizes and policy._is_valid()
-        except (KeyError, TypeError, ValueError, IndexError, ArithmeticError) as error:
+        except (KeyError, TypeError, ValueError, IndexError, ArithmeticError, AttributeError) as error:
             raise AspcError(f"{path} is damaged: its header is incomplete.") from error
         if not is_valid:
             raise AspcError(f"{path} is damaged: its arrays are inconsistent or not finite.")

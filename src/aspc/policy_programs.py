@@ -32,16 +32,19 @@ def run_program(
         arrays: The weights by name.
         steps: The operations.
         inputs: The observations [batch, obs] and the noise.
-        max_result: The maximum number of entries in a result.
+        max_result: The maximum number of entries in a result; all results together can have 100 times as many.
 
     Raises:
-        ValueError: A result has more than `max_result` entries.
+        ValueError: The results have more entries.
     """
-    registers, result = dict(enumerate(inputs)), inputs[0]
+    registers, result, total = dict(enumerate(inputs)), inputs[0], 0
     for operation, target, references, options in steps:
         values = [_value(arrays, registers, reference) for reference in references]
-        if max_result < math.inf and _result_size(operation, [np.shape(v) for v in values], options) > max_result:
-            raise ValueError(f"the result of {operation} is too large")
+        if max_result < math.inf:
+            size = _result_size(operation, [np.shape(v) for v in values], options)
+            total += size
+            if size > max_result or total > 100 * max_result:
+                raise ValueError(f"the result of {operation} is too large")
         foreign = [v for v in values if not isinstance(v, np.ndarray | np.generic | float)]
         xp = foreign[0].__array_namespace__() if foreign else np
         registers[target] = result = OPERATIONS[operation](xp, *values, **options)

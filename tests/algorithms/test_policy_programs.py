@@ -137,6 +137,9 @@ GOOD: list[Any] = ["matmul", 1, ["#0", "w"], {}]
         [["add", 1, ["#0", 0.0], {"out": "x"}]],
         [GOOD] * 20_001,
         [["equal", 1, ["#0", 0.0], {}]],
+        [["reshape", 1, [0.5], {"shape": [1, 4]}]],
+        [{"operation": "add"}],
+        [*[["broadcast", 2, [[0.0]], {"shape": [1000, 1000]}]] * 201, GOOD],
     ],
 )
 def test_hostile_programs_are_refused_when_they_are_loaded(steps: Any, tmp_path: Path) -> None:
