@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 # Tests check results, not speed: compile with less optimization.
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_backend_optimization_level=1"
 
+import jax
 import pytest
 
 from aspc import ui
 from aspc.data import Dataset
 from aspc.training.devices import use_compilation_cache
 from tiny import make_dataset
+
+MAX_MEMORY_MAPS = 20_000
 
 
 @pytest.fixture
@@ -44,6 +49,16 @@ def private_caches(tmp_path_factory: pytest.TempPathFactory) -> None:
     # Shared by all workers and subprocesses, so that each program is compiled once.
     os.environ["ASPC_COMPILATION_CACHE"] = str(shared / "compiled")
     use_compilation_cache()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def few_memory_maps() -> Iterator[None]:
+    """Free compiled programs before their memory maps reach the system's limit (65,530), where XLA crashes."""
+    yield
+    maps = Path("/proc/self/maps")
+    if maps.exists() and maps.read_bytes().count(b"\n") > MAX_MEMORY_MAPS:
+        jax.clear_caches()
+        gc.collect()
 
 
 @pytest.fixture(autouse=True)
