@@ -12,6 +12,7 @@ import pytest
 import tiny_suites  # noqa: F401  (registers the suites in this process)
 from filelock import FileLock
 
+from aspc import plugins
 from aspc.lab.commands.bench import main as bench
 
 PLUGIN = Path(__file__).with_name("tiny_suites.py")
@@ -33,7 +34,8 @@ def _own_data(shared: Path) -> None:
 def uninterrupted(shared: Path, _own_data: None) -> Path:
     """The suite `tiny`, run in this process without interruption: four groups of two runs."""
     out = shared / "uninterrupted"
-    with FileLock(shared / "uninterrupted.lock"):  # one worker runs it; the other finds it finished
+    with FileLock(shared / "uninterrupted.lock"), pytest.MonkeyPatch.context() as patch:  # one worker runs it
+        patch.setattr(plugins, "_loaded", None)  # results record the plugin of the process
         assert bench(["tiny", "--out", str(out), "--group-size", "2", "--quiet"]) == 0
     return out
 
