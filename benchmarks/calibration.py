@@ -8,7 +8,7 @@ episodes, and roll every policy out in the environment. The truth of a policy is
 return and that of the logged controller: both from the first states of held-out episodes in Maze2d, whose state can
 be set; elsewhere from the environment's own initial states, where its logged episodes begin.
 
-Each dataset is measured by a process of its own, `--workers` at a time, and its result is kept in FOLDER: an
+Each dataset is measured in a separate process, `--workers` at a time, and its result is kept in FOLDER: an
 interrupted command continues. FOLDER/calibration.json and the printed table summarize all results: per estimator and
 for their combination, means over datasets with 90 % intervals over resampled datasets.
 
@@ -129,7 +129,7 @@ def start_rows(dataset: Dataset) -> np.ndarray:
 def controller_returns(dataset: Dataset, held_out: Dataset, discount: float) -> np.ndarray:
     """Return the controller's discounted returns from the start states.
 
-    In Maze2d the log is one continuous trajectory: a timeout marks a reached target, and the controller goes on.
+    In Maze2d the log is one continuous trajectory: a timeout marks a reached target, and the controller continues.
     """
     continues = is_maze(dataset)
     ends = dataset.terminals if continues else dataset.terminals | dataset.timeouts

@@ -99,7 +99,7 @@ class Variant:
     refused: str = ""
     """A pattern of the error; "" if the log is accepted."""
     warned: str = ""
-    """A pattern of a note or a warning; "" if nothing has to be said."""
+    """A pattern of a note or a warning; "" if none is expected."""
     lengths: tuple[int, ...] = (10, 10, 10, 10)
     """Lengths of the episodes as they are read."""
     source_rows: tuple[int, ...] = tuple(range(ROWS))
@@ -288,7 +288,9 @@ REFUSED = [
         chain(timed, having(time=stamps(1, lambda i: -(i % 2)))),
         refused="--map episode=NAME.*--map time=none",
     ),
-    Variant("a time that is none", chain(timed, cell("time", 20, "noon")), refused="holds 'noon', not a time such as"),
+    Variant(
+        "a cell that is not a time", chain(timed, cell("time", 20, "noon")), refused="holds 'noon', not a time such as"
+    ),
     Variant("infinite", cell("reward", 3, "inf"), refused="line 5.*'inf', which is NaN, infinite or too large"),
     Variant(
         "twice the same name",

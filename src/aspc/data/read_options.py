@@ -91,7 +91,7 @@ class ReadOptions:
 
     @property
     def needs_no_ends(self) -> bool:
-        """Whether the file can be read without marked episode ends."""
+        """True if the file can be read without marked episode ends."""
         return self.single_episode or self.has_step_limit
 
     def to_json(self) -> dict[str, Any]:
