@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -31,6 +32,12 @@ MAIN, RECIPE = "study_main", "maze2d_recipe"
 DOMAINS = ("MuJoCo", "Maze2d", "AntMaze", "Adroit")
 COLORS = ("#999999", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 REFERENCE = "TD3+BC"
+# Runs compared with a published algorithm's scores, where they are not the recipe comparison's of the same name.
+VALIDATED = {
+    "ReBRAC": ((MAIN, "ReBRAC, tuned"),),
+    "IQL": ((RECIPE, "IQL"), (RECIPE, "IQL, float32 products")),
+}
+PANELS_PER_ROW = 4
 FIGURES = {"MuJoCo": "study_locomotion.png", "Maze2d": "study.png"}
 
 
@@ -113,22 +120,22 @@ def validation_section(study: Study) -> str:
     """Compare scores on regenerated Maze2d data, with and without action noise, with published ones."""
     rows = []
     for published in published_scores():
-        suite, label = (MAIN, "ReBRAC, tuned") if published.variant == "ReBRAC" else (RECIPE, published.variant)
-        found = study.scores(suite, label)
-        noisy, clean = found.get(published.dataset), found.get(f"{published.dataset}-clean")
-        if noisy is None:
-            continue
-        rows.append(
-            (
-                published.variant,
-                published.dataset,
-                published.source,
-                f"{number(published.mean)} ± {number(published.std)}",
-                with_spread(noisy),
-                number(float(noisy.mean()) - published.mean),
-                "–" if clean is None else with_spread(clean),
+        for suite, label in VALIDATED.get(published.variant, ((RECIPE, published.variant),)):
+            found = study.scores(suite, label)
+            noisy, clean = found.get(published.dataset), found.get(f"{published.dataset}-clean")
+            if noisy is None:
+                continue
+            rows.append(
+                (
+                    label.removesuffix(", tuned"),
+                    published.dataset,
+                    published.source,
+                    f"{number(published.mean)} ± {number(published.std)}",
+                    with_spread(noisy),
+                    number(float(noisy.mean()) - published.mean),
+                    "–" if clean is None else with_spread(clean),
+                )
             )
-        )
     return table(("algorithm", "dataset", "source", "published", "noise 0.5", "difference", "no noise"), rows)
 
 
@@ -220,25 +227,33 @@ def draw(study: Study, domain: str, path: Path) -> None:
     from matplotlib.figure import Figure
 
     datasets = trained_datasets(study, domain)
-    figure = Figure(figsize=(11, 5.4), layout="constrained")
-    axes = figure.subplots(2, len(datasets), sharex=True, height_ratios=(2, 1))
+    columns, blocks = min(len(datasets), PANELS_PER_ROW), math.ceil(len(datasets) / PANELS_PER_ROW)
+    figure = Figure(figsize=(11, 5.0 * blocks + 0.4), layout="constrained")
+    axes = figure.subplots(2 * blocks, columns, sharex=True, squeeze=False, height_ratios=(2, 1) * blocks)
+    for unused in axes[-2:, len(datasets) - columns * (blocks - 1) :].flat:
+        unused.set_axis_off()
     runs = study.by_suite[MAIN]
     curves = study.curves.merge(runs[["run_id", "label", "dataset"]], on="run_id")
-    for column, dataset in enumerate(datasets):
-        for (label, _), color in zip(variants_on(study, datasets).items(), COLORS, strict=False):
+    variants = variants_on(study, datasets)
+    for i, dataset in enumerate(datasets):
+        block, column = divmod(i, columns)
+        panels = {"score": axes[2 * block, column], "scale": axes[2 * block + 1, column]}
+        for label, color in zip(variants, COLORS, strict=False):
             own = curves[(curves["label"] == label) & (curves["dataset"] == dataset)]
-            for row, measure in enumerate(("score", "scale")):
+            for measure, panel in panels.items():
                 if measure == "scale" and not label.startswith("ASPC"):
                     continue
                 points = own[own[measure].notna()].groupby("step")[measure].agg(["mean", "min", "max"])
-                axes[row, column].plot(points.index / 1e6, points["mean"], color=color, label=label)
-                axes[row, column].fill_between(
+                panel.plot(points.index / 1e6, points["mean"], color=color, label=label)
+                panel.fill_between(
                     points.index / 1e6, points["min"], points["max"], color=color, alpha=0.15, linewidth=0
                 )
-        axes[0, column].set_title(dataset)
-        axes[1, column].set_xlabel("million steps")
-    axes[0, 0].set_ylabel("normalized score")
-    axes[1, 0].set_ylabel("alpha")
+        panels["score"].set_title(dataset)
+        if column == 0:
+            panels["score"].set_ylabel("normalized score")
+            panels["scale"].set_ylabel("alpha")
+    for column in range(columns):
+        axes[-1, column].set_xlabel("million steps")
     figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=len(COLORS))
     figure.savefig(path, dpi=110)
 
