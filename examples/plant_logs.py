@@ -3,7 +3,7 @@
     python examples/plant_logs.py                      write plant.csv: 200 shifts of 100 minutes
     python examples/plant_logs.py --export             write export.csv, as a control system exports them: newest row
                                                        first, with times and costs, rows and cells missing
-    python examples/plant_logs.py --judge plant.onnx   evaluate an exported policy and the operators in the oven
+    python examples/plant_logs.py --evaluate plant.onnx   evaluate an exported policy and the operators in the oven
 
 Unlike with real logs, the true return of a policy can be measured here.
 """
@@ -97,10 +97,10 @@ if __name__ == "__main__":
     parser.add_argument("--out", help="output file (default: plant.csv, or export.csv with --export)")
     parser.add_argument("--export", action="store_true", help="write the logs as a control system exports them")
     parser.add_argument("--shifts", type=int, default=200, help="number of shifts")
-    parser.add_argument("--judge", metavar="POLICY.onnx", help="evaluate this exported policy instead of writing logs")
+    parser.add_argument("--evaluate", metavar="POLICY.onnx", help="evaluate this policy instead of writing logs")
     args = parser.parse_args()
-    if args.judge:
-        evaluate(args.judge, args.shifts)
+    if args.evaluate:
+        evaluate(args.evaluate, args.shifts)
     elif args.export:
         write_export(args.out or "export.csv", args.shifts)
     else:

@@ -1,4 +1,4 @@
-"""Offline reinforcement learning with no per-dataset tuning: a logged dataset in, a policy out.
+"""Offline reinforcement learning: train policies from logged datasets without per-dataset tuning.
 
     import aspc
 

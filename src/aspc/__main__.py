@@ -16,7 +16,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "train": ("aspc.cli.train", "Train a policy on a dataset and write a run folder."),
     "eval": ("aspc.cli.evaluate", "Re-evaluate a run's policies over many episodes."),
     "data": ("aspc.cli.data", "List, inspect, download, generate, convert and collect datasets."),
-    "assess": ("aspc.cli.assess", "Judge policies against the controller that produced the logs."),
+    "assess": ("aspc.cli.assess", "Compare policies with the controller that produced the logs."),
     "fqe": ("aspc.cli.fqe", "Rank policies by fitted-Q evaluation, without a simulator."),
     "inspect": ("aspc.cli.inspect", "Write a one-page trust report about a policy."),
     "export": ("aspc.cli.export", "Export a policy as ONNX, StableHLO or plain NumPy."),
@@ -31,7 +31,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
 
 USAGE = """usage: aspc COMMAND [OPTIONS]     (see aspc COMMAND --help)
 
-Offline reinforcement learning with no per-dataset tuning: a logged dataset in, a policy out.
+Offline reinforcement learning: train policies from logged datasets without per-dataset tuning.
 
 commands:
 {commands}

@@ -126,7 +126,7 @@ def test_errors_of_a_process_stop_the_bench(tmp_path: Path) -> None:
         engine.wait(600)
     engine.start(group)
     engine._jobs[group.group_id][1].kill()
-    with pytest.raises(AspcError, match=r"killed by SIGKILL .*The same command continues from its checkpoint"):
+    with pytest.raises(AspcError, match=r"killed by SIGKILL .*Run the same command again"):
         engine.wait(600)
     engine.close()
 
@@ -213,7 +213,7 @@ def test_groups_that_finish_during_a_stop_are_recorded(tmp_path: Path, interrupt
     plan = make_plan([suites.get("tiny_shared")])
     groups = make_groups(plan, plan.runs, 2, {})
     scheduler = Scheduler(tmp_path, plan, groups, {}, InterruptedEngine(tmp_path, interruption), quiet=True)
-    with pytest.raises(Interrupted, match="The same command continues"):
+    with pytest.raises(Interrupted, match="Run the same command again"):
         scheduler.run()
     assert set(scheduler.recorded) == set(plan.runs)
     assert scheduler.running == {}
@@ -227,7 +227,7 @@ def test_a_signal_is_not_a_failure_of_the_interrupted_call(tmp_path: Path, monke
         signal.raise_signal(signal.SIGTERM)
 
     monkeypatch.setattr(orbax.checkpoint, "CheckpointManager", signaled)
-    with pytest.raises(Interrupted, match="The same command continues") as interruption, graceful_shutdown():
+    with pytest.raises(Interrupted, match="Run the same command again") as interruption, graceful_shutdown():
         capture_failure(partial(CheckpointStore, tmp_path / "checkpoints"))
     assert interruption.value.exit_code == 143
 
@@ -246,7 +246,7 @@ def test_a_signal_in_the_last_chunk_stops_before_the_next_group(
     groups = make_groups(plan, plan.runs, 1, {})
     assert len(groups) == 2
     scheduler = Scheduler(tmp_path, plan, groups, {}, LocalEngine(tmp_path, quiet=True), quiet=True)
-    with pytest.raises(Interrupted, match="The same command continues") as interruption:
+    with pytest.raises(Interrupted, match="Run the same command again") as interruption:
         scheduler.run()
     assert interruption.value.exit_code == 143
     assert len(scheduler.recorded) == 1  # the finished group is recorded
@@ -254,7 +254,7 @@ def test_a_signal_in_the_last_chunk_stops_before_the_next_group(
 
 
 def test_ctrl_c_explains_how_to_continue() -> None:
-    with pytest.raises(Interrupted, match="The same command continues") as interruption, graceful_shutdown():
+    with pytest.raises(Interrupted, match="Run the same command again") as interruption, graceful_shutdown():
         raise KeyboardInterrupt
     assert interruption.value.exit_code == 130
 
@@ -297,4 +297,4 @@ def test_sigterm_saves_a_checkpoint_and_prints_a_message(start: Start, tmp_path:
     output, _ = process.communicate(timeout=DEADLINE_SECONDS)
     assert process.returncode == 128 + signal.SIGTERM, output
     assert "Traceback" not in output
-    assert "Stopped. The same command continues from here." in output
+    assert "Stopped. Run the same command again to continue." in output

@@ -46,10 +46,10 @@ def test_external_failures_stop_the_bench(tmp_path: Path) -> None:
     for error in ("aspc.errors.DiskFailure: no space", "aspc.errors.ExternalFailure: other data", "ValueError: a bug"):
         job = SimpleNamespace(job_id="17", done=lambda: True, paths=paths, exception=lambda error=error: error)
         if "Disk" in error:
-            with pytest.raises(DiskFailure, match=r"17 ended without results.*the same command continues"):
+            with pytest.raises(DiskFailure, match=r"17 ended without results.*run the same command again"):
                 engine._poll(group, job)
         elif "External" in error:
-            with pytest.raises(ExternalFailure, match=r"17 ended without results.*Fix .* the same command continues"):
+            with pytest.raises(ExternalFailure, match=r"17 ended without results.*Fix .* run the same command again"):
                 engine._poll(group, job)
         else:
             assert "17 ended without results" in engine._poll(group, job).error

@@ -25,7 +25,7 @@ from aspc.optim import Adam
 
 @dataclass(frozen=True)
 class AdvantageWeighted(WPC):
-    """TD3+BC with an advantage-weighted BC term. The networks are wPC's; V and the weight differ."""
+    """TD3+BC with an advantage-weighted BC term. The networks are wPC's; the loss of V and the weight differ."""
 
     policy_noise: NonNegative = 0.2
     """Standard deviation of the target policy's noise, relative to max_action."""

@@ -1,8 +1,8 @@
 """RAPO on TD3+BC (Cho, Choi & Hong, 2026, arXiv 2609.40149): role-adaptive policy optimization.
 
 Two policies share the critics: π_B supplies the actions of the critics' targets, π_E acts. Each has its own
-coefficient α, learned by differentiating through a candidate step. A loss for the policy's role evaluates this step on
-an independent batch.
+coefficient α, learned by differentiating through a candidate step. The loss after this step depends on the policy's
+role and uses an independent batch.
 
     both:  L(θ; α) = −Q₁(s, π(s)) / mean|Q₁| + ‖π(s) − a‖² / (α·d_a)                                            (1)
     θ̃(α):  one step on L(θ; α); for π_E the Adam step that is then taken, for π_B a plain gradient step           (7)
@@ -16,9 +16,10 @@ From the paper: all of the above, and α = softplus(ρ) with both coefficients i
 then the coefficients at every 20th critic update, then the policies at every second one: π_E with its coefficient from
 before this update, π_B with its new one. The coefficients' learning rate decays exponentially to 1 % of its initial
 value. Networks, batches and observations are those of TD3+BC with the robust critic; all network learning rates are
-3e-4. π_E itself acts, without averaging. The paper selects the coefficients' initial learning rate per dataset by final
-scores (91.7 on nine locomotion tasks, 70.0 on AntMaze; the preset `authors`). The default here is 3e-4, the best of the
-three rates that the paper also uses for all datasets; it reports 87.4 and 64.2 with this rate.
+3e-4. Actions come from π_E itself, not from an average of its weights. The paper selects the coefficients' initial
+learning rate per dataset by final scores (91.7 on nine locomotion tasks, 70.0 on AntMaze; the preset `authors`). The
+default here is 3e-4, the best of the three rates that the paper also uses for all datasets; it reports 87.4 and 64.2
+with this rate.
 
 Choices made here: both policies start from the same network. AntMaze's rewards are unchanged: the paper states this for
 locomotion, but shifts AntMaze's rewards for RAPO on IQL, which is not implemented here. No public code exists for
@@ -202,7 +203,10 @@ def exact_differences() -> Iterator[None]:
 
 
 def root(x: Float[Array, "..."]) -> Float[Array, "..."]:
-    """Compute √x with value and derivative 0 at x = 0, which a saturated action causes because it does not move."""
+    """Compute √x with value and derivative 0 at x = 0.
+
+    x is 0 if an action is saturated, so that the step does not change it.
+    """
     positive = x > 0
     return jnp.where(positive, jnp.sqrt(jnp.where(positive, x, 1.0)), 0.0)
 

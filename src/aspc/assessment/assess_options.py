@@ -10,12 +10,13 @@ from aspc.errors import AspcError
 
 @dataclass(frozen=True)
 class AssessOptions(FQEOptions):
-    """Options of the estimators."""
+    """Options for the estimators."""
 
     steps: int = 10_000
     """Number of minibatches per policy."""
     critics: int = 4
-    """Critics per policy, and dynamics models; pairs are fitted on complementary halves of the episodes."""
+    """Number of critics per policy, and number of dynamics models. The two members of each pair are fitted on
+    complementary halves of the episodes."""
     level: float = 0.9
     """Confidence level of the intervals."""
     margin: float | None = None

@@ -23,8 +23,8 @@ def describe_selection(assessment: Assessment) -> str:
     """Return the recommendation in one sentence."""
     chosen = assessment.select()
     if chosen is not None:
-        return f"Recommended: {chosen.name}, the highest lower bound among the policies that are better."
-    return "Recommended: none. Keep what runs today: no policy is inside the data and better."
+        return f"Recommended: {chosen.name}. Of the policies that are better, it has the highest lower bound."
+    return "Recommended: none. Keep the current controller: no policy is better and stays close to the logged actions."
 
 
 def describe_calibration(assessment: Assessment) -> str:
@@ -75,7 +75,7 @@ def format_difference(assessment: Assessment, policy: PolicyAssessment, combined
 def format_assessment(assessment: Assessment) -> str:
     """Format an assessment for a terminal."""
     lines = [
-        f"Judged on {assessment.episodes} ({assessment.dataset}). Intervals: {100 * assessment.level:.0f} %.",
+        f"Assessed on {assessment.episodes} ({assessment.dataset}). Intervals: {100 * assessment.level:.0f} %.",
         "Logged controller: "
         + ", ".join(
             f"{name} {per_step(assessment, found.mean):.4g} per step" for name, found in assessment.controller.items()

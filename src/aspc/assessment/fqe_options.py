@@ -9,7 +9,7 @@ from aspc.errors import AspcError
 
 @dataclass(frozen=True)
 class FQEOptions:
-    """Options of fitted-Q evaluation."""
+    """Options for fitted-Q evaluation."""
 
     discount: float = 0.99
     """Discount factor γ of the estimated value."""

@@ -57,8 +57,8 @@ def held_out_episodes(
     is_kept = ~_in_seen_episodes(dataset, is_seen)
     if not is_kept.any():
         raise AspcError(
-            f"All {count:,} episodes of {dataset.name} were used for training, so they cannot judge the policies. "
-            "Train with --holdout 0.2, pass new episodes with --dataset, or use --on-training-data to judge anyway."
+            f"All {count:,} episodes of {dataset.name} were used for training, so they cannot be used here. "
+            "Train with --holdout 0.2, pass new episodes with --dataset, or use --on-training-data to use them anyway."
         )
     kept = len(dataset.select(np.flatnonzero(is_kept)).episode_lengths)
     description = f"{kept:,} of {count:,} episodes: those that no policy was trained on"
@@ -107,7 +107,7 @@ def _hashes_of_training_data(
             if home is not None and changed_since([path], full):
                 raise AspcError(
                     f"{full.name} has changed since {path} was trained on it, so its held-out episodes are unknown. "
-                    "Restore the file, or use --on-training-data to judge anyway."
+                    "Restore the file, or use --on-training-data to use them anyway."
                 )
             known[key] = row_hashes(full if share == 0 else full.split(share, seed=0)[0])
         parts.append(known[key])

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 NONE_SELECTED = 1  # exit code
 
-HELP = """May a policy replace the controller that produced the logs? Estimate the difference, without a simulator.
+HELP = """Estimate from logs whether a policy performs better than the controller that produced them.
 
-Judges on episodes that training held out (aspc train --holdout). Prints a verdict per policy (better, not worse,
+Uses the episodes held out from training (aspc train --holdout). Prints a verdict per policy (better, not worse,
 cannot tell, worse, outside the data) with its reason, and writes one page. docs/trust.md explains the method."""
 
 
@@ -112,7 +112,10 @@ def save_selection(assessment: Assessment, folder: Path, anyway: bool) -> tuple[
 
     recommended, chosen = assessment.select(), assessment.select(anyway)
     if chosen is None:
-        return None, "selected  none: no policy is inside the data and better. Use --select-anyway to override this."
+        return None, (
+            "selected  none: no policy is better and stays close to the logged actions. "
+            "Use --select-anyway to override this."
+        )
     overrides = None if chosen is recommended else f"its verdict, {chosen.verdict.kind}: {chosen.verdict.reason}"
     note = {
         "by": "assessment",

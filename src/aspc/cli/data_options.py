@@ -41,7 +41,8 @@ class DataOptions:
     interval: Unset[float] = None
     """Seconds per row after resampling. Default: the median interval."""
     env: Unset[str] = None
-    """Environment of the data, or "none". Default: the dataset's environment."""
+    """Environment in which the data was collected, used for evaluation and reference scores; "none" disables both.
+    Default: the environment that the dataset names."""
     action_low: Several[float] = ()
     """Lower action bound: one number, or one per dimension."""
     action_high: Several[float] = ()

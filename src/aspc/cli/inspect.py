@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Inspect:
-    """Can I trust this policy? Write a one-page report: distance from the data, critic values, and where the
+    """Write a one-page trust report on a policy: distance from the data, critic values, and where the
     critics disagree.
 
     Needs the logs but no simulator. docs/trust.md explains what each check can and cannot show.

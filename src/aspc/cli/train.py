@@ -160,7 +160,7 @@ def recorded_defaults(path: Path, env: str | None) -> dict[str, Any]:
     if config.finetuned_from is not None:
         raise AspcError(f"{path} was trained online. Repeat its offline run, {config.finetuned_from.run}.")
     if data.source is None or config.env == ENV_FUNCTION:
-        raise AspcError(f"{path} was made by a program from arrays or a custom environment. Run that program again.")
+        raise AspcError(f"{path} was trained from Python, with arrays or a custom environment. Run that program again.")
     return {
         "algo": config.algo,
         "preset": config.preset,

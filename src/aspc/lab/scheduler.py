@@ -216,4 +216,4 @@ def to_interrupted(error: Interrupted | KeyboardInterrupt) -> Interrupted:
         number = error.exit_code - 128
     else:
         number = signal.SIGTERM if isinstance(error, Terminated) else signal.SIGINT
-    return Interrupted("Stopped. The same command continues from here.", number)
+    return Interrupted("Stopped. Run the same command again to continue.", number)

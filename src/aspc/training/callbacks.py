@@ -56,7 +56,7 @@ class RunSnapshot:
         self._copy_policy, self._copy_state = copy_policy, copy_state
 
     def policy(self) -> Policy:
-        """Return the policy at the event's step. You can keep it.
+        """Return the policy at the event's step. It remains valid after the callback returns.
 
         Raises:
             AspcError: The event has no policy (`on_start`, or the end of a failed run), or the callback has returned.
@@ -66,11 +66,13 @@ class RunSnapshot:
         return self._copy_policy()
 
     def state(self) -> PyTree:
-        """Return a copy of the algorithm's state at the event's step, as read-only NumPy arrays. You can keep it.
+        """Return a copy of the algorithm's state at the event's step, as read-only NumPy arrays.
+
+        They remain valid after the callback returns.
 
         Raises:
-            AspcError: The event has no state (in the cases of `policy`, and in `on_evaluation`, which can run after
-                later steps), or the callback has returned.
+            AspcError: The event has no state (in the same cases as for `policy`, and in `on_evaluation`, because
+                training may have advanced by then), or the callback has returned.
         """
         if self._copy_state is None:
             raise AspcError("This event has no state. Call state() in on_chunk or on_checkpoint.")
@@ -127,13 +129,19 @@ class Callback:
         """Handle the metrics of a chunk (`log_every` steps) after they have been written."""
 
     def on_evaluation(self, event: TrainingEvent) -> None:
-        """Handle the evaluations of all runs at a step, once written, which can be later on an accelerator."""
+        """Handle the evaluations of all runs at a step, after they have been written.
+
+        On an accelerator, training may have advanced by then.
+        """
 
     def on_checkpoint(self, event: TrainingEvent) -> None:
         """Handle the checkpoint of a step. Its files can appear a moment later."""
 
     def on_end(self, event: TrainingEvent) -> None:
-        """Handle the end of training, once, also after a failure or an interrupt; see `TrainingEvent.status`."""
+        """Handle the end of training: called exactly once, also after a failure or an interrupt.
+
+        `TrainingEvent.status` states the outcome.
+        """
 
 
 def check_callbacks(callbacks: Iterable[Callback]) -> list[Callback]:

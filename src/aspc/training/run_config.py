@@ -114,7 +114,7 @@ def _to_int(name: str, value: Any) -> Any:
 
 @dataclass(frozen=True)
 class OnlineOptions:
-    """Options of online fine-tuning."""
+    """Options for online fine-tuning."""
 
     steps: int = 10_000
     """Environment steps."""

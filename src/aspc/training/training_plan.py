@@ -1,4 +1,4 @@
-"""The input of a `Trainer`, which assigns runs to tasks, and the outcome of training."""
+"""`TrainingPlan`, the input of a `Trainer`, assigns runs to tasks; `Outcome` is the result of training."""
 
 from __future__ import annotations
 

@@ -43,9 +43,10 @@ class Cluster:
 
 @dataclass(frozen=True)
 class BenchArgs:
-    """Run suites: tables and figures of the paper, or your own. The same command continues after an interruption.
+    """Run suites: tables and figures of the paper, or your own.
 
-    Finished runs are never repeated, whichever suite requested them; interrupted runs resume from their checkpoints.
+    After an interruption, run the same command again to continue. Finished runs are never repeated, whichever suite
+    requested them; interrupted runs resume from their checkpoints.
     A group is a set of runs that train together as one compiled program.
     `aspc bench --list` shows the suites; `aspc report OUT` makes a page from the results.
     """
@@ -76,10 +77,10 @@ class BenchArgs:
     """Folder of files in D4RL's or OGBench's layout, named after their datasets. The singletask variants of an
     OGBench environment share one file (antmaze-large-navigate-v0.npz)."""
     budget: Unset[float] = None
-    """Stop within this many minutes; the same command continues later."""
+    """Stop within this many minutes; run the same command again to continue."""
     use_full_budget: Flag = False
-    """Also start a group that cannot finish within --budget; it saves a checkpoint in --out, from which the same
-    command continues."""
+    """Also start a group that cannot finish within --budget. It saves a checkpoint in --out; run the same command again
+    to continue from there."""
     retry_failed: Flag = False
     """Repeat runs that failed before."""
     group_size: Unset[int] = None

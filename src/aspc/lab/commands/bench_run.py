@@ -239,7 +239,7 @@ def print_summary(args: BenchArgs, plan: BenchPlan, recorded: Mapping[str, Recor
     if errors:
         print("After fixing the cause, repeat these runs by the same command with --retry-failed.")
     if remaining:
-        print("The same command continues with the remaining runs.")
+        print("Run the same command again to continue with the remaining runs.")
     if done:
         # Include --out even if all runs are from --reuse: it records the suites that they belong to.
         folders = [str(args.out), *(str(folder) for folder in args.reuse)]

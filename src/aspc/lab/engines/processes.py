@@ -67,7 +67,7 @@ class ProcessesEngine(PollingEngine["subprocess.Popen[bytes]"]):
         if code < 0:
             raise AspcError(
                 f"The process of a group was killed by {signal.Signals(-code).name} (log: {self._log_file(group)}). "
-                "The same command continues from its checkpoint."
+                "Run the same command again to continue."
             )
         return FinishedGroup(
             group, f"Its process ended with exit code {code} and no results (log: {self._log_file(group)})"

@@ -118,9 +118,9 @@ class SlurmEngine(PollingEngine[Any]):
         message = f"The job {job.job_id} ended without results (log: {job.paths.stderr})"
         failure = str(job.exception())
         if DiskFailure.__name__ in failure:  # not caused by the run: stop the bench
-            raise DiskFailure(f"{message}: it could not write. Free some space; then the same command continues.")
+            raise DiskFailure(f"{message}: it could not write. Free some space, then run the same command again.")
         if ExternalFailure.__name__ in failure:
-            raise ExternalFailure(f"{message}. Fix what the log reports; then the same command continues.")
+            raise ExternalFailure(f"{message}. Fix what the log reports, then run the same command again.")
         return FinishedGroup(group, message)
 
     def close(self) -> None:

@@ -63,7 +63,7 @@ class Ablation:
         percent: (domain, label) → percent difference from the baseline.
         datasets: domain → number of datasets.
         paper: (domain, label) → the paper's difference over the same datasets.
-        without_paper: domains for which the paper only reports a number over more datasets than ours.
+        without_paper: domains for which the paper only reports an average over a larger set of datasets.
     """
 
     group: AblationGroup
@@ -151,7 +151,7 @@ def _paper_percent(group: AblationGroup, label: str, domain: str, datasets: Sequ
 
 
 def _paper_mean(table: PaperTable, domain: str, datasets: Sequence[str], label: str) -> float | None:
-    """Return the paper's average over these datasets, or None if the paper only averages over more datasets."""
+    """Return the paper's average over these datasets, or None if the paper only reports it for a larger set."""
     rows = [row for name in datasets if (row := find_paper_row(table, name)) is not None]
     if len(rows) == len(datasets):
         return float(np.mean([table.numbers[row, label].mean for row in rows]))
