@@ -290,14 +290,16 @@ class AdaptiveScale(LearnedScale[Base, AdaptiveState], Generic[Base]):
     scale_mode: Literal["learned", "fixed", "converged", "linear"] = "learned"
     """Learn the scale, keep it at its initial value, keep it at scale_target, or move it there linearly."""
     scale_target: Scalar = math.nan
-    """Constant scale of mode "converged", or last scale of mode "linear": use the final scale of a learned run."""
+    """Constant scale of mode "converged", or last scale of mode "linear": use the final scale of mode "learned"."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         # A traced target, which differs between runs, is never missing.
         missing = isinstance(self.scale_target, int | float) and not self.scale_target > 0
         if self.scale_mode in ("converged", "linear") and missing:
-            raise AspcError(f"The scale mode {self.scale_mode!r} needs scale_target, the final scale of a learned run.")
+            raise AspcError(
+                f"The scale mode {self.scale_mode!r} needs scale_target, the final scale of a run that learned it."
+            )
 
     @property
     def initial_scale(self) -> float | None:

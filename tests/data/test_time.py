@@ -1,4 +1,4 @@
-"""Rows in order of time: sorted, without duplicates, split at gaps, and resampled."""
+"""Rows in chronological order: sorted, without duplicates, split at gaps, and resampled."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_time_column_alone_defines_episodes(tmp_path: Path) -> None:
 def test_newest_first_exports_are_sorted(tmp_path: Path) -> None:
     dataset = load(tmp_path, take(plant(), slice(None, None, -1)))
     np.testing.assert_array_equal(dataset.observations[:, 0], np.arange(60))
-    assert has_note(dataset, "rows are not in order of time (time goes backwards 59 times): they were sorted by time")
+    assert has_note(dataset, "rows are not in chronological order (the time decreases 59 times), so they were sorted")
     np.testing.assert_array_equal(dataset.transitions().next_observations[:, 0], np.arange(1, 60))
 
 

@@ -196,7 +196,10 @@ class FQL(CustomActorCritic, ScalableAlgorithm[FQLState, Distillation]):
         return Inner(step.params, step.opt_state, q, distillation, metrics)
 
     def outer_terms(self, ctx: Context[FQLState, Distillation], params: Flow, scale: Array | float) -> OuterTerms:
-        """Return the inner loss's terms under the updated policy; Q's weight replaces the wrapper's mean|Q|."""
+        """Return the inner loss's terms under the updated policy.
+
+        `AdaptiveScale` divides Q by mean|Q|. The returned weight cancels this and divides by FQL's normalizer.
+        """
         q, distillation, normalizer, q_weight, weight = self.terms(ctx, params, sg(scale))
         return OuterTerms(q, distillation, q_weight * mean_abs(q) / normalizer, weight)
 

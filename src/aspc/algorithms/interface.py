@@ -38,7 +38,11 @@ class Spec(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """A minibatch of transitions. `masks` is 0 where bootstrapping stops: 1 − terminal (n-step: times γ^(k−1))."""
+    """A minibatch of transitions.
+
+    `masks` is 1 − terminal, thus 0 where bootstrapping stops; with n-step returns it is multiplied by γ^(k−1), where
+    k ≤ n is the number of rewards in the sum.
+    """
 
     observations: Float[Array, "batch obs"]
     actions: Float[Array, "batch act"]

@@ -15,7 +15,7 @@ class AssessOptions(FQEOptions):
     steps: int = 10_000
     """Number of minibatches per policy."""
     critics: int = 4
-    """Number of critics per policy, and number of dynamics models. The two members of each pair are fitted on
+    """Number of critics per policy, and number of dynamics models. They are fitted in pairs, the members of each on
     complementary halves of the episodes."""
     level: float = 0.9
     """Confidence level of the intervals."""
@@ -24,7 +24,7 @@ class AssessOptions(FQEOptions):
     model_steps: int = 5_000
     """Number of minibatches to fit the dynamics models and the behavior density."""
     rollouts: int = 64
-    """Maximum number of logged start states to simulate per dynamics model."""
+    """Maximum number of logged start states to simulate from, per dynamics model."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -25,8 +25,9 @@ NONE_SELECTED = 1  # exit code
 
 HELP = """Estimate from logs whether a policy performs better than the controller that produced them.
 
-Uses the episodes held out from training (aspc train --holdout). Prints a verdict per policy (better, not worse,
-cannot tell, worse, outside the data) with its reason, and writes one page. docs/trust.md explains the method."""
+Uses the episodes held out from training (aspc train --holdout). Prints a verdict on each policy (better, not
+worse, cannot tell, worse, outside the data) with its reason, and writes an HTML page. docs/trust.md explains the
+method."""
 
 
 @dataclass(frozen=True)

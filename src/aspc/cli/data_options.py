@@ -21,8 +21,8 @@ class DataOptions:
     """Options for reading your own data."""
 
     map: Several[str] = ()
-    """Map arrays to stored names or columns, as in observations=obs actions=u_*,v time=stamp; costs=NAME negates a
-    column, time=none ignores times."""
+    """Map arrays to stored names or columns, as in observations=obs actions=u_*,v time=stamp; costs=NAME uses
+    the negated column as the reward, time=none ignores times."""
     reward: Unset[str] = None
     """Compute rewards from columns with a formula, as in "0.3*energy + 0.7*comfort"."""
     kpi: Annotated[Several[str], tyro.conf.UseAppendAction] = ()

@@ -345,7 +345,7 @@ def _check_next_observations(dataset: Dataset) -> list[str]:
         return []
     return [
         f"in {100 * differs.mean():.0f} % of the rows inside episodes the next observation is not the observation of "
-        "the next row: check that rows are in order of time, and that the columns of both are in the same order."
+        "the next row: check that rows are in chronological order, and that the columns of both are in the same order."
     ]
 
 

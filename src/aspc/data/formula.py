@@ -80,8 +80,8 @@ class _Parser:
 
     def _error(self, problem: str) -> AspcError:
         return AspcError(
-            f"Invalid formula {self._text[:80]!r}: {problem}. Use + - * / ( ), numbers, column names (odd names in "
-            "backticks), abs, min, max and clip(x, low, high)."
+            f"Invalid formula {self._text[:80]!r}: {problem}. Use + - * / ( ), numbers, column names (in "
+            "backticks if they contain spaces or symbols), abs, min, max and clip(x, low, high)."
         )
 
     def _tokenize(self) -> list[tuple[str, str]]:

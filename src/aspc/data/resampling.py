@@ -21,7 +21,7 @@ def resample(arrays: Arrays, method: ResampleMethod, interval: float, held: np.n
     interval, or the last logged reward if the interval has none.
 
     Args:
-        arrays: Arrays in order of time, with both `terminals` and `timeouts`.
+        arrays: Arrays in chronological order, with both `terminals` and `timeouts`.
         method: Hold the last observation, or interpolate linearly.
         interval: Seconds per row.
         held: Observation columns that are never interpolated, such as categories.

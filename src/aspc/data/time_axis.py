@@ -1,4 +1,4 @@
-"""Rows in order of time: sorting, duplicates, gaps and the sampling rate."""
+"""Rows in chronological order: sorting, duplicates, gaps and the sampling rate."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def sort_rows(arrays: Arrays, name: str) -> tuple[Arrays, list[str]]:
     backwards = int((np.diff(times) < 0).sum())
     order = np.lexsort((times, groups))
     ordered = {key: np.ascontiguousarray(array[order]) for key, array in arrays.items()}
-    note = f"rows are not in order of time (time goes backwards {backwards:,} times): they were sorted by time."
+    note = f"rows are not in chronological order (the time decreases {backwards:,} times), so they were sorted."
     ordered, notes = _drop_duplicates(ordered, groups[order], name)
     return ordered, [note, *notes]
 

@@ -39,8 +39,8 @@ def out_of_memory_error(loop: Loop, runs: int, rows: int) -> AspcError:
     return AspcError(
         f"The device is out of memory: the data takes {4 * rows * loop.layout.width / 2**20:,.1f} MiB and the "
         f"networks {runs} × {bytes_per_run / 2**20:,.1f} MiB, besides temporary arrays. "
-        "Train fewer seeds at once or with a smaller --batch-size, or stream the data (aspc data convert) with a "
-        "smaller --memory-budget-mb."
+        "Train fewer seeds at once, use a smaller --batch-size, or stream the data (aspc data convert) with a smaller "
+        "--memory-budget-mb."
     )
 
 
@@ -103,7 +103,7 @@ class Devices:
         return result
 
     def _shard_program(self, program: Callable[..., Any], scalars: int, **options: Any) -> Callable[..., Any]:
-        """Compile a program of state, runs, table and scalars that each device applies to its runs."""
+        """Compile a program that takes (state, runs, table, *scalars); each device applies it to its own runs."""
         inputs = (SHARDED, SHARDED, REPLICATED, *[REPLICATED] * scalars)
         # The devices do not communicate, so there is nothing to check.
         sharded = jax.shard_map(program, mesh=self.mesh, in_specs=inputs, out_specs=SHARDED, check_vma=False)

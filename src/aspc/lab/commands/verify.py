@@ -15,7 +15,7 @@ from aspc.errors import AspcError
 
 @dataclass(frozen=True)
 class VerifyArgs:
-    """Replay reference traces in float64 through the training code.
+    """Replay reference traces through the training code, in float64.
 
     Prints each quantity's largest error, relative to its largest magnitude (for the scale: relative to its largest
     change from the initial value). The exit code is 1 if any error exceeds 1e-6.

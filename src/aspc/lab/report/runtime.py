@@ -50,7 +50,10 @@ def measure_runtimes(view: View) -> list[SeriesRuntime]:
 
 
 def compare_algorithms(runtimes: Sequence[SeriesRuntime]) -> list[SeriesRuntime]:
-    """Return algorithms under the same conditions, fastest first; omit variants of an algorithm already included."""
+    """Return runtimes measured under the same conditions, fastest first.
+
+    Variants of an algorithm are omitted if the algorithm itself is included.
+    """
     chosen = _select_conditions(runtimes)
     plain = {runtime.algo for runtime in chosen if runtime.series == method(runtime.algo).name}
     kept = [runtime for runtime in chosen if runtime.series == method(runtime.algo).name or runtime.algo not in plain]
