@@ -290,7 +290,7 @@ class AdaptiveScale(LearnedScale[Base, AdaptiveState], Generic[Base]):
     scale_mode: Literal["learned", "fixed", "converged", "linear"] = "learned"
     """Learn the scale, keep it at its initial value, keep it at scale_target, or move it there linearly."""
     scale_target: Scalar = math.nan
-    """Constant scale of mode "converged", or last scale of mode "linear": use the final scale of mode "learned"."""
+    """Constant scale in mode "converged", or final scale in mode "linear"; see --scale-from."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -194,7 +194,7 @@ def test_files_larger_than_memory_are_rejected(tmp_path: Path, log: dict[str, np
     np.savez(tmp_path / "x.npz", **log)
     refuse(tmp_path / "x.npz", "x.npz needs 8.0 MB of memory, but only 0.0 MB may be used.*convert FILE.hdf5 FOLDER")
     write_hdf5(tmp_path / "x.hdf5", log)
-    refuse(tmp_path / "x.hdf5", r"x.hdf5 needs .* To stream it, pack it with `aspc data convert x.hdf5 FOLDER`")
+    refuse(tmp_path / "x.hdf5", r"x.hdf5 needs .* stream the file: pack it with `aspc data convert x.hdf5 FOLDER`")
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,8 @@ class AssessOptions(FQEOptions):
     steps: int = 10_000
     """Number of minibatches per policy."""
     critics: int = 4
-    """Number of critics per policy, and number of dynamics models. They are fitted in pairs, the members of each on
-    complementary halves of the episodes."""
+    """Number of critics per policy, and number of dynamics models. They are fitted in pairs; the two members of a
+    pair use complementary halves of the episodes."""
     level: float = 0.9
     """Confidence level of the intervals."""
     margin: float | None = None

@@ -1,4 +1,4 @@
-"""The verdict on a policy, by rules on its support and on the combined difference from the logged controller."""
+"""Rules for the verdict on a policy, given its support and its combined difference from the logged controller."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ def decide(reward: CombinedDifference, support: Support, margin: float, silent: 
         silent: Reasons why estimators give no estimate, by estimator.
     """
     if support.is_outside:
-        return Verdict("outside the data", f"It leaves the data, so no estimate applies: {support.describe()}.")
+        return Verdict(
+            "outside the data", f"Its actions are too far from logged ones for any estimate: {support.describe()}."
+        )
     if not reward.is_known:
         first = next(iter(silent.values()), "there is no estimate")
         return Verdict("cannot tell", f"No estimator applies: {first}.")

@@ -56,8 +56,8 @@ class Train:
     out: Unset[Path] = None
     """Output folder (created). Default: runs/DATASET_ALGO_TIME."""
     resume: Unset[Path] = None
-    """Continue the run in this folder from its last checkpoint. Only --steps and --env can be changed; --dataset gives
-    the new location of its data."""
+    """Continue the run in this folder from its last checkpoint. Only --steps and --env can be changed. If
+    the data has moved, pass its new location with --dataset."""
     repeat: Annotated[Path | None, tyro.conf.arg(name="from", help_behavior_hint="")] = None
     """Repeat the run in this folder with its data, algorithm, settings and seeds. Explicit options take precedence."""
     plugin: Unset[Path] = None

@@ -81,7 +81,7 @@ def check_data_unchanged(plan: BenchPlan, settled: Mapping[str, RecordedRun], da
         dataset = plan.runs[run_id].dataset
         if run.status == "done" and dataset in data and run.data_fingerprint is not None:
             recorded.setdefault(dataset, set()).add(run.data_fingerprint)
-    with notify_if_slow("Checking that the files of --data are those of the finished runs …"):
+    with notify_if_slow("Checking that the files in --data match those of the finished runs …"):
         for dataset, fingerprints in recorded.items():
             if fingerprints != {fingerprint_dataset(load_dataset(dataset, str(data[dataset])))}:
                 raise AspcError(

@@ -91,7 +91,7 @@ def _check_observations(env_name: str, observations: np.ndarray, episodes: list[
     value, (seed, step) = observations[row].flat[entry], episodes[row]
     raise AspcError(
         f"{env_name or 'The environment'} returned {value} as entry {entry} of an observation (episode of seed {seed}, "
-        f"after {step:.0f} steps). No policy can act on that; fix the environment, or end episodes before it."
+        f"after {step:.0f} steps). Policies need finite observations: fix the environment, or end the episode earlier."
     )
 
 
@@ -128,7 +128,7 @@ def receive(stream: IO[bytes]) -> Any:
 
 
 def main() -> None:
-    """Answer jobs until the input ends."""
+    """Process jobs until stdin is closed."""
     # Redirect stdout to stderr, so that an environment's prints cannot corrupt the message stream.
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)

@@ -109,7 +109,7 @@ class Claim:
 
     Attributes:
         missing: a sentence about the runs that other checks need.
-        limited_to: the domains of the verdict, if the paper shows the effect in more domains.
+        limited_to: the domains that the verdict covers, if the paper shows the effect in others too.
         paper_contradiction: a sentence about checks that fail on the paper's own numbers.
     """
 
