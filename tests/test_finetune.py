@@ -331,7 +331,7 @@ def test_errors_of_the_command(finetuned: Run, offline: Run, capsys: Any) -> Non
     assert "--resume" in complaint()
     assert "records no environment" in complaint(run)
     assert "has no seed 1; it has 0, 5" in complaint(run, "--env", "maze2d-umaze", "--seed", "1")
-    assert "is already online" in complaint(done)
+    assert "is already fine-tuned" in complaint(done)
     assert "was trained offline" in complaint("--resume", run)
     assert "keeps its settings" in complaint("--resume", done, "--noise", "0.3")
     assert "multiple of --collect" in complaint(run, "--collect", "300")

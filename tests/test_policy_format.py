@@ -72,7 +72,7 @@ def test_newer_and_unknown_formats_give_a_remedy(tmp_path: Path) -> None:
         load_policy(change_header(saved, format=FORMAT_VERSION + 1))
     with pytest.raises(AspcError, match=r"format '1'.*Save the policy again"):
         load_policy(change_header(saved, format="1"))
-    with pytest.raises(AspcError, match=r"kind 'magic'.*does not know"):
+    with pytest.raises(AspcError, match=r"kind 'magic'.*does not support"):
         load_policy(change_header(saved, format=1, kind="magic"))
 
 
@@ -170,7 +170,7 @@ def test_find_policy(tmp_path: Path) -> None:
         policy_named("td3_bc").save(tmp_path / "policy" / f"seed{seed}")
     assert find_policy(tmp_path).name == "seed2"
     assert find_policy(tmp_path, 2) == find_policy(tmp_path / "policy" / "seed2") == tmp_path / "policy" / "seed2"
-    with pytest.raises(AspcError, match=r"no policy of seed 1\. Choose from 2, 10"):
+    with pytest.raises(AspcError, match=r"no policy for seed 1\. Choose from 2, 10"):
         find_policy(tmp_path, 1)
     with pytest.raises(AspcError, match="There is no policy in"):
         load_policy(tmp_path / "nowhere")

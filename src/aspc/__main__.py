@@ -1,4 +1,4 @@
-"""The `aspc` command. It imports only the module of the command that is called, so that help is fast."""
+"""The `aspc` command. It imports only the module of the called command, so that `aspc --help` is fast."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "export": ("aspc.cli.export", "Export a policy as ONNX, StableHLO or plain NumPy."),
     "finetune": ("aspc.cli.finetune", "Continue training online in the run's environment."),
     "verify-run": ("aspc.cli.verify_run", "Check a run's files and checkpoints against their checksums."),
-    "bench": ("aspc.lab.commands.bench", "Run a table or figure of the paper, here or on a cluster."),
+    "bench": ("aspc.lab.commands.bench", "Reproduce a table or figure of the paper, on one machine or a cluster."),
     "results": ("aspc.lab.commands.results", "Summarize, merge and export result folders."),
     "report": ("aspc.lab.commands.report", "Render results as one HTML page: tables, curves, claims."),
     "verify": ("aspc.lab.commands.verify", "Compare algorithms with reference traces in float64."),
@@ -55,8 +55,8 @@ def main(argv: list[str] | None = None) -> int:
         return run_reporting_errors(lambda: _run_command(argv))
     code = run_reporting_errors(lambda: _run_command(sys.argv[1:]))
     # If a KeyboardInterrupt propagates out of code that `exec` or `eval` compiled from text, even if it is caught
-    # later, CPython ends the process with SIGINT and ignores its exit code. Dataclasses and namedtuples contain such
-    # code. The next `exec` resets this.
+    # later, CPython ends the process with SIGINT and ignores the exit code. Dataclasses and namedtuples contain such
+    # code. Any further call of `exec` clears this state.
     exec("")
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback if Ctrl-C arrives while Python shuts down
@@ -78,7 +78,7 @@ def _run_command(argv: list[str]) -> int | None:
 
 
 def run_reporting_errors(work: Callable[[], int | None]) -> int:
-    """Run `work` and return its exit code. Print interrupts and errors that the user can fix on stderr."""
+    """Run `work` and return its exit code. Interrupts, and errors that the user can fix, are reported on stderr."""
     code = None
     try:
         with DeferredInterrupts():

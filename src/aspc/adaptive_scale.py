@@ -1,10 +1,10 @@
-"""ASPC: the scale between RL and BC is learned by second-order gradients. Equations (4) to (10) of the paper. The file
+"""ASPC: learn the scale between RL and BC with second-order gradients, equations (4) to (10) of the paper. This file
 has more than 400 lines because the whole outer level is in one place.
 
 A base algorithm supplies its inner step as four pure pieces (`algorithms.interface.ScalableAlgorithm`); this file
-implements the paper's outer level for any base. Notation: θ are the parameters before the inner step, θ̃(α) after it,
-q and c the per-sample Q(s, π_θ(s)) and BC loss ‖π_θ(s) − a‖², q̃ and c̃ the same under θ̃, and sg(·) stops gradients.
-The outer loss is a sum of named terms, `AdaptiveScale.loss_terms`; each is a function of a `StepOutcome`.
+implements the paper's outer level for any base. Notation: θ are the parameters before the inner step, θ̃(α) those after
+it; q and c are the per-sample Q(s, π_θ(s)) and BC loss ‖π_θ(s) − a‖²; q̃ and c̃ are the same under θ̃; sg(·) stops
+gradients. The outer loss is a sum of named terms, `AdaptiveScale.loss_terms`; each is a function of a `StepOutcome`.
 """
 
 from __future__ import annotations
@@ -63,13 +63,13 @@ TERMS, OUTER_LOSSES, L3_FORMS = ("L1", "L2", "L3"), get_args(OuterLoss), get_arg
 
 
 def raw_from_scale(scale: float | Array) -> Array:
-    """Compute the inverse of softplus, log(e^α − 1), in a form that does not overflow for a large α."""
+    """Compute the inverse of softplus, log(e^α − 1), in a form that does not overflow for large α."""
     scale = jnp.asarray(scale)
     return scale + jnp.log(-jnp.expm1(-scale))
 
 
 class ScaleState(eqx.Module):
-    """The state of the outer level: softplus⁻¹ of the scale, its optimizer, the average of Q in L2, updates so far."""
+    """The state of the outer level: softplus⁻¹ of the scale, optimizer state, the average of Q in L2, update count."""
 
     raw: Float[Array, ""]
     opt: Any
@@ -108,7 +108,7 @@ class StepOutcome(NamedTuple):
     scale: Float[Array, ""]
     params: Any  # θ̃
     context: Context[Any, Any]  # the batch that the terms are computed on, its noise, and the state before the step
-    losses: Metrics  # the preceding terms by name, unweighted
+    losses: Metrics  # the terms computed so far, by name, unweighted
 
 
 LossTerm = Callable[[StepOutcome], Float[Array, ""]]
@@ -169,7 +169,7 @@ def _batch_size(self: LearnedScale[Any, Any]) -> int:
 
 @dataclass(frozen=True)
 class LearnedScale(Algorithm[State], Generic[Base, State]):
-    """A base algorithm with a learned scale: schedule, learning rate and batches. A subclass adds the outer loss."""
+    """Base class of algorithms that learn a scale: schedule, learning rate, batches. A subclass adds the outer loss."""
 
     if not TYPE_CHECKING:  # attributes of the base, not fields of the wrapper
         normalize_observations: ClassVar = _from_base("normalize_observations")
@@ -185,7 +185,7 @@ class LearnedScale(Algorithm[State], Generic[Base, State]):
     base: Base = field(kw_only=True)
     """Base algorithm; its scale is the initial value of the learned scale."""
     scale_lr: NonNegative = 2e-3
-    """Initial learning rate η_α of the scale (Adam) for k_alpha = 10; it is multiplied by k_alpha/10."""
+    """Initial learning rate η_α of the scale (Adam) if k_alpha is 10; otherwise, it is multiplied by k_alpha/10."""
     scale_lr_final_ratio: NonNegative = 0.01
     """Final learning rate of the scale as a fraction of its initial value, with exponential decay over the horizon."""
     k_alpha: Count = 10
@@ -202,7 +202,7 @@ class LearnedScale(Algorithm[State], Generic[Base, State]):
             raise AspcError("k_alpha must be at least 1.")
         if isinstance(self.base.scale, int | float) and not self.base.scale > 0:
             raise AspcError(
-                f"A scale that is learned starts above 0, so {self.base.scale_name} cannot be {self.base.scale}."
+                f"A learned scale must start above 0, so {self.base.scale_name} cannot be {self.base.scale}."
             )
 
     def validate(self) -> None:
@@ -351,7 +351,7 @@ class AdaptiveScale(LearnedScale[Base, AdaptiveState], Generic[Base]):
         return {"L1": l1, "L2": l2, "L3": partial(l3, form=self.l3_form)}
 
     def term_weights(self) -> dict[str, float | Array]:
-        """Return weights of terms by name; a missing weight is 1. Metrics report the weighted terms."""
+        """Return the weights of the terms by name; a missing weight is 1. Metrics report the weighted terms."""
         return {}
 
     def outer_losses(
@@ -361,7 +361,7 @@ class AdaptiveScale(LearnedScale[Base, AdaptiveState], Generic[Base]):
         after = self.base.outer_terms(outer_ctx, inner.params, scale)
         q, c, independent = inner.q, inner.constraint, self.outer_batch == "independent"
         has_q = q is not None or independent or self.l2 == "literal"
-        if q is None or independent:  # inner.q and inner.constraint use the inner batch; IQL has no inner.q
+        if q is None or independent:  # inner.q and inner.constraint are on the inner batch; IQL has no inner.q
             before = self.base.outer_terms(outer_ctx, self.base.inner_params(outer_ctx.state), scale)
             q, c = before.q, before.constraint if independent else c
         q, c, ema_q = sg((q, c, ema_q))
@@ -385,7 +385,7 @@ class AdaptiveScale(LearnedScale[Base, AdaptiveState], Generic[Base]):
     def outer_update(
         self, ctx: Context[Any, Any], outer_ctx: Context[Any, Any], state: ScaleState
     ) -> tuple[Inner, ScaleState, Metrics]:
-        """(9), (10)  Update the scale by differentiating through the inner step; return the results of both.
+        """(9), (10)  Update the scale by differentiating through the inner step; return the results of step and update.
 
         The scale is a scalar, so the chain rule of (10) is a single forward-mode pass (jvp) through the inner step
         and the outer losses. The pass returns the derivative of each term, and the result of the inner step.

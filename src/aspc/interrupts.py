@@ -39,7 +39,7 @@ class Interrupted(AspcError):
 
 
 class GracefulShutdown:
-    """A context manager that records the first SIGINT or SIGTERM for handling at the end of the chunk.
+    """A context manager that records the first SIGINT or SIGTERM, to be handled when the current chunk of steps ends.
 
     A second signal raises KeyboardInterrupt. Ignored signals stay ignored, such as SIGINT in background jobs of shell
     scripts. Outside the main thread, the context manager does nothing.

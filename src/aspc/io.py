@@ -110,7 +110,7 @@ def temporary_path(path: Path) -> Path:
 
 
 def remove_stale_temporaries(path: Path) -> None:
-    """Remove temporary files and folders for `path` left behind by killed processes of this machine."""
+    """Remove temporary files and folders for `path` left behind by killed processes on this machine."""
     owned = re.compile(re.escape(f".{path.name}.{_host()}-") + r"(\d+)-([0-9a-f]{8})\d+\.tmp")
     with suppress(OSError):
         for entry in path.parent.iterdir():

@@ -10,8 +10,9 @@ the batch's rows through the whole network. Only what the backward pass needs is
     forward, per layer:   u = h·W + b    z = relu(u)    x̂ = (z − μ)/σ    h = x̂·γ + β
     backward, per layer:  dx̂ = dh·γ    dz = (dx̂ − mean dx̂ − x̂·mean(dx̂·x̂))/σ    du = dz where z > 0    dh' = du·Wᵀ
 
-XLA computes the gradients of the weights as products, dW = x̂ᵀ·du, and omits unused ones. For exact float32,
-`XlaKernels` only changes how XLA differentiates a product.
+XLA computes the gradients of the weights as products, dW = x̂ᵀ·du, and omits unused ones. The kernels compute products
+in TF32; if a precision is configured, `XlaKernels` is used instead, which only changes how XLA differentiates a
+product.
 
 The training loop enables kernels with `fused`, and `apply_mlp` uses them for supported networks; all other networks run
 as plain JAX. The kernels support reverse mode, and forward mode for losses in which the networks are constant. To

@@ -119,7 +119,7 @@ def check_differentiable(optimizer: Optimizer, purpose: str) -> None:
         )
     if not jnp.any(derivative):
         raise AspcError(
-            f"A step of {name} does not change with small changes of the gradient, and {purpose} is differentiated "
+            f"A step of {name} does not change with small changes in the gradient, and {purpose} is differentiated "
             "through it: the scale would never move. Choose an optimizer without signs or rounding, such as Adam."
         )
 

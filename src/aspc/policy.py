@@ -196,7 +196,7 @@ def _check_format(path: Path, header: dict[str, Any]) -> None:
         )
     if found != FORMAT_VERSION or not isinstance(kind, str) or kind not in KINDS:
         raise AspcError(
-            f"{path} has format {found!r} and kind {kind!r}, which this version does not know. "
+            f"{path} has format {found!r} and kind {kind!r}, which this version does not support. "
             "Save the policy again with aspc train."
         )
 
@@ -229,7 +229,7 @@ def find_policy(path: str | Path, seed: int | None = None) -> Path:
         return found[0]
     wanted = path / "policy" / f"seed{seed}"
     if wanted not in found:
-        raise AspcError(f"{path} has no policy of seed {seed}. Choose from {', '.join(f.name[4:] for f in found)}.")
+        raise AspcError(f"{path} has no policy for seed {seed}. Choose from {', '.join(f.name[4:] for f in found)}.")
     return wanted
 
 

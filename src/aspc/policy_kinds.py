@@ -1,5 +1,5 @@
-"""The kinds of policies, each a function (arrays, settings, normalized observations, noise) → actions in ±1. It has
-more than 400 lines because an exported NumPy policy carries it as a single file.
+"""The kinds of policies, each a function (arrays, settings, normalized observations, noise) → actions in ±1. This
+module has more than 400 lines because an exported NumPy policy contains it as a single file.
 
 The arrays are exported by an algorithm's `policy(state)`. An MLP consists of `layers.0.weight` [in, out],
 `layers.0.bias`, … and, with LayerNorm, `norms.0.weight`, …. With several networks, each name has a prefix.
@@ -139,7 +139,7 @@ def linear(inputs: tuple[Any, ...], weight: np.ndarray, bias: np.ndarray) -> Any
 
 
 class NoiseInput(NamedTuple):
-    """A random input of a policy: "normal", N(0, 1), or "gumbel". `None` in the shape stands for the batch."""
+    """A random input of a policy, "normal" (N(0, 1)) or "gumbel". `None` in the shape stands for the batch size."""
 
     distribution: str
     shape: tuple[int | None, ...]
@@ -280,13 +280,14 @@ def program_noise(arrays: Arrays, settings: Settings, obs: int) -> dict[str, Noi
 
 
 def is_valid_program(arrays: Arrays, settings: Settings, obs: int, act: int) -> bool:
-    """Return whether the program maps two observations to actions, with a limit on the size of every result."""
+    """Return whether the program maps two observations to two actions and no result exceeds the size limit."""
     draws = program_noise(arrays, settings, obs).values()
     shapes = [(2, obs), *(tuple(2 if n is None else n for n in draw.shape) for draw in draws)]
     is_limited = len(settings["steps"]) <= MAX_STEPS and max(map(math.prod, shapes)) <= MAX_RESULT
     if not is_limited or any(draw.distribution not in ("normal", "gumbel") for draw in draws):
         return False
-    zeros = {name: np.zeros(array.shape, np.float32) for name, array in arrays.items()}  # can be shapes while tracing
+    # Only the shapes of the arrays are used, because they have no values during tracing.
+    zeros = {name: np.zeros(array.shape, np.float32) for name, array in arrays.items()}
     with np.errstate(all="ignore"):
         result = run_program(
             zeros, settings["steps"], [np.zeros(shape, np.float32) for shape in shapes], 2 * MAX_RESULT
@@ -333,7 +334,8 @@ def by_column_order(names: Sequence[str], observations: Any, error: type[Excepti
 
     Args:
         names: The policy's columns; empty if its log had no names.
-        observations: A table, one of its rows, a dictionary, or a list of such rows. Unnamed values are unchanged.
+        observations: A table, one of its rows, a dictionary, or a list of rows or dictionaries. Values without names
+            are returned unchanged.
         error: The exception to raise.
 
     Raises:
@@ -364,11 +366,13 @@ def _select_columns(names: Sequence[str], observations: Any, error: type[Excepti
 
 
 def _labels(observations: Any) -> list[Any] | None:
-    """Return the names of a table's columns or of a row's values; None if there are none. A tuple is a multi-level
-    name."""
+    """Return the names of a table's columns or of a row's values, or None if they have no names.
+
+    The name of a column with several levels is a tuple.
+    """
     if isinstance(observations, Mapping):
         return list(observations)
-    # Looked up on the class, because a column can also have one of these names. A list's `index` is a method.
+    # Look these attributes up on the class, because a column can have the same name. Skip methods such as `list.index`.
     kinds = ("_fields", "column_names", "columns", "index")
     candidates = (getattr(observations, kind) for kind in kinds if hasattr(type(observations), kind))
     labels = list(next((labels for labels in candidates if not callable(labels)), ()))
@@ -410,7 +414,7 @@ def act_on_valid(
         size: The dimension of an observation.
         on_invalid: The reaction to NaN, infinity, None or a masked entry: "raise" an error, "hold" the last action of
             the same row, or return a "nan" action.
-        held: The last actions, kept between calls by "hold".
+        held: Storage in which "hold" keeps the last actions between calls.
         error: The exception to raise.
 
     Raises:
@@ -457,7 +461,7 @@ def _held_actions(
     if last.shape != actions.shape:
         raise error(
             f"{_first_invalid(x, names)}, and its last action is unknown: the batch had {len(last)} rows before, now "
-            f"{len(actions)}. Keep the rows of a batch, or use a separate policy per row."
+            f"{len(actions)}. Pass the same rows in every batch, or use a separate policy per row."
         )
     return np.asarray(last[invalid])
 

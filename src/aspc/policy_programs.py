@@ -35,7 +35,7 @@ def run_program(
         max_result: The maximum number of entries in a result; all results together can have 100 times as many.
 
     Raises:
-        ValueError: The results have more entries.
+        ValueError: The results exceed these limits.
     """
     registers, result, total = dict(enumerate(inputs)), inputs[0], 0
     for operation, target, references, options in steps:

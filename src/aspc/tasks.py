@@ -41,16 +41,16 @@ LOCOMOTION_IDS = {"halfcheetah": "HalfCheetah-v4", "hopper": "Hopper-v4", "walke
 
 @dataclass(frozen=True)
 class D4RLDataset:
-    """One D4RL dataset: its published address and the returns that score 0 and 100."""
+    """One D4RL dataset: its URL and the returns that correspond to the scores 0 and 100."""
 
     name: str
     url: str
     ref_min: float
     ref_max: float
     size: int | None = None
-    """Bytes of the published file, if TensorFlow Datasets' checksums of D4RL list it."""
+    """Size of the published file in bytes, if TensorFlow Datasets' checksums of D4RL list the file (not for Maze2d)."""
     sha256: str | None = None
-    """SHA-256 of the published file, from the same source, which does not list Maze2d."""
+    """SHA-256 of the published file, from the same list."""
 
     @property
     def family_name(self) -> str:
@@ -93,15 +93,15 @@ def family_of(name: str) -> str | None:
 
 
 def family_facts(name: str) -> Family | None:
-    """Return the facts about a name's environment family, or None if it has none."""
+    """Return the facts about a name's environment family, or None if the name belongs to no family."""
     family = family_of(name)
     return None if family is None else FAMILIES[family]
 
 
 def name_from_stem(stem: str, observation_size: int, action_size: int) -> str | None:
-    """Return the D4RL dataset that a file's stem names, if its sizes match.
+    """Return the D4RL dataset that a file's stem names, if the observation and action sizes match.
 
-    The longest match wins: `hopper_medium_replay`, `hopper-medium-v2` and `my_hopper_expert_400k` all name a dataset.
+    `hopper_medium_replay`, `hopper-medium-v2` and `my_hopper_expert_400k` all name a dataset; the longest match wins.
     A stem that names only an environment (`walker2d_run3`) yields the environment's `medium` dataset, or else its first
     dataset. All datasets of an environment have the same reference scores.
     """
@@ -159,7 +159,7 @@ _TASK_SUFFIXES = ("", *(f"-task{i}" for i in range(1, 6)))
 
 
 def ogbench_names() -> list[str]:
-    """Return all single-task names with state observations; a name without `-taskN` is the default task."""
+    """Return the names of all single tasks with state observations; without `-taskN`, a name is the default task."""
     stems = [
         f"{agent}-{size}-{kind}" for agent, (sizes, kinds) in _NAVIGATION.items() for size in sizes for kind in kinds
     ]
@@ -185,7 +185,7 @@ def ogbench_file_stem(name: str) -> str:
 def ogbench_tasks_of_file(stem: str) -> list[str] | None:
     """Return the single tasks that share a file (`antmaze-large-navigate-v0`), or None for an unknown stem.
 
-    A validation file (`…-v0-val`) has no tasks, because they train on the other file.
+    A validation file (`…-v0-val`) has no tasks, because tasks train on the file without `-val`.
     """
     tasks = _ogbench_tasks_by_file().get(stem.removesuffix("-val"))
     return [] if tasks and stem.endswith("-val") else tasks

@@ -3,12 +3,12 @@
 docs/theory.md discusses which statements hold; tests/test_theory.py checks every statement. Symbols
 (section "Theoretical Analysis" and appendix A of the paper):
 
-    π_t, π_{t+1}  the policy before and after the inner step;  π_β, or the logged action a: the behavior
+    π_t, π_{t+1}  the policy before and after the inner step;  π_β, a  the behavior policy and its logged action
     L_BC(π)       E_D ‖π(s) − a‖²;                             ΔL_BC = |L_BC(π_{t+1}) − L_BC(π_t)|
     c             √L_BC(π_t);                                  c∞    = sup ‖π_t(s) − a‖
     x             E_D ‖π_{t+1}(s) − π_t(s)‖²;                  x∞    = sup ‖π_{t+1}(s) − π_t(s)‖²
     ΔL∞           sup |‖π_{t+1}(s) − a‖² − ‖π_t(s) − a‖²|;     ΔQ    = E_D[Q(s, π_{t+1}(s)) − Q(s, π_t(s))]
-    L_Q, L_P      Lipschitz constants in the action of Q and, in total variation ½‖·‖₁, of P(·|s, a)
+    L_Q, L_P      Lipschitz constants, in the action, of Q and of P(·|s, a), the latter in total variation ½‖·‖₁
 
 ‖·‖² is the *sum* over action dimensions, as in the paper. The BC losses logged by training are means over the
 dimensions (the released trainer's convention); multiply them by the number of dimensions before comparing.
@@ -117,7 +117,7 @@ class FiniteMDP(NamedTuple):
         return float(self.start @ self.value(pi))
 
     def distance(self, pi: np.ndarray, other: np.ndarray) -> Float[np.ndarray, "states"]:
-        """‖π(s) − π'(s)‖; for stochastic policies the mean distance between independent draws of both."""
+        """‖π(s) − π'(s)‖; for stochastic policies, the mean distance between independent samples of the two."""
         distance: np.ndarray = np.einsum("si,sj,ij->s", pi, other, self._distances())
         return distance
 
@@ -127,7 +127,7 @@ class FiniteMDP(NamedTuple):
         return self._steepest(variation)
 
     def lipschitz(self, table: np.ndarray) -> float:
-        """Return the Lipschitz constant in the action of a table over states and actions: Q^π, or the reward."""
+        """Return the Lipschitz constant in the action for a table [states, actions], such as Q^π or the reward."""
         return self._steepest(np.abs(table[:, :, None] - table[:, None]))
 
     def _distances(self) -> np.ndarray:
@@ -151,7 +151,7 @@ def performance_difference(mdp: FiniteMDP, pi_1: np.ndarray, pi_2: np.ndarray) -
 def visitation_constant(gamma: Number) -> Number:
     """The constant that the paper leaves unspecified, C > 0:  C = 2γ/(1 − γ). No smaller constant holds for all MDPs.
 
-    From d_π − d_β = γ·(I − γP_π^⊤)⁻¹(P_π − P_β)^⊤ d_β, and ‖·‖₁ = 2·TV.
+    It follows from d_π − d_β = γ·(I − γP_π^⊤)⁻¹(P_π − P_β)^⊤ d_β and ‖·‖₁ = 2·TV.
     """
     return 2 * gamma / (1 - gamma)
 
@@ -176,7 +176,7 @@ def step_sup_upper_bound(delta_l_inf: Number, c_inf: Number) -> Number:
 
 
 def kappa(l_p: Number, l_q: Number, gamma: Number) -> Number:
-    """κ = C·L_P·L_Q, with L_Q that of the true Q^{π_t}."""
+    """κ = C·L_P·L_Q, where L_Q is the Lipschitz constant of the true Q^{π_t}."""
     return visitation_constant(gamma) * l_p * l_q
 
 
@@ -196,13 +196,13 @@ def phi(delta_l_inf: Number, c_inf: Number) -> Number:
 def phi_sharp(delta_l_inf: Number, c_inf: Number) -> Number:
     """A smaller Φ/κ for which Proposition 2 also holds (not in the paper):  c∞² + c∞√(c∞² + ΔL∞) + ΔL∞.
 
-    The proof bounds ‖π_{t+1} − π_β‖ by √x∞ + c∞, although by definition it is at most √(c∞² + ΔL∞).
+    The paper's proof bounds ‖π_{t+1} − π_β‖ by √x∞ + c∞, although by definition it is at most √(c∞² + ΔL∞).
     """
     return c_inf**2 + c_inf * (c_inf**2 + delta_l_inf) ** 0.5 + delta_l_inf
 
 
 def single_step_lower_bound(delta_q: Number, kappa_phi: Number, gamma: Number) -> Number:
-    """Proposition 2:  J(π_{t+1}) − J(π_t) ≥ (ΔQ − Φ)/(1 − γ), with ΔQ of the true Q^{π_t} over D = d_β."""
+    """Proposition 2:  J(π_{t+1}) − J(π_t) ≥ (ΔQ − Φ)/(1 − γ), where ΔQ uses the true Q^{π_t} over D = d_β."""
     return (delta_q - kappa_phi) / (1 - gamma)
 
 
@@ -230,7 +230,8 @@ def phi_squared_taylor(delta_l_inf: Number, c_inf: Number) -> Number:
 def l3_of_taylor(delta_l_inf: Number, c_inf: Number, w: Number = 1) -> Number:
     """Φ² without the constant 36c∞⁴:  w·c∞²·ΔL∞, w = 30κ².
 
-    With w = 1 and multiplied by (ΔQ)², this is the paper's L3, (8). A small value does not imply Theorem 1's condition.
+    With w = 1 and multiplied by (ΔQ)², this is the paper's L3, equation (8). A small value does not imply
+    Theorem 1's condition.
     """
     return w * c_inf**2 * delta_l_inf
 
@@ -284,10 +285,11 @@ def monitor(algorithm: Algorithm[Any], state: Any, batch: Batch, noise: Noise, p
     """Take one update on a batch, return the theory's quantities, and discard the new state.
 
     Q is the critic that the base's actor maximizes, after the critic's update of the same step, as in training. All
-    columns are returned if the inner step moves a policy with one action per state. Otherwise (the critics of CQL, the
-    samplers of Diffusion-QL and FQL), only the changes of Q and of the base's own constraint are returned.
+    columns are returned if the inner step updates a policy with one action per state. If it updates anything else (the
+    critics in CQL, the samplers in Diffusion-QL and FQL), only the changes of Q and of the base's own constraint are
+    returned.
     """
-    # A step changes Q by a relative 1e-4 or less, which is below the error of TF32 products on recent GPUs.
+    # A step changes Q by a relative amount of 1e-4 or less, which is below the error of TF32 products on recent GPUs.
     with jax.default_matmul_precision("highest"):
         return _monitor(algorithm, state, batch, noise, parts)
 
@@ -334,8 +336,9 @@ def observed(
     delta_q, delta_l_bc = (q_next - q).mean(), jnp.abs((bc_next - bc).mean())
     c, c_inf = jnp.sqrt(bc.mean()), jnp.sqrt(bc.max())
     delta_l_inf = jnp.abs(bc_next - bc).max()
-    # Two lower bounds on L_Q: the steepest slope, and √(E(q̃ − q)²/x), which Proposition 1 needs on this batch. The
-    # largest |q̃ − q|/‖π_{t+1} − π_t‖ would be a third, but rounding dominates it for rows that hardly move.
+    # Two lower bounds on L_Q: the steepest slope, and √(E(q_next − q)²/x), with which Proposition 1 holds on this
+    # batch. The largest |q_next − q|/‖π_{t+1} − π_t‖ would be a third, but rounding dominates it for rows that hardly
+    # move.
     secant = jnp.sqrt(_ratio(jnp.square(q_next - q).mean(), moved.mean()))
     l_q = jnp.maximum(jnp.sqrt(jnp.square(slope).sum(-1).max()), secant)
     return {

@@ -178,10 +178,13 @@ def new_lambda(key: Any, in_size: int, out_size: int) -> Any:
     ("settings", "problem"),
     [
         ({"actor": three_outputs}, r"three_outputs must map \[4\] to \[2\].*has the shape \[3\]"),
-        ({"critic": failing}, r"The network failing failed: ValueError: no such layer. It is called with a key, 6"),
+        (
+            {"critic": failing},
+            r"The network failing failed: ValueError: no such layer. It is called with a key, the input size 6",
+        ),
         ({"actor": Integers}, "Integers has a JAX array of integers"),
-        ({"actor": new_lambda}, "another structure each time .* lambda"),
-        ({"actor": lambda key, n, m: make_mlp(key, n, m)}, "records its network by name, and .* has none"),
+        ({"actor": new_lambda}, "a different structure each time .* lambda"),
+        ({"actor": lambda key, n, m: make_mlp(key, n, m)}, "records its network by name, but .* has none"),
         ({"actor": "residul"}, "Unknown network 'residul'"),
         ({"critic_optimizer": "adamx"}, "Unknown optimizer 'adamx'; did you mean .*adamw"),
         ({"critic_optimizer": partial(optax.sgd, momentum=0.9)}, "records its optimizer by name"),
@@ -237,7 +240,7 @@ def without_root(learning_rate: Any) -> Any:
 @pytest.mark.parametrize(
     ("optimizer", "problem"),
     [
-        ("lion", "does not change with small changes of the gradient.*Adam"),
+        ("lion", "does not change with small changes in the gradient.*Adam"),
         (without_root, "A step of without_root has no finite derivative where a gradient is zero"),
         (optax.lbfgs, "The optimizer of the inner step failed"),
     ],

@@ -269,7 +269,7 @@ def test_critics_do_not_learn_from_the_other_half():
 
 
 def test_too_few_episodes_are_refused():
-    with pytest.raises(aspc.AspcError, match="3 episodes to judge on, and at least 4 are needed"):
+    with pytest.raises(aspc.AspcError, match="3 episodes to assess policies on; at least 4 are needed"):
         Evidence.of(make_log(3), {}, SMALL)
 
 
@@ -314,7 +314,7 @@ def test_cumulative_weights_match_products(evidence):
     assert weights.weights[1, 2] / weights.weights[0, 2] == pytest.approx(product, rel=1e-9)
     assert weights.silent_because is None
     wild = PolicyWeights.of(evidence, trajectories, 20 * ratios)
-    assert wild.silent_because.startswith("after 1 step its weights are worth fewer than 50 of 150")
+    assert wild.silent_because.startswith("after 1 step its effective sample size is below 50 of 150")
     assert (wild.compared, wild.weights.shape) == (0, (150, 0))
 
 

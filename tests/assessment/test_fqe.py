@@ -353,7 +353,7 @@ def test_changed_data_is_noted(trained, tmp_path, capsys):
     assert "note" not in capsys.readouterr().err
     write_log(tmp_path / "log.hdf5", dataclasses.replace(data, rewards=data.rewards + 1))
     assert main(ask) == 0
-    assert f"note: log is not, row by row, the data that {home} was trained on\n" in capsys.readouterr().err
+    assert f"note: the rows of log differ from those that {home} was trained on\n" in capsys.readouterr().err
 
 
 def test_checkpoints_are_ranked_and_the_last_is_the_saved_policy(trained, tmp_path, capsys):

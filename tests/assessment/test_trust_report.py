@@ -186,14 +186,14 @@ def test_unknown_checks_are_reported(run, log, tmp_path, capsys):
     out = ["--states", "100", "--quiet", "--out", str(tmp_path / "t.html")]
     assert main(["inspect", str(lone), "--dataset", str(log), *out]) == 0
     shown = capsys.readouterr().out
-    assert "without a run's folder" in " ".join(shown.split())
+    assert "not in the folder of a run" in " ".join(shown.split())
     assert "Not checked: over-estimation" in shown or "examine" in shown
     options = {"log_every": 20, "quiet": True, "tensorboard": False, "env": None}
     small = {"actor_hidden_dim": 16, "batch_size": 16}
     no_q = aspc.train(make_dataset(seed=1), "bc", out=tmp_path / "bc", steps=40, seeds=[0, 1], **options, **small)
     assert main(["inspect", str(no_q.path), "--dataset", str(log), *out]) == 0
     shown = capsys.readouterr().out
-    assert "bc learns no Q" in shown
+    assert "bc learns no Q-function" in shown
     assert "row by row" in shown
 
 
@@ -220,7 +220,7 @@ def test_mistakes_give_one_sentence(run, log, tmp_path, capsys):
         return said[0]
 
     assert "no policy" in refused(str(tmp_path))
-    assert "no policy of seed 9" in refused(str(run.path), "--seed", "9")
+    assert "no policy for seed 9" in refused(str(run.path), "--seed", "9")
     assert "at least 1" in refused(str(run.path), "--states", "0")
     assert "cannot be written" in refused(str(run.path), "--out", f"{log}/trust.html")
     lone = tmp_path / "lone"

@@ -51,7 +51,9 @@ def test_done_column_is_read_as_terminals_with_a_note(tmp_path: Path, log: dict[
     path = tmp_path / f"mine{suffix}"
     (write_csv if suffix == ".csv" else write_table)(path, table)
     found = file_loader.read_arrays(path, {})
-    assert found.notes == ["'done' was read as terminals: if it also marks time limits, map those to timeouts."]
+    assert found.notes == [
+        "'done' was read as terminals: if it also marks time limits, log those separately as timeouts."
+    ]
     np.testing.assert_array_equal(found.arrays["terminals"], log["terminals"])
     assert file_loader.read_arrays(path, {"terminals": "done"}).notes == []  # asked for
 
@@ -207,7 +209,7 @@ def test_named_columns_keep_the_order_of_the_file(tmp_path: Path, log: dict[str,
     write_csv(folder / "1.csv", columns)
     assert data.load(write_csv(folder / "2.csv", columns).parent).action_names == ("action_valve",)
     write_csv(folder / "3.csv", dict(sorted(columns.items())))
-    with pytest.raises(AspcError, match=r"3.csv has other columns than 1.csv, or another order"):
+    with pytest.raises(AspcError, match=r"3.csv does not have the same columns, in the same order, as 1.csv"):
         data.load(folder)
 
 

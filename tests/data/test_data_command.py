@@ -277,8 +277,8 @@ REPEATED = {key: np.concatenate([array, array[:100]]) for key, array in make_log
         (with_value(999, 6, "actions"), "is 999 in 6 rows.*guessed action bounds come from it: .* --action-high"),
         (with_value(-999, 6, "rewards"), "reward is -999 in 6 rows"),
         (smooth(missing=True), "29 steps are .* first after row 100 of 3,000: episode ends may be missing"),
-        (followed(slice(None, None, -1)), "in 100 % of the rows inside episodes the next observation is not"),
-        (followed(across=True), "at 100 % of the timeouts the next observation is the first one of the next episode"),
+        (followed(slice(None, None, -1)), "in 100 % of the rows inside episodes, the next observation is not"),
+        (followed(across=True), "at 100 % of the timeouts, .* is the first observation of the next episode"),
         (dataset(rows=50), "there are only 50 rows"),
         (dataset(rows=1), "there is only 1 row."),
     ],
@@ -437,9 +437,9 @@ def test_convert_keeps_everything(capsys: pytest.CaptureFixture[str]) -> None:
         assert re.search(
             r"observation +3 numbers: x, y, spin\naction +1 number: torque\naction bounds +\[-5, 5\] in", out
         )
-    with pytest.raises(AspcError, match="the data that it was packed from"):
+    with pytest.raises(AspcError, match="need the data that it was packed from"):
         run("info", "packed", "--action-high", "3")
-    for target, says in (("b.npz", "already exists"), ("x.csv", "not written as .csv"), ("packed", "already exists")):
+    for target, says in (("b.npz", "already exists"), ("x.csv", "be written as .csv"), ("packed", "already exists")):
         with pytest.raises(AspcError, match=says):
             run("convert", "a.hdf5", target)
 

@@ -72,7 +72,7 @@ TWO_INFINITIES[2], TWO_INFINITIES[5] = np.inf, -np.inf
             {"actions": np.linspace(0, 3e38, 24).reshape(12, 2), "action_high": None, "action_margin": 1},
             "must be finite",
         ),
-        ({"env": "hopper-medium-v2"}, "those of hopper-medium-v2 have 11 and 3"),
+        ({"env": "hopper-medium-v2"}, "but hopper-medium-v2 has 11 and 3"),
         ({"env": "Pendulum-v1", "action_low": None}, "the environment Pendulum-v1 takes 1"),
         ({"timeouts": None, "max_episode_steps": 0}, "max_episode_steps must be at least 1"),
     ],

@@ -373,7 +373,7 @@ def test_manually_copied_files_are_used(server: Server) -> None:
 def test_unwritable_cache_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ASPC_DATA", "/proc/nowhere")
     for name in (NAME, "maze2d-umaze?steps=100"):
-        with pytest.raises(AspcError, match="Set ASPC_DATA to a folder that can"):
+        with pytest.raises(AspcError, match="Set ASPC_DATA to a writable folder"):
             data.load(name)
     from aspc.cli import data as data_command
 
@@ -396,7 +396,7 @@ def test_another_file_under_the_name_is_refused(server: Server, tmp_path: Path) 
         for key, array in make_log(observation=4, action=3).items():
             file[key] = array
     server.body = (tmp_path / "small.hdf5").read_bytes()
-    with pytest.raises(AspcError, match="those of maze2d-umaze-v1 have 4 and 2"):
+    with pytest.raises(AspcError, match="but maze2d-umaze-v1 has 4 and 2"):
         data.load(NAME)
 
 

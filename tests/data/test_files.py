@@ -57,7 +57,7 @@ def test_episodes_with_different_arrays_are_rejected(tmp_path: Path, log) -> Non
         part = {key: array[20 * i : 20 * i + 20] for key, array in log.items()}
         more = {"next_observations": part["observations"]} if i != 1 else {}
         np.savez(tmp_path / f"{i}.npz", **part, **more)
-    with pytest.raises(AspcError, match=r"1\.npz has no next_observations, but other files have"):
+    with pytest.raises(AspcError, match=r"1\.npz has no next_observations, but other files do"):
         data.load(tmp_path)
 
 
@@ -122,11 +122,11 @@ def test_files_with_wrong_suffixes_are_rejected(tmp_path: Path, log: dict[str, n
     for suffix in formats.SUFFIXES:
         path = tmp_path / f"junk{suffix}"
         path.write_bytes(b"this is not a dataset\n" * 10)
-        refuse(path, "damaged, cut short or not|not found among")
+        refuse(path, "damaged, truncated or not|not found among")
         whole = write_as(tmp_path / f"whole{suffix}", log)
         if suffix not in formats.CSV_SUFFIXES:  # a truncated CSV is a valid CSV
             whole.write_bytes(whole.read_bytes()[: whole.stat().st_size // 2])
-            refuse(whole, "damaged, cut short or not")
+            refuse(whole, "damaged, truncated or not")
         whole.write_bytes(b"")
         refuse(whole, "empty")
     refuse(tmp_path / "absent.hdf5", "There is no file")
@@ -254,7 +254,7 @@ def test_one_child_reads_a_folder_and_errors_name_the_file(tmp_path: Path, log, 
     monkeypatch.setattr(subprocess, "Popen", counted)
     for i in range(4):
         write_without_ends(tmp_path / f"{i}{('.parquet', '.hdf5', '.csv', '.arrow')[i]}", log)
-    with pytest.raises(AspcError, match=r"0\.parquet, or another order"):  # an HDF5 file has no names of columns
+    with pytest.raises(AspcError, match=r"in the same order, as 0\.parquet"):  # an HDF5 file has no names of columns
         data.load(tmp_path)
     (tmp_path / "1.hdf5").unlink()
     assert len(data.load(tmp_path)) == 180
@@ -298,7 +298,7 @@ def test_unknown_names_and_options_are_rejected_with_suggestions() -> None:
         data.load("qqqq")
     for wrong in (np.zeros((3, 2)), None, {"observations": []}):
         with pytest.raises(
-            AspcError, match=rf"not from {type(wrong).__name__}: write a table to a Parquet .*from_array"
+            AspcError, match=rf"not from {type(wrong).__name__}: write the data to a Parquet .*from_array"
         ):
             data.load(wrong)
 

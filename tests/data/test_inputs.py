@@ -109,9 +109,9 @@ def test_episodes_can_have_other_names_or_be_frames() -> None:
     dataset = Dataset.from_episodes(named)
     np.testing.assert_allclose(dataset.observations, observations, rtol=1e-6)
     assert dataset.episode_lengths.tolist() == [10, 50]
-    with pytest.raises(AspcError, match="'state' is a second name of 'observations'"):
+    with pytest.raises(AspcError, match="'state' is another name for 'observations'"):
         Dataset.from_episodes([{**named[0], "state": observations}])
-    with pytest.raises(AspcError, match="episode 1 has other columns than the first one"):
+    with pytest.raises(AspcError, match="episode 1 does not have the same columns, in the same order, as the first"):
         Dataset.from_episodes([frames[0], frames[1].rename(columns={"obs_flow": "obs_speed"})])
 
 
@@ -171,7 +171,7 @@ def test_decimal_commas_between_other_separators(tmp_path: Path, separator: str)
     path = tmp_path / "x.csv"
     path.write_text(csv_text(separator).replace(".", ","))
     same_data(data.load(path), plant())
-    assert has_note(data.load(path), "decimals are written with a comma: 1,5 is one and a half")
+    assert has_note(data.load(path), "decimals are written with a comma: 1,5 was read as 1.5")
     path.write_text(path.read_text().replace("0,", "0.", 1))
     refuse(path, "not a number; write decimals with a point, not with a comma")
 

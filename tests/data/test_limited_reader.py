@@ -298,4 +298,4 @@ def test_arrow_headers_with_false_sizes_are_rejected(tmp_path: Path) -> None:
     whole = path.read_bytes()
     for size in (0, -1, 2**31 - 1, len(whole)):
         path.write_bytes(whole[:-10] + struct.pack("<i", size) + whole[-6:])
-        refuse(path, "damaged, cut short or not")
+        refuse(path, "damaged, truncated or not")

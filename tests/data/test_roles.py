@@ -57,7 +57,7 @@ def test_costs_as_rewards_are_warned_about(tmp_path: Path, column: str) -> None:
     assert has_note(
         dataset,
         f"rewards are maximized, but {column!r} is named like a cost: if lower is better, pass --map costs={column} "
-        "instead of --map rewards, which negates it.",
+        "instead of --map rewards; costs are negated.",
     )
     refuse(path, rf"'rewards' not found .* is a cost, pass --map costs={column.split(' ')[0]}")
 

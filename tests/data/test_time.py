@@ -134,7 +134,7 @@ def test_small_numbers_are_times_only_if_mapped(tmp_path: Path) -> None:
     refuse(path, "nothing marks the ends of episodes.*--map time=NAME.*--max-episode-steps")
     dataset = data.load(path, key_map={"time": "timestamp"})
     assert dataset.episode_lengths.tolist() == [20, 20, 20]
-    assert has_note(dataset, "the time starts again 2 times: each start begins an episode")
+    assert has_note(dataset, "the time restarts 2 times: each restart begins an episode")
 
 
 def test_times_can_be_ignored(tmp_path: Path) -> None:
@@ -154,7 +154,8 @@ def test_duplicate_rows_are_dropped_and_contradictions_refused(tmp_path: Path) -
     refuse(
         write_csv(tmp_path / "two.csv", table),
         "30 rows share a timestamp with another row, but differ from it .first at 2024-03-01 08:00:00.. If they come "
-        "from several machines, pass --map episode=NAME with the machine's column; otherwise .* --map time=none",
+        "from several machines, pass --map episode=NAME with the column that names the machine; otherwise .* "
+        "--map time=none",
     )
 
 

@@ -188,7 +188,7 @@ def test_list_and_dry_run_output(tmp_path: Path, capsys) -> None:
     assert "BC, ASPC" not in shown  # they need two programs
     assert f"{5 * STEPS:,}" in shown
     hours = 9 * STEPS / 100 / 3600
-    assert f"{hours:.1f} hours of one device; {hours / 2:.1f} on 2" in shown
+    assert f"{hours:.1f} hours on one device; {hours / 2:.1f} on 2" in shown
     assert f"{9 * 8} episodes, at most {9 * 8 * 300:,} environment steps" in shown
     assert not (tmp_path / "no").exists()
 

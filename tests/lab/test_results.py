@@ -170,7 +170,7 @@ def test_runs_on_different_data_give_a_warning(
     assert read_warnings("x", "y").startswith(f"{expected}. Read")
     both = read_warnings("x", "z")
     assert both.startswith(expected)
-    assert "(1 runs exist with both; the newest is used)" in both
+    assert "(1 runs exist with different data; the newest is used)" in both
 
 
 def test_curves_without_runs_are_ignored(tmp_path: Path) -> None:
@@ -233,7 +233,7 @@ def damage_text(path: Path) -> None:
     ("damage", "words"),
     [
         (damage_truncate, "not a complete Parquet file"),
-        (damage_version, "format 2 and this version reads format 1"),
+        (damage_version, "format 2, but this version reads format 1"),
         (damage_columns, "lacks the columns algo, seed"),
         (damage_type, "'score_last' must hold numbers"),
         (damage_status, "'done' or 'failed', not 'perhaps'"),

@@ -118,7 +118,7 @@ def test_timeouts_of_jobs_are_unlimited(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(submitit, "AutoExecutor", Executor)
     SlurmEngine(tmp_path)
     assert made["slurm_max_num_timeout"] >= 1000
-    with pytest.raises(AspcError, match=r"Unknown setting of --slurm: .*partitoin"):
+    with pytest.raises(AspcError, match=r"Unknown --slurm setting: .*partitoin"):
         SlurmEngine(tmp_path, words=["partitoin=gpu"])
 
 

@@ -1,4 +1,4 @@
-"""Algorithms: `register` adds one, `names` lists them, `default` makes one."""
+"""The registry of algorithms: `register` adds one, `names` lists all, and `default` creates one by name."""
 
 from aspc.algorithms.registry import (
     check_algorithm,

@@ -1,13 +1,13 @@
-"""A2PR (Liu et al., 2024): TD3+BC towards the logged action or a VAE's proposal, whichever has the higher Q.
+"""A2PR (Liu et al., 2024): TD3+BC that clones the logged action or a VAE's proposal, whichever has higher Q.
 
     VAE:    reconstructs the logged actions whose advantage Q(s, a) − V(s) is positive
     actor:  max_π  λ·Q(s, π(s)) − w₂·g·(π(s) − ā)²
             ā = the proposal â where Q(s, â) ≥ Q(s, a), else a;      g = 1 if Q(s, â) ≥ V(s) or Q(s, a) > V(s), else 0
     value:  V(s) → min(y, y₂): TD targets from the target critics (y) and from the updated critics (y₂)
 
-Critics, λ and targets are TD3+BC's. The proposal is the VAE's reconstruction of π(s). As in the authors' code, it is
-not detached, so the gradient of the constraint also reaches the actor through the VAE. The authors' code uses 4 hidden
-layers for the critics and 3 for the actor; the defaults here are the sizes in the paper's table.
+Critics, λ and targets are those of TD3+BC. The proposal is the VAE's reconstruction of π(s). As in the authors' code,
+it is not detached, so the gradient of the constraint also reaches the actor through the VAE. The authors' code uses 4
+hidden layers for the critics and 3 for the actor; the defaults here are the sizes in the paper's table.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class LoggedValues(NamedTuple):
 
 
 class Proposal(NamedTuple):
-    """The VAE's action and its Q, with flags: it is the actor's target (chosen), the constraint applies (gate)."""
+    """The VAE's actions and their Q; `chosen`: the action is the actor's target; `gate`: the constraint applies."""
 
     actions: Float[Array, "batch act"]
     q: Float[Array, "batch"]
@@ -64,7 +64,7 @@ class A2PR(TD3BC[A2PRState]):
     value_hidden_layers: Depth = 3
     """Number of hidden layers in the value network."""
     vae_weight: NonNegative = 1.0
-    """Weight w₁ of the VAE's reconstruction loss; the KL term has the weight 0.5."""
+    """Weight w₁ of the VAE's reconstruction loss; the KL term has weight 0.5."""
     constraint_weight: NonNegative = 1.0
     """Weight w₂ of the actor's constraint ("mask" in the authors' code)."""
     vae_lr: NonNegative = 1e-3

@@ -3,7 +3,7 @@
     actor:  max_π  λ·Q(s, π(s)) − w(s, a)·(π(s) − a)²,   w = u / mean u,   u = min(exp(A / T), 100)
     value:  V(s)  expectile τ of min_k Q'_k(s, a), as in IQL;   A = min_k Q'_k(s, a) − V(s),   T = mean|A|
 
-The paper gives no formula for the weight; this is our interpretation. L3 stays unweighted.
+The paper gives no formula for the weight; this is our interpretation. L3 uses the unweighted BC loss.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ _AUTOMATIC: set[tuple[str, str]] = set()  # kind and name of each factory regist
 
 @cache
 def _builtin_optimizers() -> tuple[dict[str, Callable[..., Any]], dict[Callable[..., Any], str]]:
-    """Return the built-in optimizers by name, and the name of the replacement for each replaced Optax function.
+    """Return two mappings: from names to built-in optimizers, and from Optax functions to their replacements' names.
 
     A replacement takes the same steps as the original, but its derivatives are finite where a gradient is zero.
     """
@@ -98,7 +98,7 @@ def register_network(name: str) -> Callable[[Factory], Factory]:
 def register_optimizer(name: str) -> Callable[[Factory], Factory]:
     """Make an optimizer available as `--actor-optimizer NAME` and in the other optimizer options.
 
-    The factory maps a learning rate, a number or an Optax schedule, to an `optax.GradientTransformation`.
+    The factory maps a learning rate (a number or an Optax schedule) to an `optax.GradientTransformation`.
 
     Raises:
         AspcError: The name is already registered.
@@ -136,7 +136,7 @@ def find_component(kind: str, choice: str | Callable[..., Any]) -> Callable[...,
         return choice if name is None else _builtin_optimizers()[0][name]
     if choice not in (known := _factories(kind)):
         problem = unknown_name(kind, choice, known) if known else f"Unknown {kind} {choice!r}."
-        raise AspcError(f"{problem} Register your own with @register_{kind} in a file, and pass that with --plugin.")
+        raise AspcError(f"{problem} Register your own with @register_{kind} in a file; pass the file with --plugin.")
     return known[choice]
 
 
@@ -197,7 +197,7 @@ def _name_of(kind: str, choice: Any) -> str:
     name = getattr(choice, "__name__", "<unnamed>")
     if name.startswith("<") or not callable(choice):
         raise AspcError(
-            f"A run records its {kind} by name, and {choice!r} has none. Define a function or a class, or register it "
+            f"A run records its {kind} by name, but {choice!r} has none. Make it a function or a class, or register it "
             f"with register_{kind}."
         )
     if name in _factories(kind) and (kind, name) not in _AUTOMATIC:

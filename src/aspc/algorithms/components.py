@@ -37,7 +37,7 @@ def make_network(
     out_size: int,
     **options: Any,
 ) -> MLP | CustomNetwork:
-    """Initialize the chosen network. The default is an MLP; `hidden` and `options` apply to it alone.
+    """Initialize the chosen network. The default is an MLP; `hidden` and `options` apply only to it.
 
     Raises:
         AspcError: The factory fails, or its module does not map `in_size` to `out_size`.
@@ -53,7 +53,7 @@ def make_network(
     except Exception as error:  # user code can raise any exception
         raise AspcError(
             f"The network {name} failed: {type(error).__name__}: {first_line(error)}. It is called with a key, "
-            f"{in_size} inputs and {out_size} outputs."
+            f"the input size {in_size} and the output size {out_size}."
         ) from error
     return module if isinstance(module, MLP) else CustomNetwork.of(module, name, in_size, out_size)
 

@@ -1,4 +1,4 @@
-"""CQL (Kumar et al., 2020) on SAC: a penalty pushes Q down on actions outside the data.
+"""CQL (Kumar et al., 2020) on SAC: a penalty pushes down the Q-values of actions outside the data.
 
     critics: min_Q  Σ_k E(Q_k(s, a) − y)² + α_cql·Σ_k E[P_k],   y = r + γ·min_k Q'_k(s', a'),   a' ~ π(s')
              P_k = logsumexp over sampled actions of (Q_k − log density) − Q_k(s, a)         ("importance")
@@ -9,7 +9,7 @@
 
 The sampled actions are n uniform ones, n from π(s) and n from π(s'); Q is evaluated at s for all of them. All losses
 use the parameters from the start of the step. The scale is α_cql, so the inner step updates the critics. Appendix D
-does not define Q(s, π(s)) for two critics and a stochastic policy; here it is min_k Q_k(s, u) with the actor loss's u.
+does not define Q(s, π(s)) for two critics and a stochastic policy; here it is min_k Q_k(s, u), u as in the actor loss.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class CQLState(eqx.Module):
 
 
 class Samples(NamedTuple):
-    """Inputs of the critic update, all with gradients stopped."""
+    """Inputs to the critic update, all with gradients stopped."""
 
     y: Float[Array, "batch"]
     policy_actions: Float[Array, "batch act"]
@@ -92,7 +92,7 @@ class CQL(CustomActorCritic, ScalableAlgorithm[CQLState, Samples]):
     penalty: Literal["importance", "logsumexp", "policy"] = "importance"
     """Penalty: importance-weighted log-sum-exp (public CQL), plain log-sum-exp, or the mean under π (appendix D)."""
     n_actions: Count = 10
-    """Sampled actions n per kind: uniform, from π(s), from π(s')."""
+    """Number n of sampled actions of each kind: uniform, from π(s) and from π(s')."""
     temperature: NonNegative = 1.0
     """Temperature of the log-sum-exp."""
     penalty_min: Scalar = -math.inf
@@ -202,7 +202,7 @@ class CQL(CustomActorCritic, ScalableAlgorithm[CQLState, Samples]):
         return Context(state, batch, noise, metrics, sg(samples))
 
     def target_q(self, state: CQLState, batch: Batch, noise: Noise, alpha: Array) -> Float[Array, "batch"]:
-        """Compute min_k Q'_k(s', a'), optionally for the best of several a', optionally with the entropy term."""
+        """Compute min_k Q'_k(s', a'), optionally for the best of several a' and optionally with the entropy term."""
         actions, log_pi = state.actor.sample(batch.next_observations, noise["pi_next"])
         q = state.critics_target(tile_observations(batch.next_observations, actions), actions).min(0)
         if self.max_target_backup:

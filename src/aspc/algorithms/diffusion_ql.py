@@ -1,11 +1,11 @@
-"""Diffusion-QL (Wang et al., 2023): a diffusion policy that imitates the data and maximizes Q through its chain.
+"""Diffusion-QL (Wang et al., 2023): a diffusion policy imitates the data and maximizes Q through its denoising chain.
 
     actor:   min_ε  ‖ε(√ā_t·a + √(1 − ā_t)·e, t, s) − e‖² − η·E[Q_i(s, a₀)] / E|Q_j(s, a₀)|
              e ~ N(0, 1), t one of N diffusion steps, a₀ a sample of the policy, {i, j} = {1, 2} in random order
     critics: Q_k(s, a) → r + γ·min_k Q'_k(s', a₀'),   a₀' a sample of the averaged policy
 
 Appendix D divides Q_i by its own mean (`normalize_by="same"`). The gradients of actor and critics are clipped by
-their norm. The average of the actor starts at the initial weights and is not updated before step `ema_start`, as in
+norm. The average of the actor's weights starts at the initial weights and is not updated before step `ema_start`, as in
 the authors' code. To act, the policy samples 50 candidates from the actor itself, not from its average, and draws one
 of them from the softmax of min_k Q'_k.
 """
@@ -86,7 +86,7 @@ class DiffusionSchedule(NamedTuple):
 
 
 class DiffusionQLState(eqx.Module):
-    """Actor with its average, critics with targets, their optimizers, and the step counter."""
+    """The actor and its average, critics with targets, optimizer states, and the step counter."""
 
     actor: NoiseModel
     actor_ema: NoiseModel
@@ -104,7 +104,7 @@ class DiffusionQL(CustomActorCritic, ScalableAlgorithm[DiffusionQLState, None]):
     scale_name: ClassVar[str] = "eta"
 
     eta: NonNegative = 1.0
-    """Weight η of the normalized Q against imitation."""
+    """Weight η of the normalized Q relative to the imitation loss."""
     normalize_by: Literal["other", "same"] = "other"
     """Divide Q by mean|Q| of the other critic, as in the authors' code, or of the same critic, as in appendix D."""
     max_q_backup: bool = False
@@ -229,7 +229,7 @@ class DiffusionQL(CustomActorCritic, ScalableAlgorithm[DiffusionQLState, None]):
     def q_of_policy(
         self, ctx: Context[DiffusionQLState, None], actor: NoiseModel
     ) -> tuple[Float[Array, "2 batch"], Array, Array]:
-        """Return Q_k(s, a₀) of both critics, the Q_i drawn for maximization, and its normalizer."""
+        """Return Q_k(s, a₀) of both critics, the randomly chosen Q_i that is maximized, and its normalizer."""
         actions = self.sample(actor, ctx.batch.observations, ctx.noise["actor_xT"], ctx.noise["actor_steps"])
         q = ctx.state.critics(ctx.batch.observations, actions)
         first = ctx.noise["choose_u"] > 0.5
@@ -255,7 +255,7 @@ class DiffusionQL(CustomActorCritic, ScalableAlgorithm[DiffusionQLState, None]):
         return Inner(step.params, step.opt_state, q, imitation, metrics)
 
     def outer_terms(self, ctx: Context[DiffusionQLState, None], params: NoiseModel, scale: Array | float) -> OuterTerms:
-        """Make L1 the inner loss under the updated actor. The weight of Q cancels the wrapper's 1/mean|Q|."""
+        """Return terms that make L1 the updated actor's inner loss. Q's weight cancels the wrapper's 1/mean|Q|."""
         _, q, normalizer = self.q_of_policy(ctx, params)
         return OuterTerms(q, self.imitation(ctx, params), sg(scale) * mean_abs(q) / normalizer, 1.0)
 

@@ -1,6 +1,6 @@
-"""Declarations for the fields of an algorithm: value ranges, horizons, and hyperparameters that differ between runs.
+"""Declarations for the fields of an algorithm: value ranges, horizons, and values that can differ between runs.
 
-A field declares them in its type, as `Annotated` metadata; the aliases cover the common cases:
+A field declares these in its type, as `Annotated` metadata; the aliases cover the common cases:
 
     batch_size: Count = 256                                       # at least 1
     tau: Fraction = 5e-3                                          # between 0 and 1; can differ between runs
@@ -42,21 +42,21 @@ class Range:
         if self.max == math.inf:
             return f"above {self.min:g}" if self.exclusive_min else f"at least {self.min:g}"
         return (
-            f"{self.min:g} or more and below {self.max:g}"
+            f"at least {self.min:g} and below {self.max:g}"
             if self.exclusive_max
             else f"between {self.min:g} and {self.max:g}"
         )
 
 
 class PerRun:
-    """Marker of a hyperparameter that can differ between the runs of one compiled program.
+    """Marker for a hyperparameter that can differ between the runs of one compiled program.
 
     The algorithm's functions then receive a traced number: the value, or the index of the choice for a `Literal`.
     """
 
 
 class RunLength:
-    """Marker of a number of steps that is set to the length of the run, such as the horizon of a decay."""
+    """Marker for a number of steps that is set to the length of the run, such as the horizon of a decay."""
 
 
 Scalar = Annotated[float, PerRun()]
@@ -124,7 +124,7 @@ def with_horizon(algorithm: AlgorithmT, steps: int) -> AlgorithmT:
 
 
 def overwritten_horizons(algorithm: Any, steps: int) -> list[str]:
-    """Return the names of the horizons with user-supplied values that `with_horizon` would replace."""
+    """Return the names of the horizons whose user-supplied values `with_horizon` would replace."""
     inner = [] if algorithm.base is None else overwritten_horizons(algorithm.base, steps)
     own = [f for f in dataclasses.fields(algorithm) if declared(type(algorithm), f.name, RunLength)]
     return [*inner, *(f.name for f in own if getattr(algorithm, f.name) not in (f.default, steps))]

@@ -5,8 +5,8 @@
     critics:  Q_k(s, a) → r + γ·mean_k Q'_k(s', μ(s', z'))
 
 Appendix D weights Q instead, and normalizes it: ‖μ(s, z) − flow(s, z)‖² − α·Q/mean|Q|. Select this loss with
-`scale_on="q", normalize_q=True`; its scale is fixed, or learned in `fql+aspc`. All losses use the parameters from the
-start of the step; norms are means over action dimensions.
+`scale_on="q", normalize_q=True`; `fql+aspc` uses this loss and learns its scale. All losses use the parameters from
+the start of the step; squared norms are averaged over action dimensions.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class FQLState(eqx.Module):
 
 
 class Distillation(NamedTuple):
-    """Inputs of the one-step policy's update, computed with the parameters from the start of the step."""
+    """Inputs to the one-step policy's update, computed with the parameters from the start of the step."""
 
     critics: Ensemble
     flow_actions: Float[Array, "batch act"]
@@ -198,7 +198,7 @@ class FQL(CustomActorCritic, ScalableAlgorithm[FQLState, Distillation]):
     def outer_terms(self, ctx: Context[FQLState, Distillation], params: Flow, scale: Array | float) -> OuterTerms:
         """Return the inner loss's terms under the updated policy.
 
-        `AdaptiveScale` divides Q by mean|Q|. The returned weight cancels this and divides by FQL's normalizer.
+        `AdaptiveScale` divides Q by mean|Q|. Q's weight cancels this division and divides by FQL's normalizer instead.
         """
         q, distillation, normalizer, q_weight, weight = self.terms(ctx, params, sg(scale))
         return OuterTerms(q, distillation, q_weight * mean_abs(q) / normalizer, weight)

@@ -64,7 +64,7 @@ class Draw(NamedTuple):
     high: float = 1.0
 
     def sample(self, key: PRNGKeyArray, steps: int) -> Array:
-        """Draw for `steps` consecutive steps in one call, [steps, *shape]."""
+        """Draw samples [steps, *shape] for `steps` consecutive steps in one call."""
         shape = (steps, *self.shape)
         if self.kind == "normal":
             return jax.random.normal(key, shape)
@@ -130,7 +130,7 @@ class OuterTerms(NamedTuple):
 
 
 class Context(eqx.Module, Generic[State, Extra]):
-    """The result of `prepare`: state so far, batch, noise, metrics, and the algorithm's extra data."""
+    """The result of `prepare`: current state, batch, noise, metrics, and the algorithm's extra data."""
 
     state: State
     batch: Batch
@@ -259,8 +259,8 @@ class ScalableAlgorithm(Algorithm[State], Generic[State, Extra]):
     def prepare_again(self, ctx: Context[State, Extra], batch: Batch, noise: Noise) -> Context[State, Extra]:
         """Return the context for evaluating the inner step on another batch, with the state before that step.
 
-        Targets and weights are those of the new batch. No part is run: the critics of TD3+BC and its variants evaluate
-        the step on this batch without being fitted to it first.
+        TD targets and sample weights are computed on the new batch. `prepare` runs without parts, so the critics of
+        TD3+BC and its variants are not fitted to this batch before they evaluate the step on it.
         """
         return replace(self.prepare(ctx.state, batch, noise, frozenset()), state=ctx.state)
 

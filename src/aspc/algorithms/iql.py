@@ -5,8 +5,8 @@
     actor:   min_π  E[w·ℓ(π(s), a)],   w = min(exp(β·A), 100),   ℓ = −log π(a|s), or ‖π(s) − a‖² if deterministic
 
 The scale that ASPC learns is β, inside the exponential. Its outer objective (the paper's appendix D) evaluates
-Q(s, π(s)) at the policy's mean but does not specify the critic; this implementation takes the minimum of both, as in
-the advantage A.
+Q(s, π(s)) at the policy's mean but does not specify the critic; this implementation takes the minimum of both
+critics, as in the advantage A.
 """
 
 from __future__ import annotations

@@ -9,13 +9,13 @@ critics' targets never use its actions.
 
 From the paper and the authors' code (github.com/egg-west/MCEP): α̃ = 2.5 and αᵉ = 10 on locomotion; both policies take
 a step on every second critic update, with the same batch and the first critic; learning rates are 3e-4; πᵉ itself
-acts, without weight averaging. Their Adroit runs use α̃ = 10, αᵉ = 100 and a normalized BC term.
+acts, without weight averaging. The authors' Adroit runs use α̃ = 10, αᵉ = 100 and a normalized BC term.
 
-Choices made here: λ is normalized by Q(s, π(s)), as in their code (the paper's (4) uses the logged actions). Both
+Choices made here: λ is normalized by Q(s, π(s)), as in the authors' code; the paper's (4) uses the logged actions. Both
 policies have the same initial weights, so that equal scales give TD3+BC; the authors initialize them independently. The
 critics are the robust critics that all TD3+BC variants of this library use, and rewards are unchanged. For the authors'
 critics and locomotion rewards, set `critic_hidden_layers=2, critic_layer_norm=False, reward_transform="return_range"`.
-Their normalized BC term and their MCEP on AWAC and Diffusion-QL are not implemented.
+The authors' normalized BC term and MCEP on AWAC and on Diffusion-QL are not implemented.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from aspc.policy_programs import MAX_STEPS
 
 LARGEST = float(np.finfo(np.float32).max)
 BOOLEAN = {"equal", "less", "less_equal", "logical_and", "logical_or", "logical_not"}
-MAX_LITERALS = 256  # entries of a constant that is stored inline; larger constants become arrays
+MAX_LITERALS = 256  # largest size of a constant that is stored inline; larger ones become arrays
 
 Shape = tuple[int | None, ...]  # None is the batch size, or a size derived from it
 
@@ -114,7 +114,7 @@ def _no_noise(arrays: Mapping[str, Array], settings: Mapping[str, Any], observat
 
 
 def register_policy_kind(name: str, noise: Callable[..., dict[str, NoiseInput]] = _no_noise) -> Callable[[Act], Act]:
-    """Register a policy kind, which the `PolicyExport` of an algorithm's `policy()` can name.
+    """Register a policy kind, so that an algorithm's `policy()` can return a `PolicyExport` of this kind.
 
     The decorated function maps (arrays, settings, normalized observations, *noise) to actions in [-1, 1]. It can use
     JAX or the observations' array namespace. It is traced when a policy is exported, so a saved policy needs neither
@@ -175,7 +175,7 @@ class ProgramTracer:
         self.constants: dict[str, np.ndarray] = {}
 
     def emit(self, operation: str, values: Sequence[Value | float], result: Shape, **options: Any) -> Ref:
-        """Add a step and return a reference to its result of shape `result`."""
+        """Add a step whose result has the shape `result`; return a reference to that result."""
         if len(self.steps) >= MAX_STEPS:
             raise AspcError(f"The policy's function has more than {MAX_STEPS:,} operations; simplify it.")
         is_moved = operation in ("reshape", "transpose", "slice", "concatenate", "broadcast")
@@ -196,7 +196,7 @@ class ProgramTracer:
         return name
 
     def finish(self, result: Value) -> list[list[Any]]:
-        """Return the steps needed for the result, with registers reused."""
+        """Return the steps that are needed to compute the result, with registers reused."""
         if not isinstance(result, Ref) or result.name not in {step[1] for step in self.steps[-1:]}:
             result = self.emit("add", [result, 0.0], result.shape)  # the last step must produce the result
         needed, kept = {result.name}, []
@@ -389,7 +389,7 @@ def _convert(t: ProgramTracer, values: list[Value], params: Mapping[str, Any], r
 
 def _select(t: ProgramTracer, values: list[Value], params: Mapping[str, Any], result: Shape) -> Value:
     condition, *choices = values
-    if isinstance(condition, np.ndarray) and condition.all() == condition.any():  # constant, as for constant indices
+    if isinstance(condition, np.ndarray) and condition.all() == condition.any():  # constant, as with constant indices
         return choices[int(condition.all())]
     return t.emit("where", [condition, *reversed(choices)], result)
 

@@ -1,29 +1,29 @@
 """RAPO on TD3+BC (Cho, Choi & Hong, 2026, arXiv 2609.40149): role-adaptive policy optimization.
 
-Two policies share the critics: π_B supplies the actions of the critics' targets, π_E acts. Each has its own
-coefficient α, learned by differentiating through a candidate step. The loss after this step depends on the policy's
-role and uses an independent batch.
+Two policies share the critics: π_B supplies the actions for the critics' targets, and π_E acts. Each has its own
+coefficient α, learned by differentiating an outer loss through a candidate step. The outer loss depends on the policy's
+role and is evaluated on an independent batch.
 
     both:  L(θ; α) = −Q₁(s, π(s)) / mean|Q₁| + ‖π(s) − a‖² / (α·d_a)                                            (1)
-    θ̃(α):  one step on L(θ; α); for π_E the Adam step that is then taken, for π_B a plain gradient step           (7)
-    π_E:   L_E = −mean[ g₀·δ − ½‖g₊ − g₀‖·‖δ‖ ] / S_E,  δ = π̃(s) − π(s),  g = ∇ₐQ̄₁ at both ends, no gradient  (9), (10)
+    θ̃(α):  one step on L(θ; α); for π_E, the Adam step that is committed; for π_B, a plain gradient step          (7)
+    π_E:   L_E = −mean[ g₀·δ − ½‖g₊ − g₀‖·‖δ‖ ] / S_E,  δ = π̃(s) − π(s),  g₀, g₊ = sg(∇ₐQ̄₁) at π(s), π̃(s)  (9), (10)
     π_B:   L_B = sg(α_B)·√mean (Δy / S_B)²,  Δy = γ·(1 − d)·[Q̄min(s', π̃(s')) − Q̄min(s', π(s'))]             (11), (12)
     S_E = max(mean|Q̄₁(s, π̃_E(s))|, ε),  S_B = mean|Q̄min(s, π̃_B(s))| + ε,  neither with a gradient           (15), (16)
 
-Q̄ are the target critics. L_E rewards local improvement of the acting policy, L_B penalizes changes of critic targets.
+Q̄ are the target critics. L_E rewards local improvement of the acting policy; L_B penalizes changes of critic targets.
 
-From the paper: all of the above, and α = softplus(ρ) with both coefficients initialized to 5. The critics step first,
-then the coefficients at every 20th critic update, then the policies at every second one: π_E with its coefficient from
-before this update, π_B with its new one. The coefficients' learning rate decays exponentially to 1 % of its initial
-value. Networks, batches and observations are those of TD3+BC with the robust critic; all network learning rates are
-3e-4. Actions come from π_E itself, not from an average of its weights. The paper selects the coefficients' initial
-learning rate per dataset by final scores (91.7 on nine locomotion tasks, 70.0 on AntMaze; the preset `authors`). The
-default here is 3e-4, the best of the three rates that the paper also uses for all datasets; it reports 87.4 and 64.2
-with this rate.
+From the paper: all of the above, and α = softplus(ρ) with both coefficients initialized to 5. A step updates the
+critics first, then the coefficients (at every 20th critic update), then the policies (at every second one). π_E uses
+its coefficient from before this update, π_B its new one. The coefficients' learning rate decays exponentially to 1 % of
+its initial value. Networks, batches and observations are those of TD3+BC with the robust critic; all network learning
+rates are 3e-4. Actions come from π_E itself, not from an average of its weights. The paper selects the coefficients'
+initial learning rate per dataset by final scores (91.7 on nine locomotion tasks, 70.0 on AntMaze; the preset
+`authors`). It also tries three rates that are the same for all datasets. The default here, 3e-4, is the best of them;
+the paper reports 87.4 and 64.2 for it.
 
-Choices made here: both policies start from the same network. AntMaze's rewards are unchanged: the paper states this for
-locomotion, but shifts AntMaze's rewards for RAPO on IQL, which is not implemented here. No public code exists for
-comparison.
+Choices made here: both policies start from the same network. AntMaze's rewards are unchanged. The paper states this
+only for locomotion; it shifts AntMaze's rewards for RAPO on IQL, which is not implemented here. No public code exists
+for comparison.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class RAPO(LearnedScale[Roles, RAPOState], Generic[Roles]):
     base: Roles = field(default_factory=cast("Callable[[], Roles]", RolePolicies))
     """The two policies and their critics."""
     scale_lr: NonNegative = 3e-4
-    """Learning rate of both coefficients (Adam) at an update interval of 10; it is multiplied by k_alpha/10."""
+    """Initial learning rate of both coefficients (Adam) if k_alpha is 10; otherwise, it is multiplied by k_alpha/10."""
     outer_batch: Literal["same", "independent"] = "independent"
     """Evaluate candidate steps on an independent batch, as RAPO's paper does, or on the inner step's batch."""
 
@@ -167,7 +167,7 @@ class RAPO(LearnedScale[Roles, RAPOState], Generic[Roles]):
 
     # -- the outer losses --------------------------------------------------------------------------------------
     def execution_loss(self, state: TwoPoliciesState, batch: Batch, candidate: DeterministicActor) -> Float[Array, ""]:
-        """(9), (10)  Return a penalty for curvature along the step minus the first-order gain in Q̄₁, normalized."""
+        """(9), (10)  Return a curvature penalty along the step minus the first-order gain in Q̄₁, both normalized."""
 
         def q(actions: Array) -> Array:
             return state.critics_target[0](batch.observations, actions)
@@ -184,7 +184,7 @@ class RAPO(LearnedScale[Roles, RAPOState], Generic[Roles]):
     def bootstrap_loss(
         self, state: TwoPoliciesState, batch: Batch, candidate: DeterministicActor, scale: Array
     ) -> Float[Array, ""]:
-        """(11), (12)  Return the root mean square change of the critics' targets, without target policy smoothing."""
+        """(11), (12)  Return α times the normalized RMS change of the critics' targets (no target policy smoothing)."""
 
         def q(observations: Array, actor: DeterministicActor) -> Array:
             return min_q(state.critics_target(observations, actor(observations)))
@@ -197,7 +197,7 @@ class RAPO(LearnedScale[Roles, RAPOState], Generic[Roles]):
 
 @contextmanager
 def exact_differences() -> Iterator[None]:
-    """Use forward mode and full precision: a step's relative change of Q, at most 1e-4, is below TF32's error."""
+    """Allow forward mode, at full precision: a step changes Q by a fraction of at most 1e-4, less than TF32's error."""
     with jvp_compatible_networks(), jax.default_matmul_precision("highest"):
         yield
 
@@ -205,7 +205,7 @@ def exact_differences() -> Iterator[None]:
 def root(x: Float[Array, "..."]) -> Float[Array, "..."]:
     """Compute √x with value and derivative 0 at x = 0.
 
-    x is 0 if an action is saturated, so that the step does not change it.
+    x is 0 if the step does not change the action, for example because the action is saturated.
     """
     positive = x > 0
     return jnp.where(positive, jnp.sqrt(jnp.where(positive, x, 1.0)), 0.0)

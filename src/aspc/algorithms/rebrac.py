@@ -97,7 +97,7 @@ class ReBRAC(TD3[TD3State]):
 
     # -- critics -----------------------------------------------------------------------------------------------
     def prepare(self, state: TD3State, batch: Batch, noise: Noise, parts: Parts) -> Context[TD3State, None]:
-        """Fit the critics. The penalty is masked together with Q', so terminal transitions have none."""
+        """Fit the critics. The penalty is masked together with Q', so terminal transitions have no penalty."""
         s_next = batch.next_observations
         next_actions = self.next_actions(state, batch, noise)
         assert batch.next_actions is not None, "ReBRAC needs the action logged after each transition"
@@ -127,12 +127,12 @@ class ReBRAC(TD3[TD3State]):
         return Inner(step.params, step.opt_state, q, penalty, metrics)
 
     def outer_terms(self, ctx: Context[TD3State, None], params: DeterministicActor, scale: Array | float) -> OuterTerms:
-        """Make L1 the actor's loss under the updated actor. The weight of Q cancels the wrapper's 1/mean|Q|."""
+        """Return terms that make L1 the updated actor's loss. Q's weight cancels the wrapper's 1/mean|Q|."""
         q, penalty, normalizer = self.q_and_penalty(ctx, params)
         return OuterTerms(q, penalty, mean_abs(q) / normalizer, sg(scale))
 
     def commit(self, ctx: Context[TD3State, None], inner: Inner) -> TD3State:
-        """Update the targets, on actor steps only. The actor's target tracks the actor from *before* this step."""
+        """Update the targets (on actor steps only). The actor's target tracks the actor from *before* this step."""
         state = ctx.state
         return replace(
             state,

@@ -134,7 +134,10 @@ def _missing_method(name: str, method: str, kind: type) -> AspcError:
 
 
 def _check_class(algorithm: Any, name: str) -> None:
-    """Check for frozen dataclasses: compiled programs are cached by field values, so algorithms must be hashable."""
+    """Check that an algorithm and those it wraps are frozen dataclasses.
+
+    Compiled programs are cached by the values of the fields, so algorithms must be hashable.
+    """
     if isinstance(algorithm, type):
         raise AspcError(f"{name} is a class, not an instance; pass {algorithm.__name__}().")
     if (kind := _undecorated(type(algorithm))) is not None:
@@ -147,7 +150,10 @@ def _check_class(algorithm: Any, name: str) -> None:
 
 
 def _undecorated(kind: type) -> type | None:
-    """Return the class or parent that lacks `@dataclass(frozen=True)`, or None. Its annotations are not fields."""
+    """Return the class or the first of its parents that needs `@dataclass(frozen=True)` but lacks it, or None.
+
+    Without the decorator, the annotations of a class do not become fields. A class that annotates none can omit it.
+    """
     params = getattr(kind, "__dataclass_params__", None)
     if params is None or not params.frozen:
         return kind

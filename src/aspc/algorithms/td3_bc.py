@@ -59,7 +59,7 @@ class TD3BC(TD3[TD3StateT], Generic[TD3StateT]):
     critic_hidden_layers: Depth = 3
     """Number of hidden layers in each critic: 3 in the paper's robust critic, 2 in TD3's."""
     critic_layer_norm: bool = True
-    """Use LayerNorm after each hidden layer of the critics, as in the robust critic (TD3's has none)."""
+    """Use LayerNorm after each hidden layer of the critics, as in the robust critic (TD3's critic has none)."""
 
     # -- networks, state and schedule --------------------------------------------------------------------------
     def make_networks(self, key: PRNGKeyArray, spec: Spec) -> tuple[Any, ...]:

@@ -78,7 +78,7 @@ def mean_abs(q: Float[Array, "batch"]) -> Float[Array, ""]:
 
 
 def mlp_arrays(net: MLP, prefix: str = "") -> dict[str, Array]:
-    """Name the arrays of an MLP (or an ensemble of them) as the policy format does."""
+    """Return the arrays of an MLP (or of an ensemble of MLPs) under their names in the policy format."""
     arrays: dict[str, Array] = {}
     for i, layer in enumerate(net.layers):
         arrays |= {f"{prefix}layers.{i}.weight": layer.weight, f"{prefix}layers.{i}.bias": layer.bias}
@@ -90,8 +90,8 @@ def mlp_arrays(net: MLP, prefix: str = "") -> dict[str, Array]:
 def mlp_settings(*nets: MLP | CustomNetwork) -> dict[str, Any] | None:
     """Return the settings of exported MLPs: their activation and, with LayerNorm, its epsilon.
 
-    Return None if a network is not an MLP or has an unnamed activation, or if the networks' settings differ. Such a
-    policy is exported as a program.
+    Return None if a network is not an MLP or has an unnamed activation, or if the networks' settings differ. A policy
+    with such networks is exported as a program.
     """
     mlps = [net for net in nets if isinstance(net, MLP)]
     if len(mlps) < len(nets):

@@ -4,10 +4,10 @@
     μ: max_μ  λ(α_μ)·Q(s, μ(s)) − (μ(s) − a)²          the acting policy: same critics, larger scale
     μ̄ ← (1 − τ)·μ̄ + τ·μ                                a moving average of μ's weights, with τ = acting_tau
 
-Critic values can be trusted near the data. Values of actions farther away only improve the policy that acts; they never
-enter the critics' targets. The idea comes from MCEP (`mcep.py`: α_μ is a constant, and μ acts); RAPO (`rapo.py`) learns
-both scales. `TwoScales`, the base of ASPC+, sets α_μ = acting_ratio · α and acts with μ̄: averaging removes the
-step-to-step oscillation that a large scale causes.
+Critic values can be trusted near the data. Values of actions farther away are used only to improve the policy that
+acts; they never enter the critics' targets. The idea comes from MCEP (`mcep.py`: α_μ is a constant, and μ acts); RAPO
+(`rapo.py`) learns both scales. `TwoScales`, the base of ASPC+, sets α_μ = acting_ratio · α and acts with μ̄: averaging
+removes the step-to-step oscillation that a large scale causes.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class AveragedPolicy(TD3BC[AveragedT], Generic[AveragedT]):
         return cast("AveragedT", AveragedState(**vars(td3), acting=td3.actor))
 
     def averaged(self, average: DeterministicActor, policy: DeterministicActor, opt_state: Any) -> DeterministicActor:
-        """Update the average at rate τ; early in training, average over a tenth of the steps so far instead."""
+        """Update the average at rate τ; early in training, average over the last tenth of the steps instead."""
         steps = step_count(opt_state)
         return polyak(average, policy, jnp.maximum(self.acting_tau, 10 / (steps + 9)))
 
@@ -86,7 +86,7 @@ class TwoPolicies(TD3BC[TwoPoliciesT], Generic[TwoPoliciesT]):
         return cast("TwoPoliciesT", self.two_policies_state(*networks))
 
     def second_scale(self, scale: Array | float) -> Array | float:
-        """Return the scale of the second policy, given the first one's."""
+        """Return the scale of the second policy, given that of the first."""
         return scale
 
     def first_step(self, ctx: Context[TwoPoliciesT, Any], scale: Array | float) -> Inner:
@@ -118,10 +118,10 @@ class TwoPolicies(TD3BC[TwoPoliciesT], Generic[TwoPoliciesT]):
 
 @dataclass(frozen=True)
 class TwoScales(TwoPolicies[TwoScalesState], AveragedPolicy[TwoScalesState]):
-    """TD3+BC with a second policy at a multiple of the first policy's scale; the average of its weights acts."""
+    """TD3+BC with a second policy, whose scale is a multiple of the first's and which acts with averaged weights."""
 
     acting_ratio: NonNegative = 2.0
-    """Scale of the second policy, relative to the first one's."""
+    """Scale of the second policy, relative to that of the first."""
 
     def start(self, *networks: Any) -> TwoScalesState:
         state = self.two_policies_state(*networks)

@@ -63,7 +63,7 @@ class PolicyAssessment:
         return self.differences[REWARD]
 
     def has_estimate(self, signal: str) -> bool:
-        """Return whether a signal has a usable estimate. Outside the data, no estimate applies."""
+        """Return whether a signal has a usable estimate. A policy that acts outside the data has none."""
         return self.differences[signal].is_known and not self.support.is_outside
 
     def of_signal(self, signal: str) -> list[DifferenceEstimate]:
@@ -72,7 +72,7 @@ class PolicyAssessment:
 
     @property
     def critics_agreement(self) -> tuple[int, int] | None:
-        """Number of critics that agree with the sign of the estimate, and number of critics; None without critics."""
+        """Number of critics that agree with the sign of the estimate, and of all critics; None without critics."""
         for estimate in self.of_signal(REWARD):
             if estimate.estimator == FITTED_Q and estimate.members:
                 same = sum(np.sign(m) == np.sign(estimate.difference) for m in estimate.members)
@@ -99,7 +99,7 @@ class Assessment:
     def select(self, anyway: bool = False) -> PolicyAssessment | None:
         """Return the policy to deploy, or None.
 
-        Among the policies inside the data, this is the one with the highest lower bound of the difference in return,
+        Among the policies inside the data, this is the one with the highest lower bound on the difference in return,
         if that bound is above 0.
 
         Args:
@@ -130,12 +130,12 @@ def assess(
             episodes of the dataset, so pass episodes that it was not trained on.
         dataset: The data for the assessment. Default: the episodes of the runs' data that training held out
             (`holdout`).
-        kpis: Names of further log columns in which to estimate the difference.
+        kpis: Names of further log columns for which to estimate the difference.
         checkpoints: Assess all checkpoints of the runs instead of their final policies.
         on_training_data: Use all episodes, including those that the policies were trained on.
-        options: Options of the estimators.
+        options: Options for the estimators.
         notify: Called with the number of completed steps, the total number of steps and the current part.
-        data_options: Options of `aspc.data.load` for the dataset.
+        data_options: Options for loading the dataset with `aspc.data.load`.
 
     Raises:
         AspcError: If no held-out episode is left, or if a policy does not fit the dataset.
@@ -147,7 +147,7 @@ def assess(
         full = dataset if isinstance(dataset, Dataset) else dataset_of([], os.fspath(dataset), data_options)
     else:
         paths = _folders(runs)
-        candidates = [] if checkpoints else saved_policies(paths)  # before the data, to fail early
+        candidates = [] if checkpoints else saved_policies(paths)  # before loading the data, to fail early
         full = dataset if isinstance(dataset, Dataset) else _load(paths, dataset, data_options)
         candidates = candidates or checkpoint_policies(paths, full)
     if not candidates:
@@ -176,7 +176,7 @@ def _load(paths: list[Path], dataset: str | os.PathLike[str] | None, options: Ma
 def _recorded_source(
     paths: list[Path], dataset: Source | None, options: Mapping[str, Any]
 ) -> tuple[str | None, Mapping[str, Any]]:
-    """Return the dataset's file, or None if it has none, and the options for reading it."""
+    """Return the file of the dataset (None if it has no file) and the options for reading that file."""
     if isinstance(dataset, Dataset):
         return None, {}
     if dataset is not None:

@@ -1,4 +1,4 @@
-"""Options of an assessment. This module does not import JAX, so that --help is fast."""
+"""Options for an assessment. This module does not import JAX, so that --help is fast."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class AssessOptions(FQEOptions):
     level: float = 0.9
     """Confidence level of the intervals."""
     margin: float | None = None
-    """Loss of return considered negligible. Default: a fifth of the logged returns' standard deviation."""
+    """Loss of return that is considered negligible. Default: a fifth of the logged returns' standard deviation."""
     model_steps: int = 5_000
-    """Number of minibatches to fit the dynamics models and the behavior density."""
+    """Number of minibatches for fitting the dynamics models and, separately, the behavior density."""
     rollouts: int = 64
     """Maximum number of logged start states to simulate from, per dynamics model."""
 
@@ -31,7 +31,7 @@ class AssessOptions(FQEOptions):
         if self.critics < 2 or self.critics % 2:
             raise AspcError(f"--critics must be an even number, at least 2, not {self.critics}.")
         if not 0.5 <= self.level < 1:
-            raise AspcError(f"--level must be from 0.5 to below 1, not {self.level}.")
+            raise AspcError(f"--level must be at least 0.5 and below 1, not {self.level}.")
         if self.margin is not None and not self.margin >= 0:
             raise AspcError(f"--margin must be at least 0, not {self.margin}.")
         for name in ("model_steps", "rollouts"):

@@ -27,7 +27,7 @@ def render_page(assessment: Assessment) -> str:
     """Return the page as HTML."""
     return render_template(
         "assessment_page.html",
-        title=f"Better than the controller of {assessment.dataset}?",
+        title=f"Better than the logged controller of {assessment.dataset}?",
         recommendation=describe_selection(assessment),
         policies=[_card(assessment, policy) for policy in assessment.policies],
         episodes=assessment.episodes,
@@ -89,7 +89,7 @@ def draw_pictures(assessment: Assessment) -> list[Picture]:
         shown = [p for p in assessment.policies if p.has_estimate(signal)][:MAX_DRAWN]
         if shown:
             caption = (
-                f"Difference of the {signal} per step from the logged controller, with its interval; ticks: estimators"
+                f"Difference in {signal} per step from the logged controller, with interval; each tick is one estimator"
             )
             found.append(Picture(caption, draw_png(_draw_differences, (assessment, signal, shown))))
     return found

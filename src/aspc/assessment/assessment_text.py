@@ -23,7 +23,7 @@ def describe_selection(assessment: Assessment) -> str:
     """Return the recommendation in one sentence."""
     chosen = assessment.select()
     if chosen is not None:
-        return f"Recommended: {chosen.name}. Of the policies that are better, it has the highest lower bound."
+        return f"Recommended: {chosen.name}. Of the better policies, it has the highest lower bound on the difference."
     return "Recommended: none. Keep the current controller: no policy is better and stays close to the logged actions."
 
 
@@ -31,7 +31,7 @@ def describe_calibration(assessment: Assessment) -> str:
     """Return a sentence about the width of the intervals."""
     factor, source = assessment.calibration
     if source is None:
-        return "The intervals are not calibrated: how often they contain the truth has not been measured."
+        return "The intervals are not calibrated: how often they contain the true value has not been measured."
     return f"The width of the intervals is scaled by {factor:.2f}, as measured in {source}."
 
 
@@ -40,12 +40,12 @@ def describe_estimate(estimate: DifferenceEstimate) -> str:
     if estimate.silent_because is not None:
         return f"no answer: {estimate.silent_because}"
     effective = estimate.effective_episodes
-    worth = "" if effective is None else f", worth {effective:.0f} episodes"
+    worth = "" if effective is None else f", {effective:.0f} effective episodes"
     return f"{estimate.difference:+.4g} ± {estimate.standard_error:.2g}{worth}"
 
 
 def describe_agreement(policy: PolicyAssessment) -> str:
-    """Return how far critics and estimators agree on the reward."""
+    """Describe how far the critics and the estimators agree on the reward."""
     parts, combined = [], policy.reward
     if (critics := policy.critics_agreement) is not None:
         parts.append(f"{critics[0]} of {critics[1]} critics agree on the sign")

@@ -37,20 +37,20 @@ CALIBRATION = IntervalCalibration(1.0, None)
 
 @dataclass(frozen=True)
 class CombinedDifference:
-    """The combined answer about one policy and one signal."""
+    """The combined estimate for one policy and one signal."""
 
     signal: str
     difference: float
     low: float
     high: float
     probability_higher: float
-    """Probability that the policy collects more than the controller."""
+    """Probability that the policy collects more of the signal than the controller."""
     standard_error: float
     """σ before calibration, including the disagreement."""
     disagreement: float
     """τ, the standard deviation between estimators."""
     used: tuple[str, ...]
-    """The estimators in the combination."""
+    """The estimators that are combined."""
 
     @property
     def is_known(self) -> bool:
@@ -79,7 +79,7 @@ def combine(
 
 
 def between_estimators(differences: np.ndarray, errors: np.ndarray) -> float:
-    """Return τ, the DerSimonian–Laird standard deviation between estimates with these standard errors."""
+    """Return τ, the DerSimonian–Laird standard deviation between estimates with standard errors `errors`."""
     precision = 1 / np.maximum(errors**2, 1e-300)
     mean = (precision @ differences) / precision.sum()
     heterogeneity = precision @ np.square(differences - mean) - (len(differences) - 1)

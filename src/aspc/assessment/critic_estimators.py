@@ -46,7 +46,7 @@ class PolicyCritics(NamedTuple):
         return [cls(name, group.fqe, state, start, history) for name, state, start, history in parts]
 
     def row_values(self, evidence: Evidence, logs: PackedLogs, policy: Policy | None) -> RowValues:
-        """Return Q(s, a) and Q(s, π(s)) per row, from critics not fitted on it; without a policy, π(s) = a."""
+        """Return Q(s, a) and Q(s, π(s)) per row, from critics not fitted on that row; without a policy, π(s) = a."""
         data = evidence.dataset
         logged = data.scale_actions(data.actions)
         actions = logged
@@ -69,7 +69,7 @@ class CriticEstimators:
     importance: ImportanceSampling
 
     def estimate(self, evidence: Evidence, policies: dict[str, Policy], show: Show) -> list[DifferenceEstimate]:
-        """Fit the critics once per signal and return three estimates per policy and signal."""
+        """Fit the critics once per signal. Return three estimates per policy for the reward, and two for each KPI."""
         found: list[DifferenceEstimate] = []
         for i, signal in enumerate(evidence.signals):
             progress = _FitProgress(show, i * evidence.options.steps, signal)
@@ -115,7 +115,7 @@ def _find_problem(
 def _fitted_q(
     evidence: Evidence, signal: str, critics: PolicyCritics, behavior: PolicyCritics, reason: str | None
 ) -> list[DifferenceEstimate]:
-    """Return the plain and, for the reward only, the pessimistic estimate, since a KPI has no worse direction."""
+    """Return the plain and, for the reward, the pessimistic estimate; for a KPI, neither direction is worse."""
     kinds = (FITTED_Q, PESSIMISTIC) if signal == REWARD else (FITTED_Q,)
     if reason is not None:
         return [DifferenceEstimate.silent(kind, critics.name, signal, reason) for kind in kinds]

@@ -3,7 +3,7 @@
 Every fitted part (critics, dynamics models, the behavior's density) has an even number of members. Members 2j and
 2j + 1 are fitted on complementary random halves of the episodes. The variance of an estimate over half-samples equals
 the variance of the estimate from all episodes, so the spread of the members measures how precisely the data determines
-an answer. Every episode also has members that were not fitted on it.
+the estimate. Every episode also has members that were not fitted on it.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class DifferenceEstimate:
 
     @classmethod
     def silent(cls, estimator: str, policy: str, signal: str, reason: str) -> DifferenceEstimate:
-        """Return the answer of an estimator that gives no estimate."""
+        """Return the result of an estimator that gives no estimate, with the reason."""
         return cls(estimator, policy, signal, np.nan, np.nan, silent_because=reason)
 
     @classmethod
@@ -96,7 +96,7 @@ class Evidence:
 
     dataset: Dataset
     states: States
-    """The start states of the returns, each with its resampling unit (episode)."""
+    """The states where the returns start, each with its resampling unit (episode)."""
     signals: dict[str, np.ndarray]
     """Columns [rows] whose discounted sums are estimated; the first is the reward."""
     halves: np.ndarray
@@ -114,7 +114,7 @@ class Evidence:
         count = int(states.groups.max()) + 1
         if count < MIN_EPISODES:
             raise AspcError(
-                f"{dataset.name} has {count} episodes to judge on, and at least {MIN_EPISODES} are needed. "
+                f"{dataset.name} has {count} episodes to assess policies on; at least {MIN_EPISODES} are needed. "
                 "Hold out more episodes (aspc train --holdout), or pass more data with --dataset."
             )
         rng, halves = np.random.default_rng(options.seed), np.zeros((options.critics, count), bool)
@@ -151,7 +151,8 @@ class Evidence:
     def logged_returns(self, signal: str) -> LoggedReturns:
         """Return the discounted sums of a signal from the start states.
 
-        If timeouts truncate most of the sums, use all, and extrapolate each as if it continued like its logged part.
+        Only sums that are logged in full are used. If timeouts truncate most of the sums, all are used, and each is
+        extrapolated as if the signal continued as in the logged part.
         """
         returns = returns_to_go(self.dataset, self.options.discount, self.signals[signal])
         rows = self.states.rows[returns.is_complete[self.states.rows]]

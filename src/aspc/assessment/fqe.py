@@ -49,7 +49,7 @@ HISTORY_LENGTH = 20  # number of estimates recorded during the fit
 
 
 class PolicyActions(NamedTuple):
-    """A policy's actions, scaled to ±1, after each transition and in the states over which its value is averaged."""
+    """A policy's actions, in ±1: in each transition's next state, and in the states that its value is averaged over."""
 
     next: np.ndarray  # [N, act]
     start: np.ndarray  # [S, act]
@@ -67,11 +67,11 @@ class PackedLogs:
     behavior: PolicyActions
     normalizer: ObservationNormalizer
     unit: float  # reward per unit of the critics' output
-    initial_value: float  # of the critics, in their units: the value if every row were average
+    initial_value: float  # of the critics, in units of their output: the value if every row were average
 
     @classmethod
     def from_dataset(cls, dataset: Dataset, states: States, options: FQEOptions) -> PackedLogs:
-        """Pack a dataset, or `options.max_rows` random transitions of a larger one."""
+        """Pack a dataset. If it has more than `options.max_rows` transitions, pack that many random ones."""
         transitions, row_numbers = dataset.transitions(discount=options.discount), dataset.transition_rows()[0]
         if len(transitions.rewards) > options.max_rows:
             rng = np.random.default_rng(options.seed)
@@ -166,7 +166,8 @@ class FQE:
     ) -> FQEState:
         """Train on `steps` minibatches for every policy. The rows of a minibatch depend only on the step.
 
-        `weights` weighs each row in the loss of each critic, so that critics can be fitted to parts of the data.
+        `weights` are the weights of each row in the loss of each critic, so that critics can be fitted to parts of the
+        data.
         """
         key = jax.random.key(self.options.seed + 1)
 
@@ -248,14 +249,14 @@ def fitted_q_evaluation(
     progress: Any = None,
     vectorize: bool | None = None,
 ) -> Ranking:
-    """Rank policies by the estimated discounted return, and estimate that of the behavior that produced the data.
+    """Rank policies by estimated discounted return, with an estimate for the behavior that produced the data.
 
     The estimate of the behavior can be compared with the logged returns (`Ranking.monte_carlo`). If the two disagree,
     do not rely on the other estimates. docs/trust.md explains the limits of the method.
 
     Actions are clipped to the dataset's bounds, which can be the physical limits of the machine. If the bounds were
     inferred from data on which the policies were not trained, widen them with
-    `aspc.assessment.trained_runs.with_bounds_of`, as the command does.
+    `aspc.assessment.trained_runs.with_bounds_of`, as `aspc fqe` does.
 
     Args:
         policies: Policies by name.

@@ -1,4 +1,4 @@
-"""Options of fitted-Q evaluation. This module does not import JAX, so that --help is fast."""
+"""Options for fitted-Q evaluation. This module does not import JAX, so that --help is fast."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def held_out_episodes(
         paths: Folders of runs, fleets or policies.
         dataset: The dataset to evaluate policies on.
         on_training_data: Use all episodes, including those that were trained on.
-        is_training_data: Whether `dataset` is the recorded dataset of all runs, so it need not be loaded again.
+        is_training_data: Whether `dataset` is the recorded dataset of all runs, so that it need not be loaded again.
 
     Raises:
         AspcError: If no episode is left, or if the training data of a run has changed.
@@ -51,7 +51,7 @@ def held_out_episodes(
     for path in paths:
         trained = _hashes_of_training_data(path, dataset, known, is_training_data)
         if trained is None:
-            warnings.append(f"The training data of {path} is unknown; all episodes are assumed to be new to it.")
+            warnings.append(f"The training data of {path} is unknown; all episodes are assumed to be held out.")
         else:
             is_seen |= np.isin(hashes, trained)
     is_kept = ~_in_seen_episodes(dataset, is_seen)
@@ -119,13 +119,13 @@ def _load(source: DataSource) -> Dataset | None:
         return None
     try:
         loaded = load_recorded(source.source, source.options)
-    except AspcError:  # the dataset was moved, or is on another machine
+    except AspcError:  # the file was moved, or is on another machine
         return None
     return loaded if isinstance(loaded, Dataset) else None
 
 
 def _fingerprint(home: Path) -> str | None:
-    """Return the recorded fingerprint of a run's data, since a file can change between runs."""
+    """Return the recorded fingerprint of a run's data, which identifies it even if the file changes between runs."""
     facts = read_json(home / CONFIG).get("dataset")
     return str(facts.get("fingerprint")) if isinstance(facts, dict) else None
 

@@ -4,10 +4,10 @@ The behavior density is Gaussian, with a fitted mean and one standard deviation 
 episodes that the mean was not fitted to. A policy is smoothed by a Gaussian kernel around its action, with bandwidth
 h_d = σ_d · n^(−1/(act + 4)) for n rows (Scott's rule).
 
-The weights degenerate over the steps, so they are used only while they are worth at least `MIN_EFFECTIVE_EPISODES`. If
-these steps cover less than half of the discounted horizon, the estimators give no estimate. Otherwise importance
-sampling extrapolates its difference to the full horizon and adds the extrapolated part to its error. Doubly robust
-estimates rely on the critics alone for the remaining steps.
+The weights degenerate over the steps, so they are used only while their effective sample size is at least
+`MIN_EFFECTIVE_EPISODES`. If these steps cover less than half of the discounted horizon, the estimators give no
+estimate. Otherwise importance sampling extrapolates its difference to the full horizon and adds the extrapolated part
+to its error. Doubly robust estimates rely on the critics alone for the remaining steps.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class PolicyWeights:
 
     weights: np.ndarray  # [episodes, steps]: Π of the ratios up to each step; constant after an episode's end
     effective_episodes: float  # at the last step
-    compared: float  # fraction of the discounted horizon
+    compared: float  # fraction of the discounted horizon that the steps cover
     silent_because: str | None
 
     @classmethod
@@ -121,7 +121,7 @@ class PolicyWeights:
         if compared < MIN_COMPARED:
             steps = "step" if used == 0 else "steps"
             reason = (
-                f"after {used + 1} {steps} its weights are worth fewer than {MIN_EFFECTIVE_EPISODES:.0f} of "
+                f"after {used + 1} {steps} its effective sample size is below {MIN_EFFECTIVE_EPISODES:.0f} of "
                 f"{len(weights)} episodes"
             )
         return cls(weights[:, :used], effective[max(used - 1, 0)], compared, reason)
@@ -191,7 +191,7 @@ class ImportanceSampling:
         return DifferenceEstimate(IMPORTANCE_SAMPLING, name, signal, difference, error, effective_episodes=effective)
 
     def discounted(self, evidence: Evidence, values: np.ndarray) -> np.ndarray:
-        """Return γ^t·values [episodes, steps] for given values per row; 0 after an episode's end."""
+        """Return γ^t·values [episodes, steps], given values per row; 0 after an episode's end."""
         discounts = evidence.options.discount ** np.arange(self.trajectories.rows.shape[1])
         picked = values[self.trajectories.rows].astype(np.float64)
         return np.asarray(np.where(self.trajectories.exists, picked, 0.0) * discounts)
@@ -201,7 +201,8 @@ class ImportanceSampling:
     ) -> DifferenceEstimate:
         """Return the weighted doubly robust estimate: V(s₀), corrected by weighted errors of Q along the log.
 
-        The controller's return is the logged one. At the last row of a cut episode, its critics' V replaces the signal.
+        The controller's return is the logged one. At the last row of a truncated episode, V of the controller's critics
+        replaces the signal.
         """
         found, data, discount = self.weights[name], evidence.dataset, evidence.options.discount
         if found.silent_because is not None:

@@ -25,7 +25,7 @@ NumpyCritics = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 @dataclass(frozen=True, eq=False)
 class InspectedPolicy:
-    """A policy with its actions at a sample of logged states, and the state of its run."""
+    """A policy with its actions at a sample of logged states, its run, and the training state that it comes from."""
 
     name: str
     policy: Policy
@@ -91,7 +91,7 @@ class InspectedPolicy:
         """The reason for missing critics, as a sentence."""
         if self.state is None:
             return f"Not computed: {self.missing_state_reason}."
-        return f"{self.policy.info.get('algo', 'This algorithm')} learns no Q."
+        return f"{self.policy.info.get('algo', 'This algorithm')} learns no Q-function."
 
     @property
     def action_names(self) -> tuple[str, ...]:
@@ -115,12 +115,12 @@ class InspectedPolicy:
             ("inspected with", f"{self.dataset.name}: {len(self.rows):,} of {len(self.dataset):,} logged states"),
         ]
         if self.trained is not None and not self.trained.same_data:
-            rows.append(("note", "these are not, row by row, the data that the run was trained on"))
+            rows.append(("note", "this data differs, row by row, from the data that the run was trained on"))
         return rows
 
 
 def _run_of_selected(policy: Policy) -> Path | None:
-    """Return the run that a policy was selected from by `aspc fqe --select`, if it still exists."""
+    """Return the run from which `--select` took a policy, if that run still exists."""
     chosen = policy.info.get("chosen")
     run = chosen.get("run") if isinstance(chosen, dict) else None
     return home_of(Path(run)) if isinstance(run, str) and Path(run).is_dir() else None
@@ -130,10 +130,10 @@ def _restore_state(folder: Path, policy: Policy, dataset: Dataset) -> tuple[Trai
     """Return the run and the training state of a saved policy, and the reason if the state is unavailable."""
     home = home_of(folder) or _run_of_selected(policy)
     if home is None or "members" in read_json(home / CONFIG):
-        return None, None, "this is a policy without a run's folder around it, so it has no critics"
+        return None, None, "the policy is not in the folder of a run, so its critics are unavailable"
     trained = Trained.of(Run(home), dataset)
     seed, step = policy.info.get("seed"), policy.info.get("step")
     if step not in trained.checkpoint_steps() or seed not in trained.run.seeds:
-        return trained, None, f"the run keeps no checkpoint of step {step}, so its critics are unknown"
+        return trained, None, f"the run has no checkpoint of step {step}, so its critics are unavailable"
     state = tree_index(trained.states([step])[step], trained.run.seeds.index(seed))
     return trained, state, ""

@@ -36,8 +36,8 @@ def kpi_columns(
     if unknown := [name for name in names if name not in known]:
         if source is None:
             raise AspcError(
-                f"{dataset.name} has no column {unknown[0]!r}; choose from {', '.join(known) or 'none'}, or pass the "
-                "file that has it with --dataset."
+                f"{dataset.name} has no column {unknown[0]!r}; choose from {', '.join(known) or 'none'}, or use "
+                "--dataset to pass the file that contains it."
             )
         known |= _read_columns(unknown, dataset, source, options)
     return {name: known[name] for name in names}

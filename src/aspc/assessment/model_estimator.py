@@ -47,7 +47,7 @@ class Simulated(NamedTuple):
 
     next_observations: Float[Array, "rows obs"]
     signals: Float[Array, "rows signals"]
-    survival: Float[Array, "rows"]  # probability that the task does not end
+    survival: Float[Array, "rows"]  # probability that the episode does not end
     disagreement: Float[Array, "rows"]
 
 
@@ -61,7 +61,7 @@ def simulate_step(
     *,
     signals: int,
 ) -> Simulated:
-    """Advance each row with the model in `members`; the disagreement is measured over all models."""
+    """Advance each row with the model that `members` selects; the disagreement is measured over all models."""
     inputs = (jnp.concatenate([observations, actions], 1) - dynamics.inputs[0]) / dynamics.inputs[1]
     standardized = apply(dynamics.networks, inputs)  # [members, rows, out]
     own = standardized[members, jnp.arange(len(members))] * dynamics.targets[1] + dynamics.targets[0]

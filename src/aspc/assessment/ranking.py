@@ -74,7 +74,7 @@ def rank(
     """Rank policies.
 
     Args:
-        names: The behavior's name, then the policies'.
+        names: The name of the behavior, then those of the policies.
         values: Values [names, critics, states] at the end of the fit.
         history: Mean values [names, time] during the fit.
         dataset: The data that the critics were fitted on.

@@ -1,4 +1,4 @@
-"""Least-squares regression with an ensemble of MLPs, for the dynamics models and the mean of the behavior."""
+"""Least-squares regression with an ensemble of MLPs, for the dynamics models and the behavior's mean action."""
 
 from __future__ import annotations
 

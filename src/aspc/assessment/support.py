@@ -16,7 +16,7 @@ NEIGHBORS = 10
 SUPPORT_STATES = 2_000  # states at which a policy's actions are compared with the log
 MAX_REFERENCES = 50_000  # logged states among which neighbors are searched
 # Thresholds on the fraction of states where the policy is farther from the data than 95 % of the logged actions: up to
-# the first, it stays inside the data; beyond the second, it has left the data. Both are rules of thumb; docs/trust.md
+# the first, the policy stays inside the data; beyond the second, it is outside. Both are rules of thumb; docs/trust.md
 # explains the quantity.
 FAR_STATES = (0.20, 0.50)
 
@@ -62,12 +62,12 @@ class Support:
         return sorted(rows, key=lambda row: -row.far)
 
     def describe(self) -> str:
-        """Describe the action dimension that is farthest from the data in one sentence."""
+        """Describe the distance from the data in one sentence, with the action dimension where it is largest."""
         worst = self.actions()[0]
         return (
-            f"in {100 * self.far:.0f} % of the states it acts farther from the log than 95 % of the logged actions do; "
-            f"{printable(worst.name)} is {worst.policy:.3g} from the nearest logged action on average, and "
-            f"{worst.data:.3g} in the log itself"
+            f"in {100 * self.far:.0f} % of the states the policy is farther from the log than 95 % of the logged "
+            f"actions; {printable(worst.name)} is {worst.policy:.3g} from the nearest logged action on average, "
+            f"compared with {worst.data:.3g} for the logged actions"
         )
 
 

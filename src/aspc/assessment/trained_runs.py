@@ -67,7 +67,7 @@ def unique_names(paths: list[list[str]]) -> list[str]:
 
 
 def home_of(path: Path) -> Path | None:
-    """Return the run or fleet folder at a path or up to three levels above it; None if there is none."""
+    """Return the run or fleet folder at a path or up to three levels above it; None if there is no such folder."""
     if (path / CONFIG).is_file():
         return path
     return next((folder for folder in path.absolute().parents[:3] if _has_config(folder)), None)
@@ -165,7 +165,7 @@ def dataset_of(paths: Iterable[Path], dataset: str | None, options: Mapping[str,
         dataset, recorded = _trained_on(list(paths))
         loaded = load_recorded(dataset, recorded)
     if not isinstance(loaded, Dataset):
-        raise AspcError(f"{dataset} is packed for streaming; pass the data that it was packed from with --dataset.")
+        raise AspcError(f"{dataset} is packed for streaming; use --dataset to pass the data that it was packed from.")
     return loaded
 
 
@@ -175,8 +175,8 @@ READ_AS_RECORDED = ("key_map", "reward", "kpis", "one_hot", "missing", "max_gap"
 def recorded_options(paths: list[Path], dataset: str) -> dict[str, Any]:
     """Return the options with which the runs read the columns of a file, if all runs used the same options.
 
-    Column names also apply to other logs of the same plant, but bounds and environments can differ. Named and packed
-    datasets have no such options.
+    Bounds and environments are not included, because they can differ between logs of the same plant. For named and
+    packed datasets, no options are returned.
     """
     from aspc.data.file_loader import is_pattern
     from aspc.data.streaming import is_packed
@@ -217,7 +217,7 @@ def _trained_on(paths: list[Path]) -> tuple[str, dict[str, Any]]:
         names = ", ".join(sorted(set(sources.values())))
         raise AspcError(
             f"The runs were trained on different data, or on data read with different options ({names}); "
-            "pass one with --dataset, together with its reading options (such as --map)."
+            "pass one with --dataset, together with the options for reading it (such as --map)."
         )
     source, options = json.loads(next(iter(sources)))
     return source, options
@@ -306,7 +306,7 @@ class Trained:
 
 def changed_since(paths: Iterable[Path], dataset: Dataset) -> list[Path]:
     """Return the runs whose training rows differ from the dataset's current rows."""
-    alike: dict[str, list[Path]] = {}  # runs by the fingerprint of their rows; only one of each is compared
+    alike: dict[str, list[Path]] = {}  # runs by the fingerprint of their rows; one run per fingerprint is compared
     for home in dict.fromkeys(home for home in map(home_of, paths) if home is not None):
         facts = read_json(home / CONFIG).get("dataset")
         if isinstance(facts, dict):  # fleets have no such entry
@@ -330,7 +330,9 @@ def checkpoint_policies(paths: Iterable[Path], dataset: Dataset) -> list[Candida
         if not steps:
             raise AspcError(f"{path} has no checkpoint; omit --checkpoints to assess its saved policies.")
         if not trained.same_data:
-            raise AspcError(f"{dataset.name} is not the data that {path} was trained on, which --checkpoints needs.")
+            raise AspcError(
+                f"{dataset.name} is not the data that {path} was trained on; --checkpoints needs that data."
+            )
         for step, state in trained.states(steps).items():
             for seed, policy in trained.policies(step, state).items():
                 parts = [*path.absolute().parts, f"seed{seed}@{step}"]

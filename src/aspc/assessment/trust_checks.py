@@ -77,8 +77,8 @@ def check_distance(inspected: InspectedPolicy) -> Measurement:
         "state_distance": trust_measures.summarize(support.state_distances),
     }
     text = (
-        f"In {100 * far:.0f} % of the states the policy acts farther from the data than 95 % of the logged actions are "
-        f"from each other (5 % is like the data). Its median distance is {ratio:.2g} times the data's own."
+        f"In {100 * far:.0f} % of the states the policy is farther from the data than 95 % of the logged actions "
+        f"(5 % for the data itself). Its median distance is {ratio:.2g} times that of the logged actions."
     )
     arrays = {"policy_distance": policy.total, "data_distance": logged.total}
     arrays |= {"policy_by_dimension": policy.by_dimension, "data_by_dimension": logged.by_dimension}
@@ -86,13 +86,13 @@ def check_distance(inspected: InspectedPolicy) -> Measurement:
 
 
 def check_saturation(inspected: InspectedPolicy) -> Measurement:
-    """Compare how often the policy's and the logged actions are at a bound."""
+    """Compare how often the policy's actions and the logged actions are at a bound."""
     policy = trust_measures.saturation(inspected.actions)
     data = trust_measures.saturation(inspected.logged_actions)
     excess = policy - data
     d = int(excess.argmax())
     text = (
-        f"Dimension {d} is at a bound in {100 * policy[d]:.0f} % of the states, in the data in {100 * data[d]:.0f} %."
+        f"Dimension {d} is at a bound in {100 * policy[d]:.0f} % of the states ({100 * data[d]:.0f} % in the data)."
         if excess[d] > 0
         else "The policy reaches no bound more often than the data does."
     )
@@ -129,7 +129,7 @@ def check_values(inspected: InspectedPolicy) -> Measurement:
         range_text += f" and {100 * too_low:.1f} % is below: Q has not settled, so train longer"
         levels.append("look")
     if is_complete.sum() < MIN_RETURNS:
-        text = f"{range_text}. All logged episodes are truncated too early to compare Q with returns."
+        text = f"{range_text}. Too few logged returns are complete to compare Q with them."
         return Measurement(TrustCheck(highest_level(levels), topic, text), numbers, {"q_policy": q_policy})
     q = critics(inspected.observations, inspected.logged_actions).mean(0)[is_complete]
     returns = to_go.returns[inspected.rows[is_complete]]
@@ -139,9 +139,9 @@ def check_values(inspected: InspectedPolicy) -> Measurement:
     # Under-estimation is at most "look", never "worry".
     levels.append(grade(bias, BIAS) if bias > 0 else grade(-bias, (BIAS[0], np.inf)))
     text = (
-        f"Q of logged actions is {found.mean_q:.4g} on average, the logged return {found.mean_return:.4g} "
-        f"({found.bias_in_stds:+.2g} standard deviations), with correlation {found.correlation:.2f}. "
-        f"{range_text}. Q is the value of the learned policy, so a better policy has a somewhat higher Q."
+        f"Q of logged actions is {found.mean_q:.4g} on average, and the logged return is {found.mean_return:.4g} "
+        f"(difference: {found.bias_in_stds:+.2g} standard deviations; correlation: {found.correlation:.2f}). "
+        f"{range_text}. Q is the value of the learned policy, so a policy better than the logs has a somewhat higher Q."
     )
     check = TrustCheck(highest_level(levels), topic, text)
     return Measurement(check, numbers, {"q": q, "returns": returns, "q_policy": q_policy})
@@ -202,10 +202,10 @@ def check_theory(inspected: InspectedPolicy) -> Measurement:
         return Measurement(TrustCheck("good" if delta_q >= 0 else "look", topic, text), numbers)
     text = (
         f"An inner step changes Q by {delta_q:.3g} on the data. Theorem 1's condition holds for κ up to "
-        f"κ* = {kappa:.2g}. It is void if L_P is infinite, as in deterministic environments."
+        f"κ* = {kappa:.2g}. The condition is void if L_P is infinite, as in deterministic environments."
         if kappa > 0
         else f"An inner step lowers Q on the data by {-delta_q:.3g}, so Theorem 1's condition holds for no κ. Near the "
-        "end of training this is common and not an alarm on its own."
+        "end of training this is common and no cause for alarm on its own."
     )
     return Measurement(TrustCheck("good" if kappa > 0 else "look", topic, text), numbers)
 
@@ -220,7 +220,7 @@ def recorded_theory(inspected: InspectedPolicy) -> dict[str, np.ndarray]:
 
 
 def evaluate_theory(inspected: InspectedPolicy) -> dict[str, np.ndarray]:
-    """Evaluate the monitor's columns on several batches."""
+    """Evaluate the columns that --monitor-every logs on several batches."""
     trained = inspected.trained
     assert trained is not None
     prepared = trained.prepared

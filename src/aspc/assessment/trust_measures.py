@@ -1,6 +1,6 @@
-"""Quantities of the trust report, as pure functions of arrays.
+"""Quantities in the trust report, computed by pure functions of arrays.
 
-Each action dimension is scaled to ±1 by its bounds, so that distances are comparable.
+Each action dimension is scaled to [-1, 1] by its bounds, so that distances are comparable between dimensions.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class ActionDistances(NamedTuple):
 
 
 def nearest_action_distances(actions: np.ndarray, neighbors: np.ndarray) -> ActionDistances:
-    """Compute distances from actions [Q, act] to the nearest of the actions [Q, k, act] of the neighbors."""
+    """Compute the distance from each action [Q, act] to the nearest of its neighbors' actions [Q, k, act]."""
     apart = np.abs(actions[:, None] - neighbors)
     total = np.sqrt(np.square(apart).sum(-1))
     closest = total.argmin(1)
@@ -112,7 +112,7 @@ def fractions_outside(q: np.ndarray, limits: tuple[float, float]) -> tuple[float
 
 
 def critic_std(q: np.ndarray) -> np.ndarray:
-    """Return the standard deviation over critics of Q [critics, states]."""
+    """Return the standard deviation of Q [critics, states] over the critics."""
     return np.asarray(q.std(0))
 
 

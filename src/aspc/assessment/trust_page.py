@@ -37,16 +37,16 @@ def draw_pictures(report: TrustReport, observations: np.ndarray) -> list[Picture
     """Draw the figures for which the report has data."""
     kinds: list[Figure] = [
         (
-            "Distance of the policy's actions, and of the logged ones, to the nearest action logged in similar states; "
-            "right: the mean per dimension",
+            "Distance from the policy's actions, and from the logged ones, to the nearest action logged in similar "
+            "states; right: the mean per dimension",
             _draw_distances,
             ("policy_distance",),
         ),
         ("Actions of the policy (blue) and of the data (gray) within their bounds", _draw_actions, ("policy_actions",)),
         ("Fraction of actions at a bound, by dimension", _draw_saturation, ("policy_saturation",)),
-        ("Q of logged actions against the return logged from there; on the line both agree", _draw_values, ("q",)),
+        ("Q of logged actions against the logged return that followed; on the line, they agree", _draw_values, ("q",)),
         (
-            "States where the critics disagree, on the first two principal components of the observations",
+            "Critic disagreement by state, on the first two principal components of the observations",
             lambda figure, report: _draw_disagreement(figure, report, observations),
             ("spread",),
         ),
@@ -110,7 +110,7 @@ def _draw_disagreement(figure: Any, report: TrustReport, observations: np.ndarra
 
 
 def worst_states(report: TrustReport) -> list[dict[str, float]]:
-    """Return the states where the critics disagree most; rows, episodes and steps count from 1."""
+    """Return the states where the critics disagree most; rows, episodes and steps are counted from 1."""
     worst = report.numbers.get("disagreeing", {}).get("worst", [])
     counts = ("row", "episode", "step")
     return [{name: w[name] + (name in counts) for name in (*counts, "spread", "q")} for w in worst]

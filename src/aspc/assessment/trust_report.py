@@ -25,7 +25,7 @@ class TrustReport:
 
     @property
     def verdict(self) -> str:
-        """The verdict in one or two plain sentences."""
+        """The verdict in a few plain sentences."""
         worry, look, unknown = (
             [check.topic for check in self.checks if check.level == level] for level in ("worry", "look", "unknown")
         )

@@ -46,7 +46,7 @@ class Assess:
     on_training_data: Flag = False
     """Use all episodes, including those that the runs were trained on."""
     select: Unset[Path] = None
-    """Save the recommended policy in this folder (created). Exit with code 1 if there is none."""
+    """Save the recommended policy in this folder (created). Exit with code 1 if no policy is recommended."""
     select_anyway: Flag = False
     """With --select: save the policy with the highest lower bound, regardless of its verdict."""
     out: Path = Path("assess.html")
@@ -108,7 +108,7 @@ def main(argv: list[str]) -> int:
 
 
 def save_selection(assessment: Assessment, folder: Path, anyway: bool) -> tuple[dict[str, Any] | None, str]:
-    """Save the selected policy. Return its record, or None if no policy was selected, and a message."""
+    """Save the selected policy. Return its record (None if no policy was selected) and a message."""
     from aspc.assessment.trained_runs import Candidate, save_selected
 
     recommended, chosen = assessment.select(), assessment.select(anyway)

@@ -34,7 +34,7 @@ class List:
     def run(self) -> None:
         generated = cache.root() / "generated"
         groups = {
-            "Generated here, no download": [
+            "Generated locally, no download": [
                 (name, any(generated.glob(f"{name}-[0-9]*.hdf5"))) for name in maze2d.NAMES
             ],
             "D4RL": [(name, d4rl_files.file_path(name).exists()) for name in tasks.d4rl_datasets()],
@@ -71,7 +71,8 @@ class Info:
         if streaming.is_packed(self.dataset):
             if self.plot or self.page is not None or self.source.options():
                 raise AspcError(
-                    f"{self.dataset} is packed. Use figures and other options with the data that it was packed from."
+                    f"{self.dataset} is a packed folder. Figures and other options need the data that "
+                    "it was packed from."
                 )
             print(summarize_packed(streaming.StreamingDataset.open(self.dataset)).text())
             return
@@ -203,7 +204,7 @@ class Convert:
             write = writers.write_npz if target.suffix == ".npz" else writers.write_hdf5
             write(target, writers.dataset_arrays(loaded), writers.dataset_metadata(loaded))
         elif target.suffix:
-            raise AspcError(f"Datasets are not written as {target.suffix}. Use .hdf5, .npz, minari:ID or a folder.")
+            raise AspcError(f"Datasets cannot be written as {target.suffix}. Use .hdf5, .npz, minari:ID or a folder.")
         else:
             notes = self._pack(target)
         print(f"{self.dataset} → {self.destination}")
@@ -244,7 +245,7 @@ class Collect:
         from aspc.data.diagnostics import summarize
 
         if self.out.suffix not in formats.HDF5_SUFFIXES:
-            raise AspcError(f"{self.out} is not an HDF5 file. Let --out end in .hdf5.")
+            raise AspcError(f"{self.out} is not an HDF5 file. Choose a name for --out that ends in .hdf5.")
         check_absent(self.out)
         collected = collect(self.env, self.policy, self.steps, noise=self.noise, seed=self.seed)
         writers.write_hdf5(self.out, writers.dataset_arrays(collected), writers.dataset_metadata(collected))

@@ -22,7 +22,7 @@ class DataOptions:
 
     map: Several[str] = ()
     """Map arrays to stored names or columns, as in observations=obs actions=u_*,v time=stamp; costs=NAME uses
-    the negated column as the reward, time=none ignores times."""
+    the negated column as the reward, and time=none ignores times."""
     reward: Unset[str] = None
     """Compute rewards from columns with a formula, as in "0.3*energy + 0.7*comfort"."""
     kpi: Annotated[Several[str], tyro.conf.UseAppendAction] = ()
@@ -42,7 +42,7 @@ class DataOptions:
     """Seconds per row after resampling. Default: the median interval."""
     env: Unset[str] = None
     """Environment in which the data was collected, used for evaluation and reference scores; "none" disables both.
-    Default: the environment that the dataset names."""
+    Default: the environment stated in the dataset."""
     action_low: Several[float] = ()
     """Lower action bound: one number, or one per dimension."""
     action_high: Several[float] = ()

@@ -31,11 +31,11 @@ class Finetune:
     dataset: Unset[str] = None
     """New location of the run's data, if it was moved."""
     seed: Unset[int] = None
-    """Seed of the run to continue. Default: its first."""
+    """Seed of the run to continue. Default: the run's first seed."""
     out: Unset[Path] = None
     """Output folder (created). Default: runs/DATASET_ALGO_online_TIME."""
     resume: Unset[Path] = None
-    """Continue the fine-tuning in this folder (instead of RUN). Only --steps, --env and --dataset can be changed."""
+    """Continue the fine-tuning run in this folder (omit RUN). Only --steps, --env and --dataset can be changed."""
     plugin: Unset[Path] = None
     """Load a Python file that registers the run's algorithm."""
     callback: Unset[Path] = None

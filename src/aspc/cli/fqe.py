@@ -90,7 +90,7 @@ def main(argv: list[str]) -> int:
     candidates = saved or checkpoint_policies(paths, dataset)
     if args.dataset is None:
         for run in changed_since(paths, dataset):
-            print(f"note: {dataset.name} is not, row by row, the data that {run} was trained on", file=sys.stderr)
+            print(f"note: the rows of {dataset.name} differ from those that {run} was trained on", file=sys.stderr)
     dataset = with_bounds_of(dataset, (c.policy for c in candidates), args.source.options())
     states = choose_states(dataset, args.states)
     progress = Progress(args.fqe.steps, quiet=args.quiet)
@@ -130,7 +130,7 @@ def save_best(ranking: Ranking, candidates: list[Candidate], folder: Path) -> Pa
 
 
 def leave_the_data(candidates: list[Candidate], dataset: Dataset) -> dict[str, str]:
-    """Describe each policy that acts outside the data, where estimates are unreliable."""
+    """Return a description of each policy that acts outside the data, where estimates are unreliable."""
     if len(dataset) < 2:
         return {}
     from aspc.assessment.support import LoggedNeighbors
@@ -194,7 +194,7 @@ def format_ranking(ranking: Ranking, result: dict[str, Any]) -> str:
 
 
 def behavior_warning(ranking: Ranking) -> str | None:
-    """Return a warning if the estimate of the behavior is far from the logged returns."""
+    """Return a warning if the estimate for the behavior policy is far from the logged returns."""
     mc, value = ranking.monte_carlo, ranking.behavior.value
     if mc is None or mc["states"] < mc["of"] / 2:
         return None
@@ -208,7 +208,7 @@ def behavior_warning(ranking: Ranking) -> str | None:
 
 
 def draw_ranking(ranking: Ranking) -> bytes:
-    """Draw the ranking as a PNG: estimates with intervals, each critic as a tick, the data as a line."""
+    """Draw the ranking as a PNG: estimates with intervals, critics as ticks, and the data as vertical lines."""
     from matplotlib.figure import Figure
 
     shown = [e for e in ranking.policies if not e.has_diverged]
@@ -226,7 +226,7 @@ def draw_ranking(ranking: Ranking) -> bytes:
         axes.axvline(ranking.monte_carlo["value"], color="#888", ls=":", lw=1, label="data, logged returns")
     # Names are shown verbatim: a dollar sign does not start a formula.
     axes.set_yticks(list(positions), [printable(e.name) for e in shown], parse_math=False, fontsize=8)
-    axes.set_xlabel(f"estimated discounted return (γ = {ranking.discount:g}); ticks: single critics")
+    axes.set_xlabel(f"estimated discounted return (γ = {ranking.discount:g}); ticks: individual critics")
     note = f" ({diverged} diverged, not shown)" if diverged else ""
     axes.set_title(f"Fitted-Q evaluation on {printable(ranking.dataset)}{note}", parse_math=False)
     axes.set_ylim(0.3, len(shown) + 0.7)

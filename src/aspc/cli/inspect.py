@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Inspect:
-    """Write a one-page trust report on a policy: distance from the data, critic values, and where the
-    critics disagree.
+    """Write a one-page trust report on a policy: distance from the data, critic values and critic disagreement.
 
     Needs the logs but no simulator. docs/trust.md explains what each check can and cannot show.
     """

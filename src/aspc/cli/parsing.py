@@ -44,7 +44,7 @@ class Option(NamedTuple):
     name: str
     """The flag with its dashes, or the name of a positional argument in the usage line."""
     kind: type
-    """The type of one value; str where any word is valid."""
+    """The type of one value; str if any word is valid."""
     arity: int
     """The number of values, or ANY."""
     choices: tuple[str, ...]
@@ -61,7 +61,7 @@ class Option(NamedTuple):
         return self.kind not in (int, float) or _converts(self.kind, word)
 
     def describe(self) -> str:
-        """Return the values that the option takes, in words."""
+        """Return a description of the values that the option takes."""
         if self.choices:
             return f"one of {join(self.choices, 'or')}"
         one, several = DESCRIPTIONS.get(self.kind, ("a value", "values"))
@@ -94,7 +94,7 @@ def parse_options(
         prog: The command's name, as in "aspc train".
         description: The first paragraph of the help page; by default the docstring of `kind`.
         default: Defaults to use instead of those of the class.
-        renamed: New names of renamed options by old name.
+        renamed: New names of renamed options, by old name.
 
     Raises:
         AspcError: If an option or a value is invalid.

@@ -30,10 +30,10 @@ def last_option_value(argv: list[str], name: str) -> str | None:
 
 
 def reject_settings(argv: list[str]) -> None:
-    """Reject options that a resumed run cannot change.
+    """Reject options that cannot be changed when a run is resumed.
 
     Raises:
-        AspcError: Such an option was given.
+        AspcError: One of these options was given.
     """
     others = [word for word in argv if word.startswith("--") and word.split("=")[0] not in RESUME_OPTIONS]
     if others:
@@ -91,7 +91,7 @@ def _last_evaluation(run: Run) -> list[dict[str, float]]:
 
 
 def _pooled_std(rows: list[dict[str, float]], unit: str) -> float:
-    """Return the standard deviation over all episodes of all seeds, within and between seeds."""
+    """Return the standard deviation over all episodes of all seeds, including the variance between seeds."""
     means = [r[f"{unit}_mean"] for r in rows]
     center = sum(means) / len(means)
     variance = sum(r[f"{unit}_std"] ** 2 + (r[f"{unit}_mean"] - center) ** 2 for r in rows) / len(rows)
@@ -99,7 +99,7 @@ def _pooled_std(rows: list[dict[str, float]], unit: str) -> float:
 
 
 def final_scale(run: Run) -> float | None:
-    """Return the mean over seeds of the last finite scale of a run; None if there is none."""
+    """Return the last finite scale of a run, averaged over seeds, or None if the run has none."""
     from aspc.training.fleet_folder import last_finite
 
     metrics = run.metrics

@@ -133,7 +133,7 @@ def _parse(argv: list[str], recorded: dict[str, Any]) -> tuple[Any, Algorithm[An
     if last_option_value(argv, "preset"):
         from aspc.presets import overrides
 
-        # The preset depends on the dataset's name, known only after parsing: parse again with its defaults.
+        # The preset depends on the dataset's name, which is known only after parsing: parse again with its values.
         preset = overrides(name, args.dataset, args.preset)
         args = _parse_with(replace_fields(algorithm, preset), argv, defaults)
     return args, algorithm
@@ -160,7 +160,7 @@ def recorded_defaults(path: Path, env: str | None) -> dict[str, Any]:
     if config.finetuned_from is not None:
         raise AspcError(f"{path} was trained online. Repeat its offline run, {config.finetuned_from.run}.")
     if data.source is None or config.env == ENV_FUNCTION:
-        raise AspcError(f"{path} was trained from Python, with arrays or a custom environment. Run that program again.")
+        raise AspcError(f"{path} was trained by Python code, with arrays or a custom environment. Rerun that code.")
     return {
         "algo": config.algo,
         "preset": config.preset,
@@ -182,7 +182,7 @@ def scale_of(path: Path) -> float:
 
     scale = final_scale(Run(path))
     if scale is None:
-        raise AspcError(f"{path} has not learned a scale. Pass a run of aspc, or of an algorithm with +aspc.")
+        raise AspcError(f"{path} has not learned a scale. Pass a run of aspc or of an algorithm named NAME+aspc.")
     return scale
 
 

@@ -1,4 +1,4 @@
-"""Datasets: `aspc.data.load(name_or_path)` loads any of them."""
+"""Datasets, all loaded with `aspc.data.load(name_or_path)`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def known_names() -> list[str]:
 
 
 def downloaded_file(name: str) -> Path | None:
-    """Return the cache path of a D4RL or OGBench dataset, which may not exist, or None for any other name."""
+    """Return the cache path of a D4RL or OGBench dataset (the file may not exist), or None for any other name."""
     from aspc.data.sources import d4rl, ogbench
 
     if name in tasks.d4rl_datasets():
@@ -50,8 +50,8 @@ def load(source: Any, **options: Any) -> Dataset:
     """
     if not is_source(source):
         raise AspcError(
-            f"A dataset is loaded by its name or path, from a list of paths or from a data frame, not from "
-            f"{type(source).__name__}: write a table to a Parquet or CSV file and load that, or give its arrays to "
+            f"A dataset is loaded from a name, a path, a list of paths or a data frame, not from "
+            f"{type(source).__name__}: write the data to a Parquet or CSV file and load that file, or pass arrays to "
             "aspc.data.Dataset.from_arrays."
         )
     name = os.fspath(source) if isinstance(source, str | os.PathLike) else type(source).__name__

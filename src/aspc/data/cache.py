@@ -20,7 +20,7 @@ def root() -> Path:
 
 
 def sanitize_file_name(name: str) -> str:
-    """Return a dataset's name, which can come from a file, with separators and control characters replaced."""
+    """Replace path separators and control characters in a dataset's name, which can come from a file."""
     return "".join(letter if letter.isprintable() and letter not in "/\\" else "-" for letter in name)
 
 
@@ -42,6 +42,6 @@ def lock_file(path: Path) -> Iterator[None]:
             if not path.exists():
                 raise AspcError(
                     f"The cache folder {path.parent} cannot be written to ({error.strerror or error}). "
-                    "Set ASPC_DATA to a folder that can."
+                    "Set ASPC_DATA to a writable folder."
                 ) from error
         yield

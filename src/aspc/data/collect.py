@@ -41,7 +41,7 @@ class Recorder:
 
 
 def load_actor(path: str, rng: np.random.Generator) -> tuple[Act, int | None]:
-    """Load a function from one observation to one action.
+    """Load a policy as a function from one observation to one action.
 
     Args:
         path: The folder of a saved policy, or an ONNX file.
@@ -66,7 +66,7 @@ def _onnx_actor(path: Path) -> tuple[Act, int | None]:
         raise AspcError(f"There is no file {path}.")
     try:
         session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    except Exception as error:  # a boundary: ONNX Runtime's errors have no common base class
+    except Exception as error:  # ONNX Runtime's errors have no common base class
         raise AspcError(f"{path} is not a valid ONNX network.") from error
     inputs = session.get_inputs()
     if len(inputs) != 1 or inputs[0].type != "tensor(float)":

@@ -75,7 +75,7 @@ def list_names(names: Sequence[str]) -> str:
 
 
 def canonical_keys(arrays: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return arrays by D4RL's names.
+    """Return the arrays keyed by D4RL's names.
 
     An array keeps its stored name if that name is unknown, or if another array already has the D4RL name.
 
@@ -88,7 +88,7 @@ def canonical_keys(arrays: Mapping[str, Any], name: str) -> dict[str, Any]:
         key = known.get(stored, stored)
         key = stored if key in arrays else key
         if key in found:
-            raise AspcError(f"{name}: {stored!r} is a second name of {key!r}; remove one of them.")
+            raise AspcError(f"{name}: {stored!r} is another name for {key!r}; remove one of them.")
         found[key] = array
     return found
 
@@ -117,7 +117,7 @@ def _alias_notes(stored_name: str) -> list[str]:
     """Return a note on an ambiguous name that was matched by an alias."""
     if stored_name.lower() not in ("dones", "done"):
         return []
-    return [f"{stored_name!r} was read as terminals: if it also marks time limits, map those to timeouts."]
+    return [f"{stored_name!r} was read as terminals: if it also marks time limits, log those separately as timeouts."]
 
 
 # ── files with one array per name ───────────────────────────────────────────────────────────────────────────────────
@@ -324,7 +324,7 @@ def _align_next_observations(found: dict[str, list[str]], is_mapped: bool, name:
     """Order the columns of the next observation like those of the observation.
 
     Raises:
-        AspcError: Neither the names nor a key map determine the order.
+        AspcError: Neither the names nor a key map determines the order.
     """
     now, then = found["observations"], found.get("next_observations", [])
     by_quantity = {_quantity(column): column for column in then}

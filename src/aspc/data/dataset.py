@@ -21,10 +21,10 @@ SPLIT_SEGMENTS = 20  # segments of an endless log, some of which `Dataset.split`
 
 
 class Transitions(NamedTuple):
-    """Transitions to learn from, M rows each, with actions rescaled to [-1, 1].
+    """Arrays of M transitions to learn from, with actions rescaled to [-1, 1].
 
     A bootstrapped target is `rewards + discounts * (1 - terminals) * value(next_observations)`.
-    With n-step returns `rewards` are discounted sums and `discounts` is discount^k for the k steps summed.
+    With n-step returns, `rewards` are discounted sums over k steps and `discounts` is discount^k.
     """
 
     observations: np.ndarray  # [M, obs] float32
@@ -110,7 +110,7 @@ class Dataset:
                 in the data).
             action_high: Highest action, likewise.
             name: Name of the dataset in messages.
-            env: Name of the environment, or None or "none".
+            env: Name of the environment; None or "none" for no environment.
             ref_min: The return that scores 0 (default: the environment's).
             ref_max: The return that scores 100.
             max_episode_steps: Step limit of an episode (default: the environment's).
@@ -178,8 +178,9 @@ class Dataset:
 
         Args:
             episodes: Mappings with `observations`, `actions` and `rewards` (T rows) or common aliases (`obs`, `action`,
-                `reward`, …), or data frames with columns as in a file. `observations` can have T + 1 rows, or pass
-                `next_observations`. `terminals` holds T flags or one for the end; without it, episodes end by timeout.
+                `reward`, …), or data frames with columns as in a file. Next observations can be given as an additional
+                row of `observations` (T + 1 rows) or as `next_observations`. `terminals` holds T flags or one for the
+                end; without it, episodes end by timeout.
             options: Options of `from_arrays`.
         """
         name = options.get("name", "episodes")
@@ -192,7 +193,7 @@ class Dataset:
             raise AspcError(f"{name}: there are no episodes; at least one is required.")
         has_next = ["next_observations" in part for part in parts]
         if any(has_next) and not all(has_next):
-            raise AspcError(f"{name}: episode {has_next.index(False)} has no next observations, but others have.")
+            raise AspcError(f"{name}: episode {has_next.index(False)} has no next observations, but others do.")
         try:
             arrays: dict[str, Any] = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
         except ValueError as error:
@@ -259,7 +260,7 @@ class Dataset:
         return not (self.terminals | self.timeouts).any()
 
     def normalized_score(self, value: float) -> float | None:
-        """Convert a return to D4RL's normalized score; None without reference scores."""
+        """Convert a return to D4RL's normalized score, or return None without reference scores."""
         if self.ref_min is None or self.ref_max is None:
             return None
         return tasks.normalize_score(value, self.ref_min, self.ref_max)
@@ -385,7 +386,7 @@ class Dataset:
 
 
 def _episode_arrays(episode: Any, label: str, names: Mapping[str, Any]) -> tuple[Mapping[str, Any], dict[str, Any]]:
-    """Return an episode's arrays by D4RL's names, and its column names, which must equal `names` unless it is empty."""
+    """Return an episode's arrays by D4RL's names, and its column names, which must equal `names` if not empty."""
     if is_frame(episode):
         arrays, _, metadata = read_frame(episode, ReadOptions(single_episode=True), label)
         found = {key: tuple(metadata[key]) for key in NAME_KEYS}
@@ -395,5 +396,5 @@ def _episode_arrays(episode: Any, label: str, names: Mapping[str, Any]) -> tuple
         keys = {"observation_names": "observations", "action_names": "actions"}
         found = {name: frame_names(arrays[key]) for name, key in keys.items() if frame_names(arrays.get(key))}
     if names and found != names:
-        raise AspcError(f"{label} has other columns than the first one, or another order; make them equal.")
+        raise AspcError(f"{label} does not have the same columns, in the same order, as the first episode.")
     return arrays, found

@@ -96,7 +96,7 @@ def _observations_caption(dataset: Dataset, dimensions: range) -> str:
 
 
 def _draw_observations(figure: Any, dataset: Dataset, dimensions: range) -> None:
-    """Draw a histogram and a trace per observation."""
+    """Draw a histogram and a trace for each observation dimension."""
     figure.set_size_inches(10, 0.6 + 1.4 * len(dimensions))
     panels = figure.subplots(len(dimensions), 2, squeeze=False, width_ratios=(1, 3))
     rows = min(MAX_TRACE_ROWS, len(dataset))

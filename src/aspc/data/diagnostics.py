@@ -71,7 +71,7 @@ def summarize(dataset: Dataset) -> Summary:
     if dataset.kpis is not None:
         facts += _kpi_facts(dataset.kpis, dataset.kpi_names)
     if dataset.next_observations is not None:
-        facts.append(("next observations", "logged: rows that a timeout cut are kept"))
+        facts.append(("next observations", "logged, so rows that end in a timeout are kept"))
     return Summary(tuple(facts), (*dataset.notes, *find_warnings(dataset)))
 
 
@@ -185,8 +185,8 @@ def _check_outliers(dataset: Dataset) -> list[str]:
                 hint = _bound_hint(sentinel.value, dataset, i) if kind == "action dimension" else ""
                 warnings.append(
                     f"{label} is {sentinel.value:.7g} in {_count(sentinel.rows, 'row')}, far from all others "
-                    f"({_format_range(sentinel.low, sentinel.high)}): if it marks a missing value, replace it by a "
-                    f"real one{hint}."
+                    f"({_format_range(sentinel.low, sentinel.high)}): if it marks a missing value, replace it "
+                    f"with a real one{hint}."
                 )
             else:
                 warnings += _check_distant_values(column, label)
@@ -283,7 +283,7 @@ def _check_rewards(dataset: Dataset) -> list[str]:
 def _check_missing_ends(dataset: Dataset) -> list[str]:
     if not dataset.is_endless or len(dataset) < FEW_ROWS:
         return []
-    return ["no episode ends: if there were ends, their flags are missing; if that is intended, ignore this."]
+    return ["no episode ends: if the log has several episodes, flag their ends; otherwise, ignore this."]
 
 
 def _check_single_row_episodes(dataset: Dataset) -> list[str]:
@@ -344,8 +344,8 @@ def _check_next_observations(dataset: Dataset) -> list[str]:
     if len(sample) == 0 or differs.mean() <= MAX_MISALIGNED:
         return []
     return [
-        f"in {100 * differs.mean():.0f} % of the rows inside episodes the next observation is not the observation of "
-        "the next row: check that rows are in chronological order, and that the columns of both are in the same order."
+        f"in {100 * differs.mean():.0f} % of the rows inside episodes, the next observation is not the observation of "
+        "the next row: check that rows are in chronological order, and the columns of both arrays in the same order."
     ]
 
 
@@ -365,8 +365,8 @@ def _check_next_observations_at_timeouts(dataset: Dataset) -> list[str]:
     if np.median(distances[cut]) <= CROSSING_FACTOR * usual:
         return []
     return [
-        f"at {100 * share:.0f} % of the timeouts the next observation is the first one of the next episode: log the "
-        "true next observation there, or leave next observations out."
+        f"at {100 * share:.0f} % of the timeouts, the next observation is the first observation of the next episode: "
+        "log the true next observation there, or omit next observations."
     ]
 
 

@@ -76,7 +76,7 @@ def fetch(url: str, path: Path, published: Record | None = None) -> Path:
                 problems.append(f"{address}: {reason}")
     raise AspcError(
         f"{path.name} could not be downloaded ({'; '.join(problems)}). "
-        f"Download {url} on a machine with a network and copy it to {path}."
+        f"Download {url} on a machine with network access and copy it to {path}."
     )
 
 
@@ -208,8 +208,8 @@ def _download(address: str, path: Path, published: Record | None, recorded: Reco
             file.flush()
             os.fsync(file.fileno())
     if total is not None and done != total:
-        again = "resumes there" if _partial_path(path).exists() else "starts again"
-        raise OSError(f"the connection was cut at {done:,} of {total:,} bytes; the same command {again}")
+        again = "resume" if _partial_path(path).exists() else "start over"
+        raise OSError(f"the connection was cut at {done:,} of {total:,} bytes; run the same command again to {again}")
     _accept(address, part, path, published, recorded)
 
 
@@ -261,14 +261,16 @@ def _accept(address: str, part: Path, path: Path, published: Record | None, reco
         has_signature = file.read(len(signature)) == signature
     if not has_signature:
         part.unlink()
-        raise ValueError(f"the answer is not a {path.suffix} file")
+        raise ValueError(f"the response is not a {path.suffix} file")
     found = _measure(part)
     if published is not None and found != published:
         part.unlink()
         raise ValueError(f"its SHA-256 is {found.sha256[:16]}…, not the published {published.sha256[:16]}…")
     if recorded is not None and found != recorded:
         part.unlink()
-        raise ValueError(f"its checksum is not the one recorded in {_record_path(path).name}; delete that to accept it")
+        raise ValueError(
+            f"its checksum is not the one recorded in {_record_path(path).name}; delete that record to accept the file"
+        )
     if published is None and recorded is None:
         print(
             f"{path.name}: no SHA-256 is published for this file, so it is trusted on first use and its checksum "

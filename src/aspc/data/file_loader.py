@@ -1,4 +1,4 @@
-"""Load datasets from files: HDF5 (D4RL's layout or a key map), NPZ, Parquet, Arrow, CSV, and folders of them.
+"""Load datasets from files: HDF5 (D4RL's layout or a key map), NPZ, Parquet, Arrow, CSV, Excel, and folders of these.
 
 Nothing is unpickled, and sizes in headers are checked before memory is allocated. Every file is parsed in a child
 process with a memory limit and a timeout (`LimitedReader`), so that a damaged file causes an error, not a crash.
@@ -142,6 +142,6 @@ def read_arrays(path: Path, key_map: Mapping[str, Any] | None = None) -> FileCon
 
 
 def read_npz(path: Path, *, required: Sequence[str], optional: Sequence[str] = ()) -> Arrays:
-    """Read arrays of an NPZ file by their stored names, with the same limits and checks as a dataset."""
+    """Read arrays of an NPZ file by their stored names, with the same limits and checks as for a dataset."""
     with notify_if_slow(f"Reading {path.name} …"), LimitedReader() as reader:
         return reader.call("read_npz", path, required=list(required), optional=list(optional)).arrays

@@ -36,9 +36,9 @@ def handle_missing(
 
     Args:
         arrays: Arrays with rows in time order and with both terminals and timeouts.
-        policy: "split" removes rows and ends the episode before them; "drop" removes rows and joins their neighbors;
-            "ffill" repeats the last value of the episode; "interpolate" interpolates linearly between the nearest
-            values of the episode. Rows that cannot be filled are removed as with "split".
+        policy: "split" removes rows with missing values and ends the episode before them; "drop" removes these rows
+            and joins their neighbors; "ffill" repeats the last value of the episode; "interpolate" interpolates
+            linearly between the nearest values of the episode. Rows that cannot be filled are removed as with "split".
         names: Column names by array.
         held: Mask of the observation columns that "interpolate" fills with the last value instead.
 
@@ -112,7 +112,7 @@ def _fill_forward(column: np.ndarray, groups: np.ndarray) -> np.ndarray:
 
 
 def _interpolate(column: np.ndarray, groups: np.ndarray, positions: np.ndarray) -> np.ndarray:
-    """Interpolate between known values of an episode; cells before the first and after the last one stay NaN."""
+    """Interpolate between known values of an episode; cells before the first or after the last of them stay NaN."""
     known = np.flatnonzero(~np.isnan(column))
     unknown = np.flatnonzero(np.isnan(column))
     result = column.copy()

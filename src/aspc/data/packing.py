@@ -87,7 +87,8 @@ def pack(
         folder: The new folder.
         n_step: Steps of the n-step returns.
         discount: Discount of the n-step returns.
-        key_map: Stored names by array (see `aspc.data.file_loader.load`). It and the options below apply only to files.
+        key_map: Stored names by array (see `aspc.data.file_loader.load`). This option and those below
+            apply only to files.
         env: The environment, or "none".
         action_low: Lowest action, one number or one per dimension.
         action_high: Highest action, one number or one per dimension.
@@ -105,8 +106,8 @@ def pack(
         return _write_packed(folder, _Log.from_dataset(source), n_step, discount, strict)
     if not can_pack_in_parts({"key_map": key_map or {}}):
         raise AspcError(
-            f"{source}: costs, times and kpis cannot be mapped while a file is packed in parts. Load it first, and "
-            "pack the dataset."
+            f"{source}: costs, times and kpis cannot be mapped when a file is packed in parts. Load the file first, "
+            "and pack the loaded dataset."
         )
     options = {
         "action_low": action_low,

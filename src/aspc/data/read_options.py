@@ -20,14 +20,14 @@ class ReadOptions:
 
     key_map: KeyMap = field(default_factory=dict)
     reward: str | None = None
-    """Formula of columns that replaces the reward column."""
+    """Formula over columns that replaces the reward column."""
     kpis: tuple[str, ...] = ()
     """Columns to load without learning from them."""
     one_hot: tuple[str, ...] = ()
     """Categorical observation columns to one-hot encode."""
     missing: MissingPolicy = "error"
     max_gap: float | None = None
-    """Longest interval inside an episode, in median intervals; None chooses it from the sampling."""
+    """Longest interval inside an episode, as a multiple of the median interval; None selects a default."""
     resample: ResampleMethod | None = None
     interval: float | None = None
     """Seconds per row after resampling; None uses the median interval."""
@@ -57,7 +57,7 @@ class ReadOptions:
             AspcError: An option is invalid, or two of them contradict each other.
         """
         if reward is not None and not isinstance(reward, str):
-            raise AspcError(f"--reward must be a formula of columns, not {reward!r}.")
+            raise AspcError(f"--reward must be a formula over columns, not {reward!r}.")
         _check_choice("missing", missing, get_args(MissingPolicy))
         if resample is not None:
             _check_choice("resample", resample, get_args(ResampleMethod))
@@ -79,7 +79,7 @@ class ReadOptions:
         return cls(
             checked,
             reward,
-            _names("kpis", kpis),
+            _names("kpi", kpis),
             _names("one_hot", one_hot),
             missing,  # type: ignore[arg-type]
             max_gap,

@@ -33,7 +33,7 @@ def check_rewards(rewards: np.ndarray, *, has_terminals: bool, scale: float = 1.
 def check_negative_rewards(rewards: np.ndarray, *, has_terminals: bool, shift: float = 0.0) -> list[str]:
     """Warn about rewards that are all or mostly negative.
 
-    Critics start near 0, so untried actions then look better than logged ones.
+    With such rewards, untried actions look better than logged ones at first, because critics start near 0.
 
     Args:
         rewards: The rewards after any shift.

@@ -60,7 +60,7 @@ def cost_note(column: str, *, is_mapped: bool) -> list[str]:
     instead = " instead of --map rewards" if is_mapped else ""
     return [
         f"rewards are maximized, but {column!r} is named like a cost: if lower is better, pass "
-        f"--map costs={column}{instead}, which negates it."
+        f"--map costs={column}{instead}; costs are negated."
     ]
 
 

@@ -33,7 +33,7 @@ def prepare_rows(contents: FileContents, options: ReadOptions, name: str) -> Fil
     if "costs" in arrays:
         arrays["rewards"] = -np.asarray(arrays.pop("costs"), np.float64)
     lengths = {key: len(array) for key, array in arrays.items()}
-    is_consistent = len(set(lengths.values())) == 1  # otherwise, validation of the dataset reports the array
+    is_consistent = len(set(lengths.values())) == 1  # otherwise, the dataset's validation reports the mismatch
     if "times" in arrays and is_consistent:
         arrays["times"] = to_seconds(_check_times(arrays["times"], name))
         arrays, time_notes = sort_rows(arrays, name)
@@ -166,8 +166,8 @@ def _encode_categories(
             )
     if "next_observations" in arrays:
         raise AspcError(
-            f"{name}: --one-hot does not support logged next observations. Rename those columns, so that the next row "
-            "is used."
+            f"{name}: --one-hot does not support logged next observations. Rename those columns, so that the "
+            "observation of the next row is used instead."
         )
     names: list[str] = []
     for column in columns:

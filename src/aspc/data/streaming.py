@@ -2,8 +2,8 @@
 
 `aspc.data.packing.pack` writes transitions as rows of fixed width into one file. `StreamingDataset.windows` yields
 tables with a fixed number of rows, each assembled from many small blocks across the file. The compiled program that
-draws minibatches from a dataset in memory therefore also draws them from a window. A thread prefetches the next window.
-Window k depends only on (seed, k), so a resumed run sees the same windows.
+draws minibatches from a dataset in memory therefore works on a window, too. A thread prefetches the next window. Window
+k depends only on (seed, k), so a resumed run sees the same windows.
 """
 
 from __future__ import annotations

@@ -10,11 +10,11 @@ from aspc.data.readers.contents import Arrays
 from aspc.data.time_cells import FIRST_EPOCH, format_duration, format_time
 from aspc.errors import AspcError
 
-REGULAR_FACTOR = 1.5  # median intervals above which a gap ends an episode, for regular sampling
+REGULAR_FACTOR = 1.5  # with regular sampling, a gap of more median intervals than this ends an episode
 IRREGULAR_FACTOR = 10.0  # the same for irregular sampling, and for rows to be resampled
 REGULAR_SHARE = 0.9  # minimum fraction of intervals within the tolerance, for regular sampling
 TOLERANCE = 0.1  # fraction of the median interval
-MAX_RESTARTS = 0.5  # if a larger fraction of steps goes back in time, these are not episode starts
+MAX_RESTARTS = 0.5  # if time decreases in a larger fraction of the steps, the decreases are not episode starts
 
 
 class TimeAxis(NamedTuple):
@@ -32,7 +32,7 @@ def sort_rows(arrays: Arrays, name: str) -> tuple[Arrays, list[str]]:
     """Sort rows by time within their episodes, and remove rows that are exact duplicates.
 
     Episodes are identified by their ids. Without ids, all rows are sorted together, along with any flags that mark
-    episode ends, unless the times start again in each episode. In that case each start begins an episode.
+    episode ends, unless the times restart in each episode. In that case each restart begins an episode.
 
     Raises:
         AspcError: A time is invalid, or rows with the same time differ, so that their order is unknown.
@@ -48,7 +48,7 @@ def sort_rows(arrays: Arrays, name: str) -> tuple[Arrays, list[str]]:
         starts = np.append(False, np.diff(times) < 0)
         return (
             {**arrays, "episodes": np.cumsum(starts).astype(np.float64)},
-            [f"the time starts again {int(starts.sum()):,} times: each start begins an episode."],
+            [f"the time restarts {int(starts.sum()):,} times: each restart begins an episode."],
         )
     backwards = int((np.diff(times) < 0).sum())
     order = np.lexsort((times, groups))
@@ -85,7 +85,7 @@ def _is_in_order(times: np.ndarray, groups: np.ndarray, arrays: Arrays) -> bool:
 
 
 def _restarts(arrays: Arrays) -> bool:
-    """Return whether times seem to start again in each episode: at most half of the steps go back, and times repeat."""
+    """Return whether times seem to restart in each episode: at most half of the steps go back, and times repeat."""
     times = arrays["times"]
     back = np.diff(times) < 0
     if times.max() >= FIRST_EPOCH or back.mean() > MAX_RESTARTS or _ends(arrays, len(times)).any():
@@ -110,8 +110,8 @@ def _drop_duplicates(arrays: Arrays, groups: np.ndarray, name: str) -> tuple[Arr
         first = format_time(float(times[repeated[differs.argmax()]]))
         raise AspcError(
             f"{name}: {int(differs.sum()):,} rows share a timestamp with another row, but differ from it (first at "
-            f"{first}). If they come from several machines, pass --map episode=NAME with the machine's column; "
-            "otherwise keep one row per time, or ignore the times with --map time=none."
+            f"{first}). If they come from several machines, pass --map episode=NAME with the column that names the "
+            "machine; otherwise keep one row per time, or ignore the times with --map time=none."
         )
     kept = np.ones(len(times), dtype=bool)
     kept[repeated] = False
@@ -129,7 +129,8 @@ def split_at_gaps(arrays: Arrays, max_gap: float | None, will_resample: bool) ->
 
     Args:
         arrays: Arrays sorted by time, with all episode ends flagged.
-        max_gap: The longest interval inside an episode, in median intervals; None chooses it from the sampling.
+        max_gap: The longest interval inside an episode, in median intervals; None chooses it by how regular
+            the sampling is.
         will_resample: Whether resampling will fill in rows, so that short gaps need no split.
     """
     times = arrays["times"]

@@ -1,4 +1,4 @@
-"""Decide whether an environment that a file names can be made.
+"""Decide whether it is safe to make an environment that is named in a file.
 
 A dataset, a packed folder or a run's config may come from someone else, and making an environment runs code. A name
 from a file is therefore accepted only if a known package has registered its entry point. Names given by the user
@@ -20,7 +20,7 @@ RENDERING = "gymnasium.wrappers.rendering"  # its wrappers write videos and open
 
 
 def requires_user_consent(env: str) -> bool:
-    """Return whether only the user can give a name, since `module:Id` imports code and `minari:ID` downloads data."""
+    """Return whether a name is accepted only from the user: `module:Id` imports code, `minari:ID` downloads data."""
     return ":" in env
 
 
@@ -43,10 +43,11 @@ def problem_with_name(env: str) -> str | None:
 
 
 def problem_with_spec(spec: EnvSpec) -> str | None:
-    """Return why a specification that a dataset carries cannot be made, or None if it can.
+    """Return why the environment specified in a dataset cannot be made, or None if it can.
 
-    A known package must have registered the entry point itself, since `gymnasium` alone has many functions that are
-    not environments. Wrappers must be Gymnasium's own, and arguments must be plain values that do not name files.
+    The entry point must be registered as an environment of a known package. Being in the package is not enough, since
+    `gymnasium` alone has many functions that are not environments. Wrappers must be Gymnasium's own, and arguments must
+    be plain values that do not name files.
     """
     for package in ("gymnasium_robotics", "ogbench"):
         if str(spec.entry_point).startswith(f"{package}."):

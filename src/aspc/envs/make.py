@@ -121,7 +121,7 @@ def _make_ogbench(name: str) -> gym.Env[Any, Any]:
 
 
 class GlobalRngWrapper(gym.Wrapper[Any, Any, Any, Any]):
-    """Isolate an environment's draws from NumPy's global generator, and seed them with `reset(seed=…)`."""
+    """Give an environment its own state of NumPy's global generator, seeded with `reset(seed=…)`."""
 
     def __init__(self, env: gym.Env[Any, Any]) -> None:
         super().__init__(env)

@@ -84,7 +84,7 @@ class Graph:
         name: str = "",
         **options: Any,
     ) -> Symbol:
-        """Add a node. `compute` performs its operation on the examples of `inputs`; only the node receives `extra`."""
+        """Add a node. `compute` applies its operation to the examples of `inputs`; only the node receives `extra`."""
         name = name or f"{op.lower()}{len(self.nodes)}"
         names = [x.name if isinstance(x, Symbol) else self.constant(x) for x in (*inputs, *extra)]
         self.nodes.append(self.onnx.helper.make_node(op, names, [name], **options))

@@ -132,13 +132,13 @@ def format_costs(lines: Sequence[CostLine], devices: int) -> str:
         )
     if not has_rates:
         out.append(
-            "  Add --rate to estimate the time: steps per second (--rate 70000), or a file of aspc speed --json."
+            "  Add --rate to estimate the time: steps per second (--rate 70000), or a file from aspc speed --save."
         )
     known = [line.hours for line in lines if line.hours is not None]
     unknown = [line.algo for line in lines if line.hours is None]
     if known:
         shared = f"; {sum(known) / devices:,.1f} on {devices}" if devices > 1 else ""
-        out.append(f"  {sum(known):,.1f} hours of one device{shared}.")
+        out.append(f"  {sum(known):,.1f} hours on one device{shared}.")
     if known and unknown:
         out.append(f"  Not included, since no rate is known: {', '.join(unknown)}.")
     return "\n".join(out)

@@ -35,7 +35,8 @@ GROUP, PROGRESS = "group.json", "progress.json"
 class GroupMember:
     """One run of a group.
 
-    `file` is the dataset's file, or None for a dataset known by name; `scale_target` is the scale of an earlier run.
+    `file` is the dataset's file, or None for a dataset known by name; `scale_target` is the final scale of the run
+    that this run depends on, if any.
     """
 
     run: PlannedRun
@@ -126,7 +127,7 @@ def make_groups(
 ) -> list[RunGroup]:
     """Group runs that can share a program, in the order of the plan.
 
-    The seeds of a dataset stay together. A run that needs another run's scale is never in the same group.
+    The seeds of a dataset stay together. A run that needs another run's scale is never grouped with that run.
 
     Args:
         plan: The plan of the runs.

@@ -205,7 +205,7 @@ def make_plan(
 
 
 def _find_label(wanted: Variant, suite: Suite) -> str:
-    """Return the suite's label for a required variant, or the variant's own label if the suite does not have it."""
+    """Return the suite's label for a required variant, or the variant's own label if the suite lacks the variant."""
     variants = [variant for block in suite.blocks for variant in block.variants]
     same = [v.label for v in variants if dataclasses.replace(v, label=wanted.label) == wanted]
     return wanted.label if wanted.label in same or not same else same[0]

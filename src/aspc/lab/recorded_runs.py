@@ -27,7 +27,10 @@ class RecordedRun(NamedTuple):
     versions: str | None = None
 
     def supersedes(self, other: RecordedRun) -> bool:
-        """Return whether this outcome takes precedence: "done" over "failed", then the newest, as in `results.read`."""
+        """Return whether this outcome takes precedence over another one.
+
+        As in `results.read`, "done" takes precedence over "failed", then newer over older outcomes.
+        """
         return (self.status == "done", self.finished or "") >= (other.status == "done", other.finished or "")
 
 

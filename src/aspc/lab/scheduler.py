@@ -25,7 +25,7 @@ STATUS_SECONDS = 30.0  # between status lines, unless a group ends earlier
 
 
 class RunningGroup(NamedTuple):
-    """A group on an engine, its start time, and the fraction of its steps done before that."""
+    """A group on an engine, its start time, and the fraction of its steps that were done before then."""
 
     group: RunGroup
     start_time: float
@@ -170,7 +170,7 @@ class Scheduler:
             self.estimator.add(group, time.monotonic() - start_time, share_before)
         failed = [(run_id, run.error) for run_id, run in outcomes.items() if run.status == "failed"]
         for run_id, error in failed[:1]:
-            more = f" (and {len(failed) - 1} more of this group)" if len(failed) > 1 else ""
+            more = f" (and {len(failed) - 1} more in this group)" if len(failed) > 1 else ""
             self._print(f"failed: {self._describe_run(run_id)}: {error}{more}")
         self._print(self.format_status())
 
@@ -211,7 +211,7 @@ class Scheduler:
 
 
 def to_interrupted(error: Interrupted | KeyboardInterrupt) -> Interrupted:
-    """Convert an interruption to one for the bench, with its exit code and a message on how to continue."""
+    """Convert an interruption to the bench's own, with the same signal and a message on how to continue."""
     if isinstance(error, Interrupted):
         number = error.exit_code - 128
     else:

@@ -39,13 +39,13 @@ class TimeEstimator:
         return cls(timings.values())
 
     def add(self, group: RunGroup, seconds: float, share_before: float = 0.0) -> None:
-        """Record a group's training time, which excludes the fraction `share_before` of its steps, done earlier."""
+        """Record a group's training time, excluding the fraction `share_before` of its steps that was done before."""
         if share_before < 1:
             steps = _longest_steps(group) * (1 - share_before)
             self.timings.append(StepTiming(group.members[0].run.algo, len(group.members), seconds / steps))
 
     def seconds_left(self, groups: Iterable[tuple[RunGroup, float]], parallel_groups: int = 1) -> float:
-        """Return the expected seconds for groups, given the fraction done of each; 0 if no timing is known yet."""
+        """Return the expected seconds for groups, given the completed fraction of each; 0 if no timing is known yet."""
         if not self.timings:
             return 0.0
         return sum(self._seconds(group) * (1 - share) for group, share in groups) / max(parallel_groups, 1)

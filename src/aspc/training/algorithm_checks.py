@@ -42,8 +42,8 @@ def _check_networks(algorithm: Algorithm[Any], state: PyTree, loop: Loop) -> Non
         structures: list[Any] = [jax.tree.structure(tree) for tree in (state, again)]
         if structures[0] != structures[1]:
             raise AspcError(
-                "A network's factory returns another structure each time it is called, perhaps because it creates a "
-                "lambda. Define functions outside the factory."
+                "A network factory returns a different structure each time it is called, perhaps because it creates "
+                "a lambda. Define functions outside the factory."
             )
 
 

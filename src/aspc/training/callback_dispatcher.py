@@ -50,7 +50,7 @@ class CallbackDispatcher:
         self._hyperparameters = [flat_values(run_spec.algorithm) for run_spec in plan.run_specs]
         self._metrics: dict[int, Row] = {}
         self._evaluations: dict[int, Row] = {}
-        self._evaluated: dict[tuple[int, int], Policy] = {}  # by step and run, until their rows arrive
+        self._evaluated: dict[tuple[int, int], Policy] = {}  # policies by (step, run), until their evaluations arrive
         self._partial: list[RunRow] = []  # rows of steps with pending evaluations
         self._step = first_step
         self._started: list[Callback] = []  # started, but not ended
@@ -193,7 +193,7 @@ class CallbackDispatcher:
         return {name: float(value) for name, value in values.items() if name not in labels}
 
     def _describe_failure(self, callback: Callback, method: str, step: int, error: Exception) -> str:
-        """Return a message that names the callback, its line and the remedy."""
+        """Return a message that names the callback, the line that failed and the remedy."""
         source = getattr(getattr(type(callback), method), "__code__", None)
         frames = traceback.extract_tb(error.__traceback__)
         lines = [frame.lineno for frame in frames if source is not None and frame.filename == source.co_filename]

@@ -1,4 +1,4 @@
-"""Callbacks: your own code at the start of training, after chunks, evaluations and checkpoints, and at the end.
+"""Callbacks: user code that runs when training starts and ends, and after chunks, evaluations and checkpoints.
 
     class PrintLoss(aspc.Callback):
         def on_chunk(self, event):
@@ -68,7 +68,7 @@ class RunSnapshot:
     def state(self) -> PyTree:
         """Return a copy of the algorithm's state at the event's step, as read-only NumPy arrays.
 
-        They remain valid after the callback returns.
+        The arrays remain valid after the callback returns.
 
         Raises:
             AspcError: The event has no state (in the same cases as for `policy`, and in `on_evaluation`, because
@@ -109,7 +109,7 @@ class TrainingEvent:
         """Stop training after this chunk.
 
         The run ends normally, with exit code 0: it saves a checkpoint, evaluates and writes its policies, and
-        result.json records the reason as "stopped". Resuming it continues to the requested steps.
+        result.json records the reason under "stopped". If the run is resumed, it trains the remaining steps.
         """
         if self._request_stop is not None:
             self._request_stop(reason)
@@ -118,8 +118,8 @@ class TrainingEvent:
 class Callback:
     """Base class of callbacks. Override the methods that you need; the others do nothing.
 
-    Methods run between chunks of `log_every` steps, and training waits for them. An exception ends the run: its message
-    names the callback and the line, and a checkpoint is saved, so that the run can be resumed.
+    Methods run between chunks of `log_every` steps, and training waits for them. An exception ends the run: the
+    error message names the callback and the line, and a checkpoint is saved, so that the run can be resumed.
     """
 
     def on_start(self, event: TrainingEvent) -> None:

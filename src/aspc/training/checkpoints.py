@@ -180,7 +180,7 @@ class CheckpointStore:
 class CheckpointWriter:
     """Save each checkpoint once the evaluations up to its step are on disk, since a resumed run does not repeat them.
 
-    Training continues meanwhile. It waits only if the evaluations of the previous checkpoint are still pending.
+    Training continues meanwhile. It waits only if those evaluations are still pending when the next checkpoint is due.
 
     Args:
         checkpoints: The checkpoints of the run.

@@ -1,11 +1,12 @@
 """The compiled training loop: an algorithm's schedule as nested scans, with runs as a leading axis.
 
-A *block* is the algorithm's schedule, repeated to at least `MIN_BLOCK_STEPS` steps (longer schedules: twice). The
-minibatch indices and the noise of a block are each sampled in one call, and one gather on the device fetches its rows.
+A *block* is the algorithm's schedule, repeated until it has at least `MIN_BLOCK_STEPS` steps; a longer schedule is
+run twice. The minibatch indices and the noise of a block are each sampled in one call, and one gather on the device
+fetches its rows.
 A *chunk* is a number of blocks; the host synchronizes with the device once per chunk. The random numbers of step t
 depend only on (run key, t), so resuming a run or changing its chunks does not change them.
 
-If a chunk is not a multiple of the block, a second, small program runs the remaining steps one by one. It branches on
+If a chunk is not a whole number of blocks, a second, small program runs the remaining steps one by one. It branches on
 the step counter, which all runs share, so `vmap` does not turn the branch into a select. There are never more than
 these two programs.
 """
@@ -73,7 +74,7 @@ def start_runs(
         key_init, key_run = jax.random.split(jax.random.key(seed))
         return replace_fields(algorithm, run_overrides, coerce=False).init(key_init, spec), key_run
 
-    # This runs only once, and on a CPU, optimizing the many random draws takes four times as long as compiling them.
+    # This program runs only once. On a CPU, optimizing its many random draws would quadruple the compilation time.
     options = None if on_accelerator() else {"xla_backend_optimization_level": 1}
     state, keys = jax.jit(jax.vmap(start), compiler_options=options)(jnp.asarray(seeds), overrides)
     # A weak type (from a Python scalar) would become strong after one chunk and cause a recompilation.
@@ -128,7 +129,7 @@ class Loop:
         self, algorithm: Algorithm[Any], state: PyTree, batches: Batch, noise: Noise
     ) -> tuple[PyTree, Metrics]:
         """Run all steps of a block; return the state and the last value of each metric."""
-        # Each kind of update is traced once and then inlined, because tracing dominates a start with cached programs.
+        # Trace each kind of update once and inline it: when compiled programs are cached, tracing dominates startup.
         one_step = {
             parts: jax.jit(partial(update_state, algorithm, parts), inline=True) for parts in distinct_parts(algorithm)
         }
@@ -223,7 +224,7 @@ class Loop:
                 return jax.lax.switch(kind_of_step[step % len(cycle)], branches, carry, inputs)
 
             def part_of_block(block: Int[Array, ""], carry: PyTree) -> PyTree:
-                """Run the requested steps of a block. Its one-time sampling costs as much as some steps."""
+                """Run the requested steps of a block. Sampling the whole block costs as much as a few steps."""
                 samples = self.sample_block(algorithm, table, run, block)
                 first, last = block * self.block_steps, (block + 1) * self.block_steps
                 inside = jnp.maximum(first, first_step), jnp.minimum(last, first_step + steps)
@@ -279,7 +280,7 @@ class Loop:
 
 
 class Piece(NamedTuple):
-    """A part of a chunk that one call computes: `blocks` whole blocks or, if that is 0, `steps` single steps."""
+    """A part of a chunk that one call computes: `blocks` whole blocks or, if `blocks` is 0, `steps` single steps."""
 
     first_step: int
     steps: int
@@ -305,7 +306,7 @@ def plan_chunk(first_step: int, last_step: int, block_steps: int, full_blocks: i
 
 
 class Programs(Protocol):
-    """The two compiled programs, of a `Loop` or of `Devices`."""
+    """The two compiled programs, as methods of a `Loop` or of `Devices`."""
 
     def run_blocks(
         self, state: PyTree, runs: Runs, table: Array, first_block: Array, *, blocks: int
@@ -380,7 +381,7 @@ def tree_slice(tree: PyTree, first: int, last: int) -> PyTree:
 
 
 def repeat(body: Update, times: int, state: PyTree, inputs: PyTree) -> tuple[PyTree, Metrics]:
-    """Run `body` `times` times, each on an equal slice of the inputs' leading axis; keep the last metrics.
+    """Run `body` `times` times, each time on an equal slice of the inputs' leading axis; keep the last metrics.
 
     Metrics are part of the carry: stacked outputs would cost one write per metric and step.
     """

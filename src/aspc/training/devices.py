@@ -24,7 +24,7 @@ REPLICATED = PartitionSpec()  # type: ignore[no-untyped-call]
 def use_compilation_cache() -> None:
     """Cache compiled programs in the user's cache folder, so that later starts are faster.
 
-    The environment variable ASPC_COMPILATION_CACHE names another folder; JAX's own setting takes precedence.
+    The environment variable ASPC_COMPILATION_CACHE can name another folder; JAX's own setting takes precedence.
     """
     if jax.config.values["jax_compilation_cache_dir"] is None:
         folder = os.environ.get("ASPC_COMPILATION_CACHE") or os.path.join(user_cache_dir("aspc"), "compiled")
@@ -38,7 +38,7 @@ def out_of_memory_error(loop: Loop, runs: int, rows: int) -> AspcError:
     bytes_per_run = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
     return AspcError(
         f"The device is out of memory: the data takes {4 * rows * loop.layout.width / 2**20:,.1f} MiB and the "
-        f"networks {runs} × {bytes_per_run / 2**20:,.1f} MiB, besides temporary arrays. "
+        f"networks {runs} × {bytes_per_run / 2**20:,.1f} MiB, plus temporary arrays. "
         "Train fewer seeds at once, use a smaller --batch-size, or stream the data (aspc data convert) with a smaller "
         "--memory-budget-mb."
     )

@@ -79,7 +79,7 @@ class DivergenceGuard:
         return {self.names[run]: failure._asdict() for run, failure in self.failures.items()}
 
     def restore(self, failures: Mapping[str, Mapping[str, Any]], up_to_step: int) -> None:
-        """Restore failures from `to_json` up to `up_to_step`. Later failures recur as training repeats these steps."""
+        """Restore failures saved by `to_json`, up to a step. Later failures recur when training repeats their steps."""
         restored = {self.names.index(name): Failure(**failure) for name, failure in failures.items()}
         self.failures = {run: failure for run, failure in restored.items() if failure.step <= up_to_step}
 

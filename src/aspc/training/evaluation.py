@@ -199,7 +199,7 @@ class Evaluator:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        # The event ends threads that roll out themselves; stopping the workers ends threads that wait for one.
+        # The event ends rollouts in the threads of this process; stopping the workers ends threads that wait for one.
         self._closing.set()
         for worker in self._workers:
             worker.stop()
@@ -244,7 +244,7 @@ class Evaluator:
             self._idle.put(worker)
 
     def _roll_out_in_thread(self, make_env: EnvFactory, policy: Policy, seeds: list[int]) -> list[Episode]:
-        """Roll out in the calling thread, since a factory of environments cannot be sent to another process."""
+        """Roll out in the calling thread, since an environment factory cannot be sent to another process."""
         with self._count_episodes(len(seeds)), self._borrow_envs(make_env, len(seeds)) as envs:
             return rollouts("", policy, seeds, {"": envs}, should_stop=self._closing.is_set)
 
@@ -271,7 +271,7 @@ class Evaluator:
 
 
 class QueuedEvaluation(NamedTuple):
-    """A submitted evaluation, and how to make a row of its result."""
+    """A submitted evaluation, with what is needed to convert its result to a row."""
 
     run: int
     labels: Row

@@ -71,7 +71,7 @@ def finetune(
     offline, online = run if isinstance(run, Run) else Run(run), OnlineOptions(**settings)
     config = offline.config
     if config.finetuned_from is not None:
-        raise AspcError(f"{offline.path} is already online; continue it with: aspc finetune --resume {offline.path}.")
+        raise AspcError(f"{offline.path} is already fine-tuned; continue with: aspc finetune --resume {offline.path}.")
     seed = offline.seeds[0] if seed is None else seed
     if seed not in offline.seeds:
         raise AspcError(f"{offline.path} has no seed {seed}; it has {', '.join(map(str, offline.seeds))}.")
@@ -107,7 +107,7 @@ def resume(
     quiet: bool = False,
     callbacks: Iterable[Callback] = (),
 ) -> Run:
-    """Continue a fine-tuned run from its newest checkpoint to `steps`; by default, to the steps first requested.
+    """Continue a fine-tuned run from its newest checkpoint to `steps`; by default, to the number originally requested.
 
     The environment's state is not saved, so the run continues with a new episode.
     """

@@ -66,8 +66,8 @@ def train_fleet(
     """Train all members together and write a fleet folder.
 
     The same call continues an interrupted fleet, and returns immediately if the fleet is finished. A member with NaN or
-    infinite values is marked as failed; the other members continue. A fleet that a callback stopped is finished: the
-    same call returns it, and a call without callbacks trains it to the end.
+    infinite values is marked as failed; the other members continue. A fleet that a callback stopped counts as
+    finished: the same call returns it, but a call without callbacks trains it to the end.
 
     Args:
         algo: The name of the algorithm in the config.
@@ -165,7 +165,7 @@ def _check_seeds(members: Sequence[Member]) -> None:
 
 
 def _is_dataset_name(dataset: str | Dataset) -> bool:
-    """Return whether a dataset is given by name, so that its content is fixed, and not as a file or arrays."""
+    """Return whether a dataset is given by name, which fixes its content, rather than as a file or arrays."""
     return isinstance(dataset, str) and not Path(dataset).exists()
 
 
@@ -210,7 +210,7 @@ def _prepare_tasks(
             tasks[key] = prepare_task(loaded[dataset], algorithm, options, env)
         task_of.append(list(tasks).index(key))
     if len(tasks) > 1 and any(task.prepared.stream is not None for task in tasks.values()):
-        raise AspcError("A streamed dataset cannot be trained together with others; train it in a separate fleet.")
+        raise AspcError("A streamed dataset cannot share a fleet with other datasets; train on it in a separate fleet.")
     return list(tasks.values()), task_of
 
 
@@ -224,8 +224,9 @@ def _varying_values(
 ) -> dict[str, np.ndarray]:
     """Return the hyperparameters that any member sets, one value per member.
 
-    A number that one member sets becomes an input of the program for all members. A member's results are therefore
-    bitwise identical in all fleets whose members set the same hyperparameters, including a fleet of only this member.
+    A hyperparameter that any member sets becomes an input of the program for all members. A member's results are
+    therefore bitwise identical in all fleets whose members set the same hyperparameters, including a fleet of only this
+    member.
 
     Raises:
         AspcError: If the members cannot share a program.

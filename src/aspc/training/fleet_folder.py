@@ -6,7 +6,7 @@ fleet/
   evaluations.csv      one row per evaluation and run
   result.json          written at the end: the results of each member
   policy/NAME/         the policy of each member that did not fail
-  checkpoints/         the state from which repeating the call resumes training
+  checkpoints/         the state from which the same call resumes training
   status.json          failures so far, and the elapsed seconds
   checksums.json       SHA-256 of all files (see aspc.training.checksums)
 """
@@ -152,7 +152,7 @@ class Fleet:
 
 
 def last_finite(values: Iterable[float | None]) -> float | None:
-    """Return the last finite value; a chunk without a policy update, for example, has no scale."""
+    """Return the last finite value, or None. A chunk without a policy update, for example, has no scale."""
     return next((value for value in reversed([*values]) if value is not None and np.isfinite(value)), None)
 
 

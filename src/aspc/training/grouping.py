@@ -27,7 +27,7 @@ def variable_fields(algorithm: Algorithm[Any]) -> frozenset[str]:
 
 
 def numbered_choices(algorithm: DataclassInstance) -> dict[str, tuple[Any, ...]]:
-    """Return the choices of all `Literal` fields declared `PerRun`, by dotted name; programs take their index."""
+    """Return the choices of all `Literal` fields declared `PerRun`, by dotted name; programs take a choice's index."""
     choices = literal_choices(type(algorithm))
     found = {name: values for name, values in choices.items() if declared(type(algorithm), name, PerRun)}
     for field in dataclasses.fields(algorithm):

@@ -120,7 +120,7 @@ def _coerce(old: Any, new: Any, name: str) -> Any:
 
 
 def full_name(algorithm: DataclassInstance, name: str) -> str:
-    """Return the dotted name of a hyperparameter: `base.alpha` for `alpha` where only the wrapped algorithm has it."""
+    """Return the dotted name of a hyperparameter: `base.alpha` for `alpha` if only the wrapped algorithm has it."""
     head, rest = _first_part(algorithm, name)
     return f"{head}.{full_name(getattr(algorithm, head), rest)}" if rest else head
 

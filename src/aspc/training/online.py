@@ -1,11 +1,11 @@
-"""Online training: collect with the current policy, learn from offline and online rows.
+"""Online training: collect steps with the current policy, and learn from offline and online rows.
 
     table      [ offline rows | ring buffer of online rows ]   on the device, allocated at its final size
     minibatch  a fraction offline_share of offline rows, the rest from the filled part of the ring buffer
 
-Two phases alternate: the host collects steps with the current policy, then the compiled loop of offline training
-updates on minibatches of offline and online rows. Nothing is recompiled as the ring buffer fills. The normalizer and
-the reward transformation of the offline data are kept.
+Two phases alternate: the host collects steps with the current policy, then the same compiled loop as in offline
+training computes updates on minibatches of offline and online rows. Nothing is recompiled as the ring buffer fills. The
+normalizer and the reward transformation of the offline data are kept.
 """
 
 from __future__ import annotations
@@ -110,14 +110,14 @@ class Collector:
 
 @contextmanager
 def collecting(env: str | Callable[[], Any], data: Dataset, seed: int, noise: float | None) -> Iterator[Collector]:
-    """Open a collector; raise an `AspcError` if the sizes of its environment differ from the data."""
+    """Open a collector; raise an `AspcError` if the sizes of its environment differ from those of the data."""
     collector = Collector(env, data, seed, noise)
     try:
         size = collector.env.observation_space.shape[-1]
         if size != data.observation_size or collector.env.action_space.shape != data.action_low.shape:
             raise AspcError(
                 f"The environment has {size} observation and {collector.env.action_space.shape[-1]} action dimensions, "
-                f"but the policy has {data.observation_size} and {data.action_size}; choose another with --env."
+                f"but the policy has {data.observation_size} and {data.action_size}; choose another --env."
             )
         yield collector
     finally:
@@ -178,7 +178,7 @@ class MixedLoop(Loop):
 
 
 def filled_table(offline: np.ndarray, log: RowLog, step: int, capacity: int) -> np.ndarray:
-    """Return the offline rows followed by the ring buffer at `step`, where row i is at index i modulo its capacity."""
+    """Return the offline rows followed by the ring buffer at `step`, where row i has index i % capacity."""
     ring = np.zeros((capacity, offline.shape[1]), np.float32)
     first = max(step - capacity, 0)
     ring[np.arange(first, step) % capacity] = log.read(first, step)

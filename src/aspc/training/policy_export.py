@@ -105,7 +105,7 @@ def _compare(algo: str, policy: Policy, observations: np.ndarray, expected: np.n
         described = ", ".join(f"{name} {value}" for name, value in settings.items() if isinstance(value, str | float))
         raise AspcError(
             f"The exported policy of {algo} differs from its actor by {difference:.2g} (actions in ±1). It is exported "
-            f"as {policy.kind} with {described}, and the actor computes something else. Return a PolicyExport from "
+            f"as {policy.kind} with {described}, but the actor computes something else. Return a PolicyExport from "
             "policy() that matches the actor."
         )
 

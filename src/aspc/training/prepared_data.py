@@ -94,7 +94,7 @@ def preprocessing_key(algorithm: Algorithm[Any], options: TrainOptions) -> tuple
 
 
 def warnings_of(data: Data, algorithm: Algorithm[Any]) -> list[str]:
-    """Return warnings about an algorithm's rewards on user data; benchmarks need none."""
+    """Return warnings about the prepared rewards of user data; benchmark datasets need none."""
     if not algorithm.climbs_q or not isinstance(data, Dataset) or data.env is not None:
         return []
     return check_rewards(
@@ -143,7 +143,7 @@ def transitions_of(
 
 
 class Tables(NamedTuple):
-    """The tables of successive chunks, and the rows of each dataset in them."""
+    """The tables of successive chunks, and the range of rows of each dataset in them."""
 
     next: Callable[[], np.ndarray]
     offsets: list[int]
@@ -200,7 +200,7 @@ class PreparedDataset:
         if options.holdout or algorithm.reward_transform != "none" or options.n_step != data.n_step:
             raise AspcError(
                 f"{data.name} is streamed. It does not support a held-out split, reward transforms that need episode "
-                f"statistics, or an n other than that of its n-step returns ({data.n_step})."
+                f"statistics, or an n_step other than the one that it was packed with ({data.n_step})."
             )
         if data.n_step > 1 and abs(data.discount - discount) > 1e-6:
             raise AspcError(f"{data.name} was packed with discount {data.discount}, not {discount}; pack it again.")
@@ -227,7 +227,7 @@ class PreparedDataset:
     def sample_observations(self, size: int) -> np.ndarray:
         """Return normalized observations [size, obs], evenly spaced in the data.
 
-        For a stream, which is slow to read, draw from N(0, 1) instead, which normalized observations resemble.
+        For a stream, which is slow to read, sample N(0, 1) instead, because normalized observations are similar.
         """
         if self.rows is None:
             return np.random.default_rng(0).standard_normal((size, self.spec.obs_dim), np.float32)
@@ -250,7 +250,7 @@ class PreparedDataset:
 
 @contextmanager
 def shared_tables(datasets: Sequence[PreparedDataset], first_chunk: int, budget_mb: int) -> Iterator[Tables]:
-    """Yield tables for `first_chunk` and later chunks with the rows of all datasets; equal rows are stored once.
+    """Yield tables from chunk `first_chunk` on, with the rows of all datasets; datasets with equal rows share them.
 
     Window k of a stream belongs to chunk k, so a resumed run sees the same windows as an uninterrupted one.
     """
@@ -281,8 +281,8 @@ def shared_tables(datasets: Sequence[PreparedDataset], first_chunk: int, budget_
 def score_of(data: Data, env: str | Callable[[], Any] | None) -> Callable[[float], float | None]:
     """Return a function that maps a return to its normalized score, or to None without reference scores.
 
-    A named environment other than the data's uses its own reference scores. An environment that a function makes uses
-    those of the data.
+    A named environment other than the data's is scored with its own reference scores. An environment made by a function
+    is scored with those of the data.
     """
     if isinstance(env, str) and env != data.env:
         return partial(normalized_score, env)

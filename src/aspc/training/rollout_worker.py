@@ -22,7 +22,7 @@ from aspc.errors import AspcError
 from aspc.policy import Policy
 from aspc.policy_kinds import compute_actions, sample_noise
 
-Episode = dict[str, float]  # its return, length and success
+Episode = dict[str, float]  # return, length and success
 
 # Paired with the episode's seed, so that action noise is independent of the environment's random numbers.
 ACTION_STREAM = 1
@@ -44,7 +44,7 @@ def rollouts(
         env_name: The environment's name, also the key in `envs`.
         policy: The policy to roll out.
         seeds: The seed of each episode.
-        envs: Environments to reuse by name; missing ones are added.
+        envs: Environments to reuse, by name; missing ones are added.
         should_stop: Polled before every step; if true, the episodes end early.
 
     Raises:
@@ -62,7 +62,7 @@ def rollouts(
     while running and not should_stop():
         if episodes[running[0]]["length"] >= MAX_EPISODE_STEPS:
             raise AspcError(
-                f"An episode has not ended in {MAX_EPISODE_STEPS:,} steps; give the environment a step limit "
+                f"An episode has not ended after {MAX_EPISODE_STEPS:,} steps; give the environment a step limit "
                 f"(gymnasium.wrappers.TimeLimit)."
             )
         current = np.stack([observations[i] for i in running])
@@ -90,7 +90,7 @@ def _check_observations(env_name: str, observations: np.ndarray, episodes: list[
     row, entry = np.argwhere(~is_finite.reshape(len(observations), -1))[0]
     value, (seed, step) = observations[row].flat[entry], episodes[row]
     raise AspcError(
-        f"{env_name or 'The environment'} returned {value} as entry {entry} of an observation (episode of seed {seed}, "
+        f"{env_name or 'The environment'} returned {value} as entry {entry} of an observation (episode seed {seed}, "
         f"after {step:.0f} steps). Policies need finite observations: fix the environment, or end the episode earlier."
     )
 

@@ -111,7 +111,7 @@ def train(
             raise AspcError('bc= was replaced by names of algorithms. Use algo="aspc_aw" or algo="td3_bc_aw".')
         if name in LOAD_OPTIONS:
             call = f"aspc.train(aspc.data.load(PATH, {name}=…))"
-            raise AspcError(f"{name} is an option for reading data; pass it there: {call}.")
+            raise AspcError(f"{name} is an option for loading data; pass it to the loader: {call}.")
     options = TrainOptions(**given)
     algo = "aspc" if algo is None else algo
     chosen = _select_by_name(algo, hyper) if isinstance(algo, str) else _select_object(algo, hyper, options)
@@ -266,7 +266,7 @@ def resume_run(
 
 
 def _check_same_algorithm(run: Run, algo: Algorithm[Any] | str) -> None:
-    """Raise an AspcError if `algo` is not the algorithm of a run. If it is unregistered, any object is accepted."""
+    """Raise an AspcError if `algo` is not the algorithm of a run. Any object matches an unregistered algorithm."""
     recorded = run.config.algo
     if isinstance(algo, str):
         same, given = algo == recorded, algo
@@ -302,7 +302,7 @@ def recorded_algorithm(config: RunConfig, algorithm: Algorithm[Any] | None = Non
     if algorithm is None and name not in algorithms.names():
         raise AspcError(
             f"The run's algorithm, {name}, is not registered. Pass it again as algo=… from Python, or register it as "
-            f"{name!r} in a file and name that with --plugin."
+            f"{name!r} in a file and pass that file with --plugin."
         )
     if algorithm is not None:
         name_components(algorithm)  # so that the recorded names of its networks and optimizers are known
@@ -336,7 +336,7 @@ def evaluate(
     Args:
         run: A run, its folder, or the folder of a single policy.
         episodes: Episodes per policy.
-        seeds: Seeds of the run whose policies are evaluated. Default: all.
+        seeds: Seeds whose policies are evaluated. Default: all seeds of the run.
         env: The environment. Default: the run's environment; required for a single policy.
 
     Returns:

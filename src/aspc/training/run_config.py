@@ -92,7 +92,7 @@ class TrainOptions:
                 f"--seeds must be distinct integers from 0 to {LARGEST_SEED:,}, for example --seeds 0 1 2 3."
             )
         if not 0 <= self.holdout < 1:
-            raise AspcError(f"--holdout must be a fraction of the episodes, 0 to below 1, not {self.holdout}.")
+            raise AspcError(f"--holdout must be a fraction of the episodes, from 0 to below 1, not {self.holdout}.")
 
     @property
     def chunk_steps(self) -> int:
@@ -190,7 +190,7 @@ class DatasetFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FleetDataset(DatasetFacts, frozen=True, kw_only=True):
-    """A dataset of a fleet, with the environment of its policies."""
+    """A dataset of a fleet, with the environment in which its policies are evaluated."""
 
     env: str | None = None
 

@@ -114,7 +114,7 @@ class RowFile:
             file.write(self._lines(rows, header=False))
 
     def record(self, up_to_step: int) -> dict[str, Any]:
-        """Flush the rows to disk and return the checksum of those up to a step, which must not decrease."""
+        """Flush the rows to disk and return the checksum of rows up to a step (not less than in earlier calls)."""
         flush(self.path)
         while self._undigested and self._undigested[0]["step"] <= up_to_step:
             self._digest.add(self._undigested.popleft())
@@ -251,7 +251,7 @@ def safe_env(path: Path, env: Any) -> str | None:
         return env
     again = f" {shlex.quote(printable(env[:80]))}" if isinstance(env, str) else ""
     raise AspcError(
-        f"{path} requests the environment {str(env)[:80]!r}, which is not loaded from a file for safety ({problem}). "
+        f"{path} requests the environment {str(env)[:80]!r}, which for safety is not loaded from a file ({problem}). "
         f"If you trust it, pass it explicitly: --env{again}."
     )
 
@@ -360,7 +360,7 @@ def rollback_on_early_failure(path: Path) -> Iterator[None]:
 
 
 def _remove_new_run(path: Path) -> None:
-    """Remove the files of a run without rows and checkpoints, unless the folder contains any other file."""
+    """Remove the files of a run that has no rows and no checkpoints, unless the folder contains any other file."""
     with run_lock(path):
         tables = [path / METRICS, path / EVALUATIONS, path / ONLINE]
         checkpoints, events = path / CHECKPOINTS, path / EVENTS
@@ -370,7 +370,7 @@ def _remove_new_run(path: Path) -> None:
             return
         if checkpoints.exists():
             checkpoints.rmdir()  # fails if there is a checkpoint
-        shutil.rmtree(events, ignore_errors=True)  # contain no values if there are no metrics
+        shutil.rmtree(events, ignore_errors=True)  # without metrics, it contains no values
         for file in (*tables, path / CHECKSUMS, path / CONFIG):  # the config last, since it marks the folder as a run
             file.unlink(missing_ok=True)
 

@@ -244,7 +244,7 @@ class Trainer:
         """
         try:
             step = self._run_chunks()
-        except Exception as error:  # not a second Ctrl-C, which stops at once
+        except Exception as error:  # a second Ctrl-C is not caught: it stops at once
             if not isinstance(error, OSError):  # a row truncated by a full disk must remain the last row
                 self.writer.save_before_failure()
             if isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" in str(error):
@@ -284,7 +284,7 @@ class Trainer:
 
     # -- one chunk ---------------------------------------------------------------------------------------------
     def _process_chunk(self, chunk: Chunk) -> None:
-        """Fetch a chunk's results to the host: check and log them, then evaluate and save if due."""
+        """Fetch a chunk's results to the host, check and log them, then evaluate and save if due."""
         samples = self._fetch_metrics(chunk.results)
         held_out = {name: jax.device_get(losses) for name, losses in chunk.held_out.items()}
         per_run = {**held_out, **self.devices.fetch(chunk.theory)}

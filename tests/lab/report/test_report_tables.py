@@ -236,7 +236,7 @@ def test_suites_have_sources_in_the_papers_order(tmp_path: Path) -> None:
         ("study_main", ""),
         ("own", ""),
     ]
-    assert found.other_tables[2].title == "learning rate of alpha 2e-2, 2e-3 and 2e-4"
+    assert found.other_tables[2].title == "learning rate of alpha: 2e-2, 2e-3 and 2e-4"
 
 
 def test_cell_has_the_standard_deviation_over_seeds(tmp_path: Path) -> None:

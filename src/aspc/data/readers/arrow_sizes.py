@@ -1,4 +1,4 @@
-"""The sizes that an Arrow IPC file declares: its rows, and the decompressed bytes of its compressed buffers.
+"""The sizes that an Arrow IPC file declares: its number of rows and the decompressed size of its buffers.
 
 Arrow allocates the size declared in the first eight bytes of a compressed buffer without checking it. This module
 therefore reads the file's footer and the headers of its record batches (FlatBuffers, see Arrow's File.fbs and
@@ -109,7 +109,7 @@ def _read(file: BinaryIO, position: int, size: int) -> bytes:
 
 
 def _batch_sizes(file: BinaryIO, offset: int, header_bytes: int, _: int) -> tuple[int, int]:
-    """Return the rows of a batch and the decompressed bytes that its compressed buffers declare."""
+    """Return the number of rows of a batch, and the decompressed bytes that its compressed buffers declare."""
     header = _read(file, offset, header_bytes)
     start = 8 if header[:4] == b"\xff\xff\xff\xff" else 4
     message = _Table.root(header[start:])

@@ -167,7 +167,7 @@ class ArrowTable:
             raise not_numeric_error(self._name, column, "text" if _is_text(type_) else str(type_))
         dtype: np.dtype[Any] = np.dtype(type_.to_pandas_dtype())
         if self._options.missing != "error" and column in fillable_columns(self._found) and dtype.kind in "iu":
-            is_action = column in self._found["actions"]  # integer actions are discrete, which is rejected later
+            is_action = column in self._found["actions"]  # integers stay integers, to be rejected as discrete
             return dtype if is_action else np.dtype(np.float64)
         return dtype
 
@@ -212,8 +212,8 @@ class ArrowTable:
         self._lists[column] = first
         if values.null_count or (lengths != first).any():
             raise AspcError(
-                f"{self._name}: the lists in column {column!r} differ in length or have empty entries. Give every row "
-                "one number per entry."
+                f"{self._name}: the lists in column {column!r} differ in length or have empty entries. Make all lists "
+                "equally long, with a number in every entry."
             )
         return np.asarray(values.to_numpy(zero_copy_only=False)).reshape(rows, first)
 

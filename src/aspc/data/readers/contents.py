@@ -24,7 +24,7 @@ def complete_flags(arrays: Arrays, length: int, name: str) -> tuple[Arrays, list
     """Add terminals if there are none, and turn episode numbers into timeouts.
 
     Returns:
-        The arrays, and a note if episode numbers are not in order.
+        The arrays, and a note if an episode number reappears after another one.
     """
     notes: list[str] = []
     if "terminals" not in arrays:

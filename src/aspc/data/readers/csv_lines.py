@@ -60,7 +60,7 @@ class CSVLines:
 
     def __iter__(self) -> Iterator[str]:
         if self._text is not None:
-            self._text.detach()  # otherwise it would close the file
+            self._text.detach()  # otherwise, deleting the wrapper would close the file
         self.watcher.restart()
         self._text = io.TextIOWrapper(self.watcher, encoding="utf-8-sig", newline="")
         return self._text

@@ -1,4 +1,7 @@
-"""CSV, TSV and whitespace-separated files, read in batches of rows. They declare no sizes, so the total is checked."""
+"""CSV, TSV and whitespace-separated files, read in batches of rows.
+
+These files declare no sizes, so the total size of the rows is checked with each batch.
+"""
 
 from __future__ import annotations
 
@@ -133,7 +136,7 @@ class _CSVReader:
             rows = missing_cells(arrays)
             if (rows & ~unused_rows(arrays)).any():
                 self._report(layout, survey, ("empty", "missing"))
-        notes = ["decimals are written with a comma: 1,5 is one and a half."] if layout.has_decimal_commas else []
+        notes = ["decimals are written with a comma: 1,5 was read as 1.5."] if layout.has_decimal_commas else []
         return arrays, notes
 
     def _adapt(self, layout: _Layout, survey: Survey) -> _Layout:
@@ -262,7 +265,7 @@ class _CSVReader:
         return rows
 
     def _report_extra_cells(self, layout: _Layout) -> None:
-        """Raise an `AspcError` for the first line with more cells than the header, not counting empty ones."""
+        """Raise an `AspcError` for the first line with a non-empty cell beyond the last column of the header."""
         rows = self._rows(layout)
         for row in rows:
             if any(cell.strip() for cell in row[len(layout.columns) :]):

@@ -52,13 +52,13 @@ def read_files(reader: LimitedReader, files: Sequence[Path], options: ReadOption
             file_names = {key: metadata[key] for key in ALL_NAME_KEYS if key in metadata}
             names = names or file_names
             if file_names != names:
-                raise AspcError(f"{file} has other columns than {files[0].name}, or another order; make them equal.")
+                raise AspcError(f"{file} does not have the same columns, in the same order, as {files[0].name}.")
             advance(i + 1)
     for file, part in zip(files, parts, strict=True):
         if part.keys() != parts[0].keys():
             (key, *_) = sorted(part.keys() ^ parts[0].keys())
             without = file if key in parts[0] else files[0]
-            raise AspcError(f"{path}: {without.name} has no {key}, but other files have; make them equal.")
+            raise AspcError(f"{path}: {without.name} has no {key}, but other files do; give all files the same arrays.")
     try:
         arrays = {key: np.concatenate([part.pop(key) for part in parts]) for key in list(parts[0])}
     except ValueError as error:

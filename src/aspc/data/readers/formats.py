@@ -43,7 +43,7 @@ def remove_suffix(file_name: str) -> str:
 
 
 def parse_file(path: Path, options: ReadOptions, limits: ReadLimits) -> FileContents:
-    """Parse a file in this process. For a damaged file, the errors of the format's library are not converted."""
+    """Parse a file in this process. Errors that the format's library raises for a damaged file are not converted."""
     read = next(read for suffixes, read in READERS.items() if path.name.lower().endswith(suffixes))
     return read(path, options, limits)
 
@@ -62,4 +62,6 @@ def wrap_errors(path: Path, limits: ReadLimits, read: Callable[[], Result]) -> R
             raise too_large(path.name, f"more than {size_text(limits.budget_bytes)}", limits.budget_bytes) from error
         if isinstance(error, OSError) and error.errno in UNREADABLE:
             raise AspcError(f"{path} cannot be read: {os.strerror(error.errno)}.") from error
-        raise AspcError(f"{path}: the file is damaged, cut short or not what its name says ({detail}).") from error
+        raise AspcError(
+            f"{path}: the file is damaged, truncated or not in the format that its name suggests ({detail})."
+        ) from error

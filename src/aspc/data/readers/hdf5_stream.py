@@ -1,4 +1,4 @@
-"""An HDF5 file of any size, read in ranges of rows by the child process of packing."""
+"""An HDF5 file of any size, read in ranges of rows by the child process while it is packed."""
 
 from __future__ import annotations
 

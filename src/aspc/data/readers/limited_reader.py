@@ -30,7 +30,7 @@ SLOWEST_BYTES_PER_SECOND = 10e6  # extends the timeout of a step in proportion t
 POLL_SECONDS = 0.5
 MAX_REPLY_BYTES = 256_000_000
 MAX_ARRAYS = 16
-# Use one heap and no threads, since the memory that more of them reserve counts against the address space limit.
+# Use one heap and no threads, since the memory reserved by additional ones counts against the address space limit.
 CHILD_ENVIRONMENT = {"MALLOC_ARENA_MAX": "1", "ARROW_DEFAULT_MEMORY_POOL": "system", "OPENBLAS_NUM_THREADS": "1"}
 
 
@@ -76,7 +76,7 @@ class LimitedReader:
         Args:
             function: Name of the function.
             path: The file or folder to read.
-            taken_bytes: Bytes of the memory budget that the caller already holds.
+            taken_bytes: Bytes of the memory budget that the caller already uses.
             arguments: Additional arguments of the function, as JSON values.
 
         Raises:
@@ -99,7 +99,7 @@ class LimitedReader:
             return self._socket
         ours, theirs = socket.socketpair()
         with theirs:
-            # -P: never import a module from the current folder, which may contain the log.
+            # -P: never import a module from the current folder, which can contain untrusted files next to the log.
             command = [sys.executable, "-P", "-m", "aspc.data.readers.child", str(theirs.fileno()), str(self._timeout)]
             self._socket, self._received = ours, b""
             self._process = subprocess.Popen(
@@ -180,7 +180,7 @@ class LimitedReader:
         self.close()
         if budget is None:
             return AspcError(
-                f"{path} cannot be read: the process that reads files ended during its start (status {status}). "
+                f"{path} cannot be read: the process that reads files ended during startup (status {status}). "
                 "Check that there is enough memory, and that this installation is complete."
             )
         if status == -signal.SIGKILL:  # killed by the kernel when memory ran out

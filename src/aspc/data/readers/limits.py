@@ -87,7 +87,7 @@ def _headroom(folder: Path, limit: str, usage: str, prefix: str) -> int | None:
 
 
 def memory_budget(taken_bytes: int = 0) -> int:
-    """Return the memory budget for reading in bytes: `ASPC_READ_MEMORY`, or a fraction of the available memory.
+    """Return the memory budget for reading, in bytes: `ASPC_READ_MEMORY`, or a fraction of the available memory.
 
     `taken_bytes` is the size of the data that this process already holds. It is subtracted from `ASPC_READ_MEMORY`; the
     available memory already excludes it.

@@ -25,7 +25,7 @@ def read_episodes(path: Path, limits: ReadLimits, *, name: str) -> tuple[dict[st
 
     Returns:
         The metadata (layout, scores, whether there is an environment), and the arrays `observations` (one
-        more per episode than `rewards`), `actions`, `rewards`, `terminals`, `steps` (per episode) and, if the
+        more row per episode than `rewards`), `actions`, `rewards`, `terminals`, `steps` (per episode) and, if the
         action space is bounded, `action_low` and `action_high`.
 
     Raises:
@@ -82,7 +82,7 @@ class _EpisodeWriter:
         for key, array in episode.items():
             part = (array.dtype, array.shape[1:])
             if self._parts.setdefault(key, part) != part:
-                raise ValueError(f"its episodes differ in the size or kind of {key}")
+                raise ValueError(f"its episodes differ in the size or type of {key}")
             self._files.setdefault(key, ArrayFile()).write(array)
             self._rows[key] = self._rows.get(key, 0) + len(array)
         self._steps.append(len(episode["rewards"]))
@@ -121,7 +121,7 @@ def _episode(episode: Any, space: Any) -> dict[str, np.ndarray]:
         "terminals": np.asarray(episode.terminations, dtype=bool),
     }
     if any(array.dtype.kind not in "fiub" for array in arrays.values()):
-        raise ValueError("it holds more than numbers")
+        raise ValueError("it holds values that are not numbers")
     if len(arrays["observations"]) != steps + 1 or arrays["terminals"].shape != (steps,):
         raise ValueError("the arrays of an episode differ in length")
     return arrays

@@ -1,4 +1,4 @@
-"""A reader of NPZ files: it checks the sizes in the headers, then reads array by array. It never unpickles."""
+"""A reader for NPZ files that checks the sizes in the headers, then reads one array at a time. It never unpickles."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _list_members(archive: zipfile.ZipFile, name: str) -> dict[str, zipfile.ZipI
 
 def _open_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str) -> IO[bytes]:
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        raise AspcError(f"{name}: {info.filename!r} has a compression that NumPy does not write; save it again.")
+        raise AspcError(f"{name}: {info.filename!r} has a compression method that NumPy does not use; save it again.")
     return archive.open(info)
 
 
@@ -128,7 +128,7 @@ def _read_header(file: IO[bytes]) -> _Header:
 def _stated_shapes(
     archive: zipfile.ZipFile, members: Mapping[str, zipfile.ZipInfo], limits: ReadLimits
 ) -> dict[str, tuple[int, ...]]:
-    """Return the shapes in the headers; members without a valid header are not arrays."""
+    """Return the array shapes stated in the headers; members without a valid header are skipped."""
     shapes = {}
     for key, info in members.items():
         limits.progress()
@@ -152,9 +152,11 @@ def _check_header(file: IO[bytes], info: zipfile.ZipInfo, name: str, key: str) -
         raise AspcError(f"{name} must hold numbers, not {dtype}.")
     stated = math.prod(shape) * dtype.itemsize
     if min(shape, default=0) < 0 or stated > info.file_size:
-        raise AspcError(f"{name} claims shape {shape}, but the file holds {info.file_size:,} bytes of it.")
+        raise AspcError(f"{name} claims shape {shape}, but the file holds only {info.file_size:,} bytes of it.")
     if stated > hdf5.MAX_COMPRESSION * info.compress_size + 4096:
-        raise AspcError(f"{name} claims shape {shape}, but the file holds {info.compress_size:,} bytes of it.")
+        raise AspcError(
+            f"{name} claims shape {shape}, but the file holds only {info.compress_size:,} compressed bytes of it."
+        )
     if key in NPZ_KEYS and stated > MAX_METADATA_BYTES:
         raise AspcError(f"{name} has {stated:,} bytes, too large for metadata; remove it.")
     return header

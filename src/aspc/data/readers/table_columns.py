@@ -88,7 +88,7 @@ class ColumnCollector:
             )
         for key, names in found.items():
             if key not in VECTORS and len(names) > 1 and not (key == "rewards" and formula):
-                raise AspcError(f"{name}: {key!r} is one column, but {len(names)} match: {', '.join(names)}.")
+                raise AspcError(f"{name}: {key!r} must be one column, but {len(names)} match: {', '.join(names)}.")
         self._found = found
         self._formula = formula
         self._dtypes = {key: np.result_type(*(dtypes[column] for column in names)) for key, names in found.items()}
@@ -151,7 +151,8 @@ def parse_number_or_missing(text: str) -> float:
 def parse_episode_id(text: str) -> float:
     """Parse a plain decimal number, or hash other text to a number that is not an integer.
 
-    Other notations are text, because hexadecimal ids can look like numbers: 1e5, 100000 and 007 are three ids.
+    Other notations are treated as text, because hexadecimal ids can look like numbers: 1e5, 100000 and 007 are
+    three different ids.
     """
     word = text.strip().strip('"')
     if PLAIN_NUMBER.fullmatch(word):
@@ -162,7 +163,7 @@ def parse_episode_id(text: str) -> float:
 
 
 class EpisodeIdParser:
-    """A version of `parse_episode_id` that caches the last cell, because most cells repeat the cell before."""
+    """A version of `parse_episode_id` that caches the last cell, because most cells repeat the previous one."""
 
     def __init__(self) -> None:
         self._text, self._id = "", 0.0
@@ -256,5 +257,5 @@ def not_numeric_error(name: str, column: str, content: str) -> AspcError:
     """Return the error for a column of text or of another non-numeric type."""
     return AspcError(
         f"{name}: column {column!r} holds {content}, not numbers. Encode it as numbers, or name it with --one-hot if "
-        "it is an observation with categories, or name other columns with --map."
+        "it is a categorical observation, or name other columns with --map."
     )

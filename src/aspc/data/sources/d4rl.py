@@ -32,7 +32,7 @@ def load(name: str, *, path: Path | None = None, **options: Any) -> Dataset:
     Args:
         name: The dataset.
         path: The file to read. Default: the cached file, downloaded if missing.
-        options: Options of `Dataset.from_arrays`.
+        options: Options passed to `Dataset.from_arrays`.
     """
     arrays, notes, _ = file_loader.read_arrays(download(name) if path is None else path)
     arrays.pop("next_observations", None)

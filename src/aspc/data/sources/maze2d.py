@@ -28,7 +28,7 @@ from aspc.envs.maze2d import MAZES, Cell, Maze, Point, inside_goal, step_point
 from aspc.errors import AspcError
 from aspc.ui import progress_bar
 
-GENERATOR_VERSION = 2  # part of the cache's file names; increment it when a change alters the data of a seed
+GENERATOR_VERSION = 2  # part of the cache's file names; increment it when a change alters the data made from a seed
 DEFAULT_STEPS = {"umaze": 1_000_000, "medium": 2_000_000, "large": 4_000_000}  # the sizes of D4RL's v1 files
 NOISE = 0.5  # standard deviation of the action noise
 SOLVED_DISTANCE = 0.1

@@ -89,7 +89,7 @@ def write(dataset: Dataset, dataset_id: str) -> list[str]:
             action_space=gym.spaces.Box(dataset.action_low, dataset.action_high, dtype=np.float32),
             description=f"Converted from {dataset.name} by aspc.",
         )
-    if dataset.ref_min is not None and dataset.ref_max is not None:  # Minari drops them if there is no environment
+    if dataset.ref_min is not None and dataset.ref_max is not None:  # Minari drops scores if there is no environment
         written.storage.update_metadata({"ref_min_score": dataset.ref_min, "ref_max_score": dataset.ref_max})
     notes = []
     if dataset.env is not None and environment is None:
@@ -100,8 +100,8 @@ def write(dataset: Dataset, dataset_id: str) -> list[str]:
         notes.append("Minari cannot store column names.")
     if lost := len(dataset) - sum(len(buffer.rewards) for buffer in buffers):
         notes.append(
-            f"{lost:,} of {len(dataset):,} rows are not written: of the last row of an episode that timed out, Minari "
-            "keeps only the observation."
+            f"{lost:,} of {len(dataset):,} rows are not written: Minari keeps only the observation of the last row of "
+            "an episode that timed out."
         )
     return notes
 

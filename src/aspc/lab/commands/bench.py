@@ -70,7 +70,7 @@ class BenchArgs:
     eval_episodes: Unset[int] = None
     """Episodes per evaluation. Default: the suite's."""
     out: Path = Path("runs/bench")
-    """Folder of the results; suites in the same folder share their runs."""
+    """Folder for the results; suites in the same folder share their runs."""
     reuse: Several[Path] = ()
     """Additional folders of results; runs that are finished there are not repeated."""
     data: Unset[Path] = None

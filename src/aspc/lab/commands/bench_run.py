@@ -69,7 +69,7 @@ def run_bench(args: BenchArgs, argv: list[str], start_time: float) -> int:
         options={name: value for name, value in options.items() if value is not None},
     )
     if plan.missing_datasets:
-        print(f"skipped, since they are neither known by name nor in --data: {', '.join(plan.missing_datasets)}")
+        print(f"skipped datasets that are neither known by name nor in --data: {', '.join(plan.missing_datasets)}")
     for folder in args.reuse:
         if not find_result_folders(folder):
             raise AspcError(f"There are no results in {folder} (--reuse). Omit it, or give a folder of results.")
@@ -144,7 +144,7 @@ def train_groups(
 
 
 def make_estimator(args: BenchArgs) -> TimeEstimator:
-    """Return an estimator with earlier times of this machine; it starts empty on a cluster, whose machines vary."""
+    """Return an estimator with earlier times of this machine; on a cluster, whose machines vary, it starts empty."""
     if args.cluster.engine != "local":
         return TimeEstimator()
     return TimeEstimator.from_results([args.out, *args.reuse], software_facts().device, describe_machine())
@@ -237,7 +237,7 @@ def print_summary(args: BenchArgs, plan: BenchPlan, recorded: Mapping[str, Recor
     if len(causes) > MAX_LISTED_ERRORS:
         print(f"  and {len(causes) - MAX_LISTED_ERRORS} other causes")
     if errors:
-        print("After fixing the cause, repeat these runs by the same command with --retry-failed.")
+        print("After fixing the cause, run the same command with --retry-failed to repeat these runs.")
     if remaining:
         print("Run the same command again to continue with the remaining runs.")
     if done:

@@ -59,7 +59,7 @@ def format_summary(found: Results) -> str:
     failed = len(runs) - len(done)
     lines = [
         f"{len(runs):,} runs ({len(done):,} done, {failed:,} failed), {runs['dataset'].nunique()} datasets, "
-        f"{len(found.curves):,} points of curves"
+        f"{len(found.curves):,} curve points"
     ]
     rows = found.entries[["suite", "variant", "run_id"]].merge(runs.drop(columns=["suite", "variant"]), on="run_id")
     width = max([len(str(v)) for v in rows["variant"]] + [7])

@@ -43,7 +43,7 @@ class Engine(Protocol):
 
 
 class PollingEngine(Generic[Job]):
-    """Base class of engines that poll the jobs that they have started."""
+    """Base class for engines that poll the jobs that they have started."""
 
     poll_seconds: float
 

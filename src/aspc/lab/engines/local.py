@@ -23,7 +23,7 @@ class LocalEngine:
     def __init__(self, bench: Path, quiet: bool = False, deadline: float | None = None) -> None:
         self.bench, self.quiet, self.deadline = bench, quiet, deadline
         self._next: RunGroup | None = None
-        self._late_signal: int | None = None  # a signal that arrived too late to stop its group
+        self._late_signal: int | None = None  # a signal that arrived too late to stop the last group
 
     def has_room(self, group: RunGroup) -> bool:
         """Return True if no other group is waiting."""

@@ -79,7 +79,7 @@ class SlurmEngine(PollingEngine[Any]):
         try:
             self._executor.update_parameters(name="aspc", cpus_per_task=int(cpus), gpus_per_node=int(gpus), **settings)
         except NameError as error:  # submitit raises it for unknown settings
-            raise AspcError(f"Unknown setting of --slurm: {first_line(error)}.") from error
+            raise AspcError(f"Unknown --slurm setting: {first_line(error)}.") from error
         self._job_kind = submitit.LocalJob if cluster == "local" else submitit.SlurmJob
         self.bench = bench
 

@@ -1,7 +1,8 @@
-"""Replay of reference traces, which verifies that an algorithm matches its authors' implementation.
+"""Replay reference traces to verify that an algorithm matches its authors' implementation.
 
 A trace holds batches, noise, initial weights and the quantities that the reference trainer computed at every step. It
-is replayed through the same `update` that training uses. `adapters` maps the names of each trainer's arrays.
+is replayed through the same `update` that training uses. The modules in `adapters` map the names in each trainer's
+traces to this library's networks and metrics.
 """
 
 from __future__ import annotations

@@ -36,7 +36,10 @@ def layer_names(arrays: Arrays) -> list[str]:
 
 
 def torch_mlp(arrays: Arrays, activation: Activation = jax.nn.relu) -> MLP:
-    """Read a PyTorch network with numbered layers. A matrix [out, in] is a linear layer's weight, a vector a norm's."""
+    """Read a PyTorch network with numbered layers.
+
+    A layer whose weight is a matrix [out, in] is linear; a layer whose weight is a vector is a LayerNorm.
+    """
     layers, norms = [], []
     for layer in layer_names(arrays):
         weight, bias = float64(arrays[f"{layer}.weight"]), float64(arrays[f"{layer}.bias"])

@@ -77,7 +77,10 @@ class Ablation:
 
 
 def build_ablations(view: View) -> list[Ablation]:
-    """Build each group for which a suite has the baseline and another label, using the suite with the most runs."""
+    """Build the ablation of each group, from the suite with the most of its runs.
+
+    Groups are skipped if no suite has runs of the baseline and of another label.
+    """
     out = []
     for group in GROUPS:
         best: tuple[int, str] | None = None
@@ -142,7 +145,7 @@ def _source_tables(group: AblationGroup, label: str) -> list[PaperTable]:
 
 
 def _paper_percent(group: AblationGroup, label: str, domain: str, datasets: Sequence[str]) -> float | None:
-    """Return the paper's percent difference on the same datasets, or None if the paper does not report them."""
+    """Return the paper's percent difference on the same datasets, or None if the paper does not report it."""
     for table in _source_tables(group, label):
         ours, base = (_paper_mean(table, domain, datasets, name) for name in (label, group.baseline))
         if ours is not None and base:
@@ -151,7 +154,7 @@ def _paper_percent(group: AblationGroup, label: str, domain: str, datasets: Sequ
 
 
 def _paper_mean(table: PaperTable, domain: str, datasets: Sequence[str], label: str) -> float | None:
-    """Return the paper's average over these datasets, or None if the paper only reports it for a larger set."""
+    """Return the paper's average over these datasets, or None if the paper does not report one for this set."""
     rows = [row for name in datasets if (row := find_paper_row(table, name)) is not None]
     if len(rows) == len(datasets):
         return float(np.mean([table.numbers[row, label].mean for row in rows]))

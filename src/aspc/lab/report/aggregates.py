@@ -122,7 +122,7 @@ def _bootstrap_labels(
     labels: Mapping[str, Scores],
     reference: Scores | None = None,
 ) -> dict[str, Bootstrapped]:
-    """Bootstrap a statistic with one entry per label; the reference's scores, if any, come first in its argument.
+    """Bootstrap a statistic with one entry per label; the reference's scores, if any, come first in the input.
 
     Labels with the same number of seeds are stacked, so that a label with few seeds does not truncate the others.
     """

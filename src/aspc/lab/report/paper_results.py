@@ -1,6 +1,6 @@
 """The paper's printed numbers as runs, so that claims can be checked against the paper's own tables.
 
-A table prints means, not runs. Each printed mean becomes one run, and checks treat its value as exact. A row of a
+A table prints means, not runs. Each printed mean becomes one run, and checks treat its value as exact. A row for a
 domain becomes one run per dataset of that domain, each with the domain's mean, so that averages match the table's.
 """
 

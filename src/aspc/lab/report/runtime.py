@@ -61,9 +61,9 @@ def compare_algorithms(runtimes: Sequence[SeriesRuntime]) -> list[SeriesRuntime]
 
 
 def compare_intervals(runtimes: Sequence[SeriesRuntime]) -> list[SeriesRuntime]:
-    """Return ASPC's runtimes under the same conditions, shortest update interval first, then TD3+BC as the lower bound.
+    """Return ASPC's runtimes, shortest update interval first, then TD3+BC's runtime as the lower bound.
 
-    The result is empty with fewer than two intervals.
+    All were measured under the same conditions. The result is empty for fewer than two intervals.
     """
     intervals = {runtime.series: k for runtime in runtimes if (k := _update_interval(runtime.series)) is not None}
     chosen = _select_conditions([runtime for runtime in runtimes if runtime.series in {*intervals, "TD3+BC"}])

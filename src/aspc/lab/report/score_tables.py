@@ -207,7 +207,7 @@ def _average_rows(
 
 
 def _paper_average(domain: str, datasets: list[str], label: str, paper: PaperTable) -> PaperScore | None:
-    """Return the paper's average over the same datasets, computed from its rows.
+    """Return the paper's average over the same datasets, computed from the table's rows.
 
     If the paper prints a different average, the note mentions it. For a table with one row per domain, return the
     domain's number.

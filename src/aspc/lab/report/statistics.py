@@ -152,7 +152,7 @@ def _t_quantile(freedom: float, level: float) -> float:
 
 
 def stack(methods: Sequence[Scores], datasets: Sequence[str]) -> np.ndarray:
-    """Return [seeds, datasets, methods] for rliable, truncated to the smallest number of seeds."""
+    """Stack scores into [seeds, datasets, methods] for rliable, truncated to the smallest number of seeds."""
     seeds = min(len(scores[name]) for scores in methods for name in datasets)
     return np.stack([[scores[name][:seeds] for name in datasets] for scores in methods]).transpose(2, 1, 0)
 

@@ -18,7 +18,7 @@ from aspc.lab.results import Results
 from aspc.presets import presets_of
 
 MEASURES = {"score": "normalized score", "success": "success rate, %", "return": "return"}
-UNTUNED_IN_PAPER = ("a2pr",)  # has per-dataset settings, but the paper compares it with one setting for all
+UNTUNED_IN_PAPER = ("a2pr",)  # published with per-dataset settings, but the paper uses one setting for all datasets
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class View:
         return select_one_per_seed(self.candidates(wanted), ["dataset"])
 
     def candidates(self, wanted: Method) -> pd.DataFrame:
-        """Return all runs of a method or, on datasets that have plain runs, only the plain runs."""
+        """Return all runs of a method; on datasets that have plain runs (see `prefer_plain`), return only those."""
         return prefer_plain(self.runs[self.runs["method"] == wanted.name], ["dataset"])
 
     def comparable_runs(self, a: Method, b: Method) -> tuple[pd.DataFrame, pd.DataFrame]:

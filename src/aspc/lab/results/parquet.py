@@ -150,7 +150,7 @@ def _check_values(path: Path, kind: str, table: pa.Table) -> pa.Table:
     newest = pc.max(arrays["schema_version"]).as_py()
     if newest is not None and newest != SCHEMA_VERSION:
         raise AspcError(
-            f"{path} has results of format {newest} and this version reads format {SCHEMA_VERSION}; "
+            f"{path} has results of format {newest}, but this version reads format {SCHEMA_VERSION}; "
             "read them with the aspc version that wrote them."
         )
     if kind == "runs":

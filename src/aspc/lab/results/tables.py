@@ -146,7 +146,7 @@ def describe_data_mismatch(runs: pd.DataFrame) -> str:
     datasets, repeated = find_ambiguous("dataset"), len(find_ambiguous("run_id"))
     if not datasets:
         return ""
-    duplicates = f" ({repeated:,} runs exist with both; the newest is used)" if repeated else ""
+    duplicates = f" ({repeated:,} runs exist with different data; the newest is used)" if repeated else ""
     return (
         f"not all runs on {abbreviate_list(datasets)} used the same data (see data_fingerprint){duplicates}. "
         "Read their results separately, or rename one of the files and train again."

@@ -107,10 +107,10 @@ def eliminate_dead_code(jaxpr: Jaxpr) -> Jaxpr:
 
 
 def time_product(product: MatrixProduct, runs: int, per_iteration: int, min_seconds: float = 0.05) -> float:
-    """Return the seconds of one product in a compiled loop.
+    """Return the seconds that one matrix product takes in a compiled loop.
 
     Args:
-        product: The shapes.
+        product: The shapes to multiply.
         runs: The number of vectorized runs, whose products are computed together.
         per_iteration: Products per loop iteration; on a GPU, an iteration's overhead exceeds the time of one product.
         min_seconds: Minimum duration of the measurement.
@@ -150,7 +150,7 @@ def time_product(product: MatrixProduct, runs: int, per_iteration: int, min_seco
 
 
 class SpeedBenchmark:
-    """An algorithm compiled on synthetic data, to be timed in chunks of steps."""
+    """An algorithm compiled for synthetic data, to be timed in chunks of steps."""
 
     def __init__(
         self,

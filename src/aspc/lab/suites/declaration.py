@@ -115,7 +115,7 @@ def get(name: str) -> Suite:
 
 
 def expand(names: Iterable[str]) -> list[Suite]:
-    """Replace combined suites by their parts; return each suite once, in order."""
+    """Replace combined suites with their parts; return each suite once, in order."""
     found: dict[str, Suite] = {}
     for name in names:
         suite = get(name)

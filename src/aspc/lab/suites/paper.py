@@ -81,8 +81,8 @@ register_paper_suite(
         (Variant("A2PR, tuned", "a2pr", preset="authors"), Variant("A2PR, one setting", "a2pr")),
         ("hopper-random-v2", *dataset_names(WALKERS, ("medium",), "-v2")),
     ),
-    note="The paper does not print its single settings: these are the defaults, so batch size, discount, networks and "
-    "rewards can differ from the tuned ones too. A2PR's authors published settings for four datasets.",
+    note="The paper does not print its single settings. Ours are the defaults, so batch size, discount, networks and "
+    "rewards can differ from the tuned runs, too. A2PR's authors published settings for four datasets.",
 )
 register_paper_suite(
     "alpha_by_quality",
@@ -99,7 +99,7 @@ register_paper_suite(
 )
 register_paper_suite(
     "necessity",
-    "alpha naive, converged, linear and dynamic",
+    "alpha: naive, converged, linear and dynamic",
     "Table 2",
     Block(NECESSITY, D4RL),
 )
@@ -185,13 +185,13 @@ register_paper_suite(
 )
 register_paper_suite(
     "alpha0",
-    "initial alpha 0.1, 2.5 and 10",
+    "initial alpha: 0.1, 2.5 and 10",
     "Figure 11, appendix F.1",
     Block(tuple(aspc_variant(f"alpha0 = {a}", alpha=a) for a in (0.1, 2.5, 10.0)), D4RL),
 )
 register_paper_suite(
     "alpha_lr",
-    "learning rate of alpha 2e-2, 2e-3 and 2e-4",
+    "learning rate of alpha: 2e-2, 2e-3 and 2e-4",
     "Figure 12, appendix F.2",
     Block(tuple(aspc_variant(f"lr = {lr:g}", scale_lr=lr) for lr in (2e-2, 2e-3, 2e-4)), D4RL),
 )

@@ -149,7 +149,7 @@ CONTROLS = (
 )
 register_study(
     "study_controls",
-    "ablations of ASPC+ and its prior art, at the benchmark's own sizes",
+    "ablations of ASPC+ and the methods most similar to it, at the benchmark's own sizes",
     maze_block(CONTROLS, MILLION),
     *locomotion_blocks(CONTROLS, MILLION, STUDY_WALKERS),
     note="Compare with TD3+BC, ASPC and ASPC+ in study_main.",

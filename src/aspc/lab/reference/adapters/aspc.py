@@ -52,7 +52,7 @@ def check_aspc(
 
 
 def adapt_scale(algorithm: AdaptiveScale[TD3BC[TD3State]], base: Adapter[TD3State]) -> Adapter[AdaptiveState]:
-    """Return an adapter that adds a learned scale to a base; its rows record the scale before each step."""
+    """Return an adapter for a base algorithm with a learned scale; rows record the scale before each step."""
 
     def probe(state: AdaptiveState, batch: Batch, noise: Noise, parts: Parts) -> Row:
         return {"scale": state.scale.scale}

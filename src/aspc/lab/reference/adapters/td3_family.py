@@ -1,4 +1,4 @@
-"""Adapters of TD3+BC, wPC, A2PR and ReBRAC."""
+"""Adapters for TD3+BC, wPC, A2PR and ReBRAC."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ TD3_OUTPUTS = {
 
 
 def td3_bc(trace: Trace) -> Adapter[TD3State]:
-    """Return the adapter of a TD3+BC trace."""
+    """Return the adapter for a TD3+BC trace."""
     algorithm: TD3BC[TD3State] = TD3BC(**td3_settings(trace.meta))
     return Adapter(
         algorithm,
@@ -95,7 +95,7 @@ def td3_bc(trace: Trace) -> Adapter[TD3State]:
 
 
 def wpc(trace: Trace) -> Adapter[WPCState]:
-    """Return the adapter of a wPC trace."""
+    """Return the adapter for a wPC trace."""
     algorithm = WPC(**td3_settings(trace.meta), value_lr=trace.meta["lr_vnet"])
 
     def probe(state: WPCState, batch: Batch, noise: Noise, parts: Parts) -> Row:
@@ -121,7 +121,7 @@ def wpc(trace: Trace) -> Adapter[WPCState]:
 
 
 def a2pr(trace: Trace) -> Adapter[A2PRState]:
-    """Return the adapter of an A2PR trace."""
+    """Return the adapter for an A2PR trace."""
     meta = trace.meta
     require(meta, kl_weight=0.5, vae_log_std_clip=(-4, 15))
     algorithm = A2PR(
@@ -180,7 +180,7 @@ def a2pr(trace: Trace) -> Adapter[A2PRState]:
 
 
 def rebrac(trace: Trace) -> Adapter[TD3State]:
-    """Return the adapter of a ReBRAC trace."""
+    """Return the adapter for a ReBRAC trace."""
     meta = trace.meta
     algorithm = ReBRAC(
         beta1=meta["actor_bc_coef"],

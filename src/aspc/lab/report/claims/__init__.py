@@ -10,5 +10,6 @@ and there is no gap. A claim about the benchmark's average or profile stays unde
 about an effect that the paper shows in all domains (the robust critic's, for example) is judged on the domains that
 have runs, and its verdict names them.
 
-The same checks run on the numbers that the paper prints, which count as exact. A claim that fails there carries a note.
+The same checks run on the numbers that the paper prints, which count as exact. A claim that fails on them carries a
+note.
 """

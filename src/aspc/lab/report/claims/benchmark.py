@@ -121,13 +121,13 @@ def largest_polygon(view: View) -> Claim:
     shared = set.intersection(*map(set, found.values())) if found else set()
     names = [n for n in sort_datasets(shared) if domain_of(n) in D4RL]
     covered = {task_of(name) for name in names} if len(found) == len(wanted) else set()
-    requirement = "with scores on the same dataset and the same number of steps"
+    requirement = "with scores on the same dataset at the same number of steps"
     parts: list[ClaimPart] = [DataGap(wanted, (t,), requirement) for t in TASKS if t not in covered]
     radar = build_radar({m.name: {n: s[n] for n in names} for m, s in found.items()}) if ASPC in found else None
     if radar is not None:
         rivals = [{n: found[m][n] for n in names} for m in found if m != ASPC]
         estimate = lead_in_area({n: found[ASPC][n] for n in names}, rivals, radar.tasks)
-        description = f"area of ASPC's polygon − the largest other, over {len(radar.tasks)} tasks"
+        description = f"area of ASPC's polygon − largest area of the others, over {len(radar.tasks)} tasks"
         parts.append(ClaimCheck(description, estimate, "of the radar", at_least(), tuple(found), tuple(names)))
     return build_claim(
         view,
@@ -141,7 +141,8 @@ def largest_polygon(view: View) -> Claim:
 def lead_in_area(ours: Scores, rivals: Sequence[Scores], tasks: Sequence[str]) -> IntervalEstimate:
     """Return the area of our polygon in the radar chart minus the largest area of a rival.
 
-    The bootstrap keeps tasks fixed. It draws datasets within each task, shared by all methods, and seeds per dataset.
+    The bootstrap keeps tasks fixed. It draws datasets within each task (the same for all methods), and seeds per
+    dataset.
     """
     methods, rng = [ours, *rivals], np.random.default_rng(0)
     means, drawn = [], []  # per task: [methods], [methods, repetitions]
@@ -209,7 +210,7 @@ def one_setting_degrades(view: View) -> Claim:
         matched = match_lengths(runs[runs["tuned"] <= 0], runs[runs["tuned"] > 0])
         plain, tuned = restrict_to_shared(*map(scores_by_dataset, matched))
         if not plain:
-            requirement = "both with one setting and tuned per dataset, on the same dataset and number of steps"
+            requirement = "both with one setting and tuned per dataset (same dataset, same number of steps)"
             parts.append(DataGap((rival,), requirement=requirement))
             continue
         estimate = percent_difference(plain, tuned)
