@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from aspc.errors import AspcError
+from aspc.history import NEWEST_ONLY, History
 from aspc.io import write_atomically
 from aspc.policy_kinds import KINDS, ON_INVALID, NoiseInput, act_on_valid, compute_actions, noise_draws, sample_noise
 
@@ -47,6 +48,7 @@ class Policy:
     action_high: np.ndarray
     info: dict[str, Any] = field(default_factory=dict)
     on_invalid: str = "raise"
+    history: History = NEWEST_ONLY
     _held: dict[str, np.ndarray] = field(default_factory=dict, init=False, repr=False)
 
     @property

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -13,7 +14,9 @@ import numpy as np
 from jaxtyping import Array
 
 from aspc.data import Dataset
+from aspc.data.history import FrameStacker
 from aspc.errors import AspcError, printable
+from aspc.history import NEWEST_ONLY, History
 from aspc.policy import Policy
 from aspc.policy_kinds import compute_actions, sample_noise
 
@@ -30,6 +33,29 @@ def act_on_device(policy: Policy, observations: np.ndarray, rng: np.random.Gener
     return np.concatenate(
         [program(policy.arrays, bounds, batch, sample_noise(policy.noise(), len(batch), rng)) for batch in batches]
     )
+
+
+def act_on_log(policy: Policy, data: Dataset, rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Return a policy's actions at rows of a log; its history is the logged one."""
+    return act_on_device(policy, _stacker(policy, data).at(rows), rng)
+
+
+def act_after_log(
+    policy: Policy, data: Dataset, rows: np.ndarray, following: np.ndarray, rng: np.random.Generator
+) -> np.ndarray:
+    """Return a policy's actions after rows of a log, where `following` [M, obs] was observed next."""
+    return act_on_device(policy, _stacker(policy, data).after(rows, following), rng)
+
+
+def _stacker(policy: Policy, data: Dataset) -> FrameStacker:
+    own_bounds = replace(data, action_low=policy.action_low, action_high=policy.action_high)
+    return FrameStacker.of(own_bounds, policy.history)
+
+
+def longest_history(policies: Iterable[Policy]) -> History:
+    """Return a history that contains those of all policies."""
+    histories = [NEWEST_ONLY, *(policy.history for policy in policies)]
+    return History(max(h.observations for h in histories), any(h.actions for h in histories))
 
 
 @cache

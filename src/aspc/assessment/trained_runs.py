@@ -297,7 +297,7 @@ class Trained:
 
         found = {}
         for i, seed in enumerate(self.run.seeds):
-            export = export_policy(self.algorithm, tree_index(state, i), self.dataset.observation_size)
+            export = export_policy(self.algorithm, tree_index(state, i), self.prepared.spec.obs_dim)
             info = {"algo": self.run.config.algo, "dataset": self.dataset.name, "step": step, "seed": seed}
             info["versions"] = self.run.config.software.versions
             found[seed] = self.prepared.policy(export, self.dataset, info)

@@ -313,4 +313,4 @@ class OnlineTrainer(Trainer):
         """Return one packed row per step, preprocessed like the offline rows."""
         prepared, algorithm = self.task.prepared, self.plan.algorithm
         transitions = transitions_of(collected, algorithm, self.options, like=self.reference)
-        return pack(transitions, prepared.layout, prepared.normalizer, algorithm.discount)
+        return pack(transitions, prepared.layout, prepared.row_normalizer, algorithm.discount)
