@@ -35,12 +35,12 @@ def act_on_device(policy: Policy, observations: np.ndarray, rng: np.random.Gener
     )
 
 
-def act_on_log(policy: Policy, data: Dataset, rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+def act_on_rows(policy: Policy, data: Dataset, rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Return a policy's actions at rows of a log; its history is the logged one."""
     return act_on_device(policy, _stacker(policy, data).at(rows), rng)
 
 
-def act_after_log(
+def act_after_rows(
     policy: Policy, data: Dataset, rows: np.ndarray, following: np.ndarray, rng: np.random.Generator
 ) -> np.ndarray:
     """Return a policy's actions after rows of a log, where `following` [M, obs] was observed next."""

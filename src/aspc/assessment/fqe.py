@@ -23,7 +23,7 @@ from jaxtyping import Array, Float, Int
 
 from aspc.algorithms.interface import Spec
 from aspc.algorithms.td_learning import bootstrap, fit_critics, polyak
-from aspc.assessment.device_policy import act_after_log, act_on_log, check_fits, longest_history
+from aspc.assessment.device_policy import act_after_rows, act_on_rows, check_fits, longest_history
 from aspc.assessment.fqe_options import FQEOptions
 from aspc.assessment.ranking import Ranking, rank
 from aspc.assessment.returns import States, returns_to_go
@@ -103,8 +103,8 @@ class PackedLogs:
     def actions_of(self, policy: Policy, seed: int) -> PolicyActions:
         """Return a policy's actions, scaled to ±1. Stochastic policies get fixed noise."""
         rng = np.random.default_rng(seed)
-        next_actions = act_after_log(policy, self.dataset, self.row_numbers, self.next_observations, rng)
-        start_actions = act_on_log(policy, self.dataset, self.states.rows, rng)
+        next_actions = act_after_rows(policy, self.dataset, self.row_numbers, self.next_observations, rng)
+        start_actions = act_on_rows(policy, self.dataset, self.states.rows, rng)
         return PolicyActions(self.dataset.scale_actions(next_actions), self.dataset.scale_actions(start_actions))
 
 

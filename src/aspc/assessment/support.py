@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from aspc.assessment.device_policy import act_on_log
+from aspc.assessment.device_policy import act_on_rows
 from aspc.assessment.trust_measures import ActionDistances, fraction_beyond, nearest_action_distances, nearest_neighbors
 from aspc.data import Dataset
 from aspc.data.history import stack_dataset
@@ -135,5 +135,5 @@ class LoggedNeighbors:
 
     def measure_policy(self, policy: Policy, seed: int = 0) -> Support:
         """Return the support of a policy; a stochastic policy samples its actions with this seed."""
-        actions = act_on_log(policy, self.dataset, self.rows, np.random.default_rng(seed))
+        actions = act_on_rows(policy, self.dataset, self.rows, np.random.default_rng(seed))
         return self.measure(self.dataset.scale_actions(actions))
