@@ -23,7 +23,7 @@ from jaxtyping import Array, Float, Int
 
 from aspc.algorithms.interface import Spec
 from aspc.algorithms.td_learning import bootstrap, fit_critics, polyak
-from aspc.assessment.device_policy import act_on_device, check_fits
+from aspc.assessment.device_policy import act_after_rows, act_on_rows, check_fits
 from aspc.assessment.fqe_options import FQEOptions
 from aspc.assessment.ranking import Ranking, rank
 from aspc.assessment.returns import States, returns_to_go
@@ -95,11 +95,14 @@ class PackedLogs:
         return Layout(self.dataset.observation_size, self.dataset.action_size)
 
     def actions_of(self, policy: Policy, seed: int) -> PolicyActions:
-        """Return a policy's actions, scaled to ±1. Stochastic policies get fixed noise."""
+        """Return a policy's actions, scaled to ±1. Stochastic policies get fixed noise.
+
+        The memory of a policy is that of the logged steps before each state. If it holds the previous action, this is
+        exact: Q(s, a) includes the action a before s', so the next action is a function of (s, a, s').
+        """
         rng = np.random.default_rng(seed)
-        start = self.dataset.observations[self.states.rows]
-        next_actions = act_on_device(policy, self.next_observations, rng)
-        start_actions = act_on_device(policy, start, rng)
+        next_actions = act_after_rows(policy, self.dataset, self.row_numbers, self.next_observations, rng)
+        start_actions = act_on_rows(policy, self.dataset, self.states.rows, rng)
         return PolicyActions(self.dataset.scale_actions(next_actions), self.dataset.scale_actions(start_actions))
 
 

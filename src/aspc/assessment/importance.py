@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from aspc.assessment.device_policy import act_on_device
+from aspc.assessment.device_policy import act_on_rows
 from aspc.assessment.evidence import MIN_COMPARED, DifferenceEstimate, Evidence, Show
 from aspc.assessment.regression import Regression, fit_regression
 from aspc.policy import Policy
@@ -171,7 +171,7 @@ class ImportanceSampling:
         logged, found = data.scale_actions(data.actions), {}
         for name, policy in policies.items():
             rng = np.random.default_rng(evidence.options.seed)
-            actions = data.scale_actions(act_on_device(policy, data.observations, rng))
+            actions = data.scale_actions(act_on_rows(policy, data, np.arange(len(data)), rng))
             found[name] = PolicyWeights.of(evidence, trajectories, density.log_ratios(logged, actions))
         return cls(trajectories, found)
 

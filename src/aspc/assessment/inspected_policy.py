@@ -10,7 +10,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from aspc.assessment.device_policy import act_on_device, check_fits
+from aspc.assessment.device_policy import act_on_rows, check_fits
 from aspc.assessment.trained_runs import Trained, home_of
 from aspc.data import Dataset
 from aspc.errors import AspcError
@@ -56,7 +56,7 @@ class InspectedPolicy:
         dataset = replace(dataset, action_low=policy.action_low, action_high=policy.action_high)
         rng = np.random.default_rng(0)
         rows = np.sort(rng.choice(len(dataset), min(states, len(dataset)), replace=False))
-        actions = dataset.scale_actions(act_on_device(policy, dataset.observations[rows], rng))
+        actions = dataset.scale_actions(act_on_rows(policy, dataset, rows, rng))
         trained, state, reason = _restore_state(folder, policy, dataset)
         return cls(name, policy, dataset, rows, actions, trained, state, reason)
 

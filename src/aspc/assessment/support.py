@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from aspc.assessment.device_policy import act_on_device
+from aspc.assessment.device_policy import act_on_rows
 from aspc.assessment.trust_measures import ActionDistances, fraction_beyond, nearest_action_distances, nearest_neighbors
 from aspc.data import Dataset
 from aspc.errors import AspcError, printable
@@ -124,5 +124,5 @@ class LoggedNeighbors:
 
     def measure_policy(self, policy: Policy, seed: int = 0) -> Support:
         """Return the support of a policy; a stochastic policy samples its actions with this seed."""
-        observations, rng = self.dataset.observations[self.rows], np.random.default_rng(seed)
-        return self.measure(self.dataset.scale_actions(act_on_device(policy, observations, rng)))
+        actions = act_on_rows(policy, self.dataset, self.rows, np.random.default_rng(seed))
+        return self.measure(self.dataset.scale_actions(actions))
