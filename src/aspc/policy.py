@@ -15,6 +15,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,13 @@ from numpy.typing import ArrayLike
 from aspc.errors import AspcError
 from aspc.history import NEWEST_ONLY, History
 from aspc.io import write_atomically
-from aspc.policy_kinds import KINDS, ON_INVALID, NoiseInput, act_on_valid, compute_actions, noise_draws, sample_noise
+from aspc.policy_guards import Guards, complete_guards, guards_from_json, guards_to_json
+from aspc.policy_inputs import ON_INVALID, Stream, act_in_stream
+from aspc.policy_kinds import KINDS, NoiseInput, noise_draws, sample_noise
+from aspc.policy_memory import initial_memory, memory_start, step
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+UNGUARDED_FORMAT = 1  # older versions read policies without guards
 HEADER, WEIGHTS = "policy.json", "weights.safetensors"
 VECTORS = ("observation_mean", "observation_std", "action_low", "action_high")
 
@@ -36,7 +41,9 @@ class Policy:
     """A trained policy: normalizer, network and action bounds. It needs only NumPy to act.
 
     `info` holds its origin: algorithm, dataset, step, seed, versions, and the column names of the log. `on_invalid`
-    decides how `act` treats an observation with NaN, infinite or missing entries.
+    decides how `act` treats an observation with NaN, infinite or missing entries. `guards` limit its actions. A policy
+    whose action depends on earlier steps (a rate limit needs the previous action) has a memory: `act` keeps it between
+    calls, and `reset` forgets it at the start of an episode.
     """
 
     kind: str
@@ -49,7 +56,8 @@ class Policy:
     info: dict[str, Any] = field(default_factory=dict)
     on_invalid: str = "raise"
     history: History = NEWEST_ONLY
-    _held: dict[str, np.ndarray] = field(default_factory=dict, init=False, repr=False)
+    guards: Guards | None = None
+    _stream: Stream = field(default_factory=Stream, init=False, repr=False)
 
     @property
     def observation_size(self) -> int:
@@ -61,6 +69,15 @@ class Policy:
         """The dimension of an action."""
         return len(self.action_low)
 
+    @cached_property
+    def _memory_start(self) -> np.ndarray:
+        return memory_start(self)
+
+    @property
+    def memory_size(self) -> int:
+        """The size of the memory; 0 for a policy whose action depends only on the observation."""
+        return len(self._memory_start)
+
     def act(
         self, observations: Any, rng: np.random.Generator | int | None = 0, on_invalid: str | None = None
     ) -> np.ndarray:
@@ -71,21 +88,58 @@ class Policy:
                 a table row or a dictionary with these names, in any order.
             rng: A generator or a seed, for policies that sample (diffusion, flow).
             on_invalid: The reaction to NaN, infinity, None or a masked entry (default: the policy's `on_invalid`).
-                "raise" an error, "hold" the last action (per row of a batch), or return a "nan" action. "hold"
-                remembers one stream of observations; use a separate policy object for each stream.
+                "raise" an error, "hold" the last action (per row of a batch), or return a "nan" action.
+
+        "hold" and a policy with memory remember one stream of observations, per row of a batch. Use a separate policy
+        object for each stream, and call `reset` when new episodes start.
 
         Raises:
-            AspcError: An observation does not fit or is invalid, or there is no action to hold yet.
+            AspcError: An observation does not fit or is invalid, there is no action to hold yet, or the size of the
+                batch changes although the policy remembers the previous one.
         """
-        return act_on_valid(
-            lambda rows: compute_actions(self, rows, sample_noise(self.noise(), len(rows), rng)),
+        return act_in_stream(
+            lambda rows, memory: step(self, rows, memory, sample_noise(self.noise(), len(rows), rng)),
+            self._memory_start,
             observations,
             self.info.get("observation_names") or (),
             self.observation_mean.shape[0],
             self.on_invalid if on_invalid is None else on_invalid,
-            self._held,
+            self._stream,
             AspcError,
         )
+
+    def reset(self) -> None:
+        """Forget all earlier steps, at the start of an episode."""
+        self._stream.reset()
+
+    def initial_memory(self, batch: int) -> np.ndarray:
+        """Return the memory before the first step, [batch, memory_size], for `step`."""
+        return initial_memory(self, batch)
+
+    def step(
+        self, observations: np.ndarray, memory: np.ndarray, rng: np.random.Generator | int | None = 0
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return actions [batch, act] and the next memory, without changing the policy: `act` as a pure function.
+
+        Args:
+            observations: A batch of finite float32 observations [batch, obs].
+            memory: The memory of each row [batch, memory_size]; initially `initial_memory(batch)`.
+            rng: A generator or a seed, for policies that sample.
+        """
+        actions, memory = step(self, observations, memory, sample_noise(self.noise(), len(observations), rng))
+        return np.asarray(actions), memory
+
+    def with_guards(self, guards: Guards | None) -> Policy:
+        """Return a copy whose actions obey the guards, or no guards. Saving it records them.
+
+        Raises:
+            AspcError: A guard is invalid for this policy.
+        """
+        try:
+            checked = None if guards is None else complete_guards(guards, self)
+        except ValueError as error:
+            raise AspcError(f"Invalid guards: {error}") from error
+        return dataclasses.replace(self, guards=checked)
 
     def with_on_invalid(self, on_invalid: str) -> Policy:
         """Return a copy that treats invalid observations differently; see `act`. Saving it records the choice."""
@@ -104,8 +158,9 @@ class Policy:
 
     def header(self) -> dict[str, Any]:
         """Return everything but the weights, as JSON values: the content of policy.json."""
+        guards = {} if self.guards is None else {"guards": guards_to_json(self.guards)}
         return {
-            "format": FORMAT_VERSION,
+            "format": UNGUARDED_FORMAT if self.guards is None else FORMAT_VERSION,
             "kind": self.kind,
             "observation_size": self.observation_size,
             "action_size": self.action_size,
@@ -116,6 +171,7 @@ class Policy:
             "settings": self.settings,
             "info": self.info,
             "on_invalid": self.on_invalid,
+            **guards,
         }
 
     def save(self, folder: str | Path) -> Path:
@@ -146,12 +202,15 @@ class Policy:
             settings, info = dict(header["settings"]), dict(header["info"])
             on_invalid = header.get("on_invalid", "raise")  # absent in policies of older versions
             policy = cls(header["kind"], arrays, settings, mean, std, low, high, info, on_invalid)
+            if header.get("guards") is not None:
+                policy = dataclasses.replace(policy, guards=complete_guards(guards_from_json(header["guards"]), policy))
             sizes = [(header["observation_size"],)] * 2 + [(header["action_size"],)] * 2
             is_valid = [vector.shape for vector in (mean, std, low, high)] == sizes and policy._is_valid()
         except (KeyError, TypeError, ValueError, IndexError, ArithmeticError, AttributeError) as error:
             raise AspcError(f"{path} is damaged: its header is incomplete.") from error
         if not is_valid:
             raise AspcError(f"{path} is damaged: its arrays are inconsistent or not finite.")
+        policy._memory_start  # noqa: B018 (cached, so that the first action is as fast as the others)
         return policy
 
     def _is_valid(self) -> bool:
@@ -190,13 +249,13 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
 
 
 def _check_format(path: Path, header: dict[str, Any]) -> None:
-    """Check the format version. The only version so far is 1; incompatible changes increment it."""
+    """Check the format version. Incompatible changes increment it: version 2 added guards, which version 1 ignores."""
     found, kind = header.get("format"), header.get("kind")
     if isinstance(found, int) and found > FORMAT_VERSION:
         raise AspcError(
             f"{path} was written by a newer aspc (format {found}, this version reads {FORMAT_VERSION}). Update aspc."
         )
-    if found != FORMAT_VERSION or not isinstance(kind, str) or kind not in KINDS:
+    if found not in (UNGUARDED_FORMAT, FORMAT_VERSION) or not isinstance(kind, str) or kind not in KINDS:
         raise AspcError(
             f"{path} has format {found!r} and kind {kind!r}, which this version does not know. "
             "Save the policy again with aspc train."

@@ -101,7 +101,11 @@ class PackedLogs:
         return Layout(self.stacked.observation_size, self.stacked.action_size)
 
     def actions_of(self, policy: Policy, seed: int) -> PolicyActions:
-        """Return a policy's actions, scaled to ±1. Stochastic policies get fixed noise."""
+        """Return a policy's actions, scaled to ±1. Stochastic policies get fixed noise.
+
+        The memory of a policy is that of the logged steps before each state. If it holds the previous action, this is
+        exact: Q(s, a) includes the action a before s', so the next action is a function of (s, a, s').
+        """
         rng = np.random.default_rng(seed)
         next_actions = act_after_rows(policy, self.dataset, self.row_numbers, self.next_observations, rng)
         start_actions = act_on_rows(policy, self.dataset, self.states.rows, rng)

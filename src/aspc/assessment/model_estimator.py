@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from aspc.assessment.device_policy import act_on_device
+from aspc.assessment.device_policy import logged_memory, step_on_device
 from aspc.assessment.evidence import MIN_COMPARED, DifferenceEstimate, Evidence, Show
 from aspc.assessment.importance import BehaviorDensity, horizon
 from aspc.assessment.regression import Regression, apply, fit_regression
@@ -110,8 +110,10 @@ class ModelEstimator:
         options, data = evidence.options, evidence.dataset
         rng = np.random.default_rng(options.seed)
         chosen = np.unique(np.linspace(0, len(evidence.states.rows) - 1, options.rollouts).astype(int))
-        starts = data.observations[evidence.states.rows[chosen]]
+        start_rows = evidence.states.rows[chosen]
+        starts = data.observations[start_rows]
         members, copies = len(evidence.halves), 1 + len(policies)
+        memories = [np.tile(logged_memory(p, data, start_rows), (members, 1)) for p in policies.values()]
         shape = copies, members, len(chosen)
         observations = np.broadcast_to(starts, (*shape, starts.shape[1])).reshape(-1, starts.shape[1])
         member_of_row = jnp.asarray(np.broadcast_to(np.arange(members)[:, None], shape).reshape(-1))
@@ -120,7 +122,7 @@ class ModelEstimator:
         controller = np.zeros(len(evidence.signals))
         compared, steps = np.zeros(shape), horizon(options.discount)
         for step in range(steps):
-            actions = self._act(evidence, policies, observations.reshape(copies, -1, starts.shape[1]), rng)
+            actions = self._act(evidence, policies, observations.reshape(copies, -1, starts.shape[1]), memories, rng)
             noise = np.broadcast_to(rng.standard_normal((1, *shape[1:], starts.shape[1])), (*shape, starts.shape[1]))
             result = simulate_step(
                 models,
@@ -145,14 +147,23 @@ class ModelEstimator:
         return Rollouts(np.moveaxis(sums[:, 1:], 0, 1), share, controller, groups)
 
     def _act(
-        self, evidence: Evidence, policies: dict[str, Policy], observations: np.ndarray, rng: np.random.Generator
+        self,
+        evidence: Evidence,
+        policies: dict[str, Policy],
+        observations: np.ndarray,
+        memories: list[np.ndarray],
+        rng: np.random.Generator,
     ) -> np.ndarray:
-        """Return actions [copies, rows, act] in ±1: samples of the controller's density, then the policies' actions."""
+        """Return actions [copies, rows, act] in ±1: samples of the controller's density, then the policies' actions.
+
+        The policies' `memories` are replaced by the next ones.
+        """
         mean = self.density.mean.predict(observations[0]).mean(0)
         drawn = np.clip(mean + self.density.std * rng.standard_normal(mean.shape), -1, 1)
         found = [drawn.astype(np.float32)]
-        for policy, seen in zip(policies.values(), observations[1:], strict=True):
-            found.append(evidence.dataset.scale_actions(act_on_device(policy, seen, rng)))
+        for i, (policy, seen) in enumerate(zip(policies.values(), observations[1:], strict=True)):
+            actions, memories[i] = step_on_device(policy, seen, memories[i], rng)
+            found.append(evidence.dataset.scale_actions(actions))
         return np.stack(found)
 
 

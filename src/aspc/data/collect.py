@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
@@ -16,6 +16,16 @@ from aspc.policy import load_policy
 from aspc.ui import progress_bar
 
 Act = Callable[[np.ndarray], np.ndarray]
+
+
+class Actor(NamedTuple):
+    """A function from one observation to one action, which can remember earlier steps of an episode."""
+
+    act: Act
+    observation_size: int | None
+    """None if it is unknown."""
+    reset: Callable[[], None] = lambda: None
+    """Forgets earlier steps, at the start of an episode."""
 
 
 class Recorder:
@@ -40,23 +50,20 @@ class Recorder:
         return Dataset.from_arrays(observations, actions, rewards, terminals, timeouts, next_observations, **options)
 
 
-def load_actor(path: str, rng: np.random.Generator) -> tuple[Act, int | None]:
-    """Load a function from one observation to one action.
+def load_actor(path: str, rng: np.random.Generator) -> Actor:
+    """Load an actor.
 
     Args:
         path: The folder of a saved policy, or an ONNX file.
         rng: Random generator for stochastic policies.
-
-    Returns:
-        The function, and its observation size if known.
     """
     if path.endswith(".onnx"):
         return _onnx_actor(Path(path))
     policy = load_policy(path)
-    return (lambda observation: policy.act(observation, rng)), policy.observation_size
+    return Actor(lambda observation: policy.act(observation, rng), policy.observation_size, policy.reset)
 
 
-def _onnx_actor(path: Path) -> tuple[Act, int | None]:
+def _onnx_actor(path: Path) -> Actor:
     """Load an ONNX network with one input [batch, observation] and actions as its first output."""
     try:
         import onnxruntime
@@ -77,7 +84,7 @@ def _onnx_actor(path: Path) -> tuple[Act, int | None]:
         outputs = session.run(None, {inputs[0].name: observation[None].astype(np.float32)})
         return np.asarray(outputs[0][0])
 
-    return act, size if isinstance(size, int) else None
+    return Actor(act, size if isinstance(size, int) else None)
 
 
 def _random_actor(low: np.ndarray, high: np.ndarray, rng: np.random.Generator) -> Act:
@@ -107,7 +114,8 @@ def collect(env_name: str, policy: str, steps: int, *, noise: float = 0.0, seed:
     space = env.action_space
     assert isinstance(space, gym.spaces.Box)
     low, high = (np.asarray(bound, dtype=np.float32).ravel() for bound in (space.low, space.high))
-    act, size = (_random_actor(low, high, rng), None) if policy == "random" else load_actor(policy, rng)
+    actor = Actor(_random_actor(low, high, rng), None) if policy == "random" else load_actor(policy, rng)
+    act, size = actor.act, actor.observation_size
     observation, _ = env.reset(seed=seed)
     if size is not None and size != observation.shape[-1]:
         raise AspcError(
@@ -122,7 +130,10 @@ def collect(env_name: str, policy: str, steps: int, *, noise: float = 0.0, seed:
             action = np.clip(action + noise * (high - low) / 2 * rng.standard_normal(low.size), low, high)
             next_observation, reward, terminal, timeout, _ = env.step(action)
             recorder.add(observation, action, reward, terminal, timeout, next_observation)
-            observation = env.reset()[0] if terminal or timeout else next_observation
+            observation = next_observation
+            if terminal or timeout:
+                observation = env.reset()[0]
+                actor.reset()
             if t % 1_000 == 999:
                 advance(t + 1)
     env.close()

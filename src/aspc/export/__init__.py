@@ -1,7 +1,8 @@
 """Export a policy to run without this library: as ONNX, StableHLO, or a folder that needs only NumPy.
 
 Each format includes the normalizer and the action bounds and accepts any batch size. A stochastic policy takes its
-random numbers as inputs, so that the program is a pure function; the metadata lists their shapes.
+random numbers as inputs, so that the program is a pure function; the metadata lists their shapes. For the same reason,
+the memory of a policy is an input and an output of its program.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from typing import Any, Literal
 from aspc.errors import AspcError, unknown_name
 from aspc.io import write_atomically, write_folder_atomically
 from aspc.policy import Policy, find_policy
+from aspc.policy_guards import guards_to_json
+from aspc.policy_memory import memory_parts, memory_start
 
 __all__ = ["export", "load_stablehlo"]
 
@@ -91,7 +94,15 @@ def render_files(policy: Policy, format: Format) -> dict[str, bytes]:
 
 
 def metadata(policy: Policy) -> dict[str, Any]:
-    """Return the metadata of an export: the origin of the policy, its sizes and its inputs."""
+    """Return the metadata of an export: the origin of the policy, its sizes, its inputs and its guards.
+
+    The memory of a policy starts an episode as `initial_memory`, in every row of the batch; `memory` names its parts in
+    order, with their sizes.
+    """
+    extra: dict[str, Any] = {} if policy.guards is None else {"guards": guards_to_json(policy.guards)}
+    if policy.memory_size:
+        extra["initial_memory"] = memory_start(policy).tolist()
+        extra["memory"] = [{"name": part.name, "size": len(part.initial)} for part in memory_parts(policy)]
     return {
         **policy.info,
         "kind": policy.kind,
@@ -104,6 +115,7 @@ def metadata(policy: Policy) -> dict[str, Any]:
             name: {"distribution": draw.distribution, "shape": ["batch" if n is None else n for n in draw.shape]}
             for name, draw in policy.noise().items()
         },
+        **extra,
         "exported_by": f"aspc {version('aspc')}",
     }
 

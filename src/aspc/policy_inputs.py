@@ -1,0 +1,191 @@
+"""Observations in any form, arrays, tables or dictionaries, with invalid entries; and the memory between calls. It
+needs only NumPy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+# ---------------------------------------------------------------------------------------------------------------
+# Observations by name
+# ---------------------------------------------------------------------------------------------------------------
+
+
+def by_column_order(names: Sequence[str], observations: Any, error: type[Exception] = ValueError) -> Any:
+    """Reorder named observations to match a policy's columns.
+
+    Args:
+        names: The policy's columns; empty if its log had no names.
+        observations: A table, one of its rows, a dictionary, or a list of such rows. Unnamed values are unchanged.
+        error: The exception to raise.
+
+    Raises:
+        error: If a column is missing or duplicated.
+    """
+    if isinstance(observations, np.ndarray):  # the common case, kept fast
+        return observations
+    if isinstance(observations, list | tuple) and not hasattr(observations, "_fields"):
+        return [
+            row if isinstance(row, float | int | np.generic) else to_float32(_select_columns(names, row, error))
+            for row in observations
+        ]
+    return _select_columns(names, observations, error)
+
+
+def _select_columns(names: Sequence[str], observations: Any, error: type[Exception]) -> Any:
+    labels = _labels(observations)
+    if not names and isinstance(observations, Mapping):
+        raise error("This policy's log had no column names. Pass an array instead of a dictionary.")
+    if not names or labels is None:
+        return observations
+    for name in names:
+        if (found := labels.count(name)) != 1:
+            problem = f"has {name!r} {found} times" if found else f"lacks {name!r}"
+            raise error(f"The observation {problem}. This policy takes {', '.join(names)}, or an array in this order.")
+    values = observations._asdict() if hasattr(type(observations), "_fields") else observations
+    return np.stack([to_float32(values[name]) for name in names], axis=-1)
+
+
+def _labels(observations: Any) -> list[Any] | None:
+    """Return the names of a table's columns or of a row's values; None if there are none. A tuple is a multi-level
+    name."""
+    if isinstance(observations, Mapping):
+        return list(observations)
+    # Looked up on the class, because a column can also have one of these names. A list's `index` is a method.
+    kinds = ("_fields", "column_names", "columns", "index")
+    candidates = (getattr(observations, kind) for kind in kinds if hasattr(type(observations), kind))
+    labels = list(next((labels for labels in candidates if not callable(labels)), ()))
+    return labels if any(isinstance(label, str | tuple) for label in labels) else None
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Invalid observations
+# ---------------------------------------------------------------------------------------------------------------
+
+ON_INVALID = ("raise", "hold", "nan")
+
+
+def to_float32(values: Any) -> np.ndarray:
+    """Return values as float32. None and masked entries become NaN; overflowing numbers become infinite."""
+    if type(values) is np.ndarray and values.dtype == np.float32:  # the common case, kept fast
+        return values
+    with np.errstate(over="ignore"):
+        if isinstance(values, np.ma.MaskedArray):
+            return np.ma.filled(values.astype(np.float32), np.nan)
+        return np.asarray(values, np.float32)
+
+
+class Stream:
+    """What `act` remembers between its calls, per row of a batch."""
+
+    def __init__(self) -> None:
+        self.memory: np.ndarray | None = None
+        """The policy's memory [batch, size]; None before the first step, and without memory."""
+        self.actions: np.ndarray | None = None
+        """The last actions, kept by "hold"."""
+
+    def reset(self) -> None:
+        """Forget all earlier steps, at the start of an episode."""
+        self.memory = self.actions = None
+
+
+def act_in_stream(
+    step: Callable[[np.ndarray, Any], tuple[Any, Any]],
+    memory_start: np.ndarray,
+    observations: Any,
+    names: Sequence[str],
+    size: int,
+    on_invalid: str,
+    stream: Stream,
+    error: type[Exception] = ValueError,
+) -> np.ndarray:
+    """Check one observation [obs] or a batch [batch, obs], and return its actions.
+
+    Args:
+        step: Maps rows of observations [batch, obs] and the memory to actions [batch, act] and the next memory.
+        memory_start: The memory before the first step, [memory]; empty for a policy without memory.
+        observations: An array, or a table, a row or a dictionary with the `names` of the log's columns.
+        names: The log's columns, in the order of the observation's dimensions; may be empty.
+        size: The dimension of an observation.
+        on_invalid: The reaction to NaN, infinity, None or a masked entry: "raise" an error, "hold" the last action of
+            the same row, or return a "nan" action. An invalid row does not change the memory.
+        stream: The memory and the last actions, kept between calls.
+        error: The exception to raise.
+
+    Raises:
+        error: If an observation has the wrong size or is invalid, if there is no action to hold yet, or if a batch has
+            another size than the memory.
+    """
+    if on_invalid not in ON_INVALID:
+        raise error(f"on_invalid must be one of {', '.join(ON_INVALID)}, not {on_invalid!r}.")
+    try:
+        is_plain = type(observations) is np.ndarray  # the common case, kept fast
+        x = to_float32(observations if is_plain else by_column_order(names, observations, error))
+    except (TypeError, ValueError) as reason:
+        if isinstance(reason, error):
+            raise
+        raise error(f"The observation is not numeric ({reason}). Pass {size} numbers, or rows of them.") from reason
+    if x.ndim not in (1, 2) or x.shape[-1] != size:
+        raise error(f"This policy takes observations of shape [{size}] or [batch, {size}], not {list(x.shape)}.")
+    rows = x if x.ndim == 2 else x[None]
+    memory = _current_memory(stream, memory_start, len(rows), error) if len(memory_start) else None
+    is_finite = np.isfinite(rows)
+    if np.logical_and.reduce(is_finite, axis=None):
+        actions: np.ndarray
+        actions, following = step(rows, memory)
+    else:
+        if on_invalid == "raise":
+            raise error(f"{_first_invalid(x, names)}. Correct it, or choose on_invalid='hold' or 'nan'.")
+        computed, following = step(np.where(is_finite, rows, np.float32(0)), memory)
+        actions, invalid = np.array(computed), ~is_finite.all(axis=1)
+        if on_invalid == "nan":
+            actions[invalid] = np.nan
+        else:
+            actions[invalid] = _held_actions(x, names, actions, invalid, stream.actions, error)
+        if memory is not None:
+            following = np.where(invalid[:, None], memory, following)
+    stream.memory = following
+    if on_invalid == "hold":
+        stream.actions = np.array(actions)
+    return actions if x.ndim == 2 else np.asarray(actions[0])
+
+
+def _current_memory(stream: Stream, memory_start: np.ndarray, batch: int, error: type[Exception]) -> np.ndarray:
+    """Return the memory of a batch, or raise `error` if it belongs to a batch of another size."""
+    if stream.memory is None:
+        return np.tile(memory_start, (batch, 1))
+    if len(stream.memory) != batch:
+        raise error(
+            f"This policy remembers the previous step of each row: the batch had {len(stream.memory)} rows before, now "
+            f"{batch}. Call reset() when new episodes start, or use a separate policy for each batch."
+        )
+    return stream.memory
+
+
+def _held_actions(
+    x: np.ndarray,
+    names: Sequence[str],
+    actions: np.ndarray,
+    invalid: np.ndarray,
+    last: np.ndarray | None,
+    error: type[Exception],
+) -> np.ndarray:
+    """Return the last actions of the invalid rows, or raise `error` if they are unknown."""
+    if last is None:
+        raise error(f"{_first_invalid(x, names)}, and there is no action to hold yet. Start with a valid observation.")
+    if last.shape != actions.shape:
+        raise error(
+            f"{_first_invalid(x, names)}, and its last action is unknown: the batch had {len(last)} rows before, now "
+            f"{len(actions)}. Keep the rows of a batch, or use a separate policy per row."
+        )
+    return np.asarray(last[invalid])
+
+
+def _first_invalid(x: np.ndarray, names: Sequence[str]) -> str:
+    """Describe the first entry of an observation, or of a batch, that is not finite."""
+    at = [int(i) for i in np.argwhere(~np.isfinite(x))[0]]
+    named = f" ({names[at[-1]]!r})" if at[-1] < len(names) else ""
+    return f"{'observations' if x.ndim == 2 else 'observation'}{at}{named} is {x[tuple(at)]}"
