@@ -16,6 +16,11 @@ class History(NamedTuple):
     observations: int = 1
     actions: bool = False
 
+    def is_valid(self) -> bool:
+        """Return whether the fields have valid types and values."""
+        is_count = type(self.observations) is int and self.observations >= 1
+        return is_count and type(self.actions) is bool and (self.observations > 1 or not self.actions)
+
     @property
     def lags(self) -> int:
         """Number of earlier observations."""

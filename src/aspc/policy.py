@@ -31,7 +31,7 @@ from aspc.policy_kinds import KINDS, NoiseInput, noise_draws, sample_noise
 from aspc.policy_memory import initial_memory, memory_start, step
 
 FORMAT_VERSION = 2
-UNGUARDED_FORMAT = 1  # older versions read policies without guards
+UNGUARDED_FORMAT = 1  # older versions read policies without guards and history
 HEADER, WEIGHTS = "policy.json", "weights.safetensors"
 VECTORS = ("observation_mean", "observation_std", "action_low", "action_high")
 
@@ -72,6 +72,11 @@ class Policy:
     @cached_property
     def _memory_start(self) -> np.ndarray:
         return memory_start(self)
+
+    @property
+    def input_size(self) -> int:
+        """The size of the network's input: an observation, with its history."""
+        return self.history.size(self.observation_size, self.action_size)
 
     @property
     def memory_size(self) -> int:
@@ -158,9 +163,11 @@ class Policy:
 
     def header(self) -> dict[str, Any]:
         """Return everything but the weights, as JSON values: the content of policy.json."""
-        guards = {} if self.guards is None else {"guards": guards_to_json(self.guards)}
+        added: dict[str, Any] = {} if self.guards is None else {"guards": guards_to_json(self.guards)}
+        if self.history != NEWEST_ONLY:
+            added["history"] = self.history._asdict()
         return {
-            "format": UNGUARDED_FORMAT if self.guards is None else FORMAT_VERSION,
+            "format": FORMAT_VERSION if added else UNGUARDED_FORMAT,
             "kind": self.kind,
             "observation_size": self.observation_size,
             "action_size": self.action_size,
@@ -171,7 +178,7 @@ class Policy:
             "settings": self.settings,
             "info": self.info,
             "on_invalid": self.on_invalid,
-            **guards,
+            **added,
         }
 
     def save(self, folder: str | Path) -> Path:
@@ -201,7 +208,8 @@ class Policy:
                 mean, std, low, high = (_vector(header[name]) for name in VECTORS)
             settings, info = dict(header["settings"]), dict(header["info"])
             on_invalid = header.get("on_invalid", "raise")  # absent in policies of older versions
-            policy = cls(header["kind"], arrays, settings, mean, std, low, high, info, on_invalid)
+            history = History(**header.get("history", {}))
+            policy = cls(header["kind"], arrays, settings, mean, std, low, high, info, on_invalid, history=history)
             if header.get("guards") is not None:
                 policy = dataclasses.replace(policy, guards=complete_guards(guards_from_json(header["guards"]), policy))
             sizes = [(header["observation_size"],)] * 2 + [(header["action_size"],)] * 2
@@ -218,9 +226,10 @@ class Policy:
         vectors = (self.observation_mean, self.observation_std, self.action_low, self.action_high)
         return (
             self.on_invalid in ON_INVALID
+            and self.history.is_valid()
             and all(np.isfinite(array).all() for array in (*vectors, *self.arrays.values()))
             and bool((self.observation_std > 0).all() and (self.action_low < self.action_high).all())
-            and KINDS[self.kind].is_valid(self.arrays, self.settings, self.observation_size, self.action_size)
+            and KINDS[self.kind].is_valid(self.arrays, self.settings, self.input_size, self.action_size)
         )
 
 

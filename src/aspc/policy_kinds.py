@@ -308,10 +308,16 @@ KINDS: dict[str, Kind] = {
 
 
 def compute_actions(policy: Any, observations: Any, noise: Any) -> Any:
-    """Compute actions [batch, act] in the units of the logs: normalize, apply the network, scale to the bounds."""
+    """Compute actions [batch, act] in the units of the logs: normalize, apply the network, scale to the bounds.
+
+    With a history, observations are stacked.
+    """
     xp = array_namespace(observations)
     low, high = policy.action_low, policy.action_high
-    rows = (observations - policy.observation_mean) / policy.observation_std
+    mean, std = policy.observation_mean, policy.observation_std
+    if policy.history.observations > 1:
+        mean, std = stacked_statistics(policy)
+    rows = (observations - mean) / std
     unit = KINDS[policy.kind].act(policy.arrays, policy.settings, rows, *noise)
     actions = low + (unit + 1) * (0.5 * (high - low))
     # Rescaling can exceed the bounds by a rounding error, which must not reach an actuator.
@@ -320,7 +326,17 @@ def compute_actions(policy: Any, observations: Any, noise: Any) -> Any:
 
 def noise_draws(policy: Any) -> dict[str, NoiseInput]:
     """Return the random inputs of a policy; empty for a deterministic one."""
-    return KINDS[policy.kind].noise(policy.arrays, policy.settings, len(policy.observation_mean))
+    size = policy.history.size(len(policy.observation_mean), len(policy.action_low))
+    return KINDS[policy.kind].noise(policy.arrays, policy.settings, size)
+
+
+def stacked_statistics(policy: Any) -> tuple[Any, Any]:
+    """Return the mean and the standard deviation of stacked observations; the actions in them are in ±1 already."""
+    xp, history = array_namespace(policy.observation_mean), policy.history
+    actions = history.size(0, len(policy.action_low))
+    mean = xp.concatenate((*(policy.observation_mean,) * history.observations, np.zeros(actions, np.float32)), axis=-1)
+    std = xp.concatenate((*(policy.observation_std,) * history.observations, np.ones(actions, np.float32)), axis=-1)
+    return mean, std
 
 
 # ---------------------------------------------------------------------------------------------------------------

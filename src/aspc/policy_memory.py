@@ -9,12 +9,13 @@ the same code runs on NumPy arrays, JAX arrays and the symbols of an ONNX graph.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from aspc.policy_guards import guard_actions, needs_previous_action
-from aspc.policy_kinds import array_namespace, compute_actions
+from aspc.policy_kinds import array_namespace, clip_to_unit, compute_actions
 
 MAX_FLOAT = float(np.finfo(np.float32).max)
 NOTHING = np.zeros(0, np.float32)
@@ -35,9 +36,10 @@ class MemoryPart(NamedTuple):
 
 def memory_parts(policy: Any) -> list[MemoryPart]:
     """Return the parts of a policy's memory in their order; empty for a stateless policy."""
-    if policy.guards is None or not needs_previous_action(policy.guards):
-        return []
-    return previous_action_parts(policy)
+    parts = history_parts(policy) if policy.history.observations > 1 else []
+    if policy.guards is not None and needs_previous_action(policy.guards):
+        parts += previous_action_parts(policy)
+    return parts
 
 
 def memory_start(policy: Any) -> np.ndarray:
@@ -56,9 +58,11 @@ def step(policy: Any, observations: Any, memory: Any, noise: Sequence[Any]) -> t
 
     A policy without memory returns `memory` unchanged.
     """
-    actions, parts = compute_actions(policy, observations, noise), memory_parts(policy)
+    parts = memory_parts(policy)
+    before = split_memory(parts, memory) if parts else {}
+    actions = compute_actions(policy, stack_observations(policy, observations, before), noise)
     if policy.guards is not None:
-        actions = guard_actions(policy.guards, actions, split_memory(parts, memory))
+        actions = guard_actions(policy.guards, actions, before)
     return actions, update_memory(parts, memory, observations, actions) if parts else memory
 
 
@@ -97,6 +101,77 @@ def are_finite(rows: Any) -> Any:
     xp = array_namespace(rows)
     is_finite = xp.where(xp.less_equal(xp.abs(rows), MAX_FLOAT), np.float32(1), np.float32(0))
     return xp.less(0.5, is_finite.min(-1, keepdims=True))
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# The history
+# ---------------------------------------------------------------------------------------------------------------
+
+
+def history_parts(policy: Any) -> list[MemoryPart]:
+    """Return the parts that hold the earlier observations, newest first, and the actions between them."""
+    history, lags = policy.history, policy.history.lags
+    parts = [
+        MemoryPart("has_observation", np.zeros(1, np.float32), _has_observation, 1),
+        MemoryPart(
+            "earlier_observations", np.zeros(lags * len(policy.observation_mean), np.float32), _push_observation, lags
+        ),
+    ]
+    if history.actions:
+        center = np.asarray((policy.action_high + policy.action_low) / 2, np.float32)
+        parts.append(MemoryPart("earlier_actions", np.tile(center, lags), partial(_push_action, center), lags))
+    return parts
+
+
+def stack_observations(policy: Any, observations: Any, memory: Parts) -> Any:
+    """Return the inputs of a policy's network (see `aspc.history`), with observations and actions in these units:
+
+    Observations have the units of the logs, actions are in ±1.
+
+    Args:
+        policy: The policy.
+        observations: The newest observations [batch, obs].
+        memory: The parts of the memory.
+    """
+    history = policy.history
+    if history.observations == 1:
+        return observations
+    xp, frames = array_namespace(observations), (observations, _earlier_observations(memory, observations))
+    if not history.actions:
+        return xp.concatenate(frames, axis=-1)
+    center, half = (policy.action_high + policy.action_low) / 2, (policy.action_high - policy.action_low) / 2
+    actions = (memory["earlier_actions"] - _repeat(center, history.lags)) / _repeat(half, history.lags)
+    return xp.concatenate((*frames, clip_to_unit(actions)), axis=-1)
+
+
+def _repeat(values: Any, times: int) -> Any:
+    return array_namespace(values).concatenate((values,) * times, axis=-1)
+
+
+def _earlier_observations(memory: Parts, observations: Any) -> Any:
+    """Return the earlier observations; in the first step of an episode they equal its observation."""
+    xp, earlier = array_namespace(observations), memory["earlier_observations"]
+    first = _repeat(observations, earlier.shape[-1] // observations.shape[-1])
+    return xp.where(xp.less(0.5, memory["has_observation"]), earlier, first)
+
+
+def _has_observation(memory: Parts, observations: Any, actions: Any) -> Any:
+    return array_namespace(observations).maximum(memory["has_observation"], np.float32(1))
+
+
+def _push_observation(memory: Parts, observations: Any, actions: Any) -> Any:
+    return _push(observations, _earlier_observations(memory, observations))
+
+
+def _push_action(center: np.ndarray, memory: Parts, observations: Any, actions: Any) -> Any:
+    known = array_namespace(actions).where(are_finite(actions), actions, center)
+    return _push(known, memory["earlier_actions"])
+
+
+def _push(newest: Any, earlier: Any) -> Any:
+    """Return the newest values followed by the earlier ones without the oldest."""
+    kept = earlier.shape[-1] - newest.shape[-1]
+    return array_namespace(newest).concatenate((newest, earlier[:, :kept]), axis=-1) if kept else newest
 
 
 # ---------------------------------------------------------------------------------------------------------------

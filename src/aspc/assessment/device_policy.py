@@ -90,7 +90,7 @@ def _split_rows(policy: Policy, count: int) -> list[slice]:
 def _step_batch(
     policy: Policy, observations: np.ndarray, memory: np.ndarray, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    program = _compiled_step(policy.kind, json.dumps(policy.settings))
+    program = _compiled_step(policy.kind, json.dumps(policy.settings), policy.history)
     bounds = policy.observation_mean, policy.observation_std, policy.action_low, policy.action_high
     guards = None if policy.guards is None else {name: getattr(policy.guards, name) for name in GUARD_VECTORS}
     noise = sample_noise(policy.noise(), len(observations), rng)
@@ -105,13 +105,13 @@ def longest_history(policies: Iterable[Policy]) -> History:
 
 
 @cache
-def _compiled_step(kind: str, settings: str) -> Callable[..., Any]:
-    """Return the jitted step function for a policy kind with these settings."""
+def _compiled_step(kind: str, settings: str, history: History) -> Callable[..., Any]:
+    """Return the jitted step function for a policy kind with these settings and history."""
 
     def run(arrays: Any, bounds: Any, guards: Any, observations: Array, memory: Array, noise: Any) -> Any:
         mean, std, low, high = bounds
         limits = None if guards is None else Guards(**guards)
-        policy = Policy(kind, arrays, json.loads(settings), mean, std, low, high, guards=limits)
+        policy = Policy(kind, arrays, json.loads(settings), mean, std, low, high, guards=limits, history=history)
         return step(policy, observations, memory, noise)
 
     return jax.jit(run)

@@ -109,6 +109,15 @@ class BlockStacker:
         return stacker.stack(Transitions(*(field[kept] for field in read)), kept, final[kept])
 
 
+def push_frame(stacked: np.ndarray, history: History, following: np.ndarray, actions: np.ndarray) -> np.ndarray:
+    """Return the stacked observations [M, size] after actions [M, act] in ±1, where `following` [M, obs] came next."""
+    frames = history.observations * following.shape[1]
+    parts = [following, stacked[:, : frames - following.shape[1]]]
+    if history.actions and history.lags:
+        parts += [actions, stacked[:, frames : stacked.shape[1] - actions.shape[1]]]
+    return np.concatenate(parts, 1)
+
+
 def stack_dataset(data: Dataset, history: History) -> Dataset:
     """Return a dataset with stacked observations, which have no names; unchanged if the history is one observation."""
     if history.observations == 1:

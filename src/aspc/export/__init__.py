@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from aspc.errors import AspcError, unknown_name
+from aspc.history import NEWEST_ONLY
 from aspc.io import write_atomically, write_folder_atomically
 from aspc.policy import Policy, find_policy
 from aspc.policy_guards import guards_to_json
@@ -100,6 +101,8 @@ def metadata(policy: Policy) -> dict[str, Any]:
     order, with their sizes.
     """
     extra: dict[str, Any] = {} if policy.guards is None else {"guards": guards_to_json(policy.guards)}
+    if policy.history != NEWEST_ONLY:
+        extra["history"] = policy.history._asdict()
     if policy.memory_size:
         extra["initial_memory"] = memory_start(policy).tolist()
         extra["memory"] = [{"name": part.name, "size": len(part.initial)} for part in memory_parts(policy)]

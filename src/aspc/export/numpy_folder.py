@@ -22,7 +22,7 @@ TEMPLATE = Path(__file__).with_name("numpy_policy.py")
 
 def numpy_files(policy: Policy, metadata: dict[str, Any]) -> dict[str, bytes]:
     """Return the contents of `policy.py` and `weights.npz`."""
-    header = {"kind": policy.kind, "settings": policy.settings, "metadata": metadata}
+    header = {"kind": policy.kind, "settings": policy.settings, "history": policy.history, "metadata": metadata}
     buffer = io.BytesIO()
     np.savez(
         buffer,

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from aspc.history import History
 from aspc.policy_guards import complete_guards, guards_from_json
 from aspc.policy_inputs import Stream, act_in_stream
 from aspc.policy_kinds import noise_draws, sample_noise
@@ -36,6 +37,7 @@ class LoadedPolicy:
             self.observation_mean, self.observation_std = file["observation_mean"], file["observation_std"]
             self.action_low, self.action_high = file["action_low"], file["action_high"]
         self.kind: str = header["kind"]
+        self.history = History(*header["history"])
         self.settings: dict[str, Any] = header["settings"]
         self.metadata: dict[str, Any] = header["metadata"]
         guards = self.metadata.get("guards")

@@ -30,7 +30,7 @@ from aspc.data.collect import Recorder
 from aspc.envs import make_env
 from aspc.errors import AspcError
 from aspc.policy import Policy
-from aspc.policy_memory import memory_parts, update_memory
+from aspc.policy_memory import memory_parts, split_memory, stack_observations, update_memory
 from aspc.training.callbacks import Callback
 from aspc.training.checksums import GrowingFile
 from aspc.training.compiled_loop import (
@@ -107,7 +107,8 @@ class Collector:
             self.memory = update_memory(parts, memory, observation[None], action[None]) if parts else memory
             returned, reward, terminal, timeout, _ = self.env.step(action)
             following = np.array(returned, np.float32)  # a copy: some environments reuse the returned array
-            recorder.add(observation, action, reward, terminal, timeout, following)
+            seen, seen_next = _stack(policy, observation, memory), _stack(policy, following, self.memory)
+            recorder.add(seen, action, reward, terminal, timeout, seen_next)
             self.observation, self.episode_return = following, self.episode_return + float(reward)
             if terminal or timeout:
                 returns.append(self.episode_return)
@@ -117,6 +118,12 @@ class Collector:
 
     def close(self) -> None:
         self.env.close()
+
+
+def _stack(policy: Policy, observation: np.ndarray, memory: np.ndarray) -> np.ndarray:
+    """Return an observation with its history."""
+    (row,) = stack_observations(policy, observation[None], split_memory(memory_parts(policy), memory))
+    return np.asarray(row)
 
 
 @contextmanager

@@ -288,7 +288,8 @@ class PreparedDataset:
             info["observation_categories"] = {column: list(names) for column, names in data.categories.items()}
         arrays = {name: np.asarray(array, np.float32) for name, array in export.arrays.items()}
         mean, std = self.normalizer.mean, self.normalizer.std
-        return Policy(export.kind, arrays, export.settings, mean, std, data.action_low, data.action_high, info)
+        low, high = data.action_low, data.action_high
+        return Policy(export.kind, arrays, export.settings, mean, std, low, high, info, history=self.history)
 
 
 @contextmanager
