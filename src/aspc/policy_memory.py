@@ -118,8 +118,8 @@ def history_parts(policy: Any) -> list[MemoryPart]:
         ),
     ]
     if history.actions:
-        center = np.asarray((policy.action_high + policy.action_low) / 2, np.float32)
-        parts.append(MemoryPart("earlier_actions", np.tile(center, lags), partial(_push_action, center), lags))
+        center = (policy.action_high + policy.action_low) / 2
+        parts.append(MemoryPart("earlier_actions", _repeat(center, lags), partial(_push_action, center), lags))
     return parts
 
 
@@ -163,7 +163,7 @@ def _push_observation(memory: Parts, observations: Any, actions: Any) -> Any:
     return _push(observations, _earlier_observations(memory, observations))
 
 
-def _push_action(center: np.ndarray, memory: Parts, observations: Any, actions: Any) -> Any:
+def _push_action(center: Any, memory: Parts, observations: Any, actions: Any) -> Any:
     known = array_namespace(actions).where(are_finite(actions), actions, center)
     return _push(known, memory["earlier_actions"])
 

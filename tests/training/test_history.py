@@ -40,7 +40,9 @@ SHORT |= {"quiet": True, "tensorboard": False}
 LONG = {"history": 3, "history_actions": True}
 HISTORY = History(3, actions=True)
 ASPC = replace_fields(algorithms.default("aspc"), TINY)
-REBRAC = replace_fields(algorithms.default("rebrac"), {"hidden_dim": 16, "batch_size": 16, "normalize_observations": True})
+REBRAC = replace_fields(
+    algorithms.default("rebrac"), {"hidden_dim": 16, "batch_size": 16, "normalize_observations": True}
+)
 
 
 class Drifting(gym.Env[Any, Any]):
