@@ -111,7 +111,7 @@ def test_critics_learn_values_that_depend_on_the_history() -> None:
 
 def test_dynamics_models_use_the_history() -> None:
     """The observation alternates between the last two values, so that one of them does not determine the next."""
-    steps, episodes = 6, 400
+    steps, episodes = 20, 200
     rng = np.random.default_rng(0)
     pairs = rng.normal(size=(episodes, 2, 2)).astype(np.float32)
     observations = np.tile(pairs, (1, steps // 2, 1)).reshape(-1, 2)
@@ -126,7 +126,7 @@ def test_dynamics_models_use_the_history() -> None:
     for history in (NEWEST_ONLY, History(2)):
         models, _ = fit_dynamics(Evidence.of(data, {}, options, history), lambda step, part: None)
         errors[history] = float(np.asarray(models.noise).max())
-    assert errors[History(2)] < 0.3 < errors[NEWEST_ONLY]
+    assert errors[History(2)] < 0.6 * errors[NEWEST_ONLY]  # the second observation of an episode stays unknown
 
 
 def test_neighbors_are_states_with_similar_histories() -> None:
@@ -140,7 +140,7 @@ def test_assess_judges_policies_with_different_histories(run: Run) -> None:
     result = assess(policies, make_dataset(400, seed=3), options=OPTIONS)
     assert {p.name for p in result.policies} == set(policies)
     held_out = assess(run, options=OPTIONS)
-    assert "of 20 episodes" in held_out.episodes or "episodes" in held_out.episodes
+    assert "those that no policy was trained on" in held_out.episodes
     assert len(held_out.policies) == 1
 
 
