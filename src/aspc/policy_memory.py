@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from aspc.policy_guards import guard_actions, needs_previous_action
+from aspc.policy_guards import find_ood, guard_actions, needs_previous_action
 from aspc.policy_kinds import array_namespace, compute_actions
 
 MAX_FLOAT = float(np.finfo(np.float32).max)
@@ -56,9 +56,13 @@ def step(policy: Any, observations: Any, memory: Any, noise: Sequence[Any]) -> t
 
     A policy without memory returns `memory` unchanged.
     """
-    actions, parts = compute_actions(policy, observations, noise), memory_parts(policy)
-    if policy.guards is not None:
-        actions = guard_actions(policy.guards, actions, split_memory(parts, memory))
+    parts = memory_parts(policy)
+    if policy.guards is None:
+        actions = compute_actions(policy, observations, noise)
+    else:
+        is_ood, known = find_ood(policy.guards, observations)
+        actions = compute_actions(policy, known, noise)
+        actions = guard_actions(policy.guards, actions, is_ood, split_memory(parts, memory))
     return actions, update_memory(parts, memory, observations, actions) if parts else memory
 
 

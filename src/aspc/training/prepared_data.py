@@ -164,6 +164,8 @@ class PreparedDataset:
     rows: np.ndarray | None = None
     held_out: np.ndarray | None = None
     stream: tuple[StreamingDataset, Callable[[Transitions], np.ndarray]] | None = None
+    observation_range: tuple[np.ndarray, np.ndarray] | None = None
+    """Lowest and highest logged observation; None for a stream."""
 
     @classmethod
     def of(cls, data: Data, algorithm: Algorithm[Any], options: TrainOptions) -> PreparedDataset:
@@ -190,7 +192,8 @@ class PreparedDataset:
         held_rows = None
         if held is not None:
             held_rows = pack(transitions_of(held, algorithm, options), layout, normalizer, algorithm.discount)
-        return cls(spec, layout, normalizer, len(rows), fingerprint(rows), rows, held_rows)
+        logged = data.observations.min(0), data.observations.max(0)
+        return cls(spec, layout, normalizer, len(rows), fingerprint(rows), rows, held_rows, observation_range=logged)
 
     @classmethod
     def _streamed(
@@ -245,7 +248,13 @@ class PreparedDataset:
             info["observation_categories"] = {column: list(names) for column, names in data.categories.items()}
         arrays = {name: np.asarray(array, np.float32) for name, array in export.arrays.items()}
         mean, std = self.normalizer.mean, self.normalizer.std
-        return Policy(export.kind, arrays, export.settings, mean, std, data.action_low, data.action_high, info)
+        bounds = data.action_low, data.action_high
+        low, high = (None, None) if self.observation_range is None else self.observation_range
+        return Policy(
+            *(export.kind, arrays, export.settings, mean, std, *bounds, info),
+            observation_low=low,
+            observation_high=high,
+        )
 
 
 @contextmanager
