@@ -216,10 +216,14 @@ def largest_changes(actions: np.ndarray, ends: np.ndarray) -> tuple[float, float
 
 
 def test_collected_episodes_start_anew(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime", reason="the extra `onnx` is not installed")
     policy = with_memory("td3_bc", obs=4, act=2)
     limit = float(policy.guards.max_change.max()) + 1e-5
     saved = policy.save(tmp_path / "policy")
     collected = collect.collect("test_policy_memory:AspcTestRagged-v0", str(saved), 60)
+    exported = export(saved, "onnx")
+    in_graph = collect.collect("test_policy_memory:AspcTestRagged-v0", str(exported), 60)
+    np.testing.assert_allclose(in_graph.actions, collected.actions, atol=1e-5)
     online = Collector(Ragged, make_dataset(action_low=policy.action_low, action_high=policy.action_high), 0, 0.0)
     parts = []
     for step in range(0, 60, 4):  # an episode continues in the next collection

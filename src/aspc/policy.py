@@ -25,14 +25,15 @@ from numpy.typing import ArrayLike
 from aspc.errors import AspcError
 from aspc.history import NEWEST_ONLY, History
 from aspc.io import write_atomically
-from aspc.policy_guards import Guards, complete_guards, guards_from_json, guards_to_json
-from aspc.policy_inputs import ON_INVALID, Stream, act_in_stream
+from aspc.policy_guards import WHITENING, Guards, complete_guards, describe_guards, guards_from_json, guards_to_json
+from aspc.policy_inputs import ON_INVALID, LoggedRange, Stream, act_in_stream
 from aspc.policy_kinds import KINDS, NoiseInput, noise_draws, sample_noise
 from aspc.policy_memory import initial_memory, memory_start, step
 
 FORMAT_VERSION = 2
 UNGUARDED_FORMAT = 1  # older versions read policies without guards and history
 HEADER, WEIGHTS = "policy.json", "weights.safetensors"
+OPTIONAL_VECTORS = ("observation_low", "observation_high")  # absent in policies of older versions
 VECTORS = ("observation_mean", "observation_std", "action_low", "action_high")
 
 
@@ -57,6 +58,10 @@ class Policy:
     on_invalid: str = "raise"
     history: History = NEWEST_ONLY
     guards: Guards | None = None
+    observation_low: np.ndarray | None = None
+    """Lowest logged observation, [obs]; None if it was not recorded."""
+    observation_high: np.ndarray | None = None
+    """Highest logged observation."""
     _stream: Stream = field(default_factory=Stream, init=False, repr=False)
 
     @property
@@ -73,6 +78,12 @@ class Policy:
     def _memory_start(self) -> np.ndarray:
         return memory_start(self)
 
+    @cached_property
+    def _logged_range(self) -> LoggedRange:
+        has_score = self.guards is not None and self.guards.ood is not None
+        vectors = self.observation_low, self.observation_high, self.observation_mean, self.observation_std
+        return LoggedRange.of(*vectors, has_score)
+
     @property
     def input_size(self) -> int:
         """The size of the network's input: an observation, with its history."""
@@ -87,6 +98,8 @@ class Policy:
         self, observations: Any, rng: np.random.Generator | int | None = 0, on_invalid: str | None = None
     ) -> np.ndarray:
         """Return actions in the units of the logs.
+
+        The first observation that is far outside the logged range gives a warning, unless a guard reacts to it.
 
         Args:
             observations: One observation [obs] or a batch [batch, obs]. If the log's columns had names, also a table,
@@ -105,6 +118,7 @@ class Policy:
         return act_in_stream(
             lambda rows, memory: step(self, rows, memory, sample_noise(self.noise(), len(rows), rng)),
             self._memory_start,
+            self._logged_range,
             observations,
             self.info.get("observation_names") or (),
             self.observation_mean.shape[0],
@@ -155,7 +169,8 @@ class Policy:
     def __repr__(self) -> str:
         sizes = f"{self.observation_size} observation and {self.action_size} action dimensions"
         origin = [f"{key} {self.info[key]}" for key in ("algo", "dataset", "step", "seed") if key in self.info]
-        return f"Policy({', '.join([self.kind, sizes, *origin])})"
+        guards = [] if self.guards is None else describe_guards(self.guards, self.info.get("action_names") or ())
+        return f"Policy({', '.join([self.kind, sizes, *origin, *(f'guards: {line}' for line in guards)])})"
 
     def noise(self) -> dict[str, NoiseInput]:
         """Return the random inputs of the policy by name; empty for a deterministic policy."""
@@ -166,6 +181,8 @@ class Policy:
         added: dict[str, Any] = {} if self.guards is None else {"guards": guards_to_json(self.guards)}
         if self.history != NEWEST_ONLY:
             added["history"] = self.history._asdict()
+        logged = {name: getattr(self, name) for name in OPTIONAL_VECTORS}
+        logged = {name: array.tolist() for name, array in logged.items() if array is not None}
         return {
             "format": FORMAT_VERSION if added else UNGUARDED_FORMAT,
             "kind": self.kind,
@@ -175,6 +192,7 @@ class Policy:
             "observation_std": self.observation_std.tolist(),
             "action_low": self.action_low.tolist(),
             "action_high": self.action_high.tolist(),
+            **logged,
             "settings": self.settings,
             "info": self.info,
             "on_invalid": self.on_invalid,
@@ -183,14 +201,23 @@ class Policy:
 
     def save(self, folder: str | Path) -> Path:
         """Write the policy into a folder (created if missing), replacing any older policy there atomically."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, content in self.files().items():
+            write_atomically(folder / name, content)
+        return folder
+
+    def files(self) -> dict[str, bytes]:
+        """Return the contents of a policy's files by name."""
         from safetensors.numpy import save
 
-        folder, header = Path(folder), self.header()
-        folder.mkdir(parents=True, exist_ok=True)
-        weights = {name: np.ascontiguousarray(a, np.float32) for name, a in self.arrays.items()}
-        write_atomically(folder / WEIGHTS, save(weights, metadata={"aspc": json.dumps(header)}))
-        write_atomically(folder / HEADER, (json.dumps(header, indent=1) + "\n").encode())
-        return folder
+        header = self.header()
+        arrays = self.arrays if self.guards is None else {**self.arrays, **guard_arrays(self.guards)}
+        weights = {name: np.ascontiguousarray(a, np.float32) for name, a in arrays.items()}
+        return {
+            WEIGHTS: save(weights, metadata={"aspc": json.dumps(header)}),
+            HEADER: (json.dumps(header, indent=1) + "\n").encode(),
+        }
 
     @classmethod
     def load(cls, path: str | Path) -> Policy:
@@ -209,16 +236,20 @@ class Policy:
             settings, info = dict(header["settings"]), dict(header["info"])
             on_invalid = header.get("on_invalid", "raise")  # absent in policies of older versions
             history = History(**header.get("history", {}))
-            policy = cls(header["kind"], arrays, settings, mean, std, low, high, info, on_invalid, history=history)
-            if header.get("guards") is not None:
-                policy = dataclasses.replace(policy, guards=complete_guards(guards_from_json(header["guards"]), policy))
+            logged = {name: _vector(header[name]) for name in OPTIONAL_VECTORS if header.get(name) is not None}
+            whitening = arrays.pop(WHITENING, None)
+            parts = (header["kind"], arrays, settings, mean, std, low, high, info, on_invalid, history)
+            policy = cls(*parts, None, **logged)
             sizes = [(header["observation_size"],)] * 2 + [(header["action_size"],)] * 2
             is_valid = [vector.shape for vector in (mean, std, low, high)] == sizes and policy._is_valid()
+            if is_valid and header.get("guards") is not None:
+                guards = guards_from_json(header["guards"], whitening)
+                policy = dataclasses.replace(policy, guards=complete_guards(guards, policy))
         except (KeyError, TypeError, ValueError, IndexError, ArithmeticError, AttributeError) as error:
             raise AspcError(f"{path} is damaged: its header is incomplete.") from error
         if not is_valid:
             raise AspcError(f"{path} is damaged: its arrays are inconsistent or not finite.")
-        policy._memory_start  # noqa: B018 (cached, so that the first action is as fast as the others)
+        _ = policy._memory_start, policy._logged_range  # cached, so that the first action is as fast as the others
         return policy
 
     def _is_valid(self) -> bool:
@@ -229,8 +260,21 @@ class Policy:
             and self.history.is_valid()
             and all(np.isfinite(array).all() for array in (*vectors, *self.arrays.values()))
             and bool((self.observation_std > 0).all() and (self.action_low < self.action_high).all())
+            and self._has_valid_range()
             and KINDS[self.kind].is_valid(self.arrays, self.settings, self.input_size, self.action_size)
         )
+
+    def _has_valid_range(self) -> bool:
+        low, high = self.observation_low, self.observation_high
+        if low is None or high is None:
+            return low is high
+        is_finite = np.isfinite(low).all() and np.isfinite(high).all()
+        return bool(low.shape == high.shape == self.observation_mean.shape and is_finite and (low <= high).all())
+
+
+def guard_arrays(guards: Guards) -> dict[str, np.ndarray]:
+    """Return the arrays of guards that are stored with the weights instead of in the header."""
+    return {} if guards.ood is None else {WHITENING: guards.ood.whitening}
 
 
 def _vector(values: ArrayLike) -> np.ndarray:

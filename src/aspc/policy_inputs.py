@@ -4,8 +4,9 @@ needs only NumPy.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -78,6 +79,49 @@ def to_float32(values: Any) -> np.ndarray:
         return np.asarray(values, np.float32)
 
 
+class LoggedRange(NamedTuple):
+    """The logged observations, and the limits beyond which `act` warns, [obs] each."""
+
+    low: np.ndarray
+    high: np.ndarray
+    first: np.ndarray
+    second: np.ndarray
+    text: str
+    """A description of the logged values of a column, with `first` and `second` in it."""
+
+    @classmethod
+    def of(
+        cls, low: np.ndarray | None, high: np.ndarray | None, mean: np.ndarray, std: np.ndarray, has_score: bool
+    ) -> LoggedRange:
+        """Return the limits of a policy.
+
+        An observation is far if it is outside the logged range by more than ten times its size; in a column that never
+        changed, by ten times the value, at least 10. Policies of older versions did not record the range; with a
+        normalizer, they are limited to the mean ± 100 standard deviations. Guards with a score replace the warning.
+
+        Args:
+            low: The lowest logged observation, [obs]; None if it was not recorded.
+            high: The highest logged observation.
+            mean: The mean of the normalizer.
+            std: The standard deviation of the normalizer.
+            has_score: Whether the policy has guards with an out-of-distribution score.
+        """
+        largest = np.full(len(mean), np.finfo(np.float32).max, np.float64)
+        if has_score:
+            reach, text = (-largest, largest), ""
+        elif low is not None and high is not None:
+            size = high.astype(np.float64) - low
+            margin = 10 * np.where(size > 0, size, np.maximum(np.abs(high), 1))
+            reach, mean, std, text = (low - margin, high + margin), low, high, "the logged range {:g} to {:g}"
+        elif (mean != 0).any() or (std != 1).any():
+            margin = 100 * std.astype(np.float64)
+            reach, text = (mean - margin, mean + margin), "the logged values, {:g} ± {:g}"
+        else:
+            reach, text = (-largest, largest), ""
+        limits = np.clip(reach, -largest, largest).astype(np.float32)
+        return cls(limits[0], limits[1], mean, std, text)
+
+
 class Stream:
     """What `act` remembers between its calls, per row of a batch."""
 
@@ -86,6 +130,8 @@ class Stream:
         """The policy's memory [batch, size]; None before the first step, and without memory."""
         self.actions: np.ndarray | None = None
         """The last actions, kept by "hold"."""
+        self.has_warned = False
+        """Whether an observation was far outside the logged range; there is one warning per stream."""
 
     def reset(self) -> None:
         """Forget all earlier steps, at the start of an episode."""
@@ -95,6 +141,7 @@ class Stream:
 def act_in_stream(
     step: Callable[[np.ndarray, Any], tuple[Any, Any]],
     memory_start: np.ndarray,
+    logged: LoggedRange,
     observations: Any,
     names: Sequence[str],
     size: int,
@@ -107,6 +154,7 @@ def act_in_stream(
     Args:
         step: Maps rows of observations [batch, obs] and the memory to actions [batch, act] and the next memory.
         memory_start: The memory before the first step, [memory]; empty for a policy without memory.
+        logged: The range of the logged observations. The first observation far outside it gives a warning.
         observations: An array, or a table, a row or a dictionary with the `names` of the log's columns.
         names: The log's columns, in the order of the observation's dimensions; may be empty.
         size: The dimension of an observation.
@@ -132,15 +180,21 @@ def act_in_stream(
         raise error(f"This policy takes observations of shape [{size}] or [batch, {size}], not {list(x.shape)}.")
     rows = x if x.ndim == 2 else x[None]
     memory = _current_memory(stream, memory_start, len(rows), error) if len(memory_start) else None
-    is_finite = np.isfinite(rows)
-    if np.logical_and.reduce(is_finite, axis=None):
-        actions: np.ndarray
-        actions, following = step(rows, memory)
-    else:
-        if on_invalid == "raise":
-            raise error(f"{_first_invalid(x, names)}. Correct it, or choose on_invalid='hold' or 'nan'.")
-        computed, following = step(np.where(is_finite, rows, np.float32(0)), memory)
-        actions, invalid = np.array(computed), ~is_finite.all(axis=1)
+    invalid = None
+    is_near = np.logical_and(np.less_equal(logged.low, rows), np.less_equal(rows, logged.high))
+    if not np.logical_and.reduce(is_near, axis=None):
+        is_finite = np.isfinite(rows)
+        if not is_finite.all():
+            if on_invalid == "raise":
+                raise error(f"{_first_invalid(x, names)}. Correct it, or choose on_invalid='hold' or 'nan'.")
+            invalid, rows = ~is_finite.all(axis=1), np.where(is_finite, rows, np.float32(0))
+        if not stream.has_warned and (is_finite & ~is_near).any():
+            stream.has_warned = True
+            warnings.warn(_far_text(x, names, is_finite & ~is_near, logged), RuntimeWarning, stacklevel=3)
+    actions: np.ndarray
+    actions, following = step(rows, memory)
+    if invalid is not None:
+        actions = np.array(actions)
         if on_invalid == "nan":
             actions[invalid] = np.nan
         else:
@@ -186,6 +240,19 @@ def _held_actions(
 
 def _first_invalid(x: np.ndarray, names: Sequence[str]) -> str:
     """Describe the first entry of an observation, or of a batch, that is not finite."""
-    at = [int(i) for i in np.argwhere(~np.isfinite(x))[0]]
+    return _describe_entry(x, names, [int(i) for i in np.argwhere(~np.isfinite(x))[0]])
+
+
+def _far_text(x: np.ndarray, names: Sequence[str], is_far: np.ndarray, logged: LoggedRange) -> str:
+    """Return the warning about the first far entry of an observation, or of a batch."""
+    at = [int(i) for i in np.argwhere(is_far.reshape(x.shape))[0]]
+    known = logged.text.format(logged.first[at[-1]], logged.second[at[-1]])
+    return (
+        f"{_describe_entry(x, names, at)}, far outside {known}, so the action is an extrapolation. Check the "
+        "observation, or export the policy with a guard (aspc export --ood hold)."
+    )
+
+
+def _describe_entry(x: np.ndarray, names: Sequence[str], at: list[int]) -> str:
     named = f" ({names[at[-1]]!r})" if at[-1] < len(names) else ""
     return f"{'observations' if x.ndim == 2 else 'observation'}{at}{named} is {x[tuple(at)]}"

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from aspc.policy_guards import guard_actions, needs_previous_action
+from aspc.policy_guards import find_ood, guard_actions, needs_previous_action
 from aspc.policy_kinds import array_namespace, clip_to_unit, compute_actions
 
 MAX_FLOAT = float(np.finfo(np.float32).max)
@@ -60,9 +60,12 @@ def step(policy: Any, observations: Any, memory: Any, noise: Sequence[Any]) -> t
     """
     parts = memory_parts(policy)
     before = split_memory(parts, memory) if parts else {}
-    actions = compute_actions(policy, stack_observations(policy, observations, before), noise)
-    if policy.guards is not None:
-        actions = guard_actions(policy.guards, actions, before)
+    if policy.guards is None:
+        actions = compute_actions(policy, stack_observations(policy, observations, before), noise)
+    else:
+        is_ood, known = find_ood(policy.guards, observations)
+        actions = compute_actions(policy, stack_observations(policy, known, before), noise)
+        actions = guard_actions(policy.guards, actions, is_ood, before)
     return actions, update_memory(parts, memory, observations, actions) if parts else memory
 
 

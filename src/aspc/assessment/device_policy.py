@@ -90,10 +90,11 @@ def _split_rows(policy: Policy, count: int) -> list[slice]:
 def _step_batch(
     policy: Policy, observations: np.ndarray, memory: np.ndarray, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    program = _compiled_step(policy.kind, json.dumps(policy.settings), policy.history)
     bounds = policy.observation_mean, policy.observation_std, policy.action_low, policy.action_high
-    guards = None if policy.guards is None else {name: getattr(policy.guards, name) for name in GUARD_VECTORS}
+    guards = None if policy.guards is None else _guards_as_tree(policy.guards)
+    on_ood = None if policy.guards is None else policy.guards.on_ood
     noise = sample_noise(policy.noise(), len(observations), rng)
+    program = _compiled_step(policy.kind, json.dumps(policy.settings), on_ood, policy.history)
     actions, following = program(policy.arrays, bounds, guards, observations, memory, noise)
     return np.asarray(actions), np.asarray(following)
 
@@ -104,13 +105,19 @@ def longest_history(policies: Iterable[Policy]) -> History:
     return History(max(h.observations for h in histories), any(h.actions for h in histories))
 
 
+def _guards_as_tree(guards: Guards) -> dict[str, Any]:
+    """Return the arrays of guards, for compiled code."""
+    ood = None if guards.ood is None else guards.ood._replace(info=None)
+    return {"ood": ood, **{name: getattr(guards, name) for name in GUARD_VECTORS}}
+
+
 @cache
-def _compiled_step(kind: str, settings: str, history: History) -> Callable[..., Any]:
+def _compiled_step(kind: str, settings: str, on_ood: str | None, history: History) -> Callable[..., Any]:
     """Return the jitted step function for a policy kind with these settings and history."""
 
     def run(arrays: Any, bounds: Any, guards: Any, observations: Array, memory: Array, noise: Any) -> Any:
         mean, std, low, high = bounds
-        limits = None if guards is None else Guards(**guards)
+        limits = None if guards is None else Guards(**guards, on_ood=on_ood)
         policy = Policy(kind, arrays, json.loads(settings), mean, std, low, high, guards=limits, history=history)
         return step(policy, observations, memory, noise)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -64,7 +65,10 @@ def load_actor(path: str, rng: np.random.Generator) -> Actor:
 
 
 def _onnx_actor(path: Path) -> Actor:
-    """Load an ONNX network with one input [batch, observation] and actions as its first output."""
+    """Load an ONNX network with one input [batch, observation] and actions as its first output.
+
+    A network that `aspc export` wrote can also have the input `memory` and the output `next_memory`.
+    """
     try:
         import onnxruntime
     except ImportError as error:
@@ -75,16 +79,36 @@ def _onnx_actor(path: Path) -> Actor:
         session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     except Exception as error:  # a boundary: ONNX Runtime's errors have no common base class
         raise AspcError(f"{path} is not a valid ONNX network.") from error
-    inputs = session.get_inputs()
+    start = _recorded_memory(path, session)
+    inputs = [i for i in session.get_inputs() if start is None or i.name != "memory"]
     if len(inputs) != 1 or inputs[0].type != "tensor(float)":
         raise AspcError(f"{path} must have one float input, a batch of observations; it has {len(inputs)} inputs.")
     size = inputs[0].shape[-1] if inputs[0].shape else None
 
+    memory = {} if start is None else {"memory": start}
+
     def act(observation: np.ndarray) -> np.ndarray:
-        outputs = session.run(None, {inputs[0].name: observation[None].astype(np.float32)})
+        outputs = session.run(None, {inputs[0].name: observation[None].astype(np.float32), **memory})
+        if start is not None:
+            memory["memory"] = outputs[1]
         return np.asarray(outputs[0][0])
 
-    return Actor(act, size if isinstance(size, int) else None)
+    def reset() -> None:
+        if start is not None:
+            memory["memory"] = start
+
+    return Actor(act, size if isinstance(size, int) else None, reset)
+
+
+def _recorded_memory(path: Path, session: Any) -> np.ndarray | None:
+    """Return the initial memory [1, size] of a network that has a memory, as `aspc export` recorded it."""
+    text = session.get_modelmeta().custom_metadata_map.get("initial_memory")
+    if text is None:
+        return None
+    try:
+        return np.asarray([json.loads(text)], np.float32)
+    except (ValueError, TypeError) as error:
+        raise AspcError(f"{path} is damaged: its initial_memory is invalid. Export the policy again.") from error
 
 
 def _random_actor(low: np.ndarray, high: np.ndarray, rng: np.random.Generator) -> Act:

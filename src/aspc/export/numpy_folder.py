@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from aspc.policy import VECTORS, Policy
+from aspc.policy import VECTORS, Policy, guard_arrays
 
 TEMPLATE = Path(__file__).with_name("numpy_policy.py")
 
@@ -30,6 +30,7 @@ def numpy_files(policy: Policy, metadata: dict[str, Any]) -> dict[str, bytes]:
         header=np.frombuffer(json.dumps(header).encode(), np.uint8),
         **{name: getattr(policy, name) for name in VECTORS},
         **{f"arrays.{name}": array for name, array in policy.arrays.items()},
+        **({} if policy.guards is None else guard_arrays(policy.guards)),
     )
     return {"policy.py": render_module().encode(), "weights.npz": buffer.getvalue()}
 

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from aspc.errors import AspcError
-from aspc.policy import Policy
-from aspc.policy_inputs import Stream, act_in_stream
+from aspc.policy import OPTIONAL_VECTORS, Policy
+from aspc.policy_inputs import LoggedRange, Stream, act_in_stream
 from aspc.policy_kinds import NoiseInput, sample_noise
 from aspc.policy_memory import step_or_nan
 
@@ -76,6 +76,7 @@ def load(path: Path) -> Act:
         for name, noise in metadata["noise"].items()
     }
     call = jax.jit(program.call)
+    logged = _logged_range(metadata)
     memory_start, stream = np.asarray(metadata.get("initial_memory", ()), np.float32), Stream()
 
     def step(rows: np.ndarray, memory: np.ndarray | None, noise: list[np.ndarray]) -> tuple[np.ndarray, Any]:
@@ -88,6 +89,7 @@ def load(path: Path) -> Act:
         return act_in_stream(
             lambda rows, memory: step(rows, memory, sample_noise(draws, len(rows), rng)),
             memory_start,
+            logged,
             observations,
             metadata.get("observation_names") or (),
             metadata["observation_size"],
@@ -99,3 +101,12 @@ def load(path: Path) -> Act:
     act.metadata = metadata  # type: ignore[attr-defined]
     act.reset = stream.reset  # type: ignore[attr-defined]
     return act
+
+
+def _logged_range(metadata: dict[str, Any]) -> LoggedRange:
+    """Return the range of the logged observations; without a record of it, no observation is far outside."""
+    size = metadata["observation_size"]
+    vectors = (metadata.get(name) for name in OPTIONAL_VECTORS)
+    low, high = (None if values is None else np.asarray(values, np.float32) for values in vectors)
+    has_score = "ood" in metadata.get("guards", {})
+    return LoggedRange.of(low, high, np.zeros(size, np.float32), np.ones(size, np.float32), has_score)

@@ -196,6 +196,8 @@ class PreparedDataset:
     held_out: np.ndarray | None = None
     stream: tuple[StreamingDataset, Callable[[Transitions], np.ndarray]] | None = None
     history: History = NEWEST_ONLY
+    observation_range: tuple[np.ndarray, np.ndarray] | None = None
+    """Lowest and highest logged observation; None for a stream."""
 
     @classmethod
     def of(cls, data: Data, algorithm: Algorithm[Any], options: TrainOptions) -> PreparedDataset:
@@ -225,7 +227,12 @@ class PreparedDataset:
         held_rows = None
         if held is not None:
             held_rows = _pack_stacked(held, transitions_of(held, algorithm, options), options, pack_rows)
-        return cls(spec, layout, normalizer, len(rows), fingerprint(rows), rows, held_rows, history=options.frames)
+        logged = data.observations.min(0), data.observations.max(0)
+        return cls(
+            *(spec, layout, normalizer, len(rows), fingerprint(rows), rows, held_rows),
+            history=options.frames,
+            observation_range=logged,
+        )
 
     @classmethod
     def _streamed(
@@ -288,8 +295,14 @@ class PreparedDataset:
             info["observation_categories"] = {column: list(names) for column, names in data.categories.items()}
         arrays = {name: np.asarray(array, np.float32) for name, array in export.arrays.items()}
         mean, std = self.normalizer.mean, self.normalizer.std
-        low, high = data.action_low, data.action_high
-        return Policy(export.kind, arrays, export.settings, mean, std, low, high, info, history=self.history)
+        bounds = data.action_low, data.action_high
+        low, high = (None, None) if self.observation_range is None else self.observation_range
+        return Policy(
+            *(export.kind, arrays, export.settings, mean, std, *bounds, info),
+            history=self.history,
+            observation_low=low,
+            observation_high=high,
+        )
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from aspc.envs.facts import check_sizes
 from aspc.envs.make import make_env
 from aspc.errors import AspcError
 from aspc.policy import Policy
+from aspc.policy_inputs import to_float32
 from aspc.policy_kinds import sample_noise
 from aspc.policy_memory import step
 
@@ -66,12 +67,13 @@ def rollouts(
                 f"An episode has not ended in {MAX_EPISODE_STEPS:,} steps; give the environment a step limit "
                 f"(gymnasium.wrappers.TimeLimit)."
             )
-        current = np.stack([observations[i] for i in running])
+        current = to_float32(np.stack([observations[i] for i in running]))
         _check_observations(env_name, current, [(seeds[i], episodes[i]["length"]) for i in running])
-        if rngs or policy.memory_size:
-            actions, memory[running] = _step(policy, current, memory[running], [rngs[i] for i in running if rngs])
+        if rngs:
+            actions, following = _step_with_noise(policy, current, memory[running], [rngs[i] for i in running])
         else:
-            actions = policy.act(current)
+            actions, following = policy.step(current, memory[running])
+        memory[running] = following
         still_running = []
         for i, action in zip(running, actions, strict=True):
             observation, reward, terminated, truncated, info = pool[i].step(action)
@@ -99,15 +101,15 @@ def _check_observations(env_name: str, observations: np.ndarray, episodes: list[
     )
 
 
-def _step(
+def _step_with_noise(
     policy: Policy, observations: np.ndarray, memory: np.ndarray, rngs: list[np.random.Generator]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the actions and the next memory; a stochastic policy takes one generator per row."""
+    """Return the actions and the next memory of a stochastic policy, with one generator per row."""
     draws = policy.noise()
     noise_per_row = [sample_noise(draws, 1, rng) for rng in rngs]
     batch_axes = [draw.shape.index(None) for draw in draws.values()]
     noise = [np.concatenate([row[k] for row in noise_per_row], axis) for k, axis in enumerate(batch_axes)]
-    return step(policy, observations.astype(np.float32, copy=False), memory, noise)
+    return step(policy, observations, memory, noise)
 
 
 def send(stream: IO[bytes], message: Any) -> None:
