@@ -17,7 +17,7 @@ from aspc.errors import AspcError
 from aspc.export import metadata, render_files
 from aspc.history import NEWEST_ONLY, History
 from aspc.policy import HEADER, WEIGHTS, Policy, load_policy
-from aspc.policy_guards import Guards
+from aspc.policy_guards import Guards, OODScore
 from aspc.policy_kinds import compute_actions, sample_noise
 from aspc.policy_memory import memory_parts, split_memory, stack_observations, update_memory
 from policies import policy_named
@@ -172,6 +172,31 @@ def test_invalid_observations_leave_the_history_unchanged(mode: str) -> None:
     np.testing.assert_allclose(policy.act(steps[3])[0], clean.act(steps[3])[0], atol=1e-6)
 
 
+@pytest.mark.parametrize("history", HISTORIES, ids=str)
+def test_observations_out_of_distribution_leave_the_history_unchanged(
+    history: History, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = with_history("td3_bc", history)
+    ood = OODScore(np.zeros(5, np.float32), np.full(5, 2, np.float32), np.eye(5, dtype=np.float32), np.float32(5))
+    policy = free.with_guards(Guards(ood=ood, on_ood="hold"))
+    steps = observations(2)
+    for act, reset, tolerance in actors(policy, tmp_path / "policy", monkeypatch):
+        found = {}
+        for spike in (False, True):
+            reset()
+            last = None
+            for batch in (*steps[:3], *([steps[3] + np.float32([[1e4], [0]])] if spike else []), steps[4]):
+                previous, last = last, act(batch, np.random.default_rng(0))
+                if batch.max() > 1e3:
+                    np.testing.assert_allclose(last[0], previous[0], atol=tolerance, rtol=0)  # held
+            found[spike] = last
+        np.testing.assert_allclose(found[True][0], found[False][0], atol=1e-5, rtol=0)
+        assert np.abs(found[True][1] - found[False][1]).max() > 1e-3  # the other row has one more step
+    memory = split_memory(memory_parts(policy), logged_memory(policy, log(5, 3), np.arange(120)))
+    plain = split_memory(memory_parts(free), logged_memory(free, log(5, 3), np.arange(120)))
+    np.testing.assert_array_equal(memory["earlier_observations"], plain["earlier_observations"])
+
+
 def test_onnx_with_one_lag_has_no_empty_slices() -> None:
     onnx = pytest.importorskip("onnx", reason="the extra `onnx` is not installed")
     model = onnx.load_from_string(render_files(with_history("td3_bc", History(2)), "onnx")[""])
@@ -181,8 +206,8 @@ def test_onnx_with_one_lag_has_no_empty_slices() -> None:
 # -- logged rows -----------------------------------------------------------------------------------------------
 
 
-def log() -> Dataset:
-    data = make_dataset(rows=120)
+def log(obs: int = 4, act: int = 2) -> Dataset:
+    data = make_dataset(rows=120, obs=obs, act=act)
     return replace(data, next_observations=data.observations[::-1].copy())
 
 

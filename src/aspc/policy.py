@@ -238,8 +238,8 @@ class Policy:
             history = History(**header.get("history", {}))
             logged = {name: _vector(header[name]) for name in OPTIONAL_VECTORS if header.get(name) is not None}
             whitening = arrays.pop(WHITENING, None)
-            parts = (header["kind"], arrays, settings, mean, std, low, high, info, on_invalid, history)
-            policy = cls(*parts, None, **logged)
+            kind = header["kind"]
+            policy = cls(kind, arrays, settings, mean, std, low, high, info, on_invalid, history, None, **logged)
             sizes = [(header["observation_size"],)] * 2 + [(header["action_size"],)] * 2
             is_valid = [vector.shape for vector in (mean, std, low, high)] == sizes and policy._is_valid()
             if is_valid and header.get("guards") is not None:

@@ -112,18 +112,33 @@ def are_finite(rows: Any) -> Any:
 
 
 def history_parts(policy: Any) -> list[MemoryPart]:
-    """Return the parts that hold the earlier observations, newest first, and the actions between them."""
-    history, lags = policy.history, policy.history.lags
+    """Return the parts that hold the earlier observations, newest first, and the actions between them.
+
+    Steps with an observation out of distribution are left out, like those with an invalid observation. The window lets
+    up to half of its steps be such steps.
+    """
+    lags, guards = policy.history.lags, policy.guards
+    has_score = guards is not None and guards.ood is not None
+
+    def part(name: str, initial: Any, push: Callable[[Parts, Any, Any], Any]) -> MemoryPart:
+        update = partial(_unless_ood, guards, name, push) if has_score else push
+        return MemoryPart(name, initial, update, 2 * lags if has_score else lags)
+
     parts = [
-        MemoryPart("has_observation", np.zeros(1, np.float32), _has_observation, 1),
-        MemoryPart(
-            "earlier_observations", np.zeros(lags * len(policy.observation_mean), np.float32), _push_observation, lags
-        ),
+        part("has_observation", np.zeros(1, np.float32), _has_observation),
+        part("earlier_observations", np.zeros(lags * len(policy.observation_mean), np.float32), _push_observation),
     ]
-    if history.actions:
+    if policy.history.actions:
         center = (policy.action_high + policy.action_low) / 2
-        parts.append(MemoryPart("earlier_actions", _repeat(center, lags), partial(_push_action, center), lags))
+        parts.append(part("earlier_actions", _repeat(center, lags), partial(_push_action, center)))
     return parts
+
+
+def _unless_ood(
+    guards: Any, name: str, push: Callable[[Parts, Any, Any], Any], memory: Parts, observations: Any, actions: Any
+) -> Any:
+    is_ood, _ = find_ood(guards, observations)
+    return array_namespace(observations).where(is_ood, memory[name], push(memory, observations, actions))
 
 
 def stack_observations(policy: Any, observations: Any, memory: Parts) -> Any:
