@@ -295,6 +295,10 @@ def test_invalid_options(changes: dict[str, Any], message: str) -> None:
 
 
 def test_a_history_longer_than_every_episode_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(AspcError, match=r"--history 51 is longer than every episode of tiny; the longest has 50 rows"):
-        aspc.train(make_dataset(terminals=np.zeros(600)), out=tmp_path / "run", env=None, history=51, **SHORT)
+    data = make_dataset(terminals=np.zeros(600))
+    for source in (data, pack(data, tmp_path / "p")):
+        with pytest.raises(
+            AspcError, match=r"--history 51 is longer than every episode of tiny; the longest has 50 rows"
+        ):
+            aspc.train(source, out=tmp_path / "run", env=None, history=51, **SHORT)
     assert not (tmp_path / "run").exists()

@@ -163,8 +163,8 @@ def _pack_stacked(
     return table
 
 
-def _check_history(history: History, data: Dataset) -> None:
-    longest = int(data.episode_lengths.max())
+def _check_history(history: History, data: Data, longest: int) -> None:
+    """Raise an `AspcError` if a history is longer than the longest episode."""
     if history.observations > longest:
         raise AspcError(
             f"--history {history.observations} is longer than every episode of {data.name}; the longest has "
@@ -212,7 +212,7 @@ class PreparedDataset:
     def _in_memory(
         cls, data: Dataset, algorithm: Algorithm[Any], options: TrainOptions, spec: Spec, layout: Layout
     ) -> PreparedDataset:
-        _check_history(options.frames, data)
+        _check_history(options.frames, data, int(data.episode_lengths.max()))
         kept, held = (data, None) if options.holdout == 0 else data.split(options.holdout, seed=0)
         transitions = transitions_of(kept, algorithm, options)
         wanted = algorithm.normalize_observations
@@ -257,7 +257,7 @@ class PreparedDataset:
             normalizer = ObservationNormalizer.identity(data.observation_size)
         row_normalizer = normalizer.stacked(options.frames, data.action_size)
         if options.history > 1:
-            data.episode_starts()  # to fail early
+            _check_history(options.frames, data, int(np.diff(data.episode_starts(), append=data.rows).max()) + 1)
 
         def prepare(transitions: Transitions) -> np.ndarray:
             rewards = algorithm.reward_scale * transitions.rewards + algorithm.reward_shift
