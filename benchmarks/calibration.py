@@ -160,9 +160,10 @@ def policy_returns(policy: Policy, held_out: Dataset, episodes: int, discount: f
         observations = list(held_out.observations[chosen])
         rewards_lag = 1  # the log's reward is that of the state before the step, the environment's of the one after
     returns, running, step = np.zeros(episodes), list(range(episodes)), 0
-    rng = np.random.default_rng(0)
+    rng, memory = np.random.default_rng(0), policy.initial_memory(episodes)
     while running:
-        actions = policy.act(np.stack([observations[i] for i in running]), rng)
+        rows = np.stack([observations[i] for i in running]).astype(np.float32)
+        actions, memory[running] = policy.step(rows, memory[running], rng)
         for i, action in zip(list(running), actions, strict=True):
             observations[i], reward, terminated, truncated, _ = instances[i].step(action)
             returns[i] += discount ** (step + rewards_lag) * float(reward)

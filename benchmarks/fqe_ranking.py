@@ -64,10 +64,12 @@ def real_returns(policy: Policy, env: str, episodes: int, discount: float) -> di
     """Return the mean discounted and undiscounted returns over episodes, and their standard errors."""
     instances = [envs.make_env(env) for _ in range(episodes)]
     observations = {i: instance.reset(seed=10_000 + i)[0] for i, instance in enumerate(instances)}
-    returns, step = np.zeros((2, episodes)), 0
+    returns, step, memory = np.zeros((2, episodes)), 0, policy.initial_memory(episodes)
     while observations:
         running = list(observations)
-        for i, action in zip(running, policy.act(np.stack(list(observations.values())), step), strict=True):
+        rows = np.stack(list(observations.values())).astype(np.float32)
+        actions, memory[running] = policy.step(rows, memory[running], step)
+        for i, action in zip(running, actions, strict=True):
             observations[i], reward, terminated, truncated, _ = instances[i].step(action)
             returns[:, i] += np.asarray([discount**step, 1.0]) * float(reward)
             if terminated or truncated:

@@ -23,8 +23,9 @@ MATHEMATICS = (
 )
 SHARED = ("component_names", "fields", "interface", "policy_tracing", "registry")  # modules of algorithms/ without any
 MAX_LINES, MAX_LINES_WITHOUT_REASON = 600, 400
-# Outside lab/. The redesign met 16,000. Networks of the user, assessment and the reading of messy logs added 3,300.
-MAX_CODE_LINES = 19_500
+# Outside lab/. The redesign met 16,000. Networks of the user, assessment and the reading of messy logs added 3,300,
+# guards and policies with memory 700, histories 400.
+MAX_CODE_LINES = 20_300
 
 
 def documented_modules() -> dict[str, set[str]]:
@@ -101,6 +102,8 @@ def test_readers_know_no_algorithm() -> None:
         "aspc",
         "aspc.policy",
         "aspc.policy_kinds",
+        "aspc.export",
+        "aspc.guards",
         "aspc.training.callbacks",
         "aspc.training.rollout_worker",
         "aspc.cli.data",
@@ -112,7 +115,16 @@ def test_some_modules_never_import_jax(module: str) -> None:
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
 
 
-@pytest.mark.parametrize(("name", "own"), [("policy_kinds", {"aspc.policy_programs"}), ("policy_programs", set())])
+@pytest.mark.parametrize(
+    ("name", "own"),
+    [
+        ("policy_guards", {"aspc.policy_kinds"}),
+        ("policy_inputs", set()),
+        ("policy_kinds", {"aspc.policy_programs"}),
+        ("policy_memory", {"aspc.policy_guards", "aspc.policy_kinds"}),
+        ("policy_programs", set()),
+    ],
+)
 def test_policies_need_only_numpy(name: str, own: set[str]) -> None:
     """An exported NumPy policy carries the sources of these modules."""
     tree = ast.parse((PACKAGE / f"{name}.py").read_text("utf-8"))

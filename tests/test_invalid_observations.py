@@ -225,9 +225,7 @@ gym.register("AspcTestFailing-v0", entry_point="test_invalid_observations:Failin
 @pytest.mark.parametrize("kind", KINDS)
 def test_environment_that_returns_nan_is_named(kind: str) -> None:
     policy = policy_named(kind, obs=4, act=2).with_on_invalid("hold")  # a rollout never holds
-    with pytest.raises(
-        AspcError, match=r"Failing returned nan as entry 1 of an observation \(episode seed 7, after 3"
-    ):
+    with pytest.raises(AspcError, match=r"Failing returned nan as entry 1 of an observation \(episode seed 7, after 3"):
         rollouts("Failing", policy, [7], {"Failing": [Failing()]})
 
 

@@ -16,12 +16,16 @@ import pytest
 from aspc.algorithms.diffusion_ql import DiffusionQL
 from aspc.algorithms.rebrac import ReBRAC
 from aspc.errors import AspcError
+from aspc.guards import fit_ood_score
 from aspc.policy import FORMAT_VERSION, WEIGHTS, Policy, find_policy, load_policy
+from aspc.policy_guards import Guards
 from fuzz_child import fuzz
 from policies import narrow, policy_named, policy_of
+from tiny import make_dataset
 
 FORMATS = Path(__file__).with_name("formats")
 KINDS = ("td3_bc", "fql", "diffusion_ql")
+GUARDED = "bc"  # an algorithm whose policy gets guards
 
 
 def write(path: Path, header: dict[str, Any], body: bytes = b"") -> Path:
@@ -238,6 +242,8 @@ def test_table_rows_are_matched_by_name_and_unknown_names_are_rejected() -> None
 def check_fuzz(folder: Path, name: str, cases: int) -> None:
     algorithm = DiffusionQL(hidden_dim=4, time_dim=4, diffusion_steps=2) if name == "diffusion_ql" else None
     policy = policy_named(name, obs=2, act=1) if algorithm is None else policy_of(algorithm, 2, 1)
+    if name == GUARDED:
+        policy = policy.with_guards(Guards(max_change=[0.1], ood=fit_ood_score(make_dataset(obs=2, act=1))))
     whole = (policy.save(folder / name) / WEIGHTS).read_bytes()
     (folder / "whole.safetensors").write_bytes(whole)
     refused, crashed = fuzz(folder, ".safetensors", cases)
@@ -245,12 +251,12 @@ def check_fuzz(folder: Path, name: str, cases: int) -> None:
     assert cases / 2 < refused < cases  # otherwise the damage has no effect, or intact files are rejected too
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", [*KINDS, GUARDED])
 def test_damaged_policies_are_rejected(tmp_path: Path, name: str) -> None:
     check_fuzz(tmp_path, name, 150)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", [*KINDS, GUARDED])
 def test_ten_thousand_damaged_policies_are_rejected(tmp_path: Path, name: str) -> None:
     check_fuzz(tmp_path, name, 10_000)

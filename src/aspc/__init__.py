@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from aspc.assessment.assess import assess
     from aspc.data import Dataset
     from aspc.errors import AspcError
+    from aspc.guards import fit_ood_score
     from aspc.policy import Policy, load_policy
+    from aspc.policy_guards import Guards
     from aspc.training.callbacks import Callback
     from aspc.training.finetune import finetune
     from aspc.training.run import evaluate, train
@@ -28,11 +30,13 @@ _MODULES = {
     "AspcError": "aspc.errors",
     "Callback": "aspc.training.callbacks",
     "Dataset": "aspc.data",
+    "Guards": "aspc.policy_guards",
     "Policy": "aspc.policy",
     "Run": "aspc.training.run_folder",
     "assess": "aspc.assessment.assess",
     "evaluate": "aspc.training.run",
     "finetune": "aspc.training.finetune",
+    "fit_ood_score": "aspc.guards",
     "load_policy": "aspc.policy",
     "register": "aspc.algorithms",
     "train": "aspc.training.run",
@@ -42,11 +46,13 @@ __all__ = [
     "AspcError",
     "Callback",
     "Dataset",
+    "Guards",
     "Policy",
     "Run",
     "assess",
     "evaluate",
     "finetune",
+    "fit_ood_score",
     "load_policy",
     "register",
     "train",

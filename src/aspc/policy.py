@@ -15,6 +15,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,17 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from aspc.errors import AspcError
+from aspc.history import NEWEST_ONLY, History
 from aspc.io import write_atomically
-from aspc.policy_kinds import KINDS, ON_INVALID, NoiseInput, act_on_valid, compute_actions, noise_draws, sample_noise
+from aspc.policy_guards import WHITENING, Guards, complete_guards, describe_guards, guards_from_json, guards_to_json
+from aspc.policy_inputs import ON_INVALID, LoggedRange, Stream, act_in_stream
+from aspc.policy_kinds import KINDS, NoiseInput, noise_draws, sample_noise
+from aspc.policy_memory import initial_memory, memory_start, step
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+UNGUARDED_FORMAT = 1  # older versions read policies without guards and history
 HEADER, WEIGHTS = "policy.json", "weights.safetensors"
+OPTIONAL_VECTORS = ("observation_low", "observation_high")  # absent in policies of older versions
 VECTORS = ("observation_mean", "observation_std", "action_low", "action_high")
 
 
@@ -35,7 +42,9 @@ class Policy:
     """A trained policy: normalizer, network and action bounds. It needs only NumPy to act.
 
     `info` holds its origin: algorithm, dataset, step, seed, versions, and the column names of the log. `on_invalid`
-    decides how `act` treats an observation with NaN, infinite or missing entries.
+    decides how `act` treats an observation with NaN, infinite or missing entries. `guards` limit its actions. A policy
+    whose action depends on earlier steps (a rate limit needs the previous action) has a memory: `act` keeps it between
+    calls, and `reset` forgets it at the start of an episode.
     """
 
     kind: str
@@ -47,7 +56,13 @@ class Policy:
     action_high: np.ndarray
     info: dict[str, Any] = field(default_factory=dict)
     on_invalid: str = "raise"
-    _held: dict[str, np.ndarray] = field(default_factory=dict, init=False, repr=False)
+    history: History = NEWEST_ONLY
+    guards: Guards | None = None
+    observation_low: np.ndarray | None = None
+    """Lowest logged observation, [obs]; None if it was not recorded."""
+    observation_high: np.ndarray | None = None
+    """Highest logged observation."""
+    _stream: Stream = field(default_factory=Stream, init=False, repr=False)
 
     @property
     def observation_size(self) -> int:
@@ -59,31 +74,91 @@ class Policy:
         """The dimension of an action."""
         return len(self.action_low)
 
+    @cached_property
+    def _memory_start(self) -> np.ndarray:
+        return memory_start(self)
+
+    @cached_property
+    def _logged_range(self) -> LoggedRange:
+        has_score = self.guards is not None and self.guards.ood is not None
+        vectors = self.observation_low, self.observation_high, self.observation_mean, self.observation_std
+        return LoggedRange.of(*vectors, has_score)
+
+    @property
+    def input_size(self) -> int:
+        """The size of the network's input: an observation, with its history."""
+        return self.history.size(self.observation_size, self.action_size)
+
+    @property
+    def memory_size(self) -> int:
+        """The size of the memory; 0 for a policy whose action depends only on the observation."""
+        return len(self._memory_start)
+
     def act(
         self, observations: Any, rng: np.random.Generator | int | None = 0, on_invalid: str | None = None
     ) -> np.ndarray:
         """Return actions in the units of the logs.
+
+        The first observation that is far outside the logged range gives a warning, unless a guard reacts to it.
 
         Args:
             observations: One observation [obs] or a batch [batch, obs]. If the log's columns had names, also a table,
                 a table row or a dictionary with these names, in any order.
             rng: A generator or a seed, for policies that sample (diffusion, flow).
             on_invalid: The reaction to NaN, infinity, None or a masked entry (default: the policy's `on_invalid`).
-                "raise" an error, "hold" the last action (per row of a batch), or return a "nan" action. "hold"
-                remembers one stream of observations; use a separate policy object for each stream.
+                "raise" an error, "hold" the last action (per row of a batch), or return a "nan" action.
+
+        "hold" and a policy with memory remember one stream of observations, per row of a batch. Use a separate policy
+        object for each stream, and call `reset` when new episodes start.
 
         Raises:
-            AspcError: An observation does not fit or is invalid, or there is no action to hold yet.
+            AspcError: An observation does not fit or is invalid, there is no action to hold yet, or the size of the
+                batch changes although the policy remembers the previous one.
         """
-        return act_on_valid(
-            lambda rows: compute_actions(self, rows, sample_noise(self.noise(), len(rows), rng)),
+        return act_in_stream(
+            lambda rows, memory: step(self, rows, memory, sample_noise(self.noise(), len(rows), rng)),
+            self._memory_start,
+            self._logged_range,
             observations,
             self.info.get("observation_names") or (),
             self.observation_mean.shape[0],
             self.on_invalid if on_invalid is None else on_invalid,
-            self._held,
+            self._stream,
             AspcError,
         )
+
+    def reset(self) -> None:
+        """Forget all earlier steps, at the start of an episode."""
+        self._stream.reset()
+
+    def initial_memory(self, batch: int) -> np.ndarray:
+        """Return the memory before the first step, [batch, memory_size], for `step`."""
+        return initial_memory(self, batch)
+
+    def step(
+        self, observations: np.ndarray, memory: np.ndarray, rng: np.random.Generator | int | None = 0
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return actions [batch, act] and the next memory, without changing the policy: `act` as a pure function.
+
+        Args:
+            observations: A batch of finite float32 observations [batch, obs].
+            memory: The memory of each row [batch, memory_size]; initially `initial_memory(batch)`.
+            rng: A generator or a seed, for policies that sample.
+        """
+        actions, memory = step(self, observations, memory, sample_noise(self.noise(), len(observations), rng))
+        return np.asarray(actions), memory
+
+    def with_guards(self, guards: Guards | None) -> Policy:
+        """Return a copy whose actions obey the guards, or no guards. Saving it records them.
+
+        Raises:
+            AspcError: A guard is invalid for this policy.
+        """
+        try:
+            checked = None if guards is None else complete_guards(guards, self)
+        except ValueError as error:
+            raise AspcError(f"Invalid guards: {error}") from error
+        return dataclasses.replace(self, guards=checked)
 
     def with_on_invalid(self, on_invalid: str) -> Policy:
         """Return a copy that treats invalid observations differently; see `act`. Saving it records the choice."""
@@ -94,7 +169,8 @@ class Policy:
     def __repr__(self) -> str:
         sizes = f"{self.observation_size} observation and {self.action_size} action dimensions"
         origin = [f"{key} {self.info[key]}" for key in ("algo", "dataset", "step", "seed") if key in self.info]
-        return f"Policy({', '.join([self.kind, sizes, *origin])})"
+        guards = [] if self.guards is None else describe_guards(self.guards, self.info.get("action_names") or ())
+        return f"Policy({', '.join([self.kind, sizes, *origin, *(f'guards: {line}' for line in guards)])})"
 
     def noise(self) -> dict[str, NoiseInput]:
         """Return the random inputs of the policy by name; empty for a deterministic policy."""
@@ -102,8 +178,13 @@ class Policy:
 
     def header(self) -> dict[str, Any]:
         """Return everything but the weights, as JSON values: the content of policy.json."""
+        added: dict[str, Any] = {} if self.guards is None else {"guards": guards_to_json(self.guards)}
+        if self.history != NEWEST_ONLY:
+            added["history"] = self.history._asdict()
+        logged = {name: getattr(self, name) for name in OPTIONAL_VECTORS}
+        logged = {name: array.tolist() for name, array in logged.items() if array is not None}
         return {
-            "format": FORMAT_VERSION,
+            "format": FORMAT_VERSION if added else UNGUARDED_FORMAT,
             "kind": self.kind,
             "observation_size": self.observation_size,
             "action_size": self.action_size,
@@ -111,21 +192,32 @@ class Policy:
             "observation_std": self.observation_std.tolist(),
             "action_low": self.action_low.tolist(),
             "action_high": self.action_high.tolist(),
+            **logged,
             "settings": self.settings,
             "info": self.info,
             "on_invalid": self.on_invalid,
+            **added,
         }
 
     def save(self, folder: str | Path) -> Path:
         """Write the policy into a folder (created if missing), replacing any older policy there atomically."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, content in self.files().items():
+            write_atomically(folder / name, content)
+        return folder
+
+    def files(self) -> dict[str, bytes]:
+        """Return the contents of a policy's files by name."""
         from safetensors.numpy import save
 
-        folder, header = Path(folder), self.header()
-        folder.mkdir(parents=True, exist_ok=True)
-        weights = {name: np.ascontiguousarray(a, np.float32) for name, a in self.arrays.items()}
-        write_atomically(folder / WEIGHTS, save(weights, metadata={"aspc": json.dumps(header)}))
-        write_atomically(folder / HEADER, (json.dumps(header, indent=1) + "\n").encode())
-        return folder
+        header = self.header()
+        arrays = self.arrays if self.guards is None else {**self.arrays, **guard_arrays(self.guards)}
+        weights = {name: np.ascontiguousarray(a, np.float32) for name, a in arrays.items()}
+        return {
+            WEIGHTS: save(weights, metadata={"aspc": json.dumps(header)}),
+            HEADER: (json.dumps(header, indent=1) + "\n").encode(),
+        }
 
     @classmethod
     def load(cls, path: str | Path) -> Policy:
@@ -143,13 +235,21 @@ class Policy:
                 mean, std, low, high = (_vector(header[name]) for name in VECTORS)
             settings, info = dict(header["settings"]), dict(header["info"])
             on_invalid = header.get("on_invalid", "raise")  # absent in policies of older versions
-            policy = cls(header["kind"], arrays, settings, mean, std, low, high, info, on_invalid)
+            history = History(**header.get("history", {}))
+            logged = {name: _vector(header[name]) for name in OPTIONAL_VECTORS if header.get(name) is not None}
+            whitening = arrays.pop(WHITENING, None)
+            kind = header["kind"]
+            policy = cls(kind, arrays, settings, mean, std, low, high, info, on_invalid, history, None, **logged)
             sizes = [(header["observation_size"],)] * 2 + [(header["action_size"],)] * 2
             is_valid = [vector.shape for vector in (mean, std, low, high)] == sizes and policy._is_valid()
+            if is_valid and header.get("guards") is not None:
+                guards = guards_from_json(header["guards"], whitening)
+                policy = dataclasses.replace(policy, guards=complete_guards(guards, policy))
         except (KeyError, TypeError, ValueError, IndexError, ArithmeticError, AttributeError) as error:
             raise AspcError(f"{path} is damaged: its header is incomplete.") from error
         if not is_valid:
             raise AspcError(f"{path} is damaged: its arrays are inconsistent or not finite.")
+        _ = policy._memory_start, policy._logged_range  # cached, so that the first action is as fast as the others
         return policy
 
     def _is_valid(self) -> bool:
@@ -157,10 +257,24 @@ class Policy:
         vectors = (self.observation_mean, self.observation_std, self.action_low, self.action_high)
         return (
             self.on_invalid in ON_INVALID
+            and self.history.is_valid()
             and all(np.isfinite(array).all() for array in (*vectors, *self.arrays.values()))
             and bool((self.observation_std > 0).all() and (self.action_low < self.action_high).all())
-            and KINDS[self.kind].is_valid(self.arrays, self.settings, self.observation_size, self.action_size)
+            and self._has_valid_range()
+            and KINDS[self.kind].is_valid(self.arrays, self.settings, self.input_size, self.action_size)
         )
+
+    def _has_valid_range(self) -> bool:
+        low, high = self.observation_low, self.observation_high
+        if low is None or high is None:
+            return low is high
+        is_finite = np.isfinite(low).all() and np.isfinite(high).all()
+        return bool(low.shape == high.shape == self.observation_mean.shape and is_finite and (low <= high).all())
+
+
+def guard_arrays(guards: Guards) -> dict[str, np.ndarray]:
+    """Return the arrays of guards that are stored with the weights instead of in the header."""
+    return {} if guards.ood is None else {WHITENING: guards.ood.whitening}
 
 
 def _vector(values: ArrayLike) -> np.ndarray:
@@ -188,13 +302,13 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
 
 
 def _check_format(path: Path, header: dict[str, Any]) -> None:
-    """Check the format version. The only version so far is 1; incompatible changes increment it."""
+    """Check the format version. Incompatible changes increment it: version 2 added guards, which version 1 ignores."""
     found, kind = header.get("format"), header.get("kind")
     if isinstance(found, int) and found > FORMAT_VERSION:
         raise AspcError(
             f"{path} was written by a newer aspc (format {found}, this version reads {FORMAT_VERSION}). Update aspc."
         )
-    if found != FORMAT_VERSION or not isinstance(kind, str) or kind not in KINDS:
+    if found not in (UNGUARDED_FORMAT, FORMAT_VERSION) or not isinstance(kind, str) or kind not in KINDS:
         raise AspcError(
             f"{path} has format {found!r} and kind {kind!r}, which this version does not support. "
             "Save the policy again with aspc train."

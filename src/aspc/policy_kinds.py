@@ -1,5 +1,4 @@
-"""The kinds of policies, each a function (arrays, settings, normalized observations, noise) → actions in ±1. This
-module has more than 400 lines because an exported NumPy policy contains it as a single file.
+"""The kinds of policies, each a function (arrays, settings, normalized observations, noise) → actions in ±1.
 
 The arrays are exported by an algorithm's `policy(state)`. An MLP consists of `layers.0.weight` [in, out],
 `layers.0.bias`, … and, with LayerNorm, `norms.0.weight`, …. With several networks, each name has a prefix.
@@ -11,7 +10,7 @@ graph, the same code builds the program that `aspc export` saves. The module the
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,7 +25,8 @@ MAX_SAMPLE = 10_000_000  # maximum size of the noise and of the arrays computed 
 
 def array_namespace(x: Any) -> Any:
     """Return the namespace of an array's functions: NumPy, or the array's own library."""
-    return np if isinstance(x, np.ndarray) else x.__array_namespace__()
+    # The first comparison is the common case, kept fast.
+    return np if type(x) is np.ndarray or isinstance(x, np.ndarray) else x.__array_namespace__()
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -309,10 +309,16 @@ KINDS: dict[str, Kind] = {
 
 
 def compute_actions(policy: Any, observations: Any, noise: Any) -> Any:
-    """Compute actions [batch, act] in the units of the logs: normalize, apply the network, scale to the bounds."""
+    """Compute actions [batch, act] in the units of the logs: normalize, apply the network, scale to the bounds.
+
+    With a history, observations are stacked.
+    """
     xp = array_namespace(observations)
     low, high = policy.action_low, policy.action_high
-    rows = (observations - policy.observation_mean) / policy.observation_std
+    mean, std = policy.observation_mean, policy.observation_std
+    if policy.history.observations > 1:
+        mean, std = stacked_statistics(policy)
+    rows = (observations - mean) / std
     unit = KINDS[policy.kind].act(policy.arrays, policy.settings, rows, *noise)
     actions = low + (unit + 1) * (0.5 * (high - low))
     # Rescaling can exceed the bounds by a rounding error, which must not reach an actuator.
@@ -321,164 +327,17 @@ def compute_actions(policy: Any, observations: Any, noise: Any) -> Any:
 
 def noise_draws(policy: Any) -> dict[str, NoiseInput]:
     """Return the random inputs of a policy; empty for a deterministic one."""
-    return KINDS[policy.kind].noise(policy.arrays, policy.settings, len(policy.observation_mean))
+    size = policy.history.size(len(policy.observation_mean), len(policy.action_low))
+    return KINDS[policy.kind].noise(policy.arrays, policy.settings, size)
 
 
-# ---------------------------------------------------------------------------------------------------------------
-# Observations by name
-# ---------------------------------------------------------------------------------------------------------------
-
-
-def by_column_order(names: Sequence[str], observations: Any, error: type[Exception] = ValueError) -> Any:
-    """Reorder named observations to match a policy's columns.
-
-    Args:
-        names: The policy's columns; empty if its log had no names.
-        observations: A table, one of its rows, a dictionary, or a list of rows or dictionaries. Values without names
-            are returned unchanged.
-        error: The exception to raise.
-
-    Raises:
-        error: If a column is missing or duplicated.
-    """
-    if isinstance(observations, np.ndarray):  # the common case, kept fast
-        return observations
-    if isinstance(observations, list | tuple) and not hasattr(observations, "_fields"):
-        return [
-            row if isinstance(row, float | int | np.generic) else to_float32(_select_columns(names, row, error))
-            for row in observations
-        ]
-    return _select_columns(names, observations, error)
-
-
-def _select_columns(names: Sequence[str], observations: Any, error: type[Exception]) -> Any:
-    labels = _labels(observations)
-    if not names and isinstance(observations, Mapping):
-        raise error("This policy's log had no column names. Pass an array instead of a dictionary.")
-    if not names or labels is None:
-        return observations
-    for name in names:
-        if (found := labels.count(name)) != 1:
-            problem = f"has {name!r} {found} times" if found else f"lacks {name!r}"
-            raise error(f"The observation {problem}. This policy takes {', '.join(names)}, or an array in this order.")
-    values = observations._asdict() if hasattr(type(observations), "_fields") else observations
-    return np.stack([to_float32(values[name]) for name in names], axis=-1)
-
-
-def _labels(observations: Any) -> list[Any] | None:
-    """Return the names of a table's columns or of a row's values, or None if they have no names.
-
-    The name of a column with several levels is a tuple.
-    """
-    if isinstance(observations, Mapping):
-        return list(observations)
-    # Look these attributes up on the class, because a column can have the same name. Skip methods such as `list.index`.
-    kinds = ("_fields", "column_names", "columns", "index")
-    candidates = (getattr(observations, kind) for kind in kinds if hasattr(type(observations), kind))
-    labels = list(next((labels for labels in candidates if not callable(labels)), ()))
-    return labels if any(isinstance(label, str | tuple) for label in labels) else None
-
-
-# ---------------------------------------------------------------------------------------------------------------
-# Invalid observations
-# ---------------------------------------------------------------------------------------------------------------
-
-ON_INVALID = ("raise", "hold", "nan")
-
-
-def to_float32(values: Any) -> np.ndarray:
-    """Return values as float32. None and masked entries become NaN; overflowing numbers become infinite."""
-    if type(values) is np.ndarray and values.dtype == np.float32:  # the common case, kept fast
-        return values
-    with np.errstate(over="ignore"):
-        if isinstance(values, np.ma.MaskedArray):
-            return np.ma.filled(values.astype(np.float32), np.nan)
-        return np.asarray(values, np.float32)
-
-
-def act_on_valid(
-    compute: Callable[[np.ndarray], Any],
-    observations: Any,
-    names: Sequence[str],
-    size: int,
-    on_invalid: str,
-    held: dict[str, np.ndarray],
-    error: type[Exception] = ValueError,
-) -> np.ndarray:
-    """Check one observation [obs] or a batch [batch, obs], and return its actions.
-
-    Args:
-        compute: Maps rows of observations [batch, obs] to actions [batch, act].
-        observations: An array, or a table, a row or a dictionary with the `names` of the log's columns.
-        names: The log's columns, in the order of the observation's dimensions; may be empty.
-        size: The dimension of an observation.
-        on_invalid: The reaction to NaN, infinity, None or a masked entry: "raise" an error, "hold" the last action of
-            the same row, or return a "nan" action.
-        held: Storage in which "hold" keeps the last actions between calls.
-        error: The exception to raise.
-
-    Raises:
-        error: If an observation has the wrong size or is invalid, or if there is no action to hold yet.
-    """
-    if on_invalid not in ON_INVALID:
-        raise error(f"on_invalid must be one of {', '.join(ON_INVALID)}, not {on_invalid!r}.")
-    try:
-        is_plain = type(observations) is np.ndarray  # the common case, kept fast
-        x = to_float32(observations if is_plain else by_column_order(names, observations, error))
-    except (TypeError, ValueError) as reason:
-        if isinstance(reason, error):
-            raise
-        raise error(f"The observation is not numeric ({reason}). Pass {size} numbers, or rows of them.") from reason
-    if x.ndim not in (1, 2) or x.shape[-1] != size:
-        raise error(f"This policy takes observations of shape [{size}] or [batch, {size}], not {list(x.shape)}.")
-    rows = x if x.ndim == 2 else x[None]
-    is_finite = np.isfinite(rows)
-    if np.logical_and.reduce(is_finite, axis=None):
-        actions: np.ndarray = compute(rows)
-    else:
-        if on_invalid == "raise":
-            raise error(f"{_first_invalid(x, names)}. Correct it, or choose on_invalid='hold' or 'nan'.")
-        actions = np.array(compute(np.where(is_finite, rows, np.float32(0))))
-        invalid = ~is_finite.all(axis=1)
-        actions[invalid] = np.nan if on_invalid == "nan" else _held_actions(x, names, actions, invalid, held, error)
-    if on_invalid == "hold":
-        held["actions"] = np.array(actions)
-    return actions if x.ndim == 2 else np.asarray(actions[0])
-
-
-def _held_actions(
-    x: np.ndarray,
-    names: Sequence[str],
-    actions: np.ndarray,
-    invalid: np.ndarray,
-    held: dict[str, np.ndarray],
-    error: type[Exception],
-) -> np.ndarray:
-    """Return the last actions of the invalid rows, or raise `error` if they are unknown."""
-    last = held.get("actions")
-    if last is None:
-        raise error(f"{_first_invalid(x, names)}, and there is no action to hold yet. Start with a valid observation.")
-    if last.shape != actions.shape:
-        raise error(
-            f"{_first_invalid(x, names)}, and its last action is unknown: the batch had {len(last)} rows before, now "
-            f"{len(actions)}. Pass the same rows in every batch, or use a separate policy per row."
-        )
-    return np.asarray(last[invalid])
-
-
-def _first_invalid(x: np.ndarray, names: Sequence[str]) -> str:
-    """Describe the first entry of an observation, or of a batch, that is not finite."""
-    at = [int(i) for i in np.argwhere(~np.isfinite(x))[0]]
-    named = f" ({names[at[-1]]!r})" if at[-1] < len(names) else ""
-    return f"{'observations' if x.ndim == 2 else 'observation'}{at}{named} is {x[tuple(at)]}"
-
-
-def propagate_invalid(actions: Any, observations: Any) -> Any:
-    """Return actions that are NaN where an observation has NaN or infinity, for programs that cannot raise.
-
-    A network alone does not propagate them: tanh(inf) is 1, and some runtimes drop NaN in a maximum.
-    """
-    return actions + (observations * 0.0).mean(-1, keepdims=True)
+def stacked_statistics(policy: Any) -> tuple[Any, Any]:
+    """Return the mean and the standard deviation of stacked observations; the actions in them are in ±1 already."""
+    xp, history = array_namespace(policy.observation_mean), policy.history
+    actions = history.size(0, len(policy.action_low))
+    mean = xp.concatenate((*(policy.observation_mean,) * history.observations, np.zeros(actions, np.float32)), axis=-1)
+    std = xp.concatenate((*(policy.observation_std,) * history.observations, np.ones(actions, np.float32)), axis=-1)
+    return mean, std
 
 
 # ---------------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ import aspc
 from aspc.__main__ import main
 from aspc.algorithms.bc import BC
 from aspc.assessment import device_policy, fqe, trained_runs
-from aspc.assessment.device_policy import act_on_device, check_fits
+from aspc.assessment.device_policy import check_fits, step_on_device
 from aspc.assessment.fqe import BEHAVIOR, FQEOptions, fitted_q_evaluation
 from aspc.assessment.ranking import find_warning, monte_carlo, rank
 from aspc.assessment.returns import (
@@ -136,12 +136,19 @@ def test_parallel_evaluation_matches_sequential(tiny):
     assert np.abs(alone[0] - alone[1]).max() > 1e-2 * np.abs(alone).max()  # the policies differ
 
 
+def act_in_batches(policy, observations, rng):
+    """Return the actions of a policy without memory, computed on the device."""
+    actions, memory = step_on_device(policy, observations, policy.initial_memory(len(observations)), rng)
+    assert memory.shape == (len(observations), 0)
+    return actions
+
+
 @pytest.mark.parametrize("algo", ["td3_bc", "fql", "diffusion_ql"])
 def test_acting_on_the_device_matches_numpy(algo):
     policy = policy_named(algo)
     observations = np.random.default_rng(0).normal(size=(7, policy.observation_size)).astype(np.float32)
     expected = policy.act(observations, np.random.default_rng(5))
-    np.testing.assert_allclose(act_on_device(policy, observations, np.random.default_rng(5)), expected, atol=2e-5)
+    np.testing.assert_allclose(act_in_batches(policy, observations, np.random.default_rng(5)), expected, atol=2e-5)
 
 
 def test_acting_in_batches_matches_numpy(monkeypatch):
@@ -150,7 +157,7 @@ def test_acting_in_batches_matches_numpy(monkeypatch):
     noise = np.random.default_rng(5)
     expected = np.concatenate([policy.act(part, noise) for part in np.split(observations, 4)])
     monkeypatch.setattr(device_policy, "MAX_NUMBERS", 2 * policy.action_size)  # two rows at a time
-    np.testing.assert_allclose(act_on_device(policy, observations, np.random.default_rng(5)), expected, atol=2e-5)
+    np.testing.assert_allclose(act_in_batches(policy, observations, np.random.default_rng(5)), expected, atol=2e-5)
 
 
 # ---------------------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from tiny_suites import MAZE, OTHER_MAZE, STEPS
 from aspc.data import writers
 from aspc.data.sources import pointmaze
 from aspc.errors import AspcError
+from aspc.history import NEWEST_ONLY, History
 from aspc.lab import recorded_runs, results
 from aspc.lab.commands.bench import main as bench
 from aspc.lab.cost import Rates, compute_evaluation_cost
@@ -23,6 +24,7 @@ from aspc.lab.plan import make_plan
 from aspc.lab.recorded_runs import RecordedRun, check_data_unchanged, select_settled_runs
 from aspc.lab.run_rows import build_curve
 from aspc.lab.suites import expand
+from aspc.policy import load_policy
 from tiny import make_dataset
 
 
@@ -54,6 +56,28 @@ def test_results_describe_runs_and_outcomes(uninterrupted: Path) -> None:
     assert curve[["score", "scale", "q", "bc_loss", "critic_loss", "l1"]].notna().all(axis=None)
     assert curve["score"].iloc[-1] == row["score_last"]
     assert not list(uninterrupted.rglob("checkpoints"))
+
+
+def test_histories_are_part_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Runs with and without history are different runs in one folder; those without keep their ids."""
+    for options in ([], ["--history", "3", "--history-actions"]):
+        words = ["tiny_shared", "--out", str(tmp_path), "--quiet", "--only", "BC", "--steps", "500", *options]
+        assert bench(words) == 0
+    found = results.read(tmp_path).runs
+    configs = [json.loads(config)["options"] for config in found["config"]]
+    assert sorted(config.get("history", 1) for config in configs) == [1, 1, 3, 3]
+    assert found["run_id"].nunique() == 4
+    histories = set()
+    for _, row in found.iterrows():
+        policy = load_policy(tmp_path / row["folder"] / "policy" / row["run_id"])
+        histories.add(policy.history)
+        assert policy.observation_size == 4
+    assert histories == {NEWEST_ONLY, History(3, actions=True)}
+    capsys.readouterr()
+    with pytest.raises(AspcError, match="--history must be at least 1, not 0"):
+        bench(["tiny_shared", "--out", str(tmp_path), "--history", "0"])
+    with pytest.raises(AspcError, match="--history-actions needs at least two observations"):
+        bench(["tiny_shared", "--out", str(tmp_path), "--history-actions", "--dry-run"])
 
 
 def test_finished_runs_are_not_repeated_and_suites_share_runs(uninterrupted: Path, tmp_path: Path, capsys) -> None:

@@ -48,8 +48,11 @@ def test_endless_episodes_are_cut(monkeypatch):
         def noise(self):
             return {}
 
-        def act(self, observations):
-            return np.zeros((len(observations), 2))
+        def initial_memory(self, batch):
+            return np.zeros((batch, 0))
+
+        def step(self, observations, memory):
+            return np.zeros((len(observations), 2)), memory
 
     monkeypatch.setattr(rollout_worker, "MAX_EPISODE_STEPS", 50)
     with pytest.raises(AspcError, match=r"not ended in 50 steps.*TimeLimit"):

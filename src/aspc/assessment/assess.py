@@ -14,7 +14,7 @@ import numpy as np
 from aspc.assessment.assess_options import AssessOptions
 from aspc.assessment.combination import CALIBRATION, CombinedDifference, IntervalCalibration, combine
 from aspc.assessment.critic_estimators import FITTED_Q, CriticEstimators
-from aspc.assessment.device_policy import check_fits
+from aspc.assessment.device_policy import check_fits, longest_history
 from aspc.assessment.evidence import REWARD, DifferenceEstimate, Estimator, Evidence, LoggedReturns
 from aspc.assessment.held_out_episodes import HeldOutEpisodes, held_out_episodes
 from aspc.assessment.importance import BehaviorDensity, ImportanceSampling
@@ -161,7 +161,12 @@ def assess(
     kept = full if len(held_out.rows) == len(full) else full.select(held_out.rows)
     kept = with_bounds_of(kept, (c.policy for c in candidates), data_options)
     kept_columns = {name: column[held_out.rows] for name, column in columns.items()}
-    return judge(candidates, Evidence.of(kept, kept_columns, options), held_out, notify)
+    return judge(
+        candidates,
+        Evidence.of(kept, kept_columns, options, longest_history(c.policy for c in candidates)),
+        held_out,
+        notify,
+    )
 
 
 def _folders(runs: RunSource | Iterable[RunSource]) -> list[Path]:
@@ -191,7 +196,10 @@ def judge(candidates: list[Candidate], evidence: Evidence, held_out: HeldOutEpis
     for name, policy in policies.items():
         check_fits(name, policy, evidence.dataset)
     estimates = _estimate(evidence, policies, notify)
-    margin, neighbors = _margin(evidence), LoggedNeighbors.of(evidence.dataset, seed=evidence.options.seed)
+    margin, neighbors = (
+        _margin(evidence),
+        LoggedNeighbors.of(evidence.dataset, seed=evidence.options.seed, history=evidence.history),
+    )
     judged = []
     for candidate in candidates:
         own = [e for e in estimates if e.policy == candidate.name]

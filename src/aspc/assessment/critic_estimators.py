@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from aspc.assessment.device_policy import act_on_device
+from aspc.assessment.device_policy import act_on_rows
 from aspc.assessment.evidence import REWARD, DifferenceEstimate, Evidence, Show
 from aspc.assessment.fqe import BEHAVIOR, FQE, FittedGroup, FQEState, PackedLogs, fit_in_groups
 from aspc.assessment.importance import DOUBLY_ROBUST, ImportanceSampling, RowValues
@@ -52,8 +52,8 @@ class PolicyCritics(NamedTuple):
         actions = logged
         if policy is not None:
             rng = np.random.default_rng(evidence.options.seed)
-            actions = data.scale_actions(act_on_device(policy, data.observations, rng))
-        observations, parts = logs.normalizer(data.observations), []
+            actions = data.scale_actions(act_on_rows(policy, data, np.arange(len(data)), rng))
+        observations, parts = logs.normalizer(evidence.stacked.observations), []
         for first in range(0, len(data), ROWS_AT_ONCE):
             rows = slice(first, first + ROWS_AT_ONCE)
             at = (jnp.asarray(a[None, rows]) for a in (logged, actions))
@@ -79,7 +79,7 @@ class CriticEstimators:
     def _estimate_signal(
         self, evidence: Evidence, policies: dict[str, Policy], signal: str, progress: _FitProgress
     ) -> list[DifferenceEstimate]:
-        logs = PackedLogs.from_dataset(evidence.dataset_of(signal), evidence.states, evidence.options)
+        logs = PackedLogs.from_dataset(evidence.dataset_of(signal), evidence.states, evidence.options, evidence.history)
         weights, found = evidence.row_weights(logs.row_numbers), list[DifferenceEstimate]()
         behavior: PolicyCritics | None = None
         cut_values: RowValues | None = None

@@ -19,7 +19,9 @@ import numpy as np
 from aspc.assessment.assess_options import AssessOptions
 from aspc.assessment.returns import States, choose_states, returns_to_go
 from aspc.data import Dataset
+from aspc.data.history import stack_dataset
 from aspc.errors import AspcError
+from aspc.history import NEWEST_ONLY, History
 from aspc.policy import Policy
 
 REWARD = "reward"
@@ -102,10 +104,24 @@ class Evidence:
     halves: np.ndarray
     """[members, episodes]: true if the member is fitted on the episode."""
     options: AssessOptions
+    history: History = NEWEST_ONLY
+    """The history that makes up a state."""
 
     @classmethod
-    def of(cls, dataset: Dataset, kpis: dict[str, np.ndarray], options: AssessOptions) -> Evidence:
+    def of(
+        cls,
+        dataset: Dataset,
+        kpis: dict[str, np.ndarray],
+        options: AssessOptions,
+        history: History = NEWEST_ONLY,
+    ) -> Evidence:
         """Choose start states and split the episodes of a held-out dataset.
+
+        Args:
+            dataset: The held-out episodes.
+            kpis: Further columns to estimate, by name.
+            options: Options of the estimators.
+            history: The history that makes up a state.
 
         Raises:
             AspcError: The dataset has too few episodes.
@@ -121,7 +137,12 @@ class Evidence:
         for member in range(0, options.critics, 2):
             halves[member, rng.permutation(count)[: count // 2]] = True
             halves[member + 1] = ~halves[member]
-        return cls(dataset, states, {REWARD: dataset.rewards, **kpis}, halves, options)
+        return cls(dataset, states, {REWARD: dataset.rewards, **kpis}, halves, options, history)
+
+    @cached_property
+    def stacked(self) -> Dataset:
+        """The dataset with stacked observations: the states that critics, models and densities are fitted on."""
+        return stack_dataset(self.dataset, self.history)
 
     @cached_property
     def row_groups(self) -> np.ndarray:

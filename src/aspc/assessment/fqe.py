@@ -23,12 +23,14 @@ from jaxtyping import Array, Float, Int
 
 from aspc.algorithms.interface import Spec
 from aspc.algorithms.td_learning import bootstrap, fit_critics, polyak
-from aspc.assessment.device_policy import act_on_device, check_fits
+from aspc.assessment.device_policy import act_after_rows, act_on_rows, check_fits, longest_history
 from aspc.assessment.fqe_options import FQEOptions
 from aspc.assessment.ranking import Ranking, rank
 from aspc.assessment.returns import States, returns_to_go
 from aspc.data import Dataset
+from aspc.data.history import stack_dataset
 from aspc.errors import AspcError
+from aspc.history import NEWEST_ONLY, History
 from aspc.networks import Critic, Ensemble, ensemble, mlp, robust_critic_init
 from aspc.optim import Adam, cosine_decay
 from aspc.policy import Policy
@@ -61,18 +63,22 @@ class PackedLogs:
 
     dataset: Dataset
     states: States
+    stacked: Dataset  # the dataset with stacked observations, the states of the critics
     rows: np.ndarray  # [N, width], packed
     row_numbers: np.ndarray  # [N]: the rows of the dataset where the transitions begin
-    next_observations: np.ndarray  # [N, obs], as logged
+    next_observations: np.ndarray  # [N, obs], as logged, not stacked
     behavior: PolicyActions
     normalizer: ObservationNormalizer
     unit: float  # reward per unit of the critics' output
     initial_value: float  # of the critics, in units of their output: the value if every row were average
 
     @classmethod
-    def from_dataset(cls, dataset: Dataset, states: States, options: FQEOptions) -> PackedLogs:
-        """Pack a dataset. If it has more than `options.max_rows` transitions, pack that many random ones."""
-        transitions, row_numbers = dataset.transitions(discount=options.discount), dataset.transition_rows()[0]
+    def from_dataset(
+        cls, dataset: Dataset, states: States, options: FQEOptions, history: History = NEWEST_ONLY
+    ) -> PackedLogs:
+        """Pack a dataset with this history, or `options.max_rows` random transitions of a larger one."""
+        stacked = stack_dataset(dataset, history)
+        transitions, row_numbers = stacked.transitions(discount=options.discount), stacked.transition_rows()[0]
         if len(transitions.rewards) > options.max_rows:
             rng = np.random.default_rng(options.seed)
             kept = np.sort(rng.choice(len(transitions.rewards), options.max_rows, replace=False))
@@ -80,26 +86,29 @@ class PackedLogs:
             row_numbers = row_numbers[kept]
         returns = returns_to_go(dataset, options.discount).returns
         unit = float(np.sqrt(np.square(returns).mean())) or 1.0
-        normalizer = ObservationNormalizer.of(dataset.observations)
-        layout = Layout(dataset.observation_size, dataset.action_size)
+        normalizer = ObservationNormalizer.of(dataset.observations).stacked(history, dataset.action_size)
+        layout = Layout(stacked.observation_size, stacked.action_size)
         rows: Any = pack(transitions._replace(rewards=transitions.rewards / unit), layout, normalizer, options.discount)
         batch = layout.unpack(rows)
         initial_value = float(batch.rewards.mean() / (1 - options.discount * batch.masks.mean()))
         logged = dataset.scale_actions(dataset.actions[states.rows])
         behavior = PolicyActions(transitions.next_actions, logged)
-        following = transitions.next_observations
-        return cls(dataset, states, rows, row_numbers, following, behavior, normalizer, unit, initial_value)
+        following = transitions.next_observations[:, : dataset.observation_size]
+        return cls(dataset, states, stacked, rows, row_numbers, following, behavior, normalizer, unit, initial_value)
 
     @property
     def layout(self) -> Layout:
-        return Layout(self.dataset.observation_size, self.dataset.action_size)
+        return Layout(self.stacked.observation_size, self.stacked.action_size)
 
     def actions_of(self, policy: Policy, seed: int) -> PolicyActions:
-        """Return a policy's actions, scaled to ±1. Stochastic policies get fixed noise."""
+        """Return a policy's actions, scaled to ±1. Stochastic policies get fixed noise.
+
+        The memory of a policy is that of the logged steps before each state. If it holds the previous action, this is
+        exact: Q(s, a) includes the action a before s', so the next action is a function of (s, a, s').
+        """
         rng = np.random.default_rng(seed)
-        start = self.dataset.observations[self.states.rows]
-        next_actions = act_on_device(policy, self.next_observations, rng)
-        start_actions = act_on_device(policy, start, rng)
+        next_actions = act_after_rows(policy, self.dataset, self.row_numbers, self.next_observations, rng)
+        start_actions = act_on_rows(policy, self.dataset, self.states.rows, rng)
         return PolicyActions(self.dataset.scale_actions(next_actions), self.dataset.scale_actions(start_actions))
 
 
@@ -231,7 +240,7 @@ class FQE:
 
     def start_values(self, logs: PackedLogs, actions: list[PolicyActions], state: FQEState) -> np.ndarray:
         """Return the values [policies, critics, states] of the states to average over, in units of reward."""
-        start = jnp.asarray(logs.normalizer(logs.dataset.observations[logs.states.rows]))
+        start = jnp.asarray(logs.normalizer(logs.stacked.observations[logs.states.rows]))
         start_actions = jnp.asarray(np.stack([policy.start for policy in actions]))
         return np.asarray(self.values(state, start, start_actions), np.float64) * logs.unit
 
@@ -273,7 +282,7 @@ def fitted_q_evaluation(
         raise AspcError("fitted_q_evaluation takes policies by name, for example {'mine': policy}.")
     for name, policy in policies.items():
         check_fits(name, policy, dataset)
-    logs = PackedLogs.from_dataset(dataset, states, options)
+    logs = PackedLogs.from_dataset(dataset, states, options, longest_history(policies.values()))
     names, values, history = [], [], []
     for group in fit_in_groups(logs, policies, options, progress, vectorize):
         names += group.names
@@ -305,7 +314,7 @@ def fit_in_groups(
     See `fitted_q_evaluation` for the arguments, and `FQE.fit` for `weights`.
     """
     vectorize = on_accelerator() if vectorize is None else vectorize
-    fqe = FQE(options, Spec(logs.dataset.observation_size, logs.dataset.action_size), logs.layout, vectorize)
+    fqe = FQE(options, Spec(logs.layout.obs_dim, logs.layout.act_dim), logs.layout, vectorize)
     at_once = max(1, TABLE_BYTES // max(logs.behavior.next.nbytes, 1))
     names = [BEHAVIOR, *policies]
     for first in range(0, len(names), at_once):

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from aspc.assessment.device_policy import act_on_device
+from aspc.assessment.device_policy import act_on_rows
 from aspc.assessment.evidence import MIN_COMPARED, DifferenceEstimate, Evidence, Show
 from aspc.assessment.regression import Regression, fit_regression
 from aspc.policy import Policy
@@ -70,8 +70,9 @@ class BehaviorDensity:
         """Fit the density to the held-out episodes; actions are in ±1."""
         data, options = evidence.dataset, evidence.options
         actions = data.scale_actions(data.actions)
+        states = evidence.stacked.observations
         mean = fit_regression(
-            data.observations,
+            states,
             actions,
             evidence.row_weights(np.arange(len(data))),
             steps=options.model_steps,
@@ -81,7 +82,7 @@ class BehaviorDensity:
             seed=options.seed,
             show=lambda step: show(step, "behavior density"),
         )
-        predicted = evidence.mean_of_others(mean.predict(data.observations))
+        predicted = evidence.mean_of_others(mean.predict(states))
         return cls(mean, np.sqrt(np.square(actions - predicted).mean(0)) + 1e-3, predicted)
 
     def bandwidth(self) -> np.ndarray:
@@ -171,7 +172,7 @@ class ImportanceSampling:
         logged, found = data.scale_actions(data.actions), {}
         for name, policy in policies.items():
             rng = np.random.default_rng(evidence.options.seed)
-            actions = data.scale_actions(act_on_device(policy, data.observations, rng))
+            actions = data.scale_actions(act_on_rows(policy, data, np.arange(len(data)), rng))
             found[name] = PolicyWeights.of(evidence, trajectories, density.log_ratios(logged, actions))
         return cls(trajectories, found)
 

@@ -10,9 +10,10 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from aspc.assessment.device_policy import act_on_device, check_fits
+from aspc.assessment.device_policy import act_on_rows, check_fits
 from aspc.assessment.trained_runs import Trained, home_of
 from aspc.data import Dataset
+from aspc.data.history import FrameStacker
 from aspc.errors import AspcError
 from aspc.io import read_json
 from aspc.policy import Policy
@@ -56,14 +57,14 @@ class InspectedPolicy:
         dataset = replace(dataset, action_low=policy.action_low, action_high=policy.action_high)
         rng = np.random.default_rng(0)
         rows = np.sort(rng.choice(len(dataset), min(states, len(dataset)), replace=False))
-        actions = dataset.scale_actions(act_on_device(policy, dataset.observations[rows], rng))
+        actions = dataset.scale_actions(act_on_rows(policy, dataset, rows, rng))
         trained, state, reason = _restore_state(folder, policy, dataset)
         return cls(name, policy, dataset, rows, actions, trained, state, reason)
 
     @property
     def observations(self) -> np.ndarray:
-        """The sampled states."""
-        return np.asarray(self.dataset.observations[self.rows])
+        """The sampled states, with the policy's history."""
+        return FrameStacker.of(self.dataset, self.policy.history).at(self.rows)
 
     @property
     def logged_actions(self) -> np.ndarray:
@@ -83,7 +84,8 @@ class InspectedPolicy:
         critics = self.trained.algorithm.critics(self.state)
         if critics is None:
             return None
-        normalize = ObservationNormalizer(self.policy.observation_mean, self.policy.observation_std)
+        single = ObservationNormalizer(self.policy.observation_mean, self.policy.observation_std)
+        normalize = single.stacked(self.policy.history, self.policy.action_size)
         return lambda s, a: np.asarray(critics(jnp.asarray(normalize(s)), jnp.asarray(a, jnp.float32)), np.float64)
 
     @property

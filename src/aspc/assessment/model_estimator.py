@@ -5,7 +5,7 @@ termination. The policy and the logged controller (its fitted density) start in 
 model and noise. A pair of rollouts is compared until the ensemble disagreement of either one exceeds its 99.9th
 percentile on the logged rows, so no prediction outside the data is used. The difference is divided by c, the compared
 fraction of the discounted horizon, to scale it to the full horizon. The uncompared part, (1 − c) of the scaled
-difference, is added to the uncertainty.
+difference, is added to the uncertainty. A state is an observation, with its history if a policy uses one.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from aspc.assessment.device_policy import act_on_device
+from aspc.assessment.device_policy import logged_memory, step_on_device
 from aspc.assessment.evidence import MIN_COMPARED, DifferenceEstimate, Evidence, Show
 from aspc.assessment.importance import BehaviorDensity, horizon
 from aspc.assessment.regression import Regression, apply, fit_regression
+from aspc.data.history import push_frame
 from aspc.networks import Ensemble
 from aspc.policy import Policy
 
@@ -35,7 +36,7 @@ class Dynamics(NamedTuple):
     """Fitted dynamics models as arrays, for use in compiled code."""
 
     networks: Ensemble
-    inputs: tuple[Array, Array]  # mean and standard deviation [obs + act]
+    inputs: tuple[Array, Array]  # mean and standard deviation [state + act]
     targets: tuple[Array, Array]  # mean and standard deviation [obs + signals + 1]
     noise: Float[Array, "obs"]  # standard deviation of the one-step prediction error
     low: Float[Array, "obs"]  # range of simulated states
@@ -55,18 +56,21 @@ class Simulated(NamedTuple):
 def simulate_step(
     dynamics: Dynamics,
     members: Int[Array, "rows"],
-    observations: Float[Array, "rows obs"],
+    states: Float[Array, "rows state"],
     actions: Float[Array, "rows act"],
     noise: Float[Array, "rows obs"],
     *,
     signals: int,
 ) -> Simulated:
-    """Advance each row with the model that `members` selects; the disagreement is measured over all models."""
-    inputs = (jnp.concatenate([observations, actions], 1) - dynamics.inputs[0]) / dynamics.inputs[1]
+    """Advance each row with the model that `members` selects; the disagreement is measured over all models.
+
+    A state begins with its newest observation.
+    """
+    inputs = (jnp.concatenate([states, actions], 1) - dynamics.inputs[0]) / dynamics.inputs[1]
     standardized = apply(dynamics.networks, inputs)  # [members, rows, out]
     own = standardized[members, jnp.arange(len(members))] * dynamics.targets[1] + dynamics.targets[0]
-    size = observations.shape[1]
-    moved = jnp.clip(observations + own[:, :size] + dynamics.noise * noise, dynamics.low, dynamics.high)
+    size = noise.shape[1]
+    moved = jnp.clip(states[:, :size] + own[:, :size] + dynamics.noise * noise, dynamics.low, dynamics.high)
     survival = 1 - jnp.clip(own[:, size + signals], 0, 1)
     spread = jnp.sqrt(jnp.square(standardized.std(0)).mean(1))
     return Simulated(moved, own[:, size : size + signals], survival, spread)
@@ -110,24 +114,27 @@ class ModelEstimator:
         options, data = evidence.options, evidence.dataset
         rng = np.random.default_rng(options.seed)
         chosen = np.unique(np.linspace(0, len(evidence.states.rows) - 1, options.rollouts).astype(int))
-        starts = data.observations[evidence.states.rows[chosen]]
+        start_rows = evidence.states.rows[chosen]
+        starts = evidence.stacked.observations[start_rows]
         members, copies = len(evidence.halves), 1 + len(policies)
-        shape = copies, members, len(chosen)
-        observations = np.broadcast_to(starts, (*shape, starts.shape[1])).reshape(-1, starts.shape[1])
+        memories = [np.tile(logged_memory(p, data, start_rows), (members, 1)) for p in policies.values()]
+        shape, size = (copies, members, len(chosen)), data.observation_size
+        states = np.broadcast_to(starts, (*shape, starts.shape[1])).reshape(-1, starts.shape[1])
         member_of_row = jnp.asarray(np.broadcast_to(np.arange(members)[:, None], shape).reshape(-1))
         survival, agreed = np.ones(shape), np.ones(shape, bool)
         sums = np.zeros((len(evidence.signals), *shape))
         controller = np.zeros(len(evidence.signals))
         compared, steps = np.zeros(shape), horizon(options.discount)
         for step in range(steps):
-            actions = self._act(evidence, policies, observations.reshape(copies, -1, starts.shape[1]), rng)
-            noise = np.broadcast_to(rng.standard_normal((1, *shape[1:], starts.shape[1])), (*shape, starts.shape[1]))
+            actions = self._act(evidence, policies, states.reshape(copies, -1, starts.shape[1]), memories, rng)
+            actions = actions.reshape(-1, data.action_size)
+            noise = np.broadcast_to(rng.standard_normal((1, *shape[1:], size)), (*shape, size))
             result = simulate_step(
                 models,
                 member_of_row,
-                jnp.asarray(observations),
-                jnp.asarray(actions.reshape(-1, data.action_size)),
-                jnp.asarray(noise.reshape(observations.shape), jnp.float32),
+                jnp.asarray(states),
+                jnp.asarray(actions),
+                jnp.asarray(noise.reshape(-1, size), jnp.float32),
                 signals=len(evidence.signals),
             )
             agreed &= (np.asarray(result.disagreement) <= trusted).reshape(shape)
@@ -138,21 +145,31 @@ class ModelEstimator:
             sums += weight * both * (signals - signals[:, :1])
             compared += weight * both
             survival = survival * np.asarray(result.survival).reshape(shape)
-            observations = np.asarray(result.next_observations)
+            states = push_frame(states, evidence.history, np.asarray(result.next_observations), actions)
             show(options.model_steps + step * options.model_steps // steps, "simulated rollouts")
         share = compared[1:].mean((1, 2)) * (1 - options.discount)
         groups = np.unique(evidence.states.groups[chosen], return_inverse=True)[1]
         return Rollouts(np.moveaxis(sums[:, 1:], 0, 1), share, controller, groups)
 
     def _act(
-        self, evidence: Evidence, policies: dict[str, Policy], observations: np.ndarray, rng: np.random.Generator
+        self,
+        evidence: Evidence,
+        policies: dict[str, Policy],
+        states: np.ndarray,
+        memories: list[np.ndarray],
+        rng: np.random.Generator,
     ) -> np.ndarray:
-        """Return actions [copies, rows, act] in ±1: samples of the controller's density, then the policies' actions."""
-        mean = self.density.mean.predict(observations[0]).mean(0)
+        """Return actions [copies, rows, act] in ±1: samples of the controller's density, then the policies' actions.
+
+        The policies' `memories` are replaced by the next ones.
+        """
+        mean = self.density.mean.predict(states[0]).mean(0)
         drawn = np.clip(mean + self.density.std * rng.standard_normal(mean.shape), -1, 1)
         found = [drawn.astype(np.float32)]
-        for policy, seen in zip(policies.values(), observations[1:], strict=True):
-            found.append(evidence.dataset.scale_actions(act_on_device(policy, seen, rng)))
+        newest = states[1:, :, : evidence.dataset.observation_size]
+        for i, (policy, seen) in enumerate(zip(policies.values(), newest, strict=True)):
+            actions, memories[i] = step_on_device(policy, seen, memories[i], rng)
+            found.append(evidence.dataset.scale_actions(actions))
         return np.stack(found)
 
 
@@ -168,10 +185,10 @@ class Rollouts(NamedTuple):
 def fit_dynamics(evidence: Evidence, show: Show) -> tuple[Dynamics, float]:
     """Fit one model per half of the episodes; return the models and the largest trusted disagreement."""
     data, options = evidence.dataset, evidence.options
-    transitions, rows = data.transitions(discount=options.discount), data.transition_rows()[0]
+    transitions, rows = evidence.stacked.transitions(discount=options.discount), data.transition_rows()[0]
     inputs = np.concatenate([transitions.observations, transitions.actions], 1)
-    ends = transitions.terminals[:, None]
-    moves = np.where(ends > 0, 0.0, transitions.next_observations - transitions.observations)
+    ends, size = transitions.terminals[:, None], data.observation_size
+    moves = np.where(ends > 0, 0.0, transitions.next_observations[:, :size] - transitions.observations[:, :size])
     columns = [moves, *(column[rows, None] for column in evidence.signals.values()), ends]
     targets = np.concatenate(columns, 1).astype(np.float32)
     fitted: Regression = fit_regression(
@@ -190,7 +207,6 @@ def fit_dynamics(evidence: Evidence, show: Show) -> tuple[Dynamics, float]:
     is_other = ~evidence.halves[:, evidence.row_groups[rows[checked]]]
     errors = np.where(is_other[..., None], np.square(predicted - targets[checked]), 0).sum(0) / is_other.sum(0)[:, None]
     spread = np.sqrt(np.square(predicted.std(0) / fitted.targets[1]).mean(1))
-    size = data.observation_size
     low, high = data.observations.min(0), data.observations.max(0)
     slack = RANGE_MARGIN * (high - low)
     float32 = partial(jnp.asarray, dtype=jnp.float32)

@@ -6,10 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from aspc.assessment.device_policy import act_on_device
+from aspc.assessment.device_policy import act_on_rows
 from aspc.assessment.trust_measures import ActionDistances, fraction_beyond, nearest_action_distances, nearest_neighbors
 from aspc.data import Dataset
+from aspc.data.history import stack_dataset
 from aspc.errors import AspcError, printable
+from aspc.history import NEWEST_ONLY, History
 from aspc.policy import Policy
 
 NEIGHBORS = 10
@@ -93,8 +95,16 @@ class LoggedNeighbors:
     state_distances: np.ndarray
 
     @classmethod
-    def of(cls, data: Dataset, rows: np.ndarray | None = None, seed: int = 0) -> LoggedNeighbors:
+    def of(
+        cls, data: Dataset, rows: np.ndarray | None = None, seed: int = 0, history: History = NEWEST_ONLY
+    ) -> LoggedNeighbors:
         """Find the neighbors of the given rows, or of random rows by default.
+
+        Args:
+            data: The log.
+            rows: The rows.
+            seed: Seed of the random rows.
+            history: The history whose observations, and actions, make up a state.
 
         Raises:
             AspcError: If the dataset has a single row.
@@ -106,8 +116,9 @@ class LoggedNeighbors:
             rows = np.sort(rng.choice(len(data), min(SUPPORT_STATES, len(data)), replace=False))
         rng = np.random.default_rng(1)
         references = np.sort(rng.choice(len(data), min(MAX_REFERENCES, len(data)), replace=False))
-        scale = data.observations.std(0, dtype=np.float64) + 1e-6
-        queries, points = (data.observations[chosen] / scale for chosen in (rows, references))
+        states = stack_dataset(data, history).observations
+        scale = states.std(0, dtype=np.float64) + 1e-6
+        queries, points = (states[chosen] / scale for chosen in (rows, references))
         found, distances = nearest_neighbors(queries, points, NEIGHBORS, ids=(rows, references))
         return cls(data, rows, data.scale_actions(data.actions[references])[found], distances[:, -1])
 
@@ -124,5 +135,5 @@ class LoggedNeighbors:
 
     def measure_policy(self, policy: Policy, seed: int = 0) -> Support:
         """Return the support of a policy; a stochastic policy samples its actions with this seed."""
-        observations, rng = self.dataset.observations[self.rows], np.random.default_rng(seed)
-        return self.measure(self.dataset.scale_actions(act_on_device(policy, observations, rng)))
+        actions = act_on_rows(policy, self.dataset, self.rows, np.random.default_rng(seed))
+        return self.measure(self.dataset.scale_actions(actions))

@@ -117,18 +117,28 @@ def data_sources(path: Path) -> list[DataSource]:
 
 def save_selected(chosen: Candidate, note: Mapping[str, Any], folder: Path) -> Path:
     """Save a policy unchanged in a folder, with a record of how it was chosen and of its training data."""
-    path = Path(chosen.source.partition(", seed ")[0])
-    home = home_of(Path(chosen.source.partition(f"/{CHECKPOINTS}/")[0]))
+    return with_origin(chosen.policy, chosen.source, note).save(folder)
+
+
+def with_origin(policy: Policy, source: str, note: Mapping[str, Any]) -> Policy:
+    """Return a policy that records where it comes from and its training data, so that it can leave its run's folder.
+
+    Args:
+        policy: The policy.
+        source: Its folder, or its checkpoint and seed.
+        note: Further values to record.
+    """
+    path = Path(source.partition(", seed ")[0])
+    home = home_of(Path(source.partition(f"/{CHECKPOINTS}/")[0]))
     found = data_sources(path)[0]
     record = {
         **note,
-        "from": chosen.source,
+        "from": source,
         "run": None if home is None else str(home.absolute()),
         "data": msgspec.structs.asdict(found) if found.name else {},
         "holdout": holdout_of(path),
     }
-    policy = dataclasses.replace(chosen.policy, info={**chosen.policy.info, "chosen": record})
-    return policy.save(folder)
+    return dataclasses.replace(policy, info={**policy.info, "chosen": record})
 
 
 def holdout_of(path: Path) -> float:
@@ -297,7 +307,7 @@ class Trained:
 
         found = {}
         for i, seed in enumerate(self.run.seeds):
-            export = export_policy(self.algorithm, tree_index(state, i), self.dataset.observation_size)
+            export = export_policy(self.algorithm, tree_index(state, i), self.prepared.spec.obs_dim)
             info = {"algo": self.run.config.algo, "dataset": self.dataset.name, "step": step, "seed": seed}
             info["versions"] = self.run.config.software.versions
             found[seed] = self.prepared.policy(export, self.dataset, info)

@@ -64,7 +64,9 @@ def check_distance(inspected: InspectedPolicy) -> Measurement:
     topic = "distance from the data"
     if len(inspected.dataset) < 2:
         return Measurement(TrustCheck("unknown", "distance", "A single row of data has no neighbor to compare with."))
-    support = LoggedNeighbors.of(inspected.dataset, inspected.rows).measure(inspected.actions)
+    support = LoggedNeighbors.of(inspected.dataset, inspected.rows, history=inspected.policy.history).measure(
+        inspected.actions
+    )
     policy, logged, far, ratio = support.policy, support.data, support.far, support.ratio
     to_logged = np.linalg.norm(inspected.actions - inspected.logged_actions, axis=1)
     numbers = {

@@ -133,9 +133,10 @@ def leave_the_data(candidates: list[Candidate], dataset: Dataset) -> dict[str, s
     """Return a description of each policy that acts outside the data, where estimates are unreliable."""
     if len(dataset) < 2:
         return {}
+    from aspc.assessment.device_policy import longest_history
     from aspc.assessment.support import LoggedNeighbors
 
-    neighbors = LoggedNeighbors.of(dataset)
+    neighbors = LoggedNeighbors.of(dataset, history=longest_history(c.policy for c in candidates))
     supports = {c.name: neighbors.measure_policy(c.policy) for c in candidates}
     return {name: support.describe() for name, support in supports.items() if support.is_outside}
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
@@ -16,6 +17,16 @@ from aspc.policy import load_policy
 from aspc.ui import progress_bar
 
 Act = Callable[[np.ndarray], np.ndarray]
+
+
+class Actor(NamedTuple):
+    """A function from one observation to one action, which can remember earlier steps of an episode."""
+
+    act: Act
+    observation_size: int | None
+    """None if it is unknown."""
+    reset: Callable[[], None] = lambda: None
+    """Forgets earlier steps, at the start of an episode."""
 
 
 class Recorder:
@@ -40,24 +51,24 @@ class Recorder:
         return Dataset.from_arrays(observations, actions, rewards, terminals, timeouts, next_observations, **options)
 
 
-def load_actor(path: str, rng: np.random.Generator) -> tuple[Act, int | None]:
-    """Load a policy as a function from one observation to one action.
+def load_actor(path: str, rng: np.random.Generator) -> Actor:
+    """Load an actor.
 
     Args:
         path: The folder of a saved policy, or an ONNX file.
         rng: Random generator for stochastic policies.
-
-    Returns:
-        The function, and its observation size if known.
     """
     if path.endswith(".onnx"):
         return _onnx_actor(Path(path))
     policy = load_policy(path)
-    return (lambda observation: policy.act(observation, rng)), policy.observation_size
+    return Actor(lambda observation: policy.act(observation, rng), policy.observation_size, policy.reset)
 
 
-def _onnx_actor(path: Path) -> tuple[Act, int | None]:
-    """Load an ONNX network with one input [batch, observation] and actions as its first output."""
+def _onnx_actor(path: Path) -> Actor:
+    """Load an ONNX network with one input [batch, observation] and actions as its first output.
+
+    A network that `aspc export` wrote can also have the input `memory` and the output `next_memory`.
+    """
     try:
         import onnxruntime
     except ImportError as error:
@@ -68,16 +79,36 @@ def _onnx_actor(path: Path) -> tuple[Act, int | None]:
         session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     except Exception as error:  # ONNX Runtime's errors have no common base class
         raise AspcError(f"{path} is not a valid ONNX network.") from error
-    inputs = session.get_inputs()
+    start = _recorded_memory(path, session)
+    inputs = [i for i in session.get_inputs() if start is None or i.name != "memory"]
     if len(inputs) != 1 or inputs[0].type != "tensor(float)":
         raise AspcError(f"{path} must have one float input, a batch of observations; it has {len(inputs)} inputs.")
     size = inputs[0].shape[-1] if inputs[0].shape else None
 
+    memory = {} if start is None else {"memory": start}
+
     def act(observation: np.ndarray) -> np.ndarray:
-        outputs = session.run(None, {inputs[0].name: observation[None].astype(np.float32)})
+        outputs = session.run(None, {inputs[0].name: observation[None].astype(np.float32), **memory})
+        if start is not None:
+            memory["memory"] = outputs[1]
         return np.asarray(outputs[0][0])
 
-    return act, size if isinstance(size, int) else None
+    def reset() -> None:
+        if start is not None:
+            memory["memory"] = start
+
+    return Actor(act, size if isinstance(size, int) else None, reset)
+
+
+def _recorded_memory(path: Path, session: Any) -> np.ndarray | None:
+    """Return the initial memory [1, size] of a network that has a memory, as `aspc export` recorded it."""
+    text = session.get_modelmeta().custom_metadata_map.get("initial_memory")
+    if text is None:
+        return None
+    try:
+        return np.asarray([json.loads(text)], np.float32)
+    except (ValueError, TypeError) as error:
+        raise AspcError(f"{path} is damaged: its initial_memory is invalid. Export the policy again.") from error
 
 
 def _random_actor(low: np.ndarray, high: np.ndarray, rng: np.random.Generator) -> Act:
@@ -107,7 +138,8 @@ def collect(env_name: str, policy: str, steps: int, *, noise: float = 0.0, seed:
     space = env.action_space
     assert isinstance(space, gym.spaces.Box)
     low, high = (np.asarray(bound, dtype=np.float32).ravel() for bound in (space.low, space.high))
-    act, size = (_random_actor(low, high, rng), None) if policy == "random" else load_actor(policy, rng)
+    actor = Actor(_random_actor(low, high, rng), None) if policy == "random" else load_actor(policy, rng)
+    act, size = actor.act, actor.observation_size
     observation, _ = env.reset(seed=seed)
     if size is not None and size != observation.shape[-1]:
         raise AspcError(
@@ -122,7 +154,10 @@ def collect(env_name: str, policy: str, steps: int, *, noise: float = 0.0, seed:
             action = np.clip(action + noise * (high - low) / 2 * rng.standard_normal(low.size), low, high)
             next_observation, reward, terminal, timeout, _ = env.step(action)
             recorder.add(observation, action, reward, terminal, timeout, next_observation)
-            observation = env.reset()[0] if terminal or timeout else next_observation
+            observation = next_observation
+            if terminal or timeout:
+                observation = env.reset()[0]
+                actor.reset()
             if t % 1_000 == 999:
                 advance(t + 1)
     env.close()

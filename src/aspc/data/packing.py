@@ -23,7 +23,7 @@ from aspc.data.metadata import NAME_KEYS, drop_forbidden_env
 from aspc.data.readers.contents import complete_flags
 from aspc.data.readers.limited_reader import LimitedReader
 from aspc.data.readers.limits import size_text
-from aspc.data.streaming import FORMAT, META, ROWS, SLAB_ROWS, StreamingDataset, packed_layout
+from aspc.data.streaming import EPISODES, FORMAT, META, ROWS, SLAB_ROWS, StreamingDataset, packed_layout
 from aspc.data.validation import action_bounds, check_flags, episode_ends
 from aspc.data.writers import dataset_arrays
 from aspc.errors import AspcError
@@ -153,6 +153,15 @@ class _Log:
             names={"observation_names": dataset.observation_names, "action_names": dataset.action_names},
         )
 
+    def episode_starts(self) -> np.ndarray:
+        """Return the first transition of each episode that has any."""
+        stops = np.flatnonzero(self.flags[0] | self.flags[1]) + 1
+        if len(stops) == 0 or stops[-1] != len(self.flags[0]):
+            stops = np.append(stops, len(self.flags[0]))
+        has_last = self.flags[0][stops - 1] | self.has_next  # otherwise nothing follows the last row
+        counts = np.diff(stops, prepend=0) - ~has_last
+        return np.asarray((np.cumsum(counts) - counts)[counts > 0])
+
     def slab(self, rows: slice, strict: bool) -> Dataset:
         keys = ("observations", "actions", "rewards", *(("next_observations",) if self.has_next else ()))
         arrays: dict[str, Any] = {key: self.read(key, rows) for key in keys}
@@ -269,6 +278,7 @@ def _write_packed(folder: Path, log: _Log, n_step: int, discount: float, strict:
             os.fsync(file.fileno())
         if moments.rows == 0:
             raise AspcError(f"{log.name}: there are no transitions; episodes need at least two rows.")
+        write_atomically(temporary / EPISODES, log.episode_starts().astype("<i8").tobytes())
         notes = list(log.notes)
         if clipped:
             notes.append(f"{clipped:,} of {length:,} actions are outside the bounds and were clipped.")

@@ -20,12 +20,14 @@ from pathlib import Path
 import numpy as np
 
 from aspc.data.dataset import Transitions
+from aspc.data.history import BlockStacker
 from aspc.data.metadata import NAME_KEYS, drop_forbidden_env, select_valid
 from aspc.data.row_layout import RowLayout
 from aspc.errors import AspcError
+from aspc.history import NEWEST_ONLY, History
 from aspc.io import read_bounded_json
 
-META, ROWS = "packed.json", "rows.f32"
+META, ROWS, EPISODES = "packed.json", "rows.f32", "episodes.i64"
 FORMAT = 1
 BLOCK_ROWS = 32  # consecutive transitions per read: fewer mix better, more are faster to read
 SLAB_ROWS = 65_536  # rows processed at once while packing or preparing data
@@ -141,15 +143,32 @@ class StreamingDataset:
         """Bytes per transition on disk."""
         return 4 * self.layout.width
 
-    def window_rows(self, budget: int) -> int:
+    def window_rows(self, budget: int, history: History = NEWEST_ONLY) -> int:
         """Return the largest number of rows per window for which all copies fit into a budget of bytes."""
-        rows = min(budget // (COPIES * self.row_bytes), self.rows)
+        stacked_size = history.size(self.observation_size, self.action_size)
+        row_bytes = 4 * packed_layout(stacked_size, self.action_size).width
+        rows = min(budget // (COPIES * row_bytes), self.rows)
         if rows < BLOCK_ROWS:
             raise AspcError(
                 f"A budget of {budget:,} bytes is too small for {self.name}; "
-                f"it needs at least {COPIES * BLOCK_ROWS * self.row_bytes:,}."
+                f"it needs at least {COPIES * BLOCK_ROWS * row_bytes:,}."
             )
         return int(rows)
+
+    def episode_starts(self) -> np.ndarray:
+        """Return the first row of each episode.
+
+        Raises:
+            AspcError: The folder was packed by a version that did not store them, or the file is damaged.
+        """
+        path = self.folder / EPISODES
+        if not path.is_file():
+            raise AspcError(f"{self.folder} was packed without the starts of its episodes; pack the data again.")
+        size = path.stat().st_size
+        starts = np.fromfile(path, "<i8") if size <= 8 * self.rows and size % 8 == 0 else np.zeros(0, np.int64)
+        if len(starts) == 0 or starts[0] != 0 or starts[-1] >= self.rows or (np.diff(starts) < 1).any():
+            raise AspcError(f"{path} is damaged; pack the data again.")
+        return starts
 
     def split(self, table: np.ndarray) -> Transitions:
         """Return packed rows as transitions, without copying."""
@@ -179,6 +198,7 @@ class StreamingDataset:
         start: int = 0,
         prepare: Prepare | None = None,
         block_rows: int = BLOCK_ROWS,
+        history: History = NEWEST_ONLY,
     ) -> Windows:
         """Return an endless iterator over windows: tables of `rows` rows, rounded down to complete blocks.
 
@@ -188,10 +208,11 @@ class StreamingDataset:
             start: Index of the first window.
             prepare: Function from transitions to rows, called in the reading thread. Default: rows as packed.
             block_rows: Rows per block.
+            history: The history with which `prepare` receives the observations of the transitions.
         """
         block_rows = min(block_rows, self.rows)
         blocks = max(1, min(rows, self.rows) // block_rows)
-        return Windows(self, blocks, block_rows, seed, start, prepare)
+        return Windows(self, blocks, block_rows, seed, start, prepare, history)
 
 
 def _mapped_table(rows: int, width: int) -> np.ndarray:
@@ -207,10 +228,20 @@ class Windows(Iterator[np.ndarray]):
     """An endless iterator over windows that prefetches one; use it in a `with` block, or `close` it."""
 
     def __init__(
-        self, data: StreamingDataset, blocks: int, block_rows: int, seed: int, start: int, prepare: Prepare | None
+        self,
+        data: StreamingDataset,
+        blocks: int,
+        block_rows: int,
+        seed: int,
+        start: int,
+        prepare: Prepare | None,
+        history: History = NEWEST_ONLY,
     ) -> None:
         self._data, self._blocks, self._block_rows, self._seed = data, blocks, block_rows, seed
         self._prepare = prepare
+        self._stacker: BlockStacker | None = None
+        if history.observations > 1:
+            self._stacker = BlockStacker(history, data.episode_starts(), data.rows, data.n_step, block_rows)
         self._ready: queue.Queue[np.ndarray | BaseException] = queue.Queue(maxsize=1)
         self._stop = threading.Event()
         self._taken = threading.Semaphore(1)  # a window is filled only after the previous one has been taken
@@ -261,29 +292,42 @@ class Windows(Iterator[np.ndarray]):
     def _read_window(self, file: int, k: int) -> np.ndarray:
         data, size = self._data, self._block_rows
         starts = data.window_blocks(k, self._blocks, size, self._seed)
-        at_once = max(1, SLAB_ROWS // 8 // size)  # blocks prepared together; few enough for the CPU cache
-        slab = np.empty((at_once * size, data.layout.width), dtype="<f4")
+        before, read_rows = (0, size) if self._stacker is None else (self._stacker.before, self._stacker.read_rows)
+        at_once = max(1, SLAB_ROWS // 8 // read_rows)  # blocks prepared together; few enough for the CPU cache
+        slab = np.empty((at_once * read_rows, data.layout.width), dtype="<f4")
         table = np.empty((0, 0), dtype=np.float32)
         for first in range(0, self._blocks, at_once):
             group = starts[first : first + at_once]
             for i, row in enumerate(group.tolist()):
-                self._read_rows(file, row, slab[i * size : (i + 1) * size])
-            part = slab[: len(group) * size]
-            prepared = part if self._prepare is None else self._prepare(data.split(part))
+                self._read_rows(file, row - before, slab[i * read_rows : (i + 1) * read_rows])
+            prepared = self._prepare_blocks(slab[: len(group) * read_rows], group)
             if first == 0:
                 table = _mapped_table(self.rows, prepared.shape[1])
-            table[first * size : first * size + len(part)] = prepared
+            table[first * size : first * size + len(prepared)] = prepared
             if self._stop.is_set():
                 break
         return table
 
+    def _prepare_blocks(self, rows: np.ndarray, blocks: np.ndarray) -> np.ndarray:
+        """Return the prepared rows of the blocks that start at `blocks`."""
+        if self._stacker is None:
+            return rows if self._prepare is None else self._prepare(self._data.split(rows))
+        transitions = self._stacker.stack(self._data.split(rows), blocks)
+        if self._prepare is not None:
+            return self._prepare(transitions)
+        layout = packed_layout(transitions.observations.shape[1], self._data.action_size)
+        return layout.pack(transitions._asdict())
+
     def _read_rows(self, file: int, row: int, into: np.ndarray) -> None:
-        """Fill an array with the rows starting at `row`, wrapping around at the end of the file.
+        """Fill an array with the rows starting at `row`, wrapping around at both ends of the file.
 
         This uses plain reads instead of a memory map. With a map, the kernel maps far more pages around each block
         than requested, which count as this process's memory, and a truncated file causes a crash instead of an error.
         """
-        before_end = min(len(into), self._data.rows - row)
-        for part, offset in ((into[:before_end], row), (into[before_end:], 0)):
-            if len(part) and os.preadv(file, [part.data], offset * self._data.row_bytes) != part.nbytes:
+        filled = 0
+        while filled < len(into):
+            first = (row + filled) % self._data.rows
+            part = into[filled : filled + self._data.rows - first]
+            if os.preadv(file, [part.data], first * self._data.row_bytes) != part.nbytes:
                 raise OSError("the file was truncated")
+            filled += len(part)

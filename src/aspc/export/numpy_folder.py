@@ -1,6 +1,7 @@
 """Export a policy as a folder with weights and one Python module.
 
-The module is `numpy_policy.py` with the sources of `policy_kinds.py` and `policy_programs.py` inlined.
+The module is `numpy_policy.py` with the sources of the NumPy-only modules that it needs (`policy_kinds.py` and others)
+inlined.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from aspc.policy import VECTORS, Policy
+from aspc.policy import VECTORS, Policy, guard_arrays
 
 TEMPLATE = Path(__file__).with_name("numpy_policy.py")
 
 
 def numpy_files(policy: Policy, metadata: dict[str, Any]) -> dict[str, bytes]:
     """Return the contents of `policy.py` and `weights.npz`."""
-    header = {"kind": policy.kind, "settings": policy.settings, "metadata": metadata}
+    header = {"kind": policy.kind, "settings": policy.settings, "history": policy.history, "metadata": metadata}
     buffer = io.BytesIO()
     np.savez(
         buffer,
@@ -29,22 +30,25 @@ def numpy_files(policy: Policy, metadata: dict[str, Any]) -> dict[str, bytes]:
         header=np.frombuffer(json.dumps(header).encode(), np.uint8),
         **{name: getattr(policy, name) for name in VECTORS},
         **{f"arrays.{name}": array for name, array in policy.arrays.items()},
+        **({} if policy.guards is None else guard_arrays(policy.guards)),
     )
     return {"policy.py": render_module().encode(), "weights.npz": buffer.getvalue()}
 
 
 def render_module() -> str:
     """Return the source of the template, with the modules that it imports from this library inlined."""
-    return _inline(TEMPLATE.read_text())
+    return _inline(TEMPLATE.read_text(), set())
 
 
-def _inline(source: str) -> str:
-    """Replace each import from this library, which must be a single line, with the module's source."""
+def _inline(source: str, inlined: set[str]) -> str:
+    """Replace each import from this library, which must be a single line, with the module's source, once per module."""
     lines = source.splitlines()
     for i, line in enumerate(lines):
         if line.startswith("from aspc."):
-            name = line.split()[1].removeprefix("aspc.")
-            lines[i] = strip_preamble(_inline(files("aspc").joinpath(f"{name}.py").read_text()))
+            name, lines[i] = line.split()[1].removeprefix("aspc."), ""
+            if name not in inlined:
+                inlined.add(name)
+                lines[i] = strip_preamble(_inline(files("aspc").joinpath(f"{name}.py").read_text(), inlined))
     return "\n".join(lines) + "\n"
 
 

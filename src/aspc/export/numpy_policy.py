@@ -5,6 +5,7 @@
     policy.act(table)                    # columns by name, in any order, if the logs were a table
     policy.act(observation, rng=7)       # stochastic policies: a seed or a numpy.random.Generator
     policy.act(observation, on_invalid="hold")  # repeat the last action if a sensor reports NaN
+    policy.reset()                       # a new episode: forget the earlier steps
     policy.METADATA["observation_size"]  # origin, sizes and versions
 
 `python policy.py 0.1 0.2 …` prints the action for one observation.
@@ -19,7 +20,11 @@ from typing import Any
 
 import numpy as np
 
-from aspc.policy_kinds import act_on_valid, compute_actions, noise_draws, sample_noise
+from aspc.history import History
+from aspc.policy_guards import WHITENING, complete_guards, guards_from_json
+from aspc.policy_inputs import LoggedRange, Stream, act_in_stream
+from aspc.policy_kinds import noise_draws, sample_noise
+from aspc.policy_memory import memory_start, step
 
 
 class LoadedPolicy:
@@ -31,14 +36,25 @@ class LoadedPolicy:
             self.arrays = {name[7:]: file[name] for name in file.files if name.startswith("arrays.")}
             self.observation_mean, self.observation_std = file["observation_mean"], file["observation_std"]
             self.action_low, self.action_high = file["action_low"], file["action_high"]
+            whitening = file[WHITENING] if WHITENING in file.files else None
         self.kind: str = header["kind"]
+        self.history = History(*header["history"])
         self.settings: dict[str, Any] = header["settings"]
         self.metadata: dict[str, Any] = header["metadata"]
+        logged = (self.metadata.get(name) for name in ("observation_low", "observation_high"))
+        self.observation_low, self.observation_high = (None if x is None else np.array(x, np.float32) for x in logged)
+        guards = self.metadata.get("guards")
+        self.guards = None if guards is None else complete_guards(guards_from_json(guards, whitening), self)
+
+    def logged_range(self) -> LoggedRange:
+        has_score = self.guards is not None and self.guards.ood is not None
+        vectors = self.observation_low, self.observation_high, self.observation_mean, self.observation_std
+        return LoggedRange.of(*vectors, has_score)
 
 
 POLICY = LoadedPolicy(Path(__file__).with_name("weights.npz"))
 METADATA = POLICY.metadata
-HELD: dict[str, np.ndarray] = {}
+MEMORY_START, LOGGED, STREAM = memory_start(POLICY), POLICY.logged_range(), Stream()
 
 
 def act(observations: Any, rng: np.random.Generator | int | None = 0, on_invalid: str | None = None) -> np.ndarray:
@@ -49,15 +65,25 @@ def act(observations: Any, rng: np.random.Generator | int | None = 0, on_invalid
         rng: A generator or a seed, for policies that sample.
         on_invalid: The reaction to NaN, infinity, None or a masked entry: "raise" a ValueError, "hold" the last action
             (per row of a batch), or return a "nan" action. Default: METADATA["on_invalid"].
+
+    The first observation that is far outside the logged range gives a warning, unless a guard reacts to it. The module
+    remembers one stream of observations, per row of a batch; call `reset` when new episodes start.
     """
-    return act_on_valid(
-        lambda rows: compute_actions(POLICY, rows, sample_noise(noise_draws(POLICY), len(rows), rng)),
+    return act_in_stream(
+        lambda rows, memory: step(POLICY, rows, memory, sample_noise(noise_draws(POLICY), len(rows), rng)),
+        MEMORY_START,
+        LOGGED,
         observations,
         METADATA.get("observation_names") or (),
         POLICY.observation_mean.shape[0],
         METADATA["on_invalid"] if on_invalid is None else on_invalid,
-        HELD,
+        STREAM,
     )
+
+
+def reset() -> None:
+    """Forget all earlier steps, at the start of an episode."""
+    STREAM.reset()
 
 
 if __name__ == "__main__":

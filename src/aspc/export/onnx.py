@@ -1,4 +1,4 @@
-"""Export a policy as an ONNX graph, by running `aspc.policy_kinds` on symbols.
+"""Export a policy as an ONNX graph, by running `aspc.policy_memory.step_or_nan` on symbols.
 
 A `Symbol` stands for an array: every operation on it adds a node to the graph. It carries an example value that
 determines its shape. The example's batch size never enters the graph, whose batch axis stays dynamic.
@@ -14,7 +14,7 @@ import numpy as np
 
 from aspc.errors import MissingExtra
 from aspc.policy import Policy
-from aspc.policy_kinds import compute_actions, propagate_invalid
+from aspc.policy_memory import step_or_nan
 
 Axis = int | tuple[int, ...]
 
@@ -25,7 +25,8 @@ EXAMPLE_BATCH = 2
 def onnx_model(policy: Policy, metadata: dict[str, Any]) -> Any:
     """Return the checked `onnx.ModelProto`: inputs `observations` and the policy's noise, output `actions`.
 
-    A graph cannot raise an error or keep state, so an observation with NaN or infinity gives a NaN action.
+    A policy with memory also has the input `memory` and the output `next_memory`. A graph cannot raise an error, so an
+    observation with NaN or infinity gives a NaN action.
     """
     try:
         import onnx
@@ -34,12 +35,14 @@ def onnx_model(policy: Policy, metadata: dict[str, Any]) -> Any:
 
     graph = Graph(onnx)
     observations = graph.input("observations", (None, policy.observation_size))
+    memory = graph.input("memory", (None, policy.memory_size)) if policy.memory_size else None
     noise = [graph.input(name, draw.shape) for name, draw in policy.noise().items()]
-    computed = propagate_invalid(compute_actions(policy, observations, noise), observations)
-    actions = graph.node("Identity", np.copy, computed, name="actions")
-    out = onnx.helper.make_tensor_value_info(actions.name, onnx.TensorProto.FLOAT, ["batch", policy.action_size])
+    actions, next_memory = step_or_nan(policy, observations, memory, noise)
+    outputs = [graph.output("actions", actions)]
+    if memory is not None:
+        outputs.append(graph.output("next_memory", next_memory))
     model = onnx.helper.make_model(
-        onnx.helper.make_graph(graph.nodes, "policy", graph.inputs, [out], graph.initializers),
+        onnx.helper.make_graph(graph.nodes, "policy", graph.inputs, outputs, graph.initializers),
         opset_imports=[onnx.helper.make_opsetid("", OPSET)],
         ir_version=IR_VERSION,
         producer_name="aspc",
@@ -66,6 +69,11 @@ class Graph:
         self.inputs.append(self.onnx.helper.make_tensor_value_info(name, self.onnx.TensorProto.FLOAT, dims))
         example = np.zeros([EXAMPLE_BATCH if size is None else size for size in shape], np.float32)
         return Symbol(self, name, example)
+
+    def output(self, name: str, symbol: Symbol) -> Any:
+        """Name a result and return its description as an output [batch, size]."""
+        result = self.node("Identity", np.copy, symbol, name=name)
+        return self.onnx.helper.make_tensor_value_info(name, self.onnx.TensorProto.FLOAT, ["batch", result.shape[1]])
 
     def constant(self, value: Any) -> str:
         """Add a constant and return its name. Integers become int64, all other values float32."""

@@ -15,8 +15,10 @@ from typing import Any
 import numpy as np
 
 from aspc.errors import AspcError
-from aspc.policy import Policy
-from aspc.policy_kinds import NoiseInput, act_on_valid, compute_actions, propagate_invalid, sample_noise
+from aspc.policy import OPTIONAL_VECTORS, Policy
+from aspc.policy_inputs import LoggedRange, Stream, act_in_stream
+from aspc.policy_kinds import NoiseInput, sample_noise
+from aspc.policy_memory import step_or_nan
 
 PROGRAM, METADATA = "program", "metadata.json"
 PLATFORMS = ("cpu", "cuda", "tpu")
@@ -27,17 +29,23 @@ Act = Callable[..., np.ndarray]
 def stablehlo_archive(policy: Policy, metadata: dict[str, Any]) -> bytes:
     """Return the archive, whose `program(observations, *noise) → actions` accepts a batch axis of any size.
 
-    The program is a pure function, so invalid observations give NaN actions. The function that `load` returns follows
-    `on_invalid` instead.
+    With memory it is `program(observations, memory, *noise) → actions, next_memory`. The program is a pure function, so
+    invalid observations give NaN actions. The function that `load` returns follows `on_invalid` instead.
     """
     import jax
     from jax import export
 
     (batch,) = export.symbolic_shape("batch")
-    shapes = [(None, policy.observation_size), *(draw.shape for draw in policy.noise().values())]
+    has_memory = policy.memory_size > 0
+    memory = [(None, policy.memory_size)] if has_memory else []
+    shapes = [(None, policy.observation_size), *memory, *(draw.shape for draw in policy.noise().values())]
     dynamic = [tuple(batch if size is None else size for size in shape) for shape in shapes]
     inputs = [jax.ShapeDtypeStruct(shape, np.float32) for shape in dynamic]  # type: ignore[no-untyped-call]
-    program = jax.jit(lambda rows, *noise: propagate_invalid(compute_actions(policy, rows, noise), rows))
+    program = jax.jit(
+        (lambda rows, memory, *noise: step_or_nan(policy, rows, memory, noise))
+        if has_memory
+        else (lambda rows, *noise: step_or_nan(policy, rows, None, noise)[0])
+    )
     with jax.default_matmul_precision("highest"):  # the same actions on every device
         serialized = export.export(program, platforms=PLATFORMS)(*inputs).serialize()
     buffer = io.BytesIO()
@@ -48,7 +56,10 @@ def stablehlo_archive(policy: Policy, metadata: dict[str, Any]) -> bytes:
 
 
 def load(path: Path) -> Act:
-    """Load an exported policy as `act(observations, rng=0)`, like `Policy.act`, with its metadata in `act.metadata`."""
+    """Load an exported policy as `act(observations, rng=0)`, like `Policy.act`, with its metadata in `act.metadata`.
+
+    `act.reset()` forgets all earlier steps, like `Policy.reset`.
+    """
     import jax
     from jax import export
 
@@ -65,18 +76,37 @@ def load(path: Path) -> Act:
         for name, noise in metadata["noise"].items()
     }
     call = jax.jit(program.call)
-    held: dict[str, np.ndarray] = {}
+    logged = _logged_range(metadata)
+    memory_start, stream = np.asarray(metadata.get("initial_memory", ()), np.float32), Stream()
+
+    def step(rows: np.ndarray, memory: np.ndarray | None, noise: list[np.ndarray]) -> tuple[np.ndarray, Any]:
+        if memory is None:
+            return np.asarray(call(rows, *noise)), None
+        actions, following = call(rows, memory, *noise)
+        return np.asarray(actions), np.asarray(following)
 
     def act(observations: Any, rng: np.random.Generator | int | None = 0, on_invalid: str | None = None) -> np.ndarray:
-        return act_on_valid(
-            lambda rows: np.asarray(call(rows, *sample_noise(draws, len(rows), rng))),
+        return act_in_stream(
+            lambda rows, memory: step(rows, memory, sample_noise(draws, len(rows), rng)),
+            memory_start,
+            logged,
             observations,
             metadata.get("observation_names") or (),
             metadata["observation_size"],
             metadata.get("on_invalid", "raise") if on_invalid is None else on_invalid,
-            held,
+            stream,
             AspcError,
         )
 
     act.metadata = metadata  # type: ignore[attr-defined]
+    act.reset = stream.reset  # type: ignore[attr-defined]
     return act
+
+
+def _logged_range(metadata: dict[str, Any]) -> LoggedRange:
+    """Return the range of the logged observations; without a record of it, no observation is far outside."""
+    size = metadata["observation_size"]
+    vectors = (metadata.get(name) for name in OPTIONAL_VECTORS)
+    low, high = (None if values is None else np.asarray(values, np.float32) for values in vectors)
+    has_score = "ood" in metadata.get("guards", {})
+    return LoggedRange.of(low, high, np.zeros(size, np.float32), np.ones(size, np.float32), has_score)

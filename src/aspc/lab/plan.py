@@ -29,7 +29,10 @@ from aspc.training.hyperparameters import flat_values, replace_fields
 from aspc.training.run_config import TrainOptions
 
 # Options that affect a run's results. They are part of its id if they differ from the defaults.
-IDENTITY_OPTIONS = ("eval_every", "eval_episodes", "final_episodes", "holdout", "n_step", "horizon", "matmul_precision")
+IDENTITY_OPTIONS = (
+    *("eval_every", "eval_episodes", "final_episodes", "holdout", "n_step", "horizon", "matmul_precision"),
+    *("history", "history_actions"),
+)
 MIN_EVALUATIONS = 10  # for runs shortened by --steps
 
 

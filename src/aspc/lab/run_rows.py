@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 import os
 import platform
@@ -28,7 +27,7 @@ Rows = list[dict[str, Any]]
 def describe_run(member: GroupMember) -> dict[str, Any]:
     """Return the columns that identify a run, regardless of its outcome."""
     run, algorithm = member.run, member.algorithm()
-    options = {name: value for name, value in dataclasses.asdict(run.train_options()).items() if name != "seeds"}
+    options = run.train_options().program_settings()
     algo, bc = split_bc_term(run.algo)  # separate fields, as in published results
     config = {
         "algo": algo,

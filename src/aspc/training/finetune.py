@@ -152,6 +152,8 @@ def _train_options(offline: TrainOptions, online: OnlineOptions, seed: int, hori
         log_every=online.collect,
         holdout=offline.holdout,
         n_step=offline.n_step,
+        history=offline.history,
+        history_actions=offline.history_actions,
         matmul_precision=offline.matmul_precision,
     )
 

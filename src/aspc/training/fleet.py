@@ -9,7 +9,6 @@ Example::
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -47,7 +46,7 @@ from aspc.training.training_plan import RunSpec, Task, TrainingPlan
 __all__ = ["Fleet", "Member", "train_fleet"]
 
 # Options that do not affect learning, so a fleet can be continued with different values of them.
-UNRELATED_OPTIONS = {"seeds", "checkpoint_every", "checkpoints_to_keep", "memory_budget_mb", "tensorboard", "logger"}
+UNRELATED_OPTIONS = {"checkpoint_every", "checkpoints_to_keep", "memory_budget_mb", "tensorboard", "logger"}
 
 
 def train_fleet(
@@ -187,7 +186,7 @@ def _request_hash(
         ]
         for member, own in zip(members, algorithms, strict=True)
     ]
-    shared = {name: value for name, value in dataclasses.asdict(options).items() if name not in UNRELATED_OPTIONS}
+    shared = {name: value for name, value in options.program_settings().items() if name not in UNRELATED_OPTIONS}
     return hashlib.sha256(as_json([split_bc_term(algo)[0], requested, shared, env_name(env)]).encode()).hexdigest()[:16]
 
 

@@ -46,8 +46,7 @@ def group_key(algorithm: Algorithm[Any], sizes: Sequence[float], options: TrainO
     """
     free = variable_fields(algorithm)
     fixed = {name: value for name, value in flat_values(algorithm).items() if name not in free}
-    shared = {name: value for name, value in dataclasses.asdict(options).items() if name != "seeds"}
-    return as_json([_class_names(algorithm), fixed, list(sizes)[:2], shared])
+    return as_json([_class_names(algorithm), fixed, list(sizes)[:2], options.program_settings()])
 
 
 def _class_names(algorithm: DataclassInstance) -> list[str]:

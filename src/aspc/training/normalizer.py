@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from aspc.history import History
+
 
 class ObservationNormalizer(NamedTuple):
     """The map x ↦ (x − mean) / std, where std is never 0."""
@@ -25,6 +27,13 @@ class ObservationNormalizer(NamedTuple):
     @classmethod
     def from_statistics(cls, mean: np.ndarray, std: np.ndarray) -> ObservationNormalizer:
         return cls(mean.astype(np.float32), (std + 1e-3).astype(np.float32))
+
+    def stacked(self, history: History, action_size: int) -> ObservationNormalizer:
+        """Return the normalizer of stacked observations: every frame as a single one, and actions unchanged."""
+        actions = self.identity(history.size(0, action_size))
+        repeated = (np.tile(values, history.observations) for values in self)
+        mean, std = (np.concatenate(parts) for parts in zip(repeated, actions, strict=True))
+        return ObservationNormalizer(mean, std)
 
     def __call__(self, observations: np.ndarray) -> np.ndarray:
         normalized: np.ndarray = ((observations - self.mean) / self.std).astype(np.float32)

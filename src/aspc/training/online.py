@@ -30,6 +30,7 @@ from aspc.data.collect import Recorder
 from aspc.envs import make_env
 from aspc.errors import AspcError
 from aspc.policy import Policy
+from aspc.policy_memory import memory_parts, split_memory, stack_observations, update_memory
 from aspc.training.callbacks import Callback
 from aspc.training.checksums import GrowingFile
 from aspc.training.compiled_loop import (
@@ -69,11 +70,12 @@ class Collector:
         self.env: Any = make_env(env) if isinstance(env, str) else env()
         self.data, self.seed, self.noise = data, seed, noise
         self.observation: np.ndarray | None = None
+        self.memory: np.ndarray | None = None  # of the policy; None at the start of an episode
         self.episode_return = 0.0
 
     def _reset(self, step: int) -> None:
         (seed,) = np.random.SeedSequence((self.seed, step)).generate_state(1)
-        self.observation = np.array(self.env.reset(seed=int(seed))[0], np.float32)
+        self.observation, self.memory = np.array(self.env.reset(seed=int(seed))[0], np.float32), None
         self.episode_return = 0.0
 
     def collect(self, policy: Policy, first_step: int, steps: int) -> tuple[Dataset, list[float]]:
@@ -90,13 +92,23 @@ class Collector:
         for t in range(steps):
             observation = self.observation
             assert observation is not None
-            action = policy.act(observation, rng)
+            if not np.isfinite(observation).all():
+                raise AspcError(
+                    f"The environment returned the observation {observation}, which is not finite. No policy can act "
+                    "on that; fix the environment, or end episodes before it."
+                )
+            memory = policy.initial_memory(1) if self.memory is None else self.memory
+            (action,), _ = policy.step(observation[None], memory, rng)
             if noise:
                 noisy = action + spread * rng.standard_normal(action.shape, np.float32)
                 action = np.clip(noisy, policy.action_low, policy.action_high)
+            # Not the memory that `step` returns, because the executed action has noise.
+            parts = memory_parts(policy)
+            self.memory = update_memory(parts, memory, observation[None], action[None]) if parts else memory
             returned, reward, terminal, timeout, _ = self.env.step(action)
             following = np.array(returned, np.float32)  # a copy: some environments reuse the returned array
-            recorder.add(observation, action, reward, terminal, timeout, following)
+            seen, seen_next = _stack(policy, observation, memory), _stack(policy, following, self.memory)
+            recorder.add(seen, action, reward, terminal, timeout, seen_next)
             self.observation, self.episode_return = following, self.episode_return + float(reward)
             if terminal or timeout:
                 returns.append(self.episode_return)
@@ -106,6 +118,12 @@ class Collector:
 
     def close(self) -> None:
         self.env.close()
+
+
+def _stack(policy: Policy, observation: np.ndarray, memory: np.ndarray) -> np.ndarray:
+    """Return an observation with its history."""
+    (row,) = stack_observations(policy, observation[None], split_memory(memory_parts(policy), memory))
+    return np.asarray(row)
 
 
 @contextmanager
@@ -313,4 +331,4 @@ class OnlineTrainer(Trainer):
         """Return one packed row per step, preprocessed like the offline rows."""
         prepared, algorithm = self.task.prepared, self.plan.algorithm
         transitions = transitions_of(collected, algorithm, self.options, like=self.reference)
-        return pack(transitions, prepared.layout, prepared.normalizer, algorithm.discount)
+        return pack(transitions, prepared.layout, prepared.row_normalizer, algorithm.discount)

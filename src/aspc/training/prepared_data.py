@@ -17,10 +17,12 @@ from aspc import minari_store
 from aspc.algorithms.interface import Algorithm, PolicyExport, Spec
 from aspc.data import Dataset, Transitions, is_source, load
 from aspc.data.file_loader import is_pattern
+from aspc.data.history import FrameStacker
 from aspc.data.reward_checks import check_rewards
-from aspc.data.streaming import StreamingDataset, is_packed
+from aspc.data.streaming import SLAB_ROWS, StreamingDataset, is_packed
 from aspc.envs import normalized_score
 from aspc.errors import AspcError, printable
+from aspc.history import NEWEST_ONLY, History
 from aspc.policy import Policy
 from aspc.tasks import normalize_score
 from aspc.training.normalizer import ObservationNormalizer
@@ -90,7 +92,8 @@ PREPROCESSING = ("normalize_observations", "reward_transform", "reward_scale", "
 def preprocessing_key(algorithm: Algorithm[Any], options: TrainOptions) -> tuple[Any, ...]:
     """Return the settings that determine the prepared rows of a dataset; runs with equal keys share their rows."""
     values = tuple(getattr(algorithm, name) for name in PREPROCESSING)
-    return (*values, options.holdout, options.n_step, algorithm.discount if options.n_step > 1 else None)
+    discount = algorithm.discount if options.n_step > 1 else None
+    return (*values, options.holdout, options.n_step, discount, options.frames)
 
 
 def warnings_of(data: Data, algorithm: Algorithm[Any]) -> list[str]:
@@ -142,6 +145,33 @@ def transitions_of(
 # ---------------------------------------------------------------------------------------------------------------
 
 
+def _pack_stacked(
+    data: Dataset, transitions: Transitions, options: TrainOptions, pack_rows: Callable[[Transitions], np.ndarray]
+) -> np.ndarray:
+    """Return the packed rows of a dataset's transitions with stacked observations."""
+    if options.history == 1:
+        return pack_rows(transitions)
+    stacker, (first, final) = FrameStacker.of(data, options.frames), data.transition_rows(options.n_step)
+    table = np.empty((0, 0), np.float32)
+    for start in range(0, len(first), SLAB_ROWS):  # in slabs, so that stacked rows exist once
+        slab = slice(start, start + SLAB_ROWS)
+        part = stacker.stack(Transitions(*(field[slab] for field in transitions)), first[slab], final[slab])
+        rows = pack_rows(part)
+        if start == 0:
+            table = np.empty((len(first), rows.shape[1]), np.float32)
+        table[slab] = rows
+    return table
+
+
+def _check_history(history: History, data: Data, longest: int) -> None:
+    """Raise an `AspcError` if a history is longer than the longest episode."""
+    if history.observations > longest:
+        raise AspcError(
+            f"--history {history.observations} is longer than every episode of {data.name}; the longest has "
+            f"{longest:,} rows. Pass a shorter history."
+        )
+
+
 class Tables(NamedTuple):
     """The tables of successive chunks, and the range of rows of each dataset in them."""
 
@@ -159,16 +189,20 @@ class PreparedDataset:
     spec: Spec
     layout: Layout
     normalizer: ObservationNormalizer
+    """Of a single observation; `row_normalizer` is that of the rows."""
     transitions: int
     fingerprint: str
     rows: np.ndarray | None = None
     held_out: np.ndarray | None = None
     stream: tuple[StreamingDataset, Callable[[Transitions], np.ndarray]] | None = None
+    history: History = NEWEST_ONLY
+    observation_range: tuple[np.ndarray, np.ndarray] | None = None
+    """Lowest and highest logged observation; None for a stream."""
 
     @classmethod
     def of(cls, data: Data, algorithm: Algorithm[Any], options: TrainOptions) -> PreparedDataset:
         """Prepare a dataset for an algorithm."""
-        spec = Spec(data.observation_size, data.action_size)
+        spec = Spec(options.frames.size(data.observation_size, data.action_size), data.action_size)
         layout = Layout(spec.obs_dim, spec.act_dim, algorithm.uses_next_actions)
         if isinstance(data, Dataset):
             return cls._in_memory(data, algorithm, options, spec, layout)
@@ -178,19 +212,27 @@ class PreparedDataset:
     def _in_memory(
         cls, data: Dataset, algorithm: Algorithm[Any], options: TrainOptions, spec: Spec, layout: Layout
     ) -> PreparedDataset:
+        _check_history(options.frames, data, int(data.episode_lengths.max()))
         kept, held = (data, None) if options.holdout == 0 else data.split(options.holdout, seed=0)
         transitions = transitions_of(kept, algorithm, options)
         wanted = algorithm.normalize_observations
         normalizer = (
             ObservationNormalizer.of(transitions.observations)
             if wanted
-            else ObservationNormalizer.identity(spec.obs_dim)
+            else ObservationNormalizer.identity(data.observation_size)
         )
-        rows = pack(transitions, layout, normalizer, algorithm.discount)
+        row_normalizer = normalizer.stacked(options.frames, data.action_size)
+        pack_rows = partial(pack, layout=layout, normalizer=row_normalizer, discount=algorithm.discount)
+        rows = _pack_stacked(kept, transitions, options, pack_rows)
         held_rows = None
         if held is not None:
-            held_rows = pack(transitions_of(held, algorithm, options), layout, normalizer, algorithm.discount)
-        return cls(spec, layout, normalizer, len(rows), fingerprint(rows), rows, held_rows)
+            held_rows = _pack_stacked(held, transitions_of(held, algorithm, options), options, pack_rows)
+        logged = data.observations.min(0), data.observations.max(0)
+        return cls(
+            *(spec, layout, normalizer, len(rows), fingerprint(rows), rows, held_rows),
+            history=options.frames,
+            observation_range=logged,
+        )
 
     @classmethod
     def _streamed(
@@ -212,17 +254,25 @@ class PreparedDataset:
         if algorithm.normalize_observations:
             normalizer = ObservationNormalizer.from_statistics(data.observation_mean, data.observation_std)
         else:
-            normalizer = ObservationNormalizer.identity(spec.obs_dim)
+            normalizer = ObservationNormalizer.identity(data.observation_size)
+        row_normalizer = normalizer.stacked(options.frames, data.action_size)
+        if options.history > 1:
+            _check_history(options.frames, data, int(np.diff(data.episode_starts(), append=data.rows).max()) + 1)
 
         def prepare(transitions: Transitions) -> np.ndarray:
             rewards = algorithm.reward_scale * transitions.rewards + algorithm.reward_shift
-            return pack(transitions._replace(rewards=rewards), layout, normalizer, discount)
+            return pack(transitions._replace(rewards=rewards), layout, row_normalizer, discount)
 
         if data.sha256 is not None:
             digest = data.sha256[:16]
         else:  # packed by a version that did not hash the rows
             digest = fingerprint(data.observation_mean, data.observation_std, np.asarray([data.rows, data.mean_reward]))
-        return cls(spec, layout, normalizer, data.rows, digest, stream=(data, prepare))
+        return cls(spec, layout, normalizer, data.rows, digest, stream=(data, prepare), history=options.frames)
+
+    @property
+    def row_normalizer(self) -> ObservationNormalizer:
+        """The normalizer of the rows' stacked observations."""
+        return self.normalizer.stacked(self.history, self.spec.act_dim)
 
     def sample_observations(self, size: int) -> np.ndarray:
         """Return normalized observations [size, obs], evenly spaced in the data.
@@ -245,7 +295,14 @@ class PreparedDataset:
             info["observation_categories"] = {column: list(names) for column, names in data.categories.items()}
         arrays = {name: np.asarray(array, np.float32) for name, array in export.arrays.items()}
         mean, std = self.normalizer.mean, self.normalizer.std
-        return Policy(export.kind, arrays, export.settings, mean, std, data.action_low, data.action_high, info)
+        bounds = data.action_low, data.action_high
+        low, high = (None, None) if self.observation_range is None else self.observation_range
+        return Policy(
+            *(export.kind, arrays, export.settings, mean, std, *bounds, info),
+            history=self.history,
+            observation_low=low,
+            observation_high=high,
+        )
 
 
 @contextmanager
@@ -258,8 +315,8 @@ def shared_tables(datasets: Sequence[PreparedDataset], first_chunk: int, budget_
         (prepared,) = datasets
         assert prepared.stream is not None
         data, prepare = prepared.stream
-        rows = data.window_rows(budget_mb * 2**20)
-        with data.windows(rows, seed=0, start=first_chunk, prepare=prepare) as windows:
+        rows = data.window_rows(budget_mb * 2**20, prepared.history)
+        with data.windows(rows, seed=0, start=first_chunk, prepare=prepare, history=prepared.history) as windows:
             yield Tables(lambda: next(windows), [0], [windows.rows], change=True)
         return
     distinct = {prepared.fingerprint: prepared.rows for prepared in datasets if prepared.rows is not None}
@@ -317,7 +374,7 @@ def dataset_facts(
         options=dict(options),
         fingerprint=prepared.fingerprint,
         transitions=prepared.transitions,
-        observation_size=prepared.spec.obs_dim,
+        observation_size=data.observation_size,
         action_size=prepared.spec.act_dim,
         ref_env=data.env,
         ref_min=ref_min,

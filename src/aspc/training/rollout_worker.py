@@ -20,7 +20,9 @@ from aspc.envs.facts import check_sizes
 from aspc.envs.make import make_env
 from aspc.errors import AspcError
 from aspc.policy import Policy
-from aspc.policy_kinds import compute_actions, sample_noise
+from aspc.policy_inputs import to_float32
+from aspc.policy_kinds import sample_noise
+from aspc.policy_memory import step
 
 Episode = dict[str, float]  # return, length and success
 
@@ -58,16 +60,20 @@ def rollouts(
     episodes: list[Episode] = [{"return": 0.0, "length": 0, "success": np.nan} for _ in seeds]
     env_sizes = np.size(observations[0]), math.prod(pool[0].action_space.shape)
     check_sizes(env_name or "The environment", env_sizes, (policy.observation_size, policy.action_size))
-    running = list(range(len(seeds)))
+    running, memory = list(range(len(seeds))), policy.initial_memory(len(seeds))
     while running and not should_stop():
         if episodes[running[0]]["length"] >= MAX_EPISODE_STEPS:
             raise AspcError(
                 f"An episode has not ended after {MAX_EPISODE_STEPS:,} steps; give the environment a step limit "
                 f"(gymnasium.wrappers.TimeLimit)."
             )
-        current = np.stack([observations[i] for i in running])
+        current = to_float32(np.stack([observations[i] for i in running]))
         _check_observations(env_name, current, [(seeds[i], episodes[i]["length"]) for i in running])
-        actions = _sample_actions(policy, current, [rngs[i] for i in running]) if rngs else policy.act(current)
+        if rngs:
+            actions, following = _step_with_noise(policy, current, memory[running], [rngs[i] for i in running])
+        else:
+            actions, following = policy.step(current, memory[running])
+        memory[running] = following
         still_running = []
         for i, action in zip(running, actions, strict=True):
             observation, reward, terminated, truncated, info = pool[i].step(action)
@@ -95,14 +101,15 @@ def _check_observations(env_name: str, observations: np.ndarray, episodes: list[
     )
 
 
-def _sample_actions(policy: Policy, observations: np.ndarray, rngs: list[np.random.Generator]) -> np.ndarray:
-    """Return the actions of a stochastic policy, with one generator per row."""
+def _step_with_noise(
+    policy: Policy, observations: np.ndarray, memory: np.ndarray, rngs: list[np.random.Generator]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the actions and the next memory of a stochastic policy, with one generator per row."""
     draws = policy.noise()
     noise_per_row = [sample_noise(draws, 1, rng) for rng in rngs]
     batch_axes = [draw.shape.index(None) for draw in draws.values()]
     noise = [np.concatenate([row[k] for row in noise_per_row], axis) for k, axis in enumerate(batch_axes)]
-    actions: np.ndarray = compute_actions(policy, observations.astype(np.float32, copy=False), noise)
-    return actions
+    return step(policy, observations, memory, noise)
 
 
 def send(stream: IO[bytes], message: Any) -> None:

@@ -10,7 +10,7 @@ import platform
 import re
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -22,12 +22,13 @@ import numpy as np
 from aspc import plugins
 from aspc.algorithms.registry import join_bc_term
 from aspc.errors import AspcError
+from aspc.history import History
 from aspc.training.loggers import LoggerName
 
 FORMAT = 1
 ENV_FUNCTION = "a Python function"  # recorded for an environment without a name
 MatmulPrecision = Literal["default", "high", "highest"]
-COUNTS = ("steps", "eval_every", "eval_episodes", "log_every", "n_step", "checkpoints_to_keep")
+COUNTS = ("steps", "eval_every", "eval_episodes", "log_every", "n_step", "history", "checkpoints_to_keep")
 LARGEST_SEED = 2**31 - 1
 
 
@@ -55,6 +56,11 @@ class TrainOptions:
     """Fraction of the episodes to hold out; losses on them are logged as valid_*."""
     n_step: int = 1
     """Number of steps n in the critic's n-step returns."""
+    history: int = 1
+    """Number of newest observations that the policy and the critics see, if one does not show the whole state
+    (docs/history.md)."""
+    history_actions: bool = False
+    """Also show the actions between the observations of --history."""
     horizon: int | None = None
     """Steps over which schedules decay, such as the scale's learning rate. Default: steps."""
     memory_budget_mb: int = 1024
@@ -86,6 +92,8 @@ class TrainOptions:
         for name, zero in (("monitor_every", "never"), ("checkpoint_every", "about one per minute")):
             if getattr(self, name) < 0:
                 raise AspcError(f"--{name.replace('_', '-')} must be 0 ({zero}) or more, not {getattr(self, name)}.")
+        if self.history_actions and self.history == 1:
+            raise AspcError("--history-actions needs at least two observations; add --history 2 or more.")
         distinct = len(set(self.seeds)) == len(self.seeds) > 0
         if not distinct or min(self.seeds) < 0 or max(self.seeds) > LARGEST_SEED:
             raise AspcError(
@@ -93,6 +101,19 @@ class TrainOptions:
             )
         if not 0 <= self.holdout < 1:
             raise AspcError(f"--holdout must be a fraction of the episodes, from 0 to below 1, not {self.holdout}.")
+
+    @property
+    def frames(self) -> History:
+        """The history of observations and actions."""
+        return History(self.history, self.history_actions)
+
+    def program_settings(self) -> dict[str, Any]:
+        """Return the options that distinguish programs: all but the seeds, and the history only if there is one.
+
+        Hashes of older versions do not include the history.
+        """
+        hidden = {"seeds"} if self.history > 1 else {"seeds", "history", "history_actions"}
+        return {name: value for name, value in asdict(self).items() if name not in hidden}
 
     @property
     def chunk_steps(self) -> int:

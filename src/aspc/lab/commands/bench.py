@@ -69,6 +69,10 @@ class BenchArgs:
     """Steps between evaluations. Default: the suite's."""
     eval_episodes: Unset[int] = None
     """Episodes per evaluation. Default: the suite's."""
+    history: Unset[int] = None
+    """Number of newest observations that policies and critics see (docs/history.md). Default: the suite's."""
+    history_actions: Flag = False
+    """Also show the actions between the observations of --history."""
     out: Path = Path("runs/bench")
     """Folder for the results; suites in the same folder share their runs."""
     reuse: Several[Path] = ()
@@ -123,6 +127,7 @@ def check_args(args: BenchArgs) -> None:
         "--seeds": args.seeds,
         "--eval-every": args.eval_every,
         "--eval-episodes": args.eval_episodes,
+        "--history": args.history,
         "--group-size": args.group_size,
         "--devices": args.devices,
         "--parallel-groups": args.cluster.parallel_groups,

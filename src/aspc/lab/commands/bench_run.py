@@ -59,7 +59,12 @@ def run_bench(args: BenchArgs, argv: list[str], start_time: float) -> int:
         The exit code: 1 if runs have failed.
     """
     data = {} if args.data is None else find_dataset_files(args.data)
-    options = {"eval_every": args.eval_every, "eval_episodes": args.eval_episodes}
+    options = {
+        "eval_every": args.eval_every,
+        "eval_episodes": args.eval_episodes,
+        "history": args.history,
+        "history_actions": args.history_actions or None,
+    }
     plan = make_plan(
         suites.expand(args.suites),
         steps=args.steps,
