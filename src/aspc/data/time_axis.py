@@ -60,10 +60,14 @@ def sort_rows(arrays: Arrays, name: str) -> tuple[Arrays, list[str]]:
 
 def _group_ids(episodes: np.ndarray) -> np.ndarray:
     """Number the episode ids in order of first appearance."""
-    _, first, inverse = np.unique(episodes, return_index=True, return_inverse=True)
+    if len(episodes) == 0:
+        return np.zeros(0, dtype=np.int64)
+    episodes = episodes.reshape(-1)
+    starts = np.flatnonzero(np.append(True, episodes[1:] != episodes[:-1]))  # far fewer than rows, and sorting is slow
+    _, first, inverse = np.unique(episodes[starts], return_index=True, return_inverse=True)
     ranks = np.empty(len(first), dtype=np.int64)
     ranks[np.argsort(first, kind="stable")] = np.arange(len(first))
-    return np.asarray(ranks[inverse.reshape(-1)])
+    return np.repeat(ranks[inverse.reshape(-1)], np.diff(np.append(starts, len(episodes))))
 
 
 def _ends(arrays: Arrays, length: int) -> np.ndarray:
