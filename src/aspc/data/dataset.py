@@ -395,5 +395,5 @@ def _episode_arrays(episode: Any, label: str, names: Mapping[str, Any]) -> tuple
         keys = {"observation_names": "observations", "action_names": "actions"}
         found = {name: frame_names(arrays[key]) for name, key in keys.items() if frame_names(arrays.get(key))}
     if names and found != names:
-        raise AspcError(f"{label} has other columns than the first one, or another order; make them equal.")
+        raise AspcError(f"{label}: the columns differ from those of the first one in name or order; make them equal.")
     return arrays, found

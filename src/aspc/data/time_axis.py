@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from aspc.data.readers.contents import Arrays
-from aspc.data.time_cells import FIRST_EPOCH, format_duration, format_time
+from aspc.data.time_cells import FIRST_EPOCH, format_duration, format_time, to_seconds
 from aspc.errors import AspcError
 
 REGULAR_FACTOR = 1.5  # median intervals above which a gap ends an episode, for regular sampling
@@ -28,6 +28,23 @@ class TimeAxis(NamedTuple):
 # ── order ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+def check_times(times: np.ndarray, name: str) -> np.ndarray:
+    """Return times in seconds.
+
+    Raises:
+        AspcError: A time is invalid, or the times are not one scalar per row.
+    """
+    if times.ndim == 2 and times.shape[1] == 1:
+        times = times[:, 0]
+    if times.ndim != 1:
+        raise AspcError(f"{name}: the times must be one scalar per row, but their shape is {times.shape}.")
+    times = to_seconds(np.asarray(times, np.float64))
+    if not np.isfinite(times).all():
+        row = int(np.flatnonzero(~np.isfinite(times))[0])
+        raise AspcError(f"{name}: row {row + 1:,} has no valid time; fill it in, or drop the row.")
+    return times
+
+
 def sort_rows(arrays: Arrays, name: str) -> tuple[Arrays, list[str]]:
     """Sort rows by time within their episodes, and remove rows that are exact duplicates.
 
@@ -35,13 +52,10 @@ def sort_rows(arrays: Arrays, name: str) -> tuple[Arrays, list[str]]:
     episode ends, unless the times start again in each episode. In that case each start begins an episode.
 
     Raises:
-        AspcError: A time is invalid, or rows with the same time differ, so that their order is unknown.
+        AspcError: Rows with the same time differ, so that their order is unknown.
     """
     times = arrays["times"]
-    if not np.isfinite(times).all():
-        row = int(np.flatnonzero(~np.isfinite(times))[0])
-        raise AspcError(f"{name}: row {row + 1:,} has no valid time; fill it in, or drop the row.")
-    groups = _group_ids(arrays["episodes"]) if "episodes" in arrays else np.zeros(len(times), dtype=np.int64)
+    groups = group_ids(arrays["episodes"]) if "episodes" in arrays else np.zeros(len(times), dtype=np.int64)
     if _is_in_order(times, groups, arrays):
         return _drop_duplicates(arrays, groups, name)
     if "episodes" not in arrays and _restarts(arrays):
@@ -58,7 +72,7 @@ def sort_rows(arrays: Arrays, name: str) -> tuple[Arrays, list[str]]:
     return ordered, [note, *notes]
 
 
-def _group_ids(episodes: np.ndarray) -> np.ndarray:
+def group_ids(episodes: np.ndarray) -> np.ndarray:
     """Number the episode ids in order of first appearance."""
     if len(episodes) == 0:
         return np.zeros(0, dtype=np.int64)
@@ -103,13 +117,7 @@ def _drop_duplicates(arrays: Arrays, groups: np.ndarray, name: str) -> tuple[Arr
     repeated = np.flatnonzero((np.diff(times) == 0) & (np.diff(groups) == 0) & ~_ends(arrays, len(times))[:-1]) + 1
     if len(repeated) == 0:
         return arrays, []
-    differs = np.zeros(len(repeated), dtype=bool)
-    for array in arrays.values():
-        now, before = (array[rows].reshape(len(repeated), -1) for rows in (repeated, repeated - 1))
-        unequal = now != before
-        if array.dtype.kind == "f":
-            unequal &= ~(np.isnan(now) & np.isnan(before))
-        differs |= unequal.any(axis=1)
+    differs = rows_differ(arrays, repeated, repeated - 1)
     if differs.any():
         first = format_time(float(times[repeated[differs.argmax()]]))
         raise AspcError(
@@ -123,6 +131,20 @@ def _drop_duplicates(arrays: Arrays, groups: np.ndarray, name: str) -> tuple[Arr
         {key: array[kept] for key, array in arrays.items()},
         [f"{len(repeated):,} rows are exact duplicates of the row before them and were dropped."],
     )
+
+
+def rows_differ(arrays: Arrays, rows: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Return a mask of the rows that differ from the other rows in any array; missing values are equal."""
+    differs = np.zeros(len(rows), dtype=bool)
+    if len(rows) == 0:
+        return differs
+    for array in arrays.values():
+        one, other = (array[indices].reshape(len(rows), -1) for indices in (rows, others))
+        unequal = one != other
+        if array.dtype.kind == "f":
+            unequal &= ~(np.isnan(one) & np.isnan(other))
+        differs |= unequal.any(axis=1)
+    return differs
 
 
 # ── intervals ───────────────────────────────────────────────────────────────────────────────────────────────────────
