@@ -269,7 +269,7 @@ def test_critics_do_not_learn_from_the_other_half():
 
 
 def test_too_few_episodes_are_refused():
-    with pytest.raises(aspc.AspcError, match="3 episodes to judge on, and at least 4 are needed"):
+    with pytest.raises(aspc.AspcError, match="3 episodes to assess policies on, but at least 4 are needed"):
         Evidence.of(make_log(3), {}, SMALL)
 
 

@@ -114,7 +114,7 @@ class Evidence:
         count = int(states.groups.max()) + 1
         if count < MIN_EPISODES:
             raise AspcError(
-                f"{dataset.name} has {count} episodes to judge on, and at least {MIN_EPISODES} are needed. "
+                f"{dataset.name} has {count} episodes to assess policies on, but at least {MIN_EPISODES} are needed. "
                 "Hold out more episodes (aspc train --holdout), or pass more data with --dataset."
             )
         rng, halves = np.random.default_rng(options.seed), np.zeros((options.critics, count), bool)

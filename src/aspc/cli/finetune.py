@@ -31,7 +31,7 @@ class Finetune:
     dataset: Unset[str] = None
     """New location of the run's data, if it was moved."""
     seed: Unset[int] = None
-    """Seed of the run to continue. Default: its first."""
+    """Seed of the run to continue. Default: the run's first seed."""
     out: Unset[Path] = None
     """Output folder (created). Default: runs/DATASET_ALGO_online_TIME."""
     resume: Unset[Path] = None

@@ -366,7 +366,7 @@ class Dataset:
             seed: Seed of the random choice of episodes.
         """
         if not 0.0 < holdout < 1.0:
-            raise AspcError(f"The share of episodes to hold out must be between 0 and 1, not {holdout}.")
+            raise AspcError(f"The fraction of episodes to hold out must be between 0 and 1, not {holdout}.")
         starts, stops = self.episode_bounds
         if len(starts) == 1:
             cuts = np.unique(np.linspace(0, len(self), SPLIT_SEGMENTS + 1).astype(int))

@@ -12,7 +12,7 @@ from aspc.errors import AspcError
 
 REGULAR_FACTOR = 1.5  # median intervals above which a gap ends an episode, for regular sampling
 IRREGULAR_FACTOR = 10.0  # the same for irregular sampling, and for rows to be resampled
-REGULAR_SHARE = 0.9  # minimum fraction of intervals within the tolerance, for regular sampling
+REGULAR_FRACTION = 0.9  # minimum fraction of intervals within the tolerance, for regular sampling
 TOLERANCE = 0.1  # fraction of the median interval
 MAX_RESTARTS = 0.5  # if a larger fraction of steps goes back in time, these are not episode starts
 
@@ -167,7 +167,7 @@ def split_at_gaps(arrays: Arrays, max_gap: float | None, will_resample: bool) ->
         return TimeAxis(_with_timeouts(arrays, ends, np.zeros_like(ends)), [], span)
     multiples = intervals[inside] / usual
     is_multiple = np.abs(multiples - np.maximum(1, np.round(multiples))) <= TOLERANCE
-    is_regular = bool(is_multiple.mean() >= REGULAR_SHARE)
+    is_regular = bool(is_multiple.mean() >= REGULAR_FRACTION)
     factor = max_gap or (REGULAR_FACTOR if is_regular and not will_resample else IRREGULAR_FACTOR)
     is_gap = np.append((intervals > factor * usual) & inside, False)
     notes = []
@@ -179,15 +179,15 @@ def split_at_gaps(arrays: Arrays, max_gap: float | None, will_resample: bool) ->
             "consecutive. Change the limit with --max-gap, or fill short gaps with --resample hold."
         )
     kept = intervals[inside & ~is_gap[:-1]]
-    share = float((np.abs(kept / usual - 1) <= TOLERANCE).mean()) if len(kept) else 1.0
-    if share < REGULAR_SHARE and not will_resample:
+    fraction = float((np.abs(kept / usual - 1) <= TOLERANCE).mean()) if len(kept) else 1.0
+    if fraction < REGULAR_FRACTION and not will_resample:
         low, high = np.quantile(kept, (0.05, 0.95))
         notes.append(
             f"the sampling is irregular: 90 % of the intervals between rows are {format_duration(float(low))} to "
             f"{format_duration(float(high))}, but training treats every step as equally long. Resample with --resample "
             "hold or --resample interpolate."
         )
-    text = f"{span}, one row per {format_duration(usual)} ({100 * share:.0f} % of the intervals)"
+    text = f"{span}, one row per {format_duration(usual)} ({100 * fraction:.0f} % of the intervals)"
     return TimeAxis(_with_timeouts(arrays, ends, is_gap), notes, text)
 
 

@@ -277,7 +277,7 @@ def action_bounds(
     """
     size = actions.shape[1]
     if margin is not None and not 0 <= margin < np.inf:
-        raise AspcError(f"{name}: the action margin must be a share of the logged range, 0 or more, not {margin}.")
+        raise AspcError(f"{name}: the action margin must be a fraction of the logged range, 0 or more, not {margin}.")
     notes: tuple[str, ...] = ()
     known: tuple[np.ndarray, np.ndarray] | None = None
     if env is not None and (action_low is None or action_high is None):
