@@ -33,7 +33,7 @@ def join_logs(files: Sequence[FileContents], names: Sequence[str], label: str) -
     logs, for example of several machines, unless an episode column tells their rows apart.
 
     Args:
-        files: The contents of the files, before rows are prepared.
+        files: The contents of the files, before rows are prepared. Their arrays are removed if they are joined.
         names: The names of the files, for messages.
         label: The name of all files, for messages.
 
@@ -51,38 +51,39 @@ def join_logs(files: Sequence[FileContents], names: Sequence[str], label: str) -
     if any(part.keys() != parts[0].keys() for part in parts):
         return JoinedLogs(None, [])  # the reader of separate files reports the difference
     order = sorted(range(len(parts)), key=lambda i: float(times[i].min()))
-    arrays = _concatenate([parts[i] for i in order], label)
-    file_numbers = np.repeat(np.arange(len(parts)), [len(times[i]) for i in order])
-    ordered_names = [names[i] for i in order]
-    repeated, differs = _shared_rows(arrays, file_numbers)
-    first, second = _overlapping_files([times[i] for i in order])
-    if "episodes" not in arrays and second and (differs.any() or len(repeated) == 0):
-        where = f"the times of {ordered_names[first]} and {ordered_names[second]} overlap"
-        if not differs.all() and (~differs).mean() >= SAME_LOG:
-            time = format_time(float(arrays["times"][repeated[differs.argmax()]]))
+    parts, times, names = [parts[i] for i in order], [times[i] for i in order], [names[i] for i in order]
+    repeated, differs = _shared_rows(parts, label)
+    if "episodes" not in parts[0] and (differs.any() or len(repeated) == 0):
+        overlap = _describe_overlap(times, names)
+        if overlap and not differs.all() and (~differs).mean() >= SAME_LOG:
+            time = format_time(float(np.concatenate(times)[repeated[differs.argmax()]]))
             raise AspcError(
-                f"{label}: {where}, and most of the rows with equal times are equal, but {int(differs.sum()):,} differ "
-                f"(first at {time}). If the files are parts of one log, keep one row per time; if they are separate "
-                "logs, pass --map time=none."
+                f"{label}: {overlap}, and most of the rows with equal times are equal, but {int(differs.sum()):,} "
+                f"differ (first at {time}). If the files are parts of one log, keep one row per time; if they are "
+                "separate logs, pass --map time=none."
             )
-        note = (
-            f"{where}, but their rows differ: each file was read as a separate log. If they are parts of one log, join "
-            "them into one file with one row per time."
-        )
-        return JoinedLogs(None, [note])
+        if overlap:
+            note = (
+                f"{overlap}, but their rows differ: each file was read as a separate log. If they are parts of one "
+                "log, join them into one file with one row per time."
+            )
+            return JoinedLogs(None, [note])
     notes = [
         f"{len(parts)} files were read as one log: an episode ends at a gap in time, not at the end of a file. To end "
         "one with each file, pass --map time=none."
     ]
     if order != list(range(len(order))):
-        notes.append(f"files were put in order of time: {join_limited(ordered_names, MAX_SHOWN_FILES)}.")
+        notes.append(f"files were put in order of time: {join_limited(names, MAX_SHOWN_FILES)}.")
+    notes += list(dict.fromkeys(note for file in files for note in file.notes))
+    metadata: dict[str, Any] = {**files[0].metadata, **({"categories": categories} if categories else {})}
+    for file in files:
+        file.arrays.clear()  # otherwise all rows would be in memory twice
+    arrays = {key: _concatenate([part.pop(key) for part in parts], label) for key in list(parts[0])}
     if len(repeated) and not differs.any():
-        kept = np.ones(len(file_numbers), dtype=bool)
+        kept = np.ones(len(arrays["times"]), dtype=bool)
         kept[repeated] = False
         arrays = {key: array[kept] for key, array in arrays.items()}
         notes.append(f"{count_noun(len(repeated), 'row', ('is', 'are'))} in more than one file and kept once.")
-    notes += list(dict.fromkeys(note for file in files for note in file.notes))
-    metadata: dict[str, Any] = {**files[0].metadata, **({"categories": categories} if categories else {})}
     return JoinedLogs(FileContents(arrays, notes, metadata), [])
 
 
@@ -98,33 +99,41 @@ def _complete_flags(parts: list[Arrays]) -> None:
                 part.setdefault(key, np.zeros(len(part["times"])))
 
 
-def _concatenate(parts: list[Arrays], label: str) -> Arrays:
+def _concatenate(arrays: list[np.ndarray], label: str) -> np.ndarray:
     try:
-        return {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
+        return np.concatenate(arrays)
     except ValueError as error:
         raise AspcError(f"{label}: its files differ in observation or action size.") from error
 
 
-def _overlapping_files(times: Sequence[np.ndarray]) -> tuple[int, int]:
-    """Return the first two files, in order of their first times, whose times overlap; (0, 0) if there are none."""
-    latest = 0
+def _describe_overlap(times: Sequence[np.ndarray], names: Sequence[str]) -> str:
+    """Name two files, in order of their first times, whose times overlap; "" if there are none."""
     for i in range(1, len(times)):
-        if times[i].min() <= times[latest].max():
-            return latest, i
-        latest = i
-    return 0, 0
+        if times[i].min() <= times[i - 1].max():
+            return f"the times of {names[i - 1]} and {names[i]} overlap"
+    return ""
 
 
-def _shared_rows(arrays: Arrays, file_numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the rows whose time is also in an earlier file, and whether they differ from the row there."""
-    times = arrays["times"]
-    groups = group_ids(arrays["episodes"]) if "episodes" in arrays else np.zeros(len(times), dtype=np.int64)
+def _shared_rows(parts: Sequence[Arrays], label: str) -> tuple[np.ndarray, np.ndarray]:
+    """Find the rows whose time is also in an earlier file.
+
+    Returns:
+        The numbers of these rows in all files, and a mask of those that differ from the row in the earlier file.
+    """
+    times = np.concatenate([part["times"] for part in parts])
+    file_numbers = np.repeat(np.arange(len(parts)), [len(part["times"]) for part in parts])
+    groups = np.zeros(len(times), dtype=np.int64)
+    if "episodes" in parts[0]:
+        groups = group_ids(np.concatenate([part["episodes"] for part in parts]))
     order = np.lexsort((file_numbers, times, groups))
     before, now = order[:-1], order[1:]
     shared = (times[now] == times[before]) & (groups[now] == groups[before])
     shared &= file_numbers[now] != file_numbers[before]
     before, now = before[shared], now[shared]
-    return now, rows_differ(arrays, now, before)
+    differs = np.zeros(len(now), dtype=bool)
+    for key in parts[0] if len(now) else ():
+        differs |= rows_differ({key: _concatenate([part[key] for part in parts], label)}, now, before)
+    return now, differs
 
 
 def _with_common_categories(

@@ -59,7 +59,6 @@ def read_files(reader: LimitedReader, files: Sequence[Path], options: ReadOption
             advance(i + 1)
     joined, join_notes = join_logs(contents, [file.name for file in files], path.name)
     if joined is not None:
-        del contents
         return prepare_rows(joined, read_options, path.name)
     logs = list[FileContents]()
     for file in files:
