@@ -2,7 +2,7 @@
 
     python benchmarks/algorithms.py [--json FILE]
 
-Prints two Markdown tables. The first: steps per second, operations per step, and the share of the rate that matrix
+Prints two Markdown tables. The first: steps per second, operations per step, and the fraction of the rate that matrix
 products alone reach at the step's shapes. The second: the time of base+ASPC over the base's at a fixed scale, as ratios
 of alternately timed chunks, so that both see the same machine.
 """
@@ -46,7 +46,7 @@ ROUNDS = {"fast": 41, "slow": 9}  # short chunks and many rounds average out oth
 
 
 def measure_speeds(names: list[str]) -> list[dict[str, Any]]:
-    print("| algorithm | batch | steps/s | MFLOP per step | measured matmul GFLOP/s | share of it |")
+    print("| algorithm | batch | steps/s | MFLOP per step | measured matmul GFLOP/s | fraction of it |")
     print("|---|---|---|---|---|---|")
     rows = []
     for name in names:

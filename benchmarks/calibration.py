@@ -12,10 +12,10 @@ Each dataset is measured in a separate process, `--workers` at a time, and its r
 interrupted command continues. FOLDER/calibration.json and the printed table summarize all results: per estimator and
 for their combination, means over datasets with 90 % intervals over resampled datasets.
 
-  coverage       share of true differences inside the nominal 90 % intervals, which allow for the error of the truth
+  coverage       fraction of true differences inside the nominal 90 % intervals, which allow for the error of the truth
   Spearman       rank correlation of estimated and true differences
-  regret@1       true value lost by deploying the policy ranked first, as a share of the policies' range
-  worse          share of datasets where that policy is worse than the logged controller; for "selection", which can
+  regret@1       true value lost by deploying the policy ranked first, as a fraction of the policies' range
+  worse          fraction of datasets where that policy is worse than the logged controller; for "selection", which can
                  select none, the policy that `aspc assess --select` saves
   SharpeRatio@3  (best true value of the first three − the controller's) / their standard deviation
   factor         width of the intervals that would have covered 90 %, in multiples of theirs

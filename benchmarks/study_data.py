@@ -59,7 +59,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("policies", type=Path, help="folder with the behavior policies")
     parser.add_argument("--out", type=Path, required=True, help="output folder (created if missing)")
     parser.add_argument("--only", nargs="*", default=["*"], help="patterns of dataset names")
-    parser.add_argument("--scale", type=float, default=1.0, help="share of the declared sizes to generate")
+    parser.add_argument("--scale", type=float, default=1.0, help="fraction of the declared sizes to generate")
     parser.add_argument("--workers", type=int, default=available_cores(), help="number of processes")
     args = parser.parse_args(argv)
     for pattern in args.only:

@@ -12,7 +12,7 @@ import pytest
 
 import aspc
 from aspc.__main__ import main
-from aspc.assessment import trust_measures
+from aspc.assessment import critic_convergence, trust_measures
 from aspc.assessment.inspected_policy import InspectedPolicy
 from aspc.assessment.trained_runs import dataset_of
 from aspc.assessment.trust_checks import TrustCheck, check_theory, check_values, evaluate_theory, grade
@@ -124,7 +124,7 @@ def test_page_and_numbers_of_a_run(run, tmp_path, capsys):
     assert [f["about"] for f in result["findings"]] == [
         "distance from the data",
         "saturation",
-        "over-estimation",
+        "convergence of the critics",
         "disagreement of the critics",
         "theory",
     ]
@@ -168,16 +168,83 @@ def test_rising_critics_are_not_an_over_estimation(tmp_path):
     short = aspc.train(data, "td3_bc", out=tmp_path / "run", steps=40, **options, **TINY)
     inspected = InspectedPolicy.load(short.path / "policy" / "seed0", data, 100)
     report = assess_policy(inspected)
-    (check,) = [c for c in report.checks if c.topic == "over-estimation"]
+    (check,) = [c for c in report.checks if c.topic == "convergence of the critics"]
     assert check.level == "look"
     assert "0.0 % of Q(s, π(s)) is above what the logged rewards allow and 100.0 % is below" in check.text
-    assert "has not settled" in check.text
+    assert "Critics 1 and 2 of seed 0 have not converged" in check.text
     assert report.action_names == ("valve", "fan")
     hostile = dataclasses.replace(report, action_names=("$x_{$", "fan"))  # not a formula
     assert "data:image/png;base64," in render_page(hostile, data.observations[:100])
     for names in (3, ["valve"], ["valve", 3]):
         policy = dataclasses.replace(inspected.policy, info={"action_names": names})
         assert dataclasses.replace(inspected, policy=policy).action_names == ()
+
+
+SHORT = {"log_every": 200, "eval_every": 200, "quiet": True, "tensorboard": False, "env": None, "seeds": [3]}
+
+
+def values_of(data, folder, steps, **options):
+    run = aspc.train(data, "td3_bc", out=folder, steps=steps, **SHORT, **TINY, **options)
+    return check_values(InspectedPolicy.load(run.path / "policy" / "seed3", data, 300))
+
+
+@pytest.mark.parametrize(("steps", "shift"), [(100, 100.0), (100, -100.0), (2_000, 100.0)])
+def test_critics_of_a_short_run_have_not_converged(tmp_path, steps, shift):
+    """Shifted rewards move Q far from its initial value near 0, in either direction."""
+    result = values_of(make_dataset(), tmp_path / "run", steps, reward_shift=shift)
+    assert result.check.topic == "convergence of the critics"
+    assert result.check.text.startswith("Critics 1 and 2 of seed 3 have not converged: Q of logged actions is ")
+    assert "over-estimation" not in result.check.text
+    first, second = result.numbers["critics"]
+    assert (first["critic"], second["critic"], result.numbers["seed"]) == (1, 2, 3)
+    for critic in (first, second):
+        assert not critic["converged"]
+        assert critic["fixed_point"] * np.sign(shift) > 10 * abs(critic["mean_q"])
+    change = result.numbers["change_of_q"]
+    assert (change is None) == (steps == 100)
+    assert ("in the last quarter of training" in result.check.text) == (steps == 2_000)
+
+
+def test_converged_critics_are_neither_too_high_nor_too_low(tmp_path):
+    data = make_dataset(2_000)
+    result = values_of(data, tmp_path / "run", 4_000, discount=0.9, tau=0.02, critic_lr=3e-3, reward_shift=5.0)
+    assert result.check.topic == "values of the critics"
+    assert result.check.level == "good"
+    assert "converged" not in result.check.text
+    assert all(critic["converged"] for critic in result.numbers["critics"])
+    assert abs(result.numbers["change_of_q"]) < 0.05
+    low = dataclasses.replace(data, rewards=data.rewards + 50)  # the same critics, judged against higher returns
+    inspected = InspectedPolicy.load(tmp_path / "run" / "policy" / "seed3", low, 300)
+    assert check_values(inspected).check.topic == "under-estimation"
+    high = dataclasses.replace(data, rewards=data.rewards - 50)
+    inspected = InspectedPolicy.load(tmp_path / "run" / "policy" / "seed3", high, 300)
+    result = check_values(inspected)
+    assert (result.check.topic, result.check.level) == ("over-estimation", "worry")
+
+
+def test_distance_to_the_fixed_point_by_hand():
+    """With γ = 0.5, reward 1 and no end, Q = 2: critics at 0 and 1 use the lower one as target."""
+    q = np.asarray([[0.0, 0.0], [1.0, 1.0]])
+    rewards, masks = np.ones(2), np.ones(2)
+    np.testing.assert_allclose(critic_convergence.distances_to_fixed_point(q, q, rewards, masks, 0.5), [2, 0])
+    ends = critic_convergence.distances_to_fixed_point(q, q, rewards, np.zeros(2), 0.5)
+    np.testing.assert_allclose(ends, [1, 0])
+
+
+def test_the_logged_change_of_q_takes_precedence():
+    def found(distances, change):
+        return critic_convergence.find_unconverged(np.asarray([10.0, 10.0]), np.asarray(distances), change, 1.0)
+
+    assert found([90.0, 1.0], None) == [0]
+    assert found([90.0, 90.0], 0.01) == []  # another fixed point, as that of a conservative critic
+    assert found([90.0, 0.1], 0.2) == [0]
+    assert found([-5.0, -5.0], 0.2) == []
+    assert found([np.nan, 0.0], 0.01) == [0]
+    steps = np.arange(100, 2_001, 100)
+    assert critic_convergence.relative_change(steps, steps / 2_000) == pytest.approx(0.25)
+    assert critic_convergence.relative_change(steps, np.ones(20)) == 0
+    assert critic_convergence.relative_change(steps[:5], np.ones(5)) is None
+    assert critic_convergence.relative_change(steps[::10], np.ones(2)) is None
 
 
 def test_unknown_checks_are_reported(run, log, tmp_path, capsys):
@@ -187,7 +254,7 @@ def test_unknown_checks_are_reported(run, log, tmp_path, capsys):
     assert main(["inspect", str(lone), "--dataset", str(log), *out]) == 0
     shown = capsys.readouterr().out
     assert "not in the folder of a run" in " ".join(shown.split())
-    assert "Not checked: over-estimation" in shown or "examine" in shown
+    assert "Not checked: values of the critics" in shown or "examine" in shown
     options = {"log_every": 20, "quiet": True, "tensorboard": False, "env": None}
     small = {"actor_hidden_dim": 16, "batch_size": 16}
     no_q = aspc.train(make_dataset(seed=1), "bc", out=tmp_path / "bc", steps=40, seeds=[0, 1], **options, **small)

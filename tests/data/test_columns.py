@@ -209,7 +209,7 @@ def test_named_columns_keep_the_order_of_the_file(tmp_path: Path, log: dict[str,
     write_csv(folder / "1.csv", columns)
     assert data.load(write_csv(folder / "2.csv", columns).parent).action_names == ("action_valve",)
     write_csv(folder / "3.csv", dict(sorted(columns.items())))
-    with pytest.raises(AspcError, match=r"3.csv does not have the same columns, in the same order, as 1.csv"):
+    with pytest.raises(AspcError, match=r"3.csv: the columns differ from those of 1.csv in name or order"):
         data.load(folder)
 
 

@@ -141,7 +141,7 @@ def test_bounds_from_data_are_the_logged_range() -> None:
     assert wider.bounds_source == "logged range with a margin of 5 %"
     assert make(actions=actions, action_low=0, action_high=200).bounds_source == "given"
     assert make(actions=actions, action_low=-9, action_high=None).bounds_source == "low: given; high: logged range"
-    with pytest.raises(AspcError, match="action margin must be a share of the logged range, 0 or more, not -1"):
+    with pytest.raises(AspcError, match="action margin must be a fraction of the logged range, 0 or more, not -1"):
         make(actions=actions, action_low=None, action_high=None, action_margin=-1)
     note = "the action margin is not used: no bound comes from the data."
     assert note in make(actions=actions, action_low=0, action_high=200, action_margin=0.05).notes

@@ -12,7 +12,7 @@ from log_files import refuse, write_csv, write_table
 from aspc import data
 from aspc.data.dataset import Dataset
 from aspc.data.diagnostics import summarize
-from aspc.data.time_cells import format_duration, parse_time, parse_times
+from aspc.data.time_cells import format_duration, parse_joined_times, parse_time, parse_times
 
 START = np.datetime64("2024-03-01T08:00:00")
 Table = dict[str, np.ndarray]
@@ -171,6 +171,19 @@ def test_invalid_times_are_located(tmp_path: Path) -> None:
     refuse(write_csv(tmp_path / "x.csv", table), "line 32: the cell of column 'timestamp' is empty")
 
 
+def test_many_dates_and_changing_ids_span_batches(tmp_path: Path) -> None:
+    """More rows than are parsed at a time, and more ids than are cached, with notations of different lengths."""
+    rows = 60_000
+    table = {**plant(rows), "episode": np.arange(rows) // 4}
+    table["timestamp"] = stamps(np.arange(rows) * 60).astype(object)
+    table["timestamp"][55_000:] = [f"{text}.5" for text in table["timestamp"][55_000:]]
+    dataset = load(tmp_path, table)
+    assert len(dataset) == rows
+    lengths = np.full(15_000, 4)
+    np.testing.assert_array_equal(dataset.episode_lengths, lengths)
+    assert dataset.time.startswith("timestamp: 2024-03-01 08:00:00 to 2024-04-11 23:59:00, ")
+
+
 def test_irregular_sampling_is_noted_and_resampled(tmp_path: Path) -> None:
     times = np.cumsum(np.random.default_rng(0).integers(1, 6, 200))
     table = {**plant(200), "timestamp": stamps(times), "obs_level": times.astype(float)}
@@ -215,4 +228,11 @@ def test_times_parse_exactly() -> None:
     for text in ("now", "13/01/2024", "2024-13-01", ""):
         with pytest.raises(ValueError, match=r"\S"):
             parse_times([cells[0], text])
+    for joined in (cells, ["2024-03-01 08:00:00"] * 3, ["1.3.2024", "11.12.2024 8:00"], ["2024-03-01", "2024-03-0é"]):
+        lengths = np.array([len(cell) for cell in joined])
+        if joined[-1].isascii():
+            np.testing.assert_array_equal(parse_joined_times("".join(joined), lengths), parse_times(joined))
+        else:
+            with pytest.raises(ValueError, match=r"\S"):
+                parse_joined_times("".join(joined), lengths)
     assert [format_duration(s) for s in (0.5, 60, 90, 7200, 86_400)] == ["0.5 s", "1 min", "90 s", "2 h", "1 d"]

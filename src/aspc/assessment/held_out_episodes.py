@@ -72,8 +72,8 @@ def _in_seen_episodes(dataset: Dataset, is_seen: np.ndarray) -> np.ndarray:
     starts, stops = dataset.episode_bounds
     if len(starts) == 1:
         return is_seen
-    share = np.add.reduceat(is_seen.astype(float), starts) / (stops - starts)
-    return np.repeat(share > SEEN_ROWS, stops - starts)
+    fraction = np.add.reduceat(is_seen.astype(float), starts) / (stops - starts)
+    return np.repeat(fraction > SEEN_ROWS, stops - starts)
 
 
 def row_hashes(dataset: Dataset) -> np.ndarray:
@@ -95,9 +95,9 @@ def _hashes_of_training_data(
 
     `known` caches the hashes from earlier calls, so that each dataset is loaded once.
     """
-    home, share, parts = home_of(path), holdout_of(path), []
+    home, holdout, parts = home_of(path), holdout_of(path), []
     for source in data_sources(path):
-        key = str((source.source, source.options, share, None if home is None else _fingerprint(home)))
+        key = str((source.source, source.options, holdout, None if home is None else _fingerprint(home)))
         if source.source is None or key not in known:
             full = dataset if is_training_data else _load(source)
             if full is None and home is not None and _is_data_of(home, dataset):
@@ -109,7 +109,7 @@ def _hashes_of_training_data(
                     f"{full.name} has changed since {path} was trained on it, so its held-out episodes are unknown. "
                     "Restore the file, or use --on-training-data to use them anyway."
                 )
-            known[key] = row_hashes(full if share == 0 else full.split(share, seed=0)[0])
+            known[key] = row_hashes(full if holdout == 0 else full.split(holdout, seed=0)[0])
         parts.append(known[key])
     return np.concatenate(parts)
 

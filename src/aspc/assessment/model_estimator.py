@@ -100,9 +100,9 @@ class ModelEstimator:
                 elif reason is not None:
                     found.append(DifferenceEstimate.silent(DYNAMICS_MODEL, name, signal, reason))
                 else:
-                    share = rollouts.compared[p]
-                    values = rollouts.differences[p, i] / share
-                    missing = (1 - share) * abs(float(values.mean()))
+                    fraction = rollouts.compared[p]
+                    values = rollouts.differences[p, i] / fraction
+                    missing = (1 - fraction) * abs(float(values.mean()))
                     groups = rollouts.groups
                     found.append(DifferenceEstimate.from_members(DYNAMICS_MODEL, name, signal, values, groups, missing))
         return found
@@ -147,9 +147,9 @@ class ModelEstimator:
             survival = survival * np.asarray(result.survival).reshape(shape)
             states = push_frame(states, evidence.history, np.asarray(result.next_observations), actions)
             show(options.model_steps + step * options.model_steps // steps, "simulated rollouts")
-        share = compared[1:].mean((1, 2)) * (1 - options.discount)
+        fraction = compared[1:].mean((1, 2)) * (1 - options.discount)
         groups = np.unique(evidence.states.groups[chosen], return_inverse=True)[1]
-        return Rollouts(np.moveaxis(sums[:, 1:], 0, 1), share, controller, groups)
+        return Rollouts(np.moveaxis(sums[:, 1:], 0, 1), fraction, controller, groups)
 
     def _act(
         self,

@@ -12,6 +12,7 @@ import numpy as np
 
 from aspc import theory
 from aspc.assessment import trust_measures
+from aspc.assessment.critic_convergence import MIN_WIDTH, Convergence, describe_unconverged, measure_convergence
 from aspc.assessment.inspected_policy import InspectedPolicy
 from aspc.assessment.ranking import value_bounds
 from aspc.assessment.returns import MISSING_TOLERANCE, returns_to_go
@@ -22,6 +23,7 @@ from aspc.training.prepared_data import prepared_rewards
 Level = Literal["good", "look", "worry", "unknown"]
 
 THEORY_BATCHES = 16
+VALUES = "values of the critics"  # the topic if Q is neither too high nor too low
 MIN_RETURNS = 10  # complete logged returns required for a comparison with Q
 
 # Upper limits of the levels "good" and "look". They are rules of thumb; docs/trust.md explains each quantity.
@@ -104,18 +106,22 @@ def check_saturation(inspected: InspectedPolicy) -> Measurement:
 
 
 def check_values(inspected: InspectedPolicy) -> Measurement:
-    """Compare Q with the logged returns and with the range of possible values."""
-    topic, critics = "over-estimation", inspected.critics
+    """Compare Q with the logged returns, the range of possible values and its own Bellman equation."""
+    critics = inspected.critics
     if critics is None or inspected.trained is None:
-        return Measurement(TrustCheck("unknown", topic, inspected.missing_critics_reason))
+        return Measurement(TrustCheck("unknown", VALUES, inspected.missing_critics_reason))
     algorithm, data = inspected.trained.algorithm, inspected.dataset
     discount = algorithm.discount
     rewards = prepared_rewards(data, algorithm)
     to_go = returns_to_go(data, discount, rewards)
     is_complete = to_go.is_complete[inspected.rows]
+    has_returns = is_complete.sum() >= MIN_RETURNS
+    returns = to_go.returns[inspected.rows[is_complete]]
     bounds = value_bounds(rewards, bool(data.terminals.any()), discount)
     q_policy = critics(inspected.observations, inspected.actions).mean(0)
     too_low, impossible = trust_measures.fractions_outside(q_policy, bounds)
+    unit = max(float(returns.std()) if has_returns else 0.0, MIN_WIDTH * (bounds[1] - bounds[0]), 1e-9)
+    convergence = measure_convergence(inspected, critics, rewards, discount, unit)
     numbers: dict[str, Any] = {
         "discount": discount,
         "q_of_policy": trust_measures.summarize(q_policy),
@@ -124,29 +130,48 @@ def check_values(inspected: InspectedPolicy) -> Measurement:
         "too_low": too_low,
         "states_with_return": int(is_complete.sum()),
         "missing_tolerated": MISSING_TOLERANCE,
+        **(convergence.numbers(inspected.seed) if convergence is not None else {}),
     }
-    range_text = f"{100 * impossible:.1f} % of Q(s, π(s)) is above what the logged rewards allow"
-    levels = [grade(impossible, IMPOSSIBLE)]
-    if too_low > IMPOSSIBLE[0]:  # critics start near 0, so with positive rewards they rise from below
-        range_text += f" and {100 * too_low:.1f} % is below: Q has not settled, so train longer"
+    arrays = {"q_policy": q_policy}
+    too_high_level = grade(impossible, IMPOSSIBLE)
+    # Values that are too low are at most "look", never "worry".
+    too_low_level: Level = "look" if too_low > IMPOSSIBLE[0] else "good"
+    text = f"{100 * impossible:.1f} % of Q(s, π(s)) is above what the logged rewards allow"
+    if too_low_level != "good":
+        text += f" and {100 * too_low:.1f} % is below"
+    if has_returns:
+        q = critics(inspected.observations, inspected.logged_actions).mean(0)[is_complete]
+        found = trust_measures.measure_calibration(q, returns)
+        numbers |= {name: float(value) for name, value in found._asdict().items()}
+        arrays |= {"q": q, "returns": returns}
+        bias = found.bias_in_stds if np.isfinite(found.bias_in_stds) else found.bias
+        too_high_level = highest_level([too_high_level, grade(bias, BIAS)])
+        too_low_level = highest_level([too_low_level, grade(-bias, (BIAS[0], np.inf))])
+        text = (
+            f"Q of logged actions is {found.mean_q:.4g} on average, and the logged return is {found.mean_return:.4g} "
+            f"(difference: {found.bias_in_stds:+.2g} standard deviations; correlation: {found.correlation:.2f}). "
+            f"{text}. Q is the value of the learned policy, so a policy better than the logs has a somewhat higher Q."
+        )
+    else:
+        text += ". Too few logged returns are complete to compare Q with them."
+    levels = [too_high_level, too_low_level]
+    if convergence is not None and convergence.unconverged:
         levels.append("look")
-    if is_complete.sum() < MIN_RETURNS:
-        text = f"{range_text}. Too few logged returns are complete to compare Q with them."
-        return Measurement(TrustCheck(highest_level(levels), topic, text), numbers, {"q_policy": q_policy})
-    q = critics(inspected.observations, inspected.logged_actions).mean(0)[is_complete]
-    returns = to_go.returns[inspected.rows[is_complete]]
-    found = trust_measures.measure_calibration(q, returns)
-    numbers |= {name: float(value) for name, value in found._asdict().items()}
-    bias = found.bias_in_stds if np.isfinite(found.bias_in_stds) else found.bias
-    # Under-estimation is at most "look", never "worry".
-    levels.append(grade(bias, BIAS) if bias > 0 else grade(-bias, (BIAS[0], np.inf)))
-    text = (
-        f"Q of logged actions is {found.mean_q:.4g} on average, and the logged return is {found.mean_return:.4g} "
-        f"(difference: {found.bias_in_stds:+.2g} standard deviations; correlation: {found.correlation:.2f}). "
-        f"{range_text}. Q is the value of the learned policy, so a policy better than the logs has a somewhat higher Q."
-    )
-    check = TrustCheck(highest_level(levels), topic, text)
-    return Measurement(check, numbers, {"q": q, "returns": returns, "q_policy": q_policy})
+        text = f"{describe_unconverged(convergence, inspected.seed)} {text}"
+    topic = _values_topic(too_high_level, too_low_level, convergence)
+    return Measurement(TrustCheck(highest_level(levels), topic, text), numbers, arrays)
+
+
+def _values_topic(too_high: Level, too_low: Level, convergence: Convergence | None) -> str:
+    """Return the topic that names what is wrong with Q."""
+    unconverged = None if convergence is None or not convergence.unconverged else convergence
+    if too_high == "worry" and not (unconverged is not None and unconverged.is_falling):
+        return "over-estimation"  # also of critics that still rise: they may be diverging
+    if unconverged is not None:
+        return "convergence of the critics"
+    if too_high == "look":
+        return "over-estimation"
+    return "under-estimation" if too_low == "look" else VALUES
 
 
 def check_disagreement(inspected: InspectedPolicy) -> Measurement:

@@ -367,7 +367,7 @@ class Dataset:
             seed: Seed of the random choice of episodes.
         """
         if not 0.0 < holdout < 1.0:
-            raise AspcError(f"The share of episodes to hold out must be between 0 and 1, not {holdout}.")
+            raise AspcError(f"The fraction of episodes to hold out must be between 0 and 1, not {holdout}.")
         starts, stops = self.episode_bounds
         if len(starts) == 1:
             cuts = np.unique(np.linspace(0, len(self), SPLIT_SEGMENTS + 1).astype(int))
@@ -396,5 +396,5 @@ def _episode_arrays(episode: Any, label: str, names: Mapping[str, Any]) -> tuple
         keys = {"observation_names": "observations", "action_names": "actions"}
         found = {name: frame_names(arrays[key]) for name, key in keys.items() if frame_names(arrays.get(key))}
     if names and found != names:
-        raise AspcError(f"{label} does not have the same columns, in the same order, as the first episode.")
+        raise AspcError(f"{label}: the columns differ from those of the first one in name or order; make them equal.")
     return arrays, found

@@ -185,8 +185,8 @@ def _check_outliers(dataset: Dataset) -> list[str]:
                 hint = _bound_hint(sentinel.value, dataset, i) if kind == "action dimension" else ""
                 warnings.append(
                     f"{label} is {sentinel.value:.7g} in {_count(sentinel.rows, 'row')}, far from all others "
-                    f"({_format_range(sentinel.low, sentinel.high)}): if it marks a missing value, replace it "
-                    f"with a real one{hint}."
+                    f"({_format_range(sentinel.low, sentinel.high)}): if it marks a missing value, replace it with a "
+                    f"measured value{hint}."
                 )
             else:
                 warnings += _check_distant_values(column, label)
@@ -261,13 +261,13 @@ def _check_duplicate_rows(dataset: Dataset) -> list[str]:
 
 
 def _check_saturated_actions(dataset: Dataset) -> list[str]:
-    shares = (np.abs(dataset.scale_actions(dataset.actions)) >= SATURATED).mean(axis=0)
-    shares[dataset.actions.min(axis=0) == dataset.actions.max(axis=0)] = 0.0  # reported as constant
-    worst = int(shares.argmax())
-    if shares[worst] <= MAX_SATURATED:
+    fractions = (np.abs(dataset.scale_actions(dataset.actions)) >= SATURATED).mean(axis=0)
+    fractions[dataset.actions.min(axis=0) == dataset.actions.max(axis=0)] = 0.0  # reported as constant
+    worst = int(fractions.argmax())
+    if fractions[worst] <= MAX_SATURATED:
         return []
     label = _dimension_label(worst, dataset.action_names)
-    return [f"actions are at a bound: dimension {label} in {100 * shares[worst]:.0f} % of the rows."]
+    return [f"actions are at a bound: dimension {label} in {100 * fractions[worst]:.0f} % of the rows."]
 
 
 def _check_constant_rewards(dataset: Dataset) -> list[str]:
@@ -357,16 +357,16 @@ def _check_next_observations_at_timeouts(dataset: Dataset) -> list[str]:
     cut = np.flatnonzero(dataset.timeouts[:-1])
     if dataset.next_observations is None or len(cut) < 2:
         return []
-    share = 1 - _differs_from_next_row(dataset, dataset.next_observations, cut).mean()
-    if share < MIN_CROSSING:
+    fraction = 1 - _differs_from_next_row(dataset, dataset.next_observations, cut).mean()
+    if fraction < MIN_CROSSING:
         return []
     distances, is_inside = _step_distances(dataset), ~(dataset.terminals | dataset.timeouts)[:-1]
     usual = float(np.median(distances[is_inside])) if is_inside.any() else 0.0
     if np.median(distances[cut]) <= CROSSING_FACTOR * usual:
         return []
     return [
-        f"at {100 * share:.0f} % of the timeouts, the next observation is the first observation of the next episode: "
-        "log the true next observation there, or omit next observations."
+        f"at {100 * fraction:.0f} % of the timeouts, the next observation is the first observation of the next "
+        "episode: log the true next observation there, or omit next observations."
     ]
 
 

@@ -56,9 +56,9 @@ class _Moments:
             return
         wide = observations.astype(np.float64)
         mean, rows = wide.mean(axis=0), self.rows + len(wide)
-        difference, share = mean - self.mean, len(wide) / rows
-        self.squares = self.squares + np.square(wide - mean).sum(axis=0) + np.square(difference) * self.rows * share
-        self.mean = self.mean + difference * share
+        difference, fraction = mean - self.mean, len(wide) / rows
+        self.squares = self.squares + np.square(wide - mean).sum(axis=0) + np.square(difference) * self.rows * fraction
+        self.mean = self.mean + difference * fraction
         self.rows = rows
 
     @property

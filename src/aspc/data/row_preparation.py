@@ -10,8 +10,7 @@ from aspc.data.missing import handle_missing, missing_cells
 from aspc.data.read_options import ReadOptions
 from aspc.data.readers.contents import Arrays, FileContents, complete_flags
 from aspc.data.resampling import resample
-from aspc.data.time_axis import median_interval, sort_rows, split_at_gaps
-from aspc.data.time_cells import to_seconds
+from aspc.data.time_axis import check_times, median_interval, sort_rows, split_at_gaps
 from aspc.data.validation import check_flags
 from aspc.errors import AspcError
 from aspc.text import count_noun
@@ -35,7 +34,7 @@ def prepare_rows(contents: FileContents, options: ReadOptions, name: str) -> Fil
     lengths = {key: len(array) for key, array in arrays.items()}
     is_consistent = len(set(lengths.values())) == 1  # otherwise, the dataset's validation reports the mismatch
     if "times" in arrays and is_consistent:
-        arrays["times"] = to_seconds(_check_times(arrays["times"], name))
+        arrays["times"] = check_times(arrays["times"], name)
         arrays, time_notes = sort_rows(arrays, name)
         notes += time_notes
     arrays, flag_notes = complete_flags(arrays, len(arrays["observations"]), name)
@@ -84,14 +83,6 @@ def _prepare_ordered(
     if categories:
         arrays, metadata = _encode_categories(arrays, metadata, categories, name)
     return arrays, notes, metadata
-
-
-def _check_times(times: np.ndarray, name: str) -> np.ndarray:
-    if times.ndim == 2 and times.shape[1] == 1:
-        times = times[:, 0]
-    if times.ndim != 1:
-        raise AspcError(f"{name}: the times must be one scalar per row, but their shape is {times.shape}.")
-    return np.asarray(times, np.float64)
 
 
 def _with_timeouts(arrays: Arrays, name: str) -> Arrays:

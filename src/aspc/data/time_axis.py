@@ -7,12 +7,12 @@ from typing import NamedTuple
 import numpy as np
 
 from aspc.data.readers.contents import Arrays
-from aspc.data.time_cells import FIRST_EPOCH, format_duration, format_time
+from aspc.data.time_cells import FIRST_EPOCH, format_duration, format_time, to_seconds
 from aspc.errors import AspcError
 
 REGULAR_FACTOR = 1.5  # with regular sampling, a gap of more median intervals than this ends an episode
 IRREGULAR_FACTOR = 10.0  # the same for irregular sampling, and for rows to be resampled
-REGULAR_SHARE = 0.9  # minimum fraction of intervals within the tolerance, for regular sampling
+REGULAR_FRACTION = 0.9  # minimum fraction of intervals within the tolerance, for regular sampling
 TOLERANCE = 0.1  # fraction of the median interval
 MAX_RESTARTS = 0.5  # if time decreases in a larger fraction of the steps, the decreases are not episode starts
 
@@ -28,6 +28,23 @@ class TimeAxis(NamedTuple):
 # ── order ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+def check_times(times: np.ndarray, name: str) -> np.ndarray:
+    """Return times in seconds.
+
+    Raises:
+        AspcError: A time is invalid, or the times are not one scalar per row.
+    """
+    if times.ndim == 2 and times.shape[1] == 1:
+        times = times[:, 0]
+    if times.ndim != 1:
+        raise AspcError(f"{name}: the times must be one scalar per row, but their shape is {times.shape}.")
+    times = to_seconds(np.asarray(times, np.float64))
+    if not np.isfinite(times).all():
+        row = int(np.flatnonzero(~np.isfinite(times))[0])
+        raise AspcError(f"{name}: row {row + 1:,} has no valid time; fill it in, or drop the row.")
+    return times
+
+
 def sort_rows(arrays: Arrays, name: str) -> tuple[Arrays, list[str]]:
     """Sort rows by time within their episodes, and remove rows that are exact duplicates.
 
@@ -35,13 +52,10 @@ def sort_rows(arrays: Arrays, name: str) -> tuple[Arrays, list[str]]:
     episode ends, unless the times restart in each episode. In that case each restart begins an episode.
 
     Raises:
-        AspcError: A time is invalid, or rows with the same time differ, so that their order is unknown.
+        AspcError: Rows with the same time differ, so that their order is unknown.
     """
     times = arrays["times"]
-    if not np.isfinite(times).all():
-        row = int(np.flatnonzero(~np.isfinite(times))[0])
-        raise AspcError(f"{name}: row {row + 1:,} has no valid time; fill it in, or drop the row.")
-    groups = _group_ids(arrays["episodes"]) if "episodes" in arrays else np.zeros(len(times), dtype=np.int64)
+    groups = group_ids(arrays["episodes"]) if "episodes" in arrays else np.zeros(len(times), dtype=np.int64)
     if _is_in_order(times, groups, arrays):
         return _drop_duplicates(arrays, groups, name)
     if "episodes" not in arrays and _restarts(arrays):
@@ -58,12 +72,16 @@ def sort_rows(arrays: Arrays, name: str) -> tuple[Arrays, list[str]]:
     return ordered, [note, *notes]
 
 
-def _group_ids(episodes: np.ndarray) -> np.ndarray:
+def group_ids(episodes: np.ndarray) -> np.ndarray:
     """Number the episode ids in order of first appearance."""
-    _, first, inverse = np.unique(episodes, return_index=True, return_inverse=True)
+    if len(episodes) == 0:
+        return np.zeros(0, dtype=np.int64)
+    episodes = episodes.reshape(-1)
+    starts = np.flatnonzero(np.append(True, episodes[1:] != episodes[:-1]))  # far fewer than rows, and sorting is slow
+    _, first, inverse = np.unique(episodes[starts], return_index=True, return_inverse=True)
     ranks = np.empty(len(first), dtype=np.int64)
     ranks[np.argsort(first, kind="stable")] = np.arange(len(first))
-    return np.asarray(ranks[inverse.reshape(-1)])
+    return np.repeat(ranks[inverse.reshape(-1)], np.diff(np.append(starts, len(episodes))))
 
 
 def _ends(arrays: Arrays, length: int) -> np.ndarray:
@@ -99,13 +117,7 @@ def _drop_duplicates(arrays: Arrays, groups: np.ndarray, name: str) -> tuple[Arr
     repeated = np.flatnonzero((np.diff(times) == 0) & (np.diff(groups) == 0) & ~_ends(arrays, len(times))[:-1]) + 1
     if len(repeated) == 0:
         return arrays, []
-    differs = np.zeros(len(repeated), dtype=bool)
-    for array in arrays.values():
-        now, before = (array[rows].reshape(len(repeated), -1) for rows in (repeated, repeated - 1))
-        unequal = now != before
-        if array.dtype.kind == "f":
-            unequal &= ~(np.isnan(now) & np.isnan(before))
-        differs |= unequal.any(axis=1)
+    differs = rows_differ(arrays, repeated, repeated - 1)
     if differs.any():
         first = format_time(float(times[repeated[differs.argmax()]]))
         raise AspcError(
@@ -119,6 +131,20 @@ def _drop_duplicates(arrays: Arrays, groups: np.ndarray, name: str) -> tuple[Arr
         {key: array[kept] for key, array in arrays.items()},
         [f"{len(repeated):,} rows are exact duplicates of the row before them and were dropped."],
     )
+
+
+def rows_differ(arrays: Arrays, rows: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Return a mask of the rows that differ from the other rows in any array; missing values are equal."""
+    differs = np.zeros(len(rows), dtype=bool)
+    if len(rows) == 0:
+        return differs
+    for array in arrays.values():
+        one, other = (array[indices].reshape(len(rows), -1) for indices in (rows, others))
+        unequal = one != other
+        if array.dtype.kind == "f":
+            unequal &= ~(np.isnan(one) & np.isnan(other))
+        differs |= unequal.any(axis=1)
+    return differs
 
 
 # ── intervals ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -142,7 +168,7 @@ def split_at_gaps(arrays: Arrays, max_gap: float | None, will_resample: bool) ->
         return TimeAxis(_with_timeouts(arrays, ends, np.zeros_like(ends)), [], span)
     multiples = intervals[inside] / usual
     is_multiple = np.abs(multiples - np.maximum(1, np.round(multiples))) <= TOLERANCE
-    is_regular = bool(is_multiple.mean() >= REGULAR_SHARE)
+    is_regular = bool(is_multiple.mean() >= REGULAR_FRACTION)
     factor = max_gap or (REGULAR_FACTOR if is_regular and not will_resample else IRREGULAR_FACTOR)
     is_gap = np.append((intervals > factor * usual) & inside, False)
     notes = []
@@ -154,15 +180,15 @@ def split_at_gaps(arrays: Arrays, max_gap: float | None, will_resample: bool) ->
             "consecutive. Change the limit with --max-gap, or fill short gaps with --resample hold."
         )
     kept = intervals[inside & ~is_gap[:-1]]
-    share = float((np.abs(kept / usual - 1) <= TOLERANCE).mean()) if len(kept) else 1.0
-    if share < REGULAR_SHARE and not will_resample:
+    fraction = float((np.abs(kept / usual - 1) <= TOLERANCE).mean()) if len(kept) else 1.0
+    if fraction < REGULAR_FRACTION and not will_resample:
         low, high = np.quantile(kept, (0.05, 0.95))
         notes.append(
             f"the sampling is irregular: 90 % of the intervals between rows are {format_duration(float(low))} to "
             f"{format_duration(float(high))}, but training treats every step as equally long. Resample with --resample "
             "hold or --resample interpolate."
         )
-    text = f"{span}, one row per {format_duration(usual)} ({100 * share:.0f} % of the intervals)"
+    text = f"{span}, one row per {format_duration(usual)} ({100 * fraction:.0f} % of the intervals)"
     return TimeAxis(_with_timeouts(arrays, ends, is_gap), notes, text)
 
 

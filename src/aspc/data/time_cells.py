@@ -54,14 +54,41 @@ def parse_times(cells: Sequence[str]) -> np.ndarray:
 
     Times without a zone are read as UTC, because only differences matter.
     """
-    if cells and ISO.fullmatch(cells[0]) and not ZONE.search(cells[0][SHORTEST_DATE:]) and "/" not in cells[0]:
+    if cells and _is_plain_iso(cells[0]):
         if min(map(len, cells)) < SHORTEST_DATE:
             raise ValueError("a time is incomplete")
         try:
-            return np.array(cells, dtype="datetime64[us]").astype(np.int64) / 1e6
+            return _seconds_since_1970(np.array(cells, dtype="datetime64[us]"))
         except (ValueError, UserWarning):  # later cells have zones or another notation
             pass
     return np.array([parse_time(cell) for cell in cells], dtype=np.float64)
+
+
+def parse_joined_times(text: str, lengths: np.ndarray) -> np.ndarray:
+    """Parse times that are joined without separators; equal to `parse_times` of the single cells.
+
+    Args:
+        text: The cells, one after the other.
+        lengths: The length of each cell.
+    """
+    width = int(lengths[0])
+    if text.isascii() and (lengths == width).all() and _is_plain_iso(text[:width]):
+        try:
+            cells = np.frombuffer(text.encode("ascii"), dtype=f"S{width}")
+            return _seconds_since_1970(cells.astype("datetime64[us]"))
+        except (ValueError, UserWarning):
+            pass
+    ends = np.cumsum(lengths)
+    return parse_times([text[start:end] for start, end in zip((ends - lengths).tolist(), ends.tolist(), strict=True)])
+
+
+def _is_plain_iso(cell: str) -> bool:
+    """Return whether a cell is a date in ISO 8601 with hyphens and without a zone."""
+    return bool(ISO.fullmatch(cell)) and not ZONE.search(cell[SHORTEST_DATE:]) and "/" not in cell
+
+
+def _seconds_since_1970(times: np.ndarray) -> np.ndarray:
+    return np.asarray(times.astype(np.int64) / 1e6)
 
 
 def to_seconds(times: np.ndarray) -> np.ndarray:

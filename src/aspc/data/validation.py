@@ -173,10 +173,10 @@ def on_off_notes(actions: np.ndarray, names: Sequence[str]) -> tuple[str, ...]:
     """Warn about actions that take only two values, such as a pump that is on or off."""
     if len(actions) < MIN_ON_OFF_ROWS:
         return ()
-    low, high = actions.min(axis=0), actions.max(axis=0)
-    columns = np.flatnonzero((low < high) & ((actions == low) | (actions == high)).all(axis=0)).tolist()
+    columns = [i for i in range(actions.shape[1]) if _takes_two_values(actions[:, i])]
     if not columns:
         return ()
+    low, high = actions.min(axis=0), actions.max(axis=0)
     shown = join_limited([f"{i + 1} ({names[i]})" if names else str(i + 1) for i in columns], MAX_SHOWN_BOUNDS)
     first, plural = columns[0], len(columns) > 1
     middle = f"{(float(low[first]) + float(high[first])) / 2:g}"
@@ -185,6 +185,13 @@ def on_off_notes(actions: np.ndarray, names: Sequence[str]) -> tuple[str, ...]:
         f"({low[first]:g} and {high[first]:g}): a policy returns numbers between them, because actions are learned as "
         f"continuous. Round its output (on above {middle}), or leave the column out with --map actions=NAMES.",
     )
+
+
+def _takes_two_values(column: np.ndarray) -> bool:
+    if len(np.unique(column[:MIN_ON_OFF_ROWS])) > 2:  # decides most columns without reading them
+        return False
+    low, high = column.min(), column.max()
+    return bool(low < high and ((column == low) | (column == high)).all())
 
 
 def precision_notes(values: np.ndarray, label: str, names: Sequence[str]) -> tuple[str, ...]:
@@ -270,7 +277,7 @@ def action_bounds(
     """
     size = actions.shape[1]
     if margin is not None and not 0 <= margin < np.inf:
-        raise AspcError(f"{name}: the action margin must be a share of the logged range, 0 or more, not {margin}.")
+        raise AspcError(f"{name}: the action margin must be a fraction of the logged range, 0 or more, not {margin}.")
     notes: tuple[str, ...] = ()
     known: tuple[np.ndarray, np.ndarray] | None = None
     if env is not None and (action_low is None or action_high is None):

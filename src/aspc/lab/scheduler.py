@@ -123,7 +123,7 @@ class Scheduler:
             if not self.engine.has_room(group) or self._is_out_of_time():
                 break
             needed = {m.run.scale_of for m in group.members if m.run.scale_of is not None}
-            is_too_long = self.estimator.seconds_left([(group, self._share(group))]) > self._seconds_left()
+            is_too_long = self.estimator.seconds_left([(group, self._completed_fraction(group))]) > self._seconds_left()
             if not needed <= self.recorded.keys() or (is_too_long and not ignore_deadline):
                 continue
             has_changed = True
@@ -132,7 +132,7 @@ class Scheduler:
             if ready is not None:
                 ready = replace(ready, command=self.command)
                 write_group(self.folder, ready)
-                self.running[ready.group_id] = RunningGroup(ready, time.monotonic(), self._share(ready))
+                self.running[ready.group_id] = RunningGroup(ready, time.monotonic(), self._completed_fraction(ready))
                 self.has_started = True
                 self._print(f"starting {ready.title}" + ", which will not finish within --budget" * is_too_long)
                 self.engine.start(ready)
@@ -185,14 +185,14 @@ class Scheduler:
         running = sum(len(group.members) for group in active)
         failed = sum(run.status == "failed" for run in self.recorded.values())
         done = len(self.recorded) - failed
-        share = sum(self._share(group) * len(group.members) for group in active) / max(running, 1)
-        progress = f" ({share:.0%} of their steps)" if share else ""
+        completed = sum(self._completed_fraction(group) * len(group.members) for group in active) / max(running, 1)
+        progress = f" ({completed:.0%} of their steps)" if completed else ""
         text = f"{done} of {len(self.plan.runs)} runs done, {running} running{progress}, {failed} failed"
-        shares = [(group, self._share(group)) for group in (*self.waiting, *active)]
-        seconds = self.estimator.seconds_left(shares, len(self.running))
+        fractions = [(group, self._completed_fraction(group)) for group in (*self.waiting, *active)]
+        seconds = self.estimator.seconds_left(fractions, len(self.running))
         return f"{text}, about {format_seconds(seconds)} left" if seconds else text
 
-    def _share(self, group: RunGroup) -> float:
+    def _completed_fraction(self, group: RunGroup) -> float:
         """Return the completed fraction of a group's steps."""
         try:
             progress = json.loads((group_path(self.folder, group.group_id) / PROGRESS).read_text())

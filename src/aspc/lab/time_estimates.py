@@ -48,7 +48,7 @@ class TimeEstimator:
         """Return the expected seconds for groups, given the completed fraction of each; 0 if no timing is known yet."""
         if not self.timings:
             return 0.0
-        return sum(self._seconds(group) * (1 - share) for group, share in groups) / max(parallel_groups, 1)
+        return sum(self._seconds(group) * (1 - fraction) for group, fraction in groups) / max(parallel_groups, 1)
 
     def _seconds(self, group: RunGroup) -> float:
         """Predict from the timing nearest in group size, preferably for the same algorithm.

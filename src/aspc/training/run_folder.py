@@ -298,7 +298,7 @@ def explain_disk_errors(path: Path, resume_with: str) -> Iterator[None]:
         if not isinstance(error, OSError) or error.errno not in DISK_ERRORS:
             raise
         raise DiskFailure(
-            f"{path} cannot be written: {error.strerror}. What was saved before is complete. "
+            f"{path} cannot be written: {error.strerror}. Earlier checkpoints and metrics are complete. "
             f"Fix the problem, then continue with: {resume_with}"
         ) from error
 

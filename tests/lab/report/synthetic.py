@@ -31,7 +31,7 @@ SECONDS = {"aspc": 520.0, "td3_bc": 480.0, "iql": 610.0, "rebrac": 690.0, "wpc":
 class Shape(NamedTuple):
     """Shape of the curves of algorithms that learn their scale; the others level off later and stay flat."""
 
-    pace: float = 0.12  # share of training until the score levels off
+    pace: float = 0.12  # fraction of training until the score levels off
     rise: float = 0.35  # growth of Q and BC loss
     drop: float = 6.0  # decay rate of the initial alpha
     last: float = 1.0  # last evaluation relative to the final score

@@ -36,7 +36,7 @@ from aspc.data.readers.table_columns import (
     CategoryParser,
     CellParser,
     ColumnCollector,
-    EpisodeIdParser,
+    EpisodeIds,
     TimeCells,
     batch_rows,
     check_column_count,
@@ -60,9 +60,10 @@ class _Layout(NamedTuple):
     header: Header
     found: dict[str, list[str]]
     wanted: list[int]  # indices of the used columns, in order
-    text_parsers: dict[int, CellParser]  # for columns that always hold text: dates, categories and episode ids
+    text_parsers: dict[int, CellParser]  # of single cells, for columns of text: dates, categories and episode ids
     flag_parsers: dict[int, CellParser]  # for flag columns, which can hold text
     formula: Formula | None
+    date_column: int | None
     boolean_columns: frozenset[int] = frozenset()
     missing_columns: frozenset[int] = frozenset()  # with cells that are read as missing
     has_decimal_commas: bool = False
@@ -109,9 +110,10 @@ class _CSVReader:
         )
         position = {column: i for i, column in enumerate(header.columns)}
         text: dict[int, CellParser] = {position[column]: CategoryParser() for column in self._options.one_hot}
-        text |= {position[column]: EpisodeIdParser() for column in found.get("episodes", ())}
-        if "times" in found and is_date_time(sample.get(found["times"][0], "")):
-            text[position[found["times"][0]]] = TimeCells()
+        text |= {position[column]: EpisodeIds().__getitem__ for column in found.get("episodes", ())}
+        dates = next((c for c in found.get("times", ()) if is_date_time(sample.get(c, ""))), None)
+        if dates is not None:
+            text[position[dates]] = parse_time
         layout = _Layout(
             header,
             found,
@@ -119,6 +121,7 @@ class _CSVReader:
             text,
             {position[n]: parse_flag for key in ("terminals", "timeouts") for n in found.get(key, ())},
             None if self._options.reward is None else Formula.parse(self._options.reward),
+            None if dates is None else position[dates],
         )
         arrays, read_notes = self._read_cells(layout)
         categories = {c: text[position[c]].categories() for c in self._options.one_hot}  # type: ignore[attr-defined]
@@ -202,7 +205,9 @@ class _CSVReader:
     def _batches(self, layout: _Layout) -> Iterator[np.ndarray]:
         """Yield the used cells as numbers, in batches of rows."""
         rows = batch_rows(len(layout.wanted))
-        parsers = self._parsers(layout)
+        dates, parsers = TimeCells(), self._parsers(layout)
+        if layout.date_column is not None:
+            parsers[layout.date_column] = dates.collect
         parse: Callable[..., np.ndarray] = partial(
             np.loadtxt,
             delimiter=layout.delimiter,
@@ -213,7 +218,6 @@ class _CSVReader:
             comments=None,
             converters=parsers or None,
         )
-        times = [(i, p) for i, c in enumerate(layout.wanted) if isinstance(p := parsers.get(c), TimeCells)]
         watcher = self._lines.watcher
         watcher.separator = layout.delimiter.encode()
         separated = self._lines.separated(layout.header.separator)
@@ -224,15 +228,13 @@ class _CSVReader:
             if line.strip():
                 watcher.max_lines = watcher.lines + LINES_PER_ROW * (rows + 100)
                 batch = parse(itertools.chain([line], lines), max_rows=rows)
-                for i, cells in times:
-                    batch[:, i] = cells.take()
+                if layout.date_column is not None:
+                    lengths = batch[:, layout.wanted.index(layout.date_column)]
+                    lengths[:] = dates.take(lengths)
                 yield batch
 
     def _parsers(self, layout: _Layout) -> dict[int, CellParser]:
         """Return the parsers for columns that are not plain numbers."""
-        for parser in layout.text_parsers.values():
-            if isinstance(parser, TimeCells):
-                parser.clear()  # discard cells of a failed attempt
         return {
             **dict.fromkeys(layout.missing_columns, parse_number_or_missing),
             **(layout.flag_parsers if layout.is_surveyed else {}),
@@ -254,8 +256,7 @@ class _CSVReader:
         return survey_cells(complete_rows(), rows, layout.wanted, self._single_cell_parsers(layout))
 
     def _single_cell_parsers(self, layout: _Layout) -> dict[int, CellParser]:
-        times = [column for column, parser in layout.text_parsers.items() if isinstance(parser, TimeCells)]
-        return {**layout.text_parsers, **layout.flag_parsers, **dict.fromkeys(times, parse_time)}
+        return {**layout.text_parsers, **layout.flag_parsers}
 
     def _rows(self, layout: _Layout) -> Any:
         """Return a CSV reader of the rows after the header; its line numbers are those of the file."""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from aspc.data.joined_logs import join_logs
 from aspc.data.metadata import ALL_NAME_KEYS
 from aspc.data.read_options import ReadOptions
 from aspc.data.readers.contents import Arrays, FileContents
@@ -41,38 +42,69 @@ def _read_file(reader: LimitedReader, path: Path, options: ReadOptions, taken_by
 
 
 def read_files(reader: LimitedReader, files: Sequence[Path], options: ReadOptions, path: Path) -> FileContents:
-    """Read files in order; the last row of each file ends an episode. `path` names the files in messages."""
-    parts, notes, names, taken = list[Arrays](), list[str](), dict[str, list[str]](), 0
+    """Read several files and prepare their rows; `path` names the files in messages.
+
+    Files with absolute times that continue each other are one log (see `join_logs`). Otherwise each file is a log of
+    its own, in the given order, and its last row ends an episode: by timeout, unless it is terminal.
+    """
+    contents, taken = list[FileContents](), 0
+    read_options = replace(options, single_episode=True)
     with progress_bar(f"Reading {path.name}", len(files), unit="files") as advance:
         for i, file in enumerate(files):
-            arrays, file_notes, metadata = _read_episode(reader, file, options, taken)
-            parts.append({key: array.copy() for key, array in arrays.items()})  # a memory map would keep its file open
+            arrays, notes, metadata = _read_file(reader, file, read_options, taken)
+            arrays = {key: array.copy() for key, array in arrays.items()}  # a memory map would keep its file open
+            contents.append(FileContents(arrays, notes, metadata))
+            _check_equal_names(contents, files)
             taken += sum(loading_bytes(array.dtype, array.size) for array in arrays.values())
-            notes += [note for note in file_notes if note not in notes]
-            file_names = {key: metadata[key] for key in ALL_NAME_KEYS if key in metadata}
-            names = names or file_names
-            if file_names != names:
-                raise AspcError(f"{file} does not have the same columns, in the same order, as {files[0].name}.")
             advance(i + 1)
-    for file, part in zip(files, parts, strict=True):
-        if part.keys() != parts[0].keys():
-            (key, *_) = sorted(part.keys() ^ parts[0].keys())
-            without = file if key in parts[0] else files[0]
-            raise AspcError(f"{path}: {without.name} has no {key}, but other files do; give all files the same arrays.")
-    try:
-        arrays = {key: np.concatenate([part.pop(key) for part in parts]) for key in list(parts[0])}
-    except ValueError as error:
-        raise AspcError(f"{path}: its files differ in observation or action size.") from error
-    return FileContents(arrays, notes, {**names})
+    joined, join_notes = join_logs(contents, [file.name for file in files], path.name)
+    if joined is not None:
+        return prepare_rows(joined, read_options, path.name)
+    logs = list[FileContents]()
+    for file in files:
+        logs.append(_prepare_log(contents.pop(0), read_options, file))
+        _check_equal_names(logs, files)
+    notes = list(dict.fromkeys([*join_notes, *(note for log in logs for note in log.notes)]))
+    return FileContents(_concatenate([log.arrays for log in logs], files, path), notes, _names_of(logs[0]))
 
 
-def _read_episode(reader: LimitedReader, path: Path, options: ReadOptions, taken_bytes: int) -> FileContents:
-    """Read one file of a folder; its last row ends the episode, by timeout unless it is terminal."""
-    options = replace(options, single_episode=True)
-    arrays, notes, metadata = prepare_rows(_read_file(reader, path, options, taken_bytes), options, path.name)
+def _names_of(contents: FileContents) -> dict[str, list[str]]:
+    return {key: contents.metadata[key] for key in ALL_NAME_KEYS if key in contents.metadata}
+
+
+def _check_equal_names(contents: Sequence[FileContents], files: Sequence[Path]) -> None:
+    """Raise an `AspcError` if the last contents have other columns than the first contents with names."""
+    expected = next((names for names in map(_names_of, contents) if names), {})
+    if _names_of(contents[-1]) != expected:
+        raise AspcError(
+            f"{files[len(contents) - 1]}: the columns differ from those of {files[0].name} in name or order; make them "
+            "equal."
+        )
+
+
+def _prepare_log(contents: FileContents, options: ReadOptions, path: Path) -> FileContents:
+    """Prepare the rows of a file that is a log of its own."""
+    arrays, notes, metadata = prepare_rows(contents, options, path.name)
     length = len(arrays["rewards"])
     timeouts = check_flags("timeouts", arrays.get("timeouts", np.zeros(length)), path.name).copy()
     if length == 0 or len(timeouts) != length or len(arrays["terminals"]) != length:
         raise AspcError(f"{path}: the episode is empty or its arrays differ in length.")
     timeouts[-1] = not np.asarray(arrays["terminals"]).reshape(-1)[-1]
     return FileContents({**arrays, "timeouts": timeouts}, notes, metadata)
+
+
+def _concatenate(parts: list[Arrays], files: Sequence[Path], path: Path) -> Arrays:
+    """Concatenate the arrays of all files.
+
+    Raises:
+        AspcError: The files have different arrays, or arrays of different sizes.
+    """
+    for file, part in zip(files, parts, strict=True):
+        if part.keys() != parts[0].keys():
+            (key, *_) = sorted(part.keys() ^ parts[0].keys())
+            without = file if key in parts[0] else files[0]
+            raise AspcError(f"{path}: {without.name} has no {key}, but other files have; make them equal.")
+    try:
+        return {key: np.concatenate([part.pop(key) for part in parts]) for key in list(parts[0])}
+    except ValueError as error:
+        raise AspcError(f"{path}: its files differ in observation or action size.") from error

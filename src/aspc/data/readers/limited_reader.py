@@ -128,7 +128,9 @@ class LimitedReader:
             return Reply(message["value"], arrays)
         except (ValueError, KeyError, TypeError) as error:  # the child's memory is corrupt
             self.close()
-            raise AspcError(f"{path}: the file is damaged (its reader gave no valid answer).") from error
+            raise AspcError(
+                f"{path}: the file is damaged (the process that reads it sent an invalid reply)."
+            ) from error
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)

@@ -17,7 +17,7 @@ from aspc.errors import AspcError
 
 MEMORY_VARIABLE = "ASPC_READ_MEMORY"
 TIMEOUT_VARIABLE = "ASPC_READ_TIMEOUT"
-MEMORY_SHARE = 0.9  # of the available memory
+MEMORY_FRACTION = 0.9  # of the available memory
 DEFAULT_TIMEOUT_SECONDS = 18.0
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
@@ -94,7 +94,7 @@ def memory_budget(taken_bytes: int = 0) -> int:
     """
     stated = os.environ.get(MEMORY_VARIABLE, "").strip()
     if not stated:
-        return int(MEMORY_SHARE * available_memory())
+        return int(MEMORY_FRACTION * available_memory())
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)B?", stated.upper())
     if match is None or float(match[1]) == 0:
         raise AspcError(f"{MEMORY_VARIABLE} is {stated!r}, which is not a size; write 8GB or 500MB, for example.")

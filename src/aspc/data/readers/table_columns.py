@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -13,7 +14,7 @@ from aspc.data.formula import Formula
 from aspc.data.readers.array_files import ArrayFile
 from aspc.data.readers.contents import Arrays
 from aspc.data.readers.hdf5 import loading_bytes
-from aspc.data.time_cells import parse_time, parse_times
+from aspc.data.time_cells import parse_joined_times, parse_time
 from aspc.errors import AspcError
 
 MAX_COLUMNS = 100_000
@@ -29,6 +30,7 @@ CAN_BE_MISSING = (*VECTORS, "rewards", "costs")
 BOOLEANS = {"true": 1.0, "false": 0.0}
 MISSING_WORDS = ("nan", "na", "n/a", "#n/a", "null", "none", "nil", "-", "--", "?")
 MAX_CATEGORIES = 1_000
+MAX_CACHED_IDS = 10_000
 
 CellParser = Callable[[str], float]
 
@@ -162,18 +164,17 @@ def parse_episode_id(text: str) -> float:
     return 0.5 + int.from_bytes(hashlib.blake2b(word.encode(), digest_size=6).digest())
 
 
-class EpisodeIdParser:
-    """A version of `parse_episode_id` that caches the last cell, because most cells repeat the previous one."""
+class EpisodeIds(dict[str, float]):
+    """The ids of episodes by cell, filled on demand by `parse_episode_id`.
 
-    def __init__(self) -> None:
-        self._text, self._id = "", 0.0
+    Its `__getitem__` is a parser that runs no Python code for a known cell, and most cells repeat the cell before.
+    """
 
-    def __call__(self, text: str) -> float:
-        if text != self._text:
-            self._id, self._text = parse_episode_id(text), text
-        elif not text:
-            raise ValueError("an episode id is empty")
-        return self._id
+    def __missing__(self, cell: str) -> float:
+        if len(self) >= MAX_CACHED_IDS:  # ids that change with every row
+            self.clear()
+        self[cell] = parse_episode_id(cell)
+        return self[cell]
 
 
 class CategoryParser:
@@ -200,27 +201,25 @@ class CategoryParser:
 
 
 class TimeCells:
-    """The cells of a date column, collected so that they can be parsed together, which is faster."""
+    """The cells of a date column, collected so that they can be parsed together, which is faster.
+
+    `collect` stores a cell and returns its length without running Python code.
+    """
 
     def __init__(self) -> None:
-        self._cells: list[str] = []
+        self._cells = io.StringIO(newline="")
+        self.collect: CellParser = self._cells.write
 
-    def __call__(self, text: str) -> float:
-        self._cells.append(text)
-        return 0.0
-
-    def take(self) -> np.ndarray:
-        """Parse and discard the collected cells.
+    def take(self, lengths: np.ndarray) -> np.ndarray:
+        """Parse and discard the collected cells, given the lengths that `collect` returned.
 
         Raises:
             ValueError: A cell is not a time.
         """
-        cells, self._cells = self._cells, []
-        return parse_times(cells)
-
-    def clear(self) -> None:
-        """Discard the collected cells."""
-        self._cells = []
+        text = self._cells.getvalue()
+        self._cells.seek(0)
+        self._cells.truncate()
+        return parse_joined_times(text, lengths.astype(np.int64))
 
 
 PARSERS: dict[str, CellParser] = {"terminals": parse_flag, "timeouts": parse_flag, "episodes": parse_episode_id}

@@ -44,7 +44,7 @@ CPU_GROUP_SIZE, ACCELERATOR_GROUP_SIZE = 4, 64
 MAX_LISTED_GROUPS = 30
 MAX_LISTED_ERRORS = 5
 MAX_LISTED_DATASETS = 10
-RESERVED_SECONDS, RESERVED_SHARE = 30.0, 0.1  # of a time budget, for final evaluations and a checkpoint
+RESERVED_SECONDS, RESERVED_FRACTION = 30.0, 0.1  # of a time budget, for final evaluations and a checkpoint
 
 
 def run_bench(args: BenchArgs, argv: list[str], start_time: float) -> int:
@@ -104,7 +104,7 @@ def compute_deadline(start_time: float, budget_minutes: float | None) -> float |
     if budget_minutes is None:
         return None
     seconds = 60 * budget_minutes
-    return start_time + seconds - min(RESERVED_SECONDS, seconds * RESERVED_SHARE)
+    return start_time + seconds - min(RESERVED_SECONDS, seconds * RESERVED_FRACTION)
 
 
 def plan_groups(

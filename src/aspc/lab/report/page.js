@@ -119,7 +119,7 @@
         hovertemplate: `${escapeHtml(label)}: %{y:.0%}<extra></extra>` }];
     });
     draw(container, traces, { hovermode: "x unified", xaxis: { title: { text: "score τ" } },
-      yaxis: { title: { text: "share of runs above τ" }, tickformat: ".0%", range: [0, 1.02] } });
+      yaxis: { title: { text: "fraction of runs above τ" }, tickformat: ".0%", range: [0, 1.02] } });
   };
 
   // Hatches distinguish bars of one color, as dashes do for lines.

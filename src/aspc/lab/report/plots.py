@@ -92,7 +92,7 @@ def plot_profiles(content: ReportContent) -> Figure | None:
         axes.plot(aggregates.thresholds, value, label=label, **line_style(style))
         if np.isfinite(low).all():
             axes.fill_between(aggregates.thresholds, low, high, color=style.color, alpha=0.15, lw=0)
-    axes.set(xlabel="score τ", ylabel="share of runs with score > τ", ylim=(0, 1))
+    axes.set(xlabel="score τ", ylabel="fraction of runs with score > τ", ylim=(0, 1))
     axes.set_title(f"Performance profiles on {len(aggregates.overall.datasets)} datasets")
     axes.legend()
     return figure

@@ -53,8 +53,8 @@ def profile(benchmark: SpeedBenchmark) -> Profile:
     for name, nanoseconds in busy.items():
         by_part[part_of.get(name) or (FUSED if name.startswith("mlp_") else OTHER)] += nanoseconds
     total = sum(by_part.values()) or 1
-    shares = [(part, by_part[part] / total) for part in (*PARTS, FUSED, OTHER) if by_part[part]]
-    parts = [PartTime(part, share * step_ms, share) for part, share in shares]
+    fractions = [(part, by_part[part] / total) for part in (*PARTS, FUSED, OTHER) if by_part[part]]
+    parts = [PartTime(part, fraction * step_ms, fraction) for part, fraction in fractions]
     return Profile(parts, step_ms, kernels / benchmark.steps if kernels else None)
 
 

@@ -25,7 +25,7 @@ from aspc.lab.report.claims.comparisons import (
     require_domains,
     restrict_to_shared,
     select_d4rl,
-    values_at_share,
+    values_at_fraction,
 )
 from aspc.lab.report.claims.vocabulary import Claim, ClaimCheck, ClaimPart, DataGap, at_least, at_most, build_claim
 from aspc.lab.report.datasets import D4RL, TASKS, sort_datasets, task_of
@@ -86,7 +86,7 @@ def profile_above(view: View) -> Claim:
         names = list(first)
         stacked = statistics.stack([first, second], names)
         estimate = IntervalEstimate(*map(float, statistics.bootstrap(share_above, stacked))).scaled(100)
-        description = f"share of thresholds at which ASPC's profile is at or above {other.name}'s"
+        description = f"fraction of thresholds at which ASPC's profile is at or above {other.name}'s"
         claimed = at_least(100 * ALMOST_EVERY)
         check = ClaimCheck(description, estimate, "% of thresholds", claimed, (ASPC, other), tuple(names))
         parts += require_domains([check], ASPC, other, D4RL)
@@ -168,7 +168,7 @@ def rises_faster(view: View) -> Claim:
     parts: list[ClaimPart] = []
     for other in FIGURE_8_BASELINES:
         scored = (select_d4rl(drop_returns(runs)) for runs in view.comparable_runs(ASPC, other))
-        first, second = restrict_to_shared(*(values_at_share(view, runs, "score", EARLY) for runs in scored))
+        first, second = restrict_to_shared(*(values_at_fraction(view, runs, "score", EARLY) for runs in scored))
         if not first:
             early = f"an evaluation in the first {100 * EARLY:.0f} %"
             requirement = f"with comparable curves (same dataset, same number of steps, {early})"

@@ -115,11 +115,11 @@ def curves_per_seed(view: View, runs: pd.DataFrame, metric: str) -> dict[str, li
     return found
 
 
-def values_at_share(view: View, runs: pd.DataFrame, metric: str, share: float) -> dict[str, np.ndarray]:
+def values_at_fraction(view: View, runs: pd.DataFrame, metric: str, fraction: float) -> dict[str, np.ndarray]:
     """Return each seed's last value within the given fraction of training, by dataset."""
     out = {}
     for dataset, seeds in curves_per_seed(view, runs, metric).items():
-        points = [values[steps <= share * steps[-1]] for steps, values in seeds]
+        points = [values[steps <= fraction * steps[-1]] for steps, values in seeds]
         if all(len(p) for p in points):
             out[dataset] = np.array([p[-1] for p in points])
     return out
