@@ -1,4 +1,4 @@
-"""Files of one log, such as daily exports, joined in chronological order without duplicates; and files of several logs."""
+"""Files of one log, such as daily exports, joined in chronological order; and files of several logs."""
 
 from __future__ import annotations
 
