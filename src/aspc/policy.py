@@ -43,8 +43,8 @@ class Policy:
 
     `info` holds its origin: algorithm, dataset, step, seed, versions, and the column names of the log. `on_invalid`
     decides how `act` treats an observation with NaN, infinite or missing entries. `guards` limit its actions. A policy
-    whose action depends on earlier steps (a rate limit needs the previous action) has a memory: `act` keeps it between
-    calls, and `reset` forgets it at the start of an episode.
+    whose action depends on earlier steps (a rate limit needs the previous action, a `history` the earlier observations)
+    has a memory: `act` keeps it between calls, and `reset` forgets it at the start of an episode.
     """
 
     kind: str
@@ -170,7 +170,8 @@ class Policy:
         sizes = f"{self.observation_size} observation and {self.action_size} action dimensions"
         origin = [f"{key} {self.info[key]}" for key in ("algo", "dataset", "step", "seed") if key in self.info]
         guards = [] if self.guards is None else describe_guards(self.guards, self.info.get("action_names") or ())
-        return f"Policy({', '.join([self.kind, sizes, *origin, *(f'guards: {line}' for line in guards)])})"
+        history = [] if self.history == NEWEST_ONLY else [f"a history of {self.history.describe()}"]
+        return f"Policy({', '.join([self.kind, sizes, *history, *origin, *(f'guards: {line}' for line in guards)])})"
 
     def noise(self) -> dict[str, NoiseInput]:
         """Return the random inputs of the policy by name; empty for a deterministic policy."""

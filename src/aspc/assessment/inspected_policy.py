@@ -15,6 +15,7 @@ from aspc.assessment.trained_runs import Trained, home_of
 from aspc.data import Dataset
 from aspc.data.history import FrameStacker
 from aspc.errors import AspcError
+from aspc.history import NEWEST_ONLY
 from aspc.io import read_json
 from aspc.policy import Policy
 from aspc.training.compiled_loop import tree_index
@@ -116,6 +117,8 @@ class InspectedPolicy:
             ("steps", f"{info['step']:,}" if isinstance(info.get("step"), int) else "unknown"),
             ("inspected with", f"{self.dataset.name}: {len(self.rows):,} of {len(self.dataset):,} logged states"),
         ]
+        if self.policy.history != NEWEST_ONLY:
+            rows.append(("history", self.policy.history.describe()))
         if self.trained is not None and not self.trained.same_data:
             rows.append(("note", "these are not, row by row, the data that the run was trained on"))
         return rows
