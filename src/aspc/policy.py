@@ -141,6 +141,20 @@ class Policy:
         actions, memory = step(self, observations, memory, sample_noise(self.noise(), len(observations), rng))
         return np.asarray(actions), memory
 
+    def check_actions(self, actions: np.ndarray) -> None:
+        """Check that no guard returned NaN, before an evaluation that needs numbers.
+
+        Raises:
+            AspcError: There is a NaN.
+        """
+        if self.guards is not None and np.isnan(actions).any():
+            count = int(np.isnan(actions).any(axis=-1).sum())
+            raise AspcError(
+                f"The policy's guards return NaN for {count:,} of {len(actions):,} observations, which are out of "
+                "distribution, and what happens then is unknown. Evaluate it with --ood fallback, or with --ood hold "
+                "and --start-action."
+            )
+
     def with_guards(self, guards: Guards | None) -> Policy:
         """Return a copy whose actions obey the guards, or no guards. Saving it records them.
 

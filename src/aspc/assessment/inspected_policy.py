@@ -16,6 +16,7 @@ from aspc.data import Dataset
 from aspc.errors import AspcError
 from aspc.io import read_json
 from aspc.policy import Policy
+from aspc.policy_guards import describe_guards
 from aspc.training.compiled_loop import tree_index
 from aspc.training.normalizer import ObservationNormalizer
 from aspc.training.run_folder import CONFIG, Run
@@ -114,6 +115,8 @@ class InspectedPolicy:
             ("steps", f"{info['step']:,}" if isinstance(info.get("step"), int) else "unknown"),
             ("inspected with", f"{self.dataset.name}: {len(self.rows):,} of {len(self.dataset):,} logged states"),
         ]
+        if self.policy.guards is not None:
+            rows.append(("guards", "; ".join(describe_guards(self.policy.guards, self.action_names))))
         if self.trained is not None and not self.trained.same_data:
             rows.append(("note", "these are not, row by row, the data that the run was trained on"))
         return rows
