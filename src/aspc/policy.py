@@ -72,6 +72,15 @@ class Policy:
         """The dimension of an action."""
         return len(self.action_low)
 
+    @property
+    def action_names(self) -> tuple[str, ...]:
+        """The names of the log's action columns; empty if the log had none."""
+        names: Any = self.info.get("action_names")  # a file can contain anything
+        is_valid = (
+            isinstance(names, list) and len(names) == self.action_size and all(isinstance(name, str) for name in names)
+        )
+        return tuple(names) if is_valid else ()
+
     @cached_property
     def _memory_start(self) -> np.ndarray:
         return memory_start(self)
@@ -176,8 +185,10 @@ class Policy:
     def __repr__(self) -> str:
         sizes = f"{self.observation_size} observation and {self.action_size} action dimensions"
         origin = [f"{key} {self.info[key]}" for key in ("algo", "dataset", "step", "seed") if key in self.info]
-        guards = [] if self.guards is None else describe_guards(self.guards, self.info.get("action_names") or ())
-        return f"Policy({', '.join([self.kind, sizes, *origin, *(f'guards: {line}' for line in guards)])})"
+        guards = (
+            [] if self.guards is None else ["guards: " + "; ".join(describe_guards(self.guards, self.action_names))]
+        )
+        return f"Policy({', '.join([self.kind, sizes, *origin, *guards])})"
 
     def noise(self) -> dict[str, NoiseInput]:
         """Return the random inputs of the policy by name; empty for a deterministic policy."""

@@ -97,13 +97,7 @@ class InspectedPolicy:
     @property
     def action_names(self) -> tuple[str, ...]:
         """The names of the log's action columns; empty if the policy's file has no valid names."""
-        names: Any = self.policy.info.get("action_names")
-        is_valid = (
-            isinstance(names, list)
-            and len(names) == self.policy.action_size
-            and all(isinstance(name, str) for name in names)
-        )
-        return tuple(names) if is_valid else ()
+        return self.policy.action_names
 
     def describe(self) -> list[tuple[str, str]]:
         """Return the origin of the policy and of the data as (label, value) pairs."""
