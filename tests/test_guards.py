@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -12,17 +14,18 @@ import numpy as np
 import pytest
 
 from aspc.__main__ import main
-from aspc.assessment.device_policy import step_on_device
+from aspc.assessment.device_policy import act_on_rows, step_on_device
 from aspc.data import Dataset
 from aspc.errors import AspcError
 from aspc.export import export, load_stablehlo, metadata
 from aspc.guards import fit_ood_score
 from aspc.policy import Policy, load_policy
 from aspc.policy_guards import Guards, describe_guards, ood_scores
+from aspc.training.rollout_worker import rollouts
 from policies import policy_named
 from test_policy_format import change_header
 from test_policy_memory import actors, exported_module
-from tiny import make_dataset
+from tiny import Counting, make_dataset
 
 KINDS = ("td3_bc", "fql", "diffusion_ql")
 LOG = make_dataset(rows=2000, obs=5, act=3)
@@ -168,9 +171,11 @@ def test_guards_without_memory_are_stateless_programs(
     session = runtime.InferenceSession(str(export(saved, "onnx")))
     (actions,) = session.run(None, {"observations": rows})
     module = exported_module(export(saved, "numpy"), monkeypatch)
-    on_device, _ = step_on_device(policy, rows, policy.initial_memory(200), np.random.default_rng(0))
-    for found in (actions, module.act(rows), load_stablehlo(export(saved, "stablehlo"))(rows), on_device):
+    for found in (actions, module.act(rows), load_stablehlo(export(saved, "stablehlo"))(rows)):
         np.testing.assert_allclose(found, expected, atol=1e-5)
+    is_number = np.isfinite(expected).all(1)
+    on_device, _ = step_on_device(policy, rows[is_number], np.zeros((is_number.sum(), 0)), np.random.default_rng(0))
+    np.testing.assert_allclose(on_device, expected[is_number], atol=2e-5)
     found = json.loads(session.get_modelmeta().custom_metadata_map["guards"])
     assert found["on_ood"] == on_ood
     assert found["ood"]["info"] == policy.guards.ood.info
@@ -489,3 +494,53 @@ def test_actions_without_names_are_numbered_from_one() -> None:
     assert found.tolist() == [5.0, 0.0, 7.0]
     with pytest.raises(AspcError, match=r"Unknown action '0' in --rate-limit\. Choose from 1, 2, 3\."):
         named_actions(policy, {"0": 5.0}, "--rate-limit", np.zeros(3))
+
+
+# -- evaluation ------------------------------------------------------------------------------------------------
+
+
+def test_evaluations_refuse_unknown_actions() -> None:
+    """A guard that returns NaN leaves the action to the user's controller."""
+    policy = policy_named("td3_bc", obs=4, act=2)
+    score = fit_ood_score(make_dataset())
+    rows = np.array([[0, 0, 0, 0], [1e6, 0, 0, 0], [0, 0, 0, 1e6]], np.float32)
+    dataset = replace(make_dataset(rows=50), observations=np.tile(rows[1], (50, 1)))
+    problem = r"return NaN for {} observations, which are out of distribution.* Evaluate it with --ood fallback"
+    strict = policy.with_guards(Guards(ood=score, on_ood="nan"))
+    with pytest.raises(AspcError, match=problem.format("2 of 3")):
+        step_on_device(strict, rows, strict.initial_memory(3), np.random.default_rng(0))
+    with pytest.raises(AspcError, match=problem.format("50 of 50")):
+        act_on_rows(strict, dataset, np.arange(50), np.random.default_rng(0))
+    with pytest.raises(AspcError, match=problem.format("1 of 1")):
+        rollouts("Absurd", strict, [0], {"Absurd": [Absurd()]})
+    start = (policy.action_low + policy.action_high) / 2
+    for guards in (
+        Guards(ood=score, start_action=start),
+        Guards(ood=score, on_ood="fallback", fallback=start),
+    ):
+        safe = policy.with_guards(guards)
+        (episode,) = rollouts("Absurd", safe, [0], {"Absurd": [Absurd()]})
+        np.testing.assert_allclose(episode["return"], 10 * start[0], rtol=1e-5)
+
+
+class Absurd(Counting):
+    """An environment whose first sensor is broken."""
+
+    def reset(self, **options: Any) -> Any:
+        observation, info = super().reset(**options)
+        return observation * [1e9, 1, 1, 1], info
+
+    def step(self, action: Any) -> Any:
+        observation, *rest = super().step(action)
+        return observation * [1e9, 1, 1, 1], *rest
+
+
+def test_exported_module_is_a_program_without_this_library(tmp_path: Path) -> None:
+    policy = policy_named("td3_bc")
+    policy = policy.with_guards(guards_of(policy, "hold", start_action=guards_of(policy, None).action_low))
+    folder = export(policy.save(tmp_path / "policy"), "numpy", tmp_path / "out")
+    for observation in ([0.5, -1.0, 2.0, 0.0, 0.25], [1e6, 0.0, 0.0, 0.0, 0.0]):
+        words = [sys.executable, "-I", "-W", "error", str(folder / "policy.py"), *map(str, observation)]
+        done = subprocess.run(words, capture_output=True, text=True, check=True)
+        policy.reset()
+        np.testing.assert_allclose(np.array(done.stdout.split(), float), policy.act(np.array(observation)), rtol=1e-6)

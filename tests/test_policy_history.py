@@ -124,6 +124,7 @@ def test_metadata_and_header_record_the_history(tmp_path: Path) -> None:
     header = json.loads((folder / HEADER).read_text())
     assert (header["format"], header["history"]) == (2, {"observations": 3, "actions": True})
     assert load_policy(folder).history == policy.history
+    assert "a history of 3 observations and the actions between them" in repr(policy)
     plain = json.loads((policy_named("td3_bc").save(tmp_path / "q") / HEADER).read_text())
     assert plain["format"] == 1  # as before
     assert "history" not in plain

@@ -6,6 +6,7 @@ import importlib
 import json
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,12 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
+from aspc.assessment.assess import assess
+from aspc.assessment.assess_options import AssessOptions
 from aspc.assessment.device_policy import act_after_rows, act_on_rows, logged_memory, step_on_device
+from aspc.assessment.evidence import Evidence
+from aspc.assessment.importance import BehaviorDensity
+from aspc.assessment.model_estimator import ModelEstimator
 from aspc.data import collect
 from aspc.errors import AspcError
 from aspc.export import export, load_stablehlo, metadata, render_files
@@ -266,3 +272,38 @@ def test_steps_on_the_device_match_numpy() -> None:
         actions, theirs = step_on_device(policy, row, theirs, np.random.default_rng(t))
         np.testing.assert_allclose(actions, expected, atol=2e-5)
         np.testing.assert_allclose(theirs, memory, atol=2e-5)
+
+
+def test_every_estimator_judges_the_policy_with_its_memory() -> None:
+    """A rate limit that never binds changes no estimate, and one that binds changes all of them."""
+    policy = with_memory("td3_bc", obs=4, act=2).with_guards(None)
+    policy = replace(policy, action_low=-np.ones(2, np.float32), action_high=np.ones(2, np.float32))
+    dataset = make_dataset(rows=1000, terminals=np.zeros(1000, bool))
+    never, tight = (policy.with_guards(Guards(max_change=[change] * 2)) for change in (2.0, 0.3))
+    options = AssessOptions(steps=20, model_steps=20, hidden_dim=8, batch_size=16, rollouts=4, discount=0.3)
+    found = assess({"free": policy, "never": never, "tight": tight}, dataset, options=options)
+    by_name = {p.name: p for p in found.policies}
+    estimates = {name: {e.estimator: e.difference for e in by_name[name].estimates} for name in by_name}
+    supports = {name: by_name[name].support.policy.total for name in by_name}
+    estimates = {name: {e: d for e, d in found.items() if np.isfinite(d)} for name, found in estimates.items()}
+    assert set(estimates["free"]) == {"FQE", "pessimistic FQE", "dynamics models"}  # too few episodes for the others
+    for estimator, expected in estimates["free"].items():
+        np.testing.assert_allclose(estimates["never"][estimator], expected, rtol=1e-4, err_msg=estimator)
+        assert abs(estimates["tight"][estimator] - expected) > 1e-3 * abs(expected), estimator
+    np.testing.assert_allclose(supports["never"], supports["free"], rtol=1e-4)
+    assert np.abs(supports["tight"] - supports["free"]).max() > 0.1
+
+
+def test_simulated_rollouts_have_one_memory_per_row() -> None:
+    """The memory of a simulated step is that of the simulated step before it."""
+    dataset = make_dataset(rows=400)
+    policy = with_memory("td3_bc", obs=4, act=2)
+    options = AssessOptions(steps=20, model_steps=20, hidden_dim=8, batch_size=16, rollouts=4, discount=0.5)
+    evidence = Evidence.of(dataset, {}, options)
+    density = BehaviorDensity.fit(evidence, lambda *progress: None)
+    seen, memories = observations(3, 4), [policy.initial_memory(3)]
+    memory, rng = policy.initial_memory(3), np.random.default_rng(0)
+    for rows in seen:
+        _, actions = ModelEstimator(density)._act(evidence, {"a": policy}, np.stack([rows, rows]), memories, rng)
+        expected, memory = policy.step(rows, memory)
+        np.testing.assert_allclose(actions, dataset.scale_actions(expected), atol=2e-5)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -95,10 +94,7 @@ def named_actions(policy: Policy, values: Mapping[str, float], what: str, defaul
 
 def action_labels(policy: Policy) -> list[str]:
     """Return the names of a policy's actions; their numbers, counted from 1, if the log had no names."""
-    names: Any = policy.info.get("action_names")
-    if isinstance(names, list) and len(names) == policy.action_size and len(set(map(str, names))) == len(names):
-        return [str(name) for name in names]
-    return [str(i + 1) for i in range(policy.action_size)]
+    return list(policy.action_names) or [str(i + 1) for i in range(policy.action_size)]
 
 
 def _standard_deviations(rows: np.ndarray) -> np.ndarray:

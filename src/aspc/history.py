@@ -21,6 +21,10 @@ class History(NamedTuple):
         is_count = type(self.observations) is int and self.observations >= 1
         return is_count and type(self.actions) is bool and (self.observations > 1 or not self.actions)
 
+    def describe(self) -> str:
+        """Describe the history in words."""
+        return f"{self.observations} observations{' and the actions between them' * self.actions}"
+
     @property
     def lags(self) -> int:
         """Number of earlier observations."""

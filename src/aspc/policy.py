@@ -43,8 +43,8 @@ class Policy:
 
     `info` holds its origin: algorithm, dataset, step, seed, versions, and the column names of the log. `on_invalid`
     decides how `act` treats an observation with NaN, infinite or missing entries. `guards` limit its actions. A policy
-    whose action depends on earlier steps (a rate limit needs the previous action) has a memory: `act` keeps it between
-    calls, and `reset` forgets it at the start of an episode.
+    whose action depends on earlier steps (a rate limit needs the previous action, a `history` the earlier observations)
+    has a memory: `act` keeps it between calls, and `reset` forgets it at the start of an episode.
     """
 
     kind: str
@@ -73,6 +73,15 @@ class Policy:
     def action_size(self) -> int:
         """The dimension of an action."""
         return len(self.action_low)
+
+    @property
+    def action_names(self) -> tuple[str, ...]:
+        """The names of the log's action columns; empty if the log had none."""
+        names: Any = self.info.get("action_names")  # a file can contain anything
+        is_valid = (
+            isinstance(names, list) and len(names) == self.action_size and all(isinstance(name, str) for name in names)
+        )
+        return tuple(names) if is_valid else ()
 
     @cached_property
     def _memory_start(self) -> np.ndarray:
@@ -148,6 +157,20 @@ class Policy:
         actions, memory = step(self, observations, memory, sample_noise(self.noise(), len(observations), rng))
         return np.asarray(actions), memory
 
+    def check_actions(self, actions: np.ndarray) -> None:
+        """Check that no guard returned NaN, before an evaluation that needs numbers.
+
+        Raises:
+            AspcError: There is a NaN.
+        """
+        if self.guards is not None and np.isnan(actions).any():
+            count = int(np.isnan(actions).any(axis=-1).sum())
+            raise AspcError(
+                f"The policy's guards return NaN for {count:,} of {len(actions):,} observations, which are out of "
+                "distribution, and what happens then is unknown. Evaluate it with --ood fallback, or with --ood hold "
+                "and --start-action."
+            )
+
     def with_guards(self, guards: Guards | None) -> Policy:
         """Return a copy whose actions obey the guards, or no guards. Saving it records them.
 
@@ -169,8 +192,11 @@ class Policy:
     def __repr__(self) -> str:
         sizes = f"{self.observation_size} observation and {self.action_size} action dimensions"
         origin = [f"{key} {self.info[key]}" for key in ("algo", "dataset", "step", "seed") if key in self.info]
-        guards = [] if self.guards is None else describe_guards(self.guards, self.info.get("action_names") or ())
-        return f"Policy({', '.join([self.kind, sizes, *origin, *(f'guards: {line}' for line in guards)])})"
+        guards = (
+            [] if self.guards is None else ["guards: " + "; ".join(describe_guards(self.guards, self.action_names))]
+        )
+        history = [] if self.history == NEWEST_ONLY else [f"a history of {self.history.describe()}"]
+        return f"Policy({', '.join([self.kind, sizes, *history, *origin, *guards])})"
 
     def noise(self) -> dict[str, NoiseInput]:
         """Return the random inputs of the policy by name; empty for a deterministic policy."""

@@ -157,6 +157,7 @@ def test_inspection_evaluates_the_runs_critics_on_histories(run: Run) -> None:
     raw = stack_dataset(kept, HISTORY).observations[kept.transition_rows()[0]]
     np.testing.assert_allclose(inspected.critics(raw, np.asarray(batch.actions)), expected, atol=1e-4)
     report = assess_policy(inspected)
+    assert ("history", "3 observations and the actions between them") in report.description
     assert {check.level for check in report.checks} <= {"good", "look", "worry", "unknown"}
     levels = {check.topic: check.level for check in report.checks}
     assert levels["over-estimation"] != "unknown"

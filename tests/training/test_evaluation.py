@@ -54,6 +54,9 @@ def test_endless_episodes_are_cut(monkeypatch):
         def step(self, observations, memory):
             return np.zeros((len(observations), 2)), memory
 
+        def check_actions(self, actions):
+            assert np.isfinite(actions).all()
+
     monkeypatch.setattr(rollout_worker, "MAX_EPISODE_STEPS", 50)
     with pytest.raises(AspcError, match=r"not ended in 50 steps.*TimeLimit"):
         rollout_worker.rollouts("", Idle(), [0, 1], {"": [Endless(), Endless()]})

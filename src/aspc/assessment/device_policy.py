@@ -96,6 +96,7 @@ def _step_batch(
     noise = sample_noise(policy.noise(), len(observations), rng)
     program = _compiled_step(policy.kind, json.dumps(policy.settings), on_ood, policy.history)
     actions, following = program(policy.arrays, bounds, guards, observations, memory, noise)
+    policy.check_actions(np.asarray(actions))
     return np.asarray(actions), np.asarray(following)
 
 

@@ -15,8 +15,10 @@ from aspc.assessment.trained_runs import Trained, home_of
 from aspc.data import Dataset
 from aspc.data.history import FrameStacker
 from aspc.errors import AspcError
+from aspc.history import NEWEST_ONLY
 from aspc.io import read_json
 from aspc.policy import Policy
+from aspc.policy_guards import describe_guards
 from aspc.training.compiled_loop import tree_index
 from aspc.training.normalizer import ObservationNormalizer
 from aspc.training.run_folder import CONFIG, Run
@@ -98,13 +100,7 @@ class InspectedPolicy:
     @property
     def action_names(self) -> tuple[str, ...]:
         """The names of the log's action columns; empty if the policy's file has no valid names."""
-        names: Any = self.policy.info.get("action_names")
-        is_valid = (
-            isinstance(names, list)
-            and len(names) == self.policy.action_size
-            and all(isinstance(name, str) for name in names)
-        )
-        return tuple(names) if is_valid else ()
+        return self.policy.action_names
 
     def describe(self) -> list[tuple[str, str]]:
         """Return the origin of the policy and of the data as (label, value) pairs."""
@@ -116,6 +112,10 @@ class InspectedPolicy:
             ("steps", f"{info['step']:,}" if isinstance(info.get("step"), int) else "unknown"),
             ("inspected with", f"{self.dataset.name}: {len(self.rows):,} of {len(self.dataset):,} logged states"),
         ]
+        if self.policy.history != NEWEST_ONLY:
+            rows.append(("history", self.policy.history.describe()))
+        if self.policy.guards is not None:
+            rows.append(("guards", "; ".join(describe_guards(self.policy.guards, self.action_names))))
         if self.trained is not None and not self.trained.same_data:
             rows.append(("note", "this data differs, row by row, from the data that the run was trained on"))
         return rows

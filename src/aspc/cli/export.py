@@ -75,7 +75,7 @@ def main(argv: list[str]) -> int:
     if guards is not None:
         policy = policy.with_guards(guards)
     if policy.guards is not None:
-        for line in describe_guards(policy.guards, policy.info.get("action_names") or ()):
+        for line in describe_guards(policy.guards, policy.action_names):
             print(f"  guard  {printable(line)}")
     return 0
 

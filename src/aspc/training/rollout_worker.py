@@ -73,6 +73,7 @@ def rollouts(
             actions, following = _step_with_noise(policy, current, memory[running], [rngs[i] for i in running])
         else:
             actions, following = policy.step(current, memory[running])
+        policy.check_actions(actions)
         memory[running] = following
         still_running = []
         for i, action in zip(running, actions, strict=True):
