@@ -52,7 +52,7 @@ from aspc.ui import notify_if_slow
 __all__ = ["Diverged", "Interrupted", "evaluate", "resume_run", "start_run", "train", "use_compilation_cache"]
 
 LOAD_OPTIONS = (
-    *("reward", "kpis", "one_hot", "missing", "max_gap", "resample", "interval"),
+    *("reward", "kpis", "one_hot", "categorical", "continuous", "missing", "max_gap", "resample", "interval"),
     "key_map",
     "action_low",
     "action_high",

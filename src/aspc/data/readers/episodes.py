@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from aspc.data.action_choices import merge_categories
 from aspc.data.metadata import ALL_NAME_KEYS
 from aspc.data.read_options import ReadOptions
 from aspc.data.readers.contents import Arrays, FileContents
@@ -43,12 +44,15 @@ def _read_file(reader: LimitedReader, path: Path, options: ReadOptions, taken_by
 def read_files(reader: LimitedReader, files: Sequence[Path], options: ReadOptions, path: Path) -> FileContents:
     """Read files in order; the last row of each file ends an episode. `path` names the files in messages."""
     parts, notes, names, taken = list[Arrays](), list[str](), dict[str, list[str]](), 0
+    coded: list[tuple[np.ndarray, list[str], dict[str, list[str]]]] = []
     with progress_bar(f"Reading {path.name}", len(files), unit="files") as advance:
         for i, file in enumerate(files):
             arrays, file_notes, metadata = _read_episode(reader, file, options, taken)
             parts.append({key: array.copy() for key, array in arrays.items()})  # a memory map would keep its file open
             taken += sum(loading_bytes(array.dtype, array.size) for array in arrays.values())
             notes += [note for note in file_notes if note not in notes]
+            if "action_categories" in metadata:
+                coded.append((parts[-1]["actions"], metadata["action_names"], metadata["action_categories"]))
             file_names = {key: metadata[key] for key in ALL_NAME_KEYS if key in metadata}
             names = names or file_names
             if file_names != names:
@@ -59,11 +63,12 @@ def read_files(reader: LimitedReader, files: Sequence[Path], options: ReadOption
             (key, *_) = sorted(part.keys() ^ parts[0].keys())
             without = file if key in parts[0] else files[0]
             raise AspcError(f"{path}: {without.name} has no {key}, but other files have; make them equal.")
+    categories = {"action_categories": merge_categories(coded)} if coded else {}
     try:
         arrays = {key: np.concatenate([part.pop(key) for part in parts]) for key in list(parts[0])}
     except ValueError as error:
         raise AspcError(f"{path}: its files differ in observation or action size.") from error
-    return FileContents(arrays, notes, {**names})
+    return FileContents(arrays, notes, {**names, **categories})
 
 
 def _read_episode(reader: LimitedReader, path: Path, options: ReadOptions, taken_bytes: int) -> FileContents:
