@@ -85,6 +85,22 @@ class ActionSpace(NamedTuple):
             parts.append(index if factor.choices else block[..., 0])
         return np.stack(parts, axis=-1)
 
+    def sample(self, observations: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Return random allowed options for each observation [N, obs]; numbers are 0."""
+        allowed = np.ones((len(observations), len(self.columns)), bool)
+        if self.masked:
+            allowed[:, list(self.masked)] = observations[:, -len(self.masked) :] > 0.5
+        return self.snap(np.where(self.is_choice & allowed, rng.uniform(0.5, 1.0, allowed.shape), 0.0))
+
+    def snap(self, actions: np.ndarray) -> np.ndarray:
+        """Return actions with 1 in the largest column of each choice and 0 in its others."""
+        snapped = np.array(actions)
+        for factor, columns in self.blocks():
+            if factor.choices:
+                block = actions[..., columns]
+                snapped[..., columns] = block.argmax(-1)[..., None] == np.arange(factor.size)
+        return snapped
+
     def name_choices(self, actions: np.ndarray) -> list[Any]:
         """Return the named choices of rows of actions [N, act].
 
@@ -132,6 +148,17 @@ def factor_slices(sizes: Sequence[int]) -> list[slice]:
     """Return the columns of each factor; a size of 0 is a number, which has one column."""
     stops = np.cumsum([max(size, 1) for size in sizes]).tolist()
     return [slice(stop - max(size, 1), stop) for stop, size in zip(stops, sizes, strict=True)]
+
+
+def joint_options(sizes: Sequence[int]) -> np.ndarray:
+    """Return the columns of every combination of options [combinations, act]; the columns of numbers are 0."""
+    columns = factor_slices(sizes)
+    chosen = np.indices([max(size, 1) for size in sizes]).reshape(len(sizes), -1)
+    options = np.zeros((chosen.shape[1], columns[-1].stop), np.float32)
+    for size, block, index in zip(sizes, columns, chosen, strict=True):
+        if size:
+            options[np.arange(len(options)), block.start + index] = 1
+    return options
 
 
 def are_valid_factors(sizes: Sequence[Any], masked: Sequence[Any]) -> bool:

@@ -21,9 +21,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from aspc.action_space import ActionSpace
 from aspc.errors import AspcError
 from aspc.io import write_atomically
-from aspc.policy_kinds import KINDS, ON_INVALID, NoiseInput, act_on_valid, compute_actions, noise_draws, sample_noise
+from aspc.policy_kinds import (
+    KINDS,
+    ON_INVALID,
+    NoiseInput,
+    act_on_valid,
+    compute_actions,
+    compute_logits,
+    noise_draws,
+    sample_noise,
+)
 
 FORMAT_VERSION = 1
 HEADER, WEIGHTS = "policy.json", "weights.safetensors"
@@ -84,6 +94,39 @@ class Policy:
             self._held,
             AspcError,
         )
+
+    @property
+    def action_space(self) -> ActionSpace | None:
+        """The choices among the actions, with their names; None if all actions are numbers."""
+        content = self.info.get("action_space")
+        return None if content is None else ActionSpace.from_json(content)
+
+    def choose(self, observations: Any, on_invalid: str | None = None) -> Any:
+        """Return the names of the chosen options: a name, or a dictionary for an action of several parts.
+
+        Args:
+            observations: As for `act`. For a batch, the result is a list.
+            on_invalid: As for `act`.
+
+        Raises:
+            AspcError: The policy has no choices, or an observation does not fit or is invalid.
+        """
+        space = self.action_space
+        if space is None:
+            raise AspcError("This policy's actions are numbers without named options. Call act instead.")
+        actions = self.act(observations, on_invalid=on_invalid)
+        return space.name_choices(np.atleast_2d(actions))[0] if actions.ndim == 1 else space.name_choices(actions)
+
+    def logits(self, observations: Any) -> np.ndarray:
+        """Return the scores of the options, the largest of which is chosen; those of numbers precede tanh.
+
+        Raises:
+            AspcError: The policy has no scores, or an observation does not fit or is invalid.
+        """
+        if KINDS[self.kind].logits is None:
+            raise AspcError(f"A policy of the kind {self.kind} has no logits. Call act instead.")
+        names, size = self.info.get("observation_names") or (), self.observation_size
+        return act_on_valid(lambda rows: compute_logits(self, rows), observations, names, size, "raise", {}, AspcError)
 
     def with_on_invalid(self, on_invalid: str) -> Policy:
         """Return a copy that treats invalid observations differently; see `act`. Saving it records the choice."""

@@ -9,6 +9,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from aspc.algorithms.choices import ProductPolicy
 from aspc.algorithms.component_names import CustomActorCritic
 from aspc.algorithms.components import make_optimizer
 from aspc.algorithms.fields import Count, NonNegative
@@ -21,8 +22,8 @@ from aspc.optim import Optimizer
 class TD3State(eqx.Module):
     """Actor and critics with their targets and optimizer states."""
 
-    actor: DeterministicActor
-    actor_target: DeterministicActor
+    actor: DeterministicActor | ProductPolicy
+    actor_target: DeterministicActor | ProductPolicy
     actor_opt: Any
     critics: Ensemble
     critics_target: Ensemble

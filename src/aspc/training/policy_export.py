@@ -97,9 +97,10 @@ def _compare(algo: str, policy: Policy, observations: np.ndarray, expected: np.n
     """
     kind, settings = KINDS[policy.kind], policy.settings
     noise = _comparison_noise(policy.kind, policy.arrays, settings, observations.shape[-1])
-    actions = kind.act(policy.arrays, settings, observations, *noise)
+    act = kind.logits or kind.act  # near a tie, rounding can select different options
+    actions = act(policy.arrays, settings, observations, *noise)
     precise = {name: array.astype(np.float64) for name, array in policy.arrays.items()}
-    rounding = np.abs(kind.act(precise, settings, observations.astype(np.float64), *noise) - actions).max()
+    rounding = np.abs(act(precise, settings, observations.astype(np.float64), *noise) - actions).max()
     difference = np.abs(actions - expected).max()
     if difference > MAX_DIFFERENCE + ROUNDING_FACTOR * rounding:
         described = ", ".join(f"{name} {value}" for name, value in settings.items() if isinstance(value, str | float))

@@ -168,7 +168,15 @@ class PreparedDataset:
     @classmethod
     def of(cls, data: Data, algorithm: Algorithm[Any], options: TrainOptions) -> PreparedDataset:
         """Prepare a dataset for an algorithm."""
-        spec = Spec(data.observation_size, data.action_size)
+        space = data.action_space
+        if space is not None and not algorithm.handles_choices:
+            names = ", ".join(factor.name for factor in space.factors if factor.choices)
+            raise AspcError(
+                f"{data.name}: actions are choices ({printable(names)}), but this algorithm learns continuous actions. "
+                'Choose --algo discrete_aspc or another discrete algorithm, or read them as numbers with --continuous "*".'
+            )
+        choices = {} if space is None else {"factors": space.sizes, "masked": space.masked}
+        spec = Spec(data.observation_size, data.action_size, **choices)
         layout = Layout(spec.obs_dim, spec.act_dim, algorithm.uses_next_actions)
         if isinstance(data, Dataset):
             return cls._in_memory(data, algorithm, options, spec, layout)
@@ -185,7 +193,7 @@ class PreparedDataset:
             ObservationNormalizer.of(transitions.observations)
             if wanted
             else ObservationNormalizer.identity(spec.obs_dim)
-        )
+        ).without_masks(len(spec.masked))
         rows = pack(transitions, layout, normalizer, algorithm.discount)
         held_rows = None
         if held is not None:
@@ -210,7 +218,8 @@ class PreparedDataset:
                 "pack again, and set reward_shift to 0."
             )
         if algorithm.normalize_observations:
-            normalizer = ObservationNormalizer.from_statistics(data.observation_mean, data.observation_std)
+            statistics = ObservationNormalizer.from_statistics(data.observation_mean, data.observation_std)
+            normalizer = statistics.without_masks(len(spec.masked))
         else:
             normalizer = ObservationNormalizer.identity(spec.obs_dim)
 
@@ -243,6 +252,8 @@ class PreparedDataset:
             info["action_bounds"] = data.bounds_source
         if isinstance(data, Dataset) and data.categories:
             info["observation_categories"] = {column: list(names) for column, names in data.categories.items()}
+        if data.action_space is not None:
+            info["action_space"] = data.action_space.to_json()
         arrays = {name: np.asarray(array, np.float32) for name, array in export.arrays.items()}
         mean, std = self.normalizer.mean, self.normalizer.std
         return Policy(export.kind, arrays, export.settings, mean, std, data.action_low, data.action_high, info)
@@ -324,5 +335,6 @@ def dataset_facts(
         ref_max=ref_max,
         behavior_return=behavior_return,
         behavior_score=behavior_score,
+        has_choices=data.action_space is not None,
         notes=list(data.notes),
     )
