@@ -139,11 +139,6 @@ class ActionSpace(NamedTuple):
         return space
 
 
-def continuous_space(size: int, names: Sequence[str] = ()) -> ActionSpace:
-    """Return a space of `size` numbers."""
-    return ActionSpace(tuple(Factor(name) for name in names or [f"action {i + 1}" for i in range(size)]))
-
-
 def factor_slices(sizes: Sequence[int]) -> list[slice]:
     """Return the columns of each factor; a size of 0 is a number, which has one column."""
     stops = np.cumsum([max(size, 1) for size in sizes]).tolist()

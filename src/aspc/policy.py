@@ -29,6 +29,7 @@ from aspc.policy_kinds import (
     ON_INVALID,
     NoiseInput,
     act_on_valid,
+    choice_names,
     compute_actions,
     compute_logits,
     noise_draws,
@@ -111,11 +112,7 @@ class Policy:
         Raises:
             AspcError: The policy has no choices, or an observation does not fit or is invalid.
         """
-        space = self.action_space
-        if space is None:
-            raise AspcError("This policy's actions are numbers without named options. Call act instead.")
-        actions = self.act(observations, on_invalid=on_invalid)
-        return space.name_choices(np.atleast_2d(actions))[0] if actions.ndim == 1 else space.name_choices(actions)
+        return choice_names(self.info, self.act(observations, on_invalid=on_invalid), AspcError)
 
     def logits(self, observations: Any) -> np.ndarray:
         """Return the scores of the options, the largest of which is chosen; those of numbers precede tanh.

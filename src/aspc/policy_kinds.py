@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from aspc.action_space import are_valid_factors, factor_slices, joint_options
+from aspc.action_space import ActionSpace, are_valid_factors, factor_slices, joint_options
 from aspc.policy_programs import MAX_RESULT, MAX_STEPS, run_program
 
 Arrays = Mapping[str, np.ndarray]
@@ -277,7 +277,7 @@ FORBIDDEN = 1e9  # subtracted from the score of an option that a mask forbids
 
 
 def categorical(arrays: Arrays, settings: Settings, observations: Any) -> Any:
-    """Return the columns of the best allowed option of each choice, 1 for it and −1 for the others, and tanh of numbers.
+    """Return 1 for the best allowed option of each choice and −1 for its others, and tanh of numbers.
 
     If no option is allowed, none is chosen.
     """
@@ -390,6 +390,32 @@ def compute_logits(policy: Any, observations: Any) -> Any:
         raise KeyError(policy.kind)
     rows = (observations - policy.observation_mean) / policy.observation_std
     return logits(policy.arrays, policy.settings, rows)
+
+
+def choice_names(info: Mapping[str, Any], actions: np.ndarray, error: type[Exception] = ValueError) -> Any:
+    """Return the named choices of one action or of rows of actions (see `ActionSpace.name_choices`).
+
+    Raises:
+        error: `info`, the origin of a policy, names no options.
+    """
+    if "action_space" not in info:
+        raise error("This policy's actions are numbers without named options. Call act instead.")
+    named = ActionSpace.from_json(info["action_space"]).name_choices(np.atleast_2d(actions))
+    return named if actions.ndim == 2 else named[0]
+
+
+def choice_indices(policy: Any, actions: Any) -> Any:
+    """Return the index of the chosen option of each choice [batch, choices] as float32; −1 where none is chosen.
+
+    An index counts the options of a choice. NaN actions choose none.
+    """
+    xp = array_namespace(actions)
+    sizes = policy.settings["factors"]
+    blocks = [actions[:, block] for size, block in zip(sizes, factor_slices(sizes), strict=True) if size]
+    chosen = [xp.argmax(block, axis=1).astype(np.float32)[:, None] for block in blocks]
+    found = [xp.equal(block.max(1, keepdims=True), 1.0).astype(np.float32) for block in blocks]
+    indices = [(index + 1) * is_found - 1 for index, is_found in zip(chosen, found, strict=True)]
+    return indices[0] if len(indices) == 1 else xp.concatenate(tuple(indices), axis=1)
 
 
 def noise_draws(policy: Any) -> dict[str, NoiseInput]:

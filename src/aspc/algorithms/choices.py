@@ -13,6 +13,7 @@ The sum of both parts in c, without a weight, and the deterministic numbers are 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -83,7 +84,7 @@ class Factors(eqx.Module):
 
     def over_choices(self, columns: Float[Array, "*batch act"], combine: Any, start: float) -> Array:
         """Combine the columns of the options of every combination, [*batch, combinations]."""
-        total = jnp.full((*columns.shape[:-1], len(self.options)), start, columns.dtype)
+        total: Array = jnp.full((*columns.shape[:-1], len(self.options)), start, columns.dtype)
         for block in self.choice_blocks:
             index = block.start + self.options[:, block].argmax(1)
             total = combine(total, columns[..., index])
@@ -157,11 +158,12 @@ class ChoiceCritic(eqx.Module):
         self, observations: Float[Array, "*batch obs"], numbers: Float[Array, "*batch numbers"]
     ) -> Float[Array, "*batch combinations"]:
         """Return Q of every combination, next to the given numbers."""
-        return self.net(jnp.concatenate([observations, numbers], -1))
+        values: Array = self.net(jnp.concatenate([observations, numbers], -1))
+        return values
 
 
 class ChoiceCritics(Ensemble):
-    """Twin critics of choices: `critics(s, a)` is [members, batch], `critics.values(s, numbers)` has all combinations."""
+    """Twin critics of choices: `critics(s, a)` is [members, batch], and `values` has all combinations."""
 
     def values(self, *inputs: Array) -> Float[Array, "critics *batch combinations"]:
         """Return the values of every combination."""
@@ -192,8 +194,9 @@ def export_product_policy(policy: ProductPolicy) -> PolicyExport:
     choices = {"factors": list(sizes), "masked": list(masked), "joint": False}
     settings = mlp_settings(policy.net)
     if isinstance(policy.net, MLP) and settings is not None:
-        return PolicyExport("categorical", mlp_arrays(policy.net), {**settings, **choices}, policy.masked_logits)
-    return traced_policy(lambda policy, s: _act(policy.masked_logits(s), policy.factors, s), policy, policy.net.in_size)
+        arrays, settings = mlp_arrays(policy.net), {**settings, **choices}
+        return PolicyExport("categorical", arrays, settings, partial(_act, policy), policy.masked_logits)
+    return traced_policy(_act, policy, policy.net.in_size)
 
 
 def export_greedy_policy(critics: ChoiceCritics) -> PolicyExport:
@@ -204,22 +207,23 @@ def export_greedy_policy(critics: ChoiceCritics) -> PolicyExport:
         q = critics.values(s, s[:, :0]).mean(0)
         return jnp.where(factors.allowed_combinations(s), q, q - FORBIDDEN)
 
-    settings = mlp_settings(net)
-    if isinstance(net, MLP) and settings is not None:
-        choices = {"factors": list(factors.sizes), "masked": list(factors.masked), "joint": True}
-        return PolicyExport("categorical", mlp_arrays(net), {**settings, **choices}, lambda s: scores(critics, s))
-
     def act(critics: ChoiceCritics, s: Array) -> Array:
         chosen = jnp.argmax(scores(critics, s), 1)[:, None] == jnp.arange(len(factors.options))
         is_allowed = factors.allowed_combinations(s)
-        return 2 * (chosen & is_allowed).astype(s.dtype) @ factors.options - 1
+        columns: Array = 2 * (chosen & is_allowed).astype(s.dtype) @ factors.options - 1
+        return columns
 
+    settings = mlp_settings(net)
+    if isinstance(net, MLP) and settings is not None:
+        choices = {"factors": list(factors.sizes), "masked": list(factors.masked), "joint": True}
+        arrays, settings = mlp_arrays(net), {**settings, **choices}
+        return PolicyExport("categorical", arrays, settings, partial(act, critics), partial(scores, critics))
     return traced_policy(act, critics, net.in_size)
 
 
-def _act(logits: Array, factors: Factors, observations: Array) -> Array:
-    """Return the best allowed options of masked logits as columns in ±1, and the numbers."""
-    parts = []
+def _act(policy: ProductPolicy, observations: Array) -> Array:
+    """Return the best allowed options as columns in ±1, and the numbers."""
+    logits, factors, parts = policy.masked_logits(observations), policy.factors, []
     allowed = factors.allowed(observations).astype(logits.dtype)
     for size, block in zip(factors.sizes, factor_slices(factors.sizes), strict=True):
         chosen = (jnp.argmax(logits[:, block], 1)[:, None] == jnp.arange(size)).astype(logits.dtype)

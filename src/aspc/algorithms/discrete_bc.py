@@ -24,7 +24,8 @@ class DiscreteBC(BC):
 
     def constraint(self, actor: Any, batch: Batch) -> Float[Array, "batch"]:
         """Return c(s, a)."""
-        return actor.constraint(actor(batch.observations), batch.actions)
+        constraint: Array = actor.constraint(actor(batch.observations), batch.actions)
+        return constraint
 
     def policy(self, state: BCState) -> PolicyExport:
         assert isinstance(state.actor, ProductPolicy)

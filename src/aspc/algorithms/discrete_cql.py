@@ -23,7 +23,7 @@ import jax.numpy as jnp
 from jax.lax import stop_gradient as sg
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from aspc.algorithms.choices import ChoiceCritics, Factors, export_greedy_policy, make_choice_critics
+from aspc.algorithms.choices import ChoiceCritics, export_greedy_policy, make_choice_critics
 from aspc.algorithms.component_names import NetworkChoice, OptimizerChoice
 from aspc.algorithms.components import make_optimizer
 from aspc.algorithms.fields import Count, Depth, NonNegative
@@ -42,7 +42,6 @@ from aspc.algorithms.interface import (
     Spec,
 )
 from aspc.algorithms.td_learning import bootstrap, polyak
-from aspc.errors import AspcError
 from aspc.optim import Optimizer
 
 
@@ -60,6 +59,7 @@ class DiscreteCQL(ScalableAlgorithm[DiscreteCQLState, Array]):
 
     scale_name: ClassVar[str] = "cql_weight"
     handles_choices: ClassVar[bool] = True
+    handles_numbers: ClassVar[bool] = False
     climbs_q: ClassVar[bool] = True
 
     cql_weight: NonNegative = 1.0
@@ -76,10 +76,6 @@ class DiscreteCQL(ScalableAlgorithm[DiscreteCQLState, Array]):
     """Number of hidden layers in each critic."""
 
     def init(self, key: PRNGKeyArray, spec: Spec) -> DiscreteCQLState:
-        if 0 in Factors.of(spec).sizes:
-            raise AspcError(
-                "discrete_cql learns choices only, but some actions are numbers. Use discrete_iql or discrete_aspc."
-            )
         hidden = [self.hidden_dim] * self.hidden_layers
         return self.start(make_choice_critics(key, spec, hidden, self.critic))
 

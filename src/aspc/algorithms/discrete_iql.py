@@ -18,7 +18,13 @@ import jax
 from jax.lax import stop_gradient as sg
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from aspc.algorithms.choices import ChoiceCritics, export_product_policy, make_choice_critics, make_policy
+from aspc.algorithms.choices import (
+    ChoiceCritics,
+    ProductPolicy,
+    export_product_policy,
+    make_choice_critics,
+    make_policy,
+)
 from aspc.algorithms.interface import Context, OuterTerms, PolicyExport, Spec
 from aspc.algorithms.iql import IQL, IQLState
 from aspc.algorithms.td_learning import min_q
@@ -57,4 +63,5 @@ class DiscreteIQL(IQL):
         return OuterTerms((params.probabilities(outputs) * q).sum(-1), bc, 1.0, sg(self.weights(ctx, scale)))
 
     def policy(self, state: IQLState) -> PolicyExport:
+        assert isinstance(state.actor, ProductPolicy)
         return export_product_policy(state.actor)

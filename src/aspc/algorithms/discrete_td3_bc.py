@@ -18,8 +18,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from aspc.algorithms.choices import ChoiceCritics, Factors, ProductPolicy, export_product_policy, make_choice_critics
-from aspc.algorithms.choices import make_policy
+from aspc.algorithms.choices import Factors, ProductPolicy, export_product_policy, make_choice_critics, make_policy
 from aspc.algorithms.interface import Batch, Context, Draw, Noise, PolicyExport, Spec
 from aspc.algorithms.td3 import TD3StateT
 from aspc.algorithms.td3_bc import TD3BC, TDTarget
@@ -55,7 +54,7 @@ class DiscreteTD3BC(TD3BC[TD3StateT], Generic[TD3StateT]):
     def td_target(self, state: TD3StateT, batch: Batch, noise: Noise) -> TDTarget:
         """y = r + γ·Σ_j π'(j|s')·min_k Q'_k(s', ã_c)[j]. The next actions are π''s outputs with ã_c."""
         policy: ProductPolicy = state.actor_target
-        critics: ChoiceCritics = state.critics_target
+        critics: Any = state.critics_target
         outputs = policy(batch.next_observations)
         columns = policy.factors.number_columns
         if len(columns):
@@ -70,7 +69,7 @@ class DiscreteTD3BC(TD3BC[TD3StateT], Generic[TD3StateT]):
     ) -> Float[Array, "batch"]:
         """Return E_π[Q_1](s)."""
         critic: Any = ctx.state.critics[0]
-        q = critic.values(ctx.batch.observations, policy.factors.numbers(outputs))
+        q: Array = critic.values(ctx.batch.observations, policy.factors.numbers(outputs))
         return (policy.probabilities(outputs) * q).sum(-1)
 
     def q_and_constraint(self, ctx: Context[TD3StateT, Any], actor: Any) -> tuple[Array, Array]:

@@ -101,7 +101,10 @@ class PolicyExport(NamedTuple):
     settings: dict[str, Any]
     act: Callable[..., Array] | None = None
     """The actor as a function from normalized observations and the random inputs of `kind` to actions in ±1. Training
-    checks the exported policy against it; None skips the check. For a kind with logits, the function returns these."""
+    checks the exported policy against it; None skips the check."""
+    logits: Callable[..., Array] | None = None
+    """The scores of options as a function of normalized observations, which are compared instead: near a tie, rounding
+    can select different options."""
 
 
 class Inner(NamedTuple):
@@ -158,7 +161,9 @@ class Algorithm(ABC, Generic[State]):
     climbs_q: ClassVar[bool] = False
     """True if the policy maximizes Q over actions that can lie outside the data."""
     handles_choices: ClassVar[bool] = False
-    """True if the algorithm learns choices among named options, and not only numbers."""
+    """True if the algorithm learns choices among named options."""
+    handles_numbers: ClassVar[bool] = True
+    """True if the algorithm learns actions that are numbers, alone or next to choices."""
     if TYPE_CHECKING:
 
         @property

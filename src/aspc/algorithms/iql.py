@@ -186,7 +186,7 @@ class IQL(CustomActorCritic, ScalableAlgorithm[IQLState, Array]):
         metrics = {"actor_loss": step.loss, "bc_loss": bc.mean(), "weight_mean": weights.mean()}
         return Inner(step.params, step.opt_state, None, bc, metrics)
 
-    def outer_terms(self, ctx: Context[IQLState, Array], params: Actor, scale: Array | float) -> OuterTerms:
+    def outer_terms(self, ctx: Context[IQLState, Array], params: Any, scale: Array | float) -> OuterTerms:
         """Appendix D: L1 = −E[Q(s, π̃(s))]/E|Q(s, π̃(s))| + E[w·ℓ(π̃(s), a)]."""
         mean, bc = self.bc_loss(ctx, params)
         q = min_q(ctx.state.critics(ctx.batch.observations, mean))

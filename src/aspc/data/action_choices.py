@@ -211,8 +211,8 @@ def _environment_codes(
 def _guess_note(column: str, choices: Sequence[str]) -> str:
     shown = join_limited(list(choices), MAX_SHOWN)
     return (
-        f"action {printable(column)!r} takes only {len(choices)} whole numbers ({shown}) and is read as a choice; if it "
-        f"is a quantity, pass --continuous {printable(column)}."
+        f"action {printable(column)!r} takes only {len(choices)} whole numbers ({shown}) and is read as a choice; if "
+        f"it is a quantity, pass --continuous {printable(column)}."
     )
 
 
@@ -321,8 +321,8 @@ def bounds_of(
     known = None if env is None else envs.action_bounds(env)
     if known is not None and len(known[0]) != len(is_number):
         raise AspcError(
-            f"{name}: the actions have the columns {join_limited(list(space.columns), MAX_SHOWN)}, which the environment "
-            f"{env} does not take. Choose another environment (--env) or none (--env none)."
+            f"{name}: the actions have the columns {join_limited(list(space.columns), MAX_SHOWN)}, but the environment "
+            f"{env} has other actions. Choose another environment (--env) or none (--env none)."
         )
     lows, highs = np.zeros(len(is_number), np.float32), np.ones(len(is_number), np.float32)
     if not is_number.any():

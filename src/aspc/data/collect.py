@@ -139,4 +139,6 @@ def collect(env_name: str, policy: str, steps: int, *, noise: float = 0.0, seed:
             if t % 1_000 == 999:
                 advance(t + 1)
     env.close()
-    return recorder.dataset(env=env_name, action_space=space, name=f"{env_name.replace('/', '-')} by {Path(policy).name}")
+    return recorder.dataset(
+        env=env_name, action_space=space, name=f"{env_name.replace('/', '-')} by {Path(policy).name}"
+    )

@@ -183,7 +183,10 @@ class Dataset:
         if env is not None and ref_min is None and ref_max is None:
             ref_min, ref_max = envs.reference_scores(env) or (None, None)
         kind_notes = (
-            (*validation.integer_action_notes(arrays["actions"]), *validation.on_off_notes(arrays["actions"], action_names))
+            (
+                *validation.integer_action_notes(arrays["actions"]),
+                *validation.on_off_notes(arrays["actions"], action_names),
+            )
             if encoded is None
             else encoded.notes
         )

@@ -208,8 +208,8 @@ def _open_hdf5(
         timeouts, limit_notes = episode_ends(terminals, logged, max_episode_steps, env)
         if read("actions", slice(0, 1)).dtype.kind in "iub":
             raise AspcError(
-                f"{path.name}: the actions are integers, which means discrete actions. A file with choices is not packed "
-                'in parts: pass --categorical "*", so that it is loaded first.'
+                f"{path.name}: the actions are integers, which means discrete actions. A file with choices cannot be "
+                'packed in parts: pass --categorical "*", so that it is loaded first.'
             )
         extremes = _extremes(partial(read, "actions"), length)
         bounds = action_bounds(extremes, action_low, action_high, env, path.name, action_margin)

@@ -37,7 +37,9 @@ def _probe(name: str) -> _ProbedFacts:
     assert isinstance(actions, gym.spaces.Box)
     assert isinstance(observations, gym.spaces.Box)
     low, high = (bound.astype(np.float32).ravel() for bound in (actions.low, actions.high))
-    return _ProbedFacts(low, high, math.prod(observations.shape), None if spec is None else spec.max_episode_steps, choices)
+    return _ProbedFacts(
+        low, high, math.prod(observations.shape), None if spec is None else spec.max_episode_steps, choices
+    )
 
 
 def env_sizes(name: str) -> tuple[int, int]:

@@ -1,7 +1,7 @@
 """Make the environment of a dataset (D4RL, generated maze, OGBench single task, Minari) or a Gymnasium id.
 
-Observations are flat Box vectors, actions are numbers or columns of choices (`aspc.envs.choices`), and D4RL names have D4RL's semantics. Optional packages are imported only when
-an environment needs them.
+Observations are flat Box vectors. Actions are numbers, or columns of options (`aspc.envs.choices`). D4RL names have
+D4RL's semantics. Optional packages are imported only when an environment needs them.
 """
 
 from __future__ import annotations

@@ -5,6 +5,8 @@
     policy.act(table)                    # columns by name, in any order, if the logs were a table
     policy.act(observation, rng=7)       # stochastic policies: a seed or a numpy.random.Generator
     policy.act(observation, on_invalid="hold")  # repeat the last action if a sensor reports NaN
+    policy.choose(observation)           # choices: the names of the chosen options
+    policy.logits(observation)           # choices: the scores of the options
     policy.METADATA["observation_size"]  # origin, sizes and versions
 
 `python policy.py 0.1 0.2 …` prints the action for one observation.
@@ -19,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from aspc.policy_kinds import act_on_valid, compute_actions, noise_draws, sample_noise
+from aspc.policy_kinds import act_on_valid, choice_names, compute_actions, compute_logits, noise_draws, sample_noise
 
 
 class LoadedPolicy:
@@ -58,6 +60,27 @@ def act(observations: Any, rng: np.random.Generator | int | None = 0, on_invalid
         METADATA["on_invalid"] if on_invalid is None else on_invalid,
         HELD,
     )
+
+
+def choose(observations: Any, on_invalid: str | None = None) -> Any:
+    """Return the names of the chosen options: a name, or a dictionary for an action of several parts.
+
+    Raises:
+        ValueError: The policy has no choices, or an observation does not fit or is invalid.
+    """
+    return choice_names(METADATA, act(observations, on_invalid=on_invalid))
+
+
+def logits(observations: Any) -> np.ndarray:
+    """Return the scores of the options, the largest of which is chosen; those of numbers precede tanh.
+
+    Raises:
+        ValueError: The policy has no scores, or an observation does not fit or is invalid.
+    """
+    if POLICY.kind != "categorical":
+        raise ValueError("This policy has no logits. Call act instead.")
+    names, size = METADATA.get("observation_names") or (), POLICY.observation_mean.shape[0]
+    return act_on_valid(lambda rows: compute_logits(POLICY, rows), observations, names, size, "raise", {})
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import numpy as np
 
 from aspc.errors import MissingExtra
 from aspc.policy import Policy
-from aspc.policy_kinds import compute_actions, propagate_invalid
+from aspc.policy_kinds import choice_indices, compute_actions, compute_logits, propagate_invalid
 
 Axis = int | tuple[int, ...]
 
@@ -25,6 +25,7 @@ EXAMPLE_BATCH = 2
 def onnx_model(policy: Policy, metadata: dict[str, Any]) -> Any:
     """Return the checked `onnx.ModelProto`: inputs `observations` and the policy's noise, output `actions`.
 
+    A policy with choices has two more outputs: `logits`, and `choices`, the index of each chosen option (−1: none).
     A graph cannot raise an error or keep state, so an observation with NaN or infinity gives a NaN action.
     """
     try:
@@ -37,9 +38,17 @@ def onnx_model(policy: Policy, metadata: dict[str, Any]) -> Any:
     noise = [graph.input(name, draw.shape) for name, draw in policy.noise().items()]
     computed = propagate_invalid(compute_actions(policy, observations, noise), observations)
     actions = graph.node("Identity", np.copy, computed, name="actions")
-    out = onnx.helper.make_tensor_value_info(actions.name, onnx.TensorProto.FLOAT, ["batch", policy.action_size])
+    outputs = [onnx.helper.make_tensor_value_info(actions.name, onnx.TensorProto.FLOAT, ["batch", policy.action_size])]
+    if policy.kind == "categorical" and any(policy.settings["factors"]):
+        logits = graph.node("Identity", np.copy, compute_logits(policy, observations), name="logits")
+        chosen = choice_indices(policy, actions)
+        indices = graph.node("Cast", lambda x: x.astype(np.int64), chosen, name="choices", to=onnx.TensorProto.INT64)
+        outputs += [
+            onnx.helper.make_tensor_value_info("logits", onnx.TensorProto.FLOAT, ["batch", logits.shape[1]]),
+            onnx.helper.make_tensor_value_info("choices", onnx.TensorProto.INT64, ["batch", indices.shape[1]]),
+        ]
     model = onnx.helper.make_model(
-        onnx.helper.make_graph(graph.nodes, "policy", graph.inputs, [out], graph.initializers),
+        onnx.helper.make_graph(graph.nodes, "policy", graph.inputs, outputs, graph.initializers),
         opset_imports=[onnx.helper.make_opsetid("", OPSET)],
         ir_version=IR_VERSION,
         producer_name="aspc",

@@ -173,10 +173,16 @@ class PreparedDataset:
             names = ", ".join(factor.name for factor in space.factors if factor.choices)
             raise AspcError(
                 f"{data.name}: actions are choices ({printable(names)}), but this algorithm learns continuous actions. "
-                'Choose --algo discrete_aspc or another discrete algorithm, or read them as numbers with --continuous "*".'
+                'Choose a discrete algorithm, such as --algo discrete_aspc, or read them as numbers: --continuous "*".'
             )
-        choices = {} if space is None else {"factors": space.sizes, "masked": space.masked}
-        spec = Spec(data.observation_size, data.action_size, **choices)
+        if not algorithm.handles_numbers and (space is None or 0 in space.sizes):
+            raise AspcError(
+                f"{data.name}: some actions are numbers, but this algorithm learns choices only. Choose another one, "
+                "such as --algo discrete_aspc, or name the choices with --categorical."
+            )
+        spec = Spec(data.observation_size, data.action_size)
+        if space is not None:
+            spec = spec._replace(factors=space.sizes, masked=space.masked)
         layout = Layout(spec.obs_dim, spec.act_dim, algorithm.uses_next_actions)
         if isinstance(data, Dataset):
             return cls._in_memory(data, algorithm, options, spec, layout)

@@ -59,7 +59,7 @@ def table_metadata(
     """
     metadata: dict[str, Any] = {"observation_names": found["observations"], "action_names": found["actions"]}
     actions = {column: parser.categories() for column, parser in parsers.items() if column in found["actions"]}
-    metadata["action_categories"] = actions | dict.fromkeys(booleans, ["false", "true"])
+    metadata["action_categories"] = actions | {column: ["false", "true"] for column in booleans}
     categories = {column: parser.categories() for column, parser in parsers.items() if column not in actions}
     if "masks" in found:
         metadata["mask_names"] = found["masks"]
@@ -213,8 +213,8 @@ class CategoryParser:
         number = self._numbers.setdefault(word, float(len(self._numbers)))
         if number >= MAX_CATEGORIES:
             raise AspcError(
-                f"A column of text (named by --one-hot, or an action) has more than {MAX_CATEGORIES:,} different values; it "
-                "does not hold categories. Leave it out."
+                f"A column of text (by --one-hot, or an action) has more than {MAX_CATEGORIES:,} different values; "
+                "it does not hold categories. Leave it out."
             )
         return number
 
