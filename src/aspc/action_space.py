@@ -11,6 +11,7 @@ A mask says which options are allowed in a state. It is a 0/1 column of the obse
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -120,6 +121,19 @@ class ActionSpace(NamedTuple):
         """Return the space as JSON values."""
         factors = [{"name": factor.name, "choices": list(factor.choices)} for factor in self.factors]
         return {"factors": factors, "masked": list(self.masked)}
+
+    @classmethod
+    def from_text(cls, text: str) -> ActionSpace:
+        """Return the space of the JSON text that `to_text` returns.
+
+        Raises:
+            ValueError: The text is not an action space.
+        """
+        return cls.from_json(json.loads(text))
+
+    def to_text(self) -> str:
+        """Return the space as JSON text."""
+        return json.dumps(self.to_json())
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> ActionSpace:

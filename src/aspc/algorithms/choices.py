@@ -3,7 +3,7 @@
 An action has factors: choices among options, and numbers. A *combination* has one option per choice; j counts the
 combinations. Actions come as columns in ±1 (1 for the chosen option), as `aspc.action_space` and datasets define them.
 
-    policy       π(a|s) = Π_f π_f(a_f|s) for choices (softmax over the allowed options), and π_c(s) = tanh(·) for numbers
+    policy       π(a|s) = Π_f π_f(a_f|s) for choices (softmax over allowed options), and π_c(s) = tanh(·) for numbers
     constraint   c(s, a) = −Σ_f log π_f(a_f|s) + mean (π_c(s) − a_c)²                  cross-entropy plus squared error
     value        E_π[Q](s) = Σ_j π(j|s)·Q(s, π_c(s))[j]
 

@@ -340,13 +340,15 @@ def _of_numbers(bound: ArrayLike | None, is_number: np.ndarray) -> ArrayLike | N
     return np.asarray(bound)[is_number] if bound is not None and np.size(bound) == len(is_number) > 1 else bound
 
 
-def check_encoded(actions: np.ndarray, space: ActionSpace, name: str) -> EncodedActions:
-    """Return actions that are already encoded.
+def check_encoded(actions: np.ndarray, observations: np.ndarray, space: ActionSpace, name: str) -> EncodedActions:
+    """Return actions that are already encoded, next to observations that contain their masks.
 
     Raises:
-        AspcError: A choice does not have exactly one option in every row.
+        AspcError: A choice does not have exactly one option in every row, or there are too many masks.
     """
     width = sum(factor.size for factor in space.factors)
+    if observations.ndim != 2 or observations.shape[1] <= len(space.masked):
+        raise AspcError(f"{name}: observations need {len(space.masked)} masks and at least one other number.")
     if actions.ndim != 2 or actions.shape[1] != width:
         raise AspcError(f"{name}: actions have shape {actions.shape}, but the choices need {width} columns.")
     for factor, columns in space.blocks():

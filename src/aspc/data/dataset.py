@@ -148,7 +148,7 @@ class Dataset:
         action_names = action_names or frame_names(actions)
         options = ChoiceOptions.of(categorical, continuous)
         encoded = (
-            action_choices.check_encoded(np.asarray(actions), action_space, name)
+            action_choices.check_encoded(np.asarray(actions), np.asarray(observations), action_space, name)
             if action_space is not None
             else action_choices.encode_actions(
                 actions,

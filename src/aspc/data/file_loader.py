@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from aspc import tasks
+from aspc.action_space import ActionSpace
 from aspc.data.cache import sanitize_file_name
 from aspc.data.columns import KeyMap
 from aspc.data.dataset import Dataset
@@ -97,6 +98,8 @@ def load(
     options |= {"categorical": read_options.categorical, "continuous": read_options.continuous}
     given = {key: value for key, value in {**options, "env": env}.items() if value is not None}
     settings = {**metadata, **given, "name": name or stem}
+    if "action_space" in settings:  # of a file that this library has written
+        settings["action_space"] = ActionSpace.from_text(settings["action_space"])
     dataset = Dataset.from_arrays(**dict[str, Any](arrays), **settings)
     if "masks" in arrays and dataset.action_space is None:
         notes = [*notes, "the masks are not used, because no action is a choice; name one with --categorical."]

@@ -36,7 +36,7 @@ def select_valid(stated: Any) -> dict[str, Any]:
         names = {key: [str(name) for name in stated[key]] for key in ALL_NAME_KEYS if stated.get(key)}
         texts = {key: stated[key] for key in TEXT_KEYS if isinstance(stated.get(key), str)}
         if "action_space" in texts:
-            texts["action_space"] = ActionSpace.from_json(json.loads(texts["action_space"]))
+            ActionSpace.from_text(texts["action_space"])
     except (TypeError, ValueError, AttributeError):
         return {}
     return {**numbers, **names, **texts}

@@ -222,7 +222,7 @@ def _open_hdf5(
             bounds=(bounds.low, bounds.high),
             notes=(*notes, *order_notes, *limit_notes, *bounds.notes),
             names={key: metadata[key] for key in NAME_KEYS if key in metadata},
-            action_space=metadata.get("action_space"),
+            action_space=ActionSpace.from_text(metadata["action_space"]) if "action_space" in metadata else None,
             close=opened.pop_all().close,
         )
 
@@ -297,7 +297,7 @@ def _write_packed(folder: Path, log: _Log, n_step: int, discount: float, strict:
             "action_low": log.bounds[0].tolist(),
             "action_high": log.bounds[1].tolist(),
             **log.names,
-            "action_space": None if log.action_space is None else json.dumps(log.action_space.to_json()),
+            "action_space": None if log.action_space is None else log.action_space.to_text(),
             "observation_mean": moments.mean.tolist(),
             "observation_std": moments.std.tolist(),
             "notes": notes,

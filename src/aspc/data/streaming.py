@@ -112,7 +112,9 @@ class StreamingDataset:
                     observation_std=np.asarray(meta["observation_std"], dtype=np.float64),
                     mean_reward=float(meta["mean_reward"]),
                     notes=(*map(str, meta["notes"]), *env_notes),
-                    action_space=metadata.get("action_space"),
+                    action_space=ActionSpace.from_text(metadata["action_space"])
+                    if "action_space" in metadata
+                    else None,
                     sha256=meta.get("sha256"),
                     **{key: tuple(metadata.get(key, ())) for key in NAME_KEYS},
                 )
