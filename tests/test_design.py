@@ -19,12 +19,13 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 FOLDERS = sorted({str(path.parent.relative_to(PACKAGE)).removeprefix(".") for path in FILES})
 MATHEMATICS = (
     *("adaptive_scale", "algorithms", "custom_networks", "errors", "kernels", "networks", "optim", "theory"),
-    *("policy_kinds", "policy_programs"),  # the algorithms' policies
+    *("policy_kinds", "policy_choices", "policy_programs", "action_space"),  # the algorithms' policies and actions
 )
 SHARED = ("component_names", "fields", "interface", "policy_tracing", "registry")  # modules of algorithms/ without any
 MAX_LINES, MAX_LINES_WITHOUT_REASON = 600, 400
-# Outside lab/. The redesign met 16,000. Networks of the user, assessment and the reading of messy logs added 3,300.
-MAX_CODE_LINES = 19_500
+# Outside lab/. The redesign met 16,000. Networks of the user, assessment and the reading of messy logs added 3,300,
+# choices 900.
+MAX_CODE_LINES = 20_400
 
 
 def documented_modules() -> dict[str, set[str]]:
@@ -112,7 +113,15 @@ def test_some_modules_never_import_jax(module: str) -> None:
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
 
 
-@pytest.mark.parametrize(("name", "own"), [("policy_kinds", {"aspc.policy_programs"}), ("policy_programs", set())])
+@pytest.mark.parametrize(
+    ("name", "own"),
+    [
+        ("policy_kinds", {"aspc.action_space", "aspc.policy_choices", "aspc.policy_programs"}),
+        ("policy_choices", {"aspc.action_space"}),
+        ("policy_programs", set()),
+        ("action_space", set()),
+    ],
+)
 def test_policies_need_only_numpy(name: str, own: set[str]) -> None:
     """An exported NumPy policy carries the sources of these modules."""
     tree = ast.parse((PACKAGE / f"{name}.py").read_text("utf-8"))

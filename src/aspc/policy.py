@@ -24,12 +24,12 @@ from numpy.typing import ArrayLike
 from aspc.action_space import ActionSpace
 from aspc.errors import AspcError
 from aspc.io import write_atomically
+from aspc.policy_choices import choice_names
 from aspc.policy_kinds import (
     KINDS,
     ON_INVALID,
     NoiseInput,
     act_on_valid,
-    choice_names,
     compute_actions,
     compute_logits,
     noise_draws,
@@ -112,6 +112,8 @@ class Policy:
         Raises:
             AspcError: The policy has no choices, or an observation does not fit or is invalid.
         """
+        if self.action_space is None:
+            raise AspcError("This policy's actions are numbers without named options. Call act instead.")
         return choice_names(self.info, self.act(observations, on_invalid=on_invalid), AspcError)
 
     def logits(self, observations: Any) -> np.ndarray:

@@ -16,18 +16,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from aspc.action_space import ActionSpace, are_valid_factors, factor_slices, joint_options
+from aspc.action_space import are_valid_factors, factor_slices, joint_options
+from aspc.policy_choices import FORBIDDEN, array_namespace, forbidden_options, largest
 from aspc.policy_programs import MAX_RESULT, MAX_STEPS, run_program
 
 Arrays = Mapping[str, np.ndarray]
 Settings = Mapping[str, Any]
 
 MAX_SAMPLE = 10_000_000  # maximum size of the noise and of the arrays computed for one observation
-
-
-def array_namespace(x: Any) -> Any:
-    """Return the namespace of an array's functions: NumPy, or the array's own library."""
-    return np if isinstance(x, np.ndarray) else x.__array_namespace__()
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -273,9 +269,6 @@ def clip_to_unit(x: Any) -> Any:
     return xp.minimum(xp.maximum(x, -1.0), 1.0)
 
 
-FORBIDDEN = 1e9  # subtracted from the score of an option that a mask forbids
-
-
 def categorical(arrays: Arrays, settings: Settings, observations: Any) -> Any:
     """Return 1 for the best allowed option of each choice and −1 for its others, and tanh of numbers.
 
@@ -304,24 +297,6 @@ def categorical_logits(arrays: Arrays, settings: Settings, observations: Any) ->
     options = joint_options(settings["factors"]) if settings["joint"] else np.eye(outputs.shape[-1], dtype=np.float32)
     forbidden = forbidden_options(settings, observations, options)
     return outputs if forbidden is None else outputs - FORBIDDEN * forbidden
-
-
-def forbidden_options(settings: Settings, observations: Any, options: np.ndarray) -> Any:
-    """Return 1 for each of the options [options, act] that a mask forbids, else 0; None without masks."""
-    masked = settings["masked"]
-    if not masked:
-        return None
-    masks = observations[:, observations.shape[-1] - len(masked) :]
-    xp = array_namespace(masks)
-    return xp.minimum(xp.less(masks, 0.5).astype(np.float32) @ options[:, masked].T, 1.0)
-
-
-def largest(scores: Any, forbidden: Any) -> Any:
-    """Return 1 for the first largest score of each row, unless it is forbidden, and 0 for the others."""
-    xp = array_namespace(scores)
-    chosen = xp.argmax(scores, axis=1).astype(np.float32)[:, None]
-    found = xp.equal(chosen, np.arange(scores.shape[-1], dtype=np.float32)).astype(np.float32)
-    return found if forbidden is None else found * (1 - forbidden)
 
 
 def is_valid_categorical(arrays: Arrays, settings: Settings, obs: int, act: int) -> bool:
@@ -390,32 +365,6 @@ def compute_logits(policy: Any, observations: Any) -> Any:
         raise KeyError(policy.kind)
     rows = (observations - policy.observation_mean) / policy.observation_std
     return logits(policy.arrays, policy.settings, rows)
-
-
-def choice_names(info: Mapping[str, Any], actions: np.ndarray, error: type[Exception] = ValueError) -> Any:
-    """Return the named choices of one action or of rows of actions (see `ActionSpace.name_choices`).
-
-    Raises:
-        error: `info`, the origin of a policy, names no options.
-    """
-    if "action_space" not in info:
-        raise error("This policy's actions are numbers without named options. Call act instead.")
-    named = ActionSpace.from_json(info["action_space"]).name_choices(np.atleast_2d(actions))
-    return named if actions.ndim == 2 else named[0]
-
-
-def choice_indices(policy: Any, actions: Any) -> Any:
-    """Return the index of the chosen option of each choice [batch, choices] as float32; −1 where none is chosen.
-
-    An index counts the options of a choice. NaN actions choose none.
-    """
-    xp = array_namespace(actions)
-    sizes = policy.settings["factors"]
-    blocks = [actions[:, block] for size, block in zip(sizes, factor_slices(sizes), strict=True) if size]
-    chosen = [xp.argmax(block, axis=1).astype(np.float32)[:, None] for block in blocks]
-    found = [xp.equal(block.max(1, keepdims=True), 1.0).astype(np.float32) for block in blocks]
-    indices = [(index + 1) * is_found - 1 for index, is_found in zip(chosen, found, strict=True)]
-    return indices[0] if len(indices) == 1 else xp.concatenate(tuple(indices), axis=1)
 
 
 def noise_draws(policy: Any) -> dict[str, NoiseInput]:

@@ -31,7 +31,7 @@ from aspc.algorithms.td_learning import mlp_arrays, mlp_settings
 from aspc.custom_networks import CustomNetwork
 from aspc.errors import AspcError
 from aspc.networks import MLP, Ensemble, ensemble
-from aspc.policy_kinds import FORBIDDEN
+from aspc.policy_choices import FORBIDDEN
 
 MAX_COMBINATIONS = 1_024
 

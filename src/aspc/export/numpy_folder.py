@@ -35,16 +35,20 @@ def numpy_files(policy: Policy, metadata: dict[str, Any]) -> dict[str, bytes]:
 
 def render_module() -> str:
     """Return the source of the template, with the modules that it imports from this library inlined."""
-    return _inline(TEMPLATE.read_text())
+    return _inline(TEMPLATE.read_text(), set())
 
 
-def _inline(source: str) -> str:
-    """Replace each import from this library, which must be a single line, with the module's source."""
+def _inline(source: str, inlined: set[str]) -> str:
+    """Replace each import from this library, which must be a single line, with the module's source, once per module."""
     lines = source.splitlines()
     for i, line in enumerate(lines):
         if line.startswith("from aspc."):
             name = line.split()[1].removeprefix("aspc.")
-            lines[i] = strip_preamble(_inline(files("aspc").joinpath(f"{name}.py").read_text()))
+            is_new = name not in inlined
+            inlined.add(name)
+            lines[i] = (
+                strip_preamble(_inline(files("aspc").joinpath(f"{name}.py").read_text(), inlined)) if is_new else ""
+            )
     return "\n".join(lines) + "\n"
 
 

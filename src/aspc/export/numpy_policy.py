@@ -21,7 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from aspc.policy_kinds import act_on_valid, choice_names, compute_actions, compute_logits, noise_draws, sample_noise
+from aspc.policy_choices import choice_names
+from aspc.policy_kinds import act_on_valid, compute_actions, compute_logits, noise_draws, sample_noise
 
 
 class LoadedPolicy:

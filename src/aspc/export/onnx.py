@@ -14,7 +14,8 @@ import numpy as np
 
 from aspc.errors import MissingExtra
 from aspc.policy import Policy
-from aspc.policy_kinds import choice_indices, compute_actions, compute_logits, propagate_invalid
+from aspc.policy_choices import choice_indices
+from aspc.policy_kinds import compute_actions, compute_logits, propagate_invalid
 
 Axis = int | tuple[int, ...]
 

@@ -16,10 +16,10 @@ import numpy as np
 
 from aspc.errors import AspcError
 from aspc.policy import Policy
+from aspc.policy_choices import choice_names
 from aspc.policy_kinds import (
     NoiseInput,
     act_on_valid,
-    choice_names,
     compute_actions,
     compute_logits,
     propagate_invalid,
