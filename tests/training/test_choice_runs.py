@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
-import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -19,12 +19,15 @@ from aspc.data import Dataset
 from aspc.errors import AspcError
 from aspc.export import export, load_stablehlo
 from aspc.policy import Policy
-from aspc.training.compiled_loop import Loop
+from aspc.training.compiled_loop import Loop, RowRange, start_runs
 from aspc.training.prepared_data import PreparedDataset
 from aspc.training.run_config import TrainOptions
+from aspc.training.run_folder import EVALUATIONS, read_rows
 
 ROWS = 400
 QUICK: dict[str, Any] = {"steps": 40, "batch_size": 16, "quiet": True, "tensorboard": False, "env": None}
+ONLINE: dict[str, Any] = {"steps": 40, "collect": 20, "eval_every": 40, "eval_episodes": 5, "noise": 0.1}
+ONLINE |= {"tensorboard": False, "quiet": True}
 SMALL = {"base.actor_hidden_dim": 16, "base.critic_hidden_dim": 16}
 
 
@@ -128,10 +131,17 @@ def test_training_compiles_two_programs(tmp_path: Path) -> None:
     assert task.spec.masked == (0,)
     np.testing.assert_array_equal(task.normalizer.mean[2:], 0)  # masks are not normalized
     np.testing.assert_array_equal(task.normalizer.std[2:], 1)
-    shapes = [
-        leaf.shape for leaf in jax.tree.leaves(jax.eval_shape(lambda: algorithm.init(jax.random.key(0), loop.spec)))
-    ]
-    assert (256, 3) in shapes
+    assert task.rows is not None
+    source = RowRange(jnp.zeros(1, jnp.int32), jnp.full(1, len(task.rows), jnp.int32))
+    runs = start_runs(algorithm, task.spec, jnp.asarray([0]), source)
+    state, runs, rows = runs.state, runs._replace(state=None), jnp.asarray(task.rows)
+    blocks, steps = Loop.run_blocks._cache_size(), Loop.run_steps._cache_size()
+    for i in range(3):
+        state, _ = loop.run_blocks(state, runs, rows, jnp.asarray(i), blocks=1)
+    for i in range(3):
+        state, *_ = loop.run_steps(state, runs, rows, jnp.asarray(60 + i), jnp.asarray(i + 1))
+    assert Loop.run_blocks._cache_size() - blocks == 1
+    assert Loop.run_steps._cache_size() - steps == 1
 
 
 def test_algorithms_and_actions_must_match(run: aspc.Run, tmp_path: Path) -> None:
@@ -201,8 +211,12 @@ def test_policies_act_in_environments_with_choices(tmp_path: Path) -> None:
     run = aspc.train(dataset, "discrete_iql", out=tmp_path / "run", hidden_dim=16, actor_lr=3e-3, **settings)
     assert run.result is not None
     assert run.policy.choose(np.array([[1, 1], [-1, 1], [1, 0]])) == ["1", "0", "0"]
-    (row,) = aspc.evaluate(run, Signal, episodes=5, quiet=True)
+    row = read_rows(run.path / EVALUATIONS)[-1]
     assert row["return_mean"] > 16
+    assert row["episodes"] == 5
+    finetuned = aspc.finetune(run, Signal, dataset=dataset, out=tmp_path / "online", **ONLINE)
+    assert finetuned.policy.action_space == run.policy.action_space
+    assert read_rows(finetuned.path / EVALUATIONS)[-1]["return_mean"] > 16
 
 
 def test_four_commands_from_named_choices_to_onnx(tmp_path: Path, capsys: Any) -> None:

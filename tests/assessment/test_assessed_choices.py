@@ -10,7 +10,14 @@ import pytest
 
 import aspc
 from aspc.action_space import ActionSpace, Factor
-from aspc.assessment.importance import BehaviorDensity, PolicyWeights, Trajectories, option_probabilities
+from aspc.assessment.assess_options import AssessOptions
+from aspc.assessment.importance import (
+    IMPORTANCE_SAMPLING,
+    BehaviorDensity,
+    PolicyWeights,
+    Trajectories,
+    option_probabilities,
+)
 from aspc.data import Dataset
 
 
@@ -49,7 +56,7 @@ def decisions(episodes: int, seed: int) -> Dataset:
     seen = rng.normal(size=(episodes * 4, 2))
     right = np.where(rng.random(len(seen)) < 0.6, seen[:, 0] > 0, seen[:, 0] <= 0)
     rewards = np.where(right == (seen[:, 0] > 0), 1.0, 0.0) + 0.1 * rng.normal(size=len(seen))
-    ends = np.arange(len(seen)) % 4 == 3
+    ends = np.arange(len(seen)) % 4 == 3  # terminal
     return Dataset.from_arrays(seen, np.where(right, "right", "left"), rewards, ends, name="decisions")
 
 
@@ -57,9 +64,11 @@ def decisions(episodes: int, seed: int) -> Dataset:
 def test_a_better_policy_of_choices_is_found(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"steps": 600, "env": None, "quiet": True, "tensorboard": False, "batch_size": 64}
     run = aspc.train(decisions(400, 0), "discrete_iql", out=tmp_path / "run", hidden_dim=32, actor_lr=3e-3, **settings)
-    held_out = decisions(400, 1)
+    held_out = decisions(800, 1)
     options = AssessOptions(discount=0.9, steps=500, model_steps=500, hidden_dim=32, rollouts=16)
     (policy,) = aspc.assess({"iql": run.policy}, held_out, options=options).policies
     assert policy.verdict.kind == "better"
-    density = BehaviorDensity.fit(Evidence.of(held_out, options), lambda step, part: None)
-    sampling = ImportanceSampling.of(Evidence.of(held_out, options), density, {"iql": run.policy})
+    (sampled,) = [found for found in policy.estimates if found.estimator == IMPORTANCE_SAMPLING]
+    assert sampled.silent_because is None
+    truth = 0.4 * sum(0.9**t for t in range(4))
+    assert sampled.difference == pytest.approx(truth, abs=0.3)
