@@ -13,6 +13,11 @@ from aspc.algorithms import component_names, policy_tracing, registry
 from aspc.lab.suites import declaration
 
 
+def number_names() -> list[str]:
+    """Return the names of the algorithms that learn actions that are numbers."""
+    return [name for name in registry.names() if registry.default(name).handles_numbers]
+
+
 @contextmanager
 def restored() -> Iterator[None]:
     """Restore the registries, the plugin and `sys.path` at the end of the block."""

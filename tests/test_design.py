@@ -19,13 +19,13 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 FOLDERS = sorted({str(path.parent.relative_to(PACKAGE)).removeprefix(".") for path in FILES})
 MATHEMATICS = (
     *("adaptive_scale", "algorithms", "custom_networks", "errors", "kernels", "networks", "optim", "theory"),
-    *("policy_kinds", "policy_programs"),  # the algorithms' policies
+    *("policy_kinds", "policy_choices", "policy_programs", "action_space"),  # the algorithms' policies and actions
 )
 SHARED = ("component_names", "fields", "interface", "policy_tracing", "registry")  # modules of algorithms/ without any
 MAX_LINES, MAX_LINES_WITHOUT_REASON = 600, 400
 # Outside lab/. The redesign met 16,000. Networks of the user, assessment and the reading of messy logs added 3,300,
-# guards and policies with memory 700, histories 400.
-MAX_CODE_LINES = 20_300
+# guards and policies with memory 700, histories 400, choices 1,300.
+MAX_CODE_LINES = 21_700
 
 
 def documented_modules() -> dict[str, set[str]]:
@@ -118,11 +118,13 @@ def test_some_modules_never_import_jax(module: str) -> None:
 @pytest.mark.parametrize(
     ("name", "own"),
     [
-        ("policy_guards", {"aspc.policy_kinds"}),
+        ("policy_choices", {"aspc.action_space"}),
+        ("policy_guards", {"aspc.policy_choices"}),
         ("policy_inputs", set()),
-        ("policy_kinds", {"aspc.policy_programs"}),
-        ("policy_memory", {"aspc.policy_guards", "aspc.policy_kinds"}),
+        ("policy_kinds", {"aspc.action_space", "aspc.policy_choices", "aspc.policy_programs"}),
+        ("policy_memory", {"aspc.policy_choices", "aspc.policy_guards", "aspc.policy_kinds"}),
         ("policy_programs", set()),
+        ("action_space", set()),
     ],
 )
 def test_policies_need_only_numpy(name: str, own: set[str]) -> None:

@@ -27,6 +27,7 @@ from aspc.export.onnx import Graph
 from aspc.policy import Policy
 from aspc.policy_kinds import ACTIVATIONS, denoise, mlp
 from policies import narrow, policy_named, policy_of
+from registries import number_names
 
 ROWS, PARTS = 10_000, 5
 KINDS = ("td3_bc", "fql", "diffusion_ql")
@@ -74,7 +75,7 @@ def session_of(model: bytes) -> Any:
     return onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
 
 
-@pytest.mark.parametrize("name", [*algorithms.names(), *VARIANTS])
+@pytest.mark.parametrize("name", [*number_names(), *VARIANTS])
 def test_onnx_runtime_acts_like_the_policy(name: str) -> None:
     """Split into parts, because a batch of 10,000 with several candidates each takes much memory."""
     pytest.importorskip("onnx", reason="the extra `onnx` is not installed")

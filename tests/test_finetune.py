@@ -31,6 +31,7 @@ from aspc.training.packed_table import Layout
 from aspc.training.run_config import OnlineOptions, Origin
 from aspc.training.run_folder import Run
 from policies import narrow, policy_named
+from registries import number_names
 from tiny import TINY, make_dataset
 
 MAZE = "maze2d-umaze?steps=2000"
@@ -293,7 +294,7 @@ def test_user_environment_and_offline_reward_statistics(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", algorithms.names())
+@pytest.mark.parametrize("name", number_names())
 def test_every_algorithm_can_be_fine_tuned(name: str, tmp_path: Path) -> None:
     data, algorithm = make_dataset(), replace_fields(narrow(algorithms.default(name), 16), {"batch_size": 16})
     options = {"steps": 20, "log_every": 20, "tensorboard": False, "quiet": True}

@@ -17,7 +17,8 @@ from aspc.algorithms.diffusion_ql import DiffusionQL
 from aspc.algorithms.rebrac import ReBRAC
 from aspc.errors import AspcError
 from aspc.guards import fit_ood_score
-from aspc.policy import FORMAT_VERSION, WEIGHTS, Policy, find_policy, load_policy
+from aspc.policy import WEIGHTS, Policy, find_policy, load_policy
+from aspc.policy_file import FORMAT_VERSION
 from aspc.policy_guards import Guards
 from fuzz_child import fuzz
 from policies import narrow, policy_named, policy_of

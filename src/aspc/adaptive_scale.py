@@ -181,6 +181,8 @@ class LearnedScale(Algorithm[State], Generic[Base, State]):
         scale_name = _from_base("scale_name")
         uses_next_actions = _from_base("uses_next_actions")
         climbs_q = _from_base("climbs_q")
+        handles_choices = _from_base("handles_choices")
+        handles_numbers = _from_base("handles_numbers")
 
     base: Base = field(kw_only=True)
     """Base algorithm; its scale is the initial value of the learned scale."""

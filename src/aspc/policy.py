@@ -22,16 +22,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from aspc.action_space import ActionSpace
 from aspc.errors import AspcError
 from aspc.history import NEWEST_ONLY, History
 from aspc.io import write_atomically
+from aspc.policy_choices import choice_names
+from aspc.policy_file import FORMAT_VERSION, UNGUARDED_FORMAT, read_policy_file
 from aspc.policy_guards import WHITENING, Guards, complete_guards, describe_guards, guards_from_json, guards_to_json
-from aspc.policy_inputs import ON_INVALID, LoggedRange, Stream, act_in_stream
-from aspc.policy_kinds import KINDS, NoiseInput, noise_draws, sample_noise
+from aspc.policy_inputs import ON_INVALID, LoggedRange, Stream, act_in_stream, check_rows
+from aspc.policy_kinds import KINDS, NoiseInput, compute_logits, noise_draws, sample_noise
 from aspc.policy_memory import initial_memory, memory_start, step
 
-FORMAT_VERSION = 2
-UNGUARDED_FORMAT = 1  # older versions read policies without guards and history
 HEADER, WEIGHTS = "policy.json", "weights.safetensors"
 OPTIONAL_VECTORS = ("observation_low", "observation_high")  # absent in policies of older versions
 VECTORS = ("observation_mean", "observation_std", "action_low", "action_high")
@@ -183,6 +184,39 @@ class Policy:
             raise AspcError(f"Invalid guards: {error}") from error
         return dataclasses.replace(self, guards=checked)
 
+    @property
+    def action_space(self) -> ActionSpace | None:
+        """The choices among the actions, with their names; None if all actions are numbers."""
+        content = self.info.get("action_space")
+        return None if content is None else ActionSpace.from_json(content)
+
+    def choose(self, observations: Any, on_invalid: str | None = None) -> Any:
+        """Return the names of the chosen options: a name, or a dictionary for an action of several parts.
+
+        Args:
+            observations: As for `act`. For a batch, the result is a list.
+            on_invalid: As for `act`.
+
+        Raises:
+            AspcError: The policy has no choices, or an observation does not fit or is invalid.
+        """
+        if self.action_space is None:
+            raise AspcError("This policy's actions are numbers without named options. Call act instead.")
+        return choice_names(self.info, self.act(observations, on_invalid=on_invalid), AspcError)
+
+    def logits(self, observations: Any) -> np.ndarray:
+        """Return the scores of the options, the largest of which is chosen; those of numbers precede tanh.
+
+        Raises:
+            AspcError: The policy has no scores, or an observation does not fit or is invalid.
+        """
+        if KINDS[self.kind].logits is None:
+            raise AspcError(f"A policy of the kind {self.kind} has no logits. Call act instead.")
+        names, size = self.info.get("observation_names") or (), self.observation_size
+        rows = check_rows(observations, names, size, AspcError)
+        scores: np.ndarray = compute_logits(self, np.atleast_2d(rows))
+        return scores if rows.ndim == 2 else np.asarray(scores[0])
+
     def with_on_invalid(self, on_invalid: str) -> Policy:
         """Return a copy that treats invalid observations differently; see `act`. Saving it records the choice."""
         if on_invalid not in ON_INVALID:
@@ -255,7 +289,7 @@ class Policy:
         path = Path(path) if Path(path).is_file() else Path(path) / WEIGHTS
         if not path.is_file():
             raise AspcError(f"There is no policy in {path.parent}: {WEIGHTS} is missing.")
-        header, arrays = _read(path)
+        header, arrays = read_policy_file(path)
         try:
             with np.errstate(over="ignore"):  # too-large numbers become infinite and are rejected below
                 mean, std, low, high = (_vector(header[name]) for name in VECTORS)
@@ -305,40 +339,6 @@ def guard_arrays(guards: Guards) -> dict[str, np.ndarray]:
 
 def _vector(values: ArrayLike) -> np.ndarray:
     return np.asarray(values, np.float32)
-
-
-def _read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Read the header and arrays of a weights file, after checking its format version."""
-    from safetensors import SafetensorError, safe_open
-
-    damaged = AspcError(f"{path} is not a valid policy file. It may be damaged.")
-    try:
-        # Opening checks all declared sizes against the file's length.
-        with safe_open(path, framework="numpy") as file:
-            header = json.loads((file.metadata() or {})["aspc"])
-            if not isinstance(header, dict):
-                raise damaged
-            _check_format(path, header)
-            names = list(file.keys())
-            if any(file.get_slice(name).get_dtype() != "F32" for name in names):
-                raise damaged
-            return header, {name: file.get_tensor(name) for name in names}
-    except (SafetensorError, OSError, KeyError, ValueError, RecursionError) as error:
-        raise damaged from error
-
-
-def _check_format(path: Path, header: dict[str, Any]) -> None:
-    """Check the format version. Incompatible changes increment it: version 2 added guards, which version 1 ignores."""
-    found, kind = header.get("format"), header.get("kind")
-    if isinstance(found, int) and found > FORMAT_VERSION:
-        raise AspcError(
-            f"{path} was written by a newer aspc (format {found}, this version reads {FORMAT_VERSION}). Update aspc."
-        )
-    if found not in (UNGUARDED_FORMAT, FORMAT_VERSION) or not isinstance(kind, str) or kind not in KINDS:
-        raise AspcError(
-            f"{path} has format {found!r} and kind {kind!r}, which this version does not support. "
-            "Save the policy again with aspc train."
-        )
 
 
 def find_policy(path: str | Path, seed: int | None = None) -> Path:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from aspc.policy_kinds import array_namespace
+from aspc.policy_choices import array_namespace
 
 GUARD_VECTORS = ("action_low", "action_high", "max_change", "start_action", "fallback")  # [act] each
 ON_OOD = ("hold", "fallback", "nan")
@@ -135,6 +135,11 @@ def complete_guards(guards: Guards, policy: Any) -> Guards:
         if action is not None:
             _check(name, action, action >= own_low, "below the bound", own_low)
             _check(name, action, action <= own_high, "above the bound", own_high)
+    is_limited = (own_low > low).any() or (own_high < high).any() or change is not None
+    if policy.kind == "categorical" and (
+        is_limited or values["start_action"] is not None or guards.on_ood == "fallback"
+    ):
+        raise ValueError("this policy chooses among options, so only on_ood='hold' and 'nan' apply.")
     on_ood = guards.on_ood
     if guards.ood is None:
         if on_ood is not None or values["fallback"] is not None:

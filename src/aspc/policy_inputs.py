@@ -169,15 +169,9 @@ def act_in_stream(
     """
     if on_invalid not in ON_INVALID:
         raise error(f"on_invalid must be one of {', '.join(ON_INVALID)}, not {on_invalid!r}.")
-    try:
-        is_plain = type(observations) is np.ndarray  # the common case, kept fast
-        x = to_float32(observations if is_plain else by_column_order(names, observations, error))
-    except (TypeError, ValueError) as reason:
-        if isinstance(reason, error):
-            raise
-        raise error(f"The observation is not numeric ({reason}). Pass {size} numbers, or rows of them.") from reason
-    if x.ndim not in (1, 2) or x.shape[-1] != size:
-        raise error(f"This policy takes observations of shape [{size}] or [batch, {size}], not {list(x.shape)}.")
+    # The first case is the common one, kept fast.
+    is_plain = type(observations) is np.ndarray and observations.dtype == np.float32
+    x = observations if is_plain and observations.shape == (size,) else _as_array(observations, names, size, error)
     rows = x if x.ndim == 2 else x[None]
     memory = _current_memory(stream, memory_start, len(rows), error) if len(memory_start) else None
     invalid = None
@@ -205,6 +199,36 @@ def act_in_stream(
     if on_invalid == "hold":
         stream.actions = np.array(actions)
     return actions if x.ndim == 2 else np.asarray(actions[0])
+
+
+def check_rows(observations: Any, names: Sequence[str], size: int, error: type[Exception] = ValueError) -> np.ndarray:
+    """Return one observation [obs] or a batch [batch, obs] as float32.
+
+    Args:
+        observations: As for `act_in_stream`.
+        names: The log's columns; may be empty.
+        size: The dimension of an observation.
+        error: The exception to raise.
+
+    Raises:
+        error: If an observation has the wrong size or is invalid.
+    """
+    x = _as_array(observations, names, size, error)
+    if not np.isfinite(x).all():
+        raise error(f"{_first_invalid(x, names)}. Correct it.")
+    return x
+
+
+def _as_array(observations: Any, names: Sequence[str], size: int, error: type[Exception]) -> np.ndarray:
+    try:
+        x = to_float32(by_column_order(names, observations, error))
+    except (TypeError, ValueError) as reason:
+        if isinstance(reason, error):
+            raise
+        raise error(f"The observation is not numeric ({reason}). Pass {size} numbers, or rows of them.") from reason
+    if x.ndim not in (1, 2) or x.shape[-1] != size:
+        raise error(f"This policy takes observations of shape [{size}] or [batch, {size}], not {list(x.shape)}.")
+    return x
 
 
 def _current_memory(stream: Stream, memory_start: np.ndarray, batch: int, error: type[Exception]) -> np.ndarray:

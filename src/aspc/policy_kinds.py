@@ -1,4 +1,5 @@
-"""The kinds of policies, each a function (arrays, settings, normalized observations, noise) → actions in ±1.
+"""The kinds of policies, each a function (arrays, settings, normalized observations, noise) → actions in ±1. This
+module has more than 400 lines because an exported NumPy policy contains it as a single file.
 
 The arrays are exported by an algorithm's `policy(state)`. An MLP consists of `layers.0.weight` [in, out],
 `layers.0.bias`, … and, with LayerNorm, `norms.0.weight`, …. With several networks, each name has a prefix.
@@ -15,18 +16,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from aspc.action_space import are_valid_factors, factor_slices, joint_options
+from aspc.policy_choices import FORBIDDEN, array_namespace, forbidden_options, largest
 from aspc.policy_programs import MAX_RESULT, MAX_STEPS, run_program
 
 Arrays = Mapping[str, np.ndarray]
 Settings = Mapping[str, Any]
 
 MAX_SAMPLE = 10_000_000  # maximum size of the noise and of the arrays computed for one observation
-
-
-def array_namespace(x: Any) -> Any:
-    """Return the namespace of an array's functions: NumPy, or the array's own library."""
-    # The first comparison is the common case, kept fast.
-    return np if type(x) is np.ndarray or isinstance(x, np.ndarray) else x.__array_namespace__()
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -160,6 +157,8 @@ class Kind(NamedTuple):
     """(arrays, settings, observation size, action size) → whether the arrays and settings are consistent."""
     noise: Callable[[Arrays, Settings, int], dict[str, NoiseInput]] = lambda arrays, settings, obs: {}
     """(arrays, settings, observation size) → the random inputs by name, in the order in which `act` takes them."""
+    logits: Callable[..., Any] | None = None
+    """(arrays, settings, observations) → the scores of the options, the largest of which `act` chooses."""
 
 
 def sample_noise(
@@ -270,6 +269,46 @@ def clip_to_unit(x: Any) -> Any:
     return xp.minimum(xp.maximum(x, -1.0), 1.0)
 
 
+def categorical(arrays: Arrays, settings: Settings, observations: Any) -> Any:
+    """Return 1 for the best allowed option of each choice and −1 for its others, and tanh of numbers.
+
+    If no option is allowed, none is chosen.
+    """
+    logits, sizes = categorical_logits(arrays, settings, observations), settings["factors"]
+    xp = array_namespace(logits)
+    if settings["joint"]:  # one score per combination of options
+        options = joint_options(sizes)
+        return largest(logits, forbidden_options(settings, observations, options)) @ (2 * options) - 1
+    forbidden = forbidden_options(settings, observations, np.eye(logits.shape[-1], dtype=np.float32))
+    parts = [
+        2 * largest(logits[:, block], None if forbidden is None else forbidden[:, block]) - 1
+        if size
+        else xp.tanh(logits[:, block])
+        for size, block in zip(sizes, factor_slices(sizes), strict=True)
+    ]
+    return parts[0] if len(parts) == 1 else xp.concatenate(tuple(parts), axis=1)
+
+
+def categorical_logits(arrays: Arrays, settings: Settings, observations: Any) -> Any:
+    """Return MLP(s), the mean of an ensemble's outputs, lowered by `FORBIDDEN` where a mask forbids an option."""
+    outputs = mlp(arrays, settings, observations)
+    if outputs.ndim == 3:
+        outputs = outputs.mean(0)
+    options = joint_options(settings["factors"]) if settings["joint"] else np.eye(outputs.shape[-1], dtype=np.float32)
+    forbidden = forbidden_options(settings, observations, options)
+    return outputs if forbidden is None else outputs - FORBIDDEN * forbidden
+
+
+def is_valid_categorical(arrays: Arrays, settings: Settings, obs: int, act: int) -> bool:
+    sizes, masked, joint = settings["factors"], settings["masked"], settings["joint"]
+    is_valid = isinstance(joint, bool) and are_valid_factors(sizes, masked) and len(masked) < obs
+    if not is_valid or sum(max(size, 1) for size in sizes) != act or (joint and 0 in sizes):
+        return False
+    outputs = math.prod(sizes) if joint else act
+    is_ensemble = arrays["layers.0.weight"].ndim == 3
+    return outputs <= MAX_SAMPLE // act and is_valid_mlp(arrays, settings, obs, outputs, ensemble=is_ensemble)
+
+
 def program(arrays: Arrays, settings: Settings, observations: Any, *noise: Any) -> Any:
     """Run a program, which is a policy traced from a function (see `aspc.policy_programs`)."""
     return run_program(arrays, settings["steps"], (observations, *noise))
@@ -300,6 +339,7 @@ KINDS: dict[str, Kind] = {
     "flow": Kind(flow, is_valid_flow, flow_noise),
     "diffusion": Kind(diffusion, is_valid_diffusion, diffusion_noise),
     "program": Kind(program, is_valid_program, program_noise),
+    "categorical": Kind(categorical, is_valid_categorical, logits=categorical_logits),
 }
 
 
@@ -325,9 +365,20 @@ def compute_actions(policy: Any, observations: Any, noise: Any) -> Any:
     return xp.minimum(xp.maximum(actions, low), high)
 
 
+def compute_logits(policy: Any, observations: Any) -> Any:
+    """Compute the scores of the options, or raise KeyError for a policy without choices."""
+    logits = KINDS[policy.kind].logits
+    if logits is None:
+        raise KeyError(policy.kind)
+    rows = (observations - policy.observation_mean) / policy.observation_std
+    return logits(policy.arrays, policy.settings, rows)
+
+
 def noise_draws(policy: Any) -> dict[str, NoiseInput]:
     """Return the random inputs of a policy; empty for a deterministic one."""
-    size = policy.history.size(len(policy.observation_mean), len(policy.action_low))
+    size = len(policy.observation_mean)
+    if policy.history.observations > 1:  # the other case is the common one, kept fast
+        size = policy.history.size(size, len(policy.action_low))
     return KINDS[policy.kind].noise(policy.arrays, policy.settings, size)
 
 

@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from aspc.policy_choices import array_namespace
 from aspc.policy_guards import find_ood, guard_actions, needs_previous_action
-from aspc.policy_kinds import array_namespace, clip_to_unit, compute_actions
+from aspc.policy_kinds import clip_to_unit, compute_actions
 
 MAX_FLOAT = float(np.finfo(np.float32).max)
 NOTHING = np.zeros(0, np.float32)
@@ -76,11 +77,16 @@ def step_or_nan(policy: Any, observations: Any, memory: Any, noise: Sequence[Any
     does not propagate them: tanh(inf) is 1, and some runtimes drop NaN in a maximum.
     """
     actions, following = step(policy, observations, memory, noise)
-    actions = actions + (observations * 0.0).mean(-1, keepdims=True)
+    actions = propagate_invalid(actions, observations)
     if not memory_parts(policy):
         return actions, memory
     xp = array_namespace(observations)
     return actions, xp.where(are_finite(observations), following, memory)
+
+
+def propagate_invalid(results: Any, observations: Any) -> Any:
+    """Return results that are NaN in the rows where an observation has NaN or infinity."""
+    return results + (observations * 0.0).mean(-1, keepdims=True)
 
 
 def split_memory(parts: Sequence[MemoryPart], memory: Any) -> dict[str, Any]:

@@ -286,8 +286,8 @@ def monitor(algorithm: Algorithm[Any], state: Any, batch: Batch, noise: Noise, p
 
     Q is the critic that the base's actor maximizes, after the critic's update of the same step, as in training. All
     columns are returned if the inner step updates a policy with one action per state. If it updates anything else (the
-    critics in CQL, the samplers in Diffusion-QL and FQL), only the changes of Q and of the base's own constraint are
-    returned.
+    critics in CQL, the samplers in Diffusion-QL and FQL, the policies of discrete algorithms), only the changes of Q
+    and of the base's own constraint are returned.
     """
     # A step changes Q by a relative amount of 1e-4 or less, which is below the error of TF32 products on recent GPUs.
     with jax.default_matmul_precision("highest"):
@@ -305,9 +305,9 @@ def _monitor(algorithm: Algorithm[Any], state: Any, batch: Batch, noise: Noise, 
     inner = base.inner_step(ctx, scale)
     if not isinstance(inner.params, DeterministicActor | GaussianActor):
         after = base.outer_terms(ctx, inner.params, scale)
-        assert inner.q is not None
+        q = base.outer_terms(ctx, base.inner_params(ctx.state), scale).q if inner.q is None else inner.q
         return {
-            "theory_delta_q": after.q.mean() - inner.q.mean(),
+            "theory_delta_q": after.q.mean() - q.mean(),
             "theory_delta_l_bc": jnp.abs(after.constraint.mean() - inner.constraint.mean()),
             "theory_delta_l_inf": jnp.abs(after.constraint - inner.constraint).max(),
         }

@@ -10,13 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from aspc import algorithms
 from aspc.algorithms.interface import Batch, Draw, Noise, Parts, Spec
 from aspc.policy_kinds import KINDS, sample_noise
+from registries import number_names
 
 SPEC = Spec(obs_dim=5, act_dim=2)
 WIDTH = 16
-ADAPTIVE = [name for name in algorithms.names() if "aspc" in name]
+ADAPTIVE = [name for name in number_names() if "aspc" in name]
 
 
 def small(algorithm: Any) -> Any:

@@ -46,9 +46,10 @@ def main() -> None:
         from aspc import algorithms, networks
         from aspc.algorithms.interface import Batch, Spec
 
-        spec = Spec(3, 2)
         for name in algorithms.names():
-            trace(algorithms.default(name), Batch, spec)
+            algorithm = algorithms.default(name)
+            spec = Spec(3, 2) if not algorithm.handles_choices else Spec(3, 2, factors=(2,), masked=(1,))
+            trace(algorithm, Batch, spec)
             print(name)
     critic = networks.Critic(networks.mlp(jax.random.key(0), 5, [4], 1))
     try:

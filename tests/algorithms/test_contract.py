@@ -23,8 +23,9 @@ from aspc.algorithms.iql import IQL
 from aspc.algorithms.td3_bc import TD3BC
 from aspc.errors import AspcError
 from aspc.training.hyperparameters import replace_fields
+from registries import number_names
 
-NAMES = algorithms.names()
+NAMES = number_names()
 
 
 def signature(state: Any) -> list[tuple]:

@@ -20,6 +20,7 @@ from aspc.cli.shared import final_scale, last_option_value
 from aspc.training.hyperparameters import all_field_names
 from aspc.training.run import recorded_algorithm
 from aspc.training.run_folder import Run
+from registries import number_names
 from tiny import make_dataset
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -224,7 +225,7 @@ LONG_TO_COMPILE = ("cql+aspc", "diffusion_ql+aspc", "fql+aspc", "wpc+aspc")  # a
     "algo",
     [
         pytest.param(name, marks=[pytest.mark.slow] if name in LONG_TO_COMPILE else [])
-        for name in algorithms.names()
+        for name in number_names()
         if name.endswith("+aspc")
     ],
 )

@@ -210,7 +210,7 @@ WARNED = [
         "on or off",
         each("action_valve", lambda c: str(int(float(c) > 50))),
         checks=("observations",),
-        warned=r"takes only two values \(0 and 1\)",
+        warned=r"takes only 2 whole numbers \(0, 1\) and is read as a choice",
     ),
     Variant(
         "huge rewards",

@@ -523,7 +523,6 @@ def test_collect_rolls_an_onnx_policy_with_noise() -> None:
         (["--env", "maze2d-umaze", "--policy", "absent.onnx"], "There is no file"),
         (["--env", "maze2d-umaze", "--policy", "junk.onnx"], "not a valid ONNX network"),
         (["--env", "maze2d-umaze", "--policy", "nowhere"], "no policy"),
-        (["--env", "CartPole-v1", "--policy", "random"], "continuous"),
         (["--env", "maze2d-umaze", "--policy", "random", "--steps", "1"], "at least 2 steps"),
         (["--env", "maze2d-umaze", "--policy", "random", "--noise", "-1"], "cannot be -1"),
     ],

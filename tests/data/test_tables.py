@@ -28,28 +28,38 @@ def test_tab_separated_files_are_tables(tmp_path: Path, log: dict[str, np.ndarra
     assert dataset.name == "plant.7"
 
 
-def test_integer_typed_actions_are_rejected(tmp_path: Path, log) -> None:
+def test_whole_numbers_and_truth_values_are_choices_in_every_format(tmp_path: Path, log) -> None:
     table = {**columns(log), "action_0": np.arange(60) % 2, "action_1": np.arange(60) % 3}
-    whole = data.load(write_csv(tmp_path / "mine.csv", table))  # a CSV does not say what its numbers are
+    whole = data.load(write_csv(tmp_path / "numbers.csv", table), continuous="*")
     assert any("all actions are integers" in note for note in whole.notes)
-    integers = {**log, "actions": np.ones((60, 2), dtype=int)}
+    assert whole.action_space is None
     for path in (
+        write_csv(tmp_path / "mine.csv", table),
         write_table(tmp_path / "mine.parquet", table),
         write_table(tmp_path / "mine.arrow", table),
-        write_as(tmp_path / "mine.npz", integers),
-        write_as(tmp_path / "mine.hdf5", integers),
+        write_as(tmp_path / "mine.npz", {**log, "actions": np.stack([np.arange(60) % 2, np.arange(60) % 3], 1)}),
     ):
+        found = data.load(path)
+        assert found.action_space is not None
+        assert [factor.choices for factor in found.action_space.factors] == [("0", "1"), ("0", "1", "2")]
+        np.testing.assert_array_equal(found.actions[:4], np.eye(5)[[0, 1, 0, 1]] + np.eye(5)[[2, 3, 4, 2]])
+    integers = {**log, "actions": np.ones((60, 2), dtype=int)}
+    for path in (write_as(tmp_path / "same.npz", integers), write_as(tmp_path / "same.hdf5", integers)):
         refuse(path, "which means discrete actions")
     floats = log["actions"][:, 1]
-    for others in ({}, {"action_1": floats}):  # booleans are refused next to floats too, in every format
+    for others in ({}, {"action_1": floats}):  # truth values are choices next to numbers too, in every format
         booleans = {**table, "action_0": np.arange(60) % 2 == 0, **others}
         for path in (
             write_csv(tmp_path / "booleans.csv", booleans),
             write_table(tmp_path / "booleans.parquet", booleans),
         ):
-            refuse(path, "column 'action_0' holds truth values, which means discrete")
-    half = {**table, "action_1": floats}  # integers next to floats are numbers
-    assert data.load(write_table(tmp_path / "half.parquet", half)).action_size == 2
+            found = data.load(path)
+            assert found.action_space is not None
+            assert found.action_space.factors[0] == ("action_0", ("false", "true"))
+            np.testing.assert_array_equal(found.actions[:, 1], booleans["action_0"])
+            assert bool(found.action_space.factors[1].choices) == (not others)
+    half = {**table, "action_1": floats}
+    assert data.load(write_table(tmp_path / "half.parquet", half), continuous="action_0").action_size == 2
 
 
 def test_invalid_tables_are_rejected(tmp_path: Path, log: dict[str, np.ndarray]) -> None:

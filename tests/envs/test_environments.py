@@ -170,7 +170,6 @@ def test_locomotion_is_the_v4_environment_and_other_gymnasium_ids_work() -> None
     ("name", "message"),
     [
         ("hopper-meduim-v2", "Unknown environment.*hopper-medium-v2"),
-        ("CartPole-v1", "continuous"),
         ("antmaze-colossal-navigate-singletask-v0", "Unknown OGBench dataset"),
         ("NoSuchModule:Env-v0", "Unknown environment"),
     ],

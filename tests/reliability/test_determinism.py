@@ -12,7 +12,7 @@ import sys
 import determinism_child
 import pytest
 
-from aspc import algorithms
+from registries import number_names
 
 
 def in_a_fresh_process(names: list[str]) -> dict[str, tuple[str, ...]]:
@@ -36,4 +36,4 @@ def test_behavior_cloning_gives_the_same_bits() -> None:
 @pytest.mark.slow
 def test_every_algorithm_gives_the_same_bits() -> None:
     """Compiles each of them twice, which is what takes its minutes."""
-    check(algorithms.names())
+    check(number_names())

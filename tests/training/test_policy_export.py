@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import aspc
-from aspc.algorithms import default, names
+from aspc.algorithms import default
 from aspc.algorithms.interface import PolicyExport, Spec
 from aspc.algorithms.td3_bc import TD3BC
 from aspc.algorithms.td_learning import deterministic_policy
@@ -23,6 +23,7 @@ from aspc.networks import ACTIVATIONS, MLP, DeterministicActor
 from aspc.policy_kinds import ACTIVATIONS as NUMPY_ACTIVATIONS
 from aspc.policy_kinds import KINDS
 from aspc.training.policy_export import COMPARED_OBSERVATIONS, _comparison_noise
+from registries import number_names
 
 SPEC = Spec(5, 2)
 OPTIONS: dict[str, Any] = {"steps": 4, "log_every": 2, "eval_every": 4, "env": None, "quiet": True}
@@ -38,7 +39,7 @@ def with_activation(state: Any, activation: Any) -> Any:
 
 
 @pytest.mark.parametrize("activation", ["gelu", "tanh"])
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", number_names())
 def test_the_activation_is_read_from_the_network(name: str, activation: str) -> None:
     algorithm = default(name)
     state = with_activation(algorithm.init(jax.random.key(0), SPEC), ACTIVATIONS[activation])

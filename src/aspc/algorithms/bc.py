@@ -7,8 +7,9 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, PRNGKeyArray
+from jaxtyping import Array, Float, PRNGKeyArray
 
+from aspc.algorithms.choices import ProductPolicy
 from aspc.algorithms.component_names import CustomActor
 from aspc.algorithms.components import make_network, make_optimizer
 from aspc.algorithms.fields import Count, Depth, NonNegative
@@ -32,7 +33,7 @@ from aspc.optim import Optimizer
 class BCState(eqx.Module):
     """The actor and its optimizer."""
 
-    actor: DeterministicActor
+    actor: DeterministicActor | ProductPolicy
     actor_opt: Any
 
 
@@ -52,7 +53,7 @@ class BC(CustomActor, Algorithm[BCState]):
         net = make_network(self.actor, key, spec.obs_dim, hidden, spec.act_dim)
         return self.start(DeterministicActor(net, spec.max_action))
 
-    def start(self, actor: DeterministicActor) -> BCState:
+    def start(self, actor: DeterministicActor | ProductPolicy) -> BCState:
         """Return the state before the first step for a given network."""
         return BCState(actor, self.optimizer().init(actor))
 
@@ -63,12 +64,17 @@ class BC(CustomActor, Algorithm[BCState]):
     def schedule(self) -> Schedule:
         return (Segment((frozenset({INNER}),), 1),)
 
+    def constraint(self, actor: Any, batch: Batch) -> Float[Array, "batch *act"]:
+        """Return (π(s) − a)²."""
+        return jnp.square(actor(batch.observations) - batch.actions)
+
     def update(self, state: BCState, batch: Batch, noise: Noise, parts: Parts) -> tuple[BCState, Metrics]:
-        def loss(actor: DeterministicActor) -> tuple[Array, None]:
-            return jnp.square(actor(batch.observations) - batch.actions).mean(), None
+        def loss(actor: Any) -> tuple[Array, None]:
+            return self.constraint(actor, batch).mean(), None
 
         step = self.optimizer().minimize(loss, state.actor, state.actor_opt)
         return BCState(step.params, step.opt_state), {"bc_loss": step.loss}
 
     def policy(self, state: BCState) -> PolicyExport:
+        assert isinstance(state.actor, DeterministicActor)
         return deterministic_policy(state.actor)

@@ -30,11 +30,17 @@ Parts = frozenset[str]
 
 
 class Spec(NamedTuple):
-    """Sizes of a task. Actions lie in ±max_action (datasets are rescaled to ±1; reference traces can differ)."""
+    """Sizes of a task. Actions lie in ±max_action (datasets are rescaled to ±1; reference traces can differ).
+
+    `factors` lists the number of options of each choice and 0 for a number, as in `aspc.action_space`; empty if all
+    actions are numbers. The last observation entries are the masks of the action columns `masked`.
+    """
 
     obs_dim: int
     act_dim: int
     max_action: float = 1.0
+    factors: tuple[int, ...] = ()
+    masked: tuple[int, ...] = ()
 
 
 class Batch(NamedTuple):
@@ -100,6 +106,9 @@ class PolicyExport(NamedTuple):
     act: Callable[..., Array] | None = None
     """The actor as a function from normalized observations and the random inputs of `kind` to actions in ±1. Training
     checks the exported policy against it; None skips the check."""
+    logits: Callable[..., Array] | None = None
+    """The scores of options as a function of normalized observations, which are compared instead: near a tie, rounding
+    can select different options."""
 
 
 class Inner(NamedTuple):
@@ -155,6 +164,10 @@ class Algorithm(ABC, Generic[State]):
     """True if batches contain the action logged after each transition."""
     climbs_q: ClassVar[bool] = False
     """True if the policy maximizes Q over actions that can lie outside the data."""
+    handles_choices: ClassVar[bool] = False
+    """True if the algorithm learns choices among named options."""
+    handles_numbers: ClassVar[bool] = True
+    """True if the algorithm learns actions that are numbers, alone or next to choices."""
     if TYPE_CHECKING:
 
         @property

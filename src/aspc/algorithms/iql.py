@@ -21,6 +21,7 @@ import jax.numpy as jnp
 from jax.lax import stop_gradient as sg
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from aspc.algorithms.choices import ProductPolicy
 from aspc.algorithms.component_names import CustomActorCritic
 from aspc.algorithms.components import make_network, make_optimizer
 from aspc.algorithms.fields import Count, Depth, Fraction, Horizon, NonNegative, Range
@@ -40,7 +41,7 @@ from aspc.algorithms.td_learning import bootstrap, deterministic_policy, expecti
 from aspc.networks import DeterministicActor, Ensemble, GaussianActor, Value, mlp
 from aspc.optim import Adam, Optimizer, cosine_decay
 
-Actor = GaussianActor | DeterministicActor
+Actor = GaussianActor | DeterministicActor | ProductPolicy
 
 
 class IQLState(eqx.Module):
@@ -185,7 +186,7 @@ class IQL(CustomActorCritic, ScalableAlgorithm[IQLState, Array]):
         metrics = {"actor_loss": step.loss, "bc_loss": bc.mean(), "weight_mean": weights.mean()}
         return Inner(step.params, step.opt_state, None, bc, metrics)
 
-    def outer_terms(self, ctx: Context[IQLState, Array], params: Actor, scale: Array | float) -> OuterTerms:
+    def outer_terms(self, ctx: Context[IQLState, Array], params: Any, scale: Array | float) -> OuterTerms:
         """Appendix D: L1 = −E[Q(s, π̃(s))]/E|Q(s, π̃(s))| + E[w·ℓ(π̃(s), a)]."""
         mean, bc = self.bc_loss(ctx, params)
         q = min_q(ctx.state.critics(ctx.batch.observations, mean))

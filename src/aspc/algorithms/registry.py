@@ -178,6 +178,10 @@ _CLASSES = {
     "cql": "CQL",
     "diffusion_ql": "DiffusionQL",
     "fql": "FQL",
+    "discrete_bc": "DiscreteBC",
+    "discrete_td3_bc": "DiscreteTD3BC",
+    "discrete_iql": "DiscreteIQL",
+    "discrete_cql": "DiscreteCQL",
 }
 
 
@@ -191,7 +195,7 @@ def _adaptive(name: str, **settings: Any) -> Any:
 
 for _name in _CLASSES:
     register(_name)(partial(_builtin, _name))
-for _name in ("wpc", "iql", "rebrac", "cql", "diffusion_ql"):
+for _name in ("wpc", "iql", "rebrac", "cql", "diffusion_ql", "discrete_iql", "discrete_cql"):
     register(f"{_name}+aspc")(partial(_adaptive, _name))
 # Appendix D puts the scale on FQL's normalized Q; the authors of FQL put it on the distillation.
 register("fql+aspc")(partial(_adaptive, "fql", scale_on="q", normalize_q=True))
@@ -202,6 +206,15 @@ def _aspc() -> Any:
     from aspc.adaptive_scale import AdaptiveScale
 
     return AdaptiveScale()
+
+
+@register("discrete_aspc")
+def _discrete_aspc() -> Any:
+    """ASPC for actions with choices."""
+    from aspc.adaptive_scale import AdaptiveScale
+    from aspc.algorithms.discrete_td3_bc import DiscreteTD3BC
+
+    return AdaptiveScale(base=DiscreteTD3BC())
 
 
 @register("td3_bc_aw")

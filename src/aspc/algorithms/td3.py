@@ -14,15 +14,15 @@ from aspc.algorithms.components import make_optimizer
 from aspc.algorithms.fields import Count, NonNegative
 from aspc.algorithms.interface import Batch, Draw, Noise, PolicyExport, ScalableAlgorithm, Spec
 from aspc.algorithms.td_learning import deterministic_policy
-from aspc.networks import DeterministicActor, Ensemble
+from aspc.networks import Ensemble
 from aspc.optim import Optimizer
 
 
 class TD3State(eqx.Module):
     """Actor and critics with their targets and optimizer states."""
 
-    actor: DeterministicActor
-    actor_target: DeterministicActor
+    actor: Any  # a DeterministicActor, or a ProductPolicy for choices
+    actor_target: Any
     actor_opt: Any
     critics: Ensemble
     critics_target: Ensemble
@@ -49,7 +49,7 @@ class TD3(CustomActorCritic, ScalableAlgorithm[TD3StateT, Any]):
     critic_lr: NonNegative = 3e-4
     """Learning rate of the critics (Adam)."""
 
-    def td3_state(self, actor: DeterministicActor, critics: Ensemble) -> TD3State:
+    def td3_state(self, actor: Any, critics: Ensemble) -> TD3State:
         """Return the initial state: targets are copies of the networks, and optimizers are newly initialized."""
         actor_opt, critics_opt = self.inner_optimizer().init(actor), self.critics_optimizer().init(critics)
         return TD3State(actor, actor, actor_opt, critics, critics, critics_opt)
@@ -74,7 +74,8 @@ class TD3(CustomActorCritic, ScalableAlgorithm[TD3StateT, Any]):
         high = state.actor.max_action
         bound = self.noise_clip * high
         epsilon = jnp.clip(self.policy_noise * high * noise["target_policy"], -bound, bound)
-        return jnp.clip(state.actor_target(batch.next_observations) + epsilon, -high, high)
+        actions: Array = jnp.clip(state.actor_target(batch.next_observations) + epsilon, -high, high)
+        return actions
 
     def policy(self, state: TD3StateT) -> PolicyExport:
         return deterministic_policy(state.actor)

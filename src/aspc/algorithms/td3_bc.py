@@ -116,7 +116,7 @@ class TD3BC(TD3[TD3StateT], Generic[TD3StateT]):
         return 1.0
 
     def actor_loss(
-        self, ctx: Context[TD3StateT, Any], actor: DeterministicActor, scale: Array | float
+        self, ctx: Context[TD3StateT, Any], actor: Any, scale: Array | float
     ) -> tuple[Array, tuple[Array, Array, Array, Array]]:
         """(4)  −λ(α)·Q(s, π(s)) + ‖π(s) − a‖²; also returns per-sample Q and BC loss, λ, and the mean BC loss."""
         q, bc = self.q_and_constraint(ctx, actor)
@@ -132,7 +132,7 @@ class TD3BC(TD3[TD3StateT], Generic[TD3StateT]):
         metrics = {"actor_loss": step.loss, "actor_q_mean": q.mean(), "lmbda": lmbda, "bc_loss": bc_loss}
         return Inner(step.params, step.opt_state, q, bc, metrics)
 
-    def outer_terms(self, ctx: Context[TD3StateT, Any], params: DeterministicActor, scale: Array | float) -> OuterTerms:
+    def outer_terms(self, ctx: Context[TD3StateT, Any], params: Any, scale: Array | float) -> OuterTerms:
         q, bc = self.q_and_constraint(ctx, params)
         return OuterTerms(q, bc, sg(scale), self.bc_weight(ctx))
 

@@ -63,7 +63,7 @@ def expectile_loss(advantage: Float[Array, "batch"], expectile: float) -> Float[
     return (jnp.abs(expectile - (advantage < 0)) * jnp.square(advantage)).mean()
 
 
-def min_q(q: Float[Array, "2 batch"]) -> Float[Array, "batch"]:
+def min_q(q: Float[Array, "2 *batch"]) -> Float[Array, "*batch"]:
     """Compute min_k Q_k of twin critics, with a safe derivative.
 
     The derivative of `q.min(0)` divides by the number of critics that equal the minimum. This is 0/0 if the compiler

@@ -4,6 +4,9 @@ The behavior density is Gaussian, with a fitted mean and one standard deviation 
 episodes that the mean was not fitted to. A policy is smoothed by a Gaussian kernel around its action, with bandwidth
 h_d = σ_d · n^(−1/(act + 4)) for n rows (Scott's rule).
 
+The density of a choice is a probability per option, from a regression on the options. There, a policy needs no kernel:
+the ratio is exactly 1/b(a|s) for the option that it takes and 0 for the others.
+
 The weights degenerate over the steps, so they are used only while their effective sample size is at least
 `MIN_EFFECTIVE_EPISODES`. If these steps cover less than half of the discounted horizon, the estimators give no
 estimate. Otherwise importance sampling extrapolates its difference to the full horizon and adds the extrapolated part
@@ -17,6 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from aspc.action_space import ActionSpace
 from aspc.assessment.device_policy import act_on_rows
 from aspc.assessment.evidence import MIN_COMPARED, DifferenceEstimate, Evidence, Show
 from aspc.assessment.regression import Regression, fit_regression
@@ -27,6 +31,7 @@ MIN_EFFECTIVE_EPISODES = 50.0
 NEGLIGIBLE_WEIGHT = 0.05  # rewards with a smaller discount γ^t are ignored
 MAX_LOG_RATIO = 20.0  # per step; only guards against overflow
 RESAMPLES = 400
+MIN_PROBABILITY = 0.01  # of an option that was chosen; bounds a step's ratio by 100
 
 
 class Trajectories(NamedTuple):
@@ -59,11 +64,12 @@ def effective_size(weights: np.ndarray) -> float:
 
 @dataclass(frozen=True, eq=False)
 class BehaviorDensity:
-    """The fitted density of the logged actions: N(mean(s), σ²)."""
+    """The fitted density of the logged actions: N(mean(s), σ²), and a probability per option of a choice."""
 
     mean: Regression
     std: np.ndarray  # [act]
     held_out_mean: np.ndarray  # [rows, act], predicted by the members not fitted to the row's episode
+    space: ActionSpace | None = None
 
     @classmethod
     def fit(cls, evidence: Evidence, show: Show) -> BehaviorDensity:
@@ -83,17 +89,33 @@ class BehaviorDensity:
             show=lambda step: show(step, "behavior density"),
         )
         predicted = evidence.mean_of_others(mean.predict(states))
-        return cls(mean, np.sqrt(np.square(actions - predicted).mean(0)) + 1e-3, predicted)
+        return cls(mean, np.sqrt(np.square(actions - predicted).mean(0)) + 1e-3, predicted, data.action_space)
 
     def bandwidth(self) -> np.ndarray:
         """Return the standard deviation [act] of the kernel around a policy's action."""
         rows, act = self.held_out_mean.shape
+        if self.space is not None:
+            act = int((~self.space.is_choice).sum())
         return np.asarray(self.std * rows ** (-1 / (act + 4)))
 
     def log_ratios(self, logged: np.ndarray, policy_actions: np.ndarray) -> np.ndarray:
-        """Return log π_h(a|s) − log b(a|s) of logged actions, per row."""
-        found = log_normal(logged, policy_actions, self.bandwidth()) - log_normal(logged, self.held_out_mean, self.std)
-        return np.asarray(np.clip(found, -MAX_LOG_RATIO, MAX_LOG_RATIO))
+        """Return log π_h(a|s) − log b(a|s) of logged actions, per row; −inf where the policy takes another option."""
+        numbers = slice(None) if self.space is None else ~self.space.is_choice
+        kernel = log_normal(logged[:, numbers], policy_actions[:, numbers], self.bandwidth()[numbers])
+        found = kernel - log_normal(logged[:, numbers], self.held_out_mean[:, numbers], self.std[numbers])
+        found = np.clip(found, -MAX_LOG_RATIO, MAX_LOG_RATIO)
+        for columns in [] if self.space is None else [c for factor, c in self.space.blocks() if factor.choices]:
+            chosen = logged[:, columns].argmax(1)
+            probability = option_probabilities(self.held_out_mean[:, columns])[np.arange(len(chosen)), chosen]
+            is_same = policy_actions[:, columns].argmax(1) == chosen
+            found = found + np.where(is_same, -np.log(probability), -np.inf)
+        return np.asarray(found)
+
+
+def option_probabilities(predicted: np.ndarray) -> np.ndarray:
+    """Return the probability of each option for a regression on options in ±1; none is below `MIN_PROBABILITY`."""
+    clipped = np.clip((predicted + 1) / 2, MIN_PROBABILITY, 1.0)
+    return np.asarray(clipped / clipped.sum(1, keepdims=True))
 
 
 def log_normal(values: np.ndarray, mean: np.ndarray, std: np.ndarray) -> np.ndarray:
@@ -114,7 +136,8 @@ class PolicyWeights:
     def of(cls, evidence: Evidence, trajectories: Trajectories, log_ratios: np.ndarray) -> PolicyWeights:
         """Accumulate the ratios, and keep the steps with enough effective episodes."""
         cumulative = np.where(trajectories.exists, log_ratios[trajectories.rows], 0.0).cumsum(1)
-        weights = np.exp(cumulative - cumulative.max(0))  # a factor per step does not change normalized weights
+        largest = cumulative.max(0)  # a factor per step does not change normalized weights
+        weights = np.exp(cumulative - np.where(np.isfinite(largest), largest, 0.0))
         effective = [effective_size(column) for column in weights.T]
         is_enough = np.logical_and.accumulate(np.asarray(effective) >= MIN_EFFECTIVE_EPISODES)
         used = int(is_enough.sum())

@@ -96,7 +96,7 @@ class DataSource(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, facts: DatasetFacts) -> DataSource:
-        return cls(facts.name, facts.source, facts.options)
+        return cls(facts.name, facts.source, facts.reading_options())
 
 
 def data_sources(path: Path) -> list[DataSource]:
@@ -179,7 +179,10 @@ def dataset_of(paths: Iterable[Path], dataset: str | None, options: Mapping[str,
     return loaded
 
 
-READ_AS_RECORDED = ("key_map", "reward", "kpis", "one_hot", "missing", "max_gap", "resample", "interval")
+READ_AS_RECORDED = (
+    *("key_map", "reward", "kpis", "one_hot", "missing", "max_gap", "resample", "interval"),
+    *("categorical", "continuous"),
+)
 
 
 def recorded_options(paths: list[Path], dataset: str) -> dict[str, Any]:

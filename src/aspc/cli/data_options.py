@@ -30,6 +30,11 @@ class DataOptions:
     more columns."""
     one_hot: Several[str] = ()
     """Encode these categorical observation columns as one 0/1 number per category."""
+    categorical: Several[str] = ()
+    """Treat these action columns, or patterns of them, as choices. Text, truth values and a few whole numbers are
+    choices by default."""
+    continuous: Several[str] = ()
+    """Treat these action columns, or patterns of them, as numbers. For all actions: "*"."""
     missing: MissingPolicy = "error"
     """Handle empty cells: reject them, split the episode there, repeat the last value (ffill), interpolate, or drop
     their rows."""
@@ -65,6 +70,8 @@ class DataOptions:
             "reward": self.reward,
             "kpis": list(self.kpi) or None,
             "one_hot": list(self.one_hot) or None,
+            "categorical": list(self.categorical) or None,
+            "continuous": list(self.continuous) or None,
             "missing": None if self.missing == "error" else self.missing,
             "max_gap": self.max_gap,
             "resample": self.resample,
@@ -86,6 +93,8 @@ class DataOptions:
             reward=options.get("reward"),
             kpi=tuple(options.get("kpis", ())),
             one_hot=tuple(options.get("one_hot", ())),
+            categorical=tuple(options.get("categorical", ())),
+            continuous=tuple(options.get("continuous", ())),
             missing=options.get("missing", "error"),
             max_gap=options.get("max_gap"),
             resample=options.get("resample"),

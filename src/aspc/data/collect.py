@@ -11,6 +11,7 @@ import gymnasium as gym
 import numpy as np
 
 from aspc import envs
+from aspc.action_space import ActionSpace
 from aspc.data.dataset import Dataset
 from aspc.errors import AspcError, MissingExtra
 from aspc.policy import load_policy
@@ -118,6 +119,15 @@ def _random_actor(low: np.ndarray, high: np.ndarray, rng: np.random.Generator) -
     return act
 
 
+def explore(
+    space: ActionSpace, action: np.ndarray, observation: np.ndarray, noise: float, rng: np.random.Generator
+) -> np.ndarray:
+    """Return an action whose choices are replaced by random allowed options with the probability `noise`."""
+    drawn = space.sample(np.atleast_2d(observation), rng)[0]
+    chosen = drawn if rng.random() < noise else space.snap(action)
+    return np.where(space.is_choice, chosen, action).astype(np.float32)
+
+
 def collect(env_name: str, policy: str, steps: int, *, noise: float = 0.0, seed: int = 0) -> Dataset:
     """Collect a dataset by rolling out a policy.
 
@@ -125,7 +135,8 @@ def collect(env_name: str, policy: str, steps: int, *, noise: float = 0.0, seed:
         env_name: Name of the environment.
         policy: "random", the folder of a saved policy, or an ONNX file.
         steps: Number of steps.
-        noise: Standard deviation of Gaussian action noise, relative to half the action range.
+        noise: Standard deviation of Gaussian action noise, relative to half the action range; for choices, the
+            probability of a random option.
         seed: Seed of the environment and of the noise.
     """
     if steps < 2:
@@ -135,9 +146,9 @@ def collect(env_name: str, policy: str, steps: int, *, noise: float = 0.0, seed:
     if noise < 0:
         raise AspcError(f"The noise is a standard deviation and cannot be {noise}.")
     env, rng = envs.make_env(env_name), np.random.default_rng(seed)
-    space = env.action_space
-    assert isinstance(space, gym.spaces.Box)
-    low, high = (np.asarray(bound, dtype=np.float32).ravel() for bound in (space.low, space.high))
+    box, space = env.action_space, envs.choices(env_name)
+    assert isinstance(box, gym.spaces.Box)
+    low, high = (np.asarray(bound, dtype=np.float32).ravel() for bound in (box.low, box.high))
     actor = Actor(_random_actor(low, high, rng), None) if policy == "random" else load_actor(policy, rng)
     act, size = actor.act, actor.observation_size
     observation, _ = env.reset(seed=seed)
@@ -152,6 +163,8 @@ def collect(env_name: str, policy: str, steps: int, *, noise: float = 0.0, seed:
             if action.shape != low.shape:
                 raise AspcError(f"{policy} returns actions of size {action.size}, but {env_name} needs {low.size}.")
             action = np.clip(action + noise * (high - low) / 2 * rng.standard_normal(low.size), low, high)
+            if space is not None:
+                action = explore(space, action, observation, noise, rng)
             next_observation, reward, terminal, timeout, _ = env.step(action)
             recorder.add(observation, action, reward, terminal, timeout, next_observation)
             observation = next_observation
@@ -161,4 +174,6 @@ def collect(env_name: str, policy: str, steps: int, *, noise: float = 0.0, seed:
             if t % 1_000 == 999:
                 advance(t + 1)
     env.close()
-    return recorder.dataset(env=env_name, name=f"{env_name.replace('/', '-')} by {Path(policy).name}")
+    return recorder.dataset(
+        env=env_name, action_space=space, name=f"{env_name.replace('/', '-')} by {Path(policy).name}"
+    )

@@ -29,6 +29,7 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "next_observations": ("next_observations", "next_observation", "next_obs", "new_obs", "next_states", "next_state"),
     "episodes": ("episodes", "episode", "episode_id", "episode_ids", "eps_id"),
     "kpis": ("kpis",),
+    "masks": ("action_masks", "action_mask"),
     "costs": (),  # never guessed: safe-RL datasets have a column of costs next to the rewards
     "times": (),  # found by content, see `aspc.data.roles.find_time_column`
 }
@@ -38,6 +39,7 @@ COMPONENT_PATTERNS: dict[str, tuple[str, ...]] = {
     "observations": ("obs_*", "observation_*"),
     "actions": ("action_*", "act_*"),
     "next_observations": ("next_obs_*", "next_observation_*"),
+    "masks": ("mask_*",),
 }
 # Columns that match `COMPONENT_PATTERNS` but are not components of the vector.
 NOT_COMPONENTS = re.compile(r"(next_)?(obs|observation)_id|(action|act)_(id|logp|log_?probs?|probs?)")
@@ -194,6 +196,7 @@ def resolve_columns(
     name: str,
     is_time: Callable[[str], bool] = lambda column: False,
     is_date: Callable[[str], bool] = lambda column: False,
+    is_choice: Callable[[str], bool] = lambda column: False,
 ) -> tuple[dict[str, list[str]], list[str]]:
     """Match table columns, by the key map first and then by known names.
 
@@ -205,6 +208,7 @@ def resolve_columns(
         name: Name of the file, for messages.
         is_time: Whether a column holds dates or seconds since 1970.
         is_date: Whether a column holds dates.
+        is_choice: Whether a column can be a choice, so that columns `mask_*` can be masks of its options.
 
     Returns:
         The columns of each array in order, and notes. With a reward formula, "rewards" has the formula's columns.
@@ -226,6 +230,8 @@ def resolve_columns(
     has_rewards = "costs" in found or bool(formula)
     for key in ALIASES:
         if key in found or (key == "rewards" and has_rewards):
+            continue
+        if key == "masks" and not any(map(is_choice, found.get("actions", ()))):
             continue
         matches = _guess_columns(unmapped, key, name) or _guess_ignoring_case(unmapped, key, name)
         if matches:

@@ -1,4 +1,5 @@
-"""A logged dataset: validated once, kept as NumPy arrays on the host, viewed as transitions."""
+"""A logged dataset: validated once, kept as NumPy arrays on the host, viewed as transitions. It has more than 400 lines
+because the documentation of a dataset's fields and options is here."""
 
 from __future__ import annotations
 
@@ -10,7 +11,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from aspc import envs, tasks
-from aspc.data import validation
+from aspc.action_space import ActionSpace
+from aspc.data import action_choices, validation
+from aspc.data.action_choices import ChoiceOptions
 from aspc.data.columns import canonical_keys
 from aspc.data.frames import frame_names, is_frame, read_frame
 from aspc.data.metadata import NAME_KEYS
@@ -51,7 +54,7 @@ class Dataset:
     """
 
     observations: np.ndarray  # [N, obs] float32
-    actions: np.ndarray  # [N, act] float32, in the user's units, clipped into the bounds
+    actions: np.ndarray  # [N, act] float32, in the user's units, clipped into the bounds; one column per option
     rewards: np.ndarray  # [N] float32
     terminals: np.ndarray  # [N] bool
     timeouts: np.ndarray  # [N] bool: episode ends that are not terminals
@@ -70,6 +73,7 @@ class Dataset:
     categories: Mapping[str, Sequence[str]] = field(default_factory=dict)  # one-hot categories by log column
     kpis: np.ndarray | None = None  # [N, kpis] float32: columns that are kept, but not used for training
     kpi_names: tuple[str, ...] = ()
+    action_space: ActionSpace | None = None  # the choices among the actions; None if all actions are numbers
 
     @classmethod
     def from_arrays(
@@ -96,12 +100,18 @@ class Dataset:
         kpi_names: Sequence[str] = (),
         time: str = "",
         categories: Mapping[str, Sequence[str]] | None = None,
+        categorical: str | Sequence[str] = (),
+        continuous: str | Sequence[str] = (),
+        masks: ArrayLike | None = None,
+        mask_names: Sequence[str] = (),
+        action_categories: Mapping[str, Sequence[str]] | None = None,
+        action_space: ActionSpace | None = None,
     ) -> Dataset:
         """Validate arrays and create a dataset from them.
 
         Args:
             observations: [N, obs].
-            actions: [N, act], continuous.
+            actions: [N, act] numbers, or choices as integers, truth values or text, also [N] for a single choice.
             rewards: [N].
             terminals: [N] flags of rows after which the task has ended.
             timeouts: [N] flags of other episode ends. Without them, episodes also end after `max_episode_steps`.
@@ -123,6 +133,12 @@ class Dataset:
             kpi_names: Column names of the KPIs.
             time: Description of the time column.
             categories: Categories of one-hot observations, by log column.
+            categorical: Names or patterns of action columns that are choices although they hold numbers.
+            continuous: Names or patterns of action columns that are numbers although they look like choices.
+            masks: [N, masks] flags of the options that are allowed in each row.
+            mask_names: Names of the masks, "mask_OPTION" or "mask_ACTION_OPTION" (default: one per option, in order).
+            action_categories: For the columns of a table, the texts that codes stand for; None for arrays.
+            action_space: The choices of actions that are already encoded as one column per option.
 
         Raises:
             AspcError: The arrays are not a valid dataset.
@@ -130,7 +146,26 @@ class Dataset:
         env = None if env == "none" else env
         observation_names = observation_names or frame_names(observations)
         action_names = action_names or frame_names(actions)
+        options = ChoiceOptions.of(categorical, continuous)
+        encoded = (
+            action_choices.check_encoded(np.asarray(actions), np.asarray(observations), action_space, name)
+            if action_space is not None
+            else action_choices.encode_actions(
+                actions,
+                action_names,
+                options=options,
+                name=name,
+                categories=action_categories,
+                env=env,
+                masks=masks,
+                mask_names=mask_names,
+            )
+        )
+        actions = actions if encoded is None else encoded.actions
         arrays = validation.check_arrays(observations, actions, rewards, terminals, timeouts, next_observations, name)
+        if encoded is not None:
+            arrays, observation_names = action_choices.add_masks(encoded, arrays, observation_names)
+            action_names, action_space = encoded.space.columns, encoded.space
         precision_notes = (
             *validation.precision_notes(arrays["observations"], "observation", observation_names),
             *validation.precision_notes(arrays["actions"], "action", action_names),
@@ -140,14 +175,20 @@ class Dataset:
             if key in arrays:
                 arrays[key] = validation.to_finite_float32(key, arrays[key], name)
         validation.check_sizes(arrays, env, {"observations": observation_names, "actions": action_names}, name)
-        bounds = validation.action_bounds(arrays["actions"], action_low, action_high, env, name, action_margin)
+        bounds = action_choices.bounds_of(
+            action_space, arrays["actions"], action_low, action_high, env, name, action_margin
+        )
         clipped, clip_notes = validation.clip_actions(arrays["actions"], bounds.low, bounds.high, strict, name)
         ends, end_notes = validation.episode_ends(arrays["terminals"], arrays.get("timeouts"), max_episode_steps, env)
         if env is not None and ref_min is None and ref_max is None:
             ref_min, ref_max = envs.reference_scores(env) or (None, None)
         kind_notes = (
-            *validation.integer_action_notes(arrays["actions"]),
-            *validation.on_off_notes(arrays["actions"], action_names),
+            (
+                *validation.integer_action_notes(arrays["actions"]),
+                *validation.on_off_notes(arrays["actions"], action_names),
+            )
+            if encoded is None
+            else encoded.notes
         )
         return cls(
             observations=arrays["observations"],
@@ -170,6 +211,7 @@ class Dataset:
             categories=dict(categories or {}),
             kpis=None if kpis is None else validation.check_kpis(kpis, len(clipped), kpi_names, name),
             kpi_names=tuple(kpi_names),
+            action_space=action_space,
         )
 
     @classmethod

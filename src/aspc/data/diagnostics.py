@@ -1,4 +1,5 @@
-"""Summaries of datasets: sizes, returns, and warnings about data that looks wrong or is hard to learn from."""
+"""Summaries of datasets: sizes, returns, and warnings about data that looks wrong or is hard to learn from. It has more
+than 400 lines because every warning has its check here."""
 
 from __future__ import annotations
 
@@ -8,6 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from aspc.action_space import ActionSpace
+from aspc.data.action_choices import choice_counts
 from aspc.data.dataset import Dataset
 from aspc.data.reward_checks import check_rewards
 from aspc.data.streaming import StreamingDataset
@@ -28,6 +31,7 @@ SENTINEL_GAP = 5.0  # times the same range: the gap between a sentinel and all o
 MAX_SENTINELS = 0.01  # fraction of rows
 SENTINEL_VALUES = (999, 9_999, 99_999, 999_999, 9_999_999, 32_767, 32_768, 65_535)  # with either sign
 FEW_ROWS = 1_000
+RARE_ROWS = 20  # of an option
 QUANTILE_ROWS = 100_000  # maximum number of rows for quantiles
 MAX_SHOWN_NAMES = 20
 MAX_SHOWN_DIMENSIONS = 10
@@ -68,6 +72,8 @@ def summarize(dataset: Dataset) -> Summary:
     ]
     if dataset.time:
         facts.insert(1, ("time", printable(dataset.time)))
+    if dataset.action_space is not None:
+        facts[4:4] = _choice_facts(dataset.action_space, dataset.actions)
     if dataset.kpis is not None:
         facts += _kpi_facts(dataset.kpis, dataset.kpi_names)
     if dataset.next_observations is not None:
@@ -94,6 +100,16 @@ def _size_facts(data: Dataset | StreamingDataset) -> tuple[tuple[str, str], ...]
         ("action", _format_size(data.action_size, data.action_names)),
         ("action bounds", format_bounds(data.action_low, data.action_high) + source),
     )
+
+
+def _choice_facts(space: ActionSpace, actions: np.ndarray) -> list[tuple[str, str]]:
+    """Return the frequency of each option, the most frequent first."""
+    facts = []
+    for name, counts in choice_counts(space, actions).items():
+        ordered = sorted(counts.items(), key=lambda item: -item[1])
+        shares = [f"{printable(option)} {100 * count / len(actions):.3g} %" for option, count in ordered]
+        facts.append((f"choice {printable(name)}", join_limited(shares, MAX_SHOWN_NAMES)))
+    return facts
 
 
 def _kpi_facts(kpis: np.ndarray, names: Sequence[str]) -> list[tuple[str, str]]:
@@ -137,6 +153,7 @@ def _subsample(rows: np.ndarray) -> np.ndarray:
 def find_warnings(dataset: Dataset) -> list[str]:
     """Return warnings about data that looks wrong or is hard to learn from."""
     checks = (
+        _check_choices,
         _check_constant_dimensions,
         _check_outliers,
         _check_duplicate_rows,
@@ -153,6 +170,26 @@ def find_warnings(dataset: Dataset) -> list[str]:
     return [warning for check in checks for warning in check(dataset)]
 
 
+def _check_choices(dataset: Dataset) -> list[str]:
+    """Find options that are rare or were never chosen, about which a log says little or nothing."""
+    warnings = []
+    space = dataset.action_space
+    for name, counts in ({} if space is None else choice_counts(space, dataset.actions)).items():
+        never = [printable(option) for option, count in counts.items() if count == 0]
+        rare = [f"{printable(option)} ({count:,})" for option, count in counts.items() if 0 < count < RARE_ROWS]
+        if never:
+            warnings.append(
+                f"choice {printable(name)}: {join_limited(never, MAX_SHOWN_DIMENSIONS)} never occurs in the log, so "
+                "its value is unknown."
+            )
+        if rare:
+            warnings.append(
+                f"choice {printable(name)}: {join_limited(rare, MAX_SHOWN_DIMENSIONS)} occurs in fewer than "
+                f"{RARE_ROWS} rows, too few to judge it."
+            )
+    return warnings
+
+
 def _check_constant_dimensions(dataset: Dataset) -> list[str]:
     warnings = []
     columns = (
@@ -160,9 +197,11 @@ def _check_constant_dimensions(dataset: Dataset) -> list[str]:
         ("action", dataset.actions, dataset.action_names),
     )
     for kind, values, names in columns:
-        constant = np.flatnonzero(values.min(axis=0) == values.max(axis=0)).tolist()
-        if constant:
-            shown = join_limited([_dimension_label(i, names) for i in constant], MAX_SHOWN_DIMENSIONS)
+        constant = np.flatnonzero(values.min(axis=0) == values.max(axis=0))
+        if kind == "action" and dataset.action_space is not None:  # `_check_choices` reports options
+            constant = constant[~dataset.action_space.is_choice[constant]]
+        if len(constant):
+            shown = join_limited([_dimension_label(i, names) for i in constant.tolist()], MAX_SHOWN_DIMENSIONS)
             plural = len(constant) > 1
             warnings.append(f"{kind} dimension{'s' * plural} {shown} never change{'s' * (not plural)}.")
     return warnings
@@ -263,6 +302,8 @@ def _check_duplicate_rows(dataset: Dataset) -> list[str]:
 def _check_saturated_actions(dataset: Dataset) -> list[str]:
     fractions = (np.abs(dataset.scale_actions(dataset.actions)) >= SATURATED).mean(axis=0)
     fractions[dataset.actions.min(axis=0) == dataset.actions.max(axis=0)] = 0.0  # reported as constant
+    if dataset.action_space is not None:
+        fractions[dataset.action_space.is_choice] = 0.0
     worst = int(fractions.argmax())
     if fractions[worst] <= MAX_SATURATED:
         return []

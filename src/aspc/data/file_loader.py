@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from aspc import tasks
+from aspc.action_space import ActionSpace
 from aspc.data.cache import sanitize_file_name
 from aspc.data.columns import KeyMap
 from aspc.data.dataset import Dataset
@@ -41,6 +42,8 @@ def load(
     reward: str | None = None,
     kpis: str | Sequence[str] = (),
     one_hot: str | Sequence[str] = (),
+    categorical: str | Sequence[str] = (),
+    continuous: str | Sequence[str] = (),
     missing: str = "error",
     max_gap: float | None = None,
     resample: str | None = None,
@@ -60,6 +63,8 @@ def load(
         reward: A formula over a table's columns that replaces the reward column, e.g. "0.3*energy + 0.7*comfort".
         kpis: Columns of a table to keep with the dataset, but not to learn from.
         one_hot: Categorical observation columns of a table; each category becomes one observation.
+        categorical: Action columns, or patterns of them, that are choices although they hold numbers.
+        continuous: Action columns, or patterns of them, that are numbers although they look like choices.
         missing: Treatment of empty cells: "error", "split", "ffill", "interpolate" or "drop" (see docs/data.md).
         max_gap: The longest interval inside an episode, in multiples of the time column's median interval.
         resample: "hold" or "interpolate" to make intervals equal.
@@ -74,6 +79,8 @@ def load(
         reward=reward,
         kpis=kpis,
         one_hot=one_hot,
+        categorical=categorical,
+        continuous=continuous,
         missing=missing,
         max_gap=max_gap,
         resample=resample,
@@ -88,9 +95,15 @@ def load(
         shapes = np.shape(arrays["observations"]), np.shape(arrays["actions"])
         if len(shapes[0]) == 2 and len(shapes[1]) == 2:
             env = tasks.name_from_stem(stem, shapes[0][1], shapes[1][1])
+    options |= {"categorical": read_options.categorical, "continuous": read_options.continuous}
     given = {key: value for key, value in {**options, "env": env}.items() if value is not None}
     settings = {**metadata, **given, "name": name or stem}
-    return Dataset.from_arrays(**dict[str, Any](arrays), **settings).with_notes(notes)
+    if "action_space" in settings:  # of a file that this library has written
+        settings["action_space"] = ActionSpace.from_text(settings["action_space"])
+    dataset = Dataset.from_arrays(**dict[str, Any](arrays), **settings)
+    if "masks" in arrays and dataset.action_space is None:
+        notes = [*notes, "the masks are not used, because no action is a choice; name one with --categorical."]
+    return dataset.with_notes(notes)
 
 
 def _read_source(source: Any, options: ReadOptions) -> tuple[str, FileContents]:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from aspc.action_space import ActionSpace
 from aspc.envs.allowed import problem_with_name
 
 HDF5_ATTRIBUTE = "aspc"  # holds the metadata as JSON
 NPZ_PREFIX = "aspc_"  # prefix of the metadata arrays, which hold numbers or NumPy's unicode text
 NUMBER_KEYS = ("action_low", "action_high", "ref_min", "ref_max")
 NAME_KEYS = ("observation_names", "action_names")
-ALL_NAME_KEYS = (*NAME_KEYS, "kpi_names")
-NPZ_KEYS = {f"{NPZ_PREFIX}{key}": key for key in ("env", *NUMBER_KEYS, *ALL_NAME_KEYS)}
+ALL_NAME_KEYS = (*NAME_KEYS, "kpi_names", "mask_names")
+TEXT_KEYS = ("env", "action_space")
+NPZ_KEYS = {f"{NPZ_PREFIX}{key}": key for key in (*TEXT_KEYS, *NUMBER_KEYS, *ALL_NAME_KEYS)}
 
 
 def parse_metadata(text: Any) -> dict[str, Any]:
@@ -32,10 +34,12 @@ def select_valid(stated: Any) -> dict[str, Any]:
             if stated.get(key) is not None
         }
         names = {key: [str(name) for name in stated[key]] for key in ALL_NAME_KEYS if stated.get(key)}
-        env = stated.get("env")
+        texts = {key: stated[key] for key in TEXT_KEYS if isinstance(stated.get(key), str)}
+        if "action_space" in texts:
+            ActionSpace.from_text(texts["action_space"])
     except (TypeError, ValueError, AttributeError):
         return {}
-    return {**numbers, **names, **({"env": env} if isinstance(env, str) else {})}
+    return {**numbers, **names, **texts}
 
 
 def drop_forbidden_env(metadata: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:

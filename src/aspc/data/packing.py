@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from aspc import tasks
+from aspc.action_space import ActionSpace
 from aspc.data.columns import KeyMap, check_key_map
 from aspc.data.dataset import Dataset
 from aspc.data.metadata import NAME_KEYS, drop_forbidden_env
@@ -131,6 +132,7 @@ class _Log:
     bounds: tuple[np.ndarray, np.ndarray]
     notes: tuple[str, ...]
     names: dict[str, Any]  # column names, by `metadata.NAME_KEYS`
+    action_space: ActionSpace | None = None
     close: Callable[[], None] = lambda: None
 
     def __enter__(self) -> _Log:
@@ -151,6 +153,7 @@ class _Log:
             bounds=(dataset.action_low, dataset.action_high),
             notes=dataset.notes,
             names={"observation_names": dataset.observation_names, "action_names": dataset.action_names},
+            action_space=dataset.action_space,
         )
 
     def episode_starts(self) -> np.ndarray:
@@ -172,6 +175,7 @@ class _Log:
             action_low=self.bounds[0],
             action_high=self.bounds[1],
             **self.names,
+            action_space=self.action_space,
             name=f"{self.name}, rows from {rows.start + 1:,}",
             strict=strict,
         )
@@ -212,6 +216,11 @@ def _open_hdf5(
         terminals = check_flags("terminals", flags["terminals"], path.name)
         logged = check_flags("timeouts", flags["timeouts"], path.name) if "timeouts" in flags else None
         timeouts, limit_notes = episode_ends(terminals, logged, max_episode_steps, env)
+        if read("actions", slice(0, 1)).dtype.kind in "iub":
+            raise AspcError(
+                f"{path.name}: the actions are integers, which means discrete actions. A file with choices cannot be "
+                'packed in parts: pass --categorical "*", so that it is loaded first.'
+            )
         extremes = _extremes(partial(read, "actions"), length)
         bounds = action_bounds(extremes, action_low, action_high, env, path.name, action_margin)
         return _Log(
@@ -223,6 +232,7 @@ def _open_hdf5(
             bounds=(bounds.low, bounds.high),
             notes=(*notes, *order_notes, *limit_notes, *bounds.notes),
             names={key: metadata[key] for key in NAME_KEYS if key in metadata},
+            action_space=ActionSpace.from_text(metadata["action_space"]) if "action_space" in metadata else None,
             close=opened.pop_all().close,
         )
 
@@ -298,6 +308,7 @@ def _write_packed(folder: Path, log: _Log, n_step: int, discount: float, strict:
             "action_low": log.bounds[0].tolist(),
             "action_high": log.bounds[1].tolist(),
             **log.names,
+            "action_space": None if log.action_space is None else log.action_space.to_text(),
             "observation_mean": moments.mean.tolist(),
             "observation_std": moments.std.tolist(),
             "notes": notes,

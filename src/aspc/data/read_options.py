@@ -12,6 +12,7 @@ from aspc.errors import AspcError
 
 MissingPolicy = Literal["error", "split", "ffill", "interpolate", "drop"]
 ResampleMethod = Literal["hold", "interpolate"]
+COLUMN_LISTS = ("kpis", "one_hot", "categorical", "continuous")
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,10 @@ class ReadOptions:
     """Columns to load without learning from them."""
     one_hot: tuple[str, ...] = ()
     """Categorical observation columns to one-hot encode."""
+    categorical: tuple[str, ...] = ()
+    """Action columns, or patterns of them, that are choices."""
+    continuous: tuple[str, ...] = ()
+    """Action columns, or patterns of them, that are numbers."""
     missing: MissingPolicy = "error"
     max_gap: float | None = None
     """Longest interval inside an episode, as a multiple of the median interval; None selects a default."""
@@ -44,6 +49,8 @@ class ReadOptions:
         reward: str | None = None,
         kpis: str | Sequence[str] = (),
         one_hot: str | Sequence[str] = (),
+        categorical: str | Sequence[str] = (),
+        continuous: str | Sequence[str] = (),
         missing: str = "error",
         max_gap: float | None = None,
         resample: str | None = None,
@@ -81,6 +88,8 @@ class ReadOptions:
             reward,
             _names("kpi", kpis),
             _names("one_hot", one_hot),
+            _names("categorical", categorical),
+            _names("continuous", continuous),
             missing,  # type: ignore[arg-type]
             max_gap,
             resample,  # type: ignore[arg-type]
@@ -101,7 +110,7 @@ class ReadOptions:
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> ReadOptions:
         """Return options from the values of `to_json`."""
-        return cls(**{**values, "kpis": tuple(values["kpis"]), "one_hot": tuple(values["one_hot"])})
+        return cls(**{**values, **{key: tuple(values[key]) for key in COLUMN_LISTS}})
 
 
 def check_array_options(options: ReadOptions, name: str) -> None:

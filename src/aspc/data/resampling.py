@@ -56,7 +56,7 @@ def _resample_episode(arrays: Arrays, rows: slice, method: ResampleMethod, inter
     steps = int(times[-1] / interval + ROUNDING) + 1
     grid = np.arange(steps) * interval
     last = np.searchsorted(times, grid + ROUNDING * interval, side="right") - 1
-    result = {key: arrays[key][rows][last] for key in ("observations", "actions")}
+    result: Arrays = {key: arrays[key][rows][last] for key in ("observations", "actions", "masks") if key in arrays}
     if method == "interpolate":
         observations = result["observations"].astype(np.float64)
         for i in np.flatnonzero(~held):

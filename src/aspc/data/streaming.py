@@ -19,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
+from aspc.action_space import ActionSpace
 from aspc.data.dataset import Transitions
 from aspc.data.history import BlockStacker
 from aspc.data.metadata import NAME_KEYS, drop_forbidden_env, select_valid
@@ -77,6 +78,7 @@ class StreamingDataset:
     notes: tuple[str, ...]
     observation_names: tuple[str, ...] = ()  # column names of the log
     action_names: tuple[str, ...] = ()
+    action_space: ActionSpace | None = None  # the choices among the actions; None if all actions are numbers
     sha256: str | None = None  # of the packed rows; absent in older folders
 
     @classmethod
@@ -94,7 +96,7 @@ class StreamingDataset:
             if not all(0 < meta[f"{name}_size"] < 2**31 for name in ("observation", "action")):
                 raise ValueError("invalid sizes")
             size = (folder / ROWS).stat().st_size
-            stated = select_valid({"env": meta["env"], **{key: meta.get(key) for key in NAME_KEYS}})
+            stated = select_valid({key: meta.get(key) for key in ("env", "action_space", *NAME_KEYS)})
             metadata, env_notes = drop_forbidden_env(stated)
             with np.errstate(over="ignore"):  # an overflow becomes infinite and is reported below
                 dataset = cls(
@@ -112,6 +114,9 @@ class StreamingDataset:
                     observation_std=np.asarray(meta["observation_std"], dtype=np.float64),
                     mean_reward=float(meta["mean_reward"]),
                     notes=(*map(str, meta["notes"]), *env_notes),
+                    action_space=ActionSpace.from_text(metadata["action_space"])
+                    if "action_space" in metadata
+                    else None,
                     sha256=meta.get("sha256"),
                     **{key: tuple(metadata.get(key, ())) for key in NAME_KEYS},
                 )

@@ -41,6 +41,7 @@ def dataset_metadata(dataset: Dataset) -> dict[str, Any]:
         "observation_names": list(dataset.observation_names),
         "action_names": list(dataset.action_names),
         "kpi_names": list(dataset.kpi_names),
+        "action_space": None if dataset.action_space is None else dataset.action_space.to_text(),
     }
 
 

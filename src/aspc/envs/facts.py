@@ -13,6 +13,8 @@ import gymnasium as gym
 import numpy as np
 
 from aspc import minari_store, tasks
+from aspc.action_space import ActionSpace
+from aspc.envs.choices import choices_of
 from aspc.envs.make import DEFAULT_HORIZON, make_env
 from aspc.errors import AspcError
 
@@ -22,6 +24,7 @@ class _ProbedFacts(NamedTuple):
     action_high: np.ndarray
     observation_size: int
     step_limit: int | None
+    choices: ActionSpace | None
 
 
 @cache
@@ -29,11 +32,14 @@ def _probe(name: str) -> _ProbedFacts:
     """Create an environment to read its spaces and its step limit."""
     env = make_env(name)
     actions, observations, spec = env.action_space, env.observation_space, env.spec
+    choices = choices_of(env)
     env.close()
     assert isinstance(actions, gym.spaces.Box)
     assert isinstance(observations, gym.spaces.Box)
     low, high = (bound.astype(np.float32).ravel() for bound in (actions.low, actions.high))
-    return _ProbedFacts(low, high, math.prod(observations.shape), None if spec is None else spec.max_episode_steps)
+    return _ProbedFacts(
+        low, high, math.prod(observations.shape), None if spec is None else spec.max_episode_steps, choices
+    )
 
 
 def env_sizes(name: str) -> tuple[int, int]:
@@ -68,6 +74,11 @@ def action_bounds(name: str) -> tuple[np.ndarray, np.ndarray] | None:
         return -ones, ones
     low, high, *_ = _probe(name)
     return (low, high) if np.isfinite(low).all() and np.isfinite(high).all() else None
+
+
+def choices(name: str) -> ActionSpace | None:
+    """Return the choices among the actions of an environment; None if all actions are numbers."""
+    return None if tasks.family_facts(name) is not None else _probe(name).choices
 
 
 def horizon(name: str) -> int:

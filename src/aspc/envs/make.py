@@ -1,7 +1,7 @@
 """Make the environment of a dataset (D4RL, generated maze, OGBench single task, Minari) or a Gymnasium id.
 
-Observations are flat Box vectors, and D4RL names have D4RL's semantics. Optional packages are imported only when
-an environment needs them.
+Observations are flat Box vectors. Actions are numbers, or columns of options (`aspc.envs.choices`). D4RL names have
+D4RL's semantics. Optional packages are imported only when an environment needs them.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from aspc import minari_store, tasks
 from aspc.envs.adroit import make_adroit
 from aspc.envs.allowed import problem_with_spec
 from aspc.envs.antmaze import AntMazeEnv
+from aspc.envs.choices import with_choice_columns
 from aspc.envs.maze2d import Maze2dEnv
 from aspc.envs.packages import PRECISION_WARNING, quiet_packages, register_environments, remove_model_file
 from aspc.errors import AspcError, MissingExtra, first_line, missing_module, unknown_name
@@ -155,8 +156,7 @@ class GlobalRngWrapper(gym.Wrapper[Any, Any, Any, Any]):
 
 def _flatten_observations(env: gym.Env[Any, Any], name: str) -> gym.Env[Any, Any]:
     """Return the environment with flat Box observations; raise an `AspcError` for spaces that are not supported."""
-    if not isinstance(env.action_space, gym.spaces.Box):
-        raise AspcError(f"{name} has discrete or structured actions; only continuous (Box) actions are supported.")
+    env = with_choice_columns(env, name)
     space = env.observation_space
     if not isinstance(space, gym.spaces.Box | gym.spaces.Dict | gym.spaces.Tuple):
         raise AspcError(

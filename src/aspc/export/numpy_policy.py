@@ -6,6 +6,8 @@
     policy.act(observation, rng=7)       # stochastic policies: a seed or a numpy.random.Generator
     policy.act(observation, on_invalid="hold")  # repeat the last action if a sensor reports NaN
     policy.reset()                       # a new episode: forget the earlier steps
+    policy.choose(observation)           # choices: the names of the chosen options
+    policy.logits(observation)           # choices: the scores of the options
     policy.METADATA["observation_size"]  # origin, sizes and versions
 
 `python policy.py 0.1 0.2 …` prints the action for one observation.
@@ -21,9 +23,10 @@ from typing import Any
 import numpy as np
 
 from aspc.history import History
+from aspc.policy_choices import choice_names
 from aspc.policy_guards import WHITENING, complete_guards, guards_from_json
-from aspc.policy_inputs import LoggedRange, Stream, act_in_stream
-from aspc.policy_kinds import noise_draws, sample_noise
+from aspc.policy_inputs import LoggedRange, Stream, act_in_stream, check_rows
+from aspc.policy_kinds import compute_logits, noise_draws, sample_noise
 from aspc.policy_memory import memory_start, step
 
 
@@ -84,6 +87,29 @@ def act(observations: Any, rng: np.random.Generator | int | None = 0, on_invalid
 def reset() -> None:
     """Forget all earlier steps, at the start of an episode."""
     STREAM.reset()
+
+
+def choose(observations: Any, on_invalid: str | None = None) -> Any:
+    """Return the names of the chosen options: a name, or a dictionary for an action of several parts.
+
+    Raises:
+        ValueError: The policy has no choices, or an observation does not fit or is invalid.
+    """
+    return choice_names(METADATA, act(observations, on_invalid=on_invalid))
+
+
+def logits(observations: Any) -> np.ndarray:
+    """Return the scores of the options, the largest of which is chosen; those of numbers precede tanh.
+
+    Raises:
+        ValueError: The policy has no scores, or an observation does not fit or is invalid.
+    """
+    if POLICY.kind != "categorical":
+        raise ValueError("This policy has no logits. Call act instead.")
+    names, size = METADATA.get("observation_names") or (), POLICY.observation_mean.shape[0]
+    rows = check_rows(observations, names, size)
+    scores: np.ndarray = compute_logits(POLICY, np.atleast_2d(rows))
+    return scores if rows.ndim == 2 else np.asarray(scores[0])
 
 
 if __name__ == "__main__":

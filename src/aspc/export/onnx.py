@@ -14,6 +14,8 @@ import numpy as np
 
 from aspc.errors import MissingExtra
 from aspc.policy import Policy
+from aspc.policy_choices import choice_indices
+from aspc.policy_kinds import compute_logits
 from aspc.policy_memory import step_or_nan
 
 Axis = int | tuple[int, ...]
@@ -25,8 +27,9 @@ EXAMPLE_BATCH = 2
 def onnx_model(policy: Policy, metadata: dict[str, Any]) -> Any:
     """Return the checked `onnx.ModelProto`: inputs `observations` and the policy's noise, output `actions`.
 
-    A policy with memory also has the input `memory` and the output `next_memory`. A graph cannot raise an error, so an
-    observation with NaN or infinity gives a NaN action.
+    A policy with memory also has the input `memory` and the output `next_memory`, and a policy with choices the outputs
+    `logits` and `choices`, the index of each chosen option (−1: none). A graph cannot raise an error, so an observation
+    with NaN or infinity gives a NaN action.
     """
     try:
         import onnx
@@ -41,6 +44,14 @@ def onnx_model(policy: Policy, metadata: dict[str, Any]) -> Any:
     outputs = [graph.output("actions", actions)]
     if memory is not None:
         outputs.append(graph.output("next_memory", next_memory))
+    if policy.kind == "categorical" and any(policy.settings["factors"]):
+        chosen = graph.node(
+            "Cast", lambda x: x.astype(np.int64), choice_indices(policy, actions), to=onnx.TensorProto.INT64
+        )
+        outputs += [
+            graph.output("logits", compute_logits(policy, observations)),
+            graph.output("choices", chosen, onnx.TensorProto.INT64),
+        ]
     model = onnx.helper.make_model(
         onnx.helper.make_graph(graph.nodes, "policy", graph.inputs, outputs, graph.initializers),
         opset_imports=[onnx.helper.make_opsetid("", OPSET)],
@@ -70,10 +81,11 @@ class Graph:
         example = np.zeros([EXAMPLE_BATCH if size is None else size for size in shape], np.float32)
         return Symbol(self, name, example)
 
-    def output(self, name: str, symbol: Symbol) -> Any:
-        """Name a result and return its description as an output [batch, size]."""
+    def output(self, name: str, symbol: Symbol, dtype: int | None = None) -> Any:
+        """Name a result and return its description as an output [batch, size]; `dtype` defaults to float."""
         result = self.node("Identity", np.copy, symbol, name=name)
-        return self.onnx.helper.make_tensor_value_info(name, self.onnx.TensorProto.FLOAT, ["batch", result.shape[1]])
+        dtype = self.onnx.TensorProto.FLOAT if dtype is None else dtype
+        return self.onnx.helper.make_tensor_value_info(name, dtype, ["batch", result.shape[1]])
 
     def constant(self, value: Any) -> str:
         """Add a constant and return its name. Integers become int64, all other values float32."""

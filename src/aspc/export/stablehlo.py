@@ -16,11 +16,12 @@ import numpy as np
 
 from aspc.errors import AspcError
 from aspc.policy import OPTIONAL_VECTORS, Policy
+from aspc.policy_choices import choice_names
 from aspc.policy_inputs import LoggedRange, Stream, act_in_stream
-from aspc.policy_kinds import NoiseInput, sample_noise
-from aspc.policy_memory import step_or_nan
+from aspc.policy_kinds import NoiseInput, compute_logits, sample_noise
+from aspc.policy_memory import propagate_invalid, step_or_nan
 
-PROGRAM, METADATA = "program", "metadata.json"
+PROGRAM, LOGITS, METADATA = "program", "logits", "metadata.json"
 PLATFORMS = ("cpu", "cuda", "tpu")
 
 Act = Callable[..., np.ndarray]
@@ -48,9 +49,15 @@ def stablehlo_archive(policy: Policy, metadata: dict[str, Any]) -> bytes:
     )
     with jax.default_matmul_precision("highest"):  # the same actions on every device
         serialized = export.export(program, platforms=PLATFORMS)(*inputs).serialize()
+        scores = None
+        if policy.kind == "categorical":
+            logits = jax.jit(lambda rows: propagate_invalid(compute_logits(policy, rows), rows))
+            scores = export.export(logits, platforms=PLATFORMS)(inputs[0]).serialize()
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         archive.writestr(PROGRAM, bytes(serialized))
+        if scores is not None:
+            archive.writestr(LOGITS, bytes(scores))
         archive.writestr(METADATA, json.dumps(metadata, indent=1))
     return buffer.getvalue()
 
@@ -58,7 +65,8 @@ def stablehlo_archive(policy: Policy, metadata: dict[str, Any]) -> bytes:
 def load(path: Path) -> Act:
     """Load an exported policy as `act(observations, rng=0)`, like `Policy.act`, with its metadata in `act.metadata`.
 
-    `act.reset()` forgets all earlier steps, like `Policy.reset`.
+    `act.reset()` forgets all earlier steps, like `Policy.reset`. For a policy with choices, `act.logits(observations)`
+    returns the scores of the options and `act.choose(observations)` the names of the chosen ones.
     """
     import jax
     from jax import export
@@ -67,6 +75,8 @@ def load(path: Path) -> Act:
         with zipfile.ZipFile(path) as archive:
             metadata = json.loads(archive.read(METADATA))
             program = export.deserialize(bytearray(archive.read(PROGRAM)))
+            has_logits = LOGITS in archive.namelist()
+            scores = export.deserialize(bytearray(archive.read(LOGITS))) if has_logits else None
     except FileNotFoundError as error:
         raise AspcError(f"{path} does not exist.") from error
     except Exception as error:  # errors of a damaged program have no common class
@@ -100,6 +110,9 @@ def load(path: Path) -> Act:
 
     act.metadata = metadata  # type: ignore[attr-defined]
     act.reset = stream.reset  # type: ignore[attr-defined]
+    act.choose = lambda observations: choice_names(metadata, act(observations), AspcError)  # type: ignore[attr-defined]
+    if scores is not None:
+        act.logits = lambda observations: np.asarray(jax.jit(scores.call)(observations))  # type: ignore[attr-defined]
     return act
 
 

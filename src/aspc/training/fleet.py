@@ -233,7 +233,8 @@ def _varying_values(
     values = [flat_values(own) for own in algorithms]
     free = variable_fields(algorithms[0])
     for member, own, task in zip(members, values, task_of, strict=True):
-        if tasks[task].prepared.layout != tasks[0].prepared.layout:
+        prepared, first = tasks[task].prepared, tasks[0].prepared
+        if (prepared.layout, prepared.spec) != (first.layout, first.spec):
             raise AspcError(
                 f"{members[0].name} and {member.name} have data of different sizes; train them in separate fleets."
             )

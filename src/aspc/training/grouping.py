@@ -36,17 +36,18 @@ def numbered_choices(algorithm: DataclassInstance) -> dict[str, tuple[Any, ...]]
     return found
 
 
-def group_key(algorithm: Algorithm[Any], sizes: Sequence[float], options: TrainOptions) -> Hashable:
+def group_key(algorithm: Algorithm[Any], sizes: Sequence[Any], options: TrainOptions) -> Hashable:
     """Return a key that is equal for runs that can train together.
 
     Args:
         algorithm: The run's algorithm with its settings; fields that can vary do not affect the key.
-        sizes: Observation and action size.
+        sizes: Observation and action size, or a `Spec`, whose choices count as well.
         options: The run's options; seeds do not affect the key.
     """
     free = variable_fields(algorithm)
     fixed = {name: value for name, value in flat_values(algorithm).items() if name not in free}
-    return as_json([_class_names(algorithm), fixed, list(sizes)[:2], options.program_settings()])
+    shape = [*list(sizes)[:2], *filter(None, sizes[3:])]
+    return as_json([_class_names(algorithm), fixed, shape, options.program_settings()])
 
 
 def _class_names(algorithm: DataclassInstance) -> list[str]:

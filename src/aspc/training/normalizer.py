@@ -35,6 +35,14 @@ class ObservationNormalizer(NamedTuple):
         mean, std = (np.concatenate(parts) for parts in zip(repeated, actions, strict=True))
         return ObservationNormalizer(mean, std)
 
+    def without_masks(self, count: int) -> ObservationNormalizer:
+        """Return the normalizer with the identity for the last `count` columns, the masks of options."""
+        if count == 0:
+            return self
+        mean, std = self.mean.copy(), self.std.copy()
+        mean[-count:], std[-count:] = 0, 1
+        return ObservationNormalizer(mean, std)
+
     def __call__(self, observations: np.ndarray) -> np.ndarray:
         normalized: np.ndarray = ((observations - self.mean) / self.std).astype(np.float32)
         return normalized

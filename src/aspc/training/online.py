@@ -26,8 +26,9 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from aspc.data import Dataset
-from aspc.data.collect import Recorder
+from aspc.data.collect import Recorder, explore
 from aspc.envs import make_env
+from aspc.envs.choices import with_choice_columns
 from aspc.errors import AspcError
 from aspc.policy import Policy
 from aspc.policy_memory import memory_parts, split_memory, stack_observations, update_memory
@@ -67,7 +68,7 @@ class Collector:
     """Steps an environment with a policy across episodes."""
 
     def __init__(self, env: str | Callable[[], Any], data: Dataset, seed: int, noise: float | None) -> None:
-        self.env: Any = make_env(env) if isinstance(env, str) else env()
+        self.env: Any = make_env(env) if isinstance(env, str) else with_choice_columns(env(), "The environment")
         self.data, self.seed, self.noise = data, seed, noise
         self.observation: np.ndarray | None = None
         self.memory: np.ndarray | None = None  # of the policy; None at the start of an episode
@@ -86,6 +87,8 @@ class Collector:
         rng = np.random.default_rng((self.seed, first_step))
         noise = self.noise if self.noise is not None else 0.0 if policy.noise() else DEFAULT_NOISE
         spread = noise * (policy.action_high - policy.action_low) / 2
+        if self.data.action_space is not None:
+            spread = np.where(self.data.action_space.is_choice, 0, spread).astype(np.float32)
         if self.observation is None:
             self._reset(first_step)
         recorder, returns = Recorder(), list[float]()
@@ -99,6 +102,8 @@ class Collector:
                 )
             memory = policy.initial_memory(1) if self.memory is None else self.memory
             (action,), _ = policy.step(observation[None], memory, rng)
+            if self.data.action_space is not None:
+                action = explore(self.data.action_space, action, observation, noise, rng)
             if noise:
                 noisy = action + spread * rng.standard_normal(action.shape, np.float32)
                 action = np.clip(noisy, policy.action_low, policy.action_high)
@@ -114,7 +119,8 @@ class Collector:
                 returns.append(self.episode_return)
                 self._reset(first_step + t + 1)
         low, high = self.data.action_low, self.data.action_high
-        return recorder.dataset(action_low=low, action_high=high, name="collected steps"), returns
+        space = self.data.action_space
+        return recorder.dataset(action_low=low, action_high=high, action_space=space, name="collected steps"), returns
 
     def close(self) -> None:
         self.env.close()

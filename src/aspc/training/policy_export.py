@@ -31,7 +31,7 @@ class ExportedArrays(NamedTuple):
 
     arrays: dict[str, Array]
     actions: Float[Array, "runs observations act"] | None
-    """Actions in ±1, or None if the algorithm provides no actor to compare with."""
+    """Actions in ±1 (or scores of options), or None if the algorithm provides no actor to compare with."""
 
 
 class PolicyExporter:
@@ -97,9 +97,10 @@ def _compare(algo: str, policy: Policy, observations: np.ndarray, expected: np.n
     """
     kind, settings = KINDS[policy.kind], policy.settings
     noise = _comparison_noise(policy.kind, policy.arrays, settings, observations.shape[-1])
-    actions = kind.act(policy.arrays, settings, observations, *noise)
+    act = kind.logits or kind.act  # near a tie, rounding can select different options
+    actions = act(policy.arrays, settings, observations, *noise)
     precise = {name: array.astype(np.float64) for name, array in policy.arrays.items()}
-    rounding = np.abs(kind.act(precise, settings, observations.astype(np.float64), *noise) - actions).max()
+    rounding = np.abs(act(precise, settings, observations.astype(np.float64), *noise) - actions).max()
     difference = np.abs(actions - expected).max()
     if difference > MAX_DIFFERENCE + ROUNDING_FACTOR * rounding:
         described = ", ".join(f"{name} {value}" for name, value in settings.items() if isinstance(value, str | float))
@@ -177,11 +178,12 @@ def _copy_policy_arrays(
     def export_run(state: PyTree, overrides: Mapping[str, Array], observations: Array) -> ExportedArrays:
         traced = replace_fields(algorithm, overrides, coerce=False)
         export = export_policy(traced, state, observations.shape[-1])
-        if export.act is None:
+        compared = export.logits or export.act
+        if compared is None:
             return ExportedArrays(export.arrays, None)
         noise = _comparison_noise(export.kind, export.arrays, export.settings, observations.shape[-1])
         with jax.default_matmul_precision("highest"):  # the precision of the exported policy
-            return ExportedArrays(export.arrays, export.act(observations, *noise))
+            return ExportedArrays(export.arrays, compared(observations, *noise))
 
     # Copy the arrays, because the next chunk reuses the memory of the state.
     exported: ExportedArrays = jax.vmap(export_run)(state, overrides, jnp.asarray(observations))

@@ -25,6 +25,7 @@ from aspc.errors import AspcError, printable
 from aspc.history import NEWEST_ONLY, History
 from aspc.policy import Policy
 from aspc.tasks import normalize_score
+from aspc.training.network_sizes import make_spec
 from aspc.training.normalizer import ObservationNormalizer
 from aspc.training.packed_table import Layout, pack
 from aspc.training.run_config import DatasetFacts, TrainOptions, fingerprint
@@ -202,7 +203,7 @@ class PreparedDataset:
     @classmethod
     def of(cls, data: Data, algorithm: Algorithm[Any], options: TrainOptions) -> PreparedDataset:
         """Prepare a dataset for an algorithm."""
-        spec = Spec(options.frames.size(data.observation_size, data.action_size), data.action_size)
+        spec = make_spec(data, algorithm, options)
         layout = Layout(spec.obs_dim, spec.act_dim, algorithm.uses_next_actions)
         if isinstance(data, Dataset):
             return cls._in_memory(data, algorithm, options, spec, layout)
@@ -220,7 +221,7 @@ class PreparedDataset:
             ObservationNormalizer.of(transitions.observations)
             if wanted
             else ObservationNormalizer.identity(data.observation_size)
-        )
+        ).without_masks(len(spec.masked))
         row_normalizer = normalizer.stacked(options.frames, data.action_size)
         pack_rows = partial(pack, layout=layout, normalizer=row_normalizer, discount=algorithm.discount)
         rows = _pack_stacked(kept, transitions, options, pack_rows)
@@ -252,7 +253,8 @@ class PreparedDataset:
                 "pack again, and set reward_shift to 0."
             )
         if algorithm.normalize_observations:
-            normalizer = ObservationNormalizer.from_statistics(data.observation_mean, data.observation_std)
+            statistics = ObservationNormalizer.from_statistics(data.observation_mean, data.observation_std)
+            normalizer = statistics.without_masks(len(spec.masked))
         else:
             normalizer = ObservationNormalizer.identity(data.observation_size)
         row_normalizer = normalizer.stacked(options.frames, data.action_size)
@@ -293,6 +295,8 @@ class PreparedDataset:
             info["action_bounds"] = data.bounds_source
         if isinstance(data, Dataset) and data.categories:
             info["observation_categories"] = {column: list(names) for column, names in data.categories.items()}
+        if data.action_space is not None:
+            info["action_space"] = data.action_space.to_json()
         arrays = {name: np.asarray(array, np.float32) for name, array in export.arrays.items()}
         mean, std = self.normalizer.mean, self.normalizer.std
         bounds = data.action_low, data.action_high
@@ -381,5 +385,6 @@ def dataset_facts(
         ref_max=ref_max,
         behavior_return=behavior_return,
         behavior_score=behavior_score,
+        has_choices=data.action_space is not None,
         notes=list(data.notes),
     )

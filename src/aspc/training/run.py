@@ -52,7 +52,7 @@ from aspc.ui import notify_if_slow
 __all__ = ["Diverged", "Interrupted", "evaluate", "resume_run", "start_run", "train", "use_compilation_cache"]
 
 LOAD_OPTIONS = (
-    *("reward", "kpis", "one_hot", "missing", "max_gap", "resample", "interval"),
+    *("reward", "kpis", "one_hot", "categorical", "continuous", "missing", "max_gap", "resample", "interval"),
     "key_map",
     "action_low",
     "action_high",
@@ -281,7 +281,7 @@ def _check_same_algorithm(run: Run, algo: Algorithm[Any] | str) -> None:
 def _check_same_data(run: Run, facts: DatasetFacts, algorithm: Algorithm[Any], options: TrainOptions) -> None:
     """Raise an AspcError if a repeated run would use different data with the same name."""
     config, recorded = run.config, run.config.dataset
-    same_source = (recorded.source, recorded.options) == (facts.source, facts.options)
+    same_source = (recorded.source, recorded.reading_options()) == (facts.source, facts.reading_options())
     recorded_key = preprocessing_key(recorded_algorithm(config), config.options)
     same_preprocessing = recorded_key == preprocessing_key(algorithm, options)
     if same_source and same_preprocessing and recorded.fingerprint != facts.fingerprint:

@@ -21,10 +21,12 @@ import numpy as np
 
 from aspc import plugins
 from aspc.algorithms.registry import join_bc_term
+from aspc.data.readers.formats import CSV_SUFFIXES, EXCEL_SUFFIXES, TABLE_SUFFIXES
 from aspc.errors import AspcError
 from aspc.history import History
 from aspc.training.loggers import LoggerName
 
+TABLES = (*TABLE_SUFFIXES, *CSV_SUFFIXES, *EXCEL_SUFFIXES)
 FORMAT = 1
 ENV_FUNCTION = "a Python function"  # recorded for an environment without a name
 MatmulPrecision = Literal["default", "high", "highest"]
@@ -200,6 +202,8 @@ class DatasetFacts(msgspec.Struct, frozen=True, kw_only=True):
     transitions: int = 0
     observation_size: int
     action_size: int
+    has_choices: bool = False
+    """Whether actions are choices; configs of versions without choices read their data as numbers."""
     ref_env: str | None = None
     """The environment that `ref_min` and `ref_max` belong to."""
     ref_min: float | None = None
@@ -208,6 +212,12 @@ class DatasetFacts(msgspec.Struct, frozen=True, kw_only=True):
     behavior_return: float | None = msgspec.field(name="behaviour_return")
     behavior_score: float | None = msgspec.field(name="behaviour_score")
     notes: list[str] = []
+
+    def reading_options(self) -> dict[str, Any]:
+        """Return the options for loading the data again: numbers that a run learned from are not read as choices."""
+        is_table = self.source is not None and self.source.lower().endswith(TABLES)
+        is_decided = self.has_choices or not {"categorical", "continuous"}.isdisjoint(self.options)
+        return self.options if is_decided or not is_table else {**self.options, "continuous": ["*"]}
 
 
 class FleetDataset(DatasetFacts, frozen=True, kw_only=True):

@@ -217,7 +217,7 @@ class Run:
         options = self.config.dataset.options
         if options.get("env") != trusted_env:
             safe_env(self.path, options.get("env"))
-        return options
+        return self.config.dataset.reading_options()
 
     @property
     def policy(self) -> Policy:

@@ -56,7 +56,10 @@ def read_arrow(path: Path, options: ReadOptions, limits: ReadLimits) -> FileCont
         def is_date(column: str) -> bool:
             return _is_date(schema.field(column).type) or is_date_time(texts.get(column, ""))
 
-        found, notes = resolve_columns(schema.names, options, path.name, is_date, is_date)
+        def is_choice(column: str) -> bool:
+            return not str(schema.field(column).type).startswith(("float", "double", "half"))
+
+        found, notes = resolve_columns(schema.names, options, path.name, is_date, is_date, is_choice)
         wanted = list(dict.fromkeys(column for names in found.values() for column in names))
         table = ArrowTable(path.name, schema, found, options)
         needed = rows * table.collector.row_bytes
@@ -138,7 +141,8 @@ class ArrowTable:
         parsers = {column: parse for key, parse in PARSERS.items() for column in found.get(key, ())}
         types = {column: schema.field(column).type for names in found.values() for column in names}
         self._parsers: dict[str, CellParser] = {c: parsers[c] for c in types if c in parsers and _is_text(types[c])}
-        self.categories = {column: CategoryParser() for column in options.one_hot}
+        named = [column for column in found["actions"] if _is_text(types[column])]
+        self.categories = {column: CategoryParser() for column in (*options.one_hot, *named)}
         self._times = [
             column for column in found.get("times", ()) if _is_text(types[column]) or _is_date(types[column])
         ]
@@ -167,8 +171,7 @@ class ArrowTable:
             raise not_numeric_error(self._name, column, "text" if _is_text(type_) else str(type_))
         dtype: np.dtype[Any] = np.dtype(type_.to_pandas_dtype())
         if self._options.missing != "error" and column in fillable_columns(self._found) and dtype.kind in "iu":
-            is_action = column in self._found["actions"]  # integers stay integers, to be rejected as discrete
-            return dtype if is_action else np.dtype(np.float64)
+            return np.dtype(np.float64)
         return dtype
 
     def append(self, batch: Any) -> None:
@@ -239,7 +242,7 @@ class ArrowTable:
             ]
             for key, columns in self._found.items()
         }
-        return table_metadata(found, {column: parser.categories() for column, parser in self.categories.items()})
+        return table_metadata(found, self.categories, self.collector.booleans)
 
     def _only_unused_rows(self, empty: Mapping[str, int]) -> bool:
         """Return whether all empty cells are actions, rewards or costs in rows that training does not use."""

@@ -18,6 +18,7 @@ from aspc.data.readers.table_columns import (
     cell_problem,
     check_column_count,
     fillable_columns,
+    looks_like_choice,
     not_numeric_error,
     table_metadata,
 )
@@ -53,8 +54,10 @@ def read_columns(columns: Mapping[str, Column], options: ReadOptions, name: str)
         name,
         lambda column: holds(column, lambda text: is_date_time(text) or is_epoch(text)),
         lambda column: holds(column, is_date_time),
+        lambda column: columns[column].dtype.kind in "iub" or _first_cell(columns[column], looks_like_choice),
     )
-    categories = {column: CategoryParser() for column in options.one_hot}
+    named = [c for c in found["actions"] if columns[c].dtype.kind not in "fiubM" and _first_cell(columns[c], str.strip)]
+    categories = {column: CategoryParser() for column in (*options.one_hot, *named)}
     parsers: dict[str, Callable[[str], float]] = {
         c: parse for key, parse in PARSERS.items() for c in found.get(key, ())
     }
@@ -66,8 +69,14 @@ def read_columns(columns: Mapping[str, Column], options: ReadOptions, name: str)
     formula = None if options.reward is None else Formula.parse(options.reward)
     collector = ColumnCollector(found, {c: values.dtype for c, values in numbers.items()}, name, formula)
     collector.append(numbers)
-    metadata = table_metadata(found, {column: parser.categories() for column, parser in categories.items()})
+    metadata = table_metadata(found, categories, collector.booleans)
     return FileContents(collector.arrays(), notes, metadata)
+
+
+def _first_cell(values: Column, accepts: Callable[[str], Any]) -> bool:
+    """Return whether the first cell that is not empty is text that `accepts` accepts."""
+    first = next((value for value in values[:1_000] if not _is_empty(value)), None)
+    return isinstance(first, str) and bool(accepts(first))
 
 
 def _is_empty(value: Any) -> bool:

@@ -41,6 +41,8 @@ from aspc.data.readers.table_columns import (
     batch_rows,
     check_column_count,
     fillable_columns,
+    looks_like_choice,
+    looks_like_text,
     parse_flag,
     parse_number_or_missing,
     table_metadata,
@@ -107,9 +109,12 @@ class _CSVReader:
             self._name,
             lambda column: is_date_time(sample.get(column, "")) or is_epoch(sample.get(column, "")),
             lambda column: is_date_time(sample.get(column, "")),
+            lambda column: looks_like_choice(sample.get(column, "")),
         )
         position = {column: i for i, column in enumerate(header.columns)}
-        text: dict[int, CellParser] = {position[column]: CategoryParser() for column in self._options.one_hot}
+        named = [column for column in found["actions"] if looks_like_text(sample.get(column, ""))]
+        labels = {column: CategoryParser() for column in (*self._options.one_hot, *named)}
+        text: dict[int, CellParser] = {position[column]: parser for column, parser in labels.items()}
         text |= {position[column]: EpisodeIds().__getitem__ for column in found.get("episodes", ())}
         dates = next((c for c in found.get("times", ()) if is_date_time(sample.get(c, ""))), None)
         if dates is not None:
@@ -119,18 +124,20 @@ class _CSVReader:
             found,
             sorted({position[column] for names in found.values() for column in names}),
             text,
-            {position[n]: parse_flag for key in ("terminals", "timeouts") for n in found.get(key, ())},
+            {position[n]: parse_flag for key in ("terminals", "timeouts", "masks") for n in found.get(key, ())},
             None if self._options.reward is None else Formula.parse(self._options.reward),
             None if dates is None else position[dates],
         )
-        arrays, read_notes = self._read_cells(layout)
-        categories = {c: text[position[c]].categories() for c in self._options.one_hot}  # type: ignore[attr-defined]
-        return FileContents(arrays, [*header.notes, *notes, *read_notes], table_metadata(found, categories))
+        arrays, booleans, read_notes = self._read_cells(layout)
+        return FileContents(arrays, [*header.notes, *notes, *read_notes], table_metadata(found, labels, booleans))
 
-    def _read_cells(self, layout: _Layout) -> tuple[Arrays, list[str]]:
-        """Return the arrays and notes. Survey the cells, which is slow, only after plain parsing has failed."""
+    def _read_cells(self, layout: _Layout) -> tuple[Arrays, list[str], list[str]]:
+        """Return the arrays, the action columns of truth values, and notes.
+
+        The cells are surveyed, which is slow, only after plain parsing has failed.
+        """
         try:
-            return self._parse_cells(layout), []
+            return self._parse_cells(layout), [], []
         except ValueError:
             survey = self._survey(layout)
         layout = self._adapt(layout, survey)
@@ -140,7 +147,8 @@ class _CSVReader:
             if (rows & ~unused_rows(arrays)).any():
                 self._report(layout, survey, ("empty", "missing"))
         notes = ["decimals are written with a comma: 1,5 was read as 1.5."] if layout.has_decimal_commas else []
-        return arrays, notes
+        booleans = [name for name in layout.found["actions"] if layout.columns.index(name) in layout.boolean_columns]
+        return arrays, booleans, notes
 
     def _adapt(self, layout: _Layout, survey: Survey) -> _Layout:
         """Return a layout adapted to the cells. Raises an `AspcError` for a cell that is invalid in every layout."""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from aspc.data.action_choices import merge_categories
 from aspc.data.joined_logs import join_logs
 from aspc.data.metadata import ALL_NAME_KEYS
 from aspc.data.read_options import ReadOptions
@@ -57,6 +58,7 @@ def read_files(reader: LimitedReader, files: Sequence[Path], options: ReadOption
             _check_equal_names(contents, files)
             taken += sum(loading_bytes(array.dtype, array.size) for array in arrays.values())
             advance(i + 1)
+    _share_action_categories(contents)
     joined, join_notes = join_logs(contents, [file.name for file in files], path.name)
     if joined is not None:
         return prepare_rows(joined, read_options, path.name)
@@ -65,7 +67,23 @@ def read_files(reader: LimitedReader, files: Sequence[Path], options: ReadOption
         logs.append(_prepare_log(contents.pop(0), read_options, file))
         _check_equal_names(logs, files)
     notes = list(dict.fromkeys([*join_notes, *(note for log in logs for note in log.notes)]))
-    return FileContents(_concatenate([log.arrays for log in logs], files, path), notes, _names_of(logs[0]))
+    categories = {key: logs[0].metadata[key] for key in ("action_categories",) if key in logs[0].metadata}
+    arrays = _concatenate([log.arrays for log in logs], files, path)
+    return FileContents(arrays, notes, {**_names_of(logs[0]), **categories})
+
+
+def _share_action_categories(contents: list[FileContents]) -> None:
+    """Give the text columns of all files the same codes, in place."""
+    coded = [file for file in contents if "action_categories" in file.metadata]
+    if coded:
+        merged = merge_categories(
+            [
+                (file.arrays["actions"], file.metadata["action_names"], file.metadata["action_categories"])
+                for file in coded
+            ]
+        )
+        for file in coded:
+            file.metadata["action_categories"] = merged
 
 
 def _names_of(contents: FileContents) -> dict[str, list[str]]:

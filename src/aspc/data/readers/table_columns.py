@@ -23,10 +23,11 @@ BATCH_CELLS = 4_000_000
 FLAG_WORDS = {**dict.fromkeys(("true", "t", "yes", "y"), 1.0), **dict.fromkeys(("false", "f", "no", "n"), 0.0)}
 DROP_LINE = "or drop that line and start a new episode after it"
 PLAIN_NUMBER = re.compile(r"-?(0|[1-9]\d{0,14})(\.\d+)?")
+WHOLE_NUMBER = re.compile(r"[+-]?\d+(\.0*)?")
 DECIMAL_COMMA = re.compile(r"[+-]?\d*,\d+([eE][+-]?\d+)?")
 LARGEST = float(np.finfo(np.float32).max)
-VECTORS = ("observations", "actions", "next_observations", "kpis")
-CAN_BE_MISSING = (*VECTORS, "rewards", "costs")
+VECTORS = ("observations", "actions", "next_observations", "kpis", "masks")
+CAN_BE_MISSING = ("observations", "actions", "next_observations", "kpis", "rewards", "costs")
 BOOLEANS = {"true": 1.0, "false": 0.0}
 MISSING_WORDS = ("nan", "na", "n/a", "#n/a", "null", "none", "nil", "-", "--", "?")
 MAX_CATEGORIES = 1_000
@@ -48,14 +49,27 @@ def batch_rows(columns: int) -> int:
     return max(1, min(BATCH_ROWS, BATCH_CELLS // max(1, columns)))
 
 
-def table_metadata(found: Mapping[str, list[str]], categories: Mapping[str, list[str]]) -> dict[str, Any]:
-    """Return the metadata of a table: column names, and the categories of observation columns."""
+def table_metadata(
+    found: Mapping[str, list[str]], parsers: Mapping[str, CategoryParser], booleans: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Return the metadata of a table: column names, and the categories of observation and action columns.
+
+    Args:
+        found: The columns of each array.
+        parsers: The parsers of the columns that hold categories.
+        booleans: The action columns that hold truth values.
+    """
     metadata: dict[str, Any] = {"observation_names": found["observations"], "action_names": found["actions"]}
+    actions = {column: parser.categories() for column, parser in parsers.items() if column in found["actions"]}
+    metadata["action_categories"] = actions | {column: ["false", "true"] for column in booleans}
+    categories = {column: parser.categories() for column, parser in parsers.items() if column not in actions}
+    if "masks" in found:
+        metadata["mask_names"] = found["masks"]
     if "kpis" in found:
         metadata["kpi_names"] = found["kpis"]
     if "times" in found:
         metadata["time_name"] = found["times"][0]
-    return metadata | ({"categories": dict(categories)} if categories else {})
+    return metadata | ({"categories": categories} if categories else {})
 
 
 def fillable_columns(found: Mapping[str, list[str]]) -> list[str]:
@@ -82,12 +96,8 @@ class ColumnCollector:
         formula: Formula | None = None,
         lists: frozenset[str] = frozenset(),
     ) -> None:
-        booleans = [column for column in found["actions"] if dtypes[column].kind == "b"]
-        if booleans:  # stacked with floats, they would silently become numbers
-            raise AspcError(
-                f"{name}: column {booleans[0]!r} holds truth values, which means discrete actions; only continuous "
-                "actions are supported. Leave that column out with --map."
-            )
+        self.booleans = [column for column in found["actions"] if dtypes[column].kind == "b"]
+        dtypes = {**dtypes, **dict.fromkeys(self.booleans, np.dtype(np.float64))}
         for key, names in found.items():
             if key not in VECTORS and len(names) > 1 and not (key == "rewards" and formula):
                 raise AspcError(f"{name}: {key!r} must be one column, but {len(names)} match: {', '.join(names)}.")
@@ -129,6 +139,21 @@ class ColumnCollector:
 
 
 # ── cells ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def looks_like_text(cell: str) -> bool:
+    """Return whether a cell is text: neither a number, nor a truth value, nor a marker of a missing value."""
+    word = cell.strip().lower()
+    try:
+        parse_number_or_missing(word)
+    except ValueError:
+        return not DECIMAL_COMMA.fullmatch(word)
+    return False
+
+
+def looks_like_choice(cell: str) -> bool:
+    """Return whether a cell is text, a truth value or a whole number, as in a column of choices."""
+    return looks_like_text(cell) or cell.strip().lower() in BOOLEANS or bool(WHOLE_NUMBER.fullmatch(cell.strip()))
 
 
 def parse_flag(text: str) -> float:
@@ -190,8 +215,8 @@ class CategoryParser:
         number = self._numbers.setdefault(word, float(len(self._numbers)))
         if number >= MAX_CATEGORIES:
             raise AspcError(
-                f"A column named by --one-hot has more than {MAX_CATEGORIES:,} different values; it does not hold "
-                "categories. Leave it out of --one-hot."
+                f"A column of text (by --one-hot, or an action) has more than {MAX_CATEGORIES:,} different values; "
+                "it does not hold categories. Leave it out."
             )
         return number
 
@@ -222,7 +247,12 @@ class TimeCells:
         return parse_joined_times(text, lengths.astype(np.int64))
 
 
-PARSERS: dict[str, CellParser] = {"terminals": parse_flag, "timeouts": parse_flag, "episodes": parse_episode_id}
+PARSERS: dict[str, CellParser] = {
+    "terminals": parse_flag,
+    "timeouts": parse_flag,
+    "masks": parse_flag,
+    "episodes": parse_episode_id,
+}
 
 
 def parse_cells(cells: Sequence[str], parse: CellParser, name: str, previous_rows: int = 0) -> np.ndarray:

@@ -1,0 +1,89 @@
+"""Environments with discrete or mixed actions, seen as environments whose actions are columns of options."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from aspc.action_space import MAX_CHOICES, ActionSpace, Factor
+from aspc.errors import AspcError
+
+SUPPORTED = "Box, Discrete, MultiDiscrete, MultiBinary, and a Tuple or Dict of these"
+
+
+def with_choice_columns(env: gym.Env[Any, Any], name: str) -> gym.Env[Any, Any]:
+    """Return an environment whose actions are one Box: unchanged if it has one, otherwise with columns of options.
+
+    Raises:
+        AspcError: The actions are of another type.
+    """
+    return env if isinstance(env.action_space, gym.spaces.Box) else ChoiceColumns(env, name)
+
+
+def choices_of(env: Any) -> ActionSpace | None:
+    """Return the choices of an environment that `with_choice_columns` returned; None if its actions are numbers."""
+    while isinstance(env, gym.Wrapper) and not isinstance(env, ChoiceColumns):
+        env = env.env
+    return env.choices if isinstance(env, ChoiceColumns) else None
+
+
+class ChoiceColumns(gym.Wrapper[Any, Any, Any, Any]):
+    """Accept actions as columns (see `aspc.action_space`); of each choice, the largest column is taken."""
+
+    def __init__(self, env: gym.Env[Any, Any], name: str) -> None:
+        super().__init__(env)
+        self._space, parts = env.action_space, _parts(env.action_space, "action", name)
+        self.choices = ActionSpace(tuple(factor for factor, _ in parts))
+        low = np.concatenate([np.full(factor.size, 0.0) if box is None else [box[0]] for factor, box in parts])
+        high = np.concatenate([np.full(factor.size, 1.0) if box is None else [box[1]] for factor, box in parts])
+        self.action_space = gym.spaces.Box(low.astype(np.float32), high.astype(np.float32), dtype=np.float32)
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        values = self.choices.decode(np.asarray(action, np.float64))
+        if (values[np.array(self.choices.sizes) > 0] < 0).any():
+            raise AspcError("An action chooses no option: the masks in the observation forbid all of them.")
+        return self.env.step(_assemble(self._space, values.tolist()))
+
+
+def _parts(space: Any, label: str, name: str) -> list[tuple[Factor, tuple[float, float] | None]]:
+    """Return the factors of a space in order, with the bounds of each number."""
+    if isinstance(space, gym.spaces.Discrete):
+        return [(_factor(label, int(space.n), int(space.start), name), None)]
+    if isinstance(space, gym.spaces.MultiDiscrete | gym.spaces.MultiBinary):
+        sizes = np.ravel(space.nvec if isinstance(space, gym.spaces.MultiDiscrete) else np.full(space.shape, 2))
+        starts = np.ravel(space.start) if isinstance(space, gym.spaces.MultiDiscrete) else np.zeros(len(sizes))
+        return [
+            (_factor(f"{label}_{i}", int(size), int(start), name), None)
+            for i, (size, start) in enumerate(zip(sizes, starts, strict=True))
+        ]
+    if isinstance(space, gym.spaces.Box):
+        bounds = zip(space.low.ravel().tolist(), space.high.ravel().tolist(), strict=True)
+        return [(Factor(f"{label}_{i}"), pair) for i, pair in enumerate(bounds)]
+    if isinstance(space, gym.spaces.Tuple):
+        return [part for i, inner in enumerate(space.spaces) for part in _parts(inner, f"{label}_{i}", name)]
+    if isinstance(space, gym.spaces.Dict):
+        return [part for key, inner in space.spaces.items() for part in _parts(inner, key, name)]
+    raise AspcError(f"{name} has actions of type {type(space).__name__}; only {SUPPORTED} are supported.")
+
+
+def _factor(label: str, size: int, start: int, name: str) -> Factor:
+    if not 2 <= size <= MAX_CHOICES:
+        raise AspcError(f"{name} has an action with {size:,} options; 2 to {MAX_CHOICES:,} are supported.")
+    return Factor(label, tuple(str(start + i) for i in range(size)))
+
+
+def _assemble(space: Any, values: list[float]) -> Any:
+    """Return an action of a space for one value per factor, which is removed from `values`."""
+    if isinstance(space, gym.spaces.Discrete):
+        return int(space.start) + int(values.pop(0))
+    if isinstance(space, gym.spaces.Tuple):
+        return tuple(_assemble(inner, values) for inner in space.spaces)
+    if isinstance(space, gym.spaces.Dict):
+        return {key: _assemble(inner, values) for key, inner in space.spaces.items()}
+    count = int(np.prod(space.shape))
+    taken = np.array([values.pop(0) for _ in range(count)]).reshape(space.shape)
+    if isinstance(space, gym.spaces.MultiDiscrete):
+        return (taken + space.start).astype(space.dtype)
+    return taken.astype(space.dtype)
