@@ -4,13 +4,13 @@ The behavior density is Gaussian, with a fitted mean and one standard deviation 
 episodes that the mean was not fitted to. A policy is smoothed by a Gaussian kernel around its action, with bandwidth
 h_d = σ_d · n^(−1/(act + 4)) for n rows (Scott's rule).
 
-The density of a choice is a probability per option, from a regression on the options; there, a policy needs no kernel, and
-the ratio is exactly 1/b(a|s) for the option that it takes and 0 for the others.
+The density of a choice is a probability per option, from a regression on the options; there, a policy needs no kernel,
+and the ratio is exactly 1/b(a|s) for the option that it takes and 0 for the others.
 
 The weights degenerate over the steps, so they are used only while they are worth at least `MIN_EFFECTIVE_EPISODES`. If
 these steps cover less than half of the discounted horizon, the estimators give no estimate. Otherwise importance
-sampling extrapolates its difference to the full horizon and adds the extrapolated part to its error. Doubly robust
-estimates rely on the critics alone for the remaining steps.
+sampling extrapolates its difference to the full horizon and adds the extrapolated part to its error, except for choices
+if all episodes end within these steps. Doubly robust estimates rely on the critics alone for the remaining steps.
 """
 
 from __future__ import annotations
@@ -141,6 +141,8 @@ class PolicyWeights:
         is_enough = np.logical_and.accumulate(np.asarray(effective) >= MIN_EFFECTIVE_EPISODES)
         used = int(is_enough.sum())
         compared, reason = 1 - evidence.options.discount**used, None
+        if used and _covers_choices(evidence, used):
+            compared = 1.0
         if compared < MIN_COMPARED:
             steps = "step" if used == 0 else "steps"
             reason = (
@@ -148,6 +150,17 @@ class PolicyWeights:
                 f"{len(weights)} episodes"
             )
         return cls(weights[:, :used], effective[max(used - 1, 0)], compared, reason)
+
+
+def _covers_choices(evidence: Evidence, steps: int) -> bool:
+    """Return whether this number of steps covers every episode of a log of choices, and all of them are terminal.
+
+    Nothing is then left to extrapolate. A log of one decision per episode is the most common case.
+    """
+    data, starts = evidence.dataset, evidence.episode_starts
+    stops = np.append(starts[1:], len(data))
+    is_covered = int((stops - starts).max()) <= steps and bool(data.terminals[stops - 1].all())
+    return data.action_space is not None and is_covered
 
 
 class WeightedDifference(NamedTuple):
