@@ -198,7 +198,7 @@ def score_of(task: str, policy: Policy | None, choose: Choose | None = None) -> 
 
 
 def run(tasks: list[str], steps: int, seeds: int) -> dict[str, Any]:
-    """Train all algorithms; return the score of every run, and the final scale of the adaptive ones."""
+    """Train all algorithms; return the score of every run."""
     results: list[dict[str, Any]] = []
     for task in tasks:
         logs = {quality: make_log(task, quality, seed=7) for quality in QUALITIES}

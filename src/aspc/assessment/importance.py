@@ -10,7 +10,8 @@ the ratio is exactly 1/b(a|s) for the option that it takes and 0 for the others.
 The weights degenerate over the steps, so they are used only while their effective sample size is at least
 `MIN_EFFECTIVE_EPISODES`. If these steps cover less than half of the discounted horizon, the estimators give no
 estimate. Otherwise importance sampling extrapolates its difference to the full horizon and adds the extrapolated part
-to its error. Doubly robust estimates rely on the critics alone for the remaining steps.
+to its error, except for choices if all episodes end within these steps. Doubly robust estimates rely on the critics
+alone for the remaining steps.
 """
 
 from __future__ import annotations
@@ -142,6 +143,8 @@ class PolicyWeights:
         is_enough = np.logical_and.accumulate(np.asarray(effective) >= MIN_EFFECTIVE_EPISODES)
         used = int(is_enough.sum())
         compared, reason = 1 - evidence.options.discount**used, None
+        if used and _covers_choices(evidence, used):
+            compared = 1.0
         if compared < MIN_COMPARED:
             steps = "step" if used == 0 else "steps"
             reason = (
@@ -149,6 +152,17 @@ class PolicyWeights:
                 f"{len(weights)} episodes"
             )
         return cls(weights[:, :used], effective[max(used - 1, 0)], compared, reason)
+
+
+def _covers_choices(evidence: Evidence, steps: int) -> bool:
+    """Return whether this number of steps covers every episode of a log of choices, and all of them are terminal.
+
+    Nothing is then left to extrapolate. A log of one decision per episode is the most common case.
+    """
+    data, starts = evidence.dataset, evidence.episode_starts
+    stops = np.append(starts[1:], len(data))
+    is_covered = int((stops - starts).max()) <= steps and bool(data.terminals[stops - 1].all())
+    return data.action_space is not None and is_covered
 
 
 class WeightedDifference(NamedTuple):
