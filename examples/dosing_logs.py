@@ -1,7 +1,7 @@
 """Simulate a decision log: at each of 20 visits, a clinic chooses a dose among those that are allowed.
 
     python examples/dosing_logs.py                        write dosing.csv: 1,000 patients
-    python examples/dosing_logs.py --judge doses.onnx     treat new patients by a policy and by the clinic
+    python examples/dosing_logs.py --evaluate doses.onnx     treat new patients by a policy and by the clinic
 
 A dose is "none", "low" or "high". The level of the drug in the blood decides which of them is allowed: the columns
 `mask_low` and `mask_high` are 1 where they are. Unlike with real logs, the true return of a policy is known here.
@@ -81,7 +81,7 @@ def exported_policy(path: str) -> Choose:
     return choose
 
 
-def judge(path: str) -> None:
+def evaluate(path: str) -> None:
     """Print the mean reward per visit of an exported policy and of the clinic on the same new patients."""
     for name, choose in (("policy", exported_policy(path)), ("clinic", clinic(np.random.default_rng(2)))):
         rewards = np.stack(treat(choose, 2_000, np.random.default_rng(1)))[..., -1]
@@ -92,9 +92,9 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--patients", type=int, default=1_000, help="number of patients in the log")
     parser.add_argument("--seed", type=int, default=0, help="random seed")
-    parser.add_argument("--judge", metavar="ONNX", help="exported policy to evaluate")
+    parser.add_argument("--evaluate", metavar="ONNX", help="exported policy to evaluate")
     options = parser.parse_args()
-    if options.judge:
-        judge(options.judge)
+    if options.evaluate:
+        evaluate(options.evaluate)
     else:
         write_log("dosing.csv", options.patients, options.seed)

@@ -24,7 +24,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "verify-run": ("aspc.cli.verify_run", "Check a run's files and checkpoints against their checksums."),
     "bench": ("aspc.lab.commands.bench", "Reproduce a table or figure of the paper, on one machine or a cluster."),
     "results": ("aspc.lab.commands.results", "Summarize, merge and export result folders."),
-    "report": ("aspc.lab.commands.report", "Render results as one HTML page: tables, curves, claims."),
+    "report": (
+        "aspc.lab.commands.report",
+        "Render results as one HTML page: tables, curves, checks of the paper's claims.",
+    ),
     "verify": ("aspc.lab.commands.verify", "Compare algorithms with reference traces in float64."),
     "speed": ("aspc.lab.commands.speed", "Measure training steps per second on this machine."),
 }

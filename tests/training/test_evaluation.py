@@ -58,7 +58,7 @@ def test_endless_episodes_are_cut(monkeypatch):
             assert np.isfinite(actions).all()
 
     monkeypatch.setattr(rollout_worker, "MAX_EPISODE_STEPS", 50)
-    with pytest.raises(AspcError, match=r"not ended in 50 steps.*TimeLimit"):
+    with pytest.raises(AspcError, match=r"not ended after 50 steps.*TimeLimit"):
         rollout_worker.rollouts("", Idle(), [0, 1], {"": [Endless(), Endless()]})
     gym.register("NeverEnding-v0", entry_point=Endless)
     env = envs.make_env("NeverEnding-v0")

@@ -31,10 +31,10 @@ class DataOptions:
     one_hot: Several[str] = ()
     """Encode these categorical observation columns as one 0/1 number per category."""
     categorical: Several[str] = ()
-    """Treat these action columns, or patterns of them, as choices. Text, truth values and a few whole numbers are
-    choices by default."""
+    """Treat these action columns (names or patterns) as categorical. By default, columns of text, Booleans or few
+    distinct integers are categorical."""
     continuous: Several[str] = ()
-    """Treat these action columns, or patterns of them, as numbers. For all actions: "*"."""
+    """Treat these action columns (names or patterns) as continuous. For all actions: "*"."""
     missing: MissingPolicy = "error"
     """Handle empty cells: reject them, split the episode there, repeat the last value (ffill), interpolate, or drop
     their rows."""

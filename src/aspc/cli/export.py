@@ -28,8 +28,8 @@ class Export:
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """Run folder, or the folder of a single policy."""
     format: Format
-    """Format to write. onnx: a graph for ONNX Runtime and similar; stablehlo: a program for JAX; numpy: a folder with
-    a Python module that needs only NumPy; policy: a folder for aspc, for example of a guarded policy."""
+    """Format to write. onnx: a graph for ONNX Runtime and similar runtimes; stablehlo: a program for JAX; numpy: a
+    folder with a Python module that needs only NumPy; policy: an aspc policy folder, to save a policy with guards."""
     out: Unset[Path] = None
     """Output path; required by the format policy. Default: policy.onnx, policy.stablehlo or numpy/ in the policy's
     folder."""
@@ -41,20 +41,21 @@ class Export:
     """Behavior for observations with NaN, infinite or missing entries: raise an error, hold the last action, or return
     NaN. Default: the setting saved with the policy (raise, unless you changed it). ONNX always returns NaN."""
     bound: Several[str] = ()
-    """Guard: limit actions to tighter bounds, as in valve=10:80 or valve=10: (units of the logs). An action without a
-    name is its number, counted from 1. Guard options replace the guards saved with the policy."""
+    """Guard: limit actions to tighter bounds, as in valve=10:80 or valve=10: (units of the logs). Refer to
+    unnamed actions by number, starting at 1. Guard options replace the guards saved with the policy."""
     rate_limit: Several[str] = ()
     """Guard: largest change of an action per step, as in valve=5."""
     start_action: Several[str] = ()
-    """Guard: the action before the first step, as in valve=30 fan=0. Default: unknown; the first action is not limited
-    in its change."""
+    """Guard: the action before the first step, as in valve=30 fan=0. Default: none; the rate limit does
+    not apply to the first action."""
     ood: Unset[Literal["hold", "fallback", "nan"]] = None
     """Guard: action if an observation is out of distribution: hold the previous action (NaN if there is none), the
     --fallback action, or NaN."""
     ood_quantile: Unset[float] = None
     """Fraction of the logged observations that are in distribution. Default: 0.999."""
     ood_margin: Unset[float] = None
-    """Factor between this quantile of the scores and the threshold. Default: 1.1."""
+    """The threshold for --ood is the --ood-quantile quantile of the scores of logged observations, multiplied by this
+    factor. Default: 1.1."""
     fallback: Several[str] = ()
     """The action of --ood fallback, as in valve=20 fan=0."""
     dataset: Unset[str] = None

@@ -27,9 +27,9 @@ class ReadOptions:
     one_hot: tuple[str, ...] = ()
     """Categorical observation columns to one-hot encode."""
     categorical: tuple[str, ...] = ()
-    """Action columns, or patterns of them, that are choices."""
+    """Action columns (names or patterns) that are categorical."""
     continuous: tuple[str, ...] = ()
-    """Action columns, or patterns of them, that are numbers."""
+    """Action columns (names or patterns) that are continuous."""
     missing: MissingPolicy = "error"
     max_gap: float | None = None
     """Longest interval inside an episode, as a multiple of the median interval; None selects a default."""

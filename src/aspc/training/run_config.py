@@ -59,10 +59,10 @@ class TrainOptions:
     n_step: int = 1
     """Number of steps n in the critic's n-step returns."""
     history: int = 1
-    """Number of newest observations that the policy and the critics see, if one does not show the whole state
-    (docs/history.md)."""
+    """Number of most recent observations given to the policy and the critics; use more than 1 if the state is only
+    partially observed (docs/history.md)."""
     history_actions: bool = False
-    """Also show the actions between the observations of --history."""
+    """Also give them the actions between these observations."""
     horizon: int | None = None
     """Steps over which schedules decay, such as the scale's learning rate. Default: steps."""
     memory_budget_mb: int = 1024

@@ -154,7 +154,9 @@ def test_figures_limit_the_number_of_series(
             figure.draw_without_rendering()
     titles = {name: figure.get_suptitle() for name, figure in figures.items()}
     totals = {"improvement": 13}  # all but the reference
-    assert titles == {name: f"The first 12 of {totals.get(name, 14)}; the page can show all of them." for name in cut}
+    assert titles == {
+        name: f"The first 12 of {totals.get(name, 14)} series; the HTML report can show all of them." for name in cut
+    }
     for axes in figures["learning_curves"].axes:
         assert [line.get_label() for line in axes.lines] == sorted(found.main_series[:12])
     for figure in figures.values():

@@ -70,9 +70,9 @@ class BenchArgs:
     eval_episodes: Unset[int] = None
     """Episodes per evaluation. Default: the suite's."""
     history: Unset[int] = None
-    """Number of newest observations that policies and critics see (docs/history.md). Default: the suite's."""
+    """Number of most recent observations given to policies and critics (docs/history.md). Default: the suite's."""
     history_actions: Flag = False
-    """Also show the actions between the observations of --history."""
+    """Also give them the actions between these observations."""
     out: Path = Path("runs/bench")
     """Folder for the results; suites in the same folder share their runs."""
     reuse: Several[Path] = ()

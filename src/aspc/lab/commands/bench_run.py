@@ -149,7 +149,7 @@ def train_groups(
 
 
 def make_estimator(args: BenchArgs) -> TimeEstimator:
-    """Return an estimator with earlier times of this machine; on a cluster, whose machines vary, it starts empty."""
+    """Return an estimator with earlier timings from this machine, or an empty one on a cluster, whose machines vary."""
     if args.cluster.engine != "local":
         return TimeEstimator()
     return TimeEstimator.from_results([args.out, *args.reuse], software_facts().device, describe_machine())

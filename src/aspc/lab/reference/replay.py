@@ -60,7 +60,9 @@ def read_trace(path: str | Path) -> Trace:
         if not isinstance(meta, dict) or "algo" not in meta or "batch/rewards" not in arrays:
             raise ValueError
     except (OSError, ValueError, KeyError, SyntaxError, EOFError, RuntimeError) as error:
-        raise AspcError(f"{path} is not a reference trace: it needs `meta` with `algo`, batches and `out/`.") from error
+        raise AspcError(
+            f"{path} is not a reference trace: it must hold `meta` with `algo`, `batch/` and `out/`."
+        ) from error
     except Exception as error:  # zipfile raises its own exceptions for damaged archives
         raise AspcError(f"{path} cannot be read as an .npz file; it may be damaged.") from error
     return Trace(path, meta, arrays)

@@ -82,7 +82,7 @@ def limit_series(figure: Figure, names: Iterable[str]) -> list[str]:
     if len(names) > MAX_DRAWN:
         has_layout = figure.get_layout_engine() is not None
         position: dict[str, Any] = {} if has_layout else {"y": 1 - 0.08 / figure.get_figheight(), "va": "top"}
-        title = f"The first {MAX_DRAWN} of {len(names)}; the page can show all of them."
+        title = f"The first {MAX_DRAWN} of {len(names)} series; the HTML report can show all of them."
         figure.suptitle(title, fontsize=8, **position)
     return names[:MAX_DRAWN]
 

@@ -49,7 +49,8 @@ class Block:
         for name, items, kind in (("variants", self.variants, Variant), ("datasets", self.datasets, str)):
             if not isinstance(items, tuple | list) or not all(isinstance(item, kind) for item in items):
                 raise AspcError(
-                    f"A block's {name} must be a tuple, not {items!r}. A tuple of one item ends with a comma."
+                    f"A block's {name} must be a tuple of {kind.__name__}, not {items!r}. Write a tuple of one "
+                    "item with a trailing comma."
                 )
         for name, value in (("steps", self.steps), ("seeds", self.seeds)):
             if not isinstance(value, int) or value < 1:
