@@ -5,10 +5,12 @@
 
 Per dataset: hold out episodes, train several algorithms × seeds shortly, assess all their checkpoints on the held-out
 episodes, and roll every policy out in the environment. The truth of a policy is the difference between its discounted
-return and that of the logged controller: both from the first states of held-out episodes in Maze2d, whose state can
-be set; elsewhere from the environment's own initial states, where its logged episodes begin.
+return and that of the logged controller: both from the first states of held-out episodes in Maze2d and in OGBench's
+navigation tasks, whose state can be set; elsewhere from the environment's own initial states, where its logged episodes
+begin. Rewards whose discount is below 0.5 % are left out of both.
 
-Each dataset is measured in a separate process, `--workers` at a time, and its result is kept in FOLDER: an
+A dataset takes two processes: one trains the policies and rolls them out, on one CPU core (`--workers` at a time); one
+assesses them, on an accelerator if there is one (`--assessors` at a time). Both keep their results in FOLDER, so an
 interrupted command continues. FOLDER/calibration.json and the printed table summarize all results: per estimator and
 for their combination, means over datasets with 90 % intervals over resampled datasets.
 
@@ -27,9 +29,11 @@ import argparse
 import json
 import math
 import os
+import shutil
 import subprocess
 import sys
-import tempfile
+import threading
+import zlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -38,15 +42,21 @@ from typing import Any
 import numpy as np
 
 import aspc
-from aspc import data, envs
+from aspc import data, envs, tasks
 from aspc.assessment.assess_options import AssessOptions
+from aspc.assessment.trained_runs import checkpoint_policies
 from aspc.data import Dataset
-from aspc.io import write_json
+from aspc.io import read_json, write_json
 from aspc.policy import Policy
+from aspc.training.evaluation import available_cores
 from fqe_ranking import RECIPES, spearman
 
 HOLDOUT, LEVEL, Z90 = 0.3, 0.9, 1.6449
+DISCOUNT = 0.99
+HORIZON = math.ceil(math.log(0.005) / math.log(DISCOUNT))  # steps whose rewards count
 COMBINATION, SELECTION = "combination", "selection"
+RUNS = "runs"  # folder of the trained policies and their true returns
+OWN_ARGUMENTS = ("out", "only", "truth", "workers", "assessors")  # do not affect results
 MAZES = [
     f"maze2d-{maze}{suffix}?steps={steps}&seed={seed}"
     for maze, steps in (("umaze", 60_000), ("medium", 120_000))
@@ -59,12 +69,21 @@ MAZES = [
 # ---------------------------------------------------------------------------------------------------------------
 
 
-def measure(args: argparse.Namespace, name: str) -> dict[str, Any]:
-    """Train, assess and roll out the policies of one dataset."""
+def load(name: str) -> Dataset:
     dataset = data.load(name)
     if dataset.env is None:
         raise SystemExit(f"{name} names no environment, so the truth is unknown; use a dataset that does.")
-    options = AssessOptions(steps=args.fqe_steps, model_steps=args.model_steps, hidden_dim=args.hidden_dim, level=LEVEL)
+    return dataset
+
+
+def runs_of(args: argparse.Namespace, name: str) -> list[Path]:
+    """Return the run folder of every recipe."""
+    return [args.out / RUNS / file_of(args.out, name).stem / recipe for recipe in args.recipes]
+
+
+def measure_truth(args: argparse.Namespace, name: str) -> dict[str, Any]:
+    """Train the policies of one dataset and roll their checkpoints out."""
+    dataset = load(name)
     training: dict[str, Any] = {
         "steps": args.steps,
         "seeds": tuple(range(args.seeds)),
@@ -77,22 +96,39 @@ def measure(args: argparse.Namespace, name: str) -> dict[str, Any]:
         "env": None,
         "quiet": True,
     }
-    with tempfile.TemporaryDirectory() as folder:
-        runs = []
-        for recipe in args.recipes:
-            algo, settings = RECIPES[recipe]
-            runs.append(aspc.train(name, algo, out=Path(folder) / recipe, **training, **settings))
-            print(f"{name}: trained {recipe}", file=sys.stderr, flush=True)
-        assessment = aspc.assess(runs, checkpoints=True, options=options)
-    print(f"{name}: assessed {len(assessment.policies)} policies", file=sys.stderr, flush=True)
+    for recipe, folder in zip(args.recipes, runs_of(args, name), strict=True):
+        algo, settings = RECIPES[recipe]
+        shutil.rmtree(folder, ignore_errors=True)  # of an interrupted command
+        aspc.train(name, algo, out=folder, **training, **settings)
+        print(f"{name}: trained {recipe}", file=sys.stderr, flush=True)
     _, held_out = dataset.split(HOLDOUT, seed=0)
-    controller = controller_returns(dataset, held_out, options.discount)
-    selected = assessment.select()
-    rows = []
+    truth = {}
+    for candidate in checkpoint_policies(runs_of(args, name), dataset):
+        returns = policy_returns(candidate.policy, held_out, args.episodes)
+        truth[candidate.name] = {"mean": float(returns.mean()), "error": standard_error(returns)}
+    controller = controller_returns(dataset, held_out)
+    print(f"{name}: rolled out {len(truth)} policies", file=sys.stderr, flush=True)
+    return {"mean": float(controller.mean()), "error": standard_error(controller), "policies": truth}
+
+
+def standard_error(values: np.ndarray) -> float:
+    return float(values.std(ddof=1) / len(values) ** 0.5)
+
+
+def measure(args: argparse.Namespace, name: str) -> dict[str, Any]:
+    """Assess the policies of one dataset and compare the estimates with the truth."""
+    controller = read_json(truth_file(args.out, name))
+    options = AssessOptions(
+        steps=args.fqe_steps,
+        model_steps=args.model_steps,
+        hidden_dim=args.hidden_dim,
+        level=LEVEL,
+        discount=DISCOUNT,
+    )
+    assessment = aspc.assess(runs_of(args, name), checkpoints=True, options=options)
+    selected, rows = assessment.select(), []
     for policy in assessment.policies:
-        returns = policy_returns(policy.policy, held_out, args.episodes, options.discount)
-        error = math.hypot(*(x.std(ddof=1) / len(x) ** 0.5 for x in (returns, controller)))
-        reward = policy.reward
+        real, reward = controller["policies"][policy.name], policy.reward
         estimates = {
             e.estimator: {"difference": e.difference, "error": e.standard_error, "silent": e.silent_because}
             for e in policy.of_signal("reward")
@@ -105,17 +141,17 @@ def measure(args: argparse.Namespace, name: str) -> dict[str, Any]:
         rows.append(
             {
                 "name": policy.name,
-                "truth": float(returns.mean() - controller.mean()),
-                "truth_error": error,
+                "truth": real["mean"] - controller["mean"],
+                "truth_error": math.hypot(real["error"], controller["error"]),
                 "verdict": policy.verdict.kind,
                 "far": policy.support.far,
                 "low": reward.low,
                 "estimates": estimates,
             }
         )
-    print(f"{name}: rolled out", file=sys.stderr, flush=True)
+    print(f"{name}: assessed {len(rows)} policies", file=sys.stderr, flush=True)
     chosen = None if selected is None else selected.name
-    return {"dataset": name, "controller": float(controller.mean()), "selected": chosen, "policies": rows}
+    return {"dataset": name, "controller": controller["mean"], "selected": chosen, "policies": rows}
 
 
 def is_maze(dataset: Dataset) -> bool:
@@ -126,7 +162,7 @@ def start_rows(dataset: Dataset) -> np.ndarray:
     return dataset.episode_bounds[0]
 
 
-def controller_returns(dataset: Dataset, held_out: Dataset, discount: float) -> np.ndarray:
+def controller_returns(dataset: Dataset, held_out: Dataset) -> np.ndarray:
     """Return the controller's discounted returns from the start states.
 
     In Maze2d the log is one continuous trajectory: a timeout marks a reached target, and the controller continues.
@@ -135,38 +171,58 @@ def controller_returns(dataset: Dataset, held_out: Dataset, discount: float) -> 
     ends = dataset.terminals if continues else dataset.terminals | dataset.timeouts
     returns, running = np.zeros(len(dataset)), 0.0
     for i in range(len(dataset) - 1, -1, -1):
-        running = float(dataset.rewards[i]) + (0.0 if ends[i] else discount * running)
+        running = float(dataset.rewards[i]) + (0.0 if ends[i] else DISCOUNT * running)
         returns[i] = running
-    if not continues:
-        return returns[start_rows(dataset)]
     wanted = held_out.observations[start_rows(held_out)], held_out.actions[start_rows(held_out)]
+    if not continues and state_setter(held_out) is None:
+        return returns[start_rows(dataset)]  # all start states have the same distribution
     keys = {(s.tobytes(), a.tobytes()) for s, a in zip(*wanted, strict=True)}
-    enough = len(dataset) - round(math.log(0.01) / math.log(discount))  # later rows see less of their return
+    enough = len(dataset) - (HORIZON if continues else 0)  # later rows see less of their return
     rows = zip(dataset.observations[:enough], dataset.actions[:enough], strict=True)
     return returns[[i for i, (s, a) in enumerate(rows) if (s.tobytes(), a.tobytes()) in keys]]
 
 
-def policy_returns(policy: Policy, held_out: Dataset, episodes: int, discount: float) -> np.ndarray:
+def state_setter(dataset: Dataset) -> Callable[[Any, np.ndarray], None] | None:
+    """Return a function that puts an environment into the state of an observation; None if observations are partial."""
+    assert dataset.env is not None
+    if is_maze(dataset):
+
+        def set_maze(env: Any, observation: np.ndarray) -> None:
+            env.state = tuple(observation.tolist())
+
+        return set_maze
+    if tasks.is_ogbench_task(dataset.env) and dataset.env.split("-")[0] in ("pointmaze", "antmaze"):
+
+        def set_positions(env: Any, observation: np.ndarray) -> None:
+            size = env.model.nq  # a point's observation has no velocities: it does not coast
+            velocities = observation[size:] if len(observation) > size else np.zeros(env.model.nv)
+            env.set_state(observation[:size].astype(float), velocities.astype(float))
+
+        return set_positions
+    return None
+
+
+def policy_returns(policy: Policy, held_out: Dataset, episodes: int) -> np.ndarray:
     """Roll a policy out in the environment; return the discounted return of each episode."""
     assert held_out.env is not None
     instances = [envs.make_env(held_out.env) for _ in range(episodes)]
     observations = [instance.reset(seed=10_000 + i)[0] for i, instance in enumerate(instances)]
-    rewards_lag = 0
-    if is_maze(held_out):
+    set_state = state_setter(held_out)
+    if set_state is not None:
         rows = start_rows(held_out)
         chosen = rows[np.linspace(0, len(rows) - 1, episodes).astype(int)]
-        for instance, observation in zip(instances, held_out.observations[chosen], strict=True):
-            instance.unwrapped.state = tuple(observation.tolist())  # type: ignore[attr-defined]
         observations = list(held_out.observations[chosen])
-        rewards_lag = 1  # the log's reward is that of the state before the step, the environment's of the one after
+        for instance, observation in zip(instances, observations, strict=True):
+            set_state(instance.unwrapped, observation)
+    rewards_lag = int(is_maze(held_out))  # its log's reward is that of the state before the step, not after it
     returns, running, step = np.zeros(episodes), list(range(episodes)), 0
     rng, memory = np.random.default_rng(0), policy.initial_memory(episodes)
-    while running:
+    while running and step < HORIZON:
         rows = np.stack([observations[i] for i in running]).astype(np.float32)
         actions, memory[running] = policy.step(rows, memory[running], rng)
         for i, action in zip(list(running), actions, strict=True):
             observations[i], reward, terminated, truncated, _ = instances[i].step(action)
-            returns[i] += discount ** (step + rewards_lag) * float(reward)
+            returns[i] += DISCOUNT ** (step + rewards_lag) * float(reward)
             if terminated or truncated:
                 running.remove(i)
         step += 1
@@ -268,24 +324,47 @@ def print_summary(summary: dict[str, Any]) -> None:
 
 
 def file_of(folder: Path, name: str) -> Path:
-    return folder / ("".join(c if c.isalnum() or c in "-." else "_" for c in name) + ".json")
+    return folder / ("".join(c if c.isalnum() or c in "-." else "_" for c in Path(name).name) + ".json")
 
 
-def measure_all(args: argparse.Namespace, argv: list[str], run: Callable[[list[str]], int]) -> int:
+def truth_file(folder: Path, name: str) -> Path:
+    return folder / RUNS / f"truth_{file_of(folder, name).name}"
+
+
+def measure_all(args: argparse.Namespace, argv: list[str], run: Callable[[list[str], bool], int]) -> int:
     """Measure the datasets without a result, several processes at a time; return the number of failures."""
     waiting = [name for name in args.datasets if not file_of(args.out, name).exists()]
     others = [word for word in argv if word not in args.datasets]
-    with ThreadPoolExecutor(args.workers) as pool:
-        codes = list(pool.map(lambda name: run([*others, "--only", name]), waiting))
+    training, assessing = threading.Semaphore(args.workers), threading.Semaphore(args.assessors)
+
+    def both(name: str) -> int:
+        with training:
+            code = 0 if truth_file(args.out, name).exists() else run([*others, "--truth", name], True)
+        if code == 0:
+            with assessing:
+                code = run([*others, "--only", name], False)
+        return code
+
+    with ThreadPoolExecutor(max(len(waiting), 1)) as pool:
+        codes = list(pool.map(both, waiting))
     for name, code in zip(waiting, codes, strict=True):
         if code:
             print(f"{name} failed with exit code {code}; run the command again.", file=sys.stderr)
     return sum(code != 0 for code in codes)
 
 
-def start_process(words: list[str]) -> int:
+def start_process(words: list[str], on_cpu: bool) -> int:
+    """Run this script with other arguments. On a CPU, a process uses one core."""
     environment = {**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+    if on_cpu:
+        environment |= {"JAX_PLATFORMS": "cpu"} | {f"{x}_NUM_THREADS": "1" for x in ("OMP", "OPENBLAS", "MKL")}
     return subprocess.run([sys.executable, __file__, *words], check=False, env=environment).returncode
+
+
+def use_one_core(name: str) -> None:
+    """Restrict this process to a core that depends on the dataset's name: XLA sizes its thread pool by the cores."""
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {cores[zlib.crc32(name.encode()) % len(cores)]})
 
 
 def main(argv: list[str]) -> int:
@@ -300,11 +379,17 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--model-steps", type=int, default=5_000)
     parser.add_argument("--hidden-dim", type=int, default=256, help="width of critics and models")
     parser.add_argument("--episodes", type=int, default=100, help="real episodes per policy")
-    parser.add_argument("--workers", type=int, default=4, help="datasets measured at a time")
+    parser.add_argument("--workers", type=int, default=available_cores(), help="datasets trained on at a time")
+    parser.add_argument("--assessors", type=int, default=1, help="datasets assessed at a time")
+    parser.add_argument("--truth", help=argparse.SUPPRESS)
     parser.add_argument("--only", help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
     args.datasets = args.datasets or MAZES
-    args.out.mkdir(parents=True, exist_ok=True)
+    (args.out / RUNS).mkdir(parents=True, exist_ok=True)
+    if args.truth is not None:
+        use_one_core(args.truth)
+        write_json(truth_file(args.out, args.truth), measure_truth(args, args.truth))
+        return 0
     if args.only is not None:
         write_json(file_of(args.out, args.only), measure(args, args.only))
         return 0
@@ -313,7 +398,7 @@ def main(argv: list[str]) -> int:
     results = [json.loads(file.read_text("utf-8")) for file in files if file.exists()]
     if results:
         summary = summarize(results)
-        settings = {name: value for name, value in vars(args).items() if name not in ("out", "only", "workers")}
+        settings = {name: value for name, value in vars(args).items() if name not in OWN_ARGUMENTS}
         write_json(args.out / "calibration.json", summary | {"settings": settings})
         print_summary(summary)
     return 1 if failures else 0

@@ -11,6 +11,9 @@ from types import ModuleType
 import numpy as np
 import pytest
 
+from aspc.data import writers
+from aspc.data.sources import ogbench, pointmaze
+
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
@@ -80,15 +83,54 @@ def test_factor_would_have_covered_90_percent(calibration):
 def test_interrupted_command_measures_only_what_is_missing(calibration, tmp_path, capsys, monkeypatch):
     started = []
 
-    def run(words):
-        started.append(words[-1])
-        (calibration.file_of(tmp_path, words[-1])).write_text(json.dumps(result(dataset=words[-1])))
+    def run(words, on_cpu):
+        started.append((*words[-2:], on_cpu))
+        file = calibration.truth_file if on_cpu else calibration.file_of
+        file(tmp_path, words[-1]).write_text(json.dumps(result(dataset=words[-1])))
         return 0
 
     monkeypatch.setattr(calibration, "start_process", run)
+    (tmp_path / "runs").mkdir()
     calibration.file_of(tmp_path, "one").write_text(json.dumps(result()))
-    assert calibration.main(["one", "two", "--out", str(tmp_path), "--workers", "1"]) == 0
-    assert started == ["two"]
+    calibration.truth_file(tmp_path, "two").write_text("{}")
+    assert calibration.main(["one", "two", "three", "--out", str(tmp_path), "--workers", "1"]) == 0
+    assert sorted(started) == [("--only", "three", False), ("--only", "two", False), ("--truth", "three", True)]
     summary = json.loads((tmp_path / "calibration.json").read_text())
-    assert summary["datasets"] == 2
-    assert "8 policies on 2 datasets" in capsys.readouterr().out
+    assert summary["datasets"] == 3
+    assert "12 policies on 3 datasets" in capsys.readouterr().out
+
+
+def test_failed_training_is_not_assessed(calibration, tmp_path, capsys, monkeypatch):
+    started = []
+    monkeypatch.setattr(calibration, "start_process", lambda words, on_cpu: started.append(words[-2]) or 1)
+    assert calibration.main(["one", "--out", str(tmp_path)]) == 1
+    assert started == ["--truth"]
+    assert "one failed with exit code 1" in capsys.readouterr().err
+
+
+class Replay:
+    """The logged actions of the first episode, as a policy."""
+
+    def __init__(self, actions):
+        self.actions, self.step_number = actions, -1
+
+    def initial_memory(self, count):
+        return np.zeros((count, 0), np.float32)
+
+    def step(self, observations, memory, rng):
+        self.step_number += 1
+        return np.tile(self.actions[self.step_number], (len(observations), 1)), memory
+
+
+def test_replayed_actions_earn_the_logged_return(calibration, tmp_path, monkeypatch):
+    """Rollouts and logged returns have the same start state, rewards and discount."""
+    name = "pointmaze-medium-navigate-singletask-task1-v0"
+    file = tmp_path / "p.npz"
+    writers.write_npz(file, pointmaze.generate("pointmaze-medium", 2, calibration.HORIZON + 2, 0, noise=0.5))
+    log = ogbench.load(name, path=file)
+    first = log.select(np.arange(log.episode_lengths[0]))
+    logged = calibration.controller_returns(log, first)
+    replayed = calibration.policy_returns(Replay(log.actions), first, episodes=2)
+    assert len(logged) == 1
+    assert replayed == pytest.approx([logged[0]] * 2, rel=1e-4)
+    assert -100 < logged[0] < -50
