@@ -159,9 +159,8 @@ def test_inspection_evaluates_the_runs_critics_on_histories(run: Run) -> None:
     report = assess_policy(inspected)
     assert ("history", "3 observations and the actions between them") in report.description
     assert {check.level for check in report.checks} <= {"good", "look", "worry", "unknown"}
-    levels = {check.topic: check.level for check in report.checks}
-    assert levels["over-estimation"] != "unknown"
-    assert levels["theory"] != "unknown"
+    unknown = {check.topic for check in report.checks if check.level == "unknown"}
+    assert not unknown & {"values of the critics", "disagreement of the critics", "theory"}
 
 
 def test_commands(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:

@@ -266,7 +266,7 @@ def test_nan_stops_the_run_and_keeps_the_checkpoint(tiny, tmp_path, monkeypatch)
     from aspc.training import prepared_data as module
 
     aspc.train(tiny, out=tmp_path / "run", **SHORT)
-    monkeypatch.setattr(module, "pack", lambda *a: np.full_like(pack(*a), np.nan))
+    monkeypatch.setattr(module, "pack", lambda *a, **k: np.full_like(pack(*a, **k), np.nan))
     monkeypatch.setattr(module, "fingerprint", lambda *a: aspc.Run(tmp_path / "run").config.dataset.fingerprint)
     with pytest.raises(Diverged, match=r"became nan at step 1[246]0 \(seed 0\).*step 120, is kept"):
         aspc.train(tiny, resume=tmp_path / "run", steps=240)
@@ -534,4 +534,4 @@ def test_run_made_by_a_program_cannot_be_repeated_by_a_command(tiny, tmp_path, c
 
     run = aspc.train(tiny, out=tmp_path / "run", **SHORT)
     assert main(["train", "--from", str(run.path), "--out", str(tmp_path / "no")]) == 2
-    assert "trained from Python" in capsys.readouterr().err
+    assert "was trained by Python code" in capsys.readouterr().err
