@@ -483,7 +483,7 @@ def test_command_exports_a_guarded_policy_from_a_table(tmp_path: Path, capsys: A
         assert problem in capsys.readouterr().err
     assert not Path("run/policy/seed0/numpy").exists()
     assert main(["export", "run", "--format", "policy"]) == 2
-    assert "needs a folder. Pass --out." in capsys.readouterr().err
+    assert "needs an output folder. Pass --out." in capsys.readouterr().err
 
 
 def test_actions_without_names_are_numbered_from_one() -> None:

@@ -77,7 +77,7 @@ def action_bounds(name: str) -> tuple[np.ndarray, np.ndarray] | None:
 
 
 def choices(name: str) -> ActionSpace | None:
-    """Return the choices among the actions of an environment; None if all actions are numbers."""
+    """Return the action space of an environment with discrete actions; None if all actions are continuous."""
     return None if tasks.family_facts(name) is not None else _probe(name).choices
 
 
