@@ -14,7 +14,7 @@ LOSS = "valid_bc_loss"
 
 
 def quality(run):
-    """Return a number that is larger for a better run; −∞ if it is not known yet."""
+    """Return a number that is larger for better runs, or −∞ if there is no result yet."""
     return -run.metrics[LOSS] if LOSS in run.metrics else run.evaluation.get("return_mean", -math.inf)
 
 

@@ -73,7 +73,7 @@ class EDAC(rl.Algorithm[EDACState]):
 
         def actor_loss(actor):
             q = critics.params(s, actor(s))
-            return -jnp.take_along_axis(q, q.argmin(0)[None], 0).mean(), None  # a selection: ties get one gradient
+            return -jnp.take_along_axis(q, q.argmin(0)[None], 0).mean(), None  # one gradient even for ties
 
         actor = adam.minimize(actor_loss, state.actor, state.actor_opt)
         targets = rl.polyak((state.actor_target, state.critics_target), (actor.params, critics.params), tau=5e-3)
