@@ -2,7 +2,7 @@
 
     aspc train maze2d-umaze --holdout 0.1 --callback examples/early_stopping.py
 
-With `--holdout`, the held-out BC loss decides; otherwise the mean return of the latest evaluation.
+With `--holdout`, the criterion is the held-out BC loss; otherwise, it is the mean return of the latest evaluation.
 """
 
 import math

@@ -70,7 +70,7 @@ class ActionSpace(NamedTuple):
         return list(zip(self.factors, factor_slices(self.sizes), strict=True))
 
     def encode(self, values: np.ndarray) -> np.ndarray:
-        """Return actions [N, act] for values [N, factors]: option indices of discrete factors, numbers of others."""
+        """Return actions [N, act] for values [N, factors], which are option indices if the factor is discrete."""
         parts = [
             values[:, [i]] == np.arange(factor.size) if factor.choices else values[:, [i]]
             for i, factor in enumerate(self.factors)
@@ -78,7 +78,7 @@ class ActionSpace(NamedTuple):
         return np.concatenate([np.asarray(part, values.dtype) for part in parts], axis=1)
 
     def decode(self, actions: np.ndarray) -> np.ndarray:
-        """Return values [..., factors] for actions [..., act], as for `encode`; -1 if no option is chosen."""
+        """Return the values [..., factors] that `encode` maps to these actions; -1 if no option is chosen."""
         parts = []
         for factor, columns in self.blocks():
             block = actions[..., columns]

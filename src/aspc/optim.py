@@ -109,7 +109,7 @@ def check_differentiable(optimizer: Optimizer, purpose: str) -> None:
 
     try:
         derivative = jax.jit(jax.jacfwd(third_step))(0.0)
-    except Exception as error:  # user code can raise any error
+    except Exception as error:  # user code can raise any exception
         raise AspcError(f"The optimizer of {purpose} failed: {type(error).__name__}: {first_line(error)}.") from error
     if not jnp.isfinite(derivative).all():
         raise AspcError(

@@ -109,7 +109,7 @@ class Policy:
     ) -> np.ndarray:
         """Return actions in the units of the logs.
 
-        The first observation that is far outside the logged range gives a warning, unless a guard reacts to it.
+        The first observation that is far outside the logged range causes a warning, unless a guard reacts to it.
 
         Args:
             observations: One observation [obs] or a batch [batch, obs]. If the log's columns had names, also a table,
@@ -168,8 +168,8 @@ class Policy:
             count = int(np.isnan(actions).any(axis=-1).sum())
             raise AspcError(
                 f"The policy's guards return NaN for {count:,} of {len(actions):,} observations, which are out of "
-                "distribution, and what happens then is unknown. Evaluate it with --ood fallback, or with --ood hold "
-                "and --start-action."
+                "distribution, but an evaluation needs an action for each. Export the policy with --ood fallback, or "
+                "with --ood hold and --start-action."
             )
 
     def with_guards(self, guards: Guards | None) -> Policy:

@@ -156,7 +156,7 @@ def act_in_stream(
     Args:
         step: Maps rows of observations [batch, obs] and the memory to actions [batch, act] and the next memory.
         memory_start: The memory before the first step, [memory]; empty for a policy without memory.
-        logged: The range of the logged observations. The first observation far outside it gives a warning.
+        logged: The range of the logged observations. The first observation far outside it causes a warning.
         observations: An array, or a table, a row or a dictionary with the `names` of the log's columns.
         names: The log's columns, in the order of the observation's dimensions; may be empty.
         size: The dimension of an observation.

@@ -149,7 +149,7 @@ class NoiseInput(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """A kind of policy: how it acts, how it is checked and which random inputs it takes."""
+    """A kind of policy: the functions that compute its actions, check its arrays and list its random inputs."""
 
     act: Callable[..., Any]
     """(arrays, settings, observations, *noise) → actions in [-1, 1]."""
@@ -383,7 +383,7 @@ def noise_draws(policy: Any) -> dict[str, NoiseInput]:
 
 
 def stacked_statistics(policy: Any) -> tuple[Any, Any]:
-    """Return the mean and standard deviation of stacked observations; actions are already rescaled, so 0 and 1."""
+    """Return the mean and standard deviation of stacked observations: 0 and 1 for actions, which are rescaled."""
     xp, history = array_namespace(policy.observation_mean), policy.history
     actions = history.size(0, len(policy.action_low))
     mean = xp.concatenate((*(policy.observation_mean,) * history.observations, np.zeros(actions, np.float32)), axis=-1)

@@ -205,7 +205,7 @@ def _push(newest: Any, earlier: Any) -> Any:
 
 
 def previous_action_parts(policy: Any) -> list[MemoryPart]:
-    """Return the parts that hold the last action without NaN and a flag for its existence."""
+    """Return two parts: the last action without NaN, and a flag that is 1 if there is one."""
     start = policy.guards.start_action
     action = np.zeros(len(policy.action_low), np.float32) if start is None else start
     return [

@@ -81,7 +81,7 @@ class Factors(eqx.Module):
         return actions[..., self.number_columns]
 
     def combination(self, actions: Float[Array, "*batch act"]) -> Float[Array, "*batch combinations"]:
-        """Return the one-hot combination that actions in [-1, 1] choose."""
+        """Return the combinations that actions in [-1, 1] choose, as one-hot vectors."""
         chosen = (actions + 1) / 2
         return self.over_choices(chosen, jnp.multiply, 1.0)
 

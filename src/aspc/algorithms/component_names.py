@@ -124,7 +124,7 @@ def registered_components() -> frozenset[str]:
 
 
 def find_component(kind: str, choice: str | Callable[..., Any]) -> Callable[..., Any]:
-    """Return the factory with a registered name. A factory is returned unchanged, unless it has a replacement.
+    """Return the factory that is registered as `choice`. If `choice` is a factory, return it or its replacement.
 
     Raises:
         AspcError: The name is not registered.

@@ -1,4 +1,4 @@
-"""TD3+BC for discrete actions, the base of discrete ASPC: the paper's equations (4), (5) with expectations.
+"""TD3+BC for discrete actions, the base of discrete ASPC: equations (4) and (5) with expectations over options.
 
     actor:   min_π  −λ·E_π[Q_1](s) + c(s, a),   λ = α / mean|E_π[Q_1](s)|
     critics: Q_k(s, a) → r + γ·(1 − done)·Σ_j π'(j|s')·min_k Q'_k(s', ã_c)[j]

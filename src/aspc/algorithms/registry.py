@@ -51,7 +51,7 @@ def register(name: str) -> Callable[[Factory], Factory]:
 
 
 def _is_scalable(factory: Callable[[], Any]) -> bool:
-    """Return whether a factory is a subclass of `ScalableAlgorithm`. For a function, JAX is not imported."""
+    """Return whether a factory is a subclass of `ScalableAlgorithm`. JAX is imported only if it is a class."""
     if not isinstance(factory, type):
         return False
     from aspc.algorithms.interface import ScalableAlgorithm

@@ -25,7 +25,7 @@ from aspc.errors import AspcError, unknown_name
 T = TypeVar("T")
 ANY = -1  # arity of an option that takes any number of values
 
-# Types of options whose default needs no mention on the help page.
+# Types of options whose default is not shown on the help page.
 Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(help_behavior_hint="")]
 Unset = Annotated[T | None, tyro.conf.arg(help_behavior_hint="")]
 Several = Annotated[tuple[T, ...], tyro.conf.arg(help_behavior_hint="")]

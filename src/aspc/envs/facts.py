@@ -61,7 +61,7 @@ def check_sizes(name: str, env_sizes: tuple[int, int], data_sizes: tuple[int, in
     """
     if env_sizes != data_sizes:
         raise AspcError(
-            f"{name} has observation size {env_sizes[0]} and action size {env_sizes[1]}, but the data have "
+            f"{name} has observation size {env_sizes[0]} and action size {env_sizes[1]}, but the data has "
             f"{data_sizes[0]} and {data_sizes[1]}. Choose another environment (--env) or none (--env none)."
         )
 

@@ -69,7 +69,7 @@ def act(observations: Any, rng: np.random.Generator | int | None = 0, on_invalid
         on_invalid: The reaction to NaN, infinity, None or a masked entry: "raise" a ValueError, "hold" the last action
             (per row of a batch), or return a "nan" action. Default: METADATA["on_invalid"].
 
-    The first observation that is far outside the logged range gives a warning, unless a guard reacts to it. The module
+    The first observation that is far outside the logged range causes a warning, unless a guard reacts to it. The module
     keeps state between calls, separately for each row of a batch; call `reset` when a new episode starts.
     """
     return act_in_stream(

@@ -123,7 +123,7 @@ class Loop:
         draws = algorithm.noise(self.spec, batch_size)
         keys = jax.random.split(key_noise, max(len(draws), 1))
         noise = {name: draw.sample(key, steps) for key, (name, draw) in zip(keys, draws.items(), strict=False)}
-        # The indices are in range by construction, so the gather need not check them.
+        # The indices are in range by construction, so the gather does not have to check them.
         return self.layout.unpack(table.at[rows].get(mode="promise_in_bounds")), noise
 
     def run_block(

@@ -199,7 +199,7 @@ class Evaluator:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        # The event ends rollouts in the threads of this process; stopping the workers ends threads that wait for one.
+        # The event ends rollouts in the threads of this process; stopping the workers ends the threads that wait.
         self._closing.set()
         for worker in self._workers:
             worker.stop()

@@ -80,7 +80,7 @@ class Collector:
         self.episode_return = 0.0
 
     def collect(self, policy: Policy, first_step: int, steps: int) -> tuple[Dataset, list[float]]:
-        """Return the next `steps` steps, and the returns of the episodes that ended in them.
+        """Collect `steps` steps; return them, and the returns of the episodes that ended during these steps.
 
         Random draws depend only on the seed and the step, so a checkpoint needs no generator state.
         """

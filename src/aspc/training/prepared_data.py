@@ -49,7 +49,7 @@ def load_source(source: Data | str | os.PathLike[str], options: Mapping[str, Any
 
 
 def load_recorded(source: str, options: Mapping[str, Any]) -> Data:
-    """Load the dataset that a run records. A Minari dataset that only a file names is not downloaded."""
+    """Load the dataset that a run records. A Minari dataset is not downloaded if only a file names it."""
     is_minari = isinstance(source, str) and minari_store.is_id(source) and not os.path.exists(source)
     if is_minari and not minari_store.is_local(source):
         name = printable(minari_store.parse_id(source)[:80])

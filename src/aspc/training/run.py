@@ -314,7 +314,7 @@ def recorded_algorithm(config: RunConfig, algorithm: Algorithm[Any] | None = Non
 
 
 def default_folder(dataset: str, algo: str) -> Path:
-    """Create and return a new folder; runs started in the same second get different ones."""
+    """Create and return a new folder; runs started in the same second get different folders."""
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
     for suffix in ("", *(f"-{number}" for number in range(2, 1000))):
         path = Path("runs") / sanitize_file_name(f"{dataset}_{algo}_{stamp}{suffix}")

@@ -110,7 +110,7 @@ class TrainOptions:
         return History(self.history, self.history_actions)
 
     def program_settings(self) -> dict[str, Any]:
-        """Return the options that distinguish programs: all except the seeds and, if it is 1, the history.
+        """Return the options that distinguish programs: all except the seeds and a history of 1.
 
         Hashes of older versions do not include the history, so a history of 1 must not change the hash.
         """
