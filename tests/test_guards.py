@@ -505,7 +505,7 @@ def test_evaluations_refuse_unknown_actions() -> None:
     score = fit_ood_score(make_dataset())
     rows = np.array([[0, 0, 0, 0], [1e6, 0, 0, 0], [0, 0, 0, 1e6]], np.float32)
     dataset = replace(make_dataset(rows=50), observations=np.tile(rows[1], (50, 1)))
-    problem = r"return NaN for {} observations, which are out of distribution.* Evaluate it with --ood fallback"
+    problem = r"return NaN for {} observations, which are out of distribution.* Export the policy with --ood fallback"
     strict = policy.with_guards(Guards(ood=score, on_ood="nan"))
     with pytest.raises(AspcError, match=problem.format("2 of 3")):
         step_on_device(strict, rows, strict.initial_memory(3), np.random.default_rng(0))
