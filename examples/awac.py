@@ -3,7 +3,7 @@
     critics: Q_k(s, a) → r + γ·min_k Q'_k(s', a'),                a' ~ π(s')
     actor:   max_π  E[w·log π(a|s)],   w = min(exp(β·A), 100),    A = min_k Q_k(s, a) − min_k Q_k(s, ã),  ã ~ π(s)
 
-A `ScalableAlgorithm` is also registered with a learned scale, here β = 1/λ of the paper, as `awac+aspc`.
+The scale is β (1/λ in the paper). Like every `ScalableAlgorithm`, this one is also registered with a learned scale.
     aspc train maze2d-umaze --plugin examples/awac.py --algo awac --steps 20000
     aspc train maze2d-umaze --plugin examples/awac.py --algo awac+aspc --steps 20000
 """

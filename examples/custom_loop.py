@@ -1,6 +1,6 @@
 """A custom JAX training loop around `update`, in 25 lines: TD3+BC on the transitions of a `Dataset`.
 
-The loop supplies what `update` never creates itself: minibatches, noise and the parts of each step.
+The loop supplies the inputs of `update`: minibatches, noise and the parts of each step.
 The optional argument is the number of cycles of the algorithm's schedule.
     python examples/custom_loop.py 500
 """

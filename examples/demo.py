@@ -1,6 +1,6 @@
 """Train and evaluate a policy on a generated U-maze dataset: `make demo`.
 
-Trains ASPC with the paper's settings, except for the two that it prints.
+All settings are the paper's, except for those that the script prints.
 """
 
 import datetime
@@ -11,7 +11,7 @@ from aspc.__main__ import main
 STEPS, SEEDS, ALPHA = 16_000, (0, 1), 10.0
 
 print(f"Training ASPC on a generated U-maze: {STEPS:,} steps (the paper trains 1,000,000), {len(SEEDS)} seeds.")
-print(f"The scale alpha starts at {ALPHA:g} instead of 2.5: on mazes it rises, which takes a long run.")
+print(f"The scale alpha starts at {ALPHA:g} instead of 2.5: on mazes alpha rises, and from 2.5 this takes a long run.")
 print("Every other hyperparameter is the paper's. This takes two to four minutes on two cores.", flush=True)
 options = {
     "--steps": [str(STEPS)],

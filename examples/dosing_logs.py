@@ -1,10 +1,10 @@
 """Simulate a decision log: at each of 20 visits, a clinic chooses a dose among those that are allowed.
 
     python examples/dosing_logs.py                        write dosing.csv: 1,000 patients
-    python examples/dosing_logs.py --evaluate doses.onnx     treat new patients by a policy and by the clinic
+    python examples/dosing_logs.py --evaluate doses.onnx  evaluate a policy and the clinic on new patients
 
-A dose is "none", "low" or "high". The level of the drug in the blood decides which of them is allowed: the columns
-`mask_low` and `mask_high` are 1 where they are. Unlike with real logs, the true return of a policy is known here.
+A dose is "none", "low" or "high". The level of the drug in the blood decides whether "low" and "high" are allowed;
+the columns `mask_low` and `mask_high` are 1 if so. Unlike with real logs, the true return of a policy can be measured.
 """
 
 import argparse
@@ -22,12 +22,12 @@ Choose = Callable[[np.ndarray, np.ndarray], np.ndarray]  # (observations, masks)
 
 
 def masks_of(level: np.ndarray) -> np.ndarray:
-    """Return whether low and high are allowed, [patients, 2]."""
+    """Return the masks of "low" and "high", [patients, 2]."""
     return np.stack([level < 0.55, level < 0.35], axis=1).astype(float)
 
 
 def clinic(rng: np.random.Generator) -> Choose:
-    """Return the clinic's habit: more for strong symptoms, often too little, sometimes at random."""
+    """Return the clinic's behavior: higher doses for stronger symptoms, often too low, sometimes random."""
 
     def choose(observations: np.ndarray, masks: np.ndarray) -> np.ndarray:
         symptoms = observations[:, 0] + rng.normal(0, 0.25, len(observations))

@@ -2,7 +2,7 @@
 
     aspc train maze2d-umaze --holdout 0.1 --callback examples/early_stopping.py
 
-With `--holdout`, the held-out BC loss decides; otherwise the mean return of the latest evaluation.
+With `--holdout`, the criterion is the held-out BC loss; otherwise, it is the mean return of the latest evaluation.
 """
 
 import math
@@ -14,7 +14,7 @@ LOSS = "valid_bc_loss"
 
 
 def quality(run):
-    """Return a number that is larger for a better run; −∞ if it is not known yet."""
+    """Return a number that is larger for better runs, or −∞ if there is no result yet."""
     return -run.metrics[LOSS] if LOSS in run.metrics else run.evaluation.get("return_mean", -math.inf)
 
 

@@ -4,7 +4,7 @@
              η/(N − 1) · E Σ_{i≠j} ⟨∇_a Q_i(s, a), ∇_a Q_j(s, a)⟩ on normalized gradients
     actor:   max_π  E[min_k Q_k(s, π(s))]
 
-The paper's actor is SAC's; this one is TD3's without a BC term.
+The paper uses SAC's actor; this example uses TD3's.
     aspc train maze2d-umaze --plugin examples/edac.py --algo edac --steps 20000
 """
 
@@ -73,7 +73,7 @@ class EDAC(rl.Algorithm[EDACState]):
 
         def actor_loss(actor):
             q = critics.params(s, actor(s))
-            return -jnp.take_along_axis(q, q.argmin(0)[None], 0).mean(), None  # a selection: ties get one gradient
+            return -jnp.take_along_axis(q, q.argmin(0)[None], 0).mean(), None  # one gradient even for ties
 
         actor = adam.minimize(actor_loss, state.actor, state.actor_opt)
         targets = rl.polyak((state.actor_target, state.critics_target), (actor.params, critics.params), tau=5e-3)

@@ -1,6 +1,6 @@
 """A custom outer loss in one file outside the package: ASPC whose L2 penalizes only decreases of Q.
 
-L2 keeps its value where the average of Q falls, and is 0 where it rises. L3, which multiplies L2, follows it.
+L2 is 0 if the average of Q rises. L3 has L2 as a factor, so it is then 0, too.
     aspc train maze2d-umaze --plugin examples/one_sided_l2.py --algo aspc_one_sided_l2 --steps 20000
 """
 

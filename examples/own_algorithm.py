@@ -1,6 +1,6 @@
 """A custom algorithm in one file outside the package: critic-regularized regression (Wang et al., 2020).
 
-The critics learn the value of the policy; the policy imitates the logged actions that they rate above its own.
+The critics learn the value of the policy. The policy imitates the logged actions that they prefer to its own actions.
     aspc train maze2d-umaze --plugin examples/own_algorithm.py --algo crr --steps 20000
 """
 

@@ -1,9 +1,9 @@
 """Simulate logs of a plant: an oven whose temperature is controlled by operators.
 
     python examples/plant_logs.py                      write plant.csv: 200 shifts of 100 minutes
-    python examples/plant_logs.py --export             write export.csv, as a control system exports them: newest row
-                                                       first, with times and costs, rows and cells missing
-    python examples/plant_logs.py --evaluate plant.onnx   evaluate an exported policy and the operators in the oven
+    python examples/plant_logs.py --export             write export.csv in the form of a control system's export:
+                                                       newest row first, with times and costs, rows and cells missing
+    python examples/plant_logs.py --evaluate plant.onnx   evaluate an exported policy and the operators
 
 Unlike with real logs, the true return of a policy can be measured here.
 """
@@ -19,7 +19,7 @@ COLUMNS = ["obs_temperature", "obs_target", "obs_outside", "action_heater", "act
 EXPORT_COLUMNS = ["timestamp", "oven [°C]", "target [°C]", "outside [°C]", "heater [%]", "fan [%]", "cost"]
 MINUTES = 100
 PAUSE_MINUTES = 380  # between two shifts
-LOST_ROWS, LOST_CELLS = 0.02, 0.01  # shares that an export lacks
+LOST_ROWS, LOST_CELLS = 0.02, 0.01  # fractions that are missing in an export
 
 Controller = Callable[[np.ndarray], np.ndarray]  # (temperature, target, outside) → (heater, fan), in percent
 
@@ -61,7 +61,7 @@ def write_logs(path: str, shifts: int) -> None:
 
 
 def write_export(path: str, shifts: int) -> None:
-    """Write the logs as a control system exports them. A cost is 1 minus the reward."""
+    """Write the logs in the form of a control system's export. The cost is 1 minus the reward."""
     rng, losses = np.random.default_rng(0), np.random.default_rng(1)
     rows, start = [], datetime(2026, 1, 1, 6)
     for _ in range(shifts):
@@ -95,7 +95,7 @@ def evaluate(path: str, shifts: int) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", help="output file (default: plant.csv, or export.csv with --export)")
-    parser.add_argument("--export", action="store_true", help="write the logs as a control system exports them")
+    parser.add_argument("--export", action="store_true", help="write the logs in the form of a control system's export")
     parser.add_argument("--shifts", type=int, default=200, help="number of shifts")
     parser.add_argument("--evaluate", metavar="POLICY.onnx", help="evaluate this policy instead of writing logs")
     args = parser.parse_args()

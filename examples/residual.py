@@ -2,7 +2,7 @@
 
     aspc train maze2d-umaze --plugin examples/residual.py --actor residual --critic residual --steps 20000
 
-Its policy is traced when it is saved, so it acts, is evaluated and is exported without this file.
+The policy is traced when it is saved, so it can be run, evaluated and exported without this file.
 """
 
 import equinox as eqx
@@ -23,7 +23,7 @@ class Residual(eqx.Module):
         self.blocks = [eqx.nn.MLP(width, width, width, 1, jax.nn.silu, key=k) for k in keys]
         self.last = eqx.nn.Linear(width, out_size, key=key_last)
 
-    def __call__(self, x):  # one input; a network can also take rows of them
+    def __call__(self, x):  # a single input; a network can also take a batch
         x = self.first(x)
         for block in self.blocks:
             x = x + block(jax.nn.silu(x))

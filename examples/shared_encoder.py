@@ -46,7 +46,7 @@ class SharedEncoder(rl.TD3BC):
         actor, heads = super().make_networks(key_heads, spec._replace(obs_dim=self.features))
         return EncodedActor(encoder, actor), SharedCritics(encoder, heads)
 
-    def commit(self, ctx, inner):  # the actor takes over the critics' encoder
+    def commit(self, ctx, inner):  # the critics' encoder is copied to the actor
         state = super().commit(ctx, inner)
         actor = replace(state.actor, encoder=state.critics.encoder)
         target = replace(state.actor_target, encoder=state.critics_target.encoder)

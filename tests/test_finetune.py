@@ -288,7 +288,7 @@ def test_user_environment_and_offline_reward_statistics(tmp_path: Path) -> None:
         finetune(run, dataset=data, out=tmp_path / "x")
     with pytest.raises(AspcError, match="trained on arrays"):
         finetune(run, Line, out=tmp_path / "x")
-    with pytest.raises(AspcError, match=r"The data differs from what .* was trained on"):
+    with pytest.raises(AspcError, match=r"The data differs from the data that .* was trained on"):
         finetune(run, Line, dataset=make_dataset(seed=1), out=tmp_path / "x")
     assert not (tmp_path / "x").exists()
 

@@ -483,7 +483,7 @@ def test_command_exports_a_guarded_policy_from_a_table(tmp_path: Path, capsys: A
         assert problem in capsys.readouterr().err
     assert not Path("run/policy/seed0/numpy").exists()
     assert main(["export", "run", "--format", "policy"]) == 2
-    assert "needs a folder. Pass --out." in capsys.readouterr().err
+    assert "needs an output folder. Pass --out." in capsys.readouterr().err
 
 
 def test_actions_without_names_are_numbered_from_one() -> None:
@@ -505,7 +505,7 @@ def test_evaluations_refuse_unknown_actions() -> None:
     score = fit_ood_score(make_dataset())
     rows = np.array([[0, 0, 0, 0], [1e6, 0, 0, 0], [0, 0, 0, 1e6]], np.float32)
     dataset = replace(make_dataset(rows=50), observations=np.tile(rows[1], (50, 1)))
-    problem = r"return NaN for {} observations, which are out of distribution.* Evaluate it with --ood fallback"
+    problem = r"return NaN for {} observations, which are out of distribution.* Export the policy with --ood fallback"
     strict = policy.with_guards(Guards(ood=score, on_ood="nan"))
     with pytest.raises(AspcError, match=problem.format("2 of 3")):
         step_on_device(strict, rows, strict.initial_memory(3), np.random.default_rng(0))

@@ -100,7 +100,7 @@ def test_hold_in_a_batch_is_per_row() -> None:
     np.testing.assert_allclose(after[[0, 2]], policy.act(batch + 1)[[0, 2]], rtol=1e-6)
     changed[1:, 0] = np.inf
     np.testing.assert_array_equal(policy.act(changed, on_invalid="hold")[1:], after[1:])
-    with pytest.raises(AspcError, match="the batch had 3 rows before, now 2"):
+    with pytest.raises(AspcError, match="the batch had 3 rows before and has 2 now"):
         policy.act(changed[:2], on_invalid="hold")
 
 

@@ -138,7 +138,9 @@ def test_size_of_a_batch_cannot_change_within_an_episode(tmp_path: Path, monkeyp
     rows = observations(4)[0]
     for act, reset, error in ((policy.act, policy.reset, AspcError), (module.act, module.reset, ValueError)):
         act(rows)
-        with pytest.raises(error, match=r"the batch had 4 rows before, now 2\. Call reset\(\) when new episodes start"):
+        with pytest.raises(
+            error, match=r"the batch had 4 rows before and has 2 now\. Call reset\(\) when a new episode starts"
+        ):
             act(rows[:2])
         reset()
         assert act(rows[:2]).shape == (2, 3)

@@ -53,7 +53,7 @@ def usage() -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run a command and return the exit code: 0, 2 for errors that the user can fix, or the command's own."""
+    """Run a command and return its exit code; 2 stands for an error that the user can fix."""
     if argv is not None:
         return run_reporting_errors(lambda: _run_command(argv))
     code = run_reporting_errors(lambda: _run_command(sys.argv[1:]))
@@ -81,7 +81,7 @@ def _run_command(argv: list[str]) -> int | None:
 
 
 def run_reporting_errors(work: Callable[[], int | None]) -> int:
-    """Run `work` and return its exit code. Interrupts, and errors that the user can fix, are reported on stderr."""
+    """Run `work` and return its exit code. Report interrupts and errors that the user can fix on stderr."""
     code = None
     try:
         with DeferredInterrupts():
@@ -89,7 +89,7 @@ def run_reporting_errors(work: Callable[[], int | None]) -> int:
     except KeyboardInterrupt as interrupt:
         is_terminated = isinstance(interrupt, Terminated)
         interrupted = 128 + (signal.SIGTERM if is_terminated else signal.SIGINT)
-        if code != interrupted:  # otherwise the command has handled the signal and reported it already
+        if code != interrupted:  # otherwise the command has already reported the signal
             print(f"aspc: {'terminated' if is_terminated else 'interrupted'}.", file=sys.stderr)
         return interrupted
     return code

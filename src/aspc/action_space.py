@@ -1,12 +1,12 @@
-"""The parts of an action: numbers, and choices with names. NumPy only, for datasets, policies and environments.
+"""Action spaces with continuous and discrete factors. The module needs only NumPy, because policies import it.
 
-Actions are rows of numbers. A continuous part is one column. A choice is a block of columns, one per option: 1 for the
-chosen option and 0 for the others.
+Actions are rows of numbers. A continuous factor is one column. A discrete factor is a block of columns, one per option,
+in which the chosen option is 1 and the others are 0 (one-hot).
 
     factors   dose (continuous)   valve: shut, open      an action        0.7   0   1
     columns   dose                valve=shut  valve=open
 
-A mask says which options are allowed in a state. It is a 0/1 column of the observation, after all other columns.
+Action masks are the last columns of the observation: 1 if an option is allowed in the state, 0 if not.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-MAX_CHOICES = 1_000  # of one factor
+MAX_CHOICES = 1_000  # options per factor
 
 
 class Factor(NamedTuple):
-    """One part of an action: a choice among named options, or a number if it has no options."""
+    """One factor of an action: discrete with named options (`choices`), or continuous if it has none."""
 
     name: str
     choices: tuple[str, ...] = ()
@@ -33,9 +33,9 @@ class Factor(NamedTuple):
 
 
 class ActionSpace(NamedTuple):
-    """The factors of an action in the order of their columns, and the columns that have masks.
+    """The factors of an action in column order, and the columns of the options that can be masked.
 
-    The masks are the last `len(masked)` columns of the observation; `masked` lists the action column of each.
+    The last `len(masked)` columns of the observation are the masks of the action columns `masked`, in this order.
     """
 
     factors: tuple[Factor, ...]
@@ -43,12 +43,12 @@ class ActionSpace(NamedTuple):
 
     @property
     def has_choices(self) -> bool:
-        """True if a factor is a choice."""
+        """True if any factor is discrete."""
         return any(factor.choices for factor in self.factors)
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """The number of options per factor; 0 for a number."""
+        """The number of options per factor; 0 for a continuous factor."""
         return tuple(len(factor.choices) for factor in self.factors)
 
     @property
@@ -62,7 +62,7 @@ class ActionSpace(NamedTuple):
 
     @property
     def is_choice(self) -> np.ndarray:
-        """Mask [act] of the columns that belong to a choice."""
+        """Boolean array [act]: True for the columns of discrete factors."""
         return np.repeat([bool(factor.choices) for factor in self.factors], [factor.size for factor in self.factors])
 
     def blocks(self) -> list[tuple[Factor, slice]]:
@@ -70,7 +70,7 @@ class ActionSpace(NamedTuple):
         return list(zip(self.factors, factor_slices(self.sizes), strict=True))
 
     def encode(self, values: np.ndarray) -> np.ndarray:
-        """Return columns [N, act] for one value per factor [N, factors]: a number, or the index of a choice."""
+        """Return actions [N, act] for values [N, factors], which are option indices if the factor is discrete."""
         parts = [
             values[:, [i]] == np.arange(factor.size) if factor.choices else values[:, [i]]
             for i, factor in enumerate(self.factors)
@@ -78,7 +78,7 @@ class ActionSpace(NamedTuple):
         return np.concatenate([np.asarray(part, values.dtype) for part in parts], axis=1)
 
     def decode(self, actions: np.ndarray) -> np.ndarray:
-        """Return one value per factor [..., factors] for columns [..., act]; -1 where no option is chosen."""
+        """Return the values [..., factors] that `encode` maps to these actions; -1 if no option is chosen."""
         parts = []
         for factor, columns in self.blocks():
             block = actions[..., columns]
@@ -87,14 +87,14 @@ class ActionSpace(NamedTuple):
         return np.stack(parts, axis=-1)
 
     def sample(self, observations: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Return random allowed options for each observation [N, obs]; numbers are 0."""
+        """Sample allowed options uniformly for each observation [N, obs]; continuous factors are 0."""
         allowed = np.ones((len(observations), len(self.columns)), bool)
         if self.masked:
             allowed[:, list(self.masked)] = observations[:, -len(self.masked) :] > 0.5
         return self.snap(np.where(self.is_choice & allowed, rng.uniform(0.5, 1.0, allowed.shape), 0.0))
 
     def snap(self, actions: np.ndarray) -> np.ndarray:
-        """Return actions with 1 in the largest column of each choice and 0 in its others."""
+        """Make each discrete factor one-hot: 1 in its largest column, 0 in the others."""
         snapped = np.array(actions)
         for factor, columns in self.blocks():
             if factor.choices:
@@ -103,10 +103,10 @@ class ActionSpace(NamedTuple):
         return snapped
 
     def name_choices(self, actions: np.ndarray) -> list[Any]:
-        """Return the named choices of rows of actions [N, act].
+        """Return the names of the options chosen by actions [N, act], as a list with one entry per action.
 
-        A row is the chosen name if the action is a single choice, and otherwise a dictionary with the name or number
-        of each factor. Where every option is masked, the name is None.
+        An entry is the name itself if the action has a single factor that is discrete, and otherwise a dictionary with
+        the name or number of each factor. If every option is masked, the name is None.
         """
         rows = []
         for values in self.decode(actions).tolist():
@@ -124,7 +124,7 @@ class ActionSpace(NamedTuple):
 
     @classmethod
     def from_text(cls, text: str) -> ActionSpace:
-        """Return the space of the JSON text that `to_text` returns.
+        """Return the space for JSON text from `to_text`.
 
         Raises:
             ValueError: The text is not an action space.
@@ -137,7 +137,7 @@ class ActionSpace(NamedTuple):
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> ActionSpace:
-        """Return the space with these JSON values.
+        """Return the space for JSON values from `to_json`.
 
         Raises:
             ValueError: The values are not an action space.
@@ -154,13 +154,13 @@ class ActionSpace(NamedTuple):
 
 
 def factor_slices(sizes: Sequence[int]) -> list[slice]:
-    """Return the columns of each factor; a size of 0 is a number, which has one column."""
+    """Return the columns of each factor; a factor of size 0 is continuous and has one column."""
     stops = np.cumsum([max(size, 1) for size in sizes]).tolist()
     return [slice(stop - max(size, 1), stop) for stop, size in zip(stops, sizes, strict=True)]
 
 
 def joint_options(sizes: Sequence[int]) -> np.ndarray:
-    """Return the columns of every combination of options [combinations, act]; the columns of numbers are 0."""
+    """Return all combinations of options as actions [combinations, act]; continuous columns are 0."""
     columns = factor_slices(sizes)
     chosen = np.indices([max(size, 1) for size in sizes]).reshape(len(sizes), -1)
     options = np.zeros((chosen.shape[1], columns[-1].stop), np.float32)
@@ -171,7 +171,7 @@ def joint_options(sizes: Sequence[int]) -> np.ndarray:
 
 
 def are_valid_factors(sizes: Sequence[Any], masked: Sequence[Any]) -> bool:
-    """Return whether sizes of factors and masked columns are consistent."""
+    """Return whether the sizes of factors are valid and all masked columns belong to discrete factors."""
     if not all(type(size) is int and 0 <= size <= MAX_CHOICES for size in sizes):
         return False
     choice_columns = {

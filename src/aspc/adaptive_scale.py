@@ -1,5 +1,5 @@
 """ASPC: learn the scale between RL and BC with second-order gradients, equations (4) to (10) of the paper. This file
-has more than 400 lines because the whole outer level is in one place.
+has more than 400 lines because it contains the whole outer level.
 
 A base algorithm supplies its inner step as four pure pieces (`algorithms.interface.ScalableAlgorithm`); this file
 implements the paper's outer level for any base. Notation: θ are the parameters before the inner step, θ̃(α) those after
@@ -69,7 +69,7 @@ def raw_from_scale(scale: float | Array) -> Array:
 
 
 class ScaleState(eqx.Module):
-    """The state of the outer level: softplus⁻¹ of the scale, optimizer state, the average of Q in L2, update count."""
+    """The state of the outer level: softplus⁻¹ of the scale, optimizer state, running average of Q, update count."""
 
     raw: Float[Array, ""]
     opt: Any
@@ -122,7 +122,7 @@ def l1(step: StepOutcome) -> Float[Array, ""]:
 
 
 def l2_ema(step: StepOutcome) -> Float[Array, ""]:
-    """(7) as the authors compute it: L2 = (ē' − ē)² for an average ē of Q, with ē' = ema·ē + (1 − ema)·E[q̃]."""
+    """(7) as the authors compute it: L2 = (ē' − ē)² for a running average ē of Q, ē' = ema·ē + (1 − ema)·E[q̃]."""
     return jnp.square(step.new_ema_q - step.ema_q)
 
 
@@ -169,7 +169,7 @@ def _batch_size(self: LearnedScale[Any, Any]) -> int:
 
 @dataclass(frozen=True)
 class LearnedScale(Algorithm[State], Generic[Base, State]):
-    """Base class of algorithms that learn a scale: schedule, learning rate, batches. A subclass adds the outer loss."""
+    """Base class of algorithms that learn a scale, without an outer loss: schedule, optimizer and batches."""
 
     if not TYPE_CHECKING:  # attributes of the base, not fields of the wrapper
         normalize_observations: ClassVar = _from_base("normalize_observations")
@@ -187,7 +187,7 @@ class LearnedScale(Algorithm[State], Generic[Base, State]):
     base: Base = field(kw_only=True)
     """Base algorithm; its scale is the initial value of the learned scale."""
     scale_lr: NonNegative = 2e-3
-    """Initial learning rate η_α of the scale (Adam) if k_alpha is 10; otherwise, it is multiplied by k_alpha/10."""
+    """Initial learning rate η_α of the scale (Adam) at k_alpha = 10; other values multiply it by k_alpha/10."""
     scale_lr_final_ratio: NonNegative = 0.01
     """Final learning rate of the scale as a fraction of its initial value, with exponential decay over the horizon."""
     k_alpha: Count = 10
@@ -197,7 +197,8 @@ class LearnedScale(Algorithm[State], Generic[Base, State]):
     scale_optimizer: OptimizerChoice = None
     """Optimizer of the scale: adam, adamw, lion, rmsprop, sgd or a registered name. Default: Adam."""
     scale_horizon: Horizon = 1_000_000
-    """Steps over which the scale's learning rate decays or a linear scale reaches its target. Set by --horizon."""
+    """Steps over which the scale's learning rate decays or, in scale_mode "linear", the scale changes. Set by
+    --horizon."""
 
     def __post_init__(self) -> None:
         if self.k_alpha < 1:
@@ -347,7 +348,7 @@ class AdaptiveScale(LearnedScale[Base, AdaptiveState], Generic[Base]):
     def loss_terms(self) -> dict[str, LossTerm]:
         """(9)  Return the terms of the outer loss, by name and in order. Override this method to add or replace terms.
 
-        The option `outer_loss` selects among L1, L2 and L3; other terms are always used. Metrics have lower-case names.
+        The option `outer_loss` selects among L1, L2 and L3; other terms are always used. Metrics use lower-case names.
         """
         l2 = l2_ema if self.l2 == "ema" else l2_literal
         return {"L1": l1, "L2": l2, "L3": partial(l3, form=self.l3_form)}
@@ -387,10 +388,10 @@ class AdaptiveScale(LearnedScale[Base, AdaptiveState], Generic[Base]):
     def outer_update(
         self, ctx: Context[Any, Any], outer_ctx: Context[Any, Any], state: ScaleState
     ) -> tuple[Inner, ScaleState, Metrics]:
-        """(9), (10)  Update the scale by differentiating through the inner step; return the results of step and update.
+        """(9), (10)  Take the inner step and update the scale by differentiating through it.
 
-        The scale is a scalar, so the chain rule of (10) is a single forward-mode pass (jvp) through the inner step
-        and the outer losses. The pass returns the derivative of each term, and the result of the inner step.
+        The scale is a scalar, so the chain rule of (10) is a single forward-mode pass (jvp) through the inner step and
+        the outer losses. The pass yields the derivative of each term and the result of the inner step.
         """
 
         def losses(raw: Array) -> tuple[Array, tuple[Inner, Array, Metrics]]:

@@ -35,7 +35,7 @@ class CustomNetwork(eqx.Module):
     params: Any
     static: Any = eqx.field(static=True)
     takes_rows: bool = eqx.field(static=True)
-    """Whether the module takes a batch instead of a single input."""
+    """True if the module takes a batch instead of a single input."""
     in_size: int = eqx.field(static=True)
     out_size: int = eqx.field(static=True)
 

@@ -82,7 +82,7 @@ def missing_module(error: BaseException) -> str:
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> AspcError:
-    """Return an error for a name that does not exist, with the nearest known names."""
+    """Return an error for an unknown name, which suggests the nearest known names."""
     known = sorted(known)
     if matches := difflib.get_close_matches(name, known, n=3, cutoff=0.5):
         return AspcError(f"Unknown {kind} {name!r}; did you mean {', '.join(matches)}?")

@@ -1,4 +1,4 @@
-"""Guards for a policy, fitted to a dataset and given by the names of actions."""
+"""Fit a policy's guards to a dataset, and look up guard values by action name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from aspc.policy_guards import OODScore, ood_scores
 
 __all__ = ["fit_ood_score", "named_actions"]
 
-SHRINKAGE = 0.05  # of the correlations towards 0; bounds the weight of directions in which the log has no variance
+# Shrinking the correlations towards 0 bounds the weight of directions in which the log has no variance.
+SHRINKAGE = 0.05
 QUANTILE, MARGIN = 0.999, 1.1
 MAX_ROWS = 1_000_000
 ROWS_AT_ONCE = 65_536
@@ -25,17 +26,17 @@ def fit_ood_score(
     """Fit an out-of-distribution score to logged observations.
 
     The score of an observation is its Mahalanobis distance to the log, divided by √(number of dimensions). Correlations
-    are shrunk by 5 %, so that duplicate columns do no harm, and a column that never changes has a standard deviation of
-    0.1 % of its value, at least 0.001.
+    are shrunk by 5 %, so that the correlation matrix is invertible even if columns are duplicates. The standard
+    deviation of a constant column is taken as 0.1 % of its value, or 0.001 if that is larger.
 
     Args:
         dataset: The observations that determine mean, standard deviation and correlations.
         held_out: The observations that determine the threshold. Default: those of `dataset`.
-        quantile: The fraction of these observations that is in distribution.
-        margin: The factor between the quantile of the scores and the threshold.
+        quantile: The quantile of the scores of these observations from which the threshold is computed.
+        margin: The factor by which the threshold exceeds this quantile.
 
     Raises:
-        AspcError: An argument is invalid, or the datasets differ in their observations.
+        AspcError: An argument is invalid, or the datasets have observations of different sizes.
     """
     if not 0 < quantile <= 1:
         raise AspcError(f"The quantile of the score must be above 0 and at most 1, not {quantile}.")
@@ -70,7 +71,9 @@ def fit_ood_score(
 
 
 def named_actions(policy: Policy, values: Mapping[str, float], what: str, default: np.ndarray | None) -> np.ndarray:
-    """Return a vector [act] from values by action name, or by the action's number, counted from 1.
+    """Return a vector [act] for values that are given by action name.
+
+    If the log had no names, an action's name is its number, counted from 1.
 
     Args:
         policy: The policy; `info["action_names"]` are the names of its log's columns.
@@ -93,12 +96,12 @@ def named_actions(policy: Policy, values: Mapping[str, float], what: str, defaul
 
 
 def action_labels(policy: Policy) -> list[str]:
-    """Return the names of a policy's actions; their numbers, counted from 1, if the log had no names."""
+    """Return the names of a policy's actions or, if the log had no names, their numbers, counted from 1."""
     return list(policy.action_names) or [str(i + 1) for i in range(policy.action_size)]
 
 
 def _standard_deviations(rows: np.ndarray) -> np.ndarray:
-    """Return standard deviations above 0: at least the resolution of float32, and that of a constant column."""
+    """Return standard deviations, with a positive floor for constant columns and for float32 rounding."""
     size = np.abs(rows).max(0)
     is_constant = rows.max(0) == rows.min(0)
     return np.asarray(np.where(is_constant, 1e-3 * np.maximum(size, 1.0), np.maximum(rows.std(0), 1e-6 * size)))

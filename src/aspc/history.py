@@ -1,8 +1,8 @@
-"""The history that a network sees: the newest observations and, on request, the actions between them.
+"""The history that a network sees: the newest observations and optionally the actions between them.
 
 A stacked observation is a row [o_t, o_t−1, …, o_t−N+1] of N frames, newest first, followed by the actions [a_t−1, …,
-a_t−N+1] if they are part of the history. Before an episode's start, frames repeat its first observation and actions are
-the middle of their range, which is 0 after rescaling to ±1.
+a_t−N+1] if they are part of the history. Before an episode's start, frames repeat its first observation, and actions
+are at the middle of their range (0 after rescaling to [-1, 1]).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 
 class History(NamedTuple):
-    """The number of newest observations that a network sees, and whether it also sees the actions between them."""
+    """The number of observations that a network sees, and whether it also sees the actions between them."""
 
     observations: int = 1
     actions: bool = False

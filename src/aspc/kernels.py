@@ -31,7 +31,7 @@ import jax.numpy as jnp
 from jax.custom_derivatives import SymbolicZero
 from jaxtyping import Array, Float
 
-MAX_OUTPUTS = 64  # of a fused network: each output is a separate sum
+MAX_OUTPUTS = 64  # outputs of a fused network; the kernel computes each output as a separate sum
 
 
 class Tiles(NamedTuple):
@@ -140,7 +140,7 @@ def linear(
 
 
 def _fitting_tiles(layers: Layers, x: Array, activation: Callable[[Array], Array]) -> Tiles | None:
-    """Return the enabled tiles if the kernels support a network: ReLU, hidden layers of equal, power-of-two width."""
+    """Return the enabled tiles if the kernels support the network: ReLU, equal hidden widths that are powers of two."""
     tiles = _enabled[-1]
     hidden = {bias.shape[-1] for bias in layers.biases[:-1]}
     if not isinstance(tiles, Tiles) or activation is not jax.nn.relu or len(hidden) != 1 or x.ndim != 2:
@@ -254,7 +254,7 @@ class Residuals(NamedTuple):
 
 
 def _normalize(config: KernelConfig, z: Array) -> tuple[Array, Array, Array]:
-    """Compute x̂, 1/σ and −μ/σ per row, with σ² = E[z²] − μ², so that one pass gives both sums."""
+    """Compute x̂, 1/σ and −μ/σ per row. With σ² = E[z²] − μ², one pass over z suffices."""
     mean, square = z.sum(1) / z.shape[1], (z * z).sum(1) / z.shape[1]
     inverse = jax.lax.rsqrt(square - mean * mean + config.eps)
     threshold = -mean * inverse
@@ -291,7 +291,7 @@ def _forward_kernel(
         if keep or i + 1 < depth:
             buffer[span, :] = h
         if i + 1 < depth:
-            _barrier(tiles)  # the tile is read back in slices: a matrix unit cannot slice registers
+            _barrier(tiles)  # the next layer reads the tile in slices from the buffer, since registers cannot be sliced
 
             def slice_of(k: Array, u: Array, i: int = i, buffer: Any = buffer) -> Array:
                 part = pl.ds(k * tiles.depth, tiles.depth)
@@ -309,11 +309,11 @@ def _forward_kernel(
 
 
 def _last_weight(layers: Layers, j: int) -> Array:
-    """Load the last layer's weights of output j. There are few outputs, so each is a sum in the tile's layout."""
+    """Load the last layer's weights of output j. There are few outputs, so each is computed as a separate sum."""
     return _load(layers.weights[-1].at[jnp.arange(layers.weights[-1].shape[0]), j])
 
 
-@functools.partial(jax.jit, static_argnums=(0, 3))  # a separate function, so that equal kernels are compiled once
+@functools.partial(jax.jit, static_argnums=(0, 3))  # under its own jit, so that equal kernels are compiled once
 def _forward(config: KernelConfig, layers: Layers, x: Array, keep: bool) -> tuple[Array, Residuals]:
     batch, norm, depth = len(x), bool(layers.scales), len(layers.biases) - 1
     tile = _shape((batch, layers.biases[0].shape[-1]), x.dtype)
@@ -431,7 +431,8 @@ def _mlp_backward(config: KernelConfig, residuals: Any, d_out: Array) -> tuple[L
     back = _backward(config, all_layers, kept, d_out)
     layers = config.own(all_layers)
     biases = (*(share.sum(0) for share in back.bias), d_out.sum(0))
-    # The networks of an ensemble share x. XLA would transpose du for a product with a shared x, so each gets a copy.
+    # The networks of an ensemble share x. For a product with a shared x, XLA would transpose du; a copy of x avoids
+    # this.
     own_x = x + 0.0 * d_out[:, :1]
     weights = [own_x.T @ back.du[0]]
     for i, du in enumerate((*back.du[1:], d_out)):

@@ -51,7 +51,10 @@ def is_local(name: str) -> bool:
 
 
 def check_metadata(folder: Path) -> None:
-    """Raise ValueError if the metadata is too large or lacks a space; Minari would then create the environment."""
+    """Raise ValueError if the metadata is too large or lacks the observation or action space.
+
+    Without a space, Minari would create the environment to obtain it.
+    """
     metadata = read_bounded_json(folder / METADATA)
     for key in ("observation_space", "action_space"):
         if not isinstance(metadata, dict) or not isinstance(metadata.get(key), str):

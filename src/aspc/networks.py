@@ -1,4 +1,4 @@
-"""Networks: an MLP, the layers it is made of, and ensembles of networks with equal shapes.
+"""Networks: MLPs, actors, critics and other networks built from them, and ensembles.
 
 A network is a pytree, so `critic(s, actor(s))` reads like the paper's Q(s, π(s)). Every network takes whole batches.
 Layers are Linear → activation → LayerNorm (the optional norm comes after the activation).
@@ -108,7 +108,7 @@ def glorot_init(key: PRNGKeyArray, fan_in: int, fan_out: int, last: bool) -> tup
 
 
 def small_glorot_last_init(key: PRNGKeyArray, fan_in: int, fan_out: int, last: bool) -> tuple[Array, Array]:
-    """Initialize like PyTorch, but the last layer like Glorot with gain 0.01: a Gaussian actor starts near 0."""
+    """Initialize like PyTorch, except for the last layer (Glorot, gain 0.01), so that Gaussian actors start near 0."""
     if last:
         return glorot_uniform(key, fan_in, fan_out, gain=0.01), jnp.zeros(fan_out)
     return fan_in_init(key, fan_in, fan_out, last)
@@ -321,7 +321,7 @@ class VAE(eqx.Module):
 
 
 class Ensemble(eqx.Module):
-    """Networks of one shape with a leading axis on every array: `ensemble(s, a)` is [members, batch]."""
+    """Networks of equal shape, stacked along the first axis of every array: `ensemble(s, a)` is [members, batch]."""
 
     members: Any
 
@@ -330,7 +330,7 @@ class Ensemble(eqx.Module):
         return outputs
 
     def __getitem__(self, index: int) -> Callable[..., Array]:
-        """Return one member as a callable, e.g. `critics[0]` for the paper's Q; it keeps the ensemble's arrays."""
+        """Return one member, e.g. `critics[0]` for the paper's Q, as a callable that shares the ensemble's arrays."""
 
         def select(part: Any) -> Any:
             return dataclasses.replace(part, member=index) if isinstance(part, MLP) else part[index]

@@ -29,9 +29,8 @@ class Minimized(NamedTuple):
 
 
 class Optimizer(NamedTuple):
-    """An Optax transformation with a learning rate; by default Adam, β = (0.9, 0.999), ε = 1e-8, no weight decay:
-
-    p ← p − lr · m̂ / (√v̂ + ε).
+    """An Optax transformation with a learning rate. The default is Adam, p ← p − lr · m̂ / (√v̂ + ε), with β = (0.9,
+    0.999), ε = 1e-8 and no weight decay.
     """
 
     learning_rate: float | Array | optax.Schedule
@@ -76,12 +75,12 @@ class Adam(Optimizer):
 
 def step_count(state: Any) -> Array:
     """Return the number of steps that an optimizer has taken."""
-    count: Array = state[0].count  # of Adam's moments, or of `_count_steps`
+    count: Array = state[0].count  # the first state is Adam's or that of `_count_steps`
     return count
 
 
 def _count_steps() -> optax.GradientTransformation:
-    """Return a transformation that only counts steps, because not every optimizer does."""
+    """Return a transformation that only counts steps, because some optimizers do not count them."""
     return optax.scale_by_schedule(lambda count: 1.0)
 
 
@@ -91,7 +90,7 @@ def check_differentiable(optimizer: Optimizer, purpose: str) -> None:
     The check uses the third step, because the first step of Adam and its variants depends only on the gradient's sign.
 
     Raises:
-        AspcError: The optimizer fails, or its derivative is zero, or not finite where a gradient is zero.
+        AspcError: The optimizer fails, or its derivative is zero, or the derivative is not finite at a zero gradient.
     """
     if optimizer.transformation is None:
         return
@@ -110,7 +109,7 @@ def check_differentiable(optimizer: Optimizer, purpose: str) -> None:
 
     try:
         derivative = jax.jit(jax.jacfwd(third_step))(0.0)
-    except Exception as error:  # user code can raise any error
+    except Exception as error:  # user code can raise any exception
         raise AspcError(f"The optimizer of {purpose} failed: {type(error).__name__}: {first_line(error)}.") from error
     if not jnp.isfinite(derivative).all():
         raise AspcError(
@@ -125,7 +124,7 @@ def check_differentiable(optimizer: Optimizer, purpose: str) -> None:
 
 
 def global_norm(tree: Any) -> Array:
-    """Compute √Σg² over all arrays; its derivative is finite where every g is 0."""
+    """Compute √Σg² over all arrays, with a finite derivative even if every g is 0."""
     return jnp.sqrt(sum(jnp.square(leaf).sum() for leaf in jax.tree.leaves(tree)) + EPS_ROOT)
 
 
@@ -140,5 +139,5 @@ def exponential_decay(initial: float | Array, final_ratio: float | Array, update
 
 
 def _fraction(count: Array, total: int) -> Array:
-    """Compute count/total in the run's precision: JAX divides 32-bit integers in float32 even with 64-bit floats."""
+    """Compute count/total in the run's precision. JAX divides 32-bit integers in float32 even if 64-bit is enabled."""
     return jnp.asarray(count, dtype=float) / total

@@ -30,7 +30,7 @@ class Picture(NamedTuple):
 
 
 def template_environment(package: str) -> Environment:
-    """Return a Jinja environment for a package's `templates` folder. Values are escaped; undefined ones are errors."""
+    """Return a Jinja environment for a package's `templates` folder. It escapes values and rejects undefined ones."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     return Environment(

@@ -78,10 +78,10 @@ def load_callbacks(paths: Sequence[str | Path]) -> list[Callback]:
         for kind in classes:
             try:
                 found.append(kind())
-            except Exception as error:  # a boundary: user code can raise anything
+            except Exception as error:  # user code can raise any exception
                 raise AspcError(
                     f"{path}: {kind.__name__}() failed: {type(error).__name__}: {first_line(error)}. It is called "
-                    f"without arguments; give its parameters defaults."
+                    f"without arguments, so give its parameters default values."
                 ) from error
     return found
 
@@ -100,13 +100,13 @@ def _run_file(path: str | Path, name: str, purpose: str) -> ModuleType:
         spec.loader.exec_module(module)
     except AspcError:
         raise
-    except Exception as error:  # a boundary: user code can raise anything
+    except Exception as error:  # user code can raise any exception
         raise AspcError(_describe_error(file, error, purpose)) from error
     return module
 
 
 def has_changed(algo: str, versions: Mapping[str, str | None]) -> bool:
-    """Return whether a run uses the plugin and its recorded `versions` contain a different plugin fingerprint."""
+    """Return whether a run uses the plugin but recorded another fingerprint of it in `versions`."""
     recorded = versions.get("plugin")
     if _loaded is None or recorded in (None, _loaded.fingerprint):
         return False

@@ -3,7 +3,7 @@
 A policy is a folder of two files:
 
     weights.safetensors   the arrays, with a header as metadata: format version, kind, sizes, normalizer, action
-                          bounds and origin. A single file can be replaced atomically
+                          bounds and origin. One file holds both, so that they are replaced atomically
     policy.json           a readable copy of the header
 
     policy = aspc.load_policy("runs/maze/policy/seed0")
@@ -44,8 +44,8 @@ class Policy:
 
     `info` holds its origin: algorithm, dataset, step, seed, versions, and the column names of the log. `on_invalid`
     decides how `act` treats an observation with NaN, infinite or missing entries. `guards` limit its actions. A policy
-    whose action depends on earlier steps (a rate limit needs the previous action, a `history` the earlier observations)
-    has a memory: `act` keeps it between calls, and `reset` forgets it at the start of an episode.
+    with a rate limit or a `history` has a memory, because its actions depend on earlier steps. `act` updates the
+    memory; call `reset` to clear it at the start of an episode.
     """
 
     kind: str
@@ -78,7 +78,7 @@ class Policy:
     @property
     def action_names(self) -> tuple[str, ...]:
         """The names of the log's action columns; empty if the log had none."""
-        names: Any = self.info.get("action_names")  # a file can contain anything
+        names: Any = self.info.get("action_names")  # may have any type if it comes from a file
         is_valid = (
             isinstance(names, list) and len(names) == self.action_size and all(isinstance(name, str) for name in names)
         )
@@ -96,7 +96,7 @@ class Policy:
 
     @property
     def input_size(self) -> int:
-        """The size of the network's input: an observation, with its history."""
+        """The size of the network's input: an observation and its history."""
         return self.history.size(self.observation_size, self.action_size)
 
     @property
@@ -109,7 +109,7 @@ class Policy:
     ) -> np.ndarray:
         """Return actions in the units of the logs.
 
-        The first observation that is far outside the logged range gives a warning, unless a guard reacts to it.
+        The first observation that is far outside the logged range causes a warning, unless a guard reacts to it.
 
         Args:
             observations: One observation [obs] or a batch [batch, obs]. If the log's columns had names, also a table,
@@ -118,12 +118,12 @@ class Policy:
             on_invalid: The reaction to NaN, infinity, None or a masked entry (default: the policy's `on_invalid`).
                 "raise" an error, "hold" the last action (per row of a batch), or return a "nan" action.
 
-        "hold" and a policy with memory remember one stream of observations, per row of a batch. Use a separate policy
-        object for each stream, and call `reset` when new episodes start.
+        With "hold" or a memory, the policy keeps state between calls, separately for each row of a batch. Use a
+        separate policy object for each stream of observations, and call `reset` when a new episode starts.
 
         Raises:
-            AspcError: An observation does not fit or is invalid, there is no action to hold yet, or the size of the
-                batch changes although the policy remembers the previous one.
+            AspcError: An observation has the wrong shape or is invalid, there is no action to hold yet, or the batch
+                size changes while the policy keeps state.
         """
         return act_in_stream(
             lambda rows, memory: step(self, rows, memory, sample_noise(self.noise(), len(rows), rng)),
@@ -138,17 +138,17 @@ class Policy:
         )
 
     def reset(self) -> None:
-        """Forget all earlier steps, at the start of an episode."""
+        """Clear the state that `act` keeps. Call this at the start of an episode."""
         self._stream.reset()
 
     def initial_memory(self, batch: int) -> np.ndarray:
-        """Return the memory before the first step, [batch, memory_size], for `step`."""
+        """Return the memory [batch, memory_size] to pass to the first `step` of an episode."""
         return initial_memory(self, batch)
 
     def step(
         self, observations: np.ndarray, memory: np.ndarray, rng: np.random.Generator | int | None = 0
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return actions [batch, act] and the next memory, without changing the policy: `act` as a pure function.
+        """Return actions [batch, act] and the next memory: `act` as a pure function, which leaves the policy unchanged.
 
         Args:
             observations: A batch of finite float32 observations [batch, obs].
@@ -159,21 +159,21 @@ class Policy:
         return np.asarray(actions), memory
 
     def check_actions(self, actions: np.ndarray) -> None:
-        """Check that no guard returned NaN, before an evaluation that needs numbers.
+        """Check that no guard returned NaN, which an evaluation cannot use.
 
         Raises:
-            AspcError: There is a NaN.
+            AspcError: An action contains NaN.
         """
         if self.guards is not None and np.isnan(actions).any():
             count = int(np.isnan(actions).any(axis=-1).sum())
             raise AspcError(
                 f"The policy's guards return NaN for {count:,} of {len(actions):,} observations, which are out of "
-                "distribution, and what happens then is unknown. Evaluate it with --ood fallback, or with --ood hold "
-                "and --start-action."
+                "distribution, but an evaluation needs an action for each. Export the policy with --ood fallback, or "
+                "with --ood hold and --start-action."
             )
 
     def with_guards(self, guards: Guards | None) -> Policy:
-        """Return a copy whose actions obey the guards, or no guards. Saving it records them.
+        """Return a copy whose actions obey the guards; None removes all guards. `save` records the guards.
 
         Raises:
             AspcError: A guard is invalid for this policy.
@@ -186,29 +186,31 @@ class Policy:
 
     @property
     def action_space(self) -> ActionSpace | None:
-        """The choices among the actions, with their names; None if all actions are numbers."""
+        """The action space with its discrete factors; None if all actions are continuous."""
         content = self.info.get("action_space")
         return None if content is None else ActionSpace.from_json(content)
 
     def choose(self, observations: Any, on_invalid: str | None = None) -> Any:
-        """Return the names of the chosen options: a name, or a dictionary for an action of several parts.
+        """Return the name of the chosen option, or a dictionary of names and numbers if the action has several factors.
 
         Args:
             observations: As for `act`. For a batch, the result is a list.
             on_invalid: As for `act`.
 
         Raises:
-            AspcError: The policy has no choices, or an observation does not fit or is invalid.
+            AspcError: All actions of the policy are continuous, or an observation has the wrong shape or is invalid.
         """
         if self.action_space is None:
-            raise AspcError("This policy's actions are numbers without named options. Call act instead.")
+            raise AspcError("All actions of this policy are continuous. Call act instead.")
         return choice_names(self.info, self.act(observations, on_invalid=on_invalid), AspcError)
 
     def logits(self, observations: Any) -> np.ndarray:
-        """Return the scores of the options, the largest of which is chosen; those of numbers precede tanh.
+        """Return the logits. The option with the largest logit is chosen.
+
+        For continuous factors, return the values before tanh.
 
         Raises:
-            AspcError: The policy has no scores, or an observation does not fit or is invalid.
+            AspcError: The policy has no logits, or an observation has the wrong shape or is invalid.
         """
         if KINDS[self.kind].logits is None:
             raise AspcError(f"A policy of the kind {self.kind} has no logits. Call act instead.")
@@ -218,7 +220,7 @@ class Policy:
         return scores if rows.ndim == 2 else np.asarray(scores[0])
 
     def with_on_invalid(self, on_invalid: str) -> Policy:
-        """Return a copy that treats invalid observations differently; see `act`. Saving it records the choice."""
+        """Return a copy with another default reaction to invalid observations (see `act`), which `save` records."""
         if on_invalid not in ON_INVALID:
             raise AspcError(f"on_invalid must be one of {', '.join(ON_INVALID)}, not {on_invalid!r}.")
         return dataclasses.replace(self, on_invalid=on_invalid)
@@ -237,7 +239,7 @@ class Policy:
         return noise_draws(self)
 
     def header(self) -> dict[str, Any]:
-        """Return everything but the weights, as JSON values: the content of policy.json."""
+        """Return everything except the arrays as JSON values: the content of policy.json."""
         added: dict[str, Any] = {} if self.guards is None else {"guards": guards_to_json(self.guards)}
         if self.history != NEWEST_ONLY:
             added["history"] = self.history._asdict()
@@ -313,7 +315,7 @@ class Policy:
         return policy
 
     def _is_valid(self) -> bool:
-        """Return whether all parts are consistent, so that an unusable policy is rejected when it is loaded."""
+        """Return whether arrays, sizes and settings are consistent, so that `load` can reject an unusable policy."""
         vectors = (self.observation_mean, self.observation_std, self.action_low, self.action_high)
         return (
             self.on_invalid in ON_INVALID
@@ -346,7 +348,7 @@ def find_policy(path: str | Path, seed: int | None = None) -> Path:
 
     Args:
         path: A run's folder or a policy's own folder.
-        seed: The seed to choose in a run; by default the first.
+        seed: The seed of the policy in a run. Default: the run's first seed.
 
     Raises:
         AspcError: There is no such policy.

@@ -1,4 +1,4 @@
-"""Choose among options with names and masks: helpers of the policies in `policy_kinds`. NumPy only."""
+"""Select and name options of discrete actions: helpers for `policy_kinds`. NumPy only."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from aspc.action_space import ActionSpace, factor_slices
 
-FORBIDDEN = 1e9  # subtracted from the score of an option that a mask forbids
+FORBIDDEN = 1e9  # subtracted from the score of a masked option
 
 
 def array_namespace(x: Any) -> Any:
@@ -19,7 +19,7 @@ def array_namespace(x: Any) -> Any:
 
 
 def forbidden_options(settings: Mapping[str, Any], observations: Any, options: np.ndarray) -> Any:
-    """Return 1 for each of the options [options, act] that a mask forbids, else 0; None without masks."""
+    """Return 1 for each masked option, else 0, for `options` [options, act] and a batch; None without masks."""
     masked = settings["masked"]
     if not masked:
         return None
@@ -29,7 +29,7 @@ def forbidden_options(settings: Mapping[str, Any], observations: Any, options: n
 
 
 def largest(scores: Any, forbidden: Any) -> Any:
-    """Return 1 for the first largest score of each row, unless it is forbidden, and 0 for the others."""
+    """Return the one-hot index of the largest score of each row, or 0 everywhere if that option is forbidden."""
     xp = array_namespace(scores)
     chosen = xp.argmax(scores, axis=1).astype(np.float32)[:, None]
     found = xp.equal(chosen, np.arange(scores.shape[-1], dtype=np.float32)).astype(np.float32)
@@ -37,21 +37,21 @@ def largest(scores: Any, forbidden: Any) -> Any:
 
 
 def choice_names(info: Mapping[str, Any], actions: np.ndarray, error: type[Exception] = ValueError) -> Any:
-    """Return the named choices of one action or of rows of actions (see `ActionSpace.name_choices`).
+    """Return the names of the options chosen by one action or by a batch (see `ActionSpace.name_choices`).
 
     Raises:
-        error: `info`, the origin of a policy, names no options.
+        error: All actions are continuous: the policy's `info` has no action space.
     """
     if "action_space" not in info:
-        raise error("This policy's actions are numbers without named options. Call act instead.")
+        raise error("All actions of this policy are continuous. Call act instead.")
     named = ActionSpace.from_json(info["action_space"]).name_choices(np.atleast_2d(actions))
     return named if actions.ndim == 2 else named[0]
 
 
 def choice_indices(policy: Any, actions: Any) -> Any:
-    """Return the index of the chosen option of each choice [batch, choices] as float32; −1 where none is chosen.
+    """Return the index of the chosen option of each discrete factor [batch, discrete factors] as float32.
 
-    An index counts the options of a choice. NaN actions choose none.
+    The index is −1 if no option is chosen, as in a NaN action.
     """
     xp = array_namespace(actions)
     sizes = policy.settings["factors"]

@@ -12,7 +12,7 @@ from aspc.errors import AspcError
 from aspc.policy_kinds import KINDS
 
 FORMAT_VERSION = 2
-UNGUARDED_FORMAT = 1  # older versions read policies without guards and history
+UNGUARDED_FORMAT = 1  # for policies without guards and history, so that older versions can read them
 
 
 def read_policy_file(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
@@ -40,7 +40,7 @@ def read_policy_file(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]
 
 
 def _check_format(path: Path, header: dict[str, Any]) -> None:
-    """Check the format version. Incompatible changes increment it: version 2 added guards, which version 1 ignores."""
+    """Check the format version. Format 2 added guards, which versions of aspc that know only format 1 would ignore."""
     found, kind = header.get("format"), header.get("kind")
     if isinstance(found, int) and found > FORMAT_VERSION:
         raise AspcError(

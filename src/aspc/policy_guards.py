@@ -1,8 +1,9 @@
-"""Guards of a policy: limits that its actions obey whatever its network computes. NumPy only, like `policy_kinds`.
+"""Guards of a policy: limits on its actions that do not depend on the network. NumPy only, like `policy_kinds`.
 
 An observation is out of distribution if its score exceeds a threshold. The score is the Mahalanobis distance to the
 logged observations divided by √(number of dimensions): about 1 for a typical logged observation. Guards apply in this
-order: the reaction to such an observation, the rate limit, the bounds; NaN replaces the action at the end.
+order: the reaction to an out-of-distribution observation, the rate limit, the bounds. If the reaction is NaN, it
+replaces the action last.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from aspc.policy_choices import array_namespace
 
 GUARD_VECTORS = ("action_low", "action_high", "max_change", "start_action", "fallback")  # [act] each
 ON_OOD = ("hold", "fallback", "nan")
-WHITENING = "guards.whitening"  # its name among the arrays of a policy's file
-FARTHEST = 1e6  # standard deviations; farther values are clipped, so that their squares do not overflow
+WHITENING = "guards.whitening"  # the name of the whitening matrix in a policy's file
+FARTHEST = 1e6  # values this many standard deviations from the mean are clipped, so that squares do not overflow
 
 
 class OODScore(NamedTuple):
@@ -28,11 +29,11 @@ class OODScore(NamedTuple):
     mean: Any
     """[obs]: the mean of the logged observations."""
     std: Any
-    """[obs]: their standard deviation, above 0."""
+    """[obs]: the standard deviation of the logged observations, above 0."""
     whitening: Any
-    """[obs, obs]: the inverse square root of their (shrunk) correlation matrix."""
+    """[obs, obs]: the inverse square root of the shrunk correlation matrix of the logged observations."""
     threshold: Any
-    """The largest score that is in distribution."""
+    """The largest score of an observation in distribution."""
     info: Any = None
     """The origin of the threshold as JSON values: dataset, fingerprint, rows, quantile, margin."""
 
@@ -46,16 +47,17 @@ class Guards:
     action_high: Any = None
     """Highest action, [act]. Default: the policy's bound."""
     max_change: Any = None
-    """Largest change of the action per step, [act]. It also limits the way to the fallback. Default: unlimited."""
+    """Largest change of the action per step, [act]. It also applies to the fallback. Default: unlimited."""
     start_action: Any = None
     """The action before the first step, [act]. Default: unknown, so the first action can take any value."""
     ood: OODScore | None = None
-    """The score that finds observations out of distribution."""
+    """The score that identifies out-of-distribution observations. Default: none."""
     on_ood: str | None = None
-    """The action for such an observation: "hold" the previous action (NaN if there is none), the "fallback", or
-    "nan". Default: "hold"."""
+    """The action for out-of-distribution observations: "hold" (the previous action, or NaN if there is none),
+    "fallback" or "nan". Default: "hold".
+    """
     fallback: Any = None
-    """The action of "fallback", [act]."""
+    """The action [act] for `on_ood="fallback"`."""
 
 
 def needs_previous_action(guards: Guards) -> bool:
@@ -73,9 +75,10 @@ def ood_scores(ood: OODScore, observations: Any) -> Any:
 
 
 def find_ood(guards: Guards, observations: Any) -> tuple[Any, Any]:
-    """Return whether observations are out of distribution, [batch, 1], and observations that a network can compute.
+    """Return whether observations are out of distribution, [batch, 1], and the inputs for the network.
 
-    The network gets the mean in place of such an observation. Without a score, return None and the observations.
+    In the inputs, the mean replaces out-of-distribution observations. Without a score, return None and the
+    observations.
     """
     if guards.ood is None:
         return None, observations
@@ -90,7 +93,7 @@ def guard_actions(guards: Guards, actions: Any, is_ood: Any, memory: Mapping[str
     Args:
         guards: The limits.
         actions: The actions of the network.
-        is_ood: Whether the observations are out of distribution, [batch, 1]; None without a score.
+        is_ood: True for observations out of distribution, [batch, 1]; None without a score.
         memory: The parts of the policy's memory.
     """
     xp, has_previous = array_namespace(actions), None
@@ -101,7 +104,7 @@ def guard_actions(guards: Guards, actions: Any, is_ood: Any, memory: Mapping[str
     if guards.max_change is not None:
         limited = xp.minimum(xp.maximum(actions, previous - guards.max_change), previous + guards.max_change)
         actions = xp.where(has_previous, limited, actions)
-    # After the rate, because a previous action that the user supplies can be outside the bounds.
+    # The bounds apply after the rate limit, because a previous action supplied by the user can be outside the bounds.
     actions = xp.minimum(xp.maximum(actions, guards.action_low), guards.action_high)
     if is_ood is None or guards.on_ood == "fallback":
         return actions
@@ -139,7 +142,7 @@ def complete_guards(guards: Guards, policy: Any) -> Guards:
     if policy.kind == "categorical" and (
         is_limited or values["start_action"] is not None or guards.on_ood == "fallback"
     ):
-        raise ValueError("this policy chooses among options, so only on_ood='hold' and 'nan' apply.")
+        raise ValueError("the actions of this policy are discrete, so only on_ood='hold' and on_ood='nan' apply.")
     on_ood = guards.on_ood
     if guards.ood is None:
         if on_ood is not None or values["fallback"] is not None:
@@ -196,7 +199,7 @@ def describe_guards(guards: Guards, names: Sequence[str] = ()) -> list[str]:
 
 
 def _vector(name: str, values: Any, size: int) -> np.ndarray | None:
-    """Return a value of the guards as float32, or None if it is not set."""
+    """Return a guard's value as a float32 vector, or None if it is not set."""
     if values is None:
         return None
     with np.errstate(over="ignore"):  # too-large numbers become infinite and are rejected below

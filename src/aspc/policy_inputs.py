@@ -1,5 +1,5 @@
-"""Observations in any form, arrays, tables or dictionaries, with invalid entries; and the memory between calls. It
-needs only NumPy.
+"""Convert observations (arrays, tables, dictionaries), handle invalid entries, and keep state between calls of `act`.
+This module needs only NumPy.
 """
 
 from __future__ import annotations
@@ -51,11 +51,13 @@ def _select_columns(names: Sequence[str], observations: Any, error: type[Excepti
 
 
 def _labels(observations: Any) -> list[Any] | None:
-    """Return the names of a table's columns or of a row's values; None if there are none. A tuple is a multi-level
-    name."""
+    """Return the names of a table's columns or of a row's values, or None if they have no names.
+
+    A tuple is a multi-level name.
+    """
     if isinstance(observations, Mapping):
         return list(observations)
-    # Looked up on the class, because a column can also have one of these names. A list's `index` is a method.
+    # Look these names up on the class, because a column can have the same name. A list's `index` is a method.
     kinds = ("_fields", "column_names", "columns", "index")
     candidates = (getattr(observations, kind) for kind in kinds if hasattr(type(observations), kind))
     labels = list(next((labels for labels in candidates if not callable(labels)), ()))
@@ -80,14 +82,14 @@ def to_float32(values: Any) -> np.ndarray:
 
 
 class LoggedRange(NamedTuple):
-    """The logged observations, and the limits beyond which `act` warns, [obs] each."""
+    """The limits [obs] beyond which `act` warns, and the statistics of the log that the warning quotes."""
 
     low: np.ndarray
     high: np.ndarray
     first: np.ndarray
     second: np.ndarray
     text: str
-    """A description of the logged values of a column, with `first` and `second` in it."""
+    """A format string that describes the logged values of a column; it takes `first` and `second`."""
 
     @classmethod
     def of(
@@ -95,16 +97,16 @@ class LoggedRange(NamedTuple):
     ) -> LoggedRange:
         """Return the limits of a policy.
 
-        An observation is far if it is outside the logged range by more than ten times its size; in a column that never
-        changed, by ten times the value, at least 10. Policies of older versions did not record the range; with a
-        normalizer, they are limited to the mean ± 100 standard deviations. Guards with a score replace the warning.
+        The limits exceed the logged range by ten times its width on both sides. For a column that never changed, ten
+        times its value (at least 10) takes the place of the width. Older policies did not record the range; if they
+        have a normalizer, the limits are the mean ± 100 standard deviations. Guards with a score replace the warning.
 
         Args:
             low: The lowest logged observation, [obs]; None if it was not recorded.
             high: The highest logged observation.
             mean: The mean of the normalizer.
             std: The standard deviation of the normalizer.
-            has_score: Whether the policy has guards with an out-of-distribution score.
+            has_score: True if the policy has guards with an out-of-distribution score.
         """
         largest = np.full(len(mean), np.finfo(np.float32).max, np.float64)
         if has_score:
@@ -123,18 +125,18 @@ class LoggedRange(NamedTuple):
 
 
 class Stream:
-    """What `act` remembers between its calls, per row of a batch."""
+    """The state that `act` keeps between calls, for each row of a batch."""
 
     def __init__(self) -> None:
         self.memory: np.ndarray | None = None
-        """The policy's memory [batch, size]; None before the first step, and without memory."""
+        """The policy's memory [batch, size]; None before the first step and for a policy without memory."""
         self.actions: np.ndarray | None = None
         """The last actions, kept by "hold"."""
         self.has_warned = False
-        """Whether an observation was far outside the logged range; there is one warning per stream."""
+        """True after the one warning per stream about an observation far outside the logged range."""
 
     def reset(self) -> None:
-        """Forget all earlier steps, at the start of an episode."""
+        """Clear the memory and the last actions. Call this at the start of an episode."""
         self.memory = self.actions = None
 
 
@@ -154,7 +156,7 @@ def act_in_stream(
     Args:
         step: Maps rows of observations [batch, obs] and the memory to actions [batch, act] and the next memory.
         memory_start: The memory before the first step, [memory]; empty for a policy without memory.
-        logged: The range of the logged observations. The first observation far outside it gives a warning.
+        logged: The range of the logged observations. The first observation far outside it causes a warning.
         observations: An array, or a table, a row or a dictionary with the `names` of the log's columns.
         names: The log's columns, in the order of the observation's dimensions; may be empty.
         size: The dimension of an observation.
@@ -164,12 +166,12 @@ def act_in_stream(
         error: The exception to raise.
 
     Raises:
-        error: If an observation has the wrong size or is invalid, if there is no action to hold yet, or if a batch has
-            another size than the memory.
+        error: An observation has the wrong size or is invalid, there is no action to hold yet, or the batch size
+            differs from that of the memory.
     """
     if on_invalid not in ON_INVALID:
         raise error(f"on_invalid must be one of {', '.join(ON_INVALID)}, not {on_invalid!r}.")
-    # The first case is the common one, kept fast.
+    # The first case is the common case, kept fast.
     is_plain = type(observations) is np.ndarray and observations.dtype == np.float32
     x = observations if is_plain and observations.shape == (size,) else _as_array(observations, names, size, error)
     rows = x if x.ndim == 2 else x[None]
@@ -237,8 +239,8 @@ def _current_memory(stream: Stream, memory_start: np.ndarray, batch: int, error:
         return np.tile(memory_start, (batch, 1))
     if len(stream.memory) != batch:
         raise error(
-            f"This policy remembers the previous step of each row: the batch had {len(stream.memory)} rows before, now "
-            f"{batch}. Call reset() when new episodes start, or use a separate policy for each batch."
+            f"This policy keeps state for each row, but the batch had {len(stream.memory)} rows before and has {batch} "
+            "now. Call reset() when a new episode starts, or use a separate policy object for each batch."
         )
     return stream.memory
 
@@ -256,8 +258,8 @@ def _held_actions(
         raise error(f"{_first_invalid(x, names)}, and there is no action to hold yet. Start with a valid observation.")
     if last.shape != actions.shape:
         raise error(
-            f"{_first_invalid(x, names)}, and its last action is unknown: the batch had {len(last)} rows before, now "
-            f"{len(actions)}. Pass the same rows in every batch, or use a separate policy per row."
+            f"{_first_invalid(x, names)}, and its last action is unknown: the batch had {len(last)} rows before and "
+            f"has {len(actions)} now. Pass the same rows in every batch, or use a separate policy object per row."
         )
     return np.asarray(last[invalid])
 
@@ -268,7 +270,7 @@ def _first_invalid(x: np.ndarray, names: Sequence[str]) -> str:
 
 
 def _far_text(x: np.ndarray, names: Sequence[str], is_far: np.ndarray, logged: LoggedRange) -> str:
-    """Return the warning about the first far entry of an observation, or of a batch."""
+    """Return a warning about the first entry of an observation or batch that is far outside the logged range."""
     at = [int(i) for i in np.argwhere(is_far.reshape(x.shape))[0]]
     known = logged.text.format(logged.first[at[-1]], logged.second[at[-1]])
     return (

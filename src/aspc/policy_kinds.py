@@ -1,4 +1,4 @@
-"""The kinds of policies, each a function (arrays, settings, normalized observations, noise) → actions in ±1. This
+"""The kinds of policies, each a function (arrays, settings, normalized observations, noise) → actions in [-1, 1]. This
 module has more than 400 lines because an exported NumPy policy contains it as a single file.
 
 The arrays are exported by an algorithm's `policy(state)`. An MLP consists of `layers.0.weight` [in, out],
@@ -91,8 +91,8 @@ def mlp(arrays: Arrays, settings: Settings, x: Any, prefix: str = "") -> Any:
     Args:
         arrays: The weights. Weights [members, in, out] define an ensemble with output [members, …, out].
         settings: The activation and the epsilon of LayerNorm.
-        x: The input, or a tuple of inputs that are concatenated. Their leading axes only need to broadcast, so an
-            input shared by many rows is multiplied only once.
+        x: The input, or a tuple of inputs that are concatenated. Their leading axes are broadcast, so an input shared
+            by many rows is multiplied only once.
         prefix: The prefix of the network's names in `arrays`.
     """
     inputs = x if isinstance(x, tuple) else (x,)
@@ -131,7 +131,7 @@ def linear(inputs: tuple[Any, ...], weight: np.ndarray, bias: np.ndarray) -> Any
 
 
 # ---------------------------------------------------------------------------------------------------------------
-# The kinds
+# Kinds
 # ---------------------------------------------------------------------------------------------------------------
 
 
@@ -149,16 +149,16 @@ class NoiseInput(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """A kind of policy: how it acts, how it is checked and which random inputs it takes."""
+    """A kind of policy: the functions that compute its actions, check its arrays and list its random inputs."""
 
     act: Callable[..., Any]
-    """(arrays, settings, observations, *noise) → actions in ±1."""
+    """(arrays, settings, observations, *noise) → actions in [-1, 1]."""
     is_valid: Callable[[Arrays, Settings, int, int], bool]
     """(arrays, settings, observation size, action size) → whether the arrays and settings are consistent."""
     noise: Callable[[Arrays, Settings, int], dict[str, NoiseInput]] = lambda arrays, settings, obs: {}
     """(arrays, settings, observation size) → the random inputs by name, in the order in which `act` takes them."""
     logits: Callable[..., Any] | None = None
-    """(arrays, settings, observations) → the scores of the options, the largest of which `act` chooses."""
+    """(arrays, settings, observations) → logits; `act` chooses the option with the largest logit."""
 
 
 def sample_noise(
@@ -181,7 +181,7 @@ def is_valid_deterministic(arrays: Arrays, settings: Settings, obs: int, act: in
 
 
 def flow(arrays: Arrays, settings: Settings, observations: Any, z: Any) -> Any:
-    """Return clip(MLP(s, z), ±1) with z ~ N(0, 1) per state: FQL's one-step policy."""
+    """Return clip(MLP(s, z), −1, 1) with z ~ N(0, I) per state: FQL's one-step policy."""
     return clip_to_unit(mlp(arrays, settings, (observations, z)))
 
 
@@ -270,13 +270,13 @@ def clip_to_unit(x: Any) -> Any:
 
 
 def categorical(arrays: Arrays, settings: Settings, observations: Any) -> Any:
-    """Return 1 for the best allowed option of each choice and −1 for its others, and tanh of numbers.
+    """Return 1 for the chosen option of each discrete factor and −1 for its other options; tanh(x) if continuous.
 
-    If no option is allowed, none is chosen.
+    The chosen option has the largest logit among the allowed ones. If no option is allowed, all columns are −1.
     """
     logits, sizes = categorical_logits(arrays, settings, observations), settings["factors"]
     xp = array_namespace(logits)
-    if settings["joint"]:  # one score per combination of options
+    if settings["joint"]:  # one logit per combination of options
         options = joint_options(sizes)
         return largest(logits, forbidden_options(settings, observations, options)) @ (2 * options) - 1
     forbidden = forbidden_options(settings, observations, np.eye(logits.shape[-1], dtype=np.float32))
@@ -290,7 +290,7 @@ def categorical(arrays: Arrays, settings: Settings, observations: Any) -> Any:
 
 
 def categorical_logits(arrays: Arrays, settings: Settings, observations: Any) -> Any:
-    """Return MLP(s), the mean of an ensemble's outputs, lowered by `FORBIDDEN` where a mask forbids an option."""
+    """Return MLP(s), averaged over the members of an ensemble, minus `FORBIDDEN` for masked options."""
     outputs = mlp(arrays, settings, observations)
     if outputs.ndim == 3:
         outputs = outputs.mean(0)
@@ -366,7 +366,7 @@ def compute_actions(policy: Any, observations: Any, noise: Any) -> Any:
 
 
 def compute_logits(policy: Any, observations: Any) -> Any:
-    """Compute the scores of the options, or raise KeyError for a policy without choices."""
+    """Compute the logits, or raise KeyError if the policy has none."""
     logits = KINDS[policy.kind].logits
     if logits is None:
         raise KeyError(policy.kind)
@@ -377,13 +377,13 @@ def compute_logits(policy: Any, observations: Any) -> Any:
 def noise_draws(policy: Any) -> dict[str, NoiseInput]:
     """Return the random inputs of a policy; empty for a deterministic one."""
     size = len(policy.observation_mean)
-    if policy.history.observations > 1:  # the other case is the common one, kept fast
+    if policy.history.observations > 1:  # the common case, without a history, is kept fast
         size = policy.history.size(size, len(policy.action_low))
     return KINDS[policy.kind].noise(policy.arrays, policy.settings, size)
 
 
 def stacked_statistics(policy: Any) -> tuple[Any, Any]:
-    """Return the mean and the standard deviation of stacked observations; the actions in them are in ±1 already."""
+    """Return the mean and standard deviation of stacked observations: 0 and 1 for actions, which are rescaled."""
     xp, history = array_namespace(policy.observation_mean), policy.history
     actions = history.size(0, len(policy.action_low))
     mean = xp.concatenate((*(policy.observation_mean,) * history.observations, np.zeros(actions, np.float32)), axis=-1)
@@ -403,7 +403,7 @@ def is_positive_int(value: Any) -> bool:
 def is_valid_mlp(
     arrays: Arrays, settings: Settings, inputs: int, outputs: int, prefix: str = "", ensemble: bool = False
 ) -> bool:
-    """Return whether the arrays are an MLP, or an ensemble of MLPs, with these input and output sizes."""
+    """Return whether the arrays form an MLP, or an ensemble of MLPs, with these input and output sizes."""
     lead = arrays[f"{prefix}layers.0.weight"].shape[:-2]
     if settings["activation"] not in ACTIVATIONS or len(lead) != int(ensemble) or 0 in lead:
         return False

@@ -1,9 +1,10 @@
 """Policies with memory: an action can depend on earlier steps of the same episode. NumPy only, like `policy_kinds`.
 
-The memory of a policy is one float32 array [batch, size]: named parts of fixed sizes, one after the other. A feature of
-a policy (a rate limit needs the previous action) contributes the parts that it needs. A part that is empty before the
-first step says so explicitly, as `has_previous_action` does. `step` is a pure function from one memory to the next, so
-the same code runs on NumPy arrays, JAX arrays and the symbols of an ONNX graph. A policy without parts is stateless.
+The memory of a policy is one float32 array [batch, size] that concatenates named parts of fixed sizes. Each feature of
+a policy adds the parts that it needs; a rate limit, for example, adds the previous action. Flags such as
+`has_previous_action` mark parts that have no value before the first step. `step` is a pure function that maps a memory
+to the next, so the same code runs on NumPy arrays, JAX arrays and the symbols of an ONNX graph. A policy without parts
+is stateless.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ class MemoryPart(NamedTuple):
     initial: np.ndarray
     """[size]: the value before the first step of an episode."""
     update: Callable[[Parts, Any, Any], Any]
-    """(memory, observations, actions) → the part after this step. A row of actions can be NaN."""
+    """(memory, observations, actions) → the value after this step. A row of actions can be NaN."""
     window: int
-    """The number of earlier steps that determine the part."""
+    """The number of earlier steps that determine the value."""
 
 
 def memory_parts(policy: Any) -> list[MemoryPart]:
-    """Return the parts of a policy's memory in their order; empty for a stateless policy."""
+    """Return the parts of a policy's memory in order; empty for a stateless policy."""
     parts = history_parts(policy) if policy.history.observations > 1 else []
     if policy.guards is not None and needs_previous_action(policy.guards):
         parts += previous_action_parts(policy)
@@ -73,8 +74,8 @@ def step(policy: Any, observations: Any, memory: Any, noise: Sequence[Any]) -> t
 def step_or_nan(policy: Any, observations: Any, memory: Any, noise: Sequence[Any]) -> tuple[Any, Any]:
     """Like `step`, for programs that cannot raise an error.
 
-    An observation with NaN or infinity gives a NaN action and leaves its row of the memory unchanged. A network alone
-    does not propagate them: tanh(inf) is 1, and some runtimes drop NaN in a maximum.
+    An observation with NaN or infinity results in a NaN action and leaves its row of the memory unchanged. This needs
+    explicit code, because tanh(inf) is 1 and some runtimes drop NaN in a maximum.
     """
     actions, following = step(policy, observations, memory, noise)
     actions = propagate_invalid(actions, observations)
@@ -85,7 +86,7 @@ def step_or_nan(policy: Any, observations: Any, memory: Any, noise: Sequence[Any
 
 
 def propagate_invalid(results: Any, observations: Any) -> Any:
-    """Return results that are NaN in the rows where an observation has NaN or infinity."""
+    """Return the results with NaN in every row whose observation contains NaN or infinity."""
     return results + (observations * 0.0).mean(-1, keepdims=True)
 
 
@@ -113,15 +114,15 @@ def are_finite(rows: Any) -> Any:
 
 
 # ---------------------------------------------------------------------------------------------------------------
-# The history
+# History
 # ---------------------------------------------------------------------------------------------------------------
 
 
 def history_parts(policy: Any) -> list[MemoryPart]:
     """Return the parts that hold the earlier observations, newest first, and the actions between them.
 
-    Steps with an observation out of distribution are left out, like those with an invalid observation. The window lets
-    up to half of its steps be such steps.
+    Steps with invalid or out-of-distribution observations are skipped. With an out-of-distribution score, the window is
+    twice as long, so that up to half of its steps can be skipped.
     """
     lags, guards = policy.history.lags, policy.guards
     has_score = guards is not None and guards.ood is not None
@@ -148,9 +149,9 @@ def _unless_ood(
 
 
 def stack_observations(policy: Any, observations: Any, memory: Parts) -> Any:
-    """Return the inputs of a policy's network (see `aspc.history`), with observations and actions in these units:
+    """Return the inputs of a policy's network (see `aspc.history`).
 
-    Observations have the units of the logs, actions are in ±1.
+    Observations are in the units of the logs, actions are rescaled to [-1, 1].
 
     Args:
         policy: The policy.
@@ -173,7 +174,7 @@ def _repeat(values: Any, times: int) -> Any:
 
 
 def _earlier_observations(memory: Parts, observations: Any) -> Any:
-    """Return the earlier observations; in the first step of an episode they equal its observation."""
+    """Return the earlier observations; in the first step of an episode, copies of its observation."""
     xp, earlier = array_namespace(observations), memory["earlier_observations"]
     first = _repeat(observations, earlier.shape[-1] // observations.shape[-1])
     return xp.where(xp.less(0.5, memory["has_observation"]), earlier, first)
@@ -199,12 +200,12 @@ def _push(newest: Any, earlier: Any) -> Any:
 
 
 # ---------------------------------------------------------------------------------------------------------------
-# The previous action
+# Previous action
 # ---------------------------------------------------------------------------------------------------------------
 
 
 def previous_action_parts(policy: Any) -> list[MemoryPart]:
-    """Return the parts that hold the last action that was not NaN, and whether there is one."""
+    """Return two parts: the last action without NaN, and a flag that is 1 if there is one."""
     start = policy.guards.start_action
     action = np.zeros(len(policy.action_low), np.float32) if start is None else start
     return [

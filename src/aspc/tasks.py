@@ -159,7 +159,7 @@ _TASK_SUFFIXES = ("", *(f"-task{i}" for i in range(1, 6)))
 
 
 def ogbench_names() -> list[str]:
-    """Return the names of all single tasks with state observations; without `-taskN`, a name is the default task."""
+    """Return the names of all single tasks with state observations. A name without `-taskN` is the default task."""
     stems = [
         f"{agent}-{size}-{kind}" for agent, (sizes, kinds) in _NAVIGATION.items() for size in sizes for kind in kinds
     ]

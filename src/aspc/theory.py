@@ -1,4 +1,4 @@
-"""The paper's propositions and theorems as functions, in its order and symbols, and a monitor that evaluates them.
+"""The paper's propositions and theorems as functions, in the paper's order and symbols, and a training monitor.
 
 docs/theory.md discusses which statements hold; tests/test_theory.py checks every statement. Symbols
 (section "Theoretical Analysis" and appendix A of the paper):
@@ -149,7 +149,7 @@ def performance_difference(mdp: FiniteMDP, pi_1: np.ndarray, pi_2: np.ndarray) -
 
 
 def visitation_constant(gamma: Number) -> Number:
-    """The constant that the paper leaves unspecified, C > 0:  C = 2γ/(1 − γ). No smaller constant holds for all MDPs.
+    """The constant C > 0 that the paper leaves unspecified:  C = 2γ/(1 − γ). No smaller constant holds for all MDPs.
 
     It follows from d_π − d_β = γ·(I − γP_π^⊤)⁻¹(P_π − P_β)^⊤ d_β and ‖·‖₁ = 2·TV.
     """
@@ -246,10 +246,10 @@ def initial_gap_bound(
 ) -> Number:
     """Δ_0, a bound on J(π*) − J(π_0):  (C·L_P·R_max + L_r)/(1 − γ) · (ε_β + ε_0).
 
-    ε_β = max_s ‖π*(s) − π_β(s)‖ and ε_0 = max_s ‖π_0(s) − π_β(s)‖: the *sup* version. The paper uses the mean
-    E_D ‖π_0(s) − π_β(s)‖ ≤ √L_BC for ε_0, which does not bound a maximum; docs/theory.md discusses when the result
-    still holds. The paper's reward is a function of the state alone, L_r = 0; a reward with Lipschitz constant L_r
-    in the action needs the second term.
+    Here, ε_β = max_s ‖π*(s) − π_β(s)‖ and ε_0 = max_s ‖π_0(s) − π_β(s)‖ are maxima over states. For ε_0 the paper uses
+    the mean E_D ‖π_0(s) − π_β(s)‖ ≤ √L_BC, which does not bound the maximum; docs/theory.md discusses when the result
+    still holds. The paper's reward depends only on the state (L_r = 0). A reward that depends on the action, with
+    Lipschitz constant L_r, needs the second term.
     """
     return (visitation_constant(gamma) * l_p * r_max + l_r) / (1 - gamma) * (eps_beta + eps_0)
 
@@ -277,7 +277,7 @@ class FixedActions(eqx.Module):
 
 
 def can_monitor(algorithm: Algorithm[Any]) -> bool:
-    """Return whether the algorithm, or the one it wraps, supplies the pieces that the monitor evaluates."""
+    """Return whether the algorithm, or its base, is a `ScalableAlgorithm`, whose pieces the monitor evaluates."""
     return isinstance(algorithm.unwrapped, ScalableAlgorithm)
 
 
@@ -356,5 +356,5 @@ def observed(
 
 
 def _ratio(above: Array, below: Array) -> Array:
-    """Compute above/below, with 0 for 0/0 (a step that changed nothing)."""
+    """Compute above/below, or 0 if above is 0, as after a step that changed nothing."""
     return jnp.where(above == 0, 0, above / jnp.where(above == 0, 1, below))

@@ -42,7 +42,7 @@ def run_after(seconds: float, action: Callable[[], object]) -> Iterator[None]:
 class Progress:
     """The progress of training: a live line on a terminal, a plain line every ten seconds elsewhere.
 
-    It shows steps per second, the time left and the latest value of each field.
+    A line shows the steps per second, the time left and the latest value of each field.
     """
 
     def __init__(self, total: int, done: int = 0, quiet: bool = False) -> None:
@@ -108,7 +108,7 @@ class Progress:
 def progress_bar(
     title: str, total: int | None, *, unit: Literal["steps", "files", "bytes"] = "steps"
 ) -> Iterator[Callable[[int], None]]:
-    """Yield a function to report the amount done; on a terminal, a bar appears after `NOTICE_SECONDS`."""
+    """Yield a function that sets the amount done. On a terminal, a bar appears after `NOTICE_SECONDS`."""
     started = time.monotonic()
     bar, task = None, None
 

@@ -181,7 +181,7 @@ def test_replaced_data_of_an_interrupted_run_stops_the_bench(tmp_path: Path, mon
     assert checkpoints
     good = file.read_bytes()
     writers.write_npz(file, writers.dataset_arrays(make_dataset(seed=1)))
-    with pytest.raises(ExternalFailure, match=r"mine differs from what .* was trained on"):
+    with pytest.raises(ExternalFailure, match=r"mine differs from the data that .* was trained on"):
         bench(words)
     assert sorted(tmp_path.glob("groups/*/fleet-*/checkpoints/[0-9]*")) == checkpoints
     file.write_bytes(good)

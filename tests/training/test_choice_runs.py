@@ -147,10 +147,12 @@ def test_training_compiles_two_programs(tmp_path: Path) -> None:
 def test_algorithms_and_actions_must_match(run: aspc.Run, tmp_path: Path) -> None:
     source = str(run.config.dataset.source)
     with pytest.raises(
-        AspcError, match=r"choices \(action_valve\), but this algorithm learns continuous.*discrete_aspc"
+        AspcError, match=r"discrete \(action_valve\), but this algorithm supports only continuous.*discrete_aspc"
     ):
         aspc.train(source, "aspc", out=tmp_path / "a", **QUICK)
-    with pytest.raises(AspcError, match="some actions are numbers, but this algorithm learns choices only"):
+    with pytest.raises(
+        AspcError, match="some actions are continuous, but this algorithm supports only discrete actions"
+    ):
         aspc.train(source, "discrete_cql", out=tmp_path / "b", **QUICK)
     assert not list(tmp_path.iterdir())
 

@@ -33,7 +33,7 @@ class Endless(Counting):
 
 def test_environment_of_another_size_is_refused_before_training(tmp_path):
     for env in ("Pendulum-v1", "hopper-medium-v2"):
-        with pytest.raises(AspcError, match=r"but the data have 4 and 2\. Choose another environment \(--env\)"):
+        with pytest.raises(AspcError, match=r"but the data has 4 and 2\. Choose another environment \(--env\)"):
             aspc.train(make_dataset(), "td3_bc", out=tmp_path / "run", env=env, **SHORT)
     assert not (tmp_path / "run").exists()
     wide = policy_named("td3_bc")  # five observation dimensions

@@ -342,7 +342,7 @@ def test_finished_fleet_returns_at_once_and_another_is_refused(fleet, monkeypatc
         call([*MEMBERS[:2], MEMBERS[2]._replace(settings={"alpha": 2.0})])
     with pytest.raises(AspcError, match="a different fleet"):
         call(options=TrainOptions(**{**SHORT, "steps": 120}))
-    with pytest.raises(AspcError, match=r"differs from what .* was trained on"):
+    with pytest.raises(AspcError, match=r"differs from the data that .* was trained on"):
         call([MEMBERS[0]._replace(dataset=make_dataset(seed=5)), *MEMBERS[1:]])
 
 

@@ -122,7 +122,7 @@ def test_extending_a_run_keeps_the_horizon_and_reports_it(tiny, tmp_path, capsys
 
 def test_resuming_with_other_data_or_settings_fails(tiny, tmp_path):
     aspc.train(tiny, out=tmp_path / "run", **SHORT)
-    with pytest.raises(AspcError, match="differs from what"):
+    with pytest.raises(AspcError, match="differs from the data that"):
         aspc.train(make_dataset(seed=1), resume=tmp_path / "run", steps=200)
     with pytest.raises(AspcError, match="keeps its settings"):
         aspc.train(tiny, resume=tmp_path / "run", alpha=1.0)
@@ -432,7 +432,7 @@ def test_streamed_run_refuses_other_rows(tmp_path):
     assert aspc.train(resume=tmp_path / "old", steps=40, **options).result["steps"] == 40
     shutil.rmtree(packed)
     pack_folder(replace(data, actions=-data.actions), packed)  # the same observations and rewards
-    with pytest.raises(AspcError, match=r"differs from what .* was trained on"):
+    with pytest.raises(AspcError, match=r"differs from the data that .* was trained on"):
         aspc.train(resume=tmp_path / "run", steps=40, **options)
 
 
@@ -525,7 +525,7 @@ def test_recorded_run_repeats_bit_exactly(tmp_path, capsys):
     capsys.readouterr()
     np.savez(tmp_path / "logs.npz", **{**arrays, "obs": arrays["observations"] + 1})
     assert main(["train", "--from", str(tmp_path / "first"), "--out", str(tmp_path / "no"), "--quiet"]) == 2
-    assert "differs from what" in capsys.readouterr().err
+    assert "differs from the data that" in capsys.readouterr().err
     assert not (tmp_path / "no").exists()
 
 

@@ -43,7 +43,7 @@ class LoggedValues(NamedTuple):
 
 
 class Proposal(NamedTuple):
-    """The VAE's actions and their Q; `chosen`: the action is the actor's target; `gate`: the constraint applies."""
+    """The VAE's actions, their Q, and two masks: `chosen` (the action is the actor's target), `gate` (g above)."""
 
     actions: Float[Array, "batch act"]
     q: Float[Array, "batch"]
@@ -141,7 +141,7 @@ class A2PR(TD3BC[A2PRState]):
 
     # -- actor -------------------------------------------------------------------------------------------------
     def propose(self, ctx: Context[A2PRState, LoggedValues], policy_actions: Float[Array, "batch act"]) -> Proposal:
-        """Return the VAE's reconstruction â of π(s), compared with the logged action and with V(s)."""
+        """Return the VAE's reconstruction â of π(s) and compare its Q with that of the logged action and with V(s)."""
         s, vae, (q_data, v) = ctx.batch.observations, ctx.state.vae, ctx.extra
         mean, log_std = vae.encode(s, policy_actions)
         actions = vae.decode(s, mean + jnp.exp(log_std) * ctx.noise["vae_actor"])

@@ -1,7 +1,7 @@
 """TD3+BC with a BC term weighted by advantage: the base of ASPC+AW (appendix E.1).
 
     actor:  max_π  λ·Q(s, π(s)) − w(s, a)·(π(s) − a)²,   w = u / mean u,   u = min(exp(A / T), 100)
-    value:  V(s)  expectile τ of min_k Q'_k(s, a), as in IQL;   A = min_k Q'_k(s, a) − V(s),   T = mean|A|
+    value:  V(s) → τ-expectile of min_k Q'_k(s, a), as in IQL;   A = min_k Q'_k(s, a) − V(s),   T = mean|A|
 
 The paper gives no formula for the weight; this is our interpretation. L3 uses the unweighted BC loss.
 """
@@ -30,7 +30,7 @@ class AdvantageWeighted(WPC):
     policy_noise: NonNegative = 0.2
     """Standard deviation of the target policy's noise, relative to max_action."""
     expectile: Fraction = 0.7
-    """Expectile τ that V estimates."""
+    """Expectile τ for V, as in IQL."""
     max_weight: Annotated[float, Range(0, exclusive_min=True), PerRun()] = 100.0
     """Maximum weight of a sample, before weights are normalized to a mean of 1."""
 

@@ -1,13 +1,15 @@
-"""Networks and formulas for actions with choices: a product policy, and critics with one output per combination.
+"""Networks and formulas for discrete actions: a product policy, and critics with one output per combination.
 
-An action has factors: choices among options, and numbers. A *combination* has one option per choice; j counts the
-combinations. Actions come as columns in ±1 (1 for the chosen option), as `aspc.action_space` and datasets define them.
+An action has factors, which are discrete (one of several options) or continuous. A *combination* is one option for each
+discrete factor; j is the index of a combination. Actions are the columns of `aspc.action_space`, rescaled to [-1, 1]: 1
+for the chosen option, −1 for the others.
 
-    policy       π(a|s) = Π_f π_f(a_f|s) for choices (softmax over allowed options), and π_c(s) = tanh(·) for numbers
+    policy       π(a|s) = Π_f π_f(a_f|s) for discrete factors (softmax over allowed options);   π_c(s) = tanh(·)
+                 for continuous factors
     constraint   c(s, a) = −Σ_f log π_f(a_f|s) + mean (π_c(s) − a_c)²                  cross-entropy plus squared error
     value        E_π[Q](s) = Σ_j π(j|s)·Q(s, π_c(s))[j]
 
-The sum of both parts in c, without a weight, and the deterministic numbers are this project's reading.
+The unweighted sum in c and the deterministic policy for continuous factors are this project's interpretation.
 """
 
 from __future__ import annotations
@@ -37,53 +39,54 @@ MAX_COMBINATIONS = 1_024
 
 
 class Factors(eqx.Module):
-    """The static description of an action: options per factor (0 for a number), and the masked columns."""
+    """The static description of an action: options per factor (0 if continuous), and the columns with a mask."""
 
     sizes: tuple[int, ...] = eqx.field(static=True)
     masked: tuple[int, ...] = eqx.field(static=True)
 
     @classmethod
     def of(cls, spec: Spec) -> Factors:
-        """Return the factors of a task; without a description, all actions are numbers.
+        """Return the factors of a task. If the task describes none, all factors are continuous.
 
         Raises:
-            AspcError: There are too many combinations of options for one critic output each.
+            AspcError: There are more than `MAX_COMBINATIONS` combinations, each of which needs an output of the
+                critics.
         """
         factors = cls(spec.factors or (0,) * spec.act_dim, spec.masked)
         if (count := int(np.prod([max(size, 1) for size in factors.sizes], dtype=float))) > MAX_COMBINATIONS:
             raise AspcError(
-                f"The choices have {count:,} combinations, more than {MAX_COMBINATIONS:,}, and critics have one output "
-                "for each. Leave choices out with --map actions=NAMES, or learn them separately."
+                f"The discrete actions have {count:,} combinations of options, but critics support at most "
+                f"{MAX_COMBINATIONS:,}. Select fewer action columns with --map actions=NAMES."
             )
         return factors
 
     @property
     def options(self) -> np.ndarray:
-        """The columns of each combination [combinations, act]."""
+        """All combinations as actions [combinations, act], with 1 for the chosen options."""
         return joint_options(self.sizes)
 
     @property
     def number_columns(self) -> np.ndarray:
-        """The indices of the columns of numbers."""
+        """The column indices of continuous factors."""
         blocks = factor_slices(self.sizes)
         return np.array([block.start for size, block in zip(self.sizes, blocks, strict=True) if not size], int)
 
     @property
     def choice_blocks(self) -> list[slice]:
-        """The columns of each choice."""
+        """The columns of each discrete factor."""
         return [block for size, block in zip(self.sizes, factor_slices(self.sizes), strict=True) if size]
 
     def numbers(self, actions: Float[Array, "*batch act"]) -> Float[Array, "*batch numbers"]:
-        """Return the numbers of actions."""
+        """Return the continuous factors of actions."""
         return actions[..., self.number_columns]
 
     def combination(self, actions: Float[Array, "*batch act"]) -> Float[Array, "*batch combinations"]:
-        """Return 1 for the combination that actions in ±1 choose, and 0 for the others."""
+        """Return the combinations that actions in [-1, 1] choose, as one-hot vectors."""
         chosen = (actions + 1) / 2
         return self.over_choices(chosen, jnp.multiply, 1.0)
 
     def over_choices(self, columns: Float[Array, "*batch act"], combine: Any, start: float) -> Array:
-        """Combine the columns of the options of every combination, [*batch, combinations]."""
+        """Reduce the columns of each combination's options with `combine`, [*batch, combinations]."""
         total: Array = jnp.full((*columns.shape[:-1], len(self.options)), start, columns.dtype)
         for block in self.choice_blocks:
             index = block.start + self.options[:, block].argmax(1)
@@ -104,7 +107,7 @@ class Factors(eqx.Module):
 
 
 class ProductPolicy(eqx.Module):
-    """π(a|s): independent choices, each a softmax over its allowed options, and numbers tanh(·)."""
+    """π(a|s) with independent factors: softmax over the allowed options if discrete, tanh(·) if continuous."""
 
     net: MLP | CustomNetwork
     factors: Factors
@@ -112,7 +115,7 @@ class ProductPolicy(eqx.Module):
     def __call__(
         self, observations: Float[Array, "*batch obs"], dropout: Float[Array, "layers *batch hidden"] | None = None
     ) -> Float[Array, "*batch act"]:
-        """Return log π_f of every option, and the numbers."""
+        """Return log π_f of every option, and the continuous factors."""
         logits = self.masked_logits(observations, dropout)
         parts = [
             jax.nn.log_softmax(logits[..., block]) if size else jnp.tanh(logits[..., block])
@@ -121,18 +124,18 @@ class ProductPolicy(eqx.Module):
         return jnp.concatenate(parts, -1)
 
     def masked_logits(self, observations: Array, dropout: Array | None = None) -> Array:
-        """Return the network's outputs, lowered by `FORBIDDEN` where a mask forbids an option."""
+        """Return the network's outputs, minus `FORBIDDEN` for masked options."""
         logits = self.net(observations, dropout)
         return jnp.where(self.factors.allowed(observations), logits, logits - FORBIDDEN)
 
     def probabilities(self, outputs: Float[Array, "*batch act"]) -> Float[Array, "*batch combinations"]:
-        """Return π(j|s) of every combination for the outputs of a call."""
+        """Compute π(j|s) of every combination from the outputs of `__call__`."""
         return jnp.exp(self.factors.over_choices(outputs, jnp.add, 0.0))
 
     def constraint(
         self, outputs: Float[Array, "*batch act"], actions: Float[Array, "*batch act"]
     ) -> Float[Array, "*batch"]:
-        """Return c = −Σ_f log π_f(a_f|s) + mean (π_c(s) − a_c)² for the outputs of a call and logged actions."""
+        """Compute c = −Σ_f log π_f(a_f|s) + mean (π_c(s) − a_c)² from the outputs of `__call__` and logged actions."""
         log_probability = sum(
             ((actions[..., block] + 1) / 2 * outputs[..., block]).sum(-1) for block in self.factors.choice_blocks
         )
@@ -142,7 +145,7 @@ class ProductPolicy(eqx.Module):
 
 
 class ChoiceCritic(eqx.Module):
-    """Q(s, a): a network of the state and the numbers, with one output per combination of options."""
+    """Q(s, a): a network that takes the state and the continuous factors, with one output per combination."""
 
     net: MLP | CustomNetwork
     factors: Factors
@@ -150,23 +153,23 @@ class ChoiceCritic(eqx.Module):
     def __call__(
         self, observations: Float[Array, "*batch obs"], actions: Float[Array, "*batch act"]
     ) -> Float[Array, "*batch"]:
-        """Return Q of actions in ±1."""
+        """Return Q of actions in [-1, 1]."""
         values = self.values(observations, self.factors.numbers(actions))
         return (values * self.factors.combination(actions)).sum(-1)
 
     def values(
         self, observations: Float[Array, "*batch obs"], numbers: Float[Array, "*batch numbers"]
     ) -> Float[Array, "*batch combinations"]:
-        """Return Q of every combination, next to the given numbers."""
+        """Return Q of every combination for the given continuous factors."""
         values: Array = self.net(jnp.concatenate([observations, numbers], -1))
         return values
 
 
 class ChoiceCritics(Ensemble):
-    """Twin critics of choices: `critics(s, a)` is [members, batch], and `values` has all combinations."""
+    """Twin critics for discrete actions: `critics(s, a)` is [members, batch]; `values` returns all combinations."""
 
     def values(self, *inputs: Array) -> Float[Array, "critics *batch combinations"]:
-        """Return the values of every combination."""
+        """Return every critic's Q of every combination."""
         outputs: Array = jax.vmap(lambda member: member.values(*inputs))(self.members)
         return outputs
 
@@ -189,7 +192,7 @@ def make_choice_critics(
 
 
 def export_product_policy(policy: ProductPolicy) -> PolicyExport:
-    """Export the policy that takes the most probable allowed option of each choice."""
+    """Export the policy that takes the most probable allowed option of each discrete factor."""
     sizes, masked = policy.factors.sizes, policy.factors.masked
     choices = {"factors": list(sizes), "masked": list(masked), "joint": False}
     settings = mlp_settings(policy.net)
@@ -222,7 +225,7 @@ def export_greedy_policy(critics: ChoiceCritics) -> PolicyExport:
 
 
 def _act(policy: ProductPolicy, observations: Array) -> Array:
-    """Return the best allowed options as columns in ±1, and the numbers."""
+    """Return actions in [-1, 1] with the most probable allowed options."""
     logits, factors, parts = policy.masked_logits(observations), policy.factors, []
     allowed = factors.allowed(observations).astype(logits.dtype)
     for size, block in zip(factors.sizes, factor_slices(factors.sizes), strict=True):

@@ -1,6 +1,6 @@
 """Registries of networks and optimizers, and the hyperparameters that select them by name or factory.
 
-Does not import JAX, so listing names is fast; `aspc.algorithms.components` builds the chosen objects.
+This module does not import JAX, so listing names is fast; `aspc.algorithms.components` creates the components.
 """
 
 from __future__ import annotations
@@ -124,9 +124,7 @@ def registered_components() -> frozenset[str]:
 
 
 def find_component(kind: str, choice: str | Callable[..., Any]) -> Callable[..., Any]:
-    """Return the factory for a choice.
-
-    A name selects the factory registered under it. A factory selects itself, or its replacement if there is one.
+    """Return the factory that is registered as `choice`. If `choice` is a factory, return it or its replacement.
 
     Raises:
         AspcError: The name is not registered.

@@ -53,7 +53,7 @@ from aspc.optim import Optimizer, global_norm
 from aspc.policy_kinds import NoiseInput
 
 BACKUP_SAMPLES = 10  # next actions per state with `max_q_backup`
-CANDIDATES = 50  # actions per state from which the critics choose when the policy acts
+CANDIDATES = 50  # actions sampled per state; the exported policy draws one of them by its Q
 
 
 class DiffusionSchedule(NamedTuple):
@@ -66,7 +66,7 @@ class DiffusionSchedule(NamedTuple):
     posterior_mean_coef1: np.ndarray
     """Weight of x₀ in the mean of x_{t−1}."""
     posterior_mean_coef2: np.ndarray
-    """Weight of x_t in the same mean."""
+    """Weight of x_t in the mean of x_{t−1}."""
 
     @classmethod
     def vp(cls, n: int, beta_min: float = 0.1, beta_max: float = 10.0) -> DiffusionSchedule:

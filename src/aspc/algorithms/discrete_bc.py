@@ -1,4 +1,4 @@
-"""Behavior cloning of choices: min_π E[c(s, a)], where c is the cross-entropy of the logged options (`choices.py`)."""
+"""Behavior cloning for discrete actions: min_π E[c(s, a)], with the cross-entropy c of `choices.py`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from aspc.algorithms.interface import Batch, PolicyExport, Spec
 
 @dataclass(frozen=True)
 class DiscreteBC(BC):
-    """Behavior cloning of choices and, next to them, of numbers. Rewards are ignored."""
+    """Behavior cloning for discrete actions, with or without continuous ones. Rewards are ignored."""
 
     handles_choices: ClassVar[bool] = True
 

@@ -1,15 +1,15 @@
-"""CQL for choices, in the form for Q-learning (Kumar et al., 2020, CQL(H) on DQN): no actor, the policy is greedy.
+"""CQL for discrete actions, as Q-learning without an actor (Kumar et al., 2020, CQL(H) on DQN). The policy is greedy.
 
     critics: min_Q  Σ_k E(Q_k(s, a) − y)² + α_cql·Σ_k E[log Σ_j exp Q_k(s)[j] − Q_k(s, a)]
              y = r + γ·(1 − done)·min_k Q'_k(s')[j*],   j* = argmax_j mean_k Q_k(s')[j]            (double Q-learning)
     policy:  argmax_j mean_k Q_k(s)[j]
 
-Sums and maxima are over the combinations of options that the masks allow. As in the authors' code, the factor of the
-squared error is not ½. Two critics with the minimum in the target and their mean in the policy are this project's
-reading, for a fair comparison with the other algorithms. Numbers next to choices are not supported.
+Sums and maxima are over the combinations of options that the masks allow. As in the authors' code, the squared error
+has no factor ½. To compare algorithms fairly, this project uses two critics, their minimum in the target and their mean
+in the policy. Continuous actions are not supported.
 
 The scale is α_cql, so the inner step updates the critics. With a learned scale, the constraint is the penalty per
-sample, and Q(s, π(s)) is max_j mean_k Q_k(s)[j], also this project's reading.
+sample, and Q(s, π(s)) is max_j mean_k Q_k(s)[j]; this is the project's interpretation.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class DiscreteCQLState(eqx.Module):
 
 @dataclass(frozen=True)
 class DiscreteCQL(ScalableAlgorithm[DiscreteCQLState, Array]):
-    """CQL for choices with a fixed weight of the penalty."""
+    """CQL for discrete actions with a fixed penalty weight."""
 
     scale_name: ClassVar[str] = "cql_weight"
     handles_choices: ClassVar[bool] = True

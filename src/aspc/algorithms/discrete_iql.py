@@ -1,12 +1,11 @@
-"""IQL for choices: the value and the critics of IQL at the logged options, and an advantage-weighted cross-entropy.
+"""IQL for discrete actions: IQL's value and critics, and an advantage-weighted cross-entropy for the policy.
 
-    value:   V(s)      expectile τ of min_k Q'_k(s, a):   E[|τ − 1(A < 0)|·A²],   A = min_k Q'_k(s, a) − V(s)
+    value:   V(s)    → τ-expectile of min_k Q'_k(s, a):   E[|τ − 1(A < 0)|·A²],   A = min_k Q'_k(s, a) − V(s)
     critics: Q_k(s, a) → r + γ·V(s')
-    actor:   min_π  E[w·c(s, a)],   w = min(exp(β·A), 100),   c = −log π(a|s), plus the squared error of numbers
+    actor:   min_π  E[w·c(s, a)],   w = min(exp(β·A), 100),   c as in `choices.py`
 
-With choices, every formula of IQL stays as it is. For a learned β, the outer objective evaluates E_π[min_k Q_k](s), the
-counterpart of the critics at the policy's mean; this is the project's reading. Numbers next to choices are
-deterministic, as in IQL's deterministic policy.
+For a learned β, the outer loss uses E_π[min_k Q_k](s) instead of the critics at the policy's mean; this is the
+project's interpretation. Continuous factors are deterministic, as in IQL's deterministic policy.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from aspc.networks import Value, mlp
 
 @dataclass(frozen=True)
 class DiscreteIQL(IQL):
-    """IQL for choices with a fixed inverse temperature β. The option `deterministic` has no effect."""
+    """IQL for discrete actions with a fixed inverse temperature β. The option `deterministic` has no effect."""
 
     handles_choices: ClassVar[bool] = True
 

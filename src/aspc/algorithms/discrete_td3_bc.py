@@ -1,12 +1,12 @@
-"""TD3+BC for choices, the base of discrete ASPC: equations (4) and (5) of the paper with expectations over options.
+"""TD3+BC for discrete actions, the base of discrete ASPC: equations (4) and (5) with expectations over options.
 
     actor:   min_π  −λ·E_π[Q_1](s) + c(s, a),   λ = α / mean|E_π[Q_1](s)|
     critics: Q_k(s, a) → r + γ·(1 − done)·Σ_j π'(j|s')·min_k Q'_k(s', ã_c)[j]
 
-c is the cross-entropy of the logged options, plus the squared error of numbers (`choices.py`). ã_c are the target
-policy's numbers with TD3's clipped noise. The paper has continuous actions only; the following is this project's
-reading: the constraint c, the expectation instead of a sampled option, in the actor's loss and in the target, the
-minimum over the critics of each option before the expectation, and no smoothing noise on options.
+c is the constraint of `choices.py`; ã_c are the target policy's continuous factors with TD3's clipped noise. The paper
+covers only continuous actions. This project's interpretation consists of the constraint c, expectations over options
+instead of sampled options in the actor's loss and the target, the minimum over the critics per option, and no smoothing
+noise on options.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from aspc.networks import fan_in_init, robust_critic_init
 
 @dataclass(frozen=True)
 class DiscreteTD3BC(TD3BC[TD3StateT], Generic[TD3StateT]):
-    """TD3+BC for choices with a fixed scale α."""
+    """TD3+BC for discrete actions with a fixed scale α."""
 
     handles_choices: ClassVar[bool] = True
 
@@ -47,12 +47,12 @@ class DiscreteTD3BC(TD3BC[TD3StateT], Generic[TD3StateT]):
         return policy, critics
 
     def noise(self, spec: Spec, batch_size: int) -> dict[str, Draw]:
-        """Return the smoothing noise of numbers; choices need none."""
+        """Return the smoothing noise of continuous factors; discrete factors need none."""
         numbers = len(Factors.of(spec).number_columns)
         return {"target_policy": Draw("normal", (batch_size, numbers))} if numbers else {}
 
     def td_target(self, state: TD3StateT, batch: Batch, noise: Noise) -> TDTarget:
-        """y = r + γ·Σ_j π'(j|s')·min_k Q'_k(s', ã_c)[j]. The next actions are π''s outputs with ã_c."""
+        """y = r + γ·Σ_j π'(j|s')·min_k Q'_k(s', ã_c)[j]. The next actions are the outputs of π' with ã_c."""
         policy: ProductPolicy = state.actor_target
         critics: Any = state.critics_target
         outputs = policy(batch.next_observations)

@@ -126,7 +126,7 @@ class FQL(CustomActorCritic, ScalableAlgorithm[FQLState, Distillation]):
 
     # -- critics and flow --------------------------------------------------------------------------------------
     def flow_actions(self, flow: Flow, observations: Float[Array, "batch obs"], z: Float[Array, "batch act"]) -> Array:
-        """Integrate z along the velocity field by Euler's method, and clip to ±1."""
+        """Integrate z along the velocity field by Euler's method, and clip to [-1, 1]."""
 
         def euler(x: Array, k: Array) -> tuple[Array, None]:
             t = jnp.full((*x.shape[:-1], 1), k, x.dtype) / self.flow_steps
@@ -218,7 +218,7 @@ class FQL(CustomActorCritic, ScalableAlgorithm[FQLState, Distillation]):
 
     # -- acting ------------------------------------------------------------------------------------------------
     def policy(self, state: FQLState) -> PolicyExport:
-        """Act with clip(μ(s, z), ±1), drawing a new z for each state."""
+        """Export clip(μ(s, z), −1, 1) with a new z for each state."""
         net = state.one_step.net
 
         def act(one_step: Flow, observations: Array, z: Array) -> Array:

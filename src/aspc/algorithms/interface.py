@@ -30,10 +30,11 @@ Parts = frozenset[str]
 
 
 class Spec(NamedTuple):
-    """Sizes of a task. Actions lie in ±max_action (datasets are rescaled to ±1; reference traces can differ).
+    """Sizes of a task. Actions lie in [−max_action, max_action]; datasets are rescaled so that max_action is 1.
 
-    `factors` lists the number of options of each choice and 0 for a number, as in `aspc.action_space`; empty if all
-    actions are numbers. The last observation entries are the masks of the action columns `masked`.
+    `factors` lists the number of options of each discrete factor and 0 for each continuous factor, as in
+    `aspc.action_space`. It is empty if all actions are continuous. The last observation entries are the masks of the
+    action columns `masked`.
     """
 
     obs_dim: int
@@ -46,8 +47,8 @@ class Spec(NamedTuple):
 class Batch(NamedTuple):
     """A minibatch of transitions.
 
-    `masks` is 1 − terminal, thus 0 where bootstrapping stops; with n-step returns it is multiplied by γ^(k−1), where
-    k ≤ n is the number of rewards in the sum.
+    `masks` is 1 − terminal, so it is 0 where bootstrapping stops. With n-step returns, it is multiplied by γ^(k−1),
+    where k ≤ n is the number of rewards in the sum.
     """
 
     observations: Float[Array, "batch obs"]
@@ -104,11 +105,11 @@ class PolicyExport(NamedTuple):
     arrays: dict[str, Array]
     settings: dict[str, Any]
     act: Callable[..., Array] | None = None
-    """The actor as a function from normalized observations and the random inputs of `kind` to actions in ±1. Training
-    checks the exported policy against it; None skips the check."""
+    """The actor: (normalized observations, *random inputs of `kind`) → actions in [-1, 1]. Training compares the
+    exported policy with it; None skips this check."""
     logits: Callable[..., Array] | None = None
-    """The scores of options as a function of normalized observations, which are compared instead: near a tie, rounding
-    can select different options."""
+    """Normalized observations → logits. If given, training compares logits instead of actions, because rounding can
+    change the chosen option if logits are nearly equal."""
 
 
 class Inner(NamedTuple):
@@ -165,9 +166,9 @@ class Algorithm(ABC, Generic[State]):
     climbs_q: ClassVar[bool] = False
     """True if the policy maximizes Q over actions that can lie outside the data."""
     handles_choices: ClassVar[bool] = False
-    """True if the algorithm learns choices among named options."""
+    """True if the algorithm supports discrete actions."""
     handles_numbers: ClassVar[bool] = True
-    """True if the algorithm learns actions that are numbers, alone or next to choices."""
+    """True if the algorithm supports continuous actions, alone or combined with discrete ones."""
     if TYPE_CHECKING:
 
         @property

@@ -1,12 +1,12 @@
 """IQL (Kostrikov et al., 2022) never evaluates actions outside the data; its policy is advantage-weighted BC.
 
-    value:   V(s)      expectile τ of min_k Q'_k(s, a):   E[|τ − 1(A < 0)|·A²],   A = min_k Q'_k(s, a) − V(s)
+    value:   V(s)    → τ-expectile of min_k Q'_k(s, a):   E[|τ − 1(A < 0)|·A²],   A = min_k Q'_k(s, a) − V(s)
     critics: Q_k(s, a) → r + γ·V(s')
     actor:   min_π  E[w·ℓ(π(s), a)],   w = min(exp(β·A), 100),   ℓ = −log π(a|s), or ‖π(s) − a‖² if deterministic
 
-The scale that ASPC learns is β, inside the exponential. Its outer objective (the paper's appendix D) evaluates
-Q(s, π(s)) at the policy's mean but does not specify the critic; this implementation takes the minimum of both
-critics, as in the advantage A.
+The scale that ASPC learns is β, inside the exponential. The outer loss (the paper's appendix D) contains Q(s, π(s)) at
+the policy's mean, but the paper does not specify the critic. This implementation takes the minimum of both critics, as
+in the advantage A.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ class IQL(CustomActorCritic, ScalableAlgorithm[IQLState, Array]):
     scale_name: ClassVar[str] = "beta"
 
     beta: NonNegative = 3.0
-    """Inverse temperature of the advantage weights: 0 is plain imitation."""
+    """Inverse temperature of the advantage weights; 0 is behavior cloning."""
     expectile: Fraction = 0.7
-    """Expectile τ of the value: 0.5 is the mean, 1 the maximum over the data's actions."""
+    """Expectile τ for V: 0.5 is the mean over the data's actions, 1 the maximum."""
     deterministic: bool = False
     """Use a deterministic policy with a squared error instead of a Gaussian policy."""
     max_weight: Annotated[float, Range(0, exclusive_min=True)] = 100.0
@@ -89,7 +89,7 @@ class IQL(CustomActorCritic, ScalableAlgorithm[IQLState, Array]):
     def init(self, key: PRNGKeyArray, spec: Spec) -> IQLState:
         key_actor, key_critics, key_value = jax.random.split(key, 3)
         hidden = [self.hidden_dim] * self.hidden_layers
-        # The mean lies in ±1 for any max_action, as in the authors' code.
+        # The mean lies in [-1, 1] for any max_action, as in the authors' code.
         mean = DeterministicActor(make_network(self.actor, key_actor, spec.obs_dim, hidden, spec.act_dim))
         actor = mean if self.deterministic else GaussianActor(mean, jnp.zeros(spec.act_dim))
         value = Value(mlp(key_value, spec.obs_dim, hidden, 1))

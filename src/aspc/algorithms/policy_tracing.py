@@ -167,7 +167,7 @@ def _array_name(path: tuple[Any, ...]) -> str:
 
 
 class ProgramTracer:
-    """Collects the steps of a program. Each step gets a new register; `finish` reuses free registers."""
+    """The steps of a program, collected while tracing. Each step gets a new register; `finish` reuses registers."""
 
     def __init__(self, inputs: int) -> None:
         self.inputs = inputs
@@ -416,7 +416,7 @@ def _slice(t: ProgramTracer, values: list[Value], params: Mapping[str, Any], res
 
 
 def _constant_index(values: Sequence[Value]) -> list[int]:
-    """Return constant indices as a list. Raises an `AspcError` if an index is computed."""
+    """Return constant indices as a list, or raise `AspcError` if an index is computed."""
     constants = [value for value in values if isinstance(value, np.ndarray)]
     if len(constants) < len(values):
         raise AspcError("The policy's function indexes an array with a computed index; use a constant or jnp.where.")

@@ -95,7 +95,7 @@ class RAPO(LearnedScale[Roles, RAPOState], Generic[Roles]):
     base: Roles = field(default_factory=cast("Callable[[], Roles]", RolePolicies))
     """The two policies and their critics."""
     scale_lr: NonNegative = 3e-4
-    """Initial learning rate of both coefficients (Adam) if k_alpha is 10; otherwise, it is multiplied by k_alpha/10."""
+    """Initial learning rate of both coefficients (Adam) at k_alpha = 10; other values multiply it by k_alpha/10."""
     outer_batch: Literal["same", "independent"] = "independent"
     """Evaluate candidate steps on an independent batch, as RAPO's paper does, or on the inner step's batch."""
 
@@ -131,7 +131,7 @@ class RAPO(LearnedScale[Roles, RAPOState], Generic[Roles]):
     def update_acting_scale(
         self, ctx: Context[TwoPoliciesState, Any], outer_batch: Batch, coefficient: Coefficient
     ) -> tuple[Inner, Coefficient, Metrics]:
-        """Update α_E by differentiating through π_E's Adam step; return that step too, to be committed."""
+        """Update α_E by differentiating through π_E's Adam step. Also return this step, which is then committed."""
 
         def loss(scale: Array) -> tuple[Array, Inner]:
             inner = self.base.second_step(ctx, scale)
@@ -167,7 +167,7 @@ class RAPO(LearnedScale[Roles, RAPOState], Generic[Roles]):
 
     # -- the outer losses --------------------------------------------------------------------------------------
     def execution_loss(self, state: TwoPoliciesState, batch: Batch, candidate: DeterministicActor) -> Float[Array, ""]:
-        """(9), (10)  Return a curvature penalty along the step minus the first-order gain in Q̄₁, both normalized."""
+        """(9), (10)  Return the curvature penalty minus the first-order gain in Q̄₁ along the step, both normalized."""
 
         def q(actions: Array) -> Array:
             return state.critics_target[0](batch.observations, actions)
@@ -197,7 +197,7 @@ class RAPO(LearnedScale[Roles, RAPOState], Generic[Roles]):
 
 @contextmanager
 def exact_differences() -> Iterator[None]:
-    """Allow forward mode, at full precision: a step changes Q by a fraction of at most 1e-4, less than TF32's error."""
+    """Allow forward mode and disable TF32, whose error exceeds the relative change of Q in a step (at most 1e-4)."""
     with jvp_compatible_networks(), jax.default_matmul_precision("highest"):
         yield
 

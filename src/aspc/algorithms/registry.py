@@ -51,7 +51,7 @@ def register(name: str) -> Callable[[Factory], Factory]:
 
 
 def _is_scalable(factory: Callable[[], Any]) -> bool:
-    """Return whether a factory is a subclass of `ScalableAlgorithm`. For a function, JAX is not imported."""
+    """Return whether a factory is a subclass of `ScalableAlgorithm`. JAX is imported only if it is a class."""
     if not isinstance(factory, type):
         return False
     from aspc.algorithms.interface import ScalableAlgorithm
@@ -150,9 +150,9 @@ def _check_class(algorithm: Any, name: str) -> None:
 
 
 def _undecorated(kind: type) -> type | None:
-    """Return the class or the first of its parents that needs `@dataclass(frozen=True)` but lacks it, or None.
+    """Return `kind` or the first of its parents that needs `@dataclass(frozen=True)` but lacks it, or None.
 
-    Without the decorator, the annotations of a class do not become fields. A class that annotates none can omit it.
+    Without the decorator, annotations do not become fields. A class without annotated fields does not need it.
     """
     params = getattr(kind, "__dataclass_params__", None)
     if params is None or not params.frozen:
@@ -197,7 +197,7 @@ for _name in _CLASSES:
     register(_name)(partial(_builtin, _name))
 for _name in ("wpc", "iql", "rebrac", "cql", "diffusion_ql", "discrete_iql", "discrete_cql"):
     register(f"{_name}+aspc")(partial(_adaptive, _name))
-# Appendix D puts the scale on FQL's normalized Q; the authors of FQL put it on the distillation.
+# Appendix D multiplies FQL's normalized Q by the scale; FQL's authors multiply the distillation term by it.
 register("fql+aspc")(partial(_adaptive, "fql", scale_on="q", normalize_q=True))
 
 
@@ -210,7 +210,7 @@ def _aspc() -> Any:
 
 @register("discrete_aspc")
 def _discrete_aspc() -> Any:
-    """ASPC for actions with choices."""
+    """ASPC for discrete actions."""
     from aspc.adaptive_scale import AdaptiveScale
     from aspc.algorithms.discrete_td3_bc import DiscreteTD3BC
 

@@ -21,7 +21,7 @@ from aspc.optim import Optimizer
 class TD3State(eqx.Module):
     """Actor and critics with their targets and optimizer states."""
 
-    actor: Any  # a DeterministicActor, or a ProductPolicy for choices
+    actor: Any  # a DeterministicActor, or a ProductPolicy for discrete actions
     actor_target: Any
     actor_opt: Any
     critics: Ensemble

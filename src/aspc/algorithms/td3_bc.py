@@ -112,13 +112,13 @@ class TD3BC(TD3[TD3StateT], Generic[TD3StateT]):
         return q, jnp.square(actions - ctx.batch.actions).mean(-1)
 
     def bc_weight(self, ctx: Context[TD3StateT, Any]) -> Array | float:
-        """Return the weight of each sample's BC loss: here 1 for all."""
+        """Return the weight of each sample's BC loss, which is 1 here."""
         return 1.0
 
     def actor_loss(
         self, ctx: Context[TD3StateT, Any], actor: Any, scale: Array | float
     ) -> tuple[Array, tuple[Array, Array, Array, Array]]:
-        """(4)  −λ(α)·Q(s, π(s)) + ‖π(s) − a‖²; also returns per-sample Q and BC loss, λ, and the mean BC loss."""
+        """(4)  −λ(α)·Q(s, π(s)) + ‖π(s) − a‖². Also return per-sample Q and BC loss, λ, and the mean BC loss."""
         q, bc = self.q_and_constraint(ctx, actor)
         lmbda, bc_loss = scale / mean_abs(q), (self.bc_weight(ctx) * bc).mean()
         return -lmbda * q.mean() + bc_loss, (q, bc, lmbda, bc_loss)

@@ -59,7 +59,7 @@ def polyak(target: Tree, online: Tree, tau: float | Array) -> Tree:
 
 
 def expectile_loss(advantage: Float[Array, "batch"], expectile: float) -> Float[Array, ""]:
-    """Compute E[|τ − 1(A < 0)|·A²], A = q − V, whose minimizer V is the expectile τ of q."""
+    """Compute E[|τ − 1(A < 0)|·A²] with A = q − V, which is minimal if V is the τ-expectile of q."""
     return (jnp.abs(expectile - (advantage < 0)) * jnp.square(advantage)).mean()
 
 
@@ -73,7 +73,7 @@ def min_q(q: Float[Array, "2 *batch"]) -> Float[Array, "*batch"]:
 
 
 def mean_abs(q: Float[Array, "batch"]) -> Float[Array, ""]:
-    """Compute E|Q| without gradient, the normalizer of Q in losses with a scale."""
+    """Compute E|Q| without gradient; losses with a scale divide Q by it."""
     return sg(jnp.abs(q).mean())
 
 
@@ -108,7 +108,7 @@ def deterministic_policy(actor: Callable[..., Array], observation_size: int | No
     """Export a deterministic policy.
 
     Args:
-        actor: An actor, its MLP, or another module that maps normalized observations to actions in ±1.
+        actor: An actor, its MLP, or another module that maps normalized observations to actions in [-1, 1].
         observation_size: The dimension of an observation; needed for a module that is not a `DeterministicActor`.
     """
     if isinstance(actor, MLP | CustomNetwork):

@@ -1,4 +1,4 @@
-"""Two policies on the same critics: the critics bootstrap from one, which stays close to the data; the other acts.
+"""Two policies with shared critics: one stays close to the data and supplies the critics' targets, the other acts.
 
     π: max_π  λ(α)·Q(s, π(s)) − (π(s) − a)²            TD3+BC's policy, whose actions the critics' targets use
     μ: max_μ  λ(α_μ)·Q(s, μ(s)) − (μ(s) − a)²          the acting policy: same critics, larger scale
@@ -75,7 +75,7 @@ class AveragedPolicy(TD3BC[AveragedT], Generic[AveragedT]):
 
 @dataclass(frozen=True)
 class TwoPolicies(TD3BC[TwoPoliciesT], Generic[TwoPoliciesT]):
-    """TD3+BC with a second policy, which is trained on the same critics and acts."""
+    """TD3+BC with a second policy that is trained with the same critics and acts."""
 
     def two_policies_state(self, *networks: Any) -> TwoPoliciesState:
         """Return the state before the first step: both policies are the same network."""

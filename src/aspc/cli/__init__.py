@@ -1,1 +1,1 @@
-"""Commands, one file each."""
+"""The commands of `aspc`, one module per command."""

@@ -48,7 +48,7 @@ class Assess:
     select: Unset[Path] = None
     """Save the recommended policy in this folder (created). Exit with code 1 if no policy is recommended."""
     select_anyway: Flag = False
-    """With --select: save the policy with the highest lower bound, regardless of its verdict."""
+    """With --select: save the policy with the highest lower bound on the difference, regardless of its verdict."""
     out: Path = Path("assess.html")
     """Output file for the page."""
     plugin: Unset[Path] = None

@@ -57,9 +57,9 @@ class Info:
     dataset: Name
     """Dataset name (see `aspc data list`) or path."""
     plot: Flag = False
-    """Also write a page with figures."""
+    """Also write an HTML page with figures."""
     page: Unset[Path] = None
-    """Path of the page. Default: NAME.html in the current folder."""
+    """Output file for the page; implies --plot. Default: NAME.html in the current folder."""
     source: tyro.conf.OmitArgPrefixes[DataOptions] = field(default_factory=DataOptions)
 
     def run(self) -> None:

@@ -21,18 +21,18 @@ class DataOptions:
     """Options for reading your own data."""
 
     map: Several[str] = ()
-    """Map arrays to stored names or columns, as in observations=obs actions=u_*,v time=stamp; costs=NAME uses
-    the negated column as the reward, and time=none ignores times."""
+    """Map arrays to stored names or columns, as in observations=obs actions=u_*,v time=stamp. With costs=NAME, the
+    negated column is the reward; with time=none, times are ignored."""
     reward: Unset[str] = None
     """Compute rewards from columns with a formula, as in "0.3*energy + 0.7*comfort"."""
     kpi: Annotated[Several[str], tyro.conf.UseAppendAction] = ()
-    """Keep this column as a KPI that training ignores; `aspc assess` estimates how a policy changes it. Repeat for
-    more columns."""
+    """Keep this column as a KPI that training ignores; `aspc assess` estimates how a policy changes it. Repeat the
+    option for more columns."""
     one_hot: Several[str] = ()
     """Encode these categorical observation columns as one 0/1 number per category."""
     categorical: Several[str] = ()
-    """Treat these action columns (names or patterns) as categorical. By default, columns of text, Booleans or few
-    distinct integers are categorical."""
+    """Treat these action columns (names or patterns) as categorical. By default, action columns with text, Booleans or
+    few distinct integers are categorical."""
     continuous: Several[str] = ()
     """Treat these action columns (names or patterns) as continuous. For all actions: "*"."""
     missing: MissingPolicy = "error"
@@ -87,7 +87,7 @@ class DataOptions:
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> DataOptions:
-        """Return the options that give these keyword arguments of `aspc.data.load`."""
+        """Return the options that correspond to these keyword arguments of `aspc.data.load`."""
         return cls(
             map=tuple(f"{key}={_join(names)}" for key, names in options.get("key_map", {}).items()),
             reward=options.get("reward"),

@@ -31,8 +31,8 @@ class Export:
     """Format to write. onnx: a graph for ONNX Runtime and similar runtimes; stablehlo: a program for JAX; numpy: a
     folder with a Python module that needs only NumPy; policy: an aspc policy folder, to save a policy with guards."""
     out: Unset[Path] = None
-    """Output path; required by the format policy. Default: policy.onnx, policy.stablehlo or numpy/ in the policy's
-    folder."""
+    """Output path; required with --format policy. Default for the other formats: policy.onnx, policy.stablehlo or
+    numpy/ in the policy's folder."""
     seed: Unset[int] = None
     """Seed of the run to export. Default: the run's first seed."""
     force: Flag = False
@@ -49,15 +49,15 @@ class Export:
     """Guard: the action before the first step, as in valve=30 fan=0. Default: none; the rate limit does
     not apply to the first action."""
     ood: Unset[Literal["hold", "fallback", "nan"]] = None
-    """Guard: action if an observation is out of distribution: hold the previous action (NaN if there is none), the
-    --fallback action, or NaN."""
+    """Guard: the action for out-of-distribution observations: the previous action (hold; NaN if there is none), the
+    --fallback action (fallback), or NaN (nan)."""
     ood_quantile: Unset[float] = None
-    """Fraction of the logged observations that are in distribution. Default: 0.999."""
+    """Quantile of the scores of logged observations that determines the threshold for --ood. Default: 0.999."""
     ood_margin: Unset[float] = None
-    """The threshold for --ood is the --ood-quantile quantile of the scores of logged observations, multiplied by this
-    factor. Default: 1.1."""
+    """Factor by which the quantile from --ood-quantile is multiplied to obtain the threshold for --ood. Default:
+    1.1."""
     fallback: Several[str] = ()
-    """The action of --ood fallback, as in valve=20 fan=0."""
+    """The action for --ood fallback, as in valve=20 fan=0."""
     dataset: Unset[str] = None
     """Name or path of the data for --ood. Default: the data that the run was trained on; the threshold then comes from
     its held-out episodes, if there are any."""
@@ -82,7 +82,7 @@ def main(argv: list[str]) -> int:
 
 
 def parse_guards(args: Export, folder: Path, policy: Policy) -> Guards | None:
-    """Return the guards of the options, or None if there are none.
+    """Return the guards that the options specify, or None.
 
     Raises:
         AspcError: An option is invalid, or the data for the score is missing.

@@ -20,8 +20,8 @@ from aspc.training.run_config import OnlineOptions
 class Finetune:
     """Continue training online in the run's environment, on logged and newly collected transitions.
 
-    Networks, optimizers and the scale continue from the run's last checkpoint. Writes a new run folder, whose step 0
-    is the offline policy.
+    Networks, optimizers and the scale continue from the run's last checkpoint. The command writes a new run folder, in
+    which step 0 is the offline policy.
     """
 
     run: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="[RUN]")] = None

@@ -100,7 +100,7 @@ def main(argv: list[str]) -> int:
     finally:
         progress.close()
     write_atomically(args.figure, draw_ranking(ranking))
-    outside = leave_the_data(candidates, dataset)
+    outside = describe_outside_policies(candidates, dataset)
     result = to_json(ranking, candidates) | {"figure": str(args.figure), "outside_the_data": outside}
     if args.select is not None:
         result["selected"] = str(save_best(ranking, candidates, args.select))
@@ -129,7 +129,7 @@ def save_best(ranking: Ranking, candidates: list[Candidate], folder: Path) -> Pa
     return save_selected(chosen, note, folder)
 
 
-def leave_the_data(candidates: list[Candidate], dataset: Dataset) -> dict[str, str]:
+def describe_outside_policies(candidates: list[Candidate], dataset: Dataset) -> dict[str, str]:
     """Return a description of each policy that acts outside the data, where estimates are unreliable."""
     if len(dataset) < 2:
         return {}
@@ -183,7 +183,7 @@ def format_ranking(ranking: Ranking, result: dict[str, Any]) -> str:
     else:
         lines.append(
             f"Logged returns of the data: {mc['value']:.4g} ({mc['low']:.4g} to {mc['high']:.4g}), from the "
-            f"{mc['states']:,} of {mc['of']:,} states whose logged return is complete (or lacks at most 5 %)."
+            f"{mc['states']:,} of {mc['of']:,} states whose logged return is at least 95 % complete."
         )
         if warning := behavior_warning(ranking):
             lines.append(warning)

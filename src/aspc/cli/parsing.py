@@ -1,7 +1,7 @@
 """Parse a command's options: check them against the fields of a dataclass, then let tyro parse them.
 
-tyro renders the help page and creates the values. It reports mistakes in a multi-line box. The words are therefore
-checked here first, so that a mistake gives a one-sentence error with its remedy.
+tyro renders the help page and creates the values. It reports mistakes in a multi-line box, so the words are checked
+before they are passed to tyro. A mistake then results in a one-sentence error with its remedy.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from aspc.errors import AspcError, unknown_name
 T = TypeVar("T")
 ANY = -1  # arity of an option that takes any number of values
 
-# Types of options whose default needs no mention on the help page.
+# Types of options whose default is not shown on the help page.
 Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(help_behavior_hint="")]
 Unset = Annotated[T | None, tyro.conf.arg(help_behavior_hint="")]
 Several = Annotated[tuple[T, ...], tyro.conf.arg(help_behavior_hint="")]
@@ -128,7 +128,7 @@ def parse_options(
 def _help_registry() -> ConstructorRegistry:
     """Return a registry that joins the lines of help texts and hides defaults that mean "not set"."""
     registry = ConstructorRegistry()
-    active: list[Any] = []  # types whose rules are being applied, so that this rule does not call itself
+    active: list[Any] = []  # types whose rules are being applied, to keep this rule from calling itself
 
     @registry.struct_rule
     def _(info: StructTypeInfo) -> StructConstructorSpec | None:

@@ -195,7 +195,7 @@ class Resume:
     steps: Unset[int] = None
     """Total steps, if more than originally requested."""
     env: Unset[str] = None
-    """Environment, if the run's environment is a Python function (module:Env); "none" disables evaluation."""
+    """Environment (module:Env) for a run whose environment is a Python function; "none" disables evaluation."""
     dataset: Unset[str] = None
     """New location of the run's data, if it was moved. Its content must be unchanged."""
     plugin: Unset[Path] = None

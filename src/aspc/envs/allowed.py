@@ -25,7 +25,7 @@ def requires_user_consent(env: str) -> bool:
 
 
 def problem_with_name(env: str) -> str | None:
-    """Return why an environment named by a file cannot be made, or None if it can.
+    """Return the reason why an environment named by a file cannot be made, or None if it can.
 
     An unregistered name passes: `make_env` reports it as unknown without importing anything.
     """
@@ -43,7 +43,7 @@ def problem_with_name(env: str) -> str | None:
 
 
 def problem_with_spec(spec: EnvSpec) -> str | None:
-    """Return why the environment specified in a dataset cannot be made, or None if it can.
+    """Return the reason why the environment specified in a dataset cannot be made, or None if it can.
 
     The entry point must be registered as an environment of a known package. Being in the package is not enough, since
     `gymnasium` alone has many functions that are not environments. Wrappers must be Gymnasium's own, and arguments must

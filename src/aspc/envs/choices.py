@@ -1,4 +1,4 @@
-"""Environments with discrete or mixed actions, seen as environments whose actions are columns of options."""
+"""Wrap environments with discrete or mixed actions, so that their actions are columns (see `aspc.action_space`)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SUPPORTED = "Box, Discrete, MultiDiscrete, MultiBinary, and a Tuple or Dict of t
 
 
 def with_choice_columns(env: gym.Env[Any, Any], name: str) -> gym.Env[Any, Any]:
-    """Return an environment whose actions are one Box: unchanged if it has one, otherwise with columns of options.
+    """Return an environment with a Box of actions: unchanged if it has one, otherwise wrapped in `ChoiceColumns`.
 
     Raises:
         AspcError: The actions are of another type.
@@ -23,14 +23,14 @@ def with_choice_columns(env: gym.Env[Any, Any], name: str) -> gym.Env[Any, Any]:
 
 
 def choices_of(env: Any) -> ActionSpace | None:
-    """Return the choices of an environment that `with_choice_columns` returned; None if its actions are numbers."""
+    """Return the action space of an environment from `with_choice_columns`; None if its actions are continuous."""
     while isinstance(env, gym.Wrapper) and not isinstance(env, ChoiceColumns):
         env = env.env
     return env.choices if isinstance(env, ChoiceColumns) else None
 
 
 class ChoiceColumns(gym.Wrapper[Any, Any, Any, Any]):
-    """Accept actions as columns (see `aspc.action_space`); of each choice, the largest column is taken."""
+    """Accept actions as columns (see `aspc.action_space`); the largest column of a discrete factor is chosen."""
 
     def __init__(self, env: gym.Env[Any, Any], name: str) -> None:
         super().__init__(env)
@@ -48,7 +48,7 @@ class ChoiceColumns(gym.Wrapper[Any, Any, Any, Any]):
 
 
 def _parts(space: Any, label: str, name: str) -> list[tuple[Factor, tuple[float, float] | None]]:
-    """Return the factors of a space in order, with the bounds of each number."""
+    """Return the factors of a space in order, with the bounds of continuous factors."""
     if isinstance(space, gym.spaces.Discrete):
         return [(_factor(label, int(space.n), int(space.start), name), None)]
     if isinstance(space, gym.spaces.MultiDiscrete | gym.spaces.MultiBinary):
@@ -75,7 +75,7 @@ def _factor(label: str, size: int, start: int, name: str) -> Factor:
 
 
 def _assemble(space: Any, values: list[float]) -> Any:
-    """Return an action of a space for one value per factor, which is removed from `values`."""
+    """Build an action of a space from one value per factor, and remove the used values from `values`."""
     if isinstance(space, gym.spaces.Discrete):
         return int(space.start) + int(values.pop(0))
     if isinstance(space, gym.spaces.Tuple):

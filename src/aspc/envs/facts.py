@@ -61,7 +61,7 @@ def check_sizes(name: str, env_sizes: tuple[int, int], data_sizes: tuple[int, in
     """
     if env_sizes != data_sizes:
         raise AspcError(
-            f"{name} has observation size {env_sizes[0]} and action size {env_sizes[1]}, but the data have "
+            f"{name} has observation size {env_sizes[0]} and action size {env_sizes[1]}, but the data has "
             f"{data_sizes[0]} and {data_sizes[1]}. Choose another environment (--env) or none (--env none)."
         )
 
@@ -77,7 +77,7 @@ def action_bounds(name: str) -> tuple[np.ndarray, np.ndarray] | None:
 
 
 def choices(name: str) -> ActionSpace | None:
-    """Return the choices among the actions of an environment; None if all actions are numbers."""
+    """Return the action space of an environment with discrete actions; None if all actions are continuous."""
     return None if tasks.family_facts(name) is not None else _probe(name).choices
 
 

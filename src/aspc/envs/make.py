@@ -1,7 +1,8 @@
 """Make the environment of a dataset (D4RL, generated maze, OGBench single task, Minari) or a Gymnasium id.
 
-Observations are flat Box vectors. Actions are numbers, or columns of options (`aspc.envs.choices`). D4RL names have
-D4RL's semantics. Optional packages are imported only when an environment needs them.
+Observations are flat Box vectors. Actions are Box vectors, too; discrete actions become columns of options
+(`aspc.envs.choices`). D4RL names have D4RL's semantics. Optional packages are imported only when an environment needs
+them.
 """
 
 from __future__ import annotations
@@ -103,7 +104,7 @@ def _make_minari(name: str) -> gym.Env[Any, Any]:
     with quiet_packages():
         try:
             return gym.make(spec)
-        except Exception as error:  # a boundary: constructors can raise any error for invalid arguments
+        except Exception as error:  # constructors can raise any exception for invalid arguments
             raise AspcError(f"The environment of {dataset_id} cannot be made: {first_line(error)}.") from error
 
 

@@ -41,7 +41,7 @@ def export(
     Args:
         run: The folder of a run or of a single policy.
         format: "onnx", "stablehlo", "numpy", or "policy", a folder for `aspc.load_policy`.
-        out: The output path; by default inside the policy's folder. "policy" needs one.
+        out: The output path; by default inside the policy's folder. Required for "policy".
         seed: The seed of the run to export; by default the run's first seed.
         force: Replace an existing export.
         on_invalid: The handling of observations with NaN, infinite or missing entries, as in `Policy.act`; by default
@@ -59,7 +59,7 @@ def export(
     if format not in DEFAULT_NAMES:
         raise unknown_name("export format", str(format), DEFAULT_NAMES)
     if format == "policy" and out is None:
-        raise AspcError("Exporting to the format policy needs a folder. Pass --out.")
+        raise AspcError("--format policy needs an output folder. Pass --out.")
     folder = find_policy(run, seed)
     policy = Policy.load(folder)
     if on_invalid is not None:
@@ -108,8 +108,8 @@ def render_files(policy: Policy, format: Format) -> dict[str, bytes]:
 def metadata(policy: Policy) -> dict[str, Any]:
     """Return the metadata of an export: the origin of the policy, its sizes, its inputs and its guards.
 
-    The memory of a policy starts an episode as `initial_memory`, in every row of the batch; `memory` names its parts in
-    order, with their sizes.
+    At the start of an episode, every row of the memory equals `initial_memory`. `memory` lists the names and sizes of
+    the memory's parts in order.
     """
     extra: dict[str, Any] = {} if policy.guards is None else {"guards": guards_to_json(policy.guards)}
     if policy.history != NEWEST_ONLY:

@@ -5,9 +5,9 @@
     policy.act(table)                    # columns by name, in any order, if the logs were a table
     policy.act(observation, rng=7)       # stochastic policies: a seed or a numpy.random.Generator
     policy.act(observation, on_invalid="hold")  # repeat the last action if a sensor reports NaN
-    policy.reset()                       # a new episode: forget the earlier steps
-    policy.choose(observation)           # choices: the names of the chosen options
-    policy.logits(observation)           # choices: the scores of the options
+    policy.reset()                       # call this at the start of an episode
+    policy.choose(observation)           # discrete actions: the names of the chosen options
+    policy.logits(observation)           # discrete actions: the logits
     policy.METADATA["observation_size"]  # origin, sizes and versions
 
 `python policy.py 0.1 0.2 …` prints the action for one observation.
@@ -69,8 +69,8 @@ def act(observations: Any, rng: np.random.Generator | int | None = 0, on_invalid
         on_invalid: The reaction to NaN, infinity, None or a masked entry: "raise" a ValueError, "hold" the last action
             (per row of a batch), or return a "nan" action. Default: METADATA["on_invalid"].
 
-    The first observation that is far outside the logged range gives a warning, unless a guard reacts to it. The module
-    remembers one stream of observations, per row of a batch; call `reset` when new episodes start.
+    The first observation that is far outside the logged range causes a warning, unless a guard reacts to it. The module
+    keeps state between calls, separately for each row of a batch; call `reset` when a new episode starts.
     """
     return act_in_stream(
         lambda rows, memory: step(POLICY, rows, memory, sample_noise(noise_draws(POLICY), len(rows), rng)),
@@ -85,24 +85,26 @@ def act(observations: Any, rng: np.random.Generator | int | None = 0, on_invalid
 
 
 def reset() -> None:
-    """Forget all earlier steps, at the start of an episode."""
+    """Clear the state that `act` keeps. Call this at the start of an episode."""
     STREAM.reset()
 
 
 def choose(observations: Any, on_invalid: str | None = None) -> Any:
-    """Return the names of the chosen options: a name, or a dictionary for an action of several parts.
+    """Return the name of the chosen option, or a dictionary of names and numbers if the action has several factors.
 
     Raises:
-        ValueError: The policy has no choices, or an observation does not fit or is invalid.
+        ValueError: All actions of the policy are continuous, or an observation has the wrong shape or is invalid.
     """
     return choice_names(METADATA, act(observations, on_invalid=on_invalid))
 
 
 def logits(observations: Any) -> np.ndarray:
-    """Return the scores of the options, the largest of which is chosen; those of numbers precede tanh.
+    """Return the logits. The option with the largest logit is chosen.
+
+    For continuous factors, return the values before tanh.
 
     Raises:
-        ValueError: The policy has no scores, or an observation does not fit or is invalid.
+        ValueError: The policy has no logits, or an observation has the wrong shape or is invalid.
     """
     if POLICY.kind != "categorical":
         raise ValueError("This policy has no logits. Call act instead.")

@@ -27,9 +27,9 @@ EXAMPLE_BATCH = 2
 def onnx_model(policy: Policy, metadata: dict[str, Any]) -> Any:
     """Return the checked `onnx.ModelProto`: inputs `observations` and the policy's noise, output `actions`.
 
-    A policy with memory also has the input `memory` and the output `next_memory`, and a policy with choices the outputs
-    `logits` and `choices`, the index of each chosen option (−1: none). A graph cannot raise an error, so an observation
-    with NaN or infinity gives a NaN action.
+    A policy with memory also has the input `memory` and the output `next_memory`. A policy with discrete actions also
+    has the outputs `logits` and `choices`, the indices of the chosen options (−1 if none is allowed). A graph cannot
+    raise an error, so an observation with NaN or infinity results in a NaN action.
     """
     try:
         import onnx
@@ -112,7 +112,7 @@ class Graph:
 
 
 def _operator(op: str, compute: Callable[..., Any]) -> tuple[Callable[..., Symbol], Callable[..., Symbol]]:
-    """Return a binary operator and its reflected version; numbers become float32."""
+    """Return a binary operator and its reflected version, which convert other operands to float32."""
     return (
         lambda self, other: self.graph.node(op, compute, self, _float(other)),
         lambda self, other: self.graph.node(op, compute, _float(other), self),
@@ -211,7 +211,7 @@ class Symbol:
 
 
 def _function(op: str, compute: Callable[..., Any]) -> Any:
-    """Return a NumPy function for symbols; other inputs become float32."""
+    """Return a NumPy function for symbols, which converts other inputs to float32."""
 
     def apply(*inputs: Any) -> Symbol:
         return _graph_of(inputs).node(op, compute, *map(_float, inputs))

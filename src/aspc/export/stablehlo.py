@@ -30,8 +30,9 @@ Act = Callable[..., np.ndarray]
 def stablehlo_archive(policy: Policy, metadata: dict[str, Any]) -> bytes:
     """Return the archive, whose `program(observations, *noise) → actions` accepts a batch axis of any size.
 
-    With memory it is `program(observations, memory, *noise) → actions, next_memory`. The program is a pure function, so
-    invalid observations give NaN actions. The function that `load` returns follows `on_invalid` instead.
+    With memory, the signature is `program(observations, memory, *noise) → actions, next_memory`. The program is a pure
+    function, so invalid observations result in NaN actions; the function that `load` returns applies `on_invalid`
+    instead.
     """
     import jax
     from jax import export
@@ -65,8 +66,8 @@ def stablehlo_archive(policy: Policy, metadata: dict[str, Any]) -> bytes:
 def load(path: Path) -> Act:
     """Load an exported policy as `act(observations, rng=0)`, like `Policy.act`, with its metadata in `act.metadata`.
 
-    `act.reset()` forgets all earlier steps, like `Policy.reset`. For a policy with choices, `act.logits(observations)`
-    returns the scores of the options and `act.choose(observations)` the names of the chosen ones.
+    `act.reset()` clears the state between calls, like `Policy.reset`. For discrete actions, `act.logits(observations)`
+    returns the logits and `act.choose(observations)` the names of the chosen options.
     """
     import jax
     from jax import export
@@ -117,7 +118,7 @@ def load(path: Path) -> Act:
 
 
 def _logged_range(metadata: dict[str, Any]) -> LoggedRange:
-    """Return the range of the logged observations; without a record of it, no observation is far outside."""
+    """Return the range of the logged observations, which is unlimited if it was not recorded."""
     size = metadata["observation_size"]
     vectors = (metadata.get(name) for name in OPTIONAL_VECTORS)
     low, high = (None if values is None else np.asarray(values, np.float32) for values in vectors)

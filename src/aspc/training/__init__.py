@@ -1,1 +1,1 @@
-"""Training: the compiled loop, run folders, checkpoints and evaluation. No module here knows an algorithm by name."""
+"""Training: the compiled loop, run folders, checkpoints and evaluation. No module depends on a specific algorithm."""

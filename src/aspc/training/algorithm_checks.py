@@ -58,7 +58,7 @@ def _check_policy(name: str, algorithm: Algorithm[Any], state: PyTree, loop: Loo
         arrays = jax.eval_shape(export_arrays, state)
     except AspcError:
         raise
-    except Exception as error:  # user code can raise anything
+    except Exception as error:  # user code can raise any exception
         problem = f"{type(error).__name__}: {first_line(error)}{_user_code_line(error)}"
         raise AspcError(f"policy() of the algorithm {name} fails for the initial state ({problem}); fix it.") from error
     (export,) = exports

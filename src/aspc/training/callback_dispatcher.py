@@ -1,4 +1,4 @@
-"""Dispatch of training events to callbacks, including their failures and stop requests."""
+"""Dispatch training events to callbacks, and handle their failures and stop requests."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ class CallbackDispatcher:
             elif method == "on_end" or (self.failure is None and event.runs):  # no event if all runs have diverged
                 try:
                     getattr(callback, method)(event)
-                except Exception as error:  # a boundary: user code can raise anything
+                except Exception as error:  # user code can raise any exception
                     failure = AspcError(self._describe_failure(callback, method, event.step, error))
                     failure.__cause__ = error
                     self.failure = self.failure or failure

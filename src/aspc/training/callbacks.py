@@ -36,8 +36,8 @@ class RunSnapshot:
         hyperparameters: Hyperparameters by dotted name.
         metrics: The latest metrics, averaged over a chunk; `valid_*` are losses on held-out episodes. Empty before the
             first chunk.
-        evaluation: The latest evaluation: `score_mean`, `return_mean`, `success_rate`, … (NaN if unknown). Empty
-            before the first one.
+        evaluation: The latest evaluation: `score_mean`, `return_mean`, `success_rate`, … (NaN if unknown). Empty before
+            the first evaluation.
     """
 
     def __init__(

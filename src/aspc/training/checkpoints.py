@@ -88,7 +88,7 @@ class CheckpointStore:
                 )
         except OSError:
             raise
-        except Exception as error:  # a damaged checkpoint can make Orbax fail in any way
+        except Exception as error:  # Orbax can raise any exception for a damaged checkpoint
             raise AspcError(
                 f"A checkpoint in {folder} is damaged; remove the newest to continue from the previous one."
             ) from error
@@ -147,7 +147,7 @@ class CheckpointStore:
                 yield
         except AspcError:
             raise
-        except Exception as error:  # a damaged checkpoint can make Orbax fail in any way
+        except Exception as error:  # Orbax can raise any exception for a damaged checkpoint
             raise self._damaged(step, "it cannot be read") from error
 
     def _read(self, step: int, shapes: dict[str, np.ndarray]) -> dict[str, Any]:

@@ -54,7 +54,7 @@ class GrowingFile(Protocol):
 
 
 class Checksums:
-    """Writes the checksums of a run during training."""
+    """The checksums of a run, updated during training."""
 
     def __init__(self, path: Path, first_step: int, prefixes: Mapping[str, int] | None = None) -> None:
         """Verify existing files, and record their checksums up to the step from which training continues.
@@ -73,7 +73,7 @@ class Checksums:
         self.files = {CONFIG: _digest_file(path / CONFIG)}
         tables = {name: _digest_rows(path / name, first_step).record() for name in (METRICS, EVALUATIONS)}
         recorded = {name: _prefix(path / name, size) for name, size in (prefixes or {}).items()}
-        # Rows after `first_step` are dropped later. These checksums hold before and after that.
+        # These checksums cover the rows up to `first_step`, so they stay valid when later rows are dropped.
         self.record(first_step, tables, {name: prefix for name, prefix in recorded.items() if prefix is not None})
 
     def record(self, step: int, tables: Records, prefixes: Records) -> None:

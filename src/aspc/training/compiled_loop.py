@@ -3,7 +3,7 @@
 A *block* is the algorithm's schedule, repeated until it has at least `MIN_BLOCK_STEPS` steps; a longer schedule is
 run twice. The minibatch indices and the noise of a block are each sampled in one call, and one gather on the device
 fetches its rows.
-A *chunk* is a number of blocks; the host synchronizes with the device once per chunk. The random numbers of step t
+A *chunk* is a sequence of blocks; the host synchronizes with the device once per chunk. The random numbers of step t
 depend only on (run key, t), so resuming a run or changing its chunks does not change them.
 
 If a chunk is not a whole number of blocks, a second, small program runs the remaining steps one by one. It branches on
@@ -56,7 +56,7 @@ class Runs(NamedTuple):
 
 
 def on_accelerator() -> bool:
-    """Return whether JAX computes on something other than a CPU."""
+    """Return whether JAX's default device is an accelerator."""
     return str(jax.devices()[0].platform) != "cpu"
 
 
@@ -90,9 +90,10 @@ class Loop:
     spec: Spec
     layout: Layout
     vectorize: bool
-    """Compute runs side by side (`vmap`, faster on an accelerator) or sequentially (faster on a CPU)."""
+    """Compute runs in parallel (`vmap`, faster on an accelerator) or sequentially (faster on a CPU)."""
     kernels: KernelChoice | Literal["auto"] | None = "auto"
-    """Kernels for the networks: the default for the number of runs ("auto"), a choice, or None for plain JAX."""
+    """Kernels for the networks: "auto" (the default for the number of runs), specific kernels, or None for plain
+    JAX."""
 
     # -- block -------------------------------------------------------------------------------------------------
     @property
@@ -122,7 +123,7 @@ class Loop:
         draws = algorithm.noise(self.spec, batch_size)
         keys = jax.random.split(key_noise, max(len(draws), 1))
         noise = {name: draw.sample(key, steps) for key, (name, draw) in zip(keys, draws.items(), strict=False)}
-        # The indices are in range by construction, so the gather need not check them.
+        # The indices are in range by construction, so the gather does not have to check them.
         return self.layout.unpack(table.at[rows].get(mode="promise_in_bounds")), noise
 
     def run_block(

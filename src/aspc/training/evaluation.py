@@ -41,7 +41,7 @@ class Evaluation:
         )
 
     def to_row(self, normalize: Callable[[float], float | None]) -> Row:
-        """Return the columns of `evaluations.csv`; scores are NaN if `normalize` knows no reference scores."""
+        """Return the columns of `evaluations.csv`; scores are NaN if `normalize` returns None."""
         scores = np.asarray([s if (s := normalize(r)) is not None else np.nan for r in self.returns])
         has_success = not np.isnan(self.successes).all()
         return {
@@ -158,7 +158,7 @@ class WorkerProcess:
         return episodes
 
     def _kill_late_job(self, has_timed_out: threading.Event) -> None:
-        has_timed_out.set()  # first, since the waiting thread can notice the kill at once
+        has_timed_out.set()  # before the kill, which the waiting thread can notice at once
         self.process.kill()
 
     def _last_log_line(self) -> str:
@@ -178,7 +178,7 @@ class Evaluator:
     Args:
         env: The default environment: a name, or a function that creates it.
         workers: The number of workers. Default: one per available core.
-        timeout_seconds: Time limit for a worker's share of an evaluation, per ten episodes if the share has more.
+        timeout_seconds: Time limit for up to ten episodes of one worker, extended in proportion for more.
     """
 
     def __init__(self, env: str | EnvFactory, workers: int | None = None, timeout_seconds: float = 600.0) -> None:
@@ -199,7 +199,7 @@ class Evaluator:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        # The event ends rollouts in the threads of this process; stopping the workers ends threads that wait for one.
+        # The event ends rollouts in the threads of this process; stopping the workers ends the threads that wait.
         self._closing.set()
         for worker in self._workers:
             worker.stop()
@@ -271,7 +271,7 @@ class Evaluator:
 
 
 class QueuedEvaluation(NamedTuple):
-    """A submitted evaluation, with what is needed to convert its result to a row."""
+    """A submitted evaluation, and the data for converting its result to a row."""
 
     run: int
     labels: Row

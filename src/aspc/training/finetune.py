@@ -138,7 +138,7 @@ def _load_offline(run: Run, dataset: Dataset | str | None, env: str | Callable[[
         raise AspcError(f"{run.path} was trained on streamed data; fine-tuning needs data that fits in memory.")
     trained = Trained.of(run, data)
     if not trained.same_data:
-        raise AspcError(f"The data differs from what {run.path} was trained on. Pass the original data.")
+        raise AspcError(f"The data differs from the data that {run.path} was trained on. Pass the original data.")
     return trained
 
 

@@ -1,4 +1,6 @@
-"""Train many runs as one compiled program: seeds × datasets × settings that differ only in numbers or numbered choices.
+"""Train many runs as one compiled program.
+
+The runs can differ in seed, dataset and hyperparameters that are numbers or values of a `Literal`.
 
 Example::
 
@@ -118,7 +120,7 @@ def train_fleet(
         for recorded, found in zip(fleet.config.datasets, datasets, strict=True):
             if recorded.fingerprint != found.fingerprint:
                 raise ExternalFailure(
-                    f"{found.name} differs from what {out} was trained on. Restore the original data, or "
+                    f"{found.name} differs from the data that {out} was trained on. Restore the original data, or "
                     "choose another folder."
                 )
         if _is_finished(fleet, callbacks):

@@ -27,7 +27,7 @@ def variable_fields(algorithm: Algorithm[Any]) -> frozenset[str]:
 
 
 def numbered_choices(algorithm: DataclassInstance) -> dict[str, tuple[Any, ...]]:
-    """Return the choices of all `Literal` fields declared `PerRun`, by dotted name; programs take a choice's index."""
+    """Return the values of all `Literal` fields declared `PerRun`, by dotted name; programs take a value's index."""
     choices = literal_choices(type(algorithm))
     found = {name: values for name, values in choices.items() if declared(type(algorithm), name, PerRun)}
     for field in dataclasses.fields(algorithm):
@@ -41,7 +41,7 @@ def group_key(algorithm: Algorithm[Any], sizes: Sequence[Any], options: TrainOpt
 
     Args:
         algorithm: The run's algorithm with its settings; fields that can vary do not affect the key.
-        sizes: Observation and action size, or a `Spec`, whose choices count as well.
+        sizes: Observation and action size, or a `Spec`, whose discrete factors also affect the key.
         options: The run's options; seeds do not affect the key.
     """
     free = variable_fields(algorithm)

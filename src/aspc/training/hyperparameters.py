@@ -131,7 +131,7 @@ def flat_values(algorithm: DataclassInstance) -> dict[str, Any]:
 
 
 def recorded_values(algorithm: DataclassInstance) -> dict[str, Any]:
-    """Return the hyperparameters as a config records them, nested.
+    """Return the hyperparameters in the nested form in which a config records them.
 
     Networks and optimizers are recorded by name, and only if they are not the default, because configs of older
     versions do not have these fields.

@@ -1,4 +1,4 @@
-"""Assembly and execution of training. A run is a fleet with one member per seed; fine-tuning adds a collector."""
+"""Set up and execute training. A run is a fleet with one member per seed; fine-tuning adds a collector."""
 
 from __future__ import annotations
 

@@ -29,14 +29,14 @@ class ObservationNormalizer(NamedTuple):
         return cls(mean.astype(np.float32), (std + 1e-3).astype(np.float32))
 
     def stacked(self, history: History, action_size: int) -> ObservationNormalizer:
-        """Return the normalizer of stacked observations: every frame as a single one, and actions unchanged."""
+        """Return the normalizer of stacked observations: this one for every frame, the identity for actions."""
         actions = self.identity(history.size(0, action_size))
         repeated = (np.tile(values, history.observations) for values in self)
         mean, std = (np.concatenate(parts) for parts in zip(repeated, actions, strict=True))
         return ObservationNormalizer(mean, std)
 
     def without_masks(self, count: int) -> ObservationNormalizer:
-        """Return the normalizer with the identity for the last `count` columns, the masks of options."""
+        """Return the normalizer with the identity for the last `count` columns, which are action masks."""
         if count == 0:
             return self
         mean, std = self.mean.copy(), self.std.copy()

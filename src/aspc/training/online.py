@@ -65,13 +65,13 @@ ONLINE_KEY = 2  # folded into the seed's key, so that draws differ from offline 
 
 
 class Collector:
-    """Steps an environment with a policy across episodes."""
+    """A collector that steps an environment with a policy, across episodes."""
 
     def __init__(self, env: str | Callable[[], Any], data: Dataset, seed: int, noise: float | None) -> None:
         self.env: Any = make_env(env) if isinstance(env, str) else with_choice_columns(env(), "The environment")
         self.data, self.seed, self.noise = data, seed, noise
         self.observation: np.ndarray | None = None
-        self.memory: np.ndarray | None = None  # of the policy; None at the start of an episode
+        self.memory: np.ndarray | None = None  # the policy's memory; None at the start of an episode
         self.episode_return = 0.0
 
     def _reset(self, step: int) -> None:
@@ -80,7 +80,7 @@ class Collector:
         self.episode_return = 0.0
 
     def collect(self, policy: Policy, first_step: int, steps: int) -> tuple[Dataset, list[float]]:
-        """Return the next `steps` steps, and the returns of the episodes that ended in them.
+        """Collect `steps` steps; return them, and the returns of the episodes that ended during these steps.
 
         Random draws depend only on the seed and the step, so a checkpoint needs no generator state.
         """
@@ -97,8 +97,9 @@ class Collector:
             assert observation is not None
             if not np.isfinite(observation).all():
                 raise AspcError(
-                    f"The environment returned the observation {observation}, which is not finite. No policy can act "
-                    "on that; fix the environment, or end episodes before it."
+                    f"The environment returned the observation {observation}, which is not finite. Policies need "
+                    "finite observations. Fix the environment, or make it end the episode before an observation "
+                    "becomes non-finite."
                 )
             memory = policy.initial_memory(1) if self.memory is None else self.memory
             (action,), _ = policy.step(observation[None], memory, rng)
@@ -107,7 +108,7 @@ class Collector:
             if noise:
                 noisy = action + spread * rng.standard_normal(action.shape, np.float32)
                 action = np.clip(noisy, policy.action_low, policy.action_high)
-            # Not the memory that `step` returns, because the executed action has noise.
+            # The memory that `step` returns cannot be used, because noise was added to the action.
             parts = memory_parts(policy)
             self.memory = update_memory(parts, memory, observation[None], action[None]) if parts else memory
             returned, reward, terminal, timeout, _ = self.env.step(action)

@@ -22,7 +22,7 @@ from aspc.training.hyperparameters import replace_fields
 from aspc.training.training_plan import TrainingPlan
 
 COMPARED_OBSERVATIONS = 16
-MAX_DIFFERENCE = 1e-5  # of actions in ±1
+MAX_DIFFERENCE = 1e-5  # of actions in [-1, 1]
 ROUNDING_FACTOR = 10  # maximum ratio of the actor's rounding error to that of the exported policy
 
 
@@ -31,11 +31,11 @@ class ExportedArrays(NamedTuple):
 
     arrays: dict[str, Array]
     actions: Float[Array, "runs observations act"] | None
-    """Actions in ±1 (or scores of options), or None if the algorithm provides no actor to compare with."""
+    """Actions in [-1, 1] or logits; None if the algorithm provides no actor to compare with."""
 
 
 class PolicyExporter:
-    """Exports the policies of a plan's runs."""
+    """An exporter of the policies of a plan's runs."""
 
     def __init__(self, plan: TrainingPlan, spec: Spec, devices: Devices) -> None:
         self.plan, self.spec, self.devices = plan, spec, devices
@@ -105,9 +105,9 @@ def _compare(algo: str, policy: Policy, observations: np.ndarray, expected: np.n
     if difference > MAX_DIFFERENCE + ROUNDING_FACTOR * rounding:
         described = ", ".join(f"{name} {value}" for name, value in settings.items() if isinstance(value, str | float))
         raise AspcError(
-            f"The exported policy of {algo} differs from its actor by {difference:.2g} (actions in ±1). It is exported "
-            f"as {policy.kind} with {described}, but the actor computes something else. Return a PolicyExport from "
-            "policy() that matches the actor."
+            f"The exported policy of {algo} differs from its actor by {difference:.2g} (actions in [-1, 1]). It is "
+            f"exported as {policy.kind} with {described}, but the actor computes something else. Make policy() "
+            "return a PolicyExport that matches the actor."
         )
 
 

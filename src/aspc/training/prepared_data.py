@@ -49,7 +49,7 @@ def load_source(source: Data | str | os.PathLike[str], options: Mapping[str, Any
 
 
 def load_recorded(source: str, options: Mapping[str, Any]) -> Data:
-    """Load the dataset that a run records. A Minari dataset is not downloaded just because a file names it."""
+    """Load the dataset that a run records. A Minari dataset is not downloaded if only a file names it."""
     is_minari = isinstance(source, str) and minari_store.is_id(source) and not os.path.exists(source)
     if is_minari and not minari_store.is_local(source):
         name = printable(minari_store.parse_id(source)[:80])
@@ -154,7 +154,7 @@ def _pack_stacked(
         return pack_rows(transitions)
     stacker, (first, final) = FrameStacker.of(data, options.frames), data.transition_rows(options.n_step)
     table = np.empty((0, 0), np.float32)
-    for start in range(0, len(first), SLAB_ROWS):  # in slabs, so that stacked rows exist once
+    for start in range(0, len(first), SLAB_ROWS):  # in slabs, so that memory never holds two copies of all stacked rows
         slab = slice(start, start + SLAB_ROWS)
         part = stacker.stack(Transitions(*(field[slab] for field in transitions)), first[slab], final[slab])
         rows = pack_rows(part)
@@ -190,7 +190,7 @@ class PreparedDataset:
     spec: Spec
     layout: Layout
     normalizer: ObservationNormalizer
-    """Of a single observation; `row_normalizer` is that of the rows."""
+    """The normalizer of single observations; `row_normalizer` is for stacked ones."""
     transitions: int
     fingerprint: str
     rows: np.ndarray | None = None
@@ -279,7 +279,7 @@ class PreparedDataset:
     def sample_observations(self, size: int) -> np.ndarray:
         """Return normalized observations [size, obs], evenly spaced in the data.
 
-        For a stream, which is slow to read, sample N(0, 1) instead, because normalized observations are similar.
+        For a stream, which is slow to read, sample N(0, 1) instead, which has a similar range.
         """
         if self.rows is None:
             return np.random.default_rng(0).standard_normal((size, self.spec.obs_dim), np.float32)

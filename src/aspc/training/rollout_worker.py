@@ -1,7 +1,7 @@
 """A rollout worker: `python -m aspc.training.rollout_worker`, with messages on its standard input and output.
 
-It is a separate program, not a forked child: JAX does not survive a fork, and a spawned child would import the user's
-script again. It never imports JAX. It exits when its parent exits, because its input is then closed.
+It is a separate program, because JAX does not support forking, and a spawned child would import the user's script
+again. It never imports JAX. It exits when its parent exits, because its input is then closed.
 """
 
 from __future__ import annotations
@@ -51,12 +51,13 @@ def rollouts(
         should_stop: Polled before every step; if true, the episodes end early.
 
     Raises:
-        AspcError: The environment does not fit the policy, never ends an episode, or returns a non-finite observation.
+        AspcError: The sizes of the environment and the policy differ, an episode does not end, or an observation is not
+            finite.
     """
     pool = envs.setdefault(env_name, [])
     while len(pool) < len(seeds):
         pool.append(make_env(env_name))
-    pool[:] = [with_choice_columns(env, env_name or "The environment") for env in pool]  # a user's own environments
+    pool[:] = [with_choice_columns(env, env_name or "The environment") for env in pool]  # for user-supplied ones
     rngs = [np.random.default_rng((seed, ACTION_STREAM)) for seed in seeds] if policy.noise() else []
     observations = [env.reset(seed=seed)[0] for env, seed in zip(pool, seeds, strict=False)]
     episodes: list[Episode] = [{"return": 0.0, "length": 0, "success": np.nan} for _ in seeds]
@@ -100,7 +101,8 @@ def _check_observations(env_name: str, observations: np.ndarray, episodes: list[
     value, (seed, step) = observations[row].flat[entry], episodes[row]
     raise AspcError(
         f"{env_name or 'The environment'} returned {value} as entry {entry} of an observation (episode seed {seed}, "
-        f"after {step:.0f} steps). Policies need finite observations: fix the environment, or end the episode earlier."
+        f"after {step:.0f} steps). Policies need finite observations. Fix the environment, or make it end the episode "
+        "earlier."
     )
 
 

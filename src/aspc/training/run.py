@@ -59,7 +59,7 @@ LOAD_OPTIONS = (
     "action_margin",
     "max_episode_steps",
     "strict",
-)  # of `aspc.data.load`
+)  # options of `aspc.data.load`
 
 
 def train(
@@ -257,7 +257,7 @@ def resume_run(
     task = prepare_task(data, algorithm, config.options, run.env if env == "auto" else env)
     if task.prepared.fingerprint != config.dataset.fingerprint:
         raise AspcError(
-            f"The data differs from what {path} was trained on. Pass the original data, or start a new run."
+            f"The data differs from the data that {path} was trained on. Pass the original data, or start a new run."
         )
     if task.env == ENV_FUNCTION:
         raise AspcError(f"{path} was evaluated in an environment made by a Python function; pass it again as env=….")
@@ -286,8 +286,8 @@ def _check_same_data(run: Run, facts: DatasetFacts, algorithm: Algorithm[Any], o
     same_preprocessing = recorded_key == preprocessing_key(algorithm, options)
     if same_source and same_preprocessing and recorded.fingerprint != facts.fingerprint:
         raise AspcError(
-            f"{recorded.source} differs from what {run.path} was trained on. Restore the original data, or start a new "
-            "run without --from."
+            f"{recorded.source} differs from the data that {run.path} was trained on. Restore the original data, or "
+            "start a new run without --from."
         )
 
 
@@ -314,7 +314,7 @@ def recorded_algorithm(config: RunConfig, algorithm: Algorithm[Any] | None = Non
 
 
 def default_folder(dataset: str, algo: str) -> Path:
-    """Create and return a new folder; runs started in the same second get different ones."""
+    """Create and return a new folder; runs started in the same second get different folders."""
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
     for suffix in ("", *(f"-{number}" for number in range(2, 1000))):
         path = Path("runs") / sanitize_file_name(f"{dataset}_{algo}_{stamp}{suffix}")

@@ -41,7 +41,7 @@ class TrainOptions:
     steps: int = 1_000_000
     """Training steps (critic updates)."""
     seeds: tuple[int, ...] = (0,)
-    """Seeds to train together, as separate runs."""
+    """Seeds to train together, one run per seed."""
     eval_every: int = 5_000
     """Steps between evaluations in the environment."""
     eval_episodes: int = 10
@@ -49,20 +49,20 @@ class TrainOptions:
     final_episodes: int | None = None
     """Episodes of the last evaluation. Default: eval_episodes."""
     log_every: int = 1_000
-    """Steps over which logged metrics are averaged. If it does not divide eval_every, eval_every is used instead."""
+    """Steps over which logged metrics are averaged. Replaced by eval_every if it does not divide eval_every."""
     checkpoint_every: int = 0
-    """Steps between checkpoints; 0: about one per minute."""
+    """Steps between checkpoints; 0 saves about one per minute."""
     checkpoints_to_keep: int = 2
     """Number of most recent checkpoints to keep; `aspc fqe RUN --checkpoints` ranks them."""
     holdout: float = 0.0
-    """Fraction of the episodes to hold out; losses on them are logged as valid_*."""
+    """Fraction of the episodes to hold out. Losses on the held-out episodes are logged as valid_*."""
     n_step: int = 1
     """Number of steps n in the critic's n-step returns."""
     history: int = 1
     """Number of most recent observations given to the policy and the critics; use more than 1 if the state is only
     partially observed (docs/history.md)."""
     history_actions: bool = False
-    """Also give them the actions between these observations."""
+    """With --history, also give the policy and the critics the actions between the observations."""
     horizon: int | None = None
     """Steps over which schedules decay, such as the scale's learning rate. Default: steps."""
     memory_budget_mb: int = 1024
@@ -70,7 +70,7 @@ class TrainOptions:
     matmul_precision: MatmulPrecision = "default"
     """Precision of matrix products: JAX's default for the device (TF32 on recent GPUs), or "highest" for float32."""
     monitor_every: int = 0
-    """Steps between evaluations of the paper's theoretical bounds, logged as theory_* (docs/theory.md); 0: never."""
+    """Steps between evaluations of the paper's theoretical bounds, logged as theory_* (docs/theory.md); 0 for none."""
     tensorboard: bool = True
     """Also write metrics as TensorBoard events."""
     logger: LoggerName = "none"
@@ -110,9 +110,9 @@ class TrainOptions:
         return History(self.history, self.history_actions)
 
     def program_settings(self) -> dict[str, Any]:
-        """Return the options that distinguish programs: all but the seeds, and the history only if there is one.
+        """Return the options that distinguish programs: all except the seeds and a history of 1.
 
-        Hashes of older versions do not include the history.
+        Hashes of older versions do not include the history, so a history of 1 must not change the hash.
         """
         hidden = {"seeds"} if self.history > 1 else {"seeds", "history", "history_actions"}
         return {name: value for name, value in asdict(self).items() if name not in hidden}
@@ -153,8 +153,8 @@ class OnlineOptions:
     buffer: int | None = None
     """Number of most recent online steps to keep. Default: all."""
     horizon: int | None = None
-    """Total steps, including offline steps, over which schedules such as the scale's learning rate decay. Default:
-    offline steps plus all online updates."""
+    """Total steps (offline and online) over which schedules decay, such as the scale's learning rate. Default: offline
+    steps plus all online updates."""
     eval_every: int = 1_000
     """Steps between evaluations."""
     eval_episodes: int = 10
@@ -203,7 +203,7 @@ class DatasetFacts(msgspec.Struct, frozen=True, kw_only=True):
     observation_size: int
     action_size: int
     has_choices: bool = False
-    """Whether actions are choices; configs of versions without choices read their data as numbers."""
+    """True if actions are discrete; False in configs of older versions, which read all actions as continuous."""
     ref_env: str | None = None
     """The environment that `ref_min` and `ref_max` belong to."""
     ref_min: float | None = None
@@ -214,7 +214,7 @@ class DatasetFacts(msgspec.Struct, frozen=True, kw_only=True):
     notes: list[str] = []
 
     def reading_options(self) -> dict[str, Any]:
-        """Return the options for loading the data again: numbers that a run learned from are not read as choices."""
+        """Return the options for loading the data again, so that actions of older runs stay continuous."""
         is_table = self.source is not None and self.source.lower().endswith(TABLES)
         is_decided = self.has_choices or not {"categorical", "continuous"}.isdisjoint(self.options)
         return self.options if is_decided or not is_table else {**self.options, "continuous": ["*"]}

@@ -78,7 +78,7 @@ class RowDigest:
         return {"rows": self.rows, "columns": self.columns, "sha256": self._digest.hexdigest()}
 
     def matches(self, recorded: Any) -> bool:
-        """Return whether a record describes these rows, apart from columns added since."""
+        """Return whether a record describes these rows, apart from columns that were added later."""
         if not isinstance(recorded, dict) or not isinstance(recorded.get("columns"), list):
             return False
         return {**self.record(), "columns": self.columns[: len(recorded["columns"])]} == recorded
@@ -114,7 +114,7 @@ class RowFile:
             file.write(self._lines(rows, header=False))
 
     def record(self, up_to_step: int) -> dict[str, Any]:
-        """Flush the rows to disk and return the checksum of rows up to a step (not less than in earlier calls)."""
+        """Flush the rows to disk and return the checksum of rows up to a step, which must never decrease."""
         flush(self.path)
         while self._undigested and self._undigested[0]["step"] <= up_to_step:
             self._digest.add(self._undigested.popleft())

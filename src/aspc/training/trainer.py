@@ -69,7 +69,7 @@ class Chunk(NamedTuple):
 
 
 class Trainer:
-    """Trains the runs of a plan. It holds the lock of the run folder; use it in a `with` block.
+    """A trainer for the runs of a plan. It holds the lock of the run folder; use it in a `with` block.
 
     Args:
         plan: The runs to train.
@@ -244,7 +244,7 @@ class Trainer:
         """
         try:
             step = self._run_chunks()
-        except Exception as error:  # a second Ctrl-C is not caught: it stops at once
+        except Exception as error:  # a second Ctrl-C is not caught, so it stops training at once
             if not isinstance(error, OSError):  # a row truncated by a full disk must remain the last row
                 self.writer.save_before_failure()
             if isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" in str(error):

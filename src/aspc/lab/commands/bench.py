@@ -72,7 +72,7 @@ class BenchArgs:
     history: Unset[int] = None
     """Number of most recent observations given to policies and critics (docs/history.md). Default: the suite's."""
     history_actions: Flag = False
-    """Also give them the actions between these observations."""
+    """With --history, also give the policies and critics the actions between the observations."""
     out: Path = Path("runs/bench")
     """Folder for the results; suites in the same folder share their runs."""
     reuse: Several[Path] = ()
