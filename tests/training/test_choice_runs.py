@@ -124,8 +124,7 @@ def test_a_resumed_run_has_the_same_bits(run: aspc.Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("algo", ["discrete_bc", "discrete_iql+aspc", "discrete_cql+aspc"])
-def test_every_algorithm_resumes_and_compiles_like_the_others(algo: str, tmp_path: Path) -> None:
-    """A resumed run has the same bits, and training compiles one program of blocks and one of single steps."""
+def test_a_resumed_run_of_every_kind_has_the_same_bits(algo: str, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     seen, options = rng.normal(size=(ROWS, 3)), rng.integers(0, 3, ROWS)
     path = tmp_path / "log.npz"
@@ -134,10 +133,7 @@ def test_every_algorithm_resumes_and_compiles_like_the_others(algo: str, tmp_pat
     )
     name = "actor_hidden_dim" if algo == "discrete_bc" else "base.hidden_dim"
     settings = {**QUICK, "horizon": 50, name: 16}
-    blocks, steps = Loop.run_blocks._cache_size(), Loop.run_steps._cache_size()
     whole = aspc.train(str(path), algo, out=tmp_path / "whole", **{**settings, "steps": 50})
-    assert Loop.run_blocks._cache_size() - blocks == 1
-    assert Loop.run_steps._cache_size() - steps == 1
     part = aspc.train(str(path), algo, out=tmp_path / "part", **{**settings, "steps": 25})
     aspc.train(resume=part.path, steps=50, quiet=True)
     for array_name, array in whole.policy.arrays.items():
