@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -12,10 +15,12 @@ import pytest
 from problems import small
 
 from aspc import algorithms
-from aspc.action_space import joint_options
+from aspc.action_space import ActionSpace, Factor, joint_options
 from aspc.adaptive_scale import raw_from_scale
 from aspc.algorithms.fields import with_horizon
 from aspc.algorithms.interface import INNER, Batch, Noise, Parts, Spec, schedule_length
+from aspc.export import export, load_stablehlo, render_files
+from aspc.policy import Policy
 from aspc.policy_kinds import KINDS
 
 SPECS = {
@@ -194,17 +199,16 @@ def test_cql_matches_a_slow_reference(key: str) -> None:
         options, errors, penalties = joint_options(spec.factors), [], []
 
         def usable(s: np.ndarray) -> list[int]:
+            """Return the allowed combinations; all of them if none is allowed."""
             masks = s[len(s) - len(spec.masked) :]
-            return [j for j, o in enumerate(options) if all(o[i] <= m for i, m in zip(spec.masked, masks, strict=True))]
+            fine = [j for j, o in enumerate(options) if all(o[i] <= m for i, m in zip(spec.masked, masks, strict=True))]
+            return fine or list(range(len(options)))
 
         for s, a, r, s2, m in rows_of(batch):
             online = [forward(state.critics.members.net, s2, k) for k in (0, 1)]
             later = [forward(state.critics_target.members.net, s2, k) for k in (0, 1)]
-            if fine := usable(s2):
-                best = max(fine, key=lambda j: online[0][j] + online[1][j])
-                y = r + 0.99 * m * min(later[0][best], later[1][best])
-            else:  # no option is allowed, and the target is that of a forbidden one
-                y = r + 0.99 * m * -1e9
+            best = max(usable(s2), key=lambda j: online[0][j] + online[1][j])
+            y = r + 0.99 * m * min(later[0][best], later[1][best])
             j = chosen_combination(spec, a)
             q = [forward(state.critics.members.net, s, k) for k in (0, 1)]
             errors.append(sum((q_k[j] - y) ** 2 for q_k in q))
@@ -275,6 +279,105 @@ def test_masks_are_never_violated_in_100_000_actions(name: str, key: str) -> Non
     theirs = np.asarray(export.act(jnp.asarray(observations[:5_000])))
     same = np.isclose(theirs, 2 * actions[:5_000] - 1, atol=1e-5).all(1)
     assert same.mean() > 0.999  # near a tie, rounding can select another option
+
+
+def policy_of(name: str, spec: Spec) -> Policy:
+    """Return a policy with random weights N(0, 1/in), so that its actions vary; nothing is compiled."""
+    exports: list[Any] = []
+
+    def arrays(key: Any) -> dict[str, Any]:
+        algorithm = small(algorithms.default(name))
+        exports.append(algorithm.policy(algorithm.init(key, spec)))
+        return exports[0].arrays
+
+    shapes, rng = jax.eval_shape(arrays, jax.random.key(0)), np.random.default_rng(0)
+    weights = {
+        key: rng.normal(0, (a.shape[-2] if a.ndim > 1 else 25) ** -0.5, a.shape).astype(np.float32)
+        for key, a in shapes.items()
+    }
+    plain, masks = np.ones(spec.obs_dim - len(spec.masked)), np.ones(len(spec.masked))
+    factors = tuple(Factor(f"a{i}", tuple("xyz"[:size])) for i, size in enumerate(spec.factors))
+    space = ActionSpace(factors, spec.masked)
+    vectors = (
+        np.append(0.3 * plain, 0 * masks),
+        np.append(1.7 * plain, masks),
+        np.where(space.is_choice, 0, -2),
+        np.where(space.is_choice, 1, 3),
+    )
+    info = {"algo": name, "action_space": space.to_json()}
+    return Policy(
+        exports[0].kind, weights, exports[0].settings, *(vector.astype(np.float32) for vector in vectors), info
+    )
+
+
+def seen_by(spec: Spec, rows: int) -> np.ndarray:
+    """Return random observations with random masks."""
+    rng = np.random.default_rng(0)
+    seen = rng.normal(0, 2, (rows, spec.obs_dim)).astype(np.float32)
+    seen[:, spec.obs_dim - len(spec.masked) :] = rng.integers(0, 2, (rows, len(spec.masked)))
+    return seen
+
+
+def clear_choices(policy: Policy, logits: np.ndarray) -> np.ndarray:
+    """Return the rows where the best option of each choice leads by more than rounding errors."""
+    space = policy.action_space
+    assert space is not None
+    blocks = [block for factor, block in space.blocks() if factor.choices]
+    if policy.settings["joint"]:
+        blocks = [slice(0, logits.shape[1])]
+    gaps = [np.diff(np.sort(logits[:, block].astype(float), 1)[:, -2:], axis=1)[:, 0] for block in blocks]
+    return np.min(gaps, 0) > 1e-4
+
+
+@pytest.mark.parametrize(("name", "key"), CASES)
+def test_onnx_chooses_like_the_policy(name: str, key: str) -> None:
+    pytest.importorskip("onnx", reason="the extra `onnx` is not installed")
+    onnxruntime = pytest.importorskip("onnxruntime", reason="the extra `onnx` is not installed")
+    policy, seen = policy_of(name, SPECS[key]), seen_by(SPECS[key], 10_000)
+    session = onnxruntime.InferenceSession(render_files(policy, "onnx")[""], providers=["CPUExecutionProvider"])
+    actions, logits, indices = session.run(None, {"observations": seen})
+    expected, scores = policy.act(seen), policy.logits(seen)
+    np.testing.assert_allclose(logits, scores, rtol=1e-5, atol=1e-5)
+    is_clear = clear_choices(policy, scores)
+    assert is_clear.mean() > 0.5  # where all options are forbidden, none leads
+    np.testing.assert_allclose(actions[is_clear], expected[is_clear], atol=1e-5)
+    space = policy.action_space
+    assert space is not None
+    np.testing.assert_array_equal(indices, space.decode(actions)[:, np.array(space.sizes) > 0])
+    assert len(np.unique(indices, axis=0)) > 1  # the policy is not constant
+
+
+@pytest.mark.parametrize(("name", "key"), [("discrete_cql", "two choices"), ("discrete_td3_bc", "mixed")])
+def test_other_formats_choose_like_the_policy(name: str, key: str, tmp_path: Path) -> None:
+    policy, seen = policy_of(name, SPECS[key]), seen_by(SPECS[key], 2_000)
+    policy.save(tmp_path / "policy")
+    program = load_stablehlo(export(tmp_path / "policy", "stablehlo", tmp_path / "p.stablehlo"))
+    export(tmp_path / "policy", "numpy", tmp_path / "numpy")
+    np.save(tmp_path / "seen.npy", seen)
+    code = "import numpy as np, policy; x = np.load('../seen.npy')\n"
+    code += "np.savez('../out.npz', policy.act(x), policy.logits(x))"
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path / "numpy", check=True)
+    expected, scores = policy.act(seen), policy.logits(seen)
+    is_clear = clear_choices(policy, scores)
+    with np.load(tmp_path / "out.npz") as found:
+        results = [(program(seen), program.logits(seen)), (found["arr_0"], found["arr_1"])]
+    for actions, logits in results:
+        np.testing.assert_allclose(logits, scores, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(actions[is_clear], expected[is_clear], atol=1e-5)
+
+
+@pytest.mark.parametrize(("name", "key"), CASES)
+def test_a_state_keeps_its_types(name: str, key: str) -> None:
+    """Otherwise a scan over steps does not compile, or compiles twice."""
+    spec, algorithm = SPECS[key], small(algorithms.default(name))
+    state = jax.eval_shape(lambda k: algorithm.init(k, spec), jax.random.key(0))
+    batch, noise = random_batch(spec, algorithm.batch_size), random_noise(algorithm, spec)
+    signature = lambda tree: [(leaf.shape, leaf.dtype, leaf.weak_type) for leaf in jax.tree.leaves(tree)]  # noqa: E731
+    for parts in {parts for segment in algorithm.schedule() for parts in segment.steps}:
+        after, metrics = jax.eval_shape(lambda s, p=parts: algorithm.update(s, batch, noise, p), state)
+        assert jax.tree.structure(after) == jax.tree.structure(state)
+        assert signature(after) == signature(state)
+        assert all(metric.shape == () for metric in metrics.values())
 
 
 # ── learning ────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,10 @@ import numpy as np
 import pytest
 
 import aspc
+from aspc.__main__ import main
 from aspc.action_space import ActionSpace, Factor
 from aspc.assessment.assess_options import AssessOptions
+from aspc.assessment.choice_support import compare_choices, is_far_from_log
 from aspc.assessment.importance import (
     IMPORTANCE_SAMPLING,
     BehaviorDensity,
@@ -18,6 +21,7 @@ from aspc.assessment.importance import (
     Trajectories,
     option_probabilities,
 )
+from aspc.assessment.support import LoggedNeighbors
 from aspc.data import Dataset
 
 
@@ -48,6 +52,73 @@ def test_weights_without_any_matching_episode_are_zero() -> None:
     found = PolicyWeights.of(Evidence(), trajectories, np.full(6, -np.inf))  # type: ignore[arg-type]
     assert found.silent_because is not None
     assert found.weights.shape == (2, 0)
+
+
+SPACE = ActionSpace((Factor("a", ("x", "y")), Factor("n")))
+
+
+def columns(options: list[int], numbers: list[float]) -> np.ndarray:
+    return np.concatenate([np.eye(2)[options] * 2 - 1, np.array(numbers)[:, None]], 1)
+
+
+def test_options_that_no_similar_state_has_leave_the_log() -> None:
+    neighbors = np.stack([columns([0, 0, 1], [0.0, 0.5, -1.0]), columns([1, 1, 1], [0.0, 0.2, 0.4])])
+    logged = columns([0, 1], [0.1, 0.3])  # 0.1 from the nearest numbers with the same option
+    far = lambda actions: is_far_from_log(SPACE, actions, logged, neighbors).tolist()  # noqa: E731
+    assert far(columns([0, 0], [0.05, 0.0])) == [False, True]  # no neighbor of the second state has x
+    assert far(columns([1, 1], [0.0, 0.25])) == [True, False]  # y was logged at -1 only
+    (choice,) = compare_choices(SPACE, columns([0, 0], [0.0, 0.0]), logged, neighbors)
+    assert choice.policy == {"x": 1.0, "y": 0.0}
+    assert choice.data == {"x": 0.5, "y": 0.5}
+    assert (choice.agreement, choice.unlogged, choice.unlogged_data) == (0.5, 0.5, 0.0)
+    assert (
+        choice.describe()
+        == "a: x 100 % (50 % in the log), y 0 % (50 % in the log); the logged option in 50 % of the states"
+    )
+
+
+def test_a_policy_of_untried_options_is_outside_the_data_of_a_random_log() -> None:
+    """With many options, the log's own options are often missing among few neighbors; 50 are enough."""
+    rng = np.random.default_rng(0)
+    rows, options = 2_000, 10
+    seen, logged = rng.normal(size=(rows, 2)), rng.integers(0, options, rows)
+    logged = np.where((seen[:, 0] > 0) & (logged == 9), 3, logged)  # "9" is never logged on the right
+    dataset = Dataset.from_arrays(seen, logged, rng.normal(size=rows), np.arange(rows) % 10 == 9)
+    neighbors = LoggedNeighbors.of(dataset)
+    taken = lambda chosen: neighbors.measure(np.eye(options)[chosen] * 2.0 - 1)  # noqa: E731
+    assert taken(logged[neighbors.rows]).far < 0.02
+    assert taken(np.full(rows, 4)).far < 0.02
+    right = taken(np.full(rows, 9))
+    assert 0.3 < right.far < 0.5  # right, and far enough from the border
+    assert right.actions() == []
+    assert "an option that was logged in none of the 50 most similar states; action alone" in right.describe()
+    everywhere = neighbors.measure(-np.ones((rows, options)))  # no option at all
+    assert everywhere.is_outside
+
+
+def test_report_on_choices(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings: dict[str, Any] = {"steps": 20, "env": None, "quiet": True, "tensorboard": False, "batch_size": 16}
+    log = tmp_path / "log.csv"
+    rng = np.random.default_rng(0)
+    rows = [f"{rng.normal():.3f},{rng.choice(['<b>', 'shut'])},{rng.normal():.3f},{i // 20}" for i in range(300)]
+    log.write_text("\n".join(["obs_x,action_valve,reward,episode", *rows]))
+    run = aspc.train(
+        str(log), "discrete_td3_bc", out=tmp_path / "run", actor_hidden_dim=16, critic_hidden_dim=16, **settings
+    )
+    page = tmp_path / "trust.html"
+    assert main(["inspect", str(run.path), "--json", "--quiet", "--out", str(page)]) == 0
+    result = json.loads(capsys.readouterr().out)
+    found = result["numbers"]["distance"]["choices"]["action_valve"]
+    assert sum(found["policy"].values()) == pytest.approx(1)
+    assert found["data"]["shut"] == pytest.approx(np.mean([",shut," in row for row in rows]))
+    distance, saturation = result["findings"][:2]
+    assert "action_valve: " in distance["text"]
+    assert "% in the log" in distance["text"]
+    assert saturation["text"] == "Does not apply: all actions are choices."
+    shown = page.read_text()
+    assert "Options of the policy and of the data" in shown
+    assert "<td>&lt;b&gt;</td>" in shown
+    assert "<b></td>" not in shown
 
 
 def decisions(episodes: int, seed: int) -> Dataset:

@@ -12,10 +12,12 @@ import numpy as np
 import pytest
 
 from aspc import data, envs
+from aspc.action_space import ActionSpace, Factor
 from aspc.data.collect import collect as roll
 from aspc.data.dataset import Dataset
 from aspc.data.readers.limited_reader import LimitedReader
 from aspc.data.sources import minari as ours
+from aspc.envs.choices import choices_of, with_choice_columns
 from aspc.errors import AspcError
 from fuzz_child import damage
 
@@ -139,10 +141,94 @@ def test_environments_are_stored_or_a_note_is_returned(log: dict[str, np.ndarray
     assert envs.make_env("minari:p-v0").spec.id == "Pendulum-v1"
 
 
-def test_discrete_actions_are_refused() -> None:
+def test_discrete_actions_are_choices_that_can_be_learned(tmp_path) -> None:
+    import aspc
+
+    collect("CartPole-v1", "cart-v0", episodes=20)
+    dataset = data.load("minari:cart-v0")
+    assert dataset.action_space == ActionSpace((Factor("action", ("0", "1")),))
+    stored = np.concatenate([episode.actions for episode in minari.load_dataset("cart-v0")])
+    assert dataset.action_space.name_choices(dataset.actions) == [str(action) for action in stored]
+    assert (dataset.env, dataset.observation_size) == ("minari:cart-v0", 4)
+    settings = {"batch_size": 16, "hidden_dim": 16, "quiet": True, "tensorboard": False}
+    run = aspc.train("minari:cart-v0", "discrete_cql", steps=40, eval_episodes=2, out=tmp_path / "run", **settings)
+    assert run.policy.choose(np.zeros(4, np.float32)) in ("0", "1")
+    assert run.result["last_return"] >= 2  # episodes in the dataset's own environment
+
+
+class ManyActions(gym.Env):
+    """Actions of every kind, which decide nothing."""
+
+    observation_space = gym.spaces.Box(-1, 1, (2,), np.float32)
+    action_space = gym.spaces.Dict({
+        "both": gym.spaces.Tuple((gym.spaces.Discrete(3, start=5), gym.spaces.Box(-2, 3, (2,), np.float32))),
+        "flags": gym.spaces.MultiBinary(2),
+        "multi": gym.spaces.MultiDiscrete([2, 3]),
+    })  # fmt: skip
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.np_random.uniform(-1, 1, 2).astype(np.float32), {}
+
+    def step(self, action):
+        return self.np_random.uniform(-1, 1, 2).astype(np.float32), 1.0, False, False, {}
+
+
+gym.register("AspcTestManyActions-v0", entry_point="test_minari:ManyActions", max_episode_steps=10)
+
+
+def test_every_action_space_is_read_as_the_environment_shows_it() -> None:
+    collect("AspcTestManyActions-v0", "many-v0", episodes=3)
+    dataset = data.load("minari:many-v0")
+    env = with_choice_columns(gym.make("AspcTestManyActions-v0"), "many")
+    assert dataset.action_space == choices_of(env)
+    np.testing.assert_array_equal(dataset.action_low, env.action_space.low)
+    np.testing.assert_array_equal(dataset.action_high, env.action_space.high)
+    taken: list[dict] = []
+    inner = env.unwrapped
+    inner.step = lambda action: taken.append(action) or ManyActions.step(inner, action)
+    env.reset(seed=0)
+    for row in dataset.actions[:10]:  # the wrapper turns the columns into the actions that were collected
+        env.step(row)
+    stored = minari.load_dataset("many-v0")[0].actions
+    for i, action in enumerate(taken):
+        assert action["both"][0] == stored["both"][0][i]
+        np.testing.assert_allclose(action["both"][1], stored["both"][1][i], rtol=1e-6)
+        np.testing.assert_array_equal(action["flags"], stored["flags"][i])
+        np.testing.assert_array_equal(action["multi"], stored["multi"][i])
+
+
+@pytest.mark.parametrize("is_mixed", [False, True])
+def test_choices_keep_their_names_and_masks_in_minari(log: dict[str, np.ndarray], is_mixed: bool) -> None:
+    valve = np.array(["shut", "open", "half"])[np.arange(60) % 3]
+    mixed = np.stack([valve, log["actions"][:, 0]], axis=1).astype(object)
+    mixed[:, 1] = log["actions"][:, 0]
+    table = {**log, "actions": mixed if is_mixed else valve}
+    if is_mixed:
+        import pandas as pd
+
+        table["actions"] = pd.DataFrame({"valve": valve, "dose": log["actions"][:, 0]})
+    masks = np.maximum(np.arange(60)[:, None] % 2, valve[:, None] == "open")
+    dataset = Dataset.from_arrays(**table, masks=masks, mask_names=["mask_open"], name="mine")
+    assert ours.write(dataset, "choices-v0")[-1].startswith("3 of 60 rows are not written")
+    stored = minari.load_dataset("choices-v0").action_space
+    assert isinstance(stored, gym.spaces.Tuple if is_mixed else gym.spaces.Discrete)
+    back = data.load("minari:choices-v0")
+    assert back.action_space == dataset.action_space
+    assert back.action_space.masked == (1,)
+    before, after = dataset.transitions(), back.transitions()
+    np.testing.assert_array_equal(before.actions, after.actions)
+    np.testing.assert_array_equal(before.observations, after.observations)
+
+
+def test_damaged_names_of_choices_are_an_error(tmp_path) -> None:
     collect("CartPole-v1", "cart-v0", episodes=1)
-    with pytest.raises(AspcError, match="continuous"):
-        data.load("minari:cart-v0")
+    path = tmp_path / "minari" / "cart-v0" / "data" / "metadata.json"
+    metadata = json.loads(path.read_text())
+    for text in ("junk", ActionSpace((Factor("a", ("x", "y", "z")),)).to_text()):
+        path.write_text(json.dumps({**metadata, "aspc_action_space": text}))
+        with pytest.raises(AspcError, match="cart-v0 cannot be read"):
+            data.load("minari:cart-v0")
 
 
 def test_a_damaged_dataset_is_an_error(tmp_path) -> None:

@@ -201,6 +201,22 @@ def test_missing_packages_are_reported_with_the_extra(package: str, tmp_path: Pa
     assert said[-1].startswith("Unknown environment 'Hoper-v4'; did you mean Hopper-v4")
 
 
+def test_lunar_lander_names_its_extra() -> None:
+    script = "import sys; sys.modules['Box2D'] = None\nfrom aspc import envs\nenvs.make_env('LunarLander-v3')"
+    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False).stderr
+    assert "LunarLander-v3 needs Box2D, which is not installed: pip install 'aspc[box2d]'." in said
+
+
+def test_lunar_lander_has_four_options() -> None:
+    pytest.importorskip("Box2D", reason="the extra `box2d` is not installed")
+    env = envs.make_env("LunarLander-v3")
+    env.reset(seed=0)
+    assert env.step(np.eye(4)[2])[0].shape == (8,)
+    choices = envs.choices("LunarLander-v3")
+    assert choices is not None
+    assert choices.sizes == (4,)
+
+
 def test_moved_environments_are_not_reported_as_unknown() -> None:
     with pytest.raises(AspcError, match=r"^The environment Hopper-v3 cannot be made: [TN]"):
         envs.make_env("Hopper-v3")

@@ -123,6 +123,23 @@ def test_a_resumed_run_has_the_same_bits(run: aspc.Run, tmp_path: Path) -> None:
         np.testing.assert_array_equal(part.policy.arrays[name], array)
 
 
+@pytest.mark.parametrize("algo", ["discrete_bc", "discrete_iql+aspc", "discrete_cql+aspc"])
+def test_a_resumed_run_of_every_kind_has_the_same_bits(algo: str, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    seen, options = rng.normal(size=(ROWS, 3)), rng.integers(0, 3, ROWS)
+    path = tmp_path / "log.npz"
+    np.savez(
+        path, observations=seen, actions=options, rewards=rng.normal(size=ROWS), terminals=np.arange(ROWS) % 20 == 19
+    )
+    name = "actor_hidden_dim" if algo == "discrete_bc" else "base.hidden_dim"
+    settings = {**QUICK, "horizon": 50, name: 16}
+    whole = aspc.train(str(path), algo, out=tmp_path / "whole", **{**settings, "steps": 50})
+    part = aspc.train(str(path), algo, out=tmp_path / "part", **{**settings, "steps": 25})
+    aspc.train(resume=part.path, steps=50, quiet=True)
+    for array_name, array in whole.policy.arrays.items():
+        np.testing.assert_array_equal(part.policy.arrays[array_name], array)
+
+
 def test_training_compiles_two_programs(tmp_path: Path) -> None:
     algorithm = aspc.algorithms.default("discrete_aspc")
     task = PreparedDataset.of(data.load(write_log(tmp_path / "log.csv")), algorithm, TrainOptions())

@@ -96,9 +96,11 @@ class DiscreteCQL(ScalableAlgorithm[DiscreteCQLState, Array]):
 
     # -- values -------------------------------------------------------------------------------------------------
     def values(self, critics: ChoiceCritics, observations: Array) -> Float[Array, "critics batch combinations"]:
-        """Return Q_k(s)[j]; −1e9 for a forbidden combination."""
+        """Return Q_k(s)[j]; −1e9 for a forbidden combination. Where all are forbidden, masks are ignored."""
         q = critics.values(observations, observations[:, :0])
-        return jnp.where(critics.members.factors.allowed_combinations(observations), q, -1e9)
+        allowed = critics.members.factors.allowed_combinations(observations)
+        # A state without any allowed option still has a finite value, so that one such row cannot ruin the critics.
+        return jnp.where(allowed | ~allowed.any(-1, keepdims=True), q, -1e9)
 
     def prepare(
         self, state: DiscreteCQLState, batch: Batch, noise: Noise, parts: Parts

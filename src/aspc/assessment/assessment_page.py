@@ -45,6 +45,12 @@ def render_page(assessment: Assessment) -> str:
             for p in assessment.policies
             for a in p.support.actions()
         ],
+        choices=[
+            (p.name, c.name, option, *(f"{100 * share:.0f} %" for share in (c.policy[option], c.data[option])))
+            for p in assessment.policies
+            for c in p.support.choices
+            for option in c.policy
+        ],
         level=f"{100 * assessment.level:.0f} %",
         discount=f"{assessment.discount:g}",
         margin=f"{assessment.margin:.3g}",

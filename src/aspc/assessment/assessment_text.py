@@ -139,6 +139,7 @@ def _policy_json(policy: PolicyAssessment) -> dict[str, Any]:
             "far": policy.support.far,
             "ratio": policy.support.ratio,
             "actions": [vars(action) for action in policy.support.actions()],
+            **({"choices": [vars(choice) for choice in policy.support.choices]} if policy.support.choices else {}),
         },
         "critics_agreement": policy.critics_agreement,
     }

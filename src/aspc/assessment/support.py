@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from aspc.assessment.choice_support import CHOICE_NEIGHBORS, ChoiceSupport, compare_choices, is_far_from_log
 from aspc.assessment.device_policy import act_on_rows
 from aspc.assessment.trust_measures import ActionDistances, fraction_beyond, nearest_action_distances, nearest_neighbors
 from aspc.data import Dataset
@@ -34,15 +35,28 @@ class Support:
     unit: np.ndarray
     """[act]: a distance of 1 in the units of the logged actions."""
     action_names: tuple[str, ...]
+    choices: tuple[ChoiceSupport, ...] = ()
+    """The choices among the actions."""
+    is_choice: np.ndarray | None = None
+    """[act]: the columns of choices; None if all actions are numbers."""
+    is_far: np.ndarray | None = None
+    """With choices, the states where the policy leaves the log; see `is_far_from_log`."""
 
     @property
     def far(self) -> float:
-        """Fraction of states where the policy is farther from the data than 95 % of the logged actions."""
+        """Fraction of states where the policy is farther from the data than 95 % of the logged actions.
+
+        With choices: where it takes options that were logged in no similar state, or such numbers next to them.
+        """
+        if self.is_far is not None:
+            return float(self.is_far.mean())
         return fraction_beyond(self.policy.total, self.data.total)
 
     @property
     def ratio(self) -> float:
-        """Median distance of the policy's actions, divided by that of the logged actions."""
+        """Median distance of the policy's actions, divided by that of the logged actions; NaN with choices."""
+        if self.choices:
+            return float("nan")
         return float(np.median(self.policy.total) / max(np.median(self.data.total), 1e-9))
 
     @property
@@ -51,7 +65,8 @@ class Support:
         return self.far > FAR_STATES[1]
 
     def actions(self) -> list[ActionSupport]:
-        """Return the distances per action dimension in the logged actions' units, farthest from the data first."""
+        """Return the distances per number in the logged actions' units, farthest from the data first."""
+        numbers = np.arange(len(self.unit)) if self.is_choice is None else np.flatnonzero(~self.is_choice)
         rows = [
             ActionSupport(
                 self.action_names[d] if self.action_names else f"action {d}",
@@ -59,17 +74,28 @@ class Support:
                 float(self.data.by_dimension[:, d].mean() * self.unit[d]),
                 fraction_beyond(self.policy.by_dimension[:, d], self.data.by_dimension[:, d]),
             )
-            for d in range(len(self.unit))
+            for d in numbers
         ]
         return sorted(rows, key=lambda row: -row.far)
 
     def describe(self) -> str:
         """Describe the distance from the data in one sentence, with the action dimension where it is largest."""
+        if self.choices:
+            return self._describe_choices()
         worst = self.actions()[0]
         return (
             f"in {100 * self.far:.0f} % of the states the policy is farther from the log than 95 % of the logged "
             f"actions; {printable(worst.name)} is {worst.policy:.3g} from the nearest logged action on average, "
             f"compared with {worst.data:.3g} for the logged actions"
+        )
+
+    def _describe_choices(self) -> str:
+        worst = max(self.choices, key=lambda choice: choice.unlogged)
+        and_numbers = " or numbers far from those logged with it" if self.actions() else ""
+        return (
+            f"in {100 * self.far:.0f} % of the states the policy takes an option that was logged in none of the "
+            f"{CHOICE_NEIGHBORS} most similar states{and_numbers}; {printable(worst.name)} alone does so in "
+            f"{100 * worst.unlogged:.0f} %, compared with {100 * worst.unlogged_data:.0f} % for the logged options"
         )
 
 
@@ -119,18 +145,28 @@ class LoggedNeighbors:
         states = stack_dataset(data, history).observations
         scale = states.std(0, dtype=np.float64) + 1e-6
         queries, points = (states[chosen] / scale for chosen in (rows, references))
-        found, distances = nearest_neighbors(queries, points, NEIGHBORS, ids=(rows, references))
+        count = NEIGHBORS if data.action_space is None else CHOICE_NEIGHBORS
+        found, distances = nearest_neighbors(queries, points, count, ids=(rows, references))
         return cls(data, rows, data.scale_actions(data.actions[references])[found], distances[:, -1])
 
     def measure(self, actions: np.ndarray) -> Support:
         """Return the support of a policy that takes these actions [rows, act], scaled to ±1."""
         data = self.dataset
-        return Support(
+        logged, space = data.scale_actions(data.actions[self.rows]), data.action_space
+        support = Support(
             nearest_action_distances(actions, self.neighbors),
-            nearest_action_distances(data.scale_actions(data.actions[self.rows]), self.neighbors),
+            nearest_action_distances(logged, self.neighbors),
             self.state_distances,
             (data.action_high - data.action_low) / 2,
             data.action_names,
+        )
+        if space is None:
+            return support
+        return replace(
+            support,
+            choices=compare_choices(space, actions, logged, self.neighbors),
+            is_choice=space.is_choice,
+            is_far=is_far_from_log(space, actions, logged, self.neighbors),
         )
 
     def measure_policy(self, policy: Policy, seed: int = 0) -> Support:

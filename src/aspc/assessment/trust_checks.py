@@ -84,16 +84,23 @@ def check_distance(inspected: InspectedPolicy) -> Measurement:
         f"In {100 * far:.0f} % of the states the policy is farther from the data than 95 % of the logged actions "
         f"(5 % for the data itself). Its median distance is {ratio:.2g} times that of the logged actions."
     )
+    if support.choices:
+        sentence = support.describe()
+        text = f"{sentence[0].upper()}{sentence[1:]}. {'. '.join(c.describe() for c in support.choices)}."
+        numbers["choices"] = {choice.name: vars(choice) for choice in support.choices}
     arrays = {"policy_distance": policy.total, "data_distance": logged.total}
     arrays |= {"policy_by_dimension": policy.by_dimension, "data_by_dimension": logged.by_dimension}
     return Measurement(TrustCheck(grade(far, FAR_STATES), topic, text), numbers, arrays)
 
 
 def check_saturation(inspected: InspectedPolicy) -> Measurement:
-    """Compare how often the policy's actions and the logged actions are at a bound."""
+    """Compare how often the policy's actions and the logged actions are at a bound. Choices have no bounds."""
+    space = inspected.dataset.action_space
+    if space is not None and space.is_choice.all():
+        return Measurement(TrustCheck("good", "saturation", "Does not apply: all actions are choices."))
     policy = trust_measures.saturation(inspected.actions)
     data = trust_measures.saturation(inspected.logged_actions)
-    excess = policy - data
+    excess = policy - data if space is None else np.where(space.is_choice, -1.0, policy - data)
     d = int(excess.argmax())
     text = (
         f"Dimension {d} is at a bound in {100 * policy[d]:.0f} % of the states ({100 * data[d]:.0f} % in the data)."

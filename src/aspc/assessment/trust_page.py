@@ -28,6 +28,7 @@ def render_page(report: TrustReport, observations: np.ndarray) -> str:
         marks=MARKS,
         colors=COLORS,
         pictures=draw_pictures(report, observations),
+        choices=choice_shares(report),
         worst_states=worst_states(report),
         numbers=all_numbers(report),
     )
@@ -107,6 +108,16 @@ def _draw_disagreement(figure: Any, report: TrustReport, observations: np.ndarra
     dots = axes.scatter(points[order, 0], points[order, 1], c=spread[order], s=5, cmap="viridis", rasterized=True)
     axes.set(xlabel="first component", ylabel="second component")
     figure.colorbar(dots, ax=axes, label="spread of Q(s, π(s))")
+
+
+def choice_shares(report: TrustReport) -> list[tuple[str, str, str, str]]:
+    """Return, for each option of each choice, how often the policy and the log take it."""
+    choices: dict[str, Any] = report.numbers.get("distance", {}).get("choices", {})
+    return [
+        (name, option, f"{100 * share:.1f} %", f"{100 * found['data'][option]:.1f} %")
+        for name, found in choices.items()
+        for option, share in found["policy"].items()
+    ]
 
 
 def worst_states(report: TrustReport) -> list[dict[str, float]]:

@@ -34,17 +34,38 @@ class ChoiceColumns(gym.Wrapper[Any, Any, Any, Any]):
 
     def __init__(self, env: gym.Env[Any, Any], name: str) -> None:
         super().__init__(env)
-        self._space, parts = env.action_space, _parts(env.action_space, "action", name)
-        self.choices = ActionSpace(tuple(factor for factor, _ in parts))
-        low = np.concatenate([np.full(factor.size, 0.0) if box is None else [box[0]] for factor, box in parts])
-        high = np.concatenate([np.full(factor.size, 1.0) if box is None else [box[1]] for factor, box in parts])
-        self.action_space = gym.spaces.Box(low.astype(np.float32), high.astype(np.float32), dtype=np.float32)
+        self._space = env.action_space
+        self.choices, low, high = describe_space(env.action_space, name)
+        self.action_space = gym.spaces.Box(low, high, dtype=np.float32)
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         values = self.choices.decode(np.asarray(action, np.float64))
         if (values[np.array(self.choices.sizes) > 0] < 0).any():
             raise AspcError("An action chooses no option: the masks in the observation forbid all of them.")
         return self.env.step(_assemble(self._space, values.tolist()))
+
+
+def describe_space(space: gym.Space[Any], name: str) -> tuple[ActionSpace, np.ndarray, np.ndarray]:
+    """Return the factors of a Gymnasium action space, and the lowest and the highest value of each column.
+
+    Raises:
+        AspcError: The space is of another type.
+    """
+    parts = _parts(space, "action", name)
+    low = np.concatenate([np.full(factor.size, 0.0) if box is None else [box[0]] for factor, box in parts])
+    high = np.concatenate([np.full(factor.size, 1.0) if box is None else [box[1]] for factor, box in parts])
+    return ActionSpace(tuple(factor for factor, _ in parts)), low.astype(np.float32), high.astype(np.float32)
+
+
+def values_of(space: gym.Space[Any], actions: Any) -> np.ndarray:
+    """Return one value per factor [N, factors] for N stored actions of a space: a number, or the index of an option."""
+    if isinstance(space, gym.spaces.Tuple):
+        return np.concatenate([values_of(part, actions[i]) for i, part in enumerate(space.spaces)], axis=1)
+    if isinstance(space, gym.spaces.Dict):
+        return np.concatenate([values_of(part, actions[key]) for key, part in space.spaces.items()], axis=1)
+    values = np.asarray(actions)
+    start = space.start if isinstance(space, gym.spaces.Discrete | gym.spaces.MultiDiscrete) else 0
+    return np.asarray(values - start, np.float64).reshape(len(values), -1)
 
 
 def _parts(space: Any, label: str, name: str) -> list[tuple[Factor, tuple[float, float] | None]]:

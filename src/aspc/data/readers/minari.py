@@ -8,11 +8,13 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from aspc.action_space import ActionSpace
 from aspc.data.readers.array_files import ArrayFile
 from aspc.data.readers.limits import ReadLimits
 from aspc.envs.allowed import problem_with_spec
+from aspc.envs.choices import describe_space, values_of
 from aspc.errors import AspcError
-from aspc.minari_store import check_metadata, evaluation_spec
+from aspc.minari_store import CHOICES_KEY, check_metadata, evaluation_spec
 
 
 def read_episodes(path: Path, limits: ReadLimits, *, name: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
@@ -24,9 +26,9 @@ def read_episodes(path: Path, limits: ReadLimits, *, name: str) -> tuple[dict[st
         name: The dataset's id, for messages.
 
     Returns:
-        The metadata (layout, scores, whether there is an environment), and the arrays `observations` (one
-        more row per episode than `rewards`), `actions`, `rewards`, `terminals`, `steps` (per episode) and, if the
-        action space is bounded, `action_low` and `action_high`.
+        The metadata (layout, choices, scores, whether there is an environment), and the arrays `observations` (one
+        more row per episode than `rewards`), `actions` (choices as one column per option), `rewards`, `terminals`,
+        `steps` (per episode) and, if the action space is bounded, `action_low` and `action_high`.
 
     Raises:
         AspcError: The dataset is damaged, too large, or has unsupported spaces.
@@ -36,18 +38,17 @@ def read_episodes(path: Path, limits: ReadLimits, *, name: str) -> tuple[dict[st
     try:
         check_metadata(path)
         source = MinariDataset(path)
-        space, actions = source.observation_space, source.action_space
-        if not isinstance(actions, gym.spaces.Box):
-            raise AspcError(f"{name}: its actions are {actions}; only continuous (Box) actions are supported.")
+        space = source.observation_space
+        choices, low, high = _describe_actions(source, name)
         described = {
             "layout": _flat_order(space, name),
+            "action_space": "" if choices is None else choices.to_text(),
             "scores": {key: source.storage.metadata.get(f"{key}_score") for key in ("ref_min", "ref_max")},
             **_describe_environment(source),
         }
         arrays = _EpisodeWriter(name, limits)
         for episode in source.iterate_episodes():
-            arrays.append(_episode(episode, space))
-        low, high = actions.low.ravel(), actions.high.ravel()
+            arrays.append(_episode(episode, space, source.action_space, choices))
         bounded = np.isfinite(low).all() and np.isfinite(high).all()
         return described, {**arrays.arrays(), **({"action_low": low, "action_high": high} if bounded else {})}
     except (AspcError, MemoryError):
@@ -55,6 +56,20 @@ def read_episodes(path: Path, limits: ReadLimits, *, name: str) -> tuple[dict[st
     except Exception as error:  # a damaged folder raises many kinds of errors
         detail = " ".join(str(error).split())[:200] or type(error).__name__
         raise AspcError(f"The Minari dataset {name} cannot be read: {detail}.") from error
+
+
+def _describe_actions(source: Any, name: str) -> tuple[ActionSpace | None, np.ndarray, np.ndarray]:
+    """Return the choices of a dataset (None if it has none), and the lowest and the highest value of each column."""
+    actions = source.action_space
+    if isinstance(actions, gym.spaces.Box):
+        return None, actions.low.ravel(), actions.high.ravel()
+    choices, low, high = describe_space(actions, name)
+    if text := source.storage.metadata.get(CHOICES_KEY):  # the names and masks that `aspc data convert` stored
+        named = ActionSpace.from_text(text)
+        if named.sizes != choices.sizes:
+            raise ValueError(f"its metadata {CHOICES_KEY} does not match its action space")
+        choices = named
+    return (choices if choices.has_choices else None), low, high
 
 
 def _describe_environment(source: Any) -> dict[str, Any]:
@@ -112,11 +127,12 @@ def _flatten(space: Any, values: Any) -> np.ndarray:
     return np.asarray(values).reshape(len(values), -1)
 
 
-def _episode(episode: Any, space: Any) -> dict[str, np.ndarray]:
+def _episode(episode: Any, space: Any, action_space: Any, choices: ActionSpace | None) -> dict[str, np.ndarray]:
     steps = len(episode.rewards)
+    actions = values_of(action_space, episode.actions)
     arrays = {
         "observations": _flatten(space, episode.observations),
-        "actions": np.asarray(episode.actions, dtype=np.float32).reshape(steps, -1),
+        "actions": (actions if choices is None else choices.encode(actions)).astype(np.float32),
         "rewards": np.asarray(episode.rewards, dtype=np.float64),
         "terminals": np.asarray(episode.terminations, dtype=bool),
     }

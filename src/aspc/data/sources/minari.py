@@ -1,4 +1,4 @@
-"""Load and write datasets in Minari's local storage, with Box actions and Box or Dict observations."""
+"""Load and write datasets in Minari's local storage: Box or Dict observations, and numbers or choices as actions."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import gymnasium as gym
 import numpy as np
 
 from aspc import minari_store
+from aspc.action_space import ActionSpace, Factor
 from aspc.data.dataset import Dataset
 from aspc.data.readers.limited_reader import LimitedReader
 from aspc.envs import make_env
@@ -39,6 +40,8 @@ def load(name: str, **options: Any) -> Dataset:
     if layout := stated["layout"]:
         notes.append(f"observations are flattened in this order: {layout}.")
     settings = {"name": dataset_id, "env": env, **stated["scores"], **options}
+    if stated["action_space"]:
+        settings["action_space"] = ActionSpace.from_text(stated["action_space"])
     return Dataset.from_episodes(_cut_episodes(arrays), **settings).with_notes(notes)
 
 
@@ -69,7 +72,7 @@ def write(dataset: Dataset, dataset_id: str) -> list[str]:
         EpisodeBuffer(
             id=i,
             observations=np.concatenate([episode["observations"], episode["last"][None]]),
-            actions=episode["actions"],
+            actions=_stored_actions(dataset.action_space, episode["actions"]),
             rewards=list(episode["rewards"].astype(float)),
             terminations=[bool(flag) for flag in episode["terminals"]],
             truncations=[*([False] * (len(episode["rewards"]) - 1)), not episode["terminals"][-1]],
@@ -86,17 +89,19 @@ def write(dataset: Dataset, dataset_id: str) -> list[str]:
             buffers,
             env=environment,
             observation_space=gym.spaces.Box(-np.inf, np.inf, (dataset.observation_size,), np.float32),
-            action_space=gym.spaces.Box(dataset.action_low, dataset.action_high, dtype=np.float32),
+            action_space=_stored_space(dataset),
             description=f"Converted from {dataset.name} by aspc.",
         )
     if dataset.ref_min is not None and dataset.ref_max is not None:  # Minari drops scores if there is no environment
         written.storage.update_metadata({"ref_min_score": dataset.ref_min, "ref_max_score": dataset.ref_max})
+    if dataset.action_space is not None:
+        written.storage.update_metadata({minari_store.CHOICES_KEY: dataset.action_space.to_text()})
     notes = []
     if dataset.env is not None and environment is None:
         notes.append(
             f"Minari cannot store the environment {dataset.env}; pass it with --env when you use {dataset_id}."
         )
-    if dataset.observation_names or dataset.action_names:
+    if dataset.observation_names or (dataset.action_names and dataset.action_space is None):
         notes.append("Minari cannot store column names.")
     if lost := len(dataset) - sum(len(buffer.rewards) for buffer in buffers):
         notes.append(
@@ -104,6 +109,32 @@ def write(dataset: Dataset, dataset_id: str) -> list[str]:
             "an episode that timed out."
         )
     return notes
+
+
+def _stored_space(dataset: Dataset) -> gym.Space[Any]:
+    """Return the Gymnasium space of a dataset's actions: a Box, Discrete, or a Tuple of these if there are several."""
+    if dataset.action_space is None:
+        return gym.spaces.Box(dataset.action_low, dataset.action_high, dtype=np.float32)
+    parts = [
+        gym.spaces.Discrete(factor.size)
+        if factor.choices
+        else gym.spaces.Box(dataset.action_low[columns], dataset.action_high[columns], dtype=np.float32)
+        for factor, columns in dataset.action_space.blocks()
+    ]
+    return parts[0] if len(parts) == 1 else gym.spaces.Tuple(parts)
+
+
+def _stored_actions(space: ActionSpace | None, actions: np.ndarray) -> Any:
+    """Return rows of actions as `_stored_space` has them."""
+    if space is None:
+        return actions
+    values = space.decode(actions)
+    parts = tuple(_of_factor(factor, values[:, i]) for i, factor in enumerate(space.factors))
+    return parts[0] if len(parts) == 1 else parts
+
+
+def _of_factor(factor: Factor, values: np.ndarray) -> np.ndarray:
+    return values.astype(np.int64) if factor.choices else values.astype(np.float32)[:, None]
 
 
 def _environment_spec(env: str | None) -> Any:

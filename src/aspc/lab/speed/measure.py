@@ -170,14 +170,16 @@ class SpeedBenchmark:
         batch_size = {} if batch is None else {"batch_size": batch}
         self.algorithm = replace_fields(algorithms.default(algo), {**batch_size, **hyper})
         self.algo, self.seeds, self.device = algo, seeds, jax.devices()[0]
-        spec = Spec(obs_dim, act_dim)
+        # Algorithms for choices are timed with one choice among as many options as others have action dimensions.
+        self.has_choices = self.algorithm.handles_choices
+        spec = Spec(obs_dim, act_dim, factors=(act_dim,) if self.has_choices else ())
         layout = Layout(obs_dim, act_dim, self.algorithm.uses_next_actions)
         self.loop = Loop(self.algorithm, spec, layout, vectorize=on_accelerator())
         if steps < self.loop.block_steps:
             raise AspcError(f"--steps must be at least {self.loop.block_steps} for {algo}.")
         self.blocks = steps // self.loop.block_steps
         self.steps = self.blocks * self.loop.block_steps
-        self.table = synthetic_table(layout, rows)
+        self.table = synthetic_table(layout, rows, self.has_choices)
         self.restart()
         with notify_if_slow(f"compiling {algo} for {seeds} run{'s' * (seeds > 1)} …"):
             begin = time.perf_counter()
@@ -201,6 +203,7 @@ class SpeedBenchmark:
             "matmul_precision": str(jax.config.values["jax_default_matmul_precision"] or "default"),
             "obs_dim": self.loop.spec.obs_dim,
             "act_dim": self.loop.spec.act_dim,
+            **({"actions": "one choice"} if self.has_choices else {}),
             "batch": self.algorithm.batch_size,
             "seeds": self.seeds,
         }
@@ -300,10 +303,12 @@ def sweep(
         yield measure(algo, obs_dim, act_dim, batch, seeds, steps, bound=False, rows=rows)
 
 
-def synthetic_table(layout: Layout, rows: int = ROWS) -> jax.Array:
-    """Return random rows with actions in ±1 and no terminal states."""
+def synthetic_table(layout: Layout, rows: int = ROWS, has_choices: bool = False) -> jax.Array:
+    """Return random rows with actions in ±1, numbers or the options of one choice, and no terminal states."""
     table = np.random.default_rng(0).standard_normal((rows, layout.width), dtype=np.float32)
     obs, act = layout.obs_dim, layout.act_dim
-    table[:, obs : obs + act] = np.tanh(table[:, obs : obs + act])
+    actions = table[:, obs : obs + act]
+    chosen = actions == actions.max(axis=1, keepdims=True)
+    table[:, obs : obs + act] = np.where(chosen, 1, -1) if has_choices else np.tanh(actions)
     table[:, obs + act + 1] = 1.0
     return jnp.asarray(table)
