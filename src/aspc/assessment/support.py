@@ -54,7 +54,7 @@ class Support:
         """Return the distances per action dimension in the logged actions' units, farthest from the data first."""
         rows = [
             ActionSupport(
-                self.action_names[d] if self.action_names else f"action {d}",
+                self.action_names[d] if self.action_names else f"action {d + 1}",
                 float(self.policy.by_dimension[:, d].mean() * self.unit[d]),
                 float(self.data.by_dimension[:, d].mean() * self.unit[d]),
                 fraction_beyond(self.policy.by_dimension[:, d], self.data.by_dimension[:, d]),
