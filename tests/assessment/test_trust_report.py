@@ -199,8 +199,10 @@ def test_actions_are_drawn_with_names_units_and_values(run, monkeypatch):
     assert not any("at a bound" in caption for caption in captions)  # no action is
     (bars,) = [f for f, caption in zip(drawn, captions, strict=True) if caption.startswith("Mean of this distance")]
     assert [label.get_text() for label in bars.axes[0].get_yticklabels()] == ["valve", "$x_{$"]
-    assert bars.axes[0].texts[0].get_text() == "12.5 %"
-    assert bars.axes[0].texts[1].get_text().endswith(" m/s")
+    texts = [text.get_text() for text in bars.axes[0].texts]
+    assert texts[0] == "12.5 %"  # of the policy's valve, then its other action, then the data
+    assert len(texts) == 4
+    assert texts[1].endswith(" m/s")
     (panels,) = [f for f, caption in zip(drawn, captions, strict=True) if caption.startswith("Actions of the policy")]
     assert [(axes.get_title(), axes.get_xlabel()) for axes in panels.axes] == [("valve", "%"), ("$x_{$", "")]
     assert panels.axes[0].get_xlim()[1] > 50
@@ -309,6 +311,7 @@ def test_unknown_checks_are_reported(run, log, tmp_path, capsys):
     assert main(["inspect", str(lone), "--dataset", str(log), *out]) == 0
     shown = capsys.readouterr().out
     assert "not in the folder of a run" in " ".join(shown.split())
+    assert f"policy          {lone}\n" in shown  # the path as it was given
     assert "Not checked: values of the critics" in shown or "examine" in shown
     options = {"log_every": 20, "quiet": True, "tensorboard": False, "env": None}
     small = {"actor_hidden_dim": 16, "batch_size": 16}

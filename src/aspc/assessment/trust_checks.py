@@ -154,7 +154,7 @@ def check_values(inspected: InspectedPolicy) -> Measurement:
         text = (
             f"Q of logged actions is {format_number(found.mean_q)} on average, and the logged return is "
             f"{format_number(found.mean_return)} "
-            f"(difference: {found.bias_in_stds:+.2g} standard deviations; correlation: {found.correlation:.2f}). "
+            f"(difference: {found.bias_in_stds:+,.1f} standard deviations; correlation: {found.correlation:.2f}). "
             f"{text}. Q is the value of the learned policy, so a policy better than the logs has a somewhat higher Q."
         )
     else:

@@ -23,7 +23,6 @@ from aspc.text import format_number
 
 GRAY = "#a0aec0"
 MAX_BARS = 30
-SHOWN = f" (the {MAX_BARS} largest, if there are more)"
 MARKS = {"good": "✓", "look": "●", "worry": "▲", "unknown": "–"}
 COLORS = {"good": "#2f855a", "look": "#b7791f", "worry": "#c53030", "unknown": "#718096"}
 
@@ -48,6 +47,8 @@ def render_page(report: TrustReport, observations: np.ndarray) -> str:
 
 def draw_pictures(report: TrustReport, observations: np.ndarray) -> list[Picture]:
     """Draw the figures for which the report has data."""
+    size = len(report.arrays["action_low"])
+    shown = f" (the {MAX_BARS} largest of {size})" if size > MAX_BARS else ""
     kinds: list[Figure] = [
         (
             "Distance from the policy's actions (blue), and from the logged ones (gray), to the nearest action logged "
@@ -56,12 +57,12 @@ def draw_pictures(report: TrustReport, observations: np.ndarray) -> list[Picture
             "policy_distance",
         ),
         (
-            f"Mean of this distance by action{SHOWN}; numbers: the policy's, in the action's unit",
+            f"Mean of this distance by action{shown}; the numbers have the action's unit",
             _draw_distance_bars,
             "policy_by_dimension",
         ),
         ("Actions of the policy (blue) and of the data (gray) within their bounds", _draw_actions, "policy_actions"),
-        (f"Actions of the policy (blue) and of the data (gray) at a bound{SHOWN}", _draw_saturation, "saturation"),
+        (f"Actions of the policy (blue) and of the data (gray) at a bound{shown}", _draw_saturation, "saturation"),
         ("Q of logged actions against the logged return that followed; on the line, they agree", _draw_values, "q"),
         (
             "Critic disagreement by state, on the first two principal components of the observations",
@@ -84,29 +85,35 @@ def _draw_distances(figure: Any, report: TrustReport) -> None:
 
 
 def _draw_bars(
-    figure: Any, report: TrustReport, policy: np.ndarray, data: np.ndarray, labels: Sequence[str], xlabel: str
+    figure: Any, report: TrustReport, bars: np.ndarray, labels: Sequence[Sequence[str]], xlabel: str
 ) -> None:
-    """Draw two horizontal bars per action, with the action's name before them and a label behind them."""
-    shown = np.sort(np.argsort(-np.maximum(policy, data), kind="stable")[:MAX_BARS])
-    figure.set_size_inches(10, 0.9 + 0.4 * len(shown))
+    """Draw a bar of the policy and one of the data per action, with the action's name before them.
+
+    Args:
+        figure: The figure.
+        report: The report, for the names.
+        bars: Lengths [2, act] of the policy's and of the data's bars.
+        labels: The texts behind them.
+        xlabel: The name of the lengths.
+    """
+    shown = np.sort(np.argsort(-bars.max(axis=0), kind="stable")[:MAX_BARS])
+    figure.set_size_inches(10, 0.9 + 0.5 * len(shown))
     axes, positions = figure.subplots(), np.arange(len(shown))
-    axes.barh(positions + 0.2, data[shown], 0.4, color=GRAY)
-    axes.barh(positions - 0.2, policy[shown], 0.4, color=ACCENT_COLOR)
+    for lengths, texts, color, offset in zip(bars, labels, (ACCENT_COLOR, GRAY), (-0.2, 0.2), strict=True):
+        drawn = axes.barh(positions + offset, lengths[shown], 0.4, color=color)
+        axes.bar_label(drawn, [texts[i] for i in shown], padding=4, fontsize=8, parse_math=False)
     names = [strip_unit(printable(report.action_names[i])) if report.action_names else f"action {i + 1}" for i in shown]
     axes.set_yticks(positions, [textwrap.shorten(name, 40, placeholder="…") for name in names], parse_math=False)
     axes.invert_yaxis()
-    for position, i in zip(positions, shown, strict=True):
-        end = (max(policy[i], data[i]), position)
-        axes.annotate(labels[i], end, (4, 0), textcoords="offset points", va="center", parse_math=False)
     axes.set(xlabel=xlabel, xmargin=0.15)  # space for the labels
 
 
 def _draw_distance_bars(figure: Any, report: TrustReport) -> None:
-    policy, data = (report.arrays[f"{kind}_by_dimension"].mean(0) / 2 for kind in ("policy", "data"))
-    units = [unit_of(printable(name)) for name in report.action_names] or [""] * len(policy)
-    widths = policy * (report.arrays["action_high"] - report.arrays["action_low"])
-    labels = [f"{format_number(width)} {unit}" for width, unit in zip(widths.tolist(), units, strict=True)]
-    _draw_bars(figure, report, policy, data, labels, "mean distance, as a fraction of the range")
+    bars = np.stack([report.arrays[f"{kind}_by_dimension"].mean(0) / 2 for kind in ("policy", "data")])
+    units = [unit_of(printable(name)) for name in report.action_names] or [""] * bars.shape[1]
+    widths = (bars * (report.arrays["action_high"] - report.arrays["action_low"])).tolist()
+    labels = [[f"{format_number(width)} {unit}" for width, unit in zip(row, units, strict=True)] for row in widths]
+    _draw_bars(figure, report, bars, labels, "mean distance, as a fraction of the range")
 
 
 def _draw_actions(figure: Any, report: TrustReport) -> None:
@@ -116,9 +123,9 @@ def _draw_actions(figure: Any, report: TrustReport) -> None:
 
 
 def _draw_saturation(figure: Any, report: TrustReport) -> None:
-    policy, data = report.arrays["saturation"]
-    labels = [f"{100 * fraction:.0f} %" for fraction in policy]
-    _draw_bars(figure, report, policy, data, labels, "fraction at a bound")
+    bars = report.arrays["saturation"]
+    labels = [[f"{100 * fraction:.0f} %" for fraction in row] for row in bars]
+    _draw_bars(figure, report, bars, labels, "fraction at a bound")
 
 
 def _draw_values(figure: Any, report: TrustReport) -> None:
