@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from aspc.data.roles import strip_unit, unit_of
+from aspc.data.validation import is_pinned
 from aspc.errors import printable
+from aspc.text import format_number
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -59,20 +62,43 @@ def draw_png(draw: Callable[[Any, Subject], None], subject: Subject) -> str:
     return base64.b64encode(buffer.getvalue()).decode("ascii")
 
 
-def action_panels(figure: Any, names: Sequence[str], action_size: int) -> list[Any]:
-    """Return titled axes for the first action dimensions."""
-    shown = min(action_size, MAX_ACTION_PANELS)
+def action_histograms(
+    figure: Any,
+    names: Sequence[str],
+    bounds: tuple[np.ndarray, np.ndarray],
+    layers: Sequence[tuple[np.ndarray, str, float]],
+    rows: str,
+) -> None:
+    """Draw a histogram of each of the first actions within its bounds.
+
+    Args:
+        figure: The figure.
+        names: Names of the actions, or an empty sequence.
+        bounds: The lowest and the highest values.
+        layers: Actions [N, act] with a color and an opacity.
+        rows: The label of the counts.
+    """
+    shown = min(len(bounds[0]), MAX_ACTION_PANELS)
     columns = min(shown, PANEL_COLUMNS)
     figure.set_size_inches(10, max(3.4, 1.9 * -(-shown // columns)))
-    panels = list(figure.subplots(-(-shown // columns), columns, squeeze=False).flat)
-    for axes in panels[shown:]:
-        axes.set_axis_off()
-    for i, axes in enumerate(panels[:shown]):
-        title = textwrap.fill(printable(names[i]), 28) if names else str(i + 1)
-        axes.set_title(title, fontsize=8, parse_math=False)  # a column name can look like a formula
+    panels = figure.subplots(-(-shown // columns), columns, squeeze=False).flat
+    for i, axes in enumerate(panels):
+        if i >= shown:
+            axes.set_axis_off()
+            continue
+        name, (low, high) = printable(names[i]) if names else f"action {i + 1}", (bound[i] for bound in bounds)
+        # A column's name can look like a formula.
+        axes.set_title(textwrap.fill(strip_unit(name), 28), fontsize=8, parse_math=False)
+        if is_pinned(low, high):  # too narrow for bins
+            axes.text(0.5, 0.5, f"always {format_number(low)}", ha="center", va="center", fontsize=8)
+            axes.set(xticks=[], yticks=[], xlim=(0, 1), ylim=(0, 1))
+            continue
+        for actions, color, opacity in layers:
+            axes.hist(actions[:, i], bins=40, range=(float(low), float(high)), color=color, alpha=opacity)
+        axes.set_xlabel(unit_of(name), fontsize=8, parse_math=False)
+        axes.set_ylabel(rows if i % columns == 0 else "", fontsize=8)
         axes.tick_params(labelsize=7)
         axes.locator_params(nbins=3)  # more labels would overlap in narrow panels
-    return panels[:shown]
 
 
 def principal_components(observations: np.ndarray) -> np.ndarray:

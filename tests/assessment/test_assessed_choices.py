@@ -114,7 +114,7 @@ def test_report_on_choices(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     distance, saturation = result["findings"][:2]
     assert "action_valve: " in distance["text"]
     assert "% in the log" in distance["text"]
-    assert saturation["text"] == "Does not apply: all actions are choices."
+    assert saturation["text"] == "Does not apply: all actions are discrete."
     shown = page.read_text()
     assert "Options of the policy and of the data" in shown
     assert "<td>&lt;b&gt;</td>" in shown

@@ -9,16 +9,25 @@ import shutil
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 import aspc
 from aspc.__main__ import main
-from aspc.assessment import critic_convergence, trust_measures
+from aspc.assessment import critic_convergence, trust_measures, trust_page
 from aspc.assessment.inspected_policy import InspectedPolicy
 from aspc.assessment.trained_runs import dataset_of
-from aspc.assessment.trust_checks import TrustCheck, check_theory, check_values, evaluate_theory, grade
-from aspc.assessment.trust_page import render_page
+from aspc.assessment.trust_checks import (
+    TrustCheck,
+    check_saturation,
+    check_theory,
+    check_values,
+    evaluate_theory,
+    grade,
+)
+from aspc.assessment.trust_page import draw_pictures, render_page
 from aspc.assessment.trust_report import TrustReport, assess_policy
 from aspc.cli.inspect import format_report
+from aspc.data.diagnostics import find_warnings, saturation
 from tiny import TINY, make_dataset
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -60,8 +69,11 @@ def test_fraction_beyond_is_5_percent_for_the_data_itself():
 
 
 def test_saturation_counts_both_bounds():
+    data = make_dataset(action_low=-1, action_high=1)
     actions = np.asarray([[1.0, 0.0], [-1.0, 0.5], [0.0, 0.9995], [0.99, -0.2]])
-    np.testing.assert_allclose(trust_measures.saturation(actions), [0.5, 0.25])
+    np.testing.assert_allclose(saturation(data, actions), [0.5, 0.25])
+    pinned = dataclasses.replace(data, action_low=np.float32([-1, 1]), action_high=np.float32([1, 1.0000001]))
+    np.testing.assert_allclose(saturation(pinned, actions), [0.5, 0])
 
 
 def test_calibration_by_hand():
@@ -130,14 +142,16 @@ def test_page_and_numbers_of_a_run(run, tmp_path, capsys):
     ]
     assert all(f["level"] != "unknown" for f in result["findings"])
     numbers = result["numbers"]
-    assert len(numbers["disagreeing"]["worst"]) == 10
+    worst = numbers["disagreeing"]["worst"]
+    assert len(worst) == 10
+    assert all(min(state["row"], state["step"], state["episode"]) >= 1 for state in worst)
     assert numbers["theory"]["theory_prop1_upper"] <= 1
     assert 0 < numbers["values"]["states_with_return"] <= 200
     shown = page.read_text()
     assert HOSTILE not in shown
     assert html.escape(HOSTILE) in shown
     assert html.escape(result["verdict"]) in shown
-    assert shown.count("data:image/png;base64,") == 5
+    assert shown.count("data:image/png;base64,") == 6
     assert "http" not in shown.replace("http-equiv", "")
 
 
@@ -150,6 +164,49 @@ def test_critics_are_those_of_the_policys_checkpoint(run):
     assert inspected.trained.same_data
     columns = evaluate_theory(inspected)
     assert np.std(columns["theory_delta_q"]) > 0  # the batches differ
+
+
+def test_saturation_agrees_with_the_summary_of_the_data(run):
+    """Only few of the rows are sampled."""
+    log = dataclasses.replace(dataset_of([run.path], None, {}), action_names=("valve [%]", "fan"))
+    (warning,) = [text for text in find_warnings(log) if text.startswith("actions are at a bound")]
+    inspected = InspectedPolicy.load(run.path / "policy" / "seed4", log, 20)
+    stuck = dataclasses.replace(inspected, actions=np.ones_like(inspected.actions))
+    found = check_saturation(stuck)
+    assert f"dimension 1 (valve [%]) in {100 * found.numbers['data'][0]:.0f} % of the rows" in warning
+    assert found.check.text.startswith("Dimension 2 is at a bound in 100 % of the states (22 % in the data)")
+    policy = dataclasses.replace(stuck.policy, info={"action_names": ["valve [%]", "fan"]})
+    named = check_saturation(dataclasses.replace(stuck, policy=policy))
+    assert named.check.text.startswith("Dimension 2 (fan) is at a bound in 100 % of the states")
+
+
+def test_actions_are_drawn_with_names_units_and_values(run, monkeypatch):
+    """No chart is empty, and actions have names and the units of the user."""
+    drawn = []
+
+    def draw(function, subject):
+        drawn.append(Figure())
+        function(drawn[-1], subject)
+        return ""
+
+    monkeypatch.setattr(trust_page, "draw_png", draw)
+    data = dataset_of([run.path], None, {})
+    report = assess_policy(InspectedPolicy.load(run.path / "policy" / "seed4", data, 50))
+    arrays = {**report.arrays, "action_low": np.float32([0, 7.5]), "action_high": np.float32([100, 7.5000005])}
+    arrays |= {"policy_by_dimension": np.full((50, 2), 0.25), "saturation": np.zeros((2, 2))}
+    named = dataclasses.replace(report, arrays=arrays, action_names=("valve [%]", "$x_{$ [m/s]"))
+    captions = [picture.caption for picture in draw_pictures(named, data.observations[:50])]
+    assert not any("at a bound" in caption for caption in captions)  # no action is
+    (bars,) = [f for f, caption in zip(drawn, captions, strict=True) if caption.startswith("Mean of this distance")]
+    assert [label.get_text() for label in bars.axes[0].get_yticklabels()] == ["valve", "$x_{$"]
+    texts = [text.get_text() for text in bars.axes[0].texts]
+    assert texts[0] == "12.5 %"  # of the policy's valve, then its other action, then the data
+    assert len(texts) == 4
+    assert texts[1].endswith(" m/s")
+    (panels,) = [f for f, caption in zip(drawn, captions, strict=True) if caption.startswith("Actions of the policy")]
+    assert [(axes.get_title(), axes.get_xlabel()) for axes in panels.axes] == [("valve", "%"), ("$x_{$", "")]
+    assert panels.axes[0].get_xlim()[1] > 50
+    assert [text.get_text() for text in panels.axes[1].texts] == ["always 7.5"]
 
 
 def test_actions_use_the_bounds_of_the_policy(run):
@@ -254,6 +311,7 @@ def test_unknown_checks_are_reported(run, log, tmp_path, capsys):
     assert main(["inspect", str(lone), "--dataset", str(log), *out]) == 0
     shown = capsys.readouterr().out
     assert "not in the folder of a run" in " ".join(shown.split())
+    assert f"policy          {lone}\n" in shown  # the path as it was given
     assert "Not checked: values of the critics" in shown or "examine" in shown
     options = {"log_every": 20, "quiet": True, "tensorboard": False, "env": None}
     small = {"actor_hidden_dim": 16, "batch_size": 16}

@@ -165,11 +165,11 @@ ACCEPTED = [
 ]
 
 WARNED = [
-    Variant("newest first", chain(timed, rows(BACKWARDS)), warned="sorted by time", lengths=(40,)),
+    Variant("newest first", chain(timed, rows(BACKWARDS)), warned="so they were sorted", lengths=(40,)),
     Variant(
         "shuffled",
         chain(timed, rows(np.random.default_rng(1).permutation(ROWS))),
-        warned="sorted by time",
+        warned="so they were sorted",
         lengths=(40,),
     ),
     Variant(
@@ -194,7 +194,7 @@ WARNED = [
     Variant(
         "day first",
         chain(timed, each("time", lambda c: f"{c[8:10]}.{c[5:7]}.{c[:4]} {c[11:]}"), rows(BACKWARDS)),
-        warned="sorted by time",
+        warned="so they were sorted",
         lengths=(40,),
     ),
     Variant(
@@ -204,6 +204,11 @@ WARNED = [
     Variant("comments first", write=lambda t: "# plant 7\n#\n" + text_of(t), warned="2 comment lines were skipped"),
     Variant("costs as rewards", rename(reward="cost"), options=mapped(rewards="cost"), warned="--map costs=cost"),
     Variant("done", chain(without("episode"), having(done=END_FLAGS)), warned="'done' was read as terminals"),
+    Variant(
+        "dates of another notation",
+        having(timestamp=[f"01/{1 + i // 24:02}/2026 {i % 12 + 1}:00 PM" for i in range(ROWS)]),
+        warned="the order of the rows is not checked: .*'timestamp'.*--map time=timestamp",
+    ),
     Variant("a misspelt column", having(ob_pressure=["1"] * ROWS), warned="unused columns: 'ob_pressure'"),
     Variant("interleaved ids", each("episode", lambda c: str(int(c) % 2)), warned="episode numbers reappear"),
     Variant(

@@ -342,9 +342,9 @@ def test_episodes_become_one_log() -> None:
 
     without = Dataset.from_episodes([episode(4, 0, terminals=True), episode(3, 0)])
     assert len(without.transitions().rewards) == 6
-    with pytest.raises(AspcError, match="episode 1 has no next observations"):
+    with pytest.raises(AspcError, match="episode 2 has no next observations, but others do"):
         Dataset.from_episodes([episode(4, 1), episode(3, 0)])
-    with pytest.raises(AspcError, match="episode 0: 'rewards' is missing"):
+    with pytest.raises(AspcError, match="episode 1: 'rewards' is missing"):
         Dataset.from_episodes([{"observations": [[0.0]], "actions": [[0.0]]}])
     with pytest.raises(AspcError, match="there are 5 and 2"):
         Dataset.from_episodes([{"observations": np.zeros((2, 3)), "actions": np.zeros((5, 2)), "rewards": np.zeros(2)}])

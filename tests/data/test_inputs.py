@@ -59,6 +59,23 @@ def test_data_frames_are_loaded(make: Any) -> None:
         data.load(make({"obs": np.zeros(3)}))
 
 
+@pytest.mark.parametrize("name", ["when", None])
+def test_an_index_of_times_orders_the_rows(name: str | None) -> None:
+    frame = pd.DataFrame(plant(), index=pd.date_range("2024-01-01", periods=60, freq="h", name=name))
+    dataset = data.load(frame.drop(columns="episode")[::-1])
+    same_data(dataset, plant())
+    assert dataset.time.startswith(f"{name or 'timestamp'}: 2024-01-01 to")
+    assert has_note(dataset, "so they were sorted")
+    levels = data.load(frame.rename_axis("time").set_index("episode", append=True)[::-1])
+    np.testing.assert_allclose(levels.rewards[:10], plant()["reward"][-10:], rtol=1e-6)
+    assert levels.episode_lengths.tolist() == [10] * 6
+
+
+def test_lazy_frames_are_refused_without_a_warning() -> None:
+    with pytest.raises(AspcError, match="not from LazyFrame"):
+        data.load(polars.DataFrame(plant()).lazy())
+
+
 def test_missing_values_of_frames_are_treated_as_in_files() -> None:
     frame = pd.DataFrame(plant()).convert_dtypes()
     frame.loc[4, "obs_flow"] = pd.NA
@@ -111,8 +128,32 @@ def test_episodes_can_have_other_names_or_be_frames() -> None:
     assert dataset.episode_lengths.tolist() == [10, 50]
     with pytest.raises(AspcError, match="'state' is another name for 'observations'"):
         Dataset.from_episodes([{**named[0], "state": observations}])
-    with pytest.raises(AspcError, match="episode 1: the columns differ from those of the first one"):
+    with pytest.raises(AspcError, match="episode 2: the columns differ from those of the first one"):
         Dataset.from_episodes([frames[0], frames[1].rename(columns={"obs_flow": "obs_speed"})])
+
+
+def test_episodes_that_are_frames_are_read_like_tables() -> None:
+    table = {**plant(), "timestamp": np.datetime64("2024-01-01", "s") + np.arange(60).astype("timedelta64[m]")}
+    table["action_mode"] = np.repeat(["on", "off"], 30)
+    frame = pd.DataFrame(table).drop(columns="episode")
+    dataset = Dataset.from_episodes([frame[:30][::-1], frame[30:].drop(index=range(40, 45))])
+    assert dataset.episode_lengths.tolist() == [30, 10, 15]  # a gap of five rows ends an episode
+    assert has_note(dataset, "so they were sorted")
+    assert has_note(dataset, "1 gap of more than 1.5 intervals")
+    rows = np.delete(np.arange(60), range(40, 45))
+    np.testing.assert_allclose(dataset.rewards, table["reward"][rows], rtol=1e-6)
+    assert dataset.action_names == ("action_valve", "action_mode=off", "action_mode=on")
+    np.testing.assert_array_equal(dataset.actions[:, 2], table["action_mode"][rows] == "on")
+
+
+def test_episodes_of_arrays_keep_their_timeouts() -> None:
+    episode = {"obs": np.zeros((5, 1)), "action": np.arange(5.0)[:, None], "reward": np.ones(5)}
+    assert Dataset.from_episodes([{**episode, "truncated": [0, 1, 0, 0, 0]}]).episode_lengths.tolist() == [2, 3]
+    assert Dataset.from_episodes([{**episode, "truncated": True}]).episode_lengths.tolist() == [5]
+    with pytest.raises(AspcError, match="episode 1: there are 5 rewards but 4 timeouts"):
+        Dataset.from_episodes([{**episode, "truncated": [0] * 4}])
+    with pytest.raises(AspcError, match="episode 2 has no next observations, but others do"):
+        Dataset.from_episodes([{**episode, "next_obs": np.zeros((5, 1))}, episode])
 
 
 # ── many files ──────────────────────────────────────────────────────────────────────────────────────────────────────

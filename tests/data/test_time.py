@@ -116,6 +116,44 @@ def test_numbers_since_1970_are_times(tmp_path: Path, unit: int) -> None:
     assert dataset.time.startswith("timestamp: 2023-11-14 22:13:20 to 2023-11-14 23:12:20, one row per 1 min")
 
 
+@pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
+def test_numbers_and_texts_in_arrow_files_are_times(tmp_path: Path, suffix: str) -> None:
+    table = take({**plant(), "episode": np.zeros(60, int)}, slice(None, None, -1))
+    seconds = 1_700_000_000 + np.arange(60)[::-1] * 60
+    for i, times in enumerate((seconds, seconds * 1000, seconds * 1.0, table["timestamp"])):
+        dataset = data.load(write_table(tmp_path / f"{i}{suffix}", {**table, "timestamp": times}))
+        np.testing.assert_array_equal(dataset.observations[:, 0], np.arange(60))
+        assert has_note(dataset, "so they were sorted")
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        [f"01/{1 + i // 24:02}/2026 {1 + i % 12}:00 {'AP'[i % 24 // 12]}M" for i in range(60)],
+        [f"{1 + i // 24:02}-Jan-2026 {i % 24:02}:00" for i in range(60)],
+        [str(i / 10) for i in range(60)],
+    ],
+    ids=["month first", "month names", "elapsed"],
+)
+def test_unchecked_orders_are_warned_about(tmp_path: Path, times: list[str]) -> None:
+    table = take({**plant(), "timestamp": np.array(times), "episode": np.zeros(60, int)}, slice(None, None, -1))
+    dataset = load(tmp_path, table)
+    assert has_note(dataset, "the order of the rows is not checked: times seem to be unused ('timestamp')")
+    assert not has_note(dataset, "unused columns")
+    assert not has_note(load(tmp_path, table, key_map={"time": "none"}), "order of the rows")
+    arrays = {"observations": np.zeros((9, 1)), "actions": np.ones((9, 1)), "rewards": np.ones(9)}
+    np.savez(tmp_path / "x.npz", **arrays, terminals=np.zeros(9), time=np.arange(9)[::-1], other=np.arange(9))
+    notes = data.load(tmp_path / "x.npz").notes
+    assert any("unused ('time'). Pass --map time=time if" in note for note in notes)
+    assert any(note.startswith("unused arrays: 'other';") for note in notes)
+
+
+def test_several_columns_of_dates_are_named(tmp_path: Path) -> None:
+    table = plant()
+    table |= {"started": table["timestamp"], "ended": table.pop("timestamp"), "episode": np.zeros(60, int)}
+    assert has_note(load(tmp_path, table), "unused ('started', 'ended'). Pass --map time=started if")
+
+
 def test_arrow_times_and_mapped_arrays(tmp_path: Path) -> None:
     table = take(plant(), slice(None, None, -1))
     table["timestamp"] = table["timestamp"].astype("datetime64[ms]")
@@ -131,7 +169,7 @@ def test_arrow_times_and_mapped_arrays(tmp_path: Path) -> None:
 def test_small_numbers_are_times_only_if_mapped(tmp_path: Path) -> None:
     table = {**plant(), "timestamp": np.tile(np.arange(20), 3)}
     path = write_csv(tmp_path / "plant.csv", table)
-    refuse(path, "nothing marks the ends of episodes.*--map time=NAME.*--max-episode-steps")
+    refuse(path, "nothing marks the ends of episodes.*--map time=timestamp.*--max-episode-steps")
     dataset = data.load(path, key_map={"time": "timestamp"})
     assert dataset.episode_lengths.tolist() == [20, 20, 20]
     assert has_note(dataset, "the time restarts 2 times: each restart begins an episode")

@@ -53,7 +53,9 @@ class InspectedPolicy:
         if states < 1:
             raise AspcError(f"--states must be at least 1, not {states}.")
         policy = Policy.load(folder)
-        name = str(Path(*(part for part in folder.absolute().parts[-3:] if part != "policy")))
+        name = str(folder)
+        if home_of(folder) is not None:  # the folder of the run and that of the policy in it
+            name = str(Path(*(part for part in folder.absolute().parts[-3:] if part != "policy")))
         check_fits(name, policy, dataset)
         # The critics were trained in the policy's units, regardless of this dataset's action bounds.
         dataset = replace(dataset, action_low=policy.action_low, action_high=policy.action_high)

@@ -69,7 +69,7 @@ class Support:
         numbers = np.arange(len(self.unit)) if self.is_choice is None else np.flatnonzero(~self.is_choice)
         rows = [
             ActionSupport(
-                self.action_names[d] if self.action_names else f"action {d}",
+                self.action_names[d] if self.action_names else f"action {d + 1}",
                 float(self.policy.by_dimension[:, d].mean() * self.unit[d]),
                 float(self.data.by_dimension[:, d].mean() * self.unit[d]),
                 fraction_beyond(self.policy.by_dimension[:, d], self.data.by_dimension[:, d]),

@@ -17,6 +17,8 @@ from aspc.assessment.inspected_policy import InspectedPolicy
 from aspc.assessment.ranking import value_bounds
 from aspc.assessment.returns import MISSING_TOLERANCE, returns_to_go
 from aspc.assessment.support import FAR_STATES, LoggedNeighbors
+from aspc.data.diagnostics import dimension_label, saturation
+from aspc.text import format_number
 from aspc.training.compiled_loop import Loop
 from aspc.training.prepared_data import prepared_rewards
 
@@ -94,22 +96,23 @@ def check_distance(inspected: InspectedPolicy) -> Measurement:
 
 
 def check_saturation(inspected: InspectedPolicy) -> Measurement:
-    """Compare how often the policy's actions and the logged actions are at a bound. Choices have no bounds."""
-    space = inspected.dataset.action_space
+    """Compare how often the policy's actions and the logged actions are at a bound. Discrete actions have no bounds."""
+    log, space = inspected.dataset, inspected.dataset.action_space
     if space is not None and space.is_choice.all():
-        return Measurement(TrustCheck("good", "saturation", "Does not apply: all actions are choices."))
-    policy = trust_measures.saturation(inspected.actions)
-    data = trust_measures.saturation(inspected.logged_actions)
+        return Measurement(TrustCheck("good", "saturation", "Does not apply: all actions are discrete."))
+    policy = saturation(log, inspected.actions)
+    data = saturation(log, log.scale_actions(log.actions))  # of all rows, as in `aspc data info`
     excess = policy - data if space is None else np.where(space.is_choice, -1.0, policy - data)
     d = int(excess.argmax())
     text = (
-        f"Dimension {d} is at a bound in {100 * policy[d]:.0f} % of the states ({100 * data[d]:.0f} % in the data)."
+        f"Dimension {dimension_label(d, inspected.action_names)} is at a bound in {100 * policy[d]:.0f} % of the "
+        f"states ({100 * data[d]:.0f} % in the data)."
         if excess[d] > 0
         else "The policy reaches no bound more often than the data does."
     )
     check = TrustCheck(grade(float(excess[d]), SATURATION), "saturation", text)
     numbers = {"policy": policy.tolist(), "data": data.tolist()}
-    return Measurement(check, numbers, {"policy_saturation": policy, "data_saturation": data})
+    return Measurement(check, numbers, {"saturation": np.stack([policy, data])})
 
 
 def check_values(inspected: InspectedPolicy) -> Measurement:
@@ -155,8 +158,9 @@ def check_values(inspected: InspectedPolicy) -> Measurement:
         too_high_level = highest_level([too_high_level, grade(bias, BIAS)])
         too_low_level = highest_level([too_low_level, grade(-bias, (BIAS[0], np.inf))])
         text = (
-            f"Q of logged actions is {found.mean_q:.4g} on average, and the logged return is {found.mean_return:.4g} "
-            f"(difference: {found.bias_in_stds:+.2g} standard deviations; correlation: {found.correlation:.2f}). "
+            f"Q of logged actions is {format_number(found.mean_q)} on average, and the logged return is "
+            f"{format_number(found.mean_return)} "
+            f"(difference: {found.bias_in_stds:+,.1f} standard deviations; correlation: {found.correlation:.2f}). "
             f"{text}. Q is the value of the learned policy, so a policy better than the logs has a somewhat higher Q."
         )
     else:
@@ -200,9 +204,9 @@ def check_disagreement(inspected: InspectedPolicy) -> Measurement:
         episode = int(np.searchsorted(starts, row, side="right")) - 1
         worst.append(
             {
-                "row": row,
-                "episode": episode,
-                "step": row - int(starts[episode]),
+                "row": row + 1,
+                "episode": episode + 1,
+                "step": row - int(starts[episode]) + 1,
                 "spread": float(spread[i]),
                 "q": float(at_policy[:, i].mean()),
             }
@@ -216,7 +220,8 @@ def check_disagreement(inspected: InspectedPolicy) -> Measurement:
     }
     text = (
         f"In 95 % of the states the critics differ by at most {relative:.2g} standard deviations of Q at the policy's "
-        f"action (median {np.median(spread):.3g}; at logged actions {np.median(spread_at_data):.3g})."
+        f"action (median {format_number(float(np.median(spread)))}; at logged actions "
+        f"{format_number(float(np.median(spread_at_data)))})."
     )
     return Measurement(TrustCheck(grade(relative, DISAGREEMENT), topic, text), numbers, {"spread": spread})
 
@@ -232,14 +237,17 @@ def check_theory(inspected: InspectedPolicy) -> Measurement:
     numbers = {name: float(np.median(column)) for name, column in columns.items()}
     delta_q, kappa = numbers["theory_delta_q"], numbers.get("theory_kappa_star")
     if kappa is None:
-        text = f"An inner step changes Q by {delta_q:.3g} on the data. The policy is stochastic, so κ* is undefined."
+        text = (
+            f"An inner step changes Q by {format_number(delta_q)} on the data. The policy is stochastic, so κ* is "
+            "undefined."
+        )
         return Measurement(TrustCheck("good" if delta_q >= 0 else "look", topic, text), numbers)
     text = (
-        f"An inner step changes Q by {delta_q:.3g} on the data. Theorem 1's condition holds for κ up to "
+        f"An inner step changes Q by {format_number(delta_q)} on the data. Theorem 1's condition holds for κ up to "
         f"κ* = {kappa:.2g}. The condition is void if L_P is infinite, as in deterministic environments."
         if kappa > 0
-        else f"An inner step lowers Q on the data by {-delta_q:.3g}, so Theorem 1's condition holds for no κ. Near the "
-        "end of training this is common and no cause for alarm on its own."
+        else f"An inner step lowers Q on the data by {format_number(-delta_q)}, so Theorem 1's condition holds for no "
+        "κ. Near the end of training this is common and no cause for alarm on its own."
     )
     return Measurement(TrustCheck("good" if kappa > 0 else "look", topic, text), numbers)
 

@@ -9,8 +9,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from aspc.data.diagnostics import SATURATED
-
 # ---------------------------------------------------------------------------------------------------------------
 # Distance from the data
 # ---------------------------------------------------------------------------------------------------------------
@@ -68,11 +66,6 @@ def fraction_beyond(policy: np.ndarray, data: np.ndarray, quantile: float = 0.95
     For a policy that acts like the data, this is `1 - quantile`.
     """
     return float((policy > np.quantile(data, quantile)).mean())
-
-
-def saturation(actions: np.ndarray) -> np.ndarray:
-    """Return the fraction of actions at a bound, per dimension."""
-    return np.asarray((np.abs(actions) >= SATURATED).mean(0))
 
 
 # ---------------------------------------------------------------------------------------------------------------

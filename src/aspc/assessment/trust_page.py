@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import textwrap
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from aspc.assessment.trust_report import TrustReport
-from aspc.page_parts import ACCENT_COLOR, Picture, action_panels, draw_png, principal_components, render_template
+from aspc.data.roles import strip_unit, unit_of
+from aspc.errors import printable
+from aspc.page_parts import (
+    ACCENT_COLOR,
+    Picture,
+    action_histograms,
+    draw_png,
+    principal_components,
+    render_template,
+)
+from aspc.text import format_number
 
 GRAY = "#a0aec0"
+MAX_BARS = 30
 MARKS = {"good": "✓", "look": "●", "worry": "▲", "unknown": "–"}
 COLORS = {"good": "#2f855a", "look": "#b7791f", "worry": "#c53030", "unknown": "#718096"}
 
-Figure = tuple[str, Callable[[Any, TrustReport], None], tuple[str, ...]]
+Figure = tuple[str, Callable[[Any, TrustReport], None], str]  # caption, function, and the array that it needs
 
 
 def render_page(report: TrustReport, observations: np.ndarray) -> str:
@@ -36,60 +48,85 @@ def render_page(report: TrustReport, observations: np.ndarray) -> str:
 
 def draw_pictures(report: TrustReport, observations: np.ndarray) -> list[Picture]:
     """Draw the figures for which the report has data."""
+    size = len(report.arrays["action_low"])
+    shown = f" (the {MAX_BARS} largest of {size})" if size > MAX_BARS else ""
     kinds: list[Figure] = [
         (
-            "Distance from the policy's actions, and from the logged ones, to the nearest action logged in similar "
-            "states; right: the mean per dimension",
+            "Distance from the policy's actions (blue), and from the logged ones (gray), to the nearest action logged "
+            "in similar states",
             _draw_distances,
-            ("policy_distance",),
+            "policy_distance",
         ),
-        ("Actions of the policy (blue) and of the data (gray) within their bounds", _draw_actions, ("policy_actions",)),
-        ("Fraction of actions at a bound, by dimension", _draw_saturation, ("policy_saturation",)),
-        ("Q of logged actions against the logged return that followed; on the line, they agree", _draw_values, ("q",)),
+        (
+            f"Mean of this distance by action{shown}; the numbers have the action's unit",
+            _draw_distance_bars,
+            "policy_by_dimension",
+        ),
+        ("Actions of the policy (blue) and of the data (gray) within their bounds", _draw_actions, "policy_actions"),
+        (f"Actions of the policy (blue) and of the data (gray) at a bound{shown}", _draw_saturation, "saturation"),
+        ("Q of logged actions against the logged return that followed; on the line, they agree", _draw_values, "q"),
         (
             "Critic disagreement by state, on the first two principal components of the observations",
             lambda figure, report: _draw_disagreement(figure, report, observations),
-            ("spread",),
+            "spread",
         ),
     ]
-    return [
-        Picture(caption, draw_png(draw, report))
-        for caption, draw, needs in kinds
-        if all(name in report.arrays for name in needs)
-    ]
+    drawn = [kind for kind in kinds if kind[2] in report.arrays and np.any(report.arrays[kind[2]])]  # no empty charts
+    return [Picture(caption, draw_png(draw, report)) for caption, draw, _ in drawn]
 
 
 def _draw_distances(figure: Any, report: TrustReport) -> None:
-    left, right = figure.subplots(1, 2)
+    axes = figure.subplots()
     policy, data = report.arrays["policy_distance"], report.arrays["data_distance"]
     bins = np.linspace(0, max(policy.max(), data.max(), 1e-6), 40)
-    left.hist(data, bins=bins, color=GRAY, label="data")
-    left.hist(policy, bins=bins, color=ACCENT_COLOR, alpha=0.6, label="policy")
-    left.set(xlabel="distance (bounds are ±1)", ylabel="states")
-    left.legend(frameon=False)
-    _draw_bars(right, report.arrays["policy_by_dimension"].mean(0), report.arrays["data_by_dimension"].mean(0))
-    right.set(xlabel="action dimension")
-
-
-def _draw_bars(axes: Any, policy: np.ndarray, data: np.ndarray) -> None:
-    positions = np.arange(len(policy))
-    axes.bar(positions - 0.2, data, 0.4, color=GRAY, label="data")
-    axes.bar(positions + 0.2, policy, 0.4, color=ACCENT_COLOR, label="policy")
-    axes.set_xticks(positions)
+    axes.hist(data, bins=bins, color=GRAY, label="data")
+    axes.hist(policy, bins=bins, color=ACCENT_COLOR, alpha=0.6, label="policy")
+    axes.set(xlabel="distance, if the bounds are ±1", ylabel="states")
     axes.legend(frameon=False)
 
 
+def _draw_bars(
+    figure: Any, report: TrustReport, bars: np.ndarray, labels: Sequence[Sequence[str]], xlabel: str
+) -> None:
+    """Draw a bar of the policy and one of the data per action, with the action's name before them.
+
+    Args:
+        figure: The figure.
+        report: The report, for the names.
+        bars: Lengths [2, act] of the policy's and of the data's bars.
+        labels: The texts behind them.
+        xlabel: The name of the lengths.
+    """
+    shown = np.sort(np.argsort(-bars.max(axis=0), kind="stable")[:MAX_BARS])
+    figure.set_size_inches(10, 0.9 + 0.5 * len(shown))
+    axes, positions = figure.subplots(), np.arange(len(shown))
+    for lengths, texts, color, offset in zip(bars, labels, (ACCENT_COLOR, GRAY), (-0.2, 0.2), strict=True):
+        drawn = axes.barh(positions + offset, lengths[shown], 0.4, color=color)
+        axes.bar_label(drawn, [texts[i] for i in shown], padding=4, fontsize=8, parse_math=False)
+    names = [strip_unit(printable(report.action_names[i])) if report.action_names else f"action {i + 1}" for i in shown]
+    axes.set_yticks(positions, [textwrap.shorten(name, 40, placeholder="…") for name in names], parse_math=False)
+    axes.invert_yaxis()
+    axes.set(xlabel=xlabel, xmargin=0.15)  # space for the labels
+
+
+def _draw_distance_bars(figure: Any, report: TrustReport) -> None:
+    bars = np.stack([report.arrays[f"{kind}_by_dimension"].mean(0) / 2 for kind in ("policy", "data")])
+    units = [unit_of(printable(name)) for name in report.action_names] or [""] * bars.shape[1]
+    widths = (bars * (report.arrays["action_high"] - report.arrays["action_low"])).tolist()
+    labels = [[f"{format_number(width)} {unit}" for width, unit in zip(row, units, strict=True)] for row in widths]
+    _draw_bars(figure, report, bars, labels, "mean distance, as a fraction of the range")
+
+
 def _draw_actions(figure: Any, report: TrustReport) -> None:
-    policy, data, names = report.arrays["policy_actions"], report.arrays["data_actions"], report.action_names
-    for i, axes in enumerate(action_panels(figure, names, policy.shape[1])):
-        axes.hist(data[:, i], bins=40, range=(-1, 1), color=GRAY)
-        axes.hist(policy[:, i], bins=40, range=(-1, 1), color=ACCENT_COLOR, alpha=0.6)
+    arrays = report.arrays
+    layers = [(arrays["data_actions"], GRAY, 1.0), (arrays["policy_actions"], ACCENT_COLOR, 0.6)]
+    action_histograms(figure, report.action_names, (arrays["action_low"], arrays["action_high"]), layers, "states")
 
 
 def _draw_saturation(figure: Any, report: TrustReport) -> None:
-    axes = figure.subplots()
-    _draw_bars(axes, report.arrays["policy_saturation"], report.arrays["data_saturation"])
-    axes.set(xlabel="action dimension", ylabel="fraction at a bound", ylim=(0, 1))
+    bars = report.arrays["saturation"]
+    labels = [[f"{100 * fraction:.0f} %" for fraction in row] for row in bars]
+    _draw_bars(figure, report, bars, labels, "fraction at a bound")
 
 
 def _draw_values(figure: Any, report: TrustReport) -> None:
@@ -120,11 +157,10 @@ def choice_shares(report: TrustReport) -> list[tuple[str, str, str, str]]:
     ]
 
 
-def worst_states(report: TrustReport) -> list[dict[str, float]]:
-    """Return the states where the critics disagree most; rows, episodes and steps are counted from 1."""
+def worst_states(report: TrustReport) -> list[dict[str, str]]:
+    """Return the states where the critics disagree most, with formatted numbers."""
     worst = report.numbers.get("disagreeing", {}).get("worst", [])
-    counts = ("row", "episode", "step")
-    return [{name: w[name] + (name in counts) for name in (*counts, "spread", "q")} for w in worst]
+    return [{name: _format(value) for name, value in state.items()} for state in worst]
 
 
 def all_numbers(report: TrustReport) -> list[tuple[str, str]]:
@@ -142,4 +178,6 @@ def _format(value: Any) -> str:
         return ", ".join(f"{k} {_format(v)}" for k, v in value.items())
     if isinstance(value, list):
         return " ".join(_format(v) for v in value)
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    return format_number(value) if isinstance(value, float) else str(value)

@@ -41,7 +41,13 @@ def assess_policy(inspected: InspectedPolicy, notify: Callable[[str], None] = la
     """Run all checks; `notify` is called with a message before each."""
     checks: list[TrustCheck] = []
     numbers: dict[str, Any] = {}
-    arrays = {"policy_actions": inspected.actions, "data_actions": inspected.logged_actions}
+    policy, dataset = inspected.policy, inspected.dataset
+    arrays = {
+        "policy_actions": policy.action_low + (inspected.actions + 1) / 2 * (policy.action_high - policy.action_low),
+        "data_actions": dataset.actions[inspected.rows],
+        "action_low": policy.action_low,
+        "action_high": policy.action_high,
+    }
     for name, check in CHECKS.items():
         notify(f"checking: {name}")
         result = check(inspected)

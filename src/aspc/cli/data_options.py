@@ -15,6 +15,11 @@ from aspc.data.dataset import Dataset
 from aspc.data.read_options import MissingPolicy, ResampleMethod
 from aspc.errors import AspcError
 
+LISTS = {"kpi": "kpis", "one_hot": "one_hot", "categorical": "categorical", "continuous": "continuous"}
+"""Fields of `DataOptions` that are lists, with the keyword argument of `aspc.data.load` for each."""
+SCALARS = ("reward", "max_gap", "resample", "interval", "env", "action_margin", "max_episode_steps")
+"""Fields that are keyword arguments of the same name."""
+
 
 @dataclass(frozen=True)
 class DataOptions:
@@ -65,46 +70,29 @@ class DataOptions:
 
     def options(self) -> dict[str, Any]:
         """Return the given options as keyword arguments of `aspc.data.load`."""
-        values = {
+        values: dict[str, Any] = {
             "key_map": self.key_map() or None,
-            "reward": self.reward,
-            "kpis": list(self.kpi) or None,
-            "one_hot": list(self.one_hot) or None,
-            "categorical": list(self.categorical) or None,
-            "continuous": list(self.continuous) or None,
             "missing": None if self.missing == "error" else self.missing,
-            "max_gap": self.max_gap,
-            "resample": self.resample,
-            "interval": self.interval,
-            "env": self.env,
             "action_low": _bound(self.action_low),
             "action_high": _bound(self.action_high),
-            "action_margin": self.action_margin,
-            "max_episode_steps": self.max_episode_steps,
-            "strict": self.strict,
+            "strict": self.strict or None,
         }
-        return {key: value for key, value in values.items() if value is not None and value is not False}
+        values |= {key: list(getattr(self, name)) or None for name, key in LISTS.items()}
+        values |= {name: getattr(self, name) for name in SCALARS}
+        return {key: value for key, value in values.items() if value is not None}
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> DataOptions:
         """Return the options that correspond to these keyword arguments of `aspc.data.load`."""
+        same: dict[str, Any] = {name: options.get(name) for name in SCALARS}
+        same |= {name: tuple(options.get(key, ())) for name, key in LISTS.items()}
         return cls(
             map=tuple(f"{key}={_join(names)}" for key, names in options.get("key_map", {}).items()),
-            reward=options.get("reward"),
-            kpi=tuple(options.get("kpis", ())),
-            one_hot=tuple(options.get("one_hot", ())),
-            categorical=tuple(options.get("categorical", ())),
-            continuous=tuple(options.get("continuous", ())),
             missing=options.get("missing", "error"),
-            max_gap=options.get("max_gap"),
-            resample=options.get("resample"),
-            interval=options.get("interval"),
-            env=options.get("env"),
             action_low=_numbers(options.get("action_low", [])),
             action_high=_numbers(options.get("action_high", [])),
-            action_margin=options.get("action_margin"),
-            max_episode_steps=options.get("max_episode_steps"),
             strict=options.get("strict", False),
+            **same,
         )
 
     def key_map(self) -> dict[str, str]:

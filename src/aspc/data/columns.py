@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from aspc.data.formula import Formula
 from aspc.data.metadata import NPZ_KEYS
-from aspc.data.roles import NO_TIME, cost_note, find_time_column, strip_unit
+from aspc.data.roles import (
+    NO_TIME,
+    cost_note,
+    find_time_column,
+    is_named_like_time,
+    strip_unit,
+    unchecked_order_note,
+)
 from aspc.errors import AspcError
 from aspc.text import join_limited, natural_sort_key
 
@@ -108,10 +115,11 @@ def _check_complete(found: Mapping[str, Any], stored: Sequence[str], name: str, 
                 f"{name}: {key!r} not found among {list_names(stored)}. Name it with {_map_option(key)}.{hint}"
             )
     if not needs_no_ends and not any(key in found for key in ("terminals", "timeouts", "episodes", "times")):
+        times = next((column for column in stored if is_named_like_time(column)), "NAME")
         raise AspcError(
             f"{name}: nothing marks the ends of episodes. Add a column 'episode' with episode numbers, or flags "
             f"'terminal' or 'timeout', or name one of {list_names(stored)} with {_map_option('episode')}. A column of "
-            "times (--map time=NAME) or a step limit (--max-episode-steps) also ends episodes."
+            f"times (--map time={times}) or a step limit (--max-episode-steps) also ends episodes."
         )
 
 
@@ -174,7 +182,7 @@ def _not_found(wanted: str, stored: Sequence[str], name: str) -> AspcError:
 
 
 def unused_array_notes(shapes: Mapping[str, tuple[int, ...]], found: Mapping[str, str]) -> list[str]:
-    """Return a note on unused arrays that have one entry per row."""
+    """Return notes on unused arrays that have one entry per row."""
     rows = shapes.get(found["observations"], ())[:1]
     unused = [
         stored
@@ -184,7 +192,12 @@ def unused_array_notes(shapes: Mapping[str, tuple[int, ...]], found: Mapping[str
         and stored not in (*found.values(), *NPZ_KEYS)
         and not any(fnmatch.fnmatchcase(stored, pattern) for pattern in UNNEEDED_ARRAYS)
     ]
-    return [f"unused arrays: {list_names(unused)}; to use one, name it with --map."] if unused else []
+    times = [] if "times" in found else [stored for stored in unused if is_named_like_time(stored)]
+    others = [stored for stored in unused if stored not in times]
+    return [
+        *unchecked_order_note(times),
+        *([f"unused arrays: {list_names(others)}; to use one, name it with --map."] if others else []),
+    ]
 
 
 # ── tables ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -240,9 +253,10 @@ def resolve_columns(
     if formula:
         found["rewards"] = list(formula)
     used = {column for names in found.values() for column in names}
-    if "times" not in options.key_map:
-        times = find_time_column([column for column in unmapped if column not in used], is_time, is_date)
-        found |= {} if times is None else {"times": [times]}
+    free = [column for column in unmapped if column not in used and "times" not in options.key_map]
+    times = find_time_column(free, is_time, is_date)
+    found |= {} if times is None else {"times": [times]}
+    unordered = [column for column in free if times is None and (is_named_like_time(column) or is_date(column))]
     _check_complete(found, columns, name, options.needs_no_ends)
     if "rewards" in found and not formula:
         notes += cost_note(found["rewards"][0], is_mapped="rewards" in key_map)
@@ -252,7 +266,8 @@ def resolve_columns(
             f"{name}: --one-hot names {unused[0]!r}, which is not an observation. Add it with --map observations=NAMES."
         )
     found = _align_next_observations(found, "next_observations" in key_map, name)
-    return found, [*notes, *_unused_column_notes(columns, found)]
+    unused = [column for column in columns if column not in unordered]
+    return found, [*notes, *unchecked_order_note(unordered), *_unused_column_notes(unused, found)]
 
 
 def _mapped_columns(columns: Sequence[str], names: str | Sequence[str], name: str) -> list[str]:

@@ -14,10 +14,9 @@ from aspc import envs, tasks
 from aspc.action_space import ActionSpace
 from aspc.data import action_choices, validation
 from aspc.data.action_choices import ChoiceOptions
-from aspc.data.columns import canonical_keys
-from aspc.data.frames import frame_names, is_frame, read_frame
-from aspc.data.metadata import NAME_KEYS
-from aspc.data.read_options import ReadOptions
+from aspc.data.episode_arrays import episode_arrays
+from aspc.data.frames import frame_names
+from aspc.data.readers.contents import concatenate
 from aspc.errors import AspcError
 
 SPLIT_SEGMENTS = 20  # segments of an endless log, some of which `Dataset.split` holds out
@@ -222,25 +221,15 @@ class Dataset:
             episodes: Mappings with `observations`, `actions` and `rewards` (T rows) or common aliases (`obs`, `action`,
                 `reward`, …), or data frames with columns as in a file. Next observations can be given as an additional
                 row of `observations` (T + 1 rows) or as `next_observations`. `terminals` holds T flags or one for the
-                end; without it, episodes end by timeout.
+                end; without it, episodes end by timeout. Rows of frames with a column of times are sorted, and a gap
+                ends an episode.
             options: Options of `from_arrays`.
         """
-        name = options.get("name", "episodes")
-        parts, names = [], dict[str, Any]()
-        for i, episode in enumerate(episodes):
-            label = f"{name}, episode {i}"
-            values, names = _episode_arrays(episode, label, names)
-            parts.append(validation.check_episode(values, label))
-        if not parts:
-            raise AspcError(f"{name}: there are no episodes; at least one is required.")
-        has_next = ["next_observations" in part for part in parts]
-        if any(has_next) and not all(has_next):
-            raise AspcError(f"{name}: episode {has_next.index(False)} has no next observations, but others do.")
-        try:
-            arrays: dict[str, Any] = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
-        except ValueError as error:
-            raise AspcError(f"{name}: episodes differ in observation or action size.") from error
-        return cls.from_arrays(**arrays, **{"name": "episodes", **names, **options})
+        parts, settings, notes = episode_arrays(episodes, name := options.pop("name", "episodes"))
+        arrays: dict[str, Any] = {
+            key: concatenate([part[key] for part in parts], f"{name}: episodes") for key in parts[0]
+        }
+        return cls.from_arrays(**arrays, **{"name": name, **settings, **options}).with_notes(notes)
 
     def __len__(self) -> int:
         return len(self.observations)
@@ -425,18 +414,3 @@ class Dataset:
             self.select(np.flatnonzero(~mask)),
             self.select(np.flatnonzero(mask), name=f"{self.name} (held out)"),
         )
-
-
-def _episode_arrays(episode: Any, label: str, names: Mapping[str, Any]) -> tuple[Mapping[str, Any], dict[str, Any]]:
-    """Return an episode's arrays by D4RL's names, and its column names, which must equal `names` if not empty."""
-    if is_frame(episode):
-        arrays, _, metadata = read_frame(episode, ReadOptions(single_episode=True), label)
-        found = {key: tuple(metadata[key]) for key in NAME_KEYS}
-        arrays = {key: array for key, array in arrays.items() if key not in ("times", "episodes", "timeouts")}
-    else:
-        arrays = canonical_keys(episode, label)
-        keys = {"observation_names": "observations", "action_names": "actions"}
-        found = {name: frame_names(arrays[key]) for name, key in keys.items() if frame_names(arrays.get(key))}
-    if names and found != names:
-        raise AspcError(f"{label}: the columns differ from those of the first one in name or order; make them equal.")
-    return arrays, found

@@ -18,14 +18,12 @@ from aspc.io import atomic_output
 from aspc.page_parts import (
     ACCENT_COLOR,
     MAX_ACTION_PANELS,
-    PANEL_COLUMNS,
     Picture,
-    action_panels,
+    action_histograms,
     draw_png,
     principal_components,
     render_template,
 )
-from aspc.text import format_number
 
 MAX_COVERAGE_ROWS = 20_000
 REWARD_SEGMENTS = 200
@@ -135,16 +133,8 @@ def _actions_caption(dataset: Dataset) -> str:
 
 
 def _draw_actions(figure: Any, dataset: Dataset) -> None:
-    for i, axes in enumerate(action_panels(figure, dataset.action_names, dataset.action_size)):
-        bounds = (float(dataset.action_low[i]), float(dataset.action_high[i]))
-        if np.isclose(*bounds, rtol=1e-6, atol=1e-20):  # a constant action: too narrow for bins
-            axes.text(0.5, 0.5, f"always {format_number(bounds[0])}", ha="center", va="center", fontsize=8)
-            axes.set(xticks=[], yticks=[], xlim=(0, 1), ylim=(0, 1))
-            continue
-        axes.hist(dataset.actions[:, i], bins=40, range=bounds, color=ACCENT_COLOR)
-        axes.set_ylabel("rows" if i % PANEL_COLUMNS == 0 else "", fontsize=8)
-        if dataset.action_names:
-            axes.set_xlabel(unit_of(printable(dataset.action_names[i])), fontsize=8, parse_math=False)
+    bounds = dataset.action_low, dataset.action_high
+    action_histograms(figure, dataset.action_names, bounds, [(dataset.actions, ACCENT_COLOR, 1.0)], "rows")
 
 
 def _is_maze(dataset: Dataset) -> bool:

@@ -14,7 +14,7 @@ from aspc.data.action_choices import choice_counts
 from aspc.data.dataset import Dataset
 from aspc.data.reward_checks import check_rewards
 from aspc.data.streaming import StreamingDataset
-from aspc.data.validation import bounds_from_data, format_bounds
+from aspc.data.validation import bounds_from_data, format_bounds, is_pinned
 from aspc.errors import printable
 from aspc.text import format_number, join_limited
 
@@ -137,7 +137,7 @@ def _count(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'s' * (count != 1)}"
 
 
-def _dimension_label(dimension: int, names: Sequence[str]) -> str:
+def dimension_label(dimension: int, names: Sequence[str]) -> str:
     """Return a dimension's number, counted from 1 like rows, and its name."""
     return f"{dimension + 1} ({printable(names[dimension])})" if names else str(dimension + 1)
 
@@ -201,7 +201,7 @@ def _check_constant_dimensions(dataset: Dataset) -> list[str]:
         if kind == "action" and dataset.action_space is not None:  # `_check_choices` reports options
             constant = constant[~dataset.action_space.is_choice[constant]]
         if len(constant):
-            shown = join_limited([_dimension_label(i, names) for i in constant.tolist()], MAX_SHOWN_DIMENSIONS)
+            shown = join_limited([dimension_label(i, names) for i in constant.tolist()], MAX_SHOWN_DIMENSIONS)
             plural = len(constant) > 1
             warnings.append(f"{kind} dimension{'s' * plural} {shown} never change{'s' * (not plural)}.")
     return warnings
@@ -217,7 +217,7 @@ def _check_outliers(dataset: Dataset) -> list[str]:
     warnings = []
     for kind, values, names in columns:
         for i in range(values.shape[1]):
-            label = kind if kind == "reward" else f"{kind} {_dimension_label(i, names)}"
+            label = kind if kind == "reward" else f"{kind} {dimension_label(i, names)}"
             column = np.ascontiguousarray(values[:, i])
             sentinel = _find_sentinel(column, known_only=kind == "reward")
             if sentinel is not None:
@@ -299,15 +299,27 @@ def _check_duplicate_rows(dataset: Dataset) -> list[str]:
     return [f"{duplicates:,} of {len(key):,} rows duplicate the observation and action of another row."]
 
 
+def saturation(dataset: Dataset, actions: np.ndarray) -> np.ndarray:
+    """Return the fraction of actions at a bound, per dimension.
+
+    It is 0 for options, and for dimensions whose bounds are equal because the logged action never changes.
+
+    Args:
+        dataset: The log, for its bounds and options.
+        actions: Actions in ±1.
+    """
+    fractions = np.asarray((np.abs(actions) >= SATURATED).mean(axis=0))
+    is_choice = False if dataset.action_space is None else dataset.action_space.is_choice
+    return np.where(is_pinned(dataset.action_low, dataset.action_high) | is_choice, 0.0, fractions)
+
+
 def _check_saturated_actions(dataset: Dataset) -> list[str]:
-    fractions = (np.abs(dataset.scale_actions(dataset.actions)) >= SATURATED).mean(axis=0)
+    fractions = saturation(dataset, dataset.scale_actions(dataset.actions))
     fractions[dataset.actions.min(axis=0) == dataset.actions.max(axis=0)] = 0.0  # reported as constant
-    if dataset.action_space is not None:
-        fractions[dataset.action_space.is_choice] = 0.0
     worst = int(fractions.argmax())
     if fractions[worst] <= MAX_SATURATED:
         return []
-    label = _dimension_label(worst, dataset.action_names)
+    label = dimension_label(worst, dataset.action_names)
     return [f"actions are at a bound: dimension {label} in {100 * fractions[worst]:.0f} % of the rows."]
 
 

@@ -10,10 +10,13 @@ from aspc.data.read_options import ReadOptions
 from aspc.data.readers.column_tables import read_columns
 from aspc.data.readers.contents import FileContents
 
+DATE_INDEX = "timestamp"  # the name of an index of dates without a name
+
 
 def is_frame(value: Any) -> bool:
     """Return whether a value is a data frame: a table with named columns that convert to NumPy."""
-    return hasattr(value, "columns") and hasattr(value, "to_numpy") and hasattr(value, "__getitem__")
+    # The order matters: polars warns where the columns of a lazy frame are read, which has no `to_numpy`.
+    return hasattr(value, "to_numpy") and hasattr(value, "__getitem__") and hasattr(value, "columns")
 
 
 def frame_names(value: Any) -> tuple[str, ...]:
@@ -22,8 +25,23 @@ def frame_names(value: Any) -> tuple[str, ...]:
 
 
 def read_frame(frame: Any, options: ReadOptions, name: str) -> FileContents:
-    """Return the contents of a data frame in the format of the file readers. The index is ignored."""
-    return read_columns({str(column): _to_array(frame[column]) for column in frame.columns}, options, name)
+    """Return the contents of a data frame in the format of the file readers.
+
+    An index that has a name or holds dates is read like a column; row numbers are ignored.
+    """
+    columns = {str(column): _to_array(frame[column]) for column in frame.columns}
+    return read_columns({**_index_columns(frame), **columns}, options, name)
+
+
+def _index_columns(frame: Any) -> dict[str, np.ndarray]:
+    """Return the levels of a pandas index that are not row numbers, by name."""
+    index: Any = getattr(frame, "index", None)
+    found: dict[str, np.ndarray] = {}
+    for level, name in enumerate(getattr(index, "names", ())):  # polars has no index
+        values = index.get_level_values(level)
+        if name is not None or values.dtype.kind == "M":
+            found[DATE_INDEX if name is None else str(name)] = _to_array(values.to_series())
+    return found
 
 
 def _to_array(series: Any) -> np.ndarray:

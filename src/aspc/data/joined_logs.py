@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from aspc.data.readers.contents import Arrays, FileContents
+from aspc.data.readers.contents import Arrays, FileContents, concatenate
 from aspc.data.time_axis import check_times, group_ids, rows_differ
 from aspc.data.time_cells import FIRST_EPOCH, format_time
 from aspc.errors import AspcError
@@ -78,7 +78,7 @@ def join_logs(files: Sequence[FileContents], names: Sequence[str], label: str) -
     metadata: dict[str, Any] = {**files[0].metadata, **({"categories": categories} if categories else {})}
     for file in files:
         file.arrays.clear()  # otherwise all rows would be in memory twice
-    arrays = {key: _concatenate([part.pop(key) for part in parts], label) for key in list(parts[0])}
+    arrays = {key: concatenate([part.pop(key) for part in parts], f"{label}: its files") for key in list(parts[0])}
     if len(repeated) and not differs.any():
         kept = np.ones(len(arrays["times"]), dtype=bool)
         kept[repeated] = False
@@ -97,13 +97,6 @@ def _complete_flags(parts: list[Arrays]) -> None:
         if any(key in part for part in parts):
             for part in parts:
                 part.setdefault(key, np.zeros(len(part["times"])))
-
-
-def _concatenate(arrays: list[np.ndarray], label: str) -> np.ndarray:
-    try:
-        return np.concatenate(arrays)
-    except ValueError as error:
-        raise AspcError(f"{label}: its files differ in observation or action size.") from error
 
 
 def _describe_overlap(times: Sequence[np.ndarray], names: Sequence[str]) -> str:
@@ -132,7 +125,7 @@ def _shared_rows(parts: Sequence[Arrays], label: str) -> tuple[np.ndarray, np.nd
     before, now = before[shared], now[shared]
     differs = np.zeros(len(now), dtype=bool)
     for key in parts[0] if len(now) else ():
-        differs |= rows_differ({key: _concatenate([part[key] for part in parts], label)}, now, before)
+        differs |= rows_differ({key: concatenate([part[key] for part in parts], f"{label}: its files")}, now, before)
     return now, differs
 
 

@@ -42,61 +42,38 @@ class ReadOptions:
     """Whether the file is one episode."""
 
     @classmethod
-    def of(
-        cls,
-        key_map: Mapping[str, Any] | None = None,
-        *,
-        reward: str | None = None,
-        kpis: str | Sequence[str] = (),
-        one_hot: str | Sequence[str] = (),
-        categorical: str | Sequence[str] = (),
-        continuous: str | Sequence[str] = (),
-        missing: str = "error",
-        max_gap: float | None = None,
-        resample: str | None = None,
-        interval: float | None = None,
-        has_step_limit: bool = False,
-        single_episode: bool = False,
-    ) -> ReadOptions:
+    def of(cls, key_map: Mapping[str, Any] | None = None, **options: Any) -> ReadOptions:
         """Validate user-supplied options and return them.
+
+        Args:
+            key_map: Stored names by array.
+            options: The other fields; lists of columns can be a single name.
 
         Raises:
             AspcError: An option is invalid, or two of them contradict each other.
         """
-        if reward is not None and not isinstance(reward, str):
-            raise AspcError(f"--reward must be a formula over columns, not {reward!r}.")
-        _check_choice("missing", missing, get_args(MissingPolicy))
-        if resample is not None:
-            _check_choice("resample", resample, get_args(ResampleMethod))
-        for name, value in (("max_gap", max_gap), ("interval", interval)):
+        columns: dict[str, Any] = {key: _names(key, options.pop(key, ())) for key in COLUMN_LISTS}
+        found = cls(check_key_map(key_map or {}), **columns, **options)
+        if found.reward is not None and not isinstance(found.reward, str):
+            raise AspcError(f"--reward must be a formula over columns, not {found.reward!r}.")
+        _check_choice("missing", found.missing, get_args(MissingPolicy))
+        if found.resample is not None:
+            _check_choice("resample", found.resample, get_args(ResampleMethod))
+        for name, value in (("max_gap", found.max_gap), ("interval", found.interval)):
             is_number = isinstance(value, int | float) and not isinstance(value, bool)
             if value is not None and not (is_number and 0 < value < float("inf")):
                 raise AspcError(f"{_flag(name)} must be a number above 0, not {value}.")
-        if interval is not None and resample is None:
+        if found.interval is not None and found.resample is None:
             raise AspcError("--interval needs --resample hold or --resample interpolate.")
-        checked = check_key_map(key_map or {})
-        if reward is not None:
-            Formula.parse(reward)
-        sources = [key for key in ("rewards", "costs") if key in checked] + ["reward"] * (reward is not None)
-        if len(sources) > 1:
+        if found.reward is not None:
+            Formula.parse(found.reward)
+        sources = [key for key in ("rewards", "costs") if key in found.key_map]
+        if len(sources) + (found.reward is not None) > 1:
             raise AspcError(
                 "Rewards come from one source: a column (--map rewards=NAME), a negated column (--map costs=NAME) or a "
                 "formula (--reward). Choose one."
             )
-        return cls(
-            checked,
-            reward,
-            _names("kpi", kpis),
-            _names("one_hot", one_hot),
-            _names("categorical", categorical),
-            _names("continuous", continuous),
-            missing,  # type: ignore[arg-type]
-            max_gap,
-            resample,  # type: ignore[arg-type]
-            interval,
-            has_step_limit,
-            single_episode,
-        )
+        return found
 
     @property
     def needs_no_ends(self) -> bool:
@@ -131,8 +108,8 @@ def _check_choice(name: str, value: object, choices: Sequence[str]) -> None:
         raise AspcError(f"{_flag(name)} must be one of {', '.join(choices)}, not {value!r}.")
 
 
-def _names(name: str, columns: str | Sequence[str]) -> tuple[str, ...]:
+def _names(key: str, columns: str | Sequence[str]) -> tuple[str, ...]:
     listed = [columns] if isinstance(columns, str) else columns
     if not isinstance(listed, list | tuple) or not all(isinstance(column, str) for column in listed):
-        raise AspcError(f"{_flag(name)} must be the names of columns, not {columns!r}.")
+        raise AspcError(f"{_flag('kpi' if key == 'kpis' else key)} must be the names of columns, not {columns!r}.")
     return tuple(listed)

@@ -5,31 +5,25 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
+from aspc.text import join_limited
+
 TIME_NAMES = ("timestamp", "time", "datetime", "date_time", "time_stamp", "timestamps", "times", "date", "ts", "utc")
+OTHER_TIME_NAMES = (
+    "t",
+    "elapsed",
+    "elapsed_time",
+    "sim_time",
+    "created_at",
+    "recorded_at",
+    "datum",
+    "zeit",
+    "zeitstempel",
+)
 NO_TIME = "none"  # as in --map time=none
-COST_WORDS = frozenset(
-    [
-        "cost",
-        "costs",
-        "kosten",
-        "loss",
-        "losses",
-        "penalty",
-        "penalties",
-        "expense",
-        "expenses",
-        "error",
-        "errors",
-        "regret",
-        "fee",
-        "fees",
-        "price",
-        "prices",
-    ]
-)
-GAIN_WORDS = frozenset(
-    ["reward", "rewards", "neg", "negative", "minus", "reduction", "saving", "savings", "gain", "profit", "bonus"]
-)
+COST_WORD = re.compile("costs?|kosten|loss(es)?|penalt(y|ies)|expenses?|errors?|regret|fees?|prices?")
+GAIN_WORD = re.compile("rewards?|neg(ative)?|minus|reduction|savings?|gain|profit|bonus")
+EXAMPLE_TIME = "2024-12-31 23:59:59"
+MAX_SHOWN_TIMES = 3
 UNIT = re.compile(r"\s*[\[(]([^\[\]()]*)[\])]\s*$")
 
 
@@ -52,10 +46,27 @@ def find_time_column(
     return dates[0] if len(dates) == 1 else None
 
 
+def is_named_like_time(column: str) -> bool:
+    """Return whether a column's name is common for times."""
+    return strip_unit(column).lower() in (*TIME_NAMES, *OTHER_TIME_NAMES)
+
+
+def unchecked_order_note(columns: Sequence[str]) -> list[str]:
+    """Return a warning about columns that seem to hold times, but are not used."""
+    if not columns:
+        return []
+    shown = join_limited(list(map(repr, columns)), MAX_SHOWN_TIMES)
+    return [
+        f"the order of the rows is not checked: times seem to be unused ({shown}). Pass --map time={columns[0]} if it "
+        f"holds numbers or dates such as {EXAMPLE_TIME}; rewrite other dates in this way. If the order is right, "
+        "pass --map time=none."
+    ]
+
+
 def cost_note(column: str, *, is_mapped: bool) -> list[str]:
     """Return a warning if a reward column is named like a cost."""
     words = set(re.findall(r"[a-z]+", re.sub(r"([a-z])([A-Z])", r"\1 \2", column).lower()))
-    if not words & COST_WORDS or words & GAIN_WORDS:
+    if not any(map(COST_WORD.fullmatch, words)) or any(map(GAIN_WORD.fullmatch, words)):
         return []
     instead = " instead of --map rewards" if is_mapped else ""
     return [

@@ -6,7 +6,7 @@ Every check either returns the converted array (and notes for the user) or raise
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -232,6 +232,12 @@ def bounds_from_data(actions: np.ndarray, margin: float = 0.0) -> tuple[np.ndarr
     return low, np.where(low == high, pinned, high)
 
 
+def is_pinned(low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """Return whether bounds differ in their last digit only, as those of a constant action do."""
+    width = np.maximum(np.spacing(np.abs(high)), np.float32(PINNED_WIDTH))
+    return np.asarray(high - low <= 2 * width)
+
+
 def _to_bound(key: str, value: ArrayLike, size: int, name: str) -> np.ndarray:
     try:
         with np.errstate(over="ignore"):  # see `bounds_from_data`
@@ -356,41 +362,3 @@ def episode_ends(
     return np.zeros(len(terminals), dtype=bool), (
         "no timeouts were logged and no step limit is known: episodes end only at terminals.",
     )
-
-
-def check_episode(episode: Mapping[str, Any], name: str) -> dict[str, np.ndarray]:
-    """Return the arrays of one episode, with flags per row and, if known, next observations."""
-    missing = [key for key in ("observations", "actions", "rewards") if key not in episode]
-    if missing:
-        raise AspcError(f"{name}: {missing[0]!r} is missing; found {', '.join(map(repr, episode)) or 'no keys'}.")
-    actions = check_numeric("actions", episode["actions"], name)
-    observations = check_matrix("observations", episode["observations"], name)
-    rewards = check_vector("rewards", episode["rewards"], name)
-    steps = len(rewards)
-    if steps == 0:
-        raise AspcError(f"{name}: the episode is empty.")
-    if len(actions) != steps or len(observations) not in (steps, steps + 1):
-        raise AspcError(
-            f"{name}: {steps} rewards need {steps} actions and {steps} or {steps + 1} observations, "
-            f"but there are {len(actions)} and {len(observations)}."
-        )
-    terminals = np.asarray(episode.get("terminals", False))
-    if terminals.ndim == 0:
-        terminals = np.arange(steps) == (steps - 1 if terminals else steps)
-    flags = check_flags("terminals", terminals, name)
-    if len(flags) != steps:
-        raise AspcError(f"{name}: there are {steps} rewards but {len(flags)} terminals.")
-    timeouts = np.zeros(steps, dtype=bool)
-    timeouts[-1] = not flags[-1]
-    result = {
-        "observations": observations[:steps],
-        "actions": actions,
-        "rewards": rewards,
-        "terminals": flags,
-        "timeouts": timeouts,
-    }
-    if len(observations) == steps + 1:
-        result["next_observations"] = observations[1:]
-    elif "next_observations" in episode:
-        result["next_observations"] = check_matrix("next_observations", episode["next_observations"], name)
-    return result

@@ -30,8 +30,9 @@ from aspc.data.readers.table_columns import (
     parse_cells,
     table_metadata,
 )
+from aspc.data.roles import is_named_like_time
 from aspc.data.row_preparation import unused_rows
-from aspc.data.time_cells import is_date_time, parse_time, parse_times
+from aspc.data.time_cells import is_date_time, is_epoch, parse_time, parse_times
 from aspc.errors import AspcError, MissingExtra
 
 
@@ -51,15 +52,22 @@ def read_arrow(path: Path, options: ReadOptions, limits: ReadLimits) -> FileCont
             source = opened.enter_context(pa.memory_map(str(path)))
             schema, rows = pa.ipc.open_file(source).schema, sizes.rows
         check_column_count(schema.names, path.name)
-        texts = _smallest_texts(file.metadata) if path.suffix.lower() == ".parquet" else {}
+        if path.suffix.lower() == ".parquet":
+            cells = _smallest_cells(file.metadata)
+        else:
+            limits.require(sizes.largest_batch_bytes + sizes.dictionary_bytes, path.name)
+            cells = _first_cells(source, schema)
 
         def is_date(column: str) -> bool:
-            return _is_date(schema.field(column).type) or is_date_time(texts.get(column, ""))
+            return _is_date(schema.field(column).type) or is_date_time(cells.get(column, ""))
+
+        def is_time(column: str) -> bool:
+            return is_date(column) or is_epoch(cells.get(column, ""))
 
         def is_choice(column: str) -> bool:
             return not str(schema.field(column).type).startswith(("float", "double", "half"))
 
-        found, notes = resolve_columns(schema.names, options, path.name, is_date, is_date, is_choice)
+        found, notes = resolve_columns(schema.names, options, path.name, is_time, is_date, is_choice)
         wanted = list(dict.fromkeys(column for names in found.values() for column in names))
         table = ArrowTable(path.name, schema, found, options)
         needed = rows * table.collector.row_bytes
@@ -82,17 +90,29 @@ def read_arrow(path: Path, options: ReadOptions, limits: ReadLimits) -> FileCont
     return FileContents(table.arrays(), notes, table.metadata())
 
 
-def _smallest_texts(metadata: Any) -> dict[str, str]:
-    """Return the smallest text of each column from the statistics of the first row group, without reading cells."""
+def _smallest_cells(metadata: Any) -> dict[str, str]:
+    """Return the smallest text or number of each column of a Parquet file, without reading cells.
+
+    They come from the statistics of the first row group.
+    """
     if metadata.num_row_groups == 0:
         return {}
     group = metadata.row_group(0)
     chunks = [group.column(j) for j in range(group.num_columns)]
-    return {
-        chunk.path_in_schema: chunk.statistics.min
-        for chunk in chunks
-        if chunk.statistics is not None and chunk.statistics.has_min_max and isinstance(chunk.statistics.min, str)
-    }
+    smallest = {chunk.path_in_schema: chunk.statistics.min for chunk in chunks if chunk.statistics is not None}
+    return {column: str(cell) for column, cell in smallest.items() if isinstance(cell, str | int | float)}
+
+
+def _first_cells(source: Any, schema: Any) -> dict[str, str]:
+    """Return the first cell of each column of an Arrow IPC file that can hold times."""
+    import pyarrow as pa
+
+    wanted = [i for i, field in enumerate(schema) if _is_text(field.type) or is_named_like_time(field.name)]
+    reader = pa.ipc.open_file(source, options=pa.ipc.IpcReadOptions(use_threads=False, included_fields=wanted))
+    if not wanted or reader.num_record_batches == 0:
+        return {}
+    first = reader.get_batch(0)
+    return {first.schema.names[i]: _to_text(column[0].as_py()) for i, column in enumerate(first.columns) if len(column)}
 
 
 def _largest_column_chunks(metadata: Any, wanted: set[str]) -> int:

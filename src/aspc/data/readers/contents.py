@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +19,14 @@ class FileContents(NamedTuple):
     arrays: Arrays
     notes: list[str]
     metadata: dict[str, Any]
+
+
+def concatenate(arrays: Sequence[np.ndarray], parts: str) -> np.ndarray:
+    """Concatenate arrays by rows. Raises an `AspcError` that names the parts if they differ in width."""
+    try:
+        return np.concatenate(arrays)
+    except ValueError as error:
+        raise AspcError(f"{parts} differ in observation or action size.") from error
 
 
 def complete_flags(arrays: Arrays, length: int, name: str) -> tuple[Arrays, list[str]]:

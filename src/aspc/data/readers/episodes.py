@@ -12,7 +12,7 @@ from aspc.data.action_choices import merge_categories
 from aspc.data.joined_logs import join_logs
 from aspc.data.metadata import ALL_NAME_KEYS
 from aspc.data.read_options import ReadOptions
-from aspc.data.readers.contents import Arrays, FileContents
+from aspc.data.readers.contents import Arrays, FileContents, concatenate
 from aspc.data.readers.formats import SUFFIXES
 from aspc.data.readers.hdf5 import loading_bytes
 from aspc.data.readers.limited_reader import LimitedReader
@@ -58,7 +58,7 @@ def read_files(reader: LimitedReader, files: Sequence[Path], options: ReadOption
             _check_equal_names(contents, files)
             taken += sum(loading_bytes(array.dtype, array.size) for array in arrays.values())
             advance(i + 1)
-    _share_action_categories(contents)
+    share_action_categories(contents)
     joined, join_notes = join_logs(contents, [file.name for file in files], path.name)
     if joined is not None:
         return prepare_rows(joined, read_options, path.name)
@@ -72,7 +72,7 @@ def read_files(reader: LimitedReader, files: Sequence[Path], options: ReadOption
     return FileContents(arrays, notes, {**_names_of(logs[0]), **categories})
 
 
-def _share_action_categories(contents: list[FileContents]) -> None:
+def share_action_categories(contents: list[FileContents]) -> None:
     """Give the text columns of all files the same codes, in place."""
     coded = [file for file in contents if "action_categories" in file.metadata]
     if coded:
@@ -121,8 +121,5 @@ def _concatenate(parts: list[Arrays], files: Sequence[Path], path: Path) -> Arra
         if part.keys() != parts[0].keys():
             (key, *_) = sorted(part.keys() ^ parts[0].keys())
             without = file if key in parts[0] else files[0]
-            raise AspcError(f"{path}: {without.name} has no {key}, but other files have; make them equal.")
-    try:
-        return {key: np.concatenate([part.pop(key) for part in parts]) for key in list(parts[0])}
-    except ValueError as error:
-        raise AspcError(f"{path}: its files differ in observation or action size.") from error
+            raise AspcError(f"{path}: {without.name} has no {key}, but other files do; make them equal.")
+    return {key: concatenate([part.pop(key) for part in parts], f"{path}: its files") for key in list(parts[0])}
