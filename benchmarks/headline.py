@@ -10,6 +10,7 @@ import study_page
 from aspc.io import write_atomically
 from aspc.lab.report import statistics
 from aspc.lab.report.styles import assign_styles
+from aspc.lab.suites.project import MAIN_TABLE
 from study_page import MAIN, ROOT, Study
 
 # The dataset on which ASPC+ gains most over TD3+BC, and the one on which ASPC loses most to it.
@@ -48,7 +49,7 @@ def draw(study: Study, path: Path) -> None:
 
     runs = study.by_suite[MAIN]
     curves = study.curves.merge(runs[["run_id", "label", "dataset"]], on="run_id")
-    styles = assign_styles(list(LABELS))
+    styles = assign_styles({variant.label: variant.algo for variant in MAIN_TABLE if variant.label in LABELS})
     figure = Figure(figsize=(10, 3.1), layout="constrained")
     axes = figure.subplots(2, len(DATASETS), sharex=True, height_ratios=(3, 2))
     for column, dataset in enumerate(DATASETS):
