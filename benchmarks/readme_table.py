@@ -12,24 +12,28 @@ RESULTS = REPOSITORY / "benchmarks" / "results"
 BEGIN, END = "<!-- speed: written by benchmarks/readme_table.py -->\n\n", "\n<!-- end of speed -->"
 
 
-def format_row(device: str, runs: int, steps_per_second: float) -> str:
+def format_time(runs: int, steps_per_second: float) -> str:
+    """Return the time in which some parallel runs make a million steps each."""
     minutes = runs * 1e6 / steps_per_second / 60
-    time = f"{minutes:.1f} min" if minutes < 60 else f"{minutes / 60:,.1f} h"
-    return f"| {device} | {runs} | {steps_per_second:,.0f} | {time} |\n"
+    return f"{minutes:.1f} min" if minutes < 60 else f"{minutes / 60:,.1f} h"
 
 
 def make_table(results: Path = RESULTS) -> str:
-    """Return a Markdown table of the speed of `aspc` at HalfCheetah's dimensions, on every measured device."""
+    """Return a Markdown table of the speed of `aspc` at HalfCheetah's dimensions, per device and number of runs."""
     cores = json.loads((results / "costs_2_cores.json").read_text())["speeds"]  # measured on a machine with two cores
-    rows = [format_row("two CPU cores", r["seeds"], r["steps_per_second"]) for r in cores if r["algo"] == "aspc"]
+    measured = [("two CPU cores", r["seeds"], r["steps_per_second"]) for r in cores if r["algo"] == "aspc"]
     for path in sorted(results.glob("*.json")):
         rates = json.loads(path.read_text()).get("rates", [])  # written by accelerator.py
         by_runs = sorted(rates, key=lambda r: r["seeds"])
-        rows += [format_row(r["device"].removeprefix("gpu: "), r["seeds"], r["steps_per_second"]) for r in by_runs]
-    if len(rows) == 1:
-        rows.append("| GPU | | not measured | |\n")
-    head = "| device | parallel runs | steps/s, all runs | time for a million steps |\n|---|---|---|---|\n"
-    return head + "".join(rows)
+        measured += [(r["device"].removeprefix("gpu: "), r["seeds"], r["steps_per_second"]) for r in by_runs]
+    columns = [
+        (f"{device}, {runs} run{'s' if runs > 1 else ''}", f"{rate:,.0f}", format_time(runs, rate))
+        for device, runs, rate in measured
+    ]
+    if len(columns) == 1:
+        columns.append(("GPU", "not measured", "not measured"))
+    head, speeds, times = zip(("ASPC", "steps/s, all runs", "time for a million steps"), *columns, strict=True)
+    return "".join(f"| {' | '.join(row)} |\n" for row in (head, ["---"] * len(head), speeds, times))
 
 
 def replace_table(text: str, new: str) -> str:

@@ -1,4 +1,4 @@
-"""Render the README's picture of a report: the top of the page, and its curves next to it.
+"""Render the picture of a report in docs/tutorials/reproduce.md: the top of the page, and its curves next to it.
 
 python docs/report_picture.py runs/report-demo/report/index.html docs/images/report.png
 """

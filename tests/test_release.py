@@ -83,7 +83,11 @@ def test_citation_has_the_required_fields() -> None:
     assert stated["license"] == PROJECT["license"]
     paper = stated["preferred-citation"]
     assert {"type", "title", "authors"} <= set(paper)
-    for entry in (stated, paper):
+    assert {"https://arxiv.org/abs/2306.03680", "https://arxiv.org/abs/2609.40149"} == {
+        entry["url"] for entry in stated["references"]
+    }
+    for entry in (stated, paper, *stated["references"]):
+        assert entry["title"]
         check_authors(entry)
 
 

@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
+from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 from doc_pages import REPOSITORY, anchors_of, links_of, name_of, pages, tokens_of
 
-# Not by sys.path: tests have modules of the same names as that folder.
-_SPEC = importlib.util.spec_from_file_location("readme_table", REPOSITORY / "benchmarks" / "readme_table.py")
-assert _SPEC is not None
-assert _SPEC.loader is not None
-readme_table = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(readme_table)
+
+def load_module(name: str, path: Path) -> ModuleType:
+    """Import a file, not by sys.path: tests have modules of the same names as its folder."""
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+readme_table = load_module("readme_table", REPOSITORY / "benchmarks" / "readme_table.py")
 
 PAGES = {name_of(page): page for page in pages()}
 
@@ -51,16 +62,97 @@ def test_every_page_is_in_the_navigation() -> None:
     assert missing == []
 
 
+GROUPS = ("Start", "Guides", "Reference", "Research")
+MUST_READ = ("Start", "Guides")
+MOST_WORDS = 799
+GENERATED = re.compile(r"<!-- (?:help|settings): |^::: ", re.MULTILINE)  # what docs/hooks.py and mkdocstrings replace
+
+
+def navigation() -> dict[str, list[str]]:
+    """Return the pages of each group of the site's navigation."""
+    yaml = pytest.importorskip("yaml", reason="the development tools are not installed")
+    text = (REPOSITORY / "mkdocs.yml").read_text().partition("\nnav:\n")[2].partition("\n\n")[0]
+    (groups,) = [{key: list(leaves(value)) for entry in yaml.safe_load(text) for key, value in entry.items()}]
+    return groups
+
+
+def leaves(entry: Any) -> Iterator[str]:
+    if isinstance(entry, str):
+        yield entry
+    else:
+        for part in entry.values() if isinstance(entry, dict) else entry:
+            yield from leaves(part)
+
+
+def text_of(page: str) -> str:
+    """Return what a reader of a page of the site sees: its text with code and outputs, without comments."""
+    outside = {"index.md": "README.md", "notebook.md": "examples/first_policy.ipynb"}
+    path = REPOSITORY / outside.get(page, f"docs/{page}")
+    text = path.read_text("utf-8")
+    if path.suffix == ".ipynb":
+        cells = json.loads(text)["cells"]
+        printed = [line for cell in cells for output in cell.get("outputs", ()) for line in output.get("text", ())]
+        text = "\n".join(["".join(cell["source"]) for cell in cells] + printed)
+    return re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)
+
+
+def count_words(text: str) -> int:
+    return len(re.findall(r"\S*\w\S*", text))
+
+
+def test_the_site_has_four_groups() -> None:
+    assert tuple(navigation()) == GROUPS
+
+
+def test_pages_that_a_user_must_read_are_short() -> None:
+    words = {page: count_words(text_of(page)) for group in MUST_READ for page in navigation()[group]}
+    assert len(words) > 10
+    assert {page: number for page, number in words.items() if number > MOST_WORDS} == {}
+
+
+def test_words_are_counted_in_text_tables_and_code() -> None:
+    assert count_words("Two words\n\n| a | 1.5 |\n|---|---|\n\n```sh\naspc train\n```\n") == 7
+
+
+def test_generated_text_is_marked() -> None:
+    """A page that the site fills in says so, next to what it fills in."""
+    generated = [page for page, path in PAGES.items() if GENERATED.search(path.read_text())]
+    assert {"docs/commands.md", "docs/configuration.md", "docs/api.md"} <= set(generated)
+    unmarked = [p for p in generated if not re.search(r"\bgenerated\b|replaces each", PAGES[p].read_text())]
+    assert unmarked == []
+
+
+def test_tables_of_settings_are_complete() -> None:
+    pytest.importorskip("mkdocs", reason="the documents' tools are not installed")
+    from aspc import algorithms
+    from aspc.training.run_config import TrainOptions
+
+    hooks = load_module("docs_hooks", REPOSITORY / "docs" / "hooks.py")
+    run, table = hooks.run_settings(), hooks.algorithm_settings()
+    assert len(run.splitlines()) == 2 + len(fields(TrainOptions))
+    assert "| `--eval-every` | Steps between evaluations in the environment. | 5000 |" in run
+    listed = set(re.findall(r"^\| `--([\w-]+)` \| \S", table, re.MULTILINE))
+    for name in algorithms.names():
+        algorithm = algorithms.default(name)
+        options = {field.name for field in fields(algorithm)}
+        if "base" in options:
+            options = options - {"base"} | {field.name for field in fields(algorithm.base)}  # type: ignore[attr-defined]
+        assert {option.replace("_", "-") for option in options} <= listed, name
+
+
 def test_speed_table_matches_the_measurements(tmp_path: Path) -> None:
     text = (REPOSITORY / "README.md").read_text()
     assert readme_table.replace_table(text, readme_table.make_table()) == text, "run python benchmarks/readme_table.py"
     (tmp_path / "costs_2_cores.json").write_text(
         '{"speeds": [{"algo": "aspc", "seeds": 1, "steps_per_second": 100.0}]}'
     )
-    assert "| GPU | | not measured | |" in readme_table.make_table(tmp_path)
+    assert "| ASPC | two CPU cores, 1 run | GPU |" in readme_table.make_table(tmp_path)
+    assert "| steps/s, all runs | 100 | not measured |" in readme_table.make_table(tmp_path)
     (tmp_path / "h200.json").write_text('{"rates": [{"device": "gpu: H200", "seeds": 4, "steps_per_second": 8000.0}]}')
-    *_, gpu = readme_table.make_table(tmp_path).splitlines()
-    assert gpu == "| H200 | 4 | 8,000 | 8.3 min |"
+    head, _, speeds, times = readme_table.make_table(tmp_path).splitlines()
+    assert head == "| ASPC | two CPU cores, 1 run | H200, 4 runs |"
+    assert speeds == "| steps/s, all runs | 100 | 8,000 |"
+    assert times == "| time for a million steps | 2.8 h | 8.3 min |"
 
 
 def test_pictures_are_small() -> None:

@@ -1,0 +1,93 @@
+"""Write README's picture and table of scores from the committed results: python benchmarks/headline.py"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from pathlib import Path
+
+import study_page
+from aspc.io import write_atomically
+from aspc.lab.report import statistics
+from aspc.lab.report.styles import assign_styles
+from aspc.lab.suites.project import MAIN_TABLE
+from study_page import MAIN, ROOT, Study
+
+# The dataset on which ASPC+ gains most over TD3+BC, and the one on which ASPC loses most to it.
+DATASETS = ("maze2d-large", "walker2d-medium-replay")
+DOMAINS = {"hopper and walker2d": "MuJoCo", "Maze2d": "Maze2d"}
+LABELS: Mapping[str, str] = {
+    "TD3+BC": "TD3+BC: alpha fixed at 2.5",
+    "ASPC": "ASPC: alpha learned",
+    "ASPC+": "ASPC+: alpha learned, a second policy acts",
+}
+PICTURE = Path("docs") / "images" / "headline.png"
+BEGIN, END = "<!-- headline: written by benchmarks/headline.py -->\n\n", "\n\n<!-- end of headline -->"
+
+
+def make_table(study: Study) -> str:
+    """Return a Markdown table of the mean of the last scores over each domain's datasets."""
+    found = {label: study.scores(MAIN, label) for label in LABELS}
+    rows = []
+    for text, domain in DOMAINS.items():
+        datasets = study_page.trained_datasets(study, domain)
+        means = (statistics.average({name: scores[name] for name in datasets}) for scores in found.values())
+        rows.append((f"{text} ({len(datasets)} datasets)", *map(study_page.with_interval, means)))
+    return study_page.table(("mean score", *LABELS), rows)
+
+
+def replace_table(text: str, study: Study) -> str:
+    """Return README with another table between its markers."""
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}{make_table(study)}{END}{after}"
+
+
+def draw(study: Study, path: Path) -> None:
+    """Draw score and alpha over steps on both datasets; bands span the lowest to the highest seed."""
+    from matplotlib.figure import Figure
+
+    runs = study.by_suite[MAIN]
+    curves = study.curves.merge(runs[["run_id", "label", "dataset"]], on="run_id")
+    styles = assign_styles({variant.label: variant.algo for variant in MAIN_TABLE if variant.label in LABELS})
+    figure = Figure(figsize=(10, 3.1), layout="constrained")
+    axes = figure.subplots(2, len(DATASETS), sharex=True, height_ratios=(3, 2))
+    for column, dataset in enumerate(DATASETS):
+        for label, text in LABELS.items():
+            own = curves[(curves["label"] == label) & (curves["dataset"] == dataset)]
+            line = {"color": styles[label].color, "lw": 2, "label": text}
+            if own["scale"].isna().all():  # fixed: drawn above the other lines, which would cover it
+                (alpha,) = runs[(runs["label"] == label) & (runs["dataset"] == dataset)]["scale_last"].unique()
+                line |= {"ls": "--", "zorder": 3}
+                axes[1, column].axhline(alpha, **line)
+            for panel, measure in zip(axes[:, column], ("score", "scale"), strict=True):
+                points = own[own[measure].notna()].groupby("step")[measure].agg(["mean", "min", "max"])
+                if len(points):
+                    steps = points.index / 1e6
+                    panel.plot(steps, points["mean"], **line)
+                    panel.fill_between(steps, points["min"], points["max"], color=line["color"], alpha=0.15, lw=0)
+        for panel in axes[:, column]:
+            panel.spines[["top", "right"]].set_visible(False)
+        axes[1, column].set_ylim(bottom=0)
+        axes[0, column].set_title(dataset)
+        axes[1, column].set_xlabel("million steps")
+    axes[0, 0].set_ylabel("score")
+    axes[1, 0].set_ylabel("alpha")
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=len(LABELS), frameon=False)
+    figure.savefig(path, dpi=110)
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("results", type=Path, nargs="?", default=ROOT / "results", help="folder of results")
+    parser.add_argument("--root", type=Path, default=ROOT, help="folder of README.md and docs/")
+    args = parser.parse_args(argv)
+    study = Study(args.results)
+    readme = args.root / "README.md"
+    write_atomically(readme, replace_table(readme.read_text("utf-8"), study).encode())
+    draw(study, args.root / PICTURE)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
