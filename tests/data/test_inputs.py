@@ -111,7 +111,7 @@ def test_episodes_can_have_other_names_or_be_frames() -> None:
     assert dataset.episode_lengths.tolist() == [10, 50]
     with pytest.raises(AspcError, match="'state' is another name for 'observations'"):
         Dataset.from_episodes([{**named[0], "state": observations}])
-    with pytest.raises(AspcError, match="episode 1: the columns differ from those of the first one"):
+    with pytest.raises(AspcError, match="episode 1: the columns differ from those of the first episode"):
         Dataset.from_episodes([frames[0], frames[1].rename(columns={"obs_flow": "obs_speed"})])
 
 
