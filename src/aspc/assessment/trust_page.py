@@ -37,14 +37,14 @@ def draw_pictures(report: TrustReport, observations: np.ndarray) -> list[Picture
     """Draw the figures for which the report has data."""
     kinds: list[Figure] = [
         (
-            "Distance from the policy's actions, and from the logged ones, to the nearest action logged in similar "
-            "states; right: the mean per dimension",
+            "Left: distance from the policy's actions and from the logged actions to the nearest action logged in "
+            "similar states; right: mean per dimension",
             _draw_distances,
             ("policy_distance",),
         ),
         ("Actions of the policy (blue) and of the data (gray) within their bounds", _draw_actions, ("policy_actions",)),
         ("Fraction of actions at a bound, by dimension", _draw_saturation, ("policy_saturation",)),
-        ("Q of logged actions against the logged return that followed; on the line, they agree", _draw_values, ("q",)),
+        ("Q of logged actions against their logged returns; on the line, both are equal", _draw_values, ("q",)),
         (
             "Critic disagreement by state, on the first two principal components of the observations",
             lambda figure, report: _draw_disagreement(figure, report, observations),
