@@ -6,13 +6,14 @@
 Each part is printed and saved when it is done, so an interrupted command keeps its results:
 
 rates       1, 4 and 64 parallel runs on a table of a million rows: steps per second, compile seconds, peak memory,
-            shares of a step, kernels launched, and whether two training runs with equal seeds give equal bits
-overhead    ASPC's time over TD3+BC's, alternating chunks
+            fractions of a step per part, kernels per step, and whether two runs with equal seeds are bitwise equal
+overhead    ASPC's time relative to TD3+BC's, in alternating chunks
 restart     compile seconds of a second process that finds the program in the persistent cache
-evaluation  wall time with 10 episodes every 5,000 steps over training alone, and the interval that hides evaluation
-sweep       more numbers of runs, up to 256
+evaluation  wall time with 10 episodes every 5,000 steps relative to training alone, and the smallest evaluation
+            interval at which evaluation adds no time
+sweep       steps per second of 2 to 256 parallel runs
 
-`--plot` only draws the curve of steps per second over the numbers of runs in the file.
+With `--plot`, the script only plots steps per second against the number of runs, from the results in the file.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def measure_rates(steps: int) -> list[dict[str, Any]]:
 
 
 def is_deterministic(prepared: measure.SpeedBenchmark) -> bool:
-    """Return whether two training runs from the same seeds end in the same bits."""
+    """Return whether two training runs with the same seeds end in bitwise equal states."""
     states = []
     for _ in range(2):
         prepared.restart()
@@ -86,7 +87,7 @@ def measure_restart(steps: int) -> dict[str, Any]:
 
 
 def measure_evaluation(steps: int) -> dict[str, Any]:
-    """Return the cost of evaluations in HalfCheetah, the longest ones: its episodes never end early."""
+    """Return the cost of evaluations in HalfCheetah, where they take longest because no episode ends early."""
     data, env = synthetic_dataset(17, 6, 100_000), "halfcheetah-medium-v2"
     seconds = {}
     with tempfile.TemporaryDirectory() as folder:

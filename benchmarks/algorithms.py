@@ -2,9 +2,9 @@
 
     python benchmarks/algorithms.py [--json FILE]
 
-Prints two Markdown tables. The first: steps per second, operations per step, and the fraction of the rate that matrix
-products alone reach at the step's shapes. The second: the time of base+ASPC over the base's at a fixed scale, as ratios
-of alternately timed chunks, so that both see the same machine.
+Prints two Markdown tables. The first lists steps per second, floating-point operations per step, and the fraction of
+the FLOP/s that the step's matrix products reach alone. The second lists the time of base+ASPC relative to the base with
+a fixed scale. Chunks of both are timed alternately, so that other load on the machine affects both equally.
 """
 
 from __future__ import annotations

@@ -1,26 +1,27 @@
-"""Measure how far the verdicts of `aspc assess` can be trusted, on tasks whose true values a simulator shows.
+"""Measure how reliable the verdicts of `aspc assess` are, on tasks for which a simulator provides the true values.
 
-    python benchmarks/calibration.py --out FOLDER                              20 embedded mazes
+    python benchmarks/calibration.py --out FOLDER                              20 generated mazes
     python benchmarks/calibration.py hopper.hdf5 antmaze.hdf5 --out FOLDER     datasets that name their environment
 
-Per dataset: hold out episodes, train several algorithms × seeds shortly, assess all their checkpoints on the held-out
-episodes, and roll every policy out in the environment. The truth of a policy is the difference between its discounted
-return and that of the logged controller: both from the first states of held-out episodes in Maze2d and in OGBench's
-navigation tasks, whose state can be set; elsewhere from the environment's own initial states, where its logged episodes
-begin. Rewards whose discount is below 0.5 % are left out of both.
+Per dataset: hold out episodes, train several algorithms × seeds briefly, assess all their checkpoints on the held-out
+episodes, and roll every policy out in the environment. The true value of a policy is the difference between its
+discounted return and that of the logged controller. In Maze2d and OGBench's navigation tasks, whose state can be set,
+both returns begin in the first states of held-out episodes. In other tasks, both begin in the environment's initial
+states, as the logged episodes do. Both omit rewards whose discount is below 0.5 %.
 
 A dataset takes two processes: one trains the policies and rolls them out, on one CPU core (`--workers` at a time); one
 assesses them, on an accelerator if there is one (`--assessors` at a time). Both keep their results in FOLDER, so an
 interrupted command continues. FOLDER/calibration.json and the printed table summarize all results: per estimator and
 for their combination, means over datasets with 90 % intervals over resampled datasets.
 
+  estimates      fraction of policies for which the estimator gives an estimate
   coverage       fraction of true differences inside the nominal 90 % intervals, which allow for the error of the truth
   Spearman       rank correlation of estimated and true differences
   regret@1       true value lost by deploying the policy ranked first, as a fraction of the policies' range
-  worse          fraction of datasets where that policy is worse than the logged controller; for "selection", which can
-                 select none, the policy that `aspc assess --select` saves
+  worse          fraction of datasets where that policy is worse than the logged controller; for "selection", where the
+                 policy that `aspc assess --select` saves (if it saves one) is worse
   SharpeRatio@3  (best true value of the first three − the controller's) / their standard deviation
-  factor         width of the intervals that would have covered 90 %, in multiples of theirs
+  factor         factor by which the width of the intervals must be multiplied for a coverage of 90 %
 """
 
 from __future__ import annotations
@@ -136,7 +137,7 @@ def measure(args: argparse.Namespace, name: str) -> dict[str, Any]:
         estimates[COMBINATION] = {
             "difference": reward.difference,
             "error": reward.standard_error,
-            "silent": None if reward.is_known else "no estimator has something to say",
+            "silent": None if reward.is_known else "no estimator gives an estimate",
         }
         rows.append(
             {
@@ -177,7 +178,7 @@ def controller_returns(dataset: Dataset, held_out: Dataset) -> np.ndarray:
     if not continues and state_setter(held_out) is None:
         return returns[start_rows(dataset)]  # all start states have the same distribution
     keys = {(s.tobytes(), a.tobytes()) for s, a in zip(*wanted, strict=True)}
-    enough = len(dataset) - (HORIZON if continues else 0)  # later rows see less of their return
+    enough = len(dataset) - (HORIZON if continues else 0)  # the returns of later rows are truncated
     rows = zip(dataset.observations[:enough], dataset.actions[:enough], strict=True)
     return returns[[i for i, (s, a) in enumerate(rows) if (s.tobytes(), a.tobytes()) in keys]]
 
@@ -194,7 +195,7 @@ def state_setter(dataset: Dataset) -> Callable[[Any, np.ndarray], None] | None:
     if tasks.is_ogbench_task(dataset.env) and dataset.env.split("-")[0] in ("pointmaze", "antmaze"):
 
         def set_positions(env: Any, observation: np.ndarray) -> None:
-            size = env.model.nq  # a point's observation has no velocities: it does not coast
+            size = env.model.nq  # a point stops at once without an action, so its observation has no velocities
             velocities = observation[size:] if len(observation) > size else np.zeros(env.model.nv)
             env.set_state(observation[:size].astype(float), velocities.astype(float))
 
@@ -214,7 +215,7 @@ def policy_returns(policy: Policy, held_out: Dataset, episodes: int) -> np.ndarr
         observations = list(held_out.observations[chosen])
         for instance, observation in zip(instances, observations, strict=True):
             set_state(instance.unwrapped, observation)
-    rewards_lag = int(is_maze(held_out))  # its log's reward is that of the state before the step, not after it
+    rewards_lag = int(is_maze(held_out))  # a maze's log has the reward of the state before the step, not after it
     returns, running, step = np.zeros(episodes), list(range(episodes)), 0
     rng, memory = np.random.default_rng(0), policy.initial_memory(episodes)
     while running and step < HORIZON:
@@ -251,16 +252,16 @@ def summarize(results: list[dict[str, Any]]) -> dict[str, Any]:
     return {"datasets": len(results), "policies": policies, "level": LEVEL, "estimators": table}
 
 
-def spoken(result: dict[str, Any], kind: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """Return the policies that an estimator says something about, with its answers."""
+def given_estimates(result: dict[str, Any], kind: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """Return the policies for which an estimator gives an estimate, with the estimates."""
     pairs = [(p, p["estimates"][kind]) for p in result["policies"] if kind in p["estimates"]]
     return [(p, e) for p, e in pairs if e["silent"] is None]
 
 
 def measures_of(result: dict[str, Any], kind: str) -> dict[str, float]:
-    """Return the measures of one estimator on one dataset; none of the ranking's with fewer than three policies."""
-    pairs = spoken(result, kind)
-    found = {"speaks": len(pairs) / len(result["policies"])}
+    """Return the measures of one estimator on one dataset; those of its ranking need at least three policies."""
+    pairs = given_estimates(result, kind)
+    found = {"estimates": len(pairs) / len(result["policies"])}
     if not pairs:
         return found
     found["coverage"] = float(np.mean([miss(p, e) <= 1 for p, e in pairs]))
@@ -279,7 +280,10 @@ def measures_of(result: dict[str, Any], kind: str) -> dict[str, float]:
 
 
 def ranking_score(policy: dict[str, Any], estimate: dict[str, Any], kind: str) -> float:
-    """Return what policies are ranked by: the combination's lower bound, inside the data first; else the estimate."""
+    """Return the value by which to rank a policy.
+
+    This is the estimate or, for the combination, its lower bound; policies outside the data rank last.
+    """
     if kind != COMBINATION:
         return float(estimate["difference"])
     return float(policy["low"]) - (1e9 if policy["verdict"] == "outside the data" else 0)
@@ -293,7 +297,7 @@ def miss(policy: dict[str, Any], estimate: dict[str, Any]) -> float:
 
 
 def width_factor(results: list[dict[str, Any]], kind: str) -> float | None:
-    misses = [miss(p, e) for result in results for p, e in spoken(result, kind)]
+    misses = [miss(p, e) for result in results for p, e in given_estimates(result, kind)]
     return float(np.quantile(misses, LEVEL)) if misses else None
 
 
@@ -313,7 +317,7 @@ def mean_over_datasets(values: list[float | None]) -> dict[str, float] | None:
 
 
 def print_summary(summary: dict[str, Any]) -> None:
-    columns = ("speaks", "coverage", "Spearman", "regret@1", "worse", "SharpeRatio@3")
+    columns = ("estimates", "coverage", "Spearman", "regret@1", "worse", "SharpeRatio@3")
     print(f"{summary['policies']} policies on {summary['datasets']} datasets; 90 % intervals over datasets")
     print(f"{'':20s}" + "".join(f"{c:>22s}" for c in (*columns, "factor")))
     for kind, found in summary["estimators"].items():
@@ -378,7 +382,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--fqe-steps", type=int, default=10_000)
     parser.add_argument("--model-steps", type=int, default=5_000)
     parser.add_argument("--hidden-dim", type=int, default=256, help="width of critics and models")
-    parser.add_argument("--episodes", type=int, default=100, help="real episodes per policy")
+    parser.add_argument("--episodes", type=int, default=100, help="episodes per policy in the environment")
     parser.add_argument("--workers", type=int, default=available_cores(), help="datasets trained on at a time")
     parser.add_argument("--assessors", type=int, default=1, help="datasets assessed at a time")
     parser.add_argument("--truth", help=argparse.SUPPRESS)

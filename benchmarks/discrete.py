@@ -153,7 +153,10 @@ TASKS = {"cartpole": (cartpole, balance, 2), "dosing": (dosing, careful, 3), "ma
 
 
 def mixed(expert: Choose, share: tuple[float, float], rng: np.random.Generator) -> Callable[[], Choose]:
-    """Return a function that makes the policy of an episode: the expert with a random share, else random options."""
+    """Return a function that creates policies, which follow the expert with a probability drawn from a range.
+
+    Otherwise, a policy takes random allowed options.
+    """
 
     def make() -> Choose:
         skill = rng.uniform(*share)

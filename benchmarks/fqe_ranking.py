@@ -5,7 +5,7 @@
 
 Trains policies of very different quality (algorithms × lengths of training, small networks), rolls each out in the
 environment, estimates each with FQE from the dataset alone, and compares the two rankings by Spearman's rank
-correlation. Its interval resamples the policies.
+correlation, with a bootstrap interval over policies.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def spearman(one: np.ndarray, other: np.ndarray) -> float:
 
 
 def spearman_interval(one: np.ndarray, other: np.ndarray, resamples: int = 5_000) -> tuple[float, float]:
-    """Return the central 95 % over resamples of the policies, without those in which all values are equal."""
+    """Return the 95 % bootstrap interval over policies, without resamples in which all values are equal."""
     rng, found = np.random.default_rng(0), []
     for _ in range(resamples):
         rows = rng.integers(0, len(one), len(one))
@@ -111,7 +111,7 @@ def main() -> int:
     parser.add_argument("--env", help="environment of a file")
     parser.add_argument("--lengths", type=int, nargs="+", default=[500, 5_000, 30_000])
     parser.add_argument("--recipes", nargs="+", default=list(RECIPES), choices=list(RECIPES))
-    parser.add_argument("--episodes", type=int, default=20, help="real episodes per policy")
+    parser.add_argument("--episodes", type=int, default=20, help="episodes per policy in the environment")
     parser.add_argument("--fqe-steps", type=int, default=15_000)
     parser.add_argument("--hidden-dim", type=int, default=128, help="width of the evaluation's critics")
     parser.add_argument("--discount", type=float, default=0.99)

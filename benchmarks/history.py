@@ -8,8 +8,8 @@ For each task, ASPC is trained on a log without the velocities, with one observa
 the full log for comparison. Every policy is evaluated in an environment that hides the same entries. The difference
 between a history and a single observation is paired by seed; its interval is Student's t.
 
-With `--speed`, it measures instead the time of a training step relative to one without history, for 17 observations
-and 6 actions, in alternating rounds.
+With `--speed`, the script instead measures the time of a training step relative to a step without history, with
+17-dimensional observations and 6-dimensional actions, in alternating rounds.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def swing_up_log(episodes: int = 200, noise: float = 0.5) -> Dataset:
         observation, is_over = env.reset(seed=episode)[0], False
         while not is_over:
             cos, sin, speed = (float(x) for x in observation)
-            lacking = 5.0 - (speed**2 / 6 + 5 * cos)  # energy that is missing at the top
+            lacking = 5.0 - (speed**2 / 6 + 5 * cos)  # energy needed to reach the top
             torque = -10 * sin - 2 * speed if cos > 0.9 else 2 * lacking * np.sign(speed)
             action = np.clip([torque + noise * rng.standard_normal()], -2, 2)
             following, reward, _, is_over, _ = env.step(action)
@@ -134,7 +134,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--history-actions", action="store_true")
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--steps", type=int, default=10_000)
-    parser.add_argument("--episodes", type=int, default=20, help="of each policy's evaluation")
+    parser.add_argument("--episodes", type=int, default=20, help="episodes per evaluation")
     parser.add_argument("--json", type=Path, default=Path(__file__).parent / "results" / "history.json")
     parser.add_argument("--speed", action="store_true", help="measure the time of a step instead")
     args = parser.parse_args(argv)

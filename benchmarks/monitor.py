@@ -2,9 +2,10 @@
 
     python benchmarks/monitor.py --algo aspc td3_bc
 
-A monitored update is fetched to the host. Both are timed alternately in one process, on synthetic data of halfcheetah's
-sizes with the paper's networks, and medians are compared: the difference between two complete runs would be lost in
-their noise. Exits with 1 above 5 %.
+The time of a monitored update includes the transfer of its metrics to the host. Monitored updates and training steps
+are timed alternately in one process, on synthetic data of halfcheetah's sizes with the paper's networks. Their medians
+are compared, because the difference between two complete runs is smaller than the noise. Exits with code 1 if the cost
+exceeds 5 %.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     python benchmarks/policy_latency.py --json benchmarks/results/policy_latency.json
 
 Exports policies with random weights at the paper's sizes (observation 17, action 6) and measures each in a separate
-single-threaded process: the median time of one action, and the import time beyond NumPy's (median of several starts).
-Exits with 1 if a 256 × 256 actor takes more than 100 µs or 0.15 s.
+single-threaded process: the median time of one action, and the import time without that of NumPy (median of several
+starts). Exits with code 1 if an action of a 256 × 256 actor takes more than 100 µs, or the import more than 0.15 s.
 """
 
 from __future__ import annotations

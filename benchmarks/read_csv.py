@@ -3,10 +3,10 @@
     python benchmarks/read_csv.py --size 200MB
     python benchmarks/read_csv.py --size 2GB --against ../older/src --rounds 3
 
-Writes a log of the given size, then reads it in new processes. Memory is the sum of the peaks of that process and of
-the process that parses the file; CPU seconds are those of both. With `--against`, the `src` folder of another version,
-the two versions alternate, and their ratios are printed; exits with 1 if this version takes more than 1.3 times the CPU
-time or memory. CPU time is compared because other processes on the machine hardly change it.
+Writes a log of the given size, then reads it in new processes. Memory is the sum of the peaks of the reading process
+and of its child process, which parses the file; CPU seconds are the sum for both. `--against` is the `src` folder of
+another version. The two versions then alternate, and the script prints their ratios and exits with code 1 if this
+version takes more than 1.3 times the CPU time or memory. CPU time is compared because other processes hardly affect it.
 """
 
 from __future__ import annotations

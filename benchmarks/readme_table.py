@@ -37,7 +37,7 @@ def make_table(results: Path = RESULTS) -> str:
 
 
 def replace_table(text: str, new: str) -> str:
-    """Return README with another table between its markers."""
+    """Return README with the new table between its markers."""
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}{new}{END}{after}"

@@ -2,10 +2,10 @@
 
     python benchmarks/streaming.py --rows 4000000 --budget-mb 128
 
-Packs synthetic data, trains alternately with all rows in memory and from windows, then only from windows. Prints both
+Packs synthetic data, trains alternately from memory (all rows) and from windows, then only from windows. Prints both
 rates, their ratio, the peak of host memory above its value before the first window, and the variance of minibatch means
-relative to uniform draws. Exits with 1 if streaming is more than 20 % slower or memory exceeds the budget by more than
-25 %.
+relative to uniform draws. Exits with code 1 if streaming is more than 20 % slower or memory exceeds the budget by more
+than 25 %.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ def variance_ratio(packed: Any, rows: int, windows: int = 40) -> float:
 
 
 def run_child(*arguments: str) -> dict[str, Any]:
-    """Run a part in a separate process and return what it prints."""
+    """Run a part in a separate process and return the JSON object in its last line of output."""
     command = [sys.executable, __file__, *arguments]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])

@@ -3,7 +3,7 @@
     python benchmarks/study_data.py POLICIES --out FOLDER [--only 'hopper-*' …] [--scale 0.01] [--workers N]
 
 POLICIES is a folder with behavior policies as NumPy arrays, each from a public repository (see docs/study_data.md).
-Neither they nor the datasets are part of this repository. A dataset whose policies are missing is skipped with a
+This repository contains neither the policies nor the datasets. A dataset whose policies are missing is skipped with a
 message. Existing files are kept.
 
 D4RL's layout (HDF5):
@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import Any
 
 if __name__ == "__main__":
-    # Rounding of sums depends on the register width, and rollouts soon differ: use the same width everywhere.
+    # The rounding of sums depends on the register width, and rollouts amplify differences: use one width everywhere.
     os.environ |= {"OPENBLAS_CORETYPE": "Haswell", "NPY_DISABLE_CPU_FEATURES": "X86_V4 AVX512_ICL AVX512_SPR"}
 
 from filelock import FileLock, Timeout
@@ -81,7 +81,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def make_datasets(names: list[str], policies: Path, out: Path, scale: float, workers: int) -> None:
-    """Make datasets one after the other, while the pieces of later ones are being collected."""
+    """Make datasets one after the other, while processes collect the pieces of later datasets."""
     began, folder = time.monotonic(), out / PIECES
     wanted: dict[str, dict[Path, list[Piece]]] = {}
     for name in names:
@@ -144,7 +144,7 @@ def elapsed(began: float) -> str:
 
 
 def description(name: str, path: Path, pieces: list[Piece]) -> str:
-    """Return a dataset's size, and its score where its file has rewards."""
+    """Return a dataset's size, and its score if its file has rewards."""
     rows = sum(piece.rows for piece in pieces)
     if name in TRAJECTORIES:
         return f"{path.stem}: {rows:,} rows, {rows // TRAJECTORIES[name].steps:,} episodes"

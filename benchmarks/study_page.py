@@ -32,7 +32,7 @@ MAIN, RECIPE = "study_main", "maze2d_recipe"
 DOMAINS = ("MuJoCo", "Maze2d", "AntMaze", "Adroit")
 COLORS = ("#999999", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 REFERENCE = "TD3+BC"
-# Runs compared with a published algorithm's scores, where they are not the recipe comparison's of the same name.
+# Runs to compare with an algorithm's published scores. Default: the runs of the same name in the recipe comparison.
 VALIDATED = {
     "ReBRAC": ((MAIN, "ReBRAC, tuned"),),
     "IQL": ((RECIPE, "IQL"), (RECIPE, "IQL, float32 products")),
@@ -62,7 +62,7 @@ class Study:
 
     @staticmethod
     def _runs_of(suite: str, done: pd.DataFrame) -> pd.DataFrame:
-        """Label finished runs as the suite does. Suites share runs, so the run's own row can have another label."""
+        """Label finished runs as the suite does. Suites share runs, so a run's row can have another suite's label."""
         plan = make_plan(suites.expand([suite]), data={name: Path(name) for name in STUDIED})
         entries = pd.DataFrame([(entry.run_id, entry.variant) for entry in plan.entries], columns=["run_id", "label"])
         return done.merge(entries, on="run_id")
@@ -75,7 +75,7 @@ class Study:
 
 
 def published_scores() -> list[Published]:
-    """Return published Maze2d scores: CORL's, and the paper's own runs (IQL and ReBRAC there are CORL's)."""
+    """Return published Maze2d scores: CORL's, and those of TD3+BC, ReBRAC and ASPC in the paper's main table."""
     tables = json.loads(PUBLISHED.read_text("utf-8"))
     found = [
         Published(source, variant, dataset, *score)
@@ -196,7 +196,7 @@ def with_intervals(ends: tuple[np.ndarray, ...]) -> list[str]:
 
 
 def progress_section(study: Study) -> str:
-    """List how much of each domain has run, per variant of the main table."""
+    """List the number of datasets with runs in each domain, per variant of the main table."""
     rows = []
     for variant in MAIN_TABLE:
         found = study.scores(MAIN, variant.label)

@@ -25,7 +25,7 @@ CLONED, HUMAN = "door-cloned", "door-human"
 
 @dataclass(frozen=True)
 class Trajectories:
-    """Size of an OGBench dataset: training episodes of equal length; a tenth as many are for validation."""
+    """Size of an OGBench dataset: training episodes of equal length. The validation file has a tenth as many."""
 
     episodes: int
     steps: int
@@ -63,7 +63,7 @@ TRANSITIONS: Mapping[str, int] = {
     CLONED: MILLION,
 }
 
-# OGBench's own sizes; the files are named with -v0.
+# OGBench's own sizes; the names of the files end in -v0.
 TRAJECTORIES: Mapping[str, Trajectories] = {
     "pointmaze-medium-navigate": Trajectories(1_000, 1_001),
     "pointmaze-large-navigate": Trajectories(1_000, 1_001),
@@ -76,8 +76,8 @@ TRAJECTORIES: Mapping[str, Trajectories] = {
 }
 NAMES = (HUMAN, *TRANSITIONS, *TRAJECTORIES)
 
-# Medium and expert among the snapshots of a training run. No snapshot of halfcheetah's is an expert (the last scores
-# 31), so its expert is a SAC policy of another run: index 1 of its file.
+# Indices of the medium and the expert policy among the snapshots of a training run. No halfcheetah snapshot is an
+# expert (the last one scores 31), so its expert is a SAC policy from another run, at index 1 of that run's file.
 SNAPSHOTS = 26
 MEDIUM = {"hopper": 2, "walker2d": 6, "halfcheetah": 16}
 EXPERT = {"hopper": 18, "walker2d": 16}
@@ -111,7 +111,7 @@ def pieces_of(name: str, policies: Path, clone: Path, scale: float = 1.0) -> dic
         name: A dataset of `TRANSITIONS` or `TRAJECTORIES`.
         policies: Folder with the behavior policies.
         clone: File of the cloned policy, for `door-cloned`.
-        scale: Share of the declared size to make.
+        scale: Fraction of the declared size to generate.
     """
     if name in TRAJECTORIES:
         return _trajectory_pieces(name, policies, TRAJECTORIES[name].scaled(scale))

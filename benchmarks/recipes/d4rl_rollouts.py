@@ -17,7 +17,7 @@ from recipes.policies import POLICIES, Arrays, ant_action, load_arrays
 
 ANT_NOISE = 0.2
 ARRIVAL_METERS = 0.5  # distance at which the ant heads for the next point
-# Where an ant heads, by the kind of dataset: any free cell, the corners and the goal's cell, or the goal's cell only.
+# Target cells of an ant, by kind of dataset: any free cell, the corners and the goal's cell, or only the goal's cell.
 ANY_CELL, CORNERS, GOAL = "diverse", "play", ""
 
 
@@ -45,7 +45,7 @@ class Transitions:
 
 
 def roll_out(env_name: str, policy: str, file: Path, index: int, n: int, seed: int) -> Arrays:
-    """Collect `n` transitions of a stochastic policy; the last episode is cut by a timeout."""
+    """Collect `n` transitions of a stochastic policy; the last episode is truncated by a timeout."""
     act = POLICIES[policy](load_arrays(file), index)
     env, rng, rows = make_env(env_name), np.random.default_rng(seed), Transitions()
     observation, _ = env.reset(seed=int(rng.integers(2**31)))
@@ -60,7 +60,7 @@ def roll_out(env_name: str, policy: str, file: Path, index: int, n: int, seed: i
 
 
 def roll_out_clone(env_name: str, file: Path, n: int, seed: int) -> Arrays:
-    """Collect `n` transitions of a cloned policy, without next observations: demonstrations have none."""
+    """Collect `n` transitions of a cloned policy, without next observations, because demonstrations have none."""
     arrays = roll_out(env_name, "hand", file, 0, n, seed)
     return {key: array for key, array in arrays.items() if key != "next_observations"}
 
@@ -85,9 +85,10 @@ def walk_maze2d(maze: str, noise: float, n: int, seed: int) -> Arrays:
 def walk_antmaze(maze: str, kind: str, file: Path, n: int, seed: int) -> Arrays:
     """Collect `n` transitions of an ant that follows shortest paths with action noise, as in D4RL.
 
-    It heads for a point of a cell and, once there, for another. `diverse` starts in any cell and heads for any;
-    otherwise the ant starts where the task does and heads for few cells: the task's goal, and in `play` the corners.
-    It does not know where in its cell the goal lies; where it comes near, the reward is 1 and the episode ends.
+    The ant walks to a random point in a target cell, then to a point in the next target cell. In `diverse` datasets,
+    it starts in any cell, and any cell can be a target. Otherwise it starts where the task starts, and the targets are
+    the goal's cell and, in `play` datasets, also the corners. The ant does not know the position of the goal within its
+    cell. When it comes near the goal, the reward is 1 and the episode ends.
     """
     p, rng, rows, env = load_arrays(file), np.random.default_rng(seed), Transitions(), AntMazeEnv(maze)
     free = MAZES[maze].free_cells

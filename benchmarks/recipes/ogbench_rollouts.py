@@ -1,7 +1,7 @@
 """Rollouts by OGBench's recipes, in the layout of its files: trajectories of equal length, without rewards.
 
-An episode's seed is a hash of the dataset's name and the episode's index, so its rows do not depend on what else is
-collected in the same process.
+An episode's seed is a hash of the dataset's name and the episode's index, so its rows do not depend on the other
+episodes that the same process collects.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from recipes.policies import Arrays, ant_action, load_arrays
 ORACLE_NOISE = 0.1
 ORACLE_SMOOTHING = 0.5
 # The stored ant is less agile than OGBench's: it gets stuck at corners and turns over.
-WEDGED_METERS, WEDGED_STEPS = 0.5, 50  # an ant that moves less than this in so many steps is wedged
+WEDGED_METERS, WEDGED_STEPS = 0.5, 50  # an ant that moves less than this distance in this many steps is wedged
 FREEING_STEPS = 25  # length of the random walk that follows
 STACKING_PROBABILITY = {"cube-single": 0.0, "scene": 0.5, "puzzle-3x3": 0.5}
 
@@ -55,7 +55,7 @@ class Trajectory:
 
 
 class PointAgent:
-    """OGBench's point, which moves along the direction itself."""
+    """OGBench's point, whose action is the direction of its movement."""
 
     def reset(self) -> None:
         """Start an episode."""
@@ -70,7 +70,7 @@ class PointAgent:
 
 
 class AntAgent(PointAgent):
-    """The stored ant. Where it is wedged, it walks in a random direction for a while."""
+    """The stored ant. When it is wedged, it walks in a random direction for a while."""
 
     def __init__(self, policy: Path) -> None:
         self._policy = load_arrays(policy)
@@ -105,8 +105,8 @@ def navigate(name: str, policy: Path | None, noise: float, steps: int, first: in
     """Collect episodes of an agent that walks through a maze from goal to goal.
 
     An episode starts in any free cell and heads for a cell that is not a straight corridor, along a shortest path. When
-    a goal is reached, another one is drawn. `policy` is the ant's; without one the agent is the point. An episode in
-    which the ant turns over is collected again.
+    a goal is reached, another one is drawn. `policy` is the file of the ant's policy; without it, the agent is the
+    point. An episode in which the ant turns over is collected again.
     """
     env = _make(_environment(name), steps)
     agent = PointAgent() if policy is None else AntAgent(policy)
@@ -120,7 +120,7 @@ def navigate(name: str, policy: Path | None, noise: float, steps: int, first: in
 
 
 def play(name: str, steps: int, first: int, episodes: int) -> Arrays:
-    """Collect episodes of OGBench's plan oracles; when one is done with its target, a new target is set."""
+    """Collect episodes of OGBench's plan oracles. When an oracle has reached its target, a new target is set."""
     env = _make(_environment(name), steps, mode="data_collection")
     with quiet_packages():
         oracles = _make_oracles(env, name)
@@ -208,7 +208,7 @@ def _global_seed(seed: int) -> Iterator[None]:
 
 
 def _navigate(env: gym.Env[Any, Any], agent: PointAgent, noise: float) -> Arrays | None:
-    """Return the rows of an episode, or None where the agent turned over."""
+    """Return the rows of an episode, or None if the agent turned over."""
     base: Any = env.unwrapped
     free, decisions = decision_cells(base.maze_map)
     waypoints: dict[tuple[Cell, Cell], np.ndarray] = {}
@@ -218,7 +218,7 @@ def _navigate(env: gym.Env[Any, Any], agent: PointAgent, noise: float) -> Arrays
         return cells[np.random.randint(len(cells))]  # noqa: NPY002
 
     def direction() -> np.ndarray:
-        """Return the direction of OGBench's own waypoint. It depends on two cells only, and the search is slow."""
+        """Return the direction to OGBench's waypoint. The search for it is slow, so waypoints are cached."""
         position, goal = base.get_xy(), base.cur_goal_xy
         cells = base.xy_to_ij(position), base.xy_to_ij(goal)
         if cells not in waypoints:

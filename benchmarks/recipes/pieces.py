@@ -16,7 +16,7 @@ from aspc.data import writers
 from aspc.io import atomic_output
 from recipes.policies import Arrays, load_arrays
 
-RECIPE_VERSION = 1  # part of a piece's file name: raise it when a recipe gives other rows for the same arguments
+RECIPE_VERSION = 1  # part of a piece's file name; increment it when a recipe's rows change for the same arguments
 
 
 class Piece(NamedTuple):

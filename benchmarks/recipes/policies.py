@@ -11,7 +11,7 @@ import numpy as np
 Arrays = dict[str, np.ndarray]
 Act = Callable[[np.ndarray, np.random.Generator], np.ndarray]
 
-# Behavior cloning. D4RL does not publish how it trained its clones; these are ordinary values.
+# Behavior cloning. D4RL does not publish how it trained its clones; these are common values.
 CLONE_UNITS = 64
 CLONE_EPOCHS = 50
 CLONE_BATCH = 64
@@ -87,7 +87,7 @@ def fit_clone(observations: np.ndarray, actions: np.ndarray, seed: int = 0) -> A
     """Fit a Gaussian policy to demonstrations by behavior cloning.
 
     The mean is fitted by least squares on standardized actions with Adam; the standard deviation of each action is the
-    root mean square of what remains, its maximum-likelihood value.
+    root mean square of the residuals, its maximum-likelihood estimate.
 
     Returns:
         The arrays of a `hand_policy`.

@@ -319,7 +319,7 @@ def test_unknown_checks_are_reported(run, log, tmp_path, capsys):
     assert main(["inspect", str(no_q.path), "--dataset", str(log), *out]) == 0
     shown = capsys.readouterr().out
     assert "bc learns no Q-function" in shown
-    assert "row by row" in shown
+    assert "not exactly those" in shown
 
 
 def test_theory_falls_back_to_the_logged_monitor(run, tmp_path):

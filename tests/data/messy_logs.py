@@ -215,7 +215,7 @@ WARNED = [
         "on or off",
         each("action_valve", lambda c: str(int(float(c) > 50))),
         checks=("observations",),
-        warned=r"takes only 2 whole numbers \(0, 1\) and is read as a choice",
+        warned=r"has only 2 distinct values \(0, 1\) and is treated as categorical",
     ),
     Variant(
         "huge rewards",

@@ -94,7 +94,7 @@ def test_rule_for_whole_numbers(tmp_path: Path) -> None:
     assert choices(np.zeros(60)) == ()
     assert choices(np.arange(400) % 17, categorical="action_valve")[-2:] == ("15", "16")
     assert choices(np.arange(60) % 6, continuous="*") == ()
-    with pytest.raises(AspcError, match="named by --categorical, but holds numbers that are not whole"):
+    with pytest.raises(AspcError, match="named by --categorical, but its numbers are not all integers"):
         choices(np.arange(60) / 7, categorical="action_valve")
     with pytest.raises(AspcError, match="there is no action 'pump'"):
         choices(np.arange(60) % 2, categorical="pump")
@@ -128,18 +128,20 @@ def test_an_environment_names_the_options() -> None:
     dataset = Dataset.from_arrays(**logged, actions=np.arange(ROWS) % 2, env="Acrobot-v1")
     assert dataset.action_space is not None
     assert dataset.action_space.sizes == (3,)
-    assert any("choice action: 2 never occurs in the log" in warning for warning in summarize(dataset).warnings)
-    with pytest.raises(AspcError, match="holds choices from 0 to 3, but the environment has the choices 0 to 2"):
+    assert any(
+        "action action: no row of the log has the option 2" in warning for warning in summarize(dataset).warnings
+    )
+    with pytest.raises(AspcError, match="holds options from 0 to 3, but the environment has the options 0 to 2"):
         Dataset.from_arrays(**logged, actions=np.arange(ROWS) % 4, env="Acrobot-v1")
 
 
 def test_summary_shows_frequencies_and_rare_options(tmp_path: Path) -> None:
     valve = np.where(np.arange(ROWS) < 3, "leak", VALVE[np.arange(ROWS) % 3])
     summary = summarize(data.load(write_csv(tmp_path / "log.csv", table(action_valve=valve))))
-    assert dict(summary.facts)["choice action_valve"] == "half 31.7 %, open 31.7 %, shut 31.7 %, leak 5 %"
-    (rare,) = [warning for warning in summary.warnings if "too few to judge" in warning]
+    assert dict(summary.facts)["options of action_valve"] == "half 31.7 %, open 31.7 %, shut 31.7 %, leak 5 %"
+    (rare,) = [warning for warning in summary.warnings if "too few to estimate" in warning]
     assert rare.startswith(
-        "choice action_valve: half (19), leak (3), open (19), shut (19) occurs in fewer than 20 rows"
+        "action action_valve: fewer than 20 rows of the log have the option half (19), leak (3), open (19), shut (19)"
     )
     assert not any("at a bound" in warning or "never change" in warning for warning in summary.warnings)
 
@@ -171,7 +173,7 @@ def test_stored_and_packed_datasets_keep_their_choices(tmp_path: Path) -> None:
     assert StreamingDataset.open(tmp_path / "packed").action_space == dataset.action_space
     broken = {**dataset_arrays(dataset), "actions": dataset.actions * 0.5}
     write_npz(tmp_path / "broken.npz", broken, dataset_metadata(dataset))
-    with pytest.raises(AspcError, match="columns of the choice 'action_valve' must be 1 for one option"):
+    with pytest.raises(AspcError, match="exactly one option of the action 'action_valve' must be 1"):
         data.load(tmp_path / "broken.npz")
 
 

@@ -67,9 +67,9 @@ def test_selection_is_worse_only_if_a_worse_policy_is_selected(calibration):
 
 def test_silent_estimates_do_not_count(calibration):
     silent = result(policies=[policy(n, 1.0, np.nan, np.nan, silent="too little data") for n in "abc"])
-    assert calibration.measures_of(silent, "FQE") == {"speaks": 0.0}
+    assert calibration.measures_of(silent, "FQE") == {"estimates": 0.0}
     summary = calibration.summarize([result(), silent])
-    assert summary["estimators"]["FQE"]["speaks"]["mean"] == 0.5
+    assert summary["estimators"]["FQE"]["estimates"]["mean"] == 0.5
     assert summary["estimators"]["FQE"]["coverage"]["datasets"] == 1
     assert summary["policies"] == 7
 

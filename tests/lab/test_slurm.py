@@ -162,5 +162,5 @@ def test_slurm_settings_are_parsed() -> None:
 
 def test_missing_slurm_is_an_error(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("PATH", "")
-    with pytest.raises(AspcError, match="Slurm cannot be used from here"):
+    with pytest.raises(AspcError, match="Slurm cannot be used from this machine"):
         SlurmEngine(tmp_path)

@@ -242,7 +242,7 @@ def test_four_commands_from_named_choices_to_onnx(tmp_path: Path, capsys: Any) -
     pytest.importorskip("onnx", reason="the extra `onnx` is not installed")
     log, out = str(write_log(tmp_path / "log.csv")), str(tmp_path / "run")
     assert main(["data", "info", log]) == 0
-    assert "choice action_valve" in capsys.readouterr().out
+    assert "options of action_valve" in capsys.readouterr().out
     words = ["--algo", "discrete_aspc", "--steps", "20", "--batch-size", "16", "--no-tensorboard", "--quiet"]
     assert main(["train", log, "--out", out, *words]) == 0
     assert main(["export", out, "--format", "onnx"]) == 0

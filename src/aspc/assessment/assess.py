@@ -72,7 +72,7 @@ class PolicyAssessment:
 
     @property
     def critics_agreement(self) -> tuple[int, int] | None:
-        """Number of critics that agree with the sign of the estimate, and of all critics; None without critics."""
+        """Number of critics that agree with the sign of the estimate, and number of critics; None without critics."""
         for estimate in self.of_signal(REWARD):
             if estimate.estimator == FITTED_Q and estimate.members:
                 same = sum(np.sign(m) == np.sign(estimate.difference) for m in estimate.members)
@@ -138,7 +138,7 @@ def assess(
         data_options: Options for loading the dataset with `aspc.data.load`.
 
     Raises:
-        AspcError: If no held-out episode is left, or if a policy does not fit the dataset.
+        AspcError: If no held-out episode is left, or if a policy's sizes or columns differ from the dataset's.
     """
     if isinstance(runs, Mapping):
         if dataset is None:

@@ -38,7 +38,7 @@ def describe_calibration(assessment: Assessment) -> str:
 def describe_estimate(estimate: DifferenceEstimate) -> str:
     """Return the result of one estimator."""
     if estimate.silent_because is not None:
-        return f"no answer, because {estimate.silent_because}"
+        return f"no estimate, because {estimate.silent_because}"
     effective = estimate.effective_episodes
     worth = "" if effective is None else f", {effective:.0f} effective episodes"
     return f"{estimate.difference:+.4g} ± {estimate.standard_error:.2g}{worth}"

@@ -6,8 +6,8 @@
 γ·E[1 − done]·x, so the residual vanishes after a move of distance_k: the mean of Q_k is that far from its fixed point.
 
 Some algorithms have another fixed point (CQL's penalty, IQL's expectile), where δ_k is not 0. Therefore the logged mean
-of Q takes precedence: if it no longer changes, critics have converged. It shows nothing about runs of a few steps,
-because Q changes slowly until the target networks follow.
+of Q takes precedence: if it no longer changes, critics have converged. In runs of a few steps, the logged mean is not
+conclusive, because Q changes slowly until the target networks follow.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Convergence(NamedTuple):
     mean_q: np.ndarray
     """Mean Q [critics] of logged actions."""
     distances: np.ndarray
-    """Mean change [critics] by which each critic's Bellman residual would vanish."""
+    """Change [critics] of each critic's mean Q after which its Bellman residual would vanish."""
     change: float | None
     """Relative change of the logged mean of Q from the third to the last quarter of training; None if unknown."""
     unconverged: list[int]
@@ -45,7 +45,7 @@ class Convergence(NamedTuple):
         return bool((self.distances[self.unconverged] < 0).all())
 
     def numbers(self, seed: int) -> dict[str, Any]:
-        """Return JSON values; critics are counted from 1, as in texts."""
+        """Return JSON values; critics are counted from 1, as in messages."""
         critics = [
             {
                 "critic": k + 1,
@@ -147,7 +147,7 @@ def _logged_change(inspected: InspectedPolicy) -> float | None:
 
 
 def describe_unconverged(found: Convergence, seed: int) -> str:
-    """Name the critics that have not converged and the evidence, in one sentence; "" if there are none."""
+    """Return a sentence that names the critics that have not converged and the evidence, or "" if there are none."""
     if not found.unconverged:
         return ""
     numbers = [str(k + 1) for k in found.unconverged]

@@ -34,7 +34,7 @@ def step_on_device(
 
 
 def act_on_rows(policy: Policy, dataset: Dataset, rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Return a policy's actions at logged rows; its memory is that of the logged steps before them."""
+    """Return a policy's actions at logged rows, given the memory that it would have after the earlier logged steps."""
     return np.concatenate(
         [
             _step_batch(policy, dataset.observations[rows[part]], logged_memory(policy, dataset, rows[part]), rng)[0]
@@ -58,7 +58,8 @@ def act_after_rows(
 def logged_memory(policy: Policy, dataset: Dataset, rows: np.ndarray) -> np.ndarray:
     """Return the memory [rows, memory_size] of a policy that has taken the logged actions up to each row.
 
-    It is exact: each part of the memory depends on a limited number of earlier steps, which are replayed from the log.
+    This is exact: each part of the memory depends on a limited number of earlier steps, which are replayed from the
+    log.
     """
     parts, memory = memory_parts(policy), initial_memory(policy, len(rows))
     if not parts:
@@ -101,7 +102,7 @@ def _step_batch(
 
 
 def longest_history(policies: Iterable[Policy]) -> History:
-    """Return a history that contains those of all policies."""
+    """Return a history that contains the histories of all policies."""
     histories = [NEWEST_ONLY, *(policy.history for policy in policies)]
     return History(max(h.observations for h in histories), any(h.actions for h in histories))
 

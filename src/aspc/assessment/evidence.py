@@ -40,7 +40,7 @@ class LoggedReturns(NamedTuple):
 
 @dataclass(frozen=True)
 class DifferenceEstimate:
-    """One estimator's answer: how much more of a signal a policy collects than the logged controller."""
+    """One estimator's result: the difference between a policy and the logged controller in one signal."""
 
     estimator: str
     policy: str

@@ -51,7 +51,7 @@ HISTORY_LENGTH = 20  # number of estimates recorded during the fit
 
 
 class PolicyActions(NamedTuple):
-    """A policy's actions, in ±1: in each transition's next state, and in the states that its value is averaged over."""
+    """A policy's actions in [-1, 1], for each transition's next state and for the states to average its value over."""
 
     next: np.ndarray  # [N, act]
     start: np.ndarray  # [S, act]
@@ -70,13 +70,13 @@ class PackedLogs:
     behavior: PolicyActions
     normalizer: ObservationNormalizer
     unit: float  # reward per unit of the critics' output
-    initial_value: float  # of the critics, in units of their output: the value if every row were average
+    initial_value: float  # initial output of the critics: the value if every row were average
 
     @classmethod
     def from_dataset(
         cls, dataset: Dataset, states: States, options: FQEOptions, history: History = NEWEST_ONLY
     ) -> PackedLogs:
-        """Pack a dataset with this history, or `options.max_rows` random transitions of a larger one."""
+        """Pack a dataset with this history, or `options.max_rows` random transitions if the dataset is larger."""
         stacked = stack_dataset(dataset, history)
         transitions, row_numbers = stacked.transitions(discount=options.discount), stacked.transition_rows()[0]
         if len(transitions.rewards) > options.max_rows:
@@ -101,10 +101,10 @@ class PackedLogs:
         return Layout(self.stacked.observation_size, self.stacked.action_size)
 
     def actions_of(self, policy: Policy, seed: int) -> PolicyActions:
-        """Return a policy's actions, scaled to ±1. Stochastic policies get fixed noise.
+        """Return a policy's actions, scaled to [-1, 1]. Stochastic policies get fixed noise.
 
-        The memory of a policy is that of the logged steps before each state. If it holds the previous action, this is
-        exact: Q(s, a) includes the action a before s', so the next action is a function of (s, a, s').
+        The policy's memory is replayed from the logged steps before each state. If it holds the previous action,
+        this is exact: Q(s, a) includes the action a before s', so the next action is a function of (s, a, s').
         """
         rng = np.random.default_rng(seed)
         next_actions = act_after_rows(policy, self.dataset, self.row_numbers, self.next_observations, rng)
@@ -276,7 +276,7 @@ def fitted_q_evaluation(
         vectorize: Evaluate policies in parallel. Default: True only on an accelerator.
 
     Raises:
-        AspcError: If a policy does not fit the dataset.
+        AspcError: If a policy's sizes or columns differ from the dataset's.
     """
     if not isinstance(policies, Mapping):
         raise AspcError("fitted_q_evaluation takes policies by name, for example {'mine': policy}.")

@@ -4,14 +4,14 @@ The behavior density is Gaussian, with a fitted mean and one standard deviation 
 episodes that the mean was not fitted to. A policy is smoothed by a Gaussian kernel around its action, with bandwidth
 h_d = σ_d · n^(−1/(act + 4)) for n rows (Scott's rule).
 
-The density of a choice is a probability per option, from a regression on the options. There, a policy needs no kernel:
-the ratio is exactly 1/b(a|s) for the option that it takes and 0 for the others.
+The density of a discrete action is a probability per option, from a regression on the options. It needs no kernel: the
+ratio is exactly 1/b(a|s) for the option that the policy chooses and 0 for the others.
 
 The weights degenerate over the steps, so they are used only while their effective sample size is at least
 `MIN_EFFECTIVE_EPISODES`. If these steps cover less than half of the discounted horizon, the estimators give no
 estimate. Otherwise importance sampling extrapolates its difference to the full horizon and adds the extrapolated part
-to its error, except for choices if all episodes end within these steps. Doubly robust estimates rely on the critics
-alone for the remaining steps.
+to its error, except for discrete actions if all episodes end within these steps. For the remaining steps, doubly robust
+estimates rely on the critics alone.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MIN_EFFECTIVE_EPISODES = 50.0
 NEGLIGIBLE_WEIGHT = 0.05  # rewards with a smaller discount γ^t are ignored
 MAX_LOG_RATIO = 20.0  # per step; only guards against overflow
 RESAMPLES = 400
-MIN_PROBABILITY = 0.01  # of an option that was chosen; bounds a step's ratio by 100
+MIN_PROBABILITY = 0.01  # lower limit for the probability of an option; limits a step's ratio to about 100
 
 
 class Trajectories(NamedTuple):
@@ -65,7 +65,7 @@ def effective_size(weights: np.ndarray) -> float:
 
 @dataclass(frozen=True, eq=False)
 class BehaviorDensity:
-    """The fitted density of the logged actions: N(mean(s), σ²), and a probability per option of a choice."""
+    """The fitted density of the logged actions: N(mean(s), σ²), or a probability per option of a discrete action."""
 
     mean: Regression
     std: np.ndarray  # [act]
@@ -74,7 +74,7 @@ class BehaviorDensity:
 
     @classmethod
     def fit(cls, evidence: Evidence, show: Show) -> BehaviorDensity:
-        """Fit the density to the held-out episodes; actions are in ±1."""
+        """Fit the density to the held-out episodes; actions are in [-1, 1]."""
         data, options = evidence.dataset, evidence.options
         actions = data.scale_actions(data.actions)
         states = evidence.stacked.observations
@@ -114,7 +114,7 @@ class BehaviorDensity:
 
 
 def option_probabilities(predicted: np.ndarray) -> np.ndarray:
-    """Return the probability of each option for a regression on options in ±1; none is below `MIN_PROBABILITY`."""
+    """Convert predicted codes of options, in [-1, 1], to probabilities that are clipped at `MIN_PROBABILITY`."""
     clipped = np.clip((predicted + 1) / 2, MIN_PROBABILITY, 1.0)
     return np.asarray(clipped / clipped.sum(1, keepdims=True))
 
@@ -155,7 +155,7 @@ class PolicyWeights:
 
 
 def _covers_choices(evidence: Evidence, steps: int) -> bool:
-    """Return whether this number of steps covers every episode of a log of choices, and all of them are terminal.
+    """Return whether actions are discrete and every episode ends with a terminal within this number of steps.
 
     Nothing is then left to extrapolate. A log of one decision per episode is the most common case.
     """
@@ -239,8 +239,8 @@ class ImportanceSampling:
     ) -> DifferenceEstimate:
         """Return the weighted doubly robust estimate: V(s₀), corrected by weighted errors of Q along the log.
 
-        The controller's return is the logged one. At the last row of a truncated episode, V of the controller's critics
-        replaces the signal.
+        The controller's return is the logged return, except that at the last row of a truncated episode, V of the
+        controller's critics replaces the signal.
         """
         found, data, discount = self.weights[name], evidence.dataset, evidence.options.discount
         if found.silent_because is not None:

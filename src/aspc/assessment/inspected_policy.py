@@ -36,7 +36,7 @@ class InspectedPolicy:
     rows: np.ndarray
     """The sampled rows of the dataset."""
     actions: np.ndarray
-    """π(s) at these rows, in ±1."""
+    """π(s) at these rows, in [-1, 1]."""
     trained: Trained | None
     """The run of the policy, if its folder is known."""
     state: Any
@@ -48,7 +48,7 @@ class InspectedPolicy:
         """Load the policy in a folder and evaluate it at random rows of a dataset.
 
         Raises:
-            AspcError: If the policy does not fit the dataset.
+            AspcError: If the policy's sizes or columns differ from the dataset's.
         """
         if states < 1:
             raise AspcError(f"--states must be at least 1, not {states}.")
@@ -72,7 +72,7 @@ class InspectedPolicy:
 
     @property
     def logged_actions(self) -> np.ndarray:
-        """The logged actions at the sampled rows, in ±1."""
+        """The logged actions at the sampled rows, in [-1, 1]."""
         return self.dataset.scale_actions(self.dataset.actions[self.rows])
 
     @property
@@ -82,7 +82,7 @@ class InspectedPolicy:
 
     @property
     def critics(self) -> NumpyCritics | None:
-        """A function (observations, actions in ±1) → Q [critics, rows]; None without critics."""
+        """A function (observations, actions in [-1, 1]) → Q [critics, rows]; None without critics."""
         if self.trained is None or self.state is None:
             return None
         critics = self.trained.algorithm.critics(self.state)
@@ -119,7 +119,7 @@ class InspectedPolicy:
         if self.policy.guards is not None:
             rows.append(("guards", "; ".join(describe_guards(self.policy.guards, self.action_names))))
         if self.trained is not None and not self.trained.same_data:
-            rows.append(("note", "this data differs, row by row, from the data that the run was trained on"))
+            rows.append(("note", "the rows of this dataset are not exactly those that the run was trained on"))
         return rows
 
 

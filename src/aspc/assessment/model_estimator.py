@@ -78,7 +78,7 @@ def simulate_step(
 
 @dataclass(frozen=True, eq=False)
 class ModelEstimator:
-    """Estimates differences between policies and the logged controller with dynamics models."""
+    """An estimator of differences between policies and the logged controller that simulates both in learned models."""
 
     density: BehaviorDensity
 
@@ -159,9 +159,9 @@ class ModelEstimator:
         memories: list[np.ndarray],
         rng: np.random.Generator,
     ) -> np.ndarray:
-        """Return actions [copies, rows, act] in ±1: samples of the controller's density, then the policies' actions.
+        """Return actions [copies, rows, act] in [-1, 1]: samples of the controller's density, then policies' actions.
 
-        The policies' `memories` are replaced by the next ones.
+        The policies' `memories` are updated in place.
         """
         mean = self.density.mean.predict(states[0]).mean(0)
         drawn = np.clip(mean + self.density.std * rng.standard_normal(mean.shape), -1, 1)

@@ -33,7 +33,7 @@ class Support:
     state_distances: np.ndarray
     """Distance of each state to the farthest of its neighbors."""
     unit: np.ndarray
-    """[act]: a distance of 1 in the units of the logged actions."""
+    """[act]: the size of a scaled distance of 1, in the units of the logged actions."""
     action_names: tuple[str, ...]
     choices: tuple[ChoiceSupport, ...] = ()
     """The choices among the actions."""
@@ -117,7 +117,7 @@ class LoggedNeighbors:
     dataset: Dataset
     rows: np.ndarray
     neighbors: np.ndarray
-    """[rows, neighbors, act]: actions scaled to ±1."""
+    """[rows, neighbors, act]: actions scaled to [-1, 1]."""
     state_distances: np.ndarray
 
     @classmethod
@@ -130,7 +130,7 @@ class LoggedNeighbors:
             data: The log.
             rows: The rows.
             seed: Seed of the random rows.
-            history: The history whose observations, and actions, make up a state.
+            history: The history that makes up a state.
 
         Raises:
             AspcError: If the dataset has a single row.
@@ -150,7 +150,7 @@ class LoggedNeighbors:
         return cls(data, rows, data.scale_actions(data.actions[references])[found], distances[:, -1])
 
     def measure(self, actions: np.ndarray) -> Support:
-        """Return the support of a policy that takes these actions [rows, act], scaled to ±1."""
+        """Return the support of a policy that takes these actions [rows, act], scaled to [-1, 1]."""
         data = self.dataset
         logged, space = data.scale_actions(data.actions[self.rows]), data.action_space
         support = Support(

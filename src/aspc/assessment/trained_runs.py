@@ -121,7 +121,7 @@ def save_selected(chosen: Candidate, note: Mapping[str, Any], folder: Path) -> P
 
 
 def with_origin(policy: Policy, source: str, note: Mapping[str, Any]) -> Policy:
-    """Return a policy that records where it comes from and its training data, so that it can leave its run's folder.
+    """Return a policy that records its origin and its training data, so that it can be used outside its run's folder.
 
     Args:
         policy: The policy.

@@ -177,7 +177,7 @@ def _values_topic(too_high: Level, too_low: Level, convergence: Convergence | No
     """Return the topic that names what is wrong with Q."""
     unconverged = None if convergence is None or not convergence.unconverged else convergence
     if too_high == "worry" and not (unconverged is not None and unconverged.is_falling):
-        return "over-estimation"  # also of critics that still rise: they may be diverging
+        return "over-estimation"  # also for critics that still rise, because they may be diverging
     if unconverged is not None:
         return "convergence of the critics"
     if too_high == "look":

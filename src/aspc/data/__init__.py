@@ -16,7 +16,7 @@ from aspc.errors import AspcError, unknown_name
 
 __all__ = ["Dataset", "Transitions", "known_names", "load"]
 
-# Sources and readers are imported lazily: the child process that parses files needs none of them.
+# Functions import sources and readers lazily: the child process that parses files imports this package without them.
 
 
 def known_names() -> list[str]:
@@ -65,7 +65,7 @@ def load(source: Any, **options: Any) -> Dataset:
 
 
 def is_source(source: Any) -> bool:
-    """Return whether `load` accepts a value: a name, a path, a list of paths or a data frame."""
+    """Return whether a value is a source that `load` accepts: a name, a path, a list of paths or a data frame."""
     from aspc.data.frames import is_frame
 
     if isinstance(source, list | tuple):

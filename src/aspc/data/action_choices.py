@@ -1,8 +1,8 @@
-"""Find the choices among logged actions, name their options, and encode them as columns (see `aspc.action_space`).
+"""Find the categorical columns of logged actions, and encode each as one column per option (see `aspc.action_space`).
 
-An action is a choice if it is stored as text, truth values or integers, or if a table holds at most
-`MAX_WHOLE_CHOICES` different whole numbers in its column, each in `ROWS_PER_CHOICE` rows on average. Floats in an
-array file, and whole numbers with more values, are numbers. The options `categorical` and `continuous` decide instead.
+An action column is categorical if it holds text or Booleans, or if it is an array of integers. In a table, a column of
+numbers is categorical if it holds at most `MAX_WHOLE_CHOICES` distinct integers, with at least `ROWS_PER_CHOICE` rows
+per integer on average. All other columns are continuous. The options `categorical` and `continuous` override this.
 """
 
 from __future__ import annotations
@@ -21,37 +21,37 @@ from aspc.data.validation import check_matrix
 from aspc.errors import AspcError, printable
 from aspc.text import join_limited, natural_sort_key
 
-MAX_WHOLE_CHOICES = 16  # of a column of whole numbers in a table, whose type is unknown
-MAX_INTEGER_CHOICES = 256  # of an array of integers
+MAX_WHOLE_CHOICES = 16  # distinct integers in a table column
+MAX_INTEGER_CHOICES = 256  # distinct integers in an integer array
 ROWS_PER_CHOICE = 10
 MAX_SHOWN = 8
 MASK_PREFIX = "mask_"
 ALL = "*"
 
-Categories = Mapping[str, Sequence[str]]  # the names of text columns, by code
+Categories = Mapping[str, Sequence[str]]  # for each text column, the texts that its codes stand for
 
 
 class ChoiceOptions(NamedTuple):
-    """The user's decision which action columns are choices, as names or patterns."""
+    """The action columns that the user declared categorical or continuous, as names or patterns."""
 
     categorical: tuple[str, ...] = ()
     continuous: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, categorical: str | Sequence[str], continuous: str | Sequence[str]) -> ChoiceOptions:
-        """Return the options for a name or several names each."""
+        """Create the options; each argument is one name or several names."""
         return cls(*(tuple([names] if isinstance(names, str) else names) for names in (categorical, continuous)))
 
     def decide(self, column: str, name: str) -> bool | None:
-        """Return whether a column is a choice, or None if the options do not mention it."""
+        """Return whether a column is categorical, or None if the options do not name it."""
         is_choice, is_number = (any(fnmatch.fnmatchcase(column, p) for p in patterns) for patterns in self)
         if is_choice and is_number and column not in self.categorical:
-            raise AspcError(f"{name}: {column!r} is named by --categorical and by --continuous; choose one.")
+            raise AspcError(f"{name}: {column!r} is named by both --categorical and --continuous; choose one.")
         return True if is_choice else False if is_number else None
 
 
 class EncodedActions(NamedTuple):
-    """Actions as columns, their space, the masks [N, masked] of the space with their names, and notes."""
+    """Encoded actions, their space, their masks [N, masked] with names, and notes."""
 
     actions: np.ndarray
     space: ActionSpace
@@ -71,20 +71,20 @@ def encode_actions(
     masks: ArrayLike | None = None,
     mask_names: Sequence[str] = (),
 ) -> EncodedActions | None:
-    """Encode the choices among actions, or return None if all actions are numbers.
+    """Encode the categorical columns of actions, or return None if all columns are continuous.
 
     Args:
-        actions: [N, factors] or, for a single choice, [N]: numbers, truth values or text.
-        names: The names of the columns; may be empty.
-        options: The user's decisions.
-        name: The dataset, for messages.
-        categories: For a table, the names of the codes of its text columns; None for arrays.
-        env: The environment, whose choices are 0, 1, …, or None.
+        actions: [N, factors], or [N] for one categorical action: numbers, Booleans or text.
+        names: The names of the columns; can be empty.
+        options: The columns that the user declared categorical or continuous.
+        name: Name of the dataset, for messages.
+        categories: For a table, the texts that the codes of its text columns stand for; None for arrays.
+        env: Name of the environment, which can define the options as a range of integers, or None.
         masks: [N, masks] flags of the allowed options.
         mask_names: The names of the masks. Without them, there is one mask per option.
 
     Raises:
-        AspcError: A choice has one option or too many, or a mask is invalid.
+        AspcError: A categorical column has only one option or too many, or a mask is invalid.
     """
     raw = _to_table(actions)
     if raw is None:
@@ -119,7 +119,7 @@ def encode_actions(
 
 
 def _to_table(actions: ArrayLike) -> np.ndarray | None:
-    """Return actions as [N, factors], or None for values that `validation` reports."""
+    """Return actions as [N, factors], or None if their shape or type is invalid, which `validation` reports later."""
     try:
         array = np.asarray(actions)
     except ValueError:  # ragged nested lists
@@ -138,14 +138,14 @@ def _read_factor(
     categories: Categories | None,
     in_env: Factor | None,
 ) -> tuple[np.ndarray, tuple[str, ...], bool]:
-    """Return the codes and the options of one column, and whether a table's whole numbers were read as a choice."""
+    """Return a column's codes, its options (none if it is continuous), and whether it was guessed to be categorical."""
     wanted = options.decide(column, name)
     if categories is not None and column in categories:
         if wanted is False:
             raise AspcError(f"{name}: column {column!r} holds text, which cannot be continuous. Encode it as numbers.")
         return _sorted_codes(cells, categories[column], column, name)
     if cells.dtype.kind == "O" and not any(isinstance(cell, str) for cell in cells):
-        cells = np.array(cells.tolist())  # numbers next to a column of text
+        cells = np.array(cells.tolist())  # a numeric column, stored as objects because another column holds text
     is_text, is_integer = cells.dtype.kind not in "fiub", cells.dtype.kind in "iub"
     if is_text:
         found, codes = np.unique(cells.astype(str), return_inverse=True)
@@ -155,7 +155,7 @@ def _read_factor(
     distinct = np.unique(cells[~np.isnan(cells)] if cells.dtype.kind == "f" else cells)
     is_whole = bool(np.isfinite(distinct).all() and (distinct == np.round(distinct)).all())
     if wanted and not is_whole:
-        raise AspcError(f"{name}: column {column!r} is named by --categorical, but holds numbers that are not whole.")
+        raise AspcError(f"{name}: column {column!r} is named by --categorical, but its numbers are not all integers.")
     if in_env is not None and in_env.choices and is_whole and (is_integer or wanted or categories is not None):
         return _environment_codes(cells, distinct, in_env, column, name)
     is_few = 2 <= len(distinct) <= MAX_WHOLE_CHOICES and len(cells) >= ROWS_PER_CHOICE * len(distinct)
@@ -164,14 +164,14 @@ def _read_factor(
         return cells, (), False
     if len(distinct) < 2:
         raise AspcError(
-            f"{name}: the actions in column {column!r} are {cells.dtype}, which means discrete actions, but all of "
-            f"them are {distinct[0]}. Leave that column out with --map, or read it as numbers with --continuous."
+            f"{name}: the action column {column!r} ({cells.dtype}) is categorical, but all its values are "
+            f"{distinct[0]}. Leave the column out with --map, or declare it continuous with --continuous."
         )
     limit = MAX_CHOICES if wanted else MAX_INTEGER_CHOICES
     if len(distinct) > limit:
         raise AspcError(
-            f"{name}: column {column!r} holds {len(distinct):,} different integers, too many for discrete actions. "
-            "If they are numbers, pass --continuous."
+            f"{name}: column {column!r} holds {len(distinct):,} distinct integers, too many for discrete actions. "
+            "If they are quantities, pass --continuous."
         )
     label = str if cells.dtype.kind == "b" else int
     return np.searchsorted(distinct, cells), tuple(str(label(value)).lower() for value in distinct), is_guess
@@ -180,9 +180,9 @@ def _read_factor(
 def _sorted_codes(
     codes: np.ndarray, names: Sequence[str], column: str, name: str
 ) -> tuple[np.ndarray, tuple[str, ...], bool]:
-    """Return the codes of options in natural order, so that they do not depend on the order of rows."""
+    """Number the options in natural order, so that the codes do not depend on the order of rows."""
     if len(names) < 2:
-        raise AspcError(f"{name}: column {column!r} has one option, {names[0]!r}; leave that column out with --map.")
+        raise AspcError(f"{name}: column {column!r} has only one option, {names[0]!r}. Leave it out with --map.")
     if len(names) > MAX_CHOICES:
         raise AspcError(f"{name}: column {column!r} has {len(names):,} options, more than {MAX_CHOICES:,}.")
     if not np.isfinite(np.asarray(codes, np.float64)).all():
@@ -198,12 +198,12 @@ def _sorted_codes(
 def _environment_codes(
     cells: np.ndarray, distinct: np.ndarray, in_env: Factor, column: str, name: str
 ) -> tuple[np.ndarray, tuple[str, ...], bool]:
-    """Return the codes of options that an environment numbers from its first option."""
+    """Return codes counted from the environment's first option."""
     first, last = int(in_env.choices[0]), int(in_env.choices[-1])
     if distinct[0] < first or distinct[-1] > last:
         raise AspcError(
-            f"{name}: column {column!r} holds choices from {int(distinct[0])} to {int(distinct[-1])}, but the "
-            f"environment has the choices {first} to {last}. Choose another environment (--env) or none (--env none)."
+            f"{name}: column {column!r} holds options from {int(distinct[0])} to {int(distinct[-1])}, but the "
+            f"environment has the options {first} to {last}. Choose another environment (--env) or none (--env none)."
         )
     return cells - first, in_env.choices, False
 
@@ -211,8 +211,8 @@ def _environment_codes(
 def _guess_note(column: str, choices: Sequence[str]) -> str:
     shown = join_limited(list(choices), MAX_SHOWN)
     return (
-        f"action {printable(column)!r} takes only {len(choices)} whole numbers ({shown}) and is read as a choice; if "
-        f"it is a quantity, pass --continuous {printable(column)}."
+        f"action {printable(column)!r} has only {len(choices)} distinct values ({shown}) and is treated as "
+        f"categorical; if it is a quantity, pass --continuous {printable(column)}."
     )
 
 
@@ -222,9 +222,9 @@ def _guess_note(column: str, choices: Sequence[str]) -> str:
 def _match_masks(
     space: ActionSpace, masks: np.ndarray, names: Sequence[str], name: str
 ) -> tuple[ActionSpace, np.ndarray]:
-    """Return the space with its masked columns, and the masks in their order.
+    """Return the space with its masked columns declared, and the masks.
 
-    A mask of an option that was never chosen adds the option.
+    A mask for an option that was never chosen adds the option to the space.
     """
     if ((masks != 0) & (masks != 1)).any():
         row = int(((masks != 0) & (masks != 1)).any(axis=1).argmax())
@@ -252,7 +252,7 @@ def _match_masks(
 
 
 def _masked_option(space: ActionSpace, mask: str, name: str) -> tuple[int, str]:
-    """Return the factor and the option that a mask names: "mask_OPTION", or "mask_ACTION_OPTION"."""
+    """Return the factor and the option in a mask's name, which is "mask_OPTION" or "mask_ACTION_OPTION"."""
     label = mask.removeprefix(MASK_PREFIX)
     choices = [(i, factor) for i, factor in enumerate(space.factors) if factor.choices]
     exact = [(i, label) for i, factor in choices if label in factor.choices]
@@ -269,13 +269,13 @@ def _masked_option(space: ActionSpace, mask: str, name: str) -> tuple[int, str]:
     if not found:
         raise AspcError(
             f"{name}: the mask {mask!r} names no option. Name masks mask_OPTION, or mask_ACTION_OPTION if several "
-            f"actions are choices; the options are {join_limited(list(space.columns), MAX_SHOWN)}."
+            f"actions are categorical; the options are {join_limited(list(space.columns), MAX_SHOWN)}."
         )
     return found[0]
 
 
 def _check_masks(space: ActionSpace, actions: np.ndarray, masks: np.ndarray, name: str) -> None:
-    """Raise an `AspcError` for a row that forbids its own choice; the others then allow at least one option."""
+    """Raise an `AspcError` if a row's mask forbids the chosen option. Otherwise every row allows at least one."""
     forbidden = (actions[:, list(space.masked)] == 1) & (masks == 0)
     if forbidden.any():
         row, column = np.argwhere(forbidden)[0]
@@ -289,9 +289,9 @@ def _check_masks(space: ActionSpace, actions: np.ndarray, masks: np.ndarray, nam
 def add_masks(
     encoded: EncodedActions, arrays: dict[str, np.ndarray], names: Sequence[str]
 ) -> tuple[dict[str, np.ndarray], Sequence[str]]:
-    """Append the masks to the observations of checked arrays, and their names to those of the observations.
+    """Append the masks to the observations of validated arrays, and the masks' names to the observations' names.
 
-    Logged next observations get the masks of the next row. After the last row of an episode, which has none, every
+    Logged next observations get the masks of the next row. At the end of an episode there is no next row, and every
     option counts as allowed.
     """
     masks = encoded.masks
@@ -314,7 +314,7 @@ def bounds_of(
     name: str,
     margin: float | None,
 ) -> validation.ActionBounds:
-    """Return the bounds of all columns, as `validation.action_bounds` does; those of an option are 0 and 1."""
+    """Return the bounds of all columns: 0 and 1 for options, the result of `validation.action_bounds` for the rest."""
     if space is None:
         return validation.action_bounds(actions, low, high, env, name, margin)
     is_number = ~space.is_choice
@@ -336,25 +336,26 @@ def bounds_of(
 
 
 def _of_numbers(bound: ArrayLike | None, is_number: np.ndarray) -> ArrayLike | None:
-    """Return the bounds of the numbers, given those of the numbers or of all columns."""
+    """Return the bounds of the continuous columns, given bounds for these columns or for all columns."""
     return np.asarray(bound)[is_number] if bound is not None and np.size(bound) == len(is_number) > 1 else bound
 
 
 def check_encoded(actions: np.ndarray, observations: np.ndarray, space: ActionSpace, name: str) -> EncodedActions:
-    """Return actions that are already encoded, next to observations that contain their masks.
+    """Check actions that are already encoded, and that the observations have room for their masks.
 
     Raises:
-        AspcError: A choice does not have exactly one option in every row, or there are too many masks.
+        AspcError: The actions have the wrong shape, a row does not select exactly one option of each categorical
+            action, or the observations have too few columns.
     """
     width = sum(factor.size for factor in space.factors)
     if observations.ndim != 2 or observations.shape[1] <= len(space.masked):
         raise AspcError(f"{name}: observations need {len(space.masked)} masks and at least one other number.")
     if actions.ndim != 2 or actions.shape[1] != width:
-        raise AspcError(f"{name}: actions have shape {actions.shape}, but the choices need {width} columns.")
+        raise AspcError(f"{name}: actions have shape {actions.shape}, but their space has {width} columns.")
     for factor, columns in space.blocks():
         block = actions[:, columns]
         if factor.choices and not (((block == 0) | (block == 1)).all() and (block.sum(axis=1) == 1).all()):
-            raise AspcError(f"{name}: the columns of the choice {factor.name!r} must be 1 for one option and else 0.")
+            raise AspcError(f"{name}: exactly one option of the action {factor.name!r} must be 1 and the others 0.")
     return EncodedActions(actions, space)
 
 
@@ -379,7 +380,7 @@ def merge_categories(parts: Sequence[tuple[np.ndarray, Sequence[str], Categories
 
 
 def choice_counts(space: ActionSpace, actions: np.ndarray) -> dict[str, dict[str, int]]:
-    """Return, by factor, the number of rows per option."""
+    """Return the number of rows per option of each categorical action."""
     return {
         factor.name: dict(zip(factor.choices, actions[:, columns].sum(0).astype(int).tolist(), strict=True))
         for factor, columns in space.blocks()

@@ -25,9 +25,9 @@ class Actor(NamedTuple):
 
     act: Act
     observation_size: int | None
-    """None if it is unknown."""
+    """None if unknown."""
     reset: Callable[[], None] = lambda: None
-    """Forgets earlier steps, at the start of an episode."""
+    """Resets the memory at the start of an episode."""
 
 
 class Recorder:
@@ -102,7 +102,7 @@ def _onnx_actor(path: Path) -> Actor:
 
 
 def _recorded_memory(path: Path, session: Any) -> np.ndarray | None:
-    """Return the initial memory [1, size] of a network that has a memory, as `aspc export` recorded it."""
+    """Return the initial memory [1, size] that `aspc export` recorded in a network, or None without a memory."""
     text = session.get_modelmeta().custom_metadata_map.get("initial_memory")
     if text is None:
         return None
@@ -122,7 +122,7 @@ def _random_actor(low: np.ndarray, high: np.ndarray, rng: np.random.Generator) -
 def explore(
     space: ActionSpace, action: np.ndarray, observation: np.ndarray, noise: float, rng: np.random.Generator
 ) -> np.ndarray:
-    """Return an action whose choices are replaced by random allowed options with the probability `noise`."""
+    """Replace the discrete components of an action by random allowed options with probability `noise`."""
     drawn = space.sample(np.atleast_2d(observation), rng)[0]
     chosen = drawn if rng.random() < noise else space.snap(action)
     return np.where(space.is_choice, chosen, action).astype(np.float32)
@@ -135,8 +135,8 @@ def collect(env_name: str, policy: str, steps: int, *, noise: float = 0.0, seed:
         env_name: Name of the environment.
         policy: "random", the folder of a saved policy, or an ONNX file.
         steps: Number of steps.
-        noise: Standard deviation of Gaussian action noise, relative to half the action range; for choices, the
-            probability of a random option.
+        noise: Standard deviation of Gaussian action noise, relative to half the action range; for discrete actions,
+            the probability of a random option.
         seed: Seed of the environment and of the noise.
     """
     if steps < 2:
@@ -144,7 +144,7 @@ def collect(env_name: str, policy: str, steps: int, *, noise: float = 0.0, seed:
     if seed < 0:
         raise AspcError(f"The seed must be 0 or more, not {seed}.")
     if noise < 0:
-        raise AspcError(f"The noise is a standard deviation and cannot be {noise}.")
+        raise AspcError(f"The noise must be 0 or more, not {noise}.")
     env, rng = envs.make_env(env_name), np.random.default_rng(seed)
     box, space = env.action_space, envs.choices(env_name)
     assert isinstance(box, gym.spaces.Box)

@@ -24,7 +24,7 @@ from aspc.text import join_limited, natural_sort_key
 if TYPE_CHECKING:
     from aspc.data.read_options import ReadOptions
 
-KeyMap = Mapping[str, str | Sequence[str]]  # stored names by array, as `check_key_map` returns it
+KeyMap = Mapping[str, str | Sequence[str]]  # the stored names of each array, as returned by `check_key_map`
 
 # Names that other libraries use. The first is D4RL's name, which aspc writes.
 ALIASES: dict[str, tuple[str, ...]] = {
@@ -142,7 +142,7 @@ def resolve_arrays(
         stored: Names of the stored arrays.
         key_map: The user-supplied key map.
         name: Name of the file, for messages.
-        needs_no_ends: Whether the ends of episodes can be unmarked.
+        needs_no_ends: Whether the file does not have to mark the ends of episodes.
 
     Returns:
         The stored name of each array, and notes.
@@ -164,7 +164,7 @@ def resolve_arrays(
 
 
 def _without_ignored_time(key_map: KeyMap) -> KeyMap:
-    """Return a key map without `time=none`, which says that a file has no times."""
+    """Return a key map without `time=none`, which declares that a file has no times."""
     return {key: names for key, names in key_map.items() if key != "times" or names != NO_TIME}
 
 
@@ -221,7 +221,7 @@ def resolve_columns(
         name: Name of the file, for messages.
         is_time: Whether a column holds dates or seconds since 1970.
         is_date: Whether a column holds dates.
-        is_choice: Whether a column can be a choice, so that columns `mask_*` can be masks of its options.
+        is_choice: Whether a column can be categorical, so that columns `mask_*` can be masks of its options.
 
     Returns:
         The columns of each array in order, and notes. With a reward formula, "rewards" has the formula's columns.
@@ -320,7 +320,7 @@ def _guess_columns(columns: Sequence[str], key: str, name: str) -> list[str]:
         numbered = [column for column in components if column.removeprefix(f"{stem}_").isdigit()]
         if len(numbered) > 1:
             return sorted(numbered, key=natural_sort_key)
-        if len(components) > 1 and alias != stem:  # next to obs_temp and obs_flow, `state` can be a mode
+        if len(components) > 1 and alias != stem:  # with obs_temp and obs_flow, `state` can be a mode of operation
             raise AspcError(
                 f"{name}: {key!r} is ambiguous: {alias!r}, or {list_names(components)}. Choose with --map {key}=NAMES, "
                 f"in Python key_map={{{key!r}: [NAMES]}}."

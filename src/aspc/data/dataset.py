@@ -72,7 +72,7 @@ class Dataset:
     categories: Mapping[str, Sequence[str]] = field(default_factory=dict)  # one-hot categories by log column
     kpis: np.ndarray | None = None  # [N, kpis] float32: columns that are kept, but not used for training
     kpi_names: tuple[str, ...] = ()
-    action_space: ActionSpace | None = None  # the choices among the actions; None if all actions are numbers
+    action_space: ActionSpace | None = None  # the options of categorical actions; None if all actions are continuous
 
     @classmethod
     def from_arrays(
@@ -110,7 +110,8 @@ class Dataset:
 
         Args:
             observations: [N, obs].
-            actions: [N, act] numbers, or choices as integers, truth values or text, also [N] for a single choice.
+            actions: [N, act] continuous actions as floats, or discrete actions as integers, Booleans or text. One
+                discrete action can also be [N].
             rewards: [N].
             terminals: [N] flags of rows after which the task has ended.
             timeouts: [N] flags of other episode ends. Without them, episodes also end after `max_episode_steps`.
@@ -132,12 +133,12 @@ class Dataset:
             kpi_names: Column names of the KPIs.
             time: Description of the time column.
             categories: Categories of one-hot observations, by log column.
-            categorical: Names or patterns of action columns that are choices although they hold numbers.
-            continuous: Names or patterns of action columns that are numbers although they look like choices.
+            categorical: Names or patterns of action columns that are categorical although they hold numbers.
+            continuous: Names or patterns of action columns that are continuous although they look categorical.
             masks: [N, masks] flags of the options that are allowed in each row.
             mask_names: Names of the masks, "mask_OPTION" or "mask_ACTION_OPTION" (default: one per option, in order).
-            action_categories: For the columns of a table, the texts that codes stand for; None for arrays.
-            action_space: The choices of actions that are already encoded as one column per option.
+            action_categories: For the text columns of a table, the texts that their codes stand for; None for arrays.
+            action_space: The space of actions that are already encoded, with one column per option.
 
         Raises:
             AspcError: The arrays are not a valid dataset.
@@ -220,9 +221,9 @@ class Dataset:
         Args:
             episodes: Mappings with `observations`, `actions` and `rewards` (T rows) or common aliases (`obs`, `action`,
                 `reward`, …), or data frames with columns as in a file. Next observations can be given as an additional
-                row of `observations` (T + 1 rows) or as `next_observations`. `terminals` holds T flags or one for the
-                end; without it, episodes end by timeout. Rows of frames with a column of times are sorted, and a gap
-                ends an episode.
+                row of `observations` (T + 1 rows) or as `next_observations`. `terminals` holds T flags, or one flag for
+                the end; without it, episodes end by timeout. Rows of frames with a column of times are sorted, and a
+                gap ends an episode.
             options: Options of `from_arrays`.
         """
         parts, settings, notes = episode_arrays(episodes, name := options.pop("name", "episodes"))
@@ -280,7 +281,7 @@ class Dataset:
 
     @property
     def complete_episode_returns(self) -> np.ndarray:
-        """`episode_returns` without the last episode if it is incomplete, unless it is the only one."""
+        """`episode_returns` without that of an incomplete last episode, unless there is only one episode."""
         returns = self.episode_returns
         is_cut = len(returns) > 1 and not (self.terminals[-1] or self.timeouts[-1])
         return returns[:-1] if is_cut else returns
@@ -404,7 +405,7 @@ class Dataset:
             cuts = np.unique(np.linspace(0, len(self), SPLIT_SEGMENTS + 1).astype(int))
             starts, stops = cuts[:-1], cuts[1:]
         if len(starts) < 2:
-            raise AspcError(f"{self.name}: holding out episodes needs at least two rows or episodes.")
+            raise AspcError(f"{self.name}: a dataset with a single row has no part to hold out.")
         order = np.random.default_rng(seed).permutation(len(starts))
         count = min(max(1, round(holdout * len(starts))), len(starts) - 1)
         is_held_out = np.zeros(len(starts), dtype=bool)

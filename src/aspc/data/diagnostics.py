@@ -27,11 +27,11 @@ MAX_MISALIGNED = 0.05  # fraction of rows
 MIN_CROSSING = 0.95  # fraction of timeouts
 CROSSING_FACTOR = 2.0  # times the median distance between rows
 OUTLIER_FACTOR = 1_000.0  # times the range of the middle 98 % of a column
-SENTINEL_GAP = 5.0  # times the same range: the gap between a sentinel and all other values
+SENTINEL_GAP = 5.0  # times the same range: minimum gap between a sentinel and all other values
 MAX_SENTINELS = 0.01  # fraction of rows
 SENTINEL_VALUES = (999, 9_999, 99_999, 999_999, 9_999_999, 32_767, 32_768, 65_535)  # with either sign
 FEW_ROWS = 1_000
-RARE_ROWS = 20  # of an option
+RARE_ROWS = 20  # an option with fewer rows is rare
 QUANTILE_ROWS = 100_000  # maximum number of rows for quantiles
 MAX_SHOWN_NAMES = 20
 MAX_SHOWN_DIMENSIONS = 10
@@ -108,7 +108,7 @@ def _choice_facts(space: ActionSpace, actions: np.ndarray) -> list[tuple[str, st
     for name, counts in choice_counts(space, actions).items():
         ordered = sorted(counts.items(), key=lambda item: -item[1])
         shares = [f"{printable(option)} {100 * count / len(actions):.3g} %" for option, count in ordered]
-        facts.append((f"choice {printable(name)}", join_limited(shares, MAX_SHOWN_NAMES)))
+        facts.append((f"options of {printable(name)}", join_limited(shares, MAX_SHOWN_NAMES)))
     return facts
 
 
@@ -171,7 +171,7 @@ def find_warnings(dataset: Dataset) -> list[str]:
 
 
 def _check_choices(dataset: Dataset) -> list[str]:
-    """Find options that are rare or were never chosen, about which a log says little or nothing."""
+    """Find options that occur in too few rows, or in none, to estimate their values."""
     warnings = []
     space = dataset.action_space
     for name, counts in ({} if space is None else choice_counts(space, dataset.actions)).items():
@@ -179,13 +179,13 @@ def _check_choices(dataset: Dataset) -> list[str]:
         rare = [f"{printable(option)} ({count:,})" for option, count in counts.items() if 0 < count < RARE_ROWS]
         if never:
             warnings.append(
-                f"choice {printable(name)}: {join_limited(never, MAX_SHOWN_DIMENSIONS)} never occurs in the log, so "
-                "its value is unknown."
+                f"action {printable(name)}: no row of the log has the option "
+                f"{join_limited(never, MAX_SHOWN_DIMENSIONS)}, so its value is unknown."
             )
         if rare:
             warnings.append(
-                f"choice {printable(name)}: {join_limited(rare, MAX_SHOWN_DIMENSIONS)} occurs in fewer than "
-                f"{RARE_ROWS} rows, too few to judge it."
+                f"action {printable(name)}: fewer than {RARE_ROWS} rows of the log have the option "
+                f"{join_limited(rare, MAX_SHOWN_DIMENSIONS)}, too few to estimate its value."
             )
     return warnings
 

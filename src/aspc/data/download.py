@@ -70,7 +70,7 @@ def fetch(url: str, path: Path, published: Record | None = None) -> Path:
             except (OSError, ValueError, http.client.HTTPException) as error:
                 if getattr(error, "errno", None) in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT):
                     raise AspcError(
-                        f"There is no space for {path}. Free some, or set ASPC_DATA to a folder on a larger disk."
+                        f"There is no disk space for {path}. Free some, or set ASPC_DATA to a folder on another disk."
                     ) from error
                 reason = getattr(error, "reason", None) or error
                 problems.append(f"{address}: {reason}")
@@ -143,7 +143,7 @@ def _verified(path: Path, published: Record | None) -> Path:
     record = _read_record(path)
     if record is None:
         with contextlib.suppress(AspcError):  # a read-only cache cannot hold a record
-            _write_record(path, "put there by hand", found, None)
+            _write_record(path, "copied manually", found, None)
     elif found != record:
         raise AspcError(
             f"{path} differs from the first download ({found.size:,} bytes, recorded {record.size:,}); "
@@ -247,7 +247,7 @@ def _total_size(response: http.client.HTTPResponse, done: int, published: Record
 
 def _record_partial(path: Path, address: str, headers: Message, total: int | None) -> None:
     """Record the information needed to resume the download, if the response allows resuming."""
-    _partial_path(path).unlink(missing_ok=True)  # first, so that an old record never describes a new part
+    _partial_path(path).unlink(missing_ok=True)  # deleted first, so that an old record never describes a new part file
     validator = _validator(headers)
     if validator is not None and total is not None:
         _partial_path(path).write_text(json.dumps(Partial(address, validator, total)._asdict()), "utf-8")

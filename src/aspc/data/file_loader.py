@@ -98,11 +98,11 @@ def load(
     options |= {"categorical": read_options.categorical, "continuous": read_options.continuous}
     given = {key: value for key, value in {**options, "env": env}.items() if value is not None}
     settings = {**metadata, **given, "name": name or stem}
-    if "action_space" in settings:  # of a file that this library has written
+    if "action_space" in settings:  # from a file that this library wrote
         settings["action_space"] = ActionSpace.from_text(settings["action_space"])
     dataset = Dataset.from_arrays(**dict[str, Any](arrays), **settings)
     if "masks" in arrays and dataset.action_space is None:
-        notes = [*notes, "the masks are not used, because no action is a choice; name one with --categorical."]
+        notes = [*notes, "the masks are unused, because no action is categorical; declare one with --categorical."]
     return dataset.with_notes(notes)
 
 

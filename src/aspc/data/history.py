@@ -1,4 +1,4 @@
-"""Stack the rows of a log: the newest observations of each row's episode (see `aspc.history`)."""
+"""Stack the most recent observations of the episode at each row of a log (see `aspc.history`)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class FrameStacker:
 
     history: History
     observations: np.ndarray  # [rows, obs]
-    actions: np.ndarray  # [rows, act] in ±1
+    actions: np.ndarray  # [rows, act] in [-1, 1]
     first: np.ndarray  # [rows]: the first row of each row's episode
 
     @classmethod
@@ -64,7 +64,7 @@ class FrameStacker:
 
 @dataclass(frozen=True, eq=False)
 class BlockStacker:
-    """Stacks blocks of consecutive transitions that were read together with the rows before and after them.
+    """A stacker for blocks of consecutive transitions that were read together with the rows before and after them.
 
     Args:
         history: The history.
@@ -110,7 +110,10 @@ class BlockStacker:
 
 
 def push_frame(stacked: np.ndarray, history: History, following: np.ndarray, actions: np.ndarray) -> np.ndarray:
-    """Return the stacked observations [M, size] after actions [M, act] in ±1, where `following` [M, obs] came next."""
+    """Return the stacked observations [M, size] after actions [M, act] in [-1, 1].
+
+    `following` [M, obs] holds the observations after these actions.
+    """
     frames = history.observations * following.shape[1]
     parts = [following, stacked[:, : frames - following.shape[1]]]
     if history.actions and history.lags:
@@ -119,7 +122,7 @@ def push_frame(stacked: np.ndarray, history: History, following: np.ndarray, act
 
 
 def stack_dataset(data: Dataset, history: History) -> Dataset:
-    """Return a dataset with stacked observations, which have no names; unchanged if the history is one observation."""
+    """Return a dataset with stacked, unnamed observations, or the same dataset if the history is one observation."""
     if history.observations == 1:
         return data
     stacker, rows = FrameStacker.of(data, history), np.arange(len(data))

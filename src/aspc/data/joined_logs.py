@@ -19,7 +19,7 @@ FLAGS = ("terminals", "timeouts")
 
 
 class JoinedLogs(NamedTuple):
-    """The contents of several files as one log, or None if each file is a log of its own; and notes."""
+    """The contents of several files as one log (None if each file is a separate log), and notes."""
 
     contents: FileContents | None
     notes: list[str]
@@ -28,9 +28,9 @@ class JoinedLogs(NamedTuple):
 def join_logs(files: Sequence[FileContents], names: Sequence[str], label: str) -> JoinedLogs:
     """Join files that continue each other in time.
 
-    Files are joined if all have absolute times (dates or seconds since 1970). They are put in order of their first
-    times, and a row that is in several files is kept once. Files that overlap in time and differ there are separate
-    logs, for example of several machines, unless an episode column tells their rows apart.
+    Files are joined if all have absolute times (dates or seconds since 1970). They are sorted by their first times, and
+    a row that is in several files is kept once. Files with different rows for the same times are separate logs, for
+    example of several machines, unless an episode column distinguishes their rows.
 
     Args:
         files: The contents of the files, before rows are prepared. Their arrays are removed if they are joined.
@@ -43,7 +43,7 @@ def join_logs(files: Sequence[FileContents], names: Sequence[str], label: str) -
     if not all("times" in file.arrays and _has_equal_lengths(file.arrays) for file in files):
         return JoinedLogs(None, [])
     times = [check_times(file.arrays["times"], name) for file, name in zip(files, names, strict=True)]
-    if any(len(column) == 0 or column.min() < FIRST_EPOCH for column in times):  # each file has its own clock
+    if any(len(column) == 0 or column.min() < FIRST_EPOCH for column in times):  # times are relative
         return JoinedLogs(None, [])
     parts = [{**file.arrays, "times": column} for file, column in zip(files, times, strict=True)]
     parts, categories = _with_common_categories(parts, files)
@@ -70,7 +70,7 @@ def join_logs(files: Sequence[FileContents], names: Sequence[str], label: str) -
             return JoinedLogs(None, [note])
     notes = [
         f"{len(parts)} files were read as one log: an episode ends at a gap in time, not at the end of a file. To end "
-        "one with each file, pass --map time=none."
+        "an episode with each file, pass --map time=none."
     ]
     if order != list(range(len(order))):
         notes.append(f"files were put in chronological order: {join_limited(names, MAX_SHOWN_FILES)}.")
@@ -83,7 +83,7 @@ def join_logs(files: Sequence[FileContents], names: Sequence[str], label: str) -
         kept = np.ones(len(arrays["times"]), dtype=bool)
         kept[repeated] = False
         arrays = {key: array[kept] for key, array in arrays.items()}
-        notes.append(f"{count_noun(len(repeated), 'row', ('is', 'are'))} in more than one file and kept once.")
+        notes.append(f"{count_noun(len(repeated), 'row', ('is', 'are'))} in more than one file and kept only once.")
     return JoinedLogs(FileContents(arrays, notes, metadata), [])
 
 
@@ -92,7 +92,7 @@ def _has_equal_lengths(arrays: Arrays) -> bool:
 
 
 def _complete_flags(parts: list[Arrays]) -> None:
-    """Add flags that only other files have: no row of a file without the flag ends an episode."""
+    """Give all files the same flags; a flag that a file lacks is 0 in all rows of that file."""
     for key in FLAGS:
         if any(key in part for part in parts):
             for part in parts:
@@ -100,7 +100,7 @@ def _complete_flags(parts: list[Arrays]) -> None:
 
 
 def _describe_overlap(times: Sequence[np.ndarray], names: Sequence[str]) -> str:
-    """Name two files, in order of their first times, whose times overlap; "" if there are none."""
+    """Return text that names two files with overlapping times, or "". The files are sorted by their first times."""
     for i in range(1, len(times)):
         if times[i].min() <= times[i - 1].max():
             return f"the times of {names[i - 1]} and {names[i]} overlap"
@@ -132,7 +132,7 @@ def _shared_rows(parts: Sequence[Arrays], label: str) -> tuple[np.ndarray, np.nd
 def _with_common_categories(
     parts: list[Arrays], files: Sequence[FileContents]
 ) -> tuple[list[Arrays], dict[str, list[str]]]:
-    """Number the categories of all files alike, in order of appearance."""
+    """Give each category the same number in all files, in order of appearance."""
     found: dict[str, list[str]] = {}
     for file in files:
         for column, categories in file.metadata.get("categories", {}).items():

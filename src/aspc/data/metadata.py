@@ -26,7 +26,7 @@ def parse_metadata(text: Any) -> dict[str, Any]:
 
 
 def select_valid(stated: Any) -> dict[str, Any]:
-    """Return the known keys of stated metadata, or an empty dictionary if a value has the wrong type."""
+    """Return the known keys of a file's metadata, or an empty dictionary if a value has the wrong type."""
     try:
         numbers = {
             key: [float(x) for x in stated[key]] if key.startswith("action") else float(stated[key])

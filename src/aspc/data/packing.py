@@ -218,7 +218,7 @@ def _open_hdf5(
         timeouts, limit_notes = episode_ends(terminals, logged, max_episode_steps, env)
         if read("actions", slice(0, 1)).dtype.kind in "iub":
             raise AspcError(
-                f"{path.name}: the actions are integers, which means discrete actions. A file with choices cannot be "
+                f"{path.name}: the actions are integers, so they are discrete. A file with discrete actions cannot be "
                 'packed in parts: pass --categorical "*", so that it is loaded first.'
             )
         extremes = _extremes(partial(read, "actions"), length)

@@ -22,7 +22,7 @@ def prepare_rows(contents: FileContents, options: ReadOptions, name: str) -> Fil
     Args:
         contents: A reader's result, with the arrays `times`, `episodes` and `costs` if the file has them.
         options: The options for reading the log.
-        name: The file, for messages.
+        name: Name of the file, for messages.
 
     Raises:
         AspcError: The times contradict each other, or the flags are invalid.

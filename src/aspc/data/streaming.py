@@ -78,7 +78,7 @@ class StreamingDataset:
     notes: tuple[str, ...]
     observation_names: tuple[str, ...] = ()  # column names of the log
     action_names: tuple[str, ...] = ()
-    action_space: ActionSpace | None = None  # the choices among the actions; None if all actions are numbers
+    action_space: ActionSpace | None = None  # the options of categorical actions; None if all actions are continuous
     sha256: str | None = None  # of the packed rows; absent in older folders
 
     @classmethod
@@ -164,7 +164,7 @@ class StreamingDataset:
         """Return the first row of each episode.
 
         Raises:
-            AspcError: The folder was packed by a version that did not store them, or the file is damaged.
+            AspcError: The folder was packed by a version that did not store these rows, or the file is damaged.
         """
         path = self.folder / EPISODES
         if not path.is_file():
@@ -213,7 +213,7 @@ class StreamingDataset:
             start: Index of the first window.
             prepare: Function from transitions to rows, called in the reading thread. Default: rows as packed.
             block_rows: Rows per block.
-            history: The history with which `prepare` receives the observations of the transitions.
+            history: The history to stack into the observations before `prepare` is called.
         """
         block_rows = min(block_rows, self.rows)
         blocks = max(1, min(rows, self.rows) // block_rows)

@@ -10,7 +10,7 @@ from aspc.data.readers.contents import Arrays
 from aspc.data.time_cells import FIRST_EPOCH, format_duration, format_time, to_seconds
 from aspc.errors import AspcError
 
-REGULAR_FACTOR = 1.5  # with regular sampling, a gap of more median intervals than this ends an episode
+REGULAR_FACTOR = 1.5  # with regular sampling, a gap longer than this many median intervals ends an episode
 IRREGULAR_FACTOR = 10.0  # the same for irregular sampling, and for rows to be resampled
 REGULAR_FRACTION = 0.9  # minimum fraction of intervals within the tolerance, for regular sampling
 TOLERANCE = 0.1  # fraction of the median interval
@@ -94,7 +94,7 @@ def _ends(arrays: Arrays, length: int) -> np.ndarray:
 
 
 def _is_in_order(times: np.ndarray, groups: np.ndarray, arrays: Arrays) -> bool:
-    """Return whether time never goes back inside an episode, and no episode id reappears."""
+    """Return whether time never decreases inside an episode, and no episode id reappears."""
     same = groups[1:] == groups[:-1]
     if (np.diff(groups) < 0).any():
         return False
@@ -103,7 +103,7 @@ def _is_in_order(times: np.ndarray, groups: np.ndarray, arrays: Arrays) -> bool:
 
 
 def _restarts(arrays: Arrays) -> bool:
-    """Return whether times seem to restart in each episode: at most half of the steps go back, and times repeat."""
+    """Return whether times seem to restart in each episode: they decrease in at most half of the steps, and repeat."""
     times = arrays["times"]
     back = np.diff(times) < 0
     if times.max() >= FIRST_EPOCH or back.mean() > MAX_RESTARTS or _ends(arrays, len(times)).any():
@@ -155,8 +155,8 @@ def split_at_gaps(arrays: Arrays, max_gap: float | None, will_resample: bool) ->
 
     Args:
         arrays: Arrays sorted by time, with all episode ends flagged.
-        max_gap: The longest interval inside an episode, in median intervals; None chooses it by how regular
-            the sampling is.
+        max_gap: The longest interval inside an episode, in median intervals; None chooses a limit according to the
+            regularity of the sampling.
         will_resample: Whether resampling will fill in rows, so that short gaps need no split.
     """
     times = arrays["times"]

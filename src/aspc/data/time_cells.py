@@ -65,7 +65,7 @@ def parse_times(cells: Sequence[str]) -> np.ndarray:
 
 
 def parse_joined_times(text: str, lengths: np.ndarray) -> np.ndarray:
-    """Parse times that are joined without separators; equal to `parse_times` of the single cells.
+    """Parse times that are joined without separators. The result equals that of `parse_times` for the separate cells.
 
     Args:
         text: The cells, one after the other.

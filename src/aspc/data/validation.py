@@ -107,8 +107,8 @@ def check_arrays(
     raw_actions = check_numeric("actions", actions, name)
     if raw_actions.dtype.kind in "iub":
         raise AspcError(
-            f"{name}: the actions have type {raw_actions.dtype}, which means discrete actions; only continuous actions "
-            "are supported. If yours are continuous, store them as floats."
+            f"{name}: the actions have type {raw_actions.dtype}, but continuous actions must be floats. Convert them "
+            "to floats."
         )
     arrays = {
         "observations": check_matrix("observations", observations, name),
@@ -166,7 +166,7 @@ def integer_action_notes(actions: np.ndarray) -> tuple[str, ...]:
     """Warn if all actions are integers, which suggests discrete actions stored as floats."""
     if not (actions == np.round(actions)).all():
         return ()
-    return ("all actions are integers: if they are discrete choices, this library does not support them.",)
+    return ("all actions are integers, stored as floats: if they are discrete, declare them with --categorical.",)
 
 
 def on_off_notes(actions: np.ndarray, names: Sequence[str]) -> tuple[str, ...]:

@@ -153,7 +153,7 @@ def make_groups(
 
 
 def interleave_timed_groups(groups: list[RunGroup]) -> list[RunGroup]:
-    """Order timed groups by dataset and seed, so that a machine that slows down affects all variants alike."""
+    """Order timed groups by dataset and seed, so that a machine that slows down affects all variants equally."""
     timed = sorted((g for g in groups if g.alone), key=lambda g: (g.members[0].run.dataset, g.members[0].run.seed))
     following = iter(timed)
     return [next(following) if group.alone else group for group in groups]

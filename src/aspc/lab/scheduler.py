@@ -33,7 +33,7 @@ class RunningGroup(NamedTuple):
 
 
 class Scheduler:
-    """Runs a plan: starts each group once the runs it depends on have ended, and collects the outcomes."""
+    """A scheduler that starts each group once the runs it depends on have ended, and collects the outcomes."""
 
     def __init__(
         self,
@@ -211,7 +211,7 @@ class Scheduler:
 
 
 def to_interrupted(error: Interrupted | KeyboardInterrupt) -> Interrupted:
-    """Convert an interruption to the bench's own, with the same signal and a message on how to continue."""
+    """Return an `Interrupted` with the same signal and a message that says how to continue the bench."""
     if isinstance(error, Interrupted):
         number = error.exit_code - 128
     else:

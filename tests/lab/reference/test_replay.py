@@ -126,7 +126,7 @@ class TestErrors:
 
     @pytest.mark.parametrize("changes", [{"batch/weights": np.zeros((50, 8))}, {"batch/actions": np.zeros((50, 3, 2))}])
     def test_invalid_arrays(self, changes: dict[str, np.ndarray], tmp_path: Path) -> None:
-        with pytest.raises(AspcError, match="cannot be replayed: its arrays do not fit"):
+        with pytest.raises(AspcError, match="cannot be replayed: its arrays are not valid"):
             verify(copy_with_changes(tmp_path, "iql", **changes))
 
     def test_nothing_to_compare(self, tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ def test_figures_are_written_as_png_and_svg(tmp_path: Path) -> None:
 def test_suites_and_charts_name_their_source(paper_page: Path) -> None:
     text = read_page(paper_page)
     assert "<h3>Table 1, figure 2 of the paper · 39 datasets, six algorithms · main_table</h3>" in text
-    others = ["Table 2 of the paper · Alpha naive, converged, linear and dynamic · necessity"]
+    others = ["Table 2 of the paper · Alpha: naive, converged, linear and dynamic · necessity"]
     by_k_alpha = "Seconds per million steps, by the update interval of alpha"
     others += [f"Figure 5b, time of the paper · {by_k_alpha} · k_alpha_runtime"]
     others += ["Figure 9, appendix E.1 of the paper · ASPC with advantage-weighted BC on AntMaze and Adroit · aspc_aw"]
@@ -125,7 +125,7 @@ def test_summary_comes_first_with_robust_statistics_per_domain(tmp_path: Path) -
     text = read_page(write_report(tmp_path / "r", tmp_path / "out", "--no-figures"))
     assert re.findall(r'<section id="(\w+)">', text)[:3] == ["overall", "scores", "claims"]
     section = text[text.index('<section id="overall">') : text.index('<section id="scores">')]
-    assert "The 95 % intervals cover datasets and seeds" in section
+    assert "The 95 % intervals account for variation between datasets and between seeds" in section
     names = re.findall("<h3>(.*?)</h3>", section)
     assert names == ["MuJoCo · hopper-medium-v2", "Maze2d · 3 datasets", "All domains · 4 datasets"]
     *_, overall = re.findall("<table.*?</table>", section)

@@ -1,1 +1,1 @@
-"""Readers of foreign files."""
+"""Readers of dataset files."""

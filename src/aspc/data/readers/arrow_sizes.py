@@ -97,7 +97,7 @@ def _footer(file: BinaryIO) -> _Table:
     end = _read(file, length - 10, 10)
     size = _number(end, "<i", 0)
     if end[4:] != MAGIC or not 0 < size <= min(length, MAX_HEADER_BYTES):
-        raise ValueError("it does not end as an Arrow file does")
+        raise ValueError("it does not end like an Arrow file")
     return _Table.root(_read(file, length - 10 - size, size))
 
 

@@ -52,7 +52,7 @@ class Survey:
         return {column for column, found in self.kinds.items() if any(found[kind] for kind in kinds)}
 
     def boolean_columns(self) -> set[int]:
-        """Return the columns that hold only truth values and empty cells."""
+        """Return the columns that hold only Booleans and empty cells."""
         others = ("number", "point", "comma", "text", "range", "flag", "missing")
         return self.columns_with("boolean") - self.columns_with(*others)
 
@@ -108,7 +108,7 @@ def report_bad_cells(
         kinds: The kinds of cells that are invalid.
         columns: Names of all columns.
         parsers: Parsers for columns of flags and episode ids.
-        name: The file, for messages.
+        name: Name of the file, for messages.
         fillable: Columns whose empty cells --missing can fill.
     """
     text_columns = [column for column in survey.text_columns() if column not in parsers]

@@ -62,7 +62,7 @@ class _Layout(NamedTuple):
     header: Header
     found: dict[str, list[str]]
     wanted: list[int]  # indices of the used columns, in order
-    text_parsers: dict[int, CellParser]  # of single cells, for columns of text: dates, categories and episode ids
+    text_parsers: dict[int, CellParser]  # for columns that can hold text: dates, categories and episode ids
     flag_parsers: dict[int, CellParser]  # for flag columns, which can hold text
     formula: Formula | None
     date_column: int | None
@@ -132,7 +132,7 @@ class _CSVReader:
         return FileContents(arrays, [*header.notes, *notes, *read_notes], table_metadata(found, labels, booleans))
 
     def _read_cells(self, layout: _Layout) -> tuple[Arrays, list[str], list[str]]:
-        """Return the arrays, the action columns of truth values, and notes.
+        """Return the arrays, the action columns that hold Booleans, and notes.
 
         The cells are surveyed, which is slow, only after plain parsing has failed.
         """

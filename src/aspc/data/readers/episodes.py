@@ -45,8 +45,8 @@ def _read_file(reader: LimitedReader, path: Path, options: ReadOptions, taken_by
 def read_files(reader: LimitedReader, files: Sequence[Path], options: ReadOptions, path: Path) -> FileContents:
     """Read several files and prepare their rows; `path` names the files in messages.
 
-    Files with absolute times that continue each other are one log (see `join_logs`). Otherwise each file is a log of
-    its own, in the given order, and its last row ends an episode: by timeout, unless it is terminal.
+    Files with absolute times that continue each other are one log (see `join_logs`). Otherwise each file is a separate
+    log, in the given order. Its last row ends an episode, by timeout unless the row is terminal.
     """
     contents, taken = list[FileContents](), 0
     read_options = replace(options, single_episode=True)
@@ -91,7 +91,7 @@ def _names_of(contents: FileContents) -> dict[str, list[str]]:
 
 
 def _check_equal_names(contents: Sequence[FileContents], files: Sequence[Path]) -> None:
-    """Raise an `AspcError` if the last contents have other columns than the first contents with names."""
+    """Raise an `AspcError` if the last file's columns differ from those of the first file that names its columns."""
     expected = next((names for names in map(_names_of, contents) if names), {})
     if _names_of(contents[-1]) != expected:
         raise AspcError(
@@ -101,7 +101,7 @@ def _check_equal_names(contents: Sequence[FileContents], files: Sequence[Path]) 
 
 
 def _prepare_log(contents: FileContents, options: ReadOptions, path: Path) -> FileContents:
-    """Prepare the rows of a file that is a log of its own."""
+    """Prepare the rows of a file that is a separate log."""
     arrays, notes, metadata = prepare_rows(contents, options, path.name)
     length = len(arrays["rewards"])
     timeouts = check_flags("timeouts", arrays.get("timeouts", np.zeros(length)), path.name).copy()

@@ -91,7 +91,7 @@ class LimitedReader:
         except ConnectionError:
             raise self._stopped(path, budget) from None
         except OSError as error:
-            raise AspcError(f"{path} cannot be read: no process to read it could be started ({error}).") from error
+            raise AspcError(f"{path} cannot be read: the reader process could not be started ({error}).") from error
         return self._reply(path, budget)
 
     def _connected(self, path: Path) -> socket.socket:

@@ -57,7 +57,7 @@ def table_metadata(
     Args:
         found: The columns of each array.
         parsers: The parsers of the columns that hold categories.
-        booleans: The action columns that hold truth values.
+        booleans: The action columns that hold Booleans.
     """
     metadata: dict[str, Any] = {"observation_names": found["observations"], "action_names": found["actions"]}
     actions = {column: parser.categories() for column, parser in parsers.items() if column in found["actions"]}
@@ -142,7 +142,7 @@ class ColumnCollector:
 
 
 def looks_like_text(cell: str) -> bool:
-    """Return whether a cell is text: neither a number, nor a truth value, nor a marker of a missing value."""
+    """Return whether a cell is text: neither a number, nor a Boolean, nor a missing-value marker."""
     word = cell.strip().lower()
     try:
         parse_number_or_missing(word)
@@ -152,12 +152,12 @@ def looks_like_text(cell: str) -> bool:
 
 
 def looks_like_choice(cell: str) -> bool:
-    """Return whether a cell is text, a truth value or a whole number, as in a column of choices."""
+    """Return whether a cell is text, a Boolean or an integer, as in a categorical column."""
     return looks_like_text(cell) or cell.strip().lower() in BOOLEANS or bool(WHOLE_NUMBER.fullmatch(cell.strip()))
 
 
 def parse_flag(text: str) -> float:
-    """Parse a number or a truth value in a common spelling, such as TRUE, yes or f."""
+    """Parse a number, or a Boolean in a common spelling such as TRUE, yes or f."""
     word = text.strip().strip('"').lower()
     return FLAG_WORDS[word] if word in FLAG_WORDS else float(word)
 
@@ -168,7 +168,7 @@ def parse_number(text: str) -> float:
 
 
 def parse_number_or_missing(text: str) -> float:
-    """Parse a number or a truth value; return NaN for an empty cell or a common missing-value marker."""
+    """Parse a number or a Boolean; return NaN for an empty cell or a common missing-value marker."""
     word = text.strip().lower()
     if word in BOOLEANS:
         return BOOLEANS[word]
@@ -192,7 +192,7 @@ def parse_episode_id(text: str) -> float:
 class EpisodeIds(dict[str, float]):
     """The ids of episodes by cell, filled on demand by `parse_episode_id`.
 
-    Its `__getitem__` is a parser that runs no Python code for a known cell, and most cells repeat the cell before.
+    Its `__getitem__` is a parser that runs no Python code for a known cell, and most cells repeat the previous cell.
     """
 
     def __missing__(self, cell: str) -> float:
@@ -215,8 +215,8 @@ class CategoryParser:
         number = self._numbers.setdefault(word, float(len(self._numbers)))
         if number >= MAX_CATEGORIES:
             raise AspcError(
-                f"A column of text (by --one-hot, or an action) has more than {MAX_CATEGORIES:,} different values; "
-                "it does not hold categories. Leave it out."
+                f"A text column (an action, or named by --one-hot) has more than {MAX_CATEGORIES:,} distinct values, "
+                "too many for categories. Leave it out."
             )
         return number
 

@@ -45,8 +45,8 @@ class Cluster:
 class BenchArgs:
     """Run suites: tables and figures of the paper, or your own.
 
-    After an interruption, run the same command again to continue. Finished runs are never repeated, whichever suite
-    requested them; interrupted runs resume from their checkpoints.
+    After an interruption, run the same command again to continue. Finished runs are never repeated, even if another
+    suite requested them. Interrupted runs resume from their checkpoints.
     A group is a set of runs that train together as one compiled program.
     `aspc bench --list` shows the suites; `aspc report OUT` makes a page from the results.
     """
@@ -72,7 +72,7 @@ class BenchArgs:
     history: Unset[int] = None
     """Number of most recent observations given to policies and critics (docs/history.md). Default: the suite's."""
     history_actions: Flag = False
-    """With --history, also give the policies and critics the actions between the observations."""
+    """With --history, also give the policies and the critics the actions between the observations."""
     out: Path = Path("runs/bench")
     """Folder for the results; suites in the same folder share their runs."""
     reuse: Several[Path] = ()

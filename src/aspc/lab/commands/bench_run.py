@@ -110,7 +110,7 @@ def compute_deadline(start_time: float, budget_minutes: float | None) -> float |
 def plan_groups(
     args: BenchArgs, plan: BenchPlan, data: Mapping[str, Path], settled: Mapping[str, RecordedRun]
 ) -> list[RunGroup]:
-    """Return the groups of all runs that are not settled."""
+    """Return the groups of all runs that still need training."""
     size = args.group_size
     if size is None:
         size = ACCELERATOR_GROUP_SIZE if uses_accelerator(args.cluster) else CPU_GROUP_SIZE

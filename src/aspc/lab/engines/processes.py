@@ -24,7 +24,7 @@ from aspc.lab.groups import RunGroup, group_path, results_path
 
 STOP_SECONDS = 30.0  # time to save a checkpoint before the process is killed
 LOG = "log.txt"
-# Exit codes that stop the whole bench, for example after a full disk or a signal. The log's last line says why.
+# Exit codes that stop the whole bench, for example after a full disk or a signal. The log's last line is the reason.
 STOPPING_EXIT_CODES = (2, 128 + signal.SIGINT, 128 + signal.SIGTERM)
 
 

@@ -30,7 +30,7 @@ Files = dict[str, bytes]
 
 
 class RayEngine:
-    """Train groups on a Ray cluster; without an address, start a cluster on this machine."""
+    """An engine that trains groups on a Ray cluster; without an address, it starts a cluster on this machine."""
 
     def __init__(
         self, bench: Path, address: str | None, cpus: float = 1, gpus: float = 0, *, shared_storage: bool = True
@@ -94,7 +94,7 @@ class RayEngine:
         try:
             files = self._ray.get(task)
         except self._ray.exceptions.RayTaskError as error:
-            if isinstance(error.cause, ExternalFailure):  # the run is not at fault: stop the bench
+            if isinstance(error.cause, ExternalFailure):  # not caused by the run: stop the bench
                 raise error.cause from error
             return FinishedGroup(group, f"{type(error.cause).__name__}: {error.cause}")
         except self._ray.exceptions.RayError as error:

@@ -55,7 +55,7 @@ def parse_slurm_settings(words: Sequence[str]) -> dict[str, Any]:
 
 
 class SlurmEngine(PollingEngine[Any]):
-    """Submits groups to Slurm. With `cluster="local"`, jobs run as processes on this machine, for tests."""
+    """An engine that submits groups to Slurm. In tests, `cluster="local"` runs jobs as processes on this machine."""
 
     poll_seconds = 2.0
 
@@ -75,7 +75,7 @@ class SlurmEngine(PollingEngine[Any]):
                 folder=bench / "slurm", cluster=cluster, slurm_max_num_timeout=MAX_TIMEOUTS
             )
         except RuntimeError as error:
-            raise AspcError(f"Slurm cannot be used from here: {error}.") from error
+            raise AspcError(f"Slurm cannot be used from this machine: {error}.") from error
         try:
             self._executor.update_parameters(name="aspc", cpus_per_task=int(cpus), gpus_per_node=int(gpus), **settings)
         except NameError as error:  # submitit raises it for unknown settings

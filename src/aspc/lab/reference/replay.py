@@ -84,7 +84,7 @@ class TraceCheck:
 def relative_error(ours: Any, theirs: Any, origin: float = 0.0) -> float:
     """Return max|ours − theirs| / max|theirs − origin|, or infinity if shapes or NaN positions differ.
 
-    With an origin, errors are relative to the displacement: otherwise a scale that hardly moves would hide them.
+    With an origin, errors are relative to the change from it. Otherwise a scale that hardly changes would hide errors.
     """
     ours, theirs = np.asarray(ours, np.float64), np.asarray(theirs, np.float64)
     if ours.shape != theirs.shape or not np.array_equal(np.isnan(ours), np.isnan(theirs)):

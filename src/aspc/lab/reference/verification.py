@@ -47,9 +47,9 @@ def verify(path: str | Path) -> list[TraceCheck]:
         try:
             checks = CHECKS[algo](trace)
         except KeyError as missing:
-            raise AspcError(f"{path} lacks {missing}, which a {algo} trace has.") from missing
+            raise AspcError(f"{path} lacks {missing}, which a trace of {algo} must hold.") from missing
         except (TypeError, ValueError, IndexError) as error:
-            problem = f"its arrays do not fit a {algo} trace"
+            problem = f"its arrays are not valid for the algorithm {algo}"
             raise AspcError(f"{path} cannot be replayed: {problem} ({first_line(error)}).") from error
     if not checks:
         raise AspcError(f"{path} holds no results to compare; a trace has them under out/.")

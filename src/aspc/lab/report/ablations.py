@@ -133,7 +133,7 @@ def _build_ablation(view: View, group: AblationGroup, suite: str) -> Ablation | 
 
 
 def percent_difference(a: Scores, b: Scores) -> IntervalEstimate:
-    """Return (a − b)/|b| in percent. The interval covers the difference only; the average of b is treated as exact."""
+    """Return (a − b)/|b| in percent. The interval treats the average of b in the denominator as exact."""
     base = statistics.grand_mean(b)
     return statistics.difference(a, b).scaled(100 / abs(base)) if base else statistics.NO_ESTIMATE
 

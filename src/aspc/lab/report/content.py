@@ -69,7 +69,7 @@ class ReportContent:
         return " or ".join(dict.fromkeys(MEASURES[self.measures[name]] for name in datasets))
 
     def headline_scores(self) -> HeadlineScores | None:
-        """Return averages over the common datasets or, without aggregates, those of the broadest comparable row."""
+        """Return averages over the common datasets; without aggregates, the scores in the broadest comparable row."""
         if self.aggregates is not None:
             return HeadlineScores(self.aggregates.overall.datasets, self.aggregates.overall.mean, self.aggregates.best)
         rows = [*(row for row in reversed(self.main_table.rows) if row.is_average), *self.main_table.rows]

@@ -23,7 +23,7 @@ LINES: Mapping[str, Any] = {
     "longdash": (0, (9, 3)),
     "longdashdot": (0, (9, 3, 2, 3)),
 }
-# Hatches distinguish bars of one color, as dashes do for lines.
+# Hatches distinguish bars of one color, as dashes distinguish lines.
 HATCHES = {
     "solid": "",
     "dash": "///",

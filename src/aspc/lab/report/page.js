@@ -122,7 +122,7 @@
       yaxis: { title: { text: "fraction of runs above τ" }, tickformat: ".0%", range: [0, 1.02] } });
   };
 
-  // Hatches distinguish bars of one color, as dashes do for lines.
+  // Hatches distinguish bars of one color, as dashes distinguish lines.
   const HATCH = { solid: "", dash: "/", dot: ".", dashdot: "x", longdash: "\\", longdashdot: "+" };
   const fill = ([, color, dash]) => ({ color: color,
     pattern: { shape: HATCH[dash], fillmode: "overlay", fgcolor: css("--card"), size: 7, solidity: 0.25 } });
@@ -249,7 +249,7 @@
   const applySeries = () => {
     $$("button[data-series]", chips).forEach((chip) => chip.setAttribute("aria-pressed", shown.has(Number(chip.dataset.series))));
     const off = new Set(data.series.filter((_, i) => !shown.has(i)).map((s) => s[0]));
-    // Only the columns of the first table and the rows of the summary tables follow the chips.
+    // The chips hide columns of the first table and rows of the summary tables, but nothing in other tables.
     const table = $("table.scores");
     const columns = $$("th[data-series]", table);
     const some = columns.some((th) => !off.has(th.dataset.series));

@@ -90,7 +90,7 @@ class ScoreTable:
 def build_score_table(view: View, suite: str) -> ScoreTable:
     """Build the table of a suite, with averages per domain and the paper's numbers."""
     runs, paper, declared = view.suite_runs(suite), tables().get(suite), _find_suite(suite)
-    # Suites that are not in the paper have the main table's algorithms and datasets, so show its numbers.
+    # Suites that are not in the paper have the main table's algorithms and datasets, so they show its numbers.
     reference = paper or tables()["main_table"]
     labels = sort_labels(runs["label"].unique(), _suite_labels(declared) if declared else reference.variants)
     by_label = {label: runs[runs["label"] == label] for label in labels}
@@ -227,7 +227,7 @@ def _paper_average(domain: str, datasets: list[str], label: str, paper: PaperTab
     domain_number = paper.numbers.get((domain, label)) or paper.averages.get((domain, label))
     if paper.rows and paper.rows[0] in DOMAIN_SIZES and domain_number is not None:
         is_complete = len(datasets) == DOMAIN_SIZES.get(domain, sum(DOMAIN_SIZES.values()))
-        note = "" if is_complete else f"The paper's number is over all datasets, ours over {len(datasets)}."
+        note = "" if is_complete else f"The paper's number is an average over all datasets, ours over {len(datasets)}."
         return PaperScore(domain_number.mean, None, " ".join(filter(None, (domain_number.doubt, note))))
     return None
 

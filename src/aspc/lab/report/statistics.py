@@ -1,4 +1,4 @@
-"""95 % intervals over datasets and seeds.
+"""95 % intervals that account for variation between datasets and between seeds.
 
 With at least three datasets, intervals are percentile intervals of a two-level bootstrap. It draws datasets with
 replacement (the same draw for all compared methods), then seeds within each drawn dataset and method. With fewer

@@ -58,7 +58,8 @@ class View:
     def comparable_suite_runs(self, name: str) -> pd.DataFrame:
         """Return the runs of a suite, all with the same number of steps on each dataset.
 
-        This is the longest length that at least half of the labels have on the dataset, or else the most frequent one.
+        This is the largest number of steps that at least half of the labels have on the dataset; if there is none, it
+        is the most frequent one.
         """
         entries = prefer_plain(self._suite_entries(name), ["dataset", "label"])
         labels = entries.groupby(["dataset", "steps"], as_index=False)["label"].nunique()

@@ -1,7 +1,7 @@
 """The speed of training on this machine, and the bound set by the matrix products.
 
-The bound is the time of a step in which everything but its matrix products is free. Their shapes and counts are read
-from the step's program, and each product is timed alone in the same process.
+The bound is the time of a step in which everything but its matrix products takes no time. The shapes and counts of the
+products are read from the step's program, and each product is timed alone in the same process.
 """
 
 from __future__ import annotations
@@ -304,7 +304,7 @@ def sweep(
 
 
 def synthetic_table(layout: Layout, rows: int = ROWS, has_choices: bool = False) -> jax.Array:
-    """Return random rows with actions in ±1, numbers or the options of one choice, and no terminal states."""
+    """Return random rows without terminal states: actions in [-1, 1], or the one-hot options of a discrete action."""
     table = np.random.default_rng(0).standard_normal((rows, layout.width), dtype=np.float32)
     obs, act = layout.obs_dim, layout.act_dim
     actions = table[:, obs : obs + act]

@@ -40,7 +40,7 @@ register(
                 options={"eval_every": 1_000, "eval_episodes": 10, "final_episodes": 50},
             ),
         ),
-        note="alpha starts at 10, not 2.5: on Maze2d it rises from 2.5 to about 8 in a million steps, not in 16,000.",
+        note="alpha starts at 10, because on Maze2d it rises from 2.5 only to about 8 in a million steps.",
     )
 )
 ONE_SETTING = (TD3_BC, WPC, A2PR, Variant("IQL", "iql"), Variant("ReBRAC", "rebrac"), ASPC)
@@ -167,5 +167,5 @@ register_study(
         ("maze2d-large",),
         options={**MANY_EPISODES, "matmul_precision": "highest"},
     ),
-    note="Products are TF32 on an accelerator unless the variant's name says otherwise.",
+    note="Matrix products are TF32 on an accelerator unless the variant's name says otherwise.",
 )

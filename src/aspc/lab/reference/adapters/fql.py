@@ -52,7 +52,7 @@ def fql(trace: Trace) -> Adapter[FQLState]:
         grads = jax.tree.leaves(jax.tree.map(lambda m, m_new: (m_new - 0.9 * m) / 0.1, *moments))
         return {
             "actor_mse": jnp.square(actions - batch.actions).mean(),
-            # As in the authors' logs: the sum of the tensors' norms, and extremes that include the targets' zeros.
+            # As in the authors' logs: a sum of norms per array, and extremes that include 0 for the target networks.
             "grad_norm": jnp.stack([jnp.sqrt(jnp.square(g).sum()) for g in grads]).sum(),
             "grad_max": jnp.stack([g.max() for g in grads]).max(initial=0.0),
             "grad_min": jnp.stack([g.min() for g in grads]).min(initial=0.0),

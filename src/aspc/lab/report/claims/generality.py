@@ -78,9 +78,9 @@ def keeps_rising(view: View) -> Claim:
             parts.append(DataGap((ASPC, TD3_BC), (CASE_STUDY,), f"with comparable curves of {name}"))
         else:
             lead, flat = statistics.difference(first, second), statistics.average(second)
-            description = f"{name}: the same growth, ASPC − TD3+BC"
+            description = f"{name}: growth with ASPC − growth with TD3+BC"
             parts.append(ClaimCheck(description, lead, "percentage points", at_least(), (ASPC, TD3_BC), tuple(first)))
-            description = f"{name}: the same growth with TD3+BC; flat is read as within {FLAT:.0f} %"
+            description = f"{name} with TD3+BC: growth in this period; flat is read as within {FLAT:.0f} %"
             parts.append(ClaimCheck(description, flat, "%", ClaimRange(-FLAT, FLAT), (TD3_BC,), tuple(second)))
     return build_claim(
         view,

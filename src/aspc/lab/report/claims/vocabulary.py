@@ -74,7 +74,7 @@ class ClaimCheck(NamedTuple):
 
     @property
     def has_few_datasets(self) -> bool:
-        """Return whether there are too few datasets to generalize; the interval then covers only seeds."""
+        """True if there are too few datasets to generalize; the interval then accounts only for seeds."""
         return len(self.datasets) < statistics.MIN_DATASETS
 
     @property
