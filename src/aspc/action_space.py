@@ -87,19 +87,23 @@ class ActionSpace(NamedTuple):
         return np.stack(parts, axis=-1)
 
     def sample(self, observations: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Return random allowed options for each observation [N, obs]; numbers are 0."""
+        """Return random allowed options for each observation [N, obs], none where all are forbidden; numbers are 0."""
         allowed = np.ones((len(observations), len(self.columns)), bool)
         if self.masked:
             allowed[:, list(self.masked)] = observations[:, -len(self.masked) :] > 0.5
         return self.snap(np.where(self.is_choice & allowed, rng.uniform(0.5, 1.0, allowed.shape), 0.0))
 
     def snap(self, actions: np.ndarray) -> np.ndarray:
-        """Return actions with 1 in the largest column of each choice and 0 in its others."""
+        """Return actions with 1 in the largest column of each choice and 0 in its others.
+
+        A choice without a positive column, as where masks forbid all options, stays without an option.
+        """
         snapped = np.array(actions)
         for factor, columns in self.blocks():
             if factor.choices:
                 block = actions[..., columns]
-                snapped[..., columns] = block.argmax(-1)[..., None] == np.arange(factor.size)
+                is_largest = block.argmax(-1)[..., None] == np.arange(factor.size)
+                snapped[..., columns] = is_largest & (block.max(-1) > 0)[..., None]
         return snapped
 
     def name_choices(self, actions: np.ndarray) -> list[Any]:
