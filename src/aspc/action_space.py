@@ -87,19 +87,26 @@ class ActionSpace(NamedTuple):
         return np.stack(parts, axis=-1)
 
     def sample(self, observations: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Sample allowed options uniformly for each observation [N, obs]; continuous factors are 0."""
+        """Sample uniformly among allowed options for each observation [N, obs]; continuous factors are 0.
+
+        Where all options are forbidden, none is chosen.
+        """
         allowed = np.ones((len(observations), len(self.columns)), bool)
         if self.masked:
             allowed[:, list(self.masked)] = observations[:, -len(self.masked) :] > 0.5
         return self.snap(np.where(self.is_choice & allowed, rng.uniform(0.5, 1.0, allowed.shape), 0.0))
 
     def snap(self, actions: np.ndarray) -> np.ndarray:
-        """Make each discrete factor one-hot: 1 in its largest column, 0 in the others."""
+        """Make each discrete factor one-hot: 1 in its largest column, 0 in the others.
+
+        A factor without a positive column keeps no option, for example where masks forbid all options.
+        """
         snapped = np.array(actions)
         for factor, columns in self.blocks():
             if factor.choices:
                 block = actions[..., columns]
-                snapped[..., columns] = block.argmax(-1)[..., None] == np.arange(factor.size)
+                is_largest = block.argmax(-1)[..., None] == np.arange(factor.size)
+                snapped[..., columns] = is_largest & (block.max(-1) > 0)[..., None]
         return snapped
 
     def name_choices(self, actions: np.ndarray) -> list[Any]:

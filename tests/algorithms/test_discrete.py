@@ -234,15 +234,18 @@ def test_outer_derivative_matches_finite_differences(name: str, key: str) -> Non
         def outer_level(scale: Any) -> Any:
             ctx = base.prepare(state, batch, noise, ALL_PARTS)
             inner, _, metrics = algorithm.outer_update(ctx, ctx, replace(outer, raw=raw_from_scale(scale)))
-            return (metrics["dl1_dscale"], metrics["dl2_dscale"]), base.outer_terms(ctx, inner.params, here)
+            derivatives = tuple(metrics[f"dl{i}_dscale"] for i in (1, 2, 3))
+            return derivatives, base.outer_terms(ctx, inner.params, here), inner.constraint
 
-        got, fixed = outer_level(here)
+        got, fixed, before = outer_level(here)
+        fixed_l2 = ((1 - algorithm.ema) * (fixed.q.mean() - outer.ema_q)) ** 2
 
         def losses(scale: float) -> np.ndarray:
             after = outer_level(scale)[1]
             l1 = -fixed.q_weight * after.q.mean() / jnp.abs(fixed.q).mean()
             l1 = l1 + (fixed.constraint_weight * after.constraint).mean()
-            return np.array([l1, ((1 - algorithm.ema) * (after.q.mean() - outer.ema_q)) ** 2])
+            l2 = ((1 - algorithm.ema) * (after.q.mean() - outer.ema_q)) ** 2
+            return np.array([l1, l2, fixed_l2 * before.max() * jnp.abs(after.constraint - before).max()])
 
         h = 1e-4 * here
         slopes = (losses(here + h) - losses(here - h)) / (2 * h)

@@ -238,5 +238,8 @@ def test_random_options_respect_masks() -> None:
     drawn = space.sample(np.concatenate([np.ones((1_000, 3)), masks], 1), np.random.default_rng(1))
     assert (drawn[:, :3].sum(1) == 1).all()
     assert not (drawn[:, [0, 2]] * (1 - masks)).any()
+    pair = ActionSpace((Factor("a", ("x", "y")),), (0, 1))
+    nothing = pair.sample(np.zeros((5, 3)), np.random.default_rng(1))
+    np.testing.assert_array_equal(nothing, 0)  # all options are forbidden, and none is chosen
     free = drawn[(masks == 1).all(1)]
     assert (free[:, :3].mean(0) > 0.2).all()

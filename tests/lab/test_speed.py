@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from aspc.__main__ import main
@@ -38,6 +39,14 @@ def test_profile_names_every_part(benchmark: SpeedBenchmark):
     assert sum(part.share for part in result.parts) == pytest.approx(1)
     assert {part.part for part in result.parts} >= set(PARTS) - {"targets"}
     assert result.kernels_per_step is None  # no GPU here
+
+
+def test_algorithms_for_choices_are_timed_on_a_choice():
+    benchmark = SpeedBenchmark("discrete_cql", 3, 4, 8, 1, 40, hidden_dim=16)
+    assert benchmark.loop.spec.factors == (4,)
+    assert benchmark.describe()["actions"] == "one choice"
+    actions = np.asarray(benchmark.table[:, 3:7])
+    np.testing.assert_array_equal(np.sort(actions, axis=1), np.tile([-1, -1, -1, 1], (len(actions), 1)))
 
 
 def test_instructions_belong_to_the_innermost_part():

@@ -16,6 +16,7 @@ import aspc
 from aspc import data
 from aspc.__main__ import main
 from aspc.data import Dataset
+from aspc.data.collect import collect
 from aspc.errors import AspcError
 from aspc.export import export, load_stablehlo
 from aspc.policy import Policy
@@ -211,6 +212,9 @@ class Signal(gym.Env):
         return self._observe(), reward, False, self.steps == 20, {}
 
 
+gym.register("AspcTestSignal-v0", entry_point="test_choice_runs:Signal")
+
+
 def test_policies_act_in_environments_with_choices(tmp_path: Path) -> None:
     env, rng = Signal(), np.random.default_rng(0)
     rows: list[tuple[Any, ...]] = []
@@ -236,6 +240,10 @@ def test_policies_act_in_environments_with_choices(tmp_path: Path) -> None:
     finetuned = aspc.finetune(run, Signal, dataset=dataset, out=tmp_path / "online", **ONLINE)
     assert finetuned.policy.action_space == run.policy.action_space
     assert read_rows(finetuned.path / EVALUATIONS)[-1]["return_mean"] > 16
+    folder = str(run.path / "policy" / "seed0")
+    rolled = collect("test_choice_runs:AspcTestSignal-v0", folder, 1_000, noise=0.8)  # the environment checks masks
+    assert rolled.action_space == run.policy.action_space
+    assert not np.array_equal(rolled.actions, run.policy.act(rolled.observations))
 
 
 def test_four_commands_from_named_choices_to_onnx(tmp_path: Path, capsys: Any) -> None:

@@ -28,6 +28,8 @@ class Actor(NamedTuple):
     """None if unknown."""
     reset: Callable[[], None] = lambda: None
     """Resets the memory at the start of an episode."""
+    action_space: ActionSpace | None = None
+    """The discrete factors of the actions, with their masks."""
 
 
 class Recorder:
@@ -62,7 +64,8 @@ def load_actor(path: str, rng: np.random.Generator) -> Actor:
     if path.endswith(".onnx"):
         return _onnx_actor(Path(path))
     policy = load_policy(path)
-    return Actor(lambda observation: policy.act(observation, rng), policy.observation_size, policy.reset)
+    act = lambda observation: policy.act(observation, rng)  # noqa: E731
+    return Actor(act, policy.observation_size, policy.reset, policy.action_space)
 
 
 def _onnx_actor(path: Path) -> Actor:
@@ -80,7 +83,11 @@ def _onnx_actor(path: Path) -> Actor:
         session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     except Exception as error:  # ONNX Runtime's errors have no common base class
         raise AspcError(f"{path} is not a valid ONNX network.") from error
-    start = _recorded_memory(path, session)
+    start, text = _recorded_memory(path, session), session.get_modelmeta().custom_metadata_map.get("action_space")
+    try:
+        space = None if text is None else ActionSpace.from_text(text)
+    except ValueError as error:
+        raise AspcError(f"{path} is damaged: its action_space is invalid. Export the policy again.") from error
     inputs = [i for i in session.get_inputs() if start is None or i.name != "memory"]
     if len(inputs) != 1 or inputs[0].type != "tensor(float)":
         raise AspcError(f"{path} must have one float input, a batch of observations; it has {len(inputs)} inputs.")
@@ -98,7 +105,7 @@ def _onnx_actor(path: Path) -> Actor:
         if start is not None:
             memory["memory"] = start
 
-    return Actor(act, size if isinstance(size, int) else None, reset)
+    return Actor(act, size if isinstance(size, int) else None, reset, space)
 
 
 def _recorded_memory(path: Path, session: Any) -> np.ndarray | None:
@@ -156,13 +163,18 @@ def collect(env_name: str, policy: str, steps: int, *, noise: float = 0.0, seed:
         raise AspcError(
             f"{policy} takes observations of size {size}, but those of {env_name} have size {observation.shape[-1]}."
         )
+    if space is not None and actor.action_space is not None and actor.action_space.sizes == space.sizes:
+        space = actor.action_space  # with the policy's names and masks, which no environment declares
+    spread = noise * (high - low) / 2
+    if space is not None:
+        spread = np.where(space.is_choice, 0, spread)
     recorder = Recorder()
     with progress_bar(f"Collecting in {env_name}", steps) as advance:
         for t in range(steps):
             action = np.asarray(act(observation), dtype=np.float32).ravel()
             if action.shape != low.shape:
                 raise AspcError(f"{policy} returns actions of size {action.size}, but {env_name} needs {low.size}.")
-            action = np.clip(action + noise * (high - low) / 2 * rng.standard_normal(low.size), low, high)
+            action = np.clip(action + spread * rng.standard_normal(low.size), low, high)
             if space is not None:
                 action = explore(space, action, observation, noise, rng)
             next_observation, reward, terminal, timeout, _ = env.step(action)
