@@ -163,10 +163,10 @@ def check_sizes(
 
 
 def integer_action_notes(actions: np.ndarray) -> tuple[str, ...]:
-    """Warn if all actions are integers, which suggests discrete actions stored as floats."""
-    if not (actions == np.round(actions)).all():
+    """Warn if all actions are integers and not constant, which suggests discrete actions stored as floats."""
+    if (actions == actions[0]).all() or not (actions == np.round(actions)).all():
         return ()
-    return ("all actions are integers: if they are discrete choices, this library does not support them.",)
+    return ("all actions are integers: if they are choices, store them as integers or pass --categorical NAMES.",)
 
 
 def on_off_notes(actions: np.ndarray, names: Sequence[str]) -> tuple[str, ...]:
@@ -234,8 +234,7 @@ def bounds_from_data(actions: np.ndarray, margin: float = 0.0) -> tuple[np.ndarr
 
 def is_pinned(low: np.ndarray, high: np.ndarray) -> np.ndarray:
     """Return whether bounds differ in their last digit only, as those of a constant action do."""
-    width = np.maximum(np.spacing(np.abs(high)), np.float32(PINNED_WIDTH))
-    return np.asarray(high - low <= 2 * width)
+    return np.asarray(high - low <= 2 * np.maximum(np.spacing(np.abs(high)), np.float32(PINNED_WIDTH)))
 
 
 def _to_bound(key: str, value: ArrayLike, size: int, name: str) -> np.ndarray:
