@@ -20,6 +20,7 @@ ROUNDING = 1e-12  # relative differences below this are rounding errors of float
 PINNED_WIDTH = 1e-30  # minimum distance between the bounds of a constant action; half of it does not round to 0
 MAX_SHOWN_BOUNDS = 8
 MIN_ON_OFF_ROWS = 10
+FEW_INTEGERS = 16
 
 
 # ── arrays ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -163,8 +164,8 @@ def check_sizes(
 
 
 def integer_action_notes(actions: np.ndarray) -> tuple[str, ...]:
-    """Warn if all actions are integers and not constant, which suggests discrete actions stored as floats."""
-    if (actions == actions[0]).all() or not (actions == np.round(actions)).all():
+    """Warn if all actions are a few integers, which suggests discrete actions stored as floats."""
+    if not 2 <= len(np.unique(actions[:PRECISION_ROWS])) <= FEW_INTEGERS or not (actions == np.round(actions)).all():
         return ()
     return ("all actions are integers: if they are choices, store them as integers or pass --categorical NAMES.",)
 
