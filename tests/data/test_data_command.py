@@ -164,7 +164,7 @@ def test_panels_of_actions_have_the_names_of_their_columns() -> None:
         dataset_page._draw_actions(figure, dataset(**names))
         return [axes.get_title() for axes in figure.axes]
 
-    assert titles() == ["1", "2"]
+    assert titles() == ["action 1", "action 2"]
     assert titles(action_names=("valve", "a$b_{")) == ["valve", "a$b_{"]
     assert page_parts.draw_png(
         dataset_page._draw_actions, dataset(action_names=("valve", "a$b_{$"))

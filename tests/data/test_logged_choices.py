@@ -243,3 +243,15 @@ def test_random_options_respect_masks() -> None:
     np.testing.assert_array_equal(nothing, 0)  # all options are forbidden, and none is chosen
     free = drawn[(masks == 1).all(1)]
     assert (free[:, :3].mean(0) > 0.2).all()
+
+
+@pytest.mark.parametrize("cell", ["{:.1f}%", "{:.1f} rpm", "1,{:05.1f}"])
+def test_numbers_with_units_are_not_options(tmp_path: Path, cell: str) -> None:
+    values = [cell.format(i * 1.5) for i in range(40)]
+    frame = pd.DataFrame({"obs": np.arange(40.0), "action_valve": values, "reward": np.ones(40), "episode": 0})
+    frame.to_csv(tmp_path / "x.csv", index=False)
+    with pytest.raises(AspcError, match="'action_valve' are text that looks like numbers"):
+        data.load(tmp_path / "x.csv")
+    assert data.load(tmp_path / "x.csv", categorical="action_valve").action_size == 40
+    few = frame.assign(action_valve=[cell.format(i % 4) for i in range(40)])
+    assert data.load(few).action_size == 4  # levels of a valve are options

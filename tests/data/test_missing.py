@@ -220,3 +220,10 @@ def test_parquet_with_nan_is_read_as_missing(tmp_path: Path) -> None:
     path = write_table(tmp_path / "x.parquet", table)
     refuse(path, "'observations' has a NaN, infinite or too large value in row 5 of 60")
     assert data.load(path, missing="interpolate").episode_lengths.tolist() == [10] * 6
+
+
+@pytest.mark.parametrize("policy", ["split", "ffill", "interpolate", "drop"])
+def test_columns_without_values_are_named(tmp_path: Path, policy: str) -> None:
+    table = {"obs_a": np.arange(30.0), "obs_b": np.full(30, ""), "action": np.arange(30.0), "reward": np.ones(30)}
+    path = write_csv(tmp_path / "x.csv", {**table, "episode": np.zeros(30, int)})
+    refuse(path, r"Every row has an empty cell that nothing can fill \(30 in 'obs_b'\); leave such", missing=policy)

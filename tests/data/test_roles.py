@@ -62,6 +62,23 @@ def test_costs_as_rewards_are_warned_about(tmp_path: Path, column: str) -> None:
     refuse(path, rf"'rewards' not found .* is a cost, pass --map costs={column.split(' ')[0]}")
 
 
+@pytest.mark.parametrize(
+    ("formula", "named"),
+    [
+        ("comfort + 0.1*`energy cost`", ["energy cost"]),
+        ("comfort - 0.1*`energy cost`", []),
+        ("-(`energy cost` - comfort)", []),
+        ("`energy cost` - 2*penalty", ["energy cost"]),
+        ("max(0, penalty) - comfort", ["penalty"]),
+    ],
+)
+def test_costs_added_by_a_formula_are_warned_about(tmp_path: Path, formula: str, named: list[str]) -> None:
+    table = {**plant(), "energy cost": plant()["energy"], "penalty": plant()["energy"], "comfort": plant()["energy"]}
+    notes = data.load(write_csv(tmp_path / "x.csv", table), reward=formula).notes
+    end = "is named like a cost: if lower is better, subtract it in --reward."
+    assert [n for n in notes if "named like" in n] == [f"rewards are maximized, but {c!r} {end}" for c in named]
+
+
 @pytest.mark.parametrize("column", ["neg_cost", "reward_minus_cost", "glossy", "CostSaving"])
 def test_gains_are_not_taken_for_costs(tmp_path: Path, column: str) -> None:
     path = write_csv(tmp_path / "x.csv", {**plant(), column: plant()["energy"]})

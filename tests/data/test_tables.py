@@ -32,6 +32,10 @@ def test_whole_numbers_and_truth_values_are_choices_in_every_format(tmp_path: Pa
     table = {**columns(log), "action_0": np.arange(60) % 2, "action_1": np.arange(60) % 3}
     whole = data.load(write_csv(tmp_path / "numbers.csv", table), continuous="*")
     assert any("all actions are integers" in note for note in whole.notes)
+    speeds = data.load(
+        write_csv(tmp_path / "speeds.csv", {**table, "action_0": 20 * np.arange(60), "action_1": np.full(60, 5)})
+    )
+    assert not any("all actions are integers" in note for note in speeds.notes)  # too many different ones
     assert whole.action_space is None
     for path in (
         write_csv(tmp_path / "mine.csv", table),

@@ -8,17 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from aspc import page_parts
 from aspc.assessment.trust_report import TrustReport
 from aspc.data.roles import strip_unit, unit_of
 from aspc.errors import printable
-from aspc.page_parts import (
-    ACCENT_COLOR,
-    Picture,
-    action_histograms,
-    draw_png,
-    principal_components,
-    render_template,
-)
+from aspc.page_parts import ACCENT_COLOR, Picture, draw_png
 from aspc.text import format_number
 
 GRAY = "#a0aec0"
@@ -31,7 +25,7 @@ Figure = tuple[str, Callable[[Any, TrustReport], None], str]  # caption, functio
 
 def render_page(report: TrustReport, observations: np.ndarray) -> str:
     """Render the page as HTML; `observations` are the inspected states."""
-    return render_template(
+    return page_parts.render_template(
         "trust_page.html",
         title=f"Trust report: {dict(report.description)['policy']}",
         verdict=report.verdict,
@@ -120,7 +114,9 @@ def _draw_distance_bars(figure: Any, report: TrustReport) -> None:
 def _draw_actions(figure: Any, report: TrustReport) -> None:
     arrays = report.arrays
     layers = [(arrays["data_actions"], GRAY, 1.0), (arrays["policy_actions"], ACCENT_COLOR, 0.6)]
-    action_histograms(figure, report.action_names, (arrays["action_low"], arrays["action_high"]), layers, "states")
+    page_parts.action_histograms(
+        figure, report.action_names, (arrays["action_low"], arrays["action_high"]), layers, "states"
+    )
 
 
 def _draw_saturation(figure: Any, report: TrustReport) -> None:
@@ -140,7 +136,7 @@ def _draw_values(figure: Any, report: TrustReport) -> None:
 
 def _draw_disagreement(figure: Any, report: TrustReport, observations: np.ndarray) -> None:
     axes = figure.subplots()
-    points, spread = principal_components(observations), report.arrays["spread"]
+    points, spread = page_parts.principal_components(observations), report.arrays["spread"]
     order = np.argsort(spread)  # draw the largest spread on top
     dots = axes.scatter(points[order, 0], points[order, 1], c=spread[order], s=5, cmap="viridis", rasterized=True)
     axes.set(xlabel="first component", ylabel="second component")

@@ -8,6 +8,7 @@ per integer on average. All other columns are continuous. The options `categoric
 from __future__ import annotations
 
 import fnmatch
+import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -26,6 +27,7 @@ MAX_INTEGER_CHOICES = 256  # distinct integers in an integer array
 ROWS_PER_CHOICE = 10
 MAX_SHOWN = 8
 MASK_PREFIX = "mask_"
+QUANTITY = re.compile(r"[+-]?\d[\d.,' ]*(\D*)")  # such as 12.5 % or 1,250
 ALL = "*"
 
 Categories = Mapping[str, Sequence[str]]  # for each text column, the texts that its codes stand for
@@ -143,6 +145,12 @@ def _read_factor(
     if categories is not None and column in categories:
         if wanted is False:
             raise AspcError(f"{name}: column {column!r} holds text, which cannot be continuous. Encode it as numbers.")
+        units = {found and found[1] for found in map(QUANTITY.fullmatch, categories[column])}
+        if wanted is None and len(categories[column]) > MAX_WHOLE_CHOICES and len(units) == 1 and None not in units:
+            raise AspcError(
+                f"{name}: the actions in column {column!r} are text that looks like numbers. Write plain numbers, "
+                "without units and thousands separators; if they are options, pass --categorical."
+            )
         return _sorted_codes(cells, categories[column], column, name)
     if cells.dtype.kind == "O" and not any(isinstance(cell, str) for cell in cells):
         cells = np.array(cells.tolist())  # a numeric column, stored as objects because another column holds text

@@ -12,8 +12,9 @@ from aspc.data.formula import Formula
 from aspc.data.metadata import NPZ_KEYS
 from aspc.data.roles import (
     NO_TIME,
-    cost_note,
+    cost_notes,
     find_time_column,
+    is_named_like_cost,
     is_named_like_time,
     strip_unit,
     unchecked_order_note,
@@ -52,6 +53,7 @@ COMPONENT_PATTERNS: dict[str, tuple[str, ...]] = {
 NOT_COMPONENTS = re.compile(r"(next_)?(obs|observation)_id|(action|act)_(id|logp|log_?probs?|probs?)")
 UNNEEDED_ARRAYS = ("infos", "infos/*", "metadata/*", "qpos", "qvel")  # in D4RL's and OGBench's files
 MAX_LISTED_NAMES = 20
+COST_REMEDY = "pass --map costs={0} instead of --map rewards; costs are negated"
 
 
 def check_key_map(key_map: Mapping[str, Any]) -> KeyMap:
@@ -109,7 +111,7 @@ def _map_option(key: str) -> str:
 def _check_complete(found: Mapping[str, Any], stored: Sequence[str], name: str, needs_no_ends: bool) -> None:
     for key in REQUIRED:
         if key not in found and not (key == "rewards" and "costs" in found):
-            costs = [column for column in stored if cost_note(column, is_mapped=False)] if key == "rewards" else []
+            costs = list(filter(is_named_like_cost, stored)) if key == "rewards" else []
             hint = f" If {costs[0]!r} is a cost, pass --map costs={costs[0]}, which negates it." if costs else ""
             raise AspcError(
                 f"{name}: {key!r} not found among {list_names(stored)}. Name it with {_map_option(key)}.{hint}"
@@ -159,7 +161,7 @@ def resolve_arrays(
             notes += _alias_notes(match)
     _check_complete(found, stored, name, needs_no_ends)
     if "rewards" in found:
-        notes += cost_note(found["rewards"], is_mapped="rewards" in key_map)
+        notes += cost_notes([found["rewards"]], COST_REMEDY)
     return found, notes
 
 
@@ -227,11 +229,12 @@ def resolve_columns(
         The columns of each array in order, and notes. With a reward formula, "rewards" has the formula's columns.
     """
     key_map = _without_ignored_time(options.key_map)
-    formula = () if options.reward is None else Formula.parse(options.reward).columns
+    formula = None if options.reward is None else Formula.parse(options.reward)
+    formula_columns = () if formula is None else formula.columns
     duplicates = [column for column, count in Counter(columns).items() if count > 1]
     if duplicates:
         raise AspcError(f"{name}: duplicate column {duplicates[0]!r}; rename one of them.")
-    for column in (*formula, *options.one_hot):
+    for column in (*formula_columns, *options.one_hot):
         if column not in columns:
             raise AspcError(f"{name}: column {column!r} does not exist. Available: {list_names(columns)}.")
     found = {key: _mapped_columns(columns, names, name) for key, names in key_map.items()}
@@ -240,7 +243,7 @@ def resolve_columns(
     mapped = {column for names in found.values() for column in names}
     unmapped = [column for column in columns if column not in mapped]
     notes: list[str] = []
-    has_rewards = "costs" in found or bool(formula)
+    has_rewards = "costs" in found or formula is not None
     for key in ALIASES:
         if key in found or (key == "rewards" and has_rewards):
             continue
@@ -250,16 +253,18 @@ def resolve_columns(
         if matches:
             found[key] = matches
             notes += _alias_notes(matches[0])
-    if formula:
-        found["rewards"] = list(formula)
+    if formula is not None:
+        found["rewards"] = list(formula.columns)
     used = {column for names in found.values() for column in names}
     free = [column for column in unmapped if column not in used and "times" not in options.key_map]
     times = find_time_column(free, is_time, is_date)
     found |= {} if times is None else {"times": [times]}
     unordered = [column for column in free if times is None and (is_named_like_time(column) or is_date(column))]
     _check_complete(found, columns, name, options.needs_no_ends)
-    if "rewards" in found and not formula:
-        notes += cost_note(found["rewards"][0], is_mapped="rewards" in key_map)
+    if formula is not None:
+        notes += cost_notes(list(filter(formula.increases_with, formula.columns)), "subtract it in --reward")
+    elif "rewards" in found:
+        notes += cost_notes(found["rewards"][:1], COST_REMEDY)
     unused = [column for column in options.one_hot if column not in found["observations"]]
     if unused:
         raise AspcError(

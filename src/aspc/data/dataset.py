@@ -16,7 +16,6 @@ from aspc.data import action_choices, validation
 from aspc.data.action_choices import ChoiceOptions
 from aspc.data.episode_arrays import episode_arrays
 from aspc.data.frames import frame_names
-from aspc.data.readers.contents import concatenate
 from aspc.errors import AspcError
 
 SPLIT_SEGMENTS = 20  # segments of an endless log, some of which `Dataset.split` holds out
@@ -226,10 +225,7 @@ class Dataset:
                 gap ends an episode.
             options: Options of `from_arrays`.
         """
-        parts, settings, notes = episode_arrays(episodes, name := options.pop("name", "episodes"))
-        arrays: dict[str, Any] = {
-            key: concatenate([part[key] for part in parts], f"{name}: episodes") for key in parts[0]
-        }
+        arrays, settings, notes = episode_arrays(episodes, name := options.pop("name", "episodes"))
         return cls.from_arrays(**arrays, **{"name": name, **settings, **options}).with_notes(notes)
 
     def __len__(self) -> int:

@@ -9,21 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from aspc import tasks
+from aspc import page_parts, tasks
 from aspc.data.dataset import Dataset
 from aspc.data.diagnostics import Summary, summarize
 from aspc.data.roles import strip_unit, unit_of
 from aspc.errors import printable
 from aspc.io import atomic_output
-from aspc.page_parts import (
-    ACCENT_COLOR,
-    MAX_ACTION_PANELS,
-    Picture,
-    action_histograms,
-    draw_png,
-    principal_components,
-    render_template,
-)
+from aspc.page_parts import ACCENT_COLOR, Picture, draw_png
 
 MAX_COVERAGE_ROWS = 20_000
 REWARD_SEGMENTS = 200
@@ -41,7 +33,7 @@ def write_page(dataset: Dataset, path: Path) -> None:
 
 def render_page(dataset: Dataset, summary: Summary) -> str:
     """Return the page as HTML."""
-    return render_template(
+    return page_parts.render_template(
         "dataset_page.html",
         title=dataset.name,
         facts=summary.facts,
@@ -64,7 +56,9 @@ def draw_pictures(dataset: Dataset) -> list[Picture]:
         dimensions = range(start, min(start + OBSERVATIONS_PER_FIGURE, shown))
         draw = partial(_draw_observations, dimensions=dimensions)
         pictures.append(Picture(_observations_caption(dataset, dimensions), draw_png(draw, dataset)))
-    pictures.append(Picture(_actions_caption(dataset), draw_png(_draw_actions, dataset)))
+    size, limit = dataset.action_size, page_parts.MAX_ACTION_PANELS
+    caption = f"Actions within their bounds{f', the first {limit} of {size}' if size > limit else ''}"
+    pictures.append(Picture(caption, draw_png(_draw_actions, dataset)))
     if (dataset.observations.min(axis=0) < dataset.observations.max(axis=0)).sum() > 1:
         pictures.append(Picture(_coverage_caption(dataset), draw_png(_draw_coverage, dataset)))
     return pictures
@@ -124,17 +118,9 @@ def _draw_rewards(figure: Any, dataset: Dataset) -> None:
     axes.set(xlabel="row", ylabel="mean reward")
 
 
-def _actions_caption(dataset: Dataset) -> str:
-    size = dataset.action_size
-    dimensions = (
-        "each dimension" if size <= MAX_ACTION_PANELS else f"the first {MAX_ACTION_PANELS} of {size} dimensions"
-    )
-    return f"Actions within their bounds, {dimensions}"
-
-
 def _draw_actions(figure: Any, dataset: Dataset) -> None:
     bounds = dataset.action_low, dataset.action_high
-    action_histograms(figure, dataset.action_names, bounds, [(dataset.actions, ACCENT_COLOR, 1.0)], "rows")
+    page_parts.action_histograms(figure, dataset.action_names, bounds, [(dataset.actions, ACCENT_COLOR, 1.0)], "rows")
 
 
 def _is_maze(dataset: Dataset) -> bool:
@@ -150,7 +136,7 @@ def _coverage_caption(dataset: Dataset) -> str:
 def _draw_coverage(figure: Any, dataset: Dataset) -> None:
     rows = np.linspace(0, len(dataset) - 1, min(len(dataset), MAX_COVERAGE_ROWS)).astype(int)
     observations = dataset.observations[rows]
-    points = observations[:, :2] if _is_maze(dataset) else principal_components(observations)
+    points = observations[:, :2] if _is_maze(dataset) else page_parts.principal_components(observations)
     axes = figure.subplots()
     dots = axes.scatter(points[:, 0], points[:, 1], c=dataset.rewards[rows], s=2, cmap="viridis", rasterized=True)
     if _is_maze(dataset):

@@ -11,15 +11,15 @@ from aspc.data.columns import REQUIRED, canonical_keys
 from aspc.data.frames import frame_names, is_frame, read_frame
 from aspc.data.metadata import ALL_NAME_KEYS
 from aspc.data.read_options import ReadOptions
-from aspc.data.readers.contents import Arrays, FileContents
+from aspc.data.readers.contents import FileContents, concatenate
 from aspc.data.readers.episodes import share_action_categories
 from aspc.data.row_preparation import prepare_rows
 from aspc.data.validation import check_flags, check_matrix, check_numeric, check_vector
 from aspc.errors import AspcError
 
 
-def episode_arrays(episodes: Iterable[Any], name: str) -> tuple[list[Arrays], dict[str, Any], list[str]]:
-    """Return the arrays of each episode, options of `Dataset.from_arrays` that all share, and notes.
+def episode_arrays(episodes: Iterable[Any], name: str) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
+    """Return the arrays of all episodes, options of `Dataset.from_arrays` that they share, and notes.
 
     Args:
         episodes: Mappings of arrays, or data frames, which are read like tables.
@@ -45,8 +45,9 @@ def episode_arrays(episodes: Iterable[Any], name: str) -> tuple[list[Arrays], di
         for key in sorted(part.keys() ^ parts[0].keys()):
             without = i if key in parts[0] else 0
             raise AspcError(f"{name}: episode {without + 1} has no {key.replace('_', ' ')}, but others do.")
+    arrays = {key: concatenate([part[key] for part in parts], f"{name}: episodes") for key in parts[0]}
     settings = names[0] | {"action_categories": found[0].metadata.get("action_categories")}
-    return parts, settings, list(dict.fromkeys(note for contents in found for note in contents.notes))
+    return arrays, settings, list(dict.fromkeys(note for contents in found for note in contents.notes))
 
 
 def _read_episode(episode: Any, label: str) -> FileContents:

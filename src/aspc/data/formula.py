@@ -62,6 +62,11 @@ class Formula:
         root = parser.parse()
         return cls(text, tuple(parser.columns), root)
 
+    def increases_with(self, column: str) -> bool:
+        """Return whether a larger value in a column gives a larger result, where all columns are 1."""
+        ones = dict.fromkeys(self.columns, np.ones(1))
+        return bool(self.evaluate({**ones, column: np.full(1, 2.0)}) > self.evaluate(ones))
+
     def evaluate(self, columns: Columns) -> np.ndarray:
         """Return the value for each row, in float64. Division by zero gives NaN or infinity."""
         with np.errstate(all="ignore"):

@@ -8,6 +8,7 @@ import numpy as np
 
 from aspc.data.read_options import MissingPolicy
 from aspc.data.readers.contents import Arrays
+from aspc.errors import AspcError
 from aspc.text import count_noun, join_limited
 
 FILLABLE = ("observations", "actions", "rewards", "next_observations")  # KPIs can stay empty
@@ -57,6 +58,8 @@ def handle_missing(
     left = missing_cells(arrays)
     cells = sum(count for _, count in counts)
     shown = join_limited([f"{count:,} in {column}" for column, count in counts], MAX_SHOWN_COLUMNS)
+    if left.all():
+        raise AspcError(f"Every row has an empty cell that nothing can fill ({shown}); leave such columns out.")
     run = f"; at most {longest:,} consecutive rows" if longest > 1 else ""
     where = f"in {int(rows.sum()):,} of {len(rows):,} rows ({shown}{run})"
     note = f"{count_noun(cells, 'cell', ('is', 'are'))} empty, {where}: "

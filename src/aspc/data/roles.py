@@ -63,15 +63,18 @@ def unchecked_order_note(columns: Sequence[str]) -> list[str]:
     ]
 
 
-def cost_note(column: str, *, is_mapped: bool) -> list[str]:
-    """Return a warning if a reward column is named like a cost."""
+def is_named_like_cost(column: str) -> bool:
+    """Return whether a column's name says that it is a cost."""
     words = set(re.findall(r"[a-z]+", re.sub(r"([a-z])([A-Z])", r"\1 \2", column).lower()))
-    if not any(map(COST_WORD.fullmatch, words)) or any(map(GAIN_WORD.fullmatch, words)):
-        return []
-    instead = " instead of --map rewards" if is_mapped else ""
+    return any(map(COST_WORD.fullmatch, words)) and not any(map(GAIN_WORD.fullmatch, words))
+
+
+def cost_notes(columns: Sequence[str], remedy: str) -> list[str]:
+    """Return a warning for each column of rewards that is named like a cost."""
     return [
-        f"rewards are maximized, but {column!r} is named like a cost: if lower is better, pass "
-        f"--map costs={column}{instead}; costs are negated."
+        f"rewards are maximized, but {column!r} is named like a cost: if lower is better, {remedy.format(column)}."
+        for column in columns
+        if is_named_like_cost(column)
     ]
 
 

@@ -68,10 +68,7 @@ def _prepare_ordered(
     metadata.pop("time_name", None)
     if options.missing != "error" and missing_cells(arrays).any():
         arrays = _with_timeouts(arrays, name)
-        names = {
-            "observations": columns,
-            "actions": metadata.get("action_names", []),
-        }
+        names = {"observations": columns, "actions": metadata.get("action_names", [])}
         arrays, missing_notes = handle_missing(arrays, options.missing, names, held)
         notes += missing_notes
     interval = options.interval or ("times" in arrays and median_interval(arrays)) or None

@@ -20,6 +20,7 @@ ROUNDING = 1e-12  # relative differences below this are rounding errors of float
 PINNED_WIDTH = 1e-30  # minimum distance between the bounds of a constant action; half of it does not round to 0
 MAX_SHOWN_BOUNDS = 8
 MIN_ON_OFF_ROWS = 10
+FEW_INTEGERS = 16
 
 
 # ── arrays ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -163,10 +164,10 @@ def check_sizes(
 
 
 def integer_action_notes(actions: np.ndarray) -> tuple[str, ...]:
-    """Warn if all actions are integers, which suggests discrete actions stored as floats."""
-    if not (actions == np.round(actions)).all():
+    """Warn if all actions are a few integers, which suggests discrete actions stored as floats."""
+    if not 2 <= len(np.unique(actions[:PRECISION_ROWS])) <= FEW_INTEGERS or not (actions == np.round(actions)).all():
         return ()
-    return ("all actions are integers, stored as floats: if they are discrete, declare them with --categorical.",)
+    return ("all actions are integers: if they are discrete, store them as integers or pass --categorical NAMES.",)
 
 
 def on_off_notes(actions: np.ndarray, names: Sequence[str]) -> tuple[str, ...]:
@@ -234,8 +235,7 @@ def bounds_from_data(actions: np.ndarray, margin: float = 0.0) -> tuple[np.ndarr
 
 def is_pinned(low: np.ndarray, high: np.ndarray) -> np.ndarray:
     """Return whether bounds differ in their last digit only, as those of a constant action do."""
-    width = np.maximum(np.spacing(np.abs(high)), np.float32(PINNED_WIDTH))
-    return np.asarray(high - low <= 2 * width)
+    return np.asarray(high - low <= 2 * np.maximum(np.spacing(np.abs(high)), np.float32(PINNED_WIDTH)))
 
 
 def _to_bound(key: str, value: ArrayLike, size: int, name: str) -> np.ndarray:
