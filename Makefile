@@ -2,22 +2,28 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Two stamps: the demo needs only the core, everything else the packages of all extras and of the tools.
+CORE := $(VENV)/.core
 READY := $(VENV)/.ready
+
+# Without bytecode every start of Python compiles its imports again; containers often set this variable.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: setup demo report-demo test test-slow test-wheel check docs format dist clean
 
 setup: $(READY)
 
-# PEP 517 for packages without a wheel (rliable): older pips warn otherwise
-$(READY): pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-		{ echo "aspc needs Python 3.11 or newer; try: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 2; }
-	@echo "Setting up $(VENV) (a few minutes the first time) ..."
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@PIP_USE_PEP517=1 $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+$(CORE): pyproject.toml constraints.txt
+	@echo "Setting up $(VENV) ..."
+	@PYTHON='$(PYTHON)' .ci/install $(VENV) -e .
 	@touch $@
 
-demo: $(READY)
+$(READY): pyproject.toml constraints.txt
+	@echo "Setting up $(VENV) (a few minutes the first time) ..."
+	@PYTHON='$(PYTHON)' .ci/install $(VENV) -e '.[dev]'
+	@touch $(CORE) $@
+
+demo: $(CORE)
 	@$(BIN)/python examples/demo.py
 
 # Train a small suite on the built-in maze (minutes) and write runs/report-demo/report/index.html

@@ -5,6 +5,7 @@ python .ci/wheel.py dist/aspc-0.1.0-py3-none-any.whl
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -40,9 +41,14 @@ def check_files(wheel: Path) -> None:
 
 def check_commands(wheel: Path, folder: Path) -> None:
     """Install the wheel in an empty environment and check the output of each command."""
-    subprocess.run([sys.executable, "-m", "venv", str(folder / "venv")], check=True)
-    install = [str(folder / "venv/bin/pip"), "install", "-qq", "--disable-pip-version-check", "--only-binary", ":all:"]
-    subprocess.run([*install, "-c", str(ROOT / "constraints.txt"), str(wheel)], check=True)
+    # With the uv of this environment, if it has one, instead of a uv in the new one.
+    tools = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    subprocess.run(
+        [str(ROOT / ".ci/install"), str(folder / "venv"), "--only-binary", ":all:", str(wheel)],
+        cwd=ROOT,
+        env={**os.environ, "PYTHON": sys.executable, "PATH": tools},
+        check=True,
+    )
     for name in ("home", "work"):
         (folder / name).mkdir()
     environment = {"HOME": str(folder / "home"), "PATH": "/usr/bin:/bin"}
