@@ -8,8 +8,9 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
-# Tests check results, not speed: compile with less optimization.
-os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_backend_optimization_level=1"
+# Tests check results, not speed: compile without optimization. Other flags that compile faster
+# (--xla_cpu_use_fusion_emitters=false) break the equality of bits that users have.
+os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_backend_optimization_level=0"
 
 import jax
 import pytest
@@ -20,6 +21,13 @@ from aspc.training.devices import use_compilation_cache
 from tiny import make_dataset
 
 MAX_MEMORY_MAPS = 20_000
+
+
+def pytest_collection_finish() -> None:
+    """Collect garbage less often: tracing creates many objects, and each full collection visits all modules."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
 
 
 @pytest.fixture
