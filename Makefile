@@ -32,7 +32,7 @@ report-demo: $(READY)
 	@$(BIN)/aspc report runs/report-demo --out runs/report-demo/report
 
 test: $(READY)
-	@$(BIN)/python -m pytest -n 2 -m "not slow"
+	@$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
 
 test-slow: $(READY)
 	@$(BIN)/python -m pytest -m slow
