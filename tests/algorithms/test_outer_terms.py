@@ -62,7 +62,8 @@ def mid_run(algorithm: Any, steps: int = 3) -> tuple[Any, Any]:
     size = algorithm.batch_size
     for i in range(steps):
         state, _ = step(state, random_batch(i, size), random_noise(i, algorithm), ALL)
-    ctx = algorithm.base.prepare(state.base, random_batch(9, size), random_noise(9, algorithm), ALL)
+    prepare = jax.jit(algorithm.base.prepare, static_argnums=3)
+    ctx = prepare(state.base, random_batch(9, size), random_noise(9, algorithm), ALL)
     return ctx, replace(algorithm.start(state.base).scale, ema_q=state.scale.ema_q)
 
 
