@@ -1,12 +1,16 @@
 """Compare the discrete algorithms, each with one configuration, on generated logs of four qualities.
 
-    python benchmarks/discrete.py --out benchmarks/results/discrete.json      train, evaluate and write the results
+    python benchmarks/discrete.py --out benchmarks/results/discrete.json      train, evaluate and add to the results
     python benchmarks/discrete.py --table benchmarks/results/discrete.json    print them as a table
+    python benchmarks/discrete.py --table … --figure docs/images/discrete_scale.png    and draw the learned scales
 
-The tasks are CartPole, the clinic of `examples/dosing_logs.py` (with masks), and a maze whose options are moves of one
-or two cells (moves into walls are masked). A log mixes a scripted expert with random allowed options: random (0 %
-expert), medium (50 %), expert (95 %) and replay (episodes with 0 to 100 %). A score is 0 for random options and 100 for
-the expert.
+The tasks are CartPole, Acrobot, LunarLander (needs the extra `box2d`), the clinic of `examples/dosing_logs.py` (with
+masks), and a maze whose options are moves of one or two cells (moves into walls are masked). A log mixes a scripted
+expert with random allowed options: random (0 % expert), medium (50 %), expert (95 %) and replay (episodes with 0 to
+100 %). A score is 0 for random options and 100 for the expert.
+
+Runs are short, so with its default learning rate the scale hardly moves. `discrete_aspc` therefore also trains with a
+learning rate 25 times as high, the same for all logs; it was not tuned.
 """
 
 from __future__ import annotations
@@ -17,7 +21,8 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
@@ -33,12 +38,15 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 import dosing_logs
 
 ALGORITHMS = ("discrete_bc", "discrete_iql", "discrete_cql", "discrete_td3_bc", "discrete_aspc")
+FASTER = {"discrete_aspc": ("discrete_aspc, fast scale", {"scale_lr": 0.05})}  # trained in the same fleet
+COLUMNS = (*ALGORITHMS, *(label for label, _ in FASTER.values()))
 QUALITIES = {"random": (0.0, 0.0), "medium": (0.5, 0.5), "expert": (0.95, 0.95), "replay": (0.0, 1.0)}
-EPISODES, TEST_EPISODES = 200, 100
+EPISODES = 200
 MAZE = np.array([list(row) for row in ("S.#....", ".##.##.", "...#...", "#.#..#.", "...#..G")])
 MOVES = {f"{name}{cells}": (dy * cells, dx * cells) for cells in (1, 2)
          for name, dy, dx in (("up", -1, 0), ("down", 1, 0), ("left", 0, -1), ("right", 0, 1))}  # fmt: skip
 
+Result = dict[str, Any]
 Choose = Callable[[np.ndarray, np.ndarray], np.ndarray]  # (observations, masks) → indices of options
 
 
@@ -50,24 +58,68 @@ class Rows:
         self.returns: list[float] = []
 
 
-def cartpole(choose: Choose, episodes: int, rng: np.random.Generator) -> Rows:
-    """Balance a pole for at most 200 steps; all options are allowed."""
-    env, log = gym.make("CartPole-v1", max_episode_steps=200), Rows()
-    for _ in range(episodes):
-        seen, total, ended = env.reset(seed=int(rng.integers(2**31)))[0], 0.0, False
-        while not ended:
-            action = int(choose(seen[None], np.ones((1, 2)))[0])
-            following, reward, terminal, cut, _ = env.step(action)
-            ended, total = terminal or cut, total + float(reward)
-            log.rows.append((seen, np.ones(2), action, float(reward), terminal, cut and not terminal))
-            seen = following
-        log.returns.append(total)
-    return log
+Roll = Callable[[Choose, int, np.random.Generator], Rows]
+
+
+class Task(NamedTuple):
+    """A function that rolls episodes, a scripted expert, the number of options, and episodes per evaluation."""
+
+    roll: Roll
+    expert: Choose
+    options: int
+    test_episodes: int = 100
+
+
+def gym_task(env_id: str, max_steps: int, together: int = 100) -> Roll:
+    """Return a function that rolls episodes of an environment, several in lockstep; all options are allowed."""
+
+    def roll(choose: Choose, episodes: int, rng: np.random.Generator) -> Rows:
+        log = Rows()
+        for first in range(0, episodes, together):
+            part = roll_together(choose, min(together, episodes - first), rng)
+            log.rows, log.returns = log.rows + part.rows, log.returns + part.returns
+        return log
+
+    def roll_together(choose: Choose, episodes: int, rng: np.random.Generator) -> Rows:
+        envs = [gym.make(env_id, max_episode_steps=max_steps) for _ in range(episodes)]
+        options = int(envs[0].action_space.n)  # type: ignore[attr-defined]
+        seen = np.stack([env.reset(seed=int(rng.integers(2**31)))[0] for env in envs])
+        rows: list[list[tuple[Any, ...]]] = [[] for _ in envs]
+        running = list(range(episodes))
+        while running:
+            actions, still_running = choose(seen[running], np.ones((len(running), options))), []
+            for i, action in zip(running, actions.tolist(), strict=True):
+                following, reward, terminal, cut, _ = envs[i].step(action)
+                rows[i].append(
+                    (seen[i].copy(), np.ones(options), action, float(reward), terminal, cut and not terminal)
+                )
+                seen[i] = following
+                still_running += [] if terminal or cut else [i]
+            running = still_running
+        log = Rows()
+        log.rows = [row for episode in rows for row in episode]
+        log.returns = [sum(row[3] for row in episode) for episode in rows]
+        return log
+
+    return roll
 
 
 def balance(seen: np.ndarray, masks: np.ndarray) -> np.ndarray:
     """Push to the side that the pole falls to."""
     return (seen @ np.array([0.1, 0.5, 2.0, 1.0]) > 0).astype(int)
+
+
+def swing(seen: np.ndarray, masks: np.ndarray) -> np.ndarray:
+    """Push the second link in the direction in which it turns."""
+    return np.where(seen[:, 5] > 0, 2, 0)
+
+
+def land(seen: np.ndarray, masks: np.ndarray) -> np.ndarray:
+    """Follow Gymnasium's own heuristic for LunarLander."""
+    from gymnasium.envs.box2d.lunar_lander import heuristic
+
+    env: Any = SimpleNamespace(unwrapped=SimpleNamespace(continuous=False))
+    return np.array([heuristic(env, state) for state in seen])
 
 
 def dosing(choose: Choose, episodes: int, rng: np.random.Generator) -> Rows:
@@ -149,7 +201,13 @@ def shortest(seen: np.ndarray, masks: np.ndarray) -> np.ndarray:
     return np.array(found)
 
 
-TASKS = {"cartpole": (cartpole, balance, 2), "dosing": (dosing, careful, 3), "maze": (maze, shortest, len(MOVES))}
+TASKS = {
+    "maze": Task(maze, shortest, len(MOVES)),
+    "dosing": Task(dosing, careful, 3),
+    "cartpole": Task(gym_task("CartPole-v1", 200, together=1), balance, 2),
+    "acrobot": Task(gym_task("Acrobot-v1", 500), swing, 3, test_episodes=50),
+    "lunarlander": Task(gym_task("LunarLander-v3", 500), land, 4, test_episodes=50),
+}
 
 
 def mixed(expert: Choose, share: tuple[float, float], rng: np.random.Generator) -> Callable[[], Choose]:
@@ -172,7 +230,7 @@ def mixed(expert: Choose, share: tuple[float, float], rng: np.random.Generator) 
 
 def make_log(task: str, quality: str, seed: int) -> tuple[Dataset, float]:
     """Return a log and the mean return of its episodes."""
-    roll, expert, options = TASKS[task]
+    roll, expert, options, _ = TASKS[task]
     rng = np.random.default_rng(seed)
     make, rows, returns = mixed(expert, QUALITIES[quality], rng), [], []
     per_policy = 10
@@ -197,78 +255,149 @@ def score_of(task: str, policy: Policy | None, choose: Choose | None = None) -> 
         assert policy is not None
         return np.asarray(policy.act(np.concatenate([seen, masks], axis=1)).argmax(axis=1))
 
-    return float(np.mean(TASKS[task][0](choose or act, TEST_EPISODES, np.random.default_rng(12_345)).returns))
+    episodes = TASKS[task].roll(choose or act, TASKS[task].test_episodes, np.random.default_rng(12_345))
+    return float(np.mean(episodes.returns))
 
 
-def run(tasks: list[str], steps: int, seeds: int) -> dict[str, Any]:
-    """Train all algorithms; return the score of every run."""
-    results: list[dict[str, Any]] = []
+def run(tasks: list[str], names: list[str], steps: int, seeds: int, save: Callable[[list[Result]], None]) -> None:
+    """Train algorithms on the logs of tasks, and pass the results of each task and algorithm to `save`."""
     for task in tasks:
         logs = {quality: make_log(task, quality, seed=7) for quality in QUALITIES}
-        rng = np.random.default_rng(1)
-        low = score_of(task, None, mixed(TASKS[task][1], (0.0, 0.0), rng)())
-        high = score_of(task, None, TASKS[task][1])
-        for name in ALGORITHMS:
+        expert = TASKS[task].expert
+        low = score_of(task, None, mixed(expert, (0.0, 0.0), np.random.default_rng(1))())
+        high = score_of(task, None, expert)
+        for name in names:
             algorithm = algorithms.default(name)
             widths = {field: 64 for field in all_field_names(algorithm) if field.endswith("hidden_dim")}
             algorithm = replace_fields(algorithm, {**widths, "batch_size": 128})
-            members = [Member(f"{q}-{s}", logs[q][0], s) for q in QUALITIES for s in range(seeds)]
+            variants: list[tuple[str, dict[str, Any]]] = [(name, {})]
+            if name in FASTER:
+                variants.append(FASTER[name])
+            runs = [(i, q, s) for i in range(len(variants)) for q in QUALITIES for s in range(seeds)]
+            members = [Member(f"{i}-{q}-{s}", logs[q][0], s, variants[i][1]) for i, q, s in runs]
             options = TrainOptions(steps=steps, tensorboard=False, log_every=max(steps // 20, 20))
+            found: list[Result] = []
             with tempfile.TemporaryDirectory() as folder:
                 fleet = train_fleet(name, algorithm, members, options, Path(folder) / "fleet", env=None, quiet=True)
-                for quality, (_, logged) in logs.items():
-                    for seed in range(seeds):
-                        value = score_of(task, fleet.policy(f"{quality}-{seed}"))
-                        found = {"task": task, "quality": quality, "algo": name, "seed": seed, "return": value}
-                        results.append({**found, "score": 100 * (value - low) / (high - low),
-                                        "logged": 100 * (logged - low) / (high - low)})  # fmt: skip
-            print(task, name, [round(r["score"]) for r in results[-4 * seeds :]], flush=True)
-    return {"steps": steps, "seeds": seeds, "episodes": EPISODES, "results": results}
+                for (i, quality, seed), member in zip(runs, members, strict=True):
+                    value, metrics = score_of(task, fleet.policy(member.name)), fleet.metrics(member.name)
+                    result: Result = {"task": task, "quality": quality, "algo": variants[i][0], "seed": seed}
+                    result |= {"steps": steps, "return": value, "score": 100 * (value - low) / (high - low)}
+                    result["logged"] = 100 * (logs[quality][1] - low) / (high - low)
+                    if "scale" in metrics:
+                        result["scale"] = np.round(metrics["scale"], 4).tolist()
+                        result["scale_steps"] = metrics["step"].astype(int).tolist()
+                    found.append(result)
+            print(task, name, [round(result["score"]) for result in found], flush=True)
+            save(found)
 
 
-def interval(scores: np.ndarray) -> tuple[float, float]:
-    """Return a 95 % bootstrap interval of the mean score, resampling the seeds of each log."""
-    rng = np.random.default_rng(0)
-    picked = rng.integers(0, scores.shape[1], (10_000, *scores.shape))
-    means = np.take_along_axis(np.broadcast_to(scores, picked.shape), picked, 2).mean((1, 2))
+def merged(old: list[Result], new: list[Result]) -> list[Result]:
+    """Return old results with those of the same tasks and algorithms replaced by new ones, in the tables' order."""
+    replaced = {(r["task"], r["algo"]) for r in new}
+    rows = [r for r in old if (r["task"], r["algo"]) not in replaced] + new
+    order = list(TASKS), list(QUALITIES), list(COLUMNS)
+    return sorted(
+        rows,
+        key=lambda r: (order[0].index(r["task"]), order[1].index(r["quality"]), order[2].index(r["algo"]), r["seed"]),
+    )
+
+
+def interval(scores: np.ndarray, tasks: list[str]) -> tuple[float, float]:
+    """Return a 95 % bootstrap interval of the mean score [logs, seeds], resampling tasks, and seeds of each log."""
+    rng, names = np.random.default_rng(0), sorted(set(tasks))
+    logs_of = [np.flatnonzero([task == name for task in tasks]) for name in names]
+    means = []
+    for _ in range(10_000):
+        logs = np.concatenate([logs_of[i] for i in rng.integers(0, len(names), len(names))])
+        seeds = rng.integers(0, scores.shape[1], (len(logs), scores.shape[1]))
+        means.append(np.take_along_axis(scores[logs], seeds, 1).mean())
     low, high = np.quantile(means, (0.025, 0.975))
     return float(low), float(high)
 
 
-def table(content: dict[str, Any]) -> str:
-    """Return the results as a Markdown table: mean over seeds per log, and the mean of all with its interval."""
-    rows = content["results"]
-    logs = list(dict.fromkeys((row["task"], row["quality"]) for row in rows))
-    lines = [f"| log | logged | {' | '.join(ALGORITHMS)} |", "|---|---" + "|---" * len(ALGORITHMS) + "|"]
+def logs_of(rows: list[Result]) -> list[tuple[str, str]]:
+    """Return the task and the quality of each log, in order."""
+    return list(dict.fromkeys((row["task"], row["quality"]) for row in rows))
+
+
+def table(rows: list[Result]) -> str:
+    """Return the results as a Markdown table: means over seeds per log, and means over all logs with intervals."""
+    logs = logs_of(rows)
+    measured = {name: {(row["task"], row["quality"]) for row in rows if row["algo"] == name} for name in COLUMNS}
+    columns = [name for name in COLUMNS if measured[name] == set(logs)]
+    lines = [f"| log | logged | {' | '.join(columns)} |", "|---|---" + "|---" * len(columns) + "|"]
     scores = {
         name: np.array(
             [[r["score"] for r in rows if (r["task"], r["quality"], r["algo"]) == (*log, name)] for log in logs]
         )
-        for name in ALGORITHMS
+        for name in columns
     }
     for i, log in enumerate(logs):
         logged = next(row["logged"] for row in rows if (row["task"], row["quality"]) == log)
-        cells = [f"{scores[name][i].mean():.0f}" for name in ALGORITHMS]
+        cells = [f"{scores[name][i].mean():.0f}" for name in columns]
         lines.append(f"| {log[0]}, {log[1]} | {logged:.0f} | {' | '.join(cells)} |")
-    means = []
-    for name in ALGORITHMS:
-        low, high = interval(scores[name])
+    tasks, means, gaps = [task for task, _ in logs], [], []
+    for name in columns:
+        low, high = interval(scores[name], tasks)
         means.append(f"{scores[name].mean():.1f} [{low:.1f}, {high:.1f}]")
-    return "\n".join([*lines, f"| mean | | {' | '.join(means)} |"])
+        gap = scores[name] - scores["discrete_td3_bc"]
+        low, high = interval(gap, tasks)
+        gaps.append(f"{gap.mean():+.1f} [{low:+.1f}, {high:+.1f}]")
+    lines.append(f"| mean | | {' | '.join(means)} |")
+    return "\n".join([*lines, f"| minus discrete_td3_bc | | {' | '.join(gaps)} |"])
 
 
-if __name__ == "__main__":
+def draw_scales(rows: list[Result], path: Path) -> None:
+    """Draw the learned scales of the fast variant over the steps: a panel per task, a color per quality."""
+    from matplotlib.figure import Figure
+
+    label = FASTER["discrete_aspc"][0]
+    rows = [row for row in rows if row["algo"] == label]
+    tasks = list(dict.fromkeys(row["task"] for row in rows))
+    figure = Figure(figsize=(2.3 * len(tasks), 2.6), layout="constrained")
+    panels = figure.subplots(1, len(tasks), sharey=True, squeeze=False)[0]
+    colors = dict(zip(QUALITIES, ("#d55e00", "#e69f00", "#0072b2", "#009e73"), strict=True))
+    for axes, task in zip(panels, tasks, strict=True):
+        for quality, color in colors.items():
+            runs = [row for row in rows if (row["task"], row["quality"]) == (task, quality)]
+            curves, steps = np.array([row["scale"] for row in runs]), runs[0]["scale_steps"]
+            axes.plot(steps, curves.mean(0), color=color, label=quality)
+            axes.fill_between(steps, curves.min(0), curves.max(0), color=color, alpha=0.2, linewidth=0)
+        axes.set_title(task, fontsize=10)
+        axes.set_xlabel("step")
+        axes.spines[["top", "right"]].set_visible(False)
+    panels[0].set_ylabel("scale α")
+    panels[-1].legend(frameon=False, fontsize=8)
+    figure.savefig(path, dpi=150)
+
+
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, help="write the results to this JSON file")
+    parser.add_argument("--out", type=Path, help="add the results to this JSON file")
     parser.add_argument("--table", type=Path, help="print the table of this JSON file")
+    parser.add_argument("--figure", type=Path, help="draw the learned scales of --table to this file (PNG or SVG)")
     parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=list(TASKS))
-    parser.add_argument("--steps", type=int, default=3_000)
+    parser.add_argument("--algorithms", nargs="+", default=list(ALGORITHMS), choices=list(ALGORITHMS))
+    parser.add_argument("--steps", type=int, default=2_000)
     parser.add_argument("--seeds", type=int, default=4)
     given = parser.parse_args()
     if given.table:
-        print(table(json.loads(given.table.read_text())))
-    else:
-        content = run(given.tasks, given.steps, given.seeds)
+        rows = json.loads(given.table.read_text())["results"]
+        print(table(rows))
+        if given.figure:
+            draw_scales(rows, given.figure)
+        return
+    results: list[Result] = json.loads(given.out.read_text())["results"] if given.out and given.out.exists() else []
+
+    def save(found: list[Result]) -> None:
+        results[:] = merged(results, found)
         if given.out:
-            given.out.write_text(json.dumps(content, indent=1) + "\n")
-        print(table(content))
+            lines = ",\n".join(json.dumps(row) for row in results)
+            given.out.write_text(f'{{"results": [\n{lines}\n]}}\n')
+
+    run(given.tasks, given.algorithms, given.steps, given.seeds, save)
+
+
+if __name__ == "__main__":
+    main()
