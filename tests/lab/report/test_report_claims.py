@@ -80,6 +80,13 @@ def test_no_claim_holds_without_one_of_its_methods(name: str, tmp_path: Path, mo
             "runs of ASPC on hopper of the same length on two qualities (expert and medium-expert)",
         ),
         ("smaller_on_better_data", "task", "walker2d", "runs on walker2d"),
+        (
+            "distinct_by_task",
+            "task",
+            "hopper",
+            "runs of ASPC on MuJoCo, Maze2d, AntMaze or Adroit with a final alpha after a million steps, on two "
+            "datasets of two tasks",
+        ),
         ("profile_above", "domain", "Adroit", "runs on Adroit"),
     ],
 )
@@ -107,7 +114,7 @@ def test_average_is_open_while_a_domain_is_missing(name: str, tmp_path: Path) ->
 
 EFFECTS = [
     *("rises_faster", "dynamic_is_best", "robust_critic_helps", "l1_alone_is_worst", "form_five_matches_form_four"),
-    "default_rate_is_best",
+    *("default_rate_is_best", "narrow_bands", "short_interval_is_harmless"),
 ]
 
 
