@@ -1,6 +1,7 @@
-"""Render the README's picture of a report: the top of the page, and its curves next to it.
+"""Render the picture of a report in docs/report.md: the top of the page, and its curves next to it.
 
-python docs/report_picture.py runs/report-demo/report/index.html docs/images/report.png
+aspc report results --out page
+python docs/report_picture.py page/index.html docs/images/report.png
 """
 
 from __future__ import annotations
