@@ -41,7 +41,7 @@ def main(report: str, picture: str) -> None:
     for i, image in enumerate(halves):
         combined.paste(image, (i * WIDTH, 0))
     small = combined.resize((PICTURE_WIDTH, PICTURE_WIDTH * HEIGHT // (2 * WIDTH)), Image.Resampling.LANCZOS)
-    small.save(picture, optimize=True)
+    small.quantize(256).save(picture, optimize=True)
 
 
 if __name__ == "__main__":
