@@ -22,15 +22,17 @@ import pandas as pd
 from aspc.lab import paper_tables, results, suites
 from aspc.lab.plan import make_plan
 from aspc.lab.report import statistics
+from aspc.lab.report.drawing import line_style
 from aspc.lab.report.statistics import IntervalEstimate, Scores
+from aspc.lab.report.styles import assign_styles
 from aspc.lab.suites.datasets import MAZES, STUDIED
 from aspc.lab.suites.project import MAIN_TABLE
+from aspc.lab.works import works
 
 ROOT = Path(__file__).parents[1]
 PUBLISHED = Path(__file__).with_name("published_scores.json")
 MAIN, RECIPE = "study_main", "maze2d_recipe"
 DOMAINS = ("MuJoCo", "Maze2d", "AntMaze", "Adroit")
-COLORS = ("#999999", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 REFERENCE = "TD3+BC"
 # Runs to compare with an algorithm's published scores. Default: the runs of the same name in the recipe comparison.
 VALIDATED = {
@@ -42,7 +44,7 @@ FIGURES = {"MuJoCo": "study_locomotion.png", "Maze2d": "study.png"}
 
 
 class Published(NamedTuple):
-    """A published score: who printed it, for which algorithm, and its standard deviation over seeds."""
+    """A published score: the table that printed it, for which algorithm, and its standard deviation over seeds."""
 
     source: str
     variant: str
@@ -72,6 +74,13 @@ class Study:
         runs = self.by_suite[suite]
         runs = runs[runs["label"] == label].sort_values("seed")
         return {name: group["score_last"].to_numpy(float) for name, group in runs.groupby("dataset")}
+
+
+def published_sources() -> dict[str, str]:
+    """Return the works behind the sources of published scores, with titles."""
+    tables = json.loads(PUBLISHED.read_text("utf-8"))
+    found = {source: f"{works()[table['work']]}; {table['source']}" for source, table in tables.items()}
+    return {**found, "paper": f"{works()['aspc']}; Table 1, final scores"}
 
 
 def published_scores() -> list[Published]:
@@ -136,7 +145,9 @@ def validation_section(study: Study) -> str:
                     "–" if clean is None else with_spread(clean),
                 )
             )
-    return table(("algorithm", "dataset", "source", "published", "noise 0.5", "difference", "no noise"), rows)
+    sources = "\n".join(f"- {name}: {text}." for name, text in published_sources().items())
+    head = ("algorithm", "dataset", "source", "published", "noise 0.5", "difference", "no noise")
+    return f"{table(head, rows)}\n\nSources:\n\n{sources}"
 
 
 def domain_datasets(domain: str) -> list[str]:
@@ -235,26 +246,27 @@ def draw(study: Study, domain: str, path: Path) -> None:
     runs = study.by_suite[MAIN]
     curves = study.curves.merge(runs[["run_id", "label", "dataset"]], on="run_id")
     variants = variants_on(study, datasets)
+    algos = {variant.label: variant.algo for variant in MAIN_TABLE}
+    styles = {label: line_style(style) for label, style in assign_styles({x: algos[x] for x in variants}).items()}
     for i, dataset in enumerate(datasets):
         block, column = divmod(i, columns)
         panels = {"score": axes[2 * block, column], "scale": axes[2 * block + 1, column]}
-        for label, color in zip(variants, COLORS, strict=False):
+        for label, style in styles.items():
             own = curves[(curves["label"] == label) & (curves["dataset"] == dataset)]
             for measure, panel in panels.items():
                 if measure == "scale" and not label.startswith("ASPC"):
                     continue
                 points = own[own[measure].notna()].groupby("step")[measure].agg(["mean", "min", "max"])
-                panel.plot(points.index / 1e6, points["mean"], color=color, label=label)
-                panel.fill_between(
-                    points.index / 1e6, points["min"], points["max"], color=color, alpha=0.15, linewidth=0
-                )
+                steps, color = points.index / 1e6, style["color"]
+                panel.plot(steps, points["mean"], label=label, **style)
+                panel.fill_between(steps, points["min"], points["max"], color=color, alpha=0.15, linewidth=0)
         panels["score"].set_title(dataset)
         if column == 0:
             panels["score"].set_ylabel("normalized score")
             panels["scale"].set_ylabel("alpha")
     for column in range(columns):
         axes[-1, column].set_xlabel("million steps")
-    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=len(COLORS))
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=len(styles))
     figure.savefig(path, dpi=110)
 
 

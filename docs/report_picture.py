@@ -1,6 +1,7 @@
-"""Render the picture of a report in docs/tutorials/reproduce.md: the top of the page, and its curves next to it.
+"""Render the picture of a report in docs/report.md: the top of the page, and its curves next to it.
 
-python docs/report_picture.py runs/report-demo/report/index.html docs/images/report.png
+aspc report results --out page
+python docs/report_picture.py page/index.html docs/images/report.png
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def main(report: str, picture: str) -> None:
     for i, image in enumerate(halves):
         combined.paste(image, (i * WIDTH, 0))
     small = combined.resize((PICTURE_WIDTH, PICTURE_WIDTH * HEIGHT // (2 * WIDTH)), Image.Resampling.LANCZOS)
-    small.save(picture, optimize=True)
+    small.quantize(256).save(picture, optimize=True)
 
 
 if __name__ == "__main__":

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 from importlib import resources
+from pathlib import Path
 
 import pytest
 
 from aspc import tasks
 from aspc.errors import AspcError
 from aspc.lab.paper_tables import DOMAINS, TOTAL, domain_of, number, tables
+from aspc.lab.works import works
+
+ROOT = Path(__file__).parents[2]
 
 # Printed averages that differ from the mean of the printed rows: (table, average, variant).
 NOT_REPRODUCED = {
@@ -89,3 +93,34 @@ def test_unknown_names_suggest_similar_ones() -> None:
         number("main_table", "hopper-medium", "ASPC")
     with pytest.raises(AspcError, match="main_table"):
         number("main", "hopper-medium-v2", "ASPC")
+
+
+# ── sources ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_every_cited_number_has_a_source_with_a_title() -> None:
+    published = json.loads((ROOT / "benchmarks" / "published_scores.json").read_text("utf-8"))
+    keys = {table["work"] for table in published.values()}
+    keys |= {key for table in tables().values() for copied in table.copied.values() for key in copied}
+    assert keys <= set(works())
+    assert all(table["source"] for table in published.values())
+    for work in works().values():
+        assert min(len(work.title), len(work.authors), len(work.venue)) > 8
+        assert work.venue[-4:].isdigit()
+    assert works()["aspc"].title in (ROOT / "CITATION.cff").read_text("utf-8")
+    assert works()["corl"].title.startswith("CORL: ")
+
+
+def test_copied_columns_are_those_of_the_paper() -> None:
+    """Section 5.1: the authors ran TD3+BC, wPC, A2PR and ASPC, and took IQL and ReBRAC from CORL and ReBRAC."""
+    assert {name: dict(table.copied) for name, table in tables().items() if table.copied} == {
+        "main_table": {"IQL": ("corl", "rebrac"), "ReBRAC": ("corl", "rebrac")}
+    }
+
+
+def test_columns_can_be_renamed() -> None:
+    table = tables()["integrations"].with_labels({"CQL": "CQL, as printed", "IQL": "IQL"})
+    assert table.variants == ("IQL", "CQL, as printed")
+    row = "hopper-medium-v2"
+    assert table.numbers[row, "CQL, as printed"] == number("integrations", row, "CQL")
+    assert not any(variant == "CQL" for _, variant in table.numbers)

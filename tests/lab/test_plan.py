@@ -16,7 +16,7 @@ from aspc.lab.bench_folder import collect_groups
 from aspc.lab.dataset_files import find_dataset_files, load_dataset
 from aspc.lab.groups import RunGroup, make_groups
 from aspc.lab.paper_tables import tables
-from aspc.lab.plan import PlannedRun, make_plan, preset_name
+from aspc.lab.plan import PlannedRun, make_plan, preset_name, resolve_settings
 from aspc.lab.suites.datasets import HANDS, MAZES, STUDY_ANTMAZE, STUDY_HANDS, STUDY_WALKERS
 
 # Runs per suite: variants × datasets × seeds, counted by hand from the paper.
@@ -32,6 +32,7 @@ COUNTS = {
     "robust_critic": 6 * 39 * 4,
     "losses": 4 * 39 * 4,
     "integrations": 6 * 9 * 4,
+    "integrations_printed": 6 * 9 * 4,
     "ogbench": 6 * 10 * 4,
     "alpha_curves": 39 * 4,
     "performance_curves": 4 * 39 * 4,
@@ -83,6 +84,39 @@ def test_suites_match_the_labels_and_datasets_of_the_papers_tables() -> None:
         assert {variant.label for variant in block.variants} == set(table.variants)
         if table.rows[0] != "MuJoCo":
             assert set(block.datasets) == set(table.rows)
+
+
+def test_integrations_as_printed_differ_from_the_public_trainers_in_three_settings() -> None:
+    """Appendix D: CQL's penalty (45), Diffusion-QL's normalizer (49) and L2 (43, 47, 51)."""
+
+    def settings(suite: str) -> dict[str, dict[str, object]]:
+        found = suites.get(suite).variants
+        return {v.column or v.label: resolve_settings(v, "hopper-medium-v2") for v in found}
+
+    public, printed = settings("integrations"), settings("integrations_printed")
+    assert list(public) == list(printed) == list(tables()["integrations"].variants)
+    assert {name: dict(printed[name].items() - public[name].items()) for name in printed} == {
+        "IQL": {},
+        "IQL+ASPC": {"l2": "literal"},
+        "CQL": {"penalty": "policy"},
+        "CQL+ASPC": {"base.penalty": "policy", "l2": "literal"},
+        "Diffusion-QL": {"normalize_by": "same"},
+        "Diffusion-QL+ASPC": {"base.normalize_by": "same", "l2": "literal"},
+    }
+    assert all(public[name].items() <= printed[name].items() for name in printed)
+    shared = set(plan_of("integrations").runs) & set(plan_of("integrations_printed").runs)
+    assert len(shared) == 9 * 4  # IQL without ASPC
+
+
+def test_iql_on_ogbench_has_the_settings_of_fqls_authors() -> None:
+    (iql,) = (variant for variant in suites.get("ogbench").variants if variant.label == "IQL")
+    large, giant = (
+        resolve_settings(iql, f"antmaze-{size}-navigate-singletask-task2-v0") for size in ("large", "giant")
+    )
+    assert {name: giant[name] for name in ("beta", "expectile", "discount")} == {
+        "beta": 10.0, "expectile": 0.9, "discount": 0.995,
+    }  # fmt: skip
+    assert "discount" not in large  # 0.99 is the default
 
 
 def test_suites_share_runs_with_the_main_table() -> None:

@@ -48,7 +48,7 @@ def test_all_39_datasets_have_settings(algo: str, preset: str) -> None:
     assert sorted(preset_of(algo, preset).by_dataset or ()) == sorted(D4RL)
 
 
-@pytest.mark.parametrize("algo", ["fql", "rebrac"])
+@pytest.mark.parametrize("algo", ["fql", "iql", "rebrac"])
 def test_the_ten_ogbench_tasks_have_settings(algo: str) -> None:
     assert set(OGBENCH) <= set(preset_of(algo, "authors").by_dataset or ())
 
@@ -90,6 +90,13 @@ def test_the_ten_ogbench_tasks_have_settings(algo: str) -> None:
             "antmaze-giant-navigate-singletask-task3-v0",
             {"alpha": 10.0, "q_agg": "min", "discount": 0.995},
         ),
+        (
+            "iql",
+            "authors",
+            "antmaze-giant-navigate-singletask-task5-v0",
+            {"beta": 10.0, "expectile": 0.9, "discount": 0.995, "deterministic": True, "critic_layer_norm": True},
+        ),
+        ("iql", "authors", "antmaze-large-navigate-singletask-task1-v0", {"discount": 0.99, "hidden_dim": 512}),
         ("a2pr", "authors", "hopper-medium-v2", {"constraint_weight": 0.4, "discount": 0.995}),
         ("rapo", "authors", "hopper-medium-expert-v2", {"scale_lr": 3e-4}),
         ("rapo", "authors", "antmaze-large-play-v2", {"scale_lr": 1e-3}),
@@ -126,6 +133,7 @@ VALUE = {"value_lr": 3e-4, "value_hidden_dim": 256, "value_hidden_layers": 2}
         (7, algorithms.default("wpc"), TD3_BC | VALUE | {"critic_layer_norm": True, "policy_noise": 0.1}),
         (8, algorithms.default("a2pr"), TD3_BC | {"value_hidden_dim": 256, "value_hidden_layers": 3}),
         (8, algorithms.default("a2pr"), {"normalize_observations": True, "vae_weight": 1.0, "constraint_weight": 1.0}),
+        (8, algorithms.default("a2pr"), {"advantage_threshold": 0.0}),
         (9, algorithms.default("iql"), ADAM_3E4 | {"value_lr": 3e-4, "hidden_dim": 256, "hidden_layers": 2}),
         (11, algorithms.default("rebrac"), {"tau": 5e-3, "hidden_dim": 256, "critic_layer_norm": True}),
         (11, algorithms.default("rebrac"), {"actor_hidden_layers": 3, "critic_hidden_layers": 3}),

@@ -1,13 +1,15 @@
 """A2PR (Liu et al., 2024): TD3+BC that clones the logged action or a VAE's proposal, whichever has higher Q.
 
-    VAE:    reconstructs the logged actions whose advantage Q(s, a) − V(s) is positive
+    VAE:    reconstructs the logged actions whose advantage Q(s, a) − V(s) exceeds ε_A
     actor:  max_π  λ·Q(s, π(s)) − w₂·g·(π(s) − ā)²
-            ā = the proposal â where Q(s, â) ≥ Q(s, a), else a;      g = 1 if Q(s, â) ≥ V(s) or Q(s, a) > V(s), else 0
+            ā = the proposal â where Q(s, â) ≥ Q(s, a), else a
+            g = 1 if Q(s, â) ≥ V(s) + ε_A or Q(s, a) > V(s) + ε_A, else 0
     value:  V(s) → min(y, y₂): TD targets from the target critics (y) and from the updated critics (y₂)
 
 Critics, λ and targets are those of TD3+BC. The proposal is the VAE's reconstruction of π(s). As in the authors' code,
 it is not detached, so the gradient of the constraint also reaches the actor through the VAE. The authors' code uses 4
-hidden layers for the critics and 3 for the actor; the defaults here are the sizes in the paper's table.
+hidden layers for the critics and 3 for the actor; the defaults here are the sizes in the paper's table. It fixes ε_A at
+0 everywhere; that both indicators have the same ε_A is this implementation's reading.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
-from aspc.algorithms.fields import Count, Depth, NonNegative
+from aspc.algorithms.fields import Count, Depth, NonNegative, Scalar
 from aspc.algorithms.interface import Batch, Context, Draw, Noise, Parts, Spec
 from aspc.algorithms.td3_bc import TD3BC
 from aspc.algorithms.td_learning import bootstrap
@@ -67,6 +69,8 @@ class A2PR(TD3BC[A2PRState]):
     """Weight w₁ of the VAE's reconstruction loss; the KL term has weight 0.5."""
     constraint_weight: NonNegative = 1.0
     """Weight w₂ of the actor's constraint ("mask" in the authors' code)."""
+    advantage_threshold: Scalar = 0.0
+    """Advantage ε_A above which an action is imitated."""
     vae_lr: NonNegative = 1e-3
     """Learning rate of the VAE (Adam)."""
     vae_hidden_dim: Count = 750
@@ -111,7 +115,7 @@ class A2PR(TD3BC[A2PRState]):
 
         value = Adam(self.value_lr).minimize(value_loss, state.value, state.value_opt)
         logged = LoggedValues(critics[0](s, a), value.aux)
-        good = logged.q_data > logged.v
+        good = logged.q_data > logged.v + self.advantage_threshold
 
         def vae_loss(vae: VAE) -> tuple[Array, tuple[Array, Array]]:
             mean, log_std = vae.encode(s, a)
@@ -146,7 +150,8 @@ class A2PR(TD3BC[A2PRState]):
         mean, log_std = vae.encode(s, policy_actions)
         actions = vae.decode(s, mean + jnp.exp(log_std) * ctx.noise["vae_actor"])
         q = ctx.state.critics[0](s, actions)
-        return Proposal(actions, q, q >= q_data, (q >= v) | (q_data > v))
+        least = v + self.advantage_threshold
+        return Proposal(actions, q, q >= q_data, (q >= least) | (q_data > least))
 
     def q_and_constraint(self, ctx: Context[A2PRState, LoggedValues], actor: DeterministicActor) -> tuple[Array, Array]:
         policy_actions = actor(ctx.batch.observations)

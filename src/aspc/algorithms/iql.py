@@ -82,6 +82,8 @@ class IQL(CustomActorCritic, ScalableAlgorithm[IQLState, Array]):
     """Width of all hidden layers (ReLU)."""
     hidden_layers: Depth = 2
     """Number of hidden layers of every network."""
+    critic_layer_norm: bool = False
+    """LayerNorm after each hidden layer of the critics and the value network."""
     lr_horizon: Horizon = 1_000_000
     """Steps over which the actor's learning rate decays. Set by --horizon."""
 
@@ -92,8 +94,9 @@ class IQL(CustomActorCritic, ScalableAlgorithm[IQLState, Array]):
         # The mean lies in [-1, 1] for any max_action, as in the authors' code.
         mean = DeterministicActor(make_network(self.actor, key_actor, spec.obs_dim, hidden, spec.act_dim))
         actor = mean if self.deterministic else GaussianActor(mean, jnp.zeros(spec.act_dim))
-        value = Value(mlp(key_value, spec.obs_dim, hidden, 1))
-        return self.start(actor, make_critics(key_critics, spec, hidden, self.critic), value)
+        norm = self.critic_layer_norm
+        value = Value(mlp(key_value, spec.obs_dim, hidden, 1, layer_norm=norm))
+        return self.start(actor, make_critics(key_critics, spec, hidden, self.critic, layer_norm=norm), value)
 
     def start(self, actor: Actor, critics: Ensemble, value: Value) -> IQLState:
         """Return the state before the first step for given networks."""

@@ -50,7 +50,11 @@ class PaperNumber(NamedTuple):
 
 
 class PaperTable(NamedTuple):
-    """A table of results: the scores by row and variant, and the printed averages."""
+    """A table of results: the scores by row and variant, and the printed averages.
+
+    Attributes:
+        copied: variant → the works (`aspc.lab.works`) that the authors copied its numbers from. They ran the others.
+    """
 
     name: str
     source: str
@@ -59,6 +63,7 @@ class PaperTable(NamedTuple):
     variants: tuple[str, ...]
     numbers: Mapping[tuple[str, str], PaperNumber]
     averages: Mapping[tuple[str, str], PaperNumber]
+    copied: Mapping[str, tuple[str, ...]]
 
     @property
     def rows(self) -> list[str]:
@@ -68,6 +73,18 @@ class PaperTable(NamedTuple):
     def average(self, domain: str, variant: str) -> PaperNumber:
         """Return a printed average."""
         return _look_up(self.averages, domain, variant, f"average in {self.source}")
+
+    def with_labels(self, labels: Mapping[str, str]) -> PaperTable:
+        """Return the table with other names for these columns, and without all others."""
+
+        def rename(numbers: Mapping[tuple[str, str], PaperNumber]) -> dict[tuple[str, str], PaperNumber]:
+            return {(row, labels[name]): number for (row, name), number in numbers.items() if name in labels}
+
+        return self._replace(
+            variants=tuple(labels[name] for name in self.variants if name in labels),
+            numbers=rename(self.numbers),
+            averages=rename(self.averages),
+        )
 
     def recompute_average(self, domain: str, variant: str) -> float:
         """Compute an average from the table's rows; a domain is weighted by its number of datasets."""
@@ -112,7 +129,8 @@ def _parse_table(name: str, content: dict[str, Any]) -> PaperTable:
 
     averages = numbers(content["averages"])
     facts = (name, content["source"], content["title"], content["note"], tuple(content["variants"]))
-    table = PaperTable(*facts, numbers(content["rows"]), averages)
+    copied = {variant: tuple(keys) for variant, keys in content.get("copied", {}).items()}
+    table = PaperTable(*facts, numbers(content["rows"]), averages, copied)
     for (row, variant), printed in averages.items():
         rows = f"{table.recompute_average(row, variant):.1f}"
         averages[row, variant] = printed._replace(doubt=printed.doubt.replace("{rows}", rows))

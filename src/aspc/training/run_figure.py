@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from aspc.algorithm_colors import OTHER_COLOR, algorithm_color
 from aspc.io import write_atomically
 from aspc.training.run_folder import FIGURE, Run
 
@@ -39,14 +40,15 @@ def draw(run: Run) -> Path | None:
     panels = [(data, column, title) for data, column, title in panels if column in data]
     if not panels:
         return None
+    color = algorithm_color(run.config.algo) or OTHER_COLOR
     figure, axes = plt.subplots(1, len(panels), figsize=(4 * len(panels), 3.2), squeeze=False, layout="constrained")
     for axis, (data, column, title) in zip(axes[0], panels, strict=True):
         steps, values = over_seeds(data, column)
         known = ~np.isnan(values).any(0)  # the monitor may skip chunks
         steps, values = steps[known], values[:, known]
-        axis.plot(steps, values.mean(0), color="#1f5fa8", marker="o" if len(steps) < 3 else None)
+        axis.plot(steps, values.mean(0), color=color, marker="o" if len(steps) < 3 else None)
         if len(values) > 1:
-            axis.fill_between(steps, values.min(0), values.max(0), color="#1f5fa8", alpha=0.2, lw=0)
+            axis.fill_between(steps, values.min(0), values.max(0), color=color, alpha=0.2, lw=0)
         axis.set(title=title, xlabel="steps")
         axis.grid(alpha=0.3)
         axis.spines[["top", "right"]].set_visible(False)

@@ -29,6 +29,7 @@ TASKS = (
     PEN,
     *(f"{t}-human-v1" for t in ("door", "hammer", "relocate")),
 )
+MAZES = tuple(f"maze2d-{size}-v1" for size in ("umaze", "medium", "large"))
 LADDER = tuple(f"hopper-{quality}-v2" for quality in ("expert", "medium-expert", "medium", "medium-replay"))
 LOSSES = tuple(Variant(terms, "aspc", outer_loss=terms) for terms in ("L1", "L1+L2", "L1+L3"))
 INTEGRATED = tuple(
@@ -102,6 +103,14 @@ CASES = {
             {"points": 30},
         ),
         Case(
+            benchmark.narrow_bands,
+            (ASPC, TD3_BC, WPC, A2PR),
+            (HOPPER, PEN),
+            {"shape": Shape(wobble=0.2)},
+            {"shape": Shape(wobble=5.0)},
+            {"points": 30},
+        ),
+        Case(
             benchmark.no_late_collapse,
             (ASPC,),
             (HOPPER, PEN),
@@ -134,6 +143,14 @@ CASES = {
             {"shape": Shape(drop=20.0)},
         ),
         Case(
+            learned_scale.distinct_by_task,
+            (ASPC,),
+            (*LADDER[:3], *MAZES),
+            {"alpha": lambda dataset: 50.0 if dataset in MAZES else 5.0},
+            {"alpha": lambda dataset: 10.0 ** ((*LADDER[:3], *MAZES).index(dataset) % 3)},
+            {"shape": Shape(drop=20.0)},
+        ),
+        Case(
             learned_scale.drops_then_rises,
             (ASPC,),
             (HOPPER, MAZE),
@@ -149,6 +166,13 @@ CASES = {
             by_label(dynamic=80, converged=70, linear=65, naive=75),
         ),
         Case(runtime.small_overhead, (ASPC, TD3_BC), (HOPPER,), {}, {"shape": Shape(overhead=0.6)}),
+        Case(
+            runtime.short_interval_is_harmless,
+            (ASPC, *(Variant(f"k_alpha = {k}", "aspc", k_alpha=k) for k in (1, 5))),
+            (HOPPER, PEN),
+            by_label(80, k_alpha___5=90),
+            by_label(80, k_alpha___1=60),
+        ),
         Case(
             runtime.long_interval_is_free,
             (ASPC, TD3_BC, Variant("k_alpha = 30", "aspc", k_alpha=30)),

@@ -37,6 +37,7 @@ class Shape(NamedTuple):
     last: float = 1.0  # last evaluation relative to the final score
     overhead: float = 0.08  # relative to the time of TD3+BC
     others: float = 0.2  # pace of algorithms without a learned scale
+    wobble: float = 1.0  # noise relative to algorithms without a learned scale
 
 
 class Variant:
@@ -150,7 +151,7 @@ def make_run(
     rng = np.random.default_rng([seed, zlib.crc32(f"{variant.label}{dataset}".encode())])
     t = np.linspace(1 / points, 1, points)
     learned = variant.algo.endswith("aspc")
-    pace = shape.pace if learned else shape.others
+    pace, noise = (shape.pace, noise * shape.wobble) if learned else (shape.others, noise)
     shift = rng.normal(0, noise / 2)
     score = (end + shift) * (1 - np.exp(-t / pace)) + rng.normal(0, noise / 2, points)
     score[-1] = (end + shift + rng.normal(0, noise / 4)) * (shape.last if learned else 1)

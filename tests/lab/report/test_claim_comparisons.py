@@ -29,10 +29,11 @@ from claim_cases import (
 )
 from synthetic import MAIN, Shape, Variant, make, read_view
 
+from aspc.lab import results
 from aspc.lab.paper_tables import tables
 from aspc.lab.report import paper_results
 from aspc.lab.report.claims import benchmark, learned_scale, registry, runtime
-from aspc.lab.report.claims.comparisons import SAME_RUNTIME
+from aspc.lab.report.claims.comparisons import SAME_RUNTIME, band_widths
 from aspc.lab.report.claims.vocabulary import FAILS, HOLDS, OPEN
 from aspc.lab.report.datasets import D4RL
 from aspc.lab.report.methods import method
@@ -175,6 +176,42 @@ def test_a2pr_is_compared_with_one_setting(tmp_path: Path) -> None:
     view = read_view(tmp_path)
     assert view.runs_of(method("a2pr"))["last"].mean() == pytest.approx(40, abs=5)
     assert view.runs_of(method("rebrac"))["last"].mean() == pytest.approx(80, abs=5)
+
+
+def test_bands_are_distances_from_the_mean_over_seeds(tmp_path: Path) -> None:
+    """Two seeds with 0, 2 and 2, 6 are 1 and 2 away from their mean, hence √2 · 1.5; the third step is not shared."""
+    rows, curves = [], []
+    for seed, scores in enumerate(((0.0, 2.0, 50.0), (2.0, 6.0))):
+        run = {"run_id": f"r{seed}", "suite": "s", "variant": "ASPC", "algo": "aspc", "dataset": HOPPER, "seed": seed}
+        rows.append({**run, "steps": 300, "status": "done", "score_last": scores[-1]})
+        curves += [{"run_id": f"r{seed}", "step": 100 * (i + 1), "score": x} for i, x in enumerate(scores)]
+    results.write_part(tmp_path, "p", rows, curves)
+    view = read_view(tmp_path)
+    assert band_widths(view, view.runs, "score") == {HOPPER: pytest.approx([1.5 * 2**0.5] * 2)}
+    alone = view.runs[view.runs["seed"] == 0]
+    assert band_widths(view, alone, "score") == {}
+
+
+def test_tasks_are_separated_by_distances_between_datasets() -> None:
+    """hopper-medium at 0: 3.5 to the mazes at 3 and 4, less 1 to hopper-expert. Pen is alone in its task."""
+    scales = {"hopper-medium-v2": [0.0], "hopper-expert-v2": [1.0], "maze2d-umaze-v1": [3.0], "maze2d-large-v1": [4.0]}
+    arrays = {name: np.array(values) for name, values in scales.items()}
+    found = learned_scale.task_separation(arrays)
+    assert {name: values.item() for name, values in found.items()} == {
+        "hopper-medium-v2": 2.5, "hopper-expert-v2": 1.5, "maze2d-umaze-v1": 1.5, "maze2d-large-v1": 2.5,
+    }  # fmt: skip
+    with_pen = learned_scale.task_separation({**arrays, "pen-human-v1": np.array([-2.0])})
+    assert "pen-human-v1" not in with_pen
+    assert with_pen["hopper-medium-v2"].item() == pytest.approx((3 + 4 + 2) / 3 - 1)
+    assert learned_scale.task_separation({n: v for n, v in arrays.items() if "hopper" in n}) == {}
+
+
+@pytest.mark.parametrize(("score", "verdict"), [(96.0, HOLDS), (94.0, FAILS), (120.0, HOLDS)])
+def test_short_intervals_may_cost_five_percent(score: float, verdict: str, tmp_path: Path) -> None:
+    case = CASES["short_interval_is_harmless"]
+    claim = check_case(case, tmp_path, {**by_label(100, k_alpha___1=score, k_alpha___5=score), "noise": 0.0})
+    assert claim.verdict == verdict
+    assert [check.estimate.value for check in claim.checks] == pytest.approx([score - 100] * 2, abs=0.1)
 
 
 def test_profiles_are_compared_at_informative_thresholds() -> None:

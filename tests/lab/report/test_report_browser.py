@@ -84,7 +84,7 @@ def opened(one_page: WatchedPage) -> Iterator[WatchedPage]:
 @needs_browser
 def test_heading_sorts_the_table(opened: WatchedPage) -> None:
     table = opened.page.locator("table.scores").first
-    values = "rows => rows.map(r => r.querySelector('td[data-l=\"5\"]')?.dataset.last).map(Number)"
+    values = "rows => rows.map(r => r.querySelector('td[data-l=\"0\"]')?.dataset.last).map(Number)"
     rows = table.locator("tbody tr")
     before = rows.all_inner_texts()
     assert any(text.strip() == "MUJOCO" for text in before)
@@ -144,7 +144,7 @@ def test_hovering_a_curve_shows_its_numbers(opened: WatchedPage) -> None:
 @needs_browser
 def test_number_links_to_its_runs_and_run_opens_its_record(opened: WatchedPage) -> None:
     page = opened.page
-    page.locator('tr[data-d*="hopper-medium-v2"] td[data-l="5"] a').first.click()
+    page.locator('tr[data-d*="hopper-medium-v2"] td[data-l="0"] a').first.click()
     assert page.locator("#count").inner_text() == "2 of 80 runs"
     assert {row.split("\t")[1] for row in page.locator("tr.run").all_inner_texts()} == {"hopper-medium-v2"}
     page.locator("tr.run").first.click()
@@ -155,29 +155,70 @@ def test_number_links_to_its_runs_and_run_opens_its_record(opened: WatchedPage) 
     assert page.locator("#count").inner_text() == "80 of 80 runs"
     page.locator("#search").fill("rebrac pen")
     assert page.locator("#count").inner_text() == "2 of 80 runs"
-    page.locator(".card.holds a.num, .card.fails a.num").first.evaluate("link => link.click()")
+    page.locator(".claim.holds a.num, .claim.fails a.num").first.evaluate("link => link.click()")
     assert page.locator("#count").inner_text() != "80 of 80 runs"
     page.locator("#clear").click()
 
 
 @needs_browser
-def test_claims_and_evaluations_can_be_filtered(opened: WatchedPage) -> None:
+def test_claims_are_one_line_each_and_open(opened: WatchedPage) -> None:
     page = opened.page
-    cards, shown = page.locator(".card"), page.locator(".card:visible")
-    checked = shown.count()
-    assert cards.count() == 26
-    assert checked < 26  # claims without runs are folded
-    page.locator('#verdicts [data-verdict="holds"]').click()
-    assert all(text.startswith("✓\nholds") for text in page.locator(".card:visible .badge").all_inner_texts())
-    page.locator('#verdicts [data-verdict="open"]').click()
-    assert page.locator("details.without .card:visible").count() == 26 - checked
+    lines = page.locator(".claim > summary")
+    assert lines.count() == 29
+    heights = page.locator(".claim:not(:has(em)) > summary").evaluate_all(
+        "all => all.map(x => x.getBoundingClientRect().height)"
+    )
+    assert max(heights) < 1.5 * min(heights)  # one line; a verdict on few datasets can take a second one
+    first = page.locator(".claim.fails, .claim.holds").first
+    assert not first.locator("li").first.is_visible()
+    first.locator("summary").click()
+    assert first.locator("li").first.is_visible()
+    first.locator("summary").click()
+
+
+@needs_browser
+def test_best_evaluations_can_be_shown(opened: WatchedPage) -> None:
+    page = opened.page
     cell = page.locator("table.scores").first.locator("td").first
     last = cell.inner_text()
     page.locator('[data-which="best"]').click()
     assert cell.inner_text() != last
     page.locator('[data-which="last"]').click()
-    page.locator('#verdicts [data-verdict=""]').click()
-    assert (cell.inner_text(), shown.count()) == (last, checked)
+    assert cell.inner_text() == last
+
+
+@needs_browser
+def test_tables_do_not_scroll_vertically(opened: WatchedPage) -> None:
+    nested = """[...document.querySelectorAll("main *")].filter(e => !e.closest(".plot"))
+        .filter(e => e.scrollHeight > e.clientHeight + 2 && ["auto", "scroll"].includes(getComputedStyle(e).overflowY)
+                     && getComputedStyle(e).display !== "inline").map(e => e.className)"""
+    assert opened.page.evaluate(nested) == []
+
+
+@needs_browser
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_everything_is_printed(browser: Any, page_path: Path, scheme: str) -> None:
+    watched = WatchedPage(browser, page_path, 1400, scheme)
+    page = watched.page
+    assert page.locator("tr.run").count() == 25
+    printed = page.pdf(format="A4")
+    assert printed.startswith(b"%PDF")
+    page.emulate_media(media="print")
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert page.locator("details:not([open])").count() == 0
+    assert page.locator(".plot:not(:has(.main-svg))").count() == 0
+    assert page.locator("tr.run").count() == 80
+    white = ("rgba(0, 0, 0, 0)", "rgb(251, 251, 250)")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") in white
+    assert page.evaluate("getComputedStyle(document.body).color") == "rgb(22, 25, 29)"
+    wide = """[...document.querySelectorAll("main *")].filter(e => e.getBoundingClientRect().width > 704)
+        .map(e => e.className)"""
+    assert page.evaluate(wide) == []
+    page.emulate_media(media="screen")
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert page.locator("tr.run").count() == 25
+    assert page.locator(".claim[open]").count() == 0
+    watched.close()
 
 
 @needs_browser

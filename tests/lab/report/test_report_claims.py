@@ -94,6 +94,16 @@ def test_no_claim_holds_without_part_of_its_data(
     assert claim.missing == f"Missing: {missing}."
 
 
+def test_distinct_values_need_two_tasks(tmp_path: Path) -> None:
+    case = CASES["distinct_by_task"]
+    claim = case.claim(drop_runs(case_view(case, tmp_path, case.holds), task="hopper"))
+    assert (claim.verdict, claim.checks) == (OPEN, ())
+    assert claim.missing == (
+        "Missing: runs of ASPC on MuJoCo, Maze2d, AntMaze or Adroit with a final alpha after a million steps, "
+        "on two datasets of two tasks."
+    )
+
+
 @pytest.mark.parametrize("name", ["beats_all_on_average", "beats_td3_bc", "profile_above"])
 def test_average_is_open_while_a_domain_is_missing(name: str, tmp_path: Path) -> None:
     case = CASES[name]
@@ -107,7 +117,7 @@ def test_average_is_open_while_a_domain_is_missing(name: str, tmp_path: Path) ->
 
 EFFECTS = [
     *("rises_faster", "dynamic_is_best", "robust_critic_helps", "l1_alone_is_worst", "form_five_matches_form_four"),
-    "default_rate_is_best",
+    *("default_rate_is_best", "narrow_bands", "short_interval_is_harmless"),
 ]
 
 

@@ -32,14 +32,17 @@ def test_claim_card_lists_missing_runs(tmp_path: Path) -> None:
     """All checks hold, but the claim is open and shows one of them."""
     make(tmp_path / "r", "own", [MAIN[0], MAIN[-1]], DATASETS[:2], seeds=3, points=5, noise=0.1)
     text = read_page(write_report(tmp_path / "r", tmp_path / "out", "--no-figures"))
-    card = text[text.index('id="claim-best_on_locomotion_and_mazes"') :].partition("</article>")[0]
-    assert "not enough data" in card
+    assert list(re.findall(r'<h3 class="verdict \w+">(.*?) <b>', text)) == [
+        "Holds", "Does not hold", "Open: not enough data"
+    ]  # fmt: skip
+    card = text[text.index('id="claim-best_on_locomotion_and_mazes"') :].partition("</details>")[0]
     assert '<li class="holds">' in card
     assert "<p>Missing: runs on Maze2d; runs of A2PR, IQL, wPC and ReBRAC.</p>" in card
 
 
 def test_claim_card_shows_contradiction_by_the_paper(page_path: Path) -> None:
-    cards = re.findall(r'<article .*?id="claim-(\w+)">(.*?)</article>', read_page(page_path))
+    cards = re.findall(r'<details class="claim \w+" id="claim-(\w+)">(.*?)</details>', read_page(page_path))
+    assert [name for name, card in cards if "<abbr" in card] == ["profile_above"]
     cautions = {name: re.findall(r'<p class="caution">(.*?)</p>', card) for name, card in cards}
     assert [name for name, found in cautions.items() if found] == ["profile_above"]
     (caution,) = cautions["profile_above"]
@@ -65,19 +68,53 @@ def test_suites_and_charts_name_their_source(paper_page: Path) -> None:
     by_k_alpha = "Seconds per million steps, by the update interval of alpha"
     others += [f"Figure 5b, time of the paper · {by_k_alpha} · k_alpha_runtime"]
     others += ["Figure 9, appendix E.1 of the paper · ASPC with advantage-weighted BC on AntMaze and Adroit · aspc_aw"]
-    assert re.findall(r'<details><summary>([^<]*)</summary><div class="scroll', text) == others
+    assert re.findall(r'<details><summary>([^<]*)</summary><p class="note">2 seeds per dataset', text) == others
     captions = {
         chart: caption
         for caption, chart in re.findall(
             r"<figcaption>(.*?)</figcaption><div class=\"plot\" data-chart=\"(.*?)\"", text
         )
     }
-    parts = {"profiles": "Figure 2", "radar": "Figure 2", "curve-score": "Figures 8 and 10", "curve-scale": "Figure 7"}
+    parts = {"profiles": "Figure 2", "curve-score": "Figures 8 and 10", "curve-scale": "Figure 7"}
     parts |= {"curve-q": "Figure 10", "curve-bc_loss": "Figure 10", "quality-0": "Figures 3 and 7"}
     parts |= {"task-0": "Figures 4 and 7", "runtime": "Figure 5a", "intervals": "Figure 5b", "dataset-0": "Figure 9"}
     for chart, part in parts.items():
         assert captions[chart].endswith(f"{part}</span>"), chart
     assert "no diamond on MuJoCo: the paper’s numbers cover more datasets" in captions["ablation-0"]
+
+
+def test_variants_have_names_for_readers(paper_page: Path) -> None:
+    text = read_page(paper_page)
+    table = text[text.index('<table class="scores sortable" data-s="necessity">') :].partition("</thead>")[0]
+    assert re.findall(r"</i>(.*?)</button>", table) == [
+        "alpha fixed at 2.5 (TD3+BC)",
+        "alpha fixed at ASPC&#39;s final value",
+        "alpha linear to ASPC&#39;s final value",
+        "alpha learned (ASPC)",
+    ]
+
+
+def test_page_lists_the_sources_of_published_numbers(paper_page: Path) -> None:
+    text = read_page(paper_page)
+    section = text[text.index("<h3>Sources of published numbers</h3>") :].partition("</section>")[0]
+    assert "The paper’s numbers (Table 1): Tan, Li, Yao, Ban, Yuan, Fang and Xu: Adaptive Scaling" in section
+    assert "IQL in Table 1, copied by the paper’s authors: Tarasov" in section
+
+
+@pytest.mark.parametrize(
+    ("seeds", "words", "counts"), [((3, 3), "3 seeds", set()), ((3, 2), "2 to 3 seeds", {"2 seeds"})]
+)
+def test_seeds_are_counted_where_they_differ(
+    tmp_path: Path, seeds: tuple[int, int], words: str, counts: set[str]
+) -> None:
+    for variant, n in zip((MAIN[0], MAIN[-1]), seeds, strict=True):
+        make(tmp_path / "r", "own", [variant], DATASETS[:2], seeds=n, points=4)
+    text = read_page(write_report(tmp_path / "r", tmp_path / "out", "--no-figures"))
+    assert f'<p class="note">{words} per dataset and algorithm' in text
+    body = re.search('<table class="scores.*?<tbody>(.*?)</tbody>', text)[1]
+    assert set(re.findall("[0-9] seeds?(?=</small>)", body)) == counts
+    tile = words.replace(" seeds", "")
+    assert f"<b>{tile}</b><span>seeds per number</span>" in text
 
 
 def test_number_has_the_standard_deviation_as_title(paper_page: Path) -> None:

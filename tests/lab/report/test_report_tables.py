@@ -30,6 +30,8 @@ def test_cell_has_the_mean_over_seeds_and_the_papers_number(tmp_path: Path) -> N
     make(tmp_path, "main_table", MAIN, [HOPPER, CHEETAH, PEN], seeds=3, points=5)
     table = build_score_table(read_view(tmp_path), "main_table")
     assert table.labels == ("TD3+BC", "A2PR", "IQL", "wPC", "ReBRAC", "ASPC")
+    leading = build_score_table(read_view(tmp_path), "main_table", ["ASPC", "TD3+BC"])
+    assert leading.labels == ("ASPC", "TD3+BC", "A2PR", "IQL", "wPC", "ReBRAC")
     assert [row.name for row in table.rows] == [CHEETAH, HOPPER, "MuJoCo average", PEN, "Average"]
     runs = results.read(tmp_path).runs
     ours = runs[(runs["dataset"] == HOPPER) & (runs["variant"] == "ASPC")]["score_last"]
@@ -46,17 +48,22 @@ def test_cell_has_the_mean_over_seeds_and_the_papers_number(tmp_path: Path) -> N
     assert average.paper is not None
     paper = [number("main_table", name, "ASPC").mean for name in (HOPPER, CHEETAH)]
     assert average.paper.mean == pytest.approx(np.mean(paper))
-    assert "regenerated" not in average.paper.note
+    assert not average.paper.is_other_data
+    assert not any("egenerated" in note for note in table.notes)
 
 
 def test_papers_numbers_note_regenerated_data(tmp_path: Path) -> None:
     """The study's datasets have D4RL names without a version."""
     names = [name.removesuffix("-v2") for name in (HOPPER, CHEETAH)]
     make(tmp_path, "study_main", [MAIN[0], MAIN[-1]], names, seeds=2, points=5)
-    for row in build_score_table(read_view(tmp_path), "study_main").rows:
+    table = build_score_table(read_view(tmp_path), "study_main")
+    for row in table.rows:
         paper = row.cells["ASPC"].paper
         assert paper is not None
-        assert "this dataset was regenerated" in paper.note
+        assert paper.is_other_data
+        assert not paper.note
+    (note,) = (note for note in table.notes if "egenerated" in note)
+    assert note.endswith(f"D4RL's own datasets: {names[1]}, {names[0]}.")
 
 
 def test_ranks_use_rounded_scores(tmp_path: Path) -> None:
@@ -160,14 +167,14 @@ def test_radar_is_scaled_between_worst_and_best() -> None:
     assert found is not None
     assert found.tasks == ("hopper", "maze2d", "pen")
     assert found.values == {"a": (0.0, 0.0, 1.0), "b": (1.0, 0.0, 0.0), "c": (0.5, 0.0, 0.5)}
-    assert build_radar({"a": values["a"]}) is None
+    assert build_radar({name: values[name] for name in "ab"}) is None  # two polygons would only touch 0 and 1
 
 
 @pytest.mark.parametrize(("tasks", "caption"), [(12, ""), (13, "the first 12 of 13 tasks")])
 def test_radar_caption_counts_omitted_tasks(tasks: int, caption: str) -> None:
     """Each unknown dataset is its own task."""
     scores = {f"mine{i:02}": np.arange(3.0) for i in range(tasks)}
-    found = build_radar({"a": scores, "b": scores})
+    found = build_radar({"a": scores, "b": scores, "c": scores})
     assert found is not None
     assert len(found.tasks) == 12
     assert found.caption == caption

@@ -12,6 +12,8 @@ pytest.importorskip("rliable", reason="the extra [report] is not installed")
 
 from synthetic import D4RL, MAIN, Variant, make, read_view
 
+from aspc import algorithms
+from aspc.algorithm_colors import ALGORITHM_COLORS, CONTROLS, algorithm_color
 from aspc.errors import AspcError
 from aspc.lab import results
 from aspc.lab.paper_tables import domain_of
@@ -19,7 +21,7 @@ from aspc.lab.paper_tables import tables as paper_tables
 from aspc.lab.report import content, curves, page_data, runtime
 from aspc.lab.report.datasets import quality_of, sort_datasets, task_of
 from aspc.lab.report.methods import algo_of, method, method_of, settings_of
-from aspc.lab.report.styles import COLORS, SPARE_COLORS, TASK_COLORS, assign_styles
+from aspc.lab.report.styles import QUALITY_COLORS, SPARE_COLORS, TASK_COLORS, assign_styles, mix
 from aspc.lab.report.view import build_view
 
 HOPPER, CHEETAH, PEN = "hopper-medium-v2", "halfcheetah-medium-v2", "pen-human-v1"
@@ -95,24 +97,45 @@ def test_malformed_settings_are_ignored() -> None:
         assert settings_of(text) == {}
 
 
-def test_series_have_distinct_colors() -> None:
-    names = ["ASPC", "TD3+BC", "IQL", "IQL+ASPC", *(f"mine {i}" for i in range(8))]
-    found = assign_styles(names)
-    assert len({found[name].color for name in names if name != "IQL+ASPC"}) == len(names) - 1
-    assert found["IQL"].color == found["IQL+ASPC"].color
-    assert found["IQL"].dash != found["IQL+ASPC"].dash
-    assert assign_styles(["ASPC, alpha0 = 10"])["ASPC, alpha0 = 10"] == assign_styles(["ASPC"])["ASPC"]
+def test_an_algorithm_has_one_color() -> None:
+    series = {"IQL, tuned": "iql", "ASPC": "aspc", "IQL": "iql", "IQL+ASPC": "iql+aspc", "mine": "my_own"}
+    found = assign_styles(series)
+    assert list(found) == list(series)
+    assert found["ASPC"] == (ALGORITHM_COLORS["aspc"], "solid")
+    assert found["IQL"] == (ALGORITHM_COLORS["iql"], "solid")
+    assert found["IQL+ASPC"] == (ALGORITHM_COLORS["iql"], "dash")
+    assert found["IQL, tuned"].color == mix(ALGORITHM_COLORS["iql"], "#000000", 0.35)  # the dashed one is taken
+    assert len(set(found.values())) == len(series)
+    assert found["mine"].color == SPARE_COLORS[0]
+    assert assign_styles({"IQL, tuned": "iql"})["IQL, tuned"] == found["IQL"]  # nothing else has its color
+
+
+def test_every_algorithm_has_a_color() -> None:
+    builtin = [name for name in algorithms.names() if algorithms.default(name).__module__.startswith("aspc.")]
+    assert not [name for name in builtin if algorithm_color(name) is None]
+    assert algorithm_color("discrete_iql+aspc") == algorithm_color("iql") == ALGORITHM_COLORS["iql"]
+    assert algorithm_color("aspc_aw") == algorithm_color("aspc")
+    assert algorithm_color("my_own") is None
+    assert set(CONTROLS.values()) <= set(ALGORITHM_COLORS)
+
+
+def test_colors_are_distinct() -> None:
+    colors = np.array([oklab(color) for color in (*ALGORITHM_COLORS.values(), *SPARE_COLORS)])
+    apart = np.linalg.norm(colors[:, None] - colors[None], axis=-1) + np.eye(len(colors))
+    assert apart.min() > 0.08
+    # In charts of one algorithm, colors stand for datasets, so they are no algorithm's.
+    assert not {*QUALITY_COLORS.values(), *TASK_COLORS} & set(ALGORITHM_COLORS.values())
+    assert mix("#804020", "#ffffff", 0.5) == "#c0a090"
 
 
 def test_dozens_of_series_have_distinct_styles() -> None:
-    names = ["ASPC", "IQL", "IQL+ASPC", *(f"ASPC, k_alpha = {k}" for k in range(11, 71))]
-    found = assign_styles(names)
-    assert len(set(found.values())) == len(names)
-    colors = np.array([oklab(color) for color in (*COLORS.values(), *SPARE_COLORS)])
-    apart = np.linalg.norm(colors[:, None] - colors[None], axis=-1) + np.eye(len(colors))
-    assert apart.min() > 0.08
-    together = [found[f"ASPC, k_alpha = {k}"].color for k in range(20, 20 + len(SPARE_COLORS))]
-    assert len(set(together)) == len(SPARE_COLORS)  # neighbors differ in color
+    series = {"ASPC": "aspc", "IQL": "iql", "IQL+ASPC": "iql+aspc"}
+    series |= {f"ASPC, k_alpha = {k}": "aspc" for k in range(11, 71)}
+    found = assign_styles(series)
+    assert len(set(found.values())) == len(series)
+    own = {mix(ALGORITHM_COLORS["aspc"], *other) for other in (("#000000", 0.35), ("#ffffff", 0.35))}
+    shown = [found[f"ASPC, k_alpha = {k}"].color for k in range(11, 27)]
+    assert set(shown) == {ALGORITHM_COLORS["aspc"], *own}  # shades of its color, as long as styles are distinct
 
 
 def oklab(color: str) -> np.ndarray:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from aspc.algorithm_colors import OTHER_COLOR, algorithm_color
 from aspc.cli.parsing import Flag, Unset, parse_options
 from aspc.errors import AspcError
 from aspc.io import prepare_output_file, write_atomically
@@ -148,12 +149,14 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
     figure = Figure(figsize=(6, 3.6), layout="constrained")
     axes = figure.subplots()
     if "relative_time" in rows[0]:
-        axes.barh([row["algo"] for row in rows], [row["steps_per_second"] for row in rows], color="#0072b2")
+        colors = [algorithm_color(row["algo"]) or OTHER_COLOR for row in rows]
+        axes.barh([row["algo"] for row in rows], [row["steps_per_second"] for row in rows], color=colors)
         axes.invert_yaxis()
         axes.set_xlabel("steps per second")
     else:
         runs, rates = [row["seeds"] for row in rows], [row["steps_per_second"] for row in rows]
-        axes.loglog(runs, rates, "o-", color="#0072b2", label=rows[0]["algo"])
+        color = algorithm_color(rows[0]["algo"]) or OTHER_COLOR
+        axes.loglog(runs, rates, "o-", color=color, label=rows[0]["algo"])
         axes.loglog(runs, [rates[0] * n / runs[0] for n in runs], ":", color="0.5", label="linear scaling")
         for n, rate in zip(runs, rates, strict=True):
             axes.annotate(f"{rate:,.0f}", (n, rate), (0, -14), textcoords="offset points", ha="center", fontsize=8)

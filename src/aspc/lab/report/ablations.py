@@ -9,10 +9,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from aspc.lab import suites
 from aspc.lab.paper_tables import DOMAINS as DOMAIN_SIZES
-from aspc.lab.paper_tables import TOTAL, PaperTable, domain_of, tables
+from aspc.lab.paper_tables import TOTAL, PaperTable, domain_of
 from aspc.lab.report import statistics
 from aspc.lab.report.datasets import find_paper_row, sort_datasets
+from aspc.lab.report.paper_results import paper_table_of
+from aspc.lab.report.score_tables import find_suite
 from aspc.lab.report.statistics import IntervalEstimate, Scores
 from aspc.lab.report.view import View, drop_returns, scores_by_dataset
 
@@ -46,6 +49,14 @@ GROUPS = (  # in the paper's order
         AblationGroup(f"{base} with ASPC", "Table 3", base, (f"{base}+ASPC",))
         for base in ("IQL", "CQL", "Diffusion-QL")
     ),
+    *(
+        AblationGroup(f"{base} with ASPC, by appendix D", "Table 3", alone, (f"{base}+ASPC, as printed",))
+        for base, alone in (
+            ("IQL", "IQL"),
+            ("CQL", "CQL, as printed"),
+            ("Diffusion-QL", "Diffusion-QL, as printed"),
+        )
+    ),
     AblationGroup("FQL with ASPC", "Table 4", "FQL", ("FQL+ASPC",)),
     AblationGroup("Advantage-weighted BC", "Figure 9", "ASPC", ("ASPC+AW",)),
     AblationGroup("Forms of L3", "Table 13", "(4)", ("(1)", "(2)", "(3)", "(5)")),
@@ -59,6 +70,7 @@ class Ablation:
     """Percent differences from a baseline.
 
     Attributes:
+        titles: label → name for readers, also of the baseline.
         series: label → series, for the labels that have runs.
         percent: (domain, label) → percent difference from the baseline.
         datasets: domain → number of datasets.
@@ -69,6 +81,7 @@ class Ablation:
     group: AblationGroup
     suite: str
     domains: tuple[str, ...]
+    titles: Mapping[str, str]
     series: Mapping[str, str]
     percent: Mapping[tuple[str, str], IntervalEstimate]
     datasets: Mapping[str, int]
@@ -116,7 +129,7 @@ def _build_ablation(view: View, group: AblationGroup, suite: str) -> Ablation | 
     if not percent:
         return None
     shown = [label for label in group.labels if any(key[1] == label for key in percent)]
-    series = dict(zip(runs["label"], runs["series"], strict=True))
+    series, declared = dict(zip(runs["label"], runs["series"], strict=True)), find_suite(suite)
     without_paper = {
         domain for domain, label in percent if (domain, label) not in paper and _is_printed(group, domain, label)
     }
@@ -124,6 +137,7 @@ def _build_ablation(view: View, group: AblationGroup, suite: str) -> Ablation | 
         group,
         suite,
         tuple(counts),
+        {label: declared.title_of(label) if declared else label for label in (group.baseline, *shown)},
         {label: series[label] for label in shown},
         percent,
         counts,
@@ -140,8 +154,9 @@ def percent_difference(a: Scores, b: Scores) -> IntervalEstimate:
 
 def _source_tables(group: AblationGroup, label: str) -> list[PaperTable]:
     """Return the paper's tables that contain both the label and the group's baseline."""
-    found = [table for table in tables().values() if table.source.split(",")[0] == group.source.split(",")[0]]
-    return [table for table in found if {label, group.baseline} <= set(table.variants)]
+    found = filter(None, map(paper_table_of, suites.get("paper").parts))
+    same_source = [table for table in found if table.source.split(",")[0] == group.source.split(",")[0]]
+    return [table for table in same_source if {label, group.baseline} <= set(table.variants)]
 
 
 def _paper_percent(group: AblationGroup, label: str, domain: str, datasets: Sequence[str]) -> float | None:
@@ -177,12 +192,14 @@ class DatasetComparison:
     """Scores of an ablation group per dataset, baseline first, and percent differences from the baseline.
 
     Attributes:
+        titles: label → name for readers.
         scores: (dataset, label) → score.
         percent: (dataset, label) → percent difference from the baseline.
     """
 
     group: AblationGroup
     datasets: tuple[str, ...]
+    titles: Mapping[str, str]
     series: Mapping[str, str]
     scores: Mapping[tuple[str, str], IntervalEstimate]
     percent: Mapping[tuple[str, str], float]
@@ -211,6 +228,7 @@ def compare_datasets(view: View, ablation: Ablation) -> DatasetComparison:
     return DatasetComparison(
         group,
         tuple(datasets),
+        ablation.titles,
         {label: series[label] for label in labels},
         {(n, label): statistics.mean(found[label][n]) for n in datasets for label in labels if n in found[label]},
         {key: value for key, value in percent.items() if math.isfinite(value)},

@@ -59,20 +59,25 @@ class Aggregates:
     profiles: Mapping[str, Bootstrapped]
 
 
-def build_aggregates(view: View, table: ScoreTable) -> Aggregates | None:
-    """Compute the aggregates of a suite; None if there are fewer than two labels to compare."""
+def build_aggregates(view: View, table: ScoreTable, reference: str | None = None) -> Aggregates | None:
+    """Compute the aggregates of a suite; None if there are fewer than two labels to compare.
+
+    Args:
+        reference: the label that the others are compared with. Default: ASPC.
+    """
     runs = drop_returns(view.comparable_suite_runs(table.suite))
     found = {label: scores_by_dataset(runs[runs["label"] == label]) for label in table.labels}
     names = sort_datasets(name for values in found.values() for name in values)
     domains = list(dict.fromkeys(map(domain_of, names)))
-    overall = summarize(domains[0] if len(domains) == 1 else TOTAL, found, table.series)
+    reference = reference or next((x for x in table.labels if table.series[x].partition(", ")[0] == "ASPC"), None)
+    overall = summarize(domains[0] if len(domains) == 1 else TOTAL, found, reference)
     if overall is None:
         return None
     by_domain = {
         domain: {label: {n: v for n, v in s.items() if domain_of(n) == domain} for label, s in found.items()}
         for domain in (domains if len(domains) > 1 else ())
     }
-    summaries = [summarize(domain, values, table.series) for domain, values in by_domain.items()]
+    summaries = [summarize(domain, values, reference) for domain, values in by_domain.items()]
     chosen = {label: {name: found[label][name] for name in overall.datasets} for label in overall.labels}
     best = {label: scores_by_dataset(runs[runs["label"] == label], "best") for label in overall.labels}
     values = [float(x) for by_dataset in chosen.values() for seeds in by_dataset.values() for x in seeds]
@@ -87,11 +92,11 @@ def build_aggregates(view: View, table: ScoreTable) -> Aggregates | None:
     )
 
 
-def summarize(domain: str, scores: Mapping[str, Scores], series: Mapping[str, str]) -> DomainSummary | None:
+def summarize(domain: str, scores: Mapping[str, Scores], reference: str | None) -> DomainSummary | None:
     """Compare labels on their common datasets.
 
-    Labels with fewer than half as many datasets as the most complete label are left out. The reference is ASPC if
-    present, otherwise the last label.
+    Labels with fewer than half as many datasets as the most complete label are left out. Without the reference, labels
+    are compared with the last one.
 
     Returns:
         The summary, or None if fewer than two labels remain.
@@ -102,7 +107,7 @@ def summarize(domain: str, scores: Mapping[str, Scores], series: Mapping[str, st
     if len(labels) < 2 or not datasets:
         return None
     chosen = {label: {name: scores[label][name] for name in datasets} for label in labels}
-    reference = next((label for label in labels if series[label].partition(", ")[0] == "ASPC"), labels[-1])
+    reference = reference if reference in chosen else labels[-1]
     ours, others = chosen[reference], {label: values for label, values in chosen.items() if label != reference}
     return DomainSummary(
         domain,

@@ -8,13 +8,14 @@ from typing import NamedTuple
 
 from aspc.errors import AspcError
 from aspc.lab.report.ablations import DATASET_FIGURES, Ablation, DatasetComparison, build_ablations, compare_datasets
-from aspc.lab.report.aggregates import Aggregates, build_aggregates
+from aspc.lab.report.aggregates import Aggregates, DomainSummary, build_aggregates
 from aspc.lab.report.claims.registry import check_all
 from aspc.lab.report.claims.vocabulary import Claim
 from aspc.lab.report.curves import Curve, build_curves, group_by_task, select_curves
 from aspc.lab.report.datasets import QUALITIES, quality_of, sort_datasets, task_of
 from aspc.lab.report.methods import LEARNED_SCALE
 from aspc.lab.report.radar import RadarChart, build_radar
+from aspc.lab.report.recommendation import Recommendation, recommend
 from aspc.lab.report.runtime import SeriesRuntime, compare_algorithms, compare_intervals, measure_runtimes
 from aspc.lab.report.score_tables import ScoreTable, build_score_table, sort_suites
 from aspc.lab.report.statistics import IntervalEstimate
@@ -22,6 +23,7 @@ from aspc.lab.report.styles import QUALITY_COLORS, TASK_COLORS, SeriesStyle, ass
 from aspc.lab.report.view import MEASURES, View, build_view, drop_returns, scores_by_dataset
 from aspc.lab.results import Results
 
+LEADING_SERIES = ("ASPC", "TD3+BC")  # in the first columns, after the recommended one
 MAIN_SUITES = ("main_table", "study_main", "locomotion", "embedded")  # candidates for the first table, best first
 
 
@@ -49,6 +51,7 @@ class ReportContent:
     datasets: tuple[str, ...]
     measures: Mapping[str, str]
     styles: Mapping[str, SeriesStyle]
+    recommendation: Recommendation | None
     main_table: ScoreTable
     other_tables: tuple[ScoreTable, ...]
     aggregates: Aggregates | None
@@ -78,6 +81,14 @@ class ReportContent:
             return None
         cells = row.comparable_cells().items()
         return HeadlineScores(row.datasets, {k: cell.last for k, cell in cells}, {k: cell.best for k, cell in cells})
+
+    def summary_labels(self, summary: DomainSummary) -> list[str]:
+        """Return a summary's labels: the recommended one, ASPC and TD3+BC first, then the highest IQM first."""
+        recommended = self.recommendation.label if self.recommendation else None
+        series = self.main_table.series
+        leading = [label for label in summary.labels if label == recommended or series[label] in LEADING_SERIES]
+        others = [label for label in summary.labels if label not in leading]
+        return [*leading, *sorted(others, key=lambda label: -summary.iqm[label].value)]
 
     @property
     def main_series(self) -> list[str]:
@@ -137,15 +148,19 @@ def build(results: Results, progress: Callable[[str], None] = lambda part: None)
     largest = view.entries["suite"].value_counts().idxmax()
     main_suite = next((name for name in MAIN_SUITES if name in names), largest)
     progress("tables")
-    tables = {name: build_score_table(view, name) for name in names}
-    main_table = tables.pop(main_suite)
+    recommendation = recommend(view, main_suite)
+    recommended = recommendation.label if recommendation else None
+    first = [*([recommended] if recommended else []), *LEADING_SERIES]
+    main_table = build_score_table(view, main_suite, first)
+    tables = [build_score_table(view, name) for name in names if name != main_suite]
     progress("profiles")
-    aggregates = build_aggregates(view, main_table)
+    aggregates = build_aggregates(view, main_table, recommended)
     runs, labels = drop_returns(view.comparable_suite_runs(main_suite)), aggregates.overall.labels if aggregates else ()
     main_scores = {label: scores_by_dataset(runs[runs["label"] == label]) for label in labels}
     progress("curves")
     all_curves = build_curves(view)
-    series = list(dict.fromkeys([*main_table.series.values(), *sorted(view.entries["series"].unique())]))
+    algorithms = dict(zip(view.entries["series"], view.entries["algo"], strict=True))
+    series = dict.fromkeys([*main_table.series.values(), *sorted(algorithms)])
     progress("claims")
     claims = check_all(view)
     progress("ablations")
@@ -155,9 +170,10 @@ def build(results: Results, progress: Callable[[str], None] = lambda part: None)
         view,
         tuple(sort_datasets(view.runs["dataset"].unique())),
         dict(zip(view.runs["dataset"], view.runs["measure"], strict=True)),
-        assign_styles(series),
+        assign_styles({name: algorithms[name] for name in series}),
+        recommendation,
         main_table,
-        tuple(tables.values()),
+        tuple(tables),
         aggregates,
         build_radar(main_scores) if main_scores else None,
         tuple(all_curves),

@@ -151,11 +151,11 @@ def draw_legend(figure: Figure, axes: Iterable[Any]) -> None:
         figure.legend(list(handles.values()), list(handles), loc="lower center", ncols=min(6, len(handles)))
 
 
-def draw_legend_below(axes: Any) -> None:
+def draw_legend_below(axes: Any, loc: str = "upper center", ncols: int = 3) -> None:
     """Draw the legend of one panel below it."""
     below = axes.transAxes + ScaledTranslation(0, -0.4, axes.figure.dpi_scale_trans)
-    position = {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "bbox_transform": below, "borderaxespad": 0}
-    axes.legend(**position, ncols=3, fontsize=7, columnspacing=1.2, handlelength=2.4)
+    position = {"loc": loc, "bbox_to_anchor": (0.5 if "center" in loc else 0, 0), "bbox_transform": below}
+    axes.legend(**position, borderaxespad=0, ncols=ncols, fontsize=7, columnspacing=1.2, handlelength=2.4)
 
 
 def set_log_axis(axes: Any) -> None:

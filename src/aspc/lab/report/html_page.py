@@ -20,7 +20,6 @@ from aspc.lab.report.datasets import TASKS
 from aspc.lab.report.page_data import build_page_data
 from aspc.lab.report.view import MEASURES
 from aspc.page_parts import template_environment
-from aspc.text import join_limited
 
 SECTIONS = {
     "overall": "Summary",
@@ -33,6 +32,7 @@ SECTIONS = {
     "runs": "Runs",
 }
 VERDICT_CLASSES = {HOLDS: "holds", FAILS: "fails", OPEN: "open"}
+VERDICT_TITLES = {HOLDS: "Holds", FAILS: "Does not hold", OPEN: "Open: not enough data"}
 VERDICT_SYMBOLS = {HOLDS: "✓", FAILS: "✕", OPEN: "·"}
 
 
@@ -70,7 +70,6 @@ def _environment() -> Environment:
     environment.filters |= {
         "number": formatting.format_number,
         "interval": formatting.format_interval,
-        "join_limited": join_limited,
         "pluralize": formatting.pluralize,
     }
     environment.globals |= {
@@ -79,6 +78,7 @@ def _environment() -> Environment:
         "TASKS": TASKS,
         "VERDICT_CLASSES": VERDICT_CLASSES,
         "VERDICT_SYMBOLS": VERDICT_SYMBOLS,
+        "VERDICT_TITLES": VERDICT_TITLES,
     }
     return environment
 

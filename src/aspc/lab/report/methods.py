@@ -33,6 +33,7 @@ SCALE_SETTINGS = (
     "scale_mode",
 )
 TD3_BC_SETTINGS = ("alpha", "critic_hidden_layers", "critic_layer_norm")
+APPENDIX_D_SETTINGS = ("normalize_by", "penalty")  # of CQL and Diffusion-QL
 DERIVED_SETTINGS = ("scale_target", "scale_horizon")  # derived from the dataset and the number of steps
 # Algorithms that learn alpha on top of TD3+BC, although their names omit TD3+BC.
 LEARNED_SCALE = ("aspc", "aspc_aw", "aspc_averaged", "aspc_plus", "rapo")
@@ -64,6 +65,10 @@ def _describe_setting(algo: str, key: str, value: Any) -> str:
         return f"L3 form {value}"
     if key == "scale_mode":
         return f"{value} alpha"
+    if key in ("l2", "penalty"):
+        return f"{value} {key.upper() if key == 'l2' else key}"
+    if key == "normalize_by":
+        return f"normalized by the {value} critic"
     name = {"scale_lr": "lr", "alpha": "alpha0" if algo in LEARNED_SCALE else "alpha"}.get(key, key)
     return f"{name} = {value:g}" if isinstance(value, float) else f"{name} = {value}"
 
@@ -75,7 +80,7 @@ def method(algo: str, **changes: Any) -> Method:
 
 def method_of(algo: str, settings: Mapping[str, Any]) -> Method:
     """Return the method of a run, given its non-default settings."""
-    keys = SCALE_SETTINGS + (TD3_BC_SETTINGS if algo in TD3_BC_FAMILY else ())
+    keys = SCALE_SETTINGS + (TD3_BC_SETTINGS if algo in TD3_BC_FAMILY else APPENDIX_D_SETTINGS)
     return Method(algo, tuple(sorted((k, v) for k, v in settings.items() if k in keys)))
 
 

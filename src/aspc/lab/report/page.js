@@ -6,7 +6,7 @@
   const $$ = (selector, within = document) => [...within.querySelectorAll(selector)];
   const METRIC = { score: 0, scale: 1, q: 2, bc_loss: 3 };
   const shown = new Set(data.main.slice(0, data.maxDrawn));
-  let dataset = 0;
+  let dataset = 0, printing = false;
 
   const element = (tag, text, classes) => {
     const node = document.createElement(tag);
@@ -25,12 +25,13 @@
   const layout = (more = {}) => {
     const axis = { gridcolor: css("--grid"), linecolor: css("--line"), zerolinecolor: css("--line"), automargin: true,
       tickfont: { size: 11 }, title: { font: { size: 12 }, standoff: 8 } };
-    const { xaxis = {}, yaxis = {}, ...rest } = more;
+    const axes = Object.fromEntries(Object.entries({ xaxis: {}, yaxis: {}, ...more })
+      .filter(([name]) => /^[xy]axis[0-9]*$/.test(name)).map(([name, own]) => [name, { ...axis, ...own }]));
     return { paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", showlegend: false, dragmode: false,
       font: { family: "system-ui, sans-serif", size: 12, color: css("--muted") }, margin: { l: 48, r: 12, t: 10, b: 40 },
       hoverlabel: { bgcolor: css("--card"), bordercolor: css("--line"), font: { color: css("--ink"), size: 12 },
         namelength: -1 },
-      ...rest, xaxis: { ...axis, ...xaxis }, yaxis: { ...axis, ...yaxis } };
+      ...more, ...axes };
   };
   const draw = (container, traces, more, empty = "No data for this selection.") => {
     container.classList.toggle("empty", !traces.length);
@@ -40,17 +41,20 @@
       return;
     }
     if (!container.data) container.textContent = "";
-    Plotly.react(container, traces, layout(more), { displayModeBar: false, responsive: true, scrollZoom: false });
+    // A printed chart cannot wait for Plotly to measure its container.
+    const size = printing ? { width: container.clientWidth, height: container.clientHeight } : {};
+    Plotly.react(container, traces, { ...layout(more), ...size }, { displayModeBar: false, responsive: true, scrollZoom: false });
   };
 
-  // One labeled row per name: the chart grows with the number of rows.
-  const drawRows = (container, count, traces, more) => {
-    const height = count > data.maxDrawn ? `${1.3 * count + 4}rem` : "";
+  const drawWithHeight = (container, height, traces, more) => {
     const isResized = container.style.height !== height;
     container.style.height = height;
-    draw(container, traces, { ...more, yaxis: { dtick: 1 } });
-    if (isResized && container.data) Plotly.Plots.resize(container);
+    draw(container, traces, more);
+    if (isResized && container.data && !printing) Plotly.Plots.resize(container);
   };
+  // One labeled row per name: the chart grows with the number of rows.
+  const drawRows = (container, count, traces, more) =>
+    drawWithHeight(container, count > data.maxDrawn ? `${1.3 * count + 4}rem` : "", traces, { ...more, yaxis: { dtick: 1 } });
 
   const steps = (packed) => (Array.isArray(packed) ? packed
     : Array.from({ length: packed.x[2] }, (_, i) => packed.x[0] + i * packed.x[1]));
@@ -174,18 +178,33 @@
       { xaxis: { title: { text: rows.length ? escapeHtml(rows[0][4]) : "" } } });
   };
 
+  // One panel per domain, each with its own axis: differences on mazes would flatten those on locomotion.
   const drawAblation = (found) => (container) => {
-    const x = found.domains.map(escapeHtml);
-    const traces = found.bars.map(([s, label, values, paper]) => ({ type: "bar", name: escapeHtml(label), x,
-      y: values.map((v) => v && v[0]), marker: fill(data.series[s]), error_y: errors(values),
-      customdata: values.map((v, i) => (v && v[1] !== null ? ` (${formatNumber(v[1], 3)} to ${formatNumber(v[2], 3)})` : "")
-        + (paper[i] === null ? "" : `, paper ${formatNumber(paper[i], 3)} %`)),
-      hovertemplate: `${escapeHtml(label)}, %{x}: %{y:.3g} %%{customdata}<extra></extra>`, offsetgroup: label }));
-    const printed = found.bars.filter(([, , , paper]) => paper.some((v) => v !== null)).map(([s, label, , paper]) => ({
-      type: "scatter", mode: "markers", x, y: paper, offsetgroup: label, showlegend: false, hoverinfo: "skip",
-      marker: { symbol: "diamond", size: 8, color: css("--card"), line: { color: data.series[s][1], width: 2 } } }));
-    draw(container, [...traces, ...printed], { barmode: "group", scattermode: "group", bargap: 0.25, showlegend: true,
-      legend: onTop, yaxis: { ticksuffix: " %", zerolinecolor: css("--muted") } });
+    const columns = Math.max(1, Math.min(found.domains.length, Math.floor(container.clientWidth / 170)));
+    const rows = Math.ceil(found.domains.length / columns);
+    const lines = Math.ceil(found.bars.length / Math.max(1, Math.floor(container.clientWidth / 230)));
+    const traces = [];
+    const more = { barmode: "group", scattermode: "group", bargap: 0.15, showlegend: true, legend: { ...onTop, traceorder: "normal" },
+      margin: { l: 48, r: 12, t: 14 + 19 * lines, b: 40 }, grid: { rows, columns, pattern: "independent", xgap: 0.28, ygap: 0.3 } };
+    found.domains.forEach((domain, d) => {
+      const which = d ? String(d + 1) : "";
+      more[`xaxis${which}`] = { title: { text: escapeHtml(domain) }, showticklabels: false };
+      more[`yaxis${which}`] = { ticksuffix: " %", zerolinecolor: css("--muted"), nticks: 6 };
+      const inPanel = { x: [escapeHtml(domain)], xaxis: `x${which}`, yaxis: `y${which}` };
+      for (const [s, label, values, paper] of found.bars) {
+        const value = values[d], printed = paper[d];
+        const range = value && value[1] !== null ? ` (${formatNumber(value[1], 3)} to ${formatNumber(value[2], 3)})` : "";
+        traces.push({ ...inPanel, type: "bar", name: escapeHtml(label), y: [value && value[0]], marker: fill(data.series[s]),
+          error_y: errors([value]), offsetgroup: label, legendgroup: label, showlegend: d === 0,
+          customdata: [range + (printed === null ? "" : `, paper ${formatNumber(printed, 3)} %`)],
+          hovertemplate: `${escapeHtml(label)}, %{x}: %{y:.3g} %%{customdata}<extra></extra>` });
+        if (printed !== null) {
+          traces.push({ ...inPanel, type: "scatter", mode: "markers", y: [printed], offsetgroup: label, showlegend: false, hoverinfo: "skip",
+            marker: { symbol: "diamond", size: 8, color: css("--card"), line: { color: data.series[s][1], width: 2 } } });
+        }
+      }
+    });
+    drawWithHeight(container, rows > 1 ? `${11 * rows + 1.2 * lines + 2}rem` : "", traces, more);
   };
 
   // Scores per dataset, with the change above the tallest bar, rotated if space is tight.
@@ -333,19 +352,13 @@
     press(button.parentElement, button);
     document.body.classList.toggle("show-best", button.dataset.which === "best");
   }));
-  $$("#verdicts button").forEach((button) => button.addEventListener("click", () => {
-    press(button.parentElement, button);
-    $$("details.without").forEach((rest) => { rest.open = button.dataset.verdict === "open"; });
-    $$(".card").forEach((card) => { card.hidden = Boolean(button.dataset.verdict) && card.dataset.verdict !== button.dataset.verdict; });
-  }));
-
   // ── runs ─────────────────────────────────────────────────────────────────────────────────────────────────────────
   const { columns, count, common } = data.runs;
   const value = (name, i) => (Array.isArray(columns[name]) ? columns[name][i] : columns[name].of[columns[name].at[i]]);
   const SHOWN = [["method", "Method", true], ["dataset", "Dataset", true], ["seed", "Seed"], ["steps", "Steps"], ["last", "Last"],
     ["best", "Best"], ["scale_last", "Scale"], ["seconds", "Seconds"], ["device", "Device", true], ["git_revision", "Revision", true],
     ["config_hash", "Config", true], ["folder", "Folder", true]];
-  const PAGE = 25;
+  const PAGE = 25, MAX_PRINTED = 500;
   const all = Array.from({ length: count }, (_, i) => i);
   let filter = null, sort = null, first = 0, rows = all;
   const entriesOf = (i) => JSON.parse(value("entries", i));
@@ -388,7 +401,8 @@
   const shorter = (name, text) => (name === "git_revision" && text.length > 14 ? `${text.slice(0, 10)}${text.includes("+") ? "+" : ""}` : text);
   const showRuns = () => {
     const body = $("#runtable tbody");
-    body.replaceChildren(...rows.slice(first, first + PAGE).map((i) => {
+    const shownRows = printing && rows.length <= MAX_PRINTED ? rows : rows.slice(first, first + PAGE);
+    body.replaceChildren(...shownRows.map((i) => {
       const row = element("tr", undefined, `run${value("status", i) === "failed" ? " failed" : ""}`);
       row.tabIndex = 0;
       SHOWN.forEach(([name, , text]) => {
@@ -449,6 +463,31 @@
     }
     $("#search").value = "";
     select();
+  });
+
+  // Print everything: on white, all details open, all charts drawn at the width of the paper, all runs listed.
+  let before = null;
+  addEventListener("beforeprint", () => {
+    const closed = $$("details:not([open])");
+    before = { theme: root.dataset.theme, closed };
+    closed.forEach((details) => { details.open = true; });
+    root.dataset.theme = "light";
+    printing = true;
+    root.classList.add("printing");
+    $$(".plot").forEach((container) => visible.add(container));
+    redraw();
+    showRuns();
+  });
+  addEventListener("afterprint", () => {
+    if (!before) return;
+    before.closed.forEach((details) => { details.open = false; });
+    if (before.theme === undefined) delete root.dataset.theme; else root.dataset.theme = before.theme;
+    printing = false;
+    root.classList.remove("printing");
+    redraw();
+    visible.forEach((container) => { if (container.data) Plotly.Plots.resize(container); });
+    showRuns();
+    before = null;
   });
 
   select();

@@ -108,7 +108,11 @@ def _dataset_comparison_data(
         "unit": content.describe_unit(names),
         "changes": [comparison.describe_changes(name) for name in names],
         "bars": [
-            [index[series], label, [_round_all(comparison.scores.get((name, label), NO_ESTIMATE)) for name in names]]
+            [
+                index[series],
+                comparison.titles[label],
+                [_round_all(comparison.scores.get((name, label), NO_ESTIMATE)) for name in names],
+            ]
             for label, series in comparison.series.items()
         ],
     }
@@ -122,15 +126,13 @@ def _overall_data(content: ReportContent, index: Mapping[str, int]) -> dict[str,
     aggregates = content.aggregates
     if aggregates is None:
         return None
-    overall = aggregates.overall
-    by_label = {label: index[content.main_table.series[label]] for label in overall.labels}
+    overall, titles = aggregates.overall, content.main_table.titles
+    named = {label: (index[content.main_table.series[label]], titles[label]) for label in overall.labels}
     return {
         "thresholds": _round_all(aggregates.thresholds),
-        "profiles": [
-            [by_label[label], label, *map(_round_all, aggregates.profiles[label])] for label in overall.labels
-        ],
-        "reference": overall.reference,
-        "improvement": [[by_label[label], label, *_round_all(e)] for label, e in overall.improvement.items()],
+        "profiles": [[*named[label], *map(_round_all, aggregates.profiles[label])] for label in overall.labels],
+        "reference": titles[overall.reference],
+        "improvement": [[*named[label], *_round_all(e)] for label, e in overall.improvement.items()],
     }
 
 
@@ -140,7 +142,12 @@ def _radar_data(content: ReportContent, index: Mapping[str, int]) -> dict[str, A
     return {
         "tasks": content.radar.tasks,
         "values": [
-            [index[content.main_table.series[label]], label, _round_all(values), _round_all(content.radar.raw[label])]
+            [
+                index[content.main_table.series[label]],
+                content.main_table.titles[label],
+                _round_all(values),
+                _round_all(content.radar.raw[label]),
+            ]
             for label, values in content.radar.values.items()
         ],
     }
@@ -152,19 +159,24 @@ def _last_best_data(content: ReportContent, index: Mapping[str, int]) -> list[An
         return []
     name = f"average of {len(scores.datasets)} datasets" if len(scores.datasets) > 1 else scores.datasets[0]
     return [
-        [index[content.main_table.series[label]], label, _round(last.value), _round(scores.best[label].value), name]
+        [
+            index[content.main_table.series[label]],
+            content.main_table.titles[label],
+            _round(last.value),
+            _round(scores.best[label].value),
+            name,
+        ]
         for label, last in sorted(scores.last.items(), key=lambda item: item[1].value)
     ]
 
 
 def _ablation_data(ablation: Ablation, index: Mapping[str, int]) -> dict[str, Any]:
     return {
-        "baseline": ablation.group.baseline,
         "domains": ablation.domains,
         "bars": [
             [
                 index[series],
-                label,
+                ablation.titles[label],
                 [
                     _round_all(ablation.percent[d, label]) if (d, label) in ablation.percent else None
                     for d in ablation.domains

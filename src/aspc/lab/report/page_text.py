@@ -4,29 +4,104 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from markupsafe import Markup
 
-from aspc.lab.paper_tables import TOTAL
+from aspc.lab.paper_tables import TOTAL, tables
 from aspc.lab.report.ablations import Ablation
 from aspc.lab.report.aggregates import DomainSummary
 from aspc.lab.report.claims.comparisons import PAPER_STEPS
-from aspc.lab.report.claims.vocabulary import FAILS, HOLDS, OPEN, Claim, ClaimCheck
+from aspc.lab.report.claims.vocabulary import FAILS, HOLDS, OPEN, Claim, ClaimCheck, join_words
 from aspc.lab.report.content import ReportContent
 from aspc.lab.report.formatting import choose_digits, format_interval, format_number, pluralize
+from aspc.lab.report.paper_results import paper_table_of
+from aspc.lab.report.recommendation import Recommendation
 from aspc.lab.report.runtime import SeriesRuntime
 from aspc.lab.report.score_tables import ScoreCell, ScoreRow, ScoreTable
 from aspc.lab.report.statistics import IntervalEstimate
+from aspc.lab.works import works
 from aspc.text import join_limited
 
 
 def describe_results(content: ReportContent) -> Markup:
-    """Return the lead: the best label, its margin, and the number of claims that hold."""
+    """Return the lead: the recommended label, or else the best one, its margin, and the number of claims that hold."""
+    if content.recommendation is not None and content.aggregates is not None:
+        text = describe_recommendation(content.recommendation, content.aggregates.overall)
+    else:
+        text = describe_best(content)
+    counts = Counter(claim.verdict for claim in content.claims)
+    hold, do = "holds" if counts[HOLDS] == 1 else "hold", "does" if counts[FAILS] == 1 else "do"
+    return text + (
+        f" Of the paper’s {len(content.claims)} claims, {counts[HOLDS]} {hold} on these results, "
+        f"{counts[FAILS]} {do} not, and {counts[OPEN]} cannot be decided."
+    )
+
+
+def describe_recommendation(recommendation: Recommendation, overall: DomainSummary) -> Markup:
+    """Return which label is recommended, on how many datasets, and its margin over the others."""
+    done, planned = (sum(counts) for counts in zip(*recommendation.datasets.values(), strict=True))
+    label = recommendation.label
+    if label is None or label not in overall.iqm:
+        return Markup(
+            "No method is recommended: on {} of {} datasets, none of the candidates ({}) meets the rule."
+        ).format(done, planned, join_names(recommendation.candidates))
+    best = overall.iqm[label]
+    text = Markup("Recommended so far, on {} of {} datasets: <strong>{}</strong>.").format(done, planned, label)
+    text += f" By interquartile mean it has {format_number(best.value)}{_in_brackets(best)}"
+    others = [other for other in (*recommendation.candidates, *overall.labels) if other != label]
+    shown = [other for other in dict.fromkeys(others) if other in overall.iqm][:3]
+    text += Markup("; {}.").format("; ".join(f"{name_in_list(x)} {format_number(overall.iqm[x].value)}" for x in shown))
+    if any(_overlap(best, overall.iqm[other]) for other in shown):
+        text += " The intervals overlap, so the order can change."
+    rival = next((other for other in recommendation.rivals if other in overall.improvement), None)
+    if rival is not None and label == overall.reference:
+        chance = overall.improvement[rival]
+        text += Markup(" A run of {} beats a run of {} with probability {}{}.").format(
+            label, rival, format_number(chance.value, 2), _in_brackets(chance, 2)
+        )
+    return text
+
+
+def describe_rule(recommendation: Recommendation) -> str:
+    """Return the rule's evidence: the datasets per domain, the comparisons and the candidates."""
+    counts = ", ".join(f"{domain} {done} of {planned}" for domain, (done, planned) in recommendation.datasets.items())
+    return (
+        f"Datasets: {counts}. The rule: behind none of {join_names(recommendation.rivals)} on any domain (95 % "
+        "intervals), ahead of each over all common datasets, and the highest interquartile mean of "
+        f"{join_names(recommendation.candidates)}."
+    )
+
+
+def name_in_list(label: str) -> str:
+    """Return a label without a comma: "IQL (tuned)"."""
+    name, comma, rest = label.partition(", ")
+    return f"{name} ({rest})" if comma else name
+
+
+def join_names(labels: Sequence[str]) -> str:
+    return join_words(map(name_in_list, labels))
+
+
+def list_names(labels: Sequence[str]) -> str:
+    """Return the first labels, and the number of the others."""
+    return join_limited([name_in_list(label) for label in labels], 5)
+
+
+def _in_brackets(estimate: IntervalEstimate, digits: int = 1) -> str:
+    return f" ({format_interval(estimate, digits)})" if estimate.has_interval else ""
+
+
+def _overlap(first: IntervalEstimate, second: IntervalEstimate) -> bool:
+    return first.has_interval and second.has_interval and second.high >= first.low and first.high >= second.low
+
+
+def describe_best(content: ReportContent) -> Markup:
+    """Return the label with the highest average and its margin."""
     scores, aggregates = content.headline_scores(), content.aggregates
     if scores is None:
         return Markup("No dataset has a score yet.")
-    n = len(scores.datasets)
+    n, titles = len(scores.datasets), content.main_table.titles
     data = f"On average over {n} datasets" if n > 1 else f"On {scores.datasets[0]}"
     values = scores.last
     if aggregates is not None:
@@ -34,21 +109,15 @@ def describe_results(content: ReportContent) -> Markup:
         values = aggregates.overall.iqm
     (label, best), *others = sorted(values.items(), key=lambda item: -item[1].value)
     verb = "ranks first with" if others else "scores"
-    text = Markup("{}, <strong>{}</strong> {} {}").format(data, label, verb, format_number(best.value))
+    text = Markup("{}, <strong>{}</strong> {} {}").format(data, titles[label], verb, format_number(best.value))
     if best.has_interval:
         text += f" (95 % interval {format_interval(best)})"
     if others:
         second, runner_up = others[0]
-        is_overlap = best.has_interval and runner_up.has_interval and runner_up.high >= best.low
-        text += f", ahead of {second} with {format_number(runner_up.value)}"
-        text += "; their intervals overlap" if is_overlap else ""
+        text += f", ahead of {titles[second]} with {format_number(runner_up.value)}"
+        text += "; their intervals overlap" if _overlap(best, runner_up) else ""
         text += _describe_improvement(aggregates.overall, label, second) if aggregates is not None else ""
-    counts = Counter(claim.verdict for claim in content.claims)
-    hold, do = "holds" if counts[HOLDS] == 1 else "hold", "does" if counts[FAILS] == 1 else "do"
-    return text + (
-        f". Of the paper’s {len(content.claims)} claims, {counts[HOLDS]} {hold} on these results, "
-        f"{counts[FAILS]} {do} not, and {counts[OPEN]} cannot be decided."
-    )
+    return text + "."
 
 
 def _describe_improvement(summary: DomainSummary, first: str, second: str) -> str:
@@ -66,7 +135,8 @@ def _describe_improvement(summary: DomainSummary, first: str, second: str) -> st
 def header_tiles(content: ReportContent) -> list[tuple[str, str]]:
     """Return the numbers at the top of the page with their captions."""
     done, failed = len(content.view.runs), len(content.view.all_runs) - len(content.view.runs)
-    low, high = content.main_table.seeds
+    seeds = [table.seeds for table in (content.main_table, *content.other_tables)]
+    low, high = min(low for low, _ in seeds), max(high for _, high in seeds)
     counts = Counter(claim.verdict for claim in content.claims)
     decided = counts[HOLDS] + counts[FAILS]
     return [
@@ -75,6 +145,23 @@ def header_tiles(content: ReportContent) -> list[tuple[str, str]]:
         (str(low) if low == high else f"{low} to {high}", f"{pluralize('seed', high)} per number"),
         (f"{counts[HOLDS]} / {decided}", "decided claims hold") if decided else ("–", "no claim can be decided"),
     ]
+
+
+def describe_sources(content: ReportContent) -> dict[str, str]:
+    """Return the works that printed numbers on the page are from, by their use."""
+    shown = [
+        table for table in (content.main_table, *content.other_tables) if any(map(table.has_paper_scores, table.labels))
+    ]
+    printed = [paper_table_of(table.suite) or tables()["main_table"] for table in shown]
+    if not printed:
+        return {}
+    names = join_words(dict.fromkeys(table.source.split(",")[0] for table in printed))
+    found = {f"The paper’s numbers ({names})": str(works()["aspc"])}
+    for table in printed:
+        for label, keys in table.copied.items():
+            use = f"{label} in {table.source.split(',')[0]}, copied by the paper’s authors"
+            found[use] = "; ".join(str(works()[key]) for key in keys)
+    return found
 
 
 def describe_conditions(content: ReportContent) -> str:
@@ -101,6 +188,14 @@ def describe_table(table: ScoreTable) -> str:
     return " · ".join(filter(None, (source, topic, table.suite)))
 
 
+def describe_seeds(table: ScoreTable) -> str:
+    """Return the number of seeds behind each number of a dataset."""
+    low, high = table.seeds
+    if low == high:
+        return f"{low} {pluralize('seed', low)} per dataset and algorithm."
+    return f"{low} to {high} seeds per dataset and algorithm; cells with fewer than {high} say so."
+
+
 def describe_count(cell: ScoreCell, row: ScoreRow) -> str:
     """Return the number of datasets or seeds behind a cell."""
     if row.is_average:
@@ -119,25 +214,23 @@ def summary_title(summary: DomainSummary) -> str:
     return f"{name} · {f'{n} datasets' if n > 1 else summary.datasets[0]}"
 
 
-def summary_columns(summary: DomainSummary) -> list[tuple[str, Mapping[str, IntervalEstimate], int]]:
+def summary_columns(
+    summary: DomainSummary, titles: Mapping[str, str]
+) -> list[tuple[str, Mapping[str, IntervalEstimate], int]]:
     """Return each summary column's title, values per label and number of decimals, robust statistics first."""
+    reference = titles[summary.reference]
     return [
         ("Interquartile mean", summary.iqm, 1),
-        (f"P({summary.reference} is better)", summary.improvement, 2),
+        (f"P({reference} is better)", summary.improvement, 2),
         ("Mean", summary.mean, 1),
-        (f"{summary.reference} − algorithm, mean", summary.difference, 1),
-        (f"{summary.reference} − algorithm, median of datasets", summary.median_difference, 1),
+        (f"{reference} − algorithm, mean", summary.difference, 1),
+        (f"{reference} − algorithm, median of datasets", summary.median_difference, 1),
     ]
 
 
-def summary_labels(summary: DomainSummary) -> list[str]:
-    """Return the labels of a summary, best interquartile mean first."""
-    return sorted(summary.labels, key=lambda label: -summary.iqm[label].value)
-
-
-def deciding_check(claim: Claim) -> ClaimCheck:
-    """Return the first check with the claim's verdict, or the first check if all hold but runs are missing."""
-    return next((check for check in claim.checks if check.verdict == claim.verdict), claim.checks[0])
+def order_checks(claim: Claim) -> list[ClaimCheck]:
+    """Return a claim's checks, those that decide the verdict first."""
+    return sorted(claim.checks, key=lambda check: check.verdict != claim.verdict)
 
 
 def describe_checks(claim: Claim) -> str:
@@ -146,7 +239,7 @@ def describe_checks(claim: Claim) -> str:
     words = {HOLDS: ("holds", "hold"), FAILS: ("does not hold", "do not hold"), OPEN: ("undecided", "undecided")}
     parts = ", ".join(f"{n} {words[verdict][n > 1]}" for verdict in words if (n := counts[verdict]))
     n = len(claim.datasets)
-    return f"{len(claim.checks)} checks ({parts}), {n} {pluralize('dataset', n)}"
+    return f"{len(claim.checks)} {pluralize('check', len(claim.checks))} ({parts}), {n} {pluralize('dataset', n)}"
 
 
 def check_value(check: ClaimCheck) -> str:
@@ -163,7 +256,8 @@ def check_interval(check: ClaimCheck) -> str:
 def describe_ablation(ablation: Ablation) -> str:
     """Return the caption of an ablation."""
     counts = ", ".join(f"{domain} {n}" for domain, n in ablation.datasets.items())
-    text = f"% difference from {ablation.group.baseline} · {ablation.group.source} · datasets: {counts}"
+    baseline = ablation.titles[ablation.group.baseline]
+    text = f"% difference from {baseline} · {ablation.group.source} · datasets: {counts}"
     if ablation.without_paper:
         domains = ", ".join(ablation.without_paper)
         text += f" · no diamond on {domains}: the paper’s numbers cover more datasets"

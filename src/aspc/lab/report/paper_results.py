@@ -27,11 +27,27 @@ def _split_source(source: str) -> set[str]:
     return {part.strip().lower() for part in source.split(",")}
 
 
+def paper_table_of(suite: str) -> PaperTable | None:
+    """Return the paper's numbers for a suite, by the suite's labels; None if the paper prints none.
+
+    A suite that repeats a table with other settings declares the table's columns in its variants.
+    """
+    if suite in tables() or suite not in suites.names():
+        return tables().get(suite)
+    declared = suites.get(suite)
+    if not any(variant.column for variant in declared.variants):
+        return None
+    labels = {variant.column or variant.label: variant.label for variant in declared.variants}
+    sources = _split_source(declared.source)
+    found = (table for table in tables().values() if _split_source(table.source) & sources)
+    return next((table.with_labels(labels) for table in found), None)
+
+
 @cache
 def view_of_table(name: str) -> View:
     """Return a table of the paper as runs of the suite that reproduces it."""
     table, suite = tables()[name], suites.get(name)
-    variants = {variant.label: variant for block in suite.blocks for variant in block.variants}
+    variants = {variant.label: variant for variant in suite.variants}
     runs = [
         {
             "run_id": f"{label}, {dataset}",

@@ -30,6 +30,7 @@ from aspc.lab.report.drawing import (
     make_panels,
     set_log_axis,
 )
+from aspc.lab.report.formatting import pluralize
 from aspc.lab.report.runtime import SeriesRuntime
 from aspc.lab.report.styles import MAX_DRAWN, SeriesStyle
 from aspc.lab.report.view import MEASURES
@@ -89,7 +90,7 @@ def plot_profiles(content: ReportContent) -> Figure | None:
     for label in limit_series(figure, aggregates.overall.labels):
         style = content.style_of_label(label)
         value, low, high = aggregates.profiles[label]
-        axes.plot(aggregates.thresholds, value, label=label, **line_style(style))
+        axes.plot(aggregates.thresholds, value, label=content.main_table.titles[label], **line_style(style))
         if np.isfinite(low).all():
             axes.fill_between(aggregates.thresholds, low, high, color=style.color, alpha=0.15, lw=0)
     axes.set(xlabel="score τ", ylabel="fraction of runs with score > τ", ylim=(0, 1))
@@ -107,9 +108,11 @@ def plot_improvement(content: ReportContent) -> Figure | None:
     axes = figure.subplots()
     labels = limit_series(figure, overall.improvement)
     styles = [content.style_of_label(label) for label in labels]
-    draw_horizontal_bars(axes, labels, [overall.improvement[label] for label in labels], styles)
+    titles = content.main_table.titles
+    estimates = [overall.improvement[label] for label in labels]
+    draw_horizontal_bars(axes, [titles[label] for label in labels], estimates, styles)
     axes.axvline(0.5, color="0.4", lw=1)
-    axes.set(xlim=(0, 1), xlabel=f"P({overall.reference} scores higher)")
+    axes.set(xlim=(0, 1), xlabel=f"P({titles[overall.reference]} scores higher)")
     return figure
 
 
@@ -124,7 +127,8 @@ def plot_radar(content: ReportContent) -> Figure | None:
     for label in limit_series(figure, radar.values):
         values = radar.values[label]
         style = content.style_of_label(label)
-        axes.plot([*angles, angles[0]], [*values, values[0]], label=label, **line_style(style))
+        title = content.main_table.titles[label]
+        axes.plot([*angles, angles[0]], [*values, values[0]], label=title, **line_style(style))
         axes.fill([*angles, angles[0]], [*values, values[0]], color=style.color, alpha=0.06)
     axes.set_xticks(angles, list(radar.tasks))
     axes.set_yticks([0.25, 0.5, 0.75, 1], [])
@@ -204,29 +208,39 @@ def _draw_scales(panels: Sequence[Axes], tasks: Mapping[str, Sequence[ScaleCurve
 
 
 def plot_ablations(content: ReportContent) -> Figure | None:
-    """Plot percent differences per domain, one panel per ablation."""
+    """Plot percent differences, one row per ablation and one panel per domain, each with its own axis."""
     if not content.ablations:
         return None
-    figure, panels = make_panels(len(content.ablations), 3, 4.2, 3, below=0.5)
-    for axes, ablation in zip(panels, content.ablations, strict=True):
-        _draw_ablation(axes, ablation, content.styles)
+    columns = max(2, *(len(ablation.domains) for ablation in content.ablations))
+    figure, panels = make_panels(columns * len(content.ablations), columns, 2.7, 2.9, below=0.9)
+    for i, ablation in enumerate(content.ablations):
+        row = panels[i * columns : (i + 1) * columns]
+        for axes, domain in zip(row, ablation.domains, strict=False):
+            _draw_ablation(axes, ablation, domain, content.styles)
+        for unused in row[len(ablation.domains) :]:
+            unused.set_axis_off()
+        group = ablation.group
+        title = f"{group.title} ({group.source})\n% difference from {ablation.titles[group.baseline]}"
+        row[0].set_title(title, loc="left")
+        draw_legend_below(row[0], loc="upper left", ncols=min(columns, 3))
     return figure
 
 
-def _draw_ablation(axes: Axes, ablation: Ablation, styles: Mapping[str, SeriesStyle]) -> None:
-    """Draw bars with intervals per domain, and the paper's numbers as diamonds on their bars."""
-    for label, positions in group_positions(list(ablation.series), len(ablation.domains)).items():
-        style, x_of = styles[ablation.series[label]], dict(zip(ablation.domains, positions, strict=True))
-        bars = {x: ablation.percent[d, label] for d, x in x_of.items() if (d, label) in ablation.percent}
-        draw_vertical_bars(axes, bars, style, label, 0.8 / len(ablation.series))
-        printed = {x: ablation.paper[d, label] for d, x in x_of.items() if (d, label) in ablation.paper}
-        axes.plot(list(printed), list(printed.values()), "D", mfc="white", mec=style.color, mew=1.5, ms=4.5, zorder=3)
+def _draw_ablation(axes: Axes, ablation: Ablation, domain: str, styles: Mapping[str, SeriesStyle]) -> None:
+    """Draw one domain's bars with intervals, and the paper's numbers as diamonds on their bars."""
+    for x, (label, series) in enumerate(ablation.series.items()):
+        key, style = (domain, label), styles[series]
+        bars = {float(x): ablation.percent[key]} if key in ablation.percent else {}
+        draw_vertical_bars(axes, bars, style, ablation.titles[label], 0.8)
+        if key in ablation.paper:
+            axes.plot([x], [ablation.paper[key]], "D", mfc="white", mec=style.color, mew=1.5, ms=4.5, zorder=3)
     if ablation.paper:
         axes.plot([], [], "D", mfc="white", mec="0.3", mew=1.5, ms=4.5, label="the paper's")
     axes.axhline(0, color="0.3", lw=0.8)
-    axes.set_xticks(range(len(ablation.domains)), list(ablation.domains))
-    axes.set_title(f"{ablation.group.title} ({ablation.group.source})\n% difference from {ablation.group.baseline}")
-    draw_legend_below(axes)
+    axes.grid(axis="x", visible=False)
+    axes.set_xticks([])
+    axes.set_xlim(-0.6, len(ablation.series) - 0.4)
+    axes.set_xlabel(f"{domain}, {ablation.datasets[domain]} {pluralize('dataset', ablation.datasets[domain])}")
 
 
 def plot_by_dataset(content: ReportContent) -> Figure | None:
@@ -245,7 +259,7 @@ def _draw_dataset_comparison(axes: Axes, comparison: DatasetComparison, content:
     for label, positions in group_positions(list(comparison.series), len(names)).items():
         bars = {x: scores[n, label] for x, n in zip(positions, names, strict=True) if (n, label) in scores}
         style = content.styles[comparison.series[label]]
-        draw_vertical_bars(axes, bars, style, label, 0.8 / len(comparison.series))
+        draw_vertical_bars(axes, bars, style, comparison.titles[label], 0.8 / len(comparison.series))
     for x, name in enumerate(names):
         estimates = [scores[name, label] for label in comparison.series if (name, label) in scores]
         top = max(0.0, *(e.high if e.has_interval else e.value for e in estimates))
@@ -255,7 +269,7 @@ def _draw_dataset_comparison(axes: Axes, comparison: DatasetComparison, content:
     axes.set_xticks(range(len(names)), list(names), rotation=30, ha="right")
     axes.set_ylabel(content.describe_unit(names))
     group = comparison.group
-    axes.set_title(f"{group.title} ({group.source}); above: difference from {group.baseline}")
+    axes.set_title(f"{group.title} ({group.source}); above: difference from {comparison.titles[group.baseline]}")
     axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
 
 
@@ -304,7 +318,7 @@ def plot_last_and_best(content: ReportContent) -> Figure | None:
                 axes.plot([cell.last.value, cell.best.value], [y, y], color=color, lw=2, alpha=0.5)
                 axes.plot(cell.last.value, y, "o", color=color)
                 axes.plot(cell.best.value, y, "o", color=color, mfc="white")
-        axes.set_yticks(range(len(labels)), list(reversed(labels)))
+        axes.set_yticks(range(len(labels)), [content.main_table.titles[label] for label in reversed(labels)])
         axes.set_title(row.name)
     shown = f"; the first {len(rows)} of {len(all_rows)}" if len(all_rows) > len(rows) else ""
     figure.supxlabel(f"last (filled) and best (hollow) evaluation{shown}", fontsize=9)

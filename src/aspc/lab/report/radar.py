@@ -11,6 +11,7 @@ from aspc.lab.report.datasets import TASKS, task_of
 from aspc.lab.report.statistics import Scores
 
 MAX_CORNERS = 12  # more would be unreadable
+MIN_LABELS = 3  # scaled to the best and worst of two, each value would be 0 or 1
 
 
 @dataclass(frozen=True)
@@ -29,12 +30,12 @@ class RadarChart:
 
 
 def build_radar(scores: Mapping[str, Scores]) -> RadarChart | None:
-    """Build a chart of the tasks that all labels share; None for fewer than three tasks or two labels."""
+    """Build a chart of the tasks that all labels share; None for fewer than three tasks or labels."""
     means = {label: _task_means(values) for label, values in scores.items()}
     others = sorted({t for m in means.values() for t in m if t not in TASKS})
     shared = [task for task in (*TASKS, *others) if all(task in m for m in means.values())]
     tasks = shared[:MAX_CORNERS]
-    if len(tasks) < 3 or len(means) < 2:
+    if len(tasks) < 3 or len(means) < MIN_LABELS:
         return None
     raw = {label: tuple(m[task] for task in tasks) for label, m in means.items()}
     scaled = scale_to_range(np.array(list(raw.values())))

@@ -15,19 +15,26 @@ from aspc.lab.paper_tables import DOMAINS as DOMAIN_SIZES
 from aspc.lab.paper_tables import TOTAL, PaperTable, domain_of, tables
 from aspc.lab.report import statistics
 from aspc.lab.report.datasets import find_paper_row, sort_datasets
+from aspc.lab.report.paper_results import paper_table_of
 from aspc.lab.report.statistics import IntervalEstimate
 from aspc.lab.report.view import View, scores_by_dataset
 from aspc.text import natural_sort_key
 
-REGENERATED = "this dataset was regenerated."
+REGENERATED = "Regenerated, while the paper's numbers are for D4RL's own datasets"
 
 
 class PaperScore(NamedTuple):
-    """The paper's number for a cell. `note` is a caveat. Rank 1 is the best in the paper's row, 2 the second best."""
+    """The paper's number for a cell. Rank 1 is the best in the paper's row, 2 the second best.
+
+    Attributes:
+        note: a caveat about the number.
+        is_other_data: whether our dataset was regenerated, so that the number is for another one.
+    """
 
     mean: float
     std: float | None
     note: str
+    is_other_data: bool = False
     rank: int = 0
 
 
@@ -69,6 +76,7 @@ class ScoreTable:
     Attributes:
         source: the part of the paper that the suite reproduces.
         labels: the columns.
+        titles: label → name for readers.
         series: label → series name, which is shown on the page and selects the color.
         seeds: smallest and largest number of seeds per cell.
     """
@@ -77,6 +85,7 @@ class ScoreTable:
     source: str
     title: str
     labels: tuple[str, ...]
+    titles: Mapping[str, str]
     series: Mapping[str, str]
     rows: tuple[ScoreRow, ...]
     seeds: tuple[int, int]
@@ -87,12 +96,18 @@ class ScoreTable:
         return any(label in row.cells and row.cells[label].paper for row in self.rows)
 
 
-def build_score_table(view: View, suite: str) -> ScoreTable:
-    """Build the table of a suite, with averages per domain and the paper's numbers."""
-    runs, paper, declared = view.suite_runs(suite), tables().get(suite), _find_suite(suite)
+def build_score_table(view: View, suite: str, first: Sequence[str] = ()) -> ScoreTable:
+    """Build the table of a suite, with averages per domain and the paper's numbers.
+
+    Args:
+        first: series of the first columns.
+    """
+    runs, paper, declared = view.suite_runs(suite), paper_table_of(suite), find_suite(suite)
     # Suites that are not in the paper have the main table's algorithms and datasets, so they show its numbers.
     reference = paper or tables()["main_table"]
-    labels = sort_labels(runs["label"].unique(), _suite_labels(declared) if declared else reference.variants)
+    known = [variant.label for variant in declared.variants] if declared else reference.variants
+    series = dict(zip(runs["label"], runs["series"], strict=True))
+    labels = sorted(sort_labels(runs["label"].unique(), known), key=lambda label: _position(series[label], first))
     by_label = {label: runs[runs["label"] == label] for label in labels}
     cells = {label: _dataset_cells(by_label[label]) for label in labels}
     rows: list[ScoreRow] = []
@@ -107,12 +122,12 @@ def build_score_table(view: View, suite: str) -> ScoreTable:
     if len({row.domain for row in rows}) > 1:
         rows += _average_rows(TOTAL, datasets, measures, by_label, reference)
     counts = runs.groupby(["dataset", "label"])["seed"].nunique()
-    series = dict(zip(runs["label"], runs["series"], strict=True))
     return ScoreTable(
         suite,
         declared.source if declared and suite in suites.get("paper").parts else "",
         declared.title if declared else "",
         tuple(labels),
+        {label: declared.title_of(label) if declared else label for label in labels},
         {label: series[label] for label in labels},
         tuple(rows),
         (int(counts.min()), int(counts.max())),
@@ -120,7 +135,8 @@ def build_score_table(view: View, suite: str) -> ScoreTable:
     )
 
 
-def _find_suite(name: str) -> suites.Suite | None:
+def find_suite(name: str) -> suites.Suite | None:
+    """Return a declared suite, or None."""
     return suites.get(name) if name in suites.names() else None
 
 
@@ -128,10 +144,6 @@ def sort_suites(names: Iterable[str]) -> list[str]:
     """Return declared suites in the paper's order, then all other suites in the given order."""
     known = suites.names()
     return sorted(names, key=lambda name: _position(name, known))
-
-
-def _suite_labels(suite: suites.Suite) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(variant.label for block in suite.blocks for variant in block.variants))
 
 
 def sort_labels(labels: Iterable[str], known: Sequence[str]) -> list[str]:
@@ -170,8 +182,7 @@ def _dataset_row(name: str, measure: str, cells: dict[str, ScoreCell], paper: Pa
         for label in paper.variants:
             if (row, label) in paper.numbers:
                 number = paper.numbers[row, label]
-                note = "" if row == name else f"The paper's number is for {row}; {REGENERATED}"
-                printed[label] = PaperScore(number.mean, number.std, " ".join(filter(None, (number.doubt, note))))
+                printed[label] = PaperScore(number.mean, number.std, number.doubt, row != name)
     ranked = _add_paper_scores(_rank_cells(cells), _rank_paper_scores(printed))
     return ScoreRow(name, domain_of(name), measure, False, ranked, (name,))
 
@@ -221,9 +232,7 @@ def _paper_average(domain: str, datasets: list[str], label: str, paper: PaperTab
             number = paper.averages[key]
             if abs(number.mean - mean) > 0.06:
                 note = f"Computed from the paper's rows; the paper prints {number.mean:g}."
-        if rows != datasets:
-            note = f"{note} The paper's number is for its own datasets; {REGENERATED}".strip()
-        return PaperScore(mean, None, note)
+        return PaperScore(mean, None, note, rows != datasets)
     domain_number = paper.numbers.get((domain, label)) or paper.averages.get((domain, label))
     if paper.rows and paper.rows[0] in DOMAIN_SIZES and domain_number is not None:
         is_complete = len(datasets) == DOMAIN_SIZES.get(domain, sum(DOMAIN_SIZES.values()))
@@ -258,12 +267,14 @@ def _add_paper_scores(cells: Mapping[str, ScoreCell], printed: Mapping[str, Pape
 
 
 def _row_notes(rows: Sequence[ScoreRow]) -> list[str]:
-    notes = []
+    notes: dict[str, None] = {}
     for row in rows:
         lengths = sorted({cell.steps for cell in row.cells.values()})
         if len(lengths) > 1:
-            notes.append(f"{row.name}: not ranked, since runs have {lengths[0]:,} to {lengths[-1]:,} steps.")
+            notes[f"{row.name}: not ranked, since runs have {lengths[0]:,} to {lengths[-1]:,} steps."] = None
         for label, cell in row.cells.items():
             if cell.paper and cell.paper.note:
-                notes.append(f"{row.name}, {label}: {cell.paper.note}")
-    return notes
+                notes[f"{row.name}, {label}: {cell.paper.note}"] = None
+    cells = ((row, cell) for row in rows if not row.is_average for cell in row.cells.values())
+    other = dict.fromkeys(row.name for row, cell in cells if cell.paper and cell.paper.is_other_data)
+    return [*([f"{REGENERATED}: {', '.join(other)}."] if other else []), *notes]

@@ -2,48 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import cycle
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain, cycle, islice
 from typing import NamedTuple
 
-COLORS = {
-    "ASPC": "#d55e00",
-    "TD3+BC": "#0072b2",
-    "wPC": "#2f9fd8",
-    "A2PR": "#c2589a",
-    "IQL": "#00916e",
-    "ReBRAC": "#b98a00",
-    "CQL": "#8a7a4f",
-    "Diffusion-QL": "#a3486b",
-    "FQL": "#6466cf",
-    "BC": "#80868c",
-}
-# For all other series: at least 0.08 apart in OKLab, from each other and from those above; visible on white and black.
+from aspc.algorithm_colors import algorithm_color
+from aspc.lab.report.methods import method
+
+# For algorithms without a fixed color: at least 0.08 apart in OKLab, from each other and from the fixed ones.
 SPARE_COLORS = (
     "#0fc378",
-    "#5a5a00",
-    "#b4a5b4",
+    "#e88fcf",
+    "#4350b5",
     "#a5b400",
-    "#7887ff",
-    "#5a4b96",
-    "#c396ff",
-    "#69a587",
+    "#7a4b1e",
+    "#b98cff",
     "#00694b",
-    "#b41e2d",
-    "#e169c3",
+    "#b4a5b4",
     "#5aa54b",
+    "#69a587",
 )
 MAX_DRAWN = 12  # series shown per chart and on a newly opened page: more cannot be distinguished at a glance
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
+SHADES = (0.0, -0.35, 0.35)  # of the variants of an algorithm: towards black (negative) or white
 QUALITY_COLORS = {  # from better to worse data
     "expert": "#7d5fc9",
     "medium-expert": "#2b6ca3",
     "medium": "#1f9e89",
     "medium-replay": "#5aae3c",
-    "full-replay": "#b98a00",
+    "full-replay": "#c9a400",
     "random": "#c9662b",
 }
-TASK_COLORS = ("#d55e00", "#b98a00", "#0072b2", "#00916e", "#a3486b", "#6466cf", "#2f9fd8", "#8a7a4f", "#80868c")
+TASK_COLORS = (*QUALITY_COLORS.values(), "#c2478c", "#8a6d5a", "#6b7a8f")
 
 
 class SeriesStyle(NamedTuple):
@@ -58,28 +48,47 @@ def cycle_styles(colors: Sequence[str]) -> Iterator[SeriesStyle]:
     return cycle(SeriesStyle(color, dash) for dash in DASHES for color in colors)
 
 
-def assign_styles(series: Sequence[str]) -> dict[str, SeriesStyle]:
+def variant_styles(color: str) -> Iterator[SeriesStyle]:
+    """Yield 18 styles of one color: the color itself, dashed, then neighbors with different shades and dashes."""
+    shades = [mix(color, "#000000" if shade < 0 else "#ffffff", abs(shade)) for shade in SHADES]
+    yield from (SeriesStyle(color, dash) for dash in DASHES[:2])
+    for i in range(1, len(SHADES) * len(DASHES)):
+        yield SeriesStyle(shades[i % len(SHADES)], DASHES[(i + i // len(DASHES)) % len(DASHES)])
+
+
+def mix(color: str, other: str, share: float) -> str:
+    """Return a color that consists of `share` of another one."""
+    pairs = zip(bytes.fromhex(color[1:]), bytes.fromhex(other[1:]), strict=True)
+    return f"#{bytes(round((1 - share) * a + share * b) for a, b in pairs).hex()}"
+
+
+def assign_styles(algorithms: Mapping[str, str]) -> dict[str, SeriesStyle]:
     """Return the style of each series on a page.
 
-    An algorithm has the same color on every page, and X+ASPC has X's color, dashed. Other series get spare colors in
-    order, so that neighbors differ in color.
+    An algorithm has the same color on every page. The plain algorithm's line is solid; X+ASPC has X's color, dashed;
+    other variants have shades and dashes of their algorithm's color. Other series share further colors.
+
+    Args:
+        algorithms: series → algorithm.
     """
-    out: dict[str, SeriesStyle] = {}
     spare = cycle_styles(SPARE_COLORS)
-    for name in series:
-        base, plus, rest = name.partition("+ASPC")
-        algorithm = name.partition(", ")[0]
-        if name in COLORS:
-            out[name] = _solid_style(name)
-        elif plus and not rest and base in COLORS:
-            out[name] = SeriesStyle(COLORS[base], "dash")
-        # A variant takes its algorithm's color if the algorithm is not on the page.
-        elif algorithm in COLORS and algorithm not in series and _solid_style(algorithm) not in out.values():
-            out[name] = _solid_style(algorithm)
+    variants: dict[str, Iterator[SeriesStyle]] = {}
+    out: dict[str, SeriesStyle] = {}
+    for series, algo in sorted(algorithms.items(), key=lambda item: item[0] != method(item[1]).name):
+        color = algorithm_color(algo)
+        if color is None:
+            options = spare
+        elif algo.endswith("+aspc"):
+            options = chain([SeriesStyle(color, "dash")], variants.setdefault(color, variant_styles(color)), spare)
         else:
-            out[name] = next(spare)
-    return out
+            options = chain(variants.setdefault(color, variant_styles(color)), spare)
+        out[series] = _first_free(options, set(out.values()))
+    return {series: out[series] for series in algorithms}
 
 
-def _solid_style(algorithm: str) -> SeriesStyle:
-    return SeriesStyle(COLORS[algorithm], "solid")
+def _first_free(options: Iterator[SeriesStyle], taken: set[SeriesStyle]) -> SeriesStyle:
+    """Return the first style that is not taken, or any style once all of them are."""
+    tried = list(islice(options, 1))
+    while tried[-1] in taken and len(tried) < 100:
+        tried.append(next(options))
+    return tried[-1]

@@ -28,6 +28,10 @@ class Variant:
     """Per-dataset settings (`aspc.presets`)."""
     scale_of: Variant | None = None
     """Variant whose final scale, on the same dataset with the same seed, is the `scale_target` of the run."""
+    title: str = field(default="", compare=False)
+    """Name for readers, if the label is too short for them."""
+    column: str = field(default="", compare=False)
+    """Column of the paper's table with this variant's numbers, if it is not the label."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +81,10 @@ class Suite:
     """Names of the suites that this one combines, in order."""
     every_file: bool = False
     """Train on every file of the folder given by --data."""
+    candidates: tuple[str, ...] = ()
+    """Labels that a report can recommend: each is one configuration for all datasets."""
+    rivals: tuple[str, ...] = ()
+    """Labels that a recommended one must not lose to (`aspc.lab.report.recommendation`)."""
 
     def __post_init__(self) -> None:
         labeled: dict[tuple[str, str], Variant] = {}
@@ -86,6 +94,17 @@ class Suite:
                     raise AspcError(
                         f"Duplicate label {variant.label!r} in the suite {self.name}; rename one of the variants."
                     )
+        if unknown := {*self.candidates, *self.rivals} - {variant.label for variant in self.variants}:
+            raise AspcError(f"The suite {self.name} has no variant {min(unknown)!r} to recommend or to compare with.")
+
+    @property
+    def variants(self) -> list[Variant]:
+        """One variant per label, in the order of the blocks."""
+        return list({variant.label: variant for block in self.blocks for variant in block.variants}.values())
+
+    def title_of(self, label: str) -> str:
+        """Return a variant's name for readers."""
+        return next((variant.title for variant in self.variants if variant.label == label and variant.title), label)
 
 
 _SUITES: dict[str, Suite] = {}

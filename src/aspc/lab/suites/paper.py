@@ -18,31 +18,51 @@ ORIGINAL_CRITIC = {"critic_hidden_layers": 2, "critic_layer_norm": False}
 K_ALPHAS = (1, 5, 10, 20, 30)
 
 
-def relabel(label: str, variant: Variant) -> Variant:
+def relabel(label: str, variant: Variant, title: str = "") -> Variant:
     """Return the same runs under another label."""
-    return replace(variant, label=label)
+    return replace(variant, label=label, title=title)
 
 
-def aspc_variant(label: str, **settings: Any) -> Variant:
+def aspc_variant(label: str, title: str = "", **settings: Any) -> Variant:
     """Return ASPC with other hyperparameters."""
-    return Variant(label, "aspc", settings)
+    return Variant(label, "aspc", settings, title=title)
 
 
 # Table 2: alpha fixed at 2.5, fixed at ASPC's final value, linear from 2.5 to that value, and learned.
 NECESSITY = (
-    relabel("naive", TD3_BC),
-    Variant("converged", "aspc", {"scale_mode": "converged"}, scale_of=ASPC),
-    Variant("linear", "aspc", {"scale_mode": "linear"}, scale_of=ASPC),
-    relabel("dynamic", ASPC),
+    relabel("naive", TD3_BC, "alpha fixed at 2.5 (TD3+BC)"),
+    Variant("converged", "aspc", {"scale_mode": "converged"}, scale_of=ASPC, title="alpha fixed at ASPC's final value"),
+    Variant("linear", "aspc", {"scale_mode": "linear"}, scale_of=ASPC, title="alpha linear to ASPC's final value"),
+    relabel("dynamic", ASPC, "alpha learned (ASPC)"),
 )
 # Variants whose settings equal the defaults resolve to the runs of plain ASPC.
-LOSSES = tuple(aspc_variant(loss, outer_loss=loss) for loss in ("L1", "L1+L2", "L1+L3", "L1+L2+L3"))
-L3_FORMS = tuple(aspc_variant(f"({form})", l3_form=form) for form in range(1, 6))
-K_ALPHA = tuple(aspc_variant(f"k_alpha = {k}", k_alpha=k) for k in K_ALPHAS)
+LOSSES = tuple(
+    aspc_variant(loss, title, outer_loss=loss)
+    for loss, title in (
+        ("L1", "outer loss L1"),
+        ("L1+L2", "outer loss L1 + L2"),
+        ("L1+L3", "outer loss L1 + L3"),
+        ("L1+L2+L3", "outer loss L1 + L2 + L3 (ASPC)"),
+    )
+)
+L3_FORMULAS = (
+    "sup |Δc|",
+    "sup c · sup |Δc|",
+    "L2 · sup |Δc|",
+    "L2 · sup c · sup |Δc| (ASPC)",
+    "L2 · mean c · |mean Δc|",
+)
+L3_FORMS = tuple(
+    aspc_variant(f"({form})", f"L3 = {formula}", l3_form=form) for form, formula in enumerate(L3_FORMULAS, 1)
+)
+K_ALPHA = tuple(
+    aspc_variant(f"k_alpha = {k}", f"alpha every {k} policy steps" if k > 1 else "alpha every policy step", k_alpha=k)
+    for k in K_ALPHAS
+)
 ROBUST_CRITIC = tuple(
-    Variant(f"{v.label} {text} RC", v.algo, settings)
+    Variant(f"{v.label} {text} RC", v.algo, settings, title=f"{v.label}, {title}")
     for v in (TD3_BC, WPC, ASPC)
-    for text, settings in (("without", ORIGINAL_CRITIC), ("with", {}))
+    for text, settings, title in (("without", ORIGINAL_CRITIC, "TD3's critic"), ("with", {}, "robust critic"))
 )
 
 
@@ -51,10 +71,29 @@ def integration_pair(label: str, algo: str, preset: str | None) -> tuple[Variant
     return Variant(label, algo, preset=preset), Variant(f"{label}+ASPC", f"{algo}+aspc", preset=preset)
 
 
+def printed_pair(label: str, algo: str, preset: str, **settings: Any) -> tuple[Variant, Variant]:
+    """Return an algorithm with settings of appendix D, without and with ASPC and the literal L2."""
+    inside = {f"base.{name}": value for name, value in settings.items()}
+    wrapped = f"{label}+ASPC"
+    return (
+        Variant(f"{label}, as printed", algo, settings, preset, column=label),
+        Variant(f"{wrapped}, as printed", f"{algo}+aspc", {**inside, "l2": "literal"}, preset, column=wrapped),
+    )
+
+
 INTEGRATIONS = (
     *integration_pair("IQL", "iql", "paper"),
     *integration_pair("CQL", "cql", "corl"),
     *integration_pair("Diffusion-QL", "diffusion_ql", "authors"),
+)
+
+
+# Equations (41) to (52) as printed, where they differ from the public trainers. IQL's inner objective does not.
+AS_PRINTED = (
+    INTEGRATIONS[0],
+    printed_pair("IQL", "iql", "paper")[1],
+    *printed_pair("CQL", "cql", "corl", penalty="policy"),
+    *printed_pair("Diffusion-QL", "diffusion_ql", "authors", normalize_by="same"),
 )
 
 
@@ -142,13 +181,22 @@ register_paper_suite(
     note="Both members of a pair use the public per-dataset settings, so they differ only in the scale.",
 )
 register_paper_suite(
+    "integrations_printed",
+    "IQL, CQL and Diffusion-QL with ASPC, by the equations of appendix D",
+    "Table 3, appendix D",
+    Block(AS_PRINTED, dataset_names(WALKERS, NINE, "-v2")),
+    note="Where the equations differ from the public trainers: CQL's penalty is the mean under the policy (45), "
+    "Diffusion-QL's Q is normalized by the same critic (49), and L2 is on one batch instead of an average of Q (43, "
+    "47, 51). Everything else is as in the suite integrations, and IQL without ASPC is the same run.",
+)
+register_paper_suite(
     "ogbench",
     "ten tasks of OGBench, six algorithms",
     "Table 4",
     Block(
         (
             TD3_BC,
-            Variant("IQL", "iql"),
+            Variant("IQL", "iql", preset="authors"),
             Variant("ReBRAC", "rebrac", preset="authors"),
             ASPC,
             *integration_pair("FQL", "fql", "authors"),
@@ -156,9 +204,9 @@ register_paper_suite(
         OGBENCH,
         options={"eval_every": 50_000, "eval_episodes": 50},
     ),
-    note="50 episodes every 50,000 steps, which is OGBench's protocol; the paper does not state its own. ReBRAC and "
-    "FQL, with and without ASPC, use their authors' settings per environment (for example a larger discount in giant "
-    "mazes); the others use one setting.",
+    note="50 episodes every 50,000 steps, which is OGBench's protocol; the paper does not state its own. IQL, ReBRAC "
+    "and FQL, with and without ASPC, use the settings of FQL's authors per environment (for example a larger discount "
+    "in giant mazes); the others use one setting.",
 )
 register_paper_suite(
     "alpha_curves", "alpha over steps on all 39 datasets", "Figure 7, appendix C", Block((ASPC,), D4RL)
@@ -187,12 +235,15 @@ register_paper_suite(
     "alpha0",
     "initial alpha: 0.1, 2.5 and 10",
     "Figure 11, appendix F.1",
-    Block(tuple(aspc_variant(f"alpha0 = {a}", alpha=a) for a in (0.1, 2.5, 10.0)), D4RL),
+    Block(tuple(aspc_variant(f"alpha0 = {a}", f"alpha starts at {a:g}", alpha=a) for a in (0.1, 2.5, 10.0)), D4RL),
 )
 register_paper_suite(
     "alpha_lr",
     "learning rate of alpha: 2e-2, 2e-3 and 2e-4",
     "Figure 12, appendix F.2",
-    Block(tuple(aspc_variant(f"lr = {lr:g}", scale_lr=lr) for lr in (2e-2, 2e-3, 2e-4)), D4RL),
+    Block(
+        tuple(aspc_variant(f"lr = {lr:g}", f"learning rate of alpha {lr:g}", scale_lr=lr) for lr in (2e-2, 2e-3, 2e-4)),
+        D4RL,
+    ),
 )
 register(Suite("paper", "all of the above", "the whole paper", parts=tuple(names())))

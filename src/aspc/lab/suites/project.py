@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from aspc.lab.suites.datasets import CLEAN_MAZES, D4RL, MAZES, STUDY_ANTMAZE, STUDY_HANDS, STUDY_NINE, STUDY_WALKERS
 from aspc.lab.suites.declaration import Block, Suite, Variant, register
 from aspc.lab.suites.paper import (
@@ -67,9 +69,9 @@ EVERY_100K = {"eval_every": 100_000}
 MANY_EPISODES = {**EVERY_100K, "eval_episodes": 100}  # success in a maze is binary, so ten episodes are too noisy
 
 
-def register_study(name: str, title: str, *blocks: Block, note: str = "") -> None:
+def register_study(name: str, title: str, *blocks: Block, note: str = "", **facts: Any) -> None:
     """Register a part of the study."""
-    register(Suite(name, title, "this project", blocks, note))
+    register(Suite(name, title, "this project", blocks, note, **facts))
 
 
 def locomotion_blocks(variants: tuple[Variant, ...], steps: int, datasets: tuple[str, ...]) -> tuple[Block, ...]:
@@ -105,6 +107,8 @@ register_study(
     maze_block(MAIN_TABLE, MILLION, STUDY_ANTMAZE),
     Block(MAIN_TABLE, STUDY_HANDS, options=EVERY_100K),
     note="One configuration per algorithm, unless its label says that it is tuned per dataset.",
+    candidates=(ASPC.label, ASPC_PLUS.label),
+    rivals=(TD3_BC.label, *(variant.label for variant in TUNED)),
 )
 register_study(
     "study_ablations",

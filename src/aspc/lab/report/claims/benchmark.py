@@ -18,6 +18,7 @@ from aspc.lab.report.claims.comparisons import (
     LATE_LOSS,
     PAPER_STEPS,
     TD3_BC,
+    band_widths,
     check_better,
     check_better_overall,
     check_per_domain,
@@ -181,6 +182,29 @@ def rises_faster(view: View) -> Claim:
         view,
         "rises_faster",
         "ASPC learns faster: within the first 0.3 M of 1 M steps it scores higher than TD3+BC, wPC and A2PR.",
+        "Appendix C, Figure 8",
+        parts,
+        shown_in=D4RL,
+    )
+
+
+def narrow_bands(view: View) -> Claim:
+    parts: list[ClaimPart] = []
+    for other in FIGURE_8_BASELINES:
+        scored = (select_d4rl(drop_returns(runs)) for runs in view.comparable_runs(ASPC, other))
+        first, second = restrict_to_shared(*(band_widths(view, runs, "score") for runs in scored))
+        if not first:
+            requirement = "with comparable curves (same dataset, same number of steps, at least two seeds)"
+            parts.append(DataGap((ASPC, other), requirement=requirement))
+            continue
+        estimate = statistics.difference(first, second)
+        values = f"{statistics.grand_mean(first):.1f} against {statistics.grand_mean(second):.1f}"
+        description = f"ASPC − {other.name}: mean distance of a seed's curve from the mean over seeds ({values})"
+        parts.append(ClaimCheck(description, estimate, "points", at_most(), (ASPC, other), tuple(first)))
+    return build_claim(
+        view,
+        "narrow_bands",
+        "ASPC's bands over seeds are narrow (read as no wider than those of TD3+BC, wPC and A2PR).",
         "Appendix C, Figure 8",
         parts,
         shown_in=D4RL,

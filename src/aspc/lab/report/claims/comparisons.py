@@ -125,6 +125,22 @@ def values_at_fraction(view: View, runs: pd.DataFrame, metric: str, fraction: fl
     return out
 
 
+def band_widths(view: View, runs: pd.DataFrame, metric: str) -> dict[str, np.ndarray]:
+    """Return each seed's mean distance from the mean over seeds, by dataset; datasets with one seed are left out.
+
+    The distance is averaged over the steps that all seeds share, and multiplied by √(n / (n − 1)) for n seeds, so that
+    it does not depend on their number: the mean itself follows each of a few seeds.
+    """
+    out = {}
+    for dataset, seeds in curves_per_seed(view, runs, metric).items():
+        shared = sorted(set.intersection(*(set(steps.tolist()) for steps, _ in seeds)))
+        if len(seeds) > 1 and shared:
+            values = np.stack([values[np.isin(steps, shared)] for steps, values in seeds])
+            correction = np.sqrt(len(seeds) / (len(seeds) - 1))
+            out[dataset] = correction * np.abs(values - values.mean(axis=0)).mean(axis=1)
+    return out
+
+
 def late_growth(view: View, runs: pd.DataFrame, metric: str) -> dict[str, np.ndarray]:
     """Return each seed's percent growth from the second to the last fifth of its curve, by dataset.
 

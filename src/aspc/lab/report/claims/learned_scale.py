@@ -33,6 +33,7 @@ from aspc.lab.report.claims.vocabulary import (
 )
 from aspc.lab.report.datasets import D4RL, LOCOMOTION, quality_of, sort_datasets, task_of
 from aspc.lab.report.methods import method
+from aspc.lab.report.statistics import Scores
 from aspc.lab.report.view import View, scores_by_dataset
 from aspc.tasks import without_version
 
@@ -102,6 +103,46 @@ def scale_by_task(view: View) -> Claim:
         "Section 5.2, Figure 4",
         parts,
     )
+
+
+def distinct_by_task(view: View) -> Claim:
+    runs = select_d4rl(view.runs_of(ASPC))
+    # As in `scale_by_task`: alpha moves less in shorter runs.
+    scales = _log_final_scales(runs[runs["steps"] >= PAPER_STEPS])
+    gaps = task_separation(scales)
+    parts: list[ClaimPart] = []
+    if not gaps:
+        parts.append(DataGap((ASPC,), D4RL, "with a final alpha after a million steps, on two datasets of two tasks"))
+    for task in dict.fromkeys(map(task_of, gaps)):
+        values = {name: gaps[name] for name in gaps if task_of(name) == task}
+        estimate = statistics.average(values)
+        description = f"{task}: distance of log₁₀ of the final alpha to other tasks' datasets − to the task's own"
+        parts.append(ClaimCheck(description, estimate, "decades", at_least(), (ASPC,), tuple(values)))
+    return build_claim(
+        view,
+        "distinct_by_task",
+        "Alpha reaches distinct values across tasks; within a task, the quality of the data changes it less.",
+        "Appendix C, Figure 7",
+        parts,
+        shown_in=D4RL,
+    )
+
+
+def task_separation(scales: Scores) -> dict[str, np.ndarray]:
+    """Return, per dataset and seed, the mean distance to other tasks' datasets minus that to its own task's datasets.
+
+    The distance is that of the seed's value to a dataset's mean over seeds. Datasets that are alone in their task, and
+    all datasets if there is only one task, are left out.
+    """
+    means = {name: values.mean() for name, values in scales.items()}
+    out = {}
+    for name in sort_datasets(scales):
+        own = [means[other] for other in scales if other != name and task_of(other) == task_of(name)]
+        others = [means[other] for other in scales if task_of(other) != task_of(name)]
+        if own and others:
+            far, near = (np.abs(scales[name][:, None] - np.array(x)).mean(axis=1) for x in (others, own))
+            out[name] = far - near
+    return out
 
 
 def drops_then_rises(view: View) -> Claim:

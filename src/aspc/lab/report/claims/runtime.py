@@ -11,11 +11,21 @@ from aspc.lab.report import statistics
 from aspc.lab.report.claims.comparisons import (
     ASPC,
     MINIMAL_OVERHEAD,
+    NEARLY_EQUAL,
     SAME_RUNTIME,
     TD3_BC,
     check_nearly_equal,
 )
-from aspc.lab.report.claims.vocabulary import Claim, ClaimCheck, ClaimPart, ClaimRange, DataGap, at_most, build_claim
+from aspc.lab.report.claims.vocabulary import (
+    Claim,
+    ClaimCheck,
+    ClaimPart,
+    ClaimRange,
+    DataGap,
+    at_least,
+    at_most,
+    build_claim,
+)
 from aspc.lab.report.datasets import D4RL, sort_datasets
 from aspc.lab.report.methods import Method, method
 from aspc.lab.report.statistics import IntervalEstimate
@@ -60,6 +70,21 @@ def small_overhead(view: View) -> Claim:
         f"ASPC adds minimal runtime to TD3+BC (read as at most {MINIMAL_OVERHEAD:.0f} %).",
         "Section 5.4, Figure 5a",
         _check_overhead(view, ASPC, at_most(MINIMAL_OVERHEAD)),
+    )
+
+
+def short_interval_is_harmless(view: View) -> Claim:
+    parts: list[ClaimPart] = []
+    for k_alpha in (1, 5):
+        for part in check_nearly_equal(view, method("aspc", k_alpha=k_alpha), ASPC, D4RL):
+            parts.append(part._replace(claimed=at_least(-NEARLY_EQUAL)) if isinstance(part, ClaimCheck) else part)
+    return build_claim(
+        view,
+        "short_interval_is_harmless",
+        f"A k_alpha below 10 does not lower the score (read as at most {NEARLY_EQUAL:.0f} %).",
+        "Section 5.4, Figure 5b",
+        parts,
+        shown_in=D4RL,
     )
 
 
