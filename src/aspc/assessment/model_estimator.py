@@ -5,7 +5,8 @@ termination. The policy and the logged controller (its fitted density) start in 
 model and noise. A pair of rollouts is compared until the ensemble disagreement of either one exceeds its 99.9th
 percentile on the logged rows, so no prediction outside the data is used. The difference is divided by c, the compared
 fraction of the discounted horizon, to scale it to the full horizon. The uncompared part, (1 − c) of the scaled
-difference, is added to the uncertainty. A state is an observation, with its history if a policy uses one.
+difference, is added to the uncertainty, as is the models' error for the logged controller. A state is an observation,
+with its history if a policy uses one.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from aspc.assessment.device_policy import logged_memory, step_on_device
+from aspc.assessment.device_policy import PolicyGroup, logged_memory
 from aspc.assessment.evidence import MIN_COMPARED, DifferenceEstimate, Evidence, Show
 from aspc.assessment.importance import BehaviorDensity, horizon
 from aspc.assessment.regression import Regression, apply, fit_regression
@@ -89,6 +90,7 @@ class ModelEstimator:
         found = []
         for i, signal in enumerate(evidence.signals):
             reason = evidence.reason_to_distrust(signal, float(rollouts.controller[i]))
+            bias = evidence.controller_error(signal, float(rollouts.controller[i]))
             for p, name in enumerate(policies):
                 if reason is None and rollouts.compared[p] < MIN_COMPARED:
                     shown = f"{100 * rollouts.compared[p]:.0f} % of the discounted horizon"
@@ -103,8 +105,9 @@ class ModelEstimator:
                     fraction = rollouts.compared[p]
                     values = rollouts.differences[p, i] / fraction
                     missing = (1 - fraction) * abs(float(values.mean()))
+                    error = float(np.hypot(missing, bias))
                     groups = rollouts.groups
-                    found.append(DifferenceEstimate.from_members(DYNAMICS_MODEL, name, signal, values, groups, missing))
+                    found.append(DifferenceEstimate.from_members(DYNAMICS_MODEL, name, signal, values, groups, error))
         return found
 
     def _simulate(
@@ -124,9 +127,9 @@ class ModelEstimator:
         survival, agreed = np.ones(shape), np.ones(shape, bool)
         sums = np.zeros((len(evidence.signals), *shape))
         controller = np.zeros(len(evidence.signals))
-        compared, steps = np.zeros(shape), horizon(options.discount)
+        compared, steps, groups = np.zeros(shape), horizon(options.discount), PolicyGroup.all_of(policies.values())
         for step in range(steps):
-            actions = self._act(evidence, policies, states.reshape(copies, -1, starts.shape[1]), memories, rng)
+            actions = self._act(evidence, groups, states.reshape(copies, -1, starts.shape[1]), memories, rng)
             actions = actions.reshape(-1, data.action_size)
             noise = np.broadcast_to(rng.standard_normal((1, *shape[1:], size)), (*shape, size))
             result = simulate_step(
@@ -148,13 +151,13 @@ class ModelEstimator:
             states = push_frame(states, evidence.history, np.asarray(result.next_observations), actions)
             show(options.model_steps + step * options.model_steps // steps, "simulated rollouts")
         fraction = compared[1:].mean((1, 2)) * (1 - options.discount)
-        groups = np.unique(evidence.states.groups[chosen], return_inverse=True)[1]
-        return Rollouts(np.moveaxis(sums[:, 1:], 0, 1), fraction, controller, groups)
+        episodes = np.unique(evidence.states.groups[chosen], return_inverse=True)[1]
+        return Rollouts(np.moveaxis(sums[:, 1:], 0, 1), fraction, controller, episodes)
 
     def _act(
         self,
         evidence: Evidence,
-        policies: dict[str, Policy],
+        groups: list[PolicyGroup],
         states: np.ndarray,
         memories: list[np.ndarray],
         rng: np.random.Generator,
@@ -165,12 +168,15 @@ class ModelEstimator:
         """
         mean = self.density.mean.predict(states[0]).mean(0)
         drawn = np.clip(mean + self.density.std * rng.standard_normal(mean.shape), -1, 1)
-        found = [drawn.astype(np.float32)]
+        found = np.empty((len(states), *drawn.shape), np.float32)
+        found[0] = drawn
         newest = states[1:, :, : evidence.dataset.observation_size]
-        for i, (policy, seen) in enumerate(zip(policies.values(), newest, strict=True)):
-            actions, memories[i] = step_on_device(policy, seen, memories[i], rng)
-            found.append(evidence.dataset.scale_actions(actions))
-        return np.stack(found)
+        for group in groups:
+            at = group.positions
+            actions, following = group.step(newest[at], np.stack([memories[i] for i in at]), rng)
+            for i, own, memory in zip(at, actions, following, strict=True):
+                found[1 + i], memories[i] = evidence.dataset.scale_actions(own), memory
+        return found
 
 
 class Rollouts(NamedTuple):
