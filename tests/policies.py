@@ -10,7 +10,6 @@ import numpy as np
 
 from aspc import algorithms
 from aspc.algorithms.interface import Spec
-from aspc.assessment.device_policy import PolicyGroup
 from aspc.policy import Policy
 
 INFO = {"algo": "?", "dataset": "random", "step": 7, "seed": 3, "versions": {"aspc": "0"}}
@@ -53,12 +52,3 @@ def narrow(algorithm: Any, width: int = 32) -> Any:
 def policy_named(name: str, **sizes: Any) -> Policy:
     """Return a policy of a registered algorithm with narrow networks."""
     return policy_of(narrow(algorithms.default(name)), algo=name, **sizes)
-
-
-def step_on_device(
-    policy: Policy, observations: np.ndarray, memory: np.ndarray, rng: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray]:
-    """Compute `policy.step` as estimators do."""
-    (group,) = PolicyGroup.all_of([policy])
-    actions, following = group.step(observations[None], memory[None], rng)
-    return actions[0], following[0]

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from aspc.__main__ import main
-from aspc.assessment.device_policy import act_on_rows
+from aspc.assessment.device_policy import act_on_rows, step_on_device
 from aspc.data import Dataset
 from aspc.errors import AspcError
 from aspc.export import export, load_stablehlo, metadata
@@ -22,7 +22,7 @@ from aspc.guards import fit_ood_score
 from aspc.policy import Policy, load_policy
 from aspc.policy_guards import Guards, describe_guards, ood_scores
 from aspc.training.rollout_worker import rollouts
-from policies import policy_named, step_on_device
+from policies import policy_named
 from test_policy_format import change_header
 from test_policy_memory import actors, exported_module
 from tiny import Counting, make_dataset

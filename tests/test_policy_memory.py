@@ -16,7 +16,7 @@ import pytest
 
 from aspc.assessment.assess import assess
 from aspc.assessment.assess_options import AssessOptions
-from aspc.assessment.device_policy import PolicyGroup, act_after_rows, act_on_rows, logged_memory
+from aspc.assessment.device_policy import act_after_rows, act_on_rows, logged_memory, step_on_device
 from aspc.assessment.evidence import Evidence
 from aspc.assessment.importance import BehaviorDensity
 from aspc.assessment.model_estimator import ModelEstimator
@@ -28,7 +28,7 @@ from aspc.policy_guards import Guards
 from aspc.policy_kinds import sample_noise
 from aspc.training.online import Collector
 from aspc.training.rollout_worker import rollouts
-from policies import policy_named, step_on_device
+from policies import policy_named
 from tiny import Counting, make_dataset
 
 KINDS = ("td3_bc", "fql", "diffusion_ql")
@@ -274,20 +274,6 @@ def test_steps_on_the_device_match_numpy() -> None:
         np.testing.assert_allclose(theirs, memory, atol=2e-5)
 
 
-def test_policies_of_equal_structure_take_a_step_together() -> None:
-    fql, limited = policy_named("fql"), with_memory("fql")
-    other = replace(fql, action_low=fql.action_low - 1, arrays={k: -a for k, a in fql.arrays.items()})
-    policies = [fql, policy_named("td3_bc"), limited, other]
-    groups = PolicyGroup.all_of(policies)
-    assert sorted(group.positions for group in groups) == [[0, 3], [1], [2]]
-    rows, ours, theirs = observations(6)[0].reshape(2, 3, -1), np.random.default_rng(0), np.random.default_rng(0)
-    (group,) = (group for group in groups if group.positions == [0, 3])
-    actions, _ = group.step(rows, np.zeros((2, 3, 0), np.float32), ours)
-    for policy, own, found in zip((fql, other), rows, actions, strict=True):
-        np.testing.assert_allclose(found, policy.act(own, theirs), atol=2e-5)
-    assert np.abs(actions[0] - actions[1]).max() > 0.1
-
-
 def test_every_estimator_judges_the_policy_with_its_memory() -> None:
     """A rate limit that never binds changes no estimate, and one that binds changes all of them."""
     policy = with_memory("td3_bc", obs=4, act=2).with_guards(None)
@@ -317,8 +303,7 @@ def test_simulated_rollouts_have_one_memory_per_row() -> None:
     density = BehaviorDensity.fit(evidence, lambda *progress: None)
     seen, memories = observations(3, 4), [policy.initial_memory(3)]
     memory, rng = policy.initial_memory(3), np.random.default_rng(0)
-    groups = PolicyGroup.all_of([policy])
     for rows in seen:
-        _, actions = ModelEstimator(density)._act(evidence, groups, np.stack([rows, rows]), memories, rng)
+        _, actions = ModelEstimator(density)._act(evidence, {"a": policy}, np.stack([rows, rows]), memories, rng)
         expected, memory = policy.step(rows, memory)
         np.testing.assert_allclose(actions, dataset.scale_actions(expected), atol=2e-5)

@@ -15,7 +15,7 @@ import aspc
 from aspc.__main__ import main
 from aspc.algorithms.bc import BC
 from aspc.assessment import device_policy, fqe, trained_runs
-from aspc.assessment.device_policy import check_fits
+from aspc.assessment.device_policy import check_fits, step_on_device
 from aspc.assessment.fqe import BEHAVIOR, FQEOptions, fitted_q_evaluation
 from aspc.assessment.ranking import find_warning, monte_carlo, rank
 from aspc.assessment.returns import (
@@ -30,7 +30,7 @@ from aspc.assessment.returns import (
 from aspc.cli import fqe as commands
 from aspc.data import Dataset
 from aspc.policy import Policy, load_policy
-from policies import policy_named, policy_of, step_on_device
+from policies import policy_named, policy_of
 from tiny import make_dataset
 
 # ---------------------------------------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -24,54 +23,14 @@ from aspc.policy_memory import initial_memory, memory_parts, step, update_memory
 MAX_ROWS, MAX_NUMBERS = 65_536, 2**22  # observations and random numbers per policy call
 
 
-@dataclass(frozen=True, eq=False)
-class PolicyGroup:
-    """Policies of equal structure, which take a step in one call."""
-
-    positions: list[int]
-    """The policies' positions among all."""
-    policies: list[Policy]
-    weights: Any
-    """Arrays, bounds and guards of the policies, with a leading axis of policies."""
-
-    @classmethod
-    def all_of(cls, policies: Iterable[Policy]) -> list[PolicyGroup]:
-        """Group policies by their structure."""
-        groups: dict[Any, list[tuple[int, Policy, Any]]] = {}
-        for position, policy in enumerate(policies):
-            weights = _weights_of(policy)
-            shapes = tuple(np.shape(leaf) for leaf in jax.tree.leaves(weights))
-            key = (_program_key(policy), jax.tree.structure(weights), shapes)
-            groups.setdefault(key, []).append((position, policy, weights))
-        found = []
-        for group in groups.values():
-            positions, members, trees = zip(*group, strict=True)
-            stacked = jax.tree.map(lambda *leaves: jax.numpy.stack(leaves), *trees)
-            found.append(cls(list(positions), list(members), stacked))
-        return found
-
-    def step(
-        self, observations: np.ndarray, memory: np.ndarray, rng: np.random.Generator
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Compute `step` of every policy: actions and next memories [policies, rows, …].
-
-        Rows are split into batches that fit into one call; noise is drawn from `rng` batch by batch.
-        """
-        parts = _split_rows(self.policies[0], observations.shape[1])
-        steps = [self._step_batch(observations[:, rows], memory[:, rows], rng) for rows in parts]
-        actions, following = (np.concatenate(found, 1) for found in zip(*steps, strict=True))
-        for policy, own in zip(self.policies, actions, strict=True):
-            policy.check_actions(own)
-        return actions, following
-
-    def _step_batch(
-        self, observations: np.ndarray, memory: np.ndarray, rng: np.random.Generator
-    ) -> tuple[np.ndarray, np.ndarray]:
-        draws = [sample_noise(policy.noise(), observations.shape[1], rng) for policy in self.policies]
-        noise = [np.stack(parts) for parts in zip(*draws, strict=True)]
-        program = _compiled_group_step(*_program_key(self.policies[0]))
-        actions, following = program(*self.weights, observations, memory, noise)
-        return np.asarray(actions), np.asarray(following)
+def step_on_device(
+    policy: Policy, observations: np.ndarray, memory: np.ndarray, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Compute `policy.step` in large batches on the default device; noise is drawn batch by batch from `rng`."""
+    batches = _split_rows(policy, len(observations))
+    steps = [_step_batch(policy, observations[rows], memory[rows], rng) for rows in batches]
+    actions, following = zip(*steps, strict=True)
+    return np.concatenate(actions), np.concatenate(following)
 
 
 def act_on_rows(policy: Policy, dataset: Dataset, rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -131,9 +90,12 @@ def _split_rows(policy: Policy, count: int) -> list[slice]:
 def _step_batch(
     policy: Policy, observations: np.ndarray, memory: np.ndarray, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
+    bounds = policy.observation_mean, policy.observation_std, policy.action_low, policy.action_high
+    guards = None if policy.guards is None else _guards_as_tree(policy.guards)
+    on_ood = None if policy.guards is None else policy.guards.on_ood
     noise = sample_noise(policy.noise(), len(observations), rng)
-    program = _compiled_step(*_program_key(policy))
-    actions, following = program(*_weights_of(policy), observations, memory, noise)
+    program = _compiled_step(policy.kind, json.dumps(policy.settings), on_ood, policy.history)
+    actions, following = program(policy.arrays, bounds, guards, observations, memory, noise)
     policy.check_actions(np.asarray(actions))
     return np.asarray(actions), np.asarray(following)
 
@@ -142,18 +104,6 @@ def longest_history(policies: Iterable[Policy]) -> History:
     """Return a history that contains those of all policies."""
     histories = [NEWEST_ONLY, *(policy.history for policy in policies)]
     return History(max(h.observations for h in histories), any(h.actions for h in histories))
-
-
-def _weights_of(policy: Policy) -> tuple[Any, Any, Any]:
-    """Return a policy's arrays, bounds and guards, for compiled code."""
-    bounds = policy.observation_mean, policy.observation_std, policy.action_low, policy.action_high
-    return policy.arrays, bounds, None if policy.guards is None else _guards_as_tree(policy.guards)
-
-
-def _program_key(policy: Policy) -> tuple[str, str, str | None, History]:
-    """Return the arguments of `_compiled_step` for a policy."""
-    on_ood = None if policy.guards is None else policy.guards.on_ood
-    return policy.kind, json.dumps(policy.settings), on_ood, policy.history
 
 
 def _guards_as_tree(guards: Guards) -> dict[str, Any]:
@@ -165,23 +115,14 @@ def _guards_as_tree(guards: Guards) -> dict[str, Any]:
 @cache
 def _compiled_step(kind: str, settings: str, on_ood: str | None, history: History) -> Callable[..., Any]:
     """Return the jitted step function for a policy kind with these settings and history."""
-    return jax.jit(_step_function(kind, settings, on_ood, history))
 
-
-@cache
-def _compiled_group_step(kind: str, settings: str, on_ood: str | None, history: History) -> Callable[..., Any]:
-    """Return the jitted step function of a `PolicyGroup`."""
-    return jax.jit(jax.vmap(_step_function(kind, settings, on_ood, history)))
-
-
-def _step_function(kind: str, settings: str, on_ood: str | None, history: History) -> Callable[..., Any]:
     def run(arrays: Any, bounds: Any, guards: Any, observations: Array, memory: Array, noise: Any) -> Any:
         mean, std, low, high = bounds
         limits = None if guards is None else Guards(**guards, on_ood=on_ood)
         policy = Policy(kind, arrays, json.loads(settings), mean, std, low, high, guards=limits, history=history)
         return step(policy, observations, memory, noise)
 
-    return run
+    return jax.jit(run)
 
 
 def check_fits(name: str, policy: Policy, dataset: Dataset) -> None:

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from aspc.assessment.device_policy import PolicyGroup, logged_memory
+from aspc.assessment.device_policy import logged_memory, step_on_device
 from aspc.assessment.evidence import MIN_COMPARED, DifferenceEstimate, Evidence, Show
 from aspc.assessment.importance import BehaviorDensity, horizon
 from aspc.assessment.regression import Regression, apply, fit_regression
@@ -127,9 +127,9 @@ class ModelEstimator:
         survival, agreed = np.ones(shape), np.ones(shape, bool)
         sums = np.zeros((len(evidence.signals), *shape))
         controller = np.zeros(len(evidence.signals))
-        compared, steps, groups = np.zeros(shape), horizon(options.discount), PolicyGroup.all_of(policies.values())
+        compared, steps = np.zeros(shape), horizon(options.discount)
         for step in range(steps):
-            actions = self._act(evidence, groups, states.reshape(copies, -1, starts.shape[1]), memories, rng)
+            actions = self._act(evidence, policies, states.reshape(copies, -1, starts.shape[1]), memories, rng)
             actions = actions.reshape(-1, data.action_size)
             noise = np.broadcast_to(rng.standard_normal((1, *shape[1:], size)), (*shape, size))
             result = simulate_step(
@@ -151,13 +151,13 @@ class ModelEstimator:
             states = push_frame(states, evidence.history, np.asarray(result.next_observations), actions)
             show(options.model_steps + step * options.model_steps // steps, "simulated rollouts")
         fraction = compared[1:].mean((1, 2)) * (1 - options.discount)
-        episodes = np.unique(evidence.states.groups[chosen], return_inverse=True)[1]
-        return Rollouts(np.moveaxis(sums[:, 1:], 0, 1), fraction, controller, episodes)
+        groups = np.unique(evidence.states.groups[chosen], return_inverse=True)[1]
+        return Rollouts(np.moveaxis(sums[:, 1:], 0, 1), fraction, controller, groups)
 
     def _act(
         self,
         evidence: Evidence,
-        groups: list[PolicyGroup],
+        policies: dict[str, Policy],
         states: np.ndarray,
         memories: list[np.ndarray],
         rng: np.random.Generator,
@@ -168,15 +168,12 @@ class ModelEstimator:
         """
         mean = self.density.mean.predict(states[0]).mean(0)
         drawn = np.clip(mean + self.density.std * rng.standard_normal(mean.shape), -1, 1)
-        found = np.empty((len(states), *drawn.shape), np.float32)
-        found[0] = drawn
+        found = [drawn.astype(np.float32)]
         newest = states[1:, :, : evidence.dataset.observation_size]
-        for group in groups:
-            at = group.positions
-            actions, following = group.step(newest[at], np.stack([memories[i] for i in at]), rng)
-            for i, own, memory in zip(at, actions, following, strict=True):
-                found[1 + i], memories[i] = evidence.dataset.scale_actions(own), memory
-        return found
+        for i, (policy, seen) in enumerate(zip(policies.values(), newest, strict=True)):
+            actions, memories[i] = step_on_device(policy, seen, memories[i], rng)
+            found.append(evidence.dataset.scale_actions(actions))
+        return np.stack(found)
 
 
 class Rollouts(NamedTuple):
