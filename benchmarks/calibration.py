@@ -26,7 +26,8 @@ resampled datasets.
   Spearman          rank correlation of estimated and true differences
   regret@1          true value lost by deploying the policy ranked first, as a fraction of the policies' range
   worse             fraction of datasets where that policy is worse than the logged controller; for "selection", which
-                    can select none, the policy that `aspc assess --select` saves, with the others' systematic error
+                    can select none, the policy that `aspc assess --select` saves, with the others' systematic error;
+                    below, without the correction for several policies, and also without a systematic error
   SharpeRatio@3     (best true value of the first three − the controller's) / their standard deviation
   systematic error  the error to add to the standard error, so that 90 % are covered, in standard deviations of the
                     logged returns from all states

@@ -31,8 +31,14 @@ def summarize(results: list[Result]) -> dict[str, Any]:
         table[kind] = {name: mean_over_datasets([row.get(name) for row in rows]) for name in COLUMNS}
         table[kind]["systematic error"] = systematic_error(needed)
     # `others` are now those of the combination.
-    for name, is_corrected in {"selection": True, "selection, uncorrected": False}.items():
-        chosen = [select(r, b or 0.0, is_corrected) for r, b in zip(results, others, strict=True)]
+    none = [0.0] * len(results)
+    rules = {
+        "selection": (others, True),
+        "selection, uncorrected": (others, False),
+        "uncorrected, no error": (none, False),
+    }
+    for name, (errors, is_corrected) in rules.items():
+        chosen = [select(r, b or 0.0, is_corrected) for r, b in zip(results, errors, strict=True)]
         table[name] = {
             "speaks": mean_over_datasets([float(row is not None) for row in chosen]),
             "worse": mean_over_datasets([float(row is not None and row["truth"] < 0) for row in chosen]),
@@ -119,11 +125,11 @@ def measures_of(result: Result, kind: str, needed: list[float], systematic: floa
         measures["Spearman"] = spearman(difference, truth)
     # The combination ranks by its lower bound.
     order = np.argsort(-(difference - (Z90 * error if kind == COMBINATION else 0.0)))
-    every = np.asarray([row["truth"] for row in result["policies"]])
-    measures["regret@1"] = float((every.max() - truth[order[0]]) / max(every.max() - every.min(), 1e-9))
-    measures["worse"] = float(truth[order[0]] < 0)
-    first = truth[order[:3]]
-    measures["SharpeRatio@3"] = float(first.max() / max(first.std(), 1e-9))
+    every, first = np.asarray([row["truth"] for row in result["policies"]]), truth[order[:3]]
+    measures["regret@1"] = float((every.max() - first[0]) / max(np.ptp(every), 1e-9))
+    measures["worse"] = float(first[0] < 0)
+    if first.std() > 1e-2 * np.ptp(every):  # else the ratio is undefined
+        measures["SharpeRatio@3"] = float(first.max() / first.std())
     return measures
 
 
