@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from statistics import NormalDist
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import pytest
 import aspc
 from aspc.assessment.assess import Assessment, judge
 from aspc.assessment.assess_options import AssessOptions
-from aspc.assessment.assessment_text import format_assessment
+from aspc.assessment.assessment_text import describe_selection, format_assessment
 from aspc.assessment.combination import IntervalCalibration, between_estimators, combine
 from aspc.assessment.critic_estimators import FITTED_Q, PESSIMISTIC, CriticEstimators
 from aspc.assessment.evidence import REWARD, DifferenceEstimate, Evidence
@@ -121,7 +122,9 @@ def evidence():
 @pytest.fixture(scope="module")
 def assessment(evidence) -> Assessment:
     candidates = [Candidate(name, policy, name) for name, policy in POLICIES.items()]
-    return judge(candidates, evidence, HeldOutEpisodes(np.arange(len(evidence.dataset)), "all", []), lambda *_: None)
+    held_out = HeldOutEpisodes(np.arange(len(evidence.dataset)), "all", [])
+    # Without the systematic error of other tasks: here the estimators are right.
+    return judge(candidates, evidence, held_out, lambda *_: None, calibration=IntervalCalibration(0.0, None))
 
 
 def judged(assessment, name):
@@ -205,6 +208,24 @@ def test_a_policy_that_leaves_the_data_is_never_selected(assessment):
     alone = dataclasses.replace(assessment, policies=[flattered, *(p for p in others if p.name == "worse")])
     assert alone.select() is None
     assert alone.select(anyway=True).name == "elsewhere"
+
+
+def test_choosing_among_many_policies_needs_more_evidence(assessment):
+    better = judged(assessment, "better")
+    alone = dataclasses.replace(assessment, policies=[better])
+    assert alone.selection_bound(better) == better.reward.low
+    # One-sided bounds at 0.95^(1/3), so that all three hold with probability 0.95.
+    sigma = better.reward.standard_error
+    quantile = NormalDist().inv_cdf(0.95 ** (1 / 3))
+    assert [p.name for p in assessment.comparable] == [p.name for p in assessment.policies[:-1]]
+    assert assessment.selection_bound(better) == pytest.approx(better.reward.difference - quantile * sigma)
+    barely = dataclasses.replace(better.reward, difference=sigma * (quantile - 0.05), low=0.01)
+    doubtful = dataclasses.replace(better, differences={REWARD: barely})
+    among = [doubtful, *(p for p in assessment.policies if p.verdict.kind != "better"), judged(assessment, "worse")]
+    assert dataclasses.replace(assessment, policies=[doubtful]).select() is doubtful
+    several = dataclasses.replace(assessment, policies=[*among, judged(assessment, "worse")])
+    assert several.select() is None
+    assert "1 policy is better, but the best of" in describe_selection(several)
 
 
 def test_kpi_differences_follow_the_actions(assessment):
@@ -318,6 +339,45 @@ def test_cumulative_weights_match_products(evidence):
     assert (wild.compared, wild.weights.shape) == (0, (150, 0))
 
 
+def test_policies_far_from_the_log_have_no_effective_episodes(evidence):
+    """The actions of a policy can be so far away that all ratios are tiny; they must not count as equal weights."""
+    density = BehaviorDensity(None, np.full(1, 1e-2), evidence.dataset.scale_actions(evidence.dataset.actions))
+    importance = ImportanceSampling.of(evidence, density, {"elsewhere": POLICIES["elsewhere"]})
+    logged = evidence.dataset.scale_actions(evidence.dataset.actions)
+    assert density.log_ratios(logged, np.full_like(logged, 0.95)).max() < -20  # all of them
+    assert importance.weights["elsewhere"].silent_because.startswith("after 1 step its effective sample size is below")
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Logged returns
+# ---------------------------------------------------------------------------------------------------------------
+
+
+def test_the_error_for_the_logged_controller_counts(evidence):
+    mean, std, is_complete, _ = evidence.logged_returns[REWARD]
+    assert is_complete
+    assert evidence.controller_error(REWARD, mean - 1.5) == pytest.approx(1.5)
+    assert evidence.reason_to_distrust(REWARD, mean + 0.9 * std) is None
+    # With a discount of 0.99, most of every return is after the end of the log, and unknown.
+    cut = Evidence.of(evidence.dataset, {}, dataclasses.replace(SMALL, discount=0.99))
+    assert cut.controller_error(REWARD, mean - 1.5) == 0
+
+
+def test_spread_is_that_of_the_returns_from_all_states():
+    log = make_log(100)
+    found = Evidence.of(log, {}, SMALL).logged_returns[REWARD]
+    rewards = log.rewards.reshape(100, STEPS).astype(float)
+    values = []
+    for t in range(STEPS):
+        left = STEPS - t
+        if DISCOUNT**left <= 0.5:  # else most of the return is after the end of the log
+            sums = (rewards[:, t:] * DISCOUNT ** np.arange(left)).sum(1)
+            values.append(sums / (1 - DISCOUNT**left))
+    assert found.spread == pytest.approx(np.concatenate(values).std(), rel=1e-5)
+    shifted = dataclasses.replace(log, rewards=log.rewards + 7)
+    assert Evidence.of(shifted, {}, SMALL).logged_returns[REWARD].spread == pytest.approx(found.spread, rel=1e-5)
+
+
 # ---------------------------------------------------------------------------------------------------------------
 # Combination
 # ---------------------------------------------------------------------------------------------------------------
@@ -343,12 +403,24 @@ def test_disagreement_widens_the_interval():
     assert between_estimators(np.asarray([1.0, 1.1]), np.asarray([1.0, 1.0])) == 0
 
 
-def test_calibration_scales_the_width():
-    plain, scaled = (
-        combine(REWARD, [answer(1.0, 0.5)], 0.9, IntervalCalibration(factor, None)) for factor in (1.0, 2.0)
+def test_systematic_error_widens_estimates_that_extrapolate():
+    calibration = IntervalCalibration(0.5, None)
+
+    def width(*estimates):
+        combined = combine(REWARD, estimates, 0.9, calibration, spread=4.0)
+        return (combined.high - combined.low) / (2 * 1.6449)
+
+    for kind in (FITTED_Q, DYNAMICS_MODEL):
+        assert width(answer(1.0, 0.5, kind)) == pytest.approx((0.5**2 + (0.5 * 4) ** 2) ** 0.5, rel=1e-3)
+    assert width(answer(1.0, 0.5, IMPORTANCE_SAMPLING)) == pytest.approx(0.5, rel=1e-3)
+    # An estimate without a systematic error has more weight.
+    both = combine(REWARD, [answer(1.0, 0.5, FITTED_Q), answer(2.0, 0.5, IMPORTANCE_SAMPLING)], 0.9, calibration, 4.0)
+    assert both.difference > 1.9
+    plain = combine(REWARD, [answer(1.0, 0.5, FITTED_Q)], 0.9, IntervalCalibration(0.0, None), 4.0)
+    assert plain.standard_error == pytest.approx(0.5)
+    assert combine(REWARD, [answer(1.0, 0.5, FITTED_Q)], 0.9, calibration, 4.0).probability_higher < (
+        plain.probability_higher
     )
-    assert scaled.high - scaled.low == pytest.approx(2 * (plain.high - plain.low))
-    assert scaled.probability_higher < plain.probability_higher
 
 
 def test_pessimistic_estimate_bounds_critics_that_speak_alone():

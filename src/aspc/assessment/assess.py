@@ -99,17 +99,30 @@ class Assessment:
     def select(self, anyway: bool = False) -> PolicyAssessment | None:
         """Return the policy to deploy, or None.
 
-        Among the policies inside the data, this is the one with the highest lower bound on the difference in return,
-        if that bound is above 0.
+        Among the policies inside the data, this is the one with the highest `selection_bound`, if that is above 0.
 
         Args:
             anyway: Ignore both conditions. If no policy has a bound, return the first policy.
         """
-        known = [p for p in self.policies if p.reward.is_known]
         if anyway:
-            return max(known, key=lambda p: p.reward.low, default=self.policies[0])
-        better = [p for p in known if p.verdict.kind == "better"]
-        return max(better, key=lambda p: p.reward.low, default=None)
+            known = [p for p in self.policies if p.reward.is_known]
+            return max(known, key=self.selection_bound, default=self.policies[0])
+        better = [p for p in self.comparable if self.selection_bound(p) > 0]
+        return max(better, key=self.selection_bound, default=None)
+
+    @property
+    def comparable(self) -> list[PolicyAssessment]:
+        """The policies with an estimate, among which `select` chooses."""
+        return [p for p in self.policies if p.has_estimate(REWARD)]
+
+    def selection_bound(self, policy: PolicyAssessment) -> float:
+        """Return a lower bound on a policy's difference in return that allows for choosing among several policies.
+
+        The lower ends of the intervals hold with probability (1 + level)/2 each. These bounds hold with this
+        probability for all comparable policies at once, by Šidák's inequality.
+        """
+        confidence = (1 + self.level) / 2
+        return policy.reward.lower_bound(confidence ** (1 / max(len(self.comparable), 1)))
 
 
 def assess(
@@ -121,6 +134,7 @@ def assess(
     on_training_data: bool = False,
     options: AssessOptions = AssessOptions(),  # noqa: B008 (frozen)
     notify: Notify = lambda step, total, part: None,
+    vectorize: bool | None = None,
     **data_options: Any,
 ) -> Assessment:
     """Assess policies against the controller that produced the logs, without a simulator.
@@ -135,6 +149,7 @@ def assess(
         on_training_data: Use all episodes, including those that the policies were trained on.
         options: Options for the estimators.
         notify: Called with the number of completed steps, the total number of steps and the current part.
+        vectorize: Fit the critics of all policies in parallel. Default: True only on an accelerator.
         data_options: Options for loading the dataset with `aspc.data.load`.
 
     Raises:
@@ -166,6 +181,7 @@ def assess(
         Evidence.of(kept, kept_columns, options, longest_history(c.policy for c in candidates)),
         held_out,
         notify,
+        vectorize,
     )
 
 
@@ -190,12 +206,19 @@ def _recorded_source(
     return recorded.source, recorded.options
 
 
-def judge(candidates: list[Candidate], evidence: Evidence, held_out: HeldOutEpisodes, notify: Notify) -> Assessment:
+def judge(
+    candidates: list[Candidate],
+    evidence: Evidence,
+    held_out: HeldOutEpisodes,
+    notify: Notify,
+    vectorize: bool | None = None,
+    calibration: IntervalCalibration = CALIBRATION,
+) -> Assessment:
     """Estimate all policies from held-out evidence, decide the verdicts, and sort the policies."""
     policies = {c.name: c.policy for c in candidates}
     for name, policy in policies.items():
         check_fits(name, policy, evidence.dataset)
-    estimates = _estimate(evidence, policies, notify)
+    estimates = _estimate(evidence, policies, notify, vectorize)
     margin, neighbors = (
         _margin(evidence),
         LoggedNeighbors.of(evidence.dataset, seed=evidence.options.seed, history=evidence.history),
@@ -203,7 +226,12 @@ def judge(candidates: list[Candidate], evidence: Evidence, held_out: HeldOutEpis
     judged = []
     for candidate in candidates:
         own = [e for e in estimates if e.policy == candidate.name]
-        combined = {s: combine(s, [e for e in own if e.signal == s], evidence.options.level) for s in evidence.signals}
+        combined = {
+            signal: combine(
+                signal, [e for e in own if e.signal == signal], evidence.options.level, calibration, logged.spread
+            )
+            for signal, logged in evidence.logged_returns.items()
+        }
         support = neighbors.measure_policy(candidate.policy, evidence.options.seed)
         silent = {e.estimator: e.silent_because for e in own if e.signal == REWARD and e.silent_because is not None}
         verdict = decide(combined[REWARD], support, margin, silent)
@@ -217,9 +245,10 @@ def judge(candidates: list[Candidate], evidence: Evidence, held_out: HeldOutEpis
         evidence.options.discount,
         evidence.options.level,
         margin,
-        {signal: evidence.logged_returns(signal) for signal in evidence.signals},
+        evidence.logged_returns,
         order,
-        warnings=held_out.warnings,
+        calibration,
+        held_out.warnings,
     )
 
 
@@ -227,7 +256,9 @@ def _lower_bound(policy: PolicyAssessment) -> float:
     return policy.reward.low if policy.reward.is_known else 0.0
 
 
-def _estimate(evidence: Evidence, policies: dict[str, Policy], notify: Notify) -> list[DifferenceEstimate]:
+def _estimate(
+    evidence: Evidence, policies: dict[str, Policy], notify: Notify, vectorize: bool | None
+) -> list[DifferenceEstimate]:
     """Run all estimators and report progress over their steps."""
     options = evidence.options
     critics = options.steps * len(evidence.signals)
@@ -239,7 +270,7 @@ def _estimate(evidence: Evidence, policies: dict[str, Policy], notify: Notify) -
     density = BehaviorDensity.fit(evidence, partial(show, 0))
     importance = ImportanceSampling.of(evidence, density, policies)
     estimators: list[tuple[Estimator, int]] = [
-        (CriticEstimators(importance), options.model_steps),
+        (CriticEstimators(importance, vectorize), options.model_steps),
         (ModelEstimator(density), options.model_steps + critics),
         (importance, total),
     ]
@@ -254,4 +285,4 @@ def _margin(evidence: Evidence) -> float:
     """Return the largest loss of return that is considered negligible."""
     if evidence.options.margin is not None:
         return evidence.options.margin
-    return SMALL_LOSS * evidence.logged_returns(REWARD).std
+    return SMALL_LOSS * evidence.logged_returns[REWARD].std

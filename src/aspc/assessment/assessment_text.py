@@ -20,19 +20,34 @@ def format_probability(value: float) -> str:
 
 
 def describe_selection(assessment: Assessment) -> str:
-    """Return the recommendation in one sentence."""
-    chosen = assessment.select()
-    if chosen is not None:
-        return f"Recommended: {chosen.name}. Of the better policies, it has the highest lower bound on the difference."
-    return "Recommended: none. Keep the current controller: no policy is better and stays close to the logged actions."
+    """Return the recommendation in one sentence or two."""
+    chosen, count = assessment.select(), len(assessment.comparable)
+    if chosen is None:
+        return f"Recommended: none. Keep the current controller: {explain_none(assessment)}."
+    among = "" if count == 1 else f" of {count} policies"
+    bound = f"{per_step(assessment, assessment.selection_bound(chosen)):+.4g} per step"
+    allowing = "" if count == 1 else ", which allows for the choice among them"
+    return f"Recommended: {chosen.name}. It has the highest lower bound on the difference{among}: {bound}{allowing}."
+
+
+def explain_none(assessment: Assessment) -> str:
+    """Return the reason why no policy is recommended."""
+    better, count = [p for p in assessment.policies if p.verdict.kind == "better"], len(assessment.comparable)
+    if not better:
+        return "no policy is better and stays close to the logged actions"
+    verb = "policy is" if len(better) == 1 else "policies are"
+    return f"{len(better)} {verb} better, but the best of {count} can be so by chance; compare fewer, or use more data"
 
 
 def describe_calibration(assessment: Assessment) -> str:
     """Return a sentence about the width of the intervals."""
-    factor, source = assessment.calibration
+    error, source = assessment.calibration
     if source is None:
         return "The intervals are not calibrated: how often they contain the true value has not been measured."
-    return f"The width of the intervals is scaled by {factor:.2f}, as measured in {source}."
+    share = f"{100 * error:.0f} % of the standard deviation of the logged returns"
+    return (
+        f"The intervals allow for a systematic error of fitted Q and dynamics models, {share}, as measured in {source}."
+    )
 
 
 def describe_estimate(estimate: DifferenceEstimate) -> str:

@@ -4,8 +4,8 @@ The critics of a policy and of the logged behavior share their initial weights, 
 Errors common to both cancel in the difference Q_k^π(s₀, π(s₀)) − Q_k^b(s₀, a₀).
 
 The pessimistic variant subtracts, per start state, the standard deviation of that difference over the critics. Each
-critic learns from its own targets, so the standard deviation includes the uncertainty about later states. The change of
-the difference over the last quarter of the fit is included in the standard error.
+critic learns from its own targets, so the standard deviation includes the uncertainty about later states. The standard
+error includes the change of the difference over the last quarter of the fit, and the error for the logged controller.
 """
 
 from __future__ import annotations
@@ -67,6 +67,8 @@ class CriticEstimators:
     """Fitted-Q evaluation of all policies, and the estimators that use its critics."""
 
     importance: ImportanceSampling
+    vectorize: bool | None = None
+    """See `fit_in_groups`."""
 
     def estimate(self, evidence: Evidence, policies: dict[str, Policy], show: Show) -> list[DifferenceEstimate]:
         """Fit the critics once per signal. Return three estimates per policy for the reward, and two for each KPI."""
@@ -83,7 +85,7 @@ class CriticEstimators:
         weights, found = evidence.row_weights(logs.row_numbers), list[DifferenceEstimate]()
         behavior: PolicyCritics | None = None
         cut_values: RowValues | None = None
-        for group in fit_in_groups(logs, policies, evidence.options, progress, weights=weights):
+        for group in fit_in_groups(logs, policies, evidence.options, progress, self.vectorize, weights):
             for critics in PolicyCritics.all_of(group, logs):
                 if behavior is None:
                     assert critics.name == BEHAVIOR
@@ -122,8 +124,9 @@ def _fitted_q(
     differences = critics.start_values - behavior.start_values
     history = critics.history - behavior.history
     unsettled = abs(float(history[-1] - history[int(0.75 * (len(history) - 1))]))
+    error = float(np.hypot(unsettled, evidence.controller_error(signal, float(behavior.start_values.mean()))))
     groups = evidence.states.groups
-    plain = DifferenceEstimate.from_members(FITTED_Q, critics.name, signal, differences, groups, unsettled)
+    plain = DifferenceEstimate.from_members(FITTED_Q, critics.name, signal, differences, groups, error)
     lowered = float((differences.mean(0) - differences.std(0, ddof=1)).mean())
     return [plain, replace(plain, estimator=PESSIMISTIC, difference=lowered, members=())][: len(kinds)]
 

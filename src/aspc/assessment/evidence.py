@@ -27,6 +27,7 @@ from aspc.policy import Policy
 REWARD = "reward"
 MIN_EPISODES = 4  # two in each half
 MIN_COMPARED = 0.5  # fraction of the discounted horizon that an estimator must cover to give an estimate
+MAX_MISSING = 0.5  # largest truncated part of a return-to-go that is extrapolated
 MISJUDGED_STDS = 1.0  # largest accepted error for the logged controller, in standard deviations of returns
 
 
@@ -36,6 +37,7 @@ class LoggedReturns(NamedTuple):
     mean: float
     std: float  # over episodes
     is_complete: bool  # whether most of the sums are logged in full
+    spread: float  # standard deviation of the sums from all logged states, the scale of values
 
 
 @dataclass(frozen=True)
@@ -169,25 +171,41 @@ class Evidence:
         """Return the held-out episodes with a signal in place of the reward."""
         return dataclasses.replace(self.dataset, rewards=self.signals[signal].astype(np.float32))
 
-    def logged_returns(self, signal: str) -> LoggedReturns:
-        """Return the discounted sums of a signal from the start states.
+    @cached_property
+    def logged_returns(self) -> dict[str, LoggedReturns]:
+        """The discounted sums of every signal from the start states.
 
         Only sums that are logged in full are used. If timeouts truncate most of the sums, all are used, and each is
         extrapolated as if the signal continued as in the logged part.
         """
-        returns = returns_to_go(self.dataset, self.options.discount, self.signals[signal])
+        return {signal: self._logged_returns(values) for signal, values in self.signals.items()}
+
+    def _logged_returns(self, values: np.ndarray) -> LoggedReturns:
+        returns = returns_to_go(self.dataset, self.options.discount, values)
+        is_known = returns.missing <= MAX_MISSING
+        all_values = returns.returns[is_known] / (1 - returns.missing[is_known])
         rows = self.states.rows[returns.is_complete[self.states.rows]]
         is_complete = len(rows) >= max(2, len(self.states.rows) / 2)
         rows = rows if is_complete else self.states.rows
-        values = returns.returns[rows] / (1 - (0 if is_complete else returns.missing[rows]))
-        return LoggedReturns(float(values.mean()), float(values.std()), is_complete)
+        start_values = returns.returns[rows] / (1 - (0 if is_complete else returns.missing[rows]))
+        std = float(start_values.std())
+        spread = float(all_values.std()) if len(all_values) > 1 else std
+        return LoggedReturns(float(start_values.mean()), std, is_complete, spread)
+
+    def controller_error(self, signal: str, controller: float) -> float:
+        """Return the error of a method that estimates the logged controller at `controller`; 0 if it is unknown.
+
+        The logged controller is the only policy whose value is known. The method's error for other policies is hardly
+        smaller, so the estimators add this error to the standard errors of their differences.
+        """
+        logged = self.logged_returns[signal]
+        return abs(controller - logged.mean) if logged.is_complete else 0.0
 
     def reason_to_distrust(self, signal: str, controller: float) -> str | None:
         """Return the reason to distrust a method that estimates the logged controller at `controller`, or None."""
         if not np.isfinite(controller):
             return "its estimate of the logged controller is not finite"
-        logged = self.logged_returns(signal)
-        tolerance = max(MISJUDGED_STDS * logged.std, 0.1 * abs(logged.mean))
-        if not logged.is_complete or abs(controller - logged.mean) <= tolerance:
+        logged = self.logged_returns[signal]
+        if self.controller_error(signal, controller) <= max(MISJUDGED_STDS * logged.std, 0.1 * abs(logged.mean)):
             return None
         return f"it estimates the logged controller at {controller:.4g}, but the log shows {logged.mean:.4g}"

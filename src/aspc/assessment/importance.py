@@ -30,7 +30,7 @@ from aspc.policy import Policy
 IMPORTANCE_SAMPLING, DOUBLY_ROBUST = "importance sampling", "doubly robust"
 MIN_EFFECTIVE_EPISODES = 50.0
 NEGLIGIBLE_WEIGHT = 0.05  # rewards with a smaller discount γ^t are ignored
-MAX_LOG_RATIO = 20.0  # per step; only guards against overflow
+MAX_LOG_RATIO = 20.0  # per step; only guards against overflow. Small ratios are kept: they show that the data is far.
 RESAMPLES = 400
 MIN_PROBABILITY = 0.01  # lower limit for the probability of an option; limits a step's ratio to about 100
 
@@ -104,7 +104,7 @@ class BehaviorDensity:
         numbers = slice(None) if self.space is None else ~self.space.is_choice
         kernel = log_normal(logged[:, numbers], policy_actions[:, numbers], self.bandwidth()[numbers])
         found = kernel - log_normal(logged[:, numbers], self.held_out_mean[:, numbers], self.std[numbers])
-        found = np.clip(found, -MAX_LOG_RATIO, MAX_LOG_RATIO)
+        found = np.minimum(found, MAX_LOG_RATIO)
         for columns in [] if self.space is None else [c for factor, c in self.space.blocks() if factor.choices]:
             chosen = logged[:, columns].argmax(1)
             probability = option_probabilities(self.held_out_mean[:, columns])[np.arange(len(chosen)), chosen]

@@ -5,7 +5,8 @@ termination. The policy and the logged controller (its fitted density) start in 
 model and noise. A pair of rollouts is compared until the ensemble disagreement of either one exceeds its 99.9th
 percentile on the logged rows, so no prediction outside the data is used. The difference is divided by c, the compared
 fraction of the discounted horizon, to scale it to the full horizon. The uncompared part, (1 − c) of the scaled
-difference, is added to the uncertainty. A state is an observation, with its history if a policy uses one.
+difference, is added to the uncertainty, as is the models' error for the logged controller. A state is an observation,
+with its history if a policy uses one.
 """
 
 from __future__ import annotations
@@ -89,6 +90,7 @@ class ModelEstimator:
         found = []
         for i, signal in enumerate(evidence.signals):
             reason = evidence.reason_to_distrust(signal, float(rollouts.controller[i]))
+            bias = evidence.controller_error(signal, float(rollouts.controller[i]))
             for p, name in enumerate(policies):
                 if reason is None and rollouts.compared[p] < MIN_COMPARED:
                     shown = f"{100 * rollouts.compared[p]:.0f} % of the discounted horizon"
@@ -103,8 +105,9 @@ class ModelEstimator:
                     fraction = rollouts.compared[p]
                     values = rollouts.differences[p, i] / fraction
                     missing = (1 - fraction) * abs(float(values.mean()))
+                    error = float(np.hypot(missing, bias))
                     groups = rollouts.groups
-                    found.append(DifferenceEstimate.from_members(DYNAMICS_MODEL, name, signal, values, groups, missing))
+                    found.append(DifferenceEstimate.from_members(DYNAMICS_MODEL, name, signal, values, groups, error))
         return found
 
     def _simulate(

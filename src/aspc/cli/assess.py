@@ -109,14 +109,12 @@ def main(argv: list[str]) -> int:
 
 def save_selection(assessment: Assessment, folder: Path, anyway: bool) -> tuple[dict[str, Any] | None, str]:
     """Save the selected policy. Return its record (None if no policy was selected) and a message."""
+    from aspc.assessment.assessment_text import explain_none
     from aspc.assessment.trained_runs import Candidate, save_selected
 
     recommended, chosen = assessment.select(), assessment.select(anyway)
     if chosen is None:
-        return None, (
-            "selected  none: no policy is better and stays close to the logged actions. "
-            "Use --select-anyway to override this."
-        )
+        return None, f"selected  none: {explain_none(assessment)}. Use --select-anyway to override this."
     overrides = None if chosen is recommended else f"its verdict, {chosen.verdict.kind}: {chosen.verdict.reason}"
     note = {
         "by": "assessment",
@@ -127,6 +125,7 @@ def save_selection(assessment: Assessment, folder: Path, anyway: bool) -> tuple[
         "verdict": chosen.verdict.kind,
         "difference": replace_nonfinite(chosen.reward.difference),
         "interval": replace_nonfinite([chosen.reward.low, chosen.reward.high]),
+        "selection_bound": replace_nonfinite(assessment.selection_bound(chosen)),
         "overrides": overrides,
     }
     save_selected(Candidate(chosen.name, chosen.policy, chosen.source), note, folder)
