@@ -187,7 +187,7 @@ class LearnedScale(Algorithm[State], Generic[Base, State]):
     base: Base = field(kw_only=True)
     """Base algorithm; its scale is the initial value of the learned scale."""
     scale_lr: NonNegative = 2e-3
-    """Initial learning rate η_α of the scale (Adam) at k_alpha = 10; other values multiply it by k_alpha/10."""
+    """Initial learning rate η_α of the scale (Adam) for k_alpha = 10. The rate used is scale_lr · k_alpha / 10."""
     scale_lr_final_ratio: NonNegative = 0.01
     """Final learning rate of the scale as a fraction of its initial value, with exponential decay over the horizon."""
     k_alpha: Count = 10
@@ -287,7 +287,7 @@ class AdaptiveScale(LearnedScale[Base, AdaptiveState], Generic[Base]):
     outer_loss: Annotated[OuterLoss, PerRun()] = "L1+L2+L3"
     """Terms of the outer loss, equation (9)."""
     l2: Literal["ema", "literal"] = "ema"
-    """L2 on an average of Q, as the authors compute it, or on one batch, as in equation (7)."""
+    """Compute L2 from a moving average of Q (ema, the authors' code) or from one batch (literal, equation (7))."""
     l3_form: Annotated[L3Form, PerRun()] = 4
     """Form of L3 (1 to 5, appendix E.2); 4 is equation (8)."""
     scale_mode: Literal["learned", "fixed", "converged", "linear"] = "learned"

@@ -104,7 +104,7 @@ def test_conflicting_copies_are_refused(tmp_path: Path) -> None:
     write_csv(tmp_path / "b.csv", corrected)
     refuse(
         tmp_path / "*.csv",
-        r"the times of a.csv and b.csv overlap, and most of the rows with equal times are equal, but 1 differ .first "
+        r"the times of a.csv and b.csv overlap, and most rows with the same time are identical, but 1 differ .first "
         r"at 2026-01-01 00:34:00.. If the files are parts of one log, keep one row per time; if they are separate "
         r"logs, pass --map time=none",
     )

@@ -49,7 +49,7 @@ def test_whole_numbers_and_truth_values_are_choices_in_every_format(tmp_path: Pa
         np.testing.assert_array_equal(found.actions[:4], np.eye(5)[[0, 1, 0, 1]] + np.eye(5)[[2, 3, 4, 2]])
     integers = {**log, "actions": np.ones((60, 2), dtype=int)}
     for path in (write_as(tmp_path / "same.npz", integers), write_as(tmp_path / "same.hdf5", integers)):
-        refuse(path, "is categorical, but all its values are")
+        refuse(path, "is discrete, but all its values are")
     floats = log["actions"][:, 1]
     for others in ({}, {"action_1": floats}):  # truth values are choices next to numbers too, in every format
         booleans = {**table, "action_0": np.arange(60) % 2 == 0, **others}

@@ -175,7 +175,7 @@ class Mutable:
             {},
             "lr_horizon cannot be set directly: it follows the length of the run",
         ),
-        ("td3_bc", {"bc": "advantage_weighted"}, "bc= was replaced by names of algorithms.*td3_bc_aw"),
+        ("td3_bc", {"bc": "advantage_weighted"}, "bc= has been removed.*td3_bc_aw"),
         (TD3BC(), {"preset": "corl"}, "preset needs the name of an algorithm"),
     ],
 )

@@ -534,4 +534,4 @@ def test_run_made_by_a_program_cannot_be_repeated_by_a_command(tiny, tmp_path, c
 
     run = aspc.train(tiny, out=tmp_path / "run", **SHORT)
     assert main(["train", "--from", str(run.path), "--out", str(tmp_path / "no")]) == 2
-    assert "was trained by Python code" in capsys.readouterr().err
+    assert "was trained from Python" in capsys.readouterr().err

@@ -95,7 +95,7 @@ class RAPO(LearnedScale[Roles, RAPOState], Generic[Roles]):
     base: Roles = field(default_factory=cast("Callable[[], Roles]", RolePolicies))
     """The two policies and their critics."""
     scale_lr: NonNegative = 3e-4
-    """Initial learning rate of both coefficients (Adam) at k_alpha = 10; other values multiply it by k_alpha/10."""
+    """Initial learning rate of both coefficients (Adam) for k_alpha = 10. The rate used is scale_lr · k_alpha / 10."""
     outer_batch: Literal["same", "independent"] = "independent"
     """Evaluate candidate steps on an independent batch, as RAPO's paper does, or on the inner step's batch."""
 

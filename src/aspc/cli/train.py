@@ -75,7 +75,7 @@ def main(argv: list[str]) -> int:
     """Run `aspc train`."""
     load_plugins(option_values(argv, "plugin"))
     if last_option_value(argv, "bc") is not None:
-        raise AspcError("--bc was replaced by names of algorithms. Use --algo aspc_aw or --algo td3_bc_aw.")
+        raise AspcError("--bc has been removed. Use --algo aspc_aw or --algo td3_bc_aw.")
     if last_option_value(argv, "resume"):
         return _resume(argv)
     repeated = last_option_value(argv, "from")
@@ -160,7 +160,7 @@ def recorded_defaults(path: Path, env: str | None) -> dict[str, Any]:
     if config.finetuned_from is not None:
         raise AspcError(f"{path} was trained online. Repeat its offline run, {config.finetuned_from.run}.")
     if data.source is None or config.env == ENV_FUNCTION:
-        raise AspcError(f"{path} was trained by Python code, with arrays or a custom environment. Rerun that code.")
+        raise AspcError(f"{path} was trained from Python, with arrays or a custom environment. Rerun that program.")
     return {
         "algo": config.algo,
         "preset": config.preset,

@@ -172,7 +172,7 @@ def _read_factor(
         return cells, (), False
     if len(distinct) < 2:
         raise AspcError(
-            f"{name}: the action column {column!r} ({cells.dtype}) is categorical, but all its values are "
+            f"{name}: the action column {column!r} ({cells.dtype}) is discrete, but all its values are "
             f"{distinct[0]}. Leave the column out with --map, or declare it continuous with --continuous."
         )
     limit = MAX_CHOICES if wanted else MAX_INTEGER_CHOICES

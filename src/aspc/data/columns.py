@@ -358,8 +358,9 @@ def _align_next_observations(found: dict[str, list[str]], is_mapped: bool, name:
         found["next_observations"] = [by_quantity[_quantity(column)] for column in now]
     elif len(then) > 1 and len(then) == len(now) and not (is_mapped or all(word.isdigit() for word in by_quantity)):
         raise AspcError(
-            f"{name}: cannot match {list_names(then)} to {list_names(now)}. Rename them to next_obs_* with the same "
-            "endings, or name both in order with --map."
+            f"{name}: cannot match the next-observation columns {list_names(then)} to the observation columns "
+            f"{list_names(now)}. Rename the former to next_obs_* with matching suffixes, or list both in the same "
+            "order with --map."
         )
     return found
 

@@ -401,7 +401,9 @@ class Dataset:
             cuts = np.unique(np.linspace(0, len(self), SPLIT_SEGMENTS + 1).astype(int))
             starts, stops = cuts[:-1], cuts[1:]
         if len(starts) < 2:
-            raise AspcError(f"{self.name}: a dataset with a single row has no part to hold out.")
+            raise AspcError(
+                f"{self.name}: a dataset with a single row cannot be split. Holding out needs at least two rows."
+            )
         order = np.random.default_rng(seed).permutation(len(starts))
         count = min(max(1, round(holdout * len(starts))), len(starts) - 1)
         is_held_out = np.zeros(len(starts), dtype=bool)

@@ -58,7 +58,7 @@ def join_logs(files: Sequence[FileContents], names: Sequence[str], label: str) -
         if overlap and not differs.all() and (~differs).mean() >= SAME_LOG:
             time = format_time(float(np.concatenate(times)[repeated[differs.argmax()]]))
             raise AspcError(
-                f"{label}: {overlap}, and most of the rows with equal times are equal, but {int(differs.sum()):,} "
+                f"{label}: {overlap}, and most rows with the same time are identical, but {int(differs.sum()):,} "
                 f"differ (first at {time}). If the files are parts of one log, keep one row per time; if they are "
                 "separate logs, pass --map time=none."
             )

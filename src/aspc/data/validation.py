@@ -165,7 +165,7 @@ def check_sizes(
 
 def integer_action_notes(actions: np.ndarray) -> tuple[str, ...]:
     """Warn if all actions are a few integers, which suggests discrete actions stored as floats."""
-    if not 2 <= len(np.unique(actions[:PRECISION_ROWS])) <= FEW_INTEGERS or not (actions == np.round(actions)).all():
+    if len(np.unique(actions[:PRECISION_ROWS])) > FEW_INTEGERS or not (actions == np.round(actions)).all():
         return ()
     return ("all actions are integers: if they are discrete, store them as integers or pass --categorical NAMES.",)
 

@@ -108,7 +108,7 @@ def train(
         raise AspcError("train needs a dataset: a name, a path, or a Dataset.")
     for name in hyper:
         if name == "bc":
-            raise AspcError('bc= was replaced by names of algorithms. Use algo="aspc_aw" or algo="td3_bc_aw".')
+            raise AspcError('bc= has been removed. Use algo="aspc_aw" or algo="td3_bc_aw".')
         if name in LOAD_OPTIONS:
             call = f"aspc.train(aspc.data.load(PATH, {name}=…))"
             raise AspcError(f"{name} is an option for loading data; pass it to the loader: {call}.")

@@ -28,7 +28,7 @@ class SpeedArgs:
     obs_dim: int = 17
     """Observation size."""
     act_dim: int = 6
-    """Action size; for an algorithm of discrete actions, the number of options of one choice."""
+    """Action dimension or, for algorithms with discrete actions, the number of options."""
     batch: int = 256
     """Minibatch size."""
     seeds: int = 1
