@@ -52,7 +52,8 @@ class Export:
     """Guard: the action for out-of-distribution observations: the previous action (hold; NaN if there is none), the
     --fallback action (fallback), or NaN (nan)."""
     ood_quantile: Unset[float] = None
-    """Quantile of the scores of logged observations that determines the threshold for --ood. Default: 0.999."""
+    """Quantile of the logged observations' out-of-distribution scores that sets the threshold for --ood. Default:
+    0.999."""
     ood_margin: Unset[float] = None
     """Factor by which the quantile from --ood-quantile is multiplied to obtain the threshold for --ood. Default:
     1.1."""

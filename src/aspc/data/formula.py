@@ -63,7 +63,7 @@ class Formula:
         return cls(text, tuple(parser.columns), root)
 
     def increases_with(self, column: str) -> bool:
-        """Return whether a larger value in a column gives a larger result, where all columns are 1."""
+        """Return whether raising a column from 1 to 2 increases the result, with all other columns at 1."""
         ones = dict.fromkeys(self.columns, np.ones(1))
         return bool(self.evaluate({**ones, column: np.full(1, 2.0)}) > self.evaluate(ones))
 
@@ -108,7 +108,7 @@ class _Parser:
 
     def _take(self) -> tuple[str, str]:
         if self._position >= len(self._tokens):
-            raise self._error("it ends too early")
+            raise self._error("unexpected end")
         self._position += 1
         return self._tokens[self._position - 1]
 
@@ -122,7 +122,7 @@ class _Parser:
         if self._position < len(self._tokens):
             raise self._error(f"unexpected {self._tokens[self._position][1]!r}")
         if not self.columns:
-            raise self._error("it names no column")
+            raise self._error("it contains no column name")
         return root
 
     def _sum(self) -> Node:

@@ -94,7 +94,7 @@ def compute_costs(groups: Sequence[RunGroup], rates: Rates | None) -> list[CostL
 
 
 class EvaluationCost(NamedTuple):
-    """The cost of evaluations, which run on processor cores."""
+    """The cost of evaluations, which run on CPU cores."""
 
     episodes: int
     environment_steps: int
@@ -166,6 +166,6 @@ def _read_rates(path: Path) -> dict[str, float]:
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise AspcError(
             f"{path} is neither a number nor a JSON file with algo and steps_per_second ({type(error).__name__}). "
-            "Give --rate steps per second (70000 or aspc=70000) or such a file."
+            "Pass steps per second (--rate 70000 or --rate aspc=70000) or such a file."
         ) from error
     return rates

@@ -275,7 +275,10 @@ def _check_same_algorithm(run: Run, algo: Algorithm[Any] | str) -> None:
         same = not known or algorithms.same_classes(algorithms.default(recorded), algo)
         given = type(algo).__name__
     if not same:
-        raise AspcError(f"{run.path} is a run of {recorded}, not of {given}; a resumed run keeps its algorithm.")
+        raise AspcError(
+            f"{run.path} is a run of {recorded}, not of {given}; a resumed run keeps its algorithm. Omit algo, or start a "
+            "new run."
+        )
 
 
 def _check_same_data(run: Run, facts: DatasetFacts, algorithm: Algorithm[Any], options: TrainOptions) -> None:
