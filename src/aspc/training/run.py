@@ -276,8 +276,8 @@ def _check_same_algorithm(run: Run, algo: Algorithm[Any] | str) -> None:
         given = type(algo).__name__
     if not same:
         raise AspcError(
-            f"{run.path} is a run of {recorded}, not of {given}; a resumed run keeps its algorithm. Omit algo, or start a "
-            "new run."
+            f"{run.path} is a run of {recorded}, not of {given}; a resumed run keeps its algorithm. Omit algo, or "
+            "start a new run."
         )
 
 
