@@ -169,7 +169,10 @@ def _batch_size(self: LearnedScale[Any, Any]) -> int:
 
 @dataclass(frozen=True)
 class LearnedScale(Algorithm[State], Generic[Base, State]):
-    """Base class of algorithms that learn a scale, without an outer loss: schedule, optimizer and batches."""
+    """Base class for algorithms that learn a scale: schedule, optimizer and batches.
+
+    Subclasses define the outer loss.
+    """
 
     if not TYPE_CHECKING:  # attributes of the base, not fields of the wrapper
         normalize_observations: ClassVar = _from_base("normalize_observations")

@@ -21,7 +21,7 @@ ALGORITHM_COLORS: Mapping[str, str] = {
 }
 # Controls have the color of the algorithm that they change.
 CONTROLS = {"aspc_aw": "aspc", "aspc_averaged": "aspc", "td3_bc_aw": "td3_bc", "td3_bc_two_policies": "td3_bc"}
-OTHER_COLOR = "#2b6cb0"  # of a figure of one algorithm that has no color
+OTHER_COLOR = "#2b6cb0"  # for figures of a single algorithm without a color
 
 
 def algorithm_color(algo: str) -> str | None:

@@ -76,7 +76,7 @@ def action_histograms(
         names: Names of the actions, or an empty sequence.
         bounds: The lowest and the highest values.
         layers: Actions [N, act] with a color and an opacity.
-        rows: The label of the counts.
+        rows: Label of the counted rows.
     """
     shown = min(len(bounds[0]), MAX_ACTION_PANELS)
     columns = min(shown, PANEL_COLUMNS)

@@ -176,7 +176,7 @@ class Mutable:
             "lr_horizon cannot be set directly: it follows the length of the run",
         ),
         ("td3_bc", {"bc": "advantage_weighted"}, "bc= has been removed.*td3_bc_aw"),
-        (TD3BC(), {"preset": "corl"}, "preset needs the name of an algorithm"),
+        (TD3BC(), {"preset": "corl"}, "preset requires the name of an algorithm"),
     ],
 )
 def test_invalid_algorithm_objects(algo, changes, message, tmp_path):

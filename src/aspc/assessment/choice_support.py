@@ -1,7 +1,7 @@
 """Compare the options that a policy takes with those logged in similar states.
 
-Distances between options are meaningless: an option was logged in similar states or it was not. Where it never was, its
-value is a guess.
+There is no distance between options: an option was logged in similar states or it was not. If it was not, estimates of
+its value are extrapolated.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ MAX_SHOWN = 6
 
 @dataclass(frozen=True)
 class ChoiceSupport:
-    """One choice: fractions of states, for the policy and for the log."""
+    """The options of one discrete action, as fractions of states, for the policy and for the log."""
 
     name: str
     policy: dict[str, float]
-    """How often the policy takes each option."""
+    """Fraction of states in which the policy takes each option."""
     data: dict[str, float]
-    """How often each option was logged."""
+    """Fraction of states in which each option was logged."""
     agreement: float
-    """How often the policy takes the logged option."""
+    """Fraction of states in which the policy takes the logged option."""
     unlogged: float
-    """How often the policy's option was logged in none of the similar states."""
+    """Fraction of states in which the policy's option was logged in none of the similar states."""
     unlogged_data: float
     """The same for the logged options."""
 
     def describe(self) -> str:
-        """Describe the choice in one clause."""
+        """Return a description in one clause."""
         options = [
             f"{printable(option)} {100 * share:.0f} % ({100 * self.data[option]:.0f} % in the log)"
             for option, share in sorted(self.policy.items(), key=lambda pair: -pair[1])
@@ -49,11 +49,11 @@ class ChoiceSupport:
 def compare_choices(
     space: ActionSpace, actions: np.ndarray, logged: np.ndarray, neighbors: np.ndarray
 ) -> tuple[ChoiceSupport, ...]:
-    """Compare each choice of a policy with the log.
+    """Compare each discrete action of a policy with the log.
 
     Args:
-        space: The choices.
-        actions: The policy's actions [Q, act] in ±1.
+        space: The components of the action.
+        actions: The policy's actions [Q, act] in [-1, 1].
         logged: The logged actions in the same states.
         neighbors: The actions logged in similar states [Q, k, act].
     """
@@ -77,10 +77,10 @@ def compare_choices(
 def is_far_from_log(
     space: ActionSpace, actions: np.ndarray, logged: np.ndarray, neighbors: np.ndarray, quantile: float = 0.95
 ) -> np.ndarray:
-    """Return, per state, whether a policy leaves the log: by its options, or by its numbers next to these options.
+    """Return, per state, whether the policy's action is far from the log.
 
-    Options leave the log if no similar state has the same combination. Numbers leave it if the nearest ones that were
-    logged with the same options are farther away than a quantile of such distances for the logged actions.
+    It is far if no similar logged state has the same combination of options, or if the continuous components are
+    farther from the nearest ones logged with these options than a quantile of this distance for logged actions.
     """
     choice = space.is_choice
     equal = _are_equal(actions[:, choice] > 0, neighbors[..., choice] > 0)

@@ -1,7 +1,7 @@
 """A random-effects combination of several estimators, with an interval widened by disagreement and calibration.
 
 Let d_i be the differences of the estimators that give an estimate, with standard errors s_i. Fitted Q and dynamics
-models extrapolate from the log. Their members can share an error, which no spread of members shows; calibration
+models extrapolate from the log. Their members can share an error that the spread of members does not show. Calibration
 measures it as a fraction b of V, the standard deviation of the returns from all logged states:
 
     e_i = √(s_i² + (b·V)²) if the estimator extrapolates, else s_i

@@ -52,13 +52,13 @@ def draw_pictures(report: TrustReport, observations: np.ndarray) -> list[Picture
             "policy_distance",
         ),
         (
-            f"Mean of this distance by action{shown}; the numbers have the action's unit",
+            f"Mean of this distance by action{shown}; bar labels are in the action's unit",
             _draw_distance_bars,
             "policy_by_dimension",
         ),
         ("Actions of the policy (blue) and of the data (gray) within their bounds", _draw_actions, "policy_actions"),
         (f"Actions of the policy (blue) and of the data (gray) at a bound{shown}", _draw_saturation, "saturation"),
-        ("Q of logged actions against the logged return that followed; on the line, they agree", _draw_values, "q"),
+        ("Q of logged actions against the logged return that followed; on the line, both are equal", _draw_values, "q"),
         (
             "Critic disagreement by state, on the first two principal components of the observations",
             lambda figure, report: _draw_disagreement(figure, report, observations),
@@ -75,21 +75,21 @@ def _draw_distances(figure: Any, report: TrustReport) -> None:
     bins = np.linspace(0, max(policy.max(), data.max(), 1e-6), 40)
     axes.hist(data, bins=bins, color=GRAY, label="data")
     axes.hist(policy, bins=bins, color=ACCENT_COLOR, alpha=0.6, label="policy")
-    axes.set(xlabel="distance, if the bounds are ±1", ylabel="states")
+    axes.set(xlabel="distance (action bounds scaled to ±1)", ylabel="states")
     axes.legend(frameon=False)
 
 
 def _draw_bars(
     figure: Any, report: TrustReport, bars: np.ndarray, labels: Sequence[Sequence[str]], xlabel: str
 ) -> None:
-    """Draw a bar of the policy and one of the data per action, with the action's name before them.
+    """Draw two bars per action, one for the policy and one for the data, labeled with the action's name.
 
     Args:
         figure: The figure.
         report: The report, for the names.
         bars: Lengths [2, act] of the policy's and of the data's bars.
-        labels: The texts behind them.
-        xlabel: The name of the lengths.
+        labels: Text to draw at the end of each bar, in the same order as `bars`.
+        xlabel: Label of the x axis.
     """
     shown = np.sort(np.argsort(-bars.max(axis=0), kind="stable")[:MAX_BARS])
     figure.set_size_inches(10, 0.9 + 0.5 * len(shown))

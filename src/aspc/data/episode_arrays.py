@@ -23,7 +23,7 @@ def episode_arrays(episodes: Iterable[Any], name: str) -> tuple[dict[str, Any], 
 
     Args:
         episodes: Mappings of arrays, or data frames, which are read like tables.
-        name: The dataset, for messages.
+        name: The name of the dataset, for messages.
 
     Raises:
         AspcError: An episode is invalid, or the episodes differ in their columns.
@@ -34,8 +34,8 @@ def episode_arrays(episodes: Iterable[Any], name: str) -> tuple[dict[str, Any], 
         names.append({key: found[i].metadata[key] for key in ALL_NAME_KEYS if key in found[i].metadata})
         if names[i] != names[0]:
             raise AspcError(
-                f"{name}, episode {i + 1}: the columns differ from those of the first one in name or order; make them "
-                "equal."
+                f"{name}, episode {i + 1}: the columns differ from those of the first one in name or order. Use the "
+                "same columns in every episode."
             )
     if not found:
         raise AspcError(f"{name}: there are no episodes; at least one is required.")

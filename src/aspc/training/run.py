@@ -156,7 +156,7 @@ def _select_by_name(name: str, hyper: dict[str, Any]) -> SelectedAlgorithm:
 def _select_object(algorithm: Algorithm[Any], hyper: Mapping[str, Any], options: TrainOptions) -> SelectedAlgorithm:
     """Return an algorithm object with its registered name, or its class name if it is not registered."""
     if "preset" in hyper:
-        raise AspcError("preset needs the name of an algorithm; an object already has its settings.")
+        raise AspcError("preset requires the name of an algorithm; an algorithm object already has its settings.")
     if options.horizon is None and (lost := overwritten_horizons(algorithm, options.steps)):
         raise _fixed_horizon(lost[0])
     name = algorithms.registered_as(algorithm) or type(algorithm).__name__

@@ -79,7 +79,10 @@ def _list_members(archive: zipfile.ZipFile, name: str) -> dict[str, zipfile.ZipI
 
 def _open_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str) -> IO[bytes]:
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        raise AspcError(f"{name}: {info.filename!r} has a compression method that NumPy does not use; save it again.")
+        raise AspcError(
+            f"{name}: {info.filename!r} is compressed with a method that NumPy does not support. Save the file again "
+            "with numpy.savez or numpy.savez_compressed."
+        )
     return archive.open(info)
 
 
