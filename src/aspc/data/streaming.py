@@ -149,7 +149,7 @@ class StreamingDataset:
         return 4 * self.layout.width
 
     def window_rows(self, budget: int, history: History = NEWEST_ONLY) -> int:
-        """Return the largest number of rows per window for which all copies fit into a budget of bytes."""
+        """Return the largest number of rows per window for which all copies fit into a budget in bytes."""
         stacked_size = history.size(self.observation_size, self.action_size)
         row_bytes = 4 * packed_layout(stacked_size, self.action_size).width
         rows = min(budget // (COPIES * row_bytes), self.rows)
@@ -205,7 +205,7 @@ class StreamingDataset:
         block_rows: int = BLOCK_ROWS,
         history: History = NEWEST_ONLY,
     ) -> Windows:
-        """Return an endless iterator over windows: tables of `rows` rows, rounded down to complete blocks.
+        """Return an infinite iterator over windows: tables of `rows` rows, rounded down to complete blocks.
 
         Args:
             rows: Rows per window.
@@ -230,7 +230,7 @@ def _mapped_table(rows: int, width: int) -> np.ndarray:
 
 
 class Windows(Iterator[np.ndarray]):
-    """An endless iterator over windows that prefetches one; use it in a `with` block, or `close` it."""
+    """An infinite iterator over windows that prefetches one; use it in a `with` block, or `close` it."""
 
     def __init__(
         self,
