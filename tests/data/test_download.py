@@ -421,7 +421,7 @@ def test_full_disk_is_reported(server: Server, tmp_path: Path) -> None:
         [sys.executable, "-c", FETCH, f"{server.base}/datasets/{TAIL}", str(path)],
         capture_output=True, text=True, env=environment, timeout=600, check=True,
     )  # fmt: skip
-    assert "There is no disk space" in done.stdout
+    assert "Not enough disk space" in done.stdout
     assert not path.exists()
     assert download.fetch(f"{server.base}/datasets/{TAIL}", path).read_bytes() == server.body  # and resumes
 

@@ -54,7 +54,8 @@ class AveragedPolicy(TD3BC[AveragedT], Generic[AveragedT]):
     """TD3+BC that acts with a moving average of its policy's weights."""
 
     acting_tau: Fraction = 1e-4
-    """Update rate of the average, per policy step: 1e-4 averages over about 20,000 training steps."""
+    """Update rate of the averaged weights of the policy that acts, per policy step. 1e-4 averages over about 20,000
+    training steps."""
 
     def start(self, *networks: Any) -> AveragedT:
         td3 = self.td3_state(*networks)
@@ -121,7 +122,7 @@ class TwoScales(TwoPolicies[TwoScalesState], AveragedPolicy[TwoScalesState]):
     """TD3+BC with a second policy, whose scale is a multiple of the first's and which acts with averaged weights."""
 
     acting_ratio: NonNegative = 2.0
-    """Scale of the second policy, relative to that of the first."""
+    """Scale of the policy that acts, as a multiple of the scale of the policy that the critics bootstrap from."""
 
     def start(self, *networks: Any) -> TwoScalesState:
         state = self.two_policies_state(*networks)

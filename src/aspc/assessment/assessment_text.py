@@ -34,7 +34,7 @@ def explain_none(assessment: Assessment) -> str:
     """Return the reason why no policy is recommended."""
     better, count = [p for p in assessment.policies if p.verdict.kind == "better"], len(assessment.comparable)
     if not better:
-        return "no policy is better and stays close to the logged actions"
+        return "no policy is both better and close to the logged actions"
     verb = "policy is" if len(better) == 1 else "policies are"
     return f"{len(better)} {verb} better, but the best of {count} can be so by chance; compare fewer, or use more data"
 

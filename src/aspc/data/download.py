@@ -70,7 +70,7 @@ def fetch(url: str, path: Path, published: Record | None = None) -> Path:
             except (OSError, ValueError, http.client.HTTPException) as error:
                 if getattr(error, "errno", None) in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT):
                     raise AspcError(
-                        f"There is no disk space for {path}. Free some, or set ASPC_DATA to a folder on another disk."
+                        f"Not enough disk space for {path}. Free some, or set ASPC_DATA to a folder on another disk."
                     ) from error
                 reason = getattr(error, "reason", None) or error
                 problems.append(f"{address}: {reason}")

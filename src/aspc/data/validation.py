@@ -325,7 +325,9 @@ def clip_actions(
     first = _row_label(int(is_outside.argmax()), actions)
     problem = f"{count:,} of {len(actions):,} actions are outside the bounds (the first in {first})"
     if strict:
-        raise AspcError(f"{name}: {problem}. Fix them, set other bounds, or leave out strict to clip them.")
+        raise AspcError(
+            f"{name}: {problem}. Fix them, set other bounds, or omit --strict (strict=True in Python) to clip them."
+        )
     return np.clip(actions, low, high), (f"{problem} and were clipped.",)
 
 

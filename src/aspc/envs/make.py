@@ -1,8 +1,8 @@
 """Make the environment of a dataset (D4RL, generated maze, OGBench single task, Minari) or a Gymnasium id.
 
-Observations are flat Box vectors. Actions are Box vectors, too; discrete actions become columns of options
-(`aspc.envs.choices`). D4RL names have D4RL's semantics. Optional packages are imported only when an environment needs
-them.
+Observations are flat Box vectors. Actions are Box vectors, too: a discrete action has one column per option
+(`aspc.envs.choices`). Environments with D4RL names behave as in D4RL. Optional packages are imported
+only when an environment needs them.
 """
 
 from __future__ import annotations

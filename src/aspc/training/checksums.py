@@ -98,7 +98,9 @@ def verify(path: Path) -> Verified:
         AspcError: checksums.json is missing or cannot be read.
     """
     if not (path / CHECKSUMS).is_file():
-        raise AspcError(f"{path} has no {CHECKSUMS}: it is not a run, or an older version wrote it.")
+        raise AspcError(
+            f"{path} has no {CHECKSUMS}: it is not a run folder, or it was written by an older version of aspc."
+        )
     content = _read(path / CHECKSUMS)
     damaged = [name for name, digest in content["files"].items() if _digest_file(path / name) != digest]
     for name, recorded in content["tables"].items():

@@ -57,7 +57,8 @@ def rollouts(
     pool = envs.setdefault(env_name, [])
     while len(pool) < len(seeds):
         pool.append(make_env(env_name))
-    pool[:] = [with_choice_columns(env, env_name or "The environment") for env in pool]  # user-supplied environments may not be wrapped yet
+    # Environments that the user supplies may not be wrapped yet.
+    pool[:] = [with_choice_columns(env, env_name or "The environment") for env in pool]
     rngs = [np.random.default_rng((seed, ACTION_STREAM)) for seed in seeds] if policy.noise() else []
     observations = [env.reset(seed=seed)[0] for env, seed in zip(pool, seeds, strict=False)]
     episodes: list[Episode] = [{"return": 0.0, "length": 0, "success": np.nan} for _ in seeds]

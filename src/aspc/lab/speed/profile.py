@@ -23,7 +23,7 @@ OTHER = "not attributed"
 
 
 class PartTime(NamedTuple):
-    """A part's fraction of the busy time, and the same fraction of the milliseconds per step."""
+    """The time of one part of a step: `share` of the busy time, and this share of the step's `milliseconds`."""
 
     part: str
     milliseconds: float
