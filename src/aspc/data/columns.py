@@ -325,7 +325,7 @@ def _guess_columns(columns: Sequence[str], key: str, name: str) -> list[str]:
         numbered = [column for column in components if column.removeprefix(f"{stem}_").isdigit()]
         if len(numbered) > 1:
             return sorted(numbered, key=natural_sort_key)
-        if len(components) > 1 and alias != stem:  # with obs_temp and obs_flow, `state` can be a mode of operation
+        if len(components) > 1 and alias != stem:  # next to obs_temp, `state` can be an operating mode
             raise AspcError(
                 f"{name}: {key!r} is ambiguous: {alias!r}, or {list_names(components)}. Choose with --map {key}=NAMES, "
                 f"in Python key_map={{{key!r}: [NAMES]}}."

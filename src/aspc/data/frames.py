@@ -10,12 +10,12 @@ from aspc.data.read_options import ReadOptions
 from aspc.data.readers.column_tables import read_columns
 from aspc.data.readers.contents import FileContents
 
-DATE_INDEX = "timestamp"  # the name of an index of dates without a name
+DATE_INDEX = "timestamp"  # column name of an unnamed date index
 
 
 def is_frame(value: Any) -> bool:
     """Return whether a value is a data frame: a table with named columns that convert to NumPy."""
-    # The order matters: polars warns where the columns of a lazy frame are read, which has no `to_numpy`.
+    # Check `to_numpy` first: polars lazy frames do not have it, and reading their `columns` raises a warning.
     return hasattr(value, "to_numpy") and hasattr(value, "__getitem__") and hasattr(value, "columns")
 
 

@@ -66,7 +66,7 @@ class TrainOptions:
     horizon: int | None = None
     """Steps over which schedules decay, such as the scale's learning rate. Default: steps."""
     memory_budget_mb: int = 1024
-    """Memory for windows of a dataset streamed from disk, in MiB."""
+    """Memory for the rows held at a time when streaming a dataset from disk, in MiB."""
     matmul_precision: MatmulPrecision = "default"
     """Precision of matrix products: JAX's default for the device (TF32 on recent GPUs), or "highest" for float32."""
     monitor_every: int = 0

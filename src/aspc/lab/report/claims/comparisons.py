@@ -128,8 +128,8 @@ def values_at_fraction(view: View, runs: pd.DataFrame, metric: str, fraction: fl
 def band_widths(view: View, runs: pd.DataFrame, metric: str) -> dict[str, np.ndarray]:
     """Return each seed's mean distance from the mean over seeds, by dataset; datasets with one seed are left out.
 
-    The distance is averaged over the steps that all seeds share, and multiplied by √(n / (n − 1)) for n seeds, so that
-    it does not depend on their number: the mean itself follows each of a few seeds.
+    The distance is averaged over the steps that all seeds share. The factor √(n / (n − 1)) corrects for measuring it
+    from the mean of the same n seeds, so that results with different numbers of seeds are comparable.
     """
     out = {}
     for dataset, seeds in curves_per_seed(view, runs, metric).items():
