@@ -20,7 +20,7 @@ class AssessOptions(FQEOptions):
     level: float = 0.9
     """Confidence level of the intervals."""
     margin: float | None = None
-    """Largest loss of return that is considered negligible. Default: a fifth of the logged returns' standard deviation."""
+    """Largest loss of return considered negligible. Default: a fifth of the logged returns' standard deviation."""
     model_steps: int = 5_000
     """Number of minibatches for fitting the dynamics models and, separately, the behavior density."""
     rollouts: int = 64

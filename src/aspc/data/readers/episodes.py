@@ -45,8 +45,8 @@ def _read_file(reader: LimitedReader, path: Path, options: ReadOptions, taken_by
 def read_files(reader: LimitedReader, files: Sequence[Path], options: ReadOptions, path: Path) -> FileContents:
     """Read several files and prepare their rows; `path` names the files in messages.
 
-    Files whose absolute times follow one another are joined into one log (see `join_logs`). Otherwise each file is a separate
-    log, in the given order. Its last row ends an episode, by timeout unless the row is terminal.
+    Files whose absolute times follow one another are joined into one log (see `join_logs`). Otherwise each file is a
+    separate log, in the given order. Its last row ends an episode, by timeout unless the row is terminal.
     """
     contents, taken = list[FileContents](), 0
     read_options = replace(options, single_episode=True)
@@ -121,5 +121,7 @@ def _concatenate(parts: list[Arrays], files: Sequence[Path], path: Path) -> Arra
         if part.keys() != parts[0].keys():
             (key, *_) = sorted(part.keys() ^ parts[0].keys())
             without = file if key in parts[0] else files[0]
-            raise AspcError(f"{path}: {without.name} has no {key}, but other files do. Use the same arrays in all files.")
+            raise AspcError(
+                f"{path}: {without.name} has no {key}, but other files do. Use the same arrays in all files."
+            )
     return {key: concatenate([part.pop(key) for part in parts], f"{path}: its files") for key in list(parts[0])}
