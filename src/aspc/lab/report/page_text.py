@@ -148,7 +148,7 @@ def header_tiles(content: ReportContent) -> list[tuple[str, str]]:
 
 
 def describe_sources(content: ReportContent) -> dict[str, str]:
-    """Return the works that printed numbers on the page are from, by their use."""
+    """Return the works that the page's published numbers come from, by the use of the numbers."""
     shown = [
         table for table in (content.main_table, *content.other_tables) if any(map(table.has_paper_scores, table.labels))
     ]
@@ -189,7 +189,7 @@ def describe_table(table: ScoreTable) -> str:
 
 
 def describe_seeds(table: ScoreTable) -> str:
-    """Return the number of seeds behind each number of a dataset."""
+    """Return a sentence that states the number of seeds per dataset and algorithm."""
     low, high = table.seeds
     if low == high:
         return f"{low} {pluralize('seed', low)} per dataset and algorithm."

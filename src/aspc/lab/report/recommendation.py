@@ -1,9 +1,9 @@
-"""The method that a suite's results support now, by the suite's declared rule.
+"""Recommend a method from a suite's current results, by the rule that the suite declares.
 
 A suite declares candidates, each with one configuration for all datasets, and rivals. A candidate meets the rule if
 
 - it has run on every domain on which a rival has run,
-- on no domain it is behind a rival: no 95 % interval of its lead, on their common datasets, is wholly below 0,
+- it is not behind any rival on any domain: no 95 % interval of its lead on their common datasets lies below 0,
 - over all common datasets its interquartile mean is above that of each rival.
 
 The candidate with the highest interquartile mean over the candidates' common datasets is recommended.
