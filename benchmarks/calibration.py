@@ -37,11 +37,11 @@ from __future__ import annotations
 
 import argparse
 import os
+import queue
 import shutil
 import subprocess
 import sys
 import threading
-import zlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -63,7 +63,8 @@ from true_returns import controller_returns, discount_of, policy_returns, standa
 
 HOLDOUT = 0.3
 RUNS, DATA, SUMMARY = "runs", "data", "calibration.json"
-OWN_ARGUMENTS = ("datasets", "out", "policies", "only", "truth", "workers", "assessors", "reassess")  # keep results
+# Arguments that do not affect the results
+OWN_ARGUMENTS = ("datasets", "out", "policies", "only", "truth", "core", "workers", "assessors", "reassess")
 MAZES = [
     f"maze2d-{maze}{suffix}?steps={steps}&seed={seed}"
     for maze, steps in (("umaze", 60_000), ("medium", 120_000))
@@ -225,11 +226,16 @@ def measure_all(
     """Measure the datasets without a result, several processes at a time; return the number of failures."""
     waiting = [name for name in args.datasets if Path(name).name not in results.datasets]
     others = [word for word in argv if word not in args.datasets]
-    training, assessing = threading.Semaphore(args.workers), threading.Semaphore(args.assessors)
+    assessing = threading.Semaphore(args.assessors)
+    free: queue.SimpleQueue[int] = queue.SimpleQueue()
+    for core in range(args.workers):
+        free.put(core)
 
     def both(name: str) -> int:
-        with training:
-            code = 0 if truth_file(args.out, name).exists() else run([*others, "--truth", name], True)
+        core, code = free.get(), 0
+        if not truth_file(args.out, name).exists():
+            code = run([*others, "--core", str(core), "--truth", name], True)
+        free.put(core)
         if code == 0:
             with assessing:
                 code = run([*others, "--only", name], False)
@@ -253,10 +259,10 @@ def start_process(words: list[str], on_cpu: bool) -> int:
     return subprocess.run([sys.executable, __file__, *words], check=False, env=environment).returncode
 
 
-def use_one_core(name: str) -> None:
-    """Restrict this process to a core that depends on the dataset's name: XLA sizes its thread pool by the cores."""
+def use_one_core(index: int) -> None:
+    """Restrict this process to one core: XLA sizes its thread pool by the number of cores."""
     cores = sorted(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, {cores[zlib.crc32(name.encode()) % len(cores)]})
+    os.sched_setaffinity(0, {cores[index % len(cores)]})
 
 
 def main(argv: list[str]) -> int:
@@ -282,11 +288,12 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--assessors", type=int, default=1, help="datasets assessed at a time")
     parser.add_argument("--reassess", action="store_true", help="assess the trained policies again")
     parser.add_argument("--truth", help=argparse.SUPPRESS)
+    parser.add_argument("--core", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--only", help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
     (args.out / RUNS).mkdir(parents=True, exist_ok=True)
     if args.truth is not None:
-        use_one_core(args.truth)
+        use_one_core(args.core)
         write_json(truth_file(args.out, args.truth), measure_truth(args, args.truth))
         return 0
     if args.only is not None:
