@@ -34,6 +34,7 @@ PUBLISHED = Path(__file__).with_name("published_scores.json")
 MAIN, RECIPE = "study_main", "maze2d_recipe"
 DOMAINS = ("MuJoCo", "Maze2d", "AntMaze", "Adroit")
 REFERENCE = "TD3+BC"
+UNFINISHED = "unfinished"  # folder of `unfinished_runs.py`'s files, below the results
 # Runs to compare with an algorithm's published scores. Default: the runs of the same name in the recipe comparison.
 VALIDATED = {
     "ReBRAC": ((MAIN, "ReBRAC, tuned"),),
@@ -57,6 +58,7 @@ class Study:
     """The finished runs of the study, by the variants of the main table and of the recipe comparison."""
 
     def __init__(self, folder: Path) -> None:
+        self.folder = folder
         found = results.read(folder)
         done = found.runs[found.runs["status"] == "done"]
         self.curves = found.curves
@@ -216,7 +218,24 @@ def progress_section(study: Study) -> str:
     return table(("datasets with runs", *DOMAINS), rows)
 
 
+def unfinished_section(study: Study) -> str:
+    """Tabulate the scores of interrupted runs at the last step that all of a file's runs reached."""
+    tables = []
+    for file in sorted((study.folder / UNFINISHED).glob("*.csv")):
+        rows = pd.read_csv(file)
+        step = rows.groupby(["variant", "dataset", "seed"])["step"].max().min()
+        last = rows[rows["step"] == step]
+        labels = [variant.label for variant in MAIN_TABLE if variant.label in set(last["variant"])]
+        lines = []
+        for dataset, own in last.groupby("dataset"):
+            scores = [own.loc[own["variant"] == label, "score"].to_numpy(float) for label in labels]
+            lines.append((f"{dataset}, {step:,} steps", *map(with_spread, scores)))
+        tables.append(table(("dataset", *labels), lines))
+    return "\n\n".join(tables) or "None."
+
+
 SECTIONS: Mapping[str, Callable[[Study], str]] = {
+    "unfinished": unfinished_section,
     "validation": validation_section,
     "progress": progress_section,
     **{domain: lambda study, domain=domain: domain_section(study, domain) for domain in DOMAINS},  # type: ignore[misc]

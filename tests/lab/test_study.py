@@ -6,6 +6,7 @@ import importlib
 import json
 import re
 import sys
+import types
 from collections import Counter
 from pathlib import Path
 from types import ModuleType
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 
 from aspc.lab import suites
-from aspc.lab.groups import make_groups
+from aspc.lab.groups import group_path, make_groups, results_path, write_group
 from aspc.lab.paper_tables import domain_of
 from aspc.lab.plan import make_plan
 from aspc.lab.suites.datasets import MAZES, QUALITIES, REPORTED_ON, STUDIED, STUDY_WALKERS, TUNED_ON, WALKERS
@@ -44,13 +45,22 @@ def test_tuning_and_report_halves_are_balanced() -> None:
         assert all(any(name.endswith(f"-{quality}") for name in half) for quality in QUALITIES)
 
 
-@pytest.fixture(scope="module")
-def study_page() -> ModuleType:
+def import_benchmark(name: str) -> ModuleType:
     sys.path.insert(0, str(ROOT / "benchmarks"))
     try:
-        return importlib.import_module("study_page")
+        return importlib.import_module(name)
     finally:
         sys.path.pop(0)
+
+
+@pytest.fixture(scope="module")
+def study_page() -> ModuleType:
+    return import_benchmark("study_page")
+
+
+@pytest.fixture(scope="module")
+def unfinished_runs() -> ModuleType:
+    return import_benchmark("unfinished_runs")
 
 
 def test_the_page_matches_the_committed_results(study_page: ModuleType) -> None:
@@ -67,6 +77,40 @@ def test_tables_are_computed_from_the_runs(study_page: ModuleType) -> None:
     section = study_page.domain_section(study, "Maze2d")
     row = next(line for line in section.splitlines() if line.startswith("| maze2d-large"))
     assert f"{large.mean():.1f} ± {large.std(ddof=1):.1f}" in row
+
+
+def write_interrupted_group(bench: Path, evaluated: dict[int, list[int]]) -> None:
+    """Write a group of runs and the evaluations that each run reached."""
+    plan = make_plan(suites.expand(["study_main"]), data=FILES, only=["ASPC", "halfcheetah-expert"])
+    (group,) = make_groups(plan, plan.runs, 64, FILES)
+    write_group(bench, group)
+    folder = group_path(bench, group.group_id) / "fleet-0"
+    folder.mkdir()
+    points = [(step, run) for run, steps in evaluated.items() for step in steps]
+    lines = [f"{step},{run},{step / 1000 + run}" for step, run in points]
+    (folder / "evaluations.csv").write_text("\n".join(["step,run,score_mean", *lines]))
+    (folder / "metrics.csv").write_text("\n".join(["step,run,scale", *(f"{step},{run},2.5" for step, run in points)]))
+
+
+def test_evaluations_of_interrupted_runs_are_reported_at_their_last_common_step(
+    study_page: ModuleType, unfinished_runs: ModuleType, tmp_path: Path
+) -> None:
+    write_interrupted_group(tmp_path / "bench", {0: [100, 200, 300], 1: [100, 200], 2: [100, 200], 3: [100, 200, 300]})
+    file = tmp_path / "results" / "unfinished" / "halfcheetah.csv"
+    assert unfinished_runs.main([str(tmp_path / "bench"), str(file)]) == 0
+    assert len(file.read_text().splitlines()) == 1 + 3 + 2 + 2 + 3
+    section = study_page.unfinished_section(types.SimpleNamespace(folder=tmp_path / "results"))
+    assert section.splitlines()[-1] == "| halfcheetah-expert, 200 steps | 1.7 ± 1.3 |"
+
+
+def test_finished_groups_are_not_reported_as_interrupted(unfinished_runs: ModuleType, tmp_path: Path) -> None:
+    write_interrupted_group(tmp_path, {0: [100]})
+    (group,) = (tmp_path / "groups").iterdir()
+    finished = results_path(tmp_path, group.name)
+    finished.parent.mkdir()
+    finished.touch()
+    assert unfinished_runs.main([str(tmp_path), str(tmp_path / "out.csv")]) == 2
+    assert not (tmp_path / "out.csv").exists()
 
 
 def test_published_scores_name_their_source(study_page: ModuleType) -> None:
