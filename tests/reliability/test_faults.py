@@ -29,7 +29,7 @@ from aspc.training import run as run_module
 from aspc.training.checkpoints import CheckpointStore
 from aspc.training.evaluation import Evaluator
 from aspc.training.progress_line import ProgressLine
-from aspc.training.run_folder import Run
+from aspc.training.run_folder import Run, explain_disk_errors
 from aspc.training.run_status import RunStatus
 from aspc.training.trainer import Trainer
 from tiny import make_dataset
@@ -139,6 +139,17 @@ def test_a_path_below_a_file_is_rejected(tmp_path: Path, capsys: pytest.CaptureF
     assert main(["bench", "embedded", "--out", str(tmp_path / "file" / "bench"), "--quiet"]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
     assert (tmp_path / "file").read_text() == "mine"
+
+
+@pytest.mark.parametrize(("missing", "expected"), [("run/metrics.csv", DiskFailure), ("fonts.json", FileNotFoundError)])
+def test_only_files_of_the_run_are_disk_failures(missing: str, expected: type[Exception], tmp_path: Path) -> None:
+    """A file that an installation lacks is an error of the program, not of the disk."""
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "config.json").write_text("{}")
+    with pytest.raises(expected) as failure, explain_disk_errors(run, "aspc train --resume run"):
+        (tmp_path / missing).read_text()
+    assert (failure.type is DiskFailure) == ("continue with: aspc train" in str(failure.value))
 
 
 def test_a_backslash_in_a_path_is_rejected_before_anything_is_created(tmp_path: Path) -> None:

@@ -295,12 +295,18 @@ def explain_disk_errors(path: Path, resume_with: str) -> Iterator[None]:
                 f"{path} was deleted or moved during training. Start again with another --out, or move it back and "
                 f"continue with: {resume_with}"
             ) from error
-        if not isinstance(error, OSError) or error.errno not in DISK_ERRORS:
+        if not isinstance(error, OSError) or error.errno not in DISK_ERRORS or _is_missing_elsewhere(error, path):
             raise
         raise DiskFailure(
             f"{path} cannot be written: {error.strerror}. Earlier checkpoints and metrics are complete. "
             f"Fix the problem, then continue with: {resume_with}"
         ) from error
+
+
+def _is_missing_elsewhere(error: OSError, path: Path) -> bool:
+    """Return whether a file outside the run folder is missing, for example one of an incomplete installation."""
+    missing = isinstance(error, FileNotFoundError) and isinstance(error.filename, str)
+    return missing and not Path(error.filename).absolute().is_relative_to(path.absolute())
 
 
 def check_checkpoint_path(path: Path) -> None:
