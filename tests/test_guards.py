@@ -475,7 +475,7 @@ def test_command_exports_a_guarded_policy_from_a_table(tmp_path: Path, capsys: A
         ("--start-action", "valve=30"): "--start-action needs a value for every action. Add fan.",
         ("--ood", "fallback"): "--fallback needs a value for every action. Add valve, fan.",
         ("--ood", "hold", "--fallback", "valve=1", "fan=1"): "need each other",
-        ("--ood-quantile", "0.9"): "only apply to --ood",
+        ("--ood-quantile", "0.9"): "its options require --ood",
         ("--ood", "nan", "--ood-quantile", "2"): "must be above 0 and at most 1, not 2.0",
         ("--ood", "nan", "--ood-margin", "0.2"): "at least 1 and below 1000, not 0.2",
     }.items():

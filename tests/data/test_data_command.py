@@ -437,9 +437,9 @@ def test_convert_keeps_everything(capsys: pytest.CaptureFixture[str]) -> None:
         assert re.search(
             r"observation +3 numbers: x, y, spin\naction +1 number: torque\naction bounds +\[-5, 5\] in", out
         )
-    with pytest.raises(AspcError, match="need the data that it was packed from"):
+    with pytest.raises(AspcError, match="pass the data that it was packed from"):
         run("info", "packed", "--action-high", "3")
-    for target, says in (("b.npz", "already exists"), ("x.csv", "be written as .csv"), ("packed", "already exists")):
+    for target, says in (("b.npz", "already exists"), ("x.csv", "write datasets as .csv"), ("packed", "already exists")):
         with pytest.raises(AspcError, match=says):
             run("convert", "a.hdf5", target)
 

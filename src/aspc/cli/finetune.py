@@ -33,7 +33,7 @@ class Finetune:
     seed: Unset[int] = None
     """Seed of the run to continue. Default: the run's first seed."""
     out: Unset[Path] = None
-    """Output folder (created). Default: runs/DATASET_ALGO_online_TIME."""
+    """Output folder (created if missing). Default: runs/DATASET_ALGO_online_TIME."""
     resume: Unset[Path] = None
     """Continue the fine-tuning run in this folder (omit RUN). Only --steps, --env and --dataset can be changed."""
     plugin: Unset[Path] = None

@@ -245,7 +245,7 @@ def check_words(options: list[Option], argv: list[str], prog: str) -> None:
         if option.arity == ANY and not values:
             raise AspcError(f"{option.name} needs at least one value. Omit it to use the default.")
         if len(values) < option.arity:
-            raise AspcError(f"{option.name} needs {option.describe()} after it.")
+            raise AspcError(f"{option.name} must be followed by {option.describe()}.")
         for invalid in (value for value in values if option.arity and not option.accepts(value)):
             raise option.error(invalid)
         given.add(option.name)

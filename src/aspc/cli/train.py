@@ -30,7 +30,7 @@ from aspc.plugins import load_callbacks, load_plugins
 from aspc.training.hyperparameters import flat_values, replace_fields
 from aspc.training.run_config import ENV_FUNCTION, TrainOptions
 
-TRAIN_HELP = f"""Train a policy on a dataset; by default on the built-in maze, which is generated locally.
+TRAIN_HELP = f"""Train a policy on a dataset. The default is the built-in maze, which is generated locally.
 
 Algorithms (--algo): {", ".join(algorithms.names())}. The last groups of options are the hyperparameters of the
 chosen algorithm. Their defaults are the paper's, the same for every dataset.
@@ -54,7 +54,7 @@ class Train:
     scale_from: Unset[Path] = None
     """Use the final scale of this run as scale_target, for --scale-mode converged or linear."""
     out: Unset[Path] = None
-    """Output folder (created). Default: runs/DATASET_ALGO_TIME."""
+    """Output folder (created if missing). Default: runs/DATASET_ALGO_TIME."""
     resume: Unset[Path] = None
     """Continue the run in this folder from its last checkpoint. Only --steps and --env can be changed. If
     the data has moved, pass its new location with --dataset."""
@@ -87,7 +87,7 @@ def main(argv: list[str]) -> int:
         if name in declared_fields(algorithm, RunLength) and values[name] != defaults[name]:
             flag = name.rpartition(".")[2].replace("_", "-")
             raise AspcError(
-                f"--{flag} cannot be set directly: it follows the length of the run. Pass --horizon instead."
+                f"--{flag} cannot be set directly: it is set to the length of the run. Pass --horizon instead."
             )
 
     callbacks = load_callbacks(option_values(argv, "callback"))
@@ -158,9 +158,9 @@ def recorded_defaults(path: Path, env: str | None) -> dict[str, Any]:
     run = Run(path)
     config, data = run.config, run.config.dataset
     if config.finetuned_from is not None:
-        raise AspcError(f"{path} was trained online. Repeat its offline run, {config.finetuned_from.run}.")
+        raise AspcError(f"{path} was trained online. Pass its offline run instead: {config.finetuned_from.run}.")
     if data.source is None or config.env == ENV_FUNCTION:
-        raise AspcError(f"{path} was trained from Python, with arrays or a custom environment. Rerun that program.")
+        raise AspcError(f"{path} was trained from Python, with arrays or a custom environment. Run its program again.")
     return {
         "algo": config.algo,
         "preset": config.preset,
@@ -193,7 +193,7 @@ class Resume:
     resume: Path
     """Run folder."""
     steps: Unset[int] = None
-    """Total steps, if more than originally requested."""
+    """Total number of steps, if more than originally requested."""
     env: Unset[str] = None
     """Environment (module:Env) for a run whose environment is a Python function; "none" disables evaluation."""
     dataset: Unset[str] = None
