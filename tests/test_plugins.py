@@ -193,7 +193,7 @@ class Mine(BC):
         ),
         (
             "def policy(self, state): return super().policy(state)._replace(kind='flwo')",
-            "Unknown kind of policy of the algorithm mine 'flwo'; did you mean flow?",
+            "Unknown policy kind 'flwo' returned by the algorithm mine; did you mean flow?",
         ),
         (
             "def policy(self, state): return super().policy(state)._replace(arrays={})",

@@ -99,7 +99,7 @@ def test_verdict_names_the_worst_first():
     def verdict(*levels):
         return TrustReport([], [TrustCheck(level, f"part {i}", "") for i, level in enumerate(levels)], {}).verdict
 
-    assert verdict("good", "worry", "look") == "Do not rely on this policy before you have examined: part 1, part 2."
+    assert verdict("good", "worry", "look") == "Before you rely on this policy, examine: part 1, part 2."
     assert verdict("good", "look") == "No alarms, but examine: part 1."
     assert verdict("good", "unknown") == "No problems found. Not checked: part 1. This is not a guarantee."
     assert verdict("good") == "No problems found. This is not a guarantee."

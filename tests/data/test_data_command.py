@@ -439,7 +439,7 @@ def test_convert_keeps_everything(capsys: pytest.CaptureFixture[str]) -> None:
         )
     with pytest.raises(AspcError, match="pass the data that it was packed from"):
         run("info", "packed", "--action-high", "3")
-    for target, says in (("b.npz", "already exists"), ("x.csv", "write datasets as .csv"), ("packed", "already exists")):
+    for target, says in (("b.npz", "already exists"), ("x.csv", "datasets as .csv"), ("packed", "already exists")):
         with pytest.raises(AspcError, match=says):
             run("convert", "a.hdf5", target)
 

@@ -1,4 +1,4 @@
-"""Two policies with shared critics: one stays close to the data and supplies the critics' targets, the other acts.
+"""Two policies with shared critics: one stays close to the data and supplies the critics' targets; the other acts.
 
     π: max_π  λ(α)·Q(s, π(s)) − (π(s) − a)²            TD3+BC's policy, whose actions the critics' targets use
     μ: max_μ  λ(α_μ)·Q(s, μ(s)) − (μ(s) − a)²          the acting policy: same critics, larger scale
@@ -95,7 +95,7 @@ class TwoPolicies(TD3BC[TwoPoliciesT], Generic[TwoPoliciesT]):
         return TD3BC.inner_step(self, ctx, scale)
 
     def second_step(self, ctx: Context[TwoPoliciesT, Any], scale: Array | float) -> Inner:
-        """Take one step of the policy that acts, on the same critics and batch."""
+        """Take one step of the policy that acts, with the same critics and batch."""
         state = ctx.state
         return TD3BC.inner_step(
             self, replace(ctx, state=replace(state, actor=state.second, actor_opt=state.second_opt)), scale

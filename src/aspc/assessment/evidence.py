@@ -195,8 +195,8 @@ class Evidence:
     def controller_error(self, signal: str, controller: float) -> float:
         """Return the error of a method that estimates the logged controller at `controller`; 0 if it is unknown.
 
-        The logged controller is the only policy whose value is known. The method's error for other policies is hardly
-        smaller, so the estimators add this error to the standard errors of their differences.
+        The logged controller is the only policy whose value is known. The method's error for other policies is unlikely
+        to be smaller, so the estimators add this error to the standard errors of their differences.
         """
         logged = self.logged_returns[signal]
         return abs(controller - logged.mean) if logged.is_complete else 0.0

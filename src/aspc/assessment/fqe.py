@@ -3,7 +3,7 @@
     Q_k(s, a) → r + γ·(1 − done)·Q'_k(s', π(s')),      J(π) = E[Q(s₀, π(s₀))] over the first states of episodes
 
 A policy is fixed during its evaluation, so its actions π(s') and π(s₀) are computed once, and an evaluation is a scan
-over minibatches of one packed table. All policies see the same minibatches and start from the same networks, so
+over minibatches of one packed table. All policies see the same minibatches and the same initial networks, so
 differences between estimates are due to the policies. Each critic learns from its own target, so the spread
 of the critics shows how well the data determines the value.
 """
@@ -51,7 +51,7 @@ HISTORY_LENGTH = 20  # number of estimates recorded during the fit
 
 
 class PolicyActions(NamedTuple):
-    """A policy's actions in [-1, 1], for each transition's next state and for the states to average its value over."""
+    """A policy's actions in [-1, 1], in each transition's next state and in the states to average its value over."""
 
     next: np.ndarray  # [N, act]
     start: np.ndarray  # [S, act]

@@ -45,7 +45,7 @@ def held_out_episodes(
     count = len(dataset.episode_lengths)
     if on_training_data:
         warning = "The policies may have been trained on this data, so their estimates can be too high."
-        return HeldOutEpisodes(np.arange(len(dataset)), f"all {count:,} episodes, on request", [warning])
+        return HeldOutEpisodes(np.arange(len(dataset)), f"all {count:,} episodes, as requested", [warning])
     is_seen, warnings = np.zeros(len(dataset), bool), []
     hashes, known = row_hashes(dataset), dict[str, np.ndarray]()
     for path in paths:
@@ -107,7 +107,7 @@ def _hashes_of_training_data(
             if home is not None and changed_since([path], full):
                 raise AspcError(
                     f"{full.name} has changed since {path} was trained on it, so its held-out episodes are unknown. "
-                    "Restore the file, or use --on-training-data to use them anyway."
+                    "Restore the file, or use all episodes with --on-training-data."
                 )
             known[key] = row_hashes(full if holdout == 0 else full.split(holdout, seed=0)[0])
         parts.append(known[key])

@@ -30,7 +30,7 @@ from aspc.policy import Policy
 IMPORTANCE_SAMPLING, DOUBLY_ROBUST = "importance sampling", "doubly robust"
 MIN_EFFECTIVE_EPISODES = 50.0
 NEGLIGIBLE_WEIGHT = 0.05  # rewards with a smaller discount γ^t are ignored
-MAX_LOG_RATIO = 20.0  # per step; only guards against overflow. Small ratios are kept: they show that the data is far.
+MAX_LOG_RATIO = 20.0  # per step; prevents overflow. Small ratios, which show that the policy is far away, are kept.
 RESAMPLES = 400
 MIN_PROBABILITY = 0.01  # lower limit for the probability of an option; limits a step's ratio to about 100
 

@@ -94,7 +94,7 @@ class InspectedPolicy:
 
     @property
     def missing_critics_reason(self) -> str:
-        """The reason for missing critics, as a sentence."""
+        """A sentence that explains why there are no critics."""
         if self.state is None:
             return f"Not computed: {self.missing_state_reason}."
         return f"{self.policy.info.get('algo', 'This algorithm')} learns no Q-function."

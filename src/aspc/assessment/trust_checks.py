@@ -108,7 +108,7 @@ def check_saturation(inspected: InspectedPolicy) -> Measurement:
         f"Dimension {dimension_label(d, inspected.action_names)} is at a bound in {100 * policy[d]:.0f} % of the "
         f"states ({100 * data[d]:.0f} % in the data)."
         if excess[d] > 0
-        else "The policy reaches no bound more often than the data does."
+        else "No action is at a bound more often than in the data."
     )
     check = TrustCheck(grade(float(excess[d]), SATURATION), "saturation", text)
     numbers = {"policy": policy.tolist(), "data": data.tolist()}
@@ -219,8 +219,8 @@ def check_disagreement(inspected: InspectedPolicy) -> Measurement:
         "worst": worst,
     }
     text = (
-        f"In 95 % of the states the critics differ by at most {relative:.2g} standard deviations of Q at the policy's "
-        f"action (median {format_number(float(np.median(spread)))}; at logged actions "
+        f"At the policy's actions, the critics differ by at most {relative:.2g} standard deviations of Q in 95 % of "
+        f"the states (median {format_number(float(np.median(spread)))}; at logged actions "
         f"{format_number(float(np.median(spread_at_data)))})."
     )
     return Measurement(TrustCheck(grade(relative, DISAGREEMENT), topic, text), numbers, {"spread": spread})
