@@ -119,10 +119,10 @@ def test_error_in_a_plugin_names_its_line(plugin: Path) -> None:
 def test_plugin_must_be_one_existing_file(plugin: Path, capsys: pytest.CaptureFixture[str]) -> None:
     twice = ["bench", "own", "--plugin", str(plugin), f"--plugin={plugin}", "--dry-run"]
     assert main(twice) == 2
-    assert "takes one file. Import the other files from it" in capsys.readouterr().err
+    assert "takes one file, which can import other files" in capsys.readouterr().err
     for command in ("inspect", "fqe", "finetune"):
         assert main([command, "run", "--plugin", str(plugin), "--plugin", str(plugin)]) == 2
-        assert "takes one file. Import the other files from it" in capsys.readouterr().err
+        assert "takes one file, which can import other files" in capsys.readouterr().err
     assert main(["bench", "own", "--plugin", "nowhere.py"]) == 2
     assert "There is no plugin at nowhere.py" in capsys.readouterr().err
 

@@ -74,7 +74,7 @@ def open_dataset(name: str) -> Any:
             return _open_local(name)
     except Exception as error:  # a damaged folder can raise many kinds of errors
         raise AspcError(f"The Minari dataset {dataset_id} cannot be read: {error}") from error
-    advice = f"run `minari download {dataset_id}` on a machine with a network and copy its folder"
+    advice = f"run `minari download {dataset_id}` on a machine with network access and copy its folder"
     if not _is_online():
         raise AspcError(f"The Minari dataset {dataset_id} is not on this machine and there is no network; {advice}.")
     try:

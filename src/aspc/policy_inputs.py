@@ -44,7 +44,7 @@ def _select_columns(names: Sequence[str], observations: Any, error: type[Excepti
         return observations
     for name in names:
         if (found := labels.count(name)) != 1:
-            problem = f"has {name!r} {found} times" if found else f"lacks {name!r}"
+            problem = f"contains {name!r} {found} times" if found else f"lacks {name!r}"
             raise error(f"The observation {problem}. This policy takes {', '.join(names)}, or an array in this order.")
     values = observations._asdict() if hasattr(type(observations), "_fields") else observations
     return np.stack([to_float32(values[name]) for name in names], axis=-1)

@@ -72,7 +72,7 @@ def step(policy: Any, observations: Any, memory: Any, noise: Sequence[Any]) -> t
 
 
 def step_or_nan(policy: Any, observations: Any, memory: Any, noise: Sequence[Any]) -> tuple[Any, Any]:
-    """Like `step`, for programs that cannot raise an error.
+    """Return the result of `step`, in programs that cannot raise an error.
 
     An observation with NaN or infinity results in a NaN action and leaves its row of the memory unchanged. This needs
     explicit code, because tanh(inf) is 1 and some runtimes drop NaN in a maximum.

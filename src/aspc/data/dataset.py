@@ -1,5 +1,5 @@
-"""A logged dataset: validated once, kept as NumPy arrays on the host, viewed as transitions. It has more than 400 lines
-because the documentation of a dataset's fields and options is here."""
+"""A logged dataset, which is validated once, kept as NumPy arrays on the host, and viewed as transitions. This module
+has more than 400 lines because it documents all fields and options of a dataset."""
 
 from __future__ import annotations
 
@@ -324,7 +324,7 @@ class Dataset:
 
         If an episode ends by timeout or with the data, its last row is dropped unless `next_observations` were logged.
         Terminal rows are always kept. Rewards become `reward * reward_scale + reward_shift`; n-step returns are then
-        summed up to the end of the episode at most.
+        computed from these rewards and stop at the end of the episode.
         """
         if n_step < 1:
             raise AspcError(f"n_step must be at least 1, not {n_step}.")

@@ -1,5 +1,5 @@
-"""Summaries of datasets: sizes, returns, and warnings about data that looks wrong or is hard to learn from. It has more
-than 400 lines because every warning has its check here."""
+"""Summaries of datasets: sizes, returns, and warnings about data that looks wrong or is hard to learn from. This
+module has more than 400 lines because it contains the checks for all warnings."""
 
 from __future__ import annotations
 
@@ -223,7 +223,7 @@ def _check_outliers(dataset: Dataset) -> list[str]:
             if sentinel is not None:
                 hint = _bound_hint(sentinel.value, dataset, i) if kind == "action dimension" else ""
                 warnings.append(
-                    f"{label} is {sentinel.value:.7g} in {_count(sentinel.rows, 'row')}, far from all others "
+                    f"{label} is {sentinel.value:.7g} in {_count(sentinel.rows, 'row')}, far from all other values "
                     f"({_format_range(sentinel.low, sentinel.high)}): if it marks a missing value, replace it with a "
                     f"measured value{hint}."
                 )
@@ -269,7 +269,7 @@ def _bound_hint(action: float, dataset: Dataset, dimension: int) -> str:
     bound, guessed = (dataset.action_low, low) if is_lowest else (dataset.action_high, high)
     if not np.isclose(bound[dimension], guessed[0]):
         return ""
-    return f" (the guessed action bounds come from it: set them with --action-{'low' if is_lowest else 'high'})"
+    return f" (the guessed action bounds include it: set them with --action-{'low' if is_lowest else 'high'})"
 
 
 def _check_distant_values(column: np.ndarray, label: str) -> list[str]:
@@ -306,7 +306,7 @@ def saturation(dataset: Dataset, actions: np.ndarray) -> np.ndarray:
 
     Args:
         dataset: The log, for its bounds and options.
-        actions: Actions in ±1.
+        actions: Actions in [-1, 1].
     """
     fractions = np.asarray((np.abs(actions) >= SATURATED).mean(axis=0))
     is_choice = False if dataset.action_space is None else dataset.action_space.is_choice
@@ -346,7 +346,7 @@ def _check_single_row_episodes(dataset: Dataset) -> list[str]:
         return []
     if dataset.terminals.all():
         return [
-            "every row is terminal, so values never bootstrap: flag only the rows that end an episode. If each row is "
+            "every row is terminal, so critics never bootstrap: flag only the rows that end an episode. If each row is "
             "a separate decision, ignore this."
         ]
     return [
@@ -398,7 +398,7 @@ def _check_next_observations(dataset: Dataset) -> list[str]:
         return []
     return [
         f"in {100 * differs.mean():.0f} % of the rows inside episodes, the next observation is not the observation of "
-        "the next row: check that rows are in chronological order, and the columns of both arrays in the same order."
+        "the next row: check that the rows and the columns of both arrays are in the right order."
     ]
 
 

@@ -83,7 +83,8 @@ def join_logs(files: Sequence[FileContents], names: Sequence[str], label: str) -
         kept = np.ones(len(arrays["times"]), dtype=bool)
         kept[repeated] = False
         arrays = {key: array[kept] for key, array in arrays.items()}
-        notes.append(f"{count_noun(len(repeated), 'row', ('is', 'are'))} in more than one file and kept only once.")
+        found = count_noun(len(repeated), "row", ("appears", "appear"))
+        notes.append(f"{found} in more than one file; only one copy of each was kept.")
     return JoinedLogs(FileContents(arrays, notes, metadata), [])
 
 

@@ -23,7 +23,7 @@ class ReadOptions:
     reward: str | None = None
     """Formula over columns that replaces the reward column."""
     kpis: tuple[str, ...] = ()
-    """Columns to load without learning from them."""
+    """Columns to load but not to use for training."""
     one_hot: tuple[str, ...] = ()
     """Categorical observation columns to one-hot encode."""
     categorical: tuple[str, ...] = ()
@@ -111,5 +111,5 @@ def _check_choice(name: str, value: object, choices: Sequence[str]) -> None:
 def _names(key: str, columns: str | Sequence[str]) -> tuple[str, ...]:
     listed = [columns] if isinstance(columns, str) else columns
     if not isinstance(listed, list | tuple) or not all(isinstance(column, str) for column in listed):
-        raise AspcError(f"{_flag('kpi' if key == 'kpis' else key)} must be the names of columns, not {columns!r}.")
+        raise AspcError(f"{_flag('kpi' if key == 'kpis' else key)} must be column names, not {columns!r}.")
     return tuple(listed)

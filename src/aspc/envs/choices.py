@@ -14,7 +14,7 @@ SUPPORTED = "Box, Discrete, MultiDiscrete, MultiBinary, and a Tuple or Dict of t
 
 
 def with_choice_columns(env: gym.Env[Any, Any], name: str) -> gym.Env[Any, Any]:
-    """Return an environment with a Box of actions: unchanged if it has one, otherwise wrapped in `ChoiceColumns`.
+    """Return an environment with a Box action space: unchanged if it has one, otherwise wrapped in `ChoiceColumns`.
 
     Raises:
         AspcError: The actions are of another type.

@@ -1,6 +1,6 @@
 """D4RL's Maze2d in plain Python: a force-driven point mass among walls.
 
-The dynamics are those of MuJoCo, specialized to a sphere on two slide joints with frictionless soft contacts with
+The dynamics are those of MuJoCo, specialized to a sphere on two slide joints in frictionless soft contact with
 axis-aligned boxes. The built-in mazes therefore need no simulator and run at over 100,000 steps per second.
 `tests/envs/test_maze2d.py` compares the dynamics with MuJoCo over thousands of random steps, to 1e-9.
 

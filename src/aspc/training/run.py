@@ -102,7 +102,7 @@ def train(
     hyper = {k: v for k, v in settings.items() if k not in names}
     if resume is not None:
         if set(given) - {"steps"} or hyper:
-            raise AspcError("A resumed run keeps its settings; only steps can be given with resume.")
+            raise AspcError("A resumed run keeps its settings; only steps can be passed with resume.")
         return resume_run(Path(resume), dataset, algo, env, given.get("steps"), quiet, callbacks)
     if dataset is None:
         raise AspcError("train needs a dataset: a name, a path, or a Dataset.")

@@ -74,7 +74,7 @@ def read_columns(columns: Mapping[str, Column], options: ReadOptions, name: str)
 
 
 def _first_cell(values: Column, accepts: Callable[[str], Any]) -> bool:
-    """Return whether the first cell that is not empty is text that `accepts` accepts."""
+    """Return whether the first non-empty cell is text for which `accepts` returns a true value."""
     first = next((value for value in values[:1_000] if not _is_empty(value)), None)
     return isinstance(first, str) and bool(accepts(first))
 

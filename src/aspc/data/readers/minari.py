@@ -27,7 +27,7 @@ def read_episodes(path: Path, limits: ReadLimits, *, name: str) -> tuple[dict[st
 
     Returns:
         The metadata (layout, choices, scores, whether there is an environment), and the arrays `observations` (one
-        more row per episode than `rewards`), `actions` (choices as one column per option), `rewards`, `terminals`,
+        more row per episode than `rewards`), `actions` (one column per option if discrete), `rewards`, `terminals`,
         `steps` (per episode) and, if the action space is bounded, `action_low` and `action_high`.
 
     Raises:
@@ -59,7 +59,7 @@ def read_episodes(path: Path, limits: ReadLimits, *, name: str) -> tuple[dict[st
 
 
 def _describe_actions(source: Any, name: str) -> tuple[ActionSpace | None, np.ndarray, np.ndarray]:
-    """Return the choices of a dataset (None if it has none), and the lowest and the highest value of each column."""
+    """Return the action space (None if all actions are continuous), and the lowest and highest value per column."""
     actions = source.action_space
     if isinstance(actions, gym.spaces.Box):
         return None, actions.low.ravel(), actions.high.ravel()
