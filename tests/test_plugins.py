@@ -185,7 +185,7 @@ class Mine(BC):
         (
             "def policy(self, state): return state.no_such_part",
             "policy() of the algorithm mine fails for the initial state (AttributeError: 'BCState' object has no "
-            "attribute 'no_such_part', mine.py, line 13); fix it.",
+            "attribute 'no_such_part', mine.py, line 13). Fix it.",
         ),
         (
             "def policy(self, state): return state",

@@ -21,7 +21,7 @@ ALGORITHM_COLORS: Mapping[str, str] = {
 }
 # Variants that serve as experimental controls have the color of the algorithm that they modify.
 CONTROLS = {"aspc_aw": "aspc", "aspc_averaged": "aspc", "td3_bc_aw": "td3_bc", "td3_bc_two_policies": "td3_bc"}
-OTHER_COLOR = "#2b6cb0"  # for figures of a single algorithm without a color
+OTHER_COLOR = "#2b6cb0"  # color for figures of a single algorithm that has no color of its own
 
 
 def algorithm_color(algo: str) -> str | None:

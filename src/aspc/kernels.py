@@ -313,7 +313,7 @@ def _last_weight(layers: Layers, j: int) -> Array:
     return _load(layers.weights[-1].at[jnp.arange(layers.weights[-1].shape[0]), j])
 
 
-@functools.partial(jax.jit, static_argnums=(0, 3))  # under its own jit, so that equal kernels are compiled once
+@functools.partial(jax.jit, static_argnums=(0, 3))  # jitted separately, so that equal kernels are compiled once
 def _forward(config: KernelConfig, layers: Layers, x: Array, keep: bool) -> tuple[Array, Residuals]:
     batch, norm, depth = len(x), bool(layers.scales), len(layers.biases) - 1
     tile = _shape((batch, layers.biases[0].shape[-1]), x.dtype)

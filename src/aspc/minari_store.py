@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 PREFIX = "minari:"  # distinguishes Minari ids from other dataset names
 METADATA = "metadata.json"
-CHOICES_KEY = "aspc_action_space"  # in the metadata of a dataset that this library has written: names and masks
+CHOICES_KEY = "aspc_action_space"  # metadata key for the names and masks in datasets that this library has written
 
 
 def import_minari() -> Any:

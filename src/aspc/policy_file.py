@@ -12,7 +12,7 @@ from aspc.errors import AspcError
 from aspc.policy_kinds import KINDS
 
 FORMAT_VERSION = 2
-UNGUARDED_FORMAT = 1  # for policies without guards and history, so that older versions can read them
+UNGUARDED_FORMAT = 1  # format of policies without guards and history, so that older versions can read them
 
 
 def read_policy_file(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
 
-PLAIN_LINE_SECONDS = 10.0  # between lines if stderr is not a terminal
-NOTICE_SECONDS = 2.0  # until a progress bar or a notice appears
+PLAIN_LINE_SECONDS = 10.0  # time between lines if stderr is not a terminal
+NOTICE_SECONDS = 2.0  # time until a progress bar or a notice appears
 
 
 def format_seconds(seconds: float) -> str:

@@ -90,7 +90,7 @@ class CQL(CustomActorCritic, ScalableAlgorithm[CQLState, Samples]):
     cql_alpha: NonNegative = 10.0
     """Weight of the penalty."""
     penalty: Literal["importance", "logsumexp", "policy"] = "importance"
-    """Penalty: importance-weighted log-sum-exp (public CQL), plain log-sum-exp, or the mean under π (appendix D)."""
+    """Penalty: importance-weighted log-sum-exp (public code), plain log-sum-exp, or the mean under π (appendix D)."""
     n_actions: Count = 10
     """Number n of sampled actions of each kind: uniform, from π(s) and from π(s')."""
     temperature: NonNegative = 1.0

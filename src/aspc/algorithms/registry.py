@@ -29,8 +29,8 @@ _AUTOMATIC: set[str] = set()  # NAME+aspc entries that `register` added; an expl
 def register(name: str) -> Callable[[Factory], Factory]:
     """Make an algorithm available as `--algo NAME`.
 
-    Use it to decorate a subclass of `Algorithm` or a function that returns an algorithm. A `ScalableAlgorithm` class is
-    also registered as `NAME+aspc`, with a learned scale and the outer loss L1 + L2 of the paper's integrations.
+    Decorate a subclass of `Algorithm`, or a function that returns an algorithm. A `ScalableAlgorithm` class is also
+    registered as `NAME+aspc`, with a learned scale and the outer loss L1 + L2 of the paper's integrations.
 
     Raises:
         AspcError: The name is already registered.

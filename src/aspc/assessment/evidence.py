@@ -35,7 +35,7 @@ class LoggedReturns(NamedTuple):
     """The logged discounted sums of a signal from the start states."""
 
     mean: float
-    std: float  # over episodes
+    std: float  # standard deviation over episodes
     is_complete: bool  # whether most of the sums are logged in full
     spread: float  # standard deviation of the sums from all logged states, the scale of values
 

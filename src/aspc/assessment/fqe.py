@@ -39,7 +39,7 @@ from aspc.training.normalizer import ObservationNormalizer
 from aspc.training.packed_table import Layout, pack
 
 BEHAVIOR = "behavior (the data)"
-TABLE_BYTES = 2**30  # of precomputed actions on the device at a time
+TABLE_BYTES = 2**30  # maximum size of the precomputed actions on the device
 Inputs = TypeVar("Inputs")
 Outputs = TypeVar("Outputs")
 HISTORY_LENGTH = 20  # number of estimates recorded during the fit

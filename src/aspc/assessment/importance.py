@@ -36,14 +36,14 @@ MIN_PROBABILITY = 0.01  # lower limit for the probability of an option; limits a
 
 
 class Trajectories(NamedTuple):
-    """Episodes padded to a rectangle: the dataset row of every entry, and a mask of the entries that exist."""
+    """Episodes padded to equal length: the dataset row of every entry, and a mask of the entries that exist."""
 
     rows: np.ndarray  # [episodes, steps]
     exists: np.ndarray  # [episodes, steps]
 
     @classmethod
     def of(cls, evidence: Evidence) -> Trajectories:
-        """Arrange the episodes in a rectangle, without the steps whose discount is negligible."""
+        """Pad the episodes to equal length, without the steps whose discount is negligible."""
         starts = evidence.episode_starts
         lengths = np.diff(starts, append=len(evidence.dataset))
         steps = min(int(lengths.max()), horizon(evidence.options.discount))
@@ -129,7 +129,7 @@ class PolicyWeights:
     """The cumulative importance weights of one policy, up to the last step with enough effective episodes."""
 
     weights: np.ndarray  # [episodes, steps]: Π of the ratios up to each step; constant after an episode's end
-    effective_episodes: float  # at the last step
+    effective_episodes: float  # effective sample size at the last step
     compared: float  # fraction of the discounted horizon that the steps cover
     silent_because: str | None
 

@@ -101,7 +101,7 @@ def check_saturation(inspected: InspectedPolicy) -> Measurement:
     if space is not None and space.is_choice.all():
         return Measurement(TrustCheck("good", "saturation", "Does not apply: all actions are discrete."))
     policy = saturation(log, inspected.actions)
-    data = saturation(log, log.scale_actions(log.actions))  # of all rows, as in `aspc data info`
+    data = saturation(log, log.scale_actions(log.actions))  # computed on all rows, as in `aspc data info`
     excess = policy - data if space is None else np.where(space.is_choice, -1.0, policy - data)
     d = int(excess.argmax())
     text = (
@@ -144,7 +144,7 @@ def check_values(inspected: InspectedPolicy) -> Measurement:
     }
     arrays = {"q_policy": q_policy}
     too_high_level = grade(impossible, IMPOSSIBLE)
-    # Values that are too low are at most "look", never "worry".
+    # The level of values that are too low is at most "look", never "worry".
     too_low_level: Level = "look" if too_low > IMPOSSIBLE[0] else "good"
     text = f"{100 * impossible:.1f} % of Q(s, π(s)) is above what the logged rewards allow"
     if too_low_level != "good":

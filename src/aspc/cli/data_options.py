@@ -39,7 +39,7 @@ class DataOptions:
     """Treat these action columns (names or patterns) as categorical. By default, action columns with text, Booleans or
     few distinct integers are categorical."""
     continuous: Several[str] = ()
-    """Treat these action columns (names or patterns) as continuous. For all actions: "*"."""
+    """Treat these action columns (names or patterns) as continuous. Use "*" for all actions."""
     missing: MissingPolicy = "error"
     """Handle empty cells: reject them, split the episode there, repeat the last value (ffill), interpolate, or drop
     their rows."""

@@ -39,8 +39,8 @@ class Finetune:
     plugin: Unset[Path] = None
     """Load a Python file that registers the run's algorithm."""
     callback: Unset[Path] = None
-    """Load a Python file with subclasses of aspc.Callback, called every --collect steps and after evaluations and
-    checkpoints. Can be repeated."""
+    """Load a Python file that defines subclasses of aspc.Callback. They are called every --collect steps and after
+    evaluations and checkpoints. Can be repeated."""
     quiet: Flag = False
     """Hide progress."""
     online: tyro.conf.OmitArgPrefixes[OnlineOptions] = field(default_factory=OnlineOptions)

@@ -63,8 +63,8 @@ class Train:
     plugin: Unset[Path] = None
     """Load a Python file that registers your own algorithm."""
     callback: Unset[Path] = None
-    """Load a Python file with subclasses of aspc.Callback, called every --log-every steps and after evaluations and
-    checkpoints. Can be repeated."""
+    """Load a Python file that defines subclasses of aspc.Callback. They are called every --log-every steps and after
+    evaluations and checkpoints. Can be repeated."""
     quiet: Flag = False
     """Hide progress and the notes on the data (`aspc data info` shows them)."""
     source: tyro.conf.OmitArgPrefixes[DataOptions] = field(default_factory=DataOptions)
@@ -201,8 +201,8 @@ class Resume:
     plugin: Unset[Path] = None
     """Load a Python file that registers the run's algorithm."""
     callback: Unset[Path] = None
-    """Load a Python file with subclasses of aspc.Callback, called every --log-every steps and after evaluations and
-    checkpoints. Can be repeated."""
+    """Load a Python file that defines subclasses of aspc.Callback. They are called every --log-every steps and after
+    evaluations and checkpoints. Can be repeated."""
     quiet: Flag = False
     """Hide progress and the notes on the data (`aspc data info` shows them)."""
 

@@ -27,10 +27,10 @@ MAX_INTEGER_CHOICES = 256  # distinct integers in an integer array
 ROWS_PER_CHOICE = 10
 MAX_SHOWN = 8
 MASK_PREFIX = "mask_"
-QUANTITY = re.compile(r"[+-]?\d[\d.,' ]*(\D*)")  # such as 12.5 % or 1,250
+QUANTITY = re.compile(r"[+-]?\d[\d.,' ]*(\D*)")  # a quantity such as 12.5 % or 1,250
 ALL = "*"
 
-Categories = Mapping[str, Sequence[str]]  # for each text column, the texts that its codes stand for
+Categories = Mapping[str, Sequence[str]]  # for each text column, the strings that its codes stand for
 
 
 class ChoiceOptions(NamedTuple):
@@ -80,7 +80,7 @@ def encode_actions(
         names: The names of the columns; can be empty.
         options: The columns that the user declared categorical or continuous.
         name: Name of the dataset, for messages.
-        categories: For a table, the texts that the codes of its text columns stand for; None for arrays.
+        categories: For a table, the strings that the codes of its text columns stand for; None for arrays.
         env: Name of the environment, which can define the options as a range of integers, or None.
         masks: [N, masks] flags of the allowed options.
         mask_names: The names of the masks. Without them, there is one mask per option.

@@ -51,7 +51,7 @@ COMPONENT_PATTERNS: dict[str, tuple[str, ...]] = {
 }
 # Columns that match `COMPONENT_PATTERNS` but are not components of the vector.
 NOT_COMPONENTS = re.compile(r"(next_)?(obs|observation)_id|(action|act)_(id|logp|log_?probs?|probs?)")
-UNNEEDED_ARRAYS = ("infos", "infos/*", "metadata/*", "qpos", "qvel")  # in D4RL's and OGBench's files
+UNNEEDED_ARRAYS = ("infos", "infos/*", "metadata/*", "qpos", "qvel")  # additional arrays in D4RL's and OGBench's files
 MAX_LISTED_NAMES = 20
 COST_REMEDY = "pass --map costs={0} instead of --map rewards; costs are negated"
 

@@ -136,7 +136,7 @@ class Dataset:
             continuous: Names or patterns of action columns that are continuous although they look categorical.
             masks: [N, masks] flags of the options that are allowed in each row.
             mask_names: Names of the masks, "mask_OPTION" or "mask_ACTION_OPTION" (default: one per option, in order).
-            action_categories: For the text columns of a table, the texts that their codes stand for; None for arrays.
+            action_categories: For the text columns of a table, the strings that their codes stand for; None for arrays.
             action_space: The space of actions that are already encoded, with one column per option.
 
         Raises:

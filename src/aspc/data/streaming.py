@@ -69,7 +69,7 @@ class StreamingDataset:
     observation_size: int
     action_size: int
     n_step: int
-    discount: float  # of the n-step returns; unused if n_step is 1
+    discount: float  # discount of the n-step returns; unused if n_step is 1
     action_low: np.ndarray
     action_high: np.ndarray
     observation_mean: np.ndarray  # float64, of the transitions' observations
@@ -79,7 +79,7 @@ class StreamingDataset:
     observation_names: tuple[str, ...] = ()  # column names of the log
     action_names: tuple[str, ...] = ()
     action_space: ActionSpace | None = None  # the options of categorical actions; None if all actions are continuous
-    sha256: str | None = None  # of the packed rows; absent in older folders
+    sha256: str | None = None  # checksum of the packed rows; absent in older folders
 
     @classmethod
     def open(cls, folder: str | os.PathLike[str]) -> StreamingDataset:

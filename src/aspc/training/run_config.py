@@ -75,7 +75,7 @@ class TrainOptions:
     tensorboard: bool = True
     """Also write metrics as TensorBoard events."""
     logger: LoggerName = "none"
-    """Also log metrics to Weights & Biases or MLflow, configured by their environment variables."""
+    """Also log metrics to Weights & Biases or MLflow, which are configured by their environment variables."""
 
     def __post_init__(self) -> None:
         for name in (*COUNTS, "checkpoint_every", "memory_budget_mb", "monitor_every", "final_episodes", "horizon"):

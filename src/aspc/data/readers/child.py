@@ -26,7 +26,7 @@ from aspc.data.readers.limits import ReadLimits
 from aspc.errors import AspcError
 
 Answer = tuple[Any, dict[str, np.ndarray]]
-OVERHEAD_BYTES = 256_000_000  # for libraries imported later and for thread stacks
+OVERHEAD_BYTES = 256_000_000  # allowance for libraries imported later and for thread stacks
 PROGRESS_SECONDS = 0.2  # minimum time between reports, unless a long step follows
 LONG_STEP_BYTES = 8_000_000
 IMPORT_BYTES = 3_000_000_000  # an import can take as long as decoding this many bytes

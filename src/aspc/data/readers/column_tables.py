@@ -25,7 +25,7 @@ from aspc.data.readers.table_columns import (
 from aspc.data.time_cells import is_date_time, is_epoch, parse_time
 from aspc.errors import AspcError
 
-Column = np.ndarray  # of numbers, booleans, datetime64, or objects
+Column = np.ndarray  # an array of numbers, booleans, datetime64 or objects
 
 
 def read_columns(columns: Mapping[str, Column], options: ReadOptions, name: str) -> FileContents:

@@ -28,7 +28,7 @@ class LineWatcher(io.BufferedIOBase):
 
     def restart(self) -> None:
         self._source.seek(0)
-        self.lines = self.separators = 0  # in the blocks read so far
+        self.lines = self.separators = 0  # counts in the blocks read so far
         self.max_lines = sys.maxsize
         self._line_bytes = self._unreported = 0
         self._block = memoryview(b"")  # the rest of the current block

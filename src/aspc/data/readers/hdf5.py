@@ -17,7 +17,7 @@ from aspc.data.readers.limits import ReadLimits
 from aspc.errors import AspcError
 
 MAX_OBJECTS = 20_000  # groups and arrays in a file
-MAX_DEPTH = 32  # of nested groups; HDF5's run time grows with the cube of the depth
+MAX_DEPTH = 32  # nesting depth of groups; HDF5's run time grows with the cube of the depth
 MAX_COMPRESSION = 1100  # deflate's best ratio is 1032 : 1
 SLAB_BYTES = 4_000_000
 
