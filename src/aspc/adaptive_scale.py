@@ -200,8 +200,8 @@ class LearnedScale(Algorithm[State], Generic[Base, State]):
     scale_optimizer: OptimizerChoice = None
     """Optimizer of the scale: adam, adamw, lion, rmsprop, sgd or a registered name. Default: Adam."""
     scale_horizon: Horizon = 1_000_000
-    """Steps over which the scale's learning rate decays or, in scale_mode "linear", the scale changes. Set by
-    --horizon."""
+    """Steps over which the scale's learning rate decays or, in scale_mode "linear", the scale changes. Set it
+    with --horizon."""
 
     def __post_init__(self) -> None:
         if self.k_alpha < 1:
@@ -286,11 +286,11 @@ class AdaptiveScale(LearnedScale[Base, AdaptiveState], Generic[Base]):
     base: Base = field(default_factory=cast("Callable[[], Base]", TD3BC))
     """Base algorithm; its scale is the initial value of the learned scale."""
     ema: Fraction = 0.995
-    """Smoothing factor of the average of Q in L2."""
+    """Smoothing factor of the moving average of Q in L2."""
     outer_loss: Annotated[OuterLoss, PerRun()] = "L1+L2+L3"
     """Terms of the outer loss, equation (9)."""
     l2: Literal["ema", "literal"] = "ema"
-    """Compute L2 from a moving average of Q (ema, the authors' code) or from one batch (literal, equation (7))."""
+    """Compute L2 from a moving average of Q (ema, as in the authors' code) or from one batch (literal, as in (7))."""
     l3_form: Annotated[L3Form, PerRun()] = 4
     """Form of L3 (1 to 5, appendix E.2); 4 is equation (8)."""
     scale_mode: Literal["learned", "fixed", "converged", "linear"] = "learned"

@@ -224,9 +224,9 @@ def test_whitespace_separates_columns(tmp_path: Path, suffix: str) -> None:
     dataset = data.load(path)
     np.testing.assert_allclose(dataset.rewards, plant()["reward"], rtol=1e-6)
     path.write_text(path.read_text() + "1 2 3\n")
-    refuse(path, "line 62: 3 cells, but the header has 5")
+    refuse(path, "line 62 has 3 cells, but the header has 5")
     path.write_text(csv_text(" ", spaced()) + "1 2 3 4 5 6\n")
-    refuse(path, "line 62: 6 cells, but the header has 5")
+    refuse(path, "line 62 has 6 cells, but the header has 5")
 
 
 def test_workbooks_are_tables(tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ class IQL(CustomActorCritic, ScalableAlgorithm[IQLState, Array]):
     critic_layer_norm: bool = False
     """LayerNorm after each hidden layer of the critics and the value network."""
     lr_horizon: Horizon = 1_000_000
-    """Steps over which the actor's learning rate decays. Set by --horizon."""
+    """Steps over which the actor's learning rate decays. Set it with --horizon."""
 
     # -- networks, state and schedule --------------------------------------------------------------------------
     def init(self, key: PRNGKeyArray, spec: Spec) -> IQLState:

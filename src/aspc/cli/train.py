@@ -36,7 +36,7 @@ Algorithms (--algo): {", ".join(algorithms.names())}. The last groups of options
 chosen algorithm. Their defaults are the paper's, the same for every dataset.
 
 The scale balances the algorithm's two objectives: maximizing Q and staying close to the data. In TD3+BC and ASPC it is
-called alpha; a larger alpha puts more weight on Q. rapo and the algorithms with "aspc" in their names learn it,
+called alpha; a larger alpha puts more weight on Q. The algorithms with "aspc" in their names and rapo learn it,
 starting from the base algorithm's value; the others keep it fixed."""
 
 

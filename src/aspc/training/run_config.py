@@ -66,7 +66,7 @@ class TrainOptions:
     horizon: int | None = None
     """Steps over which schedules decay, such as the scale's learning rate. Default: steps."""
     memory_budget_mb: int = 1024
-    """Memory in MiB for the rows that are held in memory when a dataset is streamed from disk."""
+    """Memory budget in MiB for the rows of a dataset that is streamed from disk."""
     matmul_precision: MatmulPrecision = "default"
     """Precision of matrix products: JAX's default for the device (TF32 on recent GPUs), or "highest" for float32."""
     monitor_every: int = 0

@@ -53,7 +53,7 @@ class LineWatcher(io.BufferedIOBase):
         self._unreported += len(block)
         if self._line_bytes > MAX_LINE_BYTES:
             raise AspcError(
-                f"{self._name}, line {self.lines + 1}: more than {MAX_LINE_BYTES:,} bytes. Write one row per line."
+                f"{self._name}, line {self.lines + 1} has more than {MAX_LINE_BYTES:,} bytes. Write one row per line."
             )
         if self.lines > self.max_lines:
             raise AspcError(f"{self._name}: a quoted cell continues over thousands of lines. Close its quotes.")
