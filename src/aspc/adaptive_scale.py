@@ -275,7 +275,7 @@ class LearnedScale(Algorithm[State], Generic[Base, State]):
         return self.start(self.base.init(key, spec))
 
     def start(self, base_state: Any) -> State:
-        """Return the state before the first step for a given base state."""
+        """Return the initial state for a given base state."""
         raise NotImplementedError
 
 
@@ -313,7 +313,7 @@ class AdaptiveScale(LearnedScale[Base, AdaptiveState], Generic[Base]):
         return self.scale_target if self.scale_mode == "converged" else self.base.scale
 
     def start(self, base_state: Any) -> AdaptiveState:
-        """Return the state before the first step: the initial scale, a fresh optimizer, ema = 0."""
+        """Return the initial state: the initial scale, a fresh optimizer, and ema = 0."""
         raw = raw_from_scale(jnp.asarray(self.initial_scale, dtype=float))
         opt = self.outer_optimizer().init(raw)
         return AdaptiveState(base_state, ScaleState(raw, opt, jnp.zeros_like(raw), jnp.zeros((), jnp.int32)))

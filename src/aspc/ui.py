@@ -40,7 +40,7 @@ def run_after(seconds: float, action: Callable[[], object]) -> Iterator[None]:
 
 
 class Progress:
-    """The progress of training: a live line on a terminal, a plain line every ten seconds elsewhere.
+    """A progress display for training: a live line on a terminal, otherwise a plain line every ten seconds.
 
     A line shows the steps per second, the time left and the latest value of each field.
     """

@@ -80,7 +80,7 @@ class DiscreteCQL(ScalableAlgorithm[DiscreteCQLState, Array]):
         return self.start(make_choice_critics(key, spec, hidden, self.critic))
 
     def start(self, critics: ChoiceCritics) -> DiscreteCQLState:
-        """Return the state before the first step for given critics."""
+        """Return the initial state for given critics."""
         return DiscreteCQLState(critics, critics, self.inner_optimizer().init(critics))
 
     def schedule(self) -> Schedule:

@@ -195,7 +195,7 @@ class Algorithm(ABC, Generic[State]):
 
     @abstractmethod
     def init(self, key: PRNGKeyArray, spec: Spec) -> State:
-        """Return the state before the first step."""
+        """Return the initial state."""
 
     def noise(self, spec: Spec, batch_size: int) -> dict[str, Draw]:
         """Return the random draws that one step consumes, by name; by default none."""

@@ -99,7 +99,7 @@ class IQL(CustomActorCritic, ScalableAlgorithm[IQLState, Array]):
         return self.start(actor, make_critics(key_critics, spec, hidden, self.critic, layer_norm=norm), value)
 
     def start(self, actor: Actor, critics: Ensemble, value: Value) -> IQLState:
-        """Return the state before the first step for given networks."""
+        """Return the initial state for given networks."""
         return IQLState(
             actor,
             self.inner_optimizer().init(actor),

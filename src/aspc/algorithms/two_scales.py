@@ -79,7 +79,7 @@ class TwoPolicies(TD3BC[TwoPoliciesT], Generic[TwoPoliciesT]):
     """TD3+BC with a second policy that is trained with the same critics and acts."""
 
     def two_policies_state(self, *networks: Any) -> TwoPoliciesState:
-        """Return the state before the first step: both policies are the same network."""
+        """Return the initial state, in which both policies are the same network."""
         td3 = self.td3_state(*networks)
         return TwoPoliciesState(**vars(td3), second=td3.actor, second_opt=self.inner_optimizer().init(td3.actor))
 

@@ -36,7 +36,7 @@ class LoggedReturns(NamedTuple):
 
     mean: float
     std: float  # standard deviation over episodes
-    is_complete: bool  # whether most of the sums are logged in full
+    is_complete: bool  # true if most of the sums are logged in full
     spread: float  # standard deviation of the sums from all logged states, the scale of values
 
 

@@ -37,7 +37,7 @@ def held_out_episodes(
         paths: Folders of runs, fleets or policies.
         dataset: The dataset to evaluate policies on.
         on_training_data: Use all episodes, including those that were trained on.
-        is_training_data: Whether `dataset` is the recorded dataset of all runs, so that it need not be loaded again.
+        is_training_data: True if `dataset` is the recorded dataset of all runs, so that it need not be loaded again.
 
     Raises:
         AspcError: If no episode is left, or if the training data of a run has changed.

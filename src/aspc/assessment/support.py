@@ -86,7 +86,7 @@ class Support:
         worst = self.actions()[0]
         return (
             f"in {100 * self.far:.0f} % of the states the policy is farther from the log than 95 % of the logged "
-            f"actions; {printable(worst.name)} is {worst.policy:.3g} from the nearest logged action on average, "
+            f"actions; on average, {printable(worst.name)} is {worst.policy:.3g} away from the nearest logged action, "
             f"compared with {worst.data:.3g} for the logged actions"
         )
 

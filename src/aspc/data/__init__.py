@@ -1,4 +1,4 @@
-"""Datasets, all loaded with `aspc.data.load(name_or_path)`."""
+"""Datasets. All of them are loaded with `aspc.data.load(name_or_path)`."""
 
 from __future__ import annotations
 

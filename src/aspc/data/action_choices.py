@@ -22,8 +22,8 @@ from aspc.data.validation import check_matrix
 from aspc.errors import AspcError, printable
 from aspc.text import join_limited, natural_sort_key
 
-MAX_WHOLE_CHOICES = 16  # distinct integers in a table column
-MAX_INTEGER_CHOICES = 256  # distinct integers in an integer array
+MAX_WHOLE_CHOICES = 16  # maximum number of distinct integers in a categorical table column
+MAX_INTEGER_CHOICES = 256  # maximum number of distinct integers in a categorical integer array
 ROWS_PER_CHOICE = 10
 MAX_SHOWN = 8
 MASK_PREFIX = "mask_"
@@ -45,7 +45,7 @@ class ChoiceOptions(NamedTuple):
         return cls(*(tuple([names] if isinstance(names, str) else names) for names in (categorical, continuous)))
 
     def decide(self, column: str, name: str) -> bool | None:
-        """Return whether a column is categorical, or None if the options do not name it."""
+        """Return whether a column is declared categorical, or None if the options do not list it."""
         is_choice, is_number = (any(fnmatch.fnmatchcase(column, p) for p in patterns) for patterns in self)
         if is_choice and is_number and column not in self.categorical:
             raise AspcError(f"{name}: {column!r} is listed in both --categorical and --continuous; choose one.")
@@ -206,7 +206,7 @@ def _sorted_codes(
 def _environment_codes(
     cells: np.ndarray, distinct: np.ndarray, in_env: Factor, column: str, name: str
 ) -> tuple[np.ndarray, tuple[str, ...], bool]:
-    """Return codes counted from the environment's first option."""
+    """Return the codes of the options, counted from the first option of the environment."""
     first, last = int(in_env.choices[0]), int(in_env.choices[-1])
     if distinct[0] < first or distinct[-1] > last:
         raise AspcError(
@@ -283,7 +283,10 @@ def _masked_option(space: ActionSpace, mask: str, name: str) -> tuple[int, str]:
 
 
 def _check_masks(space: ActionSpace, actions: np.ndarray, masks: np.ndarray, name: str) -> None:
-    """Raise an `AspcError` if the mask of a row forbids the chosen option; every valid row thus allows an option."""
+    """Raise an `AspcError` if the mask of a row forbids the chosen option.
+
+    Every valid row therefore allows at least one option.
+    """
     forbidden = (actions[:, list(space.masked)] == 1) & (masks == 0)
     if forbidden.any():
         row, column = np.argwhere(forbidden)[0]

@@ -144,7 +144,7 @@ def resolve_arrays(
         stored: Names of the stored arrays.
         key_map: The user-supplied key map.
         name: Name of the file, for messages.
-        needs_no_ends: Whether the file does not have to mark the ends of episodes.
+        needs_no_ends: True if the file does not have to mark the ends of episodes.
 
     Returns:
         The stored name of each array, and notes.
@@ -221,9 +221,9 @@ def resolve_columns(
         columns: Names of all columns.
         options: Options for reading the log.
         name: Name of the file, for messages.
-        is_time: Whether a column holds dates or seconds since 1970.
-        is_date: Whether a column holds dates.
-        is_choice: Whether a column can be categorical, so that columns `mask_*` can be masks of its options.
+        is_time: Returns whether a column holds dates or seconds since 1970.
+        is_date: Returns whether a column holds dates.
+        is_choice: Returns whether a column can be categorical, so that columns `mask_*` can be masks of its options.
 
     Returns:
         The columns of each array in order, and notes. With a reward formula, "rewards" has the formula's columns.

@@ -171,7 +171,7 @@ def find_warnings(dataset: Dataset) -> list[str]:
 
 
 def _check_choices(dataset: Dataset) -> list[str]:
-    """Find options that occur in too few rows, or in none, to estimate their values."""
+    """Find options that occur in no row, or in too few rows to estimate their values."""
     warnings = []
     space = dataset.action_space
     for name, counts in ({} if space is None else choice_counts(space, dataset.actions)).items():
@@ -356,7 +356,7 @@ def _check_single_row_episodes(dataset: Dataset) -> list[str]:
 
 
 def _check_jumps(dataset: Dataset) -> list[str]:
-    """Find steps so large that an episode end seems to be missing there."""
+    """Find steps that are so large that an episode end is probably missing."""
     if len(dataset) < 100:
         return []
     is_inside = ~(dataset.terminals | dataset.timeouts)[:-1]

@@ -61,7 +61,7 @@ def _read_episode(episode: Any, label: str) -> FileContents:
 
 
 def check_episode(episode: Mapping[str, Any], name: str) -> dict[str, np.ndarray]:
-    """Return the arrays of one episode, with flags per row and, if known, next observations."""
+    """Return the arrays of one episode, with one flag per row and, if known, next observations."""
     missing = [key for key in REQUIRED if key not in episode]
     if missing:
         raise AspcError(f"{name}: {missing[0]!r} is missing; found {', '.join(map(repr, episode)) or 'no keys'}.")

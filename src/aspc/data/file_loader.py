@@ -67,7 +67,7 @@ def load(
         continuous: Action columns (names or patterns) that are continuous although they look categorical.
         missing: Treatment of empty cells: "error", "split", "ffill", "interpolate" or "drop" (see docs/data.md).
         max_gap: The longest interval inside an episode, in multiples of the time column's median interval.
-        resample: "hold" or "interpolate" to make intervals equal.
+        resample: Method for resampling at equal intervals, "hold" or "interpolate".
         interval: Seconds per row after resampling (default: the median).
         options: Options of `Dataset.from_arrays`.
 

@@ -26,11 +26,11 @@ class JoinedLogs(NamedTuple):
 
 
 def join_logs(files: Sequence[FileContents], names: Sequence[str], label: str) -> JoinedLogs:
-    """Join files that continue each other in time.
+    """Join files whose times follow one another.
 
     Files are joined if all have absolute times (dates or seconds since 1970). They are sorted by their first times, and
     a row that is in several files is kept once. Files with different rows for the same times are separate logs, for
-    example of several machines, unless an episode column distinguishes their rows.
+    example from several machines, unless an episode column distinguishes their rows.
 
     Args:
         files: The contents of the files, before rows are prepared. Their arrays are removed if they are joined.

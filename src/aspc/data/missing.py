@@ -33,7 +33,7 @@ def missing_cells(arrays: Arrays) -> np.ndarray:
 def handle_missing(
     arrays: Arrays, policy: MissingPolicy, names: Mapping[str, Sequence[str]], held: np.ndarray
 ) -> tuple[Arrays, list[str]]:
-    """Fill or remove missing values (NaN) according to a policy.
+    """Fill missing values (NaN) or remove their rows, according to `policy`.
 
     Args:
         arrays: Arrays with rows in time order and with both terminals and timeouts.

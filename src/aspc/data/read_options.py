@@ -37,9 +37,9 @@ class ReadOptions:
     interval: float | None = None
     """Seconds per row after resampling; None uses the median interval."""
     has_step_limit: bool = False
-    """Whether a step limit ends episodes, so that no column needs to mark their ends."""
+    """True if a step limit ends episodes, so that no column needs to mark their ends."""
     single_episode: bool = False
-    """Whether the file is one episode."""
+    """True if the file is a single episode."""
 
     @classmethod
     def of(cls, key_map: Mapping[str, Any] | None = None, **options: Any) -> ReadOptions:

@@ -69,7 +69,7 @@ class _Layout(NamedTuple):
     boolean_columns: frozenset[int] = frozenset()
     missing_columns: frozenset[int] = frozenset()  # columns with cells that are read as missing
     has_decimal_commas: bool = False
-    is_surveyed: bool = False  # whether cells were surveyed, so that flags can be words
+    is_surveyed: bool = False  # true if the cells were surveyed, so that flags can be words
 
     @property
     def delimiter(self) -> str:

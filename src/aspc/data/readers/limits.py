@@ -144,7 +144,7 @@ class ReadLimits:
         Args:
             needed_bytes: Bytes for the arrays, their float32 copies, and one decoding step.
             name: The file's name.
-            at_least: Whether `needed_bytes` is only a lower bound.
+            at_least: True if `needed_bytes` is only a lower bound.
         """
         if needed_bytes > self.budget_bytes:
             raise too_large(name, f"{'at least ' if at_least else ''}{size_text(needed_bytes)}", self.budget_bytes)
