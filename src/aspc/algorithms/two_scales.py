@@ -76,7 +76,7 @@ class AveragedPolicy(TD3BC[AveragedT], Generic[AveragedT]):
 
 @dataclass(frozen=True)
 class TwoPolicies(TD3BC[TwoPoliciesT], Generic[TwoPoliciesT]):
-    """TD3+BC with a second policy that is trained with the same critics and acts."""
+    """TD3+BC with a second policy, which is trained with the same critics and selects the actions."""
 
     def two_policies_state(self, *networks: Any) -> TwoPoliciesState:
         """Return the initial state, in which both policies are the same network."""
@@ -106,7 +106,7 @@ class TwoPolicies(TD3BC[TwoPoliciesT], Generic[TwoPoliciesT]):
         return first._replace(extra=second, metrics={**first.metrics, "acting_bc_loss": second.metrics["bc_loss"]})
 
     def inner_step(self, ctx: Context[TwoPoliciesT, Any], scale: Array | float) -> Inner:
-        """Take one step of each policy; a learned scale gets no gradient from the second step."""
+        """Take one step of each policy. A learned scale receives no gradient from the second step."""
         return self.join_steps(self.first_step(ctx, scale), self.second_step(ctx, self.second_scale(sg(scale))))
 
     def commit(self, ctx: Context[TwoPoliciesT, Any], inner: Inner) -> TwoPoliciesT:

@@ -140,8 +140,8 @@ def assess(
     """Assess policies against the controller that produced the logs, without a simulator.
 
     Args:
-        runs: Folders of runs, fleets or policies, or policies by name. A policy without a run is assessed on all
-            episodes of the dataset, so pass episodes that it was not trained on.
+        runs: Folders of runs, fleets or policies, or a mapping from names to policies. A policy without a run is
+            assessed on all episodes of the dataset, so pass episodes that it was not trained on.
         dataset: The data for the assessment. Default: the episodes of the runs' data that training held out
             (`holdout`).
         kpis: Names of further log columns for which to estimate the difference.
@@ -214,7 +214,7 @@ def judge(
     vectorize: bool | None = None,
     calibration: IntervalCalibration = CALIBRATION,
 ) -> Assessment:
-    """Evaluate all policies on held-out evidence, decide the verdicts, and return the policies sorted."""
+    """Evaluate all policies on held-out evidence, decide the verdicts, and return the policies, best first."""
     policies = {c.name: c.policy for c in candidates}
     for name, policy in policies.items():
         check_fits(name, policy, evidence.dataset)

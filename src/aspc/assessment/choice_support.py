@@ -14,7 +14,7 @@ from aspc.action_space import ActionSpace
 from aspc.errors import printable
 from aspc.text import join_limited
 
-CHOICE_NEIGHBORS = 50  # similar states, enough to contain an option that has a probability of 6 % in 95 % of the cases
+CHOICE_NEIGHBORS = 50  # similar states; an option with a probability of 6 % occurs among them in 95 % of all cases
 MAX_SHOWN = 6
 
 

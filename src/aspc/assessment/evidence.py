@@ -77,7 +77,7 @@ class DifferenceEstimate:
 
 
 def _variance_of_mean(values: np.ndarray, groups: np.ndarray) -> float:
-    """Return the variance of the mean of values [states]; only states of different groups are independent."""
+    """Return the variance of the mean of values [states], where only states in different groups are independent."""
     count = len(np.unique(groups))
     centered = np.bincount(groups, weights=values - values.mean(), minlength=int(groups.max()) + 1)
     return float(np.square(centered).sum() / len(values) ** 2 * count / max(count - 1, 1))

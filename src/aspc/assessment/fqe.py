@@ -59,7 +59,7 @@ class PolicyActions(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class PackedLogs:
-    """A dataset packed for policy evaluation, with rewards scaled by the size of its returns."""
+    """A dataset packed for policy evaluation, with rewards scaled by the magnitude of its returns."""
 
     dataset: Dataset
     states: States
@@ -133,7 +133,7 @@ class FQE:
     spec: Spec
     layout: Layout
     vectorize: bool
-    """Evaluate policies in parallel (`vmap`, best on an accelerator) or one after the other (best on a CPU)."""
+    """Evaluate policies in parallel (`vmap`, faster on an accelerator) or one after the other (faster on a CPU)."""
 
     def adam(self) -> Adam:
         """Return the critics' optimizer."""
@@ -142,7 +142,7 @@ class FQE:
     def init(self, policies: int, initial_value: float) -> FQEState:
         """Initialize the same networks for every policy.
 
-        Critics start at the mean value of the data, because they stay near their initial value where there is no data.
+        Critics start at the average value of the data, because they stay near their initial value where data is absent.
         If they started at 0 and rewards were negative, policies with actions that were never logged would rank first.
         """
         hidden = [self.options.hidden_dim] * self.options.hidden_layers

@@ -14,7 +14,7 @@ from aspc.io import read_json
 from aspc.training.prepared_data import load_recorded
 from aspc.training.run_folder import CONFIG, Run
 
-SEEN_ROWS = 0.5  # an episode with a larger fraction of training rows counts as trained on
+SEEN_ROWS = 0.5  # an episode with a larger fraction of training rows counts as training data
 
 
 class HeldOutEpisodes(NamedTuple):
@@ -30,8 +30,8 @@ def held_out_episodes(
 ) -> HeldOutEpisodes:
     """Return the episodes of a dataset that none of the policies was trained on.
 
-    An episode counts as trained on if most of its rows (observation, action, reward) are in the training data of a
-    run. The training data is the recorded dataset without the episodes held out by --holdout.
+    An episode counts as training data if a run was trained on most of its rows (observation, action, reward). The
+    training data of a run is the recorded dataset without the episodes held out by --holdout.
 
     Args:
         paths: Folders of runs, fleets or policies.

@@ -30,7 +30,7 @@ from aspc.policy import Policy
 IMPORTANCE_SAMPLING, DOUBLY_ROBUST = "importance sampling", "doubly robust"
 MIN_EFFECTIVE_EPISODES = 50.0
 NEGLIGIBLE_WEIGHT = 0.05  # rewards with a smaller discount γ^t are ignored
-MAX_LOG_RATIO = 20.0  # per step; prevents overflow. Small ratios, which show that the policy is far away, are kept.
+MAX_LOG_RATIO = 20.0  # limit per step, to prevent overflow; small ratios are meaningful and are not limited
 RESAMPLES = 400
 MIN_PROBABILITY = 0.01  # lower limit for the probability of an option; limits a step's ratio to about 100
 
@@ -114,13 +114,13 @@ class BehaviorDensity:
 
 
 def option_probabilities(predicted: np.ndarray) -> np.ndarray:
-    """Convert predicted codes of options, in [-1, 1], to probabilities that are clipped at `MIN_PROBABILITY`."""
+    """Convert predicted option codes in [-1, 1] to probabilities of at least `MIN_PROBABILITY`."""
     clipped = np.clip((predicted + 1) / 2, MIN_PROBABILITY, 1.0)
     return np.asarray(clipped / clipped.sum(1, keepdims=True))
 
 
 def log_normal(values: np.ndarray, mean: np.ndarray, std: np.ndarray) -> np.ndarray:
-    """Return log N(values; mean, std²) without its constant, summed over the last axis."""
+    """Return log N(values; mean, std²) without the constant term, summed over the last axis."""
     return np.asarray((-0.5 * np.square((values - mean) / std) - np.log(std)).sum(-1))
 
 

@@ -146,9 +146,9 @@ def check_values(inspected: InspectedPolicy) -> Measurement:
     too_high_level = grade(impossible, IMPOSSIBLE)
     # The level of values that are too low is at most "look", never "worry".
     too_low_level: Level = "look" if too_low > IMPOSSIBLE[0] else "good"
-    text = f"{100 * impossible:.1f} % of Q(s, π(s)) is above what the logged rewards allow"
+    text = f"In {100 * impossible:.1f} % of the states, Q(s, π(s)) is above what the logged rewards allow"
     if too_low_level != "good":
-        text += f" and {100 * too_low:.1f} % is below"
+        text += f", and in {100 * too_low:.1f} % it is below"
     if has_returns:
         q = critics(inspected.observations, inspected.logged_actions).mean(0)[is_complete]
         found = trust_measures.measure_calibration(q, returns)
@@ -161,7 +161,7 @@ def check_values(inspected: InspectedPolicy) -> Measurement:
             f"Q of logged actions is {format_number(found.mean_q)} on average, and the logged return is "
             f"{format_number(found.mean_return)} "
             f"(difference: {found.bias_in_stds:+,.1f} standard deviations; correlation: {found.correlation:.2f}). "
-            f"{text}. Q is the value of the learned policy, so a policy better than the logs has a somewhat higher Q."
+            f"{text}. Q is the value of the learned policy, so it is somewhat higher for a policy better than the logs."
         )
     else:
         text += ". Too few logged returns are complete to compare Q with them."
@@ -247,7 +247,7 @@ def check_theory(inspected: InspectedPolicy) -> Measurement:
         f"κ* = {kappa:.2g}. The condition is void if L_P is infinite, as in deterministic environments."
         if kappa > 0
         else f"An inner step lowers Q on the data by {format_number(-delta_q)}, so Theorem 1's condition holds for no "
-        "κ. Near the end of training this is common and no cause for alarm on its own."
+        "κ. This is common near the end of training and is no cause for alarm on its own."
     )
     return Measurement(TrustCheck("good" if kappa > 0 else "look", topic, text), numbers)
 

@@ -90,7 +90,7 @@ class CheckpointStore:
             raise
         except Exception as error:  # Orbax can raise any exception for a damaged checkpoint
             raise AspcError(
-                f"A checkpoint in {folder} is damaged; remove the newest to continue from the previous one."
+                f"A checkpoint in {folder} is damaged; remove the newest checkpoint to continue from the previous one."
             ) from error
 
     def latest_step(self) -> int | None:
