@@ -1,4 +1,6 @@
-"""Guards of a policy: limits on its actions that do not depend on the network. NumPy only, like `policy_kinds`.
+"""Guards of a policy: limits on its actions that do not depend on the network.
+
+Like `policy_kinds`, this module needs only NumPy.
 
 An observation is out of distribution if its score exceeds a threshold. The score is the Mahalanobis distance to the
 logged observations divided by √(number of dimensions): about 1 for a typical logged observation. Guards apply in this

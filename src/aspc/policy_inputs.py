@@ -160,7 +160,7 @@ def act_in_stream(
         observations: An array, or a table, a row or a dictionary with the `names` of the log's columns.
         names: The log's columns, in the order of the observation's dimensions; may be empty.
         size: The dimension of an observation.
-        on_invalid: The reaction to NaN, infinity, None or a masked entry: "raise" an error, "hold" the last action of
+        on_invalid: The behavior for NaN, infinite, None or masked entries: "raise" an error, "hold" the last action of
             the same row, or return a "nan" action. An invalid row does not change the memory.
         stream: The memory and the last actions, kept between calls.
         error: The exception to raise.
