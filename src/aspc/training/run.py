@@ -202,7 +202,7 @@ def start_run(
         preset: The preset that the config records.
         out: Folder of the run. Default: runs/DATASET_ALGO_TIME.
         env: As for `train`.
-        repeats: Folder of a run to repeat. If source and preprocessing match that run's, the data must match too.
+        repeats: Folder of a run to repeat. If source and preprocessing are the same, the data must be the same.
         quiet: Hide progress.
         callbacks: As for `train`.
     """

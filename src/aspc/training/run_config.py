@@ -161,11 +161,11 @@ class OnlineOptions:
     eval_episodes: int = 10
     """Episodes per evaluation."""
     final_episodes: int | None = None
-    """Episodes of the last evaluation. Default: eval_episodes."""
+    """Episodes in the last evaluation. Default: eval_episodes."""
     tensorboard: bool = True
     """Also write metrics as TensorBoard events."""
     logger: LoggerName = "none"
-    """Also log metrics to Weights & Biases or MLflow, configured by their environment variables."""
+    """Also log metrics to Weights & Biases or MLflow, which are configured by their environment variables."""
 
     def __post_init__(self) -> None:
         for name in ("steps", "collect", "updates", "eval_every", "eval_episodes"):
