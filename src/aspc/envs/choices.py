@@ -41,7 +41,7 @@ class ChoiceColumns(gym.Wrapper[Any, Any, Any, Any]):
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         values = self.choices.decode(np.asarray(action, np.float64))
         if (values[np.array(self.choices.sizes) > 0] < 0).any():
-            raise AspcError("An action chooses no option: the masks in the observation forbid all of them.")
+            raise AspcError("No option was chosen, because the masks in the observation forbid all of them.")
         return self.env.step(_assemble(self._space, values.tolist()))
 
 

@@ -21,7 +21,7 @@ import numpy as np
 Point = tuple[float, float]
 Cell = tuple[int, int]
 
-# The point mass: a sphere of radius 0.1 m and density 1000 kg/m³ on two damped slide joints, motors of gear 100.
+# The point mass: a sphere of radius 0.1 m and density 1000 kg/m³ on two damped slide joints, with motors of gear 100.
 RADIUS = 0.1
 MASS = 1000.0 * 4.0 / 3.0 * math.pi * RADIUS**3
 DAMPING = 1.0

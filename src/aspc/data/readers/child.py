@@ -44,7 +44,7 @@ def read_npz(path: Path, limits: ReadLimits, *, required: list[str], optional: l
 
 
 class _OpenLog:
-    """The HDF5 file that is being packed: one request opens it, later requests read it."""
+    """The HDF5 file that is being packed. One request opens it, and later requests read it."""
 
     def __init__(self) -> None:
         self._log: hdf5_stream.HDF5Log | None = None
