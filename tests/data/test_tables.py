@@ -106,7 +106,7 @@ def test_boolean_columns_are_numbers_and_text_is_rejected(tmp_path: Path, log, s
     for words in (["B000", "B001"], ["AUTO", "MAN"]):
         refuse(
             write(obs_1=np.array(words * 30)),
-            rf"^x\{suffix}: column 'obs_1' holds text, not numbers. Encode it .*, or select other columns with --map\.$",
+            rf"^x\{suffix}: column 'obs_1' holds text, not numbers. Encode it .* select other columns with --map\.$",
         )
 
 
