@@ -228,7 +228,7 @@ def test_threshold_comes_from_held_out_rows_and_says_so() -> None:
     for problem, call in {
         "above 0 and at most 1": lambda: fit_ood_score(LOG, quantile=1.5),
         "at least 1 and below": lambda: fit_ood_score(LOG, margin=0.5),
-        "4 dimensions, the others 5": lambda: fit_ood_score(LOG, make_dataset()),
+        "4 dimensions, but the others have 5": lambda: fit_ood_score(LOG, make_dataset()),
     }.items():
         with pytest.raises(AspcError, match=problem):
             call()
@@ -249,8 +249,8 @@ def test_threshold_comes_from_held_out_rows_and_says_so() -> None:
         ({"start_action": [99.0, 0, 0]}, "start_action"),
         ({"on_ood": "hold"}, "need an out-of-distribution score"),
         ({"ood": "fitted", "on_ood": "stop"}, "on_ood must be one of hold, fallback, nan, not 'stop'"),
-        ({"ood": "fitted", "on_ood": "fallback"}, "need each other"),
-        ({"ood": "fitted", "on_ood": "hold", "fallback": "middle"}, "need each other"),
+        ({"ood": "fitted", "on_ood": "fallback"}, "requires a fallback action, and vice versa"),
+        ({"ood": "fitted", "on_ood": "hold", "fallback": "middle"}, "requires a fallback action, and vice versa"),
         ({"ood": "fitted", "on_ood": "fallback", "fallback": [99.0, 0, 0]}, "fallback"),
         ({"ood": "other size"}, "mean must be 5 finite numbers"),
     ],
@@ -474,8 +474,8 @@ def test_command_exports_a_guarded_policy_from_a_table(tmp_path: Path, capsys: A
         ("--rate-limit", "valve=fast"): "--rate-limit takes a number for each action, not 'fast'.",
         ("--start-action", "valve=30"): "--start-action needs a value for every action. Add fan.",
         ("--ood", "fallback"): "--fallback needs a value for every action. Add valve, fan.",
-        ("--ood", "hold", "--fallback", "valve=1", "fan=1"): "need each other",
-        ("--ood-quantile", "0.9"): "only apply to --ood",
+        ("--ood", "hold", "--fallback", "valve=1", "fan=1"): "requires a fallback action, and vice versa",
+        ("--ood-quantile", "0.9"): "its options require --ood",
         ("--ood", "nan", "--ood-quantile", "2"): "must be above 0 and at most 1, not 2.0",
         ("--ood", "nan", "--ood-margin", "0.2"): "at least 1 and below 1000, not 0.2",
     }.items():

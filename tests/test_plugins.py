@@ -119,10 +119,10 @@ def test_error_in_a_plugin_names_its_line(plugin: Path) -> None:
 def test_plugin_must_be_one_existing_file(plugin: Path, capsys: pytest.CaptureFixture[str]) -> None:
     twice = ["bench", "own", "--plugin", str(plugin), f"--plugin={plugin}", "--dry-run"]
     assert main(twice) == 2
-    assert "takes one file. Import the other files from it" in capsys.readouterr().err
+    assert "takes one file, which can import other files" in capsys.readouterr().err
     for command in ("inspect", "fqe", "finetune"):
         assert main([command, "run", "--plugin", str(plugin), "--plugin", str(plugin)]) == 2
-        assert "takes one file. Import the other files from it" in capsys.readouterr().err
+        assert "takes one file, which can import other files" in capsys.readouterr().err
     assert main(["bench", "own", "--plugin", "nowhere.py"]) == 2
     assert "There is no plugin at nowhere.py" in capsys.readouterr().err
 
@@ -185,7 +185,7 @@ class Mine(BC):
         (
             "def policy(self, state): return state.no_such_part",
             "policy() of the algorithm mine fails for the initial state (AttributeError: 'BCState' object has no "
-            "attribute 'no_such_part', mine.py, line 13); fix it.",
+            "attribute 'no_such_part', mine.py, line 13). Fix it.",
         ),
         (
             "def policy(self, state): return state",
@@ -193,7 +193,7 @@ class Mine(BC):
         ),
         (
             "def policy(self, state): return super().policy(state)._replace(kind='flwo')",
-            "Unknown kind of policy of the algorithm mine 'flwo'; did you mean flow?",
+            "Unknown policy kind 'flwo' returned by the algorithm mine; did you mean flow?",
         ),
         (
             "def policy(self, state): return super().policy(state)._replace(arrays={})",

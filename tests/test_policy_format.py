@@ -73,7 +73,7 @@ def test_save_and_load_round_trip(tmp_path: Path, name: str) -> None:
 
 def test_newer_and_unknown_formats_give_a_remedy(tmp_path: Path) -> None:
     saved = policy_named("td3_bc").save(tmp_path)
-    with pytest.raises(AspcError, match=r"written by a newer aspc.*Update"):
+    with pytest.raises(AspcError, match=r"written by a newer version of aspc.*Update"):
         load_policy(change_header(saved, format=FORMAT_VERSION + 1))
     with pytest.raises(AspcError, match=r"format '1'.*Save the policy again"):
         load_policy(change_header(saved, format="1"))

@@ -81,7 +81,7 @@ def _run_command(argv: list[str]) -> int | None:
 
 
 def run_reporting_errors(work: Callable[[], int | None]) -> int:
-    """Run `work` and return its exit code. Report interrupts and errors that the user can fix on stderr."""
+    """Run `work` and return its exit code. Report interrupts, and errors that the user can fix, on stderr."""
     code = None
     try:
         with DeferredInterrupts():

@@ -89,7 +89,7 @@ class ActionSpace(NamedTuple):
     def sample(self, observations: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Sample uniformly among allowed options for each observation [N, obs]; continuous factors are 0.
 
-        Where all options are forbidden, none is chosen.
+        If all options are forbidden, none is chosen.
         """
         allowed = np.ones((len(observations), len(self.columns)), bool)
         if self.masked:
@@ -99,7 +99,7 @@ class ActionSpace(NamedTuple):
     def snap(self, actions: np.ndarray) -> np.ndarray:
         """Make each discrete factor one-hot: 1 in its largest column, 0 in the others.
 
-        A factor without a positive column keeps no option, for example where masks forbid all options.
+        A factor without a positive column gets no option, for example if the masks forbid all of them.
         """
         snapped = np.array(actions)
         for factor, columns in self.blocks():

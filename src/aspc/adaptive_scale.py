@@ -1,4 +1,4 @@
-"""ASPC: learn the scale between RL and BC with second-order gradients, equations (4) to (10) of the paper. This file
+"""ASPC: learn the scale between RL and BC with second-order gradients, equations (4) to (10) of the paper. This module
 has more than 400 lines because it contains the whole outer level.
 
 A base algorithm supplies its inner step as four pure pieces (`algorithms.interface.ScalableAlgorithm`); this file
@@ -115,24 +115,24 @@ LossTerm = Callable[[StepOutcome], Float[Array, ""]]
 
 
 def l1(step: StepOutcome) -> Float[Array, ""]:
-    """(6)  L1 = −α·E[q̃]/E|q̃| + E[c̃]; neither α nor the normalizer carries a gradient."""
+    """(6)  Return L1 = −α·E[q̃]/E|q̃| + E[c̃]. Neither α nor the normalizer carries a gradient."""
     after = step.after
     q_term = after.q.mean() / sg(jnp.abs(after.q).mean())
     return -sg(after.q_weight) * q_term + (sg(after.constraint_weight) * after.constraint).mean()
 
 
 def l2_ema(step: StepOutcome) -> Float[Array, ""]:
-    """(7) as the authors compute it: L2 = (ē' − ē)² for a running average ē of Q, ē' = ema·ē + (1 − ema)·E[q̃]."""
+    """(7)  Return L2 = (ē' − ē)² as the authors' code computes it, where ē' = ema·ē + (1 − ema)·E[q̃] averages Q."""
     return jnp.square(step.new_ema_q - step.ema_q)
 
 
 def l2_literal(step: StepOutcome) -> Float[Array, ""]:
-    """(7) as printed: L2 = (E[q̃] − E[q])², on one batch."""
+    """(7)  Return L2 = (E[q̃] − E[q])² on one batch, as printed in the paper."""
     return jnp.square(step.after.q.mean() - step.q.mean())
 
 
 def l3(step: StepOutcome, form: L3Form | Array = 4) -> Float[Array, ""]:
-    """(8)  L3 = sg(L2) · sup c · sup |c̃ − c| (form 4). The other forms are from appendix E.2."""
+    """(8)  Return L3 = sg(L2) · sup c · sup |c̃ − c| (form 4), or another form from appendix E.2."""
     l2, c = step.losses["L2"], step.constraint
     change = jnp.abs(step.after.constraint - c)
     # Select the sup by index: the derivative of `max` divides by the number of maxima, which rounding can make 0.
@@ -200,8 +200,8 @@ class LearnedScale(Algorithm[State], Generic[Base, State]):
     scale_optimizer: OptimizerChoice = None
     """Optimizer of the scale: adam, adamw, lion, rmsprop, sgd or a registered name. Default: Adam."""
     scale_horizon: Horizon = 1_000_000
-    """Steps over which the scale's learning rate decays or, in scale_mode "linear", the scale changes. Set by
-    --horizon."""
+    """Steps over which the scale's learning rate decays or, in scale_mode "linear", the scale changes. Set it
+    with --horizon."""
 
     def __post_init__(self) -> None:
         if self.k_alpha < 1:
@@ -226,7 +226,7 @@ class LearnedScale(Algorithm[State], Generic[Base, State]):
         return half | {f"outer/{name}": draw for name, draw in half.items()}
 
     def split_inputs(self, batch: Batch, noise: Noise) -> tuple[Batch, Noise, tuple[Batch, Noise] | None]:
-        """Split off the independent outer batch and its noise (None if both levels use the same batch)."""
+        """Return the inner batch, its noise, and the outer batch with its noise (None if both levels share a batch)."""
         if self.outer_batch == "same":
             return batch, noise, None
         half = len(batch.rewards) // 2
@@ -266,7 +266,7 @@ class LearnedScale(Algorithm[State], Generic[Base, State]):
         return make_optimizer(self.scale_optimizer, decayed)
 
     def scale_updates(self) -> int:
-        """Count the updates of the scale over the horizon."""
+        """Return the number of updates of the scale over the horizon."""
         return max(self.scale_horizon // schedule_length(self.schedule()), 1)
 
     # -- state -------------------------------------------------------------------------------------------------
@@ -275,7 +275,7 @@ class LearnedScale(Algorithm[State], Generic[Base, State]):
         return self.start(self.base.init(key, spec))
 
     def start(self, base_state: Any) -> State:
-        """Return the state before the first step for a given base state."""
+        """Return the initial state for a given base state."""
         raise NotImplementedError
 
 
@@ -286,11 +286,11 @@ class AdaptiveScale(LearnedScale[Base, AdaptiveState], Generic[Base]):
     base: Base = field(default_factory=cast("Callable[[], Base]", TD3BC))
     """Base algorithm; its scale is the initial value of the learned scale."""
     ema: Fraction = 0.995
-    """Smoothing factor of the average of Q in L2."""
+    """Smoothing factor of the moving average of Q in L2."""
     outer_loss: Annotated[OuterLoss, PerRun()] = "L1+L2+L3"
     """Terms of the outer loss, equation (9)."""
     l2: Literal["ema", "literal"] = "ema"
-    """Compute L2 from a moving average of Q (ema, the authors' code) or from one batch (literal, equation (7))."""
+    """Compute L2 from a moving average of Q (ema, as in the authors' code) or from one batch (literal, as in (7))."""
     l3_form: Annotated[L3Form, PerRun()] = 4
     """Form of L3 (1 to 5, appendix E.2); 4 is equation (8)."""
     scale_mode: Literal["learned", "fixed", "converged", "linear"] = "learned"
@@ -313,7 +313,7 @@ class AdaptiveScale(LearnedScale[Base, AdaptiveState], Generic[Base]):
         return self.scale_target if self.scale_mode == "converged" else self.base.scale
 
     def start(self, base_state: Any) -> AdaptiveState:
-        """Return the state before the first step: the initial scale, a fresh optimizer, ema = 0."""
+        """Return the initial state: the initial scale, a fresh optimizer, and ema = 0."""
         raw = raw_from_scale(jnp.asarray(self.initial_scale, dtype=float))
         opt = self.outer_optimizer().init(raw)
         return AdaptiveState(base_state, ScaleState(raw, opt, jnp.zeros_like(raw), jnp.zeros((), jnp.int32)))
@@ -379,7 +379,7 @@ class AdaptiveScale(LearnedScale[Base, AdaptiveState], Generic[Base]):
             step = step._replace(losses={**step.losses, name: value})
         weights = self.term_weights()
         for name in weights.keys() - step.losses.keys():
-            raise unknown_name("term in term_weights", name, step.losses)
+            raise unknown_name("term", name, step.losses, "in term_weights")
         metrics = {"delta_q": after.q.mean() - q.mean()} if has_q else {}
         metrics |= {
             "delta_ema_q": new_ema_q - ema_q,

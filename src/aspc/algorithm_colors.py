@@ -1,4 +1,4 @@
-"""Colors of algorithms: the same in every figure, legible on light and dark backgrounds."""
+"""Colors of algorithms, which are the same in every figure and legible on light and dark backgrounds."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ ALGORITHM_COLORS: Mapping[str, str] = {
     "rapo": "#c22b35",
     "bc": "#80868c",
 }
-# Controls have the color of the algorithm that they change.
+# Variants that serve as experimental controls have the color of the algorithm that they modify.
 CONTROLS = {"aspc_aw": "aspc", "aspc_averaged": "aspc", "td3_bc_aw": "td3_bc", "td3_bc_two_policies": "td3_bc"}
-OTHER_COLOR = "#2b6cb0"  # for figures of a single algorithm without a color
+OTHER_COLOR = "#2b6cb0"  # color for figures of a single algorithm that has no color of its own
 
 
 def algorithm_color(algo: str) -> str | None:
-    """Return the color of an algorithm by its name; None for a user's algorithm.
+    """Return the color of an algorithm by name, or None for a user-supplied algorithm.
 
-    `X+aspc`, `discrete_X` and a control of X have X's color.
+    `X+aspc`, `discrete_X` and the variants of X in `CONTROLS` have the color of X.
     """
     base = algo.removesuffix("+aspc").removeprefix("discrete_")
     return ALGORITHM_COLORS.get(CONTROLS.get(base, base))

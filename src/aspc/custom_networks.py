@@ -30,7 +30,7 @@ class Constant:
 
 
 class CustomNetwork(eqx.Module):
-    """A user-supplied network: its floating-point arrays are trained, everything else is static."""
+    """A user-supplied network. Its floating-point arrays are trained; everything else is static."""
 
     params: Any
     static: Any = eqx.field(static=True)

@@ -51,7 +51,7 @@ DISK_ERRORS = (
 
 
 class ExternalFailure(AspcError):
-    """An external failure (disk, network, cluster): the same work succeeds once it is fixed."""
+    """An external failure (disk, network, cluster). The same command succeeds once the failure is fixed."""
 
 
 class DiskFailure(ExternalFailure):
@@ -81,12 +81,16 @@ def missing_module(error: BaseException) -> str:
     return ""
 
 
-def unknown_name(kind: str, name: str, known: Iterable[str]) -> AspcError:
-    """Return an error for an unknown name, which suggests the nearest known names."""
+def unknown_name(kind: str, name: str, known: Iterable[str], context: str = "") -> AspcError:
+    """Return an error for an unknown name, which suggests the nearest known names.
+
+    `context` says where the name was found, as in "returned by the algorithm mine".
+    """
     known = sorted(known)
+    problem = f"Unknown {kind} {name!r}{f' {context}' if context else ''}"
     if matches := difflib.get_close_matches(name, known, n=3, cutoff=0.5):
-        return AspcError(f"Unknown {kind} {name!r}; did you mean {', '.join(matches)}?")
-    return AspcError(f"Unknown {kind} {name!r}; choose from {join_limited(known, 8)}.")
+        return AspcError(f"{problem}; did you mean {', '.join(matches)}?")
+    return AspcError(f"{problem}; choose from {join_limited(known, 8)}.")
 
 
 def printable(text: str) -> str:

@@ -44,7 +44,7 @@ def fit_ood_score(
         raise AspcError(f"The margin of the threshold must be at least 1 and below 1000, not {margin}.")
     if held_out is not None and held_out.observation_size != dataset.observation_size:
         raise AspcError(
-            f"The held-out observations have {held_out.observation_size} dimensions, the others "
+            f"The held-out observations have {held_out.observation_size} dimensions, but the others have "
             f"{dataset.observation_size}. Pass data with the same columns."
         )
     judged = dataset if held_out is None else held_out

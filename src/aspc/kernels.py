@@ -1,9 +1,9 @@
-"""An MLP as two GPU kernels: one for the forward pass, one for backpropagation. It has more than 400 lines because the
-two kernels share their memory layout and helpers.
+"""An MLP as two GPU kernels: one for the forward pass, one for backpropagation. This module has more than 400 lines
+because the two kernels share their memory layout and helpers.
 
 XLA runs a layer as a matrix product, a normalization and element-wise operations: four kernels forward and seven
 backward, each of which writes its activations to memory for the next to read. Training a few runs executes a long chain
-of such small kernels; training many runs is bound by the memory traffic. Here each program of the grid takes a tile of
+of such small kernels; training many runs is bound by memory traffic. Here each program of the grid takes a tile of
 the batch's rows through the whole network. Only what the backward pass needs is written: the normalized activations x̂
 (without LayerNorm, the activations) and two numbers per row.
 
@@ -90,7 +90,7 @@ class Layers(NamedTuple):
 
 
 class KernelConfig(NamedTuple):
-    """The static part of a kernel."""
+    """The static configuration of a kernel."""
 
     tiles: Tiles
     eps: float
@@ -313,7 +313,7 @@ def _last_weight(layers: Layers, j: int) -> Array:
     return _load(layers.weights[-1].at[jnp.arange(layers.weights[-1].shape[0]), j])
 
 
-@functools.partial(jax.jit, static_argnums=(0, 3))  # under its own jit, so that equal kernels are compiled once
+@functools.partial(jax.jit, static_argnums=(0, 3))  # jitted separately, so that equal kernels are compiled once
 def _forward(config: KernelConfig, layers: Layers, x: Array, keep: bool) -> tuple[Array, Residuals]:
     batch, norm, depth = len(x), bool(layers.scales), len(layers.biases) - 1
     tile = _shape((batch, layers.biases[0].shape[-1]), x.dtype)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 PREFIX = "minari:"  # distinguishes Minari ids from other dataset names
 METADATA = "metadata.json"
-CHOICES_KEY = "aspc_action_space"  # in the metadata of a dataset that this library has written: names and masks
+CHOICES_KEY = "aspc_action_space"  # metadata key for the names and masks in datasets that this library has written
 
 
 def import_minari() -> Any:
@@ -74,7 +74,7 @@ def open_dataset(name: str) -> Any:
             return _open_local(name)
     except Exception as error:  # a damaged folder can raise many kinds of errors
         raise AspcError(f"The Minari dataset {dataset_id} cannot be read: {error}") from error
-    advice = f"run `minari download {dataset_id}` on a machine with a network and copy its folder"
+    advice = f"run `minari download {dataset_id}` on a machine with network access and copy its folder"
     if not _is_online():
         raise AspcError(f"The Minari dataset {dataset_id} is not on this machine and there is no network; {advice}.")
     try:

@@ -268,7 +268,7 @@ class Value(eqx.Module):
 
 
 class Flow(eqx.Module):
-    """A vector per row of concatenated inputs, such as a velocity v(s, x, t) or a one-step policy μ(s, z)."""
+    """A map from concatenated inputs to one vector per row, such as a velocity v(s, x, t) or a policy μ(s, z)."""
 
     net: MLP | CustomNetwork
 
@@ -321,7 +321,7 @@ class VAE(eqx.Module):
 
 
 class Ensemble(eqx.Module):
-    """Networks of equal shape, stacked along the first axis of every array: `ensemble(s, a)` is [members, batch]."""
+    """Networks of equal shape, stacked along the first axis of every array. Calling it returns [members, batch]."""
 
     members: Any
 

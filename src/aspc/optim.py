@@ -90,7 +90,7 @@ def check_differentiable(optimizer: Optimizer, purpose: str) -> None:
     The check uses the third step, because the first step of Adam and its variants depends only on the gradient's sign.
 
     Raises:
-        AspcError: The optimizer fails, or its derivative is zero, or the derivative is not finite at a zero gradient.
+        AspcError: The optimizer fails, or its derivative is zero or is not finite at a zero gradient.
     """
     if optimizer.transformation is None:
         return
@@ -119,7 +119,7 @@ def check_differentiable(optimizer: Optimizer, purpose: str) -> None:
     if not jnp.any(derivative):
         raise AspcError(
             f"A step of {name} does not change with small changes in the gradient, and {purpose} is differentiated "
-            "through it: the scale would never move. Choose an optimizer without signs or rounding, such as Adam."
+            "through it, so the scale would never change. Choose an optimizer without signs or rounding, such as Adam."
         )
 
 

@@ -69,7 +69,7 @@ def action_histograms(
     layers: Sequence[tuple[np.ndarray, str, float]],
     rows: str,
 ) -> None:
-    """Draw a histogram of each of the first actions within its bounds.
+    """Draw one histogram per action, for the first actions only, each over the range of its bounds.
 
     Args:
         figure: The figure.

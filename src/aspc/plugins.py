@@ -116,7 +116,7 @@ def has_changed(algo: str, versions: Mapping[str, str | None]) -> bool:
 def load_plugins(values: list[str]) -> None:
     """Load the file passed with `--plugin`, if any."""
     if len(values) > 1:
-        raise AspcError("--plugin takes one file. Import the other files from it; they can be in the same folder.")
+        raise AspcError("--plugin takes one file, which can import other files from its folder.")
     for value in values:
         load_plugin(value)
 

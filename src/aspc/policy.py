@@ -7,7 +7,7 @@ A policy is a folder of two files:
     policy.json           a readable copy of the header
 
     policy = aspc.load_policy("runs/maze/policy/seed0")
-    action = policy.act(observation)        # in the units of your logs, inside your action bounds
+    action = policy.act(observation)        # in the units of your logs, within your action bounds
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class Policy:
             observations: One observation [obs] or a batch [batch, obs]. If the log's columns had names, also a table,
                 a table row or a dictionary with these names, in any order.
             rng: A generator or a seed, for policies that sample (diffusion, flow).
-            on_invalid: The reaction to NaN, infinity, None or a masked entry (default: the policy's `on_invalid`).
+            on_invalid: The behavior for NaN, infinite, None or masked entries (default: the policy's `on_invalid`):
                 "raise" an error, "hold" the last action (per row of a batch), or return a "nan" action.
 
         With "hold" or a memory, the policy keeps state between calls, separately for each row of a batch. Use a
@@ -220,7 +220,7 @@ class Policy:
         return scores if rows.ndim == 2 else np.asarray(scores[0])
 
     def with_on_invalid(self, on_invalid: str) -> Policy:
-        """Return a copy with another default reaction to invalid observations (see `act`), which `save` records."""
+        """Return a copy with a different default for `on_invalid` (see `act`), which `save` records."""
         if on_invalid not in ON_INVALID:
             raise AspcError(f"on_invalid must be one of {', '.join(ON_INVALID)}, not {on_invalid!r}.")
         return dataclasses.replace(self, on_invalid=on_invalid)

@@ -1,4 +1,4 @@
-"""Select and name options of discrete actions: helpers for `policy_kinds`. NumPy only."""
+"""Select and name options of discrete actions: helpers for `policy_kinds`, which need only NumPy."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from aspc.errors import AspcError
 from aspc.policy_kinds import KINDS
 
 FORMAT_VERSION = 2
-UNGUARDED_FORMAT = 1  # for policies without guards and history, so that older versions can read them
+UNGUARDED_FORMAT = 1  # format of policies without guards and history, so that older versions can read them
 
 
 def read_policy_file(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
@@ -44,7 +44,8 @@ def _check_format(path: Path, header: dict[str, Any]) -> None:
     found, kind = header.get("format"), header.get("kind")
     if isinstance(found, int) and found > FORMAT_VERSION:
         raise AspcError(
-            f"{path} was written by a newer aspc (format {found}, this version reads {FORMAT_VERSION}). Update aspc."
+            f"{path} was written by a newer version of aspc (format {found}; this version reads {FORMAT_VERSION}). "
+            "Update aspc."
         )
     if found not in (UNGUARDED_FORMAT, FORMAT_VERSION) or not isinstance(kind, str) or kind not in KINDS:
         raise AspcError(

@@ -1,4 +1,6 @@
-"""Guards of a policy: limits on its actions that do not depend on the network. NumPy only, like `policy_kinds`.
+"""Guards of a policy: limits on its actions that do not depend on the network.
+
+Like `policy_kinds`, this module needs only NumPy.
 
 An observation is out of distribution if its score exceeds a threshold. The score is the Mahalanobis distance to the
 logged observations divided by √(number of dimensions): about 1 for a typical logged observation. Guards apply in this
@@ -152,7 +154,7 @@ def complete_guards(guards: Guards, policy: Any) -> Guards:
     if on_ood not in ON_OOD:
         raise ValueError(f"on_ood must be one of {', '.join(ON_OOD)}, not {on_ood!r}.")
     if (on_ood == "fallback") != (values["fallback"] is not None):
-        raise ValueError("on_ood='fallback' and a fallback action need each other. Pass both or neither.")
+        raise ValueError("on_ood='fallback' requires a fallback action, and vice versa. Pass both or neither.")
     ood = _check_ood(guards.ood, len(policy.observation_mean))
     return Guards(own_low, own_high, change, values["start_action"], ood, on_ood, values["fallback"])
 

@@ -44,7 +44,7 @@ def _select_columns(names: Sequence[str], observations: Any, error: type[Excepti
         return observations
     for name in names:
         if (found := labels.count(name)) != 1:
-            problem = f"has {name!r} {found} times" if found else f"lacks {name!r}"
+            problem = f"contains {name!r} {found} times" if found else f"lacks {name!r}"
             raise error(f"The observation {problem}. This policy takes {', '.join(names)}, or an array in this order.")
     values = observations._asdict() if hasattr(type(observations), "_fields") else observations
     return np.stack([to_float32(values[name]) for name in names], axis=-1)
@@ -160,7 +160,7 @@ def act_in_stream(
         observations: An array, or a table, a row or a dictionary with the `names` of the log's columns.
         names: The log's columns, in the order of the observation's dimensions; may be empty.
         size: The dimension of an observation.
-        on_invalid: The reaction to NaN, infinity, None or a masked entry: "raise" an error, "hold" the last action of
+        on_invalid: The behavior for NaN, infinite, None or masked entries: "raise" an error, "hold" the last action of
             the same row, or return a "nan" action. An invalid row does not change the memory.
         stream: The memory and the last actions, kept between calls.
         error: The exception to raise.

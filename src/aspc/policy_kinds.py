@@ -36,7 +36,7 @@ def relu(x: Any) -> Any:
 
 
 def gelu(x: Any) -> Any:
-    """GELU in its tanh approximation."""
+    """GELU with the tanh approximation."""
     return 0.5 * x * (1 + array_namespace(x).tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * (x * x * x))))
 
 

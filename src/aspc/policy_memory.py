@@ -1,4 +1,6 @@
-"""Policies with memory: an action can depend on earlier steps of the same episode. NumPy only, like `policy_kinds`.
+"""Policies with memory: an action can depend on earlier steps of the same episode.
+
+Like `policy_kinds`, this module needs only NumPy.
 
 The memory of a policy is one float32 array [batch, size] that concatenates named parts of fixed sizes. Each feature of
 a policy adds the parts that it needs; a rate limit, for example, adds the previous action. Flags such as
@@ -72,7 +74,7 @@ def step(policy: Any, observations: Any, memory: Any, noise: Sequence[Any]) -> t
 
 
 def step_or_nan(policy: Any, observations: Any, memory: Any, noise: Sequence[Any]) -> tuple[Any, Any]:
-    """Like `step`, for programs that cannot raise an error.
+    """Return the result of `step`, in programs that cannot raise an error.
 
     An observation with NaN or infinity results in a NaN action and leaves its row of the memory unchanged. This needs
     explicit code, because tanh(inf) is 1 and some runtimes drop NaN in a maximum.
@@ -151,7 +153,7 @@ def _unless_ood(
 def stack_observations(policy: Any, observations: Any, memory: Parts) -> Any:
     """Return the inputs of a policy's network (see `aspc.history`).
 
-    Observations are in the units of the logs, actions are rescaled to [-1, 1].
+    Observations are in the units of the logs, and actions are rescaled to [-1, 1].
 
     Args:
         policy: The policy.

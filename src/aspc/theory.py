@@ -44,17 +44,17 @@ def positive_part(value: Number) -> Number:
 
 
 def delta_l_bc_from_step(x: Number, c: Number) -> Number:
-    """Step 1:  ΔL_BC ≥ max{x − 2c√x, 0}, by the reverse triangle inequality and Cauchy–Schwarz."""
+    """Return the bound of step 1:  ΔL_BC ≥ max{x − 2c√x, 0}, by the reverse triangle inequality and Cauchy–Schwarz."""
     return positive_part(x - 2 * c * x**0.5)
 
 
 def delta_q_squared_from_step(x: Number, l_q: Number) -> Number:
-    """Step 2:  (ΔQ)² ≤ L_Q²·x, by Jensen's inequality and the Lipschitz critic."""
+    """Return the bound of step 2:  (ΔQ)² ≤ L_Q²·x, by Jensen's inequality and the Lipschitz critic."""
     return l_q**2 * x
 
 
 def delta_l_bc_lower_bound(delta_q: Number, c: Number, l_q: Number) -> Number:
-    """Proposition 1, first bound:  ΔL_BC ≥ max{0, (ΔQ)²/L_Q² − 2c|ΔQ|/L_Q}.
+    """Return the first bound of Proposition 1:  ΔL_BC ≥ max{0, (ΔQ)²/L_Q² − 2c|ΔQ|/L_Q}.
 
     It is 0, and therefore vacuous, unless |ΔQ| > 2c·L_Q.
     """
@@ -62,12 +62,12 @@ def delta_l_bc_lower_bound(delta_q: Number, c: Number, l_q: Number) -> Number:
 
 
 def step_upper_bound(delta_l_bc: Number, c: Number) -> Number:
-    """Step 3, which solves step 1 for x:  x ≤ (c + √(c² + ΔL_BC))²."""
+    """Return the bound of step 3, which solves step 1 for x:  x ≤ (c + √(c² + ΔL_BC))²."""
     return (c + (c**2 + delta_l_bc) ** 0.5) ** 2
 
 
 def delta_q_squared_upper_bound(delta_l_bc: Number, c: Number, l_q: Number) -> Number:
-    """Proposition 1, second bound:  (ΔQ)² ≤ L_Q²·(c + √(c² + ΔL_BC))².
+    """Return the second bound of Proposition 1:  (ΔQ)² ≤ L_Q²·(c + √(c² + ΔL_BC))².
 
     It never falls below 4c²L_Q²: a policy can move to the mirror image of the data without changing its BC loss.
     """
@@ -98,26 +98,26 @@ class FiniteMDP(NamedTuple):
         return pi
 
     def value(self, pi: np.ndarray) -> Float[np.ndarray, "states"]:
-        """V^π = (I − γP_π)⁻¹ r_π."""
+        """Compute V^π = (I − γP_π)⁻¹ r_π."""
         p_pi = np.einsum("si,sit->st", pi, self.transition)
         return np.linalg.solve(np.eye(len(p_pi)) - self.gamma * p_pi, (pi * self.reward).sum(1))
 
     def q(self, pi: np.ndarray) -> Float[np.ndarray, "states actions"]:
-        """Q^π(s, a) = r(s, a) + γ·E V^π(s')."""
+        """Compute Q^π(s, a) = r(s, a) + γ·E V^π(s')."""
         q: np.ndarray = self.reward + self.gamma * self.transition @ self.value(pi)
         return q
 
     def visitation(self, pi: np.ndarray) -> Float[np.ndarray, "states"]:
-        """d_π = (1 − γ)·Σ_k γᵏ·P(s_k = s): the discounted visitation distribution, which sums to 1."""
+        """Compute the discounted visitation distribution d_π = (1 − γ)·Σ_k γᵏ·P(s_k = s), which sums to 1."""
         p_pi = np.einsum("si,sit->st", pi, self.transition)
         return (1 - self.gamma) * np.linalg.solve(np.eye(len(p_pi)) - self.gamma * p_pi.T, self.start)
 
     def performance(self, pi: np.ndarray) -> float:
-        """J(π) = E V^π(s_0), the expected discounted return."""
+        """Compute the expected discounted return J(π) = E V^π(s_0)."""
         return float(self.start @ self.value(pi))
 
     def distance(self, pi: np.ndarray, other: np.ndarray) -> Float[np.ndarray, "states"]:
-        """‖π(s) − π'(s)‖; for stochastic policies, the mean distance between independent samples of the two."""
+        """Compute ‖π(s) − π'(s)‖; for stochastic policies, the mean distance between independent samples of the two."""
         distance: np.ndarray = np.einsum("si,sj,ij->s", pi, other, self._distances())
         return distance
 
@@ -140,7 +140,7 @@ class FiniteMDP(NamedTuple):
 
 
 def performance_difference(mdp: FiniteMDP, pi_1: np.ndarray, pi_2: np.ndarray) -> float:
-    """Performance-difference lemma, an identity:
+    """Compute J(π_1) − J(π_2) by the performance-difference lemma, an identity:
 
     J(π_1) − J(π_2) = 1/(1−γ) · E_{s∼d_{π_1}}[E_{a∼π_1} Q^{π_2}(s, a) − V^{π_2}(s)]
     """
@@ -149,7 +149,7 @@ def performance_difference(mdp: FiniteMDP, pi_1: np.ndarray, pi_2: np.ndarray) -
 
 
 def visitation_constant(gamma: Number) -> Number:
-    """The constant C > 0 that the paper leaves unspecified:  C = 2γ/(1 − γ). No smaller constant holds for all MDPs.
+    """Return C = 2γ/(1 − γ), the constant that the paper leaves unspecified. No smaller constant holds for all MDPs.
 
     It follows from d_π − d_β = γ·(I − γP_π^⊤)⁻¹(P_π − P_β)^⊤ d_β and ‖·‖₁ = 2·TV.
     """
@@ -157,7 +157,7 @@ def visitation_constant(gamma: Number) -> Number:
 
 
 def visitation_bound(distance: Number, l_p: Number, gamma: Number) -> Number:
-    """Visitation lemma:  ‖d_π − d_β‖₁ ≤ C·L_P·max_s ‖π(s) − π_β(s)‖.
+    """Return the bound of the visitation lemma:  ‖d_π − d_β‖₁ ≤ C·L_P·max_s ‖π(s) − π_β(s)‖.
 
     The proof also holds for a smaller `distance`: the *mean* of ‖π(s) − π_β(s)‖ over d_β (but not over any other
     distribution).
@@ -166,7 +166,7 @@ def visitation_bound(distance: Number, l_p: Number, gamma: Number) -> Number:
 
 
 def step_sup_upper_bound(delta_l_inf: Number, c_inf: Number) -> Number:
-    """Sup-norm lemma:  x∞ ≤ (c∞ + √(c∞² + ΔL∞))²."""
+    """Return the bound of the sup-norm lemma:  x∞ ≤ (c∞ + √(c∞² + ΔL∞))²."""
     return step_upper_bound(delta_l_inf, c_inf)
 
 
@@ -176,17 +176,17 @@ def step_sup_upper_bound(delta_l_inf: Number, c_inf: Number) -> Number:
 
 
 def kappa(l_p: Number, l_q: Number, gamma: Number) -> Number:
-    """κ = C·L_P·L_Q, where L_Q is the Lipschitz constant of the true Q^{π_t}."""
+    """Return κ = C·L_P·L_Q, where L_Q is the Lipschitz constant of the true Q^{π_t}."""
     return visitation_constant(gamma) * l_p * l_q
 
 
 def phi_of_step(x_inf: Number, c_inf: Number) -> Number:
-    """Φ/κ before the sup-norm lemma is applied:  (√x∞ + c∞)·√x∞. It vanishes with the step size."""
+    """Return Φ/κ before the sup-norm lemma is applied:  (√x∞ + c∞)·√x∞. It vanishes with the step size."""
     return (x_inf**0.5 + c_inf) * x_inf**0.5
 
 
 def phi(delta_l_inf: Number, c_inf: Number) -> Number:
-    """Φ(ΔL∞, c∞²)/κ = 3c∞² + 3c∞√(c∞² + ΔL∞) + ΔL∞.
+    """Return Φ(ΔL∞, c∞²)/κ = 3c∞² + 3c∞√(c∞² + ΔL∞) + ΔL∞.
 
     This is `phi_of_step` at the largest x∞ that the sup-norm lemma allows. It is 6c∞² even for a step of zero.
     """
@@ -194,7 +194,7 @@ def phi(delta_l_inf: Number, c_inf: Number) -> Number:
 
 
 def phi_sharp(delta_l_inf: Number, c_inf: Number) -> Number:
-    """A smaller Φ/κ for which Proposition 2 also holds (not in the paper):  c∞² + c∞√(c∞² + ΔL∞) + ΔL∞.
+    """Return a smaller Φ/κ for which Proposition 2 also holds (not in the paper):  c∞² + c∞√(c∞² + ΔL∞) + ΔL∞.
 
     The paper's proof bounds ‖π_{t+1} − π_β‖ by √x∞ + c∞, although by definition it is at most √(c∞² + ΔL∞).
     """
@@ -202,14 +202,17 @@ def phi_sharp(delta_l_inf: Number, c_inf: Number) -> Number:
 
 
 def single_step_lower_bound(delta_q: Number, kappa_phi: Number, gamma: Number) -> Number:
-    """Proposition 2:  J(π_{t+1}) − J(π_t) ≥ (ΔQ − Φ)/(1 − γ), where ΔQ uses the true Q^{π_t} over D = d_β."""
+    """Return the bound of Proposition 2:  J(π_{t+1}) − J(π_t) ≥ (ΔQ − Φ)/(1 − γ).
+
+    ΔQ uses the true Q^{π_t} over D = d_β.
+    """
     return (delta_q - kappa_phi) / (1 - gamma)
 
 
 def kappa_star(delta_q: Number, delta_l_inf: Number, c_inf: Number) -> Number:
-    """Theorem 1's condition ΔQ ≥ Φ holds exactly for κ ≤ κ* = ΔQ / (3c∞² + 3c∞√(c∞² + ΔL∞) + ΔL∞).
+    """Return κ* = ΔQ / (3c∞² + 3c∞√(c∞² + ΔL∞) + ΔL∞). Theorem 1's condition ΔQ ≥ Φ holds exactly for κ ≤ κ*.
 
-    Negative if ΔQ is negative; then no κ satisfies the condition. Undefined if c∞ = ΔL∞ = 0.
+    κ* is negative if ΔQ is negative; then no κ satisfies the condition. It is undefined if c∞ = ΔL∞ = 0.
     """
     return delta_q / phi(delta_l_inf, c_inf)
 
@@ -218,17 +221,17 @@ def kappa_star(delta_q: Number, delta_l_inf: Number, c_inf: Number) -> Number:
 
 
 def phi_taylor(delta_l_inf: Number, c_inf: Number) -> Number:
-    """Φ/κ to second order in ΔL∞/c∞²:  6c∞² + (5/2)·ΔL∞ − (3/8)·ΔL∞²/c∞². Never above Φ/κ."""
+    """Return Φ/κ to second order in ΔL∞/c∞²:  6c∞² + (5/2)·ΔL∞ − (3/8)·ΔL∞²/c∞². It never exceeds Φ/κ."""
     return 6 * c_inf**2 + 2.5 * delta_l_inf - 0.375 * delta_l_inf**2 / c_inf**2
 
 
 def phi_squared_taylor(delta_l_inf: Number, c_inf: Number) -> Number:
-    """Square of Φ/κ to first order:  36c∞⁴ + 30c∞²ΔL∞. Never above Φ²/κ²."""
+    """Return the square of Φ/κ to first order:  36c∞⁴ + 30c∞²ΔL∞. It never exceeds Φ²/κ²."""
     return 36 * c_inf**4 + l3_of_taylor(delta_l_inf, c_inf, w=30)
 
 
 def l3_of_taylor(delta_l_inf: Number, c_inf: Number, w: Number = 1) -> Number:
-    """Φ² without the constant 36c∞⁴:  w·c∞²·ΔL∞, w = 30κ².
+    """Return Φ² without the constant 36c∞⁴:  w·c∞²·ΔL∞ with w = 30κ².
 
     With w = 1 and multiplied by (ΔQ)², this is the paper's L3, equation (8). A small value does not imply
     Theorem 1's condition.
@@ -244,7 +247,7 @@ def l3_of_taylor(delta_l_inf: Number, c_inf: Number, w: Number = 1) -> Number:
 def initial_gap_bound(
     eps_beta: Number, eps_0: Number, l_p: Number, r_max: Number, gamma: Number, l_r: Number = 0
 ) -> Number:
-    """Δ_0, a bound on J(π*) − J(π_0):  (C·L_P·R_max + L_r)/(1 − γ) · (ε_β + ε_0).
+    """Return Δ_0, a bound on J(π*) − J(π_0):  (C·L_P·R_max + L_r)/(1 − γ) · (ε_β + ε_0).
 
     Here, ε_β = max_s ‖π*(s) − π_β(s)‖ and ε_0 = max_s ‖π_0(s) − π_β(s)‖ are maxima over states. For ε_0 the paper uses
     the mean E_D ‖π_0(s) − π_β(s)‖ ≤ √L_BC, which does not bound the maximum; docs/theory.md discusses when the result
@@ -255,9 +258,10 @@ def initial_gap_bound(
 
 
 def gap_bound(delta_0: Number, gains: Number) -> Number:
-    """Theorem 2:  J(π*) − J(π_T) ≤ Δ_0 − Σ_i δ_i, with the gains δ_i = J(π_{i+1}) − J(π_i) of all T steps.
+    """Return the bound of Theorem 2:  J(π*) − J(π_T) ≤ Δ_0 − Σ_i δ_i.
 
-    If every δ_i ≥ δ_min, this is at most Δ_0 − T·δ_min. Since the gap is never negative, T ≤ Δ_0/δ_min.
+    The δ_i = J(π_{i+1}) − J(π_i) are the gains of all T steps. If every δ_i ≥ δ_min, this is at most Δ_0 − T·δ_min.
+    Since the gap is never negative, T ≤ Δ_0/δ_min.
     """
     return delta_0 - gains.sum()
 

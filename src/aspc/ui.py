@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
 
-PLAIN_LINE_SECONDS = 10.0  # between lines if stderr is not a terminal
-NOTICE_SECONDS = 2.0  # until a progress bar or a notice appears
+PLAIN_LINE_SECONDS = 10.0  # time between lines if stderr is not a terminal
+NOTICE_SECONDS = 2.0  # time until a progress bar or a notice appears
 
 
 def format_seconds(seconds: float) -> str:
@@ -40,7 +40,7 @@ def run_after(seconds: float, action: Callable[[], object]) -> Iterator[None]:
 
 
 class Progress:
-    """The progress of training: a live line on a terminal, a plain line every ten seconds elsewhere.
+    """A progress display for training: a live line on a terminal, otherwise a plain line every ten seconds.
 
     A line shows the steps per second, the time left and the latest value of each field.
     """

@@ -179,7 +179,7 @@ def test_invalid_terms_are_refused() -> None:
     ctx, state = mid_run(AdaptiveScale(base=BASE), steps=0)
     with pytest.raises(AspcError, match=r"The term L4 has the shape \(12,\); make it a scalar"):
         jax.eval_shape(PerSample(base=BASE).outer_update, ctx, ctx, state)
-    with pytest.raises(AspcError, match="Unknown term in term_weights 'L22'; did you mean L2"):
+    with pytest.raises(AspcError, match="Unknown term 'L22' in term_weights; did you mean L2"):
         jax.eval_shape(Misspelt(base=BASE).outer_update, ctx, ctx, state)
 
 

@@ -230,7 +230,7 @@ def test_text_names_verdict_reason_and_calibration(trained, tmp_path, capsys):
     assert f"{HOSTILE}/seed0: " in shown
     assert "those that no policy was trained on" in shown
     assert "per step" in shown
-    assert "calibrated" in shown or "allow for a systematic error" in shown
+    assert "calibrated" in shown or "account for a systematic error" in shown
 
 
 def test_selection_saves_a_policy_or_none(trained, tmp_path, capsys):

@@ -71,9 +71,9 @@ def test_options_that_no_similar_state_has_leave_the_log() -> None:
     assert choice.policy == {"x": 1.0, "y": 0.0}
     assert choice.data == {"x": 0.5, "y": 0.5}
     assert (choice.agreement, choice.unlogged, choice.unlogged_data) == (0.5, 0.5, 0.0)
-    assert (
-        choice.describe()
-        == "a: x 100 % (50 % in the log), y 0 % (50 % in the log); the logged option in 50 % of the states"
+    assert choice.describe() == (
+        "a: x 100 % (50 % in the log), y 0 % (50 % in the log); "
+        "the policy takes the logged option in 50 % of the states"
     )
 
 

@@ -99,7 +99,7 @@ def test_verdict_names_the_worst_first():
     def verdict(*levels):
         return TrustReport([], [TrustCheck(level, f"part {i}", "") for i, level in enumerate(levels)], {}).verdict
 
-    assert verdict("good", "worry", "look") == "Do not rely on this policy before you have examined: part 1, part 2."
+    assert verdict("good", "worry", "look") == "Before you rely on this policy, examine: part 1, part 2."
     assert verdict("good", "look") == "No alarms, but examine: part 1."
     assert verdict("good", "unknown") == "No problems found. Not checked: part 1. This is not a guarantee."
     assert verdict("good") == "No problems found. This is not a guarantee."
@@ -227,7 +227,10 @@ def test_rising_critics_are_not_an_over_estimation(tmp_path):
     report = assess_policy(inspected)
     (check,) = [c for c in report.checks if c.topic == "convergence of the critics"]
     assert check.level == "look"
-    assert "0.0 % of Q(s, π(s)) is above what the logged rewards allow and 100.0 % is below" in check.text
+    assert (
+        "In 0.0 % of the states, Q(s, π(s)) is above what the logged rewards allow, and in 100.0 % it is below"
+        in check.text
+    )
     assert "Critics 1 and 2 of seed 0 have not converged" in check.text
     assert report.action_names == ("valve", "fan")
     hostile = dataclasses.replace(report, action_names=("$x_{$", "fan"))  # not a formula

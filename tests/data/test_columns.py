@@ -267,7 +267,7 @@ def test_unused_arrays_are_noted(tmp_path: Path, log: dict[str, np.ndarray], suf
     }
     path = write_as(tmp_path / f"mine{suffix}", {**log, **more})
     (said,) = [note for note in data.load(path).notes if "unused" in note]
-    assert said == "unused arrays: 'observatons_2'; to use one, name it with --map."
+    assert said == "unused arrays: 'observatons_2'; to use one, select it with --map."
     mapped = data.load(path, key_map={"observations": "observatons_2"})
     assert any("unused arrays: 'observations';" in note for note in mapped.notes)
     if suffix == ".hdf5":
@@ -293,5 +293,5 @@ def test_missing_episode_ends_are_rejected(tmp_path: Path, log: dict[str, np.nda
     np.savez(tmp_path / "other.npz", observations=log["observations"], u=log["actions"])
     refuse(
         tmp_path / "other.npz",
-        r"'actions' not found among .*'u'\. Name it with --map actions=NAME, in Python key_map={'actions': 'NAME'}",
+        r"'actions' not found among .*'u'\. Name it with --map actions=NAME \(in Python: key_map={'actions': 'NAME'}\)",
     )

@@ -267,14 +267,14 @@ REPEATED = {key: np.concatenate([array, array[:100]]) for key, array in make_log
         (paid(-1, 10), r"mostly below 0 \(in 99 % of the rows\): untried actions .* --reward-shift 1\."),
         (paid(-1, 10, ends=True), "mostly below 0 .* --algo iql"),
         (dataset(terminals=np.zeros(3_000), timeouts=np.zeros(3_000)), "no episode ends"),
-        (in_single_rows("terminals", 1.0), "every row is terminal, so values never bootstrap"),
+        (in_single_rows("terminals", 1.0), "every row is terminal, so critics never bootstrap"),
         (in_single_rows("terminals", 0.9), "2,700 of 2,701 episodes have only one row"),
         (in_single_rows("timeouts", 1.0), "3,000 of 3,000 episodes have only one row"),
         (with_value(-999, 1), r"observation dimension 3 is -999 in 1 row, far .* between .* missing value, replace it"),
         (with_value(9_999, 200, observation_names=("a", "b", "c")), r"dimension 3 \(c\) is 9999 in 200 rows"),
         (with_value(-700, 6, "actions", action_names=("u", "v")), r"action dimension 2 \(v\) is -700 in 6 rows"),
-        (with_value(-999, 6, "actions"), "is -999 in 6 rows.*guessed action bounds come from it: .* --action-low"),
-        (with_value(999, 6, "actions"), "is 999 in 6 rows.*guessed action bounds come from it: .* --action-high"),
+        (with_value(-999, 6, "actions"), "is -999 in 6 rows.*guessed action bounds include it: .* --action-low"),
+        (with_value(999, 6, "actions"), "is 999 in 6 rows.*guessed action bounds include it: .* --action-high"),
         (with_value(-999, 6, "rewards"), "reward is -999 in 6 rows"),
         (smooth(missing=True), "29 steps are .* first after row 100 of 3,000: episode ends may be missing"),
         (followed(slice(None, None, -1)), "in 100 % of the rows inside episodes, the next observation is not"),
@@ -437,9 +437,9 @@ def test_convert_keeps_everything(capsys: pytest.CaptureFixture[str]) -> None:
         assert re.search(
             r"observation +3 numbers: x, y, spin\naction +1 number: torque\naction bounds +\[-5, 5\] in", out
         )
-    with pytest.raises(AspcError, match="need the data that it was packed from"):
+    with pytest.raises(AspcError, match="pass the data that it was packed from"):
         run("info", "packed", "--action-high", "3")
-    for target, says in (("b.npz", "already exists"), ("x.csv", "be written as .csv"), ("packed", "already exists")):
+    for target, says in (("b.npz", "already exists"), ("x.csv", "datasets as .csv"), ("packed", "already exists")):
         with pytest.raises(AspcError, match=says):
             run("convert", "a.hdf5", target)
 

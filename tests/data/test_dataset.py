@@ -61,7 +61,7 @@ TWO_INFINITIES[2], TWO_INFINITIES[5] = np.inf, -np.inf
         ({"observations": np.full((12, 3), "x")}, "must hold numbers"),
         ({"observations": [[1, 2], [3]]}, "must hold numbers"),
         ({"action_low": [-1, -1, -1]}, "action_low must be one number or 2 numbers"),
-        ({"action_low": 1, "action_high": -1}, "each low bound below"),
+        ({"action_low": 1, "action_high": -1}, "each low bound must be below"),
         ({"action_high": np.inf}, "must be finite"),
         ({"action_high": 1e300}, "must be finite"),
         (
@@ -141,7 +141,7 @@ def test_bounds_from_data_are_the_logged_range() -> None:
     assert wider.bounds_source == "logged range with a margin of 5 %"
     assert make(actions=actions, action_low=0, action_high=200).bounds_source == "given"
     assert make(actions=actions, action_low=-9, action_high=None).bounds_source == "low: given; high: logged range"
-    with pytest.raises(AspcError, match="action margin must be a fraction of the logged range, 0 or more, not -1"):
+    with pytest.raises(AspcError, match="action margin, a fraction of the logged range, must be 0 or more, not -1"):
         make(actions=actions, action_low=None, action_high=None, action_margin=-1)
     note = "the action margin is not used: no bound comes from the data."
     assert note in make(actions=actions, action_low=0, action_high=200, action_margin=0.05).notes
@@ -172,7 +172,7 @@ def test_on_off_actions_are_noted() -> None:
     assert note.startswith(
         "action dimension 2 (pump) takes only two values (0 and 1): a policy returns numbers between"
     )
-    assert "Round its output (on above 0.5), or leave the column out with --map actions=NAMES." in note
+    assert "Round its output (above 0.5 means on), or leave the column out with --map actions=NAMES." in note
     assert not any("two values" in note for note in make().notes)
 
 

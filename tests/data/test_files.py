@@ -295,12 +295,10 @@ def test_unknown_names_and_options_are_rejected_with_suggestions() -> None:
         data.load("maze2d-umaze?steps=many")
     with pytest.raises(AspcError, match="seed of 0 or more"):
         data.load("maze2d-umaze?seed=-1")
-    with pytest.raises(AspcError, match="neither a file nor a dataset's name"):
+    with pytest.raises(AspcError, match="neither a file nor a dataset name"):
         data.load("qqqq")
     for wrong in (np.zeros((3, 2)), None, {"observations": []}):
-        with pytest.raises(
-            AspcError, match=rf"not from {type(wrong).__name__}: write the data to a Parquet .*from_array"
-        ):
+        with pytest.raises(AspcError, match=rf"not {type(wrong).__name__}\. Write the data to a Parquet .*from_array"):
             data.load(wrong)
 
 

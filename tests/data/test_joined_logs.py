@@ -79,7 +79,7 @@ def test_rows_in_two_files_are_kept_once(tmp_path: Path) -> None:
     dataset = load(tmp_path, {"a.csv": take(whole, slice(0, 36)), "b.csv": take(whole, slice(30, 60))})
     np.testing.assert_array_equal(dataset.observations[:, 0], np.arange(60))
     assert dataset.episode_lengths.tolist() == [35, 25]
-    assert has_note(dataset, "6 rows are in more than one file and kept only once")
+    assert has_note(dataset, "6 rows appear in more than one file; only one copy of each was kept")
 
 
 def test_logs_of_several_machines_stay_apart(tmp_path: Path) -> None:

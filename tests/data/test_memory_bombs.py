@@ -149,7 +149,7 @@ BOMBS = {
     "zeros.arrow": (zeros_arrow, "zeros.arrow needs 320.0 MB of memory"),
     "lying.arrow": (overstated_arrow, "lying.arrow needs 8,000.0 GB of memory"),
     "zeros.parquet": (zeros_parquet, "zeros.parquet needs 320.0 MB of memory"),
-    "line.csv.gz": (endless_line, "line 1: more than 16,777,216 bytes"),
+    "line.csv.gz": (endless_line, "line 1 has more than 16,777,216 bytes"),
     "cell.csv.gz": (endless_cell, "a quoted cell continues over thousands of lines"),
     "rows.csv.gz": (many_rows, "rows.csv.gz needs at least 20"),
 }

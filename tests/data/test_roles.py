@@ -174,7 +174,7 @@ def test_categories_become_one_observation_each(tmp_path: Path, suffix: str) -> 
     modes = np.array(["auto", "manual", "off"])[np.arange(60) % 3]
     table = {**plant(), "obs_mode": modes, "reward": np.ones(60)}
     path = (write_csv if suffix == ".csv" else write_table)(tmp_path / f"x{suffix}", table)
-    refuse(path, "column 'obs_mode' holds text, not numbers. .* name it with --one-hot")
+    refuse(path, "column 'obs_mode' holds text, not numbers. .* list it in --one-hot")
     dataset = data.load(path, one_hot="obs_mode")
     assert dataset.observation_names == ("obs_level", "obs_mode=auto", "obs_mode=manual", "obs_mode=off")
     np.testing.assert_array_equal(dataset.observations[:, 1:], np.eye(3)[np.arange(60) % 3])

@@ -74,7 +74,7 @@ def test_invalid_tables_are_rejected(tmp_path: Path, log: dict[str, np.ndarray])
     refuse(path, rf"holes.csv.gz, line 4: the cell of column 'terminal' is empty; fill it, {remedy}")
     cut = write_csv(tmp_path / "cut.csv", columns(log))
     cut.write_text(cut.read_text().rstrip().rpartition(",")[0])
-    refuse(cut, rf"cut.csv, line 61: 7 cells, but the header has 8; fix it, {remedy}")
+    refuse(cut, rf"cut.csv, line 61 has 7 cells, but the header has 8; fix it, {remedy}")
     (tmp_path / "twice.csv").write_text("obs_0,obs_0,action_0,reward,terminal\n0,1,0.5,0,0\n")
     refuse(tmp_path / "twice.csv", "duplicate column 'obs_0'")
     path = write_csv(tmp_path / "truth.csv", {**columns(log), "obs_1": np.array(["1.0", "True"] * 30)})
@@ -106,7 +106,7 @@ def test_boolean_columns_are_numbers_and_text_is_rejected(tmp_path: Path, log, s
     for words in (["B000", "B001"], ["AUTO", "MAN"]):
         refuse(
             write(obs_1=np.array(words * 30)),
-            rf"^x\{suffix}: column 'obs_1' holds text, not numbers. Encode it .*, or name other columns with --map\.$",
+            rf"^x\{suffix}: column 'obs_1' holds text, not numbers. Encode it .* select other columns with --map\.$",
         )
 
 
@@ -173,7 +173,7 @@ def test_a_missing_extra_is_named(tmp_path: Path, log: dict[str, np.ndarray], mo
 
 @pytest.mark.parametrize(
     ("line", "fault"),
-    [("2,0,5,1,0", "line 3: 5 cells, but the header has 4"), ("2,0.5,1,0,", ""), ('2,0.5,1,0," "', ""), ("", "")],
+    [("2,0,5,1,0", "line 3 has 5 cells, but the header has 4"), ("2,0.5,1,0,", ""), ('2,0.5,1,0," "', ""), ("", "")],
 )
 def test_lines_with_extra_cells_are_rejected(tmp_path, line: str, fault: str):
     """A decimal comma in a file with commas would move all cells behind it; empty cells at the end move none."""

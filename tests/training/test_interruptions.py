@@ -377,7 +377,7 @@ def test_options_of_a_resumed_run(tmp_path, capsys):
     for more, message in (
         (["--alpha", "3"], "keeps its settings"),
         (["another"], "Unexpected argument 'another'"),
-        (["--steps"], "needs an integer after it"),
+        (["--steps"], "must be followed by an integer"),
         (["--steps", "0"], "at least 1"),
     ):
         capsys.readouterr()

@@ -3,7 +3,8 @@
     actor:  max_π  λ·Q(s, π(s)) − w(s, a)·(π(s) − a)²,   w = u / mean u,   u = min(exp(A / T), 100)
     value:  V(s) → τ-expectile of min_k Q'_k(s, a), as in IQL;   A = min_k Q'_k(s, a) − V(s),   T = mean|A|
 
-The paper gives no formula for the weight; this is our interpretation. L3 uses the unweighted BC loss.
+The paper gives no formula for the weight; this is our interpretation. Term L3 of the outer loss uses the unweighted
+BC loss.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from aspc.optim import Adam
 
 @dataclass(frozen=True)
 class AdvantageWeighted(WPC):
-    """TD3+BC with an advantage-weighted BC term. The networks are wPC's; the loss of V and the weight differ."""
+    """TD3+BC with an advantage-weighted BC term. It uses wPC's networks with a different value loss and weight."""
 
     policy_noise: NonNegative = 0.2
     """Standard deviation of the target policy's noise, relative to max_action."""

@@ -54,7 +54,7 @@ class BC(CustomActor, Algorithm[BCState]):
         return self.start(DeterministicActor(net, spec.max_action))
 
     def start(self, actor: DeterministicActor | ProductPolicy) -> BCState:
-        """Return the state before the first step for a given network."""
+        """Return the initial state for a given network."""
         return BCState(actor, self.optimizer().init(actor))
 
     def optimizer(self) -> Optimizer:

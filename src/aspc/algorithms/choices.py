@@ -9,7 +9,7 @@ for the chosen option, −1 for the others.
     constraint   c(s, a) = −Σ_f log π_f(a_f|s) + mean (π_c(s) − a_c)²                  cross-entropy plus squared error
     value        E_π[Q](s) = Σ_j π(j|s)·Q(s, π_c(s))[j]
 
-The unweighted sum in c and the deterministic policy for continuous factors are this project's interpretation.
+The unweighted sum in c and the deterministic policy for continuous factors are interpretations of this project.
 """
 
 from __future__ import annotations
@@ -49,8 +49,7 @@ class Factors(eqx.Module):
         """Return the factors of a task. If the task describes none, all factors are continuous.
 
         Raises:
-            AspcError: There are more than `MAX_COMBINATIONS` combinations, each of which needs an output of the
-                critics.
+            AspcError: There are more than `MAX_COMBINATIONS` combinations; the critics need one output for each.
         """
         factors = cls(spec.factors or (0,) * spec.act_dim, spec.masked)
         if (count := int(np.prod([max(size, 1) for size in factors.sizes], dtype=float))) > MAX_COMBINATIONS:
@@ -86,7 +85,7 @@ class Factors(eqx.Module):
         return self.over_choices(chosen, jnp.multiply, 1.0)
 
     def over_choices(self, columns: Float[Array, "*batch act"], combine: Any, start: float) -> Array:
-        """Reduce the columns of each combination's options with `combine`, [*batch, combinations]."""
+        """Return [*batch, combinations]: the columns of each combination's options, reduced with `combine`."""
         total: Array = jnp.full((*columns.shape[:-1], len(self.options)), start, columns.dtype)
         for block in self.choice_blocks:
             index = block.start + self.options[:, block].argmax(1)
@@ -153,23 +152,23 @@ class ChoiceCritic(eqx.Module):
     def __call__(
         self, observations: Float[Array, "*batch obs"], actions: Float[Array, "*batch act"]
     ) -> Float[Array, "*batch"]:
-        """Return Q of actions in [-1, 1]."""
+        """Return the Q-values of actions in [-1, 1]."""
         values = self.values(observations, self.factors.numbers(actions))
         return (values * self.factors.combination(actions)).sum(-1)
 
     def values(
         self, observations: Float[Array, "*batch obs"], numbers: Float[Array, "*batch numbers"]
     ) -> Float[Array, "*batch combinations"]:
-        """Return Q of every combination for the given continuous factors."""
+        """Return the Q-values of all combinations for the given continuous factors."""
         values: Array = self.net(jnp.concatenate([observations, numbers], -1))
         return values
 
 
 class ChoiceCritics(Ensemble):
-    """Twin critics for discrete actions: `critics(s, a)` is [members, batch]; `values` returns all combinations."""
+    """Twin critics for discrete actions. `critics(s, a)` returns [members, batch]; `values` covers all combinations."""
 
     def values(self, *inputs: Array) -> Float[Array, "critics *batch combinations"]:
-        """Return every critic's Q of every combination."""
+        """Return the Q-values of all combinations for each critic."""
         outputs: Array = jax.vmap(lambda member: member.values(*inputs))(self.members)
         return outputs
 

@@ -9,7 +9,7 @@
 
 The sampled actions are n uniform ones, n from π(s) and n from π(s'); Q is evaluated at s for all of them. All losses
 use the parameters from the start of the step. The scale is α_cql, so the inner step updates the critics. Appendix D
-does not define Q(s, π(s)) for two critics and a stochastic policy; here it is min_k Q_k(s, u), u as in the actor loss.
+does not define Q(s, π(s)) for two critics and a stochastic policy; here it is min_k Q_k(s, u) with the actor loss's u.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class CQL(CustomActorCritic, ScalableAlgorithm[CQLState, Samples]):
     cql_alpha: NonNegative = 10.0
     """Weight of the penalty."""
     penalty: Literal["importance", "logsumexp", "policy"] = "importance"
-    """Penalty: importance-weighted log-sum-exp (public CQL), plain log-sum-exp, or the mean under π (appendix D)."""
+    """Penalty: importance-weighted log-sum-exp (public code), plain log-sum-exp, or the mean under π (appendix D)."""
     n_actions: Count = 10
     """Number n of sampled actions of each kind: uniform, from π(s) and from π(s')."""
     temperature: NonNegative = 1.0
@@ -274,7 +274,7 @@ class CQL(CustomActorCritic, ScalableAlgorithm[CQLState, Samples]):
     def outer_terms(
         self, ctx: Context[CQLState, Samples], params: tuple[Ensemble, Array], scale: Array | float
     ) -> OuterTerms:
-        """Appendix D: L1 = −E[Q̃(s, π(s))]/E|Q̃(s, π(s))| + α_cql·P̃, with P̃ averaged over the two critics."""
+        """Return the terms of L1 (appendix D) = −E[Q̃(s, π(s))]/E|Q̃(s, π(s))| + α_cql·P̃, with P̃ averaged over k."""
         critics, _ = params
         q = min_q(critics(ctx.batch.observations, ctx.extra.policy_actions))
         return OuterTerms(q, self.penalize(ctx, critics).gap.mean(0), 1.0, sg(self.penalty_weight(ctx, scale)))

@@ -112,13 +112,13 @@ class DiffusionQL(CustomActorCritic, ScalableAlgorithm[DiffusionQLState, None]):
     max_grad_norm: NonNegative = 1.0
     """Maximum gradient norm of actor and critics; larger gradients are clipped."""
     diffusion_steps: Count = 5
-    """Diffusion steps N."""
+    """Number N of diffusion steps."""
     ema_rate: Fraction = 5e-3
     """Update rate of the average of the actor's weights (1 − decay)."""
     ema_every: Count = 5
     """Steps between updates of the average."""
     ema_start: Annotated[int, Range(0)] = 1000
-    """Start to update the average at this step."""
+    """First step at which the average is updated."""
     actor_lr: NonNegative = 3e-4
     """Learning rate of the actor (Adam)."""
     critic_lr: NonNegative = 3e-4
@@ -255,7 +255,7 @@ class DiffusionQL(CustomActorCritic, ScalableAlgorithm[DiffusionQLState, None]):
         return Inner(step.params, step.opt_state, q, imitation, metrics)
 
     def outer_terms(self, ctx: Context[DiffusionQLState, None], params: NoiseModel, scale: Array | float) -> OuterTerms:
-        """Return terms that make L1 the updated actor's inner loss. Q's weight cancels the wrapper's 1/mean|Q|."""
+        """Return terms for which L1 is the updated actor's inner loss. Q's weight cancels the wrapper's 1/mean|Q|."""
         _, q, normalizer = self.q_of_policy(ctx, params)
         return OuterTerms(q, self.imitation(ctx, params), sg(scale) * mean_abs(q) / normalizer, 1.0)
 

@@ -9,7 +9,7 @@ has no factor ½. To compare algorithms fairly, this project uses two critics, t
 in the policy. Continuous actions are not supported.
 
 The scale is α_cql, so the inner step updates the critics. With a learned scale, the constraint is the penalty per
-sample, and Q(s, π(s)) is max_j mean_k Q_k(s)[j]; this is the project's interpretation.
+sample, and Q(s, π(s)) is max_j mean_k Q_k(s)[j]; this is the interpretation of this project.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class DiscreteCQL(ScalableAlgorithm[DiscreteCQLState, Array]):
         return self.start(make_choice_critics(key, spec, hidden, self.critic))
 
     def start(self, critics: ChoiceCritics) -> DiscreteCQLState:
-        """Return the state before the first step for given critics."""
+        """Return the initial state for given critics."""
         return DiscreteCQLState(critics, critics, self.inner_optimizer().init(critics))
 
     def schedule(self) -> Schedule:
@@ -96,10 +96,10 @@ class DiscreteCQL(ScalableAlgorithm[DiscreteCQLState, Array]):
 
     # -- values -------------------------------------------------------------------------------------------------
     def values(self, critics: ChoiceCritics, observations: Array) -> Float[Array, "critics batch combinations"]:
-        """Return Q_k(s)[j]; −1e9 for a forbidden combination. Where all are forbidden, masks are ignored."""
+        """Return Q_k(s)[j], or −1e9 for forbidden combinations. If all are forbidden in a state, masks are ignored."""
         q = critics.values(observations, observations[:, :0])
         allowed = critics.members.factors.allowed_combinations(observations)
-        # A state without any allowed option still has a finite value, so that one such row cannot ruin the critics.
+        # A state without any allowed option still needs a finite value, or one such row would corrupt the critics.
         return jnp.where(allowed | ~allowed.any(-1, keepdims=True), q, -1e9)
 
     def prepare(
@@ -134,7 +134,7 @@ class DiscreteCQL(ScalableAlgorithm[DiscreteCQLState, Array]):
         return Inner(step.params, step.opt_state, best, penalty, metrics)
 
     def outer_terms(self, ctx: Context[DiscreteCQLState, Array], params: Any, scale: Array | float) -> OuterTerms:
-        """L1 = −E[Q̃(s, π(s))]/E|Q̃(s, π(s))| + α_cql·E[P̃]."""
+        """Return the terms of L1 = −E[Q̃(s, π(s))]/E|Q̃(s, π(s))| + α_cql·E[P̃]."""
         _, penalty, best = self.terms(ctx, params)
         return OuterTerms(best, penalty, 1.0, sg(scale))
 

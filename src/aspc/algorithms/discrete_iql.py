@@ -5,7 +5,7 @@
     actor:   min_π  E[w·c(s, a)],   w = min(exp(β·A), 100),   c as in `choices.py`
 
 For a learned β, the outer loss uses E_π[min_k Q_k](s) instead of the critics at the policy's mean; this is the
-project's interpretation. Continuous factors are deterministic, as in IQL's deterministic policy.
+interpretation of this project. Continuous factors are deterministic, as in IQL's deterministic policy.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class DiscreteIQL(IQL):
         return outputs, actor.constraint(outputs, ctx.batch.actions)
 
     def outer_terms(self, ctx: Context[IQLState, Array], params: Any, scale: Array | float) -> OuterTerms:
-        """L1 = −E[E_π̃[min_k Q_k]]/E|E_π̃[min_k Q_k]| + E[w·c̃]."""
+        """Return the terms of L1 = −E[E_π̃[min_k Q_k]]/E|E_π̃[min_k Q_k]| + E[w·c̃]."""
         outputs, bc = self.bc_loss(ctx, params)
         critics = ctx.state.critics
         assert isinstance(critics, ChoiceCritics)

@@ -52,7 +52,7 @@ class DiscreteTD3BC(TD3BC[TD3StateT], Generic[TD3StateT]):
         return {"target_policy": Draw("normal", (batch_size, numbers))} if numbers else {}
 
     def td_target(self, state: TD3StateT, batch: Batch, noise: Noise) -> TDTarget:
-        """y = r + γ·Σ_j π'(j|s')·min_k Q'_k(s', ã_c)[j]. The next actions are the outputs of π' with ã_c."""
+        """Compute y = r + γ·Σ_j π'(j|s')·min_k Q'_k(s', ã_c)[j]. The next actions are the outputs of π' with ã_c."""
         policy: ProductPolicy = state.actor_target
         critics: Any = state.critics_target
         outputs = policy(batch.next_observations)

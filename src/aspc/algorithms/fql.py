@@ -73,7 +73,7 @@ class FQL(CustomActorCritic, ScalableAlgorithm[FQLState, Distillation]):
     normalize_q: bool = False
     """Divide Q by mean|Q| in the one-step policy's loss."""
     flow_steps: Count = 10
-    """Euler steps F along the flow."""
+    """Number F of Euler steps along the flow."""
     q_agg: Literal["mean", "min"] = "mean"
     """Aggregation of the two target critics."""
     lr: NonNegative = 3e-4

@@ -33,8 +33,8 @@ class Spec(NamedTuple):
     """Sizes of a task. Actions lie in [−max_action, max_action]; datasets are rescaled so that max_action is 1.
 
     `factors` lists the number of options of each discrete factor and 0 for each continuous factor, as in
-    `aspc.action_space`. It is empty if all actions are continuous. The last observation entries are the masks of the
-    action columns `masked`.
+    `aspc.action_space`. It is empty if all actions are continuous. The last entries of an observation are the masks of
+    the action columns listed in `masked`.
     """
 
     obs_dim: int
@@ -91,7 +91,7 @@ Schedule = tuple[Segment, ...]
 
 
 def schedule_length(schedule: Schedule) -> int:
-    """Count the steps of one cycle."""
+    """Return the number of steps in one cycle."""
     return sum(len(segment.steps) * segment.repeats for segment in schedule)
 
 
@@ -162,7 +162,7 @@ class Algorithm(ABC, Generic[State]):
     scale_name: ClassVar[str | None] = None
     """The name of the scale in the algorithm's own paper; None if it has no scale."""
     uses_next_actions: ClassVar[bool] = False
-    """True if batches contain the action logged after each transition."""
+    """True if the algorithm's batches must contain the action logged after each transition."""
     climbs_q: ClassVar[bool] = False
     """True if the policy maximizes Q over actions that can lie outside the data."""
     handles_choices: ClassVar[bool] = False
@@ -195,7 +195,7 @@ class Algorithm(ABC, Generic[State]):
 
     @abstractmethod
     def init(self, key: PRNGKeyArray, spec: Spec) -> State:
-        """Return the state before the first step."""
+        """Return the initial state."""
 
     def noise(self, spec: Spec, batch_size: int) -> dict[str, Draw]:
         """Return the random draws that one step consumes, by name; by default none."""

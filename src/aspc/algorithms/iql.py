@@ -5,8 +5,8 @@
     actor:   min_π  E[w·ℓ(π(s), a)],   w = min(exp(β·A), 100),   ℓ = −log π(a|s), or ‖π(s) − a‖² if deterministic
 
 The scale that ASPC learns is β, inside the exponential. The outer loss (the paper's appendix D) contains Q(s, π(s)) at
-the policy's mean, but the paper does not specify the critic. This implementation takes the minimum of both critics, as
-in the advantage A.
+the policy's mean, but the paper does not specify which critic. This implementation takes the minimum of both critics,
+as in the advantage A.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class IQL(CustomActorCritic, ScalableAlgorithm[IQLState, Array]):
     critic_layer_norm: bool = False
     """LayerNorm after each hidden layer of the critics and the value network."""
     lr_horizon: Horizon = 1_000_000
-    """Steps over which the actor's learning rate decays. Set by --horizon."""
+    """Steps over which the actor's learning rate decays. Set it with --horizon."""
 
     # -- networks, state and schedule --------------------------------------------------------------------------
     def init(self, key: PRNGKeyArray, spec: Spec) -> IQLState:
@@ -99,7 +99,7 @@ class IQL(CustomActorCritic, ScalableAlgorithm[IQLState, Array]):
         return self.start(actor, make_critics(key_critics, spec, hidden, self.critic, layer_norm=norm), value)
 
     def start(self, actor: Actor, critics: Ensemble, value: Value) -> IQLState:
-        """Return the state before the first step for given networks."""
+        """Return the initial state for given networks."""
         return IQLState(
             actor,
             self.inner_optimizer().init(actor),
@@ -190,7 +190,7 @@ class IQL(CustomActorCritic, ScalableAlgorithm[IQLState, Array]):
         return Inner(step.params, step.opt_state, None, bc, metrics)
 
     def outer_terms(self, ctx: Context[IQLState, Array], params: Any, scale: Array | float) -> OuterTerms:
-        """Appendix D: L1 = −E[Q(s, π̃(s))]/E|Q(s, π̃(s))| + E[w·ℓ(π̃(s), a)]."""
+        """Return the terms of L1 in appendix D: −E[Q(s, π̃(s))]/E|Q(s, π̃(s))| + E[w·ℓ(π̃(s), a)]."""
         mean, bc = self.bc_loss(ctx, params)
         q = min_q(ctx.state.critics(ctx.batch.observations, mean))
         return OuterTerms(q, bc, 1.0, sg(self.weights(ctx, scale)))

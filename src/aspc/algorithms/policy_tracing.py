@@ -2,7 +2,8 @@
 module has more than 400 lines because every supported JAX primitive needs a rule.
 
 The function is traced with a symbolic batch size. Its primitives are mapped to a few operations. Calls are inlined,
-loops with a fixed number of iterations are unrolled, and expressions without weights or inputs are constant-folded.
+loops with a fixed number of iterations are unrolled, and expressions that depend on neither weights nor inputs are
+constant-folded.
 """
 
 from __future__ import annotations

@@ -8,18 +8,19 @@ role and is evaluated on an independent batch.
     θ̃(α):  one step on L(θ; α); for π_E, the Adam step that is committed; for π_B, a plain gradient step          (7)
     π_E:   L_E = −mean[ g₀·δ − ½‖g₊ − g₀‖·‖δ‖ ] / S_E,  δ = π̃(s) − π(s),  g₀, g₊ = sg(∇ₐQ̄₁) at π(s), π̃(s)  (9), (10)
     π_B:   L_B = sg(α_B)·√mean (Δy / S_B)²,  Δy = γ·(1 − d)·[Q̄min(s', π̃(s')) − Q̄min(s', π(s'))]             (11), (12)
-    S_E = max(mean|Q̄₁(s, π̃_E(s))|, ε),  S_B = mean|Q̄min(s, π̃_B(s))| + ε,  neither with a gradient           (15), (16)
+    S_E = max(mean|Q̄₁(s, π̃_E(s))|, ε),  S_B = mean|Q̄min(s, π̃_B(s))| + ε,  with gradients stopped            (15), (16)
 
 Q̄ are the target critics. L_E rewards local improvement of the acting policy; L_B penalizes changes of critic targets.
 
 From the paper: all of the above, and α = softplus(ρ) with both coefficients initialized to 5. A step updates the
-critics first, then the coefficients (at every 20th critic update), then the policies (at every second one). π_E uses
-its coefficient from before this update, π_B its new one. The coefficients' learning rate decays exponentially to 1 % of
-its initial value. Networks, batches and observations are those of TD3+BC with the robust critic; all network learning
-rates are 3e-4. Actions come from π_E itself, not from an average of its weights. The paper selects the coefficients'
-initial learning rate per dataset by final scores (91.7 on nine locomotion tasks, 70.0 on AntMaze; the preset
-`authors`). It also tries three rates that are the same for all datasets. The default here, 3e-4, is the best of them;
-the paper reports 87.4 and 64.2 for it.
+critics first, then the coefficients (every 20th critic update), then the policies (every second critic update). π_E
+uses its coefficient from before this update, π_B its new one. The coefficients' learning rate decays exponentially to
+1 % of its initial value. Networks, batches and observations are those of TD3+BC with the robust critic; all network
+learning rates are 3e-4. Actions come from π_E itself, not from an average of its weights.
+
+The paper selects the coefficients' initial learning rate per dataset by final scores (91.7 on nine locomotion tasks,
+70.0 on AntMaze; the preset `authors`). It also tries three rates that are the same for all datasets. The default here,
+3e-4, is the best of them; the paper reports 87.4 and 64.2 for it.
 
 Choices made here: both policies start from the same network. AntMaze's rewards are unchanged. The paper states this
 only for locomotion; it shifts AntMaze's rewards for RAPO on IQL, which is not implemented here. No public code exists
@@ -80,7 +81,7 @@ class RolePolicies(TwoPolicies[TwoPoliciesState]):
     def actor_loss(
         self, ctx: Context[TwoPoliciesState, Any], actor: DeterministicActor, scale: Array | float
     ) -> tuple[Array, tuple[Array, Array, Array, Array]]:
-        """(1)  TD3+BC's loss, divided by the scale."""
+        """(1)  Compute TD3+BC's loss divided by the scale."""
         loss, parts = super().actor_loss(ctx, actor, scale)
         return loss / scale, parts
 
@@ -97,7 +98,7 @@ class RAPO(LearnedScale[Roles, RAPOState], Generic[Roles]):
     scale_lr: NonNegative = 3e-4
     """Initial learning rate of both coefficients (Adam) for k_alpha = 10. The rate used is scale_lr · k_alpha / 10."""
     outer_batch: Literal["same", "independent"] = "independent"
-    """Evaluate candidate steps on an independent batch, as RAPO's paper does, or on the inner step's batch."""
+    """Evaluate candidate steps on an independent batch, as the RAPO paper does, or on the inner step's batch."""
 
     def start(self, base_state: TwoPoliciesState) -> RAPOState:
         """Return the initial state, with both coefficients at the base's scale."""
@@ -131,7 +132,7 @@ class RAPO(LearnedScale[Roles, RAPOState], Generic[Roles]):
     def update_acting_scale(
         self, ctx: Context[TwoPoliciesState, Any], outer_batch: Batch, coefficient: Coefficient
     ) -> tuple[Inner, Coefficient, Metrics]:
-        """Update α_E by differentiating through π_E's Adam step. Also return this step, which is then committed."""
+        """Update α_E by differentiating through π_E's Adam step. Also return this step, so that it can be committed."""
 
         def loss(scale: Array) -> tuple[Array, Inner]:
             inner = self.base.second_step(ctx, scale)

@@ -29,8 +29,8 @@ _AUTOMATIC: set[str] = set()  # NAME+aspc entries that `register` added; an expl
 def register(name: str) -> Callable[[Factory], Factory]:
     """Make an algorithm available as `--algo NAME`.
 
-    Use it to decorate a subclass of `Algorithm` or a function that returns an algorithm. A `ScalableAlgorithm` class is
-    also registered as `NAME+aspc`, with a learned scale and the outer loss L1 + L2 of the paper's integrations.
+    Decorate a subclass of `Algorithm`, or a function that returns an algorithm. A `ScalableAlgorithm` class is also
+    registered as `NAME+aspc`, with a learned scale and the outer loss L1 + L2 of the paper's integrations.
 
     Raises:
         AspcError: The name is already registered.
@@ -60,7 +60,7 @@ def _is_scalable(factory: Callable[[], Any]) -> bool:
 
 
 def _with_learned_scale(base: Any) -> Algorithm[Any]:
-    """Wrap an algorithm as in appendix D, whose integrations use L1 and L2 only."""
+    """Wrap an algorithm as in appendix D, whose integrations use only L1 and L2."""
     from aspc.adaptive_scale import AdaptiveScale
 
     return AdaptiveScale(base=base, outer_loss="L1+L2")
@@ -88,7 +88,7 @@ def default(name: str) -> Algorithm[Any]:
 
 
 def registered_as(algorithm: Algorithm[Any]) -> str | None:
-    """Return the name of the registered algorithm with the same classes, including wrapped ones, or None."""
+    """Return the name of the registered algorithm with the same class and wrapped classes, or None if there is none."""
     return next((name for name in _REGISTRY if same_classes(default(name), algorithm)), None)
 
 
@@ -121,8 +121,8 @@ def check_algorithm(algorithm: Any, name: str = "algo") -> None:
     _check_class(algorithm, name)
     if not isinstance(algorithm, Algorithm):
         raise AspcError(
-            f"{name} is not an algorithm: write class {type(algorithm).__name__}(Algorithm), "
-            "with Algorithm from aspc.authoring."
+            f"{name} is not an algorithm. Derive its class from aspc.authoring.Algorithm: "
+            f"class {type(algorithm).__name__}(Algorithm)."
         )
     for method in ("init", "noise", "schedule", "update", "policy"):
         if not callable(getattr(algorithm, method)):  # a subclass can set it to None

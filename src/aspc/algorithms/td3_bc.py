@@ -86,7 +86,7 @@ class TD3BC(TD3[TD3StateT], Generic[TD3StateT]):
 
     # -- critic ------------------------------------------------------------------------------------------------
     def td_target(self, state: TD3StateT, batch: Batch, noise: Noise) -> TDTarget:
-        """y = r + γ·min_k Q'_k(s', a'), with a' from the smoothed target policy."""
+        """Compute y = r + γ·min_k Q'_k(s', a') with a' from the smoothed target policy."""
         next_actions = self.next_actions(state, batch, noise)
         next_q = state.critics_target(batch.next_observations, next_actions).min(0)
         return TDTarget(bootstrap(batch, self.discount, next_q), next_actions)
@@ -118,13 +118,13 @@ class TD3BC(TD3[TD3StateT], Generic[TD3StateT]):
     def actor_loss(
         self, ctx: Context[TD3StateT, Any], actor: Any, scale: Array | float
     ) -> tuple[Array, tuple[Array, Array, Array, Array]]:
-        """(4)  −λ(α)·Q(s, π(s)) + ‖π(s) − a‖². Also return per-sample Q and BC loss, λ, and the mean BC loss."""
+        """(4)  Return −λ(α)·Q(s, π(s)) + ‖π(s) − a‖², and per-sample Q and BC loss, λ, and the mean BC loss."""
         q, bc = self.q_and_constraint(ctx, actor)
         lmbda, bc_loss = scale / mean_abs(q), (self.bc_weight(ctx) * bc).mean()
         return -lmbda * q.mean() + bc_loss, (q, bc, lmbda, bc_loss)
 
     def inner_step(self, ctx: Context[TD3StateT, Any], scale: Array | float) -> Inner:
-        """(5)  One step of the optimizer (Adam) on `actor_loss`."""
+        """(5)  Take one optimizer step (Adam) on `actor_loss`."""
         step = self.inner_optimizer().minimize(
             lambda actor: self.actor_loss(ctx, actor, scale), ctx.state.actor, ctx.state.actor_opt
         )

@@ -1,4 +1,4 @@
-"""Two policies with shared critics: one stays close to the data and supplies the critics' targets, the other acts.
+"""Two policies with shared critics: one stays close to the data and supplies the critics' targets; the other acts.
 
     π: max_π  λ(α)·Q(s, π(s)) − (π(s) − a)²            TD3+BC's policy, whose actions the critics' targets use
     μ: max_μ  λ(α_μ)·Q(s, μ(s)) − (μ(s) − a)²          the acting policy: same critics, larger scale
@@ -76,10 +76,10 @@ class AveragedPolicy(TD3BC[AveragedT], Generic[AveragedT]):
 
 @dataclass(frozen=True)
 class TwoPolicies(TD3BC[TwoPoliciesT], Generic[TwoPoliciesT]):
-    """TD3+BC with a second policy that is trained with the same critics and acts."""
+    """TD3+BC with a second policy, which is trained with the same critics and selects the actions."""
 
     def two_policies_state(self, *networks: Any) -> TwoPoliciesState:
-        """Return the state before the first step: both policies are the same network."""
+        """Return the initial state, in which both policies are the same network."""
         td3 = self.td3_state(*networks)
         return TwoPoliciesState(**vars(td3), second=td3.actor, second_opt=self.inner_optimizer().init(td3.actor))
 
@@ -95,7 +95,7 @@ class TwoPolicies(TD3BC[TwoPoliciesT], Generic[TwoPoliciesT]):
         return TD3BC.inner_step(self, ctx, scale)
 
     def second_step(self, ctx: Context[TwoPoliciesT, Any], scale: Array | float) -> Inner:
-        """Take one step of the policy that acts, on the same critics and batch."""
+        """Take one step of the policy that acts, with the same critics and batch."""
         state = ctx.state
         return TD3BC.inner_step(
             self, replace(ctx, state=replace(state, actor=state.second, actor_opt=state.second_opt)), scale
@@ -106,7 +106,7 @@ class TwoPolicies(TD3BC[TwoPoliciesT], Generic[TwoPoliciesT]):
         return first._replace(extra=second, metrics={**first.metrics, "acting_bc_loss": second.metrics["bc_loss"]})
 
     def inner_step(self, ctx: Context[TwoPoliciesT, Any], scale: Array | float) -> Inner:
-        """Take one step of each policy; a learned scale gets no gradient from the second step."""
+        """Take one step of each policy. A learned scale receives no gradient from the second step."""
         return self.join_steps(self.first_step(ctx, scale), self.second_step(ctx, self.second_scale(sg(scale))))
 
     def commit(self, ctx: Context[TwoPoliciesT, Any], inner: Inner) -> TwoPoliciesT:

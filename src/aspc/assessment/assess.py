@@ -72,7 +72,7 @@ class PolicyAssessment:
 
     @property
     def critics_agreement(self) -> tuple[int, int] | None:
-        """Number of critics that agree with the sign of the estimate, and number of critics; None without critics."""
+        """The number of critics that agree with the sign of the estimate, and of all critics; None without critics."""
         for estimate in self.of_signal(REWARD):
             if estimate.estimator == FITTED_Q and estimate.members:
                 same = sum(np.sign(m) == np.sign(estimate.difference) for m in estimate.members)
@@ -116,10 +116,10 @@ class Assessment:
         return [p for p in self.policies if p.has_estimate(REWARD)]
 
     def selection_bound(self, policy: PolicyAssessment) -> float:
-        """Return a lower bound on a policy's difference in return that allows for choosing among several policies.
+        """Return a lower bound on a policy's difference in return that accounts for choosing among several policies.
 
-        The lower ends of the intervals hold with probability (1 + level)/2 each. These bounds hold with this
-        probability for all comparable policies at once, by Šidák's inequality.
+        The lower end of each interval holds with probability (1 + level)/2 on its own. By Šidák's inequality, these
+        bounds hold with the same probability for all comparable policies at once.
         """
         confidence = (1 + self.level) / 2
         return policy.reward.lower_bound(confidence ** (1 / max(len(self.comparable), 1)))
@@ -140,8 +140,8 @@ def assess(
     """Assess policies against the controller that produced the logs, without a simulator.
 
     Args:
-        runs: Folders of runs, fleets or policies, or policies by name. A policy without a run is assessed on all
-            episodes of the dataset, so pass episodes that it was not trained on.
+        runs: Folders of runs, fleets or policies, or a mapping from names to policies. A policy without a run is
+            assessed on all episodes of the dataset, so pass episodes that it was not trained on.
         dataset: The data for the assessment. Default: the episodes of the runs' data that training held out
             (`holdout`).
         kpis: Names of further log columns for which to estimate the difference.
@@ -214,7 +214,7 @@ def judge(
     vectorize: bool | None = None,
     calibration: IntervalCalibration = CALIBRATION,
 ) -> Assessment:
-    """Estimate all policies from held-out evidence, decide the verdicts, and sort the policies."""
+    """Evaluate all policies on held-out evidence, decide the verdicts, and return the policies, best first."""
     policies = {c.name: c.policy for c in candidates}
     for name, policy in policies.items():
         check_fits(name, policy, evidence.dataset)

@@ -15,12 +15,13 @@ class AssessOptions(FQEOptions):
     steps: int = 10_000
     """Number of minibatches per policy."""
     critics: int = 4
-    """Number of critics per policy, and number of dynamics models. They are fitted in pairs; the two members of a
-    pair use complementary halves of the episodes."""
+    """Number of critics per policy, and also the number of dynamics models. They are fitted in pairs; the two members
+    of a pair use complementary halves of the episodes."""
     level: float = 0.9
     """Confidence level of the intervals."""
     margin: float | None = None
-    """Largest loss of return considered negligible. Default: a fifth of the logged returns' standard deviation."""
+    """Largest loss of return that counts as negligible. Default: one fifth of the standard deviation of the logged
+    returns."""
     model_steps: int = 5_000
     """Number of minibatches for fitting the dynamics models and, separately, the behavior density."""
     rollouts: int = 64

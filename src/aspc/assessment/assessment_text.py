@@ -20,13 +20,13 @@ def format_probability(value: float) -> str:
 
 
 def describe_selection(assessment: Assessment) -> str:
-    """Return the recommendation in one sentence or two."""
+    """Return the recommendation in one or two sentences."""
     chosen, count = assessment.select(), len(assessment.comparable)
     if chosen is None:
         return f"Recommended: none. Keep the current controller: {explain_none(assessment)}."
     among = "" if count == 1 else f" of {count} policies"
     bound = f"{per_step(assessment, assessment.selection_bound(chosen)):+.4g} per step"
-    allowing = "" if count == 1 else ", which allows for the choice among them"
+    allowing = "" if count == 1 else ", which accounts for the choice among them"
     return f"Recommended: {chosen.name}. It has the highest lower bound on the difference{among}: {bound}{allowing}."
 
 
@@ -36,7 +36,8 @@ def explain_none(assessment: Assessment) -> str:
     if not better:
         return "no policy is both better and close to the logged actions"
     verb = "policy is" if len(better) == 1 else "policies are"
-    return f"{len(better)} {verb} better, but the best of {count} can be so by chance; compare fewer, or use more data"
+    chance = f"the best of {count} can look better by chance"
+    return f"{len(better)} {verb} better, but {chance}; compare fewer, or use more data"
 
 
 def describe_calibration(assessment: Assessment) -> str:
@@ -46,7 +47,8 @@ def describe_calibration(assessment: Assessment) -> str:
         return "The intervals are not calibrated: how often they contain the true value has not been measured."
     share = f"{100 * error:.0f} % of the standard deviation of the logged returns"
     return (
-        f"The intervals allow for a systematic error of fitted Q and dynamics models, {share}, as measured in {source}."
+        "The intervals account for a systematic error of fitted-Q evaluation and dynamics models "
+        f"({share}, as measured in {source})."
     )
 
 

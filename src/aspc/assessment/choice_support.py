@@ -14,13 +14,13 @@ from aspc.action_space import ActionSpace
 from aspc.errors import printable
 from aspc.text import join_limited
 
-CHOICE_NEIGHBORS = 50  # similar states; an option with a probability of 6 % there is found in 95 % of the cases
+CHOICE_NEIGHBORS = 50  # similar states; an option with a probability of 6 % occurs among them in 95 % of all cases
 MAX_SHOWN = 6
 
 
 @dataclass(frozen=True)
 class ChoiceSupport:
-    """The options of one discrete action, as fractions of states, for the policy and for the log."""
+    """The frequencies of the options of one discrete action, under the policy and in the log."""
 
     name: str
     policy: dict[str, float]
@@ -32,7 +32,7 @@ class ChoiceSupport:
     unlogged: float
     """Fraction of states in which the policy's option was logged in none of the similar states."""
     unlogged_data: float
-    """The same for the logged options."""
+    """The same fraction for the logged options."""
 
     def describe(self) -> str:
         """Return a description in one clause."""
@@ -41,7 +41,7 @@ class ChoiceSupport:
             for option, share in sorted(self.policy.items(), key=lambda pair: -pair[1])
         ]
         return (
-            f"{printable(self.name)}: {join_limited(options, MAX_SHOWN)}; the logged option in "
+            f"{printable(self.name)}: {join_limited(options, MAX_SHOWN)}; the policy takes the logged option in "
             f"{100 * self.agreement:.0f} % of the states"
         )
 
@@ -79,8 +79,8 @@ def is_far_from_log(
 ) -> np.ndarray:
     """Return, per state, whether the policy's action is far from the log.
 
-    It is far if no similar logged state has the same combination of options, or if the continuous components are
-    farther from the nearest ones logged with these options than a quantile of this distance for logged actions.
+    It is far if no similar logged state has the same combination of options, or if its continuous components are too
+    far from the nearest ones logged with these options. The limit is a quantile of this distance for logged actions.
     """
     choice = space.is_choice
     equal = _are_equal(actions[:, choice] > 0, neighbors[..., choice] > 0)
@@ -96,7 +96,7 @@ def is_far_from_log(
 
 
 def _are_equal(options: np.ndarray, neighbors: np.ndarray) -> np.ndarray:
-    """Return whether each neighbor [Q, k, options] has the same options as the row [Q, options]."""
+    """Return whether each neighbor [Q, k, options] has the same options as its row [Q, options]."""
     return np.asarray((neighbors == options[:, None]).all(-1))
 
 

@@ -39,7 +39,7 @@ class IntervalCalibration(NamedTuple):
 
 
 # Measured by `benchmarks/calibration.py`; docs/trust.md states the result and its limits.
-CALIBRATION = IntervalCalibration(0.52, "a pilot with 144 policies on 9 small datasets")
+CALIBRATION = IntervalCalibration(0.52, "a pilot study with 144 policies on 9 small datasets")
 EXTRAPOLATING = (FITTED_Q, DYNAMICS_MODEL)
 
 
@@ -52,16 +52,16 @@ class CombinedDifference:
     low: float
     high: float
     probability_higher: float
-    """Probability that the policy collects more of the signal than the controller."""
+    """Probability that the policy's discounted sum of the signal is higher than the controller's."""
     standard_error: float
-    """σ."""
+    """σ, the standard error of the difference."""
     disagreement: float
     """τ, the standard deviation between estimators."""
     used: tuple[str, ...]
     """The estimators that are combined."""
 
     def lower_bound(self, confidence: float) -> float:
-        """Return the one-sided lower bound with this confidence, if that is at least the interval's."""
+        """Return a one-sided lower bound with this confidence, which is never above the lower end of the interval."""
         return min(self.low, NormalDist(self.difference, self.standard_error).inv_cdf(1 - confidence))
 
     @property

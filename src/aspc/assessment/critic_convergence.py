@@ -5,9 +5,9 @@
 δ_k is the mean residual of critic k over logged transitions. If every Q moves by x, its target moves by
 γ·E[1 − done]·x, so the residual vanishes after a move of distance_k: the mean of Q_k is that far from its fixed point.
 
-Some algorithms have another fixed point (CQL's penalty, IQL's expectile), where δ_k is not 0. Therefore the logged mean
-of Q takes precedence: if it no longer changes, critics have converged. In runs of a few steps, the logged mean is not
-conclusive, because Q changes slowly until the target networks follow.
+Some algorithms have a different fixed point, at which δ_k is not 0 (because of CQL's penalty or IQL's expectile, for
+example). The logged mean of Q therefore takes precedence: if it no longer changes, the critics have converged. In very
+short runs, the logged mean is not conclusive, because Q changes slowly until the target networks catch up.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from aspc.data.history import FrameStacker
 
 LARGE_DISTANCE = 0.5  # relative distance of a critic that has not converged, if the change of Q is unknown
 CHANGE_TOLERANCE = 0.05  # relative change of a converged Q over a quarter of training
-MIN_STEPS = 1_000  # steps after which the change of Q is conclusive: target networks follow within about 200
+MIN_STEPS = 1_000  # steps after which the change of Q is conclusive: target networks catch up within about 200
 MIN_LOGGED = 2  # logged values needed in each of the last two quarters
 MIN_WIDTH = 0.01  # fraction of the possible range below which differences of Q do not matter
 
@@ -159,6 +159,6 @@ def describe_unconverged(found: Convergence, seed: int) -> str:
         "" if found.change is None else f"; Q changed by {100 * found.change:+.0f} % in the last quarter of training"
     )
     return (
-        f"{names} of seed {seed} {verb} not converged: Q of logged actions is {now} on average, but Bellman residuals "
-        f"point to about {goal}{change}. Train longer."
+        f"{names} of seed {seed} {verb} not converged: Q of logged actions is {now} on average, but the Bellman "
+        f"residuals indicate about {goal}{change}. Train longer."
     )

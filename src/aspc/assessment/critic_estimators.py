@@ -117,7 +117,10 @@ def _find_problem(
 def _fitted_q(
     evidence: Evidence, signal: str, critics: PolicyCritics, behavior: PolicyCritics, reason: str | None
 ) -> list[DifferenceEstimate]:
-    """Return the plain estimate and, for the reward, the pessimistic one. A KPI has no pessimistic direction."""
+    """Return the plain estimate and, for the reward, the pessimistic one.
+
+    For a KPI, neither direction is pessimistic.
+    """
     kinds = (FITTED_Q, PESSIMISTIC) if signal == REWARD else (FITTED_Q,)
     if reason is not None:
         return [DifferenceEstimate.silent(kind, critics.name, signal, reason) for kind in kinds]

@@ -46,7 +46,7 @@ def act_on_rows(policy: Policy, dataset: Dataset, rows: np.ndarray, rng: np.rand
 def act_after_rows(
     policy: Policy, dataset: Dataset, rows: np.ndarray, observations: np.ndarray, rng: np.random.Generator
 ) -> np.ndarray:
-    """Return a policy's actions at the observations that followed logged rows, after the logged actions."""
+    """Return a policy's actions for the observations that follow logged rows, after it has taken the logged actions."""
     return np.concatenate(
         [
             _step_batch(policy, observations[part], _memory_after(policy, dataset, rows[part]), rng)[0]
@@ -102,7 +102,7 @@ def _step_batch(
 
 
 def longest_history(policies: Iterable[Policy]) -> History:
-    """Return a history that contains the histories of all policies."""
+    """Return the shortest history that covers the histories of all policies."""
     histories = [NEWEST_ONLY, *(policy.history for policy in policies)]
     return History(max(h.observations for h in histories), any(h.actions for h in histories))
 

@@ -35,8 +35,8 @@ class LoggedReturns(NamedTuple):
     """The logged discounted sums of a signal from the start states."""
 
     mean: float
-    std: float  # over episodes
-    is_complete: bool  # whether most of the sums are logged in full
+    std: float  # standard deviation over episodes
+    is_complete: bool  # true if most of the sums are logged in full
     spread: float  # standard deviation of the sums from all logged states, the scale of values
 
 
@@ -77,7 +77,7 @@ class DifferenceEstimate:
 
 
 def _variance_of_mean(values: np.ndarray, groups: np.ndarray) -> float:
-    """Return the variance of the mean of values [states]; only states of different groups are independent."""
+    """Return the variance of the mean of values [states], where only states in different groups are independent."""
     count = len(np.unique(groups))
     centered = np.bincount(groups, weights=values - values.mean(), minlength=int(groups.max()) + 1)
     return float(np.square(centered).sum() / len(values) ** 2 * count / max(count - 1, 1))
@@ -195,8 +195,8 @@ class Evidence:
     def controller_error(self, signal: str, controller: float) -> float:
         """Return the error of a method that estimates the logged controller at `controller`; 0 if it is unknown.
 
-        The logged controller is the only policy whose value is known. The method's error for other policies is hardly
-        smaller, so the estimators add this error to the standard errors of their differences.
+        The logged controller is the only policy whose value is known. The method's error for other policies is unlikely
+        to be smaller, so the estimators add this error to the standard errors of their differences.
         """
         logged = self.logged_returns[signal]
         return abs(controller - logged.mean) if logged.is_complete else 0.0

@@ -3,7 +3,7 @@
     Q_k(s, a) → r + γ·(1 − done)·Q'_k(s', π(s')),      J(π) = E[Q(s₀, π(s₀))] over the first states of episodes
 
 A policy is fixed during its evaluation, so its actions π(s') and π(s₀) are computed once, and an evaluation is a scan
-over minibatches of one packed table. All policies see the same minibatches and start from the same networks, so
+over minibatches of one packed table. All policies see the same minibatches and the same initial networks, so
 differences between estimates are due to the policies. Each critic learns from its own target, so the spread
 of the critics shows how well the data determines the value.
 """
@@ -39,7 +39,7 @@ from aspc.training.normalizer import ObservationNormalizer
 from aspc.training.packed_table import Layout, pack
 
 BEHAVIOR = "behavior (the data)"
-TABLE_BYTES = 2**30  # of precomputed actions on the device at a time
+TABLE_BYTES = 2**30  # maximum size of the precomputed actions on the device
 Inputs = TypeVar("Inputs")
 Outputs = TypeVar("Outputs")
 HISTORY_LENGTH = 20  # number of estimates recorded during the fit
@@ -51,7 +51,7 @@ HISTORY_LENGTH = 20  # number of estimates recorded during the fit
 
 
 class PolicyActions(NamedTuple):
-    """A policy's actions in [-1, 1], for each transition's next state and for the states to average its value over."""
+    """A policy's actions in [-1, 1], in each transition's next state and in the states to average its value over."""
 
     next: np.ndarray  # [N, act]
     start: np.ndarray  # [S, act]
@@ -59,7 +59,7 @@ class PolicyActions(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class PackedLogs:
-    """A dataset packed for policy evaluation, with rewards scaled by the size of its returns."""
+    """A dataset packed for policy evaluation, with rewards scaled by the magnitude of its returns."""
 
     dataset: Dataset
     states: States
@@ -133,7 +133,7 @@ class FQE:
     spec: Spec
     layout: Layout
     vectorize: bool
-    """Evaluate policies in parallel (`vmap`, best on an accelerator) or one after the other (best on a CPU)."""
+    """Evaluate policies in parallel (`vmap`, faster on an accelerator) or one after the other (faster on a CPU)."""
 
     def adam(self) -> Adam:
         """Return the critics' optimizer."""
@@ -142,7 +142,7 @@ class FQE:
     def init(self, policies: int, initial_value: float) -> FQEState:
         """Initialize the same networks for every policy.
 
-        Critics start at the mean value of the data, because they stay near their initial value where there is no data.
+        Critics start at the average value of the data, because they stay near their initial value where data is absent.
         If they started at 0 and rewards were negative, policies with actions that were never logged would rank first.
         """
         hidden = [self.options.hidden_dim] * self.options.hidden_layers

@@ -14,7 +14,7 @@ from aspc.io import read_json
 from aspc.training.prepared_data import load_recorded
 from aspc.training.run_folder import CONFIG, Run
 
-SEEN_ROWS = 0.5  # an episode with a larger fraction of training rows counts as trained on
+SEEN_ROWS = 0.5  # an episode with a larger fraction of training rows counts as training data
 
 
 class HeldOutEpisodes(NamedTuple):
@@ -30,14 +30,14 @@ def held_out_episodes(
 ) -> HeldOutEpisodes:
     """Return the episodes of a dataset that none of the policies was trained on.
 
-    An episode counts as trained on if most of its rows (observation, action, reward) are in the training data of a
-    run. The training data is the recorded dataset without the episodes held out by --holdout.
+    An episode counts as training data if a run was trained on most of its rows (observation, action, reward). The
+    training data of a run is the recorded dataset without the episodes held out by --holdout.
 
     Args:
         paths: Folders of runs, fleets or policies.
         dataset: The dataset to evaluate policies on.
         on_training_data: Use all episodes, including those that were trained on.
-        is_training_data: Whether `dataset` is the recorded dataset of all runs, so that it need not be loaded again.
+        is_training_data: True if `dataset` is the recorded dataset of all runs, so that it need not be loaded again.
 
     Raises:
         AspcError: If no episode is left, or if the training data of a run has changed.
@@ -45,7 +45,7 @@ def held_out_episodes(
     count = len(dataset.episode_lengths)
     if on_training_data:
         warning = "The policies may have been trained on this data, so their estimates can be too high."
-        return HeldOutEpisodes(np.arange(len(dataset)), f"all {count:,} episodes, on request", [warning])
+        return HeldOutEpisodes(np.arange(len(dataset)), f"all {count:,} episodes, as requested", [warning])
     is_seen, warnings = np.zeros(len(dataset), bool), []
     hashes, known = row_hashes(dataset), dict[str, np.ndarray]()
     for path in paths:
@@ -107,7 +107,7 @@ def _hashes_of_training_data(
             if home is not None and changed_since([path], full):
                 raise AspcError(
                     f"{full.name} has changed since {path} was trained on it, so its held-out episodes are unknown. "
-                    "Restore the file, or use --on-training-data to use them anyway."
+                    "Restore the file, or use all episodes with --on-training-data."
                 )
             known[key] = row_hashes(full if holdout == 0 else full.split(holdout, seed=0)[0])
         parts.append(known[key])

@@ -30,20 +30,20 @@ from aspc.policy import Policy
 IMPORTANCE_SAMPLING, DOUBLY_ROBUST = "importance sampling", "doubly robust"
 MIN_EFFECTIVE_EPISODES = 50.0
 NEGLIGIBLE_WEIGHT = 0.05  # rewards with a smaller discount γ^t are ignored
-MAX_LOG_RATIO = 20.0  # per step; only guards against overflow. Small ratios are kept: they show that the data is far.
+MAX_LOG_RATIO = 20.0  # limit per step, to prevent overflow; small ratios are meaningful and are not limited
 RESAMPLES = 400
 MIN_PROBABILITY = 0.01  # lower limit for the probability of an option; limits a step's ratio to about 100
 
 
 class Trajectories(NamedTuple):
-    """Episodes padded to a rectangle: the dataset row of every entry, and a mask of the entries that exist."""
+    """Episodes padded to equal length: the dataset row of every entry, and a mask of the entries that exist."""
 
     rows: np.ndarray  # [episodes, steps]
     exists: np.ndarray  # [episodes, steps]
 
     @classmethod
     def of(cls, evidence: Evidence) -> Trajectories:
-        """Arrange the episodes in a rectangle, without the steps whose discount is negligible."""
+        """Pad the episodes to equal length, without the steps whose discount is negligible."""
         starts = evidence.episode_starts
         lengths = np.diff(starts, append=len(evidence.dataset))
         steps = min(int(lengths.max()), horizon(evidence.options.discount))
@@ -114,13 +114,13 @@ class BehaviorDensity:
 
 
 def option_probabilities(predicted: np.ndarray) -> np.ndarray:
-    """Convert predicted codes of options, in [-1, 1], to probabilities that are clipped at `MIN_PROBABILITY`."""
+    """Convert predicted option codes in [-1, 1] to probabilities of at least `MIN_PROBABILITY`."""
     clipped = np.clip((predicted + 1) / 2, MIN_PROBABILITY, 1.0)
     return np.asarray(clipped / clipped.sum(1, keepdims=True))
 
 
 def log_normal(values: np.ndarray, mean: np.ndarray, std: np.ndarray) -> np.ndarray:
-    """Return log N(values; mean, std²) without its constant, summed over the last axis."""
+    """Return log N(values; mean, std²) without the constant term, summed over the last axis."""
     return np.asarray((-0.5 * np.square((values - mean) / std) - np.log(std)).sum(-1))
 
 
@@ -129,7 +129,7 @@ class PolicyWeights:
     """The cumulative importance weights of one policy, up to the last step with enough effective episodes."""
 
     weights: np.ndarray  # [episodes, steps]: Π of the ratios up to each step; constant after an episode's end
-    effective_episodes: float  # at the last step
+    effective_episodes: float  # effective sample size at the last step
     compared: float  # fraction of the discounted horizon that the steps cover
     silent_because: str | None
 

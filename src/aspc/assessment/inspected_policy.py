@@ -54,7 +54,7 @@ class InspectedPolicy:
             raise AspcError(f"--states must be at least 1, not {states}.")
         policy = Policy.load(folder)
         name = str(folder)
-        if home_of(folder) is not None:  # the folder of the run and that of the policy in it
+        if home_of(folder) is not None:  # name the policy by its run and seed
             name = str(Path(*(part for part in folder.absolute().parts[-3:] if part != "policy")))
         check_fits(name, policy, dataset)
         # The critics were trained in the policy's units, regardless of this dataset's action bounds.
@@ -94,7 +94,7 @@ class InspectedPolicy:
 
     @property
     def missing_critics_reason(self) -> str:
-        """The reason for missing critics, as a sentence."""
+        """A sentence that explains why there are no critics."""
         if self.state is None:
             return f"Not computed: {self.missing_state_reason}."
         return f"{self.policy.info.get('algo', 'This algorithm')} learns no Q-function."

@@ -1,4 +1,4 @@
-"""Log columns, other than the reward, on which a policy's effect is estimated."""
+"""Log columns, other than the reward, for which the effect of a policy is estimated."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ from aspc.networks import Ensemble
 from aspc.policy import Policy
 
 DYNAMICS_MODEL = "dynamics models"
-TRUSTED_QUANTILE = 0.999  # of the disagreement at logged rows
+TRUSTED_QUANTILE = 0.999  # quantile of the disagreement at logged rows up to which predictions are trusted
 RANGE_MARGIN = 0.1  # maximum distance of simulated states from the logged range, as a fraction of the range
 
 

@@ -27,7 +27,7 @@ class Estimate:
     critics: list[float]
     """The value according to each critic."""
     history: list[float]
-    """The value during the fit."""
+    """The values of the estimate during the fit."""
     first_in: float
     """Fraction of the bootstrap resamples in which the policy is the best."""
     warning: str | None
@@ -71,7 +71,7 @@ def rank(
     states: States,
     options: FQEOptions,
 ) -> Ranking:
-    """Rank policies.
+    """Rank policies by their values, with intervals and warnings.
 
     Args:
         names: The name of the behavior, then those of the policies.

@@ -17,7 +17,7 @@ from aspc.optim import Adam, cosine_decay
 
 HIDDEN_LAYERS = 2
 CHUNK = 500  # steps between progress reports
-PREDICTED_ROWS = 65_536  # per call
+PREDICTED_ROWS = 65_536  # maximum number of rows per call
 
 
 @dataclass(frozen=True, eq=False)

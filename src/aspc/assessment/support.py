@@ -31,22 +31,23 @@ class Support:
     policy: ActionDistances
     data: ActionDistances
     state_distances: np.ndarray
-    """Distance of each state to the farthest of its neighbors."""
+    """Distance from each state to the farthest of its neighbors."""
     unit: np.ndarray
     """[act]: the size of a scaled distance of 1, in the units of the logged actions."""
     action_names: tuple[str, ...]
     choices: tuple[ChoiceSupport, ...] = ()
-    """The choices among the actions."""
+    """The support of each discrete action."""
     is_choice: np.ndarray | None = None
-    """[act]: the columns of choices; None if all actions are numbers."""
+    """[act]: true for the columns of discrete actions; None if all actions are continuous."""
     is_far: np.ndarray | None = None
-    """With choices, the states where the policy leaves the log; see `is_far_from_log`."""
+    """With discrete actions, the states where the policy is far from the log (see `is_far_from_log`)."""
 
     @property
     def far(self) -> float:
         """Fraction of states where the policy is farther from the data than 95 % of the logged actions.
 
-        With choices: where it takes options that were logged in no similar state, or such numbers next to them.
+        With discrete actions, it is the fraction of states where the policy takes options that were logged in no
+        similar state, or continuous actions far from those logged with these options.
         """
         if self.is_far is not None:
             return float(self.is_far.mean())
@@ -54,7 +55,7 @@ class Support:
 
     @property
     def ratio(self) -> float:
-        """Median distance of the policy's actions, divided by that of the logged actions; NaN with choices."""
+        """Median distance of the policy's actions, divided by that of the logged actions; NaN with discrete actions."""
         if self.choices:
             return float("nan")
         return float(np.median(self.policy.total) / max(np.median(self.data.total), 1e-9))
@@ -65,7 +66,7 @@ class Support:
         return self.far > FAR_STATES[1]
 
     def actions(self) -> list[ActionSupport]:
-        """Return the distances per number in the logged actions' units, farthest from the data first."""
+        """Return the distance of each continuous action, in its logged unit, with the farthest from the data first."""
         numbers = np.arange(len(self.unit)) if self.is_choice is None else np.flatnonzero(~self.is_choice)
         rows = [
             ActionSupport(
@@ -85,13 +86,13 @@ class Support:
         worst = self.actions()[0]
         return (
             f"in {100 * self.far:.0f} % of the states the policy is farther from the log than 95 % of the logged "
-            f"actions; {printable(worst.name)} is {worst.policy:.3g} from the nearest logged action on average, "
+            f"actions; on average, {printable(worst.name)} is {worst.policy:.3g} away from the nearest logged action, "
             f"compared with {worst.data:.3g} for the logged actions"
         )
 
     def _describe_choices(self) -> str:
         worst = max(self.choices, key=lambda choice: choice.unlogged)
-        and_numbers = " or numbers far from those logged with it" if self.actions() else ""
+        and_numbers = " or continuous actions far from those logged with it" if self.actions() else ""
         return (
             f"in {100 * self.far:.0f} % of the states the policy takes an option that was logged in none of the "
             f"{CHOICE_NEIGHBORS} most similar states{and_numbers}; {printable(worst.name)} alone does so in "

@@ -81,7 +81,7 @@ def _has_config(folder: Path) -> bool:
 
 
 def _is_config(config: Any) -> bool:
-    """Return whether a config.json belongs to a run or a fleet: other programs use the same file name."""
+    """Return whether a config.json belongs to a run or a fleet, since other programs use the same file name."""
     if not isinstance(config, dict):
         return False
     return isinstance(config.get("dataset"), dict) or isinstance(config.get("members"), list)

@@ -101,14 +101,14 @@ def check_saturation(inspected: InspectedPolicy) -> Measurement:
     if space is not None and space.is_choice.all():
         return Measurement(TrustCheck("good", "saturation", "Does not apply: all actions are discrete."))
     policy = saturation(log, inspected.actions)
-    data = saturation(log, log.scale_actions(log.actions))  # of all rows, as in `aspc data info`
+    data = saturation(log, log.scale_actions(log.actions))  # computed on all rows, as in `aspc data info`
     excess = policy - data if space is None else np.where(space.is_choice, -1.0, policy - data)
     d = int(excess.argmax())
     text = (
         f"Dimension {dimension_label(d, inspected.action_names)} is at a bound in {100 * policy[d]:.0f} % of the "
         f"states ({100 * data[d]:.0f} % in the data)."
         if excess[d] > 0
-        else "The policy reaches no bound more often than the data does."
+        else "No action is at a bound more often than in the data."
     )
     check = TrustCheck(grade(float(excess[d]), SATURATION), "saturation", text)
     numbers = {"policy": policy.tolist(), "data": data.tolist()}
@@ -144,11 +144,11 @@ def check_values(inspected: InspectedPolicy) -> Measurement:
     }
     arrays = {"q_policy": q_policy}
     too_high_level = grade(impossible, IMPOSSIBLE)
-    # Values that are too low are at most "look", never "worry".
+    # The level of values that are too low is at most "look", never "worry".
     too_low_level: Level = "look" if too_low > IMPOSSIBLE[0] else "good"
-    text = f"{100 * impossible:.1f} % of Q(s, π(s)) is above what the logged rewards allow"
+    text = f"In {100 * impossible:.1f} % of the states, Q(s, π(s)) is above what the logged rewards allow"
     if too_low_level != "good":
-        text += f" and {100 * too_low:.1f} % is below"
+        text += f", and in {100 * too_low:.1f} % it is below"
     if has_returns:
         q = critics(inspected.observations, inspected.logged_actions).mean(0)[is_complete]
         found = trust_measures.measure_calibration(q, returns)
@@ -161,7 +161,7 @@ def check_values(inspected: InspectedPolicy) -> Measurement:
             f"Q of logged actions is {format_number(found.mean_q)} on average, and the logged return is "
             f"{format_number(found.mean_return)} "
             f"(difference: {found.bias_in_stds:+,.1f} standard deviations; correlation: {found.correlation:.2f}). "
-            f"{text}. Q is the value of the learned policy, so a policy better than the logs has a somewhat higher Q."
+            f"{text}. Q is the value of the learned policy, so it is somewhat higher for a policy better than the logs."
         )
     else:
         text += ". Too few logged returns are complete to compare Q with them."
@@ -219,8 +219,8 @@ def check_disagreement(inspected: InspectedPolicy) -> Measurement:
         "worst": worst,
     }
     text = (
-        f"In 95 % of the states the critics differ by at most {relative:.2g} standard deviations of Q at the policy's "
-        f"action (median {format_number(float(np.median(spread)))}; at logged actions "
+        f"At the policy's actions, the critics differ by at most {relative:.2g} standard deviations of Q in 95 % of "
+        f"the states (median {format_number(float(np.median(spread)))}; at logged actions "
         f"{format_number(float(np.median(spread_at_data)))})."
     )
     return Measurement(TrustCheck(grade(relative, DISAGREEMENT), topic, text), numbers, {"spread": spread})
@@ -247,7 +247,7 @@ def check_theory(inspected: InspectedPolicy) -> Measurement:
         f"κ* = {kappa:.2g}. The condition is void if L_P is infinite, as in deterministic environments."
         if kappa > 0
         else f"An inner step lowers Q on the data by {format_number(-delta_q)}, so Theorem 1's condition holds for no "
-        "κ. Near the end of training this is common and no cause for alarm on its own."
+        "κ. This is common near the end of training and is no cause for alarm on its own."
     )
     return Measurement(TrustCheck("good" if kappa > 0 else "look", topic, text), numbers)
 

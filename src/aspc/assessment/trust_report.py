@@ -30,7 +30,7 @@ class TrustReport:
             [check.topic for check in self.checks if check.level == level] for level in ("worry", "look", "unknown")
         )
         if worry:
-            return f"Do not rely on this policy before you have examined: {', '.join(worry + look)}."
+            return f"Before you rely on this policy, examine: {', '.join(worry + look)}."
         if look:
             return f"No alarms, but examine: {', '.join(look)}."
         unchecked = f" Not checked: {', '.join(unknown)}." if unknown else ""

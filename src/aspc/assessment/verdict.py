@@ -29,7 +29,7 @@ def decide(reward: CombinedDifference, support: Support, margin: float, silent: 
     if support.is_outside:
         return Verdict(
             "outside the data",
-            f"The policy's actions are too far from the logged ones for any estimate: {support.describe()}.",
+            f"The policy's actions are too far from the logged ones to estimate its return: {support.describe()}.",
         )
     if not reward.is_known:
         first = next(iter(silent.values()), "there is no estimate")

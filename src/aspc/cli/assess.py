@@ -46,11 +46,12 @@ class Assess:
     on_training_data: Flag = False
     """Use all episodes, including those that the runs were trained on."""
     select: Unset[Path] = None
-    """Save the recommended policy in this folder (created). Exit with code 1 if no policy is recommended."""
+    """Save the recommended policy in this folder, which must be new or empty. Exit with code 1 if no policy is
+    recommended."""
     select_anyway: Flag = False
     """With --select: save the policy with the highest lower bound on the difference, regardless of its verdict."""
     out: Path = Path("assess.html")
-    """Output file for the page."""
+    """Output file for the HTML page."""
     plugin: Unset[Path] = None
     """Load a Python file that registers the runs' algorithm (for --checkpoints)."""
     json: Flag = False
@@ -66,9 +67,9 @@ def main(argv: list[str]) -> int:
     args = parse_options(Assess, argv, "aspc assess", description=HELP)
     load_plugins(option_values(argv, "plugin"))
     if not args.runs:
-        raise AspcError("aspc assess needs at least one run's folder, for example: aspc assess runs/*.")
+        raise AspcError("aspc assess needs at least one run folder, for example: aspc assess runs/*.")
     if args.select_anyway and args.select is None:
-        raise AspcError("--select-anyway needs a folder; pass it with --select.")
+        raise AspcError("--select-anyway has no effect without --select. Pass a folder with --select.")
     prepare_output_file(args.out, ".html")
     if args.select is not None:
         prepare_selection(args.select)

@@ -26,7 +26,7 @@ Name = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATASET")]
 
 @dataclass(frozen=True)
 class List:
-    """List the known dataset names and mark those that are on this machine."""
+    """List the known dataset names and mark the datasets that are stored on this machine."""
 
     filter: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="[FILTER]")] = ""
     """Show only names that contain this text."""
@@ -34,13 +34,13 @@ class List:
     def run(self) -> None:
         generated = cache.root() / "generated"
         groups = {
-            "Generated locally, no download": [
+            "Generated locally (no download)": [
                 (name, any(generated.glob(f"{name}-[0-9]*.hdf5"))) for name in maze2d.NAMES
             ],
             "D4RL": [(name, d4rl_files.file_path(name).exists()) for name in tasks.d4rl_datasets()],
             "OGBench, single task": [(name, ogbench.file_path(name).exists()) for name in tasks.ogbench_names()],
         }
-        print(f"Cache folder: {cache.root()}  (* on this machine)")
+        print(f"Cache folder: {cache.root()}  (* = stored on this machine)")
         for title, names in groups.items():
             shown = [(name, is_local) for name, is_local in names if self.filter in name]
             if shown:
@@ -52,7 +52,7 @@ class List:
 
 @dataclass(frozen=True)
 class Info:
-    """Show the contents of a dataset: sizes, returns, episode lengths, action bounds, warnings."""
+    """Summarize a dataset: sizes, returns, episode lengths, action bounds and warnings."""
 
     dataset: Name
     """Dataset name (see `aspc data list`) or path."""
@@ -71,7 +71,7 @@ class Info:
         if streaming.is_packed(self.dataset):
             if self.plot or self.page is not None or self.source.options():
                 raise AspcError(
-                    f"{self.dataset} is a packed folder. Figures and other options need the data that "
+                    f"{self.dataset} is a packed folder. To draw figures or use other options, pass the data that "
                     "it was packed from."
                 )
             print(summarize_packed(streaming.StreamingDataset.open(self.dataset)).text())
@@ -120,8 +120,8 @@ class Make:
     name: Name
     """Name of the dataset to generate."""
     out: Unset[Path] = None
-    """Output file: .hdf5 (D4RL's layout) for maze2d, .npz (OGBench's) for pointmaze. Default: NAME in the current
-    folder."""
+    """Output file: .hdf5 (D4RL's layout) for maze2d, .npz (OGBench's layout) for pointmaze. Default: NAME with this
+    suffix, in the current folder."""
     steps: Unset[int] = None
     """Total steps. Default: the benchmark's size (1 to 4 million)."""
     noise: Unset[float] = None
@@ -204,7 +204,7 @@ class Convert:
             write = writers.write_npz if target.suffix == ".npz" else writers.write_hdf5
             write(target, writers.dataset_arrays(loaded), writers.dataset_metadata(loaded))
         elif target.suffix:
-            raise AspcError(f"Datasets cannot be written as {target.suffix}. Use .hdf5, .npz, minari:ID or a folder.")
+            raise AspcError(f"Cannot write datasets as {target.suffix} files. Use .hdf5, .npz, minari:ID or a folder.")
         else:
             notes = self._pack(target)
         print(f"{self.dataset} → {self.destination}")
@@ -236,7 +236,7 @@ class Collect:
     steps: int = 100_000
     """Number of steps."""
     noise: float = 0.0
-    """Standard deviation of action noise, as a fraction of half the action range."""
+    """Standard deviation of the action noise, as a fraction of half the action range."""
     seed: int = 0
     """Random seed."""
 
@@ -273,7 +273,7 @@ def usage() -> str:
 def main(argv: list[str]) -> int:
     """Run `aspc data`."""
     if not argv:
-        raise AspcError(f"aspc data needs one of {join(tuple(COMMANDS), 'or')}.")
+        raise AspcError(f"aspc data needs a command: {join(tuple(COMMANDS), 'or')}.")
     if argv[0] in ("-h", "--help"):
         print(usage())
         return 0

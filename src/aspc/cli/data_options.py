@@ -26,28 +26,28 @@ class DataOptions:
     """Options for reading your own data."""
 
     map: Several[str] = ()
-    """Map arrays to stored names or columns, as in observations=obs actions=u_*,v time=stamp. With costs=NAME, the
-    negated column is the reward; with time=none, times are ignored."""
+    """Specify the stored name or the columns of each array, as in observations=obs actions=u_*,v time=stamp.
+    costs=NAME uses the negated column as the reward; time=none ignores times."""
     reward: Unset[str] = None
     """Compute rewards from columns with a formula, as in "0.3*energy + 0.7*comfort"."""
     kpi: Annotated[Several[str], tyro.conf.UseAppendAction] = ()
     """Keep this column as a KPI that training ignores; `aspc assess` estimates how a policy changes it. Repeat the
     option for more columns."""
     one_hot: Several[str] = ()
-    """Encode these categorical observation columns as one 0/1 number per category."""
+    """One-hot encode these categorical observation columns (one 0/1 column per category)."""
     categorical: Several[str] = ()
     """Treat these action columns (names or patterns) as categorical. By default, action columns with text, Booleans or
     few distinct integers are categorical."""
     continuous: Several[str] = ()
-    """Treat these action columns (names or patterns) as continuous. For all actions: "*"."""
+    """Treat these action columns (names or patterns) as continuous. Use "*" for all actions."""
     missing: MissingPolicy = "error"
     """Handle empty cells: reject them, split the episode there, repeat the last value (ffill), interpolate, or drop
     their rows."""
     max_gap: Unset[float] = None
-    """Split episodes at intervals longer than this multiple of the median interval. Default: 1.5, or 10 with irregular
-    sampling or --resample."""
+    """Split episodes at time intervals longer than this multiple of the median interval. Default: 1.5, or 10 with
+    irregular sampling or --resample."""
     resample: Unset[ResampleMethod] = None
-    """Resample to equal intervals by holding or interpolating observations."""
+    """Resample the rows at equal time intervals, holding or interpolating the observations."""
     interval: Unset[float] = None
     """Seconds per row after resampling. Default: the median interval."""
     env: Unset[str] = None
@@ -107,7 +107,7 @@ class DataOptions:
                 raise AspcError(f"--map takes KEY=NAME, as in observations=obs, not {entry!r}.")
         for key, count in Counter(entry.partition("=")[0] for entry in self.map).items():
             if count > 1:
-                raise AspcError(f"--map has {key!r} twice. Join its names with commas: {key}=NAME,NAME.")
+                raise AspcError(f"--map specifies {key!r} twice. Join its names with commas: {key}=NAME,NAME.")
         return {key: value for key, _, value in pairs.values()}
 
 

@@ -20,7 +20,7 @@ class Evaluate:
     """Re-evaluate a run's policies over many episodes, with seeds that training did not use."""
 
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-    """Run folder or, with --env, the folder of a single policy."""
+    """Run folder, or the folder of a single policy, which requires --env."""
     episodes: int = 100
     """Number of episodes per seed."""
     env: Unset[str] = None

@@ -39,26 +39,25 @@ class Export:
     """Replace an existing export."""
     on_invalid: Unset[OnInvalid] = None
     """Behavior for observations with NaN, infinite or missing entries: raise an error, hold the last action, or return
-    NaN. Default: the setting saved with the policy (raise, unless you changed it). ONNX always returns NaN."""
+    NaN. Default: the setting saved with the policy (raise, unless you changed it). An ONNX file always returns NaN."""
     bound: Several[str] = ()
-    """Guard: limit actions to tighter bounds, as in valve=10:80 or valve=10: (units of the logs). Refer to
+    """Guard: limit actions to tighter bounds, as in valve=10:80 or valve=10: (in the units of the logs). Refer to
     unnamed actions by number, starting at 1. Guard options replace the guards saved with the policy."""
     rate_limit: Several[str] = ()
-    """Guard: largest change of an action per step, as in valve=5."""
+    """Guard: limit the change of an action per step, as in valve=5."""
     start_action: Several[str] = ()
-    """Guard: the action before the first step, as in valve=30 fan=0. Default: none; the rate limit does
-    not apply to the first action."""
+    """Guard: set the action that counts as the previous one in the first step, as in valve=30 fan=0. By default there
+    is none, so the rate limit does not apply to the first action."""
     ood: Unset[Literal["hold", "fallback", "nan"]] = None
-    """Guard: the action for out-of-distribution observations: the previous action (hold; NaN if there is none), the
-    --fallback action (fallback), or NaN (nan)."""
+    """Guard: choose the action for out-of-distribution (OOD) observations. hold: the previous action, or NaN if there
+    is none; fallback: the --fallback action; nan: NaN."""
     ood_quantile: Unset[float] = None
-    """Quantile of the logged observations' out-of-distribution scores that sets the threshold for --ood. Default:
+    """Quantile of the logged observations' OOD scores from which the threshold for --ood is computed. Default:
     0.999."""
     ood_margin: Unset[float] = None
-    """Factor by which the quantile from --ood-quantile is multiplied to obtain the threshold for --ood. Default:
-    1.1."""
+    """Factor by which this quantile is multiplied to obtain the threshold for --ood. Default: 1.1."""
     fallback: Several[str] = ()
-    """The action for --ood fallback, as in valve=20 fan=0."""
+    """Set the action for --ood fallback, as in valve=20 fan=0."""
     dataset: Unset[str] = None
     """Name or path of the data for --ood. Default: the data that the run was trained on; the threshold then comes from
     its held-out episodes, if there are any."""
@@ -92,7 +91,7 @@ def parse_guards(args: Export, folder: Path, policy: Policy) -> Guards | None:
 
     for_score = (args.ood_quantile, args.ood_margin, args.dataset, args.source.options() or None)
     if args.ood is None and (args.fallback or any(value is not None for value in for_score)):
-        raise AspcError("--fallback, --ood-quantile, --ood-margin, --dataset and its options only apply to --ood.")
+        raise AspcError("--fallback, --ood-quantile, --ood-margin, --dataset and its options require --ood.")
     if not any((args.bound, args.rate_limit, args.start_action, args.ood)):
         return None
     low, high = policy.action_low, policy.action_high

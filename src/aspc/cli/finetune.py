@@ -33,14 +33,14 @@ class Finetune:
     seed: Unset[int] = None
     """Seed of the run to continue. Default: the run's first seed."""
     out: Unset[Path] = None
-    """Output folder (created). Default: runs/DATASET_ALGO_online_TIME."""
+    """Output folder (created if missing). Default: runs/DATASET_ALGO_online_TIME."""
     resume: Unset[Path] = None
     """Continue the fine-tuning run in this folder (omit RUN). Only --steps, --env and --dataset can be changed."""
     plugin: Unset[Path] = None
     """Load a Python file that registers the run's algorithm."""
     callback: Unset[Path] = None
-    """Load a Python file with subclasses of aspc.Callback, called every --collect steps and after evaluations and
-    checkpoints. Can be repeated."""
+    """Load a Python file that defines subclasses of aspc.Callback. They are called every --collect steps and after
+    evaluations and checkpoints. Can be repeated."""
     quiet: Flag = False
     """Hide progress."""
     online: tyro.conf.OmitArgPrefixes[OnlineOptions] = field(default_factory=OnlineOptions)

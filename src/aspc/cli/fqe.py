@@ -53,10 +53,10 @@ class Fqe:
     checkpoints: Flag = False
     """Rank the checkpoints of the runs instead of their final policies."""
     states: Literal["auto", "start", "all"] = "auto"
-    """Evaluate at the first states of episodes (start) or at all logged states (all). auto: start, unless the log is a
-    single episode."""
+    """Average the value over the first states of episodes (start) or over all logged states (all). auto: start, unless
+    the log is a single episode."""
     select: Unset[Path] = None
-    """Save the best policy in this folder (created)."""
+    """Save the best policy in this folder, which must be new or empty."""
     figure: Path = Path("fqe.png")
     """Output file for the figure of the ranking."""
     plugin: Unset[Path] = None
@@ -74,7 +74,7 @@ def main(argv: list[str]) -> int:
     args = parse_options(Fqe, argv, "aspc fqe", description=HELP)
     load_plugins(option_values(argv, "plugin"))
     if not args.runs:
-        raise AspcError("aspc fqe needs at least one run's folder, for example: aspc fqe runs/*.")
+        raise AspcError("aspc fqe needs at least one run folder, for example: aspc fqe runs/*.")
     prepare_output_file(args.figure, ".png")
     if args.select is not None:
         prepare_selection(args.select)
@@ -167,7 +167,7 @@ def format_ranking(ranking: Ranking, result: dict[str, Any]) -> str:
     lines = [
         f"Discounted return (γ = {ranking.discount:g}) on {printable(ranking.dataset)}, "
         f"over {ranking.states:,} states; 95 % intervals over episodes",
-        f"{'':{width}s} {'estimate':>10s} {'interval':>21s} {'critics from/to':>21s} {'first in':>9s}",
+        f"{'':{width}s} {'estimate':>10s} {'interval':>21s} {'critics from/to':>21s} {'ranks 1st':>9s}",
     ]
     for name, e in rows:
         span, critics = f"{e.low:.4g} to {e.high:.4g}", f"{min(e.critics):.4g} to {max(e.critics):.4g}"
@@ -179,10 +179,10 @@ def format_ranking(ranking: Ranking, result: dict[str, Any]) -> str:
             lines.append(f"{'':{width}s}   outside the data: {reason}; aspc assess never selects it")
     mc = ranking.monte_carlo
     if mc is None:
-        lines.append("Logged returns of the data: unknown, because every episode is truncated too early.")
+        lines.append("Mean logged return: unknown, because every episode is truncated too early.")
     else:
         lines.append(
-            f"Logged returns of the data: {mc['value']:.4g} ({mc['low']:.4g} to {mc['high']:.4g}), from the "
+            f"Mean logged return: {mc['value']:.4g} ({mc['low']:.4g} to {mc['high']:.4g}), from the "
             f"{mc['states']:,} of {mc['of']:,} states whose logged return is at least 95 % complete."
         )
         if warning := behavior_warning(ranking):
@@ -203,7 +203,7 @@ def behavior_warning(ranking: Ranking) -> str | None:
     if mc["low"] - slack <= value <= mc["high"] + slack:
         return None
     return (
-        f"warning: the value of the data is {mc['value']:.4g}, but FQE estimates {value:.4g}. "
+        f"warning: the mean logged return is {mc['value']:.4g}, but FQE estimates {value:.4g} for the data. "
         "Do not rely on the other estimates either; try more --steps."
     )
 

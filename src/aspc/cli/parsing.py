@@ -1,7 +1,7 @@
 """Parse a command's options: check them against the fields of a dataclass, then let tyro parse them.
 
-tyro renders the help page and creates the values. It reports mistakes in a multi-line box, so the words are checked
-before they are passed to tyro. A mistake then results in a one-sentence error with its remedy.
+tyro renders the help page and creates the values, but it reports mistakes in a multi-line box. The words are therefore
+checked before they are passed to tyro, so that a mistake results in a one-sentence error with its remedy.
 """
 
 from __future__ import annotations
@@ -245,7 +245,7 @@ def check_words(options: list[Option], argv: list[str], prog: str) -> None:
         if option.arity == ANY and not values:
             raise AspcError(f"{option.name} needs at least one value. Omit it to use the default.")
         if len(values) < option.arity:
-            raise AspcError(f"{option.name} needs {option.describe()} after it.")
+            raise AspcError(f"{option.name} must be followed by {option.describe()}.")
         for invalid in (value for value in values if option.arity and not option.accepts(value)):
             raise option.error(invalid)
         given.add(option.name)

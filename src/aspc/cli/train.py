@@ -30,13 +30,13 @@ from aspc.plugins import load_callbacks, load_plugins
 from aspc.training.hyperparameters import flat_values, replace_fields
 from aspc.training.run_config import ENV_FUNCTION, TrainOptions
 
-TRAIN_HELP = f"""Train a policy on a dataset; by default on the built-in maze, which is generated locally.
+TRAIN_HELP = f"""Train a policy on a dataset. The default is the built-in maze, which is generated locally.
 
 Algorithms (--algo): {", ".join(algorithms.names())}. The last groups of options are the hyperparameters of the
 chosen algorithm. Their defaults are the paper's, the same for every dataset.
 
 The scale balances the algorithm's two objectives: maximizing Q and staying close to the data. In TD3+BC and ASPC it is
-called alpha; a larger alpha puts more weight on Q. rapo and the algorithms with "aspc" in their names learn it,
+called alpha; a larger alpha puts more weight on Q. The algorithms with "aspc" in their names and rapo learn it,
 starting from the base algorithm's value; the others keep it fixed."""
 
 
@@ -54,7 +54,7 @@ class Train:
     scale_from: Unset[Path] = None
     """Use the final scale of this run as scale_target, for --scale-mode converged or linear."""
     out: Unset[Path] = None
-    """Output folder (created). Default: runs/DATASET_ALGO_TIME."""
+    """Output folder (created if missing). Default: runs/DATASET_ALGO_TIME."""
     resume: Unset[Path] = None
     """Continue the run in this folder from its last checkpoint. Only --steps and --env can be changed. If
     the data has moved, pass its new location with --dataset."""
@@ -63,8 +63,8 @@ class Train:
     plugin: Unset[Path] = None
     """Load a Python file that registers your own algorithm."""
     callback: Unset[Path] = None
-    """Load a Python file with subclasses of aspc.Callback, called every --log-every steps and after evaluations and
-    checkpoints. Can be repeated."""
+    """Load a Python file that defines subclasses of aspc.Callback. They are called every --log-every steps and after
+    evaluations and checkpoints. Can be repeated."""
     quiet: Flag = False
     """Hide progress and the notes on the data (`aspc data info` shows them)."""
     source: tyro.conf.OmitArgPrefixes[DataOptions] = field(default_factory=DataOptions)
@@ -87,7 +87,7 @@ def main(argv: list[str]) -> int:
         if name in declared_fields(algorithm, RunLength) and values[name] != defaults[name]:
             flag = name.rpartition(".")[2].replace("_", "-")
             raise AspcError(
-                f"--{flag} cannot be set directly: it follows the length of the run. Pass --horizon instead."
+                f"--{flag} cannot be set directly: it is set to the length of the run. Pass --horizon instead."
             )
 
     callbacks = load_callbacks(option_values(argv, "callback"))
@@ -158,9 +158,9 @@ def recorded_defaults(path: Path, env: str | None) -> dict[str, Any]:
     run = Run(path)
     config, data = run.config, run.config.dataset
     if config.finetuned_from is not None:
-        raise AspcError(f"{path} was trained online. Repeat its offline run, {config.finetuned_from.run}.")
+        raise AspcError(f"{path} was trained online. Pass its offline run instead: {config.finetuned_from.run}.")
     if data.source is None or config.env == ENV_FUNCTION:
-        raise AspcError(f"{path} was trained from Python, with arrays or a custom environment. Rerun that program.")
+        raise AspcError(f"{path} was trained from Python, with arrays or a custom environment. Run its program again.")
     return {
         "algo": config.algo,
         "preset": config.preset,
@@ -193,7 +193,7 @@ class Resume:
     resume: Path
     """Run folder."""
     steps: Unset[int] = None
-    """Total steps, if more than originally requested."""
+    """Total number of steps, if more than originally requested."""
     env: Unset[str] = None
     """Environment (module:Env) for a run whose environment is a Python function; "none" disables evaluation."""
     dataset: Unset[str] = None
@@ -201,8 +201,8 @@ class Resume:
     plugin: Unset[Path] = None
     """Load a Python file that registers the run's algorithm."""
     callback: Unset[Path] = None
-    """Load a Python file with subclasses of aspc.Callback, called every --log-every steps and after evaluations and
-    checkpoints. Can be repeated."""
+    """Load a Python file that defines subclasses of aspc.Callback. They are called every --log-every steps and after
+    evaluations and checkpoints. Can be repeated."""
     quiet: Flag = False
     """Hide progress and the notes on the data (`aspc data info` shows them)."""
 

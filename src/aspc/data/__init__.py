@@ -1,4 +1,4 @@
-"""Datasets, all loaded with `aspc.data.load(name_or_path)`."""
+"""Datasets. All of them are loaded with `aspc.data.load(name_or_path)`."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def load(source: Any, **options: Any) -> Dataset:
     """
     if not is_source(source):
         raise AspcError(
-            f"A dataset is loaded from a name, a path, a list of paths or a data frame, not from "
-            f"{type(source).__name__}: write the data to a Parquet or CSV file and load that file, or pass arrays to "
+            f"A dataset must be a name, a path, a list of paths or a data frame, not {type(source).__name__}. "
+            "Write the data to a Parquet or CSV file and load that file, or pass arrays to "
             "aspc.data.Dataset.from_arrays."
         )
     name = os.fspath(source) if isinstance(source, str | os.PathLike) else type(source).__name__
@@ -106,5 +106,5 @@ def _find_loader(name: str) -> Callable[..., Dataset]:
     if minari_store.is_id(name):
         return partial(minari.load, name)
     if not difflib.get_close_matches(name, known_names(), n=1, cutoff=0.5):
-        raise AspcError(f"{name!r} is neither a file nor a dataset's name; `aspc data list` shows the names.")
+        raise AspcError(f"{name!r} is neither a file nor a dataset name; `aspc data list` shows the names.")
     raise unknown_name("dataset", name, known_names())

@@ -22,15 +22,15 @@ from aspc.data.validation import check_matrix
 from aspc.errors import AspcError, printable
 from aspc.text import join_limited, natural_sort_key
 
-MAX_WHOLE_CHOICES = 16  # distinct integers in a table column
-MAX_INTEGER_CHOICES = 256  # distinct integers in an integer array
+MAX_WHOLE_CHOICES = 16  # maximum number of distinct integers in a categorical table column
+MAX_INTEGER_CHOICES = 256  # maximum number of distinct integers in a categorical integer array
 ROWS_PER_CHOICE = 10
 MAX_SHOWN = 8
 MASK_PREFIX = "mask_"
-QUANTITY = re.compile(r"[+-]?\d[\d.,' ]*(\D*)")  # such as 12.5 % or 1,250
+QUANTITY = re.compile(r"[+-]?\d[\d.,' ]*(\D*)")  # a quantity such as 12.5 % or 1,250
 ALL = "*"
 
-Categories = Mapping[str, Sequence[str]]  # for each text column, the texts that its codes stand for
+Categories = Mapping[str, Sequence[str]]  # for each text column, the strings that its codes stand for
 
 
 class ChoiceOptions(NamedTuple):
@@ -45,10 +45,10 @@ class ChoiceOptions(NamedTuple):
         return cls(*(tuple([names] if isinstance(names, str) else names) for names in (categorical, continuous)))
 
     def decide(self, column: str, name: str) -> bool | None:
-        """Return whether a column is categorical, or None if the options do not name it."""
+        """Return whether a column is declared categorical, or None if the options do not list it."""
         is_choice, is_number = (any(fnmatch.fnmatchcase(column, p) for p in patterns) for patterns in self)
         if is_choice and is_number and column not in self.categorical:
-            raise AspcError(f"{name}: {column!r} is named by both --categorical and --continuous; choose one.")
+            raise AspcError(f"{name}: {column!r} is listed in both --categorical and --continuous; choose one.")
         return True if is_choice else False if is_number else None
 
 
@@ -80,7 +80,7 @@ def encode_actions(
         names: The names of the columns; can be empty.
         options: The columns that the user declared categorical or continuous.
         name: Name of the dataset, for messages.
-        categories: For a table, the texts that the codes of its text columns stand for; None for arrays.
+        categories: For a table, the strings that the codes of its text columns stand for; None for arrays.
         env: Name of the environment, which can define the options as a range of integers, or None.
         masks: [N, masks] flags of the allowed options.
         mask_names: The names of the masks. Without them, there is one mask per option.
@@ -163,7 +163,7 @@ def _read_factor(
     distinct = np.unique(cells[~np.isnan(cells)] if cells.dtype.kind == "f" else cells)
     is_whole = bool(np.isfinite(distinct).all() and (distinct == np.round(distinct)).all())
     if wanted and not is_whole:
-        raise AspcError(f"{name}: column {column!r} is named by --categorical, but its numbers are not all integers.")
+        raise AspcError(f"{name}: column {column!r} is listed in --categorical, but holds numbers other than integers.")
     if in_env is not None and in_env.choices and is_whole and (is_integer or wanted or categories is not None):
         return _environment_codes(cells, distinct, in_env, column, name)
     is_few = 2 <= len(distinct) <= MAX_WHOLE_CHOICES and len(cells) >= ROWS_PER_CHOICE * len(distinct)
@@ -206,7 +206,7 @@ def _sorted_codes(
 def _environment_codes(
     cells: np.ndarray, distinct: np.ndarray, in_env: Factor, column: str, name: str
 ) -> tuple[np.ndarray, tuple[str, ...], bool]:
-    """Return codes counted from the environment's first option."""
+    """Return the codes of the options, counted from the first option of the environment."""
     first, last = int(in_env.choices[0]), int(in_env.choices[-1])
     if distinct[0] < first or distinct[-1] > last:
         raise AspcError(
@@ -236,17 +236,17 @@ def _match_masks(
     """
     if ((masks != 0) & (masks != 1)).any():
         row = int(((masks != 0) & (masks != 1)).any(axis=1).argmax())
-        raise AspcError(f"{name}: masks must be 0 or 1, but those of row {row + 1:,} are not.")
+        raise AspcError(f"{name}: masks must be 0 or 1, but row {row + 1:,} has other values.")
     if not names:
         masked = np.flatnonzero(space.is_choice)
         if masks.shape[1] != len(masked):
             raise AspcError(
-                f"{name}: there are {masks.shape[1]} masks for {len(masked)} options; give each option one mask."
+                f"{name}: there are {masks.shape[1]} masks for {len(masked)} options; pass one mask per option."
             )
         return space._replace(masked=tuple(masked.tolist())), masks
     found = [_masked_option(space, mask, name) for mask in names]
     if len(set(found)) < len(found):
-        raise AspcError(f"{name}: two masks name the same option; remove one of {', '.join(names)}.")
+        raise AspcError(f"{name}: two masks refer to the same option; remove one of {', '.join(names)}.")
     factors = list(space.factors)
     for index, choice in found:
         factor = factors[index]
@@ -276,14 +276,17 @@ def _masked_option(space: ActionSpace, mask: str, name: str) -> tuple[int, str]:
     found = exact if len(exact) == 1 else known or new
     if not found:
         raise AspcError(
-            f"{name}: the mask {mask!r} names no option. Name masks mask_OPTION, or mask_ACTION_OPTION if several "
+            f"{name}: the mask {mask!r} matches no option. Name masks mask_OPTION, or mask_ACTION_OPTION if several "
             f"actions are categorical; the options are {join_limited(list(space.columns), MAX_SHOWN)}."
         )
     return found[0]
 
 
 def _check_masks(space: ActionSpace, actions: np.ndarray, masks: np.ndarray, name: str) -> None:
-    """Raise an `AspcError` if a row's mask forbids the chosen option. Otherwise every row allows at least one."""
+    """Raise an `AspcError` if the mask of a row forbids the chosen option.
+
+    Every valid row therefore allows at least one option.
+    """
     forbidden = (actions[:, list(space.masked)] == 1) & (masks == 0)
     if forbidden.any():
         row, column = np.argwhere(forbidden)[0]
@@ -330,7 +333,7 @@ def bounds_of(
     if known is not None and len(known[0]) != len(is_number):
         raise AspcError(
             f"{name}: the actions have the columns {join_limited(list(space.columns), MAX_SHOWN)}, but the environment "
-            f"{env} has other actions. Choose another environment (--env) or none (--env none)."
+            f"{env} has different actions. Choose another environment (--env) or none (--env none)."
         )
     lows, highs = np.zeros(len(is_number), np.float32), np.ones(len(is_number), np.float32)
     if not is_number.any():
@@ -349,7 +352,7 @@ def _of_numbers(bound: ArrayLike | None, is_number: np.ndarray) -> ArrayLike | N
 
 
 def check_encoded(actions: np.ndarray, observations: np.ndarray, space: ActionSpace, name: str) -> EncodedActions:
-    """Check actions that are already encoded, and that the observations have room for their masks.
+    """Check that actions are correctly encoded, and that the observations have enough columns for the masks.
 
     Raises:
         AspcError: The actions have the wrong shape, a row does not select exactly one option of each categorical
@@ -363,7 +366,9 @@ def check_encoded(actions: np.ndarray, observations: np.ndarray, space: ActionSp
     for factor, columns in space.blocks():
         block = actions[:, columns]
         if factor.choices and not (((block == 0) | (block == 1)).all() and (block.sum(axis=1) == 1).all()):
-            raise AspcError(f"{name}: exactly one option of the action {factor.name!r} must be 1 and the others 0.")
+            raise AspcError(
+                f"{name}: in each row, exactly one option of the action {factor.name!r} must be 1 and the others 0."
+            )
     return EncodedActions(actions, space)
 
 

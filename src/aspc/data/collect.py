@@ -25,9 +25,9 @@ class Actor(NamedTuple):
 
     act: Act
     observation_size: int | None
-    """None if unknown."""
+    """The dimension of an observation; None if unknown."""
     reset: Callable[[], None] = lambda: None
-    """Resets the memory at the start of an episode."""
+    """Function that resets the memory at the start of an episode."""
     action_space: ActionSpace | None = None
     """The discrete factors of the actions, with their masks."""
 

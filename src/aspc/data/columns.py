@@ -51,7 +51,7 @@ COMPONENT_PATTERNS: dict[str, tuple[str, ...]] = {
 }
 # Columns that match `COMPONENT_PATTERNS` but are not components of the vector.
 NOT_COMPONENTS = re.compile(r"(next_)?(obs|observation)_id|(action|act)_(id|logp|log_?probs?|probs?)")
-UNNEEDED_ARRAYS = ("infos", "infos/*", "metadata/*", "qpos", "qvel")  # in D4RL's and OGBench's files
+UNNEEDED_ARRAYS = ("infos", "infos/*", "metadata/*", "qpos", "qvel")  # additional arrays in D4RL's and OGBench's files
 MAX_LISTED_NAMES = 20
 COST_REMEDY = "pass --map costs={0} instead of --map rewards; costs are negated"
 
@@ -91,7 +91,7 @@ def canonical_keys(arrays: Mapping[str, Any], name: str) -> dict[str, Any]:
     An array keeps its stored name if that name is unknown, or if another array already has the D4RL name.
 
     Raises:
-        AspcError: Two names mean the same array.
+        AspcError: Two stored names refer to the same array.
     """
     known = {alias: key for key, aliases in ALIASES.items() for alias in aliases}
     found: dict[str, Any] = {}
@@ -105,7 +105,7 @@ def canonical_keys(arrays: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def _map_option(key: str) -> str:
-    return f"--map {key}=NAME, in Python key_map={{{key!r}: 'NAME'}}"
+    return f"--map {key}=NAME (in Python: key_map={{{key!r}: 'NAME'}})"
 
 
 def _check_complete(found: Mapping[str, Any], stored: Sequence[str], name: str, needs_no_ends: bool) -> None:
@@ -144,7 +144,7 @@ def resolve_arrays(
         stored: Names of the stored arrays.
         key_map: The user-supplied key map.
         name: Name of the file, for messages.
-        needs_no_ends: Whether the file does not have to mark the ends of episodes.
+        needs_no_ends: True if the file does not have to mark the ends of episodes.
 
     Returns:
         The stored name of each array, and notes.
@@ -173,7 +173,7 @@ def _without_ignored_time(key_map: KeyMap) -> KeyMap:
 def _mapped_array(stored: Sequence[str], key: str, names: str | Sequence[str], name: str) -> str:
     listed = [names] if isinstance(names, str) else names
     if len(listed) > 1:
-        raise AspcError(f"{name}: {key!r} is one array, but the key map names {list_names(listed)}; name one.")
+        raise AspcError(f"{name}: {key!r} is one array, but the key map names {list_names(listed)}; choose one.")
     if listed[0] not in stored:
         raise _not_found(listed[0], stored, name)
     return listed[0]
@@ -198,7 +198,7 @@ def unused_array_notes(shapes: Mapping[str, tuple[int, ...]], found: Mapping[str
     others = [stored for stored in unused if stored not in times]
     return [
         *unchecked_order_note(times),
-        *([f"unused arrays: {list_names(others)}; to use one, name it with --map."] if others else []),
+        *([f"unused arrays: {list_names(others)}; to use one, select it with --map."] if others else []),
     ]
 
 
@@ -221,9 +221,9 @@ def resolve_columns(
         columns: Names of all columns.
         options: Options for reading the log.
         name: Name of the file, for messages.
-        is_time: Whether a column holds dates or seconds since 1970.
-        is_date: Whether a column holds dates.
-        is_choice: Whether a column can be categorical, so that columns `mask_*` can be masks of its options.
+        is_time: Returns whether a column holds dates or seconds since 1970.
+        is_date: Returns whether a column holds dates.
+        is_choice: Returns whether a column can be categorical, so that columns `mask_*` can be masks of its options.
 
     Returns:
         The columns of each array in order, and notes. With a reward formula, "rewards" has the formula's columns.
@@ -327,8 +327,8 @@ def _guess_columns(columns: Sequence[str], key: str, name: str) -> list[str]:
             return sorted(numbered, key=natural_sort_key)
         if len(components) > 1 and alias != stem:  # next to obs_temp, `state` can be an operating mode
             raise AspcError(
-                f"{name}: {key!r} is ambiguous: {alias!r}, or {list_names(components)}. Choose with --map {key}=NAMES, "
-                f"in Python key_map={{{key!r}: [NAMES]}}."
+                f"{name}: {key!r} is ambiguous: {alias!r}, or {list_names(components)}. Choose with --map {key}=NAMES "
+                f"(in Python: key_map={{{key!r}: [NAMES]}})."
             )
     return [] if alias is None else [alias]
 
@@ -371,4 +371,5 @@ def _unused_column_notes(columns: Sequence[str], found: Mapping[str, list[str]])
     unused = [column for column in columns if column and column not in used]
     if not unused:
         return []
-    return [f"unused columns: {list_names(unused)}; to use one, rename it to obs_* or action_*, or name it with --map."]
+    hint = "to use one, rename it to obs_* or action_*, or select it with --map."
+    return [f"unused columns: {list_names(unused)}; {hint}"]

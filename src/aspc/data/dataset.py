@@ -1,5 +1,5 @@
-"""A logged dataset: validated once, kept as NumPy arrays on the host, viewed as transitions. It has more than 400 lines
-because the documentation of a dataset's fields and options is here."""
+"""A logged dataset, which is validated once, kept as NumPy arrays on the host, and viewed as transitions. This module
+has more than 400 lines because it documents all fields and options of a dataset."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ class Dataset:
             continuous: Names or patterns of action columns that are continuous although they look categorical.
             masks: [N, masks] flags of the options that are allowed in each row.
             mask_names: Names of the masks, "mask_OPTION" or "mask_ACTION_OPTION" (default: one per option, in order).
-            action_categories: For the text columns of a table, the texts that their codes stand for; None for arrays.
+            action_categories: For the text columns of a table, the strings that their codes stand for; None for arrays.
             action_space: The space of actions that are already encoded, with one column per option.
 
         Raises:
@@ -324,7 +324,7 @@ class Dataset:
 
         If an episode ends by timeout or with the data, its last row is dropped unless `next_observations` were logged.
         Terminal rows are always kept. Rewards become `reward * reward_scale + reward_shift`; n-step returns are then
-        summed up to the end of the episode at most.
+        computed from these rewards and stop at the end of the episode.
         """
         if n_step < 1:
             raise AspcError(f"n_step must be at least 1, not {n_step}.")

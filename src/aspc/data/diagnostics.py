@@ -1,5 +1,5 @@
-"""Summaries of datasets: sizes, returns, and warnings about data that looks wrong or is hard to learn from. It has more
-than 400 lines because every warning has its check here."""
+"""Summaries of datasets: sizes, returns, and warnings about data that looks wrong or is hard to learn from. This
+module has more than 400 lines because it contains the checks for all warnings."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from aspc.text import format_number, join_limited
 SATURATED = 0.999  # scaled actions with at least this absolute value are at a bound
 MAX_SATURATED = 0.05  # fraction of rows
 MAX_DUPLICATES = 0.001  # fraction of rows
-JUMP_FACTOR = 5.0  # times the 99th percentile of the distances between rows
-EQUAL_TOLERANCE = 1e-3  # times a column's standard deviation
+JUMP_FACTOR = 5.0  # multiple of the 99th percentile of the distances between rows
+EQUAL_TOLERANCE = 1e-3  # multiple of a column's standard deviation
 MAX_MISALIGNED = 0.05  # fraction of rows
 MIN_CROSSING = 0.95  # fraction of timeouts
-CROSSING_FACTOR = 2.0  # times the median distance between rows
-OUTLIER_FACTOR = 1_000.0  # times the range of the middle 98 % of a column
-SENTINEL_GAP = 5.0  # times the same range: minimum gap between a sentinel and all other values
+CROSSING_FACTOR = 2.0  # multiple of the median distance between rows
+OUTLIER_FACTOR = 1_000.0  # multiple of the range of the middle 98 % of a column
+SENTINEL_GAP = 5.0  # minimum gap between a sentinel and all other values, as a multiple of the same range
 MAX_SENTINELS = 0.01  # fraction of rows
-SENTINEL_VALUES = (999, 9_999, 99_999, 999_999, 9_999_999, 32_767, 32_768, 65_535)  # with either sign
+SENTINEL_VALUES = (999, 9_999, 99_999, 999_999, 9_999_999, 32_767, 32_768, 65_535)  # common with either sign
 FEW_ROWS = 1_000
 RARE_ROWS = 20  # an option with fewer rows is rare
 QUANTILE_ROWS = 100_000  # maximum number of rows for quantiles
@@ -171,7 +171,7 @@ def find_warnings(dataset: Dataset) -> list[str]:
 
 
 def _check_choices(dataset: Dataset) -> list[str]:
-    """Find options that occur in too few rows, or in none, to estimate their values."""
+    """Find options that occur in no row, or in too few rows to estimate their values."""
     warnings = []
     space = dataset.action_space
     for name, counts in ({} if space is None else choice_counts(space, dataset.actions)).items():
@@ -223,7 +223,7 @@ def _check_outliers(dataset: Dataset) -> list[str]:
             if sentinel is not None:
                 hint = _bound_hint(sentinel.value, dataset, i) if kind == "action dimension" else ""
                 warnings.append(
-                    f"{label} is {sentinel.value:.7g} in {_count(sentinel.rows, 'row')}, far from all others "
+                    f"{label} is {sentinel.value:.7g} in {_count(sentinel.rows, 'row')}, far from all other values "
                     f"({_format_range(sentinel.low, sentinel.high)}): if it marks a missing value, replace it with a "
                     f"measured value{hint}."
                 )
@@ -269,7 +269,7 @@ def _bound_hint(action: float, dataset: Dataset, dimension: int) -> str:
     bound, guessed = (dataset.action_low, low) if is_lowest else (dataset.action_high, high)
     if not np.isclose(bound[dimension], guessed[0]):
         return ""
-    return f" (the guessed action bounds come from it: set them with --action-{'low' if is_lowest else 'high'})"
+    return f" (the guessed action bounds include it: set them with --action-{'low' if is_lowest else 'high'})"
 
 
 def _check_distant_values(column: np.ndarray, label: str) -> list[str]:
@@ -306,7 +306,7 @@ def saturation(dataset: Dataset, actions: np.ndarray) -> np.ndarray:
 
     Args:
         dataset: The log, for its bounds and options.
-        actions: Actions in ±1.
+        actions: Actions in [-1, 1].
     """
     fractions = np.asarray((np.abs(actions) >= SATURATED).mean(axis=0))
     is_choice = False if dataset.action_space is None else dataset.action_space.is_choice
@@ -346,7 +346,7 @@ def _check_single_row_episodes(dataset: Dataset) -> list[str]:
         return []
     if dataset.terminals.all():
         return [
-            "every row is terminal, so values never bootstrap: flag only the rows that end an episode. If each row is "
+            "every row is terminal, so critics never bootstrap: flag only the rows that end an episode. If each row is "
             "a separate decision, ignore this."
         ]
     return [
@@ -356,7 +356,7 @@ def _check_single_row_episodes(dataset: Dataset) -> list[str]:
 
 
 def _check_jumps(dataset: Dataset) -> list[str]:
-    """Find steps so large that an episode end seems to be missing there."""
+    """Find steps that are so large that an episode end is probably missing."""
     if len(dataset) < 100:
         return []
     is_inside = ~(dataset.terminals | dataset.timeouts)[:-1]
@@ -398,7 +398,7 @@ def _check_next_observations(dataset: Dataset) -> list[str]:
         return []
     return [
         f"in {100 * differs.mean():.0f} % of the rows inside episodes, the next observation is not the observation of "
-        "the next row: check that rows are in chronological order, and the columns of both arrays in the same order."
+        "the next row: check that the rows and the columns of both arrays are in the right order."
     ]
 
 

@@ -146,7 +146,7 @@ def _verified(path: Path, published: Record | None) -> Path:
             _write_record(path, "copied manually", found, None)
     elif found != record:
         raise AspcError(
-            f"{path} differs from the first download ({found.size:,} bytes, recorded {record.size:,}); "
+            f"{path} differs from the first download ({found.size:,} bytes now, {record.size:,} bytes then); "
             f"delete it to download it again, or delete {_record_path(path).name} to accept it."
         )
     return path

@@ -34,8 +34,8 @@ def episode_arrays(episodes: Iterable[Any], name: str) -> tuple[dict[str, Any], 
         names.append({key: found[i].metadata[key] for key in ALL_NAME_KEYS if key in found[i].metadata})
         if names[i] != names[0]:
             raise AspcError(
-                f"{name}, episode {i + 1}: the columns differ from those of the first one in name or order. Use the "
-                "same columns in every episode."
+                f"{name}, episode {i + 1}: the columns differ in name or order from those of the first episode. Use "
+                "the same columns in every episode."
             )
     if not found:
         raise AspcError(f"{name}: there are no episodes; at least one is required.")
@@ -61,7 +61,7 @@ def _read_episode(episode: Any, label: str) -> FileContents:
 
 
 def check_episode(episode: Mapping[str, Any], name: str) -> dict[str, np.ndarray]:
-    """Return the arrays of one episode, with flags per row and, if known, next observations."""
+    """Return the arrays of one episode, with one flag per row and, if known, next observations."""
     missing = [key for key in REQUIRED if key not in episode]
     if missing:
         raise AspcError(f"{name}: {missing[0]!r} is missing; found {', '.join(map(repr, episode)) or 'no keys'}.")
@@ -93,7 +93,7 @@ def check_episode(episode: Mapping[str, Any], name: str) -> dict[str, np.ndarray
 
 
 def _flags(episode: Mapping[str, Any], key: str, steps: int, name: str) -> np.ndarray:
-    """Return flags per row, of which a single one is that of the last row."""
+    """Return one flag per row; a single flag applies to the last row."""
     flags = np.asarray(episode.get(key, False))
     if flags.ndim == 0:
         flags = np.arange(steps) == (steps - 1 if flags else steps)

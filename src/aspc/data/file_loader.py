@@ -61,13 +61,13 @@ def load(
         env: The environment; "none" for no environment.
         name: The dataset's name (default: from the path).
         reward: A formula over a table's columns that replaces the reward column, e.g. "0.3*energy + 0.7*comfort".
-        kpis: Columns of a table to keep with the dataset, but not to learn from.
+        kpis: Columns of a table that are kept with the dataset, but not used for training.
         one_hot: Categorical observation columns of a table; each category becomes one observation.
         categorical: Action columns (names or patterns) that are categorical although they hold numbers.
         continuous: Action columns (names or patterns) that are continuous although they look categorical.
         missing: Treatment of empty cells: "error", "split", "ffill", "interpolate" or "drop" (see docs/data.md).
         max_gap: The longest interval inside an episode, in multiples of the time column's median interval.
-        resample: "hold" or "interpolate" to make intervals equal.
+        resample: Method for resampling at equal intervals, "hold" or "interpolate".
         interval: Seconds per row after resampling (default: the median).
         options: Options of `Dataset.from_arrays`.
 

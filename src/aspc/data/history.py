@@ -70,7 +70,7 @@ class BlockStacker:
         history: The history.
         starts: The first row of each episode in the file.
         rows: Rows in the file. Blocks wrap around at its end.
-        n_step: Steps of the n-step returns.
+        n_step: Number of steps in the n-step returns.
         block_rows: Rows per block.
     """
 

@@ -26,11 +26,11 @@ class JoinedLogs(NamedTuple):
 
 
 def join_logs(files: Sequence[FileContents], names: Sequence[str], label: str) -> JoinedLogs:
-    """Join files that continue each other in time.
+    """Join files whose times follow one another.
 
     Files are joined if all have absolute times (dates or seconds since 1970). They are sorted by their first times, and
     a row that is in several files is kept once. Files with different rows for the same times are separate logs, for
-    example of several machines, unless an episode column distinguishes their rows.
+    example from several machines, unless an episode column distinguishes their rows.
 
     Args:
         files: The contents of the files, before rows are prepared. Their arrays are removed if they are joined.
@@ -83,7 +83,8 @@ def join_logs(files: Sequence[FileContents], names: Sequence[str], label: str) -
         kept = np.ones(len(arrays["times"]), dtype=bool)
         kept[repeated] = False
         arrays = {key: array[kept] for key, array in arrays.items()}
-        notes.append(f"{count_noun(len(repeated), 'row', ('is', 'are'))} in more than one file and kept only once.")
+        found = count_noun(len(repeated), "row", ("appears", "appear"))
+        notes.append(f"{found} in more than one file; only one copy of each was kept.")
     return JoinedLogs(FileContents(arrays, notes, metadata), [])
 
 

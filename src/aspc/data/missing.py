@@ -33,7 +33,7 @@ def missing_cells(arrays: Arrays) -> np.ndarray:
 def handle_missing(
     arrays: Arrays, policy: MissingPolicy, names: Mapping[str, Sequence[str]], held: np.ndarray
 ) -> tuple[Arrays, list[str]]:
-    """Fill or remove missing values (NaN) according to a policy.
+    """Fill missing values (NaN) or remove their rows, according to `policy`.
 
     Args:
         arrays: Arrays with rows in time order and with both terminals and timeouts.
@@ -59,7 +59,7 @@ def handle_missing(
     cells = sum(count for _, count in counts)
     shown = join_limited([f"{count:,} in {column}" for column, count in counts], MAX_SHOWN_COLUMNS)
     if left.all():
-        raise AspcError(f"Every row has an empty cell that nothing can fill ({shown}); leave such columns out.")
+        raise AspcError(f"Every row has an empty cell that cannot be filled ({shown}); leave such columns out.")
     run = f"; at most {longest:,} consecutive rows" if longest > 1 else ""
     where = f"in {int(rows.sum()):,} of {len(rows):,} rows ({shown}{run})"
     note = f"{count_noun(cells, 'cell', ('is', 'are'))} empty, {where}: "

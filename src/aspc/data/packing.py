@@ -86,8 +86,8 @@ def pack(
     Args:
         source: A dataset, or the path of an HDF5 file. Only the file's flags need to fit in memory.
         folder: The new folder.
-        n_step: Steps of the n-step returns.
-        discount: Discount of the n-step returns.
+        n_step: Number of steps in the n-step returns.
+        discount: Discount factor of the n-step returns.
         key_map: Stored names by array (see `aspc.data.file_loader.load`). This option and those below
             apply only to files.
         env: The environment, or "none".
@@ -157,7 +157,7 @@ class _Log:
         )
 
     def episode_starts(self) -> np.ndarray:
-        """Return the first transition of each episode that has any."""
+        """Return the first transition of each episode that has transitions."""
         stops = np.flatnonzero(self.flags[0] | self.flags[1]) + 1
         if len(stops) == 0 or stops[-1] != len(self.flags[0]):
             stops = np.append(stops, len(self.flags[0]))
@@ -247,7 +247,7 @@ def _extremes(actions: Callable[[slice], np.ndarray], length: int) -> np.ndarray
 
 
 def _check_disk_space(folder: Path, needed_bytes: int) -> None:
-    """Raise an `AspcError` if a packed folder does not fit on its disk. A compressed file can claim any size."""
+    """Raise an `AspcError` if a packed folder does not fit on its disk. A compressed file can declare any size."""
     free = shutil.disk_usage(folder.parent).free
     if needed_bytes > free:
         raise AspcError(

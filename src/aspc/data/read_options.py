@@ -23,7 +23,7 @@ class ReadOptions:
     reward: str | None = None
     """Formula over columns that replaces the reward column."""
     kpis: tuple[str, ...] = ()
-    """Columns to load without learning from them."""
+    """Columns to load but not to use for training."""
     one_hot: tuple[str, ...] = ()
     """Categorical observation columns to one-hot encode."""
     categorical: tuple[str, ...] = ()
@@ -37,9 +37,9 @@ class ReadOptions:
     interval: float | None = None
     """Seconds per row after resampling; None uses the median interval."""
     has_step_limit: bool = False
-    """Whether a step limit ends episodes, so that no column needs to mark their ends."""
+    """True if a step limit ends episodes, so that no column needs to mark their ends."""
     single_episode: bool = False
-    """Whether the file is one episode."""
+    """True if the file is a single episode."""
 
     @classmethod
     def of(cls, key_map: Mapping[str, Any] | None = None, **options: Any) -> ReadOptions:
@@ -111,5 +111,5 @@ def _check_choice(name: str, value: object, choices: Sequence[str]) -> None:
 def _names(key: str, columns: str | Sequence[str]) -> tuple[str, ...]:
     listed = [columns] if isinstance(columns, str) else columns
     if not isinstance(listed, list | tuple) or not all(isinstance(column, str) for column in listed):
-        raise AspcError(f"{_flag('kpi' if key == 'kpis' else key)} must be the names of columns, not {columns!r}.")
+        raise AspcError(f"{_flag('kpi' if key == 'kpis' else key)} must be column names, not {columns!r}.")
     return tuple(listed)

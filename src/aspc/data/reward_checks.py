@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-SMALL_REWARD, LARGE_REWARD = 1e-3, 1e3  # for the 99th percentile; critics learn values of order 1 to 1,000
+SMALL_REWARD, LARGE_REWARD = 1e-3, 1e3  # limits for the 99th percentile; critics learn values of order 1 to 1,000
 LOSS_FACTOR = 3.0  # maximum ratio of the sums of negative and positive rewards
 QUANTILE = 0.99
 

@@ -47,7 +47,7 @@ def find_time_column(
 
 
 def is_named_like_time(column: str) -> bool:
-    """Return whether a column's name is common for times."""
+    """Return whether a column has a common name for times."""
     return strip_unit(column).lower() in (*TIME_NAMES, *OTHER_TIME_NAMES)
 
 
@@ -58,13 +58,13 @@ def unchecked_order_note(columns: Sequence[str]) -> list[str]:
     shown = join_limited(list(map(repr, columns)), MAX_SHOWN_TIMES)
     return [
         f"the order of the rows is not checked: times seem to be unused ({shown}). Pass --map time={columns[0]} if it "
-        f"holds numbers or dates such as {EXAMPLE_TIME}; rewrite other dates in this way. If the order is right, "
-        "pass --map time=none."
+        f"holds numbers or dates such as {EXAMPLE_TIME}; convert dates in other formats to this one. If the rows are "
+        "in order, pass --map time=none."
     ]
 
 
 def is_named_like_cost(column: str) -> bool:
-    """Return whether a column's name says that it is a cost."""
+    """Return whether a column's name indicates a cost."""
     words = set(re.findall(r"[a-z]+", re.sub(r"([a-z])([A-Z])", r"\1 \2", column).lower()))
     return any(map(COST_WORD.fullmatch, words)) and not any(map(GAIN_WORD.fullmatch, words))
 

@@ -30,7 +30,7 @@ from aspc.io import read_bounded_json
 
 META, ROWS, EPISODES = "packed.json", "rows.f32", "episodes.i64"
 FORMAT = 1
-BLOCK_ROWS = 32  # consecutive transitions per read: fewer mix better, more are faster to read
+BLOCK_ROWS = 32  # consecutive transitions per read: small blocks mix better, large blocks are faster to read
 SLAB_ROWS = 65_536  # rows processed at once while packing or preparing data
 SHA256 = re.compile("[0-9a-f]{64}")
 COPIES = 4  # tables that exist at the same time: in use, in transfer to the device, waiting, and being filled
@@ -69,17 +69,17 @@ class StreamingDataset:
     observation_size: int
     action_size: int
     n_step: int
-    discount: float  # of the n-step returns; unused if n_step is 1
+    discount: float  # discount of the n-step returns; unused if n_step is 1
     action_low: np.ndarray
     action_high: np.ndarray
-    observation_mean: np.ndarray  # float64, of the transitions' observations
+    observation_mean: np.ndarray  # float64, over the transitions' observations
     observation_std: np.ndarray
     mean_reward: float
     notes: tuple[str, ...]
     observation_names: tuple[str, ...] = ()  # column names of the log
     action_names: tuple[str, ...] = ()
     action_space: ActionSpace | None = None  # the options of categorical actions; None if all actions are continuous
-    sha256: str | None = None  # of the packed rows; absent in older folders
+    sha256: str | None = None  # checksum of the packed rows; absent in older folders
 
     @classmethod
     def open(cls, folder: str | os.PathLike[str]) -> StreamingDataset:
@@ -211,7 +211,7 @@ class StreamingDataset:
             rows: Rows per window.
             seed: Seed of the shuffles.
             start: Index of the first window.
-            prepare: Function from transitions to rows, called in the reading thread. Default: rows as packed.
+            prepare: Function that converts transitions to rows, called in the reading thread. Default: rows as packed.
             block_rows: Rows per block.
             history: The history to stack into the observations before `prepare` is called.
         """

@@ -11,7 +11,7 @@ from aspc.data.time_cells import FIRST_EPOCH, format_duration, format_time, to_s
 from aspc.errors import AspcError
 
 REGULAR_FACTOR = 1.5  # with regular sampling, a gap longer than this many median intervals ends an episode
-IRREGULAR_FACTOR = 10.0  # the same for irregular sampling, and for rows to be resampled
+IRREGULAR_FACTOR = 10.0  # the same for irregular sampling and for rows that will be resampled
 REGULAR_FRACTION = 0.9  # minimum fraction of intervals within the tolerance, for regular sampling
 TOLERANCE = 0.1  # fraction of the median interval
 MAX_RESTARTS = 0.5  # if time decreases in a larger fraction of the steps, the decreases are not episode starts
@@ -77,7 +77,7 @@ def group_ids(episodes: np.ndarray) -> np.ndarray:
     if len(episodes) == 0:
         return np.zeros(0, dtype=np.int64)
     episodes = episodes.reshape(-1)
-    starts = np.flatnonzero(np.append(True, episodes[1:] != episodes[:-1]))  # far fewer than rows, and sorting is slow
+    starts = np.flatnonzero(np.append(True, episodes[1:] != episodes[:-1]))  # sorting is slow, and starts are few
     _, first, inverse = np.unique(episodes[starts], return_index=True, return_inverse=True)
     ranks = np.empty(len(first), dtype=np.int64)
     ranks[np.argsort(first, kind="stable")] = np.arange(len(first))
@@ -134,7 +134,7 @@ def _drop_duplicates(arrays: Arrays, groups: np.ndarray, name: str) -> tuple[Arr
 
 
 def rows_differ(arrays: Arrays, rows: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """Return a mask of the rows that differ from the other rows in any array; missing values are equal."""
+    """Return a mask of the rows that differ from the other rows in any array; missing values count as equal."""
     differs = np.zeros(len(rows), dtype=bool)
     if len(rows) == 0:
         return differs
@@ -157,7 +157,7 @@ def split_at_gaps(arrays: Arrays, max_gap: float | None, will_resample: bool) ->
         arrays: Arrays sorted by time, with all episode ends flagged.
         max_gap: The longest interval inside an episode, in median intervals; None chooses a limit according to the
             regularity of the sampling.
-        will_resample: Whether resampling will fill in rows, so that short gaps need no split.
+        will_resample: True if resampling will fill in rows, so that short gaps need no split.
     """
     times = arrays["times"]
     ends = _ends(arrays, len(times))

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import numpy as np
 
-# ISO 8601, also with a space or slashes; and the Central European notation with the day first, separated by points.
+# ISO 8601, also with a space or slashes, and the Central European notation with the day first, separated by periods.
 ISO = re.compile(r"\d{4}[-/]\d{2}[-/]\d{2}([ T]\d{2}:\d{2}(:\d{2}([.,]\d+)?)?)?\s*(Z|UTC|[+-]\d{2}:?\d{2})?")
 POINTS = re.compile(r"(\d{1,2})\.(\d{1,2})\.(\d{4})(?:[ T]+(\d{1,2}):(\d{2})(?::(\d{2})(?:[.,](\d+))?)?)?")
 ZONE = re.compile(r"(Z|UTC|[+-]\d{2}:?\d{2})\s*$")

@@ -183,8 +183,8 @@ def on_off_notes(actions: np.ndarray, names: Sequence[str]) -> tuple[str, ...]:
     middle = f"{(float(low[first]) + float(high[first])) / 2:g}"
     return (
         f"action dimension{'s' * plural} {shown} take{'s' * (not plural)} only two values "
-        f"({low[first]:g} and {high[first]:g}): a policy returns numbers between them, because actions are learned as "
-        f"continuous. Round its output (on above {middle}), or leave the column out with --map actions=NAMES.",
+        f"({low[first]:g} and {high[first]:g}): a policy returns numbers between them, because actions are treated as "
+        f"continuous. Round its output (above {middle} means on), or leave the column out with --map actions=NAMES.",
     )
 
 
@@ -283,7 +283,7 @@ def action_bounds(
     """
     size = actions.shape[1]
     if margin is not None and not 0 <= margin < np.inf:
-        raise AspcError(f"{name}: the action margin must be a fraction of the logged range, 0 or more, not {margin}.")
+        raise AspcError(f"{name}: the action margin, a fraction of the logged range, must be 0 or more, not {margin}.")
     notes: tuple[str, ...] = ()
     known: tuple[np.ndarray, np.ndarray] | None = None
     if env is not None and (action_low is None or action_high is None):
@@ -299,7 +299,7 @@ def action_bounds(
     with np.errstate(over="ignore", invalid="ignore"):
         is_finite = np.isfinite(high - low).all()  # false for an infinite bound, and for a range that overflows
     if not (is_finite and (low < high).all()):
-        raise AspcError(f"{name}: action bounds must be finite, and each low bound below its high bound.")
+        raise AspcError(f"{name}: action bounds must be finite, and each low bound must be below its high bound.")
     missing = [side for side, given in (("low", action_low), ("high", action_high)) if given is None]
     if known is None and missing:
         label = "action bounds" if len(missing) == 2 else f"{missing[0]} action bounds"

@@ -12,7 +12,7 @@ from aspc.envs.packages import quiet_packages
 from aspc.errors import MissingExtra
 from aspc.tasks import FAMILIES
 
-PALM_WEIGHT = 0.2  # fixes a sign: the package adds 0.1 times the palm's distance, D4RL subtracts it
+PALM_WEIGHT = 0.2  # corrects a sign: the package adds 0.1 times the palm's distance, whereas D4RL subtracts it
 DROPPED_HEIGHT = 0.075
 
 

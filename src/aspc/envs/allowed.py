@@ -60,7 +60,7 @@ def problem_with_spec(spec: EnvSpec) -> str | None:
             return f"its wrapper {_shorten(wrapper.entry_point)} is not one of Gymnasium's"
     for arguments in (spec.kwargs, *(wrapper.kwargs for wrapper in spec.additional_wrappers)):
         if not isinstance(arguments, dict | None) or not _is_plain(arguments):
-            return f"its arguments {_shorten(arguments)} name a file"
+            return f"its arguments {_shorten(arguments)} refer to a file"
     return None
 
 

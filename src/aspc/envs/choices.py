@@ -14,7 +14,7 @@ SUPPORTED = "Box, Discrete, MultiDiscrete, MultiBinary, and a Tuple or Dict of t
 
 
 def with_choice_columns(env: gym.Env[Any, Any], name: str) -> gym.Env[Any, Any]:
-    """Return an environment with a Box of actions: unchanged if it has one, otherwise wrapped in `ChoiceColumns`.
+    """Return an environment with a Box action space: unchanged if it has one, otherwise wrapped in `ChoiceColumns`.
 
     Raises:
         AspcError: The actions are of another type.
@@ -41,7 +41,7 @@ class ChoiceColumns(gym.Wrapper[Any, Any, Any, Any]):
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         values = self.choices.decode(np.asarray(action, np.float64))
         if (values[np.array(self.choices.sizes) > 0] < 0).any():
-            raise AspcError("An action chooses no option: the masks in the observation forbid all of them.")
+            raise AspcError("No option was chosen, because the masks in the observation forbid all of them.")
         return self.env.step(_assemble(self._space, values.tolist()))
 
 

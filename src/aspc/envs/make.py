@@ -24,12 +24,12 @@ from aspc.envs.maze2d import Maze2dEnv
 from aspc.envs.packages import PRECISION_WARNING, quiet_packages, register_environments, remove_model_file
 from aspc.errors import AspcError, MissingExtra, first_line, missing_module, unknown_name
 
-EXTRAS = {  # by the entry point's module
+EXTRAS = {  # extras by the module of the entry point
     "gymnasium.envs.mujoco": "mujoco",
     "gymnasium.envs.box2d": "box2d",
     "gymnasium_robotics": "robotics",
 }
-DEFAULT_HORIZON = 1000  # for environments without a step limit
+DEFAULT_HORIZON = 1000  # step limit of environments that define none
 
 
 def make_env(name: str) -> gym.Env[Any, Any]:

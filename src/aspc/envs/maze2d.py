@@ -1,6 +1,6 @@
 """D4RL's Maze2d in plain Python: a force-driven point mass among walls.
 
-The dynamics are those of MuJoCo, specialized to a sphere on two slide joints with frictionless soft contacts with
+The dynamics are those of MuJoCo, specialized to a sphere on two slide joints in frictionless soft contact with
 axis-aligned boxes. The built-in mazes therefore need no simulator and run at over 100,000 steps per second.
 `tests/envs/test_maze2d.py` compares the dynamics with MuJoCo over thousands of random steps, to 1e-9.
 
@@ -21,7 +21,7 @@ import numpy as np
 Point = tuple[float, float]
 Cell = tuple[int, int]
 
-# The point mass: a sphere of radius 0.1 m and density 1000 kg/m³ on two damped slide joints, motors of gear 100.
+# The point mass: a sphere of radius 0.1 m and density 1000 kg/m³ on two damped slide joints, with motors of gear 100.
 RADIUS = 0.1
 MASS = 1000.0 * 4.0 / 3.0 * math.pi * RADIUS**3
 DAMPING = 1.0

@@ -137,7 +137,7 @@ def metadata(policy: Policy) -> dict[str, Any]:
 
 
 def load_stablehlo(path: str | Path) -> Any:
-    """Load a StableHLO export as a function with the signature of `Policy.act`. Needs JAX."""
+    """Load a StableHLO export as a function with the signature of `Policy.act`. This needs JAX."""
     from aspc.export.stablehlo import load
 
     return load(Path(path))

@@ -66,7 +66,7 @@ def act(observations: Any, rng: np.random.Generator | int | None = 0, on_invalid
     Args:
         observations: One observation [obs] or a batch [batch, obs], as an array or keyed by the log's column names.
         rng: A generator or a seed, for policies that sample.
-        on_invalid: The reaction to NaN, infinity, None or a masked entry: "raise" a ValueError, "hold" the last action
+        on_invalid: The behavior for NaN, infinite, None or masked entries: "raise" a ValueError, "hold" the last action
             (per row of a batch), or return a "nan" action. Default: METADATA["on_invalid"].
 
     The first observation that is far outside the logged range causes a warning, unless a guard reacts to it. The module

@@ -48,7 +48,7 @@ def stablehlo_archive(policy: Policy, metadata: dict[str, Any]) -> bytes:
         if has_memory
         else (lambda rows, *noise: step_or_nan(policy, rows, None, noise)[0])
     )
-    with jax.default_matmul_precision("highest"):  # the same actions on every device
+    with jax.default_matmul_precision("highest"):  # so that actions are the same on every device
         serialized = export.export(program, platforms=PLATFORMS)(*inputs).serialize()
         scores = None
         if policy.kind == "categorical":

@@ -62,7 +62,7 @@ def overrides(algo: str, dataset: str, preset: str) -> dict[str, Any]:
     settings = dict(chosen.common)
     if chosen.by_dataset is not None:
         if dataset not in chosen.by_dataset:
-            raise unknown_name(f"dataset in the preset {preset!r} of {algo}", dataset, chosen.by_dataset)
+            raise unknown_name("dataset", dataset, chosen.by_dataset, f"in the preset {preset!r} of {algo}")
         settings |= chosen.by_dataset[dataset]
     if not algo.endswith("+aspc"):
         return settings

@@ -60,14 +60,14 @@ def _check_policy(name: str, algorithm: Algorithm[Any], state: PyTree, loop: Loo
         raise
     except Exception as error:  # user code can raise any exception
         problem = f"{type(error).__name__}: {first_line(error)}{_user_code_line(error)}"
-        raise AspcError(f"policy() of the algorithm {name} fails for the initial state ({problem}); fix it.") from error
+        raise AspcError(f"policy() of the algorithm {name} fails for the initial state ({problem}). Fix it.") from error
     (export,) = exports
     if not isinstance(export, PolicyExport):
         raise AspcError(
             f"policy() of the algorithm {name} returns a {type(export).__name__}; it must return a PolicyExport."
         )
     if export.kind not in KINDS:
-        raise unknown_name(f"kind of policy of the algorithm {name}", str(export.kind), policy_kinds())
+        raise unknown_name("policy kind", str(export.kind), policy_kinds(), f"returned by the algorithm {name}")
     sizes = loop.spec.obs_dim, loop.spec.act_dim
     try:
         settings = json.loads(json.dumps(export.settings))  # as stored in the policy's file

@@ -28,7 +28,7 @@ from aspc.training.evaluation import EvaluationQueue
 from aspc.training.run_folder import check_checkpoint_path
 
 CHECKSUM, BYTES = "sha256", "bytes"  # keys of a checkpoint's metadata
-CHECKPOINT_SECONDS = 60.0  # between checkpoints, unless the interval is set in steps
+CHECKPOINT_SECONDS = 60.0  # time between checkpoints, unless the interval is set in steps
 OTHER_STATE = "The checkpoint belongs to another algorithm or version; start a new run instead."
 
 
@@ -90,7 +90,7 @@ class CheckpointStore:
             raise
         except Exception as error:  # Orbax can raise any exception for a damaged checkpoint
             raise AspcError(
-                f"A checkpoint in {folder} is damaged; remove the newest to continue from the previous one."
+                f"A checkpoint in {folder} is damaged; remove the newest checkpoint to continue from the previous one."
             ) from error
 
     def latest_step(self) -> int | None:

@@ -127,7 +127,7 @@ def _read(path: Path) -> dict[str, Any]:
     content: dict[str, Any] = read_json(path)
     check_form(path, content, {"format": int, "step": int, "files": dict, "tables": dict, "prefixes": dict})
     if content["format"] > FORMAT:
-        raise AspcError(f"{path} was made by a newer aspc; update aspc.")
+        raise AspcError(f"{path} was written by a newer version of aspc; update aspc.")
     for recorded in content["prefixes"].values():
         check_form(path, recorded, {"bytes": int})
     names = [PurePosixPath(name) for kind in ("files", "tables", "prefixes") for name in content[kind]]

@@ -92,13 +92,12 @@ class Loop:
     vectorize: bool
     """Compute runs in parallel (`vmap`, faster on an accelerator) or sequentially (faster on a CPU)."""
     kernels: KernelChoice | Literal["auto"] | None = "auto"
-    """Kernels for the networks: "auto" (the default for the number of runs), specific kernels, or None for plain
-    JAX."""
+    """Kernels for the networks: "auto" (chosen by the number of runs), specific kernels, or None for plain JAX."""
 
     # -- block -------------------------------------------------------------------------------------------------
     @property
     def repeats(self) -> int:
-        """The number of schedules per block."""
+        """The number of repetitions of the schedule per block."""
         length = schedule_length(self.algorithm.schedule())
         # A long schedule is repeated too, because on a CPU its steps run faster inside a loop.
         return 2 if length > MIN_BLOCK_STEPS else -(-MIN_BLOCK_STEPS // length)
@@ -382,7 +381,7 @@ def tree_slice(tree: PyTree, first: int, last: int) -> PyTree:
 
 
 def repeat(body: Update, times: int, state: PyTree, inputs: PyTree) -> tuple[PyTree, Metrics]:
-    """Run `body` `times` times, each time on an equal slice of the inputs' leading axis; keep the last metrics.
+    """Run `body` `times` times, each time on an equal slice of the inputs' leading axis; return the last metrics.
 
     Metrics are part of the carry: stacked outputs would cost one write per metric and step.
     """

@@ -183,7 +183,7 @@ class Evaluator:
 
     def __init__(self, env: str | EnvFactory, workers: int | None = None, timeout_seconds: float = 600.0) -> None:
         self.env, self.timeout_seconds, self._closing = env, timeout_seconds, threading.Event()
-        self.busy_seconds, self.episodes = 0.0, 0  # over all workers
+        self.busy_seconds, self.episodes = 0.0, 0  # totals over all workers
         self._lock = threading.Lock()
         self.size = workers or available_cores()
         self._idle: queue.SimpleQueue[WorkerProcess] = queue.SimpleQueue()
@@ -322,6 +322,6 @@ class EvaluationQueue:
             rows.append(RunRow(evaluation.run, {**evaluation.labels, **row}))
         self.wait_seconds += time.monotonic() - started
         self.table.append([row.values for row in rows])
-        del self._queue[: len(rows)]  # not earlier: a checkpoint waits for rows that are not yet on disk
+        del self._queue[: len(rows)]  # only now, because a checkpoint waits for rows that are not yet on disk
         if rows:
             self.on_rows(rows)

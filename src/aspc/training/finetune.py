@@ -60,7 +60,7 @@ def finetune(
         seed: The seed to continue. Default: the first.
         dataset: The offline data; needed if the run was trained on arrays or on a file that has moved.
         out: Folder of the new run. Default: runs/DATASET_ALGO_online_TIME.
-        quiet: Show no progress.
+        quiet: Hide progress.
         callbacks: As for `aspc.train`; a chunk has `collect` steps.
         **settings: Fields of `OnlineOptions`.
 

@@ -78,7 +78,7 @@ def train_fleet(
         out: Folder of the fleet.
         env: Environment of all datasets, as for `train`.
         vectorize: Run members in parallel instead of one after the other. Default: chosen for the device.
-        quiet: Show no progress.
+        quiet: Hide progress.
         on_progress: Called with the current and the last step after each chunk.
         callbacks: As for `train`. They see all members, and stopping ends the whole fleet.
     """

@@ -21,7 +21,7 @@ class ObservationNormalizer(NamedTuple):
 
     @classmethod
     def of(cls, observations: np.ndarray) -> ObservationNormalizer:
-        """Fit a normalizer to a dataset: its mean, and its standard deviation + 1e-3, as in TD3+BC."""
+        """Fit a normalizer to observations: their mean, and their standard deviation plus 1e-3, as in TD3+BC."""
         return cls.from_statistics(observations.mean(0, dtype=np.float64), observations.std(0, dtype=np.float64))
 
     @classmethod

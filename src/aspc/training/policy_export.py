@@ -22,7 +22,7 @@ from aspc.training.hyperparameters import replace_fields
 from aspc.training.training_plan import TrainingPlan
 
 COMPARED_OBSERVATIONS = 16
-MAX_DIFFERENCE = 1e-5  # of actions in [-1, 1]
+MAX_DIFFERENCE = 1e-5  # largest difference between actions in [-1, 1]
 ROUNDING_FACTOR = 10  # maximum ratio of the actor's rounding error to that of the exported policy
 
 

@@ -49,7 +49,7 @@ def load_source(source: Data | str | os.PathLike[str], options: Mapping[str, Any
 
 
 def load_recorded(source: str, options: Mapping[str, Any]) -> Data:
-    """Load the dataset that a run records. A Minari dataset is not downloaded if only a file names it."""
+    """Load the dataset that a run records. A Minari dataset is not downloaded, since the name comes from a file."""
     is_minari = isinstance(source, str) and minari_store.is_id(source) and not os.path.exists(source)
     if is_minari and not minari_store.is_local(source):
         name = printable(minari_store.parse_id(source)[:80])
@@ -353,7 +353,7 @@ def score_of(data: Data, env: str | Callable[[], Any] | None) -> Callable[[float
 
 
 def recorded_score_of(facts: DatasetFacts | None, env: str) -> Callable[[float], float | None]:
-    """Return the scoring function of a recorded dataset, or the environment's if the dataset has no scores for it."""
+    """Return the scoring function of a recorded dataset or, if it has no scores for `env`, of the environment."""
     if facts is None or facts.ref_env != env:
         return partial(normalized_score, env)
     low, high = facts.ref_min, facts.ref_max

@@ -67,6 +67,6 @@ class ProgressLine(Callback):
         does_wait = outcome.min_free_eval_every > eval_every
         self.progress.print(
             f"Evaluating all runs takes {outcome.evaluation_seconds:.1f} s on {workers} workers, as long as "
-            f"{outcome.min_free_eval_every:,} training steps. With an evaluation every {eval_every:,} steps, training "
-            f"{'waits' if does_wait else 'does not wait'} for it."
+            f"{outcome.min_free_eval_every:,} training steps take. With evaluations every {eval_every:,} steps, "
+            f"training {'waits' if does_wait else 'does not wait'} for them."
         )

@@ -102,7 +102,7 @@ def train(
     hyper = {k: v for k, v in settings.items() if k not in names}
     if resume is not None:
         if set(given) - {"steps"} or hyper:
-            raise AspcError("A resumed run keeps its settings; only steps can be given with resume.")
+            raise AspcError("A resumed run keeps its settings; only steps can be passed with resume.")
         return resume_run(Path(resume), dataset, algo, env, given.get("steps"), quiet, callbacks)
     if dataset is None:
         raise AspcError("train needs a dataset: a name, a path, or a Dataset.")
@@ -172,7 +172,7 @@ def _check_algo(algo: object) -> None:
 
 
 def _fixed_horizon(name: str) -> AspcError:
-    return AspcError(f"{name} cannot be set directly: it follows the length of the run. Pass horizon=… instead.")
+    return AspcError(f"{name} cannot be set directly: it is set to the length of the run. Pass horizon=… instead.")
 
 
 def start_run(
@@ -202,7 +202,7 @@ def start_run(
         preset: The preset that the config records.
         out: Folder of the run. Default: runs/DATASET_ALGO_TIME.
         env: As for `train`.
-        repeats: Folder of a run to repeat. If source and preprocessing match that run's, the data must match too.
+        repeats: Folder of a run to repeat. If source and preprocessing are the same, the data must be the same.
         quiet: Hide progress.
         callbacks: As for `train`.
     """

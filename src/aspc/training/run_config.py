@@ -47,9 +47,9 @@ class TrainOptions:
     eval_episodes: int = 10
     """Episodes per evaluation."""
     final_episodes: int | None = None
-    """Episodes of the last evaluation. Default: eval_episodes."""
+    """Episodes in the last evaluation. Default: eval_episodes."""
     log_every: int = 1_000
-    """Steps over which logged metrics are averaged. Replaced by eval_every if it does not divide eval_every."""
+    """Steps over which logged metrics are averaged. If this does not divide eval_every, eval_every is used instead."""
     checkpoint_every: int = 0
     """Steps between checkpoints; 0 saves about one per minute."""
     checkpoints_to_keep: int = 2
@@ -66,15 +66,16 @@ class TrainOptions:
     horizon: int | None = None
     """Steps over which schedules decay, such as the scale's learning rate. Default: steps."""
     memory_budget_mb: int = 1024
-    """Memory for the rows held at a time when streaming a dataset from disk, in MiB."""
+    """Memory budget in MiB for the rows of a dataset that is streamed from disk."""
     matmul_precision: MatmulPrecision = "default"
     """Precision of matrix products: JAX's default for the device (TF32 on recent GPUs), or "highest" for float32."""
     monitor_every: int = 0
-    """Steps between evaluations of the paper's theoretical bounds, logged as theory_* (docs/theory.md); 0 for none."""
+    """Steps between evaluations of the paper's theoretical bounds, which are logged as theory_* (docs/theory.md).
+    0 disables them."""
     tensorboard: bool = True
     """Also write metrics as TensorBoard events."""
     logger: LoggerName = "none"
-    """Also log metrics to Weights & Biases or MLflow, configured by their environment variables."""
+    """Also log metrics to Weights & Biases or MLflow, which are configured by their environment variables."""
 
     def __post_init__(self) -> None:
         for name in (*COUNTS, "checkpoint_every", "memory_budget_mb", "monitor_every", "final_episodes", "horizon"):
@@ -140,11 +141,11 @@ class OnlineOptions:
     """Options for online fine-tuning."""
 
     steps: int = 10_000
-    """Environment steps."""
+    """Number of environment steps."""
     collect: int = 100
     """Environment steps collected between updates; must divide eval_every."""
     updates: int = 1
-    """Updates per collected step."""
+    """Number of updates per collected step."""
     noise: float | None = None
     """Standard deviation of Gaussian action noise, as a fraction of half the action range. Default: 0.1 for
     deterministic policies, 0 for policies that sample (diffusion, flow)."""
@@ -160,11 +161,11 @@ class OnlineOptions:
     eval_episodes: int = 10
     """Episodes per evaluation."""
     final_episodes: int | None = None
-    """Episodes of the last evaluation. Default: eval_episodes."""
+    """Episodes in the last evaluation. Default: eval_episodes."""
     tensorboard: bool = True
     """Also write metrics as TensorBoard events."""
     logger: LoggerName = "none"
-    """Also log metrics to Weights & Biases or MLflow, configured by their environment variables."""
+    """Also log metrics to Weights & Biases or MLflow, which are configured by their environment variables."""
 
     def __post_init__(self) -> None:
         for name in ("steps", "collect", "updates", "eval_every", "eval_episodes"):
@@ -203,7 +204,7 @@ class DatasetFacts(msgspec.Struct, frozen=True, kw_only=True):
     observation_size: int
     action_size: int
     has_choices: bool = False
-    """True if actions are discrete; False in configs of older versions, which read all actions as continuous."""
+    """True if any action is discrete; False in configs of older versions, which read all actions as continuous."""
     ref_env: str | None = None
     """The environment that `ref_min` and `ref_max` belong to."""
     ref_min: float | None = None

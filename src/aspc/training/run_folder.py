@@ -5,7 +5,7 @@ run/
   metrics.csv          one row per chunk and seed
   evaluations.csv      one row per evaluation and seed
   result.json          written at the end: last and best scores, time
-  status.json          seconds so far and failed runs, for resuming
+  status.json          elapsed seconds and failed runs, for resuming
   curves.png           score, scale, Q and BC loss over steps
   policy/seed0/        the policy (see aspc.policy)
   checkpoints/         the states from which --resume continues

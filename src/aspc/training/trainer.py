@@ -195,7 +195,7 @@ class Trainer:
             pieces = plan_chunk(step, end, self.loop.block_steps, blocks)
             state, results = run_chunk(self.devices, state, runs, table, pieces, self.loop.block_steps)
             if unprocessed is not None:
-                self._process_chunk(unprocessed)  # while the device computes
+                self._process_chunk(unprocessed)  # runs while the device computes
             stop = end == last_step or self.shutdown.signal_number is not None
             evaluate = self.evaluator is not None and (
                 end == last_step or crosses_multiple(self.options.eval_every, step, end)

@@ -18,7 +18,7 @@ from aspc.training.run_folder import Row
 
 
 class Task(NamedTuple):
-    """A prepared dataset, and the environment in which its policies are evaluated (None: no evaluation)."""
+    """A prepared dataset, and the environment in which its policies are evaluated (None for no evaluation)."""
 
     data: Data
     prepared: PreparedDataset

@@ -60,7 +60,7 @@ def _open_anonymous() -> int:
     if hasattr(os, "memfd_create"):
         try:
             return os.memfd_create("aspc-array", os.MFD_CLOEXEC)
-        except OSError:  # old kernel, or forbidden in a sandbox
+        except OSError:  # the kernel is old, or a sandbox forbids the call
             pass
     with tempfile.TemporaryFile(prefix="aspc-") as file:
         return os.dup(file.fileno())

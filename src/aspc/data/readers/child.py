@@ -26,7 +26,7 @@ from aspc.data.readers.limits import ReadLimits
 from aspc.errors import AspcError
 
 Answer = tuple[Any, dict[str, np.ndarray]]
-OVERHEAD_BYTES = 256_000_000  # for libraries imported later and for thread stacks
+OVERHEAD_BYTES = 256_000_000  # allowance for libraries imported later and for thread stacks
 PROGRESS_SECONDS = 0.2  # minimum time between reports, unless a long step follows
 LONG_STEP_BYTES = 8_000_000
 IMPORT_BYTES = 3_000_000_000  # an import can take as long as decoding this many bytes
@@ -44,7 +44,7 @@ def read_npz(path: Path, limits: ReadLimits, *, required: list[str], optional: l
 
 
 class _OpenLog:
-    """The HDF5 file that is being packed: one request opens it, later requests read it."""
+    """The HDF5 file that is being packed. One request opens it, and later requests read it."""
 
     def __init__(self) -> None:
         self._log: hdf5_stream.HDF5Log | None = None

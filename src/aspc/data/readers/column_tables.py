@@ -25,7 +25,7 @@ from aspc.data.readers.table_columns import (
 from aspc.data.time_cells import is_date_time, is_epoch, parse_time
 from aspc.errors import AspcError
 
-Column = np.ndarray  # of numbers, booleans, datetime64, or objects
+Column = np.ndarray  # an array of numbers, booleans, datetime64 or objects
 
 
 def read_columns(columns: Mapping[str, Column], options: ReadOptions, name: str) -> FileContents:
@@ -74,7 +74,7 @@ def read_columns(columns: Mapping[str, Column], options: ReadOptions, name: str)
 
 
 def _first_cell(values: Column, accepts: Callable[[str], Any]) -> bool:
-    """Return whether the first cell that is not empty is text that `accepts` accepts."""
+    """Return whether the first non-empty cell is text for which `accepts` returns a true value."""
     first = next((value for value in values[:1_000] if not _is_empty(value)), None)
     return isinstance(first, str) and bool(accepts(first))
 

@@ -28,7 +28,7 @@ class LineWatcher(io.BufferedIOBase):
 
     def restart(self) -> None:
         self._source.seek(0)
-        self.lines = self.separators = 0  # in the blocks read so far
+        self.lines = self.separators = 0  # counts in the blocks read so far
         self.max_lines = sys.maxsize
         self._line_bytes = self._unreported = 0
         self._block = memoryview(b"")  # the rest of the current block
@@ -53,7 +53,7 @@ class LineWatcher(io.BufferedIOBase):
         self._unreported += len(block)
         if self._line_bytes > MAX_LINE_BYTES:
             raise AspcError(
-                f"{self._name}, line {self.lines + 1}: more than {MAX_LINE_BYTES:,} bytes. Write one row per line."
+                f"{self._name}, line {self.lines + 1} has more than {MAX_LINE_BYTES:,} bytes. Write one row per line."
             )
         if self.lines > self.max_lines:
             raise AspcError(f"{self._name}: a quoted cell continues over thousands of lines. Close its quotes.")

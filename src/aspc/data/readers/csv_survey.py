@@ -140,4 +140,4 @@ def report_bad_cells(
 
 def wrong_count_error(location: str, cells: int, columns: int, hint: str = "") -> AspcError:
     """Return the error for a line whose number of cells differs from the header's."""
-    return AspcError(f"{location}: {cells} cells, but the header has {columns}; fix it, {DROP_LINE}{hint}.")
+    return AspcError(f"{location} has {cells} cells, but the header has {columns}; fix it, {DROP_LINE}{hint}.")

@@ -53,7 +53,7 @@ from aspc.errors import AspcError
 
 LINES_PER_ROW = 10  # average limit, which allows for empty lines and line breaks in quoted cells
 
-Parsers = Mapping[int, CellParser]  # by column index
+Parsers = Mapping[int, CellParser]  # parsers by column index
 
 
 class _Layout(NamedTuple):
@@ -67,9 +67,9 @@ class _Layout(NamedTuple):
     formula: Formula | None
     date_column: int | None
     boolean_columns: frozenset[int] = frozenset()
-    missing_columns: frozenset[int] = frozenset()  # with cells that are read as missing
+    missing_columns: frozenset[int] = frozenset()  # columns with cells that are read as missing
     has_decimal_commas: bool = False
-    is_surveyed: bool = False  # whether cells were surveyed, so that flags can be words
+    is_surveyed: bool = False  # true if the cells were surveyed, so that flags can be words
 
     @property
     def delimiter(self) -> str:

@@ -95,8 +95,8 @@ def _check_equal_names(contents: Sequence[FileContents], files: Sequence[Path]) 
     expected = next((names for names in map(_names_of, contents) if names), {})
     if _names_of(contents[-1]) != expected:
         raise AspcError(
-            f"{files[len(contents) - 1]}: the columns differ from those of {files[0].name} in name or order; make them "
-            "equal."
+            f"{files[len(contents) - 1]}: the columns differ from those of {files[0].name} in name or order. Use the "
+            "same columns in all files."
         )
 
 

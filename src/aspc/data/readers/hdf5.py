@@ -1,4 +1,4 @@
-"""A reader of HDF5 files: checks the declared sizes, then reads slab by slab."""
+"""A reader of HDF5 files that checks the declared sizes, then reads slab by slab."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from aspc.data.readers.limits import ReadLimits
 from aspc.errors import AspcError
 
 MAX_OBJECTS = 20_000  # groups and arrays in a file
-MAX_DEPTH = 32  # of nested groups; HDF5's run time grows with the cube of the depth
+MAX_DEPTH = 32  # nesting depth of groups; HDF5's run time grows with the cube of the depth
 MAX_COMPRESSION = 1100  # deflate's best ratio is 1032 : 1
 SLAB_BYTES = 4_000_000
 
@@ -70,7 +70,7 @@ def stored_arrays(file: Any, name: str, limits: ReadLimits) -> list[str]:
         visited += 1
         limits.progress()
         if visited > MAX_OBJECTS or key.count("/") >= MAX_DEPTH:
-            return True  # ends the visit
+            return True  # stops the traversal
         if isinstance(item, h5py.Dataset):
             found.append(key)
         return None
@@ -94,7 +94,7 @@ def check_dataset(dataset: Any, name: str) -> int:
     stated = math.prod(dataset.shape) * dataset.dtype.itemsize
     stored = int(dataset.id.get_storage_size())
     if stated > MAX_COMPRESSION * stored + 4096:
-        raise AspcError(f"{name} claims {dataset.shape[0]:,} rows, but the file holds {stored:,} bytes for them.")
+        raise AspcError(f"{name} claims {dataset.shape[0]:,} rows, but the file holds only {stored:,} bytes for them.")
     return int(stated)
 
 

@@ -17,7 +17,7 @@ from aspc.errors import AspcError
 
 MEMORY_VARIABLE = "ASPC_READ_MEMORY"
 TIMEOUT_VARIABLE = "ASPC_READ_TIMEOUT"
-MEMORY_FRACTION = 0.9  # of the available memory
+MEMORY_FRACTION = 0.9  # default budget as a fraction of the available memory
 DEFAULT_TIMEOUT_SECONDS = 18.0
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
@@ -144,7 +144,7 @@ class ReadLimits:
         Args:
             needed_bytes: Bytes for the arrays, their float32 copies, and one decoding step.
             name: The file's name.
-            at_least: Whether `needed_bytes` is only a lower bound.
+            at_least: True if `needed_bytes` is only a lower bound.
         """
         if needed_bytes > self.budget_bytes:
             raise too_large(name, f"{'at least ' if at_least else ''}{size_text(needed_bytes)}", self.budget_bytes)

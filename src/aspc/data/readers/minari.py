@@ -26,8 +26,8 @@ def read_episodes(path: Path, limits: ReadLimits, *, name: str) -> tuple[dict[st
         name: The dataset's id, for messages.
 
     Returns:
-        The metadata (layout, choices, scores, whether there is an environment), and the arrays `observations` (one
-        more row per episode than `rewards`), `actions` (choices as one column per option), `rewards`, `terminals`,
+        The metadata (layout, action space, scores, whether it has an environment), and the arrays `observations` (one
+        more row per episode than `rewards`), `actions` (one column per option if discrete), `rewards`, `terminals`,
         `steps` (per episode) and, if the action space is bounded, `action_low` and `action_high`.
 
     Raises:
@@ -59,7 +59,7 @@ def read_episodes(path: Path, limits: ReadLimits, *, name: str) -> tuple[dict[st
 
 
 def _describe_actions(source: Any, name: str) -> tuple[ActionSpace | None, np.ndarray, np.ndarray]:
-    """Return the choices of a dataset (None if it has none), and the lowest and the highest value of each column."""
+    """Return the action space (None if all actions are continuous), and the lowest and highest value per column."""
     actions = source.action_space
     if isinstance(actions, gym.spaces.Box):
         return None, actions.low.ravel(), actions.high.ravel()
@@ -114,7 +114,7 @@ def _flat_order(space: Any, name: str) -> str:
     if isinstance(space, gym.spaces.Box) and space.shape is not None and len(space.shape) == 1:
         return ""
     if isinstance(space, gym.spaces.Box):
-        return f"all {space.shape} numbers, last axis fastest"
+        return f"an array of shape {space.shape}, with the last axis varying fastest"
     if isinstance(space, gym.spaces.Dict) and all(isinstance(s, gym.spaces.Box) for s in space.spaces.values()):
         return ", ".join(f"{key} ({int(np.prod(part.shape or ()))})" for key, part in space.spaces.items())
     raise AspcError(f"{name}: its observations are {space}; only Box and Dict of Box spaces are supported.")

@@ -23,7 +23,7 @@ from aspc.errors import AspcError
 
 MAX_MEMBERS = 10_000
 MAX_HEADER_BYTES = 65_536  # NumPy itself parses at most 10,000
-MAX_METADATA_BYTES = 1_000_000  # per array of metadata
+MAX_METADATA_BYTES = 1_000_000  # size limit per metadata array
 CHUNK_BYTES = 4_000_000
 
 

@@ -215,7 +215,7 @@ class CategoryParser:
         number = self._numbers.setdefault(word, float(len(self._numbers)))
         if number >= MAX_CATEGORIES:
             raise AspcError(
-                f"A text column (an action, or named by --one-hot) has more than {MAX_CATEGORIES:,} distinct values, "
+                f"A text column (an action or a --one-hot column) has more than {MAX_CATEGORIES:,} distinct values, "
                 "too many for categories. Leave it out."
             )
         return number
@@ -285,6 +285,6 @@ def cell_problem(cell: str, parse: CellParser) -> str:
 def not_numeric_error(name: str, column: str, content: str) -> AspcError:
     """Return the error for a column of text or of another non-numeric type."""
     return AspcError(
-        f"{name}: column {column!r} holds {content}, not numbers. Encode it as numbers, or name it with --one-hot if "
-        "it is a categorical observation, or name other columns with --map."
+        f"{name}: column {column!r} holds {content}, not numbers. Encode it as numbers, list it in --one-hot if "
+        "it is a categorical observation, or select other columns with --map."
     )

@@ -1,4 +1,4 @@
-"""Load and write datasets in Minari's local storage: Box or Dict observations, and numbers or choices as actions."""
+"""Load and write datasets in Minari's local storage: Box or Dict observations, continuous or discrete actions."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def _stored_space(dataset: Dataset) -> gym.Space[Any]:
 
 
 def _stored_actions(space: ActionSpace | None, actions: np.ndarray) -> Any:
-    """Return rows of actions as `_stored_space` has them."""
+    """Convert rows of actions to elements of `_stored_space`."""
     if space is None:
         return actions
     values = space.decode(actions)
