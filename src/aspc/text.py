@@ -18,9 +18,21 @@ def count_noun(count: int, noun: str, verbs: tuple[str, str] | None = None) -> s
     return text if verbs is None else f"{text} {verbs[count != 1]}"
 
 
-def format_number(value: float) -> str:
-    """Format a number with four significant digits, or as an integer if it is between 10,000 and ten million."""
-    return f"{value:,.0f}" if 1e4 <= abs(value) < 1e7 else f"{value:.4g}"
+def format_number(value: float, digits: int = 4, sign: str = "") -> str:
+    """Format a number with `digits` significant digits; longer ones below ten million are rounded to an integer.
+
+    Args:
+        value: The number.
+        digits: The number of significant digits.
+        sign: "+" to show the sign of positive numbers too.
+    """
+    rounded = f"{value:{sign}.{digits}g}"
+    return f"{value:{sign},.0f}" if 10**digits <= abs(float(rounded)) < 1e7 else rounded
+
+
+def format_interval(low: float, high: float, digits: int = 4) -> str:
+    """Return "[+1.5, +20]", with signs."""
+    return f"[{format_number(low, digits, '+')}, {format_number(high, digits, '+')}]"
 
 
 def natural_sort_key(text: str, *, decimals: bool = False) -> list[str | int | float]:

@@ -214,7 +214,7 @@ def test_assessing_a_run(trained, tmp_path, capsys):
     assert {e["estimator"] for e in policy["estimates"] if e["signal"] == "reward"} == kinds | {"pessimistic FQE"}
     assert result["calibration"]["systematic_error"] >= 0
     assert result["controller"]["reward"]["spread"] > 0
-    shown = page.read_text()
+    shown = page.read_text().replace("\N{NO-BREAK SPACE}", " ")
     assert policy["verdict"].capitalize() in shown
     assert html.escape(policy["reason"], quote=True).replace("&#x27;", "&#39;") in shown
     assert "energy per step" in " ".join(shown.replace("</span>", "").split())
@@ -271,7 +271,7 @@ def test_policies_without_runs_are_judged_on_the_data_as_it_is(trained, log):
 def test_mistakes_give_one_sentence(trained, tmp_path, capsys):
     run = str(trained.path)
     assert "at least one" in refused(capsys, ["assess"])
-    assert "needs a folder" in refused(capsys, ["assess", run, "--select-anyway"])
+    assert "has no effect without --select" in refused(capsys, ["assess", run, "--select-anyway"])
     assert "even number" in refused(capsys, ["assess", run, "--critics", "3"])
     assert "--level" in refused(capsys, ["assess", run, "--level", "1"])
     assert "--margin" in refused(capsys, ["assess", run, "--margin", "-1"])

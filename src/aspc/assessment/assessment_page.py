@@ -18,6 +18,7 @@ from aspc.assessment.combination import CombinedDifference
 from aspc.assessment.evidence import REWARD
 from aspc.errors import printable
 from aspc.page_parts import ACCENT_COLOR, Picture, draw_png, render_template
+from aspc.text import format_interval, format_number
 
 GRAY = "#718096"
 MAX_DRAWN = 20
@@ -25,7 +26,7 @@ MAX_DRAWN = 20
 
 def render_page(assessment: Assessment) -> str:
     """Return the page as HTML."""
-    return render_template(
+    page = render_template(
         "assessment_page.html",
         title=f"Better than the logged controller of {assessment.dataset}?",
         recommendation=describe_selection(assessment),
@@ -41,7 +42,7 @@ def render_page(assessment: Assessment) -> str:
             for e in p.of_signal(signal)
         ],
         actions=[
-            (p.name, a.name, f"{a.policy:.3g}", f"{a.data:.3g}", f"{100 * a.far:.0f} %")
+            (p.name, a.name, format_number(a.policy, digits=3), format_number(a.data, digits=3), f"{100 * a.far:.0f} %")
             for p in assessment.policies
             for a in p.support.actions()
         ],
@@ -53,8 +54,9 @@ def render_page(assessment: Assessment) -> str:
         ],
         level=f"{100 * assessment.level:.0f} %",
         discount=f"{assessment.discount:g}",
-        margin=f"{assessment.margin:.3g}",
+        margin=format_number(assessment.margin, digits=3),
     )
+    return page.replace(" %", "\N{NO-BREAK SPACE}%")
 
 
 def _card(assessment: Assessment, policy: PolicyAssessment) -> dict[str, Any]:
@@ -70,7 +72,7 @@ def _card(assessment: Assessment, policy: PolicyAssessment) -> dict[str, Any]:
 
 
 def _signal(assessment: Assessment, policy: PolicyAssessment, combined: CombinedDifference) -> dict[str, str]:
-    controller = f"{per_step(assessment, assessment.controller[combined.signal].mean):.3g}"
+    controller = format_number(per_step(assessment, assessment.controller[combined.signal].mean), digits=3)
     if not policy.has_estimate(combined.signal):
         return {
             "name": combined.signal,
@@ -82,7 +84,7 @@ def _signal(assessment: Assessment, policy: PolicyAssessment, combined: Combined
     word = "better" if combined.signal == REWARD else "higher"
     return {
         "name": combined.signal,
-        "difference": f"{value:+.3g} [{low:+.3g}, {high:+.3g}]",
+        "difference": f"{format_number(value, 3, '+')} {format_interval(low, high, 3)}",
         "controller": controller,
         "probability": f"{word} with probability {format_probability(combined.probability_higher)}",
     }
@@ -103,7 +105,7 @@ def draw_pictures(assessment: Assessment) -> list[Picture]:
 
 def _draw_differences(figure: Any, subject: tuple[Assessment, str, list[PolicyAssessment]]) -> None:
     assessment, signal, shown = subject
-    figure.set_size_inches(7, 1.2 + 0.4 * len(shown))
+    figure.set_size_inches(5, 1.2 + 0.4 * len(shown))  # legible on a phone
     axes, positions = figure.subplots(), range(len(shown), 0, -1)
     for y, policy in zip(positions, shown, strict=True):
         combined = policy.differences[signal]

@@ -10,6 +10,7 @@ from aspc.assessment.combination import CombinedDifference
 from aspc.assessment.evidence import REWARD, DifferenceEstimate
 from aspc.errors import printable
 from aspc.io import replace_nonfinite
+from aspc.text import format_interval, format_number
 
 WIDTH = 110
 
@@ -25,7 +26,7 @@ def describe_selection(assessment: Assessment) -> str:
     if chosen is None:
         return f"Recommended: none. Keep the current controller: {explain_none(assessment)}."
     among = "" if count == 1 else f" of {count} policies"
-    bound = f"{per_step(assessment, assessment.selection_bound(chosen)):+.4g} per step"
+    bound = f"{format_number(per_step(assessment, assessment.selection_bound(chosen)), sign='+')} per step"
     allowing = "" if count == 1 else ", which accounts for the choice among them"
     return f"Recommended: {chosen.name}. It has the highest lower bound on the difference{among}: {bound}{allowing}."
 
@@ -58,7 +59,7 @@ def describe_estimate(estimate: DifferenceEstimate) -> str:
         return f"no estimate, because {estimate.silent_because}"
     effective = estimate.effective_episodes
     worth = "" if effective is None else f", {effective:.0f} effective episodes"
-    return f"{estimate.difference:+.4g} ± {estimate.standard_error:.2g}{worth}"
+    return f"{format_number(estimate.difference, sign='+')} ± {format_number(estimate.standard_error, digits=2)}{worth}"
 
 
 def describe_agreement(policy: PolicyAssessment) -> str:
@@ -67,7 +68,8 @@ def describe_agreement(policy: PolicyAssessment) -> str:
     if (critics := policy.critics_agreement) is not None:
         parts.append(f"{critics[0]} of {critics[1]} critics agree on the sign")
     if len(combined.used) > 1:
-        apart = f"differ by {combined.disagreement:.2g} more than" if combined.disagreement else "agree within"
+        excess = combined.disagreement
+        apart = f"differ by {format_number(excess, digits=2)} more than" if excess else "agree within"
         parts.append(f"{len(combined.used)} estimators {apart} their errors")
     elif combined.is_known:
         parts.append(f"only {combined.used[0]} applies")
@@ -86,7 +88,9 @@ def format_difference(assessment: Assessment, policy: PolicyAssessment, combined
     value, low, high = (per_step(assessment, x) for x in (combined.difference, combined.low, combined.high))
     word = "better" if combined.signal == REWARD else "higher"
     probability = format_probability(combined.probability_higher)
-    return f"{value:+.4g} [{low:+.4g}, {high:+.4g}] per step, {word} with probability {probability}"
+    return (
+        f"{format_number(value, sign='+')} {format_interval(low, high)} per step, {word} with probability {probability}"
+    )
 
 
 def format_assessment(assessment: Assessment) -> str:
@@ -95,7 +99,8 @@ def format_assessment(assessment: Assessment) -> str:
         f"Assessed on {assessment.episodes} ({assessment.dataset}). Intervals: {100 * assessment.level:.0f} %.",
         "Logged controller: "
         + ", ".join(
-            f"{name} {per_step(assessment, found.mean):.4g} per step" for name, found in assessment.controller.items()
+            f"{name} {format_number(per_step(assessment, found.mean))} per step"
+            for name, found in assessment.controller.items()
         ),
     ]
     for policy in assessment.policies:
@@ -116,8 +121,9 @@ def format_return(assessment: Assessment, policy: PolicyAssessment) -> str:
         return "unknown"
     found, logged = policy.reward, assessment.controller[REWARD]
     return (
-        f"{logged.mean + found.difference:.4g}, {found.difference:+.4g} [{found.low:+.4g}, {found.high:+.4g}] from "
-        f"{logged.mean:.4g} (sum of rewards with discount {assessment.discount:g})"
+        f"{format_number(logged.mean + found.difference)}, {format_number(found.difference, sign='+')} "
+        f"{format_interval(found.low, found.high)} from {format_number(logged.mean)} "
+        f"(sum of rewards with discount {assessment.discount:g})"
     )
 
 

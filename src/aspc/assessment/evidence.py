@@ -23,6 +23,7 @@ from aspc.data.history import stack_dataset
 from aspc.errors import AspcError
 from aspc.history import NEWEST_ONLY, History
 from aspc.policy import Policy
+from aspc.text import format_number
 
 REWARD = "reward"
 MIN_EPISODES = 4  # two in each half
@@ -208,4 +209,5 @@ class Evidence:
         logged = self.logged_returns[signal]
         if self.controller_error(signal, controller) <= max(MISJUDGED_STDS * logged.std, 0.1 * abs(logged.mean)):
             return None
-        return f"it estimates the logged controller at {controller:.4g}, but the log shows {logged.mean:.4g}"
+        estimate, mean = format_number(controller), format_number(logged.mean)
+        return f"it estimates the logged controller at {estimate}, but the log shows {mean}"

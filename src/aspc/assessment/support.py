@@ -14,6 +14,7 @@ from aspc.data.history import stack_dataset
 from aspc.errors import AspcError, printable
 from aspc.history import NEWEST_ONLY, History
 from aspc.policy import Policy
+from aspc.text import format_number
 
 NEIGHBORS = 10
 SUPPORT_STATES = 2_000  # states at which a policy's actions are compared with the log
@@ -86,8 +87,8 @@ class Support:
         worst = self.actions()[0]
         return (
             f"in {100 * self.far:.0f} % of the states the policy is farther from the log than 95 % of the logged "
-            f"actions; on average, {printable(worst.name)} is {worst.policy:.3g} away from the nearest logged action, "
-            f"compared with {worst.data:.3g} for the logged actions"
+            f"actions; on average, {printable(worst.name)} is {format_number(worst.policy, 3)} away from the nearest "
+            f"logged action, compared with {format_number(worst.data, 3)} for the logged actions"
         )
 
     def _describe_choices(self) -> str:

@@ -6,6 +6,7 @@ from typing import Literal, NamedTuple
 
 from aspc.assessment.combination import CombinedDifference
 from aspc.assessment.support import Support
+from aspc.text import format_interval, format_number
 
 VerdictKind = Literal["better", "not worse", "cannot tell", "worse", "outside the data"]
 
@@ -35,11 +36,11 @@ def decide(reward: CombinedDifference, support: Support, margin: float, silent: 
         first = next(iter(silent.values()), "there is no estimate")
         return Verdict("cannot tell", f"No estimator applies: {first}.")
     low, high = reward.low, reward.high
-    span = f"[{low:+.4g}, {high:+.4g}]"
+    span, limit = format_interval(low, high), f"the margin {format_number(margin)}"
     if low > 0:
         return Verdict("better", f"The whole interval {span} of the difference in return is above 0.")
     if high < 0:
         return Verdict("worse", f"The whole interval {span} of the difference in return is below 0.")
     if low >= -margin:
-        return Verdict("not worse", f"The interval {span} includes 0, but no loss larger than the margin {margin:.4g}.")
-    return Verdict("cannot tell", f"The interval {span} includes 0 and losses larger than the margin {margin:.4g}.")
+        return Verdict("not worse", f"The interval {span} includes 0, but no loss larger than {limit}.")
+    return Verdict("cannot tell", f"The interval {span} includes 0 and losses larger than {limit}.")
