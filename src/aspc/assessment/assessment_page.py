@@ -35,28 +35,34 @@ def render_page(assessment: Assessment) -> str:
         calibration=describe_calibration(assessment),
         warnings=assessment.warnings,
         pictures=draw_pictures(assessment),
-        estimates=[
-            (p.name, signal, e.estimator, describe_estimate(e))
+        estimates={
+            f"{p.name}: {signal}": [(e.estimator, describe_estimate(e)) for e in p.of_signal(signal)]
             for p in assessment.policies
             for signal in assessment.controller
-            for e in p.of_signal(signal)
-        ],
-        actions=[
-            (p.name, a.name, format_number(a.policy, digits=3), format_number(a.data, digits=3), f"{100 * a.far:.0f} %")
+        },
+        actions={
+            p.name: [(a.name, format_number(a.policy, 3), format_number(a.data, 3), _percent(a.far)) for a in actions]
             for p in assessment.policies
-            for a in p.support.actions()
-        ],
-        choices=[
-            (p.name, c.name, option, *(f"{100 * share:.0f} %" for share in (c.policy[option], c.data[option])))
+            if (actions := p.support.actions())
+        },
+        choices={
+            p.name: [
+                (c.name, option, _percent(c.policy[option]), _percent(c.data[option]))
+                for c in p.support.choices
+                for option in c.policy
+            ]
             for p in assessment.policies
-            for c in p.support.choices
-            for option in c.policy
-        ],
-        level=f"{100 * assessment.level:.0f} %",
+            if p.support.choices
+        },
+        level=_percent(assessment.level),
         discount=f"{assessment.discount:g}",
-        margin=format_number(assessment.margin, digits=3),
+        margin=format_number(assessment.margin, 3),
     )
     return page.replace(" %", "\N{NO-BREAK SPACE}%")
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
 
 
 def _card(assessment: Assessment, policy: PolicyAssessment) -> dict[str, Any]:
@@ -72,7 +78,7 @@ def _card(assessment: Assessment, policy: PolicyAssessment) -> dict[str, Any]:
 
 
 def _signal(assessment: Assessment, policy: PolicyAssessment, combined: CombinedDifference) -> dict[str, str]:
-    controller = format_number(per_step(assessment, assessment.controller[combined.signal].mean), digits=3)
+    controller = format_number(per_step(assessment, assessment.controller[combined.signal].mean), 3)
     if not policy.has_estimate(combined.signal):
         return {
             "name": combined.signal,
