@@ -87,7 +87,7 @@ def main(argv: list[str]) -> int:
         if name in declared_fields(algorithm, RunLength) and values[name] != defaults[name]:
             flag = name.rpartition(".")[2].replace("_", "-")
             raise AspcError(
-                f"--{flag} cannot be set directly: it is set to the length of the run. Pass --horizon instead."
+                f"--{flag} cannot be set directly: it always equals the length of the run. Pass --horizon instead."
             )
 
     callbacks = load_callbacks(option_values(argv, "callback"))

@@ -149,7 +149,7 @@ def _read_factor(
         if wanted is None and len(categories[column]) > MAX_WHOLE_CHOICES and len(units) == 1 and None not in units:
             raise AspcError(
                 f"{name}: the actions in column {column!r} are text that looks like numbers. Write plain numbers, "
-                "without units and thousands separators; if they are options, pass --categorical."
+                "without units or thousands separators; if they are options, pass --categorical."
             )
         return _sorted_codes(cells, categories[column], column, name)
     if cells.dtype.kind == "O" and not any(isinstance(cell, str) for cell in cells):
