@@ -201,8 +201,8 @@ class LearnedScale(Algorithm[State], Generic[Base, State]):
     scale_optimizer: OptimizerChoice = None
     """Optimizer of the scale: adam, adamw, lion, rmsprop, sgd or a registered name. Default: Adam."""
     scale_horizon: Horizon = 1_000_000
-    """Steps over which the scale's learning rate decays or, in scale_mode "linear", the scale changes. Set it
-    with --horizon."""
+    """Steps over which the scale's learning rate decays or, in scale_mode "linear", the scale changes. Set by
+    --horizon."""
 
     def __post_init__(self) -> None:
         if self.k_alpha < 1:
