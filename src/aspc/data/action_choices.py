@@ -283,10 +283,7 @@ def _masked_option(space: ActionSpace, mask: str, name: str) -> tuple[int, str]:
 
 
 def _check_masks(space: ActionSpace, actions: np.ndarray, masks: np.ndarray, name: str) -> None:
-    """Raise an `AspcError` if the mask of a row forbids the chosen option.
-
-    Every valid row therefore allows at least one option.
-    """
+    """Raise an `AspcError` if a mask forbids the chosen option; every valid row therefore allows an option."""
     forbidden = (actions[:, list(space.masked)] == 1) & (masks == 0)
     if forbidden.any():
         row, column = np.argwhere(forbidden)[0]
