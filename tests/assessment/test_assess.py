@@ -271,7 +271,7 @@ def test_policies_without_runs_are_judged_on_the_data_as_it_is(trained, log):
 def test_mistakes_give_one_sentence(trained, tmp_path, capsys):
     run = str(trained.path)
     assert "at least one" in refused(capsys, ["assess"])
-    assert "needs a folder" in refused(capsys, ["assess", run, "--select-anyway"])
+    assert "has no effect without --select" in refused(capsys, ["assess", run, "--select-anyway"])
     assert "even number" in refused(capsys, ["assess", run, "--critics", "3"])
     assert "--level" in refused(capsys, ["assess", run, "--level", "1"])
     assert "--margin" in refused(capsys, ["assess", run, "--margin", "-1"])
