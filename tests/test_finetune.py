@@ -336,5 +336,5 @@ def test_errors_of_the_command(finetuned: Run, offline: Run, capsys: Any) -> Non
     assert "was trained offline" in complaint("--resume", run)
     assert "keeps its settings" in complaint("--resume", done, "--noise", "0.3")
     assert "multiple of --collect" in complaint(run, "--collect", "300")
-    assert "0 to 1" in complaint(run, "--offline-share", "1.5")
+    assert "must be between 0 and 1" in complaint(run, "--offline-share", "1.5")
     assert json.loads((finetuned.path / "result.json").read_text())["steps"] == 200

@@ -1,10 +1,11 @@
 """ASPC: learn the scale between RL and BC with second-order gradients, equations (4) to (10) of the paper. This module
 has more than 400 lines because it contains the whole outer level.
 
-A base algorithm supplies its inner step as four pure pieces (`algorithms.interface.ScalableAlgorithm`); this file
-implements the paper's outer level for any base. Notation: θ are the parameters before the inner step, θ̃(α) those after
-it; q and c are the per-sample Q(s, π_θ(s)) and BC loss ‖π_θ(s) − a‖²; q̃ and c̃ are the same under θ̃; sg(·) stops
-gradients. The outer loss is a sum of named terms, `AdaptiveScale.loss_terms`; each is a function of a `StepOutcome`.
+A base algorithm supplies its inner step as four pure pieces (`algorithms.interface.ScalableAlgorithm`). This module
+implements the paper's outer level for any base. In the notation used here, θ and θ̃(α) are the parameters before and
+after the inner step, q and c are the per-sample Q(s, π_θ(s)) and BC loss ‖π_θ(s) − a‖², q̃ and c̃ are the same under θ̃,
+and sg(·) stops gradients. The outer loss is a sum of named terms, `AdaptiveScale.loss_terms`. Each term is a function
+of a `StepOutcome`.
 """
 
 from __future__ import annotations
@@ -200,8 +201,8 @@ class LearnedScale(Algorithm[State], Generic[Base, State]):
     scale_optimizer: OptimizerChoice = None
     """Optimizer of the scale: adam, adamw, lion, rmsprop, sgd or a registered name. Default: Adam."""
     scale_horizon: Horizon = 1_000_000
-    """Steps over which the scale's learning rate decays or, in scale_mode "linear", the scale changes. Set it
-    with --horizon."""
+    """Steps over which the scale's learning rate decays or, in scale_mode "linear", the scale changes. Set by
+    --horizon."""
 
     def __post_init__(self) -> None:
         if self.k_alpha < 1:

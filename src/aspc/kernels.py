@@ -158,7 +158,7 @@ def _fitting_tiles(layers: Layers, x: Array, activation: Callable[[Array], Array
 
 
 def _pallas() -> tuple[Any, Any]:
-    """Import Pallas and its Triton backend on demand: most programs never need them."""
+    """Import Pallas and its Triton backend on demand, since most programs do not need them."""
     from jax.experimental import pallas
     from jax.experimental.pallas import triton
 

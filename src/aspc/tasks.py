@@ -99,7 +99,7 @@ def family_facts(name: str) -> Family | None:
 
 
 def name_from_stem(stem: str, observation_size: int, action_size: int) -> str | None:
-    """Return the D4RL dataset that a file's stem names, if the observation and action sizes match.
+    """Return the D4RL dataset that a file's stem refers to, if the observation and action sizes match.
 
     `hopper_medium_replay`, `hopper-medium-v2` and `my_hopper_expert_400k` all name a dataset; the longest match wins.
     A stem that names only an environment (`walker2d_run3`) yields the environment's `medium` dataset, or else its first

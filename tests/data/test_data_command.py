@@ -63,7 +63,7 @@ def test_info_takes_maps_bounds_and_strictness(capsys: pytest.CaptureFixture[str
         run("info", "other.npz", "--map", "actions=u", "--action-low", "-1", "--action-high", "1", "--strict")
     with pytest.raises(AspcError, match="--map takes KEY=NAME"):
         run("info", "other.npz", "--map", "state")
-    with pytest.raises(AspcError, match=r"--map has 'actions' twice\. Join its names with commas: actions=NAME,NAME"):
+    with pytest.raises(AspcError, match=r"--map specifies 'actions' twice\. Join its names with commas: actions=NAME"):
         run("info", "other.npz", "--map", "observations=state", "actions=u", "actions=v")
 
 

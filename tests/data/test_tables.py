@@ -91,7 +91,7 @@ def test_invalid_tables_are_rejected(tmp_path: Path, log: dict[str, np.ndarray])
         tmp_path / "holes.parquet", "column 'reward' has 1 empty cell. Fill it, or drop its row and start a new episode"
     )
     pq.write_table(pa.table({**columns(log), "reward": pa.array(["x"] * 60)}), tmp_path / "text.parquet")
-    refuse(tmp_path / "text.parquet", "column 'reward' holds text, not numbers. Encode it as numbers, or name")
+    refuse(tmp_path / "text.parquet", "column 'reward' holds text, not numbers. Encode it as numbers, list it in")
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])

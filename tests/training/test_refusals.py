@@ -73,7 +73,7 @@ def test_invalid_options(changes, message):
         (
             "aspc",
             {"scale_horizon": 77},
-            r"scale_horizon cannot be set directly: it is set to the length of the run\. Pass horizon=",
+            r"scale_horizon cannot be set directly: it always equals the length of the run\. Pass horizon=",
         ),
         ("aspc", {"key_map": {"observations": "s"}}, r"option for loading data.*aspc\.data\.load\(PATH, key_map=…\)"),
         ("aspc", {"stps": 10}, "Unknown setting 'stps'; did you mean steps"),
@@ -168,12 +168,12 @@ class Mutable:
         (
             Ramped(ramp_horizon=77),
             {},
-            r"ramp_horizon cannot be set directly: it is set to the length of the run\. Pass horizon=",
+            r"ramp_horizon cannot be set directly: it always equals the length of the run\. Pass horizon=",
         ),
         (
             AdaptiveScale(base=IQL(lr_horizon=77)),
             {},
-            "lr_horizon cannot be set directly: it is set to the length of the run",
+            "lr_horizon cannot be set directly: it always equals the length of the run",
         ),
         ("td3_bc", {"bc": "advantage_weighted"}, "bc= has been removed.*td3_bc_aw"),
         (TD3BC(), {"preset": "corl"}, "preset requires the name of an algorithm"),

@@ -9,7 +9,7 @@ for the chosen option, −1 for the others.
     constraint   c(s, a) = −Σ_f log π_f(a_f|s) + mean (π_c(s) − a_c)²                  cross-entropy plus squared error
     value        E_π[Q](s) = Σ_j π(j|s)·Q(s, π_c(s))[j]
 
-The unweighted sum in c and the deterministic policy for continuous factors are interpretations of this project.
+The unweighted sum in c and the deterministic policy for continuous factors are our interpretations.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Declarations for the fields of an algorithm: value ranges, horizons, and values that can differ between runs.
 
-A field declares these in its type, as `Annotated` metadata; the aliases cover the common cases:
+A field declares these in its type, as `Annotated` metadata. Aliases cover the common cases:
 
     batch_size: Count = 256                                       # at least 1
     tau: Fraction = 5e-3                                          # between 0 and 1; can differ between runs

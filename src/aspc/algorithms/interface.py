@@ -24,7 +24,7 @@ Noise = dict[str, Array]
 State = TypeVar("State")
 Extra = TypeVar("Extra")
 
-# The parts of an update. INNER is the step that the scale governs: the actor's (for CQL, the critics').
+# The parts of an update. INNER is the step that the scale affects: that of the actor or, for CQL, of the critics.
 CRITIC, INNER, SCALE = "critic", "inner", "scale"
 Parts = frozenset[str]
 
@@ -62,7 +62,7 @@ class Batch(NamedTuple):
 class Draw(NamedTuple):
     """One named random draw of a step: its distribution and shape.
 
-    "normal" is N(0, 1), "uniform" U(low, high), "integers" uniform on low, …, high − 1.
+    "normal" is N(0, 1), "uniform" is U(low, high), and "integers" is uniform on low, …, high − 1.
     """
 
     kind: Literal["normal", "uniform", "integers"]

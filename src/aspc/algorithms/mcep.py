@@ -7,8 +7,8 @@ A constraint strict enough for stable value estimation can be too strict for act
 with a strictly constrained policy. A second policy with a milder constraint is extracted from these critics, and the
 critics' targets never use its actions.
 
-From the paper and the authors' code (github.com/egg-west/MCEP): α̃ = 2.5 and αᵉ = 10 on locomotion; both policies take
-a step on every second critic update, with the same batch and the first critic; learning rates are 3e-4; πᵉ itself
+From the paper and the authors' code (github.com/egg-west/MCEP): α̃ = 2.5 and αᵉ = 10 on locomotion. Both policies take
+a step on every second critic update, with the same batch and the first critic. Learning rates are 3e-4. πᵉ itself
 acts, without weight averaging. The authors' Adroit runs use α̃ = 10, αᵉ = 100 and a normalized BC term.
 
 Choices made here: λ is normalized by Q(s, π(s)), as in the authors' code; the paper's (4) uses the logged actions. Both

@@ -28,8 +28,8 @@ class Export:
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """Run folder, or the folder of a single policy."""
     format: Format
-    """Format to write. onnx: a graph for ONNX Runtime and similar runtimes; stablehlo: a program for JAX; numpy: a
-    folder with a Python module that needs only NumPy; policy: an aspc policy folder, to save a policy with guards."""
+    """Format to write: a graph for ONNX Runtime and similar runtimes (onnx), a program for JAX (stablehlo), a folder
+    with a Python module that needs only NumPy (numpy), or an aspc policy folder, to save guards (policy)."""
     out: Unset[Path] = None
     """Output path; required with --format policy. Default for the other formats: policy.onnx, policy.stablehlo or
     numpy/ in the policy's folder."""
@@ -49,8 +49,8 @@ class Export:
     """Guard: set the action that counts as the previous one in the first step, as in valve=30 fan=0. By default there
     is none, so the rate limit does not apply to the first action."""
     ood: Unset[Literal["hold", "fallback", "nan"]] = None
-    """Guard: choose the action for out-of-distribution (OOD) observations. hold: the previous action, or NaN if there
-    is none; fallback: the --fallback action; nan: NaN."""
+    """Guard: for out-of-distribution (OOD) observations, repeat the previous action, or return NaN if there is none
+    (hold), take the --fallback action (fallback), or return NaN (nan)."""
     ood_quantile: Unset[float] = None
     """Quantile of the logged observations' OOD scores from which the threshold for --ood is computed. Default:
     0.999."""

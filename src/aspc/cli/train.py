@@ -30,13 +30,13 @@ from aspc.plugins import load_callbacks, load_plugins
 from aspc.training.hyperparameters import flat_values, replace_fields
 from aspc.training.run_config import ENV_FUNCTION, TrainOptions
 
-TRAIN_HELP = f"""Train a policy on a dataset. The default is the built-in maze, which is generated locally.
+TRAIN_HELP = f"""Train a policy on a dataset; by default on the built-in maze, which is generated locally.
 
 Algorithms (--algo): {", ".join(algorithms.names())}. The last groups of options are the hyperparameters of the
 chosen algorithm. Their defaults are the paper's, the same for every dataset.
 
 The scale balances the algorithm's two objectives: maximizing Q and staying close to the data. In TD3+BC and ASPC it is
-called alpha; a larger alpha puts more weight on Q. The algorithms with "aspc" in their names and rapo learn it,
+called alpha; a larger alpha puts more weight on Q. rapo and the algorithms with "aspc" in their names learn it,
 starting from the base algorithm's value; the others keep it fixed."""
 
 
@@ -87,7 +87,7 @@ def main(argv: list[str]) -> int:
         if name in declared_fields(algorithm, RunLength) and values[name] != defaults[name]:
             flag = name.rpartition(".")[2].replace("_", "-")
             raise AspcError(
-                f"--{flag} cannot be set directly: it is set to the length of the run. Pass --horizon instead."
+                f"--{flag} cannot be set directly: it always equals the length of the run. Pass --horizon instead."
             )
 
     callbacks = load_callbacks(option_values(argv, "callback"))

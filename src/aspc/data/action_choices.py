@@ -149,7 +149,7 @@ def _read_factor(
         if wanted is None and len(categories[column]) > MAX_WHOLE_CHOICES and len(units) == 1 and None not in units:
             raise AspcError(
                 f"{name}: the actions in column {column!r} are text that looks like numbers. Write plain numbers, "
-                "without units and thousands separators; if they are options, pass --categorical."
+                "without units or thousands separators; if they are options, pass --categorical."
             )
         return _sorted_codes(cells, categories[column], column, name)
     if cells.dtype.kind == "O" and not any(isinstance(cell, str) for cell in cells):
@@ -283,10 +283,7 @@ def _masked_option(space: ActionSpace, mask: str, name: str) -> tuple[int, str]:
 
 
 def _check_masks(space: ActionSpace, actions: np.ndarray, masks: np.ndarray, name: str) -> None:
-    """Raise an `AspcError` if the mask of a row forbids the chosen option.
-
-    Every valid row therefore allows at least one option.
-    """
+    """Raise an `AspcError` if a mask forbids the chosen option; every valid row therefore allows an option."""
     forbidden = (actions[:, list(space.masked)] == 1) & (masks == 0)
     if forbidden.any():
         row, column = np.argwhere(forbidden)[0]

@@ -37,8 +37,8 @@ def handle_missing(
 
     Args:
         arrays: Arrays with rows in time order and with both terminals and timeouts.
-        policy: "split" removes rows with missing values and ends the episode before them; "drop" removes these rows
-            and joins their neighbors; "ffill" repeats the last value of the episode; "interpolate" interpolates
+        policy: "split" removes rows with missing values and ends the episode before them. "drop" removes these rows
+            and joins their neighbors. "ffill" repeats the last value of the episode. "interpolate" interpolates
             linearly between the nearest values of the episode. Rows that cannot be filled are removed as with "split".
         names: Column names by array.
         held: Mask of the observation columns that "interpolate" fills with the last value instead.

@@ -155,7 +155,7 @@ def check_sizes(
     family = None if env is None else tasks.family_facts(env)
     if family is not None and (observation_size, action_size) != (family.observation_size, family.action_size):
         raise AspcError(
-            f"{name}: the data have observation size {observation_size} and action size {action_size}, but {env} has "
+            f"{name}: the data has observation size {observation_size} and action size {action_size}, but {env} has "
             f"{family.observation_size} and {family.action_size}. Choose another environment, or none."
         )
     for key, given in names.items():

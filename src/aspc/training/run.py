@@ -172,7 +172,7 @@ def _check_algo(algo: object) -> None:
 
 
 def _fixed_horizon(name: str) -> AspcError:
-    return AspcError(f"{name} cannot be set directly: it is set to the length of the run. Pass horizon=… instead.")
+    return AspcError(f"{name} cannot be set directly: it always equals the length of the run. Pass horizon=… instead.")
 
 
 def start_run(

@@ -174,7 +174,7 @@ class OnlineOptions:
         if self.eval_every % self.collect:
             raise AspcError(f"--eval-every must be a multiple of --collect, but {self.eval_every} is not.")
         if not 0 <= self.offline_share <= 1:
-            raise AspcError(f"--offline-share must be from 0 to 1, not {self.offline_share}.")
+            raise AspcError(f"--offline-share must be between 0 and 1, not {self.offline_share}.")
         if self.noise is not None and not 0 <= self.noise < np.inf:
             raise AspcError(f"--noise must be finite and at least 0, not {self.noise}.")
         if self.buffer is not None and self.buffer < self.collect:

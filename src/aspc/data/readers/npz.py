@@ -149,7 +149,7 @@ def _check_header(file: IO[bytes], info: zipfile.ZipInfo, name: str, key: str) -
     shape, _, dtype = header
     if dtype.hasobject:
         raise AspcError(
-            f"{name} holds pickled Python objects, which are never loaded; save plain number arrays instead."
+            f"{name} holds pickled Python objects, which are never loaded; save plain numeric arrays instead."
         )
     if dtype.kind not in ("fiubU" if key in NPZ_KEYS else "fiub"):
         raise AspcError(f"{name} must hold numbers, not {dtype}.")
