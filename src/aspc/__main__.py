@@ -67,7 +67,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _run_command(argv: list[str]) -> int | None:
-    if not argv or argv[0] in ("-h", "--help", "help"):
+    if not argv or argv[0] in ("-h", "--help", "--help-all", "help"):
         print(usage())
         return 0
     if argv[0] in ("--version", "-V"):
