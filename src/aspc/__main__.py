@@ -6,8 +6,8 @@ import signal
 import sys
 from collections.abc import Callable
 from importlib import import_module
-from importlib.metadata import version
 
+from aspc import __version__
 from aspc.errors import DISK_ERRORS, AspcError, unknown_name
 from aspc.interrupts import DeferredInterrupts, Terminated
 
@@ -71,7 +71,7 @@ def _run_command(argv: list[str]) -> int | None:
         print(usage())
         return 0
     if argv[0] in ("--version", "-V"):
-        print(f"aspc {version('aspc')}")
+        print(f"aspc {__version__}")
         return 0
     if argv[0] not in COMMANDS:
         raise unknown_name("command", argv[0], COMMANDS)
