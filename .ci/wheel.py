@@ -1,6 +1,6 @@
 """Test the wheel alone: train, evaluate and export a policy in an empty environment, home and folder.
 
-python .ci/wheel.py dist/aspc-0.1.0-py3-none-any.whl
+python .ci/wheel.py dist/aspc-0.2.0-py3-none-any.whl
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ COMMANDS = [
     (["train", EMBEDDED, *FEW_STEPS, "--out", "run"], 0, "policy score"),
     (["eval", "run", "--episodes", "1"], 0, "1 episodes"),
     (["export", "run", "--format", "numpy", "--out", "numpy"], 0, "numpy"),
-    (["train", "--preset", "paper", "--algo", "wpc", "--help"], 0, "--value-lr"),
+    (["train", "--preset", "paper", "--algo", "wpc", "--help-all"], 0, "--value-lr"),
     (["bench", "--list"], 0, "main_table"),
     (["bench", "embedded", "--quiet"], 2, "aspc[tables]"),
     (["report", "run"], 2, "aspc[report]"),

@@ -1,4 +1,4 @@
-"""Write README's picture and table of scores from the committed results: python benchmarks/headline.py"""
+"""Write README's picture and mean scores from the committed results: python benchmarks/headline.py"""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import study_page
 from aspc.io import write_atomically
-from aspc.lab.report import statistics
+from aspc.lab.report.statistics import grand_mean
 from aspc.lab.report.styles import assign_styles
 from aspc.lab.suites.project import MAIN_TABLE
 from study_page import MAIN, ROOT, Study
@@ -25,22 +25,23 @@ PICTURE = Path("docs") / "images" / "headline.png"
 BEGIN, END = "<!-- headline: written by benchmarks/headline.py -->\n\n", "\n\n<!-- end of headline -->"
 
 
-def make_table(study: Study) -> str:
-    """Return a Markdown table of the mean of the last scores over each domain's datasets."""
+def make_summary(study: Study) -> str:
+    """Return a list of the means of the last scores over each domain's datasets."""
     found = {label: study.scores(MAIN, label) for label in LABELS}
-    rows = []
+    lines = []
     for text, domain in DOMAINS.items():
         datasets = study_page.trained_datasets(study, domain)
-        means = (statistics.average({name: scores[name] for name in datasets}) for scores in found.values())
-        rows.append((f"{text} ({len(datasets)} datasets)", *map(study_page.with_interval, means)))
-    return study_page.table(("mean score", *LABELS), rows)
+        means = {label: grand_mean({name: scores[name] for name in datasets}) for label, scores in found.items()}
+        numbers = ", ".join(f"{label} {study_page.number(mean)}" for label, mean in means.items())
+        lines.append(f"- {text} ({len(datasets)} datasets): {numbers}")
+    return "\n".join(lines)
 
 
-def replace_table(text: str, study: Study) -> str:
-    """Return README with another table between its markers."""
+def replace_summary(text: str, study: Study) -> str:
+    """Return README with new mean scores between its markers."""
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}{make_table(study)}{END}{after}"
+    return f"{before}{BEGIN}{make_summary(study)}{END}{after}"
 
 
 def draw(study: Study, path: Path) -> None:
@@ -84,7 +85,7 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     study = Study(args.results)
     readme = args.root / "README.md"
-    write_atomically(readme, replace_table(readme.read_text("utf-8"), study).encode())
+    write_atomically(readme, replace_summary(readme.read_text("utf-8"), study).encode())
     draw(study, args.root / PICTURE)
     return 0
 

@@ -1,4 +1,7 @@
-"""Write README's speed table from the files in benchmarks/results: python benchmarks/readme_table.py"""
+"""Write README's comparison with other libraries and ASPC's training times: python benchmarks/readme_table.py
+
+The speeds come from the files in benchmarks/results.
+"""
 
 from __future__ import annotations
 
@@ -9,40 +12,77 @@ from aspc.io import write_atomically
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 RESULTS = REPOSITORY / "benchmarks" / "results"
-BEGIN, END = "<!-- speed: written by benchmarks/readme_table.py -->\n\n", "\n<!-- end of speed -->"
+BEGIN, END = "<!-- comparison: written by benchmarks/readme_table.py -->\n\n", "\n<!-- end of comparison -->"
+
+HEAD = ("", "strengths", "your own data", "evaluation from logs", "ONNX", "steps/s, 1 and 64 runs")
+LIBRARIES = {
+    "aspc": ("aspc (JAX)", "learned alpha, verdicts from logs", "CSV, Parquet, HDF5 …", "verdict", "yes"),
+    "CORL": (
+        "[CORL](https://github.com/tinkoff-ai/CORL) (PyTorch)",
+        *("single files, D4RL scores", "no", "no", "no"),
+    ),
+    "d3rlpy": (
+        "[d3rlpy](https://github.com/takuseno/d3rlpy) (PyTorch)",
+        *("many algorithms, online RL, images", "NumPy", "FQE", "yes"),
+    ),
+    "Unifloral": (
+        "[Unifloral](https://github.com/EmptyJackson/unifloral) (JAX)",
+        *("single files, model-based RL", "no", "no", "no"),
+    ),
+    "OGBench": (
+        "[OGBench](https://github.com/seohongpark/ogbench) (JAX)",
+        *("goal-conditioned RL, images", "no", "no", "no"),
+    ),
+}
+WITHOUT_TD3_BC = "OGBench"
 
 
 def format_time(runs: int, steps_per_second: float) -> str:
     """Return the time in which some parallel runs make a million steps each."""
     minutes = runs * 1e6 / steps_per_second / 60
-    return f"{minutes:.1f} min" if minutes < 60 else f"{minutes / 60:,.1f} h"
+    return f"{minutes:.1f} minutes" if minutes < 60 else f"{minutes / 60:,.1f} hours"
 
 
 def make_table(results: Path = RESULTS) -> str:
-    """Return a Markdown table of the speed of `aspc` at HalfCheetah's dimensions, per device and number of runs."""
+    """Return a Markdown table of the libraries, with the speed of their TD3+BC on one device."""
+    path = results / "side_by_side_h200.json"
+    measured = json.loads(path.read_text())["side_by_side"] if path.exists() else {}
+    rows = []
+    for name, facts in LIBRARIES.items():
+        missing = "has no TD3+BC" if name == WITHOUT_TD3_BC else "not measured"
+        speed = " and ".join(f"{rate:,.0f}" for rate in measured[name].values()) if name in measured else missing
+        rows.append((*facts, speed))
+    return "".join(f"| {' | '.join(row)} |\n" for row in (HEAD, ["---"] * len(HEAD), *rows))
+
+
+def make_sentence(results: Path = RESULTS) -> str:
+    """Return the time that a million steps of ASPC take, on two CPU cores and per device and number of runs."""
     cores = json.loads((results / "costs_2_cores.json").read_text())["speeds"]  # measured on a machine with two cores
-    measured = [("two CPU cores", r["seeds"], r["steps_per_second"]) for r in cores if r["algo"] == "aspc"]
+    times = [f"{format_time(r['seeds'], r['steps_per_second'])} on two CPU cores" for r in cores if r["algo"] == "aspc"]
     for path in sorted(results.glob("*.json")):
         rates = json.loads(path.read_text()).get("rates", [])  # written by accelerator.py
-        by_runs = sorted(rates, key=lambda r: r["seeds"])
-        measured += [(r["device"].removeprefix("gpu: "), r["seeds"], r["steps_per_second"]) for r in by_runs]
-    columns = [
-        (f"{device}, {runs} run{'s' if runs > 1 else ''}", f"{rate:,.0f}", format_time(runs, rate))
-        for device, runs, rate in measured
-    ]
-    if len(columns) == 1:
-        columns.append(("GPU", "not measured", "not measured"))
-    head, speeds, times = zip(("ASPC", "steps/s, all runs", "time for a million steps"), *columns, strict=True)
-    return "".join(f"| {' | '.join(row)} |\n" for row in (head, ["---"] * len(head), speeds, times))
+        for runs, rate in sorted((r["seeds"], r["steps_per_second"]) for r in rates):
+            device = rates[0]["device"].removeprefix("gpu: ")
+            if runs == 1:
+                times.append(f"{format_time(runs, rate)} on an {device.removeprefix('NVIDIA ')}")
+            elif runs == max(r["seeds"] for r in rates):
+                times.append(f"{format_time(runs, rate)} for {runs} runs together")
+    *first, last = times
+    return f"A million steps of ASPC take {' and '.join([', '.join(first), last] if first else [last])}.\n"
 
 
 def replace_table(text: str, new: str) -> str:
-    """Return README with the new table between its markers."""
+    """Return README with new text between its markers."""
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}{new}{END}{after}"
 
 
+def make_text(results: Path = RESULTS) -> str:
+    """Return what stands between README's markers."""
+    return f"{make_table(results)}\n{make_sentence(results)}"
+
+
 if __name__ == "__main__":
     readme = REPOSITORY / "README.md"
-    write_atomically(readme, replace_table(readme.read_text(), make_table()).encode())
+    write_atomically(readme, replace_table(readme.read_text(), make_text()).encode())

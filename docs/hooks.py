@@ -102,13 +102,13 @@ def _code_page(path: str) -> str:
 
 
 def _help(command: str) -> str:
-    """Return the output of `aspc COMMAND --help` as a block."""
+    """Return the output of `aspc COMMAND --help-all` as a block."""
     from aspc.__main__ import main
 
     os.environ["COLUMNS"] = "100"
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
-        main([*command.split(), "--help"])
+        main([*command.split(), "--help-all"])
     return f"````text\n{printed.getvalue()}````"
 
 

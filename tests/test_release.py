@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -12,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+import aspc
 
 packaging = pytest.importorskip("packaging.requirements", reason="the development tools are not installed")
 yaml = pytest.importorskip("yaml", reason="the development tools are not installed")
@@ -32,9 +35,19 @@ def pins() -> dict[str, str]:
 
 
 def test_version_matches_the_changelog_and_the_installation() -> None:
-    newest = re.search(r"^## (\d\S*)", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE)
+    newest = re.search(r"^## (\d\S*) \((\d{4}-\d\d-\d\d)\)$", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE)
     assert newest is not None
-    assert newest[1] == PROJECT["version"] == version("aspc")
+    assert newest[1] == aspc.__version__ == version("aspc")
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))
+    assert (cited["version"], str(cited["date-released"])) == newest.groups()
+
+
+def test_version_is_printed_without_package_metadata() -> None:
+    script = "import sys; sys.path.insert(0, sys.argv[1]); from aspc.__main__ import main; main(['--version'])"
+    # -I -S: without site-packages, where the metadata is
+    words = [sys.executable, "-I", "-S", "-c", script, str(ROOT / "src")]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == (f"aspc {aspc.__version__}\n", "")
 
 
 @pytest.mark.parametrize("extra", ["core", *EXTRAS])

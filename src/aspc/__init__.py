@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from aspc.training.run import evaluate, train
     from aspc.training.run_folder import Run
 
+__version__ = "0.2.0"
+
 _MODULES = {
     "AspcError": "aspc.errors",
     "Callback": "aspc.training.callbacks",

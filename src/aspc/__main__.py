@@ -6,8 +6,8 @@ import signal
 import sys
 from collections.abc import Callable
 from importlib import import_module
-from importlib.metadata import version
 
+from aspc import __version__
 from aspc.errors import DISK_ERRORS, AspcError, unknown_name
 from aspc.interrupts import DeferredInterrupts, Terminated
 
@@ -67,11 +67,11 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _run_command(argv: list[str]) -> int | None:
-    if not argv or argv[0] in ("-h", "--help", "help"):
+    if not argv or argv[0] in ("-h", "--help", "--help-all", "help"):
         print(usage())
         return 0
     if argv[0] in ("--version", "-V"):
-        print(f"aspc {version('aspc')}")
+        print(f"aspc {__version__}")
         return 0
     if argv[0] not in COMMANDS:
         raise unknown_name("command", argv[0], COMMANDS)

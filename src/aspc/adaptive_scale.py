@@ -201,8 +201,7 @@ class LearnedScale(Algorithm[State], Generic[Base, State]):
     scale_optimizer: OptimizerChoice = None
     """Optimizer of the scale: adam, adamw, lion, rmsprop, sgd or a registered name. Default: Adam."""
     scale_horizon: Horizon = 1_000_000
-    """Steps over which the scale's learning rate decays or, in scale_mode "linear", the scale changes. Set by
-    --horizon."""
+    """Steps over which the scale's learning rate decays. Set by --horizon."""
 
     def __post_init__(self) -> None:
         if self.k_alpha < 1:
@@ -295,7 +294,8 @@ class AdaptiveScale(LearnedScale[Base, AdaptiveState], Generic[Base]):
     l3_form: Annotated[L3Form, PerRun()] = 4
     """Form of L3 (1 to 5, appendix E.2); 4 is equation (8)."""
     scale_mode: Literal["learned", "fixed", "converged", "linear"] = "learned"
-    """Learn the scale, keep it at its initial value, keep it at scale_target, or move it there linearly."""
+    """Learn the scale, keep it at its initial value, keep it at scale_target, or move it there linearly over
+    scale_horizon steps."""
     scale_target: Scalar = math.nan
     """Constant scale in mode "converged", or final scale in mode "linear"; see --scale-from."""
 

@@ -84,13 +84,17 @@ def test_every_command_has_a_help_page(command, capsys):
     assert description[0].isalpha()  # a sentence, not yet the options
 
 
-@pytest.mark.parametrize("command", ["eval", "data info", "fqe", "inspect", "export", "finetune", "verify-run"])
-def test_most_help_pages_do_not_import_jax(command):
+LIGHT_COMMANDS = ["eval", "data info", "assess", "fqe", "inspect", "export", "finetune", "verify-run", "bench"]
+
+
+@pytest.mark.parametrize("flag", ["--help", "--help-all"])
+@pytest.mark.parametrize("command", LIGHT_COMMANDS)
+def test_most_help_pages_do_not_import_jax(command, flag):
     script = (
         "import sys\nfrom aspc.__main__ import main\ntry: main(sys.argv[1:])\nexcept SystemExit: pass\n"
         "sys.exit('jax' in sys.modules)"
     )
-    words = [sys.executable, "-c", script, *command.split(), "--help"]
+    words = [sys.executable, "-c", script, *command.split(), flag]
     assert subprocess.run(words, capture_output=True, check=False).returncode == 0
 
 

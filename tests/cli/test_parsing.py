@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -91,24 +92,72 @@ HELP_PAGES = [
 ]
 
 
+def read_help(words, capsys):
+    """Return a help page, and the flags in each of its rows; `-h, --help` is no row."""
+    with pytest.raises(SystemExit) as exit_:
+        main(words)
+    assert exit_.value.code == 0
+    page, errors = capsys.readouterr()
+    assert errors == ""
+    lines = re.findall(r"^[│ ]{1,3}(--\w.*?)(?:  | *│?$)", page, re.MULTILINE)
+    return page, [re.findall(r"--\w[\w-]*", line) for line in lines]
+
+
 @pytest.mark.parametrize("words", HELP_PAGES, ids=" ".join)
-def test_checked_options_are_those_of_the_help_page(words, capsys, monkeypatch):
+def test_checked_options_are_those_of_the_full_help_page(words, capsys, monkeypatch):
     checked = []
     monkeypatch.setattr(parsing, "check_words", lambda options, *_: checked.extend(options))
     monkeypatch.setattr(parsing.tyro, "cli", lambda *_, **__: pytest.skip("unreachable"))
     with pytest.raises(pytest.skip.Exception):
         main(words)
     monkeypatch.undo()
-    with pytest.raises(SystemExit):
-        main([*words, "--help"])
-    page = capsys.readouterr().out
-    shown = {
-        flag
-        for line in re.findall(r"^[│ ]{1,3}(--\w.*?)(?:  | *│?$)", page, re.MULTILINE)
-        for flag in re.findall(r"--\w[\w-]*", line)
-    }
-    assert {option.name for option in checked if not option.is_positional} == shown
+    page, rows = read_help([*words, "--help-all"], capsys)
+    assert {option.name for option in checked if not option.is_positional} == {flag for row in rows for flag in row}
     assert not re.search(r"default:\s+(None|nan|'')\)", page)
+    assert "more options" not in page
+
+
+@pytest.mark.parametrize("words", HELP_PAGES, ids=" ".join)
+def test_help_shows_at_most_twelve_options_and_counts_the_others(words, capsys):
+    page, rows = read_help([*words, "--help"], capsys)
+    full_page, full_rows = read_help([*words, "--help-all"], capsys)
+    assert len(rows) + 1 <= 12  # with `-h, --help`
+    assert [row for row in full_rows if row in rows] == rows
+    if len(full_rows) + 1 <= 12:
+        assert page == full_page
+    else:
+        last = page.splitlines()[-1]
+        assert last == f"{len(full_rows) - len(rows)} more options: aspc {' '.join(words)} --help-all"
+    assert "-h, --help" in page
+    assert page.split("\n\n")[:2] == full_page.split("\n\n")[:2]  # the usage line and the description
+    assert page.count("positional arguments") == full_page.count("positional arguments")
+
+
+def test_common_options_exist(capsys):
+    flags = {}
+    for words in HELP_PAGES:
+        _, rows = read_help([*words, "--help-all"], capsys)
+        flags.setdefault(words[0], set()).update(flag for row in rows for flag in row)
+    modules = {command: import_module(module) for command, (module, _) in COMMANDS.items()}
+    common = {c: module.COMMON_OPTIONS.split() for c, module in modules.items() if hasattr(module, "COMMON_OPTIONS")}
+    assert {"train", "data", "assess", "bench"} <= set(common)
+    for command, names in common.items():
+        assert {f"--{name}" for name in names} <= flags[command]
+
+
+@pytest.mark.parametrize("flag", ["--help", "--help-all"])
+def test_lists_of_commands_have_both_kinds_of_help(flag, capsys):
+    assert main([flag]) == main(["data", flag]) == 0
+    out, errors = capsys.readouterr()
+    assert out.count("usage: aspc") == 2
+    assert errors == ""
+
+
+def test_help_of_a_resumed_run_shows_its_few_options(capsys):
+    for flag in ("--help", "--help-all"):
+        page, rows = read_help(["train", "--resume", "run", flag], capsys)
+        assert ["--steps"] in rows
+        assert "more options" not in page
 
 
 @dataclasses.dataclass(frozen=True)
@@ -169,3 +218,11 @@ def test_valid_options_are_parsed():
 def test_invalid_options_are_rejected(words, message):
     with pytest.raises(AspcError, match=f"^{re.escape(message)}"):
         parse(*words)
+
+
+def test_help_is_complete_after_arguments_and_hidden_options(capsys):
+    for words in (["data.csv"], ["--callback", "logs.py"], ["--steps"], ["--algo", "iql", "--expectile", "0.9"]):
+        page, rows = read_help(["train", *words, "--help"], capsys)
+        assert page.startswith("usage: aspc train [-h] [OPTIONS] [DATASET]\n")
+        assert ["--steps"] in rows
+        assert page.splitlines()[-1].endswith(f"more options: aspc train {' '.join(words)} --help-all")

@@ -27,7 +27,7 @@ def test_key_maps_and_names_of_other_libraries(tmp_path: Path, log: dict[str, np
     dataset = data.load(path, key_map=key_map)
     same(dataset, {key: log[key] for key in ("observations", "actions", "rewards", "terminals")})
     assert any("no timeouts" in note for note in dataset.notes)
-    with pytest.raises(AspcError, match=r"'observations' not found among .*'robot/state'"):
+    with pytest.raises(AspcError, match=r"'observations', 'actions' not found among .*'robot/state'"):
         data.load(path)
     with pytest.raises(
         AspcError, match=r"'robot/stat', named in the key map, does not exist\. Available: .*'robot/state'"
@@ -105,7 +105,7 @@ def test_mapped_columns_are_sorted_by_number(tmp_path: Path, log: dict[str, np.n
     dataset = data.load(path, key_map={"actions": "u", "rewards": "gain"})
     np.testing.assert_array_equal(dataset.observations[0], [0, 1, 2, 10])
     np.testing.assert_array_equal(dataset.terminals, log["terminals"])
-    with pytest.raises(AspcError, match="'actions' not found among 'obs_10'"):
+    with pytest.raises(AspcError, match="'actions', 'rewards' not found among 'obs_10'"):
         data.load(path)
 
 
@@ -284,6 +284,16 @@ def test_damaged_or_pickled_unused_arrays_are_ignored(tmp_path: Path, log: dict[
     assert any("unused arrays: 'words';" in note for note in data.load(tmp_path / "x.npz").notes)
 
 
+def test_all_missing_names_are_reported_together(tmp_path: Path) -> None:
+    (tmp_path / "tank.csv").write_text("time,level,inflow,valve,cost\n0,1,2,3,4\n1,1,2,3,4\n")
+    refuse(
+        tmp_path / "tank.csv",
+        r"'observations', 'actions', 'rewards' not found among 'time', .* 'cost'\. Pass --map observations=NAME "
+        r"actions=NAME rewards=NAME, in Python key_map={'observations': 'NAME', 'actions': 'NAME', 'rewards': 'NAME'}; "
+        r"separate several columns with commas\. If 'cost' is a cost, pass --map costs=cost, which negates it\.",
+    )
+
+
 @pytest.mark.parametrize("suffix", [".csv", ".npz"])
 def test_missing_episode_ends_are_rejected(tmp_path: Path, log: dict[str, np.ndarray], suffix: str) -> None:
     path = write_without_ends(tmp_path / f"mine{suffix}", log)
@@ -293,5 +303,5 @@ def test_missing_episode_ends_are_rejected(tmp_path: Path, log: dict[str, np.nda
     np.savez(tmp_path / "other.npz", observations=log["observations"], u=log["actions"])
     refuse(
         tmp_path / "other.npz",
-        r"'actions' not found among .*'u'\. Name it with --map actions=NAME \(in Python: key_map={'actions': 'NAME'}\)",
+        r"'actions', 'rewards' not found among .*'u'\. Pass --map actions=NAME rewards=NAME \(in Python: key_map=",
     )

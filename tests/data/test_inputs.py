@@ -55,7 +55,7 @@ def test_data_frames_are_loaded(make: Any) -> None:
     backwards = data.load(make(table))
     np.testing.assert_allclose(backwards.rewards, plant()["reward"][::-1], rtol=1e-6)
     assert backwards.time.startswith("when: 2024-01-01 to")
-    with pytest.raises(AspcError, match="frame: 'actions' not found among"):
+    with pytest.raises(AspcError, match="frame: 'actions', 'rewards' not found among"):
         data.load(make({"obs": np.zeros(3)}))
 
 

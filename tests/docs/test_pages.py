@@ -110,6 +110,16 @@ def test_pages_that_a_user_must_read_are_short() -> None:
     assert {page: number for page, number in words.items() if number > MOST_WORDS} == {}
 
 
+def test_readme_fits_on_one_screen() -> None:
+    assert 300 < count_words(text_of("index.md")) <= 450
+    text = (REPOSITORY / "README.md").read_text("utf-8")
+    assert len(re.findall(r"^```\w", text, re.MULTILINE)) == 3
+    assert len(re.findall(r"^!\[", text, re.MULTILINE)) == 1
+    assert len([token for token in tokens_of(text) if token.type == "table_open"]) == 1
+    (next_pages,) = re.findall(r"^\*\*Next:\*\*.*?(?=\n\n|\Z)", text, re.MULTILINE | re.DOTALL)
+    assert len(re.findall(r"\]\(", next_pages)) <= 8
+
+
 def test_words_are_counted_in_text_tables_and_code() -> None:
     assert count_words("Two words\n\n| a | 1.5 |\n|---|---|\n\n```sh\naspc train\n```\n") == 7
 
@@ -140,19 +150,33 @@ def test_tables_of_settings_are_complete() -> None:
         assert {option.replace("_", "-") for option in options} <= listed, name
 
 
-def test_speed_table_matches_the_measurements(tmp_path: Path) -> None:
+def test_comparison_matches_the_measurements(tmp_path: Path) -> None:
     text = (REPOSITORY / "README.md").read_text()
-    assert readme_table.replace_table(text, readme_table.make_table()) == text, "run python benchmarks/readme_table.py"
+    assert readme_table.make_text() in text
+    assert readme_table.replace_table(text, readme_table.make_text()) == text, "run python benchmarks/readme_table.py"
+    assert readme_table.replace_table(text.replace("(JAX) |", "|"), readme_table.make_text()) == text
     (tmp_path / "costs_2_cores.json").write_text(
         '{"speeds": [{"algo": "aspc", "seeds": 1, "steps_per_second": 100.0}]}'
     )
-    assert "| ASPC | two CPU cores, 1 run | GPU |" in readme_table.make_table(tmp_path)
-    assert "| steps/s, all runs | 100 | not measured |" in readme_table.make_table(tmp_path)
-    (tmp_path / "h200.json").write_text('{"rates": [{"device": "gpu: H200", "seeds": 4, "steps_per_second": 8000.0}]}')
-    head, _, speeds, times = readme_table.make_table(tmp_path).splitlines()
-    assert head == "| ASPC | two CPU cores, 1 run | H200, 4 runs |"
-    assert speeds == "| steps/s, all runs | 100 | 8,000 |"
-    assert times == "| time for a million steps | 2.8 h | 8.3 min |"
+    assert readme_table.make_sentence(tmp_path) == "A million steps of ASPC take 2.8 hours on two CPU cores.\n"
+    *_, aspc, corl, d3rlpy, unifloral, ogbench = readme_table.make_table(tmp_path).splitlines()
+    assert all(row.endswith("| not measured |") for row in (aspc, corl, d3rlpy, unifloral))
+    assert ogbench.endswith("| has no TD3+BC |")
+    rates = [{"device": "gpu: NVIDIA H200", "seeds": n, "steps_per_second": 8000.0} for n in (1, 2, 4)]
+    (tmp_path / "h200.json").write_text(json.dumps({"rates": rates}))
+    (tmp_path / "side_by_side_h200.json").write_text('{"side_by_side": {"CORL": {"1": 1000, "64": 2000.4}}}')
+    sentence = (
+        "A million steps of ASPC take 2.8 hours on two CPU cores, 2.1 minutes on an H200 and 8.3 minutes for 4 runs"
+    )
+    assert readme_table.make_sentence(tmp_path).startswith(sentence)
+    assert "| 1,000 and 2,000 |" in readme_table.make_table(tmp_path).splitlines()[3]
+
+
+def test_side_by_side_speeds_are_those_of_the_page() -> None:
+    page = (REPOSITORY / "benchmarks" / "README.md").read_text()
+    measured = json.loads((REPOSITORY / "benchmarks" / "results" / "side_by_side_h200.json").read_text())
+    for library, rates in measured["side_by_side"].items():
+        assert f"| {library} | {rates['1']:,} | {rates['64']:,} |" in page
 
 
 def test_pictures_are_small() -> None:

@@ -138,7 +138,7 @@ class _FitProgress:
     """An adapter from the progress reports of fitted-Q evaluation to `Show`."""
 
     def __init__(self, show: Show, first_step: int, signal: str) -> None:
-        self._show, self._first_step, self._part = show, first_step, f"critics of the {signal}"
+        self._show, self._first_step, self._part = show, first_step, f"critics of {signal}"
 
     def show(self, step: int, **fields: Any) -> None:
         self._show(self._first_step + step, self._part)

@@ -29,6 +29,8 @@ Uses the episodes held out from training (aspc train --holdout). Prints a verdic
 worse, cannot tell, worse, outside the data) with its reason, and writes an HTML page. docs/trust.md explains the
 method."""
 
+COMMON_OPTIONS = "dataset checkpoints select out json steps seed level margin kpi"  # shown by --help
+
 
 @dataclass(frozen=True)
 class Assess:
@@ -64,7 +66,7 @@ class Assess:
 
 def main(argv: list[str]) -> int:
     """Run `aspc assess`."""
-    args = parse_options(Assess, argv, "aspc assess", description=HELP)
+    args = parse_options(Assess, argv, "aspc assess", description=HELP, common=COMMON_OPTIONS)
     load_plugins(option_values(argv, "plugin"))
     if not args.runs:
         raise AspcError("aspc assess needs at least one run folder, for example: aspc assess runs/*.")

@@ -11,7 +11,7 @@ import tyro
 
 from aspc import minari_store, tasks
 from aspc.cli.data_options import DataOptions
-from aspc.cli.parsing import Flag, Unset, join, parse_options
+from aspc.cli.parsing import HELP_FLAGS, Flag, Unset, join, parse_options
 from aspc.data import cache, writers
 from aspc.data.readers import formats
 from aspc.data.sources import d4rl as d4rl_files
@@ -22,6 +22,8 @@ from aspc.ui import progress_bar
 
 USAGE = "List, inspect, download, generate, convert and collect datasets."
 Name = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATASET")]
+
+COMMON_OPTIONS = "plot page map reward kpi one-hot missing resample env max-episode-steps"  # shown by --help
 
 
 @dataclass(frozen=True)
@@ -274,10 +276,10 @@ def main(argv: list[str]) -> int:
     """Run `aspc data`."""
     if not argv:
         raise AspcError(f"aspc data needs one of {join(tuple(COMMANDS), 'or')}.")
-    if argv[0] in ("-h", "--help"):
+    if argv[0] in HELP_FLAGS:
         print(usage())
         return 0
     if argv[0] not in COMMANDS:
         raise unknown_name("data command", argv[0], COMMANDS)
-    parse_options(COMMANDS[argv[0]], argv[1:], f"aspc data {argv[0]}").run()
+    parse_options(COMMANDS[argv[0]], argv[1:], f"aspc data {argv[0]}", common=COMMON_OPTIONS).run()
     return 0

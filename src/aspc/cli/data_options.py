@@ -104,7 +104,7 @@ class DataOptions:
         pairs = {entry: entry.partition("=") for entry in self.map}
         for entry, parts in pairs.items():
             if not all(parts):
-                raise AspcError(f"--map takes KEY=NAME, as in observations=obs, not {entry!r}.")
+                raise AspcError(f"--map takes KEY=NAME or KEY=NAME,NAME, as in observations=level,flow, not {entry!r}.")
         for key, count in Counter(entry.partition("=")[0] for entry in self.map).items():
             if count > 1:
                 raise AspcError(f"--map specifies {key!r} twice. Join its names with commas: {key}=NAME,NAME.")

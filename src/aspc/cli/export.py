@@ -19,6 +19,8 @@ from aspc.policy_guards import Guards, describe_guards
 if TYPE_CHECKING:
     from aspc.policy_guards import OODScore
 
+COMMON_OPTIONS = "format out seed force on-invalid bound rate-limit ood fallback dataset"  # shown by --help
+
 
 @dataclass(frozen=True)
 class Export:
@@ -66,7 +68,7 @@ class Export:
 
 def main(argv: list[str]) -> int:
     """Run `aspc export`."""
-    args = parse_options(Export, argv, "aspc export")
+    args = parse_options(Export, argv, "aspc export", common=COMMON_OPTIONS)
     folder = find_policy(args.run, args.seed)
     policy = Policy.load(folder)
     guards = parse_guards(args, folder, policy)

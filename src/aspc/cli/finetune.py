@@ -15,6 +15,8 @@ from aspc.errors import AspcError
 from aspc.plugins import load_callbacks, load_plugins
 from aspc.training.run_config import OnlineOptions
 
+COMMON_OPTIONS = "env dataset seed out resume steps collect updates eval-every quiet"  # shown by --help
+
 
 @dataclass(frozen=True)
 class Finetune:
@@ -48,7 +50,7 @@ class Finetune:
 
 def main(argv: list[str]) -> int:
     """Run `aspc finetune`."""
-    args = parse_options(Finetune, argv, "aspc finetune")
+    args = parse_options(Finetune, argv, "aspc finetune", common=COMMON_OPTIONS)
     load_plugins(option_values(argv, "plugin"))
     callbacks = load_callbacks(option_values(argv, "callback"))
 

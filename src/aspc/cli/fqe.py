@@ -39,6 +39,8 @@ HELP = """Rank policies by fitted-Q evaluation, which estimates their returns fr
 Prints the policies from best to worst, each with its expected discounted return from the first states of logged
 episodes, and the return of the data itself. docs/trust.md explains the limits of the estimates."""
 
+COMMON_OPTIONS = "dataset checkpoints states select figure json discount steps seed quiet"  # shown by --help
+
 
 @dataclass(frozen=True)
 class Fqe:
@@ -71,7 +73,7 @@ class Fqe:
 
 def main(argv: list[str]) -> int:
     """Run `aspc fqe`."""
-    args = parse_options(Fqe, argv, "aspc fqe", description=HELP)
+    args = parse_options(Fqe, argv, "aspc fqe", description=HELP, common=COMMON_OPTIONS)
     load_plugins(option_values(argv, "plugin"))
     if not args.runs:
         raise AspcError("aspc fqe needs at least one run folder, for example: aspc fqe runs/*.")

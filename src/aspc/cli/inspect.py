@@ -22,6 +22,8 @@ from aspc.policy import find_policy
 if TYPE_CHECKING:
     from aspc.assessment.trust_report import TrustReport
 
+COMMON_OPTIONS = "dataset seed states out plugin json quiet map env"  # shown by --help
+
 
 @dataclass(frozen=True)
 class Inspect:
@@ -51,7 +53,7 @@ class Inspect:
 
 def main(argv: list[str]) -> int:
     """Run `aspc inspect`."""
-    args = parse_options(Inspect, argv, "aspc inspect")
+    args = parse_options(Inspect, argv, "aspc inspect", common=COMMON_OPTIONS)
     load_plugins(option_values(argv, "plugin"))
     prepare_output_file(args.out, ".html")
 

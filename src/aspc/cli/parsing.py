@@ -11,6 +11,7 @@ import dataclasses
 import io
 import itertools
 import re
+import shlex
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -24,6 +25,8 @@ from aspc.errors import AspcError, unknown_name
 
 T = TypeVar("T")
 ANY = -1  # arity of an option that takes any number of values
+HELP_FLAGS = ("-h", "--help", "--help-all")
+MAX_SHOWN = 11  # a command with more options shows only the common ones for --help
 
 # Types of options whose default is not shown on the help page.
 Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(help_behavior_hint="")]
@@ -51,6 +54,7 @@ class Option(NamedTuple):
     is_positional: bool
     is_required: bool
     accepts_none: bool
+    is_negation: bool = False
 
     def accepts(self, word: str) -> bool:
         """Return whether a word is a valid value."""
@@ -85,8 +89,11 @@ def parse_options(
     description: str | None = None,
     default: T | None = None,
     renamed: Mapping[str, str] | None = None,
+    common: str = "",
 ) -> T:
     """Parse the words of a command line into a dataclass.
+
+    If a command has many options, `--help` shows only the common ones; `--help-all` shows all of them.
 
     Args:
         kind: The dataclass; its fields are the options and their docstrings the help.
@@ -95,6 +102,7 @@ def parse_options(
         description: The first paragraph of the help page; by default the docstring of `kind`.
         default: Defaults to use instead of those of the class.
         renamed: New names of renamed options, by old name.
+        common: Names of the options that `--help` shows, separated by spaces.
 
     Raises:
         AspcError: If an option or a value is invalid.
@@ -104,29 +112,37 @@ def parse_options(
         name = word.partition("=")[0].replace("_", "-")
         if renamed and name in renamed:
             raise AspcError(f"{name} was renamed. Use {renamed[name]}.")
-    is_help = bool({"-h", "--help"} & set(argv))
-    if not is_help:
-        check_words(list(options_of(kind, default)), argv, prog)
-    defaults: dict[str, Any] = {} if default is None else {"default": default}
-    config = (tyro.conf.DisallowNone,) if is_help else ()  # the help page shows STR, not {None}|STR
-    registry = _help_registry() if is_help else None
+    options = list(options_of(kind, default))
+    hidden = set() if "--help-all" in argv else _hidden_flags(options, common)
+    settings: dict[str, Any] = {"args": argv} if default is None else {"args": argv, "default": default}
+    if set(HELP_FLAGS).isdisjoint(argv):
+        check_words(options, argv, prog)
+    else:  # tyro omits the arguments that it reads from the page; DisallowNone shows STR, not {None}|STR
+        settings |= {"args": ["--help"], "config": (tyro.conf.DisallowNone,), "registry": _help_registry(hidden)}
     errors = io.StringIO()
     try:
         with contextlib.redirect_stderr(errors), warnings.catch_warnings():
             # Algorithms are generic in their state, which is not an option.
             warnings.filterwarnings("ignore", message="Could not resolve type parameter")
-            parsed: T = tyro.cli(
-                kind, args=argv, prog=prog, description=description, config=config, registry=registry, **defaults
-            )
+            parsed: T = tyro.cli(kind, prog=prog, description=description, **settings)
             return parsed
     except SystemExit as end:
         if not end.code:
+            if hidden:
+                words = ["--help-all" if word in HELP_FLAGS else word for word in argv]
+                print(f"{len(hidden)} more options: {prog} {shlex.join(words)}")
             raise
         raise AspcError(_plain_message(errors.getvalue())) from end
 
 
-def _help_registry() -> ConstructorRegistry:
-    """Return a registry that joins the lines of help texts and hides defaults that mean "not set"."""
+def _hidden_flags(options: list[Option], common: str) -> set[str]:
+    """Return the flags that `--help` does not show; the negation of a flag is shown or hidden with the flag."""
+    flags = {o.name for o in options if not (o.is_positional or o.is_negation or o.is_required)}
+    return flags - {f"--{name}" for name in common.split()} if len(flags) > MAX_SHOWN else set()
+
+
+def _help_registry(hidden: set[str]) -> ConstructorRegistry:
+    """Return a registry that joins the lines of help texts and hides these flags and defaults that mean "not set"."""
     registry = ConstructorRegistry()
     active: list[Any] = []  # types whose rules are being applied, to keep this rule from calling itself
 
@@ -141,17 +157,19 @@ def _help_registry() -> ConstructorRegistry:
             active.pop()
         if not isinstance(spec, StructConstructorSpec):
             return None
-        return dataclasses.replace(spec, fields=tuple(map(_plain_help, spec.fields)))
+        return dataclasses.replace(spec, fields=tuple(_plain_help(field, hidden) for field in spec.fields))
 
     return registry
 
 
-def _plain_help(field: StructFieldSpec) -> StructFieldSpec:
+def _plain_help(field: StructFieldSpec, hidden: set[str]) -> StructFieldSpec:
     text = field.helptext() if callable(field.helptext) else field.helptext
     if text is not None:
         text = "\n\n".join(" ".join(paragraph.split()) for paragraph in re.split(r"\n\s*\n", text))
     is_unset = field.default is None or field.default == "" or field.default != field.default  # the last is a NaN check
     kind: Any = Annotated[field.type, tyro.conf.arg(help_behavior_hint="")] if is_unset else field.type
+    if any(option.name in hidden for option in _field_options(field.name, field.type, is_required=False)):
+        kind = Annotated[kind, tyro.conf.Suppress]
     return dataclasses.replace(field, type=kind, helptext=text)
 
 
@@ -197,7 +215,7 @@ def _field_options(name: str, hint: Any, is_required: bool) -> Iterator[Option]:
     shown = metavar.strip("[]").split()[0] if metavar else f"--{flag}"
     yield Option(shown, kind, arity, choices, is_positional, is_required, accepts_none)
     if arity == 0 and tyro.conf.FlagCreatePairsOff not in metadata:
-        yield Option(f"--no-{flag}", kind, arity, choices, False, False, False)
+        yield Option(f"--no-{flag}", kind, arity, choices, False, False, False, is_negation=True)
 
 
 def _value_kind(hint: Any) -> tuple[Any, int]:

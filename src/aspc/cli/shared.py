@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from aspc.cli.parsing import HELP_FLAGS
 from aspc.errors import AspcError
 from aspc.io import prepare_parent
 
 if TYPE_CHECKING:
     from aspc.training.run_folder import Run
 
-RESUME_OPTIONS = ("--resume", "--steps", "--env", "--dataset", "--plugin", "--callback", "--quiet", "--help")
+RESUME_OPTIONS = ("--resume", "--steps", "--env", "--dataset", "--plugin", "--callback", "--quiet")
 
 
 def option_values(argv: list[str], name: str) -> list[str]:
@@ -35,7 +36,9 @@ def reject_settings(argv: list[str]) -> None:
     Raises:
         AspcError: One of these options was given.
     """
-    others = [word for word in argv if word.startswith("--") and word.split("=")[0] not in RESUME_OPTIONS]
+    others = [
+        word for word in argv if word.startswith("--") and word.split("=")[0] not in (*RESUME_OPTIONS, *HELP_FLAGS)
+    ]
     if others:
         raise AspcError(
             f"A resumed run keeps its settings; only --steps, --env and --dataset can be changed. "

@@ -30,14 +30,16 @@ from aspc.plugins import load_callbacks, load_plugins
 from aspc.training.hyperparameters import flat_values, replace_fields
 from aspc.training.run_config import ENV_FUNCTION, TrainOptions
 
-TRAIN_HELP = f"""Train a policy on a dataset; by default on the built-in maze, which is generated locally.
+HELP = f"""Train a policy on a dataset; by default on the built-in maze, which is generated locally.
 
-Algorithms (--algo): {", ".join(algorithms.names())}. The last groups of options are the hyperparameters of the
-chosen algorithm. Their defaults are the paper's, the same for every dataset.
+Algorithms (--algo): {", ".join(algorithms.names())}. Their hyperparameters have the paper's defaults, the same
+for every dataset; `aspc train --algo NAME --help-all` shows them.
 
 The scale balances the algorithm's two objectives: maximizing Q and staying close to the data. In TD3+BC and ASPC it is
 called alpha; a larger alpha puts more weight on Q. rapo and the algorithms with "aspc" in their names learn it,
 starting from the base algorithm's value; the others keep it fixed."""
+
+COMMON_OPTIONS = "algo preset map env steps seeds eval-every holdout out resume"  # shown by --help
 
 
 @dataclass(frozen=True)
@@ -148,7 +150,8 @@ def _parse_with(algorithm: Algorithm[Any], argv: list[str], defaults: dict[str, 
     options: Any = dataclasses.make_dataclass(
         "Train", [("algorithm", flat[kind], field(default=algorithm))], bases=(Train,), frozen=True
     )
-    return parse_options(options, argv, "aspc train", description=TRAIN_HELP, default=options(**defaults))
+    default = options(**defaults)
+    return parse_options(options, argv, "aspc train", description=HELP, default=default, common=COMMON_OPTIONS)
 
 
 def recorded_defaults(path: Path, env: str | None) -> dict[str, Any]:

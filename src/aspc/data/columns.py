@@ -104,18 +104,17 @@ def canonical_keys(arrays: Mapping[str, Any], name: str) -> dict[str, Any]:
     return found
 
 
-def _map_option(key: str) -> str:
-    return f"--map {key}=NAME (in Python: key_map={{{key!r}: 'NAME'}})"
+def _map_option(*keys: str) -> str:
+    words, entries = " ".join(f"{key}=NAME" for key in keys), ", ".join(f"{key!r}: 'NAME'" for key in keys)
+    return f"--map {words} (in Python: key_map={{{entries}}})"
 
 
 def _check_complete(found: Mapping[str, Any], stored: Sequence[str], name: str, needs_no_ends: bool) -> None:
-    for key in REQUIRED:
-        if key not in found and not (key == "rewards" and "costs" in found):
-            costs = list(filter(is_named_like_cost, stored)) if key == "rewards" else []
-            hint = f" If {costs[0]!r} is a cost, pass --map costs={costs[0]}, which negates it." if costs else ""
-            raise AspcError(
-                f"{name}: {key!r} not found among {list_names(stored)}. Name it with {_map_option(key)}.{hint}"
-            )
+    if missing := [key for key in REQUIRED if key not in found and not (key == "rewards" and "costs" in found)]:
+        costs = list(filter(is_named_like_cost, stored)) if "rewards" in missing else []
+        hint = f" If {costs[0]!r} is a cost, pass --map costs={costs[0]}, which negates it." if costs else ""
+        problem = f"{name}: {list_names(missing)} not found among {list_names(stored)}"
+        raise AspcError(f"{problem}. Pass {_map_option(*missing)}; separate several columns with commas.{hint}")
     if not needs_no_ends and not any(key in found for key in ("terminals", "timeouts", "episodes", "times")):
         times = next((column for column in stored if is_named_like_time(column)), "NAME")
         raise AspcError(

@@ -7,10 +7,10 @@ the memory of a policy is an input and an output of its program.
 
 from __future__ import annotations
 
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
+from aspc import __version__
 from aspc.assessment.trained_runs import home_of, with_origin
 from aspc.errors import AspcError, unknown_name
 from aspc.history import NEWEST_ONLY
@@ -132,7 +132,7 @@ def metadata(policy: Policy) -> dict[str, Any]:
             for name, draw in policy.noise().items()
         },
         **extra,
-        "exported_by": f"aspc {version('aspc')}",
+        "exported_by": f"aspc {__version__}",
     }
 
 

@@ -17,6 +17,7 @@ from aspc.lab import suites
 from aspc.plugins import load_plugins
 
 RENAMED_OPTIONS = {"--at-once": "--parallel-groups", "--known": "--reuse", "--fill": "--use-full-budget"}
+COMMON_OPTIONS = "list dry-run only steps seeds out data budget engine parallel-groups"  # shown by --help
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ def main(argv: list[str]) -> int:
     """Run the command and return its exit code: 1 if runs have failed."""
     start_time = time.monotonic()
     load_plugins(option_values(argv, "plugin"))
-    args = parse_options(BenchArgs, argv, "aspc bench", renamed=RENAMED_OPTIONS)
+    args = parse_options(BenchArgs, argv, "aspc bench", renamed=RENAMED_OPTIONS, common=COMMON_OPTIONS)
     if args.list or not args.suites:
         print(format_suites())
         return 0

@@ -13,6 +13,8 @@ from aspc.cli.parsing import Flag, Unset, parse_options
 from aspc.errors import AspcError
 from aspc.io import prepare_output_file, write_atomically
 
+COMMON_OPTIONS = "algo obs-dim act-dim batch seeds steps profile compare sweep-seeds json"  # shown by --help
+
 
 @dataclass(frozen=True)
 class SpeedArgs:
@@ -53,7 +55,7 @@ class SpeedArgs:
 
 def main(argv: list[str]) -> int:
     """Run the command and return its exit code."""
-    args = parse_options(SpeedArgs, argv, "aspc speed")
+    args = parse_options(SpeedArgs, argv, "aspc speed", common=COMMON_OPTIONS)
     if sum([args.profile, args.compare is not None, args.sweep_seeds is not None]) > 1:
         raise AspcError("Give only one of --profile, --compare and --sweep-seeds.")
     if args.plot and args.compare is None and args.sweep_seeds is None:
