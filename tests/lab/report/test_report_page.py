@@ -65,7 +65,7 @@ def test_suites_and_charts_name_their_source(paper_page: Path) -> None:
     text = read_page(paper_page)
     assert "<h3>Table 1, figure 2 of the paper · 39 datasets, six algorithms · main_table</h3>" in text
     others = ["Table 2 of the paper · Alpha: naive, converged, linear and dynamic · necessity"]
-    by_k_alpha = "Seconds per million steps, by the update interval of alpha"
+    by_k_alpha = "Seconds per million steps, by update interval of alpha"
     others += [f"Figure 5b, time of the paper · {by_k_alpha} · k_alpha_runtime"]
     others += ["Figure 9, appendix E.1 of the paper · ASPC with advantage-weighted BC on AntMaze and Adroit · aspc_aw"]
     assert re.findall(r'<details><summary>([^<]*)</summary><p class="note">2 seeds per dataset', text) == others
@@ -226,4 +226,4 @@ def test_invalid_results_give_a_one_sentence_error(tmp_path: Path, capsys: pytes
     assert message.count("\n") == 1
     assert not (tmp_path / "out").exists()
     assert main(["report"]) == 2
-    assert "Give at least one folder of results" in capsys.readouterr().err
+    assert "Pass at least one result folder" in capsys.readouterr().err

@@ -26,14 +26,14 @@ class VerifyArgs:
     ]
     """Trace files (.npz)."""
     all: Flag = False
-    """Print every quantity, not only those with the largest errors."""
+    """Print all quantities, not only those with the largest errors."""
 
 
 def main(argv: list[str]) -> int:
     """Run the command and return its exit code."""
     args = parse_options(VerifyArgs, argv, "aspc verify")
     if not args.traces:
-        raise AspcError("Give at least one trace file. In a checkout, for example: aspc verify tests/golden/*.npz")
+        raise AspcError("Pass at least one trace file, for example (in a checkout): aspc verify tests/golden/*.npz")
 
     from aspc.lab.reference.replay import TOLERANCE
     from aspc.lab.reference.verification import verify
