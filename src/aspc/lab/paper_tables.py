@@ -3,7 +3,7 @@
 The paper's tables of hyperparameters are available as the presets named "paper" (`aspc.presets`). Examples:
 
     number("main_table", "hopper-medium-v2", "ASPC").mean            92.7
-    tables()["main_table"].average("MuJoCo", "TD3+BC").doubt         "the rows give 69.0"
+    tables()["main_table"].average("MuJoCo", "TD3+BC").doubt         "the average of the rows is 69.0"
 
 `doubt` explains why a number may be wrong. Each table has the name of the suite that reproduces it, and its variants
 have the labels used in that suite.

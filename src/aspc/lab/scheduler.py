@@ -192,7 +192,8 @@ class Scheduler:
         done = len(self.recorded) - failed
         completed = sum(self._completed_fraction(group) * len(group.members) for group in active) / max(running, 1)
         progress = f" ({completed:.0%} of their steps)" if completed else ""
-        text = f"{done:,} of {count_noun(len(self.plan.runs), 'run')} done, {running} running{progress}, {failed} failed"
+        runs = count_noun(len(self.plan.runs), "run")
+        text = f"{done:,} of {runs} done, {running} running{progress}, {failed} failed"
         fractions = [(group, self._completed_fraction(group)) for group in (*self.waiting, *active)]
         seconds = self.estimator.seconds_left(fractions, len(self.running))
         return f"{text}, about {format_seconds(seconds)} left" if seconds else text

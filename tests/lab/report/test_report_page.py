@@ -168,7 +168,7 @@ def test_summary_comes_first_with_robust_statistics_per_domain(tmp_path: Path) -
     *_, overall = re.findall("<table.*?</table>", section)
     assert re.findall("<button>(.*?)</button>", overall) == [
         "Algorithm", "Interquartile mean", "P(ASPC is better)", "Mean", "ASPC − algorithm, mean",
-        "ASPC − algorithm, median of datasets",
+        "ASPC − algorithm, median over datasets",
     ]  # fmt: skip
     row = overall[overall.index('<tr data-series="TD3+BC">') :]
     iqm, chance, mean, difference, median = map(float, re.findall(r'data-value="([-\d.]+)"', row)[:5])
