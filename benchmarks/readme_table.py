@@ -1,4 +1,4 @@
-"""Write README's speed table from the files in benchmarks/results: python benchmarks/readme_table.py"""
+"""Write the speed table in README.md from the files in benchmarks/results: python benchmarks/readme_table.py"""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ BEGIN, END = "<!-- speed: written by benchmarks/readme_table.py -->\n\n", "\n<!-
 
 
 def format_time(runs: int, steps_per_second: float) -> str:
-    """Return the time in which some parallel runs make a million steps each."""
+    """Return the time that parallel runs need for a million steps each, as text."""
     minutes = runs * 1e6 / steps_per_second / 60
     return f"{minutes:.1f} min" if minutes < 60 else f"{minutes / 60:,.1f} h"
 
 
 def make_table(results: Path = RESULTS) -> str:
-    """Return a Markdown table of the speed of `aspc` at HalfCheetah's dimensions, per device and number of runs."""
+    """Return a Markdown table of ASPC's speed with HalfCheetah's dimensions, by device and number of runs."""
     cores = json.loads((results / "costs_2_cores.json").read_text())["speeds"]  # measured on a machine with two cores
     measured = [("two CPU cores", r["seeds"], r["steps_per_second"]) for r in cores if r["algo"] == "aspc"]
     for path in sorted(results.glob("*.json")):
@@ -37,7 +37,7 @@ def make_table(results: Path = RESULTS) -> str:
 
 
 def replace_table(text: str, new: str) -> str:
-    """Return README with the new table between its markers."""
+    """Return the text of README.md with the new table between the markers."""
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}{new}{END}{after}"

@@ -85,7 +85,7 @@ def test_every_doubt_belongs_to_a_number() -> None:
     content = json.loads(resources.files("aspc.lab").joinpath("paper_tables.json").read_text("utf-8"))
     numbers = [n for t in tables().values() for n in (*t.numbers.values(), *t.averages.values())]
     assert sum(n.doubt != "" for n in numbers) == sum(len(t["doubts"]) for t in content.values()) == 18
-    assert number("main_table", "walker2d-medium-v2", "TD3+BC").doubt.startswith("repeats hopper's")
+    assert number("main_table", "walker2d-medium-v2", "TD3+BC").doubt.startswith("repeats Hopper's")
 
 
 def test_unknown_names_suggest_similar_ones() -> None:

@@ -47,7 +47,7 @@ def test_claim_card_shows_contradiction_by_the_paper(page_path: Path) -> None:
     assert [name for name, found in cautions.items() if found] == ["profile_above"]
     (caution,) = cautions["profile_above"]
     assert caution.startswith("The paper&#39;s own Table 1 does not support this:")
-    assert caution.endswith("at or above ReBRAC&#39;s: 72.1 % of thresholds.")
+    assert caution.endswith("at or above ReBRAC&#39;s: 72.1 % of thresholds).")
 
 
 def test_figures_are_written_as_png_and_svg(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_suites_and_charts_name_their_source(paper_page: Path) -> None:
     parts |= {"task-0": "Figures 4 and 7", "runtime": "Figure 5a", "intervals": "Figure 5b", "dataset-0": "Figure 9"}
     for chart, part in parts.items():
         assert captions[chart].endswith(f"{part}</span>"), chart
-    assert "no diamond on MuJoCo: the paper’s numbers cover more datasets" in captions["ablation-0"]
+    assert "no diamond for MuJoCo, where the paper’s numbers cover more datasets" in captions["ablation-0"]
 
 
 def test_variants_have_names_for_readers(paper_page: Path) -> None:

@@ -28,11 +28,11 @@ def aspc_variant(label: str, title: str = "", **settings: Any) -> Variant:
     return Variant(label, "aspc", settings, title=title)
 
 
-# Table 2: alpha fixed at 2.5, fixed at ASPC's final value, rising linearly from 2.5 to that value, and learned.
+# Table 2: alpha fixed at 2.5, fixed at ASPC's final value, changing linearly from 2.5 to that value, and learned.
 NECESSITY = (
     relabel("naive", TD3_BC, "alpha fixed at 2.5 (TD3+BC)"),
     Variant("converged", "aspc", {"scale_mode": "converged"}, scale_of=ASPC, title="alpha fixed at ASPC's final value"),
-    Variant("linear", "aspc", {"scale_mode": "linear"}, scale_of=ASPC, title="alpha linear up to ASPC's final value"),
+    Variant("linear", "aspc", {"scale_mode": "linear"}, scale_of=ASPC, title="alpha linear to ASPC's final value"),
     relabel("dynamic", ASPC, "alpha learned (ASPC)"),
 )
 # Variants whose settings equal the defaults share their runs with plain ASPC.
