@@ -123,8 +123,8 @@ def main() -> None:
             if args.against:
                 ratios = {key: medians["this"][key] / medians["other"][key] for key in medians["this"]}
                 print(
-                    f"{kind}: {ratios['seconds']:.2f} times the wall-clock time, {ratios['cpu_seconds']:.2f} times the CPU "
-                    f"time, {ratios['mib']:.2f} times the memory"
+                    f"{kind}: {ratios['seconds']:.2f} times the wall-clock time, {ratios['cpu_seconds']:.2f} times the "
+                    f"CPU time, {ratios['mib']:.2f} times the memory"
                 )
                 is_slow |= max(ratios["cpu_seconds"], ratios["mib"]) > LIMIT
     sys.exit(is_slow)
