@@ -22,8 +22,8 @@ after a change to the estimators.
 
 The printed table (`calibration_summary.py`) lists means over datasets, with 90 % bootstrap intervals over datasets:
 
-  estimates         fraction of policies for which the estimator gives an estimate; in the rows of the selection,
-                    fraction of datasets on which a policy is selected
+  estimates         fraction of policies for which the estimator gives an estimate; in the selection rows, fraction of
+                    datasets on which a policy is selected
   coverage          fraction of true differences inside the nominal 90 % intervals without a systematic error; the
                     intervals allow for the error of the truth
   cross-val.        the same, but with the systematic error estimated from the other datasets
@@ -34,9 +34,9 @@ The printed table (`calibration_summary.py`) lists means over datasets, with 90 
   systematic error  the error that must be added to the standard error to cover 90 % of the true differences, in
                     standard deviations of the logged returns from all states
 
-The rows of the selection are about the policy that `aspc assess --select` saves, if any: with the systematic error
-estimated from the other datasets, then without the correction for several policies, and then also without a systematic
-error.
+The selection rows refer to the policy that `aspc assess --select` saves, if any: first with the systematic error
+estimated from the other datasets, then without the correction for several policies, and finally also without a
+systematic error.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def measure_truth(args: argparse.Namespace, name: str) -> dict[str, Any]:
     }
     for recipe, folder in zip(args.recipes, runs_of(args, name), strict=True):
         algo, settings = RECIPES[recipe]
-        shutil.rmtree(folder, ignore_errors=True)  # of an interrupted command
+        shutil.rmtree(folder, ignore_errors=True)  # left behind by an interrupted command
         aspc.train(name, algo, out=folder, **training, **settings)
         print(f"{name}: trained {recipe}", file=sys.stderr, flush=True)
     rows, controller = controller_returns(dataset, dataset.split(HOLDOUT, seed=0)[1])
@@ -209,7 +209,7 @@ class Results:
             raise SystemExit(f"{self._file} was written with other settings. Choose another --out.")
         self.datasets: dict[str, dict[str, Any]] = {result["dataset"]: result for result in stored["results"]}
         for file in [] if args.reassess else map(partial(file_of, args.out), args.datasets):
-            if file.exists():  # of a command that was interrupted before it updated the summary
+            if file.exists():  # left behind by a command that was interrupted before it updated the summary
                 result = read_json(file)
                 self.datasets[result["dataset"]] = result
 

@@ -1,8 +1,8 @@
 """Compare the algorithms for discrete actions, each with one configuration, on generated logs of four qualities.
 
     python benchmarks/discrete.py --out benchmarks/results/discrete.json      train, evaluate and add to the results
-    python benchmarks/discrete.py --table benchmarks/results/discrete.json    print them as a table
-    python benchmarks/discrete.py --table … --figure docs/images/discrete_scale.png    and draw the learned scales
+    python benchmarks/discrete.py --table benchmarks/results/discrete.json    print the results as a table
+    python benchmarks/discrete.py --table … --figure docs/images/discrete_scale.png    also plot the learned scales
 
 The tasks are CartPole, Acrobot, LunarLander (needs the extra `box2d`), the clinic of `examples/dosing_logs.py` (with
 masks), and a maze whose options are moves of one or two cells (moves into walls are masked). Each log mixes a scripted

@@ -153,7 +153,7 @@ def measure_memory(folder: Path, budget: int, chunk: int, chunks: int, algo: str
 
 
 def variance_ratio(packed: Any, rows: int, windows: int = 40) -> float:
-    """Return the variance of the mean position in the file of a minibatch, relative to uniform draws (1 is ideal)."""
+    """Return the variance of a minibatch's mean position in the file, relative to uniform draws (1 is ideal)."""
     rng, means = np.random.default_rng(0), []
     with packed.windows(rows, seed=1, prepare=lambda t: t.observations[:, :1]) as drawn:
         for _ in range(windows):
@@ -197,7 +197,7 @@ def main() -> int:
         rates, memory = run_child(*common, "--part", "rates"), run_child(*common, "--part", "memory")
     share = rates["stream"] / rates["memory"]
     print(f"from memory       {rates['memory']:8.1f} steps/s")
-    print(f"from windows      {rates['stream']:8.1f} steps/s, {100 * share:.1f} % of that")
+    print(f"from windows      {rates['stream']:8.1f} steps/s, {100 * share:.1f} % of the rate from memory")
     print(f"windows           {rates['window_rows']:8,} rows, peak {memory['peak_mb']:.0f} MB of {args.budget_mb} MB")
     print(f"minibatch spread  {rates['minibatch_variance_ratio']:8.3f} of uniform draws' variance")
     return int(share < 0.8 or memory["peak_mb"] > 1.25 * args.budget_mb)

@@ -128,7 +128,7 @@ def with_interval(estimate: IntervalEstimate) -> str:
 def validation_section(study: Study) -> str:
     """Return a table that compares scores on regenerated Maze2d data with published scores, and a list of the sources.
 
-    The regenerated data is with and without action noise.
+    The table has scores on data with action noise and on data without it.
     """
     rows = []
     for published in published_scores():

@@ -21,7 +21,7 @@ from aspc.data import Dataset
 from aspc.policy import Policy
 
 DISCOUNT = 0.99
-CUT_WEIGHT = 0.02  # largest weight of the reward at which a time limit cuts off an episode
+CUT_WEIGHT = 0.02  # maximum weight, after discounting, of rewards beyond a time limit that cuts off an episode
 
 
 def is_maze(dataset: Dataset) -> bool:

@@ -73,7 +73,7 @@ def collect_groups(
 
 
 def _next_attempt(bench: Path, group: RunGroup) -> RunGroup:
-    """Return the group with the next unused attempt number, which keeps the results of earlier failed attempts."""
+    """Return the group with the next unused attempt number, so that the results of earlier failed attempts are kept."""
     while results_path(bench, group.group_id).exists():
         group = replace(group, attempt=group.attempt + 1)
     return group

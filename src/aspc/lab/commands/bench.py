@@ -73,7 +73,7 @@ class BenchArgs:
     """Number of recent observations that the policy and the critics receive (docs/history.md). By default, each suite
     sets its own."""
     history_actions: Flag = False
-    """With --history, also pass the actions between these observations to the policy and the critics."""
+    """With --history, also pass the actions taken between these observations to the policy and the critics."""
     out: Path = Path("runs/bench")
     """Output folder (created if missing). Suites that use the same folder share their runs."""
     reuse: Several[Path] = ()
@@ -99,7 +99,7 @@ class BenchArgs:
     plugin: Unset[Path] = None
     """Python file that registers your own algorithms or suites."""
     quiet: Flag = False
-    """Do not show progress."""
+    """Hide progress."""
     cluster: tyro.conf.OmitArgPrefixes[Cluster] = field(default_factory=Cluster)
 
 

@@ -29,7 +29,7 @@ class ReportArgs:
     figures: bool = True
     """Also write figures as PNG and SVG."""
     quiet: Flag = False
-    """Do not show progress."""
+    """Hide progress."""
 
 
 def main(argv: list[str]) -> int:

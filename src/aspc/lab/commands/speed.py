@@ -18,9 +18,9 @@ from aspc.io import prepare_output_file, write_atomically
 class SpeedArgs:
     """Measure training speed with synthetic data on the default device.
 
-    Prints the compile time in seconds, steps per second, FLOPs per step, the FLOP/s measured for the step's matrix
-    products alone, and the fraction of these FLOP/s that training achieves. Other modes profile a step, compare
-    algorithms, or sweep over the number of runs that train together.
+    The command prints the compile time in seconds, steps per second, FLOPs per step, the FLOP/s measured for the step's
+    matrix products alone, and the fraction of these FLOP/s that training achieves. With other options, it profiles a
+    step, compares algorithms, or sweeps over the number of runs that train together.
     """
 
     algo: str = "aspc"
@@ -40,7 +40,7 @@ class SpeedArgs:
     compare: Unset[str] = None
     """Algorithms to compare, separated by commas, for example td3_bc,aspc. Times are relative to the first."""
     sweep_seeds: Unset[str] = None
-    """Numbers of jointly trained runs to sweep over, for example 1,2,4,8."""
+    """Sweep over these numbers of runs that train together, for example 1,2,4,8."""
     cache: Flag = False
     """Use the persistent compilation cache, as `aspc train` does."""
     json: Flag = False

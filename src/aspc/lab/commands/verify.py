@@ -15,10 +15,10 @@ from aspc.errors import AspcError
 
 @dataclass(frozen=True)
 class VerifyArgs:
-    """Replay reference traces through the training code, in float64.
+    """Replay reference traces through the training code in float64, and print the errors.
 
-    Prints each quantity's largest error, relative to its largest magnitude (for the scale: relative to its largest
-    change from the initial value). The exit code is 1 if any error exceeds 1e-6.
+    Each quantity's largest error is relative to its largest magnitude or, for the scale, to its largest change from the
+    initial value. The exit code is 1 if any error exceeds 1e-6.
     """
 
     traces: Annotated[

@@ -24,7 +24,8 @@ from aspc.lab.groups import RunGroup, group_path, results_path
 
 STOP_SECONDS = 30.0  # time to save a checkpoint before the process is killed
 LOG = "log.txt"
-# Exit codes that stop the whole bench, for example after a full disk or a signal. The log's last line is the reason.
+# Exit codes that stop the whole bench, for example because of a full disk or a signal. The last line of the log states
+# the reason.
 STOPPING_EXIT_CODES = (2, 128 + signal.SIGINT, 128 + signal.SIGTERM)
 
 
@@ -66,11 +67,11 @@ class ProcessesEngine(PollingEngine["subprocess.Popen[bytes]"]):
             raise AspcError(self._log_file(group).read_text(errors="replace").splitlines()[-1].removeprefix("aspc: "))
         if code < 0:
             raise AspcError(
-                f"The process of a group was killed by {signal.Signals(-code).name} (log: {self._log_file(group)}). "
+                f"A group's process was killed by {signal.Signals(-code).name} (log: {self._log_file(group)}). "
                 "Run the same command again to continue."
             )
         return FinishedGroup(
-            group, f"Its process ended with exit code {code} and no results (log: {self._log_file(group)})"
+            group, f"The group's process ended with exit code {code} and no results (log: {self._log_file(group)})"
         )
 
     def close(self) -> None:

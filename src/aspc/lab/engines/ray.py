@@ -99,7 +99,7 @@ class RayEngine:
             return FinishedGroup(group, f"{type(error.cause).__name__}: {error.cause}")
         except self._ray.exceptions.RayError as error:
             return FinishedGroup(
-                group, f"Its machine was lost {MAX_RETRIES + 1} times, or the cluster ended: {first_line(error)}"
+                group, f"The machine was lost {MAX_RETRIES + 1} times, or the cluster ended: {first_line(error)}"
             )
         if files is not None:
             unpack(self.bench, group, files)

@@ -68,7 +68,7 @@ class ReportContent:
         return self.styles[self.main_table.series[label]]
 
     def describe_unit(self, datasets: Iterable[str]) -> str:
-        """Return the unit of the numbers on these datasets."""
+        """Return the unit of the numbers for these datasets."""
         return " or ".join(dict.fromkeys(MEASURES[self.measures[name]] for name in datasets))
 
     def headline_scores(self) -> HeadlineScores | None:

@@ -75,7 +75,7 @@ class ScoreRow:
 
 @dataclass(frozen=True)
 class ScoreTable:
-    """The table of a suite.
+    """The score table of a suite.
 
     Attributes:
         source: the part of the paper that the suite reproduces.
@@ -96,7 +96,7 @@ class ScoreTable:
     notes: tuple[str, ...]
 
     def has_paper_scores(self, label: str) -> bool:
-        """Return whether the paper has a number for any row of a column."""
+        """Return whether the paper has a number for any row in the column with this label."""
         return any(label in row.cells and row.cells[label].paper for row in self.rows)
 
 

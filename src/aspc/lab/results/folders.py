@@ -53,7 +53,7 @@ def _check_name(name: str) -> None:
 
 
 def find_result_folders(folder: Path) -> list[Path]:
-    """Return those of the folder and its subfolders that hold results."""
+    """Return all folders that hold results among the given folder and its subfolders."""
     return [candidate for candidate in _candidates(folder) if _run_tables_in(candidate)]
 
 

@@ -38,7 +38,7 @@ RUNS: dict[str, Column] = {
     "seed": Column("int", True, "seed"),
     "steps": Column("int", True, "number of training steps"),
     "settings": Column("json", False, "settings that differ from the algorithm's defaults"),
-    "config": Column("json", False, "everything that defines the run"),
+    "config": Column("json", False, "all settings that define the run"),
     "config_hash": Column("text", False, "hash of the config"),
     "status": Column("text", True, '"done" or "failed"'),
     "error": Column("text", False, "error message"),

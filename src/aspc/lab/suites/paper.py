@@ -187,7 +187,7 @@ register_paper_suite(
     Block(AS_PRINTED, dataset_names(WALKERS, NINE, "-v2")),
     note="The equations differ from the public trainers: CQL's penalty is the mean under the policy (45), "
     "Diffusion-QL's Q is normalized by the same critic (49), and L2 is computed on one batch instead of from an "
-    "average of Q (43, 47, 51). Everything else, including IQL without ASPC, is as in the suite integrations.",
+    "average of Q (43, 47, 51). Everything else, including IQL without ASPC, is the same as in the suite integrations.",
 )
 register_paper_suite(
     "ogbench",

@@ -27,7 +27,7 @@ from aspc.lab.suites.paper import (
 register(
     Suite(
         "embedded",
-        "a generated maze, three algorithms, two seeds, in minutes",
+        "a quick check on a generated maze: three algorithms, two seeds, a few minutes",
         "this project",
         (
             Block(

@@ -107,7 +107,7 @@ def share_above(both: np.ndarray) -> np.ndarray:
     Thresholds that all runs of both methods exceed, or that no run of either method exceeds, are ignored.
 
     Args:
-        both: Scores of both methods, [seeds, datasets, 2].
+        both: Scores of both methods, as an array [seeds, datasets, 2].
     """
     first, second = statistics.profile(both, np.linspace(0, HIGHEST_SCORE, 61))
     is_informative = (np.minimum(first, second) < 1) & (np.maximum(first, second) > 0)
