@@ -1,13 +1,13 @@
-"""Measure speed on an accelerator, in one run of a few minutes.
+"""Measure training speed on an accelerator. The script takes a few minutes.
 
     python benchmarks/accelerator.py --json benchmarks/results/NAME.json [--only rates overhead …]
     python benchmarks/accelerator.py --json benchmarks/results/NAME.json --plot PICTURE
 
-Each part is printed and saved when it is done, so an interrupted command keeps its results:
+Each part is printed and saved when it is done, so an interrupted command keeps its results. The parts are:
 
 rates       1, 4 and 64 parallel runs on a table of a million rows: steps per second, compile seconds, peak memory,
             fractions of a step per part, kernels per step, and whether two runs with equal seeds are bitwise equal
-overhead    ASPC's time relative to TD3+BC's, in alternating chunks
+overhead    ASPC's training time relative to TD3+BC's, timed in alternating chunks
 restart     compile seconds of a second process that finds the program in the persistent cache
 evaluation  wall time with 10 episodes every 5,000 steps relative to training alone, and the smallest evaluation
             interval at which evaluation adds no time
@@ -48,7 +48,7 @@ MILLION = 1_000_000
 
 def measure_rates(steps: int) -> list[dict[str, Any]]:
     rows = []
-    for runs in (64, 4, 1):  # the largest first: peak memory is per process
+    for runs in (64, 4, 1):  # start with the largest number, since peak memory is measured per process
         prepared = measure.SpeedBenchmark("aspc", *SIZES, runs, steps, rows=MILLION)
         row = measure.measure_benchmark(prepared, bound=False)
         profiled = profile(prepared)
@@ -60,7 +60,7 @@ def measure_rates(steps: int) -> list[dict[str, Any]]:
 
 
 def is_deterministic(prepared: measure.SpeedBenchmark) -> bool:
-    """Return whether two training runs with the same seeds end in bitwise equal states."""
+    """Return whether training twice with the same seeds results in bitwise equal states."""
     states = []
     for _ in range(2):
         prepared.restart()
@@ -75,7 +75,7 @@ def measure_overhead(steps: int) -> list[dict[str, Any]]:
 
 
 def measure_restart(steps: int) -> dict[str, Any]:
-    """Return the compile seconds of a process that fills the cache and of a second one that uses it."""
+    """Return the compile times of a process that fills the persistent cache and of a second process that uses it."""
     command = [sys.executable, "-m", "aspc", "speed", "--cache", "--sweep-seeds", "1", "--json", "--steps", str(steps)]
     with tempfile.TemporaryDirectory() as cache:
         environment = {**os.environ, "ASPC_COMPILATION_CACHE": cache, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
@@ -110,7 +110,7 @@ def measure_evaluation(steps: int) -> dict[str, Any]:
 
 
 def synthetic_dataset(obs_dim: int, act_dim: int, rows: int) -> aspc.Dataset:
-    """Return random rows in episodes of 1,000."""
+    """Return a dataset of random rows, in episodes of 1,000 steps."""
     rng = np.random.default_rng(0)
     timeouts = np.zeros(rows, bool)
     timeouts[999::1000] = True
@@ -145,10 +145,12 @@ PARTS: dict[str, tuple[Callable[[int], Any], int]] = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, required=True, help="output file; other parts in it are kept")
-    parser.add_argument("--only", nargs="*", choices=list(PARTS), help="only these parts")
-    parser.add_argument("--steps", type=int, help="steps to time (default: per part)")
-    parser.add_argument("--plot", type=Path, help="draw the results of the file as a PNG or SVG")
+    parser.add_argument(
+        "--json", type=Path, required=True, help="output file; results of other parts in this file are kept"
+    )
+    parser.add_argument("--only", nargs="*", choices=list(PARTS), help="run only these parts")
+    parser.add_argument("--steps", type=int, help="steps to time (default: depends on the part)")
+    parser.add_argument("--plot", type=Path, help="plot the results in the --json file to this file (PNG or SVG)")
     args = parser.parse_args()
     if args.plot:
         measured = json.loads(args.json.read_text())

@@ -1,10 +1,11 @@
-"""Measure the speed of every algorithm and the cost of the learned scale.
+"""Measure the training speed of every algorithm and the cost of the learned scale.
 
     python benchmarks/algorithms.py [--json FILE]
 
-Prints two Markdown tables. The first lists steps per second, floating-point operations per step, and the fraction of
-the FLOP/s that the step's matrix products reach alone. The second lists the time of base+ASPC relative to the base with
-a fixed scale. Chunks of both are timed alternately, so that other load on the machine affects both equally.
+The script prints two Markdown tables. The first lists steps per second, floating-point operations per step, the FLOP/s
+measured for the step's matrix products alone, and the fraction of these FLOP/s that training achieves. The second lists
+the time of base+ASPC relative to the base with a fixed scale. Chunks of both are timed alternately, so that other load
+on the machine affects both equally.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any
 
 from aspc.lab.speed.measure import SpeedBenchmark, measure
 
-# Steps per timed chunk: about a second on two cores.
+# Steps per timed chunk. A chunk takes about a second on two cores.
 ALGORITHMS = {
     "bc": 2000,
     "td3_bc": 200,
@@ -66,7 +67,7 @@ def measure_costs(names: list[str]) -> list[dict[str, Any]]:
     rows = []
     for name in names:
         base, same_objective = PAIRS[name]
-        # Chunks contain complete cycles of the scale, so that each has its share of outer updates.
+        # Chunks contain complete update cycles of the scale, so that each has its share of outer updates.
         steps, rounds = (120, ROUNDS["fast"]) if ALGORITHMS[base] > 40 else (60, ROUNDS["slow"])
         programs = {
             "base": SpeedBenchmark(base, 17, 6, None, 1, steps, **same_objective),
@@ -87,11 +88,11 @@ def measure_costs(names: list[str]) -> list[dict[str, Any]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", help="also write the results to this file")
-    parser.add_argument("--only", nargs="*", help="only these algorithms")
+    parser.add_argument("--only", nargs="*", help="measure only these algorithms")
     args = parser.parse_args()
     chosen = {name for name in (*ALGORITHMS, *PAIRS) if not args.only or name in args.only}
     machine = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
-    print(f"{machine}; observation 17, action 6, float32, the algorithms' own batch sizes\n")
+    print(f"{machine}; observation size 17, action size 6, float32, the algorithms' own batch sizes\n")
     result = {
         "machine": machine,
         "speeds": measure_speeds([name for name in ALGORITHMS if name in chosen]),

@@ -4,33 +4,39 @@
     python benchmarks/calibration.py hopper.hdf5 antmaze.hdf5 --out FOLDER     datasets that name their environment
     python benchmarks/calibration.py --policies POLICIES --out FOLDER          D4RL's four domains and OGBench
 
-The last command generates its 22 datasets: mazes, and those of `study_data.py` at `--scale` of their full sizes, with
-its behavior policies (POLICIES, see docs/study_data.md). On a machine with 16 cores and an accelerator:
+The last command generates 22 datasets: mazes, and datasets of `study_data.py` at the fraction `--scale` of their full
+sizes. POLICIES is the folder with the behavior policies (see docs/study_data.md). For example, on a machine with 16
+cores and an accelerator:
 
     python benchmarks/calibration.py --policies POLICIES --out FOLDER --episodes 50 --assessors 4
 
-Per dataset: hold out episodes, train several algorithms × seeds briefly, assess all their checkpoints on the held-out
-episodes, and roll every policy out in the environment (`true_returns.py` defines the true difference).
+For each dataset, the script holds out episodes, briefly trains several algorithms with several seeds, assesses all
+their checkpoints on the held-out episodes, and rolls out every policy in the environment. `true_returns.py` defines the
+true difference between a policy and the logged controller.
 
-A dataset takes two processes: one trains the policies and rolls them out, on one CPU core (`--workers` at a time); one
-assesses them, on an accelerator if there is one (`--assessors` at a time). FOLDER/calibration.json is updated after
-every dataset and contains all results, so an interrupted command continues, also from this file alone.
-`--reassess` keeps policies and true returns, and assesses again, for example with changed estimators.
-The printed table summarizes all results (`calibration_summary.py`): means over datasets with 90 % intervals over
-resampled datasets.
+Each dataset needs two processes. One trains the policies and rolls them out on one CPU core (`--workers` at a time).
+The other assesses them, on an accelerator if there is one (`--assessors` at a time). FOLDER/calibration.json is updated
+after every dataset and contains all results. To continue after an interruption, run the same command again; this file
+alone is sufficient. `--reassess` keeps the policies and their true returns but repeats the assessment, for example
+after a change to the estimators.
 
-  estimates         fraction of policies for which the estimator gives an estimate; for the selection, of datasets
-  coverage          fraction of true differences inside the nominal 90 % intervals, which allow for the error of the
-                    truth, without a systematic error
-  cross-val.        the same, with the systematic error of the other datasets
-  Spearman          rank correlation of estimated and true differences
-  regret@1          true value lost by deploying the policy ranked first, as a fraction of the policies' range
-  worse             fraction of datasets where that policy is worse than the logged controller; for "selection", which
-                    can select none, the policy that `aspc assess --select` saves, with the others' systematic error;
-                    below, without the correction for several policies, and also without a systematic error
-  SharpeRatio@3     (best true value of the first three − the controller's) / their standard deviation
-  systematic error  the error to add to the standard error, so that 90 % are covered, in standard deviations of the
-                    logged returns from all states
+The printed table (`calibration_summary.py`) lists means over datasets, with 90 % bootstrap intervals over datasets:
+
+  estimates         fraction of policies for which the estimator gives an estimate; in the selection rows, fraction of
+                    datasets on which a policy is selected
+  coverage          fraction of true differences inside the nominal 90 % intervals without a systematic error; the
+                    intervals allow for the error of the truth
+  cross-val.        the same, but with the systematic error estimated from the other datasets
+  Spearman          rank correlation between estimated and true differences
+  regret@1          true value lost by deploying the policy that is ranked first, as a fraction of the policies' range
+  worse             fraction of datasets on which that policy is worse than the logged controller
+  SharpeRatio@3     (best true value of the first three policies − the controller's) / their standard deviation
+  systematic error  the error that must be added to the standard error to cover 90 % of the true differences, in
+                    standard deviations of the logged returns from all states
+
+The selection rows refer to the policy that `aspc assess --select` saves, if any: first with the systematic error
+estimated from the other datasets, then without the correction for several policies, and finally also without a
+systematic error.
 """
 
 from __future__ import annotations
@@ -63,7 +69,7 @@ from true_returns import controller_returns, discount_of, policy_returns, standa
 
 HOLDOUT = 0.3
 RUNS, DATA, SUMMARY = "runs", "data", "calibration.json"
-# Arguments that do not affect the results
+# Arguments that do not affect the results.
 OWN_ARGUMENTS = ("datasets", "out", "policies", "only", "truth", "core", "workers", "assessors", "reassess")
 MAZES = [
     f"maze2d-{maze}{suffix}?steps={steps}&seed={seed}"
@@ -71,7 +77,7 @@ MAZES = [
     for suffix in ("", "-clean")
     for seed in range(5)
 ]
-# Of study_data.py; the mazes are generated by the library. OGBench's navigation: its states can be set.
+# Datasets of study_data.py. The library itself generates the mazes.
 STUDY = (
     *(
         f"{task}-{quality}"
@@ -83,7 +89,7 @@ STUDY = (
     *(f"{task}-expert" for task in ("pen", "door", "hammer")),
 )
 STUDY_MAZES = (*MAZES[::5], "maze2d-large?steps=160000&seed=0")
-OGBENCH = ("pointmaze-medium-navigate", "pointmaze-large-navigate")
+OGBENCH = ("pointmaze-medium-navigate", "pointmaze-large-navigate")  # tasks whose states can be set
 
 # ---------------------------------------------------------------------------------------------------------------
 # One dataset
@@ -93,17 +99,17 @@ OGBENCH = ("pointmaze-medium-navigate", "pointmaze-large-navigate")
 def load(name: str) -> Dataset:
     dataset = data.load(name)
     if dataset.env is None:
-        raise SystemExit(f"{name} names no environment, so the truth is unknown; use a dataset that does.")
+        raise SystemExit(f"{name} does not name its environment, so true returns are unknown. Use a dataset that does.")
     return dataset
 
 
 def runs_of(args: argparse.Namespace, name: str) -> list[Path]:
-    """Return the run folder of every recipe."""
+    """Return the run folders of all recipes."""
     return [args.out / RUNS / file_of(args.out, name).stem / recipe for recipe in args.recipes]
 
 
 def measure_truth(args: argparse.Namespace, name: str) -> dict[str, Any]:
-    """Train the policies of one dataset and roll their checkpoints out."""
+    """Train the policies of one dataset, roll out their checkpoints, and return the true returns."""
     dataset = load(name)
     training: dict[str, Any] = {
         "steps": args.steps,
@@ -119,7 +125,7 @@ def measure_truth(args: argparse.Namespace, name: str) -> dict[str, Any]:
     }
     for recipe, folder in zip(args.recipes, runs_of(args, name), strict=True):
         algo, settings = RECIPES[recipe]
-        shutil.rmtree(folder, ignore_errors=True)  # of an interrupted command
+        shutil.rmtree(folder, ignore_errors=True)  # left behind by an interrupted command
         aspc.train(name, algo, out=folder, **training, **settings)
         print(f"{name}: trained {recipe}", file=sys.stderr, flush=True)
     rows, controller = controller_returns(dataset, dataset.split(HOLDOUT, seed=0)[1])
@@ -133,7 +139,7 @@ def measure_truth(args: argparse.Namespace, name: str) -> dict[str, Any]:
 
 
 def measure(args: argparse.Namespace, name: str) -> dict[str, Any]:
-    """Assess the policies of one dataset and compare the estimates with the truth."""
+    """Assess the policies of one dataset and return the estimates together with the true returns."""
     controller, dataset = read_json(truth_file(args.out, name)), load(name)
     options = AssessOptions(
         steps=args.fqe_steps,
@@ -174,7 +180,7 @@ def measure(args: argparse.Namespace, name: str) -> dict[str, Any]:
 
 
 def make_study_datasets(args: argparse.Namespace) -> list[str]:
-    """Generate the datasets of `study_data.py`; return all names, for processes whose data folder is FOLDER/data."""
+    """Generate the datasets of `study_data.py` in FOLDER/data, and return the names of all datasets."""
     script, folder = Path(__file__).with_name("study_data.py"), args.out / DATA
     for names, target in ((STUDY, folder), (OGBENCH, folder / "ogbench")):
         words = [args.policies, "--out", target, "--scale", args.scale, "--workers", args.workers, "--only", *names]
@@ -193,22 +199,22 @@ def truth_file(folder: Path, name: str) -> Path:
 
 
 class Results:
-    """The results of all datasets in one file, which is updated after every dataset."""
+    """The results of all datasets. They are in one file, which is updated after every dataset."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         self._file, self._lock = args.out / SUMMARY, threading.Lock()
         self._settings = {name: value for name, value in vars(args).items() if name not in OWN_ARGUMENTS}
         stored = read_json(self._file) if self._file.exists() and not args.reassess else {"results": []}
         if stored.get("settings", self._settings) != self._settings:
-            raise SystemExit(f"{self._file} has other settings; choose another --out.")
+            raise SystemExit(f"{self._file} was written with other settings. Choose another --out.")
         self.datasets: dict[str, dict[str, Any]] = {result["dataset"]: result for result in stored["results"]}
         for file in [] if args.reassess else map(partial(file_of, args.out), args.datasets):
-            if file.exists():  # of a command that was interrupted before it updated the summary
+            if file.exists():  # left behind by a command that was interrupted before it updated the summary
                 result = read_json(file)
                 self.datasets[result["dataset"]] = result
 
     def add(self, result: dict[str, Any]) -> None:
-        """Add the result of one dataset and write the file."""
+        """Add the result of a dataset and update the file."""
         with self._lock:
             self.datasets[result["dataset"]] = result
             write_json(self._file, self.summary() | {"settings": self._settings, "results": self._all()})
@@ -223,7 +229,7 @@ class Results:
 def measure_all(
     args: argparse.Namespace, argv: list[str], results: Results, run: Callable[[list[str], bool], int]
 ) -> int:
-    """Measure the datasets without a result, several processes at a time; return the number of failures."""
+    """Measure all datasets that have no results yet, in several processes, and return the number of failures."""
     waiting = [name for name in args.datasets if Path(name).name not in results.datasets]
     others = [word for word in argv if word not in args.datasets]
     assessing = threading.Semaphore(args.assessors)
@@ -247,12 +253,12 @@ def measure_all(
         codes = list(pool.map(both, waiting))
     for name, code in zip(waiting, codes, strict=True):
         if code:
-            print(f"{name} failed with exit code {code}; run the command again.", file=sys.stderr)
+            print(f"{name} failed with exit code {code}. Run the command again to retry.", file=sys.stderr)
     return sum(code != 0 for code in codes)
 
 
 def start_process(words: list[str], on_cpu: bool) -> int:
-    """Run this script with other arguments. On a CPU, a process uses one core."""
+    """Run this script with other arguments in a new process, and return its exit code. On a CPU, it uses one core."""
     environment = {**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
     if on_cpu:
         environment |= {"JAX_PLATFORMS": "cpu"} | {f"{x}_NUM_THREADS": "1" for x in ("OMP", "OPENBLAS", "MKL")}
@@ -260,32 +266,32 @@ def start_process(words: list[str], on_cpu: bool) -> int:
 
 
 def use_one_core(index: int) -> None:
-    """Restrict this process to one core: XLA sizes its thread pool by the number of cores."""
+    """Restrict this process to one core, since XLA chooses the size of its thread pool by the number of cores."""
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[index % len(cores)]})
 
 
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("datasets", nargs="*", help="names or paths; default: 20 generated mazes")
-    parser.add_argument("--out", type=Path, required=True, help="folder of results (created if missing)")
-    parser.add_argument("--policies", type=Path, help="folder with behavior policies; generates datasets with them")
+    parser.add_argument("datasets", nargs="*", help="names or paths of datasets (default: 20 generated mazes)")
+    parser.add_argument("--out", type=Path, required=True, help="output folder (created if missing)")
+    parser.add_argument("--policies", type=Path, help="generate datasets with the behavior policies in this folder")
     parser.add_argument(
-        "--scale", type=float, default=0.2, help="with --policies: fraction of the datasets' full sizes"
+        "--scale", type=float, default=0.2, help="fraction of the datasets' full sizes to generate (with --policies)"
     )
     parser.add_argument("--recipes", nargs="+", default=list(RECIPES), choices=list(RECIPES))
-    parser.add_argument("--seeds", type=int, default=2, help="seeds per algorithm")
-    parser.add_argument("--checkpoints", type=int, default=3, help="policies per seed")
-    parser.add_argument("--steps", type=int, default=9_000, help="training steps")
+    parser.add_argument("--seeds", type=int, default=2, help="number of seeds per algorithm")
+    parser.add_argument("--checkpoints", type=int, default=3, help="checkpoints per seed, each of which is a policy")
+    parser.add_argument("--steps", type=int, default=9_000, help="number of training steps")
     parser.add_argument("--fqe-steps", type=int, default=10_000)
     parser.add_argument("--model-steps", type=int, default=5_000)
-    parser.add_argument("--hidden-dim", type=int, default=256, help="width of critics and models")
-    parser.add_argument("--batch-size", type=int, default=256, help="of critics and models")
+    parser.add_argument("--hidden-dim", type=int, default=256, help="width of the estimators' critics and models")
+    parser.add_argument("--batch-size", type=int, default=256, help="batch size of the estimators' critics and models")
     parser.add_argument("--tau", type=float, default=0.05, help="target update rate of the critics")
-    parser.add_argument("--vectorize", action="store_true", help="fit all critics in parallel also on a CPU")
-    parser.add_argument("--episodes", type=int, default=100, help="real episodes per policy")
-    parser.add_argument("--workers", type=int, default=available_cores(), help="datasets trained on at a time")
-    parser.add_argument("--assessors", type=int, default=1, help="datasets assessed at a time")
+    parser.add_argument("--vectorize", action="store_true", help="fit all critics in parallel, even on a CPU")
+    parser.add_argument("--episodes", type=int, default=100, help="number of episodes in the environment per policy")
+    parser.add_argument("--workers", type=int, default=available_cores(), help="datasets to train on at a time")
+    parser.add_argument("--assessors", type=int, default=1, help="datasets to assess at a time")
     parser.add_argument("--reassess", action="store_true", help="assess the trained policies again")
     parser.add_argument("--truth", help=argparse.SUPPRESS)
     parser.add_argument("--core", type=int, default=0, help=argparse.SUPPRESS)

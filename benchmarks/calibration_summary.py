@@ -1,4 +1,4 @@
-"""Measures of estimates against true differences, per estimator, for their combination and for the selection."""
+"""Compare estimated differences with true ones: for each estimator, for their combination and for the selection."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ LEVEL, Z90 = 0.9, 1.6449
 COMBINATION = "combination"
 COLUMNS = ("estimates", "coverage", "cross-val.", "Spearman", "regret@1", "worse", "SharpeRatio@3")
 LARGEST_ERROR = 100.0  # systematic error at which the search ends
-Result = dict[str, Any]  # of a dataset
-Row = dict[str, Any]  # of a policy
+Result = dict[str, Any]  # the result of a dataset
+Row = dict[str, Any]  # the row of a policy
 
 
 def summarize(results: list[Result]) -> dict[str, Any]:
@@ -48,9 +48,9 @@ def summarize(results: list[Result]) -> dict[str, Any]:
 
 
 def answer(result: Result, row: Row, kind: str, systematic: float) -> tuple[float, float] | None:
-    """Return an estimator's difference and its standard error with a systematic error; None without an estimate.
+    """Return the difference that an estimator gives, and its standard error including a systematic error.
 
-    The combination gives none for policies outside the data.
+    Returns None if the estimator gives no estimate. The combination gives none for policies outside the data.
     """
     if kind != COMBINATION:
         found = row["estimates"].get(kind)
@@ -68,12 +68,12 @@ def answer(result: Result, row: Row, kind: str, systematic: float) -> tuple[floa
 
 
 def is_covered(row: Row, found: tuple[float, float]) -> bool:
-    """Return whether the interval around an estimate, which allows for the error of the truth, contains the truth."""
+    """Return whether the interval around an estimate contains the truth. It allows for the error of the truth."""
     return abs(found[0] - row["truth"]) <= Z90 * math.hypot(found[1], row["truth_error"])
 
 
 def needed_errors(result: Result, kind: str) -> list[float]:
-    """Return the smallest systematic errors at which the intervals contain the truth, per policy with an estimate."""
+    """Return for each policy with an estimate the smallest systematic error whose interval contains the truth."""
     needed = []
     for row in result["policies"]:
         low, high = 0.0, LARGEST_ERROR
@@ -90,7 +90,10 @@ def needed_errors(result: Result, kind: str) -> list[float]:
 
 
 def systematic_error(needed: list[list[float]]) -> float | None:
-    """Return the smallest systematic error that covers `LEVEL` of the true differences; datasets have equal weights."""
+    """Return the smallest systematic error at which the intervals cover a fraction `LEVEL` of the true differences.
+
+    All datasets have the same weight.
+    """
     values = np.concatenate([np.zeros(0), *needed])
     if len(values) == 0:
         return None
@@ -101,13 +104,13 @@ def systematic_error(needed: list[list[float]]) -> float | None:
 
 
 def measures_of(result: Result, kind: str, needed: list[float], systematic: float | None) -> dict[str, float]:
-    """Return the measures of one estimator on one dataset; none of the ranking's with fewer than three policies.
+    """Return the measures of one estimator on one dataset. Those of the ranking need at least three policies.
 
     Args:
         result: The result of the dataset.
         kind: The estimator.
-        needed: The systematic errors that cover the truth of each policy.
-        systematic: The systematic error that other datasets show.
+        needed: For each policy, the systematic error at which the interval contains the truth.
+        systematic: The systematic error estimated from the other datasets.
     """
     answers = [(row, answer(result, row, kind, systematic or 0.0)) for row in result["policies"]]
     pairs = [(row, found) for row, found in answers if found is not None]
@@ -134,7 +137,7 @@ def measures_of(result: Result, kind: str, needed: list[float], systematic: floa
 
 
 def select(result: Result, systematic: float, is_corrected: bool) -> Row | None:
-    """Return the policy that `aspc assess --select` saves, with or without the correction for several policies."""
+    """Return the policy that `aspc assess --select` saves, with or without its correction for several policies."""
     answers = [(row, answer(result, row, COMBINATION, systematic)) for row in result["policies"]]
     pairs = [(row, found) for row, found in answers if found is not None]
     confidence = ((1 + LEVEL) / 2) ** (1 / max(len(pairs), 1) if is_corrected else 1)
@@ -145,7 +148,7 @@ def select(result: Result, systematic: float, is_corrected: bool) -> Row | None:
 
 
 def mean_over_datasets(values: list[float | None]) -> dict[str, float] | None:
-    """Return the mean over datasets with its 90 % bootstrap interval; None without values."""
+    """Return the mean over datasets with its 90 % bootstrap interval, or None if there are no values."""
     known = np.asarray([v for v in values if v is not None and math.isfinite(v)])
     if len(known) == 0:
         return None

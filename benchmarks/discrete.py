@@ -1,16 +1,16 @@
-"""Compare the discrete algorithms, each with one configuration, on generated logs of four qualities.
+"""Compare the algorithms for discrete actions, each with one configuration, on generated logs of four qualities.
 
     python benchmarks/discrete.py --out benchmarks/results/discrete.json      train, evaluate and add to the results
-    python benchmarks/discrete.py --table benchmarks/results/discrete.json    print them as a table
-    python benchmarks/discrete.py --table … --figure docs/images/discrete_scale.png    and draw the learned scales
+    python benchmarks/discrete.py --table benchmarks/results/discrete.json    print the results as a table
+    python benchmarks/discrete.py --table … --figure docs/images/discrete_scale.png    also plot the learned scales
 
 The tasks are CartPole, Acrobot, LunarLander (needs the extra `box2d`), the clinic of `examples/dosing_logs.py` (with
-masks), and a maze whose options are moves of one or two cells (moves into walls are masked). A log mixes a scripted
-expert with random allowed options: random (0 % expert), medium (50 %), expert (95 %) and replay (episodes with 0 to
-100 %). A score is 0 for random options and 100 for the expert.
+masks), and a maze whose options are moves of one or two cells (moves into walls are masked). Each log mixes a scripted
+expert with random allowed options. The qualities are random (0 % expert), medium (50 %), expert (95 %) and replay (0 to
+100 %, varying between episodes). Random options score 0, and the expert scores 100.
 
-Runs are short, so with its default learning rate the scale hardly moves. `discrete_aspc` therefore also trains with a
-learning rate 25 times as high, the same for all logs; it was not tuned.
+Runs are short, so the scale hardly changes at its default learning rate. `discrete_aspc` is therefore also trained with
+a learning rate 25 times as high. This rate is the same for all logs and was not tuned.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ MOVES = {f"{name}{cells}": (dy * cells, dx * cells) for cells in (1, 2)
          for name, dy, dx in (("up", -1, 0), ("down", 1, 0), ("left", 0, -1), ("right", 0, 1))}  # fmt: skip
 
 Result = dict[str, Any]
-Choose = Callable[[np.ndarray, np.ndarray], np.ndarray]  # (observations, masks) → indices of options
+Choose = Callable[[np.ndarray, np.ndarray], np.ndarray]  # (observations, masks) → indices of the chosen options
 
 
 class Rows:
@@ -62,7 +62,7 @@ Roll = Callable[[Choose, int, np.random.Generator], Rows]
 
 
 class Task(NamedTuple):
-    """A function that rolls episodes, a scripted expert, the number of options, and episodes per evaluation."""
+    """A task: a function that rolls out episodes, a scripted expert, and the numbers of options and test episodes."""
 
     roll: Roll
     expert: Choose
@@ -71,7 +71,7 @@ class Task(NamedTuple):
 
 
 def gym_task(env_id: str, max_steps: int, together: int = 100) -> Roll:
-    """Return a function that rolls episodes of an environment, several in lockstep; all options are allowed."""
+    """Return a function that rolls out episodes of an environment, several in lockstep. All options are allowed."""
 
     def roll(choose: Choose, episodes: int, rng: np.random.Generator) -> Rows:
         log = Rows()
@@ -105,12 +105,12 @@ def gym_task(env_id: str, max_steps: int, together: int = 100) -> Roll:
 
 
 def balance(seen: np.ndarray, masks: np.ndarray) -> np.ndarray:
-    """Push to the side that the pole falls to."""
+    """Push the cart toward the side to which the pole is falling."""
     return (seen @ np.array([0.1, 0.5, 2.0, 1.0]) > 0).astype(int)
 
 
 def swing(seen: np.ndarray, masks: np.ndarray) -> np.ndarray:
-    """Push the second link in the direction in which it turns."""
+    """Push the second link in the direction in which it is turning."""
     return np.where(seen[:, 5] > 0, 2, 0)
 
 
@@ -123,7 +123,7 @@ def land(seen: np.ndarray, masks: np.ndarray) -> np.ndarray:
 
 
 def dosing(choose: Choose, episodes: int, rng: np.random.Generator) -> Rows:
-    """Treat patients; options are none, low and high."""
+    """Treat patients. The options are none, low and high."""
     with_none = lambda masks: np.concatenate([np.ones((len(masks), 1)), masks], axis=1)  # noqa: E731
     visits = dosing_logs.treat(lambda seen, masks: choose(seen, with_none(masks)), episodes, rng)
     log, stacked = Rows(), np.stack(visits, axis=1)
@@ -135,7 +135,7 @@ def dosing(choose: Choose, episodes: int, rng: np.random.Generator) -> Rows:
 
 
 def careful(seen: np.ndarray, masks: np.ndarray) -> np.ndarray:
-    """Give the highest allowed dose that symptoms call for."""
+    """Give the dose that the symptoms call for, or the highest allowed dose if it is lower."""
     wanted = (seen[:, 0] > 0.25).astype(int) + (seen[:, 0] > 0.9)
     return np.minimum(wanted, masks.sum(axis=1).astype(int) - 1)
 
@@ -145,7 +145,7 @@ def is_free(y: int, x: int) -> bool:
 
 
 def allowed_moves(y: int, x: int) -> np.ndarray:
-    """Return whether each move ends on a free cell without crossing a wall."""
+    """Return for each move whether it ends in a free cell without crossing a wall."""
     return np.array([
         is_free(y + dy, x + dx) and is_free(y + int(np.sign(dy)), x + int(np.sign(dx))) for dy, dx in MOVES.values()
     ], float)  # fmt: skip
@@ -169,7 +169,7 @@ DISTANCES = distances()
 
 
 def maze(choose: Choose, episodes: int, rng: np.random.Generator) -> Rows:
-    """Reach the goal in at most 30 moves, each of which slips and stays in place with probability 0.1."""
+    """Roll out episodes of at most 30 moves toward the goal. Each move fails with probability 0.1."""
     log, free = Rows(), np.argwhere(MAZE == ".")
     for _ in range(episodes):
         y, x = free[rng.integers(len(free))]
@@ -211,9 +211,9 @@ TASKS = {
 
 
 def mixed(expert: Choose, share: tuple[float, float], rng: np.random.Generator) -> Callable[[], Choose]:
-    """Return a function that creates policies, which follow the expert with a probability drawn from a range.
+    """Return a function that creates policies that mix the expert with random allowed options.
 
-    Otherwise, a policy takes random allowed options.
+    Each policy follows the expert with a probability that is drawn from the range `share`.
     """
 
     def make() -> Choose:
@@ -229,7 +229,7 @@ def mixed(expert: Choose, share: tuple[float, float], rng: np.random.Generator) 
 
 
 def make_log(task: str, quality: str, seed: int) -> tuple[Dataset, float]:
-    """Return a log and the mean return of its episodes."""
+    """Return a generated log and the mean return of its episodes."""
     roll, expert, options, _ = TASKS[task]
     rng = np.random.default_rng(seed)
     make, rows, returns = mixed(expert, QUALITIES[quality], rng), [], []
@@ -249,7 +249,7 @@ def make_log(task: str, quality: str, seed: int) -> tuple[Dataset, float]:
 
 
 def score_of(task: str, policy: Policy | None, choose: Choose | None = None) -> float:
-    """Return the mean return of a policy, or of a function, in new episodes."""
+    """Return the mean return of a policy, or of the function `choose`, over new episodes."""
 
     def act(seen: np.ndarray, masks: np.ndarray) -> np.ndarray:
         assert policy is not None
@@ -260,7 +260,7 @@ def score_of(task: str, policy: Policy | None, choose: Choose | None = None) -> 
 
 
 def run(tasks: list[str], names: list[str], steps: int, seeds: int, save: Callable[[list[Result]], None]) -> None:
-    """Train algorithms on the logs of tasks, and pass the results of each task and algorithm to `save`."""
+    """Train algorithms on the logs of tasks. The results of each task and algorithm are passed to `save`."""
     for task in tasks:
         logs = {quality: make_log(task, quality, seed=7) for quality in QUALITIES}
         expert = TASKS[task].expert
@@ -293,7 +293,7 @@ def run(tasks: list[str], names: list[str], steps: int, seeds: int, save: Callab
 
 
 def merged(old: list[Result], new: list[Result]) -> list[Result]:
-    """Return old results with those of the same tasks and algorithms replaced by new ones, in the tables' order."""
+    """Combine results, in the order of the table. New results replace old ones of the same tasks and algorithms."""
     replaced = {(r["task"], r["algo"]) for r in new}
     rows = [r for r in old if (r["task"], r["algo"]) not in replaced] + new
     order = list(TASKS), list(QUALITIES), list(COLUMNS)
@@ -304,7 +304,7 @@ def merged(old: list[Result], new: list[Result]) -> list[Result]:
 
 
 def interval(scores: np.ndarray, tasks: list[str]) -> tuple[float, float]:
-    """Return a 95 % bootstrap interval of the mean score [logs, seeds], resampling tasks, and seeds of each log."""
+    """Return a 95 % bootstrap interval of the mean of scores [logs, seeds], over tasks and the seeds of each log."""
     rng, names = np.random.default_rng(0), sorted(set(tasks))
     logs_of = [np.flatnonzero([task == name for task in tasks]) for name in names]
     means = []
@@ -349,7 +349,7 @@ def table(rows: list[Result]) -> str:
 
 
 def draw_scales(rows: list[Result], path: Path) -> None:
-    """Draw the learned scales of the fast variant over the steps: a panel per task, a color per quality."""
+    """Plot the learned scale of the fast variant over steps, with one panel per task and one color per quality."""
     from matplotlib.figure import Figure
 
     label = FASTER["discrete_aspc"][0]
@@ -376,7 +376,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="add the results to this JSON file")
     parser.add_argument("--table", type=Path, help="print the table of this JSON file")
-    parser.add_argument("--figure", type=Path, help="draw the learned scales of --table to this file (PNG or SVG)")
+    parser.add_argument(
+        "--figure", type=Path, help="plot the learned scales in the --table file to this file (PNG or SVG)"
+    )
     parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=list(TASKS))
     parser.add_argument("--algorithms", nargs="+", default=list(ALGORITHMS), choices=list(ALGORITHMS))
     parser.add_argument("--steps", type=int, default=2_000)

@@ -1,11 +1,11 @@
-"""Compare fitted-Q evaluation's ranking of policies with their real returns.
+"""Compare how fitted-Q evaluation (FQE) ranks policies with how their real returns rank them.
 
     python benchmarks/fqe_ranking.py maze2d-umaze?steps=200000 --out benchmarks/results/fqe_maze2d.json
     python benchmarks/fqe_ranking.py hopper.hdf5 --env hopper-medium-replay-v2 --out benchmarks/results/fqe_hopper.json
 
-Trains policies of very different quality (algorithms × lengths of training, small networks), rolls each out in the
-environment, estimates each with FQE from the dataset alone, and compares the two rankings by Spearman's rank
-correlation, with a bootstrap interval over policies.
+The script trains small policies of very different quality, with several algorithms and training lengths. It rolls out
+each policy in the environment, estimates its value with FQE from the dataset alone, and compares the two rankings by
+Spearman's rank correlation, with a bootstrap interval over policies.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from aspc.policy import Policy
 from aspc.ui import Progress
 
 SMALL = {"actor_hidden_dim": 64, "critic_hidden_dim": 64, "batch_size": 128}
-# name → algorithm and settings that differ from its defaults; the last one is the least constrained.
+# Name → algorithm and settings that differ from its defaults. The last recipe is the least constrained.
 RECIPES: dict[str, tuple[str, dict[str, Any]]] = {
     "bc": ("bc", {"actor_hidden_dim": 64, "batch_size": 128}),
     "iql": ("iql", {"hidden_dim": 64, "batch_size": 128}),
@@ -42,7 +42,7 @@ RECIPES: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def make_policies(dataset: Dataset, lengths: list[int], recipes: list[str], folder: Path) -> dict[str, Policy]:
-    """Train every recipe at every length."""
+    """Train every recipe for every number of steps, and return the policies by name."""
     policies = {}
     for name in recipes:
         algo, settings = RECIPES[name]
@@ -61,7 +61,7 @@ def make_policies(dataset: Dataset, lengths: list[int], recipes: list[str], fold
 
 
 def real_returns(policy: Policy, env: str, episodes: int, discount: float) -> dict[str, float]:
-    """Return the mean discounted and undiscounted returns over episodes, and their standard errors."""
+    """Return the mean discounted and undiscounted returns of a policy over episodes, and their standard errors."""
     instances = [envs.make_env(env) for _ in range(episodes)]
     observations = {i: instance.reset(seed=10_000 + i)[0] for i, instance in enumerate(instances)}
     returns, step, memory = np.zeros((2, episodes)), 0, policy.initial_memory(episodes)
@@ -85,7 +85,7 @@ def real_returns(policy: Policy, env: str, episodes: int, discount: float) -> di
 
 
 def ranks(values: np.ndarray) -> np.ndarray:
-    """Return ranks from 1; equal values share the mean of their ranks."""
+    """Return ranks that start at 1. Equal values share the mean of their ranks."""
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
     return (np.cumsum(counts) - (counts - 1) / 2)[inverse]
 
@@ -95,7 +95,7 @@ def spearman(one: np.ndarray, other: np.ndarray) -> float:
 
 
 def spearman_interval(one: np.ndarray, other: np.ndarray, resamples: int = 5_000) -> tuple[float, float]:
-    """Return the 95 % bootstrap interval over policies, without resamples in which all values are equal."""
+    """Return the 95 % bootstrap interval over policies, ignoring resamples in which all values are equal."""
     rng, found = np.random.default_rng(0), []
     for _ in range(resamples):
         rows = rng.integers(0, len(one), len(one))
@@ -107,15 +107,15 @@ def spearman_interval(one: np.ndarray, other: np.ndarray, resamples: int = 5_000
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("dataset", help="name or path")
-    parser.add_argument("--env", help="environment of a file")
+    parser.add_argument("dataset", help="name or path of the dataset")
+    parser.add_argument("--env", help="environment, if DATASET is a file that does not name one")
     parser.add_argument("--lengths", type=int, nargs="+", default=[500, 5_000, 30_000])
     parser.add_argument("--recipes", nargs="+", default=list(RECIPES), choices=list(RECIPES))
-    parser.add_argument("--episodes", type=int, default=20, help="episodes per policy in the environment")
+    parser.add_argument("--episodes", type=int, default=20, help="number of episodes per policy in the environment")
     parser.add_argument("--fqe-steps", type=int, default=15_000)
-    parser.add_argument("--hidden-dim", type=int, default=128, help="width of the evaluation's critics")
+    parser.add_argument("--hidden-dim", type=int, default=128, help="width of FQE's critics")
     parser.add_argument("--discount", type=float, default=0.99)
-    parser.add_argument("--seed", type=int, default=0, help="seed of the evaluation")
+    parser.add_argument("--seed", type=int, default=0, help="seed of FQE")
     parser.add_argument(
         "--policies", type=Path, help="save the policies to this folder, or load them from it if it exists"
     )
@@ -146,7 +146,7 @@ def main() -> int:
     estimated = time.monotonic()
 
     estimates = {e.name: e for e in ranking.policies}
-    # A diverged estimate is ranked last, as by the command.
+    # Diverged estimates are ranked last, as by `aspc fqe`.
     estimated_values = np.asarray([-np.inf if estimates[n].has_diverged else estimates[n].value for n in policies])
     candidates = {
         "mean": estimated_values,

@@ -1,4 +1,4 @@
-"""Write README's picture and mean scores from the committed results: python benchmarks/headline.py"""
+"""Write the figure and the mean scores in README.md from the committed results: python benchmarks/headline.py"""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def make_summary(study: Study) -> str:
 
 
 def replace_summary(text: str, study: Study) -> str:
-    """Return README with new mean scores between its markers."""
+    """Return the text of README.md with new mean scores between the markers."""
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}{make_summary(study)}{END}{after}"
 
 
 def draw(study: Study, path: Path) -> None:
-    """Draw score and alpha over steps on both datasets; bands span the lowest to the highest seed."""
+    """Plot the score and alpha over steps on both datasets. Bands range from the lowest to the highest seed."""
     from matplotlib.figure import Figure
 
     runs = study.by_suite[MAIN]
@@ -57,7 +57,7 @@ def draw(study: Study, path: Path) -> None:
         for label, text in LABELS.items():
             own = curves[(curves["label"] == label) & (curves["dataset"] == dataset)]
             line = {"color": styles[label].color, "lw": 2, "label": text}
-            if own["scale"].isna().all():  # fixed: drawn above the other lines, which would cover it
+            if own["scale"].isna().all():  # a fixed scale is drawn above the other lines, which would cover it
                 (alpha,) = runs[(runs["label"] == label) & (runs["dataset"] == dataset)]["scale_last"].unique()
                 line |= {"ls": "--", "zorder": 3}
                 axes[1, column].axhline(alpha, **line)
@@ -80,8 +80,8 @@ def draw(study: Study, path: Path) -> None:
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("results", type=Path, nargs="?", default=ROOT / "results", help="folder of results")
-    parser.add_argument("--root", type=Path, default=ROOT, help="folder of README.md and docs/")
+    parser.add_argument("results", type=Path, nargs="?", default=ROOT / "results", help="result folder")
+    parser.add_argument("--root", type=Path, default=ROOT, help="folder that contains README.md and docs/")
     args = parser.parse_args(argv)
     study = Study(args.results)
     readme = args.root / "README.md"

@@ -4,12 +4,13 @@
     python benchmarks/history.py --tasks pendulum --history 2 4 8 --seeds 20
     python benchmarks/history.py --speed
 
-For each task, ASPC is trained on a log without the velocities, with one observation and with longer histories, and on
-the full log for comparison. Every policy is evaluated in an environment that hides the same entries. The difference
-between a history and a single observation is paired by seed; its interval is Student's t.
+For each task, ASPC is trained on a log without velocities, both with a single observation and with longer histories.
+For comparison, it is also trained on the full log. Every policy is evaluated in an environment that hides the same
+entries as its log. Differences between a history and a single observation are paired by seed, with Student's t
+intervals.
 
-With `--speed`, the script instead measures the time of a training step relative to a step without history, with
-17-dimensional observations and 6-dimensional actions, in alternating rounds.
+With `--speed`, the script instead measures the time of a training step relative to a step without history. Observations
+have 17 dimensions and actions have 6, and the sizes are timed in alternating rounds.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ ONE, FULL = "history 1", "full observation"
 
 
 class HiddenTask(NamedTuple):
-    """A task with the entries of its observation that stay visible."""
+    """A task and the entries of its observation that remain visible."""
 
     env: str
     visible: tuple[int, ...]
@@ -47,7 +48,7 @@ class HiddenTask(NamedTuple):
 
 
 def swing_up_log(episodes: int = 200, noise: float = 0.5) -> Dataset:
-    """Return a log of a noisy energy-shaping controller that sees the whole state of Gymnasium's pendulum."""
+    """Return a log of a noisy energy-shaping controller that observes the full state of Gymnasium's pendulum."""
     env, rng, rows = make_env("Pendulum-v1"), np.random.default_rng(0), list[tuple[Any, ...]]()
     for episode in range(episodes):
         observation, is_over = env.reset(seed=episode)[0], False
@@ -70,7 +71,7 @@ TASKS = {
 
 
 def select_entries(log: Dataset, visible: Sequence[int], name: str) -> Dataset:
-    """Return a log that shows only some entries of the observations, without its environment."""
+    """Return a copy of a log that has only the visible entries of its observations and names no environment."""
     following = log.next_observations
     return dataclasses.replace(
         log,
@@ -83,7 +84,7 @@ def select_entries(log: Dataset, visible: Sequence[int], name: str) -> Dataset:
 
 
 def train_seeds(task: HiddenTask, log: Dataset, visible: Sequence[int], history: int, args: Any) -> np.ndarray:
-    """Return the mean return of each seed's last evaluation."""
+    """Train one policy per seed and return the mean return of each seed's last evaluation."""
 
     def make() -> gym.Env[Any, Any]:
         env = make_env(task.env)
@@ -136,7 +137,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--steps", type=int, default=10_000)
     parser.add_argument("--episodes", type=int, default=20, help="episodes per evaluation")
     parser.add_argument("--json", type=Path, default=Path(__file__).parent / "results" / "history.json")
-    parser.add_argument("--speed", action="store_true", help="measure the time of a step instead")
+    parser.add_argument("--speed", action="store_true", help="measure the time of a training step instead")
     args = parser.parse_args(argv)
     if args.speed:
         for label, time_of_step in relative_times(args.history).items():

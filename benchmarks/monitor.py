@@ -3,9 +3,9 @@
     python benchmarks/monitor.py --algo aspc td3_bc
 
 The time of a monitored update includes the transfer of its metrics to the host. Monitored updates and training steps
-are timed alternately in one process, on synthetic data of halfcheetah's sizes with the paper's networks. Their medians
-are compared, because the difference between two complete runs is smaller than the noise. Exits with code 1 if the cost
-exceeds 5 %.
+are timed alternately in one process, on synthetic data with halfcheetah's dimensions and with the paper's networks.
+Their medians are compared, because the difference between two complete runs would be smaller than the noise. The exit
+code is 1 if the cost exceeds 5 %.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LIMIT = 0.05
 
 
 def measure(algo: str, interval: int, rounds: int, seeds: int) -> tuple[float, float, float]:
-    """Return median seconds of `interval` steps and of one monitored update, and the monitor's compile seconds."""
+    """Return the median times of `interval` steps and of a monitored update, and the monitor's compile time."""
     algorithm, spec = algorithms.default(algo), Spec(17, 6)
     layout = Layout(spec.obs_dim, spec.act_dim, bool(getattr(algorithm, "uses_next_actions", False)))
     loop = Loop(algorithm, spec, layout, vectorize=on_accelerator())
@@ -43,7 +43,7 @@ def measure(algo: str, interval: int, rounds: int, seeds: int) -> tuple[float, f
     compile_seconds = time.perf_counter() - began
     steps: list[float] = []
     monitored: list[float] = []
-    for i in range(rounds + 1):  # the first round warms up
+    for i in range(rounds + 1):  # the first round is a warm-up
         began = time.perf_counter()
         state, metrics = loop.run_blocks(state, runs, table, jnp.asarray(i * blocks), blocks=blocks)
         jax.device_get(metrics)

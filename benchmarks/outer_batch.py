@@ -1,14 +1,14 @@
-"""Measure the derivative of L1 with respect to alpha on the inner step's own batch and on an independent one.
+"""Measure the derivative of L1 with respect to alpha, both on the inner step's own batch and on an independent batch.
 
     python benchmarks/outer_batch.py DATA/hopper-medium.hdf5 DATA/halfcheetah-medium.hdf5
 
-ASPC is trained, then the derivative is evaluated on many batches in the final state. A negative derivative makes alpha
-rise.
+After training ASPC, the script evaluates the derivative on many batches in the final state. A negative derivative makes
+alpha rise.
 
-With inner gradients g = −α·∇q̂ + ∇c on a batch, dL1/dα ≈ η·g_outer·P·∇q̂_inner (P is Adam's preconditioner). On the same
-batch both factors contain the same noise, which adds about −η·α·E‖noise of ∇q̂‖²_P in every state; on an independent
-batch that term has mean zero. Where the policy is optimal for this alpha (E g = 0), an independent batch leaves alpha
-unchanged and the same batch makes it rise. docs/theory.md has the measurements.
+With inner gradients g = −α·∇q̂ + ∇c on a batch, dL1/dα ≈ η·g_outer·P·∇q̂_inner, where P is Adam's preconditioner. On the
+same batch, both factors contain the same noise, which adds about −η·α·E‖noise of ∇q̂‖²_P in every state. On an
+independent batch, this term has mean zero. Therefore, if the policy is optimal for the current alpha (E g = 0), an
+independent batch leaves alpha unchanged, and the same batch makes it rise. docs/theory.md contains the measurements.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from aspc.training.normalizer import ObservationNormalizer
 from aspc.training.packed_table import Layout, pack
 
 ALL = frozenset({CRITIC, INNER, SCALE})
-SCHEDULES = 50  # update cycles per call of the compiled program
+SCHEDULES = 50  # number of update cycles per call of the compiled program
 
 
 def measure(path: str, steps: int, batches: int, seed: int) -> dict[str, Any]:
-    """Return the mean derivative on a dataset, its standard error, and how often it makes alpha rise."""
+    """Return the mean derivative on a dataset, its standard error, and the fraction of batches that make alpha rise."""
     dataset = data.load(path)
     layout = Layout(dataset.observation_size, dataset.action_size)
     rows = jnp.asarray(pack(dataset.transitions(), layout, ObservationNormalizer.of(dataset.observations), 0.99))
@@ -51,7 +51,7 @@ def measure(path: str, steps: int, batches: int, seed: int) -> dict[str, Any]:
 
 
 def train(algorithm: AdaptiveScale[Any], rows: jax.Array, layout: Layout, steps: int, seed: int) -> Any:
-    """Return the state after about `steps` steps of training."""
+    """Train for about `steps` steps and return the final state."""
     spec = Spec(layout.obs_dim, layout.act_dim)
 
     def one_schedule(carry: tuple[Any, jax.Array], _: None) -> tuple[tuple[Any, jax.Array], None]:
@@ -82,7 +82,7 @@ def sample(algorithm: Any, key: jax.Array, rows: jax.Array, layout: Layout) -> t
 
 
 def derivatives(algorithm: Any, state: Any, rows: jax.Array, layout: Layout, batches: int, seed: int) -> np.ndarray:
-    """Return dL1/dα on many batches, all in one state."""
+    """Return dL1/dα on many batches, all in the same state."""
 
     def one(key: jax.Array) -> jax.Array:
         _, metrics = algorithm.update(state, *sample(algorithm, key, rows, layout), ALL)

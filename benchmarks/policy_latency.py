@@ -1,10 +1,11 @@
-"""Measure the latency and import time of saved and exported policies: NumPy on one core.
+"""Measure the latency and the import time of saved and exported policies, with NumPy on one core.
 
     python benchmarks/policy_latency.py --json benchmarks/results/policy_latency.json
 
-Exports policies with random weights at the paper's sizes (observation 17, action 6) and measures each in a separate
-single-threaded process: the median time of one action, and the import time without that of NumPy (median of several
-starts). Exits with code 1 if an action of a 256 × 256 actor takes more than 100 µs, or the import more than 0.15 s.
+The script exports policies with random weights and the paper's sizes (17 observations, 6 actions), and measures each in
+a separate single-threaded process. It reports the median time per action, and the import time without that of NumPy
+(the median of several starts). The exit code is 1 if an action of a 256 × 256 actor takes more than 100 µs, or the
+import takes more than 0.15 s.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from aspc.policy import Policy
 OBS, ACT = 17, 6
 ACTION_LIMIT, IMPORT_LIMIT = 100e-6, 0.15
 
-# argv: a statement that defines `act`, number of actions
+# Arguments: a statement that defines `act`, and the number of actions.
 MEASURE = """
 import sys, time
 import numpy as np
@@ -55,7 +56,7 @@ def random_mlp(rng: np.random.Generator, sizes: list[int], prefix: str = "", mem
 
 
 def make_policies() -> dict[str, Policy]:
-    """Return one policy of random weights per kind, by description."""
+    """Return a policy with random weights for each kind, by description."""
     rng = np.random.default_rng(0)
     diffusion = {
         **random_mlp(rng, [16, 32, 16], "time."),
@@ -84,7 +85,7 @@ def make_policies() -> dict[str, Policy]:
 
 
 def measure(statement: str, actions: int, starts: int) -> dict[str, float]:
-    """Return medians over several processes of the seconds to import and per action."""
+    """Return the import time and the time per action, in seconds, as medians over several processes."""
     one_thread = {f"{lib}_NUM_THREADS": "1" for lib in ("OMP", "OPENBLAS", "MKL")}
     rows = []
     for _ in range(starts):
@@ -97,8 +98,10 @@ def measure(statement: str, actions: int, starts: int) -> dict[str, float]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--actions", type=int, default=2_000, help="actions per process of a deterministic policy")
-    parser.add_argument("--starts", type=int, default=5, help="number of processes per median")
+    parser.add_argument(
+        "--actions", type=int, default=2_000, help="number of actions per process for a deterministic policy"
+    )
+    parser.add_argument("--starts", type=int, default=5, help="number of processes over which medians are taken")
     parser.add_argument("--json", type=Path, help="also write the results to this file")
     args = parser.parse_args()
     results: dict[str, dict[str, float]] = {}

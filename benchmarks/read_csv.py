@@ -1,12 +1,13 @@
-"""Measure reading a large CSV file, with and without a column of dates: time and peak memory.
+"""Measure the time and peak memory needed to read a large CSV file, with and without a column of dates.
 
     python benchmarks/read_csv.py --size 200MB
     python benchmarks/read_csv.py --size 2GB --against ../older/src --rounds 3
 
-Writes a log of the given size, then reads it in new processes. Memory is the sum of the peaks of the reading process
-and of its child process, which parses the file; CPU seconds are the sum for both. `--against` is the `src` folder of
-another version. The two versions then alternate, and the script prints their ratios and exits with code 1 if this
-version takes more than 1.3 times the CPU time or memory. CPU time is compared because other processes hardly affect it.
+The script writes a log of the given size and reads it in new processes. Memory is the sum of the peaks of the reading
+process and of its child process, which parses the file. CPU time is also the sum for both. With `--against`, which is
+the `src` folder of another version, the two versions alternate. The script then prints their ratios, and the exit code
+is 1 if this version needs more than 1.3 times the CPU time or memory. CPU time is compared because other processes
+hardly affect it.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from aspc.data.readers.limits import UNITS
 
 LIMIT = 1.3
 BLOCK_ROWS = 50_000
-EPISODE_ROWS = 1_440  # a day of minutes
+EPISODE_ROWS = 1_440  # one row per minute of a day
 HERE = Path(__file__).resolve().parents[1] / "src"
 
 READ = """
@@ -43,7 +44,10 @@ print(json.dumps({"rows": len(dataset), "seconds": seconds, "cpu_seconds": cpu_s
 
 
 def write_log(path: Path, size: int, observations: int, has_dates: bool) -> None:
-    """Write a CSV file of about `size` bytes: episode, observations, two actions, reward, and a date per row."""
+    """Write a CSV file of about `size` bytes with columns for the episode, observations, two actions and the reward.
+
+    If `has_dates` is true, each row also has a date.
+    """
     rng = np.random.default_rng(0)
     names = ["episode", *(f"obs_{i}" for i in range(observations)), "action_0", "action_1", "reward"]
     block = rng.uniform(-1, 1, (BLOCK_ROWS, observations + 3))
@@ -65,7 +69,7 @@ def write_log(path: Path, size: int, observations: int, has_dates: bool) -> None
 
 
 def measure(path: Path, source: Path) -> dict[str, float]:
-    """Read a file in a new process with the package in `source`."""
+    """Read a file in a new process with the package in `source`, and return the time and the memory that it needed."""
     environment = {**os.environ, "PYTHONPATH": str(source)}
     command = [sys.executable, "-c", READ, str(path)]
     result = subprocess.run(command, env=environment, cwd=path.parent, capture_output=True, text=True, check=False)
@@ -86,10 +90,14 @@ def parse_size(text: str) -> int:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", default="200MB", help="size of each file (default: 200MB)")
-    parser.add_argument("--observations", type=int, default=8, help="observation columns (default: 8)")
-    parser.add_argument("--rounds", type=int, default=3, help="reads of each file per version (default: 3)")
-    parser.add_argument("--against", type=Path, help="src folder of another version to compare with")
-    parser.add_argument("--folder", type=Path, help="folder for the files, deleted afterwards (default: temporary)")
+    parser.add_argument("--observations", type=int, default=8, help="number of observation columns (default: 8)")
+    parser.add_argument(
+        "--rounds", type=int, default=3, help="number of times that each version reads each file (default: 3)"
+    )
+    parser.add_argument("--against", type=Path, help="`src` folder of another version, to compare with this one")
+    parser.add_argument(
+        "--folder", type=Path, help="folder for the files, which are deleted afterwards (default: a temporary folder)"
+    )
     args = parser.parse_args()
     versions = {"this": HERE} | ({"other": args.against.resolve()} if args.against else {})
     is_slow = False
@@ -115,8 +123,8 @@ def main() -> None:
             if args.against:
                 ratios = {key: medians["this"][key] / medians["other"][key] for key in medians["this"]}
                 print(
-                    f"{kind}: {ratios['seconds']:.2f} times the seconds, {ratios['cpu_seconds']:.2f} times the CPU "
-                    f"seconds, {ratios['mib']:.2f} times the memory"
+                    f"{kind}: {ratios['seconds']:.2f} times the wall-clock time, {ratios['cpu_seconds']:.2f} times the "
+                    f"CPU time, {ratios['mib']:.2f} times the memory"
                 )
                 is_slow |= max(ratios["cpu_seconds"], ratios["mib"]) > LIMIT
     sys.exit(is_slow)

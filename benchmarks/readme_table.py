@@ -38,7 +38,7 @@ WITHOUT_TD3_BC = "OGBench"
 
 
 def format_time(runs: int, steps_per_second: float) -> str:
-    """Return the time in which some parallel runs make a million steps each."""
+    """Return the time that parallel runs need for a million steps each, as text."""
     minutes = runs * 1e6 / steps_per_second / 60
     return f"{minutes:.1f} minutes" if minutes < 60 else f"{minutes / 60:,.1f} hours"
 
@@ -72,7 +72,7 @@ def make_sentence(results: Path = RESULTS) -> str:
 
 
 def replace_table(text: str, new: str) -> str:
-    """Return README with new text between its markers."""
+    """Return the text of README.md with new text between the markers."""
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}{new}{END}{after}"

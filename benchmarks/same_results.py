@@ -1,9 +1,9 @@
-"""Compare repeated runs with recorded ones bit by bit.
+"""Check that repeated runs are bitwise equal to recorded runs.
 
     python benchmarks/same_results.py RECORDED AGAIN
 
-RECORDED and AGAIN are folders of results. Runs are equal if all numbers in their rows and curves are equal, except
-times and speeds. Exits with code 1 if a run differs, or if the folders have no run in common.
+RECORDED and AGAIN are result folders. Runs are equal if all numbers in their rows and curves are equal, except for
+times and speeds. The exit code is 1 if any run differs, or if the folders have no runs in common.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ RUN_COLUMNS = (
 
 
 def differing(recorded: pd.DataFrame, again: pd.DataFrame, keys: Sequence[str], columns: Sequence[str]) -> pd.DataFrame:
-    """Return the rows that have different numbers or are in only one table. Two missing numbers are equal."""
+    """Return the rows that have different numbers or are in only one of the tables. Missing numbers are equal."""
     both = again.merge(recorded, on=list(keys), how="outer", suffixes=("", "_recorded"), indicator=True)
     same = both["_merge"] == "both"
     for column in columns:
@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     recorded, again = results.read(args.recorded), results.read(args.again)
     shared = set(recorded.runs["run_id"]) & set(again.runs["run_id"])
     if not shared:
-        print("The folders have no run in common.")
+        print("The folders have no runs in common.")
         return 1
     old_runs, old_curves, runs, curves = (
         table[table["run_id"].isin(shared)] for found in (recorded, again) for table in (found.runs, found.curves)
@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     numbers = [column for column in curves.columns if column not in ("schema_version", "run_id", "step")]
     other_runs = differing(old_runs, runs, ["run_id"], RUN_COLUMNS)
     other_points = differing(old_curves, curves, ["run_id", "step"], numbers)
-    print(f"{len(runs):,} runs are in both folders, with {len(curves):,} points of curves.")
+    print(f"Both folders contain {len(runs):,} runs with {len(curves):,} curve points.")
     print(f"{len(other_runs):,} runs and {len(other_points):,} points differ.")
     return int(bool(len(other_runs) or len(other_points)))
 

@@ -1,11 +1,11 @@
-"""Compare training from a packed folder larger than the memory budget with training from memory.
+"""Compare training from a packed folder that is larger than the memory budget with training from memory.
 
     python benchmarks/streaming.py --rows 4000000 --budget-mb 128
 
-Packs synthetic data, trains alternately from memory (all rows) and from windows, then only from windows. Prints both
-rates, their ratio, the peak of host memory above its value before the first window, and the variance of minibatch means
-relative to uniform draws. Exits with code 1 if streaming is more than 20 % slower or memory exceeds the budget by more
-than 25 %.
+The script packs synthetic data, trains alternately from memory (all rows) and from windows of rows, and then only from
+windows. It prints both rates and their ratio, the peak of host memory relative to its value before the first window,
+and the variance of minibatch means relative to uniform draws. The exit code is 1 if streaming is more than 20 % slower,
+or if memory exceeds the budget by more than 25 %.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def resident_bytes() -> int:
 
 
 class PeakMemory:
-    """Peak of this process's resident memory, sampled in a thread."""
+    """A context manager that records the peak of this process's resident memory by sampling it in a thread."""
 
     def __enter__(self) -> PeakMemory:
         self.before = self.peak = resident_bytes()
@@ -77,7 +77,7 @@ class PeakMemory:
 
 
 class Training:
-    """One training run whose chunks accept any table."""
+    """A training run that can train each chunk on a different table."""
 
     def __init__(self, packed: Any, algo: str, chunk: int) -> None:
         import jax.numpy as jnp
@@ -117,7 +117,7 @@ class Training:
 
 
 def measure_rates(folder: Path, budget: int, chunk: int, chunks: int, algo: str) -> None:
-    """Print steps per second from one table in memory and from windows, timed alternately on the same machine."""
+    """Print steps per second for one table in memory and for windows, timed alternately on the same machine."""
     import jax.numpy as jnp
 
     from aspc.data.streaming import StreamingDataset
@@ -139,13 +139,13 @@ def measure_rates(folder: Path, budget: int, chunk: int, chunks: int, algo: str)
 
 
 def measure_memory(folder: Path, budget: int, chunk: int, chunks: int, algo: str) -> None:
-    """Print the peak of host memory while training from windows, above its value before the first window."""
+    """Print the peak of host memory while training from windows, relative to its value before the first window."""
     from aspc.data.streaming import BLOCK_ROWS, StreamingDataset
 
     packed = StreamingDataset.open(folder / "packed")
     training = Training(packed, algo, chunk)
     rows = packed.window_rows(budget) // BLOCK_ROWS * BLOCK_ROWS
-    training.run_chunk(np.zeros((rows, training.width), np.float32))  # compilation and the step's own buffers
+    training.run_chunk(np.zeros((rows, training.width), np.float32))  # compile, and allocate the step's own buffers
     with PeakMemory() as memory, packed.windows(rows, prepare=training.prepare) as windows:
         for _ in range(chunks):
             training.run_chunk(next(windows))
@@ -163,7 +163,7 @@ def variance_ratio(packed: Any, rows: int, windows: int = 40) -> float:
 
 
 def run_child(*arguments: str) -> dict[str, Any]:
-    """Run a part in a separate process and return the JSON object in its last line of output."""
+    """Run a part of this script in a separate process and return the JSON object in its last line of output."""
     command = [sys.executable, __file__, *arguments]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -172,12 +172,12 @@ def run_child(*arguments: str) -> dict[str, Any]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=4_000_000, help="rows of synthetic data (200 bytes each)")
-    parser.add_argument("--budget-mb", type=int, default=128, help="host memory for windows")
-    parser.add_argument("--chunk", type=int, default=500, help="training steps per window")
+    parser.add_argument("--rows", type=int, default=4_000_000, help="number of rows of synthetic data (200 bytes each)")
+    parser.add_argument("--budget-mb", type=int, default=128, help="host memory for windows, in MB")
+    parser.add_argument("--chunk", type=int, default=500, help="number of training steps per window")
     parser.add_argument("--chunks", type=int, default=8, help="number of timed windows")
     parser.add_argument("--algo", default="aspc")
-    parser.add_argument("--folder", type=Path, help="folder for the data (default: temporary)")
+    parser.add_argument("--folder", type=Path, help="folder for the data (default: a temporary folder)")
     parser.add_argument("--part", choices=["make", "rates", "memory"], help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.part == "make":
@@ -197,7 +197,7 @@ def main() -> int:
         rates, memory = run_child(*common, "--part", "rates"), run_child(*common, "--part", "memory")
     share = rates["stream"] / rates["memory"]
     print(f"from memory       {rates['memory']:8.1f} steps/s")
-    print(f"from windows      {rates['stream']:8.1f} steps/s, {100 * share:.1f} % of that")
+    print(f"from windows      {rates['stream']:8.1f} steps/s, {100 * share:.1f} % of the rate from memory")
     print(f"windows           {rates['window_rows']:8,} rows, peak {memory['peak_mb']:.0f} MB of {args.budget_mb} MB")
     print(f"minibatch spread  {rates['minibatch_variance_ratio']:8.3f} of uniform draws' variance")
     return int(share < 0.8 or memory["peak_mb"] > 1.25 * args.budget_mb)

@@ -2,9 +2,9 @@
 
     python benchmarks/study_data.py POLICIES --out FOLDER [--only 'hopper-*' …] [--scale 0.01] [--workers N]
 
-POLICIES is a folder with behavior policies as NumPy arrays, each from a public repository (see docs/study_data.md).
-This repository contains neither the policies nor the datasets. A dataset whose policies are missing is skipped with a
-message. Existing files are kept.
+POLICIES is a folder with behavior policies as NumPy arrays, all from public repositories (see docs/study_data.md).
+This repository contains neither the policies nor the datasets. If the policies for a dataset are missing, a message is
+printed and the dataset is skipped. Existing files are kept.
 
 D4RL's layout (HDF5):
   hopper, halfcheetah, walker2d   random, medium, expert, medium-expert, medium-replay, full-replay
@@ -16,9 +16,9 @@ OGBench's layout (NPZ, training and validation files, -v0):
   pointmaze-{medium,large,giant}-navigate, antmaze-{large,giant}-navigate
   cube-single-play, scene-play, puzzle-3x3-play
 
-Datasets are collected in pieces, which are kept in FOLDER/pieces until their file is complete: an interrupted command
-continues. The files do not depend on the number of workers, and are the same on every x86 processor
-with AVX2. Needs the environments: `aspc[robotics,ogbench]`.
+Datasets are collected in pieces, which are kept in FOLDER/pieces until their file is complete. After an interruption,
+run the same command again to continue. The files do not depend on the number of workers, and are the same on all x86
+processors with AVX2. The script needs the environments (`aspc[robotics,ogbench]`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import Any
 
 if __name__ == "__main__":
-    # The rounding of sums depends on the register width, and rollouts amplify differences: use one width everywhere.
+    # The rounding of sums depends on the register width, and rollouts amplify differences. Use one width everywhere.
     os.environ |= {"OPENBLAS_CORETYPE": "Haswell", "NPY_DISABLE_CPU_FEATURES": "X86_V4 AVX512_ICL AVX512_SPR"}
 
 from filelock import FileLock, Timeout
@@ -58,13 +58,15 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("policies", type=Path, help="folder with the behavior policies")
     parser.add_argument("--out", type=Path, required=True, help="output folder (created if missing)")
-    parser.add_argument("--only", nargs="*", default=["*"], help="patterns of dataset names")
-    parser.add_argument("--scale", type=float, default=1.0, help="fraction of the declared sizes to generate")
+    parser.add_argument(
+        "--only", nargs="*", default=["*"], help="generate only datasets whose names match these patterns"
+    )
+    parser.add_argument("--scale", type=float, default=1.0, help="fraction of the full sizes to generate")
     parser.add_argument("--workers", type=int, default=available_cores(), help="number of processes")
     args = parser.parse_args(argv)
     for pattern in args.only:
         if not fnmatch.filter(NAMES, pattern):
-            parser.error(f"No dataset matches {pattern!r}. The names are {', '.join(NAMES)}.")
+            parser.error(f"No dataset matches {pattern!r}. Available datasets: {', '.join(NAMES)}.")
     if args.scale <= 0 or args.workers < 1:
         parser.error("--scale must be above 0 and --workers at least 1.")
     names = [name for name in NAMES if any(fnmatch.fnmatchcase(name, pattern) for pattern in args.only)]
@@ -81,7 +83,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def make_datasets(names: list[str], policies: Path, out: Path, scale: float, workers: int) -> None:
-    """Make datasets one after the other, while processes collect the pieces of later datasets."""
+    """Write datasets one after another, while other processes collect the pieces of later datasets."""
     began, folder = time.monotonic(), out / PIECES
     wanted: dict[str, dict[Path, list[Piece]]] = {}
     for name in names:
@@ -95,9 +97,9 @@ def make_datasets(names: list[str], policies: Path, out: Path, scale: float, wor
     if not wanted:
         return
     uses = Counter(piece for outputs in wanted.values() for pieces in outputs.values() for piece in pieces)
-    for leftover in folder.glob(".*.tmp"):  # of a killed process
+    for leftover in folder.glob(".*.tmp"):  # left behind by killed processes
         leftover.unlink()
-    # Inherited by the processes: each has one core, and its matrices are small.
+    # The worker processes inherit these variables. Each has one core, and its matrices are small.
     os.environ |= {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")}
     with multiprocessing.get_context("spawn").Pool(min(workers, len(uses))) as pool:
         arriving = zip(uses, pool.imap(partial(collect_piece, folder=folder), uses), strict=True)
@@ -122,7 +124,7 @@ def make_datasets(names: list[str], policies: Path, out: Path, scale: float, wor
 
 
 def unfinished_files(name: str, policies: Path, out: Path, scale: float) -> dict[Path, list[Piece]]:
-    """Return the pieces of the files of a dataset that do not exist yet."""
+    """Return those files of a dataset that do not exist yet, with their pieces."""
     clone = out / PIECES / "policies" / "door_clone.npz"
     if name == CLONED and not (out / f"{name}.hdf5").exists():
         demonstrations = hdf5.read_trusted_hdf5(*sources_of(name, policies))
@@ -144,7 +146,7 @@ def elapsed(began: float) -> str:
 
 
 def description(name: str, path: Path, pieces: list[Piece]) -> str:
-    """Return a dataset's size, and its score if its file has rewards."""
+    """Return a description of a dataset: its size and, if its file has rewards, its mean return and score."""
     rows = sum(piece.rows for piece in pieces)
     if name in TRAJECTORIES:
         return f"{path.stem}: {rows:,} rows, {rows // TRAJECTORIES[name].steps:,} episodes"

@@ -2,8 +2,8 @@
 
     python benchmarks/study_page.py [RESULTS] [--page docs/study.md]
 
-RESULTS is a folder of results, or a folder of such folders (default: results). The text between `<!-- study: NAME -->`
-and `<!-- end -->` is replaced; everything else on the page stays as it is.
+RESULTS is a result folder, or a folder of result folders (default: results). The script replaces the text between each
+`<!-- study: NAME -->` and `<!-- end -->`. Everything else on the page is left unchanged.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MAIN, RECIPE = "study_main", "maze2d_recipe"
 DOMAINS = ("MuJoCo", "Maze2d", "AntMaze", "Adroit")
 REFERENCE = "TD3+BC"
 UNFINISHED = "unfinished"  # folder of `unfinished_runs.py`'s files, below the results
-# Runs to compare with an algorithm's published scores. Default: the runs of the same name in the recipe comparison.
+# Runs to compare with an algorithm's published scores, if they are not the runs of that name in the recipe comparison.
 VALIDATED = {
     "ReBRAC": ((MAIN, "ReBRAC, tuned"),),
     "IQL": ((RECIPE, "IQL"), (RECIPE, "IQL, float32 products")),
@@ -45,7 +45,7 @@ FIGURES = {"MuJoCo": "study_locomotion.png", "Maze2d": "study.png"}
 
 
 class Published(NamedTuple):
-    """A published score: the table that printed it, for which algorithm, and its standard deviation over seeds."""
+    """A published score: its source, algorithm and dataset, and its mean and standard deviation over seeds."""
 
     source: str
     variant: str
@@ -55,7 +55,7 @@ class Published(NamedTuple):
 
 
 class Study:
-    """The finished runs of the study, by the variants of the main table and of the recipe comparison."""
+    """The finished runs of the study, labeled as in the main table and in the recipe comparison."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -66,27 +66,27 @@ class Study:
 
     @staticmethod
     def _runs_of(suite: str, done: pd.DataFrame) -> pd.DataFrame:
-        """Label finished runs as the suite does. Suites share runs, so a run's row can have another suite's label."""
+        """Return a suite's finished runs with its labels. Since suites share runs, their rows can have other labels."""
         plan = make_plan(suites.expand([suite]), data={name: Path(name) for name in STUDIED})
         entries = pd.DataFrame([(entry.run_id, entry.variant) for entry in plan.entries], columns=["run_id", "label"])
         return done.merge(entries, on="run_id")
 
     def scores(self, suite: str, label: str) -> Scores:
-        """Return the last scores of a variant per dataset, one number per seed."""
+        """Return the last scores of a variant by dataset, with one number per seed."""
         runs = self.by_suite[suite]
         runs = runs[runs["label"] == label].sort_values("seed")
         return {name: group["score_last"].to_numpy(float) for name, group in runs.groupby("dataset")}
 
 
 def published_sources() -> dict[str, str]:
-    """Return the works behind the sources of published scores, with titles."""
+    """Return the publications behind the sources of published scores, by source."""
     tables = json.loads(PUBLISHED.read_text("utf-8"))
     found = {source: f"{works()[table['work']]}; {table['source']}" for source, table in tables.items()}
     return {**found, "paper": f"{works()['aspc']}; Table 1, final scores"}
 
 
 def published_scores() -> list[Published]:
-    """Return published Maze2d scores: CORL's, and those of TD3+BC, ReBRAC and ASPC in the paper's main table."""
+    """Return published Maze2d scores: those of CORL, and those of TD3+BC, ReBRAC and ASPC in the paper's main table."""
     tables = json.loads(PUBLISHED.read_text("utf-8"))
     found = [
         Published(source, variant, dataset, *score)
@@ -114,7 +114,7 @@ def number(value: float) -> str:
 
 
 def with_spread(values: np.ndarray) -> str:
-    """Format the mean and the standard deviation over seeds."""
+    """Format the mean and the standard deviation of values over seeds."""
     spread = f" ± {number(float(values.std(ddof=1)))}" if len(values) > 1 else ""
     return f"{number(float(values.mean()))}{spread}"
 
@@ -128,7 +128,10 @@ def with_interval(estimate: IntervalEstimate) -> str:
 
 
 def validation_section(study: Study) -> str:
-    """Compare scores on regenerated Maze2d data, with and without action noise, with published ones."""
+    """Return a table that compares scores on regenerated Maze2d data with published scores, and a list of the sources.
+
+    The table has scores on data with action noise and on data without it.
+    """
     rows = []
     for published in published_scores():
         for suite, label in VALIDATED.get(published.variant, ((RECIPE, published.variant),)):
@@ -157,7 +160,7 @@ def domain_datasets(domain: str) -> list[str]:
 
 
 def variants_on(study: Study, datasets: Sequence[str]) -> dict[str, Scores]:
-    """Return the variants that ran on all of some datasets, in the order of the main table."""
+    """Return the scores of the variants that ran on all of these datasets, in the order of the main table."""
     found = {variant.label: study.scores(MAIN, variant.label) for variant in MAIN_TABLE}
     return {
         label: {name: scores[name] for name in datasets}
@@ -209,7 +212,7 @@ def with_intervals(ends: tuple[np.ndarray, ...]) -> list[str]:
 
 
 def progress_section(study: Study) -> str:
-    """List the number of datasets with runs in each domain, per variant of the main table."""
+    """Return a table with the number of datasets that have runs, per domain and variant of the main table."""
     rows = []
     for variant in MAIN_TABLE:
         found = study.scores(MAIN, variant.label)
@@ -243,7 +246,7 @@ SECTIONS: Mapping[str, Callable[[Study], str]] = {
 
 
 def fill(page: str, study: Study) -> str:
-    """Replace each marked section of a page."""
+    """Return the text of a page with all marked sections replaced."""
 
     def replaced(match: re.Match[str]) -> str:
         name = match[1]
@@ -253,7 +256,7 @@ def fill(page: str, study: Study) -> str:
 
 
 def draw(study: Study, domain: str, path: Path) -> None:
-    """Draw scores over steps per dataset of a domain, and the scale that ASPC and ASPC+ learn."""
+    """Plot scores over steps for each dataset of a domain, and the scales that ASPC and ASPC+ learn."""
     from matplotlib.figure import Figure
 
     datasets = trained_datasets(study, domain)
@@ -291,7 +294,7 @@ def draw(study: Study, domain: str, path: Path) -> None:
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("results", type=Path, nargs="?", default=ROOT / "results", help="folder of results")
+    parser.add_argument("results", type=Path, nargs="?", default=ROOT / "results", help="result folder")
     parser.add_argument("--page", type=Path, default=ROOT / "docs" / "study.md", help="page to update")
     args = parser.parse_args(argv)
     study = Study(args.results)

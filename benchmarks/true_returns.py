@@ -1,9 +1,10 @@
 """True discounted returns of policies and of the logged controller, for datasets whose environment can be simulated.
 
-The truth of a policy is the difference between its discounted return and that of the logged controller: both from the
-first states of held-out episodes in Maze2d and in OGBench's navigation tasks, whose states can be set; elsewhere from
-the environment's own initial states, where its logged episodes begin. Time limits are ignored, as by the estimates, and
-the discount is lowered where they cut most episodes early. Rewards whose discount is below 0.5 % are left out.
+The true value of a policy is the difference between its discounted return and that of the logged controller. In Maze2d
+and in OGBench's navigation tasks, whose states can be set, both returns start from the first states of held-out
+episodes. In other tasks, they start from the environment's own initial states, in which the logged episodes also begin.
+Time limits are ignored, as they are by the estimators. If time limits cut off most episodes early, the discount is
+lowered. Rewards that are discounted to less than 0.5 % are left out.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from aspc.data import Dataset
 from aspc.policy import Policy
 
 DISCOUNT = 0.99
-CUT_WEIGHT = 0.02  # largest discount at the end of an episode that is cut by a time limit
+CUT_WEIGHT = 0.02  # maximum weight, after discounting, of rewards beyond a time limit that cuts off an episode
 
 
 def is_maze(dataset: Dataset) -> bool:
@@ -28,7 +29,7 @@ def is_maze(dataset: Dataset) -> bool:
 
 
 def discount_of(dataset: Dataset) -> float:
-    """Return the discount; lower than usual if logged episodes are cut early, so that their returns are complete."""
+    """Return the discount. If logged episodes are cut off early, it is lowered so that their returns are complete."""
     if is_maze(dataset) or not dataset.timeouts.any():
         return DISCOUNT
     starts, stops = dataset.episode_bounds
@@ -37,14 +38,15 @@ def discount_of(dataset: Dataset) -> float:
 
 
 def horizon_of(discount: float) -> int:
-    """Return the number of steps whose rewards count."""
+    """Return the number of steps whose rewards are included in a return."""
     return math.ceil(math.log(0.005) / math.log(discount))
 
 
 def controller_returns(dataset: Dataset, held_out: Dataset) -> tuple[np.ndarray, np.ndarray]:
-    """Return start rows of a dataset and the controller's discounted returns from them; cut returns are left out.
+    """Return start rows of a dataset, and the logged controller's discounted returns from these rows.
 
-    In Maze2d the log is one continuous trajectory: a timeout marks a reached target, and the controller continues.
+    Rows whose return is cut off by the end of an episode are left out. In Maze2d, the log is one continuous trajectory:
+    a timeout marks a reached target, after which the controller continues.
     """
     discount, starts = discount_of(dataset), dataset.episode_bounds[0]
     if is_maze(dataset):
@@ -53,7 +55,7 @@ def controller_returns(dataset: Dataset, held_out: Dataset) -> tuple[np.ndarray,
     else:
         logged = returns_to_go(dataset, discount)
         returns, is_complete = logged.returns, logged.is_complete
-    if state_setter(dataset) is not None:  # otherwise all start states have the same distribution
+    if state_setter(dataset) is not None:  # otherwise, all start states have the same distribution
         keys = set(keys_of(held_out, held_out.episode_bounds[0]))
         starts = np.asarray([row for row, key in zip(starts, keys_of(dataset, starts), strict=True) if key in keys])
     rows = starts[is_complete[starts]]
@@ -61,12 +63,12 @@ def controller_returns(dataset: Dataset, held_out: Dataset) -> tuple[np.ndarray,
 
 
 def keys_of(dataset: Dataset, rows: np.ndarray) -> list[bytes]:
-    """Return bytes that identify rows."""
+    """Return a byte string for each row that identifies its content."""
     return [dataset.observations[row].tobytes() + dataset.actions[row].tobytes() for row in rows]
 
 
 def discounted(dataset: Dataset, ends: np.ndarray, discount: float) -> np.ndarray:
-    """Return the discounted return of every row, up to the next end."""
+    """Return the discounted return from every row until the next end of an episode."""
     returns, running = np.zeros(len(dataset)), 0.0
     for i in range(len(dataset) - 1, -1, -1):
         running = float(dataset.rewards[i]) + (0.0 if ends[i] else discount * running)
@@ -75,7 +77,10 @@ def discounted(dataset: Dataset, ends: np.ndarray, discount: float) -> np.ndarra
 
 
 def state_setter(dataset: Dataset) -> Callable[[Any, np.ndarray], None] | None:
-    """Return a function that puts an environment into the state of an observation; None if observations are partial."""
+    """Return a function that sets an environment's state to that of an observation.
+
+    Return None if observations do not determine the state.
+    """
     assert dataset.env is not None
     if is_maze(dataset):
 
@@ -86,7 +91,7 @@ def state_setter(dataset: Dataset) -> Callable[[Any, np.ndarray], None] | None:
     if tasks.is_ogbench_task(dataset.env) and dataset.env.split("-")[0] in ("pointmaze", "antmaze"):
 
         def set_positions(env: Any, observation: np.ndarray) -> None:
-            size = env.model.nq  # a point's observation has no velocities: it does not coast
+            size = env.model.nq  # a point's observation has no velocities, since the point does not coast
             velocities = observation[size:] if len(observation) > size else np.zeros(env.model.nv)
             env.set_state(observation[:size].astype(float), velocities.astype(float))
 
@@ -95,10 +100,11 @@ def state_setter(dataset: Dataset) -> Callable[[Any, np.ndarray], None] | None:
 
 
 def policy_returns(policy: Policy, dataset: Dataset, starts: np.ndarray, discount: float) -> np.ndarray:
-    """Roll a policy out in the environment; return the discounted return of each episode.
+    """Roll out a policy in the environment and return the discounted return of each episode.
 
-    Episodes begin in the states `starts` if the environment's state can be set, else in as many of its own initial
-    states. Time limits are ignored, as by estimates.
+    If the environment's state can be set, there is one episode from each of the states `starts`. Otherwise, the same
+    number of episodes start from the environment's own initial states. Time limits are ignored, as they are by the
+    estimators.
     """
     assert dataset.env is not None
     episodes = len(starts)
@@ -109,7 +115,7 @@ def policy_returns(policy: Policy, dataset: Dataset, starts: np.ndarray, discoun
         observations = list(starts)
         for instance, observation in zip(instances, observations, strict=True):
             set_state(instance.unwrapped, observation)
-    rewards_lag = int(is_maze(dataset))  # its log's reward is that of the state before the step, not after it
+    rewards_lag = int(is_maze(dataset))  # in Maze2d's log, a reward belongs to the state before the step, not after it
     returns, running, step = np.zeros(episodes), list(range(episodes)), 0
     rng, memory = np.random.default_rng(0), policy.initial_memory(episodes)
     while running and step < horizon_of(discount):

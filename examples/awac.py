@@ -1,9 +1,10 @@
-"""AWAC with a fixed or a learned scale: advantage-weighted actor-critic (Nair et al., 2020).
+"""Advantage-weighted actor-critic (AWAC; Nair et al., 2020), with a fixed or a learned scale.
 
     critics: Q_k(s, a) → r + γ·min_k Q'_k(s', a'),                a' ~ π(s')
     actor:   max_π  E[w·log π(a|s)],   w = min(exp(β·A), 100),    A = min_k Q_k(s, a) − min_k Q_k(s, ã),  ã ~ π(s)
 
-The scale is β (1/λ in the paper). Like every `ScalableAlgorithm`, this one is also registered with a learned scale.
+The scale is β (1/λ in the paper). Like every `ScalableAlgorithm`, AWAC is also registered with a learned scale:
+
     aspc train maze2d-umaze --plugin examples/awac.py --algo awac --steps 20000
     aspc train maze2d-umaze --plugin examples/awac.py --algo awac+aspc --steps 20000
 """
@@ -31,9 +32,9 @@ class AWAC(rl.ScalableAlgorithm[AWACState, Any]):
     scale_name: ClassVar[str] = "beta"
 
     beta: rl.NonNegative = 1.0
-    """Inverse temperature of the advantage weights: 0 is behavior cloning."""
+    """Inverse temperature of the advantage weights. With 0, the actor is trained by behavior cloning."""
     lr: rl.NonNegative = 3e-4
-    """Learning rate of actor and critics (Adam)."""
+    """Learning rate of the actor and the critics (Adam)."""
     hidden_dim: rl.Count = 256
     """Width of all hidden layers (ReLU)."""
 
@@ -47,7 +48,7 @@ class AWAC(rl.ScalableAlgorithm[AWACState, Any]):
     def noise(self, spec, batch_size):
         return {name: rl.Draw("normal", (batch_size, spec.act_dim)) for name in ("action", "next_action")}
 
-    def prepare(self, state, batch, noise, parts):  # the critics' step, then the advantages
+    def prepare(self, state, batch, noise, parts):  # update the critics, then compute the advantages
         def sample(s, epsilon):
             high = state.actor.mean.max_action
             return jnp.clip(state.actor(s) + jnp.exp(state.actor.log_std) * epsilon, -high, high)
@@ -66,7 +67,7 @@ class AWAC(rl.ScalableAlgorithm[AWACState, Any]):
     def weights(self, ctx, beta):
         return jnp.exp(jnp.minimum(beta * ctx.extra, jnp.log(100.0)))
 
-    def inner_step(self, ctx, scale):  # the actor's step, differentiable in the scale
+    def inner_step(self, ctx, scale):  # update the actor; differentiable with respect to the scale
         def loss(actor):
             nll = -actor.log_prob(actor(ctx.batch.observations), ctx.batch.actions)
             return (self.weights(ctx, scale) * nll).mean(), nll
@@ -74,7 +75,7 @@ class AWAC(rl.ScalableAlgorithm[AWACState, Any]):
         step = rl.Adam(self.lr).minimize(loss, ctx.state.actor, ctx.state.actor_opt)
         return rl.Inner(step.params, step.opt_state, None, step.aux, {"actor_loss": step.loss})
 
-    def outer_terms(self, ctx, params, scale):  # Q and constraint under the updated actor, and their weights in L1
+    def outer_terms(self, ctx, params, scale):  # Q and the constraint for the updated actor, and their weights in L1
         mean = params(ctx.batch.observations)
         q, nll = rl.min_q(ctx.state.critics(ctx.batch.observations, mean)), -params.log_prob(mean, ctx.batch.actions)
         return rl.OuterTerms(q, nll, 1.0, jax.lax.stop_gradient(self.weights(ctx, scale)))

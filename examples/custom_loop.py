@@ -1,7 +1,8 @@
-"""A custom JAX training loop around `update`, in 25 lines: TD3+BC on the transitions of a `Dataset`.
+"""A custom JAX training loop in 25 lines: train TD3+BC on the transitions of a `Dataset`.
 
-The loop supplies the inputs of `update`: minibatches, noise and the parts of each step.
-The optional argument is the number of cycles of the algorithm's schedule.
+The loop passes minibatches, noise and the parts of each step to the algorithm's `update`. The optional argument is the
+number of cycles of the algorithm's schedule.
+
     python examples/custom_loop.py 500
 """
 

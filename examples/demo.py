@@ -10,9 +10,9 @@ from aspc.__main__ import main
 
 STEPS, SEEDS, ALPHA = 16_000, (0, 1), 10.0
 
-print(f"Training ASPC on a generated U-maze: {STEPS:,} steps (the paper trains 1,000,000), {len(SEEDS)} seeds.")
-print(f"The scale alpha starts at {ALPHA:g} instead of 2.5: on mazes alpha rises, and from 2.5 this takes a long run.")
-print("Every other hyperparameter is the paper's. This takes two to four minutes on two cores.", flush=True)
+print(f"Training ASPC on a generated U-maze for {STEPS:,} steps (the paper: 1,000,000) with {len(SEEDS)} seeds.")
+print(f"The scale alpha starts at {ALPHA:g} instead of 2.5. On mazes, alpha rises, and from 2.5 this takes a long run.")
+print("All other hyperparameters are the paper's. This takes two to four minutes on two cores.", flush=True)
 options = {
     "--steps": [str(STEPS)],
     "--seeds": [str(seed) for seed in SEEDS],

@@ -1,10 +1,11 @@
-"""Simulate a decision log: at each of 20 visits, a clinic chooses a dose among those that are allowed.
+"""Simulate a decision log: at each of 20 visits, a clinic chooses one of the allowed doses for a patient.
 
-    python examples/dosing_logs.py                        write dosing.csv: 1,000 patients
+    python examples/dosing_logs.py                        write dosing.csv with 1,000 patients
     python examples/dosing_logs.py --evaluate doses.onnx  evaluate a policy and the clinic on new patients
 
-A dose is "none", "low" or "high". The level of the drug in the blood decides whether "low" and "high" are allowed;
-the columns `mask_low` and `mask_high` are 1 if so. Unlike with real logs, the true return of a policy can be measured.
+A dose is "none", "low" or "high". The level of the drug in the blood determines whether "low" and "high" are allowed.
+If they are, the columns `mask_low` and `mask_high` are 1. Unlike with real logs, the true return of a policy can be
+measured.
 """
 
 import argparse
@@ -18,16 +19,16 @@ NAMES = list(DOSES)
 COLUMNS = ["episode", "obs_symptoms", "obs_level", "mask_low", "mask_high", "action_dose", "reward"]
 VISITS = 20
 
-Choose = Callable[[np.ndarray, np.ndarray], np.ndarray]  # (observations, masks) of patients → indices of doses
+Choose = Callable[[np.ndarray, np.ndarray], np.ndarray]  # (observations, masks) → indices of doses, one per patient
 
 
 def masks_of(level: np.ndarray) -> np.ndarray:
-    """Return the masks of "low" and "high", [patients, 2]."""
+    """Return the masks of "low" and "high" as an array [patients, 2]."""
     return np.stack([level < 0.55, level < 0.35], axis=1).astype(float)
 
 
 def clinic(rng: np.random.Generator) -> Choose:
-    """Return the clinic's behavior: higher doses for stronger symptoms, often too low, sometimes random."""
+    """Return the clinic's policy, which gives higher doses for stronger symptoms. Many are too low, some are random."""
 
     def choose(observations: np.ndarray, masks: np.ndarray) -> np.ndarray:
         symptoms = observations[:, 0] + rng.normal(0, 0.25, len(observations))
@@ -39,7 +40,7 @@ def clinic(rng: np.random.Generator) -> Choose:
 
 
 def treat(choose: Choose, patients: int, rng: np.random.Generator) -> list[np.ndarray]:
-    """Return the visits of all patients, one array [patients, columns] per visit; the dose is an index."""
+    """Return one array [patients, columns] per visit. Doses are indices."""
     symptoms, level, visits = rng.uniform(0.2, 1.5, patients), rng.uniform(0, 0.6, patients), []
     for _ in range(VISITS):
         observations, masks = np.stack([symptoms, level], axis=1), masks_of(level)
@@ -47,7 +48,7 @@ def treat(choose: Choose, patients: int, rng: np.random.Generator) -> list[np.nd
         assert (np.concatenate([np.ones((patients, 1)), masks], axis=1)[np.arange(patients), dose] == 1).all()
         level = 0.6 * level + np.array(list(DOSES.values()))[dose]
         symptoms = np.clip(symptoms + 0.15 - 0.3 * level + rng.normal(0, 0.05, patients), 0, 2)
-        rewards = 1 - symptoms - 0.5 * level**2  # few symptoms, and few side effects
+        rewards = 1 - symptoms - 0.5 * level**2  # penalizes symptoms and side effects
         visits.append(np.concatenate([observations, masks, dose[:, None], rewards[:, None]], axis=1))
     return visits
 
@@ -67,7 +68,7 @@ def write_log(path: str, patients: int, seed: int) -> None:
 
 
 def exported_policy(path: str) -> Choose:
-    """Return an ONNX policy. Its options are sorted by name."""
+    """Load an exported ONNX policy, whose options are sorted by name."""
     import onnxruntime
 
     session = onnxruntime.InferenceSession(path)
@@ -82,7 +83,7 @@ def exported_policy(path: str) -> Choose:
 
 
 def evaluate(path: str) -> None:
-    """Print the mean reward per visit of an exported policy and of the clinic on the same new patients."""
+    """Print the mean rewards per visit of an exported policy and of the clinic for the same new patients."""
     for name, choose in (("policy", exported_policy(path)), ("clinic", clinic(np.random.default_rng(2)))):
         rewards = np.stack(treat(choose, 2_000, np.random.default_rng(1)))[..., -1]
         print(f"{name}: {rewards.mean():.3f} per visit")
@@ -92,7 +93,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--patients", type=int, default=1_000, help="number of patients in the log")
     parser.add_argument("--seed", type=int, default=0, help="random seed")
-    parser.add_argument("--evaluate", metavar="ONNX", help="exported policy to evaluate")
+    parser.add_argument("--evaluate", metavar="ONNX", help="exported policy to evaluate instead of writing a log")
     options = parser.parse_args()
     if options.evaluate:
         evaluate(options.evaluate)

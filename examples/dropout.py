@@ -1,4 +1,4 @@
-"""Dropout in the actor of TD3+BC or ASPC. The dropout masks are declared as noise, so runs stay reproducible.
+"""Dropout in the actor of TD3+BC or ASPC. The dropout masks are declared as noise, so runs remain reproducible.
 
 aspc train maze2d-umaze --plugin examples/dropout.py --algo td3_bc_dropout --steps 20000
 aspc train maze2d-umaze --plugin examples/dropout.py --algo td3_bc_dropout+aspc --steps 20000
@@ -15,7 +15,7 @@ from aspc import authoring as rl
 @dataclass(frozen=True)
 class DropoutTD3BC(rl.TD3BC):
     actor_dropout: rl.Fraction = 0.1
-    """Fraction of the actor's hidden units that are dropped in training."""
+    """Fraction of the actor's hidden units that are dropped during training."""
 
     def noise(self, spec, batch_size):
         shape = (self.actor_hidden_layers, batch_size, self.actor_hidden_dim)

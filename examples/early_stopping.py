@@ -1,8 +1,8 @@
-"""Stop a run when it has not improved for some chunks.
+"""Stop training when the runs have not improved for several chunks of steps.
 
     aspc train maze2d-umaze --holdout 0.1 --callback examples/early_stopping.py
 
-With `--holdout`, the criterion is the held-out BC loss; otherwise, it is the mean return of the latest evaluation.
+With `--holdout`, the criterion is the held-out BC loss. Otherwise, it is the mean return of the latest evaluation.
 """
 
 import math
@@ -14,7 +14,7 @@ LOSS = "valid_bc_loss"
 
 
 def quality(run):
-    """Return a number that is larger for better runs, or −∞ if there is no result yet."""
+    """Return a number that is larger for better runs, or −∞ if there are no results yet."""
     return -run.metrics[LOSS] if LOSS in run.metrics else run.evaluation.get("return_mean", -math.inf)
 
 

@@ -1,10 +1,11 @@
-"""EDAC's ensemble with a deterministic actor: a minimum over N critics whose gradients differ (An et al., 2021).
+"""EDAC's ensemble of N critics with diversified gradients (An et al., 2021), here with a deterministic actor.
 
     critics: Q_k(s, a) → r + γ·min_k Q'_k(s', π'(s') + clipped noise), with the penalty
              η/(N − 1) · E Σ_{i≠j} ⟨∇_a Q_i(s, a), ∇_a Q_j(s, a)⟩ on normalized gradients
     actor:   max_π  E[min_k Q_k(s, π(s))]
 
 The paper uses SAC's actor; this example uses TD3's.
+
     aspc train maze2d-umaze --plugin examples/edac.py --algo edac --steps 20000
 """
 
@@ -34,11 +35,11 @@ class EDAC(rl.Algorithm[EDACState]):
     n_critics: Annotated[int, rl.Range(2)] = 10
     """Number of critics N."""
     eta: rl.NonNegative = 1.0
-    """Weight η of the penalty on similar gradients: 0 is a plain ensemble."""
+    """Weight η of the penalty on similar gradients. With 0, the ensemble is not diversified."""
     discount: rl.Fraction = 0.99
     """Discount factor γ."""
     lr: rl.NonNegative = 3e-4
-    """Learning rate of actor and critics (Adam)."""
+    """Learning rate of the actor and the critics (Adam)."""
     hidden_dim: rl.Count = 256
     """Width of all hidden layers (ReLU)."""
 
@@ -53,7 +54,7 @@ class EDAC(rl.Algorithm[EDACState]):
         return {"target_policy": rl.Draw("normal", (batch_size, spec.act_dim))}
 
     def similarity(self, critics, s, a):
-        """Return Σ_{i≠j} ⟨g_i, g_j⟩/(N − 1) = (|Σ_i g_i|² − Σ_i |g_i|²)/(N − 1), g_i = ∇_a Q_i normalized."""
+        """Return Σ_{i≠j} ⟨g_i, g_j⟩/(N − 1) = (|Σ_i g_i|² − Σ_i |g_i|²)/(N − 1), where g_i = ∇_a Q_i/|∇_a Q_i|."""
         g = jax.vmap(lambda critic: jax.grad(lambda a: critic(s, a).sum())(a))(critics.members)
         g = g / jnp.sqrt(jnp.square(g).sum(-1, keepdims=True) + 1e-12)
         return (jnp.square(g.sum(0)).sum(-1) - jnp.square(g).sum((0, -1))).mean() / (self.n_critics - 1)
@@ -73,7 +74,7 @@ class EDAC(rl.Algorithm[EDACState]):
 
         def actor_loss(actor):
             q = critics.params(s, actor(s))
-            return -jnp.take_along_axis(q, q.argmin(0)[None], 0).mean(), None  # one gradient even for ties
+            return -jnp.take_along_axis(q, q.argmin(0)[None], 0).mean(), None  # only one critic's gradient if tied
 
         actor = adam.minimize(actor_loss, state.actor, state.actor_opt)
         targets = rl.polyak((state.actor_target, state.critics_target), (actor.params, critics.params), tau=5e-3)

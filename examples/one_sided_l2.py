@@ -1,6 +1,7 @@
-"""A custom outer loss in one file outside the package: ASPC whose L2 penalizes only decreases of Q.
+"""A custom outer loss in one file outside the package: a variant of ASPC whose L2 penalizes only decreases of Q.
 
-L2 is 0 if the average of Q rises. L3 has L2 as a factor, so it is then 0, too.
+L2 is 0 if the average of Q rises. Since L2 is a factor of L3, L3 is then also 0.
+
     aspc train maze2d-umaze --plugin examples/one_sided_l2.py --algo aspc_one_sided_l2 --steps 20000
 """
 

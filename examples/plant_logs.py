@@ -1,11 +1,11 @@
-"""Simulate logs of a plant: an oven whose temperature is controlled by operators.
+"""Simulate the logs of an oven in a plant, whose temperature is controlled by operators.
 
-    python examples/plant_logs.py                      write plant.csv: 200 shifts of 100 minutes
-    python examples/plant_logs.py --export             write export.csv in the form of a control system's export:
-                                                       newest row first, with times and costs, rows and cells missing
+    python examples/plant_logs.py                         write plant.csv with 200 shifts of 100 minutes
+    python examples/plant_logs.py --export                write export.csv, which looks like a control system's export:
+                                                          newest rows first, times and costs, missing rows and cells
     python examples/plant_logs.py --evaluate plant.onnx   evaluate an exported policy and the operators
 
-Unlike with real logs, the true return of a policy can be measured here.
+Unlike with real logs, the true return of a policy can be measured.
 """
 
 import argparse
@@ -21,11 +21,11 @@ MINUTES = 100
 PAUSE_MINUTES = 380  # between two shifts
 LOST_ROWS, LOST_CELLS = 0.02, 0.01  # fractions that are missing in an export
 
-Controller = Callable[[np.ndarray], np.ndarray]  # (temperature, target, outside) → (heater, fan), in percent
+Controller = Callable[[np.ndarray], np.ndarray]  # (temperature, target, outside) → (heater, fan) in percent
 
 
 def make_operator(rng: np.random.Generator) -> Controller:
-    """Return an operator with a random gain and a random error in reading the gauge."""
+    """Return an operator with a random gain who reads the gauge with a random error."""
     gain, reading_error = rng.uniform(0.5, 8), rng.normal(0, 6)
 
     def control(observation: np.ndarray) -> np.ndarray:
@@ -37,13 +37,13 @@ def make_operator(rng: np.random.Generator) -> Controller:
 
 
 def simulate_shift(control: Controller, rng: np.random.Generator) -> list[list[float]]:
-    """Return one row per minute: observation, action and reward (at most 1)."""
+    """Return one row per minute, with the observation, the action and the reward (at most 1)."""
     temperature, target, outside = rng.uniform(20, 80), rng.uniform(40, 70), rng.normal(15, 5)
     rows = []
     for _ in range(MINUTES):
         observation = np.array([temperature, target, outside])
         heater, fan = control(observation)
-        reward = max(0, 1 - abs(temperature - target) / 20) - (heater + fan) / 1000  # on target, with little power
+        reward = max(0, 1 - abs(temperature - target) / 20) - (heater + fan) / 1000  # near the target, with low power
         rows.append([*observation.round(3), round(heater, 2), round(fan, 2), round(reward, 4)])
         temperature += 0.06 * heater - 0.06 * fan - 0.05 * (temperature - outside) + rng.normal(0, 0.3)
         outside += rng.normal(0, 0.2)
@@ -51,6 +51,7 @@ def simulate_shift(control: Controller, rng: np.random.Generator) -> list[list[f
 
 
 def write_logs(path: str, shifts: int) -> None:
+    """Write the logs of several shifts as a CSV file."""
     rng = np.random.default_rng(0)
     with open(path, "w", newline="") as file:
         table = csv.writer(file)
@@ -61,7 +62,7 @@ def write_logs(path: str, shifts: int) -> None:
 
 
 def write_export(path: str, shifts: int) -> None:
-    """Write the logs in the form of a control system's export. The cost is 1 minus the reward."""
+    """Write the logs in the format of a control system's export, with costs (1 − reward) instead of rewards."""
     rng, losses = np.random.default_rng(0), np.random.default_rng(1)
     rows, start = [], datetime(2026, 1, 1, 6)
     for _ in range(shifts):
@@ -95,7 +96,7 @@ def evaluate(path: str, shifts: int) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", help="output file (default: plant.csv, or export.csv with --export)")
-    parser.add_argument("--export", action="store_true", help="write the logs in the form of a control system's export")
+    parser.add_argument("--export", action="store_true", help="write logs in the format of a control system's export")
     parser.add_argument("--shifts", type=int, default=200, help="number of shifts")
     parser.add_argument("--evaluate", metavar="POLICY.onnx", help="evaluate this policy instead of writing logs")
     args = parser.parse_args()

@@ -1,8 +1,8 @@
-"""A residual network with SiLU, for the actor or the critics of any algorithm.
+"""A residual network with SiLU activations for the actor or the critics of any algorithm.
 
     aspc train maze2d-umaze --plugin examples/residual.py --actor residual --critic residual --steps 20000
 
-The policy is traced when it is saved, so it can be run, evaluated and exported without this file.
+A policy is traced when it is saved, so you can run, evaluate and export it without this file.
 """
 
 import equinox as eqx
@@ -23,7 +23,7 @@ class Residual(eqx.Module):
         self.blocks = [eqx.nn.MLP(width, width, width, 1, jax.nn.silu, key=k) for k in keys]
         self.last = eqx.nn.Linear(width, out_size, key=key_last)
 
-    def __call__(self, x):  # a single input; a network can also take a batch
+    def __call__(self, x):  # x is a single input; networks that take batches work as well
         x = self.first(x)
         for block in self.blocks:
             x = x + block(jax.nn.silu(x))

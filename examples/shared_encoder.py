@@ -1,4 +1,4 @@
-"""TD3+BC whose actor and critics share an encoder, which only the critics' loss trains.
+"""A variant of TD3+BC whose actor and critics share an encoder, which is trained only by the critics' loss.
 
 aspc train maze2d-umaze --plugin examples/shared_encoder.py --algo td3_bc_shared --steps 20000
 """
@@ -11,7 +11,7 @@ import jax
 from aspc import authoring as rl
 
 
-class SharedCritics(eqx.Module):  # Q_k(f(s), a), [critics, batch]
+class SharedCritics(eqx.Module):  # Q_k(f(s), a), as an array [critics, batch]
     encoder: rl.MLP
     heads: rl.Ensemble
 
@@ -46,7 +46,7 @@ class SharedEncoder(rl.TD3BC):
         actor, heads = super().make_networks(key_heads, spec._replace(obs_dim=self.features))
         return EncodedActor(encoder, actor), SharedCritics(encoder, heads)
 
-    def commit(self, ctx, inner):  # the critics' encoder is copied to the actor
+    def commit(self, ctx, inner):  # copy the critics' encoder to the actor
         state = super().commit(ctx, inner)
         actor = replace(state.actor, encoder=state.critics.encoder)
         target = replace(state.actor_target, encoder=state.critics_target.encoder)

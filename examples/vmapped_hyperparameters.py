@@ -1,6 +1,7 @@
-"""Train TD3+BC with eight values of alpha at once, with `jax.vmap` over the update, on random data.
+"""Train TD3+BC on random data with eight values of alpha at once, by applying `jax.vmap` to the training loop.
 
-Fields declared with `Scalar`, `NonNegative` or `Fraction` accept traced numbers, so one program trains all values.
+Fields declared as `Scalar`, `NonNegative` or `Fraction` accept traced numbers, so one program trains with all values.
+
     python examples/vmapped_hyperparameters.py --cycles 500
 """
 
@@ -15,14 +16,14 @@ from aspc.algorithms import default
 from aspc.authoring import Batch, Spec
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-parser.add_argument("--cycles", type=int, default=500, help="cycles of the schedule, each with one actor update")
+parser.add_argument("--cycles", type=int, default=500, help="schedule cycles, each with one actor update")
 parser.add_argument("--hidden-dim", type=int, default=64, help="width of all hidden layers")
 args = parser.parse_args()
 
 ALPHAS = jnp.asarray([0.0, 0.1, 0.3, 1.0, 2.5, 5.0, 10.0, 30.0])
 SPEC, ROWS = Spec(obs_dim=4, act_dim=2), 4096
 algorithm = replace(default("td3_bc"), actor_hidden_dim=args.hidden_dim, critic_hidden_dim=args.hidden_dim)
-(segment,) = algorithm.schedule()  # one critic step, then one step of critics and actor
+(segment,) = algorithm.schedule()  # one step of the critics, then one step of the critics and the actor
 
 rng = np.random.default_rng(0)
 s, a = rng.normal(size=(ROWS, SPEC.obs_dim)), rng.uniform(-1, 1, (ROWS, SPEC.act_dim))

@@ -100,7 +100,7 @@ def test_finished_runs_of_changed_code_are_reported(plugin: Path) -> None:
     for trained_with, message in (
         ({"plugin": now}, ""),
         ({}, ""),
-        ({"plugin": "other"}, "warning: 1 finished runs of mine"),
+        ({"plugin": "other"}, "warning: 1 finished run of mine"),
     ):
         settled = {run_id: RecordedRun("done", None, None, versions=json.dumps(trained_with)) for run_id in plan.runs}
         assert code_change_warning(plan, settled).startswith(message)

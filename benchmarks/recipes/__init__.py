@@ -1,1 +1,1 @@
-"""Recipes for the study's datasets: behavior policies, rollouts, declared sizes and the pieces of a dataset."""
+"""Recipes for generating the study's datasets: behavior policies, rollouts, dataset sizes, and pieces of datasets."""

@@ -1,4 +1,4 @@
-"""The study's datasets: their names, sizes and pieces."""
+"""The names and sizes of the study's datasets, and the pieces from which they are assembled."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ CLONED, HUMAN = "door-cloned", "door-human"
 
 @dataclass(frozen=True)
 class Trajectories:
-    """Size of an OGBench dataset: training episodes of equal length. The validation file has a tenth as many."""
+    """The size of an OGBench dataset: the number of training episodes, and the number of steps of each.
+
+    The validation file has a tenth as many episodes.
+    """
 
     episodes: int
     steps: int
@@ -38,12 +41,12 @@ class Trajectories:
         return Trajectories(max(round(scale * self.episodes), 1), self.steps)
 
     def splits(self) -> Mapping[str, range]:
-        """Return the episodes of each file by the suffix of its name."""
+        """Return the indices of each file's episodes, by the suffix of the file's name."""
         validation = max(self.episodes // 10, 1)
         return {"": range(self.episodes), "-val": range(self.episodes, self.episodes + validation)}
 
 
-# Transitions of the files in D4RL's layout; mazes come first, since each is a single long piece.
+# Number of transitions of the files in D4RL's layout. Mazes come first, since each of them is a single long piece.
 TRANSITIONS: Mapping[str, int] = {
     **{f"maze2d-{maze}{kind}": size for maze, size in MAZE_SIZES.items() for kind in ("", "-clean")},
     **{
@@ -63,7 +66,7 @@ TRANSITIONS: Mapping[str, int] = {
     CLONED: MILLION,
 }
 
-# OGBench's own sizes; the names of the files end in -v0.
+# OGBench's own sizes. The names of the files end in -v0.
 TRAJECTORIES: Mapping[str, Trajectories] = {
     "pointmaze-medium-navigate": Trajectories(1_000, 1_001),
     "pointmaze-large-navigate": Trajectories(1_000, 1_001),
@@ -77,19 +80,20 @@ TRAJECTORIES: Mapping[str, Trajectories] = {
 NAMES = (HUMAN, *TRANSITIONS, *TRAJECTORIES)
 
 # Indices of the medium and the expert policy among the snapshots of a training run. No halfcheetah snapshot is an
-# expert (the last one scores 31), so its expert is a SAC policy from another run, at index 1 of that run's file.
+# expert (the last one scores 31). The halfcheetah expert is therefore a SAC policy from another run, with index 1 in
+# that run's file.
 SNAPSHOTS = 26
 MEDIUM = {"hopper": 2, "walker2d": 6, "halfcheetah": 16}
 EXPERT = {"hopper": 18, "walker2d": 16}
 SAC_EXPERT = 1
 NAVIGATION_NOISE = {"pointmaze": 0.5, "antmaze": 0.2}
 
-PIECE_ROWS = 20_000  # of D4RL's datasets
-EPISODE_PIECE_ROWS = 10_000  # of OGBench's, whose scripted oracles are slow
+PIECE_ROWS = 20_000  # per piece of D4RL's datasets
+EPISODE_PIECE_ROWS = 10_000  # per piece of OGBench's datasets, whose scripted oracles are slow
 
 
 def sources_of(name: str, policies: Path) -> list[Path]:
-    """Return the files that a dataset is made from."""
+    """Return the files that are needed to generate a dataset."""
     task, _, quality = name.partition("-")
     if name in (HUMAN, CLONED):
         return [policies / "real" / "door_human_demos.hdf5"]
@@ -105,13 +109,13 @@ def sources_of(name: str, policies: Path) -> list[Path]:
 
 
 def pieces_of(name: str, policies: Path, clone: Path, scale: float = 1.0) -> dict[str, list[Piece]]:
-    """Return the pieces of each file of a dataset, by the file's name.
+    """Return the pieces of each of a dataset's files, by file name.
 
     Args:
-        name: A dataset of `TRANSITIONS` or `TRAJECTORIES`.
+        name: Name of a dataset in `TRANSITIONS` or `TRAJECTORIES`.
         policies: Folder with the behavior policies.
-        clone: File of the cloned policy, for `door-cloned`.
-        scale: Fraction of the declared size to generate.
+        clone: File with the cloned policy, which `door-cloned` needs.
+        scale: Fraction of the full size to generate.
     """
     if name in TRAJECTORIES:
         return _trajectory_pieces(name, policies, TRAJECTORIES[name].scaled(scale))
@@ -133,7 +137,7 @@ def pieces_of(name: str, policies: Path, clone: Path, scale: float = 1.0) -> dic
 
 
 def _collectors(name: str, policies: Path) -> list[tuple[Callable[..., Arrays], tuple[Any, ...]]]:
-    """Return the rollouts that contribute to a dataset in equal shares."""
+    """Return the functions (with their arguments) whose rollouts contribute equal shares to a dataset."""
     task, _, quality = name.partition("-")
     first_source = sources_of(name, policies)[0]
     if task == "antmaze":
@@ -164,7 +168,7 @@ def _collectors(name: str, policies: Path) -> list[tuple[Callable[..., Arrays], 
 
 
 def _split(collect: Callable[..., Arrays], arguments: tuple[Any, ...], rows: int) -> list[Piece]:
-    """Split rollouts into pieces. Their seeds depend on the policy and the position, not on the dataset."""
+    """Split rollouts into pieces. The seed of a piece depends on its policy and position but not on the dataset."""
     known = [a.name if isinstance(a, Path) else a for a in arguments]
     pieces = []
     for start in range(0, rows, PIECE_ROWS):

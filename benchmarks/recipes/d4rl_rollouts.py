@@ -1,4 +1,4 @@
-"""Rollouts by D4RL's recipes. Every function returns transitions as arrays with D4RL's names."""
+"""Rollouts that follow D4RL's recipes. Every function returns transitions as arrays with D4RL's names."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from aspc.envs.maze2d import MAZES, Cell
 from recipes.policies import POLICIES, Arrays, ant_action, load_arrays
 
 ANT_NOISE = 0.2
-ARRIVAL_METERS = 0.5  # distance at which the ant heads for the next point
-# Target cells of an ant, by kind of dataset: any free cell, the corners and the goal's cell, or only the goal's cell.
+ARRIVAL_METERS = 0.5  # distance from a target at which the ant turns to the next one
+# Kinds of datasets, by the possible targets of the ant: any free cell, the corners and the goal, or only the goal.
 ANY_CELL, CORNERS, GOAL = "diverse", "play", ""
 
 
 class Transitions:
-    """A growing list of transitions, returned as D4RL's arrays."""
+    """A growing list of transitions that can be converted to D4RL's arrays."""
 
     DTYPES: Mapping[str, type] = {
         "observations": np.float32,
@@ -45,7 +45,7 @@ class Transitions:
 
 
 def roll_out(env_name: str, policy: str, file: Path, index: int, n: int, seed: int) -> Arrays:
-    """Collect `n` transitions of a stochastic policy; the last episode is truncated by a timeout."""
+    """Collect `n` transitions of a stochastic policy. The last episode ends with a timeout."""
     act = POLICIES[policy](load_arrays(file), index)
     env, rng, rows = make_env(env_name), np.random.default_rng(seed), Transitions()
     observation, _ = env.reset(seed=int(rng.integers(2**31)))
@@ -60,13 +60,16 @@ def roll_out(env_name: str, policy: str, file: Path, index: int, n: int, seed: i
 
 
 def roll_out_clone(env_name: str, file: Path, n: int, seed: int) -> Arrays:
-    """Collect `n` transitions of a cloned policy, without next observations, because demonstrations have none."""
+    """Collect `n` transitions of a cloned policy, without next observations, since demonstrations have none either."""
     arrays = roll_out(env_name, "hand", file, 0, n, seed)
     return {key: array for key, array in arrays.items() if key != "next_observations"}
 
 
 def repeat_demonstrations(file: Path, n: int) -> Arrays:
-    """Repeat demonstrations up to `n` transitions; actions are clipped to the action space and the end is a timeout."""
+    """Repeat demonstrations until there are `n` transitions.
+
+    Actions are clipped to the action space, and the last transition is a timeout.
+    """
     stored = hdf5.read_trusted_hdf5(file)
     rows = np.arange(n) % len(stored["rewards"])
     arrays: Arrays = {
@@ -78,17 +81,17 @@ def repeat_demonstrations(file: Path, n: int) -> Arrays:
 
 
 def walk_maze2d(maze: str, noise: float, n: int, seed: int) -> Arrays:
-    """Generate `n` transitions with the library's own Maze2d generator."""
+    """Generate `n` transitions with this library's own Maze2d generator."""
     return maze2d.generate(maze, n, seed, noise=noise)
 
 
 def walk_antmaze(maze: str, kind: str, file: Path, n: int, seed: int) -> Arrays:
     """Collect `n` transitions of an ant that follows shortest paths with action noise, as in D4RL.
 
-    The ant walks to a random point in a target cell, then to a point in the next target cell. In `diverse` datasets,
-    it starts in any cell, and any cell can be a target. Otherwise it starts where the task starts, and the targets are
-    the goal's cell and, in `play` datasets, also the corners. The ant does not know the position of the goal within its
-    cell. When it comes near the goal, the reward is 1 and the episode ends.
+    The ant walks to a random point in a target cell, then to a point in the next target cell. In `diverse` datasets, it
+    starts in any cell, and any cell can be a target. Otherwise, it starts where the task starts, and the targets are
+    the goal's cell and, in `play` datasets, also the corners. The ant does not know the exact position of the goal
+    within the goal's cell. When it gets close to the goal, the reward is 1 and the episode ends.
     """
     p, rng, rows, env = load_arrays(file), np.random.default_rng(seed), Transitions(), AntMazeEnv(maze)
     free = MAZES[maze].free_cells

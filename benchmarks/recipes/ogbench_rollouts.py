@@ -1,7 +1,7 @@
-"""Rollouts by OGBench's recipes, in the layout of its files: trajectories of equal length, without rewards.
+"""Rollouts that follow OGBench's recipes, in the layout of its files: trajectories of equal length without rewards.
 
-An episode's seed is a hash of the dataset's name and the episode's index, so its rows do not depend on the other
-episodes that the same process collects.
+The seed of an episode is a hash of the dataset's name and the episode's index. Its rows therefore do not depend on the
+other episodes that the same process collects.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from recipes.policies import Arrays, ant_action, load_arrays
 
 ORACLE_NOISE = 0.1
 ORACLE_SMOOTHING = 0.5
-# The stored ant is less agile than OGBench's: it gets stuck at corners and turns over.
-WEDGED_METERS, WEDGED_STEPS = 0.5, 50  # an ant that moves less than this distance in this many steps is wedged
-FREEING_STEPS = 25  # length of the random walk that follows
+# The stored ant policy is less agile than OGBench's: the ant gets stuck at corners and turns over.
+WEDGED_METERS, WEDGED_STEPS = 0.5, 50  # an ant that moves less than this distance in this many steps is stuck
+FREEING_STEPS = 25  # length of the random walk with which the ant frees itself
 STACKING_PROBABILITY = {"cube-single": 0.0, "scene": 0.5, "puzzle-3x3": 0.5}
 
 Cell = tuple[int, int]
@@ -44,7 +44,7 @@ class Trajectory:
         self.columns: dict[str, list[Any]] = {}
 
     def add(self, observation: np.ndarray, action: np.ndarray, done: bool, info: dict[str, Any]) -> None:
-        """Add a row: observation, action, and the simulator's state before the step."""
+        """Add a row with the observation, the action, and the simulator's state before the step."""
         row = {"observations": observation, "actions": action, "terminals": done}
         row |= {key: info[f"prev_{key}"] for key in ("qpos", "qvel", "button_states") if f"prev_{key}" in info}
         for key, value in row.items():
@@ -55,22 +55,22 @@ class Trajectory:
 
 
 class PointAgent:
-    """OGBench's point, whose action is the direction of its movement."""
+    """OGBench's point agent, whose action is the direction of its movement."""
 
     def reset(self) -> None:
         """Start an episode."""
 
     def act(self, observation: np.ndarray, direction: np.ndarray) -> np.ndarray:
-        """Return the action, without noise, for moving along a unit vector."""
+        """Return the action (without noise) that moves the agent in the direction of a unit vector."""
         return direction
 
     def has_turned_over(self, observation: np.ndarray) -> bool:
-        """Return whether the episode has to be discarded."""
+        """Return whether the agent has turned over, so that the episode must be discarded."""
         return False
 
 
 class AntAgent(PointAgent):
-    """The stored ant. When it is wedged, it walks in a random direction for a while."""
+    """An ant with the stored policy. When it is stuck, it walks in a random direction for a while."""
 
     def __init__(self, policy: Path) -> None:
         self._policy = load_arrays(policy)
@@ -97,16 +97,16 @@ class AntAgent(PointAgent):
         return bool(np.linalg.norm(moved) < WEDGED_METERS)
 
     def has_turned_over(self, observation: np.ndarray) -> bool:
-        x, y = observation[4:6]  # of the torso's quaternion
+        x, y = observation[4:6]  # x and y of the torso's quaternion
         return bool(x**2 + y**2 > 0.5)
 
 
 def navigate(name: str, policy: Path | None, noise: float, steps: int, first: int, episodes: int) -> Arrays:
     """Collect episodes of an agent that walks through a maze from goal to goal.
 
-    An episode starts in any free cell and heads for a cell that is not a straight corridor, along a shortest path. When
-    a goal is reached, another one is drawn. `policy` is the file of the ant's policy; without it, the agent is the
-    point. An episode in which the ant turns over is collected again.
+    In each episode, the agent starts in a random free cell and follows a shortest path to a goal in a random cell that
+    is not part of a straight corridor. When it reaches the goal, another one is drawn. `policy` is the file of the
+    ant's policy; without it, the agent is the point. An episode in which the ant turns over is discarded and repeated.
     """
     env = _make(_environment(name), steps)
     agent = PointAgent() if policy is None else AntAgent(policy)
@@ -120,7 +120,7 @@ def navigate(name: str, policy: Path | None, noise: float, steps: int, first: in
 
 
 def play(name: str, steps: int, first: int, episodes: int) -> Arrays:
-    """Collect episodes of OGBench's plan oracles. When an oracle has reached its target, a new target is set."""
+    """Collect episodes of OGBench's plan oracles. Whenever an oracle reaches its target, a new target is set."""
     env = _make(_environment(name), steps, mode="data_collection")
     with quiet_packages():
         oracles = _make_oracles(env, name)
@@ -143,7 +143,7 @@ def cube_stays_visible(qpos: np.ndarray) -> bool:
 
 
 def decision_cells(maze_map: np.ndarray) -> tuple[list[Cell], list[Cell]]:
-    """Return all free cells, and those that are not straight corridors."""
+    """Return all free cells, and those free cells that are not part of a straight corridor."""
     free = [(int(i), int(j)) for i, j in np.argwhere(maze_map == 0)]
 
     def is_corridor(i: int, j: int) -> bool:
@@ -183,7 +183,7 @@ def _make_oracles(env: gym.Env[Any, Any], name: str) -> dict[str, Any]:
 
 
 def _collect(name: str, env: gym.Env[Any, Any], indices: range, episode: Callable[[], Arrays]) -> Arrays:
-    """Run seeded episodes and join their rows."""
+    """Run one seeded episode per index and join their rows."""
     parts = []
     for index in indices:
         seed = zlib.crc32(f"{name} {index}".encode())
@@ -218,7 +218,7 @@ def _navigate(env: gym.Env[Any, Any], agent: PointAgent, noise: float) -> Arrays
         return cells[np.random.randint(len(cells))]  # noqa: NPY002
 
     def direction() -> np.ndarray:
-        """Return the direction to OGBench's waypoint. The search for it is slow, so waypoints are cached."""
+        """Return the direction to OGBench's next waypoint. Finding a waypoint is slow, so waypoints are cached."""
         position, goal = base.get_xy(), base.cur_goal_xy
         cells = base.xy_to_ij(position), base.xy_to_ij(goal)
         if cells not in waypoints:

@@ -1,4 +1,4 @@
-"""Pieces of datasets: collected in several processes, kept on disk until the dataset is complete, then joined."""
+"""Pieces of datasets, which are collected in several processes, kept on disk, and joined once a dataset is complete."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ RECIPE_VERSION = 1  # part of a piece's file name; increment it when a recipe's 
 
 
 class Piece(NamedTuple):
-    """Some rows of a dataset: `collect(*arguments)` returns them. Datasets can share pieces."""
+    """A number of rows of a dataset, which `collect(*arguments)` returns. Datasets can share pieces."""
 
     collect: Callable[..., Arrays]
     arguments: tuple[Any, ...]
     rows: int
 
     def path(self, folder: Path) -> Path:
-        """Return the path of the piece: its name is a hash of its definition, including the policy file's content."""
+        """Return the path of the piece. Its name is a hash of the definition, including the policy file's content."""
         facts = [(a.name, _checksum(a)) if isinstance(a, Path) else a for a in self.arguments]
         identity = repr((RECIPE_VERSION, self.collect.__name__, facts))
         return folder / f"{hashlib.sha256(identity.encode()).hexdigest()[:24]}.npz"
@@ -39,14 +39,14 @@ def _checksum(file: Path) -> int:
 
 
 def collect_piece(piece: Piece, folder: Path) -> None:
-    """Collect a piece and write it, unless its file exists."""
+    """Collect a piece and write it to its file, unless the file already exists."""
     path = piece.path(folder)
     if not path.exists():
         writers.write_npz(path, piece.collect(*piece.arguments))
 
 
 def write_hdf5(target: Path, pieces: Sequence[Piece], folder: Path) -> None:
-    """Join pieces into an HDF5 file, one piece in memory at a time."""
+    """Join pieces into an HDF5 file, with only one piece in memory at a time."""
     total, start = sum(piece.rows for piece in pieces), 0
     with atomic_output(target) as temporary, h5py.File(temporary, "w") as file:
         for arrays in _stored(pieces, folder):

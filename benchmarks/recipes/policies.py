@@ -11,12 +11,12 @@ import numpy as np
 Arrays = dict[str, np.ndarray]
 Act = Callable[[np.ndarray, np.random.Generator], np.ndarray]
 
-# Behavior cloning. D4RL does not publish how it trained its clones; these are common values.
+# Settings of behavior cloning. D4RL does not publish how it trained its clones, so these are common values.
 CLONE_UNITS = 64
 CLONE_EPOCHS = 50
 CLONE_BATCH = 64
 CLONE_LEARNING_RATE = 1e-3
-MIN_SCALE = 1e-3  # of a standardized column
+MIN_SCALE = 1e-3  # smallest standard deviation by which a column is divided
 
 
 def load_arrays(path: Path) -> Arrays:
@@ -26,7 +26,7 @@ def load_arrays(path: Path) -> Arrays:
 
 
 def snapshot_policy(stored: Arrays, index: int) -> Act:
-    """A Gaussian policy with two tanh layers: one snapshot of a training run."""
+    """Return a Gaussian policy with two tanh layers, from one snapshot of a training run."""
     p = {name: array[index] for name, array in stored.items()}
     scale, std = 1 / (p["obs_std"] + np.float32(1e-6)), np.exp(p["logstd"])
 
@@ -40,7 +40,7 @@ def snapshot_policy(stored: Arrays, index: int) -> Act:
 
 
 def squashed_policy(stored: Arrays, index: int) -> Act:
-    """A SAC policy: tanh of a Gaussian whose mean and standard deviation come from two ReLU layers."""
+    """Return a SAC policy: the tanh of a Gaussian whose mean and standard deviation are computed by two ReLU layers."""
     p = {name: array[index] for name, array in stored.items() if name != "names"}
 
     def act(observation: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -53,7 +53,7 @@ def squashed_policy(stored: Arrays, index: int) -> Act:
 
 
 def hand_policy(p: Arrays, _: int) -> Act:
-    """A Gaussian policy with two tanh layers for an Adroit hand; weights are [out, in]."""
+    """Return a Gaussian policy with two tanh layers for an Adroit hand. Weights have the shape [out, in]."""
     std = np.exp(p["log_std"]).astype(np.float32)
 
     def act(observation: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -74,7 +74,7 @@ POLICIES: Mapping[str, Callable[[Arrays, int], Act]] = {
 
 
 def ant_action(p: Arrays, observation: np.ndarray, direction: np.ndarray) -> np.ndarray:
-    """Return the goal-reaching ant's action for walking along `direction`; weights are [out, in]."""
+    """Return the goal-reaching ant's action for walking in a direction. Weights have the shape [out, in]."""
     unit = 10 * direction / (np.linalg.norm(direction) + 1e-9)
     features = np.concatenate([observation[2:], unit]).astype(np.float32)
     hidden = np.maximum(p["fc0_W"] @ features + p["fc0_b"], 0)
@@ -86,11 +86,11 @@ def ant_action(p: Arrays, observation: np.ndarray, direction: np.ndarray) -> np.
 def fit_clone(observations: np.ndarray, actions: np.ndarray, seed: int = 0) -> Arrays:
     """Fit a Gaussian policy to demonstrations by behavior cloning.
 
-    The mean is fitted by least squares on standardized actions with Adam; the standard deviation of each action is the
-    root mean square of the residuals, its maximum-likelihood estimate.
+    The mean is fitted to standardized actions by least squares with Adam. The standard deviation of each action is the
+    root mean square of the residuals, which is its maximum-likelihood estimate.
 
     Returns:
-        The arrays of a `hand_policy`.
+        The arrays of a policy as `hand_policy` expects them.
     """
     rng = np.random.default_rng(seed)
     in_shift, in_scale = observations.mean(0), np.maximum(observations.std(0), MIN_SCALE)
@@ -120,7 +120,7 @@ def fit_clone(observations: np.ndarray, actions: np.ndarray, seed: int = 0) -> A
 
 
 def _layers(p: Arrays, x: np.ndarray) -> list[np.ndarray]:
-    """Return the input and the output of each layer."""
+    """Return the network's input and the output of each layer."""
     first = np.tanh(x @ p["W0"].T + p["b0"])
     second = np.tanh(first @ p["W1"].T + p["b1"])
     return [x, first, second, second @ p["W2"].T + p["b2"]]

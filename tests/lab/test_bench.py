@@ -84,7 +84,7 @@ def test_finished_runs_are_not_repeated_and_suites_share_runs(uninterrupted: Pat
     before = {path: path.stat().st_mtime_ns for path in (uninterrupted / "runs").iterdir()}
     with FileLock(f"{uninterrupted}.lock"):  # shared with another worker
         assert bench(["tiny", "--out", str(uninterrupted)]) == 0
-    assert "8 runs: 8 done, 0 failed before, none pending" in capsys.readouterr().out
+    assert "8 runs: 8 done, 0 failed earlier, none pending" in capsys.readouterr().out
     assert {path: path.stat().st_mtime_ns for path in (uninterrupted / "runs").iterdir()} == before
     # If another folder has all runs, this one still records the suite that they belong to.
     assert bench(["tiny_again", "--out", str(tmp_path / "new"), "--reuse", str(uninterrupted)]) == 0
@@ -95,7 +95,7 @@ def test_finished_runs_are_not_repeated_and_suites_share_runs(uninterrupted: Pat
     # Of another suite in another folder, with --reuse, one of two runs is new.
     assert bench(["tiny_shared", "--out", str(tmp_path), "--reuse", str(uninterrupted), "--quiet"]) == 0
     shown = capsys.readouterr().out
-    assert "2 runs: 1 done, 0 failed before, 1 pending in 1 groups" in shown
+    assert "2 runs: 1 done, 0 failed earlier, 1 pending in 1 group" in shown
     assert f"aspc report {tmp_path} {uninterrupted}\n" in shown
     both = results.read(uninterrupted, tmp_path)
     assert len(both.runs) == 9
@@ -125,9 +125,9 @@ def test_a_failed_run_is_recorded_and_does_not_stop_others(tmp_path: Path, capsy
     assert "1 of 2 runs done, 1 failed" in capsys.readouterr().out
     # It is repeated only on request, and the first results are kept.
     assert bench(words) == 1
-    assert "none pending (--retry-failed" in capsys.readouterr().out
+    assert "none pending (pass --retry-failed" in capsys.readouterr().out
     assert bench([*words, "--retry-failed"]) == 1
-    assert "1 pending in 1 groups" in capsys.readouterr().out
+    assert "1 pending in 1 group" in capsys.readouterr().out
     assert len(list((tmp_path / "runs").iterdir())) == 2
 
 
@@ -152,9 +152,11 @@ def test_unreadable_data_fails_alone_and_changed_data_is_rejected(tmp_path: Path
         folder / "broken.hdf5", writers.dataset_arrays(make_dataset(seed=2))
     )  # a valid file in its place
     assert bench(words) == 0
-    assert "1 pending in 1 groups" in capsys.readouterr().out
+    assert "1 pending in 1 group" in capsys.readouterr().out
     writers.write_hdf5(folder / "small.hdf5", writers.dataset_arrays(make_dataset(seed=1)))
-    with pytest.raises(AspcError, match=r"small.hdf5 is not the data that finished runs on small were .*\. Rename the"):
+    with pytest.raises(
+        AspcError, match=r"small.hdf5 does not hold the data that finished runs on small were .*\. Rename the"
+    ):
         bench(words)
     assert bench([*words, "--only", "wide"]) == 0  # only requested files are read
 
@@ -188,7 +190,7 @@ def test_only_files_of_fingerprinted_runs_are_checked(tmp_path: Path, monkeypatc
         recorded[run_id] = RecordedRun("done", None, None, "other" if run.dataset == "b" else None)
     check_data_unchanged(plan, recorded, {})  # known by name
     monkeypatch.undo()
-    with pytest.raises(AspcError, match=r"b\.npz is not the data .* choose another --out"):
+    with pytest.raises(AspcError, match=r"b\.npz does not hold the data .* choose another --out"):
         check_data_unchanged(plan, recorded, find_dataset_files(folder))
     retried = {run_id: RecordedRun("failed", "NaN", None, k.data_fingerprint) for run_id, k in recorded.items()}
     assert select_settled_runs(plan, retried, {}, retry_failed=True) == {}
@@ -222,7 +224,7 @@ def test_a_dry_run_without_a_rate_has_no_empty_columns(tmp_path: Path, capsys: p
     shown = capsys.readouterr().out
     assert "steps/s" not in shown
     assert "hours\n" not in shown
-    assert "Add --rate to estimate the time" in shown
+    assert "To estimate the time, pass --rate" in shown
     assert bench(["tiny_both", "--dry-run", "--rate", "aspc=100", "--out", str(tmp_path / "no")]) == 0
     shown = capsys.readouterr().out
     assert "steps/s" in shown
@@ -264,7 +266,7 @@ def test_invalid_options_are_errors(tmp_path: Path) -> None:
         (["tiny_files", "--data", str(tmp_path / "none")], "no folder"),
         (["tiny", "--only", "fql"], "choose from ASPC, BC"),
         (["tiny", "--parallel-groups", "0"], "--parallel-groups must be at least 1"),
-        (["tiny", "--parallel-groups", "2", "--engine", "ray"], "--parallel-groups needs --engine local"),
+        (["tiny", "--parallel-groups", "2", "--engine", "ray"], "--parallel-groups requires --engine local"),
     ):
         with pytest.raises(AspcError, match=text):
             bench([*words, "--out", str(tmp_path / "out")])
@@ -291,6 +293,6 @@ def test_options_without_a_value_are_rejected(tmp_path: Path) -> None:
 def test_a_plan_lists_missing_downloads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["main_table", "--only", "ASPC", "hopper-medium-v2", "--dry-run", "--out", str(tmp_path)]
     assert bench(words) == 0
-    assert "to be downloaded first: hopper-medium-v2\n" in capsys.readouterr().out
+    assert "datasets to download first: hopper-medium-v2\n" in capsys.readouterr().out
     assert bench(["tiny", "--dry-run", "--out", str(tmp_path)]) == 0
     assert "downloaded" not in capsys.readouterr().out  # mazes are generated

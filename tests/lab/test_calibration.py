@@ -140,7 +140,7 @@ def test_interrupted_command_measures_only_what_is_missing(calibration, tmp_path
         file.unlink()
     assert calibration.main(["one", "two", "three", "four", "--out", str(tmp_path)]) == 0
     assert {name for _, name, _ in started} == {"four"}
-    with pytest.raises(SystemExit, match="has other settings"):
+    with pytest.raises(SystemExit, match="was written with other settings"):
         calibration.main(["one", "--out", str(tmp_path), "--steps", "7"])
 
 

@@ -58,7 +58,7 @@ def test_averages_match_rows_or_are_marked(table: str, domain: str, variant: str
     printed, from_rows = tables()[table].average(domain, variant), tables()[table].recompute_average(domain, variant)
     if (table, domain, variant) in NOT_REPRODUCED:
         assert abs(from_rows - printed.mean) > 0.1
-        assert f"the rows give {from_rows:.1f}" in printed.doubt  # rounded as on the page: 69.05 is 69.0
+        assert f"the average of the rows is {from_rows:.1f}" in printed.doubt  # rounded as on the page: 69.05 is 69.0
     else:  # the paper rounds or truncates
         assert from_rows == pytest.approx(printed.mean, abs=0.1)
 
@@ -85,7 +85,7 @@ def test_every_doubt_belongs_to_a_number() -> None:
     content = json.loads(resources.files("aspc.lab").joinpath("paper_tables.json").read_text("utf-8"))
     numbers = [n for t in tables().values() for n in (*t.numbers.values(), *t.averages.values())]
     assert sum(n.doubt != "" for n in numbers) == sum(len(t["doubts"]) for t in content.values()) == 18
-    assert number("main_table", "walker2d-medium-v2", "TD3+BC").doubt.startswith("repeats hopper's")
+    assert number("main_table", "walker2d-medium-v2", "TD3+BC").doubt.startswith("repeats Hopper's")
 
 
 def test_unknown_names_suggest_similar_ones() -> None:

@@ -92,7 +92,9 @@ def test_merge_refuses_to_lose_runs(tmp_path: Path) -> None:
     for name in ("a", "b"):
         results.write_part(tmp_path / name, "p", [run_row(name)], curve_rows(name))
     results.merge([tmp_path / "a"], tmp_path / "all")
-    with pytest.raises(AspcError, match=r"runs\.parquet has 1 runs that would be lost. Include .*all in the folders"):
+    with pytest.raises(
+        AspcError, match=r"runs\.parquet has 1 run that would be lost. To keep them, also pass .*all as a"
+    ):
         results.merge([tmp_path / "b"], tmp_path / "all")
     assert list(results.read(tmp_path / "all").runs["run_id"]) == ["a"]
     results.merge([tmp_path / "all", tmp_path / "b"], tmp_path / "all")
@@ -108,7 +110,7 @@ def test_duplicates_with_different_scores_give_a_warning(tmp_path: Path, capsys:
     results.write_part(tmp_path / "c", "p", [{**row, "score_last": 51.0, "finished": "2025-01-01T00:00:00Z"}], [])
     found = results.read(tmp_path / "a", tmp_path / "b", tmp_path / "c")
     assert capsys.readouterr().err == (
-        "warning: 1 runs exist more than once with different scores; the newest is used.\n"
+        "warning: 1 run exists more than once with different scores; the newest is used.\n"
     )
     assert found.runs["score_last"].tolist() == [50.0]
     recorded = read_recorded_runs([tmp_path / name for name in "acb"])
@@ -170,7 +172,7 @@ def test_runs_on_different_data_give_a_warning(
     assert read_warnings("x", "y").startswith(f"{expected}. Read")
     both = read_warnings("x", "z")
     assert both.startswith(expected)
-    assert "(1 runs exist with different data; the newest is used)" in both
+    assert "(1 run exists with different data; the newest is used)" in both
 
 
 def test_curves_without_runs_are_ignored(tmp_path: Path) -> None:
@@ -233,7 +235,7 @@ def damage_text(path: Path) -> None:
     ("damage", "words"),
     [
         (damage_truncate, "not a complete Parquet file"),
-        (damage_version, "format 2, but this version reads format 1"),
+        (damage_version, "format 2, but this version of aspc reads format 1"),
         (damage_columns, "lacks the columns algo, seed"),
         (damage_type, "'score_last' must hold numbers"),
         (damage_status, "'done' or 'failed', not 'perhaps'"),
@@ -282,7 +284,7 @@ def test_compressed_text_that_is_huge_in_memory_is_rejected(tmp_path: Path, monk
         results.read(tmp_path)
 
 
-@pytest.mark.parametrize(("made", "words"), [(False, "no folder of results"), (True, "holds no results")])
+@pytest.mark.parametrize(("made", "words"), [(False, "no result folder"), (True, "holds no results")])
 def test_missing_results_are_an_error(tmp_path: Path, made: bool, words: str) -> None:
     folder = tmp_path / "none"
     if made:
@@ -296,7 +298,7 @@ def test_results_command_prints_merges_and_exports(tmp_path: Path, capsys: Any) 
     results.write_part(tmp_path / "r", "p", [run_row(), failed], curve_rows())
     assert main(["results", str(tmp_path / "r"), "--out", str(tmp_path / "m"), "--csv", str(tmp_path / "c")]) == 0
     output = capsys.readouterr().out
-    assert "2 runs (1 done, 1 failed), 1 datasets" in output
+    assert "2 runs (1 done, 1 failed), 1 dataset, 2 curve points" in output
     assert "failed: b: out of memory" in output
     assert len(results.read(tmp_path / "m").runs) == 2
     head, *rows = (tmp_path / "c" / "runs.csv").read_text().splitlines()

@@ -42,7 +42,7 @@ def test_identical_runs_match(
     variants = [synthetic.Variant("TD3+BC", "td3_bc")]
     synthetic.make(tmp_path / "recorded", "study_main", variants, ("hopper-medium", "hopper-expert"), points=10)
     synthetic.make(tmp_path / "again", "study_main", variants, ("hopper-medium",), points=10)
-    same = ["4 runs are in both folders, with 40 points of curves.", "0 runs and 0 points differ."]
+    same = ["Both folders contain 4 runs with 40 curve points.", "0 runs and 0 points differ."]
     assert compare(script, tmp_path, capsys) == (0, same)
 
 
@@ -67,7 +67,7 @@ def test_missing_points_and_runs_are_reported(
     variants = [synthetic.Variant("TD3+BC", "td3_bc")]
     synthetic.make(tmp_path / "recorded", "study_main", variants, ("hopper-medium",), points=5)
     synthetic.make(tmp_path / "again", "study_main", variants, ("hopper-expert",), points=5)
-    assert compare(script, tmp_path, capsys) == (1, ["The folders have no run in common."])
+    assert compare(script, tmp_path, capsys) == (1, ["The folders have no runs in common."])
     synthetic.make(tmp_path / "again", "study_main", variants, ("hopper-medium",), points=5)
     assert compare(script, tmp_path, capsys)[0] == 0
     for part in (tmp_path / "again" / "curves").glob("*.parquet"):  # remove the last point of each curve

@@ -104,7 +104,7 @@ def test_runs_that_need_a_failed_run_fail_with_its_error(tmp_path: Path, stages:
         ("ASPC", 0): None,
         ("ASPC", 1): "NaN",
         ("converged", 0): None,
-        ("converged", 1): "The run whose final scale is needed failed: NaN",
+        ("converged", 1): "This run needs the final scale of another run, which failed: NaN",
     }
 
 

@@ -78,7 +78,7 @@ def test_compare_and_sweep_save_and_draw(tmp_path: Path, capsys: pytest.CaptureF
     ("options", "message"),
     [
         (["--profile", "--compare", "bc,aspc"], "only one of --profile"),
-        (["--plot", "x.png"], "--plot needs --compare or --sweep-seeds"),
+        (["--plot", "x.png"], "--plot requires --compare or --sweep-seeds"),
         (["--sweep-seeds", "1,two"], "whole numbers"),
         (["--save", "table.txt"], "ends in .json"),
         (["--save", "/proc/none/table.json"], "Choose another path"),

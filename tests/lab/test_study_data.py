@@ -314,7 +314,7 @@ def test_skipped_datasets_are_reported(recipes: SimpleNamespace, tmp_path: Path,
     assert "walker2d-random: skipped, because" in errors
     with pytest.raises(SystemExit, match="2"):
         recipes.command.main([*words, "hoper-*"])
-    assert "No dataset matches 'hoper-*'. The names are" in capsys.readouterr().err
+    assert "No dataset matches 'hoper-*'. Available datasets:" in capsys.readouterr().err
 
 
 def run_command(policies: Path, out: Path, *words: str, **env: str) -> None:

@@ -1,1 +1,1 @@
-"""The laboratory: suites of runs for every table and figure of the paper, their training, results and report."""
+"""The laboratory: suites of runs that reproduce the paper's tables and figures, their training, results and report."""

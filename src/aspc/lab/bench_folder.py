@@ -1,4 +1,4 @@
-"""The folder of a bench: its lock, its unfinished groups, and the suites that its runs belong to."""
+"""Operations on the output folder of `aspc bench`: lock it, find unfinished groups and record suite memberships."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from aspc.training.run_folder import CONFIG
 
 @contextmanager
 def bench_lock(bench: Path) -> Iterator[None]:
-    """Create the folder if missing and lock it, so that only one process plans and schedules in it.
+    """Lock the bench's folder (created if missing), so that only one process at a time plans and schedules runs there.
 
     Raises:
         AspcError: The folder cannot be created, holds a run, or is locked by another process.
@@ -34,7 +34,7 @@ def bench_lock(bench: Path) -> Iterator[None]:
 
 
 def read_unfinished_groups(bench: Path) -> list[RunGroup]:
-    """Read the groups that have been started but have no results yet, oldest first."""
+    """Return the groups that have been started but have no results yet, oldest first."""
     found = [p for p in (bench / "groups").glob(f"*/{GROUP}") if not results_path(bench, p.parent.name).exists()]
     return [
         RunGroup.from_json(path.read_text(errors="replace"), path)
@@ -43,7 +43,7 @@ def read_unfinished_groups(bench: Path) -> list[RunGroup]:
 
 
 def record_entries(bench: Path, plan: BenchPlan) -> None:
-    """Record the suites that each run belongs to, and the run's label in each suite."""
+    """Record which suites each run belongs to, and its label in each of them."""
     name = "-".join(dict.fromkeys(entry.suite for entry in plan.entries))[:100]
     results.write_entries(bench, f"{name}-{short_hash(sorted(plan.entries))}", plan.entries)
 
@@ -51,15 +51,15 @@ def record_entries(bench: Path, plan: BenchPlan) -> None:
 def collect_groups(
     bench: Path, plan: BenchPlan, pending: Sequence[str], size: int, data: Mapping[str, Path], plugin: str | None = None
 ) -> list[RunGroup]:
-    """Return groups of the pending runs, in the order of the plan.
+    """Group the pending runs and return the groups in the order of the plan.
 
-    A group that has already been started keeps its runs; only its file paths are updated. Training checks that the
-    files hold the same data.
+    A group that has already been started keeps its runs; only the paths of its dataset files are updated. Training
+    checks that these files hold the same data as before.
     """
     remaining = dict.fromkeys(pending)
     started = []
     for group in read_unfinished_groups(bench):
-        # Training executes the plugin that a group's file names: accept only the one passed to this command.
+        # Training executes the plugin named in the group's file, so accept only the plugin passed to this command.
         if group.plugin == plugin and all(run_id in remaining for run_id in group.run_ids):
             members = tuple(replace(member, file=dataset_file(member.run, data)) for member in group.members)
             started.append(replace(group, members=members))
@@ -67,13 +67,13 @@ def collect_groups(
                 del remaining[run_id]
     order = {run_id: i for i, run_id in enumerate(pending)}
     new = [_next_attempt(bench, group) for group in make_groups(plan, remaining, size, data, plugin)]
-    # Sorted by last run, so that groups that need another run's scale come after the other groups of their suite.
+    # Sort by each group's last run: groups that need another run's scale then follow the other groups of their suite.
     groups = sorted([*started, *new], key=lambda group: max(order[run_id] for run_id in group.run_ids))
     return interleave_timed_groups(groups)
 
 
 def _next_attempt(bench: Path, group: RunGroup) -> RunGroup:
-    """Number the attempt, so that the results of earlier failed attempts are kept."""
+    """Return the group with the next unused attempt number, so that the results of earlier failed attempts are kept."""
     while results_path(bench, group.group_id).exists():
         group = replace(group, attempt=group.attempt + 1)
     return group

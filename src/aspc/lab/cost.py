@@ -1,4 +1,4 @@
-"""The cost of a plan: groups, steps, and hours at measured rates."""
+"""Estimates of a plan's cost: its groups and steps, and the hours that they take at measured rates."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from aspc.errors import AspcError, unknown_name
 from aspc.lab.groups import RunGroup
 from aspc.lab.plan import preset_name
 
-ENVIRONMENT_STEPS_PER_SECOND = 5_000  # of a MuJoCo locomotion task with a policy, on one core
+ENVIRONMENT_STEPS_PER_SECOND = 5_000  # of a policy in a MuJoCo locomotion task, on one core
 DEFAULT_HORIZON = 1000
 SIMILAR_COST = {
     "aspc": "td3_bc",
@@ -20,24 +20,25 @@ SIMILAR_COST = {
     "aspc_aw": "aspc",
     "td3_bc_aw": "td3_bc",
     "aspc_plus": "aspc",
-    **dict.fromkeys(("mcep", "rapo", "td3_bc_two_policies"), "aspc_plus"),  # these train a second policy too
+    **dict.fromkeys(("mcep", "rapo", "td3_bc_two_policies"), "aspc_plus"),  # these also train a second policy
 }
 
 
 class Rates(NamedTuple):
-    """Total steps per second of all runs on one device, by algorithm."""
+    """Total training steps per second over all runs on one device, by algorithm."""
 
     by_algo: dict[str, float]
     other: float | None
-    """The rate of algorithms that were not measured."""
+    """The rate to assume for algorithms that were not measured."""
 
     @classmethod
     def parse(cls, words: Sequence[str]) -> Rates:
         """Parse the values of --rate.
 
         Args:
-            words: A number for all algorithms; ALGO=NUMBER; or a file from `benchmarks/` or `aspc speed --json`.
-                Together with a file, ALGO=NUMBER also scales the file's other rates by the same factor.
+            words: Each word is a number (for all algorithms), ALGO=NUMBER, or a JSON file from `benchmarks/` or
+                `aspc speed --json`. Combined with a file, ALGO=NUMBER also scales the file's other rates by the same
+                factor.
         """
         given: dict[str, float] = {}
         measured: dict[str, float] = {}
@@ -61,7 +62,7 @@ class Rates(NamedTuple):
         return cls({**measured, **given}, other)
 
     def of(self, algo: str) -> float | None:
-        """Return the rate of an algorithm; if it was not measured, the rate of its base or of a similar algorithm."""
+        """Return an algorithm's rate or, if it was not measured, the rate of its base or of a similar algorithm."""
         if algo in self.by_algo:
             return self.by_algo[algo]
         base = SIMILAR_COST.get(algo, algo.removesuffix("+aspc"))
@@ -84,7 +85,7 @@ class CostLine(NamedTuple):
 
 
 def compute_costs(groups: Sequence[RunGroup], rates: Rates | None) -> list[CostLine]:
-    """Return one line per algorithm, in the order of the groups."""
+    """Return the cost of each algorithm, in the order in which the algorithms appear in the groups."""
     lines = []
     for algo in dict.fromkeys(group.members[0].run.algo for group in groups):
         own = [group for group in groups if group.members[0].run.algo == algo]
@@ -120,7 +121,7 @@ def compute_evaluation_cost(groups: Sequence[RunGroup]) -> EvaluationCost:
 
 
 def format_costs(lines: Sequence[CostLine], devices: int) -> str:
-    """Format costs as a table, with totals for one device and for `devices` devices that train groups in parallel."""
+    """Return a table of costs, with totals for one device and for `devices` devices that train groups in parallel."""
     has_rates = any(line.rate is not None for line in lines)
     times = f" {'steps/s':>9s} {'hours':>8s}" if has_rates else ""
     out = [f"  {'algorithm':18s} {'groups':>6s} {'runs':>6s} {'steps':>15s}{times}"]
@@ -132,7 +133,7 @@ def format_costs(lines: Sequence[CostLine], devices: int) -> str:
         )
     if not has_rates:
         out.append(
-            "  Add --rate to estimate the time: steps per second (--rate 70000), or a file from aspc speed --save."
+            "  To estimate the time, pass --rate with steps per second (--rate 70000) or a file from aspc speed --save."
         )
     known = [line.hours for line in lines if line.hours is not None]
     unknown = [line.algo for line in lines if line.hours is None]
@@ -140,7 +141,7 @@ def format_costs(lines: Sequence[CostLine], devices: int) -> str:
         shared = f"; {sum(known) / devices:,.1f} on {devices}" if devices > 1 else ""
         out.append(f"  {sum(known):,.1f} hours on one device{shared}.")
     if known and unknown:
-        out.append(f"  Not included, since no rate is known: {', '.join(unknown)}.")
+        out.append(f"  Not included, because no rate is known: {', '.join(unknown)}.")
     return "\n".join(out)
 
 
@@ -156,7 +157,7 @@ def _parse_number(text: str) -> float | None:
 
 
 def _read_rates(path: Path) -> dict[str, float]:
-    """Read the highest rate of each algorithm from a file of measurements."""
+    """Return the highest rate of each algorithm in a file of measurements."""
     try:
         content = json.loads(path.read_text())
         rows = content if isinstance(content, list) else content.get("speeds", [content])
@@ -166,6 +167,6 @@ def _read_rates(path: Path) -> dict[str, float]:
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise AspcError(
             f"{path} is neither a number nor a JSON file with algo and steps_per_second ({type(error).__name__}). "
-            "Pass steps per second (--rate 70000 or --rate aspc=70000) or such a file."
+            "Pass steps per second (--rate 70000 or --rate aspc=70000) or a file from aspc speed --save."
         ) from error
     return rates

@@ -1,4 +1,4 @@
-"""Datasets of a bench: files in the --data folder, or datasets known by name."""
+"""Find and load the datasets of a bench: files in the --data folder, or datasets known by name."""
 
 from __future__ import annotations
 
@@ -12,13 +12,19 @@ from aspc.training.run_config import fingerprint
 
 
 def find_dataset_files(folder: Path) -> dict[str, Path]:
-    """Return the datasets of a folder by name.
+    """Map the names of the datasets in a folder to their files.
 
-    A file is named after its dataset: `hopper_medium-v2.hdf5` holds hopper-medium-v2. An NPZ file named after an
-    OGBench file (`antmaze-large-navigate-v0.npz`) provides that file's single tasks; a validation file provides none.
+    A file is named after its dataset: `hopper_medium-v2.hdf5` holds hopper-medium-v2. An NPZ file with the name of an
+    OGBench file (`antmaze-large-navigate-v0.npz`) provides all singletask datasets of that file. OGBench's validation
+    files are ignored.
+
+    Raises:
+        AspcError: The folder does not exist, holds no datasets, or holds two files for the same dataset.
     """
     if not folder.is_dir():
-        raise AspcError(f"There is no folder {folder}. --data takes a folder of files in D4RL's or OGBench's layout.")
+        raise AspcError(
+            f"There is no folder {folder}. --data takes a folder of dataset files in the D4RL or OGBench layout."
+        )
     found: dict[str, Path] = {}
     for path in sorted(folder.iterdir()):
         suffix = next((s for s in formats.SUFFIXES if path.name.lower().endswith(s)), None)
@@ -40,8 +46,8 @@ def find_dataset_files(folder: Path) -> dict[str, Path]:
 def load_dataset(name: str, file: str | None) -> Dataset:
     """Load a dataset from its file, or by name if `file` is None.
 
-    A file named after a D4RL dataset is loaded with D4RL's transitions. The file of an OGBench single task is loaded
-    with the rewards of that task.
+    A file named after a D4RL dataset is split into transitions as in D4RL. The file of an OGBench singletask dataset
+    is loaded with the rewards of that task.
     """
     from aspc import data
 

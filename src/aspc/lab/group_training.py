@@ -1,4 +1,4 @@
-"""Train a group in this process from the group's file."""
+"""Train a group, as described in its file, in this process."""
 
 from __future__ import annotations
 
@@ -29,19 +29,20 @@ from aspc.training.hyperparameters import flat_values
 from aspc.training.run_folder import RESULT
 
 PROGRESS_SECONDS = 2.0  # between writes of the progress file
-LOCK_SECONDS = 300.0  # to wait for another process that is about to stop training the same group
+LOCK_SECONDS = 300.0  # maximum wait for another process that is about to stop training the same group
 OnProgress = Callable[[int, int], None]
 T = TypeVar("T")
 
 
 def run_group(bench: Path, group_id: str, quiet: bool = True, on_progress: OnProgress | None = None) -> int | None:
-    """Train or continue a group from its file and write its results; do nothing if the results exist.
+    """Train the group with this id, or resume its training, and write its results; do nothing if they already exist.
 
-    A failure of a run or of its data is recorded in the results and does not stop the other runs. An interrupted
-    group keeps its checkpoints, from which the next attempt continues.
+    If a run fails or its data cannot be loaded, the results record the error and the other runs continue. An
+    interrupted group keeps its checkpoints, from which the next attempt continues.
 
     Returns:
-        A signal that arrived too late to stop this group; the caller must not start another group.
+        A signal that arrived too late to stop this group, or None. After a signal, the caller must not start another
+        group.
     """
     folder = group_path(bench, group_id)
     busy = f"Another process is still training in {folder}; wait until it ends."
@@ -69,7 +70,7 @@ def _load_plugin_once(path: str) -> None:
 
 
 def _adopt_checkpoints(bench: Path, group: RunGroup) -> None:
-    """Move unfinished training of the previous attempt to this attempt's folder."""
+    """Move the unfinished fleets of the previous attempt to this attempt's folder."""
     if group.attempt == 0:
         return
     previous = group_path(bench, dataclasses.replace(group, attempt=group.attempt - 1).group_id)
@@ -80,7 +81,7 @@ def _adopt_checkpoints(bench: Path, group: RunGroup) -> None:
 
 
 def record_failure(bench: Path, group: RunGroup, error: str, data_fingerprint: str | None = None) -> None:
-    """Write results for a group that could not be trained: every run has failed with `error`."""
+    """Write the results of a group that could not be trained: every run has failed with `error`."""
     now = utc_now()
     facts = {"group_id": group.group_id, "started": now, "finished": now, "data_fingerprint": data_fingerprint}
     rows = [{**facts, **failed_row(member, error)} for member in group.members]
@@ -88,7 +89,7 @@ def record_failure(bench: Path, group: RunGroup, error: str, data_fingerprint: s
 
 
 def _make_reporter(folder: Path, on_progress: OnProgress | None) -> OnProgress:
-    """Return a callback that writes a group's progress to its folder, where other processes and machines read it."""
+    """Return a callback that writes a group's progress to its folder, where other processes can read it."""
     last = 0.0
 
     def report(step: int, steps: int) -> None:
@@ -106,7 +107,7 @@ def _train_programs(group: RunGroup, folder: Path, quiet: bool, report: OnProgre
     """Load the data and train one fleet per pair of observation and action sizes.
 
     Returns:
-        Rows of the runs, rows of their curves, and a signal that arrived during the last chunk.
+        The rows of the runs, the rows of their curves, and the signal that arrived during the last chunk, if any.
     """
     paths = {member.run.dataset: member.file for member in group.members}
     loaded = {name: capture_failure(partial(load_dataset, name, path)) for name, path in paths.items()}
@@ -157,7 +158,7 @@ def _format_error(error: Exception) -> str:
 
 
 def _find_plugin_frame(error: Exception) -> str:
-    """Return the line in the plugin's folder that raised an error, in parentheses, or an empty string."""
+    """Return the location in the plugin's folder that raised an error, in parentheses, or an empty string."""
     plugin = plugins.loaded()
     folder = None if plugin is None else Path(plugin.path).parent
     frames = [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).parent == folder]
@@ -169,8 +170,8 @@ def _train(
 ) -> Fleet:
     first = members[0]
     algorithm = first.algorithm()
-    # If any member sets a hyperparameter that can vary, all members set it. A run is then bitwise reproducible in every
-    # group that varies the same hyperparameters.
+    # If any member sets a hyperparameter that can vary between runs, all members set it. A run is then bitwise
+    # reproducible in every group that varies the same hyperparameters.
     varying = sorted({name for m in members for name in m.settings if can_vary(algorithm, name)})
 
     def varying_values(member: GroupMember) -> dict[str, Any]:

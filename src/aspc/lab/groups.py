@@ -1,9 +1,9 @@
-"""Groups: runs that train together as one program. A group is a small JSON file that any machine can train from.
+"""Groups of runs that train together as one program. A group is stored as a small JSON file that any machine can use.
 
 BENCH/
   groups/ID/group.json        the group's runs
-  groups/ID/fleet…/           its training: curves, policies, checkpoints (`aspc.training.fleet`)
-  groups/ID/progress.json     steps done so far
+  groups/ID/fleet…/           output of its training: curves, policies, checkpoints (`aspc.training.fleet`)
+  groups/ID/progress.json     number of steps done so far
   runs/ID.parquet  curves/ID.parquet      its results, once it has finished (`aspc.lab.results`)
   entries/….parquet           the suites that contain each run, and its label in each suite
 """
@@ -26,6 +26,7 @@ from aspc.errors import AspcError
 from aspc.io import write_atomically
 from aspc.lab import results
 from aspc.lab.plan import BenchPlan, PlannedRun, preset_name, short_hash
+from aspc.text import count_noun
 from aspc.training.grouping import group_key
 
 GROUP, PROGRESS = "group.json", "progress.json"
@@ -35,8 +36,8 @@ GROUP, PROGRESS = "group.json", "progress.json"
 class GroupMember:
     """One run of a group.
 
-    `file` is the dataset's file, or None for a dataset known by name; `scale_target` is the final scale of the run
-    that this run depends on, if any.
+    `file` is the dataset's file, or None for a dataset known by name. If the run depends on another run,
+    `scale_target` is the final scale of that run.
     """
 
     run: PlannedRun
@@ -77,7 +78,7 @@ class RunGroup:
 
     @property
     def steps(self) -> int:
-        """Total steps of all runs."""
+        """Total number of steps of all runs."""
         return sum(m.run.steps for m in self.members)
 
     @property
@@ -90,10 +91,11 @@ class RunGroup:
         """A one-line description."""
         datasets = list(dict.fromkeys(m.run.dataset for m in self.members))
         variants = list(dict.fromkeys(m.variant for m in self.members))
-        return f"{results.abbreviate_list(variants)} on {results.abbreviate_list(datasets)} ({len(self.members)} runs)"
+        runs = count_noun(len(self.members), "run")
+        return f"{results.abbreviate_list(variants)} on {results.abbreviate_list(datasets)} ({runs})"
 
     def to_json(self) -> str:
-        """Return the text of the group's file."""
+        """Return the JSON text of the group's file."""
         return json.dumps({"format": 1, **dataclasses.asdict(self)}, indent=1) + "\n"
 
     @classmethod
@@ -101,7 +103,7 @@ class RunGroup:
         """Read a group from the text of its file.
 
         Raises:
-            AspcError: The text is not a group; the message names `path`.
+            AspcError: The text is not a valid group. The message names `path`.
         """
         try:
             content = json.loads(text)
@@ -117,7 +119,7 @@ _MEMBER_FIELDS = ("suite", "variant", "file", "scale_target")
 
 
 def _read_run(content: Mapping[str, Any]) -> PlannedRun:
-    """Read a run; older versions recorded its BC term separately."""
+    """Read a run. Older versions recorded its BC term separately."""
     fields = {name: value for name, value in content.items() if name != "bc"}
     return PlannedRun(**{**fields, "algo": join_bc_term(fields["algo"], content.get("bc", "plain"))})
 
@@ -125,14 +127,15 @@ def _read_run(content: Mapping[str, Any]) -> PlannedRun:
 def make_groups(
     plan: BenchPlan, run_ids: Iterable[str], size: int, data: Mapping[str, Path], plugin: str | None = None
 ) -> list[RunGroup]:
-    """Group runs that can share a program, in the order of the plan.
+    """Group runs that can share a program and return the groups in the order of the plan.
 
-    The seeds of a dataset stay together. A run that needs another run's scale is never grouped with that run.
+    Runs on the same dataset are kept next to each other. A run that needs another run's scale is never in the same
+    group as that run.
 
     Args:
-        plan: The plan of the runs.
+        plan: The plan that contains the runs.
         run_ids: The runs to group.
-        size: The largest number of runs per group.
+        size: The maximum number of runs per group.
         data: Dataset files by name.
         plugin: A Python file that registers the runs' algorithms.
     """
@@ -144,7 +147,7 @@ def make_groups(
     groups = []
     for members in programs.values():
         max_size = 1 if members[0].run.alone else size
-        # Split evenly: five runs with a limit of four become groups of three and two.
+        # Split evenly: with at most four runs per group, five runs become groups of three and two.
         parts = -(-len(members) // max_size)
         cuts = [round(i * len(members) / parts) for i in range(parts + 1)]
         ordered = sorted(members, key=lambda m: m.run.dataset)
@@ -153,7 +156,7 @@ def make_groups(
 
 
 def interleave_timed_groups(groups: list[RunGroup]) -> list[RunGroup]:
-    """Order timed groups by dataset and seed, so that a machine that slows down affects all variants equally."""
+    """Reorder timed groups by dataset and seed, so that changes in the machine's speed affect all variants equally."""
     timed = sorted((g for g in groups if g.alone), key=lambda g: (g.members[0].run.dataset, g.members[0].run.seed))
     following = iter(timed)
     return [next(following) if group.alone else group for group in groups]
@@ -165,9 +168,10 @@ def dataset_file(run: PlannedRun, data: Mapping[str, Path]) -> str | None:
 
 
 def program_key(run: PlannedRun) -> str:
-    """Return a key that is equal for runs expected to share a program.
+    """Return a key that is equal for runs that are expected to share a program.
 
-    The sizes are guessed from the dataset's name; training splits a group whose data differ in size.
+    Observation and action sizes are guessed from the dataset's name. If the actual sizes differ, training splits the
+    group.
     """
     generic = dataclasses.replace(run, dataset="", seed=0, scale_of=run.scale_of and "any")
     shared = _shared_key(generic.run_id, generic)
@@ -176,7 +180,7 @@ def program_key(run: PlannedRun) -> str:
 
 
 def expected_sizes(dataset: str) -> tuple[int, int] | str:
-    """Return a value that is equal for datasets whose names suggest equal observation and action sizes."""
+    """Return a value that is equal for datasets whose names imply equal observation and action sizes."""
     family = tasks.family_facts(preset_name(dataset))
     if family is not None:
         return family.observation_size, family.action_size
@@ -190,7 +194,10 @@ _SHARED_KEYS: dict[str, Hashable] = {}
 
 
 def _shared_key(name: str, run: PlannedRun) -> Hashable:
-    """Return the key of a program without its data, computed once for runs that differ only in data or seed."""
+    """Return the part of a program's key that does not depend on the data.
+
+    It is computed once for all runs that differ only in data or seed.
+    """
     if name not in _SHARED_KEYS:
         _SHARED_KEYS[name] = group_key(run.algorithm(), (0, 0), run.train_options())
     return _SHARED_KEYS[name]
@@ -202,12 +209,12 @@ def group_path(bench: Path, group_id: str) -> Path:
 
 
 def results_path(bench: Path, group_id: str) -> Path:
-    """Return the file of a group's results, which exists once the group has finished."""
+    """Return the path of a group's results. The file exists once the group has finished."""
     return bench / "runs" / f"{group_id}.parquet"
 
 
 def write_group(bench: Path, group: RunGroup) -> None:
-    """Write the file from which any machine can train the group."""
+    """Write the file that any machine needs to train the group."""
     folder = group_path(bench, group.group_id)
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(folder / GROUP, group.to_json().encode())

@@ -1,10 +1,12 @@
-"""The numbers printed in the paper's result tables. The paper's settings tables are the "paper" presets.
+"""The numbers printed in the paper's result tables.
+
+The paper's tables of hyperparameters are available as the presets named "paper" (`aspc.presets`). Examples:
 
     number("main_table", "hopper-medium-v2", "ASPC").mean            92.7
-    tables()["main_table"].average("MuJoCo", "TD3+BC").doubt         "the rows give 69.0"
+    tables()["main_table"].average("MuJoCo", "TD3+BC").doubt         "the average of the rows is 69.0"
 
 `doubt` explains why a number may be wrong. Each table has the name of the suite that reproduces it, and its variants
-have the suite's labels.
+have the labels used in that suite.
 """
 
 from __future__ import annotations
@@ -37,7 +39,10 @@ def domain_of(dataset: str) -> str:
 
 
 class PaperNumber(NamedTuple):
-    """One printed number. In tables of domains, `dataset` is a domain; `percent` is the printed change."""
+    """One printed number.
+
+    In tables with one row per domain, `dataset` is the domain. `percent` is the printed change, if there is one.
+    """
 
     table: str
     dataset: str
@@ -53,7 +58,8 @@ class PaperTable(NamedTuple):
     """A table of results: the scores by row and variant, and the printed averages.
 
     Attributes:
-        copied: variant → the works (`aspc.lab.works`) that the authors copied its numbers from. They ran the others.
+        copied: variant → the works (`aspc.lab.works`) from which the authors copied the numbers. The authors ran all
+            other variants themselves.
     """
 
     name: str
@@ -75,7 +81,11 @@ class PaperTable(NamedTuple):
         return _look_up(self.averages, domain, variant, f"average in {self.source}")
 
     def with_labels(self, labels: Mapping[str, str]) -> PaperTable:
-        """Return the table with other names for these columns, and without all others."""
+        """Return the table with only these columns, renamed.
+
+        Args:
+            labels: The new name of each column to keep.
+        """
 
         def rename(numbers: Mapping[tuple[str, str], PaperNumber]) -> dict[tuple[str, str], PaperNumber]:
             return {(row, labels[name]): number for (row, name), number in numbers.items() if name in labels}
@@ -87,7 +97,7 @@ class PaperTable(NamedTuple):
         )
 
     def recompute_average(self, domain: str, variant: str) -> float:
-        """Compute an average from the table's rows; a domain is weighted by its number of datasets."""
+        """Compute an average from the table's rows, in which a domain is weighted by its number of datasets."""
         cells = [
             (self.numbers[row, variant].mean, DOMAINS.get(row, 1))
             for row in self.rows

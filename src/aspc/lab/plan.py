@@ -1,8 +1,9 @@
 """Plans: the runs of suites, each with an id and its resolved settings.
 
-A run's id is a hash of its algorithm, settings, dataset name, seed and steps. It does not depend on the suite, on the
-machine, or on the other runs of its group, so a finished run is never repeated. The content of a dataset's file
-is not part of the id; results record its fingerprint, which `recorded_runs.check_data_unchanged` compares.
+A run's id is a hash of its algorithm, settings, dataset name, seed and number of steps. It does not depend on the
+suite, the machine or the other runs in its group, so a finished run is never repeated. The contents of dataset files
+are not part of the id. Instead, the results record a fingerprint of the data, and
+`recorded_runs.check_data_unchanged` compares it with the current files.
 """
 
 from __future__ import annotations
@@ -38,20 +39,20 @@ MIN_EVALUATIONS = 10  # for runs shortened by --steps
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """One run: an algorithm with settings on a dataset with a seed."""
+    """One run: an algorithm with its settings, a dataset and a seed."""
 
     algo: str
     dataset: str
     seed: int
     steps: int
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Settings by dotted name that differ from the algorithm's defaults, after presets are applied."""
+    """Settings (by dotted name) that differ from the algorithm's defaults after presets have been applied."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Training options that differ from the defaults."""
     alone: bool = False
-    """Train this run without others, because it is timed."""
+    """Whether to train this run alone, because it is timed."""
     scale_of: str | None = None
-    """Id of the run whose final scale is this run's scale_target."""
+    """Id of the run whose final scale is used as this run's `scale_target`, if any."""
 
     @cached_property
     def run_id(self) -> str:
@@ -62,7 +63,7 @@ class PlannedRun:
         return short_hash(facts)
 
     def algorithm(self) -> Algorithm[Any]:
-        """Return the algorithm with this run's settings; an unknown scale_target is set to 1."""
+        """Return the algorithm with this run's settings. A `scale_target` that is not known yet is set to 1."""
         settings = dict(self.settings)
         if self.scale_of is not None and "scale_target" not in settings:
             settings["scale_target"] = 1.0
@@ -83,7 +84,7 @@ class SuiteEntry(NamedTuple):
 
 @dataclass(frozen=True)
 class BenchPlan:
-    """The runs of some suites by id, in order and without duplicates."""
+    """The runs of one or more suites by id, in order and without duplicates."""
 
     runs: Mapping[str, PlannedRun]
     entries: tuple[SuiteEntry, ...]
@@ -91,7 +92,7 @@ class BenchPlan:
     """Datasets that are neither known by name nor among the given files."""
 
     def first_entry(self, run_id: str) -> SuiteEntry:
-        """Return the first entry of a run; the run's row in the results names this entry."""
+        """Return the first entry of a run, which is the one named in the run's row of results."""
         return self._first_entries[run_id]
 
     @cached_property
@@ -124,7 +125,7 @@ def resolve_settings(variant: Variant, dataset: str) -> dict[str, Any]:
 def _differences(new: Mapping[str, Any], old: Mapping[str, Any]) -> dict[str, Any]:
     return {
         name: new[name] for name in sorted(new) if repr(new[name]) != repr(old[name])
-    }  # repr, since NaN equals NaN here
+    }  # compare by repr, so that NaN equals NaN
 
 
 @cache
@@ -133,12 +134,12 @@ def _preset_names() -> dict[str, str]:
 
 
 def preset_name(dataset: str) -> str:
-    """Return the name of a dataset in the presets: `hopper-medium-v2` for `hopper-medium`."""
+    """Return the name under which the presets list a dataset: `hopper-medium-v2` for `hopper-medium`."""
     return _preset_names().get(tasks.without_query(dataset).removesuffix(maze2d.CLEAN), dataset)
 
 
 def _suggest_names(names: Iterable[str]) -> str:
-    """Return a sentence with similar names of known datasets, or an empty string."""
+    """Return a sentence that suggests known datasets with similar names, or an empty string."""
     similar = dict.fromkeys(
         match for name in names for match in difflib.get_close_matches(name, _known_names(), 1, 0.8)
     )
@@ -167,11 +168,11 @@ def make_plan(
 
     Args:
         suites: The suites, in order.
-        steps: Steps per run. Default: the suites' values.
-        seeds: Number of seeds. Default: the suites' values.
+        steps: Steps per run. By default, each suite sets its own.
+        seeds: Number of seeds. By default, each suite sets its own.
         only: Keep only runs that match these words; see `RunFilter`.
         data: Dataset files by name. They take precedence over datasets known by name.
-        options: Training options; they take precedence over the suites' options.
+        options: Training options. They take precedence over the suites' options.
 
     Raises:
         AspcError: No dataset is available, or a word of `only` matches nothing.
@@ -208,7 +209,7 @@ def make_plan(
 
 
 def _find_label(wanted: Variant, suite: Suite) -> str:
-    """Return the suite's label for a required variant, or the variant's own label if the suite lacks the variant."""
+    """Return the suite's label for a required variant, or the variant's own label if the suite does not contain it."""
     variants = [variant for block in suite.blocks for variant in block.variants]
     same = [v.label for v in variants if dataclasses.replace(v, label=wanted.label) == wanted]
     return wanted.label if wanted.label in same or not same else same[0]
@@ -218,8 +219,8 @@ def _blocks(suite: Suite, data: Mapping[str, Path]) -> list[Block]:
     if not suite.every_file:
         return list(suite.blocks)
     if not data:
-        raise AspcError(f"The suite {suite.name} trains on every file of a folder. Give one with --data FOLDER.")
-    # An OGBench name without a task number is an alias of one of the five numbered tasks.
+        raise AspcError(f"The suite {suite.name} trains on every file in a folder. Pass the folder with --data.")
+    # An OGBench name without a task number is an alias for one of the five numbered tasks.
     datasets = tuple(name for name in data if not name.endswith("-singletask-v0"))
     return [dataclasses.replace(block, datasets=datasets) for block in suite.blocks]
 
@@ -227,15 +228,14 @@ def _blocks(suite: Suite, data: Mapping[str, Path]) -> list[Block]:
 def _make_runs(
     variant: Variant, dataset: str, seed: int, block: Block, steps: int | None, changes: Mapping[str, Any]
 ) -> list[PlannedRun]:
-    """Return a run, preceded by the run that it depends on, if any."""
+    """Return a list with the run, preceded by the run that it depends on, if any."""
     needed = [] if variant.scale_of is None else _make_runs(variant.scale_of, dataset, seed, block, steps, changes)
     length = steps or block.steps
     options = {**block.options, **changes}
     if length < block.steps and "eval_every" not in changes:
         declared = options.get("eval_every", TrainOptions.eval_every)
-        evaluations = min(
-            MIN_EVALUATIONS, max(block.steps // declared, 1)
-        )  # a suite can declare a single evaluation, at the end
+        # A suite can declare fewer evaluations than the minimum, for example one at the end.
+        evaluations = min(MIN_EVALUATIONS, max(block.steps // declared, 1))
         options["eval_every"] = min(declared, max(length // evaluations, 1))
     defaults = {f.name: f.default for f in dataclasses.fields(TrainOptions)}
     run = PlannedRun(
@@ -252,7 +252,10 @@ def _make_runs(
 
 
 class RunFilter(NamedTuple):
-    """Words of --only. A run must match a dataset word and an algorithm or variant word, if any are given."""
+    """The words of --only, separated into words for datasets and words for algorithms or variants.
+
+    A run must match at least one word of each kind that is given.
+    """
 
     datasets: tuple[str, ...]
     variants: tuple[str, ...]
@@ -278,7 +281,7 @@ class RunFilter(NamedTuple):
         return cls(tuple(dataset_words), tuple(variant_words))
 
     def matches(self, variant: Variant, dataset: str) -> bool:
-        """Return whether runs of a variant on a dataset are kept."""
+        """Return whether to keep the runs of a variant on a dataset."""
         is_dataset = not self.datasets or any(_matches(word, dataset) for word in self.datasets)
         is_variant = not self.variants or any(
             _matches(word, name) for word in self.variants for name in (variant.label, variant.algo)

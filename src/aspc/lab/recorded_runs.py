@@ -1,4 +1,4 @@
-"""Runs with recorded results, and the planned runs that therefore need no training."""
+"""Read recorded results to determine which planned runs need no further training."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from aspc.errors import AspcError
 from aspc.lab import results
 from aspc.lab.dataset_files import fingerprint_dataset, load_dataset
 from aspc.lab.plan import BenchPlan
+from aspc.text import count_noun
 from aspc.ui import notify_if_slow
 
 
@@ -29,13 +30,13 @@ class RecordedRun(NamedTuple):
     def supersedes(self, other: RecordedRun) -> bool:
         """Return whether this outcome takes precedence over another one.
 
-        As in `results.read`, "done" takes precedence over "failed", then newer over older outcomes.
+        As in `results.read`, "done" takes precedence over "failed"; otherwise, the newer outcome does.
         """
         return (self.status == "done", self.finished or "") >= (other.status == "done", other.finished or "")
 
 
 def read_recorded_runs(folders: Iterable[Path]) -> dict[str, RecordedRun]:
-    """Read the runs in result folders, by run id."""
+    """Return the outcomes of the runs in result folders, by run id."""
     found: dict[str, RecordedRun] = {}
     for path in results.find_run_tables(folders):
         found |= {k: v for k, v in read_recorded_table(path).items() if k not in found or v.supersedes(found[k])}
@@ -43,7 +44,7 @@ def read_recorded_runs(folders: Iterable[Path]) -> dict[str, RecordedRun]:
 
 
 def read_recorded_table(path: Path) -> dict[str, RecordedRun]:
-    """Read the runs in one result file, by run id."""
+    """Return the outcomes of the runs in one result file, by run id."""
     table = results.read_table(path, "runs").select(["run_id", *RecordedRun._fields])
     return {row.pop("run_id"): RecordedRun(**row) for row in table.to_pylist()}
 
@@ -51,7 +52,7 @@ def read_recorded_table(path: Path) -> dict[str, RecordedRun]:
 def select_settled_runs(
     plan: BenchPlan, recorded: Mapping[str, RecordedRun], data: Mapping[str, Path], retry_failed: bool
 ) -> dict[str, RecordedRun]:
-    """Return the recorded runs of a plan that need no further training.
+    """Return the recorded outcomes of those planned runs that need no further training, by run id.
 
     A run that failed because its dataset could not be read is trained again once the dataset's file has changed.
     """
@@ -67,14 +68,16 @@ def select_settled_runs(
 
 
 def _is_modified_since(file: Path | None, when: str | None) -> bool:
-    """Return whether a file was written, copied or moved into place after a time."""
+    """Return whether a file was written, copied or moved into place after the given time."""
     if file is None or when is None or not file.exists():
         return False
     return file.stat().st_ctime > datetime.fromisoformat(when).timestamp() + 1  # results round times to seconds
 
 
 def check_data_unchanged(plan: BenchPlan, settled: Mapping[str, RecordedRun], data: Mapping[str, Path]) -> None:
-    """Check that the files of finished runs still hold their training data. Other files are not read.
+    """Check that the dataset files of finished runs still hold the data that the runs were trained on.
+
+    Other files are not read.
 
     Raises:
         AspcError: A file's content differs.
@@ -88,13 +91,13 @@ def check_data_unchanged(plan: BenchPlan, settled: Mapping[str, RecordedRun], da
         for dataset, fingerprints in recorded.items():
             if fingerprints != {fingerprint_dataset(load_dataset(dataset, str(data[dataset])))}:
                 raise AspcError(
-                    f"{data[dataset]} is not the data that finished runs on {dataset} were trained on. "
+                    f"{data[dataset]} does not hold the data that finished runs on {dataset} were trained on. "
                     "Rename the file, or choose another --out (and another --reuse)."
                 )
 
 
 def code_change_warning(plan: BenchPlan, settled: Mapping[str, RecordedRun]) -> str:
-    """Return a warning if finished runs were trained with another version of the plugin, or an empty string."""
+    """Return a warning if finished runs were trained with another version of the plugin, else an empty string."""
     versions = {run_id: results.parse_json(run.versions) for run_id, run in settled.items()}
     algos = [plan.runs[run_id].algo for run_id in settled]
     others = [algo for algo, own in zip(algos, versions.values(), strict=True) if plugins.has_changed(algo, own)]
@@ -102,6 +105,6 @@ def code_change_warning(plan: BenchPlan, settled: Mapping[str, RecordedRun]) -> 
     if plugin is None or not others:
         return ""
     return (
-        f"warning: {len(others)} finished runs of {', '.join(dict.fromkeys(others))} were trained with another version "
-        f"of {Path(plugin.path).name} and are not repeated. Choose another --out to train them again.\n"
+        f"warning: {count_noun(len(others), 'finished run')} of {', '.join(dict.fromkeys(others))} used another "
+        f"version of {Path(plugin.path).name} and will not be repeated. Choose another --out to train again.\n"
     )

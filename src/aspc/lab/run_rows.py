@@ -1,4 +1,4 @@
-"""Rows of results: one per run, and the points of its curves."""
+"""Rows of the result tables: one row per run, and one row per point of its curves."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ Rows = list[dict[str, Any]]
 
 
 def describe_run(member: GroupMember) -> dict[str, Any]:
-    """Return the columns that identify a run, regardless of its outcome."""
+    """Return the columns that describe a run, regardless of its outcome."""
     run, algorithm = member.run, member.algorithm()
     options = run.train_options().program_settings()
-    algo, bc = split_bc_term(run.algo)  # separate fields, as in published results
+    algo, bc = split_bc_term(run.algo)  # kept as separate fields for compatibility with published results
     config = {
         "algo": algo,
         "bc": bc,
@@ -60,7 +60,14 @@ def failed_row(member: GroupMember, error: str) -> dict[str, Any]:
 
 
 def build_rows(fleet: Fleet, member: GroupMember, data: Dataset, together: int) -> tuple[dict[str, Any], Rows]:
-    """Return a run's row and the points of its curves."""
+    """Return a run's row and the points of its curves.
+
+    Args:
+        fleet: The fleet that trained the run.
+        member: The run.
+        data: The run's dataset.
+        together: Number of runs that trained together.
+    """
     assert fleet.result is not None
     outcome = fleet.result["members"][member.run.run_id]
     initial = member.algorithm().initial_scale
@@ -85,7 +92,7 @@ def build_rows(fleet: Fleet, member: GroupMember, data: Dataset, together: int) 
     return row, [{"run_id": member.run.run_id, **point} for point in points]
 
 
-# Metrics per curve column; the first one that the algorithm reports is used.
+# Metrics for each column of the curves table. The first metric that the algorithm reports is used.
 CURVE_METRICS = {
     "scale": ("scale",),
     "q": ("actor_q_mean", "q_mean", "q_min"),
@@ -114,7 +121,7 @@ def build_curve(metrics: Mapping[str, Any], evaluations: Mapping[str, Any]) -> R
 
 
 def utc_now() -> str:
-    """Return the current UTC time in ISO 8601, in whole seconds."""
+    """Return the current UTC time in ISO 8601 format, rounded to seconds."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
@@ -125,7 +132,7 @@ def describe_environment() -> dict[str, Any]:
 
 @cache
 def describe_machine() -> str:
-    """Return the operating system, processor and number of cores, but not the host name."""
+    """Return the operating system, processor model and number of cores, but not the host name."""
     model = platform.processor() or platform.machine()
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as file:
@@ -137,7 +144,7 @@ def describe_machine() -> str:
 
 @cache
 def read_git_revision() -> str | None:
-    """Return the code's revision from the environment variable ASPC_REVISION or the Git checkout; None if unknown."""
+    """Return the code's revision from the environment variable ASPC_REVISION or from Git; None if it is unknown."""
     if revision := os.environ.get("ASPC_REVISION"):
         return revision
     here = Path(__file__).parents[3]

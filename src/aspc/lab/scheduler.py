@@ -1,4 +1,4 @@
-"""The bench scheduler: start groups on an engine and record their outcomes."""
+"""The scheduler of `aspc bench`, which starts groups on an engine and records their outcomes."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ from aspc.lab.groups import PROGRESS, GroupMember, RunGroup, group_path, results
 from aspc.lab.plan import BenchPlan
 from aspc.lab.recorded_runs import RecordedRun, read_recorded_table
 from aspc.lab.time_estimates import TimeEstimator
+from aspc.text import count_noun
 from aspc.ui import format_seconds
 
 STATUS_SECONDS = 30.0  # between status lines, unless a group ends earlier
 
 
 class RunningGroup(NamedTuple):
-    """A group on an engine, its start time, and the fraction of its steps that were done before then."""
+    """A group that is running on an engine, its start time, and the fraction of its steps done before that time."""
 
     group: RunGroup
     start_time: float
@@ -33,7 +34,7 @@ class RunningGroup(NamedTuple):
 
 
 class Scheduler:
-    """A scheduler that starts each group once the runs it depends on have ended, and collects the outcomes."""
+    """A scheduler that starts each group once the runs that it depends on have ended, and collects the outcomes."""
 
     def __init__(
         self,
@@ -49,18 +50,18 @@ class Scheduler:
         estimator: TimeEstimator | None = None,
         command: str | None = None,
     ) -> None:
-        """Prepare a plan; `run` executes it.
+        """Prepare to train the groups of a plan. Call `run` to train them.
 
         Args:
             folder: The bench's folder.
-            plan: The plan.
+            plan: The plan of all runs.
             groups: The groups to train, in order.
-            recorded: Outcomes of earlier runs, which are not trained again.
+            recorded: Outcomes of runs that have ended already and are not trained again.
             engine: The engine that trains the groups.
             quiet: Whether to suppress status lines.
             deadline: The time to stop, on the monotonic clock.
             use_full_budget: Whether to start a group that cannot end before the deadline if no other group can start.
-            estimator: The time estimator, with the times of earlier groups.
+            estimator: The time estimator, with the timings of earlier groups.
             command: The command to record with the results.
         """
         self.folder, self.plan, self.engine, self.quiet, self.deadline = folder, plan, engine, quiet, deadline
@@ -71,10 +72,10 @@ class Scheduler:
         self._last_status = 0.0
 
     def run(self) -> dict[str, RecordedRun]:
-        """Train until all groups have ended or the deadline is reached.
+        """Train until all groups have ended or the deadline has been reached.
 
         Returns:
-            The outcomes of all finished runs in the plan, by run id.
+            The outcomes of all runs in the plan that have ended, by run id.
 
         Raises:
             Interrupted: A signal stopped the bench before its deadline.
@@ -83,7 +84,7 @@ class Scheduler:
             while (self.running or self.waiting) and not self._is_out_of_time():
                 has_changed = self._start_groups()
                 if not has_changed and (self.use_full_budget or not self.has_started):
-                    has_changed = self._start_groups(ignore_deadline=True)  # otherwise, a long group would never start
+                    has_changed = self._start_groups(ignore_deadline=True)  # otherwise, long groups would never start
                 if not self.running and not has_changed:
                     break  # too little time is left for any other group
                 for finished in self.engine.wait(max(min(STATUS_SECONDS, self._seconds_left()), 0)):
@@ -98,7 +99,7 @@ class Scheduler:
         return self.recorded
 
     def _record_late_results(self) -> None:
-        """Record groups that finished while the engine was closing."""
+        """Record the outcomes of groups that finished while the engine was closing."""
         for group, *_ in list(self.running.values()):
             if results_path(self.folder, group.group_id).exists():
                 self._record(FinishedGroup(group))
@@ -139,7 +140,11 @@ class Scheduler:
         return has_changed
 
     def _resolve_scales(self, group: RunGroup) -> RunGroup | None:
-        """Fill in scales learned by other runs; record runs whose scale is missing as failed."""
+        """Fill in the scales that other runs have learned, and record runs whose scale is missing as failed.
+
+        Returns:
+            The group of the remaining runs, or None if there are none.
+        """
         failures: dict[RecordedRun, list[GroupMember]] = {}
         ready = []
         for member in group.members:
@@ -153,7 +158,7 @@ class Scheduler:
         for source, members in failures.items():
             failed = replace(group, members=tuple(members))
             problem = "learned no scale." if source.status == "done" else f"failed: {source.error}"
-            message = f"The run whose final scale is needed {problem}"
+            message = f"This run needs the final scale of another run, which {problem}"
             record_failure(self.folder, failed, message, source.data_fingerprint)
             self._record(FinishedGroup(failed))
         return replace(group, members=tuple(ready)) if ready else None
@@ -180,14 +185,15 @@ class Scheduler:
 
     # -- status --------------------------------------------------------------------------------------------------
     def format_status(self) -> str:
-        """Return a status line with the numbers of runs and the estimated time left."""
+        """Return a status line: how many runs are done, running and failed, and the estimated time left."""
         active = [group for group, *_ in self.running.values()]
         running = sum(len(group.members) for group in active)
         failed = sum(run.status == "failed" for run in self.recorded.values())
         done = len(self.recorded) - failed
         completed = sum(self._completed_fraction(group) * len(group.members) for group in active) / max(running, 1)
         progress = f" ({completed:.0%} of their steps)" if completed else ""
-        text = f"{done} of {len(self.plan.runs)} runs done, {running} running{progress}, {failed} failed"
+        runs = count_noun(len(self.plan.runs), "run")
+        text = f"{done:,} of {runs} done, {running} running{progress}, {failed} failed"
         fractions = [(group, self._completed_fraction(group)) for group in (*self.waiting, *active)]
         seconds = self.estimator.seconds_left(fractions, len(self.running))
         return f"{text}, about {format_seconds(seconds)} left" if seconds else text
@@ -211,7 +217,7 @@ class Scheduler:
 
 
 def to_interrupted(error: Interrupted | KeyboardInterrupt) -> Interrupted:
-    """Return an `Interrupted` with the same signal and a message that says how to continue the bench."""
+    """Return an `Interrupted` with the same signal and a message that explains how to continue."""
     if isinstance(error, Interrupted):
         number = error.exit_code - 128
     else:

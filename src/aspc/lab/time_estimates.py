@@ -1,4 +1,4 @@
-"""Estimates of training time, based on earlier groups."""
+"""Estimates of training time, based on the timings of earlier groups."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from aspc.lab.groups import RunGroup
 
 
 class StepTiming(NamedTuple):
-    """Seconds per step for a given number of runs that train together."""
+    """The time per step, in seconds, for a given number of runs that train together."""
 
     algo: str
     runs: int
@@ -20,14 +20,17 @@ class StepTiming(NamedTuple):
 
 
 class TimeEstimator:
-    """An estimator of the training time of groups."""
+    """An estimator of the time that groups take to train."""
 
     def __init__(self, timings: Iterable[StepTiming] = ()) -> None:
         self.timings = list(timings)
 
     @classmethod
     def from_results(cls, folders: Iterable[Path], device: str, machine: str) -> TimeEstimator:
-        """Read the timings of groups on this type of device; for a CPU, only of groups on this machine."""
+        """Create an estimator from the results of groups that were trained on this type of device.
+
+        Timings on a CPU are used only if they are from this machine.
+        """
         timings: dict[str, StepTiming] = {}
         columns = ["group_id", "algo", "runs_together", "seconds", "steps", "device", "machine"]
         for path in results.find_run_tables(folders):
@@ -39,13 +42,24 @@ class TimeEstimator:
         return cls(timings.values())
 
     def add(self, group: RunGroup, seconds: float, share_before: float = 0.0) -> None:
-        """Record a group's training time, excluding the fraction `share_before` of its steps that was done before."""
+        """Record a group's training time.
+
+        Args:
+            group: The group.
+            seconds: Time spent on training.
+            share_before: Fraction of the group's steps that had been done before this time.
+        """
         if share_before < 1:
             steps = _longest_steps(group) * (1 - share_before)
             self.timings.append(StepTiming(group.members[0].run.algo, len(group.members), seconds / steps))
 
     def seconds_left(self, groups: Iterable[tuple[RunGroup, float]], parallel_groups: int = 1) -> float:
-        """Return the expected seconds for groups, given the completed fraction of each; 0 if no timing is known yet."""
+        """Return the expected time to train groups, in seconds; 0 if no timing is known yet.
+
+        Args:
+            groups: The groups, each with the fraction of its steps that has been completed.
+            parallel_groups: Number of groups that train at the same time.
+        """
         if not self.timings:
             return 0.0
         return sum(self._seconds(group) * (1 - fraction) for group, fraction in groups) / max(parallel_groups, 1)

@@ -1,4 +1,4 @@
-"""The publications that cited numbers are from (works.json)."""
+"""The publications (listed in works.json) from which published numbers are taken."""
 
 from __future__ import annotations
 

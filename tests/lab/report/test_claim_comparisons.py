@@ -268,9 +268,9 @@ def test_claims_that_the_papers_table_contradicts() -> None:
     assert share == pytest.approx(72.1, abs=0.1)
     text = found["profile_above"].paper_contradiction
     assert text.startswith(
-        "The paper's own Table 1 does not support this: with its printed means per dataset instead of runs, "
+        "The paper's own Table 1 does not support this: with the printed means per dataset in place of runs, "
     )
-    assert text.endswith(f"at which ASPC's profile is at or above ReBRAC's: {share:.1f} % of thresholds.")
+    assert text.endswith(f"at which ASPC's profile is at or above ReBRAC's: {share:.1f} % of thresholds).")
 
 
 def test_contradictions_follow_the_tables_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -286,8 +286,8 @@ def test_contradictions_follow_the_tables_numbers(monkeypatch: pytest.MonkeyPatc
     changed = {"form_five_matches_form_four", "l3_matters_little_on_adroit", "l2_inside_l3_matters"}
     assert {name for name, text in contradictions.items() if text} == {"profile_above", *changed}
     assert contradictions["form_five_matches_form_four"] == (
-        "The paper's own Table 13, appendix E.2 does not support this: with its printed means per domain instead of "
-        "runs, 1 of 1 checks fails: ASPC, L3 form 5 against ASPC: -50.0 %."
+        "The paper's own Table 13, appendix E.2 does not support this: with the printed means per domain in place of "
+        "runs, 1 of 1 checks fails (ASPC, L3 form 5 against ASPC: -50.0 %)."
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -66,7 +67,8 @@ def test_no_method_is_recommended_if_all_are_behind(tmp_path: Path) -> None:
     assert summary is not None
     text = page_text.describe_recommendation(found, summary.overall)
     assert text == (
-        "No method is recommended: on 6 of 33 datasets, none of the candidates (ASPC and ASPC+) meets the rule."
+        "No method is recommended. With results on 6 of 33 datasets, none of the candidates (ASPC and ASPC+) meets the "
+        "criteria."
     )
 
 
@@ -76,14 +78,18 @@ def test_the_page_names_the_evidence_and_puts_the_recommended_method_first(tmp_p
     assert found.recommendation is not None
     assert found.main_table.labels == ("ASPC+", "ASPC", "TD3+BC", "ReBRAC, tuned")
     text = page_text.describe_results(found)
-    assert text.startswith("Recommended so far, on 3 of 33 datasets: <strong>ASPC+</strong>.")
+    assert text.startswith(
+        "Recommended so far, with results on 3 of 33 datasets: <strong>ASPC+</strong>. Its interquartile mean is 80"
+    )
+    others = r"7[\d.]+ for ASPC, 7[\d.]+ for TD3\+BC and [56][\d.]+ for ReBRAC \(tuned\)"
+    assert re.search(rf", compared with {others}\.", text)
     rule = page_text.describe_rule(found.recommendation)
-    assert rule.startswith("Datasets: MuJoCo 3 of 18, Maze2d 0 of 3, AntMaze 0 of 6, Adroit 0 of 6.")
-    assert "behind none of TD3+BC and ReBRAC (tuned) on any domain" in rule
+    assert rule.startswith("Datasets with results: MuJoCo 3 of 18, Maze2d 0 of 3, AntMaze 0 of 6, Adroit 0 of 6.")
+    assert "it is not behind TD3+BC or ReBRAC (tuned) on any domain" in rule
 
 
 def test_only_declared_suites_recommend(tmp_path: Path) -> None:
     make(tmp_path, "main_table", [OURS[0], THEIRS], ["hopper-medium-v2"], seeds=2, points=4)
     assert recommend(read_view(tmp_path), "main_table") is None
-    with pytest.raises(AspcError, match="no variant 'ours' to recommend"):
+    with pytest.raises(AspcError, match="names 'ours' as a candidate or rival"):
         Suite("s", "t", "u", (Block((suites.ASPC,), ("d",)),), candidates=("ours",))

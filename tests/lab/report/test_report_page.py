@@ -47,7 +47,7 @@ def test_claim_card_shows_contradiction_by_the_paper(page_path: Path) -> None:
     assert [name for name, found in cautions.items() if found] == ["profile_above"]
     (caution,) = cautions["profile_above"]
     assert caution.startswith("The paper&#39;s own Table 1 does not support this:")
-    assert caution.endswith("at or above ReBRAC&#39;s: 72.1 % of thresholds.")
+    assert caution.endswith("at or above ReBRAC&#39;s: 72.1 % of thresholds).")
 
 
 def test_figures_are_written_as_png_and_svg(tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ def test_suites_and_charts_name_their_source(paper_page: Path) -> None:
     text = read_page(paper_page)
     assert "<h3>Table 1, figure 2 of the paper · 39 datasets, six algorithms · main_table</h3>" in text
     others = ["Table 2 of the paper · Alpha: naive, converged, linear and dynamic · necessity"]
-    by_k_alpha = "Seconds per million steps, by the update interval of alpha"
+    by_k_alpha = "Seconds per million steps, by update interval of alpha"
     others += [f"Figure 5b, time of the paper · {by_k_alpha} · k_alpha_runtime"]
     others += ["Figure 9, appendix E.1 of the paper · ASPC with advantage-weighted BC on AntMaze and Adroit · aspc_aw"]
     assert re.findall(r'<details><summary>([^<]*)</summary><p class="note">2 seeds per dataset', text) == others
@@ -80,7 +80,7 @@ def test_suites_and_charts_name_their_source(paper_page: Path) -> None:
     parts |= {"task-0": "Figures 4 and 7", "runtime": "Figure 5a", "intervals": "Figure 5b", "dataset-0": "Figure 9"}
     for chart, part in parts.items():
         assert captions[chart].endswith(f"{part}</span>"), chart
-    assert "no diamond on MuJoCo: the paper’s numbers cover more datasets" in captions["ablation-0"]
+    assert "no diamond for MuJoCo, where the paper’s numbers cover more datasets" in captions["ablation-0"]
 
 
 def test_variants_have_names_for_readers(paper_page: Path) -> None:
@@ -168,7 +168,7 @@ def test_summary_comes_first_with_robust_statistics_per_domain(tmp_path: Path) -
     *_, overall = re.findall("<table.*?</table>", section)
     assert re.findall("<button>(.*?)</button>", overall) == [
         "Algorithm", "Interquartile mean", "P(ASPC is better)", "Mean", "ASPC − algorithm, mean",
-        "ASPC − algorithm, median of datasets",
+        "ASPC − algorithm, median over datasets",
     ]  # fmt: skip
     row = overall[overall.index('<tr data-series="TD3+BC">') :]
     iqm, chance, mean, difference, median = map(float, re.findall(r'data-value="([-\d.]+)"', row)[:5])
@@ -226,4 +226,4 @@ def test_invalid_results_give_a_one_sentence_error(tmp_path: Path, capsys: pytes
     assert message.count("\n") == 1
     assert not (tmp_path / "out").exists()
     assert main(["report"]) == 2
-    assert "Give at least one folder of results" in capsys.readouterr().err
+    assert "Pass at least one result folder" in capsys.readouterr().err

@@ -131,7 +131,7 @@ def test_ablations_show_the_papers_numbers_and_legends_do_not_overlap(
     }
     legend = ablation_panels(found, figures)[0].get_legend()
     assert [text.get_text() for text in legend.get_texts()] == [
-        "the paper's",
+        "paper",
         "alpha fixed at ASPC's final value",
         "alpha linear to ASPC's final value",
         "alpha learned (ASPC)",

@@ -293,7 +293,7 @@ def test_runs_of_different_lengths_are_not_ranked_or_compared(tmp_path: Path) ->
     view = read_view(tmp_path)
     table = build_score_table(view, "s")
     assert {cell.rank for row in table.rows for cell in row.cells.values()} == {0}
-    assert f"{HOPPER}: not ranked, since runs have 10,000 to 1,000,000 steps." in table.notes
+    assert f"{HOPPER}: not ranked, because runs have between 10,000 and 1,000,000 steps." in table.notes
     found = build_aggregates(view, table)
     assert found is not None
     assert set(found.overall.labels) == {"ASPC", "IQL"}

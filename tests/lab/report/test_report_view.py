@@ -186,5 +186,5 @@ def test_scale_has_a_panel_per_task_and_a_line_per_dataset(tmp_path: Path) -> No
 def test_no_finished_run_is_an_error(tmp_path: Path) -> None:
     row = {"run_id": "a", "suite": "s", "variant": "v", "algo": "aspc", "dataset": "d", "seed": 0, "steps": 1}
     results.write_part(tmp_path, "p", [{**row, "status": "failed", "error": "no memory"}], [])
-    with pytest.raises(AspcError, match="No run in these results has finished"):
+    with pytest.raises(AspcError, match="no run in these results has finished"):
         content.build(results.read(tmp_path))

@@ -1,4 +1,4 @@
-"""The command `aspc bench`: its options and the list of suites. `bench_run` implements it."""
+"""Options of the command `aspc bench`, and its list of suites. The module `bench_run` implements the command."""
 
 from __future__ import annotations
 
@@ -27,74 +27,76 @@ class Cluster:
     engine: Literal["local", "ray", "slurm"] = "local"
     """Backend: this machine, a Ray cluster, or Slurm (docs/cluster.md)."""
     parallel_groups: int = 1
-    """Number of groups to train at the same time on this machine, each in its own process, so that one trains while
-    another compiles or evaluates (--engine local only)."""
+    """Number of groups to train at the same time on this machine, each in its own process. One group can then train
+    while another compiles or evaluates. Only with --engine local."""
     address: Unset[str] = None
-    """Address of the Ray cluster, as printed by `ray start`; by default Ray is started on this machine."""
+    """Address of the Ray cluster, as printed by `ray start`. By default, Ray is started on this machine."""
     cpus_per_group: float = 1
     """Cores per group on a cluster."""
     gpus_per_group: float = 0
     """GPUs per group on a cluster; 0.5 puts two groups on one GPU."""
     shared_storage: bool = True
-    """Assume that all machines share the folder --out. Without shared storage, Ray transfers the results, and a group
-    starts over if its machine is lost."""
+    """Assume that all machines can access the folder --out. Without shared storage, Ray transfers the results, and a
+    group starts over if its machine is lost."""
     slurm: Several[str] = ()
     """Additional Slurm job settings as NAME=VALUE, for example partition=gpu time=720."""
 
 
 @dataclass(frozen=True)
 class BenchArgs:
-    """Run suites: tables and figures of the paper, or your own.
+    """Train suites of runs that reproduce the paper's tables and figures, or suites of your own.
 
     After an interruption, run the same command again to continue. Finished runs are never repeated, even if another
     suite requested them. Interrupted runs resume from their checkpoints.
     A group is a set of runs that train together as one compiled program.
-    `aspc bench --list` shows the suites; `aspc report OUT` makes a page from the results.
+    `aspc bench --list` shows the suites; `aspc report OUT` creates an HTML report from the results.
     """
 
     suites: Annotated[
         tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[SUITE ...]", help_behavior_hint="")
     ] = ()
-    """Names of suites."""
+    """Names of the suites to run."""
     list: Flag = False
     """List the suites and exit."""
     dry_run: Flag = False
-    """Show the planned groups and exit; with --rate, also estimate the time."""
+    """Show the planned groups and exit. With --rate, also estimate the training time."""
     only: Several[str] = ()
-    """Keep only runs whose dataset, algorithm or variant matches (patterns such as hopper-* work)."""
+    """Keep only runs whose dataset, algorithm or variant matches. Patterns such as hopper-* are allowed."""
     steps: Unset[int] = None
-    """Steps per run. Default: the suite's."""
+    """Steps per run. By default, each suite sets its own."""
     seeds: Unset[int] = None
-    """Number of seeds. Default: the suite's."""
+    """Number of seeds. By default, each suite sets its own."""
     eval_every: Unset[int] = None
-    """Steps between evaluations. Default: the suite's."""
+    """Steps between evaluations. By default, each suite sets its own."""
     eval_episodes: Unset[int] = None
-    """Episodes per evaluation. Default: the suite's."""
+    """Episodes per evaluation. By default, each suite sets its own."""
     history: Unset[int] = None
-    """Number of most recent observations given to policies and critics (docs/history.md). Default: the suite's."""
+    """Number of recent observations that the policy and the critics receive (docs/history.md). By default, each suite
+    sets its own."""
     history_actions: Flag = False
-    """With --history, also give the policies and the critics the actions between the observations."""
+    """With --history, also pass the actions taken between these observations to the policy and the critics."""
     out: Path = Path("runs/bench")
-    """Folder for the results; suites in the same folder share their runs."""
+    """Output folder (created if missing). Suites that use the same folder share their runs."""
     reuse: Several[Path] = ()
-    """Additional folders of results; runs that are finished there are not repeated."""
+    """Additional result folders. Runs that have finished there are not repeated."""
     data: Unset[Path] = None
-    """Folder of files in D4RL's or OGBench's layout, named after their datasets. The singletask variants of an
-    OGBench environment share one file (antmaze-large-navigate-v0.npz)."""
+    """Folder of dataset files in the D4RL or OGBench layout, each named after its dataset. The singletask variants of
+    an OGBench environment share one file (antmaze-large-navigate-v0.npz)."""
     budget: Unset[float] = None
     """Stop within this many minutes; run the same command again to continue."""
     use_full_budget: Flag = False
-    """Also start a group that cannot finish within --budget. It saves a checkpoint in --out; run the same command again
-    to continue from there."""
+    """Also start a group that cannot finish within --budget. When the budget is used up, the group saves a checkpoint
+    in --out; run the same command again to continue from there."""
     retry_failed: Flag = False
-    """Repeat runs that failed before."""
+    """Retry runs that failed earlier."""
     group_size: Unset[int] = None
     """Maximum number of runs per group. Default: 4 on a CPU, 64 on an accelerator."""
     rate: Several[str] = ()
-    """For --dry-run: total steps per second of one device, as NUMBER, ALGO=NUMBER, or a JSON file of measured rates.
-    With a file, ALGO=NUMBER rescales all rates in the file so that the rate of ALGO is NUMBER."""
+    """Total steps per second on one device, for the time estimate of --dry-run: NUMBER, ALGO=NUMBER, or a JSON file of
+    measured rates. Combined with a file, ALGO=NUMBER rescales all rates in the file so that the rate of ALGO is
+    NUMBER."""
     devices: int = 1
-    """For --dry-run: number of devices that share the groups."""
+    """Number of devices that share the groups, for the time estimate of --dry-run."""
     plugin: Unset[Path] = None
     """Python file that registers your own algorithms or suites."""
     quiet: Flag = False
@@ -122,7 +124,7 @@ def main(argv: list[str]) -> int:
 
 
 def check_args(args: BenchArgs) -> None:
-    """Raise `AspcError` for values out of range."""
+    """Raise `AspcError` if an option is out of range."""
     counts = {
         "--steps": args.steps,
         "--seeds": args.seeds,
@@ -140,12 +142,12 @@ def check_args(args: BenchArgs) -> None:
         raise AspcError(f"--budget must be above 0 (minutes), not {args.budget:g}.")
     if args.cluster.parallel_groups > 1 and args.cluster.engine != "local":
         raise AspcError(
-            "--parallel-groups needs --engine local. On a cluster, --gpus-per-group 0.5 puts two groups on a GPU."
+            "--parallel-groups requires --engine local. On a cluster, --gpus-per-group 0.5 puts two groups on one GPU."
         )
 
 
 def format_suites() -> str:
-    """Return the list of suites, each with the part of the paper that it reproduces."""
+    """Return a text that lists the suites, each with the part of the paper that it reproduces."""
     lines = ["suites (aspc bench NAME; suites that request the same runs share them):"]
     width = max(len(name) for name in suites.names())
     for name in suites.names():

@@ -36,7 +36,7 @@ from aspc.lab.results import find_result_folders
 from aspc.lab.run_rows import describe_machine
 from aspc.lab.scheduler import Scheduler, to_interrupted
 from aspc.lab.time_estimates import TimeEstimator
-from aspc.text import join_limited
+from aspc.text import count_noun, join_limited
 from aspc.training import compiled_loop
 from aspc.training.run_config import software_facts
 
@@ -48,12 +48,12 @@ RESERVED_SECONDS, RESERVED_FRACTION = 30.0, 0.1  # of a time budget, for final e
 
 
 def run_bench(args: BenchArgs, argv: list[str], start_time: float) -> int:
-    """Plan and train suites, or show the plan.
+    """Plan the runs of the requested suites, then train them or only show the plan.
 
     Args:
         args: The parsed options.
         argv: The unparsed options, recorded with the results.
-        start_time: Start time of the command on the monotonic clock.
+        start_time: Time at which the command started, on the monotonic clock.
 
     Returns:
         The exit code: 1 if runs have failed.
@@ -77,7 +77,7 @@ def run_bench(args: BenchArgs, argv: list[str], start_time: float) -> int:
         print(f"skipped datasets that are neither known by name nor in --data: {', '.join(plan.missing_datasets)}")
     for folder in args.reuse:
         if not find_result_folders(folder):
-            raise AspcError(f"There are no results in {folder} (--reuse). Omit it, or give a folder of results.")
+            raise AspcError(f"There are no results in {folder} (--reuse). Omit it, or pass a result folder.")
     folders = [args.out, *args.reuse]
     if args.dry_run:
         recorded = read_recorded_runs(folders)
@@ -132,7 +132,7 @@ def train_groups(
     deadline: float | None,
     command: str,
 ) -> dict[str, RecordedRun]:
-    """Train groups; return the outcomes of all runs that have ended."""
+    """Train the groups and return the outcomes of all runs that have ended, by run id."""
     scheduler = Scheduler(
         args.out,
         plan,
@@ -149,14 +149,17 @@ def train_groups(
 
 
 def make_estimator(args: BenchArgs) -> TimeEstimator:
-    """Return an estimator with earlier timings from this machine, or an empty one on a cluster, whose machines vary."""
+    """Return a time estimator based on earlier timings from this machine; on a cluster, it starts without timings.
+
+    The machines of a cluster can differ, so earlier timings may not apply there.
+    """
     if args.cluster.engine != "local":
         return TimeEstimator()
     return TimeEstimator.from_results([args.out, *args.reuse], software_facts().device, describe_machine())
 
 
 def make_engine(args: BenchArgs, deadline: float | None) -> Engine:
-    """Return the engine that the options select."""
+    """Return the engine selected by the options."""
     out, cluster = args.out.absolute(), args.cluster
     cpus, gpus = cluster.cpus_per_group, cluster.gpus_per_group
     if cluster.engine == "ray":
@@ -170,7 +173,7 @@ def make_engine(args: BenchArgs, deadline: float | None) -> Engine:
 
 @contextmanager
 def graceful_shutdown() -> Iterator[None]:
-    """Raise `Interrupted` on Ctrl-C and SIGTERM between fleets, as training does."""
+    """Raise `Interrupted` on Ctrl-C or SIGTERM between two fleets, as training does within a fleet."""
 
     def terminate(number: int, frame: FrameType | None) -> None:
         raise Terminated
@@ -213,40 +216,40 @@ def show_plan(
 
 
 def format_state(plan: BenchPlan, recorded: Mapping[str, RecordedRun], groups: list[RunGroup]) -> str:
-    """Return one line with the numbers of done, failed and pending runs."""
+    """Return one line that states how many runs are done, failed and pending."""
     failed = sum(run_id in recorded and recorded[run_id].status == "failed" for run_id in plan.runs)
     done = sum(run_id in recorded for run_id in plan.runs) - failed
-    text = f"{len(plan.runs)} runs: {done} done, {failed} failed before"
+    text = f"{count_noun(len(plan.runs), 'run')}: {done:,} done, {failed:,} failed earlier"
     pending = sum(len(group.members) for group in groups)
-    text += f", {pending} pending in {len(groups)} groups" if pending else ", none pending"
-    return f"{text} (--retry-failed repeats failed runs)" if failed else text
+    text += f", {pending:,} pending in {count_noun(len(groups), 'group')}" if pending else ", none pending"
+    return f"{text} (pass --retry-failed to retry failed runs)" if failed else text
 
 
 def download_notice(groups: Iterable[RunGroup]) -> str:
-    """Return a line with the datasets that must be downloaded, or an empty string."""
+    """Return a line that lists the datasets to download, or an empty string if there are none."""
     names = dict.fromkeys(m.run.dataset for group in groups for m in group.members if m.file is None)
     missing = [name for name in names if (file := downloaded_file(name)) is not None and not file.exists()]
-    return f"to be downloaded first: {join_limited(missing, MAX_LISTED_DATASETS)}\n" if missing else ""
+    return f"datasets to download first: {join_limited(missing, MAX_LISTED_DATASETS)}\n" if missing else ""
 
 
 def print_summary(args: BenchArgs, plan: BenchPlan, recorded: Mapping[str, RecordedRun]) -> int:
-    """Print the outcome; return the exit code, 1 if runs have failed."""
+    """Print the outcome and return the exit code: 1 if runs have failed."""
     outcomes = [recorded[run_id] for run_id in plan.runs if run_id in recorded]
     errors = [run.error for run in outcomes if run.status == "failed"]
     done, remaining = len(outcomes) - len(errors), len(plan.runs) - len(outcomes)
-    rest = f", {remaining} left" if remaining else ""
-    print(f"{done} of {len(plan.runs)} runs done, {len(errors)} failed{rest}")
+    rest = f", {remaining:,} left" if remaining else ""
+    print(f"{done:,} of {count_noun(len(plan.runs), 'run')} done, {len(errors):,} failed{rest}")
     causes = Counter(str(error) for error in errors).most_common()
     for error, count in causes[:MAX_LISTED_ERRORS]:
         print(f"  failed ({count}): {error}")
     if len(causes) > MAX_LISTED_ERRORS:
         print(f"  and {len(causes) - MAX_LISTED_ERRORS} other causes")
     if errors:
-        print("After fixing the cause, run the same command with --retry-failed to repeat these runs.")
+        print("After fixing the cause, run the same command with --retry-failed to retry these runs.")
     if remaining:
         print("Run the same command again to continue with the remaining runs.")
     if done:
-        # Include --out even if all runs are from --reuse: it records the suites that they belong to.
+        # Include --out even if all runs come from --reuse, because it records which suites they belong to.
         folders = [str(args.out), *(str(folder) for folder in args.reuse)]
         print(f"To see the results: aspc report {shlex.join(folders)}")
     return 1 if errors else 0

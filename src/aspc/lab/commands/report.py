@@ -1,4 +1,4 @@
-"""The command `aspc report`: figures and a page from results."""
+"""The command `aspc report`: create figures and an HTML page from results."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ REQUIRED_PACKAGES = ("pandas", "plotly", "pyarrow", "rliable")
 
 @dataclass(frozen=True)
 class ReportArgs:
-    """Make figures and one self-contained page, index.html, from folders of results."""
+    """Create figures and a self-contained HTML page, index.html, from result folders."""
 
     results: Annotated[
         tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RESULTS [RESULTS ...]", help_behavior_hint="")
@@ -36,7 +36,7 @@ def main(argv: list[str]) -> int:
     """Run the command and return its exit code."""
     args = parse_options(ReportArgs, argv, "aspc report")
     if not args.results:
-        raise AspcError("Give at least one folder of results, for example: aspc report results --out report.")
+        raise AspcError("Pass at least one result folder, for example: aspc report results --out report.")
     if not all(find_spec(package) for package in REQUIRED_PACKAGES):
         raise MissingExtra("A report", "report")
 

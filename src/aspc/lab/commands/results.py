@@ -1,4 +1,4 @@
-"""The command `aspc results`: summarize, merge and export folders of results."""
+"""The command `aspc results`: summarize, merge and export result folders."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import tyro
 
 from aspc.cli.parsing import Unset, parse_options
 from aspc.errors import AspcError
+from aspc.text import count_noun
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ResultsArgs:
-    """Summarize folders of results; merge them or export them as CSV."""
+    """Summarize result folders. Optionally merge them into one folder or export them as CSV files."""
 
     folders: Annotated[
         tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RESULTS [RESULTS ...]", help_behavior_hint="")
@@ -35,14 +36,14 @@ def main(argv: list[str]) -> int:
     """Run the command and return its exit code."""
     args = parse_options(ResultsArgs, argv, "aspc results")
     if not args.folders:
-        raise AspcError("Give at least one folder of results, for example: aspc results results/table1.")
+        raise AspcError("Pass at least one result folder, for example: aspc results results/table1.")
 
     from aspc.lab import results
 
     found = results.merge(args.folders, args.out) if args.out else results.read(*args.folders)
     print(format_summary(found))
     if args.out:
-        print(f"merged in {args.out}")
+        print(f"merged into {args.out}")
     if args.csv:
         for path in results.export_csv(found, args.csv):
             print(f"wrote {path}")
@@ -50,7 +51,7 @@ def main(argv: list[str]) -> int:
 
 
 def format_summary(found: Results) -> str:
-    """Return the number of runs and one line per suite, variant and number of training steps.
+    """Return a text with the number of runs and one line per suite, variant and number of training steps.
 
     A run that belongs to several suites is counted in each.
     """
@@ -58,8 +59,8 @@ def format_summary(found: Results) -> str:
     done = runs[runs["status"] == "done"]
     failed = len(runs) - len(done)
     lines = [
-        f"{len(runs):,} runs ({len(done):,} done, {failed:,} failed), {runs['dataset'].nunique()} datasets, "
-        f"{len(found.curves):,} curve points"
+        f"{count_noun(len(runs), 'run')} ({len(done):,} done, {failed:,} failed), "
+        f"{count_noun(runs['dataset'].nunique(), 'dataset')}, {count_noun(len(found.curves), 'curve point')}"
     ]
     rows = found.entries[["suite", "variant", "run_id"]].merge(runs.drop(columns=["suite", "variant"]), on="run_id")
     width = max([len(str(v)) for v in rows["variant"]] + [7])

@@ -18,11 +18,11 @@ COMMON_OPTIONS = "algo obs-dim act-dim batch seeds steps profile compare sweep-s
 
 @dataclass(frozen=True)
 class SpeedArgs:
-    """Measure training speed on synthetic data and the default device.
+    """Measure training speed with synthetic data on the default device.
 
-    Prints the compile time in seconds, steps per second, FLOPs per step, the FLOP/s measured for the step's matrix
-    products alone, and the fraction of these FLOP/s that training achieves. Other modes profile a step, compare
-    algorithms, or sweep over the number of runs that train together.
+    The command prints the compile time in seconds, steps per second, FLOPs per step, the FLOP/s measured for the step's
+    matrix products alone, and the fraction of these FLOP/s that training achieves. With other options, it profiles a
+    step, compares algorithms, or sweeps over the number of runs that train together.
     """
 
     algo: str = "aspc"
@@ -42,13 +42,13 @@ class SpeedArgs:
     compare: Unset[str] = None
     """Algorithms to compare, separated by commas, for example td3_bc,aspc. Times are relative to the first."""
     sweep_seeds: Unset[str] = None
-    """Numbers of jointly trained runs to sweep over, for example 1,2,4,8."""
+    """Sweep over these numbers of runs that train together, for example 1,2,4,8."""
     cache: Flag = False
-    """Use the persistent compilation cache, as training does."""
+    """Use the persistent compilation cache, as `aspc train` does."""
     json: Flag = False
     """Print JSON instead of a table."""
     save: Unset[Path] = None
-    """Also write the JSON to this file."""
+    """Also write the measurements to this file as JSON."""
     plot: Unset[Path] = None
     """Also plot the comparison or the sweep to this file (PNG or SVG)."""
 
@@ -57,9 +57,9 @@ def main(argv: list[str]) -> int:
     """Run the command and return its exit code."""
     args = parse_options(SpeedArgs, argv, "aspc speed", common=COMMON_OPTIONS)
     if sum([args.profile, args.compare is not None, args.sweep_seeds is not None]) > 1:
-        raise AspcError("Give only one of --profile, --compare and --sweep-seeds.")
+        raise AspcError("Pass only one of --profile, --compare and --sweep-seeds.")
     if args.plot and args.compare is None and args.sweep_seeds is None:
-        raise AspcError("--plot needs --compare or --sweep-seeds.")
+        raise AspcError("--plot requires --compare or --sweep-seeds.")
     if args.save:
         prepare_output_file(args.save, ".json")
     if args.plot:
@@ -145,7 +145,7 @@ def _print_row(args: SpeedArgs, columns: Sequence[str]) -> None:
 
 
 def draw(rows: list[dict[str, Any]], path: Path) -> None:
-    """Plot a comparison of algorithms as bars, or a sweep as a curve next to ideal linear scaling."""
+    """Plot a comparison of algorithms as a bar chart, or a sweep as a curve next to ideal linear scaling."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6, 3.6), layout="constrained")

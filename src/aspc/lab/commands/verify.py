@@ -15,10 +15,10 @@ from aspc.errors import AspcError
 
 @dataclass(frozen=True)
 class VerifyArgs:
-    """Replay reference traces through the training code, in float64.
+    """Replay reference traces through the training code in float64, and print the errors.
 
-    Prints each quantity's largest error, relative to its largest magnitude (for the scale: relative to its largest
-    change from the initial value). The exit code is 1 if any error exceeds 1e-6.
+    Each quantity's largest error is relative to its largest magnitude or, for the scale, to its largest change from the
+    initial value. The exit code is 1 if any error exceeds 1e-6.
     """
 
     traces: Annotated[
@@ -26,14 +26,14 @@ class VerifyArgs:
     ]
     """Trace files (.npz)."""
     all: Flag = False
-    """Print every quantity, not only those with the largest errors."""
+    """Print all quantities, not only those with the largest errors."""
 
 
 def main(argv: list[str]) -> int:
     """Run the command and return its exit code."""
     args = parse_options(VerifyArgs, argv, "aspc verify")
     if not args.traces:
-        raise AspcError("Give at least one trace file. In a checkout, for example: aspc verify tests/golden/*.npz")
+        raise AspcError("Pass at least one trace file, for example (in a checkout): aspc verify tests/golden/*.npz")
 
     from aspc.lab.reference.replay import TOLERANCE
     from aspc.lab.reference.verification import verify

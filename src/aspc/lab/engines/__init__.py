@@ -1,1 +1,1 @@
-"""Engines that train the runs of a suite: this machine, several processes, Ray, Slurm."""
+"""Engines that train the runs of a suite: in this process, in several processes, on Ray, or on Slurm."""

@@ -1,7 +1,7 @@
 """The interface of engines, which train groups on this machine or on a cluster.
 
-Results are files, so nothing is lost when the process that started the groups is killed. The next process finds the
-finished groups and trains the remaining groups.
+Results are files, so nothing is lost if the process that started the groups is killed: the next process finds the
+finished groups and trains the remaining ones.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ Job = TypeVar("Job")
 
 
 class FinishedGroup(NamedTuple):
-    """A group that has ended. `error` is set if the whole group failed; errors of single runs are in their rows."""
+    """A group that has ended.
+
+    `error` is set if the whole group failed. If only some of its runs failed, the errors are in the rows of these runs.
+    """
 
     group: RunGroup
     error: str | None = None
@@ -26,15 +29,15 @@ class Engine(Protocol):
     """A backend that trains groups."""
 
     def has_room(self, group: RunGroup) -> bool:
-        """Return whether the group can start now, in addition to the running groups."""
+        """Return whether the group can start now, alongside the groups that are already running."""
         ...
 
     def start(self, group: RunGroup) -> None:
-        """Start a group whose file is in the bench's folder."""
+        """Start a group whose file has been written to the bench's folder."""
         ...
 
     def wait(self, seconds: float) -> list[FinishedGroup]:
-        """Wait at most this long for the first group to end, and return all groups that have ended."""
+        """Wait until at least one group ends or `seconds` have passed; return all groups that have ended."""
         ...
 
     def close(self) -> None:
@@ -51,7 +54,7 @@ class PollingEngine(Generic[Job]):
         self._jobs: dict[str, tuple[RunGroup, Job]] = {}
 
     def wait(self, seconds: float) -> list[FinishedGroup]:
-        """Wait at most this long for the first group to end, and return all groups that have ended."""
+        """Wait until at least one group ends or `seconds` have passed; return all groups that have ended."""
         deadline = time.monotonic() + seconds
         while self._jobs:
             finished = [found for group, job in self._jobs.values() if (found := self._poll(group, job))]
@@ -64,4 +67,4 @@ class PollingEngine(Generic[Job]):
 
     @abstractmethod
     def _poll(self, group: RunGroup, job: Job) -> FinishedGroup | None:
-        """Return the finished group, or None while it is running."""
+        """Return the group with its outcome, or None while it is running."""

@@ -18,7 +18,7 @@ from aspc.ui import run_after
 
 
 class LocalEngine:
-    """An engine that trains one group at a time in this process, until a deadline on the monotonic clock."""
+    """An engine that trains one group at a time in this process, until an optional deadline on the monotonic clock."""
 
     def __init__(self, bench: Path, quiet: bool = False, deadline: float | None = None) -> None:
         self.bench, self.quiet, self.deadline = bench, quiet, deadline
@@ -26,21 +26,21 @@ class LocalEngine:
         self._late_signal: int | None = None  # a signal that arrived too late to stop the last group
 
     def has_room(self, group: RunGroup) -> bool:
-        """Return True if no other group is waiting."""
+        """Return whether no other group is waiting to be trained."""
         return self._next is None
 
     def start(self, group: RunGroup) -> None:
-        """Accept a group for `wait` to train.
+        """Accept a group, which the next call of `wait` trains.
 
         Raises:
-            Interrupted: A signal arrived at the end of the last group.
+            Interrupted: A signal arrived too late to stop the previous group.
         """
         if self._late_signal is not None:
             raise Interrupted("Stopped before the next group.", self._late_signal)
         self._next = group
 
     def wait(self, seconds: float) -> list[FinishedGroup]:
-        """Train the accepted group to its end, ignoring `seconds`."""
+        """Train the accepted group until it ends, regardless of `seconds`, and return it."""
         group, self._next = self._next, None
         if group is None:
             return []
@@ -49,12 +49,16 @@ class LocalEngine:
         return [FinishedGroup(group)]
 
     def close(self) -> None:
-        """Do nothing: `wait` leaves nothing running."""
+        """Do nothing, since no group is running after `wait` has returned."""
 
 
 @contextmanager
 def terminate_at(deadline: float | None) -> Iterator[None]:
-    """Send SIGTERM to this process at a time on the monotonic clock; training then saves a checkpoint and stops."""
+    """Send SIGTERM to this process at the deadline, so that training saves a checkpoint and stops.
+
+    Args:
+        deadline: A time on the monotonic clock; None for no deadline.
+    """
     if deadline is None:
         yield
         return

@@ -1,7 +1,7 @@
-"""Run several groups at once on this machine, one process per group: one trains while another compiles or evaluates.
+"""An engine that runs several groups at once on this machine, each in its own process.
 
-When the parent ends for any reason, a group's process saves a checkpoint and exits: it reads from a pipe that only the
-parent holds open.
+One group can then train while another compiles or evaluates. If the parent process ends for any reason, the processes
+of the groups save a checkpoint and exit: each of them reads from a pipe that only the parent holds open.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ from aspc.lab.groups import RunGroup, group_path, results_path
 
 STOP_SECONDS = 30.0  # time to save a checkpoint before the process is killed
 LOG = "log.txt"
-# Exit codes that stop the whole bench, for example after a full disk or a signal. The log's last line is the reason.
+# Exit codes that stop the whole bench, for example because of a full disk or a signal. The last line of the log states
+# the reason.
 STOPPING_EXIT_CODES = (2, 128 + signal.SIGINT, 128 + signal.SIGTERM)
 
 
 class ProcessesEngine(PollingEngine["subprocess.Popen[bytes]"]):
-    """An engine that trains at most `parallel_groups` groups at once in processes on this machine."""
+    """An engine that trains up to `parallel_groups` groups at once, each in its own process on this machine."""
 
     poll_seconds = 0.2
 
@@ -38,15 +39,15 @@ class ProcessesEngine(PollingEngine["subprocess.Popen[bytes]"]):
         self.bench, self.parallel_groups = bench, parallel_groups
 
     def has_room(self, group: RunGroup) -> bool:
-        """Return whether another process can start; timed groups train alone."""
+        """Return whether another process can start. A timed group must train alone."""
         is_exclusive = group.alone or any(running.alone for running, _ in self._jobs.values())
         return len(self._jobs) < (1 if is_exclusive else self.parallel_groups)
 
     def start(self, group: RunGroup) -> None:
-        """Start a process for a group."""
+        """Start a process that trains a group."""
         command = [sys.executable, "-P", "-m", "aspc.lab.engines.processes", str(self.bench), group.group_id]
         with self._log_file(group).open("ab") as log:
-            # With a new session, Ctrl-C reaches only the parent, which stops its children.
+            # In a new session, the process does not receive Ctrl-C; the parent does, and stops its children.
             process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
             )
@@ -66,15 +67,15 @@ class ProcessesEngine(PollingEngine["subprocess.Popen[bytes]"]):
             raise AspcError(self._log_file(group).read_text(errors="replace").splitlines()[-1].removeprefix("aspc: "))
         if code < 0:
             raise AspcError(
-                f"The process of a group was killed by {signal.Signals(-code).name} (log: {self._log_file(group)}). "
+                f"A group's process was killed by {signal.Signals(-code).name} (log: {self._log_file(group)}). "
                 "Run the same command again to continue."
             )
         return FinishedGroup(
-            group, f"Its process ended with exit code {code} and no results (log: {self._log_file(group)})"
+            group, f"The group's process ended with exit code {code} and no results (log: {self._log_file(group)})"
         )
 
     def close(self) -> None:
-        """Ask all processes to save a checkpoint and end; kill those that take too long."""
+        """Ask all processes to save a checkpoint and exit; kill those that take too long."""
         deadline = time.monotonic() + STOP_SECONDS
         processes = [process for _, process in self._jobs.values()]
         for process in processes:
@@ -92,13 +93,13 @@ def _close_input(process: subprocess.Popen[bytes]) -> None:
 
 
 def terminate_with_parent() -> None:
-    """Send SIGTERM to this process once its parent has closed the pipe: training saves a checkpoint and stops."""
-    os.read(sys.stdin.fileno(), 1)  # unbuffered: Python's buffer would hold a lock when the process exits
+    """Wait until the parent closes the pipe, then send SIGTERM to this process, so that it saves a checkpoint."""
+    os.read(sys.stdin.fileno(), 1)  # unbuffered, because a buffered read would hold a lock when the process exits
     os.kill(os.getpid(), signal.SIGTERM)
 
 
 def main(bench: str, group_id: str) -> int:
-    """Train a group; return the exit code."""
+    """Train a group and return the exit code of its process."""
     threading.Thread(target=terminate_with_parent, daemon=True).start()
     return run_reporting_errors(partial(run_group, Path(bench), group_id))
 

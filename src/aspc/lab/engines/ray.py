@@ -1,7 +1,7 @@
 """An engine that trains groups as tasks of a Ray cluster, each with a fixed number of cores and GPUs.
 
 If a machine is lost, Ray restarts its tasks on another machine. With shared storage, a task continues from its
-checkpoint. Without shared storage, it starts over, and Ray transfers its files back when it has finished.
+checkpoint. Without shared storage, it starts over; once it has finished, Ray transfers its files back.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ class RayEngine:
         settings: dict[str, Any] = {"address": address} if address else {"include_dashboard": False}
         try:
             with warnings.catch_warnings():
-                # Ray's children call exec immediately, so they do not need JAX's threads, which are lost in a fork.
+                # A fork loses JAX's threads, but Ray's child processes call exec immediately and do not need them.
                 warnings.filterwarnings("ignore", r"os\.fork\(\) was called", RuntimeWarning)
                 ray.init(**settings, log_to_driver=False, logging_level=logging.ERROR, ignore_reinit_error=False)
         except (ConnectionError, ValueError, RuntimeError) as error:
             location = f"at {address}" if address else "on this machine"
             raise AspcError(f"No Ray cluster could be reached {location}: {first_line(error)}") from error
-        # One process per group (max_calls=1), so that all device memory is freed when the group ends.
+        # Run each group in its own process (max_calls=1), so that all device memory is freed when the group ends.
         resources = ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=MAX_RETRIES, max_calls=1)
         self._train_here: Any = resources(train_in_place)
         self._train_away: Any = resources(train_and_pack)
@@ -62,20 +62,20 @@ class RayEngine:
         self._notify_if_no_node_fits(cpus, gpus)
 
     def _notify_if_no_node_fits(self, cpus: float, gpus: float) -> None:
-        """Print a note if no machine is large enough. This is not an error, since a cluster can grow."""
+        """Print a note if no machine has enough cores and GPUs. This is not an error, since a cluster can grow."""
         nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
         if not any(node.get("CPU", 0) >= cpus and node.get("GPU", 0) >= gpus for node in nodes):
             print(
-                f"note: no machine of the cluster has {cpus:g} cores and {gpus:g} GPUs for a group; waiting for one",
+                f"note: no machine in the cluster has {cpus:g} cores and {gpus:g} GPUs for a group; waiting for one",
                 file=sys.stderr,
             )
 
     def has_room(self, group: RunGroup) -> bool:
-        """Return True: Ray queues the tasks, and an autoscaler sees the total demand."""
+        """Return True: Ray queues the tasks, so that an autoscaler can see the total demand."""
         return True
 
     def start(self, group: RunGroup) -> None:
-        """Submit a group."""
+        """Submit a group to the cluster."""
         if self.shared_storage:
             task = self._train_here.remote(str(self.bench), group.group_id, self.gpus)
         else:
@@ -83,7 +83,7 @@ class RayEngine:
         self._running[task] = group
 
     def wait(self, seconds: float) -> list[FinishedGroup]:
-        """Return a list with one group that has ended; empty if none ends within this time."""
+        """Wait up to `seconds` for a group to end; return a list with this group, or an empty list if none ends."""
         if not self._running:
             return []
         ready, _ = self._ray.wait(list(self._running), num_returns=1, timeout=seconds)
@@ -99,7 +99,7 @@ class RayEngine:
             return FinishedGroup(group, f"{type(error.cause).__name__}: {error.cause}")
         except self._ray.exceptions.RayError as error:
             return FinishedGroup(
-                group, f"Its machine was lost {MAX_RETRIES + 1} times, or the cluster ended: {first_line(error)}"
+                group, f"The machine was lost {MAX_RETRIES + 1} times, or the cluster ended: {first_line(error)}"
             )
         if files is not None:
             unpack(self.bench, group, files)
@@ -114,10 +114,10 @@ class RayEngine:
 
 
 def check_reachable(address: str) -> None:
-    """Raise `AspcError` if no server listens at an address; Ray itself would wait for minutes."""
+    """Raise `AspcError` if no server listens at an address. Without this check, Ray would wait for minutes."""
     host, colon, port = address.rpartition(":")
     if not colon or "/" in host or not port.isdigit():
-        return  # "auto", or an address of Ray Client
+        return  # "auto" or a Ray Client address
     try:
         socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
     except OSError as error:
@@ -139,7 +139,7 @@ def train_in_place(bench: str, group_id: str, gpus: float) -> None:
 
 @contextlib.contextmanager
 def exit_when_interrupted() -> Iterator[None]:
-    """Exit the worker process on an interrupt, so that Ray restarts its task as if its machine were lost."""
+    """Exit the worker process on an interrupt, so that Ray restarts its task as if the machine had been lost."""
     try:
         yield
     except Interrupted as interruption:
@@ -147,7 +147,7 @@ def exit_when_interrupted() -> Iterator[None]:
 
 
 def train_and_pack(group_json: str, gpus: float) -> Files:
-    """Train a group in a temporary folder and return its files."""
+    """Train a group in a temporary folder and return the contents of its files."""
     _limit_device_memory(gpus)
     group = RunGroup.from_json(group_json)
     with exit_when_interrupted(), tempfile.TemporaryDirectory(prefix="aspc-") as folder:
@@ -158,20 +158,22 @@ def train_and_pack(group_json: str, gpus: float) -> Files:
 
 
 def _limit_device_memory(gpus: float) -> None:
-    """Limit JAX to this group's fraction of a GPU's memory; by default it preallocates three quarters of it."""
-    # JAX rejects the variable together with its old name, XLA_PYTHON_CLIENT_MEM_FRACTION.
+    """Limit JAX to this group's fraction of the GPU's memory; by default, JAX preallocates three quarters of it."""
+    # JAX raises an error if both the variable and its old name, XLA_PYTHON_CLIENT_MEM_FRACTION, are set.
     if 0 < gpus < 1 and "XLA_PYTHON_CLIENT_MEM_FRACTION" not in os.environ:
         os.environ.setdefault("XLA_CLIENT_MEM_FRACTION", f"{0.9 * gpus:.3f}")
 
 
 def pack(bench: Path) -> Files:
-    """Return the contents of a bench's files by relative path."""
+    """Return the contents of all files in a bench's folder, by relative path."""
     paths = [path for path in sorted(bench.rglob("*")) if path.is_file() and not path.name.startswith(".")]
     return {path.relative_to(bench).as_posix(): path.read_bytes() for path in paths}
 
 
 def unpack(bench: Path, group: RunGroup, files: Files) -> None:
-    """Write a group's files into a bench. The results are written last, since they mark the group as finished.
+    """Write a group's files to a bench's folder.
+
+    The results are written last, because their presence marks the group as finished.
 
     Raises:
         AspcError: A file does not belong to the group.

@@ -1,4 +1,4 @@
-"""Train groups as Slurm jobs, submitted through submitit. All machines must share the bench's folder.
+"""An engine that trains groups as Slurm jobs, submitted with submitit. All machines must share the bench's folder.
 
 A job that is preempted or reaches its time limit is resubmitted and continues from its checkpoint.
 """
@@ -19,32 +19,33 @@ from aspc.lab.groups import RunGroup, group_path, results_path
 
 DEFAULT_MINUTES = 24 * 60
 MAX_TIMEOUTS = 1_000_000  # effectively unlimited
-STOPPED = "stopped"  # name of a marker file in a group's folder: the job received SIGTERM
+STOPPED = "stopped"  # marker file in a group's folder, created when the job has received SIGTERM
 
 
 class GroupJob:
-    """The callable that a job runs. submitit calls `checkpoint` at the time limit."""
+    """The callable that a job runs. When the job reaches its time limit, submitit calls `checkpoint`."""
 
     def __call__(self, bench: str, group_id: str) -> None:
-        """Train a group."""
+        """Train a group in the shared folder."""
         mark = group_path(Path(bench), group_id) / STOPPED
         mark.unlink(missing_ok=True)
         try:
             run_group(Path(bench), group_id)
         except Interrupted as interruption:
-            # SIGTERM, for example before a preemption. A checkpoint has been saved; the engine resubmits the group.
+            # The job received SIGTERM, for example before a preemption. It has saved a checkpoint, and the engine
+            # resubmits the group.
             mark.touch()
             os._exit(interruption.exit_code)
 
     def checkpoint(self, bench: str, group_id: str) -> Any:
-        """Return the submission that continues this job."""
+        """Return the submission that resumes this job."""
         from submitit.helpers import DelayedSubmission
 
         return DelayedSubmission(self, bench, group_id)
 
 
 def parse_slurm_settings(words: Sequence[str]) -> dict[str, Any]:
-    """Convert NAME=VALUE words to submitit's arguments; `time` is in minutes."""
+    """Convert NAME=VALUE words to arguments of submitit; `time` is in minutes."""
     settings: dict[str, Any] = {}
     for word in words:
         name, equals, value = word.partition("=")
@@ -68,7 +69,9 @@ class SlurmEngine(PollingEngine[Any]):
         except ImportError as error:
             raise MissingExtra("--engine slurm", "slurm") from error
         if int(cpus) != cpus or int(gpus) != gpus:
-            raise AspcError("Slurm allocates whole cores and GPUs; give whole numbers.")
+            raise AspcError(
+                "Slurm allocates whole cores and GPUs. Pass whole numbers to --cpus-per-group and --gpus-per-group."
+            )
         settings = parse_slurm_settings(words)
         try:
             self._executor = submitit.AutoExecutor(
@@ -78,7 +81,7 @@ class SlurmEngine(PollingEngine[Any]):
             raise AspcError(f"Slurm cannot be used from this machine: {error}.") from error
         try:
             self._executor.update_parameters(name="aspc", cpus_per_task=int(cpus), gpus_per_node=int(gpus), **settings)
-        except NameError as error:  # submitit raises it for unknown settings
+        except NameError as error:  # raised by submitit for unknown settings
             raise AspcError(f"Unknown --slurm setting: {first_line(error)}.") from error
         self._job_kind = submitit.LocalJob if cluster == "local" else submitit.SlurmJob
         self.bench = bench
@@ -105,7 +108,7 @@ class SlurmEngine(PollingEngine[Any]):
         return None if job.done(force_check=True) else job
 
     def _poll(self, group: RunGroup, job: Any) -> FinishedGroup | None:
-        is_done = job.done()  # check this before the results, which a job writes before it ends
+        is_done = job.done()  # checked before the results: a job writes them before it ends
         if results_path(self.bench, group.group_id).exists():
             return FinishedGroup(group)
         if not is_done:

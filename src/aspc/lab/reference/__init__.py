@@ -1,1 +1,1 @@
-"""Replay of reference traces."""
+"""Verification of algorithms against their authors' implementations, by replaying recorded training steps."""

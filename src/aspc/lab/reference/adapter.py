@@ -1,4 +1,4 @@
-"""Adapters: the settings, networks and metrics of a reference trainer, in this library's terms."""
+"""Adapters, which map the settings, networks and metrics of a reference trainer to those of this library."""
 
 from __future__ import annotations
 
@@ -27,39 +27,39 @@ def no_probe(state: object, batch: Batch, noise: Noise, parts: Parts) -> Row:
 
 @dataclass(frozen=True)
 class Adapter(Generic[State]):
-    """The parts needed to replay a trace and to compute the quantities it holds."""
+    """Everything that is needed to replay a trace and to compute the quantities that it holds."""
 
     algorithm: Algorithm[State]
     """The algorithm with the trace's settings."""
     start: Callable[[Networks], State]
     """Function that builds the initial state from the networks under `init/`."""
     loaders: Mapping[str, Loader]
-    """Loader of each network in the trace, including target networks."""
+    """The loader for each network in the trace, including target networks."""
     networks: Callable[[State], Networks]
     """Function that extracts the same networks from a state."""
     outputs: Mapping[str, str | Callable[[Row], Any]]
-    """For each metric under `out/`, its name in this library or a function of a step's row."""
+    """For each metric under `out/`, its name in this library or a function that computes it from a step's row."""
     probe: Callable[[State, Batch, Noise, Parts], Row] = no_probe
-    """Function of the state before a step that returns quantities not reported by training."""
+    """Function that computes quantities that training does not report from the state before a step."""
     constants: Mapping[str, Any] = field(default_factory=dict)
-    """Arrays of the trace that do not depend on the replay, by full name."""
+    """Expected values of trace arrays that do not depend on the replay, by the arrays' full names."""
 
     def load(self, trace: Trace, group: str) -> dict[str, Any]:
-        """Read the networks of a group of arrays."""
+        """Build the networks from the arrays under a prefix of the trace, such as `init`."""
         names = sorted({name.split("/")[0] for name in trace.group(group)})
         check_known(names, self.loaders, "network")
         return {name: self.loaders[name](trace.group(f"{group}/{name}")) for name in names}
 
 
 def check_known(names: Iterable[str], known: Container[str], kind: str) -> None:
-    """Raise `AspcError` for a quantity that cannot be compared; ignoring it would look like agreement."""
+    """Raise `AspcError` for a quantity that cannot be compared, since ignoring it would look like agreement."""
     for name in names:
         if name not in known:
-            raise AspcError(f"The trace holds the unknown {kind} {name!r}, which cannot be compared.")
+            raise AspcError(f"The trace holds an unknown {kind} {name!r}, which cannot be compared.")
 
 
 def require(meta: Mapping[str, Any], **supported: Any) -> None:
-    """Raise `AspcError` if a setting of the reference trainer has no counterpart in this library."""
+    """Raise `AspcError` if a setting of the reference trainer is not supported by this library."""
     for name, value in supported.items():
         if meta.get(name, value) != value:
             raise AspcError(f"The trace has {name} = {meta[name]!r}, but only {value!r} is supported.")
@@ -68,7 +68,7 @@ def require(meta: Mapping[str, Any], **supported: Any) -> None:
 def replay_with(
     adapter: Adapter[State], trace: Trace, compiled: CompiledSteps | None = None
 ) -> tuple[State, list[Row]]:
-    """Replay a trace and return the final state and one row per step, including the norms of all networks."""
+    """Replay a trace and return the final state and one row per step, which includes the norms of all networks."""
 
     def norms(state: State) -> Row:
         return {f"norm/{name}": global_norm(network) for name, network in adapter.networks(state).items()}
@@ -78,7 +78,7 @@ def replay_with(
 
 
 def check_trace(make: Callable[[Trace], Adapter[State]], trace: Trace) -> list[TraceCheck]:
-    """Replay a trace and compare every array under `out/`, `norm/` and `final/`."""
+    """Replay a trace and return one check per array under `out/`, `norm/` and `final/`."""
     adapter = make(trace)
     state, rows = replay_with(adapter, trace)
     constants = [TraceCheck(name, relative_error(ours, trace.arrays[name])) for name, ours in adapter.constants.items()]
@@ -86,7 +86,7 @@ def check_trace(make: Callable[[Trace], Adapter[State]], trace: Trace) -> list[T
 
 
 def compare_outputs(adapter: Adapter[State], trace: Trace, rows: list[Row]) -> list[TraceCheck]:
-    """Compare the metrics."""
+    """Compare the metrics in the rows of a replay with those under `out/`."""
     checks = []
     check_known(trace.group("out"), {*adapter.outputs, "actor_step_index"}, "metric")
     for theirs, expected in trace.group("out").items():
@@ -94,7 +94,7 @@ def compare_outputs(adapter: Adapter[State], trace: Trace, rows: list[Row]) -> l
             values = [row["step"] for row in rows if "actor_loss" in row]
         else:
             ours = adapter.outputs[theirs]
-            # A metric that exists only at some steps is absent from the other rows.
+            # A metric that is computed only at some steps is absent from the rows of the other steps.
             lookup = partial(_get, ours) if isinstance(ours, str) else ours
             values = [value for value in map(lookup, rows) if value is not None]
         checks.append(TraceCheck(f"out/{theirs}", relative_error(values, expected)))
@@ -106,7 +106,7 @@ def _get(name: str, row: Row) -> Any:
 
 
 def compare_networks(adapter: Adapter[State], trace: Trace, rows: list[Row], state: State) -> list[TraceCheck]:
-    """Compare the norms of the networks at every step, and their final weights."""
+    """Compare the networks' norms at every step, and their final weights."""
     checks = []
     for name in trace.group("norm"):
         norms = [row[f"norm/{name}"] for row in rows]
@@ -123,20 +123,20 @@ def compare_networks(adapter: Adapter[State], trace: Trace, rows: list[Row], sta
 
 
 def with_target(name: str, loader: Loader) -> dict[str, Loader]:
-    """Return a loader under a network's name and under its target's name."""
+    """Return the same loader for a network and for its target network."""
     return {name: loader, f"{name}_target": loader}
 
 
 def load_critic(arrays: Arrays) -> Critic:
-    """Read a PyTorch critic."""
+    """Build a critic from PyTorch arrays."""
     return Critic(torch_mlp(arrays))
 
 
 def load_value(arrays: Arrays) -> Value:
-    """Read a PyTorch value network."""
+    """Build a value network from PyTorch arrays."""
     return Value(torch_mlp(arrays))
 
 
 def get_twin_critics(networks: Networks) -> Ensemble:
-    """Return both critics, whether the trainer stores them separately or in one module."""
+    """Return both critics as an ensemble, whether the trainer stores them separately or in one module."""
     return networks["critic"] if "critic" in networks else stack(networks["critic_1"], networks["critic_2"])

@@ -1,8 +1,8 @@
 """Replay reference traces to verify that an algorithm matches its authors' implementation.
 
-A trace holds batches, noise, initial weights and the quantities that the reference trainer computed at every step. It
-is replayed through the same `update` that training uses. The modules in `adapters` map the names in each trainer's
-traces to this library's networks and metrics.
+A trace holds batches, noise, initial weights, and the quantities that the reference trainer computed at every step.
+The replay runs the same `update` function that training uses. The modules in `adapters` map the names in each
+trainer's traces to this library's networks and metrics.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Trace:
-    """A trace file: `meta` holds the trainer's settings, `arrays` all other content by name."""
+    """The content of a trace file: the trainer's settings (`meta`) and all arrays by name."""
 
     path: Path
     meta: dict[str, Any]
     arrays: Mapping[str, Array]
 
     def group(self, prefix: str) -> dict[str, Array]:
-        """Return the arrays below `prefix/`, without the prefix."""
+        """Return the arrays whose names start with `prefix/`, by name without the prefix."""
         return {k[len(prefix) + 1 :]: v for k, v in self.arrays.items() if k.startswith(prefix + "/")}
 
     @property
     def steps(self) -> int:
-        """The number of steps."""
+        """Number of training steps in the trace."""
         return len(self.arrays["batch/rewards"])
 
 
@@ -70,21 +70,22 @@ def read_trace(path: str | Path) -> Trace:
 
 @dataclass(frozen=True)
 class TraceCheck:
-    """A compared quantity, and its largest error relative to its largest magnitude."""
+    """The result of comparing one quantity: its name and its relative error (see `relative_error`)."""
 
     quantity: str
     error: float
 
     @property
     def passes(self) -> bool:
-        """True if the difference is within the tolerance."""
+        """Whether the error is within the tolerance."""
         return self.error <= TOLERANCE
 
 
 def relative_error(ours: Any, theirs: Any, origin: float = 0.0) -> float:
     """Return max|ours − theirs| / max|theirs − origin|, or infinity if shapes or NaN positions differ.
 
-    With an origin, errors are relative to the change from it. Otherwise a scale that hardly changes would hide errors.
+    If an origin is given, errors are relative to the change from it. Otherwise, errors of a scale that hardly changes
+    would be too small to notice.
     """
     ours, theirs = np.asarray(ours, np.float64), np.asarray(theirs, np.float64)
     if ours.shape != theirs.shape or not np.array_equal(np.isnan(ours), np.isnan(theirs)):
@@ -98,13 +99,13 @@ def relative_error(ours: Any, theirs: Any, origin: float = 0.0) -> float:
 
 
 def parts_of_steps(schedule: Schedule, steps: int) -> list[Parts]:
-    """Return the parts of each step, for the first `steps` steps of a schedule."""
+    """Return the parts that each of the first `steps` steps of a schedule updates."""
     cycle = [parts for segment in schedule for parts in segment.steps * segment.repeats]
     return [cycle[i % len(cycle)] for i in range(steps)]
 
 
 def to_device(array: Array) -> jax.Array:
-    """Convert an array of a trace to a float64 JAX array; integers (diffusion steps) stay integers."""
+    """Convert an array of a trace to a JAX array: floats become float64, integers (diffusion steps) become int32."""
     return jnp.asarray(array, jnp.float64 if array.dtype.kind == "f" else jnp.int32)
 
 
@@ -114,8 +115,8 @@ def get_batch(trace: Trace, i: int) -> Batch:
     return Batch(masks=1.0 - arrays.pop("terminals"), **arrays)
 
 
-Row = dict[str, Any]  # metrics, probes and norms of one step, by name
-CompiledSteps = dict[Any, Any]  # compiled updates by algorithm and parts
+Row = dict[str, Any]  # metrics, probed quantities and norms of one step, by name
+CompiledSteps = dict[Any, Any]  # compiled updates, by algorithm and parts
 
 
 def replay(
@@ -132,15 +133,15 @@ def replay(
         algorithm: The algorithm with the trace's settings.
         state: The initial state.
         trace: The trace to replay.
-        probe: Function that returns intermediate quantities of a step, given the state before it.
-        observe: Function that returns quantities of the state after a step.
+        probe: Function that computes intermediate quantities of a step from the state before it.
+        observe: Function that computes quantities from the state after a step.
         compiled: Cache of compiled steps that replays share.
 
     Returns:
         The final state and one row per step.
     """
     compiled = {} if compiled is None else compiled
-    # The outer loss affects only the steps that update the scale, so replays of all losses share the other steps.
+    # The outer loss affects only steps that update the scale, so the compiled other steps are shared between losses.
     shared = replace(algorithm, outer_loss="L1") if isinstance(algorithm, AdaptiveScale) else algorithm
     all_noise = trace.group("noise")
     rows: list[Row] = []
@@ -156,7 +157,7 @@ def replay(
             compiled[program] = jax.jit(step)
         noise = {name: to_device(draws[i]) for name, draws in all_noise.items() if len(draws) == trace.steps}
         if INNER in parts:
-            # Some trainers draw only at inner steps: row j of their noise belongs to the j-th inner step.
+            # Some trainers draw noise only at inner steps: row j belongs to the j-th inner step.
             noise |= {n: to_device(draws[inner_steps]) for n, draws in all_noise.items() if n not in noise}
             inner_steps += 1
         state, row = compiled[program](state, get_batch(trace, i), noise)

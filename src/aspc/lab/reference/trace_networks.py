@@ -1,4 +1,4 @@
-"""Build networks from the arrays of a trace, which are named as in PyTorch or Flax."""
+"""Build networks from the arrays of a trace, whose names follow PyTorch or Flax."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ Loader = Callable[[Arrays], Any]
 
 
 def float64(array: Array) -> jax.Array:
-    """Convert to a float64 JAX array."""
+    """Convert an array to a float64 JAX array."""
     return jnp.asarray(array, jnp.float64)
 
 
 def strip_prefix(arrays: Arrays, prefix: str) -> Arrays:
-    """Return the arrays whose names start with `prefix`, and remove it from the names."""
+    """Return the arrays whose names start with `prefix`, by name without the prefix."""
     return {name[len(prefix) :]: array for name, array in arrays.items() if name.startswith(prefix)}
 
 
 def layer_names(arrays: Arrays) -> list[str]:
-    """Return the names of the layers in numerical order."""
+    """Return the names of the layers in natural order, so that layer 10 follows layer 9."""
     return sorted({name.rpartition(".")[0] for name in arrays}, key=natural_sort_key)
 
 
 def torch_mlp(arrays: Arrays, activation: Activation = jax.nn.relu) -> MLP:
-    """Read a PyTorch network with numbered layers.
+    """Build an MLP from the arrays of a PyTorch network with numbered layers.
 
     A layer whose weight is a matrix [out, in] is linear; a layer whose weight is a vector is a LayerNorm.
     """
@@ -51,7 +51,7 @@ def torch_mlp(arrays: Arrays, activation: Activation = jax.nn.relu) -> MLP:
 
 
 def torch_sequence(arrays: Arrays, layers: Sequence[str], activation: Activation = jax.nn.relu) -> MLP:
-    """Read a PyTorch network whose layer names do not give their order."""
+    """Build an MLP from the arrays of a PyTorch network, with its layers in the given order."""
     ordered = {
         f"{i}.{part}": arrays[f"{layer}.{part}"] for i, layer in enumerate(layers) for part in ("weight", "bias")
     }
@@ -59,7 +59,7 @@ def torch_sequence(arrays: Arrays, layers: Sequence[str], activation: Activation
 
 
 def split_twin_module(arrays: Arrays) -> tuple[Arrays, Arrays]:
-    """Split a module of two networks of equal size, such as `l1` … `l3` and `l4` … `l6`."""
+    """Split the arrays of a module with two networks of equal size, such as layers `l1` … `l3` and `l4` … `l6`."""
     layers = layer_names(arrays)
     first = {f"{layer}." for layer in layers[: len(layers) // 2]}
     halves: tuple[dict[str, Array], dict[str, Array]] = ({}, {})
@@ -69,7 +69,10 @@ def split_twin_module(arrays: Arrays) -> tuple[Arrays, Arrays]:
 
 
 def flax_mlp(arrays: Arrays, activation: Activation = jax.nn.relu, eps: float = 1e-6) -> MLP:
-    """Read a Flax network with layers `Dense_0`, `LayerNorm_0`, …; arrays of an ensemble keep their leading axis."""
+    """Build an MLP from the arrays of a Flax network with layers `Dense_0`, `LayerNorm_0`, …
+
+    Arrays of an ensemble keep their leading axis.
+    """
     parts: dict[tuple[str, int], dict[str, Any]] = {}
     for name, array in arrays.items():
         match = re.fullmatch(r"(?:.*\.)?(Dense|LayerNorm)_(\d+)\.(\w+)", name)

@@ -1,4 +1,4 @@
-"""Verification of a trace file: replay it in float64 and compare every quantity."""
+"""Verify a trace file: replay it in float64 and compare every quantity."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CHECKS: dict[str, Callable[[Trace], list[TraceCheck]]] = {
 
 
 def verify(path: str | Path) -> list[TraceCheck]:
-    """Replay a trace file in float64 and compare every quantity that it holds.
+    """Replay a trace file in float64 and return one check per quantity that it holds.
 
     Raises:
         AspcError: The file is damaged, or its algorithm or settings are not supported.

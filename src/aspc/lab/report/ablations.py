@@ -1,4 +1,4 @@
-"""Ablations: percent differences from a baseline, per domain, and scores per dataset."""
+"""Ablations: percent differences from a baseline per domain, and scores per dataset."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DATASET_FIGURES = ("Figure 1b", "Figure 9")  # figures in the paper that have ba
 
 
 class AblationGroup(NamedTuple):
-    """Labels compared with a baseline, as in a figure or table of the paper."""
+    """Labels that are compared with a baseline, as in a figure or table of the paper."""
 
     title: str
     source: str
@@ -50,7 +50,7 @@ GROUPS = (  # in the paper's order
         for base in ("IQL", "CQL", "Diffusion-QL")
     ),
     *(
-        AblationGroup(f"{base} with ASPC, by appendix D", "Table 3", alone, (f"{base}+ASPC, as printed",))
+        AblationGroup(f"{base} with ASPC, following appendix D", "Table 3", alone, (f"{base}+ASPC, as printed",))
         for base, alone in (
             ("IQL", "IQL"),
             ("CQL", "CQL, as printed"),
@@ -70,12 +70,12 @@ class Ablation:
     """Percent differences from a baseline.
 
     Attributes:
-        titles: label → name for readers, also of the baseline.
+        titles: label → descriptive name, including the baseline's.
         series: label → series, for the labels that have runs.
         percent: (domain, label) → percent difference from the baseline.
         datasets: domain → number of datasets.
-        paper: (domain, label) → the paper's difference over the same datasets.
-        without_paper: domains for which the paper only reports an average over a larger set of datasets.
+        paper: (domain, label) → the paper's percent difference on the same datasets.
+        without_paper: domains for which the paper reports only an average over a larger set of datasets.
     """
 
     group: AblationGroup
@@ -90,9 +90,9 @@ class Ablation:
 
 
 def build_ablations(view: View) -> list[Ablation]:
-    """Build the ablation of each group, from the suite with the most of its runs.
+    """Build the ablation of each group from the suite that has the most runs of the group.
 
-    Groups are skipped if no suite has runs of the baseline and of another label.
+    A group is skipped if no suite has runs of both the baseline and another label.
     """
     out = []
     for group in GROUPS:
@@ -147,7 +147,7 @@ def _build_ablation(view: View, group: AblationGroup, suite: str) -> Ablation | 
 
 
 def percent_difference(a: Scores, b: Scores) -> IntervalEstimate:
-    """Return (a − b)/|b| in percent. The interval treats the average of b in the denominator as exact."""
+    """Return (a − b)/|b| in percent. The interval treats the denominator, the average of b, as exact."""
     base = statistics.grand_mean(b)
     return statistics.difference(a, b).scaled(100 / abs(base)) if base else statistics.NO_ESTIMATE
 
@@ -169,7 +169,7 @@ def _paper_percent(group: AblationGroup, label: str, domain: str, datasets: Sequ
 
 
 def _paper_mean(table: PaperTable, domain: str, datasets: Sequence[str], label: str) -> float | None:
-    """Return the paper's average over these datasets, or None if the paper does not report one for this set."""
+    """Return the paper's average over these datasets, or None if the paper does not report one for exactly this set."""
     rows = [row for name in datasets if (row := find_paper_row(table, name)) is not None]
     if len(rows) == len(datasets):
         return float(np.mean([table.numbers[row, label].mean for row in rows]))
@@ -189,10 +189,11 @@ def _is_printed(group: AblationGroup, domain: str, label: str) -> bool:
 
 @dataclass(frozen=True)
 class DatasetComparison:
-    """Scores of an ablation group per dataset, baseline first, and percent differences from the baseline.
+    """The scores of an ablation group per dataset, and their percent differences from the baseline.
 
     Attributes:
-        titles: label → name for readers.
+        titles: label → descriptive name.
+        series: label → series, starting with the baseline.
         scores: (dataset, label) → score.
         percent: (dataset, label) → percent difference from the baseline.
     """
@@ -205,14 +206,14 @@ class DatasetComparison:
     percent: Mapping[tuple[str, str], float]
 
     def describe_changes(self, dataset: str) -> str:
-        """Return the text above a dataset's bars. Values are capped at ±999 %, as the baseline can be near zero."""
+        """Return the text above a dataset's bars. Values are capped at ±999 %, since the baseline can be near zero."""
         found = [self.percent[dataset, label] for label in self.series if (dataset, label) in self.percent]
         texts = (f"{value:+.0f} %" if abs(value) < 1000 else f"{'>' if value > 0 else '<-'}999 %" for value in found)
         return " / ".join(texts).replace("-", "−")
 
 
 def compare_datasets(view: View, ablation: Ablation) -> DatasetComparison:
-    """Return the scores behind an ablation's averages, per dataset."""
+    """Return the scores per dataset from which an ablation's averages are computed."""
     group, runs = ablation.group, drop_returns(view.comparable_suite_runs(ablation.suite))
     labels = [group.baseline, *ablation.series]
     found = {label: scores_by_dataset(runs[runs["label"] == label]) for label in labels}

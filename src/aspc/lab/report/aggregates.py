@@ -1,4 +1,4 @@
-"""Statistics of a suite over datasets: interquartile means, probabilities of improvement, performance profiles."""
+"""Statistics over the datasets of a suite: interquartile means, probabilities of improvement, performance profiles."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from aspc.lab.report.score_tables import ScoreTable
 from aspc.lab.report.statistics import IntervalEstimate, Scores
 from aspc.lab.report.view import View, drop_returns, scores_by_dataset
 
-Bootstrapped = tuple[np.ndarray, np.ndarray, np.ndarray]  # a value and the bounds of its interval
+Bootstrapped = tuple[np.ndarray, np.ndarray, np.ndarray]  # a value, and the lower and upper bounds of its interval
 
 
 @dataclass(frozen=True)
 class DomainSummary:
-    """A comparison of labels on their common datasets in one domain or in all domains.
+    """A comparison of labels on their common datasets, in one domain or in all domains.
 
     Attributes:
         iqm: interquartile mean per label.
         reference: the label that the others are compared with.
         improvement: probability that a run of the reference beats a run of the label.
         mean: mean score per label.
-        difference: mean of the reference minus mean of the label.
-        median_difference: median of this difference over datasets.
+        difference: mean score of the reference minus that of the label.
+        median_difference: median of the differences per dataset.
     """
 
     domain: str
@@ -43,12 +43,15 @@ class DomainSummary:
 
 @dataclass(frozen=True)
 class Aggregates:
-    """Summaries per domain (empty with a single domain) and over all datasets, and performance profiles.
+    """Summaries per domain and over all datasets, and performance profiles.
 
     Attributes:
+        domains: one summary per domain; empty if there is only one domain.
+        overall: the summary over all datasets.
         left_out: labels with too few datasets for the overall comparison.
         best: mean of the best evaluations per label.
         thresholds: scores at which the profiles are evaluated.
+        profiles: fraction of runs above each threshold, per label.
     """
 
     domains: tuple[DomainSummary, ...]
@@ -60,9 +63,11 @@ class Aggregates:
 
 
 def build_aggregates(view: View, table: ScoreTable, reference: str | None = None) -> Aggregates | None:
-    """Compute the aggregates of a suite; None if there are fewer than two labels to compare.
+    """Return the aggregates of a suite, or None if there are fewer than two labels to compare.
 
     Args:
+        view: the results.
+        table: the suite's score table.
         reference: the label that the others are compared with. Default: ASPC.
     """
     runs = drop_returns(view.comparable_suite_runs(table.suite))
@@ -95,8 +100,8 @@ def build_aggregates(view: View, table: ScoreTable, reference: str | None = None
 def summarize(domain: str, scores: Mapping[str, Scores], reference: str | None) -> DomainSummary | None:
     """Compare labels on their common datasets.
 
-    Labels with fewer than half as many datasets as the most complete label are left out. Without the reference, labels
-    are compared with the last one.
+    Labels with fewer than half as many datasets as the most complete label are left out. If the reference is missing,
+    the other labels are compared with the last one.
 
     Returns:
         The summary, or None if fewer than two labels remain.
@@ -127,9 +132,14 @@ def _bootstrap_labels(
     labels: Mapping[str, Scores],
     reference: Scores | None = None,
 ) -> dict[str, Bootstrapped]:
-    """Bootstrap a statistic with one entry per label; the reference's scores, if any, come first in the input.
+    """Return a statistic of each label with its bootstrap interval.
 
-    Labels with the same number of seeds are stacked, so that a label with few seeds does not truncate the others.
+    Only labels with the same number of seeds are stacked, so that a label with few seeds does not truncate the others.
+
+    Args:
+        statistic: Function of stacked scores [seeds, datasets, methods] that returns one entry per label.
+        labels: Scores per label.
+        reference: Scores to stack before those of the labels, if the statistic needs them.
     """
     first = [] if reference is None else [reference]
     by_seeds: dict[int, list[str]] = {}

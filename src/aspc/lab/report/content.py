@@ -1,4 +1,4 @@
-"""The parts of a report as plain data, computed once and then drawn by `plots` and `html_page`."""
+"""The parts of a report as plain data. They are computed once and rendered by `plots` and `html_page`."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from aspc.lab.report.styles import QUALITY_COLORS, TASK_COLORS, SeriesStyle, ass
 from aspc.lab.report.view import MEASURES, View, build_view, drop_returns, scores_by_dataset
 from aspc.lab.results import Results
 
-LEADING_SERIES = ("ASPC", "TD3+BC")  # in the first columns, after the recommended one
-MAIN_SUITES = ("main_table", "study_main", "locomotion", "embedded")  # candidates for the first table, best first
+LEADING_SERIES = ("ASPC", "TD3+BC")  # shown in the first columns, after the recommended series
+MAIN_SUITES = ("main_table", "study_main", "locomotion", "embedded")  # candidates for the first table, preferred first
 
 
 class HeadlineScores(NamedTuple):
-    """Last and best evaluation per label of the main table, averaged over the same datasets."""
+    """The scores of the last and the best evaluation per label of the main table, averaged over the same datasets."""
 
     datasets: tuple[str, ...]
     last: Mapping[str, IntervalEstimate]
@@ -36,7 +36,7 @@ class HeadlineScores(NamedTuple):
 
 
 class ScaleCurve(NamedTuple):
-    """A curve of the scale with its name and style in a panel."""
+    """A curve of the scale, with its name and style in a panel."""
 
     curve: Curve
     name: str
@@ -64,15 +64,15 @@ class ReportContent:
     claims: tuple[Claim, ...]
 
     def style_of_label(self, label: str) -> SeriesStyle:
-        """Return the style of a column of the main table."""
+        """Return the style of a label of the main table."""
         return self.styles[self.main_table.series[label]]
 
     def describe_unit(self, datasets: Iterable[str]) -> str:
-        """Return the unit of the numbers on these datasets."""
+        """Return the unit of the numbers for these datasets."""
         return " or ".join(dict.fromkeys(MEASURES[self.measures[name]] for name in datasets))
 
     def headline_scores(self) -> HeadlineScores | None:
-        """Return averages over the common datasets; without aggregates, the scores in the broadest comparable row."""
+        """Return averages over the common datasets; without aggregates, the broadest row with comparable scores."""
         if self.aggregates is not None:
             return HeadlineScores(self.aggregates.overall.datasets, self.aggregates.overall.mean, self.aggregates.best)
         rows = [*(row for row in reversed(self.main_table.rows) if row.is_average), *self.main_table.rows]
@@ -83,7 +83,7 @@ class ReportContent:
         return HeadlineScores(row.datasets, {k: cell.last for k, cell in cells}, {k: cell.best for k, cell in cells})
 
     def summary_labels(self, summary: DomainSummary) -> list[str]:
-        """Return a summary's labels: the recommended one, ASPC and TD3+BC first, then the highest IQM first."""
+        """Return a summary's labels: first the recommended one, ASPC and TD3+BC, then the others by decreasing IQM."""
         recommended = self.recommendation.label if self.recommendation else None
         series = self.main_table.series
         leading = [label for label in summary.labels if label == recommended or series[label] in LEADING_SERIES]
@@ -96,7 +96,7 @@ class ReportContent:
 
     @property
     def scale_series(self) -> str | None:
-        """The series whose scale is shown per quality and task: ASPC, or else the first with a learned scale."""
+        """The series whose scale is shown per quality and task: ASPC or, without it, the first with a learned scale."""
         algo = dict(zip(self.view.entries["series"], self.view.entries["algo"], strict=True))
         drawn = dict.fromkeys(c.series for c in self.curves if c.metric == "scale")
         learned = [series for series in drawn if algo[series].split("+")[-1] in LEARNED_SCALE]
@@ -106,7 +106,7 @@ class ReportContent:
         return [c for c in select_curves(self.curves, "scale") if c.series == self.scale_series]
 
     def scale_by_quality(self) -> dict[str, list[ScaleCurve]]:
-        """Return task → curves of the scale, for datasets with a quality in their name, best quality first."""
+        """Return the curves of the scale by task for datasets with a quality in their name, best quality first."""
         found = [c for c in self._scale_curves() if quality_of(c.dataset)]
         return {
             task: [
@@ -119,7 +119,7 @@ class ReportContent:
         }
 
     def scale_by_task(self) -> dict[str, list[ScaleCurve]]:
-        """Return task → curves of the scale, for datasets without a quality in their name."""
+        """Return the curves of the scale by task for datasets without a quality in their name."""
         found = {c.dataset: c for c in self._scale_curves()}
         datasets = [name for name in self.datasets if name in found and not quality_of(name)]
         return {
@@ -136,14 +136,14 @@ def build(results: Results, progress: Callable[[str], None] = lambda part: None)
 
     Args:
         results: the results to report.
-        progress: called with the name of each part before it is computed.
+        progress: function that is called with the name of each part before it is computed.
 
     Raises:
-        AspcError: if no run has finished.
+        AspcError: No run has finished.
     """
     view = build_view(results)
     if view.runs.empty:
-        raise AspcError("No run in these results has finished, so there is nothing to report.")
+        raise AspcError("There is nothing to report, because no run in these results has finished successfully.")
     names = sort_suites(view.suite_names())
     largest = view.entries["suite"].value_counts().idxmax()
     main_suite = next((name for name in MAIN_SUITES if name in names), largest)

@@ -1,4 +1,4 @@
-"""Curves per series and dataset: mean and standard deviation over seeds, downsampled for drawing."""
+"""Curves per series and dataset: the mean and standard deviation over seeds, downsampled for drawing."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from aspc.tasks import without_version
 
 METRICS = ("score", "scale", "q", "bc_loss")
 MAX_POINTS = 200  # per curve
-MAX_NUMBERS = 1_200_000  # in all curves of the page
+MAX_NUMBERS = 1_200_000  # in all curves of the page together
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Mean and standard deviation over n seeds at each step."""
+    """The mean and standard deviation of a metric over n seeds at each step."""
 
     series: str
     dataset: str
@@ -33,13 +33,13 @@ class Curve:
 
 
 def fill_scores(curves: pd.DataFrame) -> pd.DataFrame:
-    """Set `score` to the measure of each run's dataset: score, success in percent, or return."""
+    """Set `score` to the measure of each run's dataset: the score, the success rate in percent, or the return."""
     score = curves["score"].where(curves["measure"] == "score", curves["return"])
     return curves.assign(score=score.where(curves["measure"] != "success", 100 * curves["success_rate"]))
 
 
 def build_curves(view: View) -> list[Curve]:
-    """Return the curves of all series on all datasets, at the steps that all seeds share."""
+    """Return the curves of all series on all datasets, restricted to the steps that all seeds share."""
     runs = select_one_per_seed(view.entries.drop_duplicates(["series", "run_id"]), ["dataset", "series"])
     runs = runs[["series", "dataset", "measure", "run_id"]]
     table = fill_scores(view.curves.merge(runs, on="run_id")).replace([np.inf, -np.inf], np.nan)
@@ -50,7 +50,7 @@ def build_curves(view: View) -> list[Curve]:
 
 
 def points_per_curve(curves: int) -> int:
-    """Return the number of points per curve: fewer for very many curves, to limit the size of the page."""
+    """Return the maximum number of points per curve. It is smaller for many curves, to limit the size of the page."""
     return int(np.clip(MAX_NUMBERS // (3 * max(curves, 1)), 40, MAX_POINTS))
 
 
@@ -79,7 +79,7 @@ def select_curves(
 
 
 def group_by_task(datasets: Iterable[str]) -> dict[str, dict[str, str]]:
-    """Map each task to {dataset: name without the task}; the datasets of a task fit in one panel."""
+    """Group datasets by task, as {task: {dataset: name without the task}}. The datasets of a task share a panel."""
     out: dict[str, dict[str, str]] = {}
     for name in datasets:
         task = _panel_title(name)
@@ -88,7 +88,7 @@ def group_by_task(datasets: Iterable[str]) -> dict[str, dict[str, str]]:
 
 
 def _panel_title(dataset: str) -> str:
-    """Return a dataset's panel title. The five tasks of an OGBench maze share a panel, as do unknown datasets."""
+    """Return the title of a dataset's panel. The five tasks of an OGBench maze share one, as do unknown datasets."""
     if domain_of(dataset) == "OGBench":
         return re.sub(r"-task[0-9]+$", "", without_version(dataset))
     return task if (task := task_of(dataset)) in TASKS else "other datasets"

@@ -1,4 +1,4 @@
-"""Tasks, data quality and display order of datasets, derived from their names."""
+"""Derive the task, data quality and display order of datasets from their names."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ DOMAINS = (*D4RL, "OGBench", "Other")
 
 
 def task_of(dataset: str) -> str:
-    """Return the task of a D4RL dataset (the first word of its name); any other dataset is its own task."""
+    """Return the task of a dataset: the first word of its name for D4RL datasets, and the whole name for all others."""
     word = without_version(dataset).split("-")[0]
     is_d4rl = word in TASKS and domain_of(dataset) not in ("OGBench", "Other")
     return word if is_d4rl else without_version(dataset)
 
 
 def quality_of(dataset: str) -> str | None:
-    """Return the data quality in the name of a locomotion dataset, or None for other datasets."""
+    """Return the data quality that a locomotion dataset has in its name, or None for other datasets."""
     task, _, rest = without_version(dataset).partition("-")
     return rest if task in LOCOMOTION and rest in QUALITIES else None
 
 
 def sort_datasets(datasets: Iterable[str]) -> list[str]:
-    """Sort unique datasets by domain, then in the order of the paper's tables, then by name."""
+    """Remove duplicates and sort datasets by domain, then in the order of the paper's tables, then by name."""
     printed = [name for table in ("main_table", "ogbench") for name in tables()[table].rows]
     known = {without_version(name): i for i, name in enumerate(printed)}
 
@@ -41,6 +41,6 @@ def sort_datasets(datasets: Iterable[str]) -> list[str]:
 def find_paper_row(table: PaperTable, dataset: str) -> str | None:
     """Return the name of a dataset's row in a table of the paper.
 
-    Regenerated datasets have no version in their name and match the paper's row of any version.
+    Regenerated datasets have no version in their name, so they match the paper's row for any version.
     """
     return next((row for row in table.rows if row == dataset or without_version(row) == dataset), None)

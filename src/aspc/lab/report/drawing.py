@@ -23,7 +23,7 @@ LINES: Mapping[str, Any] = {
     "longdash": (0, (9, 3)),
     "longdashdot": (0, (9, 3, 2, 3)),
 }
-# Hatches distinguish bars of one color, as dashes distinguish lines.
+# Hatches distinguish bars of the same color, as dashes distinguish lines.
 HATCHES = {
     "solid": "",
     "dash": "///",
@@ -44,24 +44,28 @@ RC_PARAMS: Any = {
     "legend.frameon": False,
     "legend.fontsize": 8,
     "text.parse_math": False,  # names can contain $
-    "svg.hashsalt": "aspc",  # reproducible files
+    "svg.hashsalt": "aspc",  # makes the files reproducible
 }
 
 
 def make_figure(width: float, height: float) -> Figure:
-    """Return a figure with automatic layout."""
+    """Return a figure with an automatic layout."""
     return Figure(figsize=(width, height), layout="constrained")
 
 
 def make_panels(
     panels: int, columns: int, width: float = 3.2, height: float = 2.4, below: float = 0.0
 ) -> tuple[Figure, list[Any]]:
-    """Return a figure with a grid of panels at fixed positions.
+    """Return a figure and its panels, which form a grid with fixed positions.
 
-    Automatic layout would take a minute for forty panels.
+    An automatic layout would take a minute for forty panels.
 
     Args:
-        below: Height below each panel for the panel's legend, in inches.
+        panels: Number of panels.
+        columns: Maximum number of columns.
+        width: Width of a panel in inches.
+        height: Height of a panel in inches.
+        below: Space below each panel for its legend, in inches.
     """
     columns = min(columns, panels)
     rows = -(-panels // columns)
@@ -77,7 +81,7 @@ def make_panels(
 
 
 def limit_series(figure: Figure, names: Iterable[str]) -> list[str]:
-    """Return the first MAX_DRAWN names. If there are more, say so in the figure's title."""
+    """Return the first MAX_DRAWN names. If there are more, note this in the figure's title."""
     names = list(names)
     if len(names) > MAX_DRAWN:
         has_layout = figure.get_layout_engine() is not None
@@ -108,7 +112,7 @@ def draw_curve(axes: Any, curve: Curve, style: SeriesStyle, label: str) -> None:
 def draw_horizontal_bars(
     axes: Any, labels: Sequence[str], estimates: Sequence[IntervalEstimate], styles: Sequence[SeriesStyle]
 ) -> None:
-    """Draw one bar with an interval per label, from top to bottom."""
+    """Draw a bar with an interval for each label, from top to bottom."""
     positions = np.arange(len(labels))[::-1]
     for y, estimate, style in zip(positions, estimates, styles, strict=True):
         error_kw = {"ecolor": "0.25", "elinewidth": 1}
@@ -159,9 +163,10 @@ def draw_legend_below(axes: Any, loc: str = "upper center", ncols: int = 3) -> N
 
 
 def set_log_axis(axes: Any) -> None:
-    """Make the y axis logarithmic with plain numbers, unless the values span less than a factor of three.
+    """Make the y axis logarithmic, with plain numbers as labels, unless the values span less than a factor of three.
 
-    Matplotlib's default labels are math text, which is disabled here. A narrow logarithmic axis would have no labels.
+    Matplotlib's default labels are math text, which is disabled here. A logarithmic axis with a narrow range would have
+    no labels.
     """
     axes.set_yscale("log")
     low, high = axes.get_ylim()
@@ -175,7 +180,7 @@ def set_log_axis(axes: Any) -> None:
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Return three to about nine round numbers from `low` to `high`; powers of ten, if there are enough of them."""
+    """Return three to about nine round numbers between `low` and `high`, if possible powers of ten."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     step = 1 + (last - first) // 9
     for factors in ((1,), (1, 2, 5), (1, 1.5, 2, 3, 4, 5, 6, 7, 8, 9)):

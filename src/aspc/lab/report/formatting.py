@@ -1,4 +1,4 @@
-"""Numbers as text."""
+"""Format numbers as text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from aspc.lab.report.statistics import IntervalEstimate
 
 
 def format_number(value: float, digits: int = 1) -> str:
-    """Format a number with a true minus sign; NaN and infinity become a dash."""
+    """Format a number with a true minus sign. NaN and infinity become a dash."""
     if not math.isfinite(value):
         return "–"
     rounded = f"{value:,.{digits}f}"
@@ -18,7 +18,7 @@ def format_number(value: float, digits: int = 1) -> str:
 
 
 def format_interval(estimate: IntervalEstimate, digits: int = 1) -> str:
-    """Format an interval as "low to high", empty if there is none."""
+    """Format an interval as "low to high", or as an empty string if there is none."""
     if not estimate.has_interval:
         return ""
     return f"{format_number(estimate.low, digits)} to {format_number(estimate.high, digits)}"

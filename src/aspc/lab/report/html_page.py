@@ -1,7 +1,8 @@
-"""The report as one self-contained HTML page, rendered from the templates in `templates/`.
+"""Render the report as a self-contained HTML page from the templates in `templates/`.
 
 Tables and claims are plain HTML and readable without JavaScript. Curves, runs and charts are embedded as JSON, which
-page.js draws with an inlined copy of Plotly. The templates escape text from files; in scripts it is escaped as JSON.
+page.js draws with an inlined copy of Plotly. Text from files is escaped: by the templates in HTML, and as JSON in
+scripts.
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ VERDICT_SYMBOLS = {HOLDS: "✓", FAILS: "✕", OPEN: "·"}
 
 
 def render_page(content: ReportContent, figures: Sequence[str] = ()) -> str:
-    """Render the page.
+    """Return the HTML of the page.
 
     Args:
         content: the parts of the report.
-        figures: names of figure files next to the page, which links to them.
+        figures: names of the figures that have been written, to which the page links.
     """
     empty = {
         "overall": content.aggregates is None,

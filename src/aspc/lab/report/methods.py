@@ -1,4 +1,4 @@
-"""Methods: algorithms together with the settings that distinguish one method from another."""
+"""Methods. A method is an algorithm together with the settings that distinguish it from other methods."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ALGORITHMS = {
     "fql": "FQL",
     "bc": "BC",
 }
-# Settings that define a method. Other settings, such as network sizes and tuned values, do not change its name.
+# Settings that define a method. Other settings, such as network sizes and tuned values, do not affect its name.
 SCALE_SETTINGS = (
     *("acting_ratio", "evaluation_alpha", "k_alpha", "l2", "l3_form", "outer_batch", "outer_loss", "scale_lr"),
     "scale_mode",
@@ -41,7 +41,7 @@ TD3_BC_FAMILY = (*LEARNED_SCALE, "mcep", "td3_bc", "td3_bc_aw", "td3_bc_two_poli
 
 
 class Method(NamedTuple):
-    """An algorithm and the settings that define the method, sorted by name."""
+    """An algorithm and the settings that define the method, sorted by the settings' names."""
 
     algo: str
     changes: tuple[tuple[str, Any], ...] = ()
@@ -74,18 +74,21 @@ def _describe_setting(algo: str, key: str, value: Any) -> str:
 
 
 def method(algo: str, **changes: Any) -> Method:
-    """Return the method of an algorithm with these settings."""
+    """Return the method that consists of an algorithm and these settings."""
     return Method(algo, tuple(sorted(changes.items())))
 
 
 def method_of(algo: str, settings: Mapping[str, Any]) -> Method:
-    """Return the method of a run, given its non-default settings."""
+    """Return the method of a run, given its algorithm and its non-default settings."""
     keys = SCALE_SETTINGS + (TD3_BC_SETTINGS if algo in TD3_BC_FAMILY else APPENDIX_D_SETTINGS)
     return Method(algo, tuple(sorted((k, v) for k, v in settings.items() if k in keys)))
 
 
 def algo_of(algo: str, settings: Any, config: Any) -> str:
-    """Return the name of a run's algorithm. Older runs record the BC term in their `settings` or `config` column."""
+    """Return the name of a run's algorithm, including its BC term.
+
+    Older runs record the BC term separately, in the `settings` or `config` column.
+    """
     return join_bc_term(algo, parse_json(settings).get("bc", parse_json(config).get("bc", "plain")))
 
 
@@ -93,7 +96,7 @@ def settings_of(settings: Any) -> dict[str, Any]:
     """Return a run's non-default settings, keyed by the last part of their dotted names.
 
     Args:
-        settings: The run's `settings` column (JSON text). Values that are not scalars are ignored.
+        settings: The value of the run's `settings` column (JSON text). Values that are not scalars are ignored.
     """
     found = {key.rpartition(".")[2]: value for key, value in parse_json(settings).items()}
     ignored = (*DERIVED_SETTINGS, "bc")

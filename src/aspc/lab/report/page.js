@@ -1,4 +1,4 @@
-// Charts, filters and the table of runs. One file, since all of them share the selected dataset and series.
+// Charts, filters and the table of runs. They are in one file because they share the selected dataset and series.
 "use strict";
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
@@ -41,7 +41,7 @@
       return;
     }
     if (!container.data) container.textContent = "";
-    // A printed chart cannot wait for Plotly to measure its container.
+    // When printing, there is no time for Plotly to measure the container, so its size is passed.
     const size = printing ? { width: container.clientWidth, height: container.clientHeight } : {};
     Plotly.react(container, traces, { ...layout(more), ...size }, { displayModeBar: false, responsive: true, scrollZoom: false });
   };
@@ -52,7 +52,7 @@
     draw(container, traces, more);
     if (isResized && container.data && !printing) Plotly.Plots.resize(container);
   };
-  // One labeled row per name: the chart grows with the number of rows.
+  // Draw a chart with one labeled row per name. Its height grows with the number of rows.
   const drawRows = (container, count, traces, more) =>
     drawWithHeight(container, count > data.maxDrawn ? `${1.3 * count + 4}rem` : "", traces, { ...more, yaxis: { dtick: 1 } });
 
@@ -76,7 +76,7 @@
   };
   const onSteps = { title: { text: "steps" }, tickformat: "~s", rangemode: "tozero", nticks: 6 };
 
-  // Logarithmic, unless all values are so close that the axis would have no ticks.
+  // The axis is logarithmic, unless the values are so close together that it would have no ticks.
   const scaleAxis = (traces) => {
     const values = traces.filter((t) => t.hoverinfo !== "skip").flatMap((t) => t.y).filter((y) => y > 0);
     const isWide = values.length && values.reduce((a, b) => Math.max(a, b)) > 3 * values.reduce((a, b) => Math.min(a, b));
@@ -100,7 +100,7 @@
     draw(container, traces, more);
   };
 
-  // Rows are [dataset, name, color, dash]. Two versions of a dataset can share a name, and then a legend entry.
+  // Rows are [dataset, name, color, dash]. If two versions of a dataset have the same name, they share a legend entry.
   const drawScale = (chosen) => (container) => {
     const named = new Set();
     const traces = chosen.flatMap(([at, name, color, dash]) => (data.curves[at] || [])
@@ -126,7 +126,7 @@
       yaxis: { title: { text: "fraction of runs above τ" }, tickformat: ".0%", range: [0, 1.02] } });
   };
 
-  // Hatches distinguish bars of one color, as dashes distinguish lines.
+  // Hatches distinguish bars of the same color, as dashes distinguish lines.
   const HATCH = { solid: "", dash: "/", dot: ".", dashdot: "x", longdash: "\\", longdashdot: "+" };
   const fill = ([, color, dash]) => ({ color: color,
     pattern: { shape: HATCH[dash], fillmode: "overlay", fgcolor: css("--card"), size: 7, solidity: 0.25 } });
@@ -178,7 +178,7 @@
       { xaxis: { title: { text: rows.length ? escapeHtml(rows[0][4]) : "" } } });
   };
 
-  // One panel per domain, each with its own axis: differences on mazes would flatten those on locomotion.
+  // One panel per domain, each with its own axis: on a shared axis, differences on mazes would dwarf those on locomotion.
   const drawAblation = (found) => (container) => {
     const columns = Math.max(1, Math.min(found.domains.length, Math.floor(container.clientWidth / 170)));
     const rows = Math.ceil(found.domains.length / columns);
@@ -207,7 +207,7 @@
     drawWithHeight(container, rows > 1 ? `${11 * rows + 1.2 * lines + 2}rem` : "", traces, more);
   };
 
-  // Scores per dataset, with the change above the tallest bar, rotated if space is tight.
+  // Scores per dataset, with the percent differences above the tallest bar. The text is rotated if there is little space.
   const drawByDataset = (found) => (container) => {
     const x = found.datasets.map(escapeHtml);
     const traces = found.bars.map(([s, label, values]) => ({ type: "bar", name: escapeHtml(label), x, y: values.map((v) => v[0]),
@@ -294,7 +294,7 @@
     chips.append(chip);
   });
   $$(".off button").forEach((button) => button.addEventListener("click", () => { data.main.forEach((i) => shown.add(i)); applySeries(); }));
-  // The chips are one scrolling line; if not all fit, a button unfolds it.
+  // The chips form one scrolling line. If they do not all fit, a button unfolds the line.
   const open = $("#open");
   const unfold = (all) => {
     chips.classList.toggle("unfolded", all);
@@ -307,7 +307,7 @@
   unfold(false);
   if (data.series.length > 3) {
     const all = element("button", "Main", "all");
-    all.title = "Show only the algorithms of the first table";
+    all.title = "Show only the algorithms in the first table";
     all.addEventListener("click", () => { shown.clear(); data.main.forEach((i) => shown.add(i)); applySeries(); });
     chips.prepend(all);
   }
@@ -448,7 +448,7 @@
   $("#clear").addEventListener("click", () => { filter = null; $("#search").value = ""; select(); });
   $("#previous").addEventListener("click", () => { first -= PAGE; showRuns(); });
   $("#next").addEventListener("click", () => { first += PAGE; showRuns(); });
-  // A number links to its runs.
+  // A click on a number shows its runs.
   document.addEventListener("click", (event) => {
     const link = event.target.closest?.('a[href="#runs"]');
     if (!link || link.closest("nav")) return;
@@ -465,7 +465,7 @@
     select();
   });
 
-  // Print everything: on white, all details open, all charts drawn at the width of the paper, all runs listed.
+  // For printing, use the light theme, open all details, draw all charts at the width of the paper, and list all runs.
   let before = null;
   addEventListener("beforeprint", () => {
     const closed = $$("details:not([open])");

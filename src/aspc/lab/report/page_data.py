@@ -1,4 +1,4 @@
-"""The data that page.js draws, in compact form: interned names, downsampled curves, four significant digits."""
+"""The data that page.js draws, in a compact form: interned names, downsampled curves, four significant digits."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RUN_COLUMNS = (
     *("steps_per_second", "runs_together", "device", "machine", "git_revision", "config_hash", "settings", "versions"),
     *("matmul_precision", "episodes", "started", "finished", "folder", "error"),
 )
-MAX_DEPTH = 8  # levels of a config that are flattened
+MAX_DEPTH = 8  # number of levels of a config that are flattened
 
 
 def build_page_data(content: ReportContent) -> dict[str, Any]:
@@ -67,7 +67,7 @@ def build_page_data(content: ReportContent) -> dict[str, Any]:
 
 
 def _round(value: Any) -> float | None:
-    """Round to four significant digits; None for missing and non-finite values, which JSON lacks."""
+    """Round to four significant digits. Missing and non-finite values become None, since JSON does not have them."""
     if value is None or not math.isfinite(value):
         return None
     return float(f"{value:.4g}")
@@ -78,7 +78,10 @@ def _round_all(values: Iterable[float]) -> list[float | None]:
 
 
 def _curve_data(curve: Curve) -> list[Any]:
-    """Return metric, steps, mean, standard deviation and seeds. Evenly spaced steps become start, spacing, count."""
+    """Return a curve's metric, steps, mean, standard deviation and number of seeds.
+
+    Evenly spaced steps are replaced by their start, spacing and count.
+    """
     steps = curve.steps
     gaps = np.unique(np.diff(steps))
     packed = {"x": [int(steps[0]), int(gaps[0]), len(steps)]} if len(gaps) == 1 else steps.tolist()
@@ -86,7 +89,7 @@ def _curve_data(curve: Curve) -> list[Any]:
 
 
 def _scale_data(content: ReportContent, position: Mapping[str, int]) -> dict[str, Any]:
-    """Return the datasets in each panel of the scale; `curves` holds their curves."""
+    """Return the datasets in each panel of the charts of the scale. Their curves are in `curves`."""
 
     def panels(by_task: Mapping[str, Sequence[ScaleCurve]]) -> list[Any]:
         return [[[position[c.curve.dataset], c.name, *c.style] for c in found] for found in by_task.values()]
@@ -189,7 +192,10 @@ def _ablation_data(ablation: Ablation, index: Mapping[str, int]) -> dict[str, An
 
 
 def build_runs_data(runs: pd.DataFrame, entries: pd.DataFrame) -> dict[str, Any]:
-    """Return the columns of the runs, with interned text and configs as differences from the most common values."""
+    """Return the columns of the table of runs.
+
+    Text is interned, and configs are stored as differences from the most common values.
+    """
     columns: dict[str, Any] = {}
     for name in RUN_COLUMNS:
         values = runs[name]
@@ -214,13 +220,13 @@ _ABSENT = object()
 
 
 def intern_texts(values: list[str | None]) -> dict[str, Any]:
-    """Return the unique texts (`of`) and the index of each value in them (`at`)."""
+    """Return the unique values (`of`), and for each value its index in them (`at`)."""
     known: dict[str | None, int] = {}
     return {"at": [known.setdefault(v, len(known)) for v in values], "of": list(known)}
 
 
 def flatten(value: Any, prefix: str = "", depth: int = 0) -> dict[str, Any]:
-    """Flatten a nested object to dotted names; values deeper than MAX_DEPTH become JSON text."""
+    """Flatten a nested object to dotted names. Objects nested deeper than MAX_DEPTH become JSON text."""
     if not isinstance(value, dict) or depth > MAX_DEPTH:
         return {prefix: value if isinstance(value, str | int | bool | None) else json.dumps(value)[:2000]}
     out: dict[str, Any] = {}

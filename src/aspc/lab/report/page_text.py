@@ -1,4 +1,4 @@
-"""The page's sentences and captions that depend on the results. Text from files is escaped."""
+"""Sentences and captions of the page that depend on the results. Text from files is escaped."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from aspc.text import join_limited
 
 
 def describe_results(content: ReportContent) -> Markup:
-    """Return the lead: the recommended label, or else the best one, its margin, and the number of claims that hold."""
+    """Return the lead paragraph: the recommended (or best) label, its margin, and the number of claims that hold."""
     if content.recommendation is not None and content.aggregates is not None:
         text = describe_recommendation(content.recommendation, content.aggregates.overall)
     else:
@@ -34,26 +34,30 @@ def describe_results(content: ReportContent) -> Markup:
     hold, do = "holds" if counts[HOLDS] == 1 else "hold", "does" if counts[FAILS] == 1 else "do"
     return text + (
         f" Of the paper’s {len(content.claims)} claims, {counts[HOLDS]} {hold} on these results, "
-        f"{counts[FAILS]} {do} not, and {counts[OPEN]} cannot be decided."
+        f"{counts[FAILS]} {do} not, and {counts[OPEN]} cannot be decided yet."
     )
 
 
 def describe_recommendation(recommendation: Recommendation, overall: DomainSummary) -> Markup:
-    """Return which label is recommended, on how many datasets, and its margin over the others."""
+    """Return sentences that state the recommended label, the number of datasets, and the label's margin over others."""
     done, planned = (sum(counts) for counts in zip(*recommendation.datasets.values(), strict=True))
     label = recommendation.label
     if label is None or label not in overall.iqm:
         return Markup(
-            "No method is recommended: on {} of {} datasets, none of the candidates ({}) meets the rule."
+            "No method is recommended. With results on {} of {} datasets, none of the candidates ({}) meets the "
+            "criteria."
         ).format(done, planned, join_names(recommendation.candidates))
     best = overall.iqm[label]
-    text = Markup("Recommended so far, on {} of {} datasets: <strong>{}</strong>.").format(done, planned, label)
-    text += f" By interquartile mean it has {format_number(best.value)}{_in_brackets(best)}"
+    text = Markup("Recommended so far, with results on {} of {} datasets: <strong>{}</strong>.").format(
+        done, planned, label
+    )
+    text += f" Its interquartile mean is {format_number(best.value)}{_in_brackets(best)}"
     others = [other for other in (*recommendation.candidates, *overall.labels) if other != label]
     shown = [other for other in dict.fromkeys(others) if other in overall.iqm][:3]
-    text += Markup("; {}.").format("; ".join(f"{name_in_list(x)} {format_number(overall.iqm[x].value)}" for x in shown))
+    values = join_words(f"{format_number(overall.iqm[x].value)} for {name_in_list(x)}" for x in shown)
+    text += Markup(", compared with {}.").format(values)
     if any(_overlap(best, overall.iqm[other]) for other in shown):
-        text += " The intervals overlap, so the order can change."
+        text += " Some intervals overlap, so the order could still change."
     rival = next((other for other in recommendation.rivals if other in overall.improvement), None)
     if rival is not None and label == overall.reference:
         chance = overall.improvement[rival]
@@ -64,12 +68,13 @@ def describe_recommendation(recommendation: Recommendation, overall: DomainSumma
 
 
 def describe_rule(recommendation: Recommendation) -> str:
-    """Return the rule's evidence: the datasets per domain, the comparisons and the candidates."""
+    """Return sentences that state the number of datasets per domain and the criteria for a recommendation."""
     counts = ", ".join(f"{domain} {done} of {planned}" for domain, (done, planned) in recommendation.datasets.items())
     return (
-        f"Datasets: {counts}. The rule: behind none of {join_names(recommendation.rivals)} on any domain (95 % "
-        "intervals), ahead of each over all common datasets, and the highest interquartile mean of "
-        f"{join_names(recommendation.candidates)}."
+        f"Datasets with results: {counts}. Candidates are {join_names(recommendation.candidates)}. A candidate "
+        f"qualifies if it is not behind {join_words(map(name_in_list, recommendation.rivals), 'or')} on any domain "
+        "(95 % intervals) and is ahead of each of them over all common datasets. The qualified candidate with the "
+        "highest interquartile mean is recommended."
     )
 
 
@@ -84,7 +89,7 @@ def join_names(labels: Sequence[str]) -> str:
 
 
 def list_names(labels: Sequence[str]) -> str:
-    """Return the first labels, and the number of the others."""
+    """Return the first five labels, and the number of any others."""
     return join_limited([name_in_list(label) for label in labels], 5)
 
 
@@ -97,7 +102,7 @@ def _overlap(first: IntervalEstimate, second: IntervalEstimate) -> bool:
 
 
 def describe_best(content: ReportContent) -> Markup:
-    """Return the label with the highest average and its margin."""
+    """Return a sentence that states the label with the highest average and its margin."""
     scores, aggregates = content.headline_scores(), content.aggregates
     if scores is None:
         return Markup("No dataset has a score yet.")
@@ -133,7 +138,7 @@ def _describe_improvement(summary: DomainSummary, first: str, second: str) -> st
 
 
 def header_tiles(content: ReportContent) -> list[tuple[str, str]]:
-    """Return the numbers at the top of the page with their captions."""
+    """Return the numbers at the top of the page, each with its caption."""
     done, failed = len(content.view.runs), len(content.view.all_runs) - len(content.view.runs)
     seeds = [table.seeds for table in (content.main_table, *content.other_tables)]
     low, high = min(low for low, _ in seeds), max(high for _, high in seeds)
@@ -148,7 +153,7 @@ def header_tiles(content: ReportContent) -> list[tuple[str, str]]:
 
 
 def describe_sources(content: ReportContent) -> dict[str, str]:
-    """Return the works that the page's published numbers come from, by the use of the numbers."""
+    """Return the publications from which the page's published numbers come, by the use of these numbers."""
     shown = [
         table for table in (content.main_table, *content.other_tables) if any(map(table.has_paper_scores, table.labels))
     ]
@@ -165,7 +170,7 @@ def describe_sources(content: ReportContent) -> dict[str, str]:
 
 
 def describe_conditions(content: ReportContent) -> str:
-    """Return steps, devices, revisions and precision of the runs."""
+    """Return the number of steps, the devices, the revisions and the precision of the runs."""
     runs = content.view.runs
     steps = sorted(set(runs["steps"]))
     text = f"{steps[0]:,} steps" if len(steps) == 1 else f"{steps[0]:,} to {steps[-1]:,} steps"
@@ -217,24 +222,24 @@ def summary_title(summary: DomainSummary) -> str:
 def summary_columns(
     summary: DomainSummary, titles: Mapping[str, str]
 ) -> list[tuple[str, Mapping[str, IntervalEstimate], int]]:
-    """Return each summary column's title, values per label and number of decimals, robust statistics first."""
+    """Return the title, the values per label and the number of decimals of each column, robust statistics first."""
     reference = titles[summary.reference]
     return [
         ("Interquartile mean", summary.iqm, 1),
         (f"P({reference} is better)", summary.improvement, 2),
         ("Mean", summary.mean, 1),
         (f"{reference} − algorithm, mean", summary.difference, 1),
-        (f"{reference} − algorithm, median of datasets", summary.median_difference, 1),
+        (f"{reference} − algorithm, median over datasets", summary.median_difference, 1),
     ]
 
 
 def order_checks(claim: Claim) -> list[ClaimCheck]:
-    """Return a claim's checks, those that decide the verdict first."""
+    """Return a claim's checks, starting with those that decide the verdict."""
     return sorted(claim.checks, key=lambda check: check.verdict != claim.verdict)
 
 
 def describe_checks(claim: Claim) -> str:
-    """Return a claim's number of checks by verdict, and its number of datasets."""
+    """Return the number of a claim's checks by verdict, and the number of their datasets."""
     counts = Counter(check.verdict for check in claim.checks)
     words = {HOLDS: ("holds", "hold"), FAILS: ("does not hold", "do not hold"), OPEN: ("undecided", "undecided")}
     parts = ", ".join(f"{n} {words[verdict][n > 1]}" for verdict in words if (n := counts[verdict]))
@@ -248,7 +253,7 @@ def check_value(check: ClaimCheck) -> str:
 
 
 def check_interval(check: ClaimCheck) -> str:
-    """Return a check's interval and the datasets to which it is limited."""
+    """Return a check's interval, and the datasets to which it is limited, if any."""
     interval = format_interval(check.estimate, choose_digits(check.estimate.value))
     return "; ".join(filter(None, (interval or "too few seeds for an interval", check.scope)))
 
@@ -260,13 +265,13 @@ def describe_ablation(ablation: Ablation) -> str:
     text = f"% difference from {baseline} · {ablation.group.source} · datasets: {counts}"
     if ablation.without_paper:
         domains = ", ".join(ablation.without_paper)
-        text += f" · no diamond on {domains}: the paper’s numbers cover more datasets"
+        text += f" · no diamond for {domains}, where the paper’s numbers cover more datasets"
     return text
 
 
 def describe_runtime(runtime: SeriesRuntime) -> str:
     """Return the conditions under which a runtime was measured."""
-    text = f"{runtime.dataset} on {runtime.device}, {runtime.concurrency}; without compilation"
+    text = f"{runtime.dataset} on {runtime.device}, {runtime.concurrency}; compilation time excluded"
     if runtime.concurrent > 1:
         text += ". Other groups may have shared the device, so this is not the cost of an algorithm alone"
     return text

@@ -1,7 +1,7 @@
-"""The paper's printed numbers as runs, so that claims can be checked against the paper's own tables.
+"""Convert the paper's printed numbers to runs, so that claims can be checked against the paper's own tables.
 
-A table prints means, not runs. Each printed mean becomes one run, and checks treat its value as exact. A row for a
-domain becomes one run per dataset of that domain, each with the domain's mean, so that averages match the table's.
+The tables contain means, not runs. Each printed mean becomes one run, and checks treat its value as exact. A row for a
+domain becomes one run per dataset of that domain, each with the domain's mean, so that the averages match the table's.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from aspc.lab.report.view import View, build_view
 
 
 def find_source_tables(source: str) -> list[PaperTable]:
-    """Return the tables that a claim's source names, and the tables behind the figures that it names."""
+    """Return the tables that a claim's source names, directly or through figures that show a table's numbers."""
     named = _split_source(source)
     return [table for table in tables().values() if named & _split_source(suites.get(table.name).source)]
 
@@ -28,9 +28,9 @@ def _split_source(source: str) -> set[str]:
 
 
 def paper_table_of(suite: str) -> PaperTable | None:
-    """Return the paper's numbers for a suite, by the suite's labels; None if the paper prints none.
+    """Return the paper's numbers for a suite under the suite's labels, or None if the paper prints none.
 
-    A suite that repeats a table with other settings declares the table's columns in its variants.
+    If a suite repeats a table with other settings, its variants name the corresponding columns of the table.
     """
     if suite in tables() or suite not in suites.names():
         return tables().get(suite)
@@ -45,7 +45,7 @@ def paper_table_of(suite: str) -> PaperTable | None:
 
 @cache
 def view_of_table(name: str) -> View:
-    """Return a table of the paper as runs of the suite that reproduces it."""
+    """Return a view in which the numbers of a table are runs of the suite that reproduces the table."""
     table, suite = tables()[name], suites.get(name)
     variants = {variant.label: variant for variant in suite.variants}
     runs = [
@@ -72,5 +72,5 @@ def view_of_table(name: str) -> View:
 
 
 def _row_datasets(row: str) -> list[str]:
-    """Return the datasets of a row: the dataset that it names, or all datasets of its domain."""
+    """Return the datasets of a row: either the dataset that it names, or all datasets of the domain that it names."""
     return [name for name in tables()["main_table"].rows if domain_of(name) == row] if row in DOMAINS else [row]

@@ -1,4 +1,4 @@
-"""The figures of a report as PNG and SVG files, for papers and slides."""
+"""Draw the figures of a report as PNG and SVG files, for use in papers and slides."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ MAX_PANELS = 6  # in the figure of the last and best evaluations
 
 
 def write_figures(content: ReportContent, folder: Path) -> list[str]:
-    """Write every figure that the results allow and return the figures' names."""
+    """Write all figures for which there are results, and return their names."""
     mpl.use("Agg")
     folder.mkdir(parents=True, exist_ok=True)
     names = []
@@ -47,7 +47,7 @@ def write_figures(content: ReportContent, folder: Path) -> list[str]:
         for name, figure in draw_figures(content):
             if figure.get_layout_engine() is not None:
                 figure.draw_without_rendering()
-                figure.set_layout_engine("none")  # the layout is computed once for both files
+                figure.set_layout_engine("none")  # the layout has been computed and is the same for both files
             for suffix in ("png", "svg"):
                 buffer = io.BytesIO()
                 metadata = {"Date": None} if suffix == "svg" else None
@@ -81,7 +81,7 @@ def draw_figures(content: ReportContent) -> Iterator[tuple[str, Figure]]:
 
 
 def plot_profiles(content: ReportContent) -> Figure | None:
-    """Plot performance profiles with their intervals."""
+    """Plot performance profiles with 95 % intervals."""
     aggregates = content.aggregates
     if aggregates is None:
         return None
@@ -100,7 +100,7 @@ def plot_profiles(content: ReportContent) -> Figure | None:
 
 
 def plot_improvement(content: ReportContent) -> Figure | None:
-    """Plot the probability that the reference improves on each of the other labels."""
+    """Plot the probability that a run of the reference scores higher than a run of each other label."""
     if content.aggregates is None:
         return None
     overall = content.aggregates.overall
@@ -138,24 +138,26 @@ def plot_radar(content: ReportContent) -> Figure | None:
 
 
 def plot_learning_curves(content: ReportContent) -> Figure | None:
-    """Plot the score over steps, one panel per dataset."""
+    """Plot the score over steps, with one panel per dataset."""
     return _plot_per_dataset(content, "score")
 
 
 def plot_q_curves(content: ReportContent) -> Figure | None:
-    """Plot Q over steps, one panel per dataset."""
+    """Plot Q over steps, with one panel per dataset."""
     return _plot_per_dataset(content, "q", "Q")
 
 
 def plot_bc_loss_curves(content: ReportContent) -> Figure | None:
-    """Plot the BC loss over steps, one panel per dataset."""
+    """Plot the BC loss over steps, with one panel per dataset."""
     return _plot_per_dataset(content, "bc_loss", "BC loss")
 
 
 def _plot_per_dataset(content: ReportContent, metric: str, unit: str | None = None) -> Figure | None:
-    """Plot a metric of the main table's first series, one panel per dataset.
+    """Plot a metric of the first series in the main table, with one panel per dataset.
 
     Args:
+        content: The parts of the report.
+        metric: The metric to plot.
         unit: Label of the y axis. Default: the measure of each dataset.
     """
     drawn = {c.series for c in select_curves(content.curves, metric)}
@@ -176,7 +178,7 @@ def _plot_per_dataset(content: ReportContent, metric: str, unit: str | None = No
 
 
 def plot_alpha_by_quality(content: ReportContent) -> Figure | None:
-    """Plot alpha over steps, one panel per locomotion task and one line per data quality."""
+    """Plot alpha over steps, with one panel per locomotion task and one line per data quality."""
     tasks = content.scale_by_quality()
     if not tasks:
         return None
@@ -187,7 +189,7 @@ def plot_alpha_by_quality(content: ReportContent) -> Figure | None:
 
 
 def plot_alpha_by_task(content: ReportContent) -> Figure | None:
-    """Plot alpha over steps for datasets without a named quality, one panel per task and one line per dataset."""
+    """Plot alpha over steps for other datasets, with one panel per task and one line per dataset."""
     tasks = content.scale_by_task()
     if not tasks:
         return None
@@ -208,7 +210,7 @@ def _draw_scales(panels: Sequence[Axes], tasks: Mapping[str, Sequence[ScaleCurve
 
 
 def plot_ablations(content: ReportContent) -> Figure | None:
-    """Plot percent differences, one row per ablation and one panel per domain, each with its own axis."""
+    """Plot percent differences, with one row per ablation and one panel per domain, each with its own axis."""
     if not content.ablations:
         return None
     columns = max(2, *(len(ablation.domains) for ablation in content.ablations))
@@ -227,7 +229,7 @@ def plot_ablations(content: ReportContent) -> Figure | None:
 
 
 def _draw_ablation(axes: Axes, ablation: Ablation, domain: str, styles: Mapping[str, SeriesStyle]) -> None:
-    """Draw one domain's bars with intervals, and the paper's numbers as diamonds on their bars."""
+    """Draw the bars of one domain with intervals, and the paper's numbers as diamonds on these bars."""
     for x, (label, series) in enumerate(ablation.series.items()):
         key, style = (domain, label), styles[series]
         bars = {float(x): ablation.percent[key]} if key in ablation.percent else {}
@@ -235,7 +237,7 @@ def _draw_ablation(axes: Axes, ablation: Ablation, domain: str, styles: Mapping[
         if key in ablation.paper:
             axes.plot([x], [ablation.paper[key]], "D", mfc="white", mec=style.color, mew=1.5, ms=4.5, zorder=3)
     if ablation.paper:
-        axes.plot([], [], "D", mfc="white", mec="0.3", mew=1.5, ms=4.5, label="the paper's")
+        axes.plot([], [], "D", mfc="white", mec="0.3", mew=1.5, ms=4.5, label="paper")
     axes.axhline(0, color="0.3", lw=0.8)
     axes.grid(axis="x", visible=False)
     axes.set_xticks([])
@@ -244,7 +246,7 @@ def _draw_ablation(axes: Axes, ablation: Ablation, domain: str, styles: Mapping[
 
 
 def plot_by_dataset(content: ReportContent) -> Figure | None:
-    """Plot scores per dataset with the percent change above them, as in Figures 1b and 9 of the paper."""
+    """Plot scores per dataset, with percent differences above the bars, as in Figures 1b and 9 of the paper."""
     comparisons = content.dataset_comparisons
     if not comparisons:
         return None
@@ -269,7 +271,7 @@ def _draw_dataset_comparison(axes: Axes, comparison: DatasetComparison, content:
     axes.set_xticks(range(len(names)), list(names), rotation=30, ha="right")
     axes.set_ylabel(content.describe_unit(names))
     group = comparison.group
-    axes.set_title(f"{group.title} ({group.source}); above: difference from {comparison.titles[group.baseline]}")
+    axes.set_title(f"{group.title} ({group.source}); above bars: difference from {comparison.titles[group.baseline]}")
     axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
 
 
@@ -279,7 +281,7 @@ def plot_runtime(content: ReportContent) -> Figure | None:
 
 
 def plot_runtime_by_interval(content: ReportContent) -> Figure | None:
-    """Plot seconds per million steps by the update interval of alpha."""
+    """Plot seconds per million steps by update interval of alpha."""
     return _plot_seconds(content, content.interval_runtimes)
 
 
@@ -297,7 +299,7 @@ def _plot_seconds(content: ReportContent, runtimes: Sequence[SeriesRuntime]) -> 
 
 
 def plot_last_and_best(content: ReportContent) -> Figure | None:
-    """Plot the last and the best evaluation per label, one panel per average (or per dataset without averages)."""
+    """Plot the last and the best evaluation per label, with one panel per average (or per dataset without averages)."""
     all_rows = [row for row in content.main_table.rows if row.is_average] or list(content.main_table.rows)
     rows = all_rows[:MAX_PANELS]
     labels = [label for label in content.main_table.labels if any(label in row.cells for row in rows)]

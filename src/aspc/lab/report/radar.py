@@ -1,4 +1,4 @@
-"""The radar chart: mean score per task, scaled between the worst and the best label."""
+"""The radar chart: the mean score per task, scaled from 0 (worst label) to 1 (best label)."""
 
 from __future__ import annotations
 
@@ -11,12 +11,19 @@ from aspc.lab.report.datasets import TASKS, task_of
 from aspc.lab.report.statistics import Scores
 
 MAX_CORNERS = 12  # more would be unreadable
-MIN_LABELS = 3  # scaled to the best and worst of two, each value would be 0 or 1
+MIN_LABELS = 3  # with two labels, each scaled value would be 0 or 1
 
 
 @dataclass(frozen=True)
 class RadarChart:
-    """Scaled and unscaled means per label, one value per task; `left_out` counts tasks that are not shown."""
+    """The data of a radar chart.
+
+    Attributes:
+        tasks: the tasks at the corners.
+        values: scaled means per label, one per task.
+        raw: unscaled means per label, one per task.
+        left_out: number of tasks that are not shown.
+    """
 
     tasks: tuple[str, ...]
     values: Mapping[str, tuple[float, ...]]
@@ -25,12 +32,12 @@ class RadarChart:
 
     @property
     def caption(self) -> str:
-        """A description of the shown tasks if some are left out, otherwise an empty string."""
+        """A note on the number of tasks if some are left out, otherwise an empty string."""
         return f"the first {len(self.tasks)} of {len(self.tasks) + self.left_out} tasks" if self.left_out else ""
 
 
 def build_radar(scores: Mapping[str, Scores]) -> RadarChart | None:
-    """Build a chart of the tasks that all labels share; None for fewer than three tasks or labels."""
+    """Return a chart of the tasks that all labels share, or None if there are fewer than three tasks or labels."""
     means = {label: _task_means(values) for label, values in scores.items()}
     others = sorted({t for m in means.values() for t in m if t not in TASKS})
     shared = [task for task in (*TASKS, *others) if all(task in m for m in means.values())]
@@ -51,11 +58,15 @@ def _task_means(values: Scores) -> dict[str, float]:
 
 
 def scale_to_range(means: np.ndarray) -> np.ndarray:
-    """Scale means [methods, ...] so that in each column the worst method is 0 and the best 1."""
+    """Scale means [methods, ...] so that, in each column, the worst method has the value 0 and the best has 1."""
     low, high = means.min(axis=0), means.max(axis=0)
     return np.asarray((means - low) / np.where(high > low, high - low, 1))
 
 
 def polygon_area(corners: np.ndarray) -> np.ndarray:
-    """Return the area of a radar's polygon with corners [..., tasks], as a fraction of the largest possible area."""
+    """Return the area of a polygon in the radar chart as a fraction of the largest possible area.
+
+    Args:
+        corners: Scaled values [..., tasks].
+    """
     return np.asarray((corners * np.roll(corners, -1, axis=-1)).mean(axis=-1))

@@ -1,12 +1,15 @@
-"""Recommend a method from a suite's current results, by the rule that the suite declares.
+"""Recommend one of a suite's methods, based on the current results.
 
-A suite declares candidates, each with one configuration for all datasets, and rivals. A candidate meets the rule if
+A suite declares candidates, each of which uses one configuration for all datasets, and rivals. A candidate qualifies if
+all of these conditions hold:
 
-- it has run on every domain on which a rival has run,
-- it is not behind any rival on any domain: no 95 % interval of its lead on their common datasets lies below 0,
-- over all common datasets its interquartile mean is above that of each rival.
+- It has runs on every domain on which a rival has runs.
+- It is not behind any rival on any domain. It is behind if the 95 % interval of its lead on their common datasets lies
+  entirely below zero.
+- Its interquartile mean is higher than that of each rival, over all datasets that it shares with that rival.
 
-The candidate with the highest interquartile mean over the candidates' common datasets is recommended.
+Of the candidates that qualify, the one with the highest interquartile mean is recommended. This mean is computed over
+the datasets that all candidates have in common.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ from aspc.lab.report.view import View, drop_returns, scores_by_dataset
 
 @dataclass(frozen=True)
 class Lead:
-    """A candidate's lead over a rival on one domain, and the number of common datasets."""
+    """The lead of a candidate over a rival on one domain, and the number of their common datasets there."""
 
     rival: str
     domain: str
@@ -36,19 +39,21 @@ class Lead:
 
     @property
     def is_behind(self) -> bool:
+        """Whether the interval of the lead lies entirely below zero."""
         return self.estimate.has_interval and self.estimate.high < 0
 
 
 @dataclass(frozen=True)
 class Recommendation:
-    """The outcome of a suite's rule.
+    """The method that a suite's results recommend, and the evidence for it.
 
     Attributes:
-        label: the recommended candidate; None if no candidate meets the rule.
-        candidates: the candidates with runs.
-        rivals: the rivals with runs.
-        leads: candidate → its leads over the rivals, per domain.
-        datasets: domain → numbers of datasets that all candidates have run on, and that the suite declares.
+        label: the recommended candidate, or None if no candidate qualifies.
+        candidates: the candidates that have runs.
+        rivals: the rivals that have runs.
+        leads: candidate → its leads over each rival on each domain.
+        datasets: domain → the number of datasets on which all candidates have runs, and the number that the suite
+            declares.
     """
 
     label: str | None
@@ -59,7 +64,11 @@ class Recommendation:
 
 
 def recommend(view: View, name: str) -> Recommendation | None:
-    """Apply a suite's rule to its results; None if the suite declares none, or if there is nothing to compare."""
+    """Return the recommendation that follows from a suite's results.
+
+    Returns:
+        The recommendation, or None if the suite declares no candidates or there is nothing to compare.
+    """
     suite = suites.get(name) if name in suites.names() else None
     if suite is None or not suite.candidates:
         return None

@@ -1,4 +1,4 @@
-"""Runtime: seconds per million steps, compared under the same conditions."""
+"""Measure training time in seconds per million steps, and compare it under the same conditions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DEFAULT_INTERVAL = 10  # ASPC's default k_alpha
 
 
 class SeriesRuntime(NamedTuple):
-    """Seconds per million steps of a series for one dataset, device and number of concurrent runs."""
+    """The seconds per million steps that a series takes on one dataset and device, with a number of concurrent runs."""
 
     series: str
     device: str
@@ -34,7 +34,7 @@ class SeriesRuntime(NamedTuple):
 def measure_runtimes(view: View) -> list[SeriesRuntime]:
     """Return the runtime of each series per dataset, device and number of concurrent runs.
 
-    The name of a CPU device is the same on all machines, so it is prefixed with the machine's name.
+    CPU devices have the same name on all machines, so their name is prefixed with a description of the machine.
     """
     entries = view.entries[view.entries["steps_per_second"] > 0].drop_duplicates(["series", "run_id"])
     entries = prefer_plain(entries, ["dataset", "series"])
@@ -50,7 +50,7 @@ def measure_runtimes(view: View) -> list[SeriesRuntime]:
 
 
 def compare_algorithms(runtimes: Sequence[SeriesRuntime]) -> list[SeriesRuntime]:
-    """Return runtimes measured under the same conditions, fastest first.
+    """Select the runtimes measured under the same conditions (see `_select_conditions`) and return them, fastest first.
 
     Variants of an algorithm are omitted if the algorithm itself is included.
     """
@@ -61,9 +61,9 @@ def compare_algorithms(runtimes: Sequence[SeriesRuntime]) -> list[SeriesRuntime]
 
 
 def compare_intervals(runtimes: Sequence[SeriesRuntime]) -> list[SeriesRuntime]:
-    """Return ASPC's runtimes, shortest update interval first, then TD3+BC's runtime as the lower bound.
+    """Return ASPC's runtimes by increasing update interval of alpha, followed by TD3+BC's runtime as a lower bound.
 
-    All were measured under the same conditions. The result is empty for fewer than two intervals.
+    All runtimes were measured under the same conditions. The result is empty if there are fewer than two intervals.
     """
     intervals = {runtime.series: k for runtime in runtimes if (k := _update_interval(runtime.series)) is not None}
     chosen = _select_conditions([runtime for runtime in runtimes if runtime.series in {*intervals, "TD3+BC"}])
@@ -72,7 +72,7 @@ def compare_intervals(runtimes: Sequence[SeriesRuntime]) -> list[SeriesRuntime]:
 
 
 def _update_interval(series: str) -> int | None:
-    """Return k_alpha of a series that differs from plain ASPC only in k_alpha; None for other series."""
+    """Return the k_alpha of a series if it differs from plain ASPC in nothing else; return None for other series."""
     if series == "ASPC":
         return DEFAULT_INTERVAL
     found = re.fullmatch(r"ASPC, k_alpha = ([0-9]+)", series)
@@ -80,10 +80,10 @@ def _update_interval(series: str) -> int | None:
 
 
 def _select_conditions(runtimes: Sequence[SeriesRuntime]) -> list[SeriesRuntime]:
-    """Return the runtimes of the (dataset, device, concurrency) with the most series.
+    """Return the runtimes for the combination of dataset, device and number of concurrent runs with the most series.
 
-    Conditions without concurrency take precedence if they have at least two series, since only they show the cost of
-    an algorithm. Ties are resolved in favor of halfcheetah-medium.
+    Conditions without concurrent runs take precedence if they have at least two series, since only they show the cost
+    of an algorithm. Ties are resolved in favor of halfcheetah-medium.
     """
     groups: dict[tuple[str, str, int], list[SeriesRuntime]] = {}
     for runtime in runtimes:

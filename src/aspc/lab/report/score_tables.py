@@ -1,4 +1,4 @@
-"""Score tables of suites: mean and interval per dataset and label, averages, and the paper's numbers."""
+"""Score tables of suites, with means and intervals per dataset and label, averages, and the paper's numbers."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ from aspc.lab.report.statistics import IntervalEstimate
 from aspc.lab.report.view import View, scores_by_dataset
 from aspc.text import natural_sort_key
 
-REGENERATED = "Regenerated, while the paper's numbers are for D4RL's own datasets"
+REGENERATED = "These datasets were regenerated, while the paper's numbers are for D4RL's own datasets"
 
 
 class PaperScore(NamedTuple):
-    """The paper's number for a cell. Rank 1 is the best in the paper's row, 2 the second best.
+    """The paper's number for a cell.
 
     Attributes:
         note: a caveat about the number.
-        is_other_data: whether our dataset was regenerated, so that the number is for another one.
+        is_other_data: whether our dataset was regenerated, so that the paper's number is for different data.
+        rank: 1 for the best number in the paper's row, 2 for the second best, otherwise 0.
     """
 
     mean: float
@@ -39,7 +40,10 @@ class PaperScore(NamedTuple):
 
 
 class ScoreCell(NamedTuple):
-    """Last and best evaluation over n seeds. For an average, n counts datasets and the standard deviations are NaN."""
+    """The last and the best evaluation, averaged over n seeds.
+
+    If the cell is an average over datasets, n is the number of datasets and the standard deviations are NaN.
+    """
 
     last: IntervalEstimate
     best: IntervalEstimate
@@ -53,7 +57,7 @@ class ScoreCell(NamedTuple):
 
 @dataclass(frozen=True)
 class ScoreRow:
-    """A dataset, or an average over datasets, with one cell per label."""
+    """A row for a dataset or for an average over datasets, with one cell per label."""
 
     name: str
     domain: str
@@ -71,14 +75,14 @@ class ScoreRow:
 
 @dataclass(frozen=True)
 class ScoreTable:
-    """The table of a suite.
+    """The score table of a suite.
 
     Attributes:
         source: the part of the paper that the suite reproduces.
-        labels: the columns.
-        titles: label → name for readers.
-        series: label → series name, which is shown on the page and selects the color.
-        seeds: smallest and largest number of seeds per cell.
+        labels: the labels of the columns.
+        titles: label → descriptive name.
+        series: label → name of the series, which is shown on the page and determines the color.
+        seeds: the smallest and the largest number of seeds per cell.
     """
 
     suite: str
@@ -92,7 +96,7 @@ class ScoreTable:
     notes: tuple[str, ...]
 
     def has_paper_scores(self, label: str) -> bool:
-        """Return whether the paper has a number for any row of a column."""
+        """Return whether the paper has a number for any row in the column with this label."""
         return any(label in row.cells and row.cells[label].paper for row in self.rows)
 
 
@@ -100,10 +104,12 @@ def build_score_table(view: View, suite: str, first: Sequence[str] = ()) -> Scor
     """Build the table of a suite, with averages per domain and the paper's numbers.
 
     Args:
-        first: series of the first columns.
+        view: the results.
+        suite: the suite's name.
+        first: the series to show in the first columns.
     """
     runs, paper, declared = view.suite_runs(suite), paper_table_of(suite), find_suite(suite)
-    # Suites that are not in the paper have the main table's algorithms and datasets, so they show its numbers.
+    # Suites that are not in the paper share algorithms and datasets with the main table, so they show its numbers.
     reference = paper or tables()["main_table"]
     known = [variant.label for variant in declared.variants] if declared else reference.variants
     series = dict(zip(runs["label"], runs["series"], strict=True))
@@ -136,18 +142,18 @@ def build_score_table(view: View, suite: str, first: Sequence[str] = ()) -> Scor
 
 
 def find_suite(name: str) -> suites.Suite | None:
-    """Return a declared suite, or None."""
+    """Return the declared suite with this name, or None if there is none."""
     return suites.get(name) if name in suites.names() else None
 
 
 def sort_suites(names: Iterable[str]) -> list[str]:
-    """Return declared suites in the paper's order, then all other suites in the given order."""
+    """Return the names of declared suites in the paper's order, followed by all others in the given order."""
     known = suites.names()
     return sorted(names, key=lambda name: _position(name, known))
 
 
 def sort_labels(labels: Iterable[str], known: Sequence[str]) -> list[str]:
-    """Sort labels as in `known`, then in natural order (5 before 10)."""
+    """Sort labels in the order of `known`, and all others after them in natural order (5 before 10)."""
     return sorted(labels, key=lambda label: (_position(label, known), natural_sort_key(label, decimals=True)))
 
 
@@ -194,7 +200,7 @@ def _average_rows(
     by_label: Mapping[str, pd.DataFrame],
     paper: PaperTable,
 ) -> list[ScoreRow]:
-    """Return a list with the average row over a domain's datasets; empty if fewer than two can be averaged."""
+    """Return a list with the row of averages over a domain's datasets, or an empty list if fewer than two qualify."""
     averaged = [name for name in datasets if measures[name] != "return"]
     if len(averaged) < 2:
         return []
@@ -220,8 +226,8 @@ def _average_rows(
 def _paper_average(domain: str, datasets: list[str], label: str, paper: PaperTable) -> PaperScore | None:
     """Return the paper's average over the same datasets, computed from the table's rows.
 
-    If the paper prints a different average, the note mentions it. For a table with one row per domain, return the
-    domain's number.
+    If the paper prints a different average, the note mentions it. If the table has one row per domain, its number for
+    the domain is returned instead.
     """
     rows = [r for name in datasets if (r := find_paper_row(paper, name)) is not None and (r, label) in paper.numbers]
     if len(rows) == len(datasets):
@@ -236,13 +242,14 @@ def _paper_average(domain: str, datasets: list[str], label: str, paper: PaperTab
     domain_number = paper.numbers.get((domain, label)) or paper.averages.get((domain, label))
     if paper.rows and paper.rows[0] in DOMAIN_SIZES and domain_number is not None:
         is_complete = len(datasets) == DOMAIN_SIZES.get(domain, sum(DOMAIN_SIZES.values()))
-        note = "" if is_complete else f"The paper's number is an average over all datasets, ours over {len(datasets)}."
+        caveat = f"The paper's number is an average over all datasets; ours covers only {len(datasets)}."
+        note = "" if is_complete else caveat
         return PaperScore(domain_number.mean, None, " ".join(filter(None, (domain_number.doubt, note))))
     return None
 
 
 def _rank_cells(cells: Mapping[str, ScoreCell]) -> dict[str, ScoreCell]:
-    """Rank cells by their rounded last score (ties get the same rank). Runs of different lengths are not ranked."""
+    """Rank cells by their rounded last score. Ties get the same rank; cells are not ranked if run lengths differ."""
     if len({cell.steps for cell in cells.values()}) > 1:
         return dict(cells)
     ranks = _rank_values({label: round(cell.last.value, 1) for label, cell in cells.items()})
@@ -255,7 +262,7 @@ def _rank_paper_scores(printed: Mapping[str, PaperScore]) -> dict[str, PaperScor
 
 
 def _rank_values(values: Mapping[str, float]) -> dict[str, int]:
-    """Return rank 1 for the best label, 2 for the second best and 0 for all other labels; a single label gets 0."""
+    """Return rank 1 for the best label, 2 for the second best, and 0 for all others. A single label gets rank 0."""
     order = sorted({v for v in values.values() if math.isfinite(v)}, reverse=True)
     if len(values) < 2:
         return dict.fromkeys(values, 0)
@@ -271,7 +278,7 @@ def _row_notes(rows: Sequence[ScoreRow]) -> list[str]:
     for row in rows:
         lengths = sorted({cell.steps for cell in row.cells.values()})
         if len(lengths) > 1:
-            notes[f"{row.name}: not ranked, since runs have {lengths[0]:,} to {lengths[-1]:,} steps."] = None
+            notes[f"{row.name}: not ranked, because runs have between {lengths[0]:,} and {lengths[-1]:,} steps."] = None
         for label, cell in row.cells.items():
             if cell.paper and cell.paper.note:
                 notes[f"{row.name}, {label}: {cell.paper.note}"] = None

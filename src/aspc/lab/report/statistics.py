@@ -1,4 +1,4 @@
-"""95 % intervals that account for variation between datasets and between seeds.
+"""Compute 95 % intervals that account for variation between datasets and between seeds.
 
 With at least three datasets, intervals are percentile intervals of a two-level bootstrap. It draws datasets with
 replacement (the same draw for all compared methods), then seeds within each drawn dataset and method. With fewer
@@ -17,16 +17,16 @@ import numpy as np
 from aspc.errors import MissingExtra
 
 LEVEL = 0.95
-REPETITIONS = 1000  # of the bootstrap
-MIN_DATASETS = 3  # to resample datasets
-MIN_SEEDS = 2  # per dataset, to resample datasets and seeds
-MIN_SEEDS_ALONE = 3  # per dataset, for an interval over seeds only
+REPETITIONS = 1000  # number of bootstrap samples
+MIN_DATASETS = 3  # required for resampling datasets
+MIN_SEEDS = 2  # per dataset, required for resampling datasets and seeds
+MIN_SEEDS_ALONE = 3  # per dataset, required for an interval over seeds only
 
 Scores = Mapping[str, np.ndarray]  # dataset → one value per seed
 
 
 class IntervalEstimate(NamedTuple):
-    """A value with its 95 % interval; the bounds are NaN if there are too few seeds."""
+    """A value with its 95 % interval. The bounds are NaN if there are too few seeds."""
 
     value: float
     low: float
@@ -41,11 +41,11 @@ class IntervalEstimate(NamedTuple):
         return IntervalEstimate(self.value * factor, *bounds)
 
     def exact(self) -> IntervalEstimate:
-        """Return the value with an interval of zero width."""
+        """Return an estimate with the same value and an interval of zero width."""
         return IntervalEstimate(self.value, self.value, self.value)
 
     def complement(self) -> IntervalEstimate:
-        """Return the estimate of the complementary probability."""
+        """Return the estimate of the complementary probability, 1 − p."""
         return IntervalEstimate(1 - self.value, 1 - self.high, 1 - self.low)
 
 
@@ -53,27 +53,27 @@ NO_ESTIMATE = IntervalEstimate(math.nan, math.nan, math.nan)
 
 
 def mean(values: Sequence[float] | np.ndarray) -> IntervalEstimate:
-    """Return the mean over the seeds of one dataset, with Student's t interval if there are at least three seeds."""
+    """Return the mean over the seeds of one dataset, with Student's t interval if there are three or more seeds."""
     return average({"": np.asarray(values, float)})
 
 
 def average(scores: Scores) -> IntervalEstimate:
-    """Return the mean over datasets of the seed means. All datasets have equal weight."""
+    """Return the mean over datasets of each dataset's mean over seeds. All datasets have equal weight."""
     return _estimate([(1.0, list(scores.values()))], np.mean) if scores else NO_ESTIMATE
 
 
 def grand_mean(scores: Scores) -> float:
-    """Return the value of `average` without an interval."""
+    """Return the value of `average` without its interval."""
     return float(np.mean([values.mean() for values in scores.values()])) if scores else math.nan
 
 
 def difference(a: Scores, b: Scores, *, level: float = LEVEL) -> IntervalEstimate:
-    """Return the mean over common datasets of the difference between seed means, paired by dataset."""
+    """Return the mean over common datasets of the difference between the two means over seeds, paired by dataset."""
     return _compare(a, b, np.mean, level)
 
 
 def median_difference(a: Scores, b: Scores) -> IntervalEstimate:
-    """Return the median over common datasets of the difference between seed means, paired by dataset."""
+    """Return the median over common datasets of the difference between the two means over seeds, paired by dataset."""
     return _compare(a, b, np.median)
 
 
@@ -93,7 +93,7 @@ def _estimate(sides: Sequence[Side], center: Callable[..., Any], level: float = 
     datasets, seeds = len(sides[0][1]), min(len(x) for _, scores in sides for x in scores)
     if not can_resample(datasets, seeds):
         return IntervalEstimate(value, math.nan, math.nan)
-    if datasets < MIN_DATASETS:  # the mean and median of one or two values are equal
+    if datasets < MIN_DATASETS:  # the mean and the median of one or two values are equal
         return _student_interval(value, [(sign / datasets, x) for sign, scores in sides for x in scores], level)
     rng = np.random.default_rng(0)
     draws = rng.integers(datasets, size=(REPETITIONS, datasets))
@@ -102,7 +102,10 @@ def _estimate(sides: Sequence[Side], center: Callable[..., Any], level: float = 
 
 
 def can_resample(datasets: int, fewest_seeds: int) -> bool:
-    """Return whether there are enough seeds for an interval: two with at least three datasets, otherwise three."""
+    """Return whether there are enough seeds per dataset for an interval.
+
+    The minimum is two seeds if there are three or more datasets, and three seeds otherwise.
+    """
     return fewest_seeds >= (MIN_SEEDS if datasets >= MIN_DATASETS else MIN_SEEDS_ALONE)
 
 
@@ -110,12 +113,12 @@ def resampled_means(scores: Sequence[np.ndarray], draws: np.ndarray, rng: np.ran
     """Draw seeds within the drawn datasets and return their means.
 
     Args:
-        scores: Scores of all seeds, per dataset; the number of seeds can differ.
+        scores: Scores of all seeds, per dataset. Datasets can have different numbers of seeds.
         draws: Indices of the drawn datasets, of any shape. Each occurrence of a dataset gets a new draw of seeds.
-        rng: Generator for the seed draws.
+        rng: Random generator for the draws of seeds.
 
     Returns:
-        An array with the shape of `draws`.
+        The means, as an array with the shape of `draws`.
     """
     counts = np.array([len(x) for x in scores])
     most = counts.max()
@@ -152,7 +155,7 @@ def _t_quantile(freedom: float, level: float) -> float:
 
 
 def stack(methods: Sequence[Scores], datasets: Sequence[str]) -> np.ndarray:
-    """Stack scores into [seeds, datasets, methods] for rliable, truncated to the smallest number of seeds."""
+    """Stack scores into an array [seeds, datasets, methods] for rliable, truncated to the smallest number of seeds."""
     seeds = min(len(scores[name]) for scores in methods for name in datasets)
     return np.stack([[scores[name][:seeds] for name in datasets] for scores in methods]).transpose(2, 1, 0)
 
@@ -160,10 +163,14 @@ def stack(methods: Sequence[Scores], datasets: Sequence[str]) -> np.ndarray:
 def bootstrap(
     statistic: Callable[[np.ndarray], np.ndarray], scores: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return a statistic of [seeds, datasets, methods] and the bounds of its percentile interval, computed by rliable.
+    """Return a statistic of scores and the bounds of its percentile interval, which rliable computes.
 
     rliable draws datasets jointly for all methods, and seeds independently per drawn dataset and method. With fewer
     than three datasets, it draws only seeds. The bounds are NaN if there are too few seeds (see `can_resample`).
+
+    Args:
+        statistic: Function of scores [seeds, datasets, methods].
+        scores: Scores [seeds, datasets, methods].
     """
     library = _import_rliable()
     value = np.asarray(statistic(scores), float)
@@ -183,12 +190,12 @@ def bootstrap(
 
 
 def profile(scores: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
-    """Return the fraction of runs above each threshold, averaged over datasets: [methods, thresholds]."""
+    """Return the fraction of runs above each threshold, averaged over datasets, as an array [methods, thresholds]."""
     return np.asarray((scores[..., None] > thresholds).mean(axis=(0, 1)))
 
 
 def improvement(scores: np.ndarray) -> np.ndarray:
-    """Return the probability that a run of the first method beats a run of each other method, averaged over datasets.
+    """Return the probability that a run of the first method beats one of each other method, averaged over datasets.
 
     A tie counts as one half.
     """
@@ -197,7 +204,7 @@ def improvement(scores: np.ndarray) -> np.ndarray:
 
 
 def interquartile_mean(scores: np.ndarray) -> np.ndarray:
-    """Return the interquartile mean over all runs, per method."""
+    """Return the interquartile mean over the runs on all datasets, per method."""
     runs = scores.shape[0] * scores.shape[1]
     cut = runs // 4
     return np.asarray(np.sort(scores.reshape(runs, -1), axis=0)[cut : runs - cut].mean(axis=0))

@@ -1,4 +1,4 @@
-"""One color and dash per series, in all charts. The colors suit light and dark pages."""
+"""Assign each series a color and a dash, which are the same in all charts. The colors suit light and dark pages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import NamedTuple
 from aspc.algorithm_colors import algorithm_color
 from aspc.lab.report.methods import method
 
-# For algorithms without a fixed color: at least 0.08 apart in OKLab, from each other and from the fixed ones.
+# Colors for algorithms without a fixed color. Their distance from each other and from the fixed colors is at least 0.08
+# in OKLab.
 SPARE_COLORS = (
     "#0fc378",
     "#e88fcf",
@@ -22,9 +23,9 @@ SPARE_COLORS = (
     "#5aa54b",
     "#69a587",
 )
-MAX_DRAWN = 12  # series shown per chart and on a newly opened page: more cannot be distinguished at a glance
+MAX_DRAWN = 12  # series per chart and on a newly opened page; more could not be distinguished at a glance
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
-SHADES = (0.0, -0.35, 0.35)  # of the variants of an algorithm: towards black (negative) or white
+SHADES = (0.0, -0.35, 0.35)  # shades for variants of an algorithm, towards black (negative) or white (positive)
 QUALITY_COLORS = {  # from better to worse data
     "expert": "#7d5fc9",
     "medium-expert": "#2b6ca3",
@@ -37,19 +38,19 @@ TASK_COLORS = (*QUALITY_COLORS.values(), "#c2478c", "#8a6d5a", "#6b7a8f")
 
 
 class SeriesStyle(NamedTuple):
-    """Color and dash of a line. Bars have the same color, and a hatch instead of the dash."""
+    """The color and dash of a line. A bar has the same color, and a hatch instead of the dash."""
 
     color: str
     dash: str
 
 
 def cycle_styles(colors: Sequence[str]) -> Iterator[SeriesStyle]:
-    """Yield all colors with the first dash, then all with the next one, and so on: six distinct styles per color."""
+    """Yield all colors with the first dash, then all colors with the next dash, and so on: six styles per color."""
     return cycle(SeriesStyle(color, dash) for dash in DASHES for color in colors)
 
 
 def variant_styles(color: str) -> Iterator[SeriesStyle]:
-    """Yield 18 styles of one color: the color itself, dashed, then neighbors with different shades and dashes."""
+    """Yield styles based on one color: solid, dashed, and then styles whose neighbors differ in both shade and dash."""
     shades = [mix(color, "#000000" if shade < 0 else "#ffffff", abs(shade)) for shade in SHADES]
     yield from (SeriesStyle(color, dash) for dash in DASHES[:2])
     for i in range(1, len(SHADES) * len(DASHES)):
@@ -57,7 +58,7 @@ def variant_styles(color: str) -> Iterator[SeriesStyle]:
 
 
 def mix(color: str, other: str, share: float) -> str:
-    """Return a color that consists of `share` of another one."""
+    """Mix two colors; `share` is the fraction of the second one."""
     pairs = zip(bytes.fromhex(color[1:]), bytes.fromhex(other[1:]), strict=True)
     return f"#{bytes(round((1 - share) * a + share * b) for a, b in pairs).hex()}"
 
@@ -65,8 +66,9 @@ def mix(color: str, other: str, share: float) -> str:
 def assign_styles(algorithms: Mapping[str, str]) -> dict[str, SeriesStyle]:
     """Return the style of each series on a page.
 
-    An algorithm has the same color on every page. The plain algorithm's line is solid; X+ASPC has X's color, dashed;
-    other variants have shades and dashes of their algorithm's color. Other series share further colors.
+    An algorithm has the same color on every page. The plain algorithm has a solid line, and X+ASPC has a dashed line in
+    the color of X. Other variants have shades of their algorithm's color with different dashes. All remaining series
+    share a set of spare colors.
 
     Args:
         algorithms: series → algorithm.
@@ -87,7 +89,7 @@ def assign_styles(algorithms: Mapping[str, str]) -> dict[str, SeriesStyle]:
 
 
 def _first_free(options: Iterator[SeriesStyle], taken: set[SeriesStyle]) -> SeriesStyle:
-    """Return the first style that is not taken, or any style once all of them are."""
+    """Return the first style that is not taken, or any style if all of them are taken."""
     tried = list(islice(options, 1))
     while tried[-1] in taken and len(tried) < 100:
         tried.append(next(options))

@@ -1,4 +1,4 @@
-"""Results prepared for the report: runs annotated with method, task and measure, and rules for selecting runs."""
+"""Prepare results for the report: annotate runs with their method, task and measure, and select runs to compare."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ class View:
     """Annotated results.
 
     Attributes:
-        runs: finished runs. `last` and `best` are in the unit that `measure` names.
-        entries: finished runs, one row per suite that contains them, with the `label` from that suite. `series` is the
-            name on the page: plain ASPC is "ASPC" in every suite, other runs keep their label.
+        runs: finished runs. `measure` names the unit of `last` and `best`.
+        entries: finished runs, with one row for each suite that contains the run and with the `label` from that suite.
+            `series` is the name shown on the page: plain ASPC is "ASPC" in every suite, and other runs keep their
+            label.
         all_runs: finished and failed runs.
         curves: the curves of all runs.
     """
@@ -43,7 +44,7 @@ class View:
         return select_one_per_seed(self.candidates(wanted), ["dataset"])
 
     def candidates(self, wanted: Method) -> pd.DataFrame:
-        """Return all runs of a method; on datasets that have plain runs (see `prefer_plain`), return only those."""
+        """Return all runs of a method. On datasets that have plain runs (see `prefer_plain`), return only those."""
         return prefer_plain(self.runs[self.runs["method"] == wanted.name], ["dataset"])
 
     def comparable_runs(self, a: Method, b: Method) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -52,14 +53,14 @@ class View:
         return first, second
 
     def suite_runs(self, name: str) -> pd.DataFrame:
-        """Return the runs of a suite with their labels, one per dataset, label and seed."""
+        """Return the runs of a suite with their labels: one run per dataset, label and seed."""
         return select_one_per_seed(self._suite_entries(name), ["dataset", "label"])
 
     def comparable_suite_runs(self, name: str) -> pd.DataFrame:
-        """Return the runs of a suite, all with the same number of steps on each dataset.
+        """Return the runs of a suite, restricted to one number of steps per dataset.
 
-        This is the largest number of steps that at least half of the labels have on the dataset; if there is none, it
-        is the most frequent one.
+        This is the largest number of steps for which at least half of the labels have runs on the dataset. If there is
+        no such number, the most frequent one is used.
         """
         entries = prefer_plain(self._suite_entries(name), ["dataset", "label"])
         labels = entries.groupby(["dataset", "steps"], as_index=False)["label"].nunique()
@@ -72,14 +73,14 @@ class View:
         return self.entries[self.entries["suite"] == suite]
 
     def suite_names(self) -> list[str]:
-        """Return the suites that have runs: first the paper's tables in their order, then the other suites."""
+        """Return the names of the suites that have runs: the paper's tables in their order, then the other suites."""
         order = list(tables())
         found = self.entries["suite"].unique()
         return sorted(found, key=lambda name: (order.index(name) if name in order else len(order), name))
 
 
 def build_view(results: Results) -> View:
-    """Annotate runs with task, domain, method and measure."""
+    """Annotate the runs with their task, domain, method and measure."""
     runs = results.runs.copy()
     runs["domain"] = runs["dataset"].map(domain_of)
     runs["task"] = runs["dataset"].map(task_of)
@@ -99,10 +100,11 @@ def build_view(results: Results) -> View:
 
 
 def _count_tuned(settings: Mapping[str, Any], method: Method) -> int:
-    """Count the settings that do not define the method: positive for algorithms published with per-dataset settings.
+    """Count the settings that do not define the method.
 
-    For other algorithms, these settings are deviations (in a hyperparameter search, for example), and their number is
-    negative, so that plain runs rank first.
+    The number is positive for algorithms that were published with per-dataset settings. For other algorithms, these
+    settings are deviations (in a hyperparameter search, for example), and the number is negative, so that plain runs
+    rank first.
     """
     count = len(settings) - len(method.changes)
     return count if _has_dataset_settings(method.algo) else -count
@@ -110,15 +112,19 @@ def _count_tuned(settings: Mapping[str, Any], method: Method) -> int:
 
 @lru_cache(maxsize=1000)
 def _has_dataset_settings(algo: str) -> bool:
-    """Return whether an algorithm is published with per-dataset settings.
+    """Return whether an algorithm was published with per-dataset settings.
 
-    The TD3+BC family is not: it uses one setting for all datasets, although CORL shifts TD3+BC's rewards on some.
+    The TD3+BC family was not: it uses one setting for all datasets, although CORL shifts TD3+BC's rewards on some.
     """
     return algo not in TD3_BC_FAMILY and any(preset.by_dataset is not None for preset in presets_of(algo).values())
 
 
 def _add_measure(runs: pd.DataFrame, curves: pd.DataFrame) -> None:
-    """Add `measure`, `last` and `best`: per dataset the score if known, else success in percent, else the return."""
+    """Add the columns `measure`, `last` and `best`.
+
+    The measure of a dataset is the normalized score if it is known, otherwise the success rate in percent if it is
+    known, and otherwise the return.
+    """
     done = runs[runs["status"] == "done"]
     has_score = runs["dataset"].isin(set(done.loc[done["score_last"].notna(), "dataset"]))
     has_success = ~has_score & runs["dataset"].isin(set(done.loc[done["success_last"].notna(), "dataset"]))
@@ -143,8 +149,8 @@ def match_lengths(*tables_of_runs: pd.DataFrame) -> list[pd.DataFrame]:
 def select_one_per_seed(runs: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
     """Select one run per seed within each group of `keys`.
 
-    Criteria in order: plain runs (see `prefer_plain`), most steps, tuned as in the paper, the settings with the most
-    seeds (then the newest), the newest run of each seed.
+    The criteria are, in this order: plain runs (see `prefer_plain`), the most steps, settings tuned as in the paper,
+    the settings with the most seeds (then the newest settings), and the newest run of each seed.
     """
     if runs.empty:
         return runs
@@ -159,20 +165,20 @@ def select_one_per_seed(runs: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
 
 
 def prefer_plain(runs: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
-    """Drop runs with modified settings in groups of `keys` that also have plain runs, regardless of their length.
+    """Drop runs with modified settings in groups of `keys` that also have plain runs, whatever their lengths.
 
-    Settings that an algorithm is published with do not count as modified.
+    The settings with which an algorithm was published do not count as modified.
     """
     is_plain = runs["tuned"] >= 0
     return runs[is_plain == is_plain.groupby([runs[key] for key in keys]).transform("max")]
 
 
 def drop_returns(runs: pd.DataFrame) -> pd.DataFrame:
-    """Drop runs measured by return: returns have a different unit on each dataset and cannot be averaged."""
+    """Drop runs measured by return. Returns have a different unit on each dataset and cannot be averaged."""
     return runs[runs["measure"] != "return"]
 
 
 def scores_by_dataset(runs: pd.DataFrame, column: str = "last") -> dict[str, np.ndarray]:
-    """Return dataset → one value per seed, ordered by seed, without missing and infinite values."""
+    """Return the values of each dataset's runs, ordered by seed and without missing or infinite values."""
     found = runs[np.isfinite(runs[column].astype(float))].sort_values(["dataset", "seed"], kind="stable")
     return {str(name): group[column].to_numpy(float) for name, group in found.groupby("dataset", sort=False)}

@@ -1,10 +1,10 @@
-"""Results of many runs in one open format: Parquet tables `runs`, `curves` and `entries` (docs/report.md).
+"""The results of many runs in an open format: the Parquet tables `runs`, `curves` and `entries` (docs/report.md).
 
 RESULTS/
   runs/NAME.parquet  curves/NAME.parquet  entries/NAME.parquet     parts, written while a suite runs
   runs.parquet       curves.parquet       entries.parquet          the merged form
 
-Folders of both kinds can be read together. Nothing in a file is executed: values are numbers and text.
+Both layouts can be read together. Nothing in a file is executed: all values are numbers or text.
 """
 
 from aspc.lab.results.folders import find_result_folders, find_run_tables, write_entries, write_part

@@ -1,4 +1,4 @@
-"""Folders of results: write parts, and find their files."""
+"""Write parts to result folders, and find the files in these folders."""
 
 from __future__ import annotations
 
@@ -16,26 +16,31 @@ if TYPE_CHECKING:
 
 
 def write_part(folder: str | Path, name: str, runs: Sequence[Row], curves: Sequence[Row]) -> None:
-    """Write runs and their curves as one part of a folder of results, replacing a part of the same name.
+    """Write runs and their curves as one part of a result folder, replacing an existing part with the same name.
 
-    Missing keys become null, `schema_version` is filled in, and dictionaries become JSON. The curves are written first.
-    A part exists once its runs are written, so a killed process leaves no incomplete part.
+    Missing keys become null, `schema_version` is filled in, and dictionaries become JSON. The curves are written before
+    the runs, and a part without runs is ignored. A killed process therefore leaves no incomplete part.
 
     Raises:
-        AspcError: A row is invalid, or a curve belongs to none of the runs.
+        AspcError: A row is invalid, or a curve does not belong to any of the runs.
     """
     _check_name(name)
     unknown = {row["run_id"] for row in curves} - {row["run_id"] for row in runs}
     if unknown:
-        raise AspcError(f"The curves of part {name} name the run {min(unknown)!r}, which is not among its runs.")
+        raise AspcError(f"The curves of part {name} refer to the run {min(unknown)!r}, which is not among its runs.")
     for kind, rows in (("curves", curves), ("runs", runs)):
         write_table(Path(folder) / kind / f"{name}.parquet", make_table(rows, TABLES[kind], name))
 
 
 def write_entries(folder: str | Path, name: str, entries: Iterable[tuple[str, str, str]]) -> None:
-    """Write the suites that runs belong to, as tuples (suite, variant, run_id).
+    """Write which suites runs belong to.
 
-    A row of the runs table names only the first suite of a run.
+    The runs table cannot record this, because each of its rows names only the first suite of a run.
+
+    Args:
+        folder: The result folder.
+        name: Name of the part.
+        entries: Tuples (suite, variant, run_id).
     """
     _check_name(name)
     rows = [dict(zip(("suite", "variant", "run_id"), entry, strict=True)) for entry in entries]
@@ -44,11 +49,11 @@ def write_entries(folder: str | Path, name: str, entries: Iterable[tuple[str, st
 
 def _check_name(name: str) -> None:
     if not re.fullmatch(r"[\w.+=@-]{1,200}", name) or name.startswith("."):
-        raise AspcError(f"Invalid name {name!r} for a part of results; use only letters, digits and . _ + = @ -.")
+        raise AspcError(f"Invalid name {name!r} for a part of results. Use only letters, digits and . _ + = @ -.")
 
 
 def find_result_folders(folder: Path) -> list[Path]:
-    """Return the folder, if it holds results, and its subfolders that hold results."""
+    """Return all folders that hold results among the given folder and its subfolders."""
     return [candidate for candidate in _candidates(folder) if _run_tables_in(candidate)]
 
 
@@ -59,25 +64,25 @@ def _candidates(folder: Path) -> list[Path]:
 
 
 def _run_tables_in(folder: Path) -> list[Path]:
-    """Return the run tables in a folder: the merged file, if any, and the parts."""
+    """Return the files of the runs table in a folder: the merged file, if it exists, and all parts."""
     merged = folder / "runs.parquet"
     parts = sorted(path for path in (folder / "runs").glob("*.parquet") if not path.name.startswith("."))
     return [merged, *parts] if merged.is_file() else parts
 
 
 def find_run_tables(folders: Iterable[Path]) -> list[Path]:
-    """Return the run tables in folders and in their subfolders."""
+    """Return the files of the runs table in the given folders and in their subfolders."""
     return [path for folder in folders for found in find_result_folders(folder) for path in _run_tables_in(found)]
 
 
 def find_parts(folder: Path) -> list[dict[str, Path]]:
-    """Return one dictionary per part, from table to file, for the parts in a folder and its subfolders.
+    """Return the parts in a folder and its subfolders, each as a dictionary from table name to file.
 
     Raises:
         AspcError: The folder does not exist or holds no results.
     """
     if not folder.is_dir():
-        raise AspcError(f"There is no folder of results at {folder}.")
+        raise AspcError(f"There is no result folder at {folder}.")
     found: list[dict[str, Path]] = []
     for candidate in _candidates(folder):
         for runs in _run_tables_in(candidate):

@@ -1,4 +1,4 @@
-"""Parquet files of results: atomic writes, and reads that check every value."""
+"""Write Parquet files of results atomically, and check every value when reading them."""
 
 from __future__ import annotations
 
@@ -24,9 +24,14 @@ MAX_COLUMN_LENGTH = 4_000_000_000  # characters in total
 
 
 def make_table(rows: Sequence[Row], columns: Mapping[str, Column], name: str) -> pa.Table:
-    """Convert rows to a table.
+    """Convert rows to an Arrow table.
 
-    Absent keys are null, `schema_version` is filled in, and dictionaries become JSON.
+    Missing keys become null, `schema_version` is filled in, and dictionaries become JSON.
+
+    Args:
+        rows: The rows, as dictionaries from column name to value.
+        columns: The columns of the table.
+        name: Name of the part, for error messages.
 
     Raises:
         AspcError: A row has an unknown column, lacks a required one, or has a value of the wrong type.
@@ -35,7 +40,7 @@ def make_table(rows: Sequence[Row], columns: Mapping[str, Column], name: str) ->
     for row in rows:
         unknown = sorted(set(row) - set(columns))
         if unknown:
-            raise AspcError(f"Part {name} has the unknown column {unknown[0]!r}. Known columns: {', '.join(columns)}.")
+            raise AspcError(f"Part {name} has an unknown column {unknown[0]!r}. Known columns: {', '.join(columns)}.")
     values: dict[str, list[Any]] = {}
     for key, column in columns.items():
         values[key] = [_cell(row.get(key), column.kind) for row in rows]
@@ -78,7 +83,7 @@ def write_table(path: Path, table: pa.Table) -> None:
 
 
 def read_table(path: Path, kind: str) -> pa.Table:
-    """Read a Parquet file of results. Sizes are checked before memory is allocated.
+    """Read a Parquet file of results, checking its size before allocating memory.
 
     Raises:
         AspcError: The file is damaged, too large, or not a table of this kind and version.
@@ -101,7 +106,7 @@ def read_table(path: Path, kind: str) -> pa.Table:
         raise
     except (pa.ArrowException, OSError, EOFError, UnicodeDecodeError, MemoryError) as error:
         raise AspcError(
-            f"{path} is not a complete Parquet file; it may be truncated or damaged. Remove it, or write it again."
+            f"{path} is not a complete Parquet file; it may be truncated or damaged. Remove it or write it again."
         ) from error
     for key in (key for key in columns if key not in present):
         table = table.append_column(key, pa.nulls(len(table), arrow_type(columns[key].kind)))
@@ -111,7 +116,7 @@ def read_table(path: Path, kind: str) -> pa.Table:
 def _check_columns(path: Path, kind: str, schema: pa.Schema) -> None:
     pa, columns = import_pyarrow(), TABLES[kind]
     if "schema_version" not in schema.names:
-        raise AspcError(f"{path} is not a table of results: it has no column schema_version.")
+        raise AspcError(f"{path} is not a table of results: the column schema_version is missing.")
     if len(set(schema.names)) < len(schema.names):
         raise AspcError(f"{path} has duplicate columns.")
     missing = [key for key, column in columns.items() if column.is_in_every_file and key not in schema.names]
@@ -150,18 +155,18 @@ def _check_values(path: Path, kind: str, table: pa.Table) -> pa.Table:
     newest = pc.max(arrays["schema_version"]).as_py()
     if newest is not None and newest != SCHEMA_VERSION:
         raise AspcError(
-            f"{path} has results of format {newest}, but this version reads format {SCHEMA_VERSION}; "
-            "read them with the aspc version that wrote them."
+            f"{path} has results in format {newest}, but this version of aspc reads format {SCHEMA_VERSION}. "
+            "Read them with the version that wrote them."
         )
     if kind == "runs":
         invalid = set(pc.unique(arrays["status"]).to_pylist()) - {"done", "failed"}
         if invalid:
-            raise AspcError(f"{path}: a run's status is 'done' or 'failed', not {min(invalid)[:40]!r}.")
+            raise AspcError(f"{path}: a run's status must be 'done' or 'failed', not {min(invalid)[:40]!r}.")
     return pa.table(arrays)
 
 
 def _check_lengths(path: Path, key: str, array: pa.ChunkedArray) -> None:
-    """Reject text that is too large in memory; the file can be small, since it stores equal values once."""
+    """Reject text that would be too large in memory. The file can be small, since it stores equal values only once."""
     pa = import_pyarrow()
     import pyarrow.compute as pc
 

@@ -18,7 +18,7 @@ Row = Mapping[str, Any]
 class Column(NamedTuple):
     """One column of a table.
 
-    A column with `is_in_every_file=False` is missing in older files; its values are then null.
+    A column with `is_in_every_file=False` is missing from older files. Its values are then null.
     """
 
     kind: Kind
@@ -34,11 +34,11 @@ RUNS: dict[str, Column] = {
     "variant": Column("text", True, "label in that suite"),
     "algo": Column("text", True, "name of the algorithm"),
     "dataset": Column("text", True, "name of the dataset"),
-    "data_fingerprint": Column("text", False, "hash of the dataset's content; older files have none", False),
+    "data_fingerprint": Column("text", False, "hash of the dataset's content; missing in older files", False),
     "seed": Column("int", True, "seed"),
-    "steps": Column("int", True, "steps trained"),
-    "settings": Column("json", False, "differences from the algorithm's defaults"),
-    "config": Column("json", False, "everything that defines the run"),
+    "steps": Column("int", True, "number of training steps"),
+    "settings": Column("json", False, "settings that differ from the algorithm's defaults"),
+    "config": Column("json", False, "all settings that define the run"),
     "config_hash": Column("text", False, "hash of the config"),
     "status": Column("text", True, '"done" or "failed"'),
     "error": Column("text", False, "error message"),
@@ -47,23 +47,23 @@ RUNS: dict[str, Column] = {
     "return_last": Column("float", False, "return of the last evaluation"),
     "return_best": Column("float", False, "best return of any evaluation"),
     "success_last": Column("float", False, "fraction of episodes that succeeded in the last evaluation"),
-    "episodes": Column("int", False, "episodes of the last evaluation"),
+    "episodes": Column("int", False, "number of episodes in the last evaluation"),
     "scale_name": Column("text", False, "symbol of the scale (alpha, beta, eta)"),
     "scale_initial": Column("float", False, "scale at the start"),
     "scale_last": Column("float", False, "scale at the end"),
     "behaviour_score": Column("float", False, "normalized score of the logged data"),
-    "seconds": Column("float", False, "wall-clock seconds of training"),
-    "steps_per_second": Column("float", False, "steps per second of this run, without compilation"),
-    "runs_together": Column("int", False, "runs that trained together on the device"),
-    "group_id": Column("text", False, "id of the group that trained together"),
+    "seconds": Column("float", False, "wall-clock training time in seconds"),
+    "steps_per_second": Column("float", False, "steps per second of this run, compilation time excluded"),
+    "runs_together": Column("int", False, "number of runs that trained together on the device"),
+    "group_id": Column("text", False, "id of the group of runs that trained together"),
     "device": Column("text", False, "device"),
     "machine": Column("text", False, "machine"),
     "git_revision": Column("text", False, "revision of the code"),
     "command": Column("text", False, "command that requested the run"),
     "versions": Column("json", False, "versions of the packages"),
     "matmul_precision": Column("text", False, "precision of matrix products"),
-    "started": Column("text", False, "start, ISO 8601, UTC"),
-    "finished": Column("text", False, "end, ISO 8601, UTC"),
+    "started": Column("text", False, "start time (ISO 8601, UTC)"),
+    "finished": Column("text", False, "end time (ISO 8601, UTC)"),
     "folder": Column("text", False, "the run's folder"),
 }
 CURVES: dict[str, Column] = {
@@ -91,13 +91,13 @@ TABLES: dict[str, dict[str, Column]] = {"runs": RUNS, "curves": CURVES, "entries
 
 
 def arrow_type(kind: Kind) -> pa.DataType:
-    """Return the Arrow type of a kind of column."""
+    """Return the Arrow type for columns of this kind."""
     pa = import_pyarrow()
     return {"text": pa.string(), "json": pa.string(), "int": pa.int64(), "float": pa.float64()}[kind]
 
 
 def import_pyarrow() -> Any:
-    """Import PyArrow, and check for pandas.
+    """Import and return PyArrow, and check that pandas is installed.
 
     Raises:
         MissingExtra: One of them is not installed.

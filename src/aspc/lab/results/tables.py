@@ -1,4 +1,4 @@
-"""Read, merge and export the results in folders, as pandas tables."""
+"""Read, merge and export the results in folders as pandas tables."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from aspc.io import write_atomically
 from aspc.lab.results.folders import find_parts
 from aspc.lab.results.parquet import read_table, write_table
 from aspc.lab.results.schema import ENTRIES, TABLES, Column, arrow_type, import_pyarrow
-from aspc.text import join_limited
+from aspc.text import count_noun, join_limited
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Results:
-    """Runs (one row per run), curves (one per run and step) and entries (one per run and suite), sorted and unique."""
+    """The result tables, sorted and without duplicates.
+
+    The tables are runs (one row per run), curves (one row per run and step) and entries (one row per run and suite).
+    """
 
     runs: pd.DataFrame
     curves: pd.DataFrame
@@ -45,15 +48,15 @@ def _parse_text(text: str) -> dict[str, Any]:
 
 
 def parse_json(text: Any) -> dict[str, Any]:
-    """Parse the JSON object in a cell; return an empty dictionary if it holds none."""
+    """Parse the JSON object in a cell. Return an empty dictionary if the cell holds no JSON object."""
     return _parse_text(text) if isinstance(text, str) else {}
 
 
 def merge(folders: Iterable[str | Path], out: str | Path) -> Results:
-    """Read folders and write them to `out` as one file per table (`runs.parquet`, …).
+    """Read result folders, write their results to `out` with one file per table, and return the results.
 
     Raises:
-        AspcError: `out` holds other runs, which would be lost.
+        AspcError: `out` already holds other runs, which would be lost.
     """
     results = read(*folders)
     pa = import_pyarrow()
@@ -61,8 +64,8 @@ def merge(folders: Iterable[str | Path], out: str | Path) -> Results:
     previous = set(read_table(existing, "runs")["run_id"].to_pylist()) if existing.is_file() else set()
     if lost := previous - set(results.runs["run_id"]):
         raise AspcError(
-            f"{existing} has {len(lost):,} runs that would be lost. Include {out} in the folders to keep them, "
-            "or choose another --out."
+            f"{existing} has {count_noun(len(lost), 'run')} that would be lost. To keep them, also pass {out} as a "
+            "result folder. Otherwise, choose another --out."
         )
     for kind, frame in results.tables().items():
         fields = [(key, arrow_type(column.kind)) for key, column in TABLES[kind].items()]
@@ -72,12 +75,12 @@ def merge(folders: Iterable[str | Path], out: str | Path) -> Results:
 
 
 def export_csv(results: Results, out: str | Path) -> list[Path]:
-    """Write `runs.csv`, `curves.csv` and `entries.csv`; null becomes an empty cell.
+    """Write `runs.csv`, `curves.csv` and `entries.csv`, with an empty cell for null.
 
     Text that a spreadsheet would evaluate is escaped, since results can contain names chosen by other people.
 
     Returns:
-        The paths of the files.
+        The paths of the written files.
     """
     paths = []
     for kind, frame in results.tables().items():
@@ -93,9 +96,9 @@ def export_csv(results: Results, out: str | Path) -> list[Path]:
 
 
 def escape_formula(cell: str) -> str:
-    """Prefix text that a spreadsheet would evaluate as a formula with an apostrophe; numbers are unchanged.
+    """Add an apostrophe before text that a spreadsheet would evaluate as a formula; leave numbers unchanged.
 
-    Carriage returns become newlines: pandas does not quote them, so the rest of the text would start a new row.
+    Carriage returns become newlines, because pandas does not quote them: the text after one would start a new row.
     """
     cell = cell.replace("\r\n", "\n").replace("\r", "\n")
     if not cell.startswith(("=", "+", "-", "@", "\t", "\n")):
@@ -108,18 +111,18 @@ def escape_formula(cell: str) -> str:
 
 
 def read(*folders: str | Path) -> Results:
-    """Read folders of results, in parts or merged.
+    """Read result folders, whether merged or in parts.
 
-    Duplicate runs are reduced to one: "done" takes precedence over "failed", then newer over older runs. The curve
-    comes from the same part. Warnings on stderr report runs whose data have the same name but different content, and
-    duplicates with different scores.
+    Of duplicate runs, only one is kept: "done" takes precedence over "failed", then newer over older runs. The curve
+    comes from the same part as the run. Warnings on stderr report runs whose data have the same name but different
+    content, and duplicates with different scores.
 
     Raises:
         AspcError: A folder holds no results, or a file is damaged.
     """
     parts = [part for folder in folders for part in find_parts(Path(folder))]
     if not parts:
-        raise AspcError("Give at least one folder of results.")
+        raise AspcError("Pass at least one result folder.")
     if not any("runs" in part for part in parts):  # only entries
         names = abbreviate_list([str(folder) for folder in folders])
         raise AspcError(f"No run in {names} has ended yet. Wait for `aspc bench`, or run it again.")
@@ -136,7 +139,7 @@ def read(*folders: str | Path) -> Results:
 
 
 def describe_data_mismatch(runs: pd.DataFrame) -> str:
-    """Return a warning if finished runs used different data under the same name, or an empty string."""
+    """Return a warning if finished runs used different data under the same name, else an empty string."""
     done = runs[runs["status"] == "done"]
 
     def find_ambiguous(column: str) -> list[str]:
@@ -146,7 +149,8 @@ def describe_data_mismatch(runs: pd.DataFrame) -> str:
     datasets, repeated = find_ambiguous("dataset"), len(find_ambiguous("run_id"))
     if not datasets:
         return ""
-    duplicates = f" ({repeated:,} runs exist with different data; the newest is used)" if repeated else ""
+    exists = count_noun(repeated, "run", ("exists", "exist"))
+    duplicates = f" ({exists} with different data; the newest is used)" if repeated else ""
     return (
         f"not all runs on {abbreviate_list(datasets)} used the same data (see data_fingerprint){duplicates}. "
         "Read their results separately, or rename one of the files and train again."
@@ -154,15 +158,18 @@ def describe_data_mismatch(runs: pd.DataFrame) -> str:
 
 
 def describe_score_mismatch(runs: pd.DataFrame) -> str:
-    """Return a warning if duplicate runs on the same data have different scores, or an empty string."""
+    """Return a warning if duplicate runs on the same data have different scores, else an empty string."""
     done = runs[runs["status"] == "done"]
     scores = done.groupby(["run_id", "data_fingerprint"], dropna=False)["score_last"].nunique()
     count = int((scores > 1).sum())
-    return f"{count:,} runs exist more than once with different scores; the newest is used." if count else ""
+    if not count:
+        return ""
+    exists = count_noun(count, "run", ("exists", "exist"))
+    return f"{exists} more than once with different scores; the newest is used."
 
 
 def abbreviate_list(names: Sequence[str]) -> str:
-    """Join names with commas; if there are more than three, list two and count the rest."""
+    """Join names with commas. If there are more than three, list two of them and count the rest."""
     return join_limited(names, 3 if len(names) <= 3 else 2)
 
 

@@ -1,1 +1,1 @@
-"""Measurement of training speed."""
+"""Measurement and profiling of training speed."""

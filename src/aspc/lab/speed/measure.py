@@ -1,7 +1,7 @@
-"""The speed of training on this machine, and the bound set by the matrix products.
+"""Measure the speed of training on this machine, and compare it with a bound set by the matrix products.
 
-The bound is the time of a step in which everything but its matrix products takes no time. The shapes and counts of the
-products are read from the step's program, and each product is timed alone in the same process.
+The bound is the time that a step would take if everything except its matrix products took no time. The shapes and the
+number of the products are read from the step's program, and each product is timed alone in the same process.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from aspc.training.hyperparameters import replace_fields
 from aspc.training.packed_table import Layout
 from aspc.ui import notify_if_slow
 
-ROWS = 100_000  # of the synthetic dataset
-REPEATS = 3  # number of timings; the median is reported
+ROWS = 100_000  # in the synthetic dataset
+REPEATS = 3  # number of timings, of which the median is reported
 COMPARE_ROUNDS = 7
 
 State = TypeVar("State")
 
 
 class MatrixProduct(NamedTuple):
-    """A matrix product: shapes of its operands and the axes that are contracted and batched."""
+    """A matrix product: the shapes of its operands, and their contracted and batched axes."""
 
     left: tuple[int, ...]
     right: tuple[int, ...]
@@ -44,14 +44,14 @@ class MatrixProduct(NamedTuple):
 
     @property
     def flops(self) -> float:
-        """Floating-point operations, two per multiply-add."""
+        """Number of floating-point operations; a multiply-add counts as two."""
         (_, contracted), (_, batched) = self.dimension_numbers
         free_right = [n for axis, n in enumerate(self.right) if axis not in (*contracted, *batched)]
         return 2.0 * float(np.prod(self.left)) * float(np.prod(free_right))
 
 
 def count_products(jaxpr: Jaxpr, times: float = 1.0) -> dict[MatrixProduct, float]:
-    """Count the matrix products of a program; products inside a loop are counted once per iteration."""
+    """Count the matrix products in a program. Products inside a loop are counted once per iteration."""
     counts: defaultdict[MatrixProduct, float] = defaultdict(float)
     for equation in jaxpr.eqns:
         if equation.primitive.name == "dot_general":
@@ -83,7 +83,7 @@ def _add_counts(
 def count_step_products(
     algorithm: Algorithm[State], state: State, inputs: tuple[Batch, Noise]
 ) -> dict[MatrixProduct, float]:
-    """Count the matrix products of an average step of the schedule."""
+    """Count the matrix products in an average step of the schedule."""
     schedule = algorithm.schedule()
     steps = [parts for segment in schedule for parts in segment.steps * segment.repeats]
     counts: defaultdict[MatrixProduct, float] = defaultdict(float)
@@ -107,12 +107,13 @@ def eliminate_dead_code(jaxpr: Jaxpr) -> Jaxpr:
 
 
 def time_product(product: MatrixProduct, runs: int, per_iteration: int, min_seconds: float = 0.05) -> float:
-    """Return the seconds that one matrix product takes in a compiled loop.
+    """Return the time that one matrix product takes in a compiled loop, in seconds.
 
     Args:
-        product: The shapes to multiply.
+        product: The matrix product to time.
         runs: The number of vectorized runs, whose products are computed together.
-        per_iteration: Products per loop iteration; on a GPU, an iteration's overhead exceeds the time of one product.
+        per_iteration: Number of products per loop iteration. On a GPU, the overhead of an iteration exceeds the time of
+            one product, so that several products are needed.
         min_seconds: Minimum duration of the measurement.
     """
     dims = product.dimension_numbers
@@ -128,7 +129,7 @@ def time_product(product: MatrixProduct, runs: int, per_iteration: int, min_seco
     multiply = multiply_one if runs == 1 else jax.vmap(multiply_one)
 
     def body(_: Any, left: jax.Array) -> jax.Array:
-        # One result feeds into the next iteration, so that the compiler cannot drop or hoist any product.
+        # The next iteration uses a result, so that the compiler can neither remove products nor hoist them.
         products = [multiply(left[i], right) for i in range(per_iteration)]
         results = jax.lax.optimization_barrier(products)  # type: ignore[no-untyped-call]
         return left.at[(0,) * left.ndim].set(results[-1].ravel()[0] * 1e-30)
@@ -150,7 +151,7 @@ def time_product(product: MatrixProduct, runs: int, per_iteration: int, min_seco
 
 
 class SpeedBenchmark:
-    """An algorithm compiled for synthetic data, to be timed in chunks of steps."""
+    """An algorithm that is compiled for synthetic data and can be timed in chunks of steps."""
 
     def __init__(
         self,
@@ -170,7 +171,7 @@ class SpeedBenchmark:
         batch_size = {} if batch is None else {"batch_size": batch}
         self.algorithm = replace_fields(algorithms.default(algo), {**batch_size, **hyper})
         self.algo, self.seeds, self.device = algo, seeds, jax.devices()[0]
-        # Algorithms for choices are timed with one choice among as many options as others have action dimensions.
+        # An algorithm for discrete actions is timed with one choice among `act_dim` options.
         self.has_choices = self.algorithm.handles_choices
         spec = Spec(obs_dim, act_dim, factors=(act_dim,) if self.has_choices else ())
         layout = Layout(obs_dim, act_dim, self.algorithm.uses_next_actions)
@@ -190,13 +191,13 @@ class SpeedBenchmark:
         self.time_chunk()  # warm up
 
     def restart(self) -> None:
-        """Start new runs with the same seeds."""
+        """Restart all runs from their initial states, with the same seeds."""
         source = RowRange(jnp.zeros(self.seeds, jnp.int32), jnp.full(self.seeds, len(self.table), jnp.int32))
         runs = start_runs(self.algorithm, self.loop.spec, jnp.arange(self.seeds), source)
         self.state, self.runs, self.done = runs.state, runs._replace(state=None), 0
 
     def describe(self) -> dict[str, Any]:
-        """Return the algorithm, the sizes and the device."""
+        """Return the algorithm, the sizes and the device as columns of the results."""
         return {
             "algo": self.algo,
             "device": f"{self.device.platform}: {self.device.device_kind}",
@@ -219,13 +220,13 @@ class SpeedBenchmark:
             return time.perf_counter() - begin
 
     def count_products(self) -> dict[MatrixProduct, float]:
-        """Count the matrix products of an average step of one run."""
+        """Count the matrix products in an average step of one run."""
         one = Runs(None, *tree_index(tuple(self.runs)[1:], 0))
         inputs = tree_index(self.loop.sample_block(self.algorithm, self.table, one, jnp.asarray(0)), 0)
         return count_step_products(self.algorithm, tree_index(self.state, 0), inputs)
 
     def bound_seconds(self) -> float:
-        """Return the seconds that one run's matrix products take per step."""
+        """Return the time that the matrix products of one run take per step, in seconds."""
         runs = self.seeds if self.loop.vectorize else 1
         per_iteration = max(16 // runs, 1) if on_accelerator() else 1
         return (
@@ -233,30 +234,30 @@ class SpeedBenchmark:
         )
 
     def flops(self) -> float:
-        """Return the floating-point operations of an average step of one run."""
+        """Return the number of floating-point operations in the matrix products of an average step of one run."""
         return sum(n * product.flops for product, n in self.count_products().items())
 
 
 def measure(
     algo: str, obs_dim: int, act_dim: int, batch: int | None, seeds: int, steps: int, bound: bool = True, **hyper: Any
 ) -> dict[str, Any]:
-    """Measure the speed of an algorithm on synthetic data; see `aspc speed --help`.
+    """Measure the speed of an algorithm on synthetic data and return the measurements that `aspc speed` prints.
 
     Args:
         algo: The algorithm's name.
         obs_dim: Observation size.
         act_dim: Action size.
-        batch: Minibatch size; None for the algorithm's default.
+        batch: Minibatch size, or None for the algorithm's default.
         seeds: Number of runs that train together.
-        steps: Steps to time.
-        bound: Also time the matrix products alone.
+        steps: Number of steps to time.
+        bound: Whether to also time the matrix products alone.
         hyper: Additional hyperparameters.
     """
     return measure_benchmark(SpeedBenchmark(algo, obs_dim, act_dim, batch, seeds, steps, **hyper), bound)
 
 
 def measure_benchmark(benchmark: SpeedBenchmark, bound: bool = True) -> dict[str, Any]:
-    """Return the measurements that `aspc speed` prints."""
+    """Time a benchmark and return the measurements that `aspc speed` prints."""
     seconds = statistics.median(benchmark.time_chunk() for _ in range(REPEATS))
     rate = benchmark.steps * benchmark.seeds / seconds
     result = {
@@ -284,7 +285,10 @@ def measure_benchmark(benchmark: SpeedBenchmark, bound: bool = True) -> dict[str
 def compare(
     algos: Sequence[str], obs_dim: int, act_dim: int, batch: int, seeds: int, steps: int
 ) -> list[dict[str, Any]]:
-    """Time algorithms alternately, so that changes in machine load affect all; times are relative to the first."""
+    """Time several algorithms and return one row per algorithm, with its time relative to the first one.
+
+    The algorithms are timed in turn, so that changes in the machine's load affect all of them equally.
+    """
     benchmarks = [SpeedBenchmark(algo, obs_dim, act_dim, batch, seeds, steps) for algo in algos]
     seconds = [[b.time_chunk() / b.steps for b in benchmarks] for _ in range(COMPARE_ROUNDS)]
     rows = []
@@ -298,13 +302,16 @@ def compare(
 def sweep(
     algo: str, obs_dim: int, act_dim: int, batch: int, many_seeds: Sequence[int], steps: int, rows: int = ROWS
 ) -> Iterator[dict[str, Any]]:
-    """Yield the measurements for each number of runs that train together."""
+    """Yield the measurements for each given number of runs that train together."""
     for seeds in many_seeds:
         yield measure(algo, obs_dim, act_dim, batch, seeds, steps, bound=False, rows=rows)
 
 
 def synthetic_table(layout: Layout, rows: int = ROWS, has_choices: bool = False) -> jax.Array:
-    """Return random rows without terminal states: actions in [-1, 1], or the one-hot options of a discrete action."""
+    """Return random rows without terminal states.
+
+    Actions are in [-1, 1] or, with `has_choices`, one-hot encoded options.
+    """
     table = np.random.default_rng(0).standard_normal((rows, layout.width), dtype=np.float32)
     obs, act = layout.obs_dim, layout.act_dim
     actions = table[:, obs : obs + act]

@@ -1,7 +1,8 @@
-"""A profile of a training step: time in the critic, actor, scale, sampling and optimizer.
+"""Profile a training step: measure the time spent on the critic, actor, scale, sampling and optimizer.
 
-The parts are named scopes (`jax.named_scope`). The compiler keeps the names in its instructions, and JAX's profiler
-measures the time of each instruction. A fused instruction is attributed to the part of its last operation.
+The parts of a step are named scopes (`jax.named_scope`). The compiler keeps these names in its instructions, and JAX's
+profiler measures the time of each instruction. A fused instruction is attributed to the part that contains its last
+operation.
 """
 
 from __future__ import annotations
@@ -16,14 +17,17 @@ import jax
 
 from aspc.lab.speed.measure import SpeedBenchmark
 
-# An instruction in several scopes is attributed to the first of these.
+# An instruction in several scopes is attributed to the first of them in this order.
 PARTS = ("sampling", "scale", "optimizer", "targets", "actor", "critic")
-FUSED = "fused networks"  # their kernels have the same name in every part
+FUSED = "fused networks"  # their kernels have the same names in all parts, so the time cannot be divided
 OTHER = "not attributed"
 
 
 class PartTime(NamedTuple):
-    """The time of one part of a step: `share` of the busy time, and this share of the step's `milliseconds`."""
+    """The time of one part of a step.
+
+    `share` is the part's fraction of the device's busy time, and `milliseconds` is this fraction of the step's time.
+    """
 
     part: str
     milliseconds: float
@@ -31,17 +35,17 @@ class PartTime(NamedTuple):
 
 
 class Profile(NamedTuple):
-    """The time of a step, by part."""
+    """The time of a training step, divided into parts."""
 
     parts: list[PartTime]
     milliseconds: float
     """Wall-clock time of one step of all runs."""
     kernels_per_step: float | None
-    """Kernel launches on a GPU; None on other devices."""
+    """Number of kernel launches per step on a GPU; None on other devices."""
 
 
 def profile(benchmark: SpeedBenchmark) -> Profile:
-    """Profile the training of one chunk."""
+    """Train for one chunk and return the time of a step, divided into parts."""
     step_ms = 1000 * benchmark.time_chunk() / benchmark.steps
     with tempfile.TemporaryDirectory() as folder:
         with jax.profiler.trace(folder):
@@ -59,7 +63,7 @@ def profile(benchmark: SpeedBenchmark) -> Profile:
 
 
 def time_by_instruction(data: Any) -> tuple[Counter[str], int]:
-    """Return nanoseconds by instruction (see `normalize_name`), and the number of kernels that a GPU ran."""
+    """Return the nanoseconds per instruction (see `normalize_name`), and the number of kernels that ran on a GPU."""
     is_gpu = any("/device:GPU" in plane.name for plane in data.planes)
     busy: Counter[str] = Counter()
     kernels = 0
@@ -71,7 +75,7 @@ def time_by_instruction(data: Any) -> tuple[Counter[str], int]:
                 continue  # other lines repeat the same events
             for event in line.events:
                 stats = dict(event.stats)
-                if is_gpu:  # a captured graph hides the instruction, but its kernel has the same name
+                if is_gpu:  # a captured CUDA graph hides the instruction, but the kernel has the instruction's name
                     kernels += 1
                     busy[normalize_name(event.name)] += int(event.duration_ns)
                 elif "hlo_op" in stats:
@@ -80,7 +84,7 @@ def time_by_instruction(data: Any) -> tuple[Counter[str], int]:
 
 
 def parts_by_instruction(hlo: str) -> dict[str, str]:
-    """Return the part of each instruction of a compiled program."""
+    """Return the part of the step to which each instruction of a compiled program belongs."""
     parts = {}
     for match in re.finditer(r"^\s*(?:ROOT )?%?([\w.-]+) = .*?op_name=\"([^\"]*)\"", hlo, flags=re.MULTILINE):
         scopes = set(re.split(r"[/()]", match[2]))

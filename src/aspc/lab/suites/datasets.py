@@ -15,25 +15,26 @@ CLEAN_MAZES = tuple(f"{name}-clean" for name in MAZES)
 
 
 def dataset_names(tasks: Iterable[str], qualities: Iterable[str], version: str = "") -> tuple[str, ...]:
-    """Return the names of all combinations, such as `hopper-medium-v2`."""
+    """Return the names of all combinations of task and quality, such as `hopper-medium-v2`."""
     return tuple(f"{task}-{quality}{version}" for task in tasks for quality in qualities)
 
 
 ANTMAZE = tuple(name for name in D4RL if name.startswith("antmaze"))
 ADROIT = dataset_names(HANDS, ("human", "cloned", "expert"), "-v1")
-NINE = ("medium", "medium-expert", "medium-replay")  # qualities of the nine locomotion datasets that papers compare on
+NINE = ("medium", "medium-expert", "medium-replay")  # qualities of the nine most widely used locomotion datasets
 OGBENCH = tuple(
     f"antmaze-{size}-navigate-singletask-task{task}-v0" for size in ("large", "giant") for task in range(1, 6)
 )
 
-# Datasets of the study, made with D4RL's and OGBench's recipes at the benchmarks' sizes (benchmarks/study_data.py).
-# Their names have no version: their behavior policies are not D4RL's, so the scores must not be mixed with D4RL's.
+# Datasets of the study, generated with D4RL's and OGBench's recipes at the benchmarks' sizes
+# (benchmarks/study_data.py). Their names have no version, because their behavior policies differ from D4RL's: scores on
+# these datasets must not be mixed with scores on D4RL's.
 STUDY_WALKERS = dataset_names(WALKERS, QUALITIES)
 STUDY_NINE = dataset_names(WALKERS, NINE)
 STUDY_ANTMAZE = tuple(name.removesuffix("-v2") for name in ANTMAZE)
 STUDY_HANDS = (*dataset_names(HANDS, ("expert",)), "door-human", "door-cloned")
 STUDIED = (*STUDY_WALKERS, *MAZES, *STUDY_ANTMAZE, *STUDY_HANDS)
-# Variants are selected on TUNED_ON and reported on REPORTED_ON.
+# Algorithm variants are selected on TUNED_ON and reported on REPORTED_ON.
 TUNED_ON = (
     *("hopper-random", "hopper-medium-expert", "hopper-medium-replay"),
     *("halfcheetah-medium", "halfcheetah-expert", "halfcheetah-full-replay"),

@@ -1,7 +1,7 @@
-"""Suites: declared sets of runs, and the registry of their names.
+"""Suites, which are declared sets of runs, and the registry of their names.
 
-A suite is a list of blocks; a block is variants × datasets × seeds. A run's id does not depend on the suite that
-requests it (`aspc.lab.plan`), so suites that request the same runs share them.
+A suite is a list of blocks, and a block is the product of variants, datasets and seeds. A run's id does not depend on
+the suite that requests it (`aspc.lab.plan`), so suites that request the same runs share them.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from aspc.training.run_config import TrainOptions
 
 @dataclass(frozen=True)
 class Variant:
-    """One column of a table: an algorithm with settings, under a display label."""
+    """One column of a table: an algorithm with its settings, and a display label."""
 
     label: str
     algo: str
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Hyperparameters that differ from the algorithm's defaults (and from the preset)."""
+    """Hyperparameters that differ from the algorithm's defaults. They take precedence over the preset."""
     preset: str | None = None
-    """Per-dataset settings (`aspc.presets`)."""
+    """Name of a preset with per-dataset settings (`aspc.presets`)."""
     scale_of: Variant | None = None
-    """Variant whose final scale, on the same dataset with the same seed, is the `scale_target` of the run."""
+    """Variant whose final scale, with the same dataset and seed, is used as this run's `scale_target`."""
     title: str = field(default="", compare=False)
-    """Name for readers, if the label is too short for them."""
+    """Descriptive name for readers, if the label is too short."""
     column: str = field(default="", compare=False)
-    """Column of the paper's table with this variant's numbers, if it is not the label."""
+    """Name of the column in the paper's table with this variant's numbers, if it differs from the label."""
 
 
 @dataclass(frozen=True)
 class Block:
-    """Variants × datasets × seeds.
+    """The product of variants, datasets and seeds.
 
-    `options` are fields of `TrainOptions`. Runs of an `alone` block are timed and do not share a device.
+    `options` are fields of `TrainOptions`. If `alone` is true, the runs are timed and do not share a device.
     """
 
     variants: tuple[Variant, ...]
@@ -69,7 +69,7 @@ class Block:
 class Suite:
     """A declared set of runs.
 
-    `source` is the part of the paper that the suite reproduces; `note` states what the paper leaves open.
+    `source` is the part of the paper that the suite reproduces. `note` describes details that the paper leaves open.
     """
 
     name: str
@@ -80,11 +80,11 @@ class Suite:
     parts: tuple[str, ...] = ()
     """Names of the suites that this one combines, in order."""
     every_file: bool = False
-    """Train on every file of the folder given by --data."""
+    """Whether to train on every file in the --data folder."""
     candidates: tuple[str, ...] = ()
-    """Labels that a report can recommend: each is one configuration for all datasets."""
+    """Labels of variants that a report can recommend. Each uses one configuration for all datasets."""
     rivals: tuple[str, ...] = ()
-    """Labels that a recommended one must not lose to (`aspc.lab.report.recommendation`)."""
+    """Labels of variants that a recommended variant must not lose to (`aspc.lab.report.recommendation`)."""
 
     def __post_init__(self) -> None:
         labeled: dict[tuple[str, str], Variant] = {}
@@ -95,15 +95,17 @@ class Suite:
                         f"Duplicate label {variant.label!r} in the suite {self.name}; rename one of the variants."
                     )
         if unknown := {*self.candidates, *self.rivals} - {variant.label for variant in self.variants}:
-            raise AspcError(f"The suite {self.name} has no variant {min(unknown)!r} to recommend or to compare with.")
+            raise AspcError(
+                f"The suite {self.name} names {min(unknown)!r} as a candidate or rival, but has no such variant."
+            )
 
     @property
     def variants(self) -> list[Variant]:
-        """One variant per label, in the order of the blocks."""
+        """The variants in the order of the blocks, one per label."""
         return list({variant.label: variant for block in self.blocks for variant in block.variants}.values())
 
     def title_of(self, label: str) -> str:
-        """Return a variant's name for readers."""
+        """Return the descriptive name of the variant with this label."""
         return next((variant.title for variant in self.variants if variant.label == label and variant.title), label)
 
 
@@ -123,19 +125,19 @@ def register(suite: Suite) -> Suite:
 
 
 def names() -> list[str]:
-    """Return the names of all suites, in the paper's order."""
+    """Return the names of all suites, first the paper's suites in the paper's order."""
     return list(_SUITES)
 
 
 def get(name: str) -> Suite:
-    """Return a registered suite."""
+    """Return the registered suite with this name."""
     if name not in _SUITES:
         raise unknown_name("suite", name, _SUITES)
     return _SUITES[name]
 
 
 def expand(names: Iterable[str]) -> list[Suite]:
-    """Replace combined suites with their parts; return each suite once, in order."""
+    """Return the named suites, with combined suites replaced by their parts, in order and without duplicates."""
     found: dict[str, Suite] = {}
     for name in names:
         suite = get(name)

@@ -1,4 +1,4 @@
-"""The tables and figures of the paper as suites."""
+"""Suites that reproduce the tables and figures of the paper."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ K_ALPHAS = (1, 5, 10, 20, 30)
 
 
 def relabel(label: str, variant: Variant, title: str = "") -> Variant:
-    """Return the same runs under another label."""
+    """Return a variant with another label. It has the same runs as the original."""
     return replace(variant, label=label, title=title)
 
 
 def aspc_variant(label: str, title: str = "", **settings: Any) -> Variant:
-    """Return ASPC with other hyperparameters."""
+    """Return a variant of ASPC with the given hyperparameters."""
     return Variant(label, "aspc", settings, title=title)
 
 
-# Table 2: alpha fixed at 2.5, fixed at ASPC's final value, linear from 2.5 to that value, and learned.
+# Table 2: alpha fixed at 2.5, fixed at ASPC's final value, changing linearly from 2.5 to that value, and learned.
 NECESSITY = (
     relabel("naive", TD3_BC, "alpha fixed at 2.5 (TD3+BC)"),
     Variant("converged", "aspc", {"scale_mode": "converged"}, scale_of=ASPC, title="alpha fixed at ASPC's final value"),
     Variant("linear", "aspc", {"scale_mode": "linear"}, scale_of=ASPC, title="alpha linear to ASPC's final value"),
     relabel("dynamic", ASPC, "alpha learned (ASPC)"),
 )
-# Variants whose settings equal the defaults resolve to the runs of plain ASPC.
+# Variants whose settings equal the defaults share their runs with plain ASPC.
 LOSSES = tuple(
     aspc_variant(loss, title, outer_loss=loss)
     for loss, title in (
@@ -67,12 +67,12 @@ ROBUST_CRITIC = tuple(
 
 
 def integration_pair(label: str, algo: str, preset: str | None) -> tuple[Variant, Variant]:
-    """Return an algorithm without and with ASPC."""
+    """Return two variants of an algorithm: without ASPC and with ASPC."""
     return Variant(label, algo, preset=preset), Variant(f"{label}+ASPC", f"{algo}+aspc", preset=preset)
 
 
 def printed_pair(label: str, algo: str, preset: str, **settings: Any) -> tuple[Variant, Variant]:
-    """Return an algorithm with settings of appendix D, without and with ASPC and the literal L2."""
+    """Return two variants of an algorithm with the settings of appendix D: alone, and with ASPC and the literal L2."""
     inside = {f"base.{name}": value for name, value in settings.items()}
     wrapped = f"{label}+ASPC"
     return (
@@ -88,7 +88,7 @@ INTEGRATIONS = (
 )
 
 
-# Equations (41) to (52) as printed, where they differ from the public trainers. IQL's inner objective does not.
+# Equations (41) to (52) as printed, where they differ from the public trainers. IQL's inner objective does not differ.
 AS_PRINTED = (
     INTEGRATIONS[0],
     printed_pair("IQL", "iql", "paper")[1],
@@ -120,8 +120,8 @@ register_paper_suite(
         (Variant("A2PR, tuned", "a2pr", preset="authors"), Variant("A2PR, one setting", "a2pr")),
         ("hopper-random-v2", *dataset_names(WALKERS, ("medium",), "-v2")),
     ),
-    note="The paper does not print its single settings. Ours are the defaults, so batch size, discount, networks and "
-    "rewards can differ from the tuned runs, too. A2PR's authors published settings for four datasets.",
+    note="The paper does not state its single settings. We use the defaults, so the batch size, discount, networks and "
+    "rewards can also differ from those of the tuned runs. A2PR's authors published settings for four datasets.",
 )
 register_paper_suite(
     "alpha_by_quality",
@@ -134,7 +134,7 @@ register_paper_suite(
     "alpha over steps on six tasks",
     "Figure 4",
     Block((ASPC,), (*dataset_names(HANDS, ("expert",), "-v1"), "antmaze-large-play-v2", "maze2d-large-v1")),
-    note="The paper names the tasks, not the datasets. We use the expert hands and the large mazes.",
+    note="The paper names the tasks but not the datasets. We use the expert data on Adroit, and the large mazes.",
 )
 register_paper_suite(
     "necessity",
@@ -155,39 +155,39 @@ register_paper_suite(
 )
 register_paper_suite(
     "k_alpha",
-    "score by the update interval of alpha",
+    "score by update interval of alpha",
     "Figure 5b, score",
     Block(K_ALPHA, dataset_names(WALKERS, NINE, "-v2")),
-    note="The paper prints neither the figure's intervals (except 10 and 30) nor its datasets; the rest is our choice.",
+    note="The paper states neither the figure's datasets nor its intervals, except for 10 and 30. We chose the others.",
 )
 register_paper_suite(
     "k_alpha_runtime",
-    "seconds per million steps, by the update interval of alpha",
+    "seconds per million steps, by update interval of alpha",
     "Figure 5b, time",
     Block((*K_ALPHA, TD3_BC), ("halfcheetah-medium-v2",), options={"eval_every": 1_000_000}, alone=True),
 )
 register_paper_suite(
     "robust_critic",
-    "TD3+BC, wPC and ASPC without and with the robust critic",
+    "TD3+BC, wPC and ASPC with and without the robust critic",
     "Figure 6a",
     Block(ROBUST_CRITIC, D4RL),
 )
 register_paper_suite("losses", "terms of the outer loss", "Figure 6b", Block(LOSSES, D4RL))
 register_paper_suite(
     "integrations",
-    "IQL, CQL and Diffusion-QL without and with ASPC",
+    "IQL, CQL and Diffusion-QL with and without ASPC",
     "Table 3",
     Block(INTEGRATIONS, dataset_names(WALKERS, NINE, "-v2")),
-    note="Both members of a pair use the public per-dataset settings, so they differ only in the scale.",
+    note="Both variants of an algorithm use its public per-dataset settings, so they differ only in the scale.",
 )
 register_paper_suite(
     "integrations_printed",
-    "IQL, CQL and Diffusion-QL with ASPC, by the equations of appendix D",
+    "IQL, CQL and Diffusion-QL with ASPC, following the equations of appendix D",
     "Table 3, appendix D",
     Block(AS_PRINTED, dataset_names(WALKERS, NINE, "-v2")),
-    note="Where the equations differ from the public trainers: CQL's penalty is the mean under the policy (45), "
-    "Diffusion-QL's Q is normalized by the same critic (49), and L2 is on one batch instead of an average of Q (43, "
-    "47, 51). Everything else is as in the suite integrations, and IQL without ASPC is the same run.",
+    note="The equations differ from the public trainers: CQL's penalty is the mean under the policy (45), "
+    "Diffusion-QL's Q is normalized by the same critic (49), and L2 is computed on one batch instead of from an "
+    "average of Q (43, 47, 51). Everything else, including IQL without ASPC, is the same as in the suite integrations.",
 )
 register_paper_suite(
     "ogbench",
@@ -204,9 +204,9 @@ register_paper_suite(
         OGBENCH,
         options={"eval_every": 50_000, "eval_episodes": 50},
     ),
-    note="50 episodes every 50,000 steps, which is OGBench's protocol; the paper does not state its own. IQL, ReBRAC "
-    "and FQL, with and without ASPC, use the settings of FQL's authors per environment (for example a larger discount "
-    "in giant mazes); the others use one setting.",
+    note="Runs are evaluated for 50 episodes every 50,000 steps, which is OGBench's protocol; the paper does not state "
+    "its own. IQL, ReBRAC and FQL, with and without ASPC, use the per-environment settings of FQL's authors (for "
+    "example, a larger discount in giant mazes). The other algorithms use one setting.",
 )
 register_paper_suite(
     "alpha_curves", "alpha over steps on all 39 datasets", "Figure 7, appendix C", Block((ASPC,), D4RL)

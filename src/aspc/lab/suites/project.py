@@ -1,4 +1,4 @@
-"""The suites of this project: a quick check, training on your own files, and the study at the benchmarks' sizes."""
+"""This project's own suites: a quick check, training on your own files, and the study at the benchmarks' sizes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from aspc.lab.suites.paper import (
 register(
     Suite(
         "embedded",
-        "a generated maze, three algorithms, two seeds, in minutes",
+        "a quick check on a generated maze: three algorithms, two seeds, a few minutes",
         "this project",
         (
             Block(
@@ -42,14 +42,14 @@ register(
                 options={"eval_every": 1_000, "eval_episodes": 10, "final_episodes": 50},
             ),
         ),
-        note="alpha starts at 10, because on Maze2d it rises from 2.5 only to about 8 in a million steps.",
+        note="alpha starts at 10, because on Maze2d it only rises from 2.5 to about 8 in a million steps.",
     )
 )
 ONE_SETTING = (TD3_BC, WPC, A2PR, Variant("IQL", "iql"), Variant("ReBRAC", "rebrac"), ASPC)
 register(
     Suite(
         "locomotion",
-        "six algorithms, one setting each, on every file of a folder",
+        "six algorithms with one setting each, on every file in a folder",
         "this project",
         (Block(ONE_SETTING, ()),),
         every_file=True,
@@ -70,19 +70,19 @@ MANY_EPISODES = {**EVERY_100K, "eval_episodes": 100}  # success in a maze is bin
 
 
 def register_study(name: str, title: str, *blocks: Block, note: str = "", **facts: Any) -> None:
-    """Register a part of the study."""
+    """Register one of the study's suites."""
     register(Suite(name, title, "this project", blocks, note, **facts))
 
 
 def locomotion_blocks(variants: tuple[Variant, ...], steps: int, datasets: tuple[str, ...]) -> tuple[Block, ...]:
-    """Return a block for Hopper and one for larger robots, so an interrupted session leaves complete comparisons."""
+    """Return a block for Hopper and one for the larger robots, so that the comparisons on Hopper finish first."""
     hoppers = tuple(name for name in datasets if name.startswith("hopper"))
     others = tuple(name for name in datasets if name not in hoppers)
     return tuple(Block(variants, names, steps, options=EVERY_100K) for names in (hoppers, others))
 
 
 def maze_block(variants: tuple[Variant, ...], steps: int, mazes: tuple[str, ...] = MAZES) -> Block:
-    """Return a block of variants on mazes, with more episodes per evaluation."""
+    """Return a block for mazes, with more episodes per evaluation."""
     return Block(variants, mazes, steps, options=MANY_EPISODES)
 
 
@@ -101,30 +101,30 @@ ABLATED = tuple(variant for variants in ABLATIONS.values() for variant in varian
 
 register_study(
     "study_main",
-    "the main table at the benchmark's own sizes",
+    "the main table on datasets of the benchmarks' original sizes",
     maze_block(MAIN_TABLE, MILLION),
     *locomotion_blocks(MAIN_TABLE, MILLION, STUDY_WALKERS),
     maze_block(MAIN_TABLE, MILLION, STUDY_ANTMAZE),
     Block(MAIN_TABLE, STUDY_HANDS, options=EVERY_100K),
-    note="One configuration per algorithm, unless its label says that it is tuned per dataset.",
+    note="Each algorithm uses one configuration, unless its label says that it is tuned per dataset.",
     candidates=(ASPC.label, ASPC_PLUS.label),
     rivals=(TD3_BC.label, *(variant.label for variant in TUNED)),
 )
 register_study(
     "study_ablations",
-    "necessity, loss, L3, critic and k_alpha",
+    "ablations of ASPC: how alpha is set, outer loss, form of L3, critic and k_alpha",
     *locomotion_blocks(ABLATED, SHORT, STUDY_NINE),
     maze_block(ABLATED, SHORT),
 )
 register_study(
     "study_integrations",
-    "ASPC in other algorithms",
+    "other algorithms with and without ASPC",
     *locomotion_blocks((*INTEGRATIONS, *integration_pair("FQL", "fql", None)), SHORT, STUDY_NINE),
-    note="FQL has no published settings for locomotion: it runs with its defaults.",
+    note="FQL has no published settings for locomotion, so it uses its defaults.",
 )
 register_study(
     "study_time",
-    "cost of learning the scale, each run alone",
+    "runtime cost of learning the scale, with each run trained alone",
     Block(
         (ASPC, aspc_variant("k_alpha = 30", k_alpha=30), TD3_BC),
         ("hopper-medium",),
@@ -132,7 +132,8 @@ register_study(
         options={"eval_every": 10_000},
         alone=True,
     ),
-    note="Run it on an otherwise idle machine. Runs of other suites share a device, so their times are not comparable.",
+    note="Run this suite on an otherwise idle machine. The runs of other suites share a device, so their times are not "
+    "comparable.",
 )
 register(
     Suite(
@@ -153,23 +154,23 @@ CONTROLS = (
 )
 register_study(
     "study_controls",
-    "ablations of ASPC+ and the methods most similar to it, at the benchmark's own sizes",
+    "ablations of ASPC+, and the methods most similar to it, on datasets of the benchmarks' original sizes",
     maze_block(CONTROLS, MILLION),
     *locomotion_blocks(CONTROLS, MILLION, STUDY_WALKERS),
     note="Compare with TD3+BC, ASPC and ASPC+ in study_main.",
 )
 
-# Maze2d is regenerated with D4RL's recipe, so its scores are comparable with published scores (docs/data.md). CORL's
-# IQL is the most sensitive test of this, since its published standard deviations are small.
+# The Maze2d datasets are regenerated with D4RL's recipe, so scores on them are comparable with published scores
+# (docs/data.md). CORL's IQL is the most sensitive test of this, because its published standard deviations are small.
 CORL_IQL = Variant("IQL", "iql", preset="corl")
 register_study(
     "maze2d_recipe",
-    "Maze2d with and without action noise, against published scores",
+    "Maze2d with and without action noise, for comparison with published scores",
     maze_block((CORL_IQL, TD3_BC, ASPC, Variant("BC", "bc")), MILLION, (*MAZES, *CLEAN_MAZES)),
     Block(
         (relabel("IQL, float32 products", CORL_IQL),),
         ("maze2d-large",),
         options={**MANY_EPISODES, "matmul_precision": "highest"},
     ),
-    note="Matrix products are TF32 on an accelerator unless the variant's name says otherwise.",
+    note="On an accelerator, matrix products use TF32 unless the variant's name says otherwise.",
 )

@@ -1,1 +1,1 @@
-"""Adapters: one per reference trainer."""
+"""Adapters for the traces of reference trainers, one per algorithm or family of algorithms."""

@@ -1,4 +1,4 @@
-"""Verification of ASPC traces, each of which records several outer losses."""
+"""Verification of ASPC traces. Each trace contains the results of training with several outer losses."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ OUTER_LOSSES: dict[int, OuterLoss] = {1: "L1", 2: "L1+L2", 3: "L1+L3", 4: "L1+L2
 def check_aspc(
     trace: Trace, outer_losses: Mapping[int, OuterLoss] = OUTER_LOSSES, compiled: CompiledSteps | None = None
 ) -> list[TraceCheck]:
-    """Replay a trace once per outer loss, from the same initial state, and compare the results with it.
+    """Replay a trace once per outer loss, from the same initial state, and compare the results with the trace.
 
     Args:
-        trace: The trace.
-        outer_losses: The outer loss for each number in the trace; tests change it to check that verification fails.
-        compiled: Compiled steps to share between replays.
+        trace: The trace to replay.
+        outer_losses: The outer loss that each number in the trace stands for. Tests pass wrong losses to check that
+            verification fails.
+        compiled: Cache of compiled steps that replays share.
     """
     meta, base = trace.meta, td3_bc(trace)
     assert isinstance(base.algorithm, TD3BC)
@@ -52,7 +53,7 @@ def check_aspc(
 
 
 def adapt_scale(algorithm: AdaptiveScale[TD3BC[TD3State]], base: Adapter[TD3State]) -> Adapter[AdaptiveState]:
-    """Return an adapter for a base algorithm with a learned scale; rows record the scale before each step."""
+    """Return an adapter for a base algorithm with a learned scale. Its rows contain the scale before each step."""
 
     def probe(state: AdaptiveState, batch: Batch, noise: Noise, parts: Parts) -> Row:
         return {"scale": state.scale.scale}
@@ -68,7 +69,7 @@ def adapt_scale(algorithm: AdaptiveScale[TD3BC[TD3State]], base: Adapter[TD3Stat
 
 
 def compare_aspc_outputs(trace: Trace, group: str, state: AdaptiveState, rows: list[Row]) -> list[TraceCheck]:
-    """Compare a replay's metrics with the trace; a metric is NaN at steps that do not report it."""
+    """Compare a replay's metrics with the trace. A metric is NaN at steps that do not report it."""
 
     def column(name: str) -> np.ndarray:
         return np.array([row.get(name, np.nan) for row in rows], np.float64)

@@ -1,4 +1,4 @@
-"""The adapter for CQL traces."""
+"""Adapter for CQL traces."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from aspc.networks import (
 
 
 def cql(trace: Trace) -> Adapter[CQLState]:
-    """Return the adapter for a trace."""
+    """Return the adapter for a CQL trace."""
     meta = trace.meta
     require(
         meta,

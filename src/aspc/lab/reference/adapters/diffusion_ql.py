@@ -1,4 +1,4 @@
-"""The reference-trace adapter for Diffusion-QL."""
+"""Adapter for Diffusion-QL traces."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from aspc.networks import (
 
 
 def diffusion_ql(trace: Trace) -> Adapter[DiffusionQLState]:
-    """Return the adapter for a trace."""
+    """Return the adapter for a Diffusion-QL trace."""
     meta = trace.meta
     require(meta, beta_schedule="vp", vp_b_min=0.1, vp_b_max=10.0, lr_decay=False, clip_denoised=True)
     require(meta, predict_epsilon=True, loss="l2")

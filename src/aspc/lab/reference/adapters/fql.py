@@ -1,4 +1,4 @@
-"""The adapter for FQL."""
+"""Adapter for FQL traces."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from aspc.networks import (
 
 
 def fql(trace: Trace) -> Adapter[FQLState]:
-    """Return the adapter for a trace."""
+    """Return the adapter for an FQL trace."""
     meta = trace.meta
     require(meta, gelu="tanh approximation")
     algorithm = FQL(
@@ -47,12 +47,13 @@ def fql(trace: Trace) -> Adapter[FQLState]:
     def probe(state: FQLState, batch: Batch, noise: Noise, parts: Parts) -> Row:
         actions = jnp.clip(state.one_step(batch.observations, noise["metric_action"]), -1, 1)
         new, _ = algorithm.update(state, batch, noise, parts)
-        # The gradient follows from Adam's first moment: m' = 0.9·m + 0.1·g.
+        # Recover the gradient from Adam's first moment, m' = 0.9·m + 0.1·g.
         moments = [[opt[0].mu for opt in (s.critics_opt, s.flow_opt, s.one_step_opt)] for s in (state, new)]
         grads = jax.tree.leaves(jax.tree.map(lambda m, m_new: (m_new - 0.9 * m) / 0.1, *moments))
         return {
             "actor_mse": jnp.square(actions - batch.actions).mean(),
-            # As in the authors' logs: a sum of norms per array, and extremes that include 0 for the target networks.
+            # As in the authors' logs: the sum of the arrays' norms, and extremes over gradients that include the zero
+            # gradients of the target networks.
             "grad_norm": jnp.stack([jnp.sqrt(jnp.square(g).sum()) for g in grads]).sum(),
             "grad_max": jnp.stack([g.max() for g in grads]).max(initial=0.0),
             "grad_min": jnp.stack([g.min() for g in grads]).min(initial=0.0),

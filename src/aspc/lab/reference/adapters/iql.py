@@ -1,4 +1,4 @@
-"""The reference adapter for IQL."""
+"""Adapter for IQL traces."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from aspc.networks import (
 
 
 def iql(trace: Trace) -> Adapter[IQLState]:
-    """Return the adapter for a trace."""
+    """Return the adapter for an IQL trace."""
     meta = trace.meta
     require(meta, dropout=None, log_std_min=-20.0, log_std_max=2.0, cosine_eta_min=0.0)
     algorithm = IQL(

@@ -1,4 +1,4 @@
-"""Adapters for TD3+BC, wPC, A2PR and ReBRAC."""
+"""Adapters for the traces of TD3+BC, wPC, A2PR and ReBRAC."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from aspc.networks import (
 
 def td3_settings(meta: Mapping[str, Any]) -> dict[str, Any]:
     """Return the hyperparameters that TD3+BC, wPC and A2PR share."""
-    # Noise is in units of the action in the trace, but relative to the largest action in this library.
+    # In the trace, noise is in action units. In this library, it is relative to the largest action.
     high = meta["max_action"]
     same = {name: meta[name] for name in ("alpha", "discount", "tau", "policy_freq")}
     return {
@@ -49,12 +49,12 @@ def td3_settings(meta: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def load_twins(arrays: Arrays) -> Ensemble:
-    """Read both critics from one module."""
+    """Build both critics from the arrays of a module that contains both."""
     return stack(*(load_critic(half) for half in split_twin_module(arrays)))
 
 
 def td3_loaders(meta: Mapping[str, Any]) -> dict[str, Loader]:
-    """Return the loaders of the actor and the critics."""
+    """Return the loaders for the actor, the critics and their target networks."""
     return {
         **with_target("actor", lambda arrays: DeterministicActor(torch_mlp(arrays), meta["max_action"])),
         **with_target("critic_1", load_critic),
@@ -64,7 +64,7 @@ def td3_loaders(meta: Mapping[str, Any]) -> dict[str, Loader]:
 
 
 def td3_networks(state: TD3State) -> dict[str, Any]:
-    """Return the actor and the critics of a state; each critic is also listed individually."""
+    """Return the actor, the critics and their targets in a state. Each critic is also listed individually."""
     critics, targets = state.critics, state.critics_target
     return {
         "actor": state.actor,
@@ -133,7 +133,7 @@ def a2pr(trace: Trace) -> Adapter[A2PRState]:
     )
 
     def load_vae(arrays: Arrays) -> VAE:
-        # Mean and log σ are separate layers in the trace, but halves of a single layer in this library.
+        # The mean and log σ have separate layers in the trace, but share a layer in this library.
         heads = {p: np.concatenate([arrays[f"mean.{p}"], arrays[f"log_std.{p}"]]) for p in ("weight", "bias")}
         arrays = {**arrays, **{f"heads.{p}": array for p, array in heads.items()}}
         encoder, decoder = (torch_sequence(arrays, names) for names in (("e1", "e2", "heads"), ("d1", "d2", "d3")))

@@ -117,7 +117,7 @@ def default_rate_is_best(view: View) -> Claim:
     return build_claim(
         view,
         "default_rate_is_best",
-        "Changing alpha's learning rate from 2e-3 to a tenth or ten times that lowers scores on average.",
+        "Decreasing or increasing alpha's learning rate tenfold from 2e-3 lowers scores on average.",
         "Appendix F.2, Figure 12",
         [part for other in others for part in check_better(view, ASPC, other, D4RL)],
         shown_in=D4RL,

@@ -1,4 +1,4 @@
-"""Claims about the benchmark: average scores, profiles, the radar chart and learning curves."""
+"""Claims about the results on the benchmark: average scores, profiles, the radar chart and learning curves."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from aspc.lab.report.statistics import IntervalEstimate, Scores
 from aspc.lab.report.view import View, drop_returns, match_lengths, scores_by_dataset
 
 FIGURE_8_BASELINES = tuple(map(method, ("td3_bc", "wpc", "a2pr")))
-HIGHEST_SCORE = 150.0  # largest threshold; scores on Maze2d and Adroit exceed 100
+HIGHEST_SCORE = 150.0  # largest threshold, since scores on Maze2d and Adroit exceed 100
 
 
 def beats_td3_bc(view: View) -> Claim:
@@ -104,10 +104,10 @@ def profile_above(view: View) -> Claim:
 def share_above(both: np.ndarray) -> np.ndarray:
     """Return the fraction of thresholds at which the first method's profile is at or above the second's.
 
-    Thresholds exceeded by all runs of both methods, or by no run of either, are ignored.
+    Thresholds that all runs of both methods exceed, or that no run of either method exceeds, are ignored.
 
     Args:
-        both: Scores of both methods, [seeds, datasets, 2].
+        both: Scores of both methods, as an array [seeds, datasets, 2].
     """
     first, second = statistics.profile(both, np.linspace(0, HIGHEST_SCORE, 61))
     is_informative = (np.minimum(first, second) < 1) & (np.maximum(first, second) > 0)
@@ -140,10 +140,10 @@ def largest_polygon(view: View) -> Claim:
 
 
 def lead_in_area(ours: Scores, rivals: Sequence[Scores], tasks: Sequence[str]) -> IntervalEstimate:
-    """Return the area of our polygon in the radar chart minus the largest area of a rival.
+    """Return the area of our polygon in the radar chart minus the largest area of any rival's polygon.
 
-    The bootstrap keeps tasks fixed. It draws datasets within each task (the same for all methods), and seeds per
-    dataset.
+    The bootstrap keeps the tasks fixed. It draws datasets within each task (the same for all methods), and then seeds
+    within each dataset.
     """
     methods, rng = [ours, *rivals], np.random.default_rng(0)
     means, drawn = [], []  # per task: [methods], [methods, repetitions]
@@ -160,7 +160,7 @@ def lead_in_area(ours: Scores, rivals: Sequence[Scores], tasks: Sequence[str]) -
 
 
 def _area_lead(means: np.ndarray) -> np.ndarray:
-    """Return the first method's area minus the largest area of the others, from means [methods, ..., tasks]."""
+    """Return the first method's polygon area minus the largest of the others, given means [methods, ..., tasks]."""
     areas = polygon_area(scale_to_range(means))
     return np.asarray(areas[0] - areas[1:].max(axis=0))
 

@@ -1,4 +1,4 @@
-"""Checks that compare two methods, and the curves that claims use."""
+"""Checks that compare two methods, and statistics of curves that claims use."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from aspc.lab.report.view import View, drop_returns, scores_by_dataset
 ASPC, TD3_BC = method("aspc"), method("td3_bc")
 BASELINES = tuple(map(method, ("td3_bc", "a2pr", "iql", "wpc", "rebrac")))
 
-# The paper says "near", "nearly" or "minimal"; a check needs a number. These thresholds are our choice.
+# Where the paper says "near", "nearly" or "minimal", a check needs a number. We chose these thresholds.
 NEARLY_EQUAL = 5.0  # percent
 MINIMAL_OVERHEAD = 25.0  # percent of TD3+BC's time
 SAME_RUNTIME = 10.0  # percent
-NEAR_A_TENTH = (0.03, 0.3)  # alpha, half a decade each way
+NEAR_A_TENTH = (0.03, 0.3)  # range of alpha, half a decade in each direction
 SLIGHT_RISE = 1.2  # factor on alpha early in training
 ALMOST_EVERY = 0.9  # fraction of thresholds
 LATE_LOSS = 15.0  # percent below the best evaluation
@@ -34,7 +34,7 @@ PAPER_STEPS = 1_000_000
 
 
 def restrict_to_shared(a: Scores, b: Scores) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Restrict two methods' values to their common datasets, in display order."""
+    """Return the values of two methods on their common datasets, in display order."""
     names = [name for name in sort_datasets(a) if name in b]
     return {n: a[n] for n in names}, {n: b[n] for n in names}
 
@@ -53,8 +53,14 @@ def check_better(
     """Check that the average of `a` is at least that of `b`.
 
     Args:
-        domains: Restrict the comparison to these domains.
-        label: Name of the data in the description.
+        view: The results.
+        a: The method that is claimed to be better.
+        b: The method to compare with.
+        domains: The domains to which the comparison is restricted. Default: all domains.
+        label: Name of the data to use in the check's description.
+
+    Returns:
+        A list with the check, or with a data gap if runs are missing.
     """
     first, second = paired_scores(view, a, b, domains)
     if not first:
@@ -83,7 +89,7 @@ def check_nearly_equal(
 def check_per_domain(
     check: Callable[..., list[ClaimPart]], view: View, a: Method, b: Method, domains: Sequence[str]
 ) -> list[ClaimPart]:
-    """Apply a check of two methods to each domain."""
+    """Apply a check that compares two methods to each domain separately."""
     return [part for domain in domains for part in check(view, a, b, [domain], domain)]
 
 
@@ -93,7 +99,10 @@ def check_better_overall(view: View, a: Method, b: Method, domains: Sequence[str
 
 
 def require_domains(parts: Iterable[ClaimPart], a: Method, b: Method, domains: Sequence[str]) -> list[ClaimPart]:
-    """Mark checks as partial if a domain is missing, since it could change the result; add a gap per missing domain."""
+    """Mark checks as partial if a domain is missing, and add a data gap for each missing domain.
+
+    A missing domain could change the result of the checks.
+    """
     checks = [part for part in parts if isinstance(part, ClaimCheck)]
     covered = {domain_of(name) for check in checks for name in check.datasets}
     gaps = [DataGap((a, b), (domain,)) for domain in domains if domain not in covered]
@@ -101,12 +110,12 @@ def require_domains(parts: Iterable[ClaimPart], a: Method, b: Method, domains: S
 
 
 def select_d4rl(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the runs on D4RL, which the paper's figures show."""
+    """Return the runs on D4RL, the benchmark that the paper's figures show."""
     return runs[runs["domain"].isin(D4RL)]
 
 
 def curves_per_seed(view: View, runs: pd.DataFrame, metric: str) -> dict[str, list[tuple[np.ndarray, np.ndarray]]]:
-    """Return the (steps, values) of each seed by dataset, without missing points."""
+    """Return the curve (steps, values) of each seed, by dataset and without missing points."""
     table = fill_scores(view.curves.merge(runs[["run_id", "dataset", "measure"]], on="run_id"))
     table = table[np.isfinite(table[metric].astype(float))]
     found: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
@@ -116,7 +125,7 @@ def curves_per_seed(view: View, runs: pd.DataFrame, metric: str) -> dict[str, li
 
 
 def values_at_fraction(view: View, runs: pd.DataFrame, metric: str, fraction: float) -> dict[str, np.ndarray]:
-    """Return each seed's last value within the given fraction of training, by dataset."""
+    """Return the last value of each seed within the given fraction of training, by dataset."""
     out = {}
     for dataset, seeds in curves_per_seed(view, runs, metric).items():
         points = [values[steps <= fraction * steps[-1]] for steps, values in seeds]
@@ -126,10 +135,11 @@ def values_at_fraction(view: View, runs: pd.DataFrame, metric: str, fraction: fl
 
 
 def band_widths(view: View, runs: pd.DataFrame, metric: str) -> dict[str, np.ndarray]:
-    """Return each seed's mean distance from the mean over seeds, by dataset; datasets with one seed are left out.
+    """Return the mean distance of each seed's curve from the mean over seeds, by dataset.
 
-    The distance is averaged over the steps that all seeds share. The factor √(n / (n − 1)) corrects for measuring it
-    from the mean of the same n seeds, so that results with different numbers of seeds are comparable.
+    Datasets with one seed are left out. The distance is averaged over the steps that all seeds share. It is measured
+    from the mean of the same n seeds, which the factor √(n / (n − 1)) corrects for, so that results with different
+    numbers of seeds are comparable.
     """
     out = {}
     for dataset, seeds in curves_per_seed(view, runs, metric).items():
@@ -142,9 +152,9 @@ def band_widths(view: View, runs: pd.DataFrame, metric: str) -> dict[str, np.nda
 
 
 def late_growth(view: View, runs: pd.DataFrame, metric: str) -> dict[str, np.ndarray]:
-    """Return each seed's percent growth from the second to the last fifth of its curve, by dataset.
+    """Return the growth of each seed's curve from the second to the last fifth of training, in percent and by dataset.
 
-    The first fifth is skipped as the start-up phase.
+    The first fifth, the start-up phase, is skipped.
     """
     out = {}
     for dataset, seeds in curves_per_seed(view, runs, metric).items():

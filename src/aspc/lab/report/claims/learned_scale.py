@@ -39,7 +39,7 @@ from aspc.tasks import without_version
 
 
 def _log_final_scales(runs: pd.DataFrame) -> dict[str, np.ndarray]:
-    """Return log10 of the final alpha per seed, by dataset."""
+    """Return log10 of each seed's final alpha, by dataset."""
     runs = runs[runs["scale_last"] > 0]
     return scores_by_dataset(runs.assign(log_scale=np.log10(runs["scale_last"].astype(float))), "log_scale")
 
@@ -50,7 +50,7 @@ def smaller_on_better_data(view: View) -> Claim:
     runs = view.runs_of(ASPC)
     for task in LOCOMOTION:
         task_runs = runs[runs["task"] == task]
-        # Alpha moves further in a longer run, so only runs of the same length are compared.
+        # Alpha changes more in longer runs, so only runs of the same length are compared.
         found = _log_final_scales(task_runs[task_runs["steps"] == task_runs["steps"].max()])
         by_quality = {quality_of(n): n for n in sort_datasets(found)}
         present = [q for q in qualities if q in by_quality]
@@ -66,7 +66,7 @@ def smaller_on_better_data(view: View) -> Claim:
     return build_claim(
         view,
         "smaller_on_better_data",
-        "The final alpha is smaller on better data of each locomotion task: "
+        "For each locomotion task, the final alpha is smaller on better data: "
         "expert < medium-expert < medium < medium-replay.",
         "Section 5.2, Figure 3",
         parts,
@@ -74,13 +74,13 @@ def smaller_on_better_data(view: View) -> Claim:
 
 
 def _is_in_figure_4(dataset: str) -> bool:
-    """Return whether Figure 4 shows a dataset. The figure names only tasks; for Adroit, expert data is assumed."""
+    """Return whether Figure 4 shows a dataset. The figure names only tasks, so expert data is assumed for Adroit."""
     return domain_of(dataset) != "Adroit" or without_version(dataset).endswith("-expert")
 
 
 def scale_by_task(view: View) -> Claim:
     runs = view.runs_of(ASPC)
-    # Alpha's learning rate decays over the run, so alpha moves less in runs shorter than the paper's.
+    # Alpha's learning rate decays within each run, so alpha changes less in runs that are shorter than the paper's.
     scales = _log_final_scales(runs[runs["steps"] >= PAPER_STEPS])
     found = {n: v for n, v in scales.items() if _is_in_figure_4(n)}
     absent = [d for d in ("Adroit", "AntMaze", "Maze2d") if d not in map(domain_of, found)]
@@ -107,7 +107,7 @@ def scale_by_task(view: View) -> Claim:
 
 def distinct_by_task(view: View) -> Claim:
     runs = select_d4rl(view.runs_of(ASPC))
-    # As in `scale_by_task`: alpha moves less in shorter runs.
+    # As in `scale_by_task`, alpha changes less in shorter runs.
     scales = _log_final_scales(runs[runs["steps"] >= PAPER_STEPS])
     gaps = task_separation(scales)
     parts: list[ClaimPart] = []
@@ -129,10 +129,11 @@ def distinct_by_task(view: View) -> Claim:
 
 
 def task_separation(scales: Scores) -> dict[str, np.ndarray]:
-    """Return, per dataset and seed, the mean distance to other tasks' datasets minus that to its own task's datasets.
+    """Return how much further each seed's value is from other tasks' datasets than from its own task's, by dataset.
 
-    The distance is that of the seed's value to a dataset's mean over seeds. Datasets that are alone in their task, and
-    all datasets if there is only one task, are left out.
+    This is the mean distance to the datasets of other tasks minus the mean distance to the other datasets of the same
+    task. Each distance is measured between the seed's value and a dataset's mean over seeds. Datasets without another
+    dataset of their task are left out; if there is only one task, all datasets are.
     """
     means = {name: values.mean() for name, values in scales.items()}
     out = {}

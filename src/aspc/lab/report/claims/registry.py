@@ -1,4 +1,4 @@
-"""All claims in the paper's order, and their checks against the paper's own tables."""
+"""The list of all claims in the paper's order, and their checks against the paper's own tables."""
 
 from __future__ import annotations
 
@@ -46,14 +46,18 @@ ALL: tuple[Callable[[View], Claim], ...] = (
 
 
 def check_all(view: View) -> list[Claim]:
-    """Check every claim, in the paper's order."""
+    """Check every claim and return the claims in the paper's order."""
     found = [(check, check(view)) for check in ALL]
     return [replace(claim, paper_contradiction=find_contradiction(check, claim.source)) for check, claim in found]
 
 
 @cache
 def find_contradiction(check: Callable[[View], Claim], source: str) -> str:
-    """Describe the claim's checks that fail on the paper tables named in `source`; empty if none fails."""
+    """Describe which of a claim's checks fail on the paper's tables that `source` names.
+
+    Returns:
+        The description, or an empty string if no check fails.
+    """
     tables = paper_results.find_source_tables(source)
     found = (_describe_failures(table, check(paper_results.view_of_table(table.name)).checks) for table in tables)
     return " ".join(filter(None, found))
@@ -67,6 +71,6 @@ def _describe_failures(table: PaperTable, checks: Sequence[ClaimCheck]) -> str:
     numbers = "; ".join(f"{check.description}: {check.estimate.value:.1f} {check.unit}" for check in failed)
     fail = "fails" if len(failed) == 1 else "fail"
     return (
-        f"The paper's own {table.source} does not support this: with its printed means per {unit} instead of runs, "
-        f"{len(failed)} of {len(checks)} checks {fail}: {numbers}."
+        f"The paper's own {table.source} does not support this: with the printed means per {unit} in place of runs, "
+        f"{len(failed)} of {len(checks)} checks {fail} ({numbers})."
     )

@@ -1,4 +1,4 @@
-"""Claims about runtime."""
+"""Claims about training time."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ from aspc.lab.report.view import View
 
 
 def _time_overhead(view: View, a: Method, b: Method) -> tuple[IntervalEstimate, tuple[str, ...]]:
-    """Return the extra time per step of `a` relative to `b`, in percent, and the datasets of the measurement.
+    """Return the additional time per step of `a` relative to `b` in percent, and the datasets of the measurement.
 
-    Runs are compared per dataset, device and machine. Runs trained together are excluded, because all runs of a group
-    report the same time and groups can share a device.
+    Runs are compared per dataset, device and machine. Runs that trained together are excluded, because all runs of a
+    group report the same time and groups can share a device.
     """
     runs = pd.concat([view.candidates(a), view.candidates(b)])
     runs = runs[(runs["steps_per_second"] > 0) & (runs["runs_together"].fillna(1) == 1)]
@@ -81,7 +81,7 @@ def short_interval_is_harmless(view: View) -> Claim:
     return build_claim(
         view,
         "short_interval_is_harmless",
-        f"A k_alpha below 10 does not lower the score (read as at most {NEARLY_EQUAL:.0f} %).",
+        f"A k_alpha below 10 does not lower the score (read as a loss of at most {NEARLY_EQUAL:.0f} %).",
         "Section 5.4, Figure 5b",
         parts,
         shown_in=D4RL,
@@ -94,7 +94,8 @@ def long_interval_is_free(view: View) -> Claim:
     return build_claim(
         view,
         "long_interval_is_free",
-        f"With k_alpha = 30, ASPC is as fast as TD3+BC (within {SAME_RUNTIME:.0f} %) and scores as with k_alpha = 10.",
+        f"With k_alpha = 30, ASPC is as fast as TD3+BC (within {SAME_RUNTIME:.0f} %) and scores as high as with "
+        "k_alpha = 10.",
         "Section 5.4, Figure 5b",
         [*overhead, *check_nearly_equal(view, long_interval, ASPC, D4RL)],
     )

@@ -1,4 +1,4 @@
-"""Claims, their checks and verdicts."""
+"""Data types for claims, their checks, data gaps and verdicts."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ OPEN: Verdict = "not enough data"
 
 
 class ClaimRange(NamedTuple):
-    """The range that a claim states for a number."""
+    """The range in which a number must be according to a claim."""
 
     low: float = -math.inf
     high: float = math.inf
 
     def verdict(self, estimate: IntervalEstimate) -> Verdict:
-        """Return HOLDS if the whole interval is inside, FAILS if it is outside, otherwise OPEN.
+        """Return HOLDS if the whole interval is inside the range, FAILS if it is outside, and OPEN otherwise.
 
-        A zero-width interval at a bound is OPEN; it occurs, for example, if no run has ever scored.
+        A zero-width interval at a bound is OPEN. It occurs, for example, if all runs have a score of zero.
         """
         if not estimate.has_interval or (estimate.low == estimate.high and estimate.low in (self.low, self.high)):
             return OPEN
@@ -50,13 +50,15 @@ def at_most(bound: float = 0.0) -> ClaimRange:
 
 
 class ClaimCheck(NamedTuple):
-    """One comparison of a claim.
+    """One of the comparisons that a claim makes.
 
     Attributes:
         description: the compared quantity.
+        estimate: its value with a 95 % interval.
+        unit: its unit.
         claimed: the range that the claim states.
-        methods: methods of the runs behind the number.
-        datasets: datasets of the runs behind the number.
+        methods: methods of the runs from which the value is computed.
+        datasets: datasets of these runs.
         is_partial: whether a domain of the claim is missing, which leaves the check undecided.
     """
 
@@ -74,12 +76,12 @@ class ClaimCheck(NamedTuple):
 
     @property
     def has_few_datasets(self) -> bool:
-        """True if there are too few datasets to generalize; the interval then accounts only for seeds."""
+        """Whether there are too few datasets to generalize. The interval then accounts only for seeds."""
         return len(self.datasets) < statistics.MIN_DATASETS
 
     @property
     def scope(self) -> str:
-        """The datasets that the check is limited to, or "" if there are enough to generalize."""
+        """The datasets to which the check is limited, or "" if there are enough to generalize."""
         return f"{join_words(self.datasets)} only" if self.has_few_datasets else ""
 
 
@@ -87,11 +89,11 @@ COMPARABLE = "that are comparable (same dataset, same number of steps, with a sc
 
 
 class DataGap(NamedTuple):
-    """A check that cannot be made for lack of runs.
+    """A check that is not possible because runs are missing.
 
     Attributes:
         methods: the methods that need runs.
-        data: domains, tasks or datasets, any of which suffices; empty for any dataset.
+        data: domains, tasks or datasets on which runs are needed. One of them is enough; empty for any dataset.
         requirement: the condition that existing runs do not meet.
     """
 
@@ -105,11 +107,15 @@ ClaimPart = ClaimCheck | DataGap
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim of the paper with its checks.
+    """A claim of the paper, with its checks.
 
     Attributes:
+        name: the claim's identifier.
+        text: the claim as a sentence.
+        source: the section, table or figure of the paper that makes the claim.
+        checks: the checks for which there are runs.
         missing: a sentence about the runs that other checks need.
-        limited_to: the domains that the verdict covers, if the paper shows the effect in others too.
+        limited_to: the domains that the verdict covers, if the paper also shows the effect in other domains.
         paper_contradiction: a sentence about checks that fail on the paper's own numbers.
     """
 
@@ -134,7 +140,7 @@ class Claim:
 
     @property
     def scope(self) -> str:
-        """The datasets or domains that the verdict is limited to, as a suffix (" on MuJoCo")."""
+        """The datasets or domains to which the verdict is limited, as a suffix such as " on MuJoCo only"."""
         deciding = [check for check in self.checks if check.verdict == self.verdict]
         if self.is_open:
             return ""
@@ -153,10 +159,15 @@ class Claim:
 def build_claim(
     view: View, name: str, text: str, source: str, parts: Iterable[ClaimPart], shown_in: Sequence[str] = ()
 ) -> Claim:
-    """Build a claim from its checks and data gaps.
+    """Return a claim, given its checks and data gaps.
 
     Args:
-        shown_in: the domains in which the paper shows an effect. The verdict covers those with runs.
+        view: the results.
+        name: the claim's identifier.
+        text: the claim as a sentence.
+        source: the section, table or figure of the paper that makes the claim.
+        parts: the claim's checks and data gaps.
+        shown_in: the domains in which the paper shows the effect. The verdict covers those that have runs.
     """
     parts = list(parts)
     checks = tuple(part for part in parts if isinstance(part, ClaimCheck))
@@ -167,7 +178,7 @@ def build_claim(
 
 
 def describe_gaps(view: View, gaps: Iterable[DataGap]) -> str:
-    """Return one sentence that lists the missing runs, or "" if none are missing."""
+    """Return a sentence that lists the missing runs, or "" if none are missing."""
     absent: dict[str, dict[str, None]] = {}  # method → data, in order; "" stands for every method or all data
     unfit: dict[tuple[str, str], dict[str, None]] = {}  # (data, requirement) → methods with runs that do not meet it
     for gap in gaps:
@@ -191,7 +202,10 @@ def describe_gaps(view: View, gaps: Iterable[DataGap]) -> str:
 
 
 def _is_in(runs: pd.DataFrame, data: Sequence[str]) -> pd.Series:
-    """Return a mask of the runs in any of these domains, tasks or datasets (of any version); all if `data` is empty."""
+    """Return a mask of the runs on any of these domains, tasks or datasets (in any version).
+
+    If `data` is empty, the mask selects all runs.
+    """
     names = (runs["domain"], runs["task"], runs["dataset"].map(without_version))
     return pd.concat([column.isin(data) for column in names], axis=1).any(axis=1) | (not data)
 
@@ -202,7 +216,7 @@ def _describe_runs(names: Iterable[str], data: str) -> str:
 
 
 def _name_in_list(method: Method) -> str:
-    """Return a method's name without commas, for use in a list."""
+    """Return a method's name without a comma, for use in a list: "IQL (tuned)"."""
     name, _, settings = method.name.partition(", ")
     return f"{name} ({settings})" if settings else name
 
