@@ -8,9 +8,14 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
-# Tests check results, not speed: compile without optimization. Other flags that compile faster
-# (--xla_cpu_use_fusion_emitters=false) break the equality of bits that users have.
-os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_backend_optimization_level=0"
+# Tests check results, not speed: compile without optimization, and kernels with the old emitter, which creates no MLIR
+# context per kernel. In a single LLVM module it gives the bits of the emitter that users have.
+os.environ["XLA_FLAGS"] = (
+    f"{os.environ.get('XLA_FLAGS', '')} --xla_backend_optimization_level=0 "
+    "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
+)
+# Matrices are small, and idle threads of OpenBLAS spin.
+os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
 import jax
 import pytest

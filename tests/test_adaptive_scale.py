@@ -74,11 +74,16 @@ def test_losses_are_the_papers_formulas():
 
 def test_the_average_of_q_is_exponential():
     algorithm = AdaptiveScale(base=SMALL, ema=0.9)
-    state = algorithm.init(jax.random.key(0), SPEC)
-    ctx = algorithm.base.prepare(state.base, *inputs(0), ALL)
+    state = trained(algorithm, steps=0)
     start = dataclasses.replace(state.scale, ema_q=jnp.asarray(0.7))
-    inner, scale, metrics = jax.jit(algorithm.outer_update)(ctx, ctx, start)
-    q = algorithm.base.outer_terms(ctx, inner.params, 2.5).q
+
+    @jax.jit
+    def update():
+        ctx = algorithm.base.prepare(state.base, *inputs(0), ALL)
+        inner, scale, metrics = algorithm.outer_update(ctx, ctx, start)
+        return scale, metrics, algorithm.base.outer_terms(ctx, inner.params, 2.5).q
+
+    scale, metrics, q = update()
     np.testing.assert_allclose(scale.ema_q, 0.9 * 0.7 + 0.1 * q.mean(), rtol=1e-5)
     np.testing.assert_allclose(metrics["l2"], (scale.ema_q - 0.7) ** 2, rtol=1e-4)
 
@@ -121,7 +126,7 @@ def test_outer_loss_option_selects_its_terms():
     with jax.enable_x64(True):
         algorithm = AdaptiveScale(base=SMALL, ema=0.5)
         state = trained(algorithm)
-        ctx = algorithm.base.prepare(state.base, *inputs(99), ALL)
+        ctx = jax.jit(algorithm.base.prepare, static_argnums=3)(state.base, *inputs(99), ALL)
         fresh = algorithm.start(state.base).scale
 
         def update(number):
@@ -237,20 +242,27 @@ def test_independent_outer_batch_changes_the_scale_but_not_the_inner_step():
 def test_critics_are_not_fitted_to_the_outer_batch():
     """The critics that weigh its samples are not fitted to them first."""
     base = WPC(actor_hidden_dim=12, critic_hidden_dim=12, value_hidden_dim=12, batch_size=24, critic_lr=1e-2)
-    state = base.init(jax.random.key(0), SPEC)
-    ctx = base.prepare(state, *inputs(0), frozenset({CRITIC, INNER}))
-    batch, noise = inputs(1)
-    outer_ctx = base.prepare_again(ctx, batch, noise)
-    q, v = ctx.state.critics[0](batch.observations, batch.actions), ctx.state.value(batch.observations)
-    np.testing.assert_allclose(outer_ctx.extra, q - v, rtol=1e-5, atol=1e-6)
-    assert outer_ctx.state is ctx.state
+    state = jax.jit(base.init, static_argnums=1)(jax.random.key(0), SPEC)
+
+    @jax.jit
+    def advantages():
+        """Return the advantages of the outer batch, by the algorithm and by its critics."""
+        ctx = base.prepare(state, *inputs(0), frozenset({CRITIC, INNER}))
+        batch, noise = inputs(1)
+        outer_ctx = base.prepare_again(ctx, batch, noise)
+        assert outer_ctx.state is ctx.state
+        q, v = ctx.state.critics[0](batch.observations, batch.actions), ctx.state.value(batch.observations)
+        return outer_ctx.extra, q - v
+
+    found, expected = advantages()
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_advantage_weights_have_mean_one_and_prefer_good_actions():
     algorithm = algorithms.default("aspc_aw")
     base = dataclasses.replace(algorithm.base, actor_hidden_dim=12, critic_hidden_dim=12, value_hidden_dim=12)
-    state = base.init(jax.random.key(0), SPEC)
-    ctx = base.prepare(state, *inputs(0), ALL)
+    state = jax.jit(base.init, static_argnums=1)(jax.random.key(0), SPEC)
+    ctx = jax.jit(base.prepare, static_argnums=3)(state, *inputs(0), ALL)
     weights = np.asarray(base.bc_weight(ctx))
     np.testing.assert_allclose(weights.mean(), 1, rtol=1e-5)
     assert np.corrcoef(weights, ctx.extra)[0, 1] > 0.5

@@ -32,13 +32,19 @@ def trace(algorithm: Any, batch_type: Any, spec: Any) -> None:
     batch = batch_type(
         numbers(rows, obs), numbers(rows, act), numbers(rows), numbers(rows, obs), numbers(rows), next_actions
     )
-    noise = {name: draw.sample(jax.random.key(1), 1)[0] for name, draw in algorithm.noise(spec, rows).items()}
-    state = algorithm.init(jax.random.key(0), spec)
+
+    def initial(key: jax.Array) -> tuple[Any, Any]:
+        """Return a state and noise, after computing the policy and the critics of the state."""
+        noise = {name: draw.sample(key, 1)[0] for name, draw in algorithm.noise(spec, rows).items()}
+        state = algorithm.init(key, spec)
+        algorithm.policy(state)
+        if (critics := algorithm.critics(state)) is not None:
+            critics(batch.observations, batch.actions)
+        return state, noise
+
+    state, noise = jax.eval_shape(initial, jax.random.key(0))
     for parts in {parts for segment in algorithm.schedule() for parts in segment.steps}:
-        jax.eval_shape(lambda state, parts=parts: algorithm.update(state, batch, noise, parts), state)
-    algorithm.policy(state)
-    if (critics := algorithm.critics(state)) is not None:
-        critics(batch.observations, batch.actions)
+        jax.eval_shape(lambda state, noise, parts=parts: algorithm.update(state, batch, noise, parts), state, noise)
 
 
 def main() -> None:

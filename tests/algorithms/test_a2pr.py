@@ -44,13 +44,14 @@ def test_threshold_gates_the_constraint(threshold: float, gate: list[bool]) -> N
 
 def test_threshold_selects_what_the_vae_reconstructs() -> None:
     algorithm = small(A2PR())
-    state = algorithm.init(jax.random.key(0), SPEC)
+    state = jax.jit(lambda key: algorithm.init(key, SPEC))(jax.random.key(0))
     batch, noise = random_batch(0, algorithm.batch_size), random_noise(1, algorithm)
     parts = max(cycle(algorithm), key=len)
 
-    def prepare(threshold: float) -> tuple[float, np.ndarray]:
+    @jax.jit
+    def prepare(threshold: float) -> tuple[jax.Array, jax.Array]:
         ctx = replace(algorithm, advantage_threshold=threshold).prepare(state, batch, noise, parts)
-        return float(ctx.metrics["vae_reconstruction"]), np.asarray(ctx.extra.q_data - ctx.extra.v)
+        return ctx.metrics["vae_reconstruction"], ctx.extra.q_data - ctx.extra.v
 
     nothing, advantages = prepare(1e6)
     everything, _ = prepare(-1e6)

@@ -264,20 +264,25 @@ def test_the_derivative_of_the_scale_through_an_optimizer(optimizer: str) -> Non
         s, a, s2 = (jnp.asarray(rng.normal(size=(32, n))) for n in (4, 2, 4))
         batch = Batch(s, jnp.tanh(a), jnp.asarray(rng.normal(size=32)), s2, jnp.ones(32))
         noise = {"target_policy": jnp.zeros((32, 2))}
-        state = aspc_.init(jax.random.key(0), SPEC)
+        state = jax.jit(lambda key: aspc_.init(key, SPEC))(jax.random.key(0))
         state = jax.tree.map(lambda x: x.astype(float) if jnp.issubdtype(x.dtype, jnp.floating) else x, state)
+        update = jax.jit(aspc_.update, static_argnums=3)
         for _ in range(3):
-            state, _ = aspc_.update(state, batch, noise, frozenset({CRITIC, INNER}))
-        moved, metrics = aspc_.update(state, batch, noise, frozenset({INNER, SCALE}))
-        ctx = base.prepare(state.base, batch, noise, frozenset({INNER}))
+            state, _ = update(state, batch, noise, frozenset({CRITIC, INNER}))
+        moved, metrics = update(state, batch, noise, frozenset({INNER, SCALE}))
 
         alpha, eps = float(state.scale.scale), 1e-5
+
+        @jax.jit
+        def terms(scale: float) -> Any:
+            ctx = base.prepare(state.base, batch, noise, frozenset({INNER}))
+            return base.outer_terms(ctx, base.inner_step(ctx, scale).params, alpha)
+
         # The normalizer is held fixed in the derivative, so the difference uses the one of the middle.
-        middle = base.outer_terms(ctx, base.inner_step(ctx, alpha).params, alpha)
-        size = float(jnp.abs(middle.q).mean())
+        size = float(jnp.abs(terms(alpha).q).mean())
 
         def fixed(scale: float) -> float:
-            after = base.outer_terms(ctx, base.inner_step(ctx, scale).params, alpha)
+            after = terms(scale)
             return float(-alpha * after.q.mean() / size + after.constraint.mean())
 
         expected = (fixed(alpha + eps) - fixed(alpha - eps)) / (2 * eps)

@@ -420,22 +420,30 @@ def test_learns(name: str) -> None:
     (s, a, r, s2), behavior = walk(clumsy, 400, seed=0)
     algorithm = with_horizon(quick(algorithms.default(name)), STEPS)
     data = Batch(*(jnp.asarray(x, jnp.float32) for x in (s, a, r, s2, np.ones(len(r)))))
-    parts = [p for segment in algorithm.schedule() for _ in range(segment.repeats) for p in segment.steps]
-    assert len(parts) == schedule_length(algorithm.schedule())
+    length = schedule_length(algorithm.schedule())
     draws = algorithm.noise(LINE, algorithm.batch_size)
 
     @jax.jit
     def cycle(state: Any, key: Any) -> Any:
-        for i, of_step in enumerate(parts):
-            rows_key, noise_key = jax.random.split(jax.random.fold_in(key, i))
-            rows = jax.random.randint(rows_key, (algorithm.batch_size,), 0, len(r))
-            batch = jax.tree.map(lambda x, rows=rows: x[rows], data)
-            noise = {n: d.sample(noise_key, 1)[0] for n, d in draws.items()}
-            state, _ = algorithm.update(state, batch, noise, of_step)
+        begin = 0
+        for segment in algorithm.schedule():
+
+            def repeat(state: Any, first: Any, segment: Any = segment) -> Any:
+                for i, parts in enumerate(segment.steps):
+                    rows_key, noise_key = jax.random.split(jax.random.fold_in(key, first + i))
+                    rows = jax.random.randint(rows_key, (algorithm.batch_size,), 0, len(r))
+                    batch = jax.tree.map(lambda x, rows=rows: x[rows], data)
+                    noise = {n: d.sample(noise_key, 1)[0] for n, d in draws.items()}
+                    state, _ = algorithm.update(state, batch, noise, parts)
+                return state, None
+
+            state, _ = jax.lax.scan(repeat, state, begin + len(segment.steps) * jnp.arange(segment.repeats))
+            begin += len(segment.steps) * segment.repeats
+        assert begin == length
         return state
 
     state = jax.jit(lambda key: algorithm.init(key, LINE))(jax.random.key(0))
-    for key in jax.random.split(jax.random.key(1), STEPS // len(parts)):
+    for key in jax.random.split(jax.random.key(1), STEPS // length):
         state = cycle(state, key)
     export = algorithm.policy(state)
     arrays = {key: np.asarray(array) for key, array in export.arrays.items()}
