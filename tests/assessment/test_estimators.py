@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import aspc
-from aspc.assessment.assess import Assessment, judge
+from aspc.assessment.assess import Assessment, judge, unattainable_gains
 from aspc.assessment.assess_options import AssessOptions
 from aspc.assessment.assessment_text import describe_selection, format_assessment
 from aspc.assessment.combination import IntervalCalibration, between_estimators, combine
@@ -184,6 +184,17 @@ def test_doubly_robust_estimates_have_a_smaller_error(short_horizon):
     for name in ("noiseless", "worse"):
         plain, robust = (short_horizon[kind, name].standard_error for kind in (IMPORTANCE_SAMPLING, DOUBLY_ROBUST))
         assert robust < plain
+
+
+def test_gains_above_what_the_logged_rewards_allow_give_a_warning(assessment, evidence):
+    assert assessment.warnings == []
+    best = judged(assessment, "better")
+    limit = (evidence.dataset.rewards.max() / (1 - DISCOUNT)) - evidence.logged_returns[REWARD].mean
+    assert best.reward.difference < limit
+    low = dataclasses.replace(evidence.dataset, rewards=np.minimum(evidence.dataset.rewards, -1.0))
+    (warning,) = unattainable_gains([best], dataclasses.replace(evidence, dataset=low))
+    most = -1.0 - (1 - DISCOUNT) * evidence.logged_returns[REWARD].mean
+    assert warning == f"better: the gain is overestimated: the logged rewards allow at most {most:+.4g} per step."
 
 
 def test_verdicts(assessment):

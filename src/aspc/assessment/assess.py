@@ -20,6 +20,7 @@ from aspc.assessment.held_out_episodes import HeldOutEpisodes, held_out_episodes
 from aspc.assessment.importance import BehaviorDensity, ImportanceSampling
 from aspc.assessment.kpi_columns import kpi_columns
 from aspc.assessment.model_estimator import ModelEstimator
+from aspc.assessment.ranking import value_bounds
 from aspc.assessment.support import LoggedNeighbors, Support
 from aspc.assessment.trained_runs import (
     Candidate,
@@ -219,25 +220,21 @@ def judge(
     for name, policy in policies.items():
         check_fits(name, policy, evidence.dataset)
     estimates = _estimate(evidence, policies, notify, vectorize)
-    margin, neighbors = (
-        _margin(evidence),
-        LoggedNeighbors.of(evidence.dataset, seed=evidence.options.seed, history=evidence.history),
-    )
+    margin = _margin(evidence)
+    neighbors = LoggedNeighbors.of(evidence.dataset, seed=evidence.options.seed, history=evidence.history)
     judged = []
-    for candidate in candidates:
-        own = [e for e in estimates if e.policy == candidate.name]
+    for c in candidates:
+        own = [e for e in estimates if e.policy == c.name]
         combined = {
             signal: combine(
                 signal, [e for e in own if e.signal == signal], evidence.options.level, calibration, logged.spread
             )
             for signal, logged in evidence.logged_returns.items()
         }
-        support = neighbors.measure_policy(candidate.policy, evidence.options.seed)
+        support = neighbors.measure_policy(c.policy, evidence.options.seed)
         silent = {e.estimator: e.silent_because for e in own if e.signal == REWARD and e.silent_because is not None}
         verdict = decide(combined[REWARD], support, margin, silent)
-        judged.append(
-            PolicyAssessment(candidate.name, candidate.source, verdict, combined, own, support, candidate.policy)
-        )
+        judged.append(PolicyAssessment(c.name, c.source, verdict, combined, own, support, c.policy))
     order = sorted(judged, key=lambda p: (p.support.is_outside, not p.reward.is_known, -_lower_bound(p)))
     return Assessment(
         evidence.dataset.name.removesuffix(" (held out)"),
@@ -248,8 +245,16 @@ def judge(
         evidence.logged_returns,
         order,
         calibration,
-        held_out.warnings,
+        [*held_out.warnings, *unattainable_gains(order, evidence)],
     )
+
+
+def unattainable_gains(policies: list[PolicyAssessment], evidence: Evidence) -> list[str]:
+    """Return a warning about each policy whose estimated return is above what the logged rewards allow."""
+    log, discount = evidence.dataset, evidence.options.discount
+    limit = value_bounds(log.rewards, bool(log.terminals.any()), discount)[1] - evidence.logged_returns[REWARD].mean
+    text = f"the gain is overestimated: the logged rewards allow at most {(1 - discount) * limit:+.4g} per step"
+    return [f"{p.name}: {text}." for p in policies if p.has_estimate(REWARD) and p.reward.difference > limit]
 
 
 def _lower_bound(policy: PolicyAssessment) -> float:
