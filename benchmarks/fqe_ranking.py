@@ -1,4 +1,4 @@
-"""Compare how fitted-Q evaluation (FQE) ranks policies with how their real returns rank them.
+"""Compare the ranking of policies by fitted-Q evaluation (FQE) with the ranking by their real returns.
 
     python benchmarks/fqe_ranking.py maze2d-umaze?steps=200000 --out benchmarks/results/fqe_maze2d.json
     python benchmarks/fqe_ranking.py hopper.hdf5 --env hopper-medium-replay-v2 --out benchmarks/results/fqe_hopper.json

@@ -10,7 +10,7 @@ entries as its log. Differences between a history and a single observation are p
 intervals.
 
 With `--speed`, the script instead measures the time of a training step relative to a step without history. Observations
-have 17 dimensions and actions have 6, and the sizes are timed in alternating rounds.
+have 17 dimensions and actions have 6. The different histories are timed in alternating rounds.
 """
 
 from __future__ import annotations

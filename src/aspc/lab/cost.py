@@ -12,7 +12,7 @@ from aspc.errors import AspcError, unknown_name
 from aspc.lab.groups import RunGroup
 from aspc.lab.plan import preset_name
 
-ENVIRONMENT_STEPS_PER_SECOND = 5_000  # of a policy in a MuJoCo locomotion task, on one core
+ENVIRONMENT_STEPS_PER_SECOND = 5_000  # typical for a policy in a MuJoCo locomotion task on one core
 DEFAULT_HORIZON = 1000
 SIMILAR_COST = {
     "aspc": "td3_bc",

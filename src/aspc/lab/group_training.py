@@ -1,4 +1,4 @@
-"""Train a group, as described in its file, in this process."""
+"""Train a group of runs in this process, given the group's file."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ class RunGroup:
 
     @property
     def alone(self) -> bool:
-        """True for a timed group, which must train alone."""
+        """True if the group is timed and must therefore train alone."""
         return any(m.run.alone for m in self.members)
 
     @property

@@ -50,7 +50,7 @@ class PlannedRun:
     options: Mapping[str, Any] = field(default_factory=dict)
     """Training options that differ from the defaults."""
     alone: bool = False
-    """Whether to train this run alone, because it is timed."""
+    """Train this run alone, because it is timed."""
     scale_of: str | None = None
     """Id of the run whose final scale is used as this run's `scale_target`, if any."""
 
@@ -106,7 +106,7 @@ def short_hash(content: Any) -> str:
 
 
 def resolve_settings(variant: Variant, dataset: str) -> dict[str, Any]:
-    """Return the settings of a variant on a dataset that differ from the algorithm's defaults.
+    """Return those settings of a variant on a dataset that differ from the algorithm's defaults.
 
     The variant's own settings take precedence over those of its preset.
     """

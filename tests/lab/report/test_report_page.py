@@ -174,7 +174,7 @@ def test_summary_comes_first_with_robust_statistics_per_domain(tmp_path: Path) -
     iqm, chance, mean, difference, median = map(float, re.findall(r'data-value="([-\d.]+)"', row)[:5])
     assert iqm == pytest.approx(mean, abs=0.5)
     assert (chance, difference, median) == (1.0, pytest.approx(10, abs=0.2), pytest.approx(10, abs=0.2))
-    assert "Not compared overall (too few datasets): IQL." in section
+    assert "Not in the overall comparison, because they have too few datasets: IQL." in section
 
 
 def test_interval_needs_three_seeds_and_checks_name_few_datasets(tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ class TraceCheck:
 
     @property
     def passes(self) -> bool:
-        """Whether the error is within the tolerance."""
+        """True if the error is within the tolerance."""
         return self.error <= TOLERANCE
 
 

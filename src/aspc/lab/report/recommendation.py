@@ -39,7 +39,7 @@ class Lead:
 
     @property
     def is_behind(self) -> bool:
-        """Whether the interval of the lead lies entirely below zero."""
+        """True if the interval of the lead lies entirely below zero."""
         return self.estimate.has_interval and self.estimate.high < 0
 
 

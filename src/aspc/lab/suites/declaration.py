@@ -80,7 +80,7 @@ class Suite:
     parts: tuple[str, ...] = ()
     """Names of the suites that this one combines, in order."""
     every_file: bool = False
-    """Whether to train on every file in the --data folder."""
+    """Train on every file in the --data folder."""
     candidates: tuple[str, ...] = ()
     """Labels of variants that a report can recommend. Each uses one configuration for all datasets."""
     rivals: tuple[str, ...] = ()
@@ -125,7 +125,7 @@ def register(suite: Suite) -> Suite:
 
 
 def names() -> list[str]:
-    """Return the names of all suites, first the paper's suites in the paper's order."""
+    """Return the names of all suites, starting with the paper's suites in the paper's order."""
     return list(_SUITES)
 
 

@@ -76,7 +76,7 @@ class ClaimCheck(NamedTuple):
 
     @property
     def has_few_datasets(self) -> bool:
-        """Whether there are too few datasets to generalize. The interval then accounts only for seeds."""
+        """True if there are too few datasets to generalize. The interval then accounts only for seeds."""
         return len(self.datasets) < statistics.MIN_DATASETS
 
     @property
