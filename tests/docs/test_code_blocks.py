@@ -44,7 +44,7 @@ def run_page(page: list[Block], slow: bool, scratch: Path, caches: Path) -> list
         "COLUMNS": "110",
         "REPO": str(REPOSITORY),
         "JAX_PLATFORMS": "cpu",
-        # As in all tests: fast compilation.
+        # Faster compilation, as in every test
         "XLA_FLAGS": os.environ["XLA_FLAGS"],
         "OPENBLAS_NUM_THREADS": "1",
         # Shared between pages: compiled programs, generated mazes, a list of fonts.
