@@ -236,7 +236,7 @@ def test_table_rows_are_matched_by_name_and_unknown_names_are_rejected() -> None
     for wrong in (foreign, foreign.iloc[0], [foreign.iloc[0]], next(foreign.itertuples(index=False)), levels):
         with pytest.raises(AspcError, match=r"lacks 'T0'\. This policy takes T0, T1, index, columns, T4, or an array"):
             named.act(wrong)
-    with pytest.raises(AspcError, match="has 'T1' 2 times"):
+    with pytest.raises(AspcError, match="contains 'T1' 2 times"):
         named.act(table[[*names, "T1"]])
 
 
