@@ -24,8 +24,9 @@ MATHEMATICS = (
 SHARED = ("component_names", "fields", "interface", "policy_tracing", "registry")  # modules of algorithms/ without any
 MAX_LINES, MAX_LINES_WITHOUT_REASON = 600, 400
 # Outside lab/. The redesign met 16,000. Networks of the user, assessment and the reading of messy logs added 3,300,
-# guards and policies with memory 700, histories 400, discrete actions 1,500, calibrated assessment 100.
-MAX_CODE_LINES = 22_000
+# guards and policies with memory 700, histories 400, discrete actions 1,500, calibrated assessment 100, short and
+# full help 50.
+MAX_CODE_LINES = 22_050
 
 
 def documented_modules() -> dict[str, set[str]]:
