@@ -14,7 +14,7 @@ os.environ["XLA_FLAGS"] = (
     f"{os.environ.get('XLA_FLAGS', '')} --xla_backend_optimization_level=0 "
     "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
 )
-# Matrices are small, and idle threads of OpenBLAS spin.
+# For programs that tests start (here NumPy is loaded already): matrices are small, and idle threads of OpenBLAS spin.
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
 import jax
