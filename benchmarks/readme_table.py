@@ -14,7 +14,8 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 RESULTS = REPOSITORY / "benchmarks" / "results"
 BEGIN, END = "<!-- comparison: written by benchmarks/readme_table.py -->\n\n", "\n<!-- end of comparison -->"
 
-HEAD = ("", "strengths", "your own data", "evaluation from logs", "ONNX", "steps/s, 1 and 64 runs")
+SPEED = "[TD3+BC steps/s](benchmarks/README.md#next-to-another-library) on an H200, 1 and 64 runs"
+HEAD = ("", "strengths", "your own data", "evaluation from logs", "ONNX", SPEED)
 LIBRARIES = {
     "aspc": ("aspc (JAX)", "learned alpha, verdicts from logs", "CSV, Parquet, HDF5 …", "verdict", "yes"),
     "CORL": (
@@ -34,7 +35,7 @@ LIBRARIES = {
         *("goal-conditioned RL, images", "no", "no", "no"),
     ),
 }
-WITHOUT_TD3_BC = "OGBench"
+NOT_MEASURED = "–"
 
 
 def format_time(runs: int, steps_per_second: float) -> str:
@@ -49,8 +50,7 @@ def make_table(results: Path = RESULTS) -> str:
     measured = json.loads(path.read_text())["side_by_side"] if path.exists() else {}
     rows = []
     for name, facts in LIBRARIES.items():
-        missing = "has no TD3+BC" if name == WITHOUT_TD3_BC else "not measured"
-        speed = " and ".join(f"{rate:,.0f}" for rate in measured[name].values()) if name in measured else missing
+        speed = " and ".join(f"{rate:,.0f}" for rate in measured.get(name, {}).values()) or NOT_MEASURED
         rows.append((*facts, speed))
     return "".join(f"| {' | '.join(row)} |\n" for row in (HEAD, ["---"] * len(HEAD), *rows))
 
@@ -58,17 +58,16 @@ def make_table(results: Path = RESULTS) -> str:
 def make_sentence(results: Path = RESULTS) -> str:
     """Return the time that a million steps of ASPC take, on two CPU cores and per device and number of runs."""
     cores = json.loads((results / "costs_2_cores.json").read_text())["speeds"]  # measured on a machine with two cores
-    times = [f"{format_time(r['seeds'], r['steps_per_second'])} on two CPU cores" for r in cores if r["algo"] == "aspc"]
+    alone = [f"{format_time(r['seeds'], r['steps_per_second'])} on two CPU cores" for r in cores if r["algo"] == "aspc"]
+    together = ""
     for path in sorted(results.glob("*.json")):
         rates = json.loads(path.read_text()).get("rates", [])  # written by accelerator.py
         for runs, rate in sorted((r["seeds"], r["steps_per_second"]) for r in rates):
-            device = rates[0]["device"].removeprefix("gpu: ")
             if runs == 1:
-                times.append(f"{format_time(runs, rate)} on an {device.removeprefix('NVIDIA ')}")
+                alone.append(f"{format_time(runs, rate)} on an {rates[0]['device'].removeprefix('gpu: NVIDIA ')}")
             elif runs == max(r["seeds"] for r in rates):
-                times.append(f"{format_time(runs, rate)} for {runs} runs together")
-    *first, last = times
-    return f"A million steps of ASPC take {' and '.join([', '.join(first), last] if first else [last])}.\n"
+                together = f", where {runs} runs together take {format_time(runs, rate)}"
+    return f"A million steps of ASPC take {' or '.join(alone)}{together}.\n"
 
 
 def replace_table(text: str, new: str) -> str:
