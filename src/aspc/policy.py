@@ -213,7 +213,7 @@ class Policy:
             AspcError: The policy has no logits, or an observation has the wrong shape or is invalid.
         """
         if KINDS[self.kind].logits is None:
-            raise AspcError(f"A policy of the kind {self.kind} has no logits. Call act instead.")
+            raise AspcError(f"Policies of kind {self.kind!r} have no logits. Call act instead.")
         names, size = self.info.get("observation_names") or (), self.observation_size
         rows = check_rows(observations, names, size, AspcError)
         scores: np.ndarray = compute_logits(self, np.atleast_2d(rows))

@@ -346,7 +346,7 @@ def test_cumulative_weights_match_products(evidence):
     assert weights.weights[1, 2] / weights.weights[0, 2] == pytest.approx(product, rel=1e-9)
     assert weights.silent_because is None
     wild = PolicyWeights.of(evidence, trajectories, 20 * ratios)
-    assert wild.silent_because.startswith("after 1 step its effective sample size is below 50 of 150")
+    assert wild.silent_because.startswith("after 1 step, its effective sample size is below 50 (of 150")
     assert (wild.compared, wild.weights.shape) == (0, (150, 0))
 
 
@@ -356,7 +356,7 @@ def test_policies_far_from_the_log_have_no_effective_episodes(evidence):
     importance = ImportanceSampling.of(evidence, density, {"elsewhere": POLICIES["elsewhere"]})
     logged = evidence.dataset.scale_actions(evidence.dataset.actions)
     assert density.log_ratios(logged, np.full_like(logged, 0.95)).max() < -20  # all of them
-    assert importance.weights["elsewhere"].silent_because.startswith("after 1 step its effective sample size is below")
+    assert importance.weights["elsewhere"].silent_because.startswith("after 1 step, its effective sample size is below")
 
 
 # ---------------------------------------------------------------------------------------------------------------

@@ -49,7 +49,7 @@ def test_a_time_column_alone_defines_episodes(tmp_path: Path) -> None:
     table["timestamp"] = stamps(np.arange(60) * 60 + np.repeat([0, 7200, 90_000], 20))
     dataset = load(tmp_path, table)
     assert dataset.episode_lengths.tolist() == [20, 20, 20]
-    assert has_note(dataset, "2 gaps of more than 1.5 intervals (90 s; the longest is 23.02 h) end an episode")
+    assert has_note(dataset, "2 gaps of more than 1.5 intervals (90 s; the longest is 23.02 h) each end an episode")
     span = "2024-03-01 08:00:00 to 2024-03-02 09:59:00"
     assert dataset.time == f"timestamp: {span}, one row per 1 min (100 % of the intervals)"
     assert "time             timestamp: 2024-03-01" in summarize(dataset).text()

@@ -56,7 +56,7 @@ def describe_calibration(assessment: Assessment) -> str:
 def describe_estimate(estimate: DifferenceEstimate) -> str:
     """Return the result of one estimator."""
     if estimate.silent_because is not None:
-        return f"no estimate, because {estimate.silent_because}"
+        return f"no estimate: {estimate.silent_because}"
     effective = estimate.effective_episodes
     worth = "" if effective is None else f", {effective:.0f} effective episodes"
     return f"{format_number(estimate.difference, sign='+')} ± {format_number(estimate.standard_error, digits=2)}{worth}"
@@ -72,7 +72,7 @@ def describe_agreement(policy: PolicyAssessment) -> str:
         apart = f"differ by {format_number(excess, digits=2)} more than" if excess else "agree within"
         parts.append(f"{len(combined.used)} estimators {apart} their errors")
     elif combined.is_known:
-        parts.append(f"only {combined.used[0]} applies")
+        parts.append(f"{combined.used[0]} is the only estimator that applies")
     return "; ".join(parts) or "no estimator applies"
 
 

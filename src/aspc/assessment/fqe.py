@@ -51,7 +51,10 @@ HISTORY_LENGTH = 20  # number of estimates recorded during the fit
 
 
 class PolicyActions(NamedTuple):
-    """A policy's actions in [-1, 1], in each transition's next state and in the states to average its value over."""
+    """A policy's actions, scaled to [-1, 1].
+
+    One array is for the next state of each transition, the other for the states over which the value is averaged.
+    """
 
     next: np.ndarray  # [N, act]
     start: np.ndarray  # [S, act]
@@ -175,8 +178,7 @@ class FQE:
     ) -> FQEState:
         """Train on `steps` minibatches for every policy. The rows of a minibatch depend only on the step.
 
-        `weights` are the weights of each row in the loss of each critic, so that critics can be fitted to parts of the
-        data.
+        `weights[i, j]` is the weight of row i in the loss of critic j. Zeros fit a critic to a part of the data.
         """
         key = jax.random.key(self.options.seed + 1)
 

@@ -148,8 +148,8 @@ class PolicyWeights:
         if compared < MIN_COMPARED:
             steps = "step" if used == 0 else "steps"
             reason = (
-                f"after {used + 1} {steps} its effective sample size is below {MIN_EFFECTIVE_EPISODES:.0f} of "
-                f"{len(weights)} episodes"
+                f"after {used + 1} {steps}, its effective sample size is below {MIN_EFFECTIVE_EPISODES:.0f} "
+                f"(of {len(weights)} episodes)"
             )
         return cls(weights[:, :used], effective[max(used - 1, 0)], compared, reason)
 

@@ -38,9 +38,9 @@ def decide(reward: CombinedDifference, support: Support, margin: float, silent: 
     low, high = reward.low, reward.high
     span, limit = format_interval(low, high), f"the margin {format_number(margin)}"
     if low > 0:
-        return Verdict("better", f"The whole interval {span} of the difference in return is above 0.")
+        return Verdict("better", f"The interval for the difference in return, {span}, lies entirely above 0.")
     if high < 0:
-        return Verdict("worse", f"The whole interval {span} of the difference in return is below 0.")
+        return Verdict("worse", f"The interval for the difference in return, {span}, lies entirely below 0.")
     if low >= -margin:
         return Verdict("not worse", f"The interval {span} includes 0, but no loss larger than {limit}.")
     return Verdict("cannot tell", f"The interval {span} includes 0 and losses larger than {limit}.")

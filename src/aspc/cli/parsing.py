@@ -1,7 +1,7 @@
 """Parse a command's options: check them against the fields of a dataclass, then let tyro parse them.
 
 tyro renders the help page and creates the values, but it reports mistakes in a multi-line box. The words are therefore
-checked before they are passed to tyro, so that a mistake results in a one-sentence error with its remedy.
+checked before they are passed to tyro, so that every mistake raises a one-sentence error with its remedy.
 """
 
 from __future__ import annotations

@@ -176,8 +176,9 @@ def split_at_gaps(arrays: Arrays, max_gap: float | None, will_resample: bool) ->
         longest = float(intervals[is_gap[:-1]].max())
         notes.append(
             f"{gaps:,} gap{'s' * (gaps > 1)} of more than {factor:g} intervals ({format_duration(factor * usual)}; the "
-            f"longest is {format_duration(longest)}) end{'s' * (gaps == 1)} an episode: rows on either side are not "
-            "consecutive. Change the limit with --max-gap, or fill short gaps with --resample hold."
+            f"longest is {format_duration(longest)}) {'ends' if gaps == 1 else 'each end'} an episode, because the "
+            "rows on either side are not consecutive. Change the limit with --max-gap, or fill short gaps with "
+            "--resample hold."
         )
     kept = intervals[inside & ~is_gap[:-1]]
     fraction = float((np.abs(kept / usual - 1) <= TOLERANCE).mean()) if len(kept) else 1.0

@@ -87,7 +87,7 @@ def map_array(
     """
     size = os.fstat(descriptor).st_size
     if size != math.prod(shape) * dtype.itemsize:
-        raise ValueError(f"{size:,} bytes are not an array of {dtype} with shape {shape}")
+        raise ValueError(f"a file of {size:,} bytes cannot be read as a {dtype} array of shape {shape}")
     if size == 0:
         return np.empty(shape, dtype)
     mapping = _Mapping(descriptor, size, flags=flags, prot=mmap.PROT_READ | mmap.PROT_WRITE)

@@ -173,7 +173,7 @@ def make_engine(args: BenchArgs, deadline: float | None) -> Engine:
 
 @contextmanager
 def graceful_shutdown() -> Iterator[None]:
-    """Raise `Interrupted` on Ctrl-C or SIGTERM between two fleets, as training does within a fleet."""
+    """Raise `Interrupted` on Ctrl-C or SIGTERM between fleets, as training itself does within one."""
 
     def terminate(number: int, frame: FrameType | None) -> None:
         raise Terminated

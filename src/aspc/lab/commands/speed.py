@@ -20,8 +20,8 @@ COMMON_OPTIONS = "algo obs-dim act-dim batch seeds steps profile compare sweep-s
 class SpeedArgs:
     """Measure training speed with synthetic data on the default device.
 
-    The command prints the compile time in seconds, steps per second, FLOPs per step, the FLOP/s measured for the step's
-    matrix products alone, and the fraction of these FLOP/s that training achieves. With other options, it profiles a
+    The command prints the compile time in seconds, steps per second, FLOPs per step, the FLOP/s that the step's matrix
+    products reach on their own, and the fraction of them that training reaches. With other options, it profiles a
     step, compares algorithms, or sweeps over the number of runs that train together.
     """
 
@@ -134,9 +134,7 @@ def _parse_counts(text: str) -> list[int]:
     try:
         return [int(word) for word in text.split(",")]
     except ValueError:
-        raise AspcError(
-            f"--sweep-seeds takes whole numbers separated by commas, as in 1,2,4,8, not {text!r}."
-        ) from None
+        raise AspcError(f"--sweep-seeds takes comma-separated integers such as 1,2,4,8, not {text!r}.") from None
 
 
 def _print_row(args: SpeedArgs, columns: Sequence[str]) -> None:
