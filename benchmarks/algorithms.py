@@ -3,9 +3,9 @@
     python benchmarks/algorithms.py [--json FILE]
 
 The script prints two Markdown tables. The first lists steps per second, floating-point operations per step, the
-FLOP/s that the step's matrix products reach on their own, and the fraction of them that training reaches. The second
-lists the time of base+ASPC relative to the base with a fixed scale. Chunks of both are timed alternately, so that other
-load on the machine affects both equally.
+FLOP/s that the step's matrix products reach in isolation, and the fraction of that rate that training reaches. The
+second lists the time of base+ASPC relative to the base with a fixed scale. Chunks of both are timed alternately, so
+that other load on the machine affects both equally.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ BEGIN, END = "<!-- comparison: written by benchmarks/readme_table.py -->\n\n", "
 SPEED = "[TD3+BC steps/s](benchmarks/README.md#next-to-another-library) on an H200, 1 and 64 runs"
 HEAD = ("", "strengths", "your own data", "evaluation from logs", "ONNX", SPEED)
 LIBRARIES = {
-    "aspc": ("aspc (JAX)", "learned alpha, verdicts from logs", "CSV, Parquet, HDF5 …", "verdict", "yes"),
+    "aspc": ("aspc (JAX)", "learned alpha", "CSV, Parquet, HDF5 …", "verdict", "yes"),
     "CORL": (
         "[CORL](https://github.com/tinkoff-ai/CORL) (PyTorch)",
         *("single files, D4RL scores", "no", "no", "no"),

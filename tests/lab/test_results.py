@@ -92,7 +92,7 @@ def test_merge_refuses_to_lose_runs(tmp_path: Path) -> None:
     for name in ("a", "b"):
         results.write_part(tmp_path / name, "p", [run_row(name)], curve_rows(name))
     results.merge([tmp_path / "a"], tmp_path / "all")
-    with pytest.raises(AspcError, match=r"1 run in .*runs\.parquet would be lost\. Also pass .*all as a"):
+    with pytest.raises(AspcError, match=r"1 run in .*runs\.parquet would be lost\. To keep them, also pass .*all as a"):
         results.merge([tmp_path / "b"], tmp_path / "all")
     assert list(results.read(tmp_path / "all").runs["run_id"]) == ["a"]
     results.merge([tmp_path / "all", tmp_path / "b"], tmp_path / "all")

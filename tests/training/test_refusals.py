@@ -91,7 +91,7 @@ def test_invalid_settings(algo, changes, message, tmp_path):
     ("algo", "changes", "message"),
     [
         ("diffusion_ql", {"diffusion_steps": 0}, "diffusion_steps must be at least 1"),
-        ("diffusion_ql", {"time_dim": 3}, "time_dim must be an even number, at least 4"),
+        ("diffusion_ql", {"time_dim": 3}, "time_dim must be an even number of at least 4"),
         ("diffusion_ql", {"ema_every": 0}, "ema_every must be at least 1"),
         ("fql", {"flow_steps": 0}, "flow_steps must be at least 1"),
         ("iql", {"max_weight": 0.0}, "max_weight must be above 0"),

@@ -38,7 +38,7 @@ class Range:
 
     def __str__(self) -> str:
         if self.even:
-            return f"an even number, at least {self.min:g}"
+            return f"an even number of at least {self.min:g}"
         if self.max == math.inf:
             return f"above {self.min:g}" if self.exclusive_min else f"at least {self.min:g}"
         return (

@@ -30,7 +30,7 @@ class AssessOptions(FQEOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.critics < 2 or self.critics % 2:
-            raise AspcError(f"--critics must be an even number, at least 2, not {self.critics}.")
+            raise AspcError(f"--critics must be an even number of at least 2, not {self.critics}.")
         if not 0.5 <= self.level < 1:
             raise AspcError(f"--level must be at least 0.5 and below 1, not {self.level}.")
         if self.margin is not None and not self.margin >= 0:

@@ -31,7 +31,7 @@ class Export:
     """Run folder, or the folder of a single policy."""
     format: Format
     """Format to write: a graph for ONNX Runtime and similar runtimes (onnx), a program for JAX (stablehlo), a folder
-    with a Python module that needs only NumPy (numpy), or an aspc policy folder, to save guards (policy)."""
+    with a Python module that needs only NumPy (numpy), or an aspc policy folder, which can store guards (policy)."""
     out: Unset[Path] = None
     """Output path; required with --format policy. Default for the other formats: policy.onnx, policy.stablehlo or
     numpy/ in the policy's folder."""

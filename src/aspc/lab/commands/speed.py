@@ -21,7 +21,7 @@ class SpeedArgs:
     """Measure training speed with synthetic data on the default device.
 
     The command prints the compile time in seconds, steps per second, FLOPs per step, the FLOP/s that the step's matrix
-    products reach on their own, and the fraction of them that training reaches. With other options, it profiles a
+    products reach in isolation, and the fraction of that rate that training reaches. With other options, it profiles a
     step, compares algorithms, or sweeps over the number of runs that train together.
     """
 

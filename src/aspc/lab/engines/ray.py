@@ -123,7 +123,7 @@ def check_reachable(address: str) -> None:
     except OSError as error:
         reason = error.strerror or error
         raise AspcError(
-            f"No Ray cluster listens at {address} ({reason}). `ray start --head` prints the address."
+            f"No Ray cluster is listening at {address} ({reason}). `ray start --head` prints the address."
         ) from error
 
 

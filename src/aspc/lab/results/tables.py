@@ -64,8 +64,8 @@ def merge(folders: Iterable[str | Path], out: str | Path) -> Results:
     previous = set(read_table(existing, "runs")["run_id"].to_pylist()) if existing.is_file() else set()
     if lost := previous - set(results.runs["run_id"]):
         raise AspcError(
-            f"{count_noun(len(lost), 'run')} in {existing} would be lost. Also pass {out} as a result folder, "
-            "or choose another --out."
+            f"{count_noun(len(lost), 'run')} in {existing} would be lost. To keep them, also pass {out} "
+            "as a result folder, or choose another --out."
         )
     for kind, frame in results.tables().items():
         fields = [(key, arrow_type(column.kind)) for key, column in TABLES[kind].items()]

@@ -219,7 +219,9 @@ def no_late_collapse(view: View) -> Claim:
     parts: list[ClaimPart] = []
     if names:
         loss = statistics.average({n: last[n] - best[n] for n in names}).scaled(100 / statistics.grand_mean(best))
-        description = f"last evaluation against the run's best; read as a loss of at most {LATE_LOSS:.0f} %"
+        description = (
+            f"last evaluation relative to the run's best; no collapse means a loss of at most {LATE_LOSS:.0f} %"
+        )
         parts.append(ClaimCheck(description, loss, "%", at_least(-LATE_LOSS), (ASPC,), tuple(names)))
     else:
         parts.append(DataGap((ASPC,), D4RL, "with a score above zero and a million steps"))
@@ -238,7 +240,7 @@ def one_setting_degrades(view: View) -> Claim:
             parts.append(DataGap((rival,), requirement=requirement))
             continue
         estimate = percent_difference(plain, tuned)
-        description = f"{rival.name} with one setting against tuned per dataset"
+        description = f"{rival.name} with one setting for all datasets, relative to tuning per dataset"
         parts.append(ClaimCheck(description, estimate, "%", at_most(), (rival,), tuple(plain)))
     return build_claim(
         view,
